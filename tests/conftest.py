@@ -1,0 +1,20 @@
+"""Eight virtual CPU devices and strict promotion, before JAX starts."""
+
+import os
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
+
+import jax
+import pytest
+from hypothesis import settings
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
+# Compilation dominates the first example of every property, so wall-clock deadlines say nothing.
+settings.register_profile("jaxformer", deadline=None, max_examples=20, derandomize=True)
+settings.load_profile("jaxformer")
+
+
+@pytest.fixture
+def key():
+    return jax.random.key(0)
