@@ -1,0 +1,31 @@
+"""Thin Flax NNX modules: they declare parameters with their logical axes and call `functional`."""
+
+from jaxformer.nn.attention import Attention, CrossAttention, SelfAttention
+from jaxformer.nn.block import Block
+from jaxformer.nn.config import TransformerConfig
+from jaxformer.nn.context import Context
+from jaxformer.nn.embed import Embedding
+from jaxformer.nn.feedforward import FeedForward
+from jaxformer.nn.linear import Linear
+from jaxformer.nn.norm import NormLayer
+from jaxformer.nn.residual import Parallel, PostNorm, PreNorm, Residual, SandwichNorm
+from jaxformer.nn.stack import Stack
+
+__all__ = [
+    "Attention",
+    "Block",
+    "Context",
+    "CrossAttention",
+    "Embedding",
+    "FeedForward",
+    "Linear",
+    "NormLayer",
+    "Parallel",
+    "PostNorm",
+    "PreNorm",
+    "Residual",
+    "SandwichNorm",
+    "SelfAttention",
+    "Stack",
+    "TransformerConfig",
+]

@@ -1,0 +1,97 @@
+"""Matrix products in the compute dtype that accumulate in float32, forward and backward."""
+
+from functools import partial
+
+import chex
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from jaxformer.functional.placement import mesh_axes, place, spec_of, without
+
+
+def linear(
+    x: jax.Array, kernel: jax.Array, bias: jax.Array | None = None, *, contract: int = 1
+) -> jax.Array:
+    r"""A linear map over the last axes of `x`.
+
+    .. math:: y_{b f} = \sum_d x_{b d} W_{d f} + \beta_f
+
+    where `d` and `f` may each stand for several axes. The kernel (usually a float32 master weight)
+    is cast to the dtype of `x`; products accumulate in float32. The backward pass rounds the
+    cotangent to the dtype of `x` first, so all three products run at the compute dtype's speed,
+    and the kernel's gradient leaves its float32 accumulator unrounded.
+
+    In an explicit mesh, the mesh axes over which `x` is batched are gathered from the kernel before
+    the product (fully sharded data parallelism) and its gradient is scattered back.
+
+    Args:
+      x: `[..., *contracted]`.
+      kernel: `[*contracted, *outputs]`.
+      bias: `[*outputs]` or None.
+      contract: the number of contracted axes.
+
+    Returns:
+      `[..., *outputs]` in the dtype of `x`.
+    """
+    chex.assert_equal(x.shape[x.ndim - contract :], kernel.shape[:contract])
+    y = _contract(x, kernel, contract)
+    if bias is None:
+        return y
+    chex.assert_shape(bias, kernel.shape[contract:])
+    bias = gathered(bias.astype(x.dtype), x, contract)
+    return y + jnp.expand_dims(bias, tuple(range(x.ndim - contract)))
+
+
+def dot(lhs: jax.Array, rhs: jax.Array, dimensions, spec: PartitionSpec | None = None) -> jax.Array:
+    """`jax.lax.dot_general` accumulated, and returned, in at least float32."""
+    accumulator = jnp.promote_types(jnp.result_type(lhs, rhs), jnp.float32)
+    return jax.lax.dot_general(
+        lhs, rhs, dimensions, preferred_element_type=accumulator, out_sharding=spec
+    )
+
+
+def gathered(parameter: jax.Array, x: jax.Array, contract: int = 0) -> jax.Array:
+    """`parameter`, whole along every mesh axis over which `x` is batched.
+
+    This is the gather of fully sharded data parallelism; its transpose scatters the gradient.
+
+    Args:
+      parameter: any shape.
+      x: the activation that will meet it.
+      contract: how many of the last axes of `x` are features rather than batch.
+    """
+    if (spec := spec_of(parameter)) is None:
+        return parameter
+    batched = {axis for entry in spec_of(x)[: x.ndim - contract] for axis in mesh_axes(entry)}
+    return place(parameter, PartitionSpec(*(without(entry, batched) for entry in spec)))
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _contract(x, kernel, contract):
+    kernel = gathered(kernel.astype(x.dtype), x, contract)
+    spec = None
+    if spec_of(x) is not None:
+        spec = PartitionSpec(*spec_of(x)[: x.ndim - contract], *spec_of(kernel)[contract:])
+    last = tuple(range(x.ndim - contract, x.ndim))
+    return dot(x, kernel, ((last, tuple(range(contract))), ((), ())), spec).astype(x.dtype)
+
+
+def _contract_forward(x, kernel, contract):
+    return _contract(x, kernel, contract), (x, kernel)
+
+
+def _contract_backward(contract, residuals, cotangent):
+    x, kernel = residuals
+    cotangent = cotangent.astype(x.dtype)
+    batch = tuple(range(x.ndim - contract))
+    outputs = tuple(range(len(batch), cotangent.ndim))
+    whole = gathered(kernel.astype(x.dtype), x, contract)
+    dx = dot(
+        cotangent, whole, ((outputs, tuple(range(contract, kernel.ndim))), ((), ())), spec_of(x)
+    )
+    dkernel = dot(x, cotangent, ((batch, batch), ((), ())), spec_of(kernel))
+    return dx.astype(x.dtype), dkernel.astype(kernel.dtype)
+
+
+_contract.defvjp(_contract_forward, _contract_backward)

@@ -1,0 +1,30 @@
+"""What the sublayers of a stack read besides the residual stream."""
+
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+
+from jaxformer.functional.masks import Mask
+from jaxformer.functional.position import Bias
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("positions", "mask", "bias", "memory", "memory_mask"),
+    meta_fields=(),
+)
+@dataclass(frozen=True)
+class Context:
+    """Shared by all layers of one call."""
+
+    positions: jax.Array
+    """int `[B or 1, T]`: where each token stands."""
+    mask: Mask = Mask()
+    """Who sees whom in self-attention."""
+    bias: Bias | None = None
+    """The positional scheme's attention bias."""
+    memory: jax.Array | None = None
+    """`[B, S, D]`: an encoder's output, for cross-attention."""
+    memory_mask: Mask = Mask()
+    """Which places of the memory are real."""

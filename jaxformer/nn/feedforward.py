@@ -1,0 +1,38 @@
+"""The position-wise feed-forward layer."""
+
+import jax
+from flax import nnx
+
+from jaxformer.functional.feedforward import activation, feed_forward
+from jaxformer.nn.config import TransformerConfig
+from jaxformer.nn.context import Context
+from jaxformer.nn.linear import Linear
+from jaxformer.nn.parameter import normal, value_of
+
+
+class FeedForward(nnx.Module):
+    """`down(act(up(x)))`, or gated: `down(act(gate(x)) * up(x))` (Shazeer, 2020)."""
+
+    def __init__(self, key: jax.Array, config: TransformerConfig):
+        """Declares the projections."""
+        keys = jax.random.split(key, 3)
+        model, hidden = {"embed": config.model_dim}, {"mlp": config.mlp_dim}
+        std, bias = normal(config.init_std), config.mlp_bias
+        self.up = Linear(keys[0], model, hidden, std, bias=bias)
+        self.gate = Linear(keys[1], model, hidden, std, bias=bias) if config.gated else None
+        self.down = Linear(keys[2], hidden, model, normal(config.output_std), bias=bias)
+        self.activation = config.activation
+
+    def __call__(self, x: jax.Array, context: Context, key: jax.Array | None) -> jax.Array:
+        """`[B, T, D] -> [B, T, D]`; reads neither context nor key."""
+        up, gate, down = self.up, self.gate, self.down
+        return feed_forward(
+            x,
+            up.kernel[...],
+            down.kernel[...],
+            activation=activation(self.activation),
+            gate=None if gate is None else gate.kernel[...],
+            up_bias=value_of(up.bias),
+            gate_bias=None if gate is None else value_of(gate.bias),
+            down_bias=value_of(down.bias),
+        )

@@ -1,0 +1,35 @@
+"""A linear map between named axes."""
+
+import jax
+from flax import nnx
+
+from jaxformer.functional.linear import linear
+from jaxformer.nn.parameter import Initializer, constant, parameter, value_of
+
+
+class Linear(nnx.Module):
+    """`functional.linear` with its kernel (and bias): axes apart, never fused.
+
+    `Linear(key, {"embed": D}, {"heads": N, "head_dim": H}, normal(0.02))` maps `[..., D]` to
+    `[..., N, H]`.
+    """
+
+    def __init__(
+        self,
+        key: jax.Array,
+        inputs: dict[str, int],
+        outputs: dict[str, int],
+        initializer: Initializer,
+        *,
+        bias: bool = False,
+    ):
+        """Declares the kernel `[*inputs, *outputs]` and, if asked, the bias `[*outputs]`."""
+        axes = inputs | outputs
+        self.contract = len(inputs)
+        self.kernel = parameter(key, tuple(axes.values()), tuple(axes), initializer)
+        shape = tuple(outputs.values())
+        self.bias = parameter(key, shape, tuple(outputs), constant(0.0)) if bias else None
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """`[..., *inputs] -> [..., *outputs]` in the dtype of `x`."""
+        return linear(x, self.kernel[...], value_of(self.bias), contract=self.contract)

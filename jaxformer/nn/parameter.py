@@ -1,0 +1,33 @@
+"""How a module declares a parameter: an initial value and the logical name of every axis."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+Initializer = Callable[[jax.Array, tuple[int, ...]], jax.Array]
+
+
+def normal(std: float) -> Initializer:
+    """Draws from a normal distribution with standard deviation `std`."""
+    return lambda key, shape: std * jax.random.normal(key, shape, jnp.float32)
+
+
+def constant(value: float) -> Initializer:
+    """Fills with `value`."""
+    return lambda _, shape: jnp.full(shape, value, jnp.float32)
+
+
+def parameter(
+    key: jax.Array, shape: tuple[int, ...], axes: tuple[str, ...], initializer: Initializer
+) -> nnx.Param:
+    """A float32 parameter whose `axes` metadata names each dimension for `jaxformer.sharding`."""
+    if len(shape) != len(axes):
+        raise ValueError(f"a parameter of shape {shape} needs {len(shape)} axis names, got {axes}")
+    return nnx.Param(initializer(key, shape), axes=axes)
+
+
+def value_of(variable: nnx.Param | None) -> jax.Array | None:
+    """The array of a parameter that a module may not have."""
+    return None if variable is None else variable[...]

@@ -1,0 +1,81 @@
+"""Where the norm sits around the sublayers of a block: one small object for each arrangement."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import jax
+
+Map = Callable[[jax.Array], jax.Array]
+
+
+@dataclass(frozen=True)
+class Residual:
+    """How the sublayers of one block join the residual stream."""
+
+    @property
+    def final_norm(self) -> bool:
+        """Whether the stream is left unnormalised, so that a stack needs a norm at its end."""
+        return True
+
+    def num_norms(self, num_sublayers: int) -> int:
+        """How many norms a block with `num_sublayers` owns."""
+        return num_sublayers
+
+    def __call__(self, x: jax.Array, sublayers: Sequence[Map], norms: Sequence[Map]) -> jax.Array:
+        """Applies the block to `x` `[B, T, D]`."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class PreNorm(Residual):
+    """`x + f(norm(x))` for each sublayer (GPT-2, Llama, T5; Xiong et al., 2020)."""
+
+    def __call__(self, x, sublayers, norms):
+        for sublayer, norm in zip(sublayers, norms, strict=True):
+            x = x + sublayer(norm(x))
+        return x
+
+
+@dataclass(frozen=True)
+class PostNorm(Residual):
+    """`norm(x + f(x))` for each sublayer (Vaswani et al., 2017; BERT)."""
+
+    @property
+    def final_norm(self) -> bool:
+        return False
+
+    def __call__(self, x, sublayers, norms):
+        for sublayer, norm in zip(sublayers, norms, strict=True):
+            x = norm(x + sublayer(x))
+        return x
+
+
+@dataclass(frozen=True)
+class SandwichNorm(Residual):
+    """`x + norm'(f(norm(x)))` for each sublayer (CogView, 2021; Gemma 2)."""
+
+    def num_norms(self, num_sublayers: int) -> int:
+        return 2 * num_sublayers
+
+    def __call__(self, x, sublayers, norms):
+        pairs = zip(norms[::2], norms[1::2], strict=True)
+        for sublayer, (before, after) in zip(sublayers, pairs, strict=True):
+            x = x + after(sublayer(before(x)))
+        return x
+
+
+@dataclass(frozen=True)
+class Parallel(Residual):
+    """`x + sum_i f_i(norm_i(x))`: all sublayers read the same stream (GPT-J, 2021)."""
+
+    shared_norm: bool = True
+    """One norm feeds every sublayer (GPT-J, Phi); otherwise each has its own (GPT-NeoX)."""
+
+    def num_norms(self, num_sublayers: int) -> int:
+        return 1 if self.shared_norm else num_sublayers
+
+    def __call__(self, x, sublayers, norms):
+        if self.shared_norm:
+            shared = norms[0](x)
+            return x + sum(sublayer(shared) for sublayer in sublayers)
+        return x + sum(f(norm(x)) for f, norm in zip(sublayers, norms, strict=True))

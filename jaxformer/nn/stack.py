@@ -1,0 +1,82 @@
+"""Many blocks in a row over stacked parameters: scanned or unrolled, with or without remat."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import jax
+from flax import nnx
+
+from jaxformer.functional.dropout import split
+from jaxformer.nn.block import Block
+from jaxformer.nn.context import Context
+
+Remat = Literal["none", "dots", "full"]
+
+_POLICIES = {
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "full": jax.checkpoint_policies.nothing_saveable,
+}
+
+
+class Stack(nnx.Module):
+    """`num_layers` blocks. Blocks that differ repeat as a group: (windowed, global), ...
+
+    The parameters of the i-th block of every group are one tree whose leaves have a leading
+    "layers" axis, `[num_layers / group size, ...]`, whether the stack is scanned or unrolled.
+    """
+
+    def __init__(
+        self, key: jax.Array, num_layers: int, group: tuple[Callable[[jax.Array], Block], ...]
+    ):
+        """Builds the blocks; `group` holds one constructor for each block of a group."""
+        keys = jax.random.split(key, (len(group), num_layers // len(group)))
+        self.group = nnx.List([jax.vmap(make)(row) for make, row in zip(group, keys, strict=True)])
+        for block in self.group:
+            _name_layers(block)
+
+    def __call__(
+        self,
+        x: jax.Array,
+        context: Context,
+        key: jax.Array | None,
+        *,
+        scan: bool = True,
+        remat: Remat = "none",
+    ) -> jax.Array:
+        """`[B, T, D] -> [B, T, D]`; `key` is None in evaluation."""
+        apply = _apply_group if remat == "none" else _rematerialised(_POLICIES[remat])
+        groups = list(self.group)
+        count = jax.tree.leaves(groups)[0].shape[0]
+        keys = None if key is None else jax.random.split(key, count)
+        if scan:
+            x, _ = jax.lax.scan(
+                lambda x, layer: (apply(x, *layer, context), None), x, (groups, keys)
+            )
+            return x
+        for layer in _unstacked((groups, keys), count):
+            x = apply(x, *layer, context)
+        return x
+
+
+def _apply_group(x, blocks, key, context):
+    for block, block_key in zip(blocks, split(key, len(blocks)), strict=True):
+        x = block(x, context, block_key)
+    return x
+
+
+def _rematerialised(policy):
+    return jax.checkpoint(_apply_group, policy=policy)
+
+
+def _unstacked(tree, count: int) -> list:
+    """The slices of a stacked tree, by `split`: its transpose is a single concatenation."""
+    leaves, structure = jax.tree.flatten(tree)
+    columns = [[x.squeeze(0) for x in jax.lax.split(leaf, [1] * count)] for leaf in leaves]
+    return [jax.tree.unflatten(structure, row) for row in zip(*columns, strict=True)]
+
+
+def _name_layers(block: nnx.Module):
+    """Prepends "layers" to the axes of parameters that `vmap` has stacked."""
+    for _, variable in nnx.iter_graph(block):
+        if isinstance(variable, nnx.Param):
+            variable.set_metadata(axes=("layers", *variable.get_metadata()["axes"]))

@@ -1,0 +1,121 @@
+"""The device mesh, and the one table from logical axes to mesh axes."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from jaxformer.errors import ConfigError
+from jaxformer.functional.placement import mesh_axes
+
+MESH_AXES = ("data", "fsdp", "tensor")
+
+# Where each logical axis lives. The vocabulary is the only sharded axis of its tables: a table cut
+# along both axes makes the partitioner rematerialise the whole of it at the lookup.
+RULES: dict[str, str | tuple[str, ...] | None] = {
+    "batch": ("data", "fsdp"),
+    "seq": None,
+    "embed": "fsdp",
+    "mlp": "tensor",
+    "heads": "tensor",
+    "kv_heads": "tensor",
+    "head_dim": None,
+    "vocab": ("tensor", "fsdp"),
+    "vocab_embed": None,
+    "norm": None,
+    "positions": None,
+    "buckets": None,
+    "layers": None,
+}
+
+
+@dataclass(frozen=True)
+class MeshConfig:
+    """How many devices each mesh axis takes; -1 (one axis at most) takes what is left."""
+
+    data: int = 1
+    """Copies of the model, each with its own rows of the batch."""
+    fsdp: int = 1
+    """Devices over which the rows of the batch, the parameters and the optimizer state are cut."""
+    tensor: int = 1
+    """Devices over which heads, feed-forward units and the vocabulary are cut."""
+
+    def __post_init__(self):
+        for name in MESH_AXES:
+            size = getattr(self, name)
+            if size != -1 and size < 1:
+                raise ConfigError(f"mesh.{name} = {size}: give a positive size, or -1 to fill")
+        if [self.data, self.fsdp, self.tensor].count(-1) > 1:
+            raise ConfigError("mesh: only one axis may be -1")
+
+    def sizes(self, num_devices: int) -> tuple[int, int, int]:
+        """The sizes of the axes on `num_devices` devices.
+
+        Raises:
+          ConfigError: the mesh does not fit the devices.
+        """
+        sizes = [self.data, self.fsdp, self.tensor]
+        given = int(np.prod([size for size in sizes if size != -1]))
+        shape = f"mesh data x fsdp x tensor = {self.data} x {self.fsdp} x {self.tensor}"
+        if given > num_devices:
+            raise ConfigError(
+                f"{shape} needs {given} devices, {num_devices} are here. "
+                f"To try it on a CPU, make virtual devices: JAX_NUM_CPU_DEVICES={given} python ..."
+            )
+        if -1 in sizes:
+            if num_devices % given:
+                raise ConfigError(f"{shape}: {given} does not divide the {num_devices} devices")
+            sizes[sizes.index(-1)] = num_devices // given
+        return tuple(sizes)
+
+
+def make_mesh(config: MeshConfig, devices: Iterable[jax.Device] | None = None) -> Mesh:
+    """The mesh over the first devices (all of them in a job of several processes).
+
+    Raises:
+      ConfigError: the mesh does not fit the devices, or leaves some of several processes idle.
+    """
+    devices = list(jax.devices() if devices is None else devices)
+    sizes = config.sizes(len(devices))
+    used = int(np.prod(sizes))
+    if used < len(devices) and jax.process_count() > 1:
+        raise ConfigError(
+            f"mesh {sizes} uses {used} of {len(devices)} devices: a job of several processes "
+            "must use them all (set one axis to -1)"
+        )
+    return jax.make_mesh(
+        sizes, MESH_AXES, axis_types=(AxisType.Explicit,) * 3, devices=devices[:used]
+    )
+
+
+def spec(*axes: str | None) -> PartitionSpec | None:
+    """The partition spec of an array with these logical axes; None where no mesh is set.
+
+    Raises:
+      KeyError: an axis is not in `RULES`.
+    """
+    rules = [None if axis is None else RULES[axis] for axis in axes]
+    return None if jax.sharding.get_abstract_mesh().empty else PartitionSpec(*rules)
+
+
+def parameter_sharding(
+    mesh: Mesh, name: str, axes: tuple[str, ...], shape: tuple[int, ...]
+) -> NamedSharding:
+    """Where a parameter lives. An axis of size 1 (the one head of multi-query attention) is whole.
+
+    Raises:
+      ConfigError: an axis has no rule, or two axes want the same mesh axis.
+    """
+    used: set[str] = set()
+    entries = []
+    for axis, size in zip(axes, shape, strict=True):
+        if axis not in RULES:
+            raise ConfigError(f"parameter {name}: axis {axis!r} has no rule; known: {list(RULES)}")
+        wanted = set(mesh_axes(RULES[axis]))
+        if used & wanted:
+            raise ConfigError(f"parameter {name}: axes {axes} use {used & wanted} twice")
+        used |= wanted
+        entries.append(None if size == 1 else RULES[axis])
+    return NamedSharding(mesh, PartitionSpec(*entries))
