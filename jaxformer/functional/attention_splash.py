@@ -60,14 +60,9 @@ def attend(query: jax.Array, key: jax.Array, value: jax.Array, request: Request)
     batch, query_length, num_heads, _ = query.shape
     key_length = key.shape[1]
     query_padding, key_padding = -query_length % _LANES, -key_length % _LANES
-    kernel = _kernel(
-        query_length + query_padding,
-        key_length + key_padding,
-        num_heads,
-        _band(request.mask, query_length, key_length),
-        request.softcap,
-        platform() != "tpu",
-    )
+    pairs = (query_length + query_padding, key_length + key_padding)
+    band = _band(request.mask, *pairs)
+    kernel = _kernel(pairs, num_heads, band, request.softcap, platform() != "tpu")
     scaled = (query.astype(jnp.float32) * request.scale).astype(query.dtype)
     ids = None
     if key_padding or any(not isinstance(term, Band) for term in terms_of(request.mask)):
@@ -88,11 +83,14 @@ def attend(query: jax.Array, key: jax.Array, value: jax.Array, request: Request)
 
 
 @lru_cache
-def _kernel(query_length, key_length, num_heads, band, softcap, interpret):
+def _kernel(pairs, num_heads, band, softcap, interpret):
     low, high = band
-    mask = splash_attention_mask.LocalMask((query_length, key_length), (-low, high), 0)
+    if band == _band(Mask(), *pairs):
+        mask = splash_attention_mask.FullMask(pairs)
+    else:
+        mask = splash_attention_mask.LocalMask(pairs, (-low, high), 0)
     masks = splash_attention_mask.MultiHeadMask([mask] * num_heads)
-    query_block, key_block = _block_size(query_length), _block_size(key_length)
+    query_block, key_block = (_block_size(length) for length in pairs)
     # `make_splash_mha` does the same, but puts these arrays on a device, and a compilation ahead
     # of time has none.
     blocks = (query_block, key_block)

@@ -155,7 +155,8 @@ def causal(query_offset: int | jax.Array = 0) -> Band:
     """Each query attends to itself and what came before: `key <= query + query_offset`.
 
     Args:
-      query_offset: int or int `[B]`: the index of the first query among the keys.
+      query_offset: int or int `[B]`: the index of the first query among the keys. An integer is
+        known while tracing, so every other one compiles anew; give an array where it changes.
     """
     return Band(before=None, after=0, query_offset=query_offset)
 

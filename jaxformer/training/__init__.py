@@ -1,0 +1,1 @@
+"""Training: the step, its optimizer and state, the loop around it, checkpoints and reports."""

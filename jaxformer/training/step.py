@@ -86,8 +86,9 @@ class TrainProgram:
             name: jax.ShapeDtypeStruct((batch_size, length), dtype, sharding=self.batch_sharding)
             for name, dtype in rows.items()
         }
+        state = self.state_shapes
         with self._on_mesh():
-            return self._update.trace(self.state_shapes, batch).lower(**options)
+            return self._update.trace(state, batch).lower(**options)
 
     def _on_mesh(self):
         abstract = isinstance(self.mesh, AbstractMesh)

@@ -1,0 +1,40 @@
+# `make train` and `make test` set up everything they need, on a fresh machine too.
+PYTHON ?= python3
+VENV ?= .venv
+RUN = $(VENV)/bin/python
+TORCH ?= torch==2.13.0
+
+.PHONY: help train test lint clean
+
+help:
+	@echo "make train   set up and train the default model on the standard library's text"
+	@echo "make test    set up and run the whole test suite"
+	@echo "make lint    ruff"
+	@echo "make clean   remove the virtual environment"
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: requirements.txt pyproject.toml | $(VENV)/bin/python
+	$(RUN) -m pip install --quiet --upgrade pip
+	$(RUN) -m pip install --quiet -e .
+	touch $@
+
+# PyTorch first and pinned: asked for by range, pip would take the newest build with all of CUDA.
+$(VENV)/.installed-test: requirements-test.txt $(VENV)/.installed
+	$(RUN) -m pip install --quiet "$(TORCH)"
+	$(RUN) -m pip install --quiet -r requirements-test.txt
+	touch $@
+
+train: $(VENV)/.installed
+	$(RUN) train.py configs/tiny_decoder.py
+
+lint: $(VENV)/.installed-test
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+
+test: lint
+	$(RUN) -m pytest
+
+clean:
+	rm -rf $(VENV)

@@ -1,0 +1,201 @@
+"""The configuration of an experiment: model, data, optimizer, training loop and mesh in one object.
+
+An experiment is a Python file with ``get_config() -> Config``. Everything that can be checked
+without compiling anything is checked by ``validate``.
+"""
+
+import dataclasses
+import importlib.util
+import inspect
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jaxformer.data import DataConfig
+from jaxformer.errors import ConfigError
+from jaxformer.models.config import DecoderConfig
+from jaxformer.serialization import diff, nearest
+from jaxformer.sharding import MeshConfig
+from jaxformer.training.config import TrainConfig
+from jaxformer.training.optim import AdamW, Optimizer
+
+__all__ = ["Config", "TrainConfig", "changed_fields", "check_vocabulary", "load_config", "validate"]
+
+# A run may be continued with another value of these. They change when and how something is
+# computed, reported or kept, not what: the parameters at a given step stay the same within
+# rounding. `train.steps` is among them so that a finished run can be extended.
+CHANGEABLE_FIELDS = (
+    "data.max_validation_batches",
+    "data.prefetch_batches",
+    "data.prefetch_threads",
+    "mesh.data",
+    "mesh.fsdp",
+    "mesh.tensor",
+    "model.attention",
+    "model.remat",
+    "model.scan_layers",
+    "train.checkpoint_interval",
+    "train.eval_interval",
+    "train.keep",
+    "train.log_interval",
+    "train.loss_chunk",
+    "train.max_nonfinite_steps",
+    "train.profile_steps",
+    "train.sample_prompt",
+    "train.sample_temperature",
+    "train.sample_tokens",
+    "train.steps",
+)
+
+
+@dataclass(frozen=True)
+class Config:
+    """One experiment."""
+
+    model: DecoderConfig
+    """The model."""
+    data: DataConfig = dataclasses.field(default_factory=DataConfig)
+    """The text, and how it becomes batches."""
+    optimizer: Optimizer = dataclasses.field(default_factory=AdamW)
+    """AdamW, Adafactor, Lion, SGD or Muon, each with its schedule."""
+    train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
+    """How long to train, and what to report and keep."""
+    mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
+    """How the work is spread over devices."""
+
+
+def validate(config: Config, num_devices: int) -> None:
+    """Checks what the parts of a configuration demand of each other, before anything compiles.
+
+    Args:
+        config: The experiment.
+        num_devices: Devices of all processes together.
+
+    Raises:
+        ConfigError: Names the fields, their values and what would be right.
+    """
+    sizes = dict(zip(("data", "fsdp", "tensor"), config.mesh.sizes(num_devices), strict=True))
+    _check_tensor_axis(config.model, sizes["tensor"])
+    _check_divides("mesh.fsdp", sizes["fsdp"], "model.model_dim", config.model.model_dim)
+    _check_batch(config, sizes["data"] * sizes["fsdp"])
+    _check_vocabulary_axes(config.model.vocab_size, sizes["tensor"] * sizes["fsdp"])
+    config.model.position.validate_length(config.data.sequence_length)
+    config.optimizer.schedule.build(config.train.steps)
+    wanted = getattr(config.data.tokenizer, "vocab_size", None)
+    if wanted is not None and wanted > config.model.vocab_size:
+        raise ConfigError(
+            f"data.tokenizer.vocab_size = {wanted} exceeds model.vocab_size = "
+            f"{config.model.vocab_size}: every token needs a row of the embedding table"
+        )
+
+
+def check_vocabulary(config: Config, tokenizer_size: int) -> None:
+    """Checks that every token of the tokenizer has a row of the model's embedding table.
+
+    Args:
+        config: The experiment.
+        tokenizer_size: Tokens of the tokenizer as it was loaded or trained.
+
+    Raises:
+        ConfigError: The tokenizer has more tokens than the model.
+    """
+    if tokenizer_size > config.model.vocab_size:
+        raise ConfigError(
+            f"the tokenizer has {tokenizer_size} tokens, more than model.vocab_size = "
+            f"{config.model.vocab_size}: set model.vocab_size to at least {tokenizer_size} "
+            "(a multiple of 128 is fast)"
+        )
+
+
+def changed_fields(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
+    """Returns what differs and would make a continued run another run.
+
+    Args:
+        old: The configuration that a run was started with.
+        new: The one it is to be continued with.
+
+    Returns:
+        ``{"model.num_layers": (old value, new value), ...}`` without ``CHANGEABLE_FIELDS``.
+    """
+    changes = diff(old, new)
+    return {name: changes[name] for name in changes if name not in CHANGEABLE_FIELDS}
+
+
+def load_config(spec: str) -> Config:
+    """Loads an experiment file.
+
+    Args:
+        spec: ``path/to/file.py``, or ``path/to/file.py:argument`` where its ``get_config`` takes
+            one.
+
+    Returns:
+        What its ``get_config`` returned.
+
+    Raises:
+        ConfigError: There is no such file, or it does not define an experiment.
+    """
+    name, _, argument = spec.partition(":")
+    path = Path(name)
+    if not path.is_file():
+        siblings = sorted(str(item) for item in path.parent.glob("*.py"))
+        listed = f" There are {', '.join(siblings)}." if siblings else ""
+        raise ConfigError(f"{path} does not exist.{nearest(name, siblings) or listed}")
+    get_config = getattr(_import_file(path), "get_config", None)
+    if get_config is None:
+        raise ConfigError(f"{path} does not define get_config().")
+    takes_argument = bool(inspect.signature(get_config).parameters)
+    if argument and not takes_argument:
+        raise ConfigError(f"{spec}: get_config() of {path} takes no argument, got {argument!r}.")
+    try:
+        config = get_config(argument) if argument else get_config()
+    except TypeError as error:  # a misspelt field of one of the dataclasses
+        raise ConfigError(f"{path}: {error}") from error
+    if not isinstance(config, Config):
+        raise ConfigError(f"{path}: get_config() returned a {type(config).__name__}, not a Config.")
+    return config
+
+
+def _import_file(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(f"jaxformer_experiment_{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _check_tensor_axis(model: DecoderConfig, tensor: int) -> None:
+    _check_divides("mesh.tensor", tensor, "model.num_heads", model.num_heads)
+    _check_divides("mesh.tensor", tensor, "model.mlp_dim", model.mlp_dim)
+    if model.kv_heads != 1 and model.kv_heads % tensor:
+        raise ConfigError(
+            f"model.num_kv_heads = {model.kv_heads} is not divisible by mesh.tensor = {tensor}: "
+            "each device needs whole key/value heads; choose a mesh.tensor that divides it, or "
+            "model.num_kv_heads = 1, which every device keeps"
+        )
+
+
+def _check_batch(config: Config, replicas: int) -> None:
+    parts = config.train.gradient_accumulation
+    if config.data.batch_size % (parts * replicas):
+        raise ConfigError(
+            f"data.batch_size = {config.data.batch_size} is not divisible by "
+            f"train.gradient_accumulation x mesh.data x mesh.fsdp = {parts} x {replicas} = "
+            f"{parts * replicas}: every device takes the same number of rows in every part"
+        )
+
+
+def _check_vocabulary_axes(vocab_size: int, devices: int) -> None:
+    if vocab_size % devices:
+        padded = -(-vocab_size // devices) * devices
+        raise ConfigError(
+            f"model.vocab_size = {vocab_size} is not divisible by mesh.tensor x mesh.fsdp = "
+            f"{devices}, over which the vocabulary is cut: pad it to {padded} (rows beyond the "
+            "tokenizer's tokens do no harm)"
+        )
+
+
+def _check_divides(axis: str, size: int, field: str, value: int) -> None:
+    if value % size:
+        raise ConfigError(
+            f"{field} = {value} is not divisible by {axis} = {size}: choose a {axis} that "
+            f"divides it, or a {field} that is a multiple of {size}"
+        )

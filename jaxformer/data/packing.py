@@ -1,0 +1,204 @@
+"""Packing: how tokenised documents become rows of one length, kept as an index, never as copies."""
+
+import abc
+from bisect import bisect_left, insort
+from dataclasses import dataclass
+
+import numpy as np
+
+from jaxformer.data.objectives import Row
+
+
+@dataclass(frozen=True)
+class TokenStream:
+    """Documents as one array: end-of-text, document 0, end-of-text, ..., the last, end-of-text.
+
+    Document i together with the end-of-text before it is `tokens[offsets[i] : offsets[i + 1]]`;
+    what each of those tokens predicts is the same slice one further on. So every token, the first
+    of a document and its end-of-text included, is predicted exactly once.
+
+    Attributes:
+        tokens: [tokens] of an integer type, usually a file mapped into memory.
+        offsets: int64 [documents + 1], where each document's leading end-of-text lies.
+        num_bytes: The size of the texts in UTF-8.
+    """
+
+    tokens: np.ndarray
+    offsets: np.ndarray
+    num_bytes: int
+
+    @property
+    def num_documents(self) -> int:
+        """The number of documents."""
+        return len(self.offsets) - 1
+
+    @property
+    def num_targets(self) -> int:
+        """The number of tokens that something predicts: all but the first end-of-text."""
+        return len(self.tokens) - 1
+
+
+class Rows(abc.ABC):
+    """Rows of `sequence_length` tokens over a stream.
+
+    Attributes:
+        num_rows: The number of rows; together they hold every token of the stream once.
+        sequence_length: T, the tokens of a row.
+        utilisation: The share of the rows' places that hold a token.
+    """
+
+    num_rows: int
+    sequence_length: int
+    utilisation: float
+
+    @abc.abstractmethod
+    def read(self, index: int) -> Row:
+        """Returns row `index`, arrays of [T]."""
+
+    @abc.abstractmethod
+    def blank(self) -> Row:
+        """Returns a row of nothing but padding, with the same arrays as the others."""
+
+
+class Packing(abc.ABC):
+    """A way to lay documents out in rows; subclasses are frozen dataclasses."""
+
+    @abc.abstractmethod
+    def rows(self, stream: TokenStream, sequence_length: int, pad_id: int) -> Rows:
+        """Returns the rows of a stream; the same stream gives the same rows."""
+
+
+@dataclass(frozen=True)
+class Joined(Packing):
+    """Documents joined with end-of-text between them and cut into rows, wherever the cut falls.
+
+    No place is wasted: only the very last row may end in padding. A token sees what came before it
+    in its row, earlier documents included.
+    """
+
+    def rows(self, stream: TokenStream, sequence_length: int, pad_id: int) -> Rows:
+        """Returns the rows: row i starts at token i * sequence_length."""
+        return _JoinedRows(stream, sequence_length, pad_id)
+
+
+@dataclass(frozen=True)
+class Packed(Packing):
+    """Whole documents packed into rows, each a segment that attends to itself alone.
+
+    Every document starts with end-of-text at position 0. A document longer than a row is cut into
+    full rows and a rest, each a segment of its own. Rests and short documents are placed by
+    best-fit decreasing: longest first, each into the row with the least space that is enough.
+
+    References:
+        Ding et al. 2024, Fewer Truncations Improve Language Modeling,
+        https://arxiv.org/abs/2404.10830
+    """
+
+    def rows(self, stream: TokenStream, sequence_length: int, pad_id: int) -> Rows:
+        """Returns the rows: the full ones first, then the packed ones."""
+        starts, lengths = _pieces(stream.offsets, sequence_length)
+        return _PackedRows(stream, sequence_length, pad_id, starts, lengths)
+
+
+def best_fit_decreasing(lengths: np.ndarray, capacity: int) -> np.ndarray:
+    """Packs items into as few rows as best-fit decreasing finds.
+
+    Args:
+        lengths: int [items], each between 1 and `capacity`.
+        capacity: The space of a row.
+
+    Returns:
+        int64 [items], the row of each item, rows numbered from 0 without gaps.
+    """
+    row_of = np.zeros(len(lengths), np.int64)
+    rows_by_space: list[list[int]] = [[] for _ in range(capacity)]
+    spaces: list[int] = []  # those that some row has left, ascending
+    num_rows = 0
+    for item in np.argsort(-np.asarray(lengths), kind="stable").tolist():
+        length = int(lengths[item])
+        fit = bisect_left(spaces, length)
+        if fit == len(spaces):
+            row, space = num_rows, capacity
+            num_rows += 1
+        else:
+            space = spaces[fit]
+            row = rows_by_space[space].pop()
+            if not rows_by_space[space]:
+                del spaces[fit]
+        row_of[item] = row
+        if left := space - length:
+            if not rows_by_space[left]:
+                insort(spaces, left)
+            rows_by_space[left].append(row)
+    return row_of
+
+
+class _JoinedRows(Rows):
+    def __init__(self, stream: TokenStream, sequence_length: int, pad_id: int):
+        self._stream, self._pad_id = stream, pad_id
+        self.sequence_length = sequence_length
+        self.num_rows = -(-stream.num_targets // sequence_length)
+        self.utilisation = stream.num_targets / (self.num_rows * sequence_length)
+
+    def read(self, index: int) -> Row:
+        start = index * self.sequence_length
+        piece = self._stream.tokens[start : start + self.sequence_length + 1].astype(np.int32)
+        tokens, following, valid = _fill(piece, self.sequence_length, self._pad_id)
+        return Row(tokens, following, valid, None, None)
+
+    def blank(self) -> Row:
+        nothing = np.zeros(1, np.int32)
+        return Row(*_fill(nothing, self.sequence_length, self._pad_id), None, None)
+
+
+class _PackedRows(Rows):
+    def __init__(self, stream, sequence_length: int, pad_id: int, starts, lengths):
+        self._stream, self._pad_id = stream, pad_id
+        self.sequence_length = sequence_length
+        full = lengths == sequence_length
+        row_of = np.empty(len(lengths), np.int64)
+        row_of[full] = np.arange(full.sum())
+        row_of[~full] = full.sum() + best_fit_decreasing(lengths[~full], sequence_length)
+        order = np.argsort(row_of, kind="stable")
+        self._starts, self._lengths = starts[order], lengths[order]
+        self.num_rows = int(row_of.max()) + 1
+        self._first = np.searchsorted(row_of[order], np.arange(self.num_rows + 1))
+        self.utilisation = int(lengths.sum()) / (self.num_rows * sequence_length)
+
+    def read(self, index: int) -> Row:
+        row, end = self.blank(), 0
+        for segment, piece in enumerate(range(*self._first[index : index + 2]), start=1):
+            start, length = int(self._starts[piece]), int(self._lengths[piece])
+            tokens = self._stream.tokens[start : start + length + 1]
+            place = slice(end, end + length)
+            row.tokens[place], row.following[place] = tokens[:-1], tokens[1:]
+            row.valid[place], row.segments[place] = True, segment
+            row.positions[place] = np.arange(length)
+            end += length
+        return row
+
+    def blank(self) -> Row:
+        size = self.sequence_length
+        tokens = np.full(size, self._pad_id, np.int32)
+        zeros = np.zeros(size, np.int32)
+        return Row(tokens, tokens.copy(), np.zeros(size, bool), zeros, zeros.copy())
+
+
+def _pieces(offsets: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Cuts each document into pieces of at most `size`: their starts and lengths, in order."""
+    lengths = np.diff(offsets)
+    counts = -(-lengths // size)
+    first = np.repeat(np.cumsum(counts) - counts, counts)
+    within = (np.arange(counts.sum()) - first) * size
+    return np.repeat(offsets[:-1], counts) + within, np.minimum(
+        np.repeat(lengths, counts) - within, size
+    )
+
+
+def _fill(piece: np.ndarray, size: int, pad_id: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Lays a piece and the token after it out as tokens, following and valid, each [size]."""
+    padded = np.full(size + 1, pad_id, np.int32)
+    length = len(piece) - 1
+    tokens, following = padded.copy(), padded
+    tokens[:length], following[:length] = piece[:-1], piece[1:]
+    return tokens[:size], following[:size], np.arange(size) < length

@@ -1,0 +1,87 @@
+"""The validation split: whole documents, chosen by a hash of their names."""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from jaxformer.data.sources import Document, Source
+from jaxformer.errors import DataError
+
+
+def held_out(names: Iterable[str], fraction: float, seed: int) -> np.ndarray:
+    """Chooses which documents are kept for validation.
+
+        held_out(name) = hash(seed, name) / 2^64 < fraction
+
+    A document's side depends on its own name alone, so adding documents moves no other. The only
+    exception keeps both sides non-empty: where the rule would leave one without a document, it
+    gets the one whose hash comes nearest.
+
+    Args:
+        names: The documents' names, at least two.
+        fraction: The expected share of documents held out, between 0 and 1.
+        seed: Chooses another split.
+
+    Returns:
+        bool [documents], True for validation.
+    """
+    hashes = np.array([_hash(f"{seed}/{name}") for name in names])
+    chosen = hashes < fraction
+    if not chosen.any():
+        chosen[hashes.argmin()] = True
+    elif chosen.all():
+        chosen[hashes.argmax()] = False
+    return chosen
+
+
+@dataclass(frozen=True)
+class Split:
+    """A source's documents, each with its side.
+
+    Of a source with a single document the tail is held out instead: its last `fraction` of
+    characters, from the start of a line where one begins near.
+    """
+
+    source: Source
+    fraction: float
+    seed: int
+
+    def __iter__(self) -> Iterator[tuple[Document, bool]]:
+        """Yields (document, whether it is held out) in the source's order, empty ones left out.
+
+        Raises:
+            DataError: There is no text, or too little to give both sides some.
+        """
+        names = [document.name for document in self._documents()]
+        if not names:
+            raise DataError(f"{self.source} holds no text: check its path, or give another source")
+        if len(names) == 1:
+            yield from self._halves(next(self._documents()))
+            return
+        yield from zip(
+            self._documents(), held_out(names, self.fraction, self.seed).tolist(), strict=True
+        )
+
+    def _documents(self) -> Iterator[Document]:
+        return (document for document in self.source.documents() if document.text)
+
+    def _halves(self, document: Document) -> Iterator[tuple[Document, bool]]:
+        size = len(document.text)
+        if size < 2:
+            raise DataError(
+                f"{document.name} is the only document and holds one character: too little to "
+                "keep a part for validation"
+            )
+        cut = min(max(round(size * (1 - self.fraction)), 1), size - 1)
+        newline = document.text.find("\n", cut, cut + (size - cut) // 2)
+        cut = cut if newline < 0 else newline + 1
+        yield Document(document.name, document.text[:cut]), False
+        yield Document(f"{document.name} (tail)", document.text[cut:]), True
+
+
+def _hash(text: str) -> float:
+    # A file's name may hold bytes that are not UTF-8; Python carries them as lone surrogates.
+    digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "big") / 2**64

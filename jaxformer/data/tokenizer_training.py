@@ -1,0 +1,142 @@
+"""Training of subword tokenizers: the same texts give the same tokenizer, whatever the kind."""
+
+import itertools
+import json
+from collections.abc import Iterable
+
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+from jaxformer.errors import DataError
+
+END_OF_TEXT, PAD = "<|endoftext|>", "<|pad|>"
+# A tokenizer keeps some hundred bytes per token while it works; longer texts are fed in parts.
+_PART_CHARACTERS = 1 << 18
+_BERT = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+_T5 = ["<pad>", "</s>", "<unk>"]
+
+
+def byte_alphabet() -> list[str]:
+    """Returns the character that byte-level tokenizers write for each of the 256 bytes, in order.
+
+    A printable Latin-1 byte stands for itself, the others for the characters from U+0100 on.
+    """
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    substitutes = iter(range(0x100, 0x200))
+    return [chr(byte) if byte in printable else chr(next(substitutes)) for byte in range(256)]
+
+
+def smallest_vocabulary(kind: str) -> int:
+    """Returns the number of tokens a kind has before it learns the first."""
+    return {"bpe": 256 + 2, "unigram": 256 + len(_T5), "wordpiece": len(_BERT) + 1}[kind]
+
+
+def train(kind: str, vocab_size: int, texts: Iterable[str]) -> tuple[Tokenizer, str, str]:
+    """Trains a tokenizer.
+
+    Args:
+        kind: "bpe", "wordpiece" or "unigram".
+        vocab_size: The most tokens it may have, special tokens included.
+        texts: The texts to learn from.
+
+    Returns:
+        (the tokenizer, its end-of-text token, its padding token).
+
+    Raises:
+        DataError: The texts cannot give such a tokenizer.
+    """
+    texts = iter(texts)
+    first = next(texts, None)
+    if first is None:
+        raise DataError(f"no text to train a {kind} tokenizer on")
+    parts = (part for text in itertools.chain([first], texts) for part in cut(text))
+    return {"bpe": _bpe, "wordpiece": _wordpiece, "unigram": _unigram}[kind](vocab_size, parts)
+
+
+def cut(text: str) -> list[str]:
+    """Cuts a long text into parts, after a line where there is one; a short text is one part."""
+    parts, start = [], 0
+    while len(text) - start > _PART_CHARACTERS:
+        end = start + _PART_CHARACTERS
+        newline = text.rfind("\n", start, end)
+        end = end if newline < 0 else newline + 1
+        parts.append(text[start:end])
+        start = end
+    return [*parts, text[start:]]
+
+
+def _byte_level(model: models.Model) -> Tokenizer:
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _bpe(vocab_size: int, texts: Iterable[str]) -> tuple[Tokenizer, str, str]:
+    tokenizer = _byte_level(models.BPE())
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[END_OF_TEXT, PAD],
+        initial_alphabet=byte_alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer, END_OF_TEXT, PAD
+
+
+def _wordpiece(vocab_size: int, texts: Iterable[str]) -> tuple[Tokenizer, str, str]:
+    texts = list(texts)
+    # The trainer numbers the continuations ("##a") in the order of a randomly seeded hash map and
+    # breaks ties by number. Naming them as special tokens, sorted, fixes their numbers.
+    alphabet = _train_wordpiece(1, texts, [])
+    continuations = sorted(token for token in alphabet.get_vocab() if token.startswith("##"))
+    if alphabet.get_vocab_size() > vocab_size:
+        raise DataError(
+            f"vocab_size: the texts' alphabet alone takes {alphabet.get_vocab_size()} WordPiece "
+            f"tokens, more than {vocab_size}; raise it, or use kind='bpe', which works on bytes"
+        )
+    tokenizer = _train_wordpiece(vocab_size, texts, continuations)
+    definition = json.loads(tokenizer.to_str())
+    definition["added_tokens"] = definition["added_tokens"][: len(_BERT)]
+    return Tokenizer.from_str(json.dumps(definition)), "[SEP]", "[PAD]"
+
+
+def _train_wordpiece(vocab_size: int, texts: list[str], continuations: list[str]) -> Tokenizer:
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=False, strip_accents=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab_size, special_tokens=_BERT + continuations, show_progress=False
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def _unigram(vocab_size: int, texts: Iterable[str]) -> tuple[Tokenizer, str, str]:
+    tokenizer = _byte_level(models.Unigram())
+    trainer = trainers.UnigramTrainer(
+        vocab_size=vocab_size,
+        special_tokens=_T5,
+        unk_token="<unk>",
+        initial_alphabet=byte_alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    definition = json.loads(tokenizer.to_str())
+    definition["model"]["vocab"] = _ordered(definition["model"]["vocab"])
+    return Tokenizer.from_str(json.dumps(definition)), "</s>", "<pad>"
+
+
+def _ordered(vocab: list) -> list:
+    """Gives a unigram vocabulary the same order and scores in every run.
+
+    The trainer sums in the order of a randomly seeded hash map, so scores differ in their last
+    bits. In that order, too, it hands bytes that no text needs the lowest score and up, in steps.
+    """
+    special, learned = vocab[: len(_T5)], vocab[len(_T5) :]
+    lowest, step = min(score for _, score in learned), 1e-4
+    handed = sorted(p for p, score in learned if len(p) == 1 and score <= lowest + 256 * step)
+    scores = dict(learned)
+    scores |= {piece: lowest + rank * step for rank, piece in enumerate(handed)}
+    rounded = [[piece, round(score, 6)] for piece, score in scores.items()]
+    return special + sorted(rounded, key=lambda entry: (-entry[1], entry[0]))

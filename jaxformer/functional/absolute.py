@@ -1,0 +1,105 @@
+"""Absolute position codes: integer, binary, sinusoidal, learned lookup."""
+
+from typing import Literal
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from jaxformer.functional.rope import rotary_angles
+
+
+def integer_code(positions: jax.Array, *, max_length: int) -> jax.Array:
+    """The raw index as one feature, `p / max_length`.
+
+    Args:
+        positions: [..., T] integer positions.
+        max_length: the length in tokens that maps to one, so that the feature stays below it.
+
+    Returns:
+        [..., T, 1] float32.
+    """
+    chex.assert_type(positions, int)
+    return (positions.astype(jnp.float32) / max_length)[..., None]
+
+
+def binary_code(positions: jax.Array, *, num_bits: int) -> jax.Array:
+    """The binary digits of the index, least significant first, `floor(p / 2^i) mod 2`.
+
+    Args:
+        positions: [..., T] integer positions; distinct codes below `2^num_bits`.
+        num_bits: number of digits, at most 31.
+
+    Returns:
+        [..., T, num_bits] float32, zeros and ones.
+    """
+    chex.assert_type(positions, int)
+    places = jnp.arange(num_bits, dtype=positions.dtype)
+    places = places.reshape((1,) * positions.ndim + (num_bits,))
+    return ((positions[..., None] >> places) & 1).astype(jnp.float32)
+
+
+def sinusoidal_code(
+    positions: jax.Array, *, model_dim: int, theta: float, layout: Literal["interleaved", "half"]
+) -> jax.Array:
+    r"""Sines and cosines of the index at geometrically spaced frequencies `w_i = theta^(-2i / D)`.
+
+    `PE(p)` holds the pairs `(sin(p w_i), cos(p w_i))`, so that `PE(p + k)` is `PE(p)` with pair i
+    rotated by `k w_i`.
+
+    Args:
+        positions: [..., T] integer positions.
+        model_dim: D, even.
+        theta: the base, 10000 in the paper.
+        layout: "interleaved" (sin, cos, sin, cos, ...; the paper) or "half" (all sines, then all
+            cosines; Marian, Pegasus).
+
+    Returns:
+        [..., T, D] float32.
+
+    Raises:
+        ValueError: if `model_dim` is odd or the layout is unknown.
+
+    Reference:
+        Vaswani et al., 2017 (section 3.5), https://arxiv.org/abs/1706.03762
+    """
+    if model_dim < 2 or model_dim % 2:
+        raise ValueError(f"model_dim = {model_dim}: must be even and at least 2")
+    exact = np.float64(theta) ** (-np.arange(0, model_dim, 2) / model_dim)
+    rounded = exact.astype(np.float32)
+    # What float32 loses of the frequency is added as a (small) angle of its own.
+    residual = (exact - rounded).astype(np.float32).reshape((1,) * positions.ndim + (-1,))
+    angles = rotary_angles(positions, rounded)
+    angles = angles + positions.astype(jnp.float32)[..., None] * residual
+    sin, cos = jnp.sin(angles), jnp.cos(angles)
+    if layout == "interleaved":
+        return jnp.stack([sin, cos], axis=-1).reshape((*positions.shape, model_dim))
+    if layout == "half":
+        return jnp.concatenate([sin, cos], axis=-1)
+    raise ValueError(f'layout = {layout!r}: must be "interleaved" or "half"')
+
+
+def learned_code(
+    table: jax.Array,
+    positions: jax.Array,
+    *,
+    out_sharding: NamedSharding | PartitionSpec | None = None,
+) -> jax.Array:
+    """Row p of a learned table.
+
+    Args:
+        table: [P, D], one row per position.
+        positions: [..., T] integer positions below P; a larger one would read the last row.
+        out_sharding: sharding of the result; required in explicit sharding mode, None elsewhere.
+
+    Returns:
+        [..., T, D] in the dtype of `table`.
+    """
+    chex.assert_rank(table, 2)
+    chex.assert_type(positions, int)
+    if out_sharding is not None:
+        # Gathering rows from a table cut along D makes the partitioner replicate the whole result.
+        table = jax.sharding.reshard(table, PartitionSpec(None, None))
+    return jnp.asarray(table).at[positions].get(out_sharding=out_sharding)

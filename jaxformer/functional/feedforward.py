@@ -1,0 +1,125 @@
+"""The position-wise feed-forward network, plain and gated, and its activations."""
+
+import difflib
+from collections.abc import Callable
+from functools import partial
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from jaxformer.errors import ConfigError
+from jaxformer.functional.linear import linear
+
+Activation = Callable[[jax.Array], jax.Array]
+
+
+def quick_gelu(x: jax.Array) -> jax.Array:
+    r"""The sigmoid approximation of GELU that CLIP was trained with.
+
+    .. math:: y = x \, \sigma(1.702 \, x)
+
+    Args:
+      x: any shape.
+
+    Returns:
+      The shape and dtype of `x`.
+
+    References:
+      Hendrycks and Gimpel, Gaussian Error Linear Units (https://arxiv.org/abs/1606.08415).
+    """
+    return x * jax.nn.sigmoid(1.702 * x)
+
+
+ACTIVATIONS: dict[str, Activation] = {
+    "relu": jax.nn.relu,
+    "gelu": partial(jax.nn.gelu, approximate=False),
+    "gelu_tanh": partial(jax.nn.gelu, approximate=True),
+    "silu": jax.nn.silu,
+    "quick_gelu": quick_gelu,
+}
+"""The activations by name: `gelu` is the exact one, `gelu_tanh` its tanh approximation."""
+
+
+def activation(name: str) -> Activation:
+    """The activation of that name.
+
+    Args:
+      name: a key of `ACTIVATIONS`.
+
+    Returns:
+      An elementwise function.
+
+    Raises:
+      ConfigError: there is no such activation; the message has the nearest spelling.
+    """
+    if name in ACTIVATIONS:
+        return ACTIVATIONS[name]
+    nearest = difflib.get_close_matches(name, ACTIVATIONS, n=1, cutoff=0.4)
+    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+    raise ConfigError(f"activation is {name!r}, expected one of {', '.join(ACTIVATIONS)}{hint}")
+
+
+def feed_forward(
+    x: jax.Array,
+    up: jax.Array,
+    down: jax.Array,
+    *,
+    activation: Activation,
+    gate: jax.Array | None = None,
+    up_bias: jax.Array | None = None,
+    gate_bias: jax.Array | None = None,
+    down_bias: jax.Array | None = None,
+) -> jax.Array:
+    r"""Two linear maps with an activation between them, or three with a gate.
+
+    .. math::
+      y = a(x W_{up} + b_{up}) \, W_{down} + b_{down}
+      \qquad
+      y = \left(a(x W_{gate} + b_{gate}) \odot (x W_{up} + b_{up})\right) W_{down} + b_{down}
+
+    With a gate, `relu`, `gelu` and `silu` give ReGLU, GeGLU and SwiGLU. The activation and the
+    product with the gate are in float32 and are rounded once.
+
+    Args:
+      x: `[..., D]`.
+      up: `[D, F]`.
+      down: `[F, D]`.
+      activation: a, elementwise.
+      gate: `[D, F]`, or None for the form without a gate.
+      up_bias: `[F]` or None.
+      gate_bias: `[F]` or None; only with a gate.
+      down_bias: `[D]` or None.
+
+    Returns:
+      `[..., D]` in the dtype of `x`.
+
+    Raises:
+      ValueError: a gate's bias is given without a gate.
+
+    References:
+      Vaswani et al., Attention Is All You Need (https://arxiv.org/abs/1706.03762);
+      Shazeer, GLU Variants Improve Transformer (https://arxiv.org/abs/2002.05202).
+    """
+    chex.assert_rank([up, down], 2)
+    if gate is None:
+        if gate_bias is not None:
+            raise ValueError("gate_bias is given, but there is no gate")
+        hidden = _activated(activation, linear(x, up, up_bias))
+    else:
+        chex.assert_equal_shape([up, gate])
+        hidden = _activated(activation, linear(x, gate, gate_bias), linear(x, up, up_bias))
+    return linear(hidden, down, down_bias)
+
+
+def _activated(activation, x, factor=None):
+    """`activation(x) * factor` in float32, rounded once; the backward pass recomputes it."""
+
+    def rounded_once(x, factor):
+        wide = jnp.promote_types(x.dtype, jnp.float32)
+        y = activation(x.astype(wide))
+        if factor is not None:
+            y *= factor.astype(wide)
+        return y.astype(x.dtype)
+
+    return jax.checkpoint(rounded_once, prevent_cse=False)(x, factor)

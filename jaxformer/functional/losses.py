@@ -1,0 +1,248 @@
+"""Cross-entropy that leaves every mean to the caller, dense and without the [B, T, V] logits."""
+
+from functools import partial
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from jaxformer.functional.linear import dot, gathered
+from jaxformer.functional.placement import mesh_axes, place, spec_of
+
+
+class LossSums(NamedTuple):
+    """Sums over tokens, all float32 scalars.
+
+    Sums of several batches add up to those of the joined batch, so `loss / weight` after adding is
+    the loss of the large batch. Only `loss` carries a gradient.
+    """
+
+    loss: jax.Array
+    """Weighted token losses, label smoothing and z-loss included."""
+    weight: jax.Array
+    """Weights."""
+    correct: jax.Array
+    """Weights of the tokens whose target has the largest logit (a tie counts as correct)."""
+    z_loss: jax.Array
+    """The part of `loss` that is z-loss."""
+
+
+class _Terms(NamedTuple):
+    label_smoothing: float
+    z_loss: float
+    softcap: float | None = None
+
+
+def cross_entropy(
+    logits: jax.Array,
+    targets: jax.Array,
+    weights: jax.Array | None = None,
+    *,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+) -> LossSums:
+    r"""Weighted sums of the softmax cross-entropy of each token.
+
+    .. math::
+      \ell = \log Z - (1 - \varepsilon)\, x_y - \frac{\varepsilon}{V} \sum_v x_v
+             + \zeta \log^2 Z, \qquad Z = \sum_v e^{x_v}
+
+    Arithmetic is in float32. The target's logit is picked by comparison, not by a gather, so the
+    vocabulary may be sharded.
+
+    Args:
+      logits: `[..., V]`.
+      targets: `[...]` integers in `[0, V)`; any value where the weight is 0.
+      weights: `[...]`, 0 for a token that does not count; None weighs every token 1.
+      label_smoothing: ε, the probability mass spread evenly over the vocabulary.
+      z_loss: ζ, the strength of the pull of log Z towards 0.
+
+    Returns:
+      The sums over all tokens.
+
+    References:
+      Szegedy et al., Rethinking the Inception Architecture (https://arxiv.org/abs/1512.00567);
+      Chowdhery et al., PaLM (https://arxiv.org/abs/2204.02311), for the z-loss.
+    """
+    chex.assert_shape(targets, logits.shape[:-1])
+    weights = _weights_or_ones(weights, targets)
+    terms = _Terms(label_smoothing, z_loss)
+    losses, metrics = _token_losses(logits, None, targets, terms)
+    return _sums(losses, metrics, weights)
+
+
+def chunked_cross_entropy(
+    hidden: jax.Array,
+    head: jax.Array,
+    targets: jax.Array,
+    weights: jax.Array | None = None,
+    *,
+    chunk_size: int,
+    bias: jax.Array | None = None,
+    softcap: float | None = None,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+) -> LossSums:
+    r"""`cross_entropy` of `hidden @ head` without ever holding the `[B, T, V]` logits.
+
+    .. math:: x = s \tanh((h W + \beta) / s)
+
+    A scan over chunks of positions computes a chunk's logits, its losses and, when differentiated,
+    its gradients at once: three products in all, and `[B, chunk_size, V]` of memory. Products take
+    operands in the dtype of `hidden` (the logits' gradient is rounded to it) and accumulate in
+    float32; the gradient of `head` stays in float32 across chunks. In an explicit mesh, `hidden`
+    may be sharded over its rows and `head` over both axes; the gradient of `head` is summed over
+    the rows' devices once, after the last chunk.
+
+    Args:
+      hidden: `[B, T, D]`.
+      head: `[D, V]`, usually a float32 master weight.
+      targets: `[B, T]` integers in `[0, V)`; any value where the weight is 0.
+      weights: `[B, T]`, 0 for a token that does not count; None weighs every token 1.
+      chunk_size: positions per chunk, of every row; T need not be a multiple.
+      bias: `[V]` or None.
+      softcap: s, the bound of the logits' magnitude, or None.
+      label_smoothing: ε, as in `cross_entropy`.
+      z_loss: ζ, as in `cross_entropy`.
+
+    Returns:
+      The sums over all tokens.
+
+    Raises:
+      ValueError: `chunk_size` is not positive.
+    """
+    chex.assert_rank([hidden, head], [3, 2])
+    chex.assert_shape(targets, hidden.shape[:2])
+    chex.assert_axis_dimension(head, 0, hidden.shape[-1])
+    if chunk_size < 1:
+        raise ValueError(f"chunk_size is {chunk_size}, expected a positive number of positions")
+    weights = _weights_or_ones(weights, targets)
+    if bias is not None:
+        chex.assert_shape(bias, head.shape[1:])
+        bias = gathered(bias.astype(jnp.promote_types(hidden.dtype, jnp.float32)), hidden, 1)
+    terms = _Terms(label_smoothing, z_loss, softcap)
+    return _chunked(hidden, head, bias, weights, targets, chunk_size, terms)
+
+
+def _weights_or_ones(weights, targets):
+    if weights is None:
+        return jnp.ones_like(targets, dtype=jnp.float32)
+    chex.assert_equal_shape([weights, targets])
+    return weights.astype(jnp.promote_types(weights.dtype, jnp.float32))
+
+
+def _token_losses(raw, bias, targets, terms):
+    """Loss of each token `[...]`, and its (correct, z-loss), from logits `[..., V]`."""
+    logits = raw.astype(jnp.promote_types(raw.dtype, jnp.float32))
+    if bias is not None:
+        logits += jnp.expand_dims(bias, tuple(range(logits.ndim - 1)))
+    if terms.softcap is not None:
+        logits = terms.softcap * jnp.tanh(logits / terms.softcap)
+    largest = jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
+    log_z = jnp.log(jnp.sum(jnp.exp(logits - largest), axis=-1)) + largest[..., 0]
+    vocabulary = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
+    picked = jnp.sum(jnp.where(vocabulary == targets[..., None], logits, 0), axis=-1)
+    attracted = picked
+    if terms.label_smoothing:
+        attracted = picked + terms.label_smoothing * (jnp.mean(logits, axis=-1) - picked)
+    z_losses = terms.z_loss * jnp.square(log_z)
+    correct = (picked >= largest[..., 0]).astype(logits.dtype)
+    return log_z - attracted + z_losses, (correct, z_losses)
+
+
+def _sums(losses, metrics, weights):
+    correct, z_losses = jax.lax.stop_gradient(metrics)
+    return LossSums(
+        loss=jnp.sum(losses * weights),
+        weight=jax.lax.stop_gradient(jnp.sum(weights)),
+        correct=jnp.sum(correct * jax.lax.stop_gradient(weights)),
+        z_loss=jnp.sum(z_losses * jax.lax.stop_gradient(weights)),
+    )
+
+
+def _chunks(x, chunk_size):
+    """`[B, T, ...]` to `[n, B, C, ...]`, zeros after the last position."""
+    count = -(-x.shape[1] // chunk_size)
+    length = -(-x.shape[1] // count)
+    padding = [(0, 0), (0, count * length - x.shape[1])] + [(0, 0)] * (x.ndim - 2)
+    chunks = jnp.pad(x, padding).reshape(x.shape[0], count, length, *x.shape[2:])
+    return jnp.moveaxis(chunks, 1, 0)
+
+
+def _joined(chunks, length):
+    """`[n, B, C, ...]` to `[B, T, ...]`: the inverse of `_chunks`."""
+    x = jnp.moveaxis(chunks, 0, 1)
+    return x.reshape(x.shape[0], -1, *x.shape[3:])[:, :length]
+
+
+def _specs(hidden, whole):
+    """Where the logits live, and where the sum over rows that makes the head's gradient does."""
+    if spec_of(hidden) is None:
+        return None, None
+    *batch, _ = spec_of(hidden)
+    rows = {axis for entry in batch for axis in mesh_axes(entry)}
+    # Unreduced: each device adds up its own rows, and one sum over devices follows the scan.
+    return (
+        PartitionSpec(*batch, spec_of(whole)[1]),
+        PartitionSpec(*spec_of(whole), unreduced=rows),
+    )
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(5, 6))
+def _chunked(hidden, head, bias, weights, targets, chunk_size, terms):
+    whole_DV = gathered(head.astype(hidden.dtype), hidden, 1)
+    logits_spec, _ = _specs(hidden, whole_DV)
+
+    def chunk_losses(_, chunk):
+        hidden_BCD, targets_BC = chunk
+        logits_BCV = dot(hidden_BCD, whole_DV, (((2,), (0,)), ((), ())), logits_spec)
+        return None, _token_losses(logits_BCV, bias, targets_BC, terms)
+
+    chunks = jax.tree.map(lambda x: _chunks(x, chunk_size), (hidden, targets))
+    _, (losses, metrics) = jax.lax.scan(chunk_losses, None, chunks)
+    return _sums(losses, metrics, _chunks(weights, chunk_size))
+
+
+def _chunked_forward(hidden, head, bias, weights, targets, chunk_size, terms):
+    whole_DV = gathered(head.astype(hidden.dtype), hidden, 1)
+    logits_spec, dhead_spec = _specs(hidden, whole_DV)
+
+    def chunk_gradients(carry, chunk):
+        dhead_DV, dbias_V = carry
+        hidden_BCD, targets_BC, weights_BC = chunk
+        logits_BCV = dot(hidden_BCD, whole_DV, (((2,), (0,)), ((), ())), logits_spec)
+
+        def losses(logits_BCV, bias):
+            return _token_losses(logits_BCV, bias, targets_BC, terms)
+
+        losses_BC, pullback, metrics = jax.vjp(losses, logits_BCV, bias, has_aux=True)
+        dlogits_BCV, chunk_dbias_V = pullback(weights_BC.astype(losses_BC.dtype))
+        dlogits_BCV = dlogits_BCV.astype(hidden.dtype)
+        dhidden_BCD = dot(dlogits_BCV, whole_DV, (((2,), (1,)), ((), ())), spec_of(hidden))
+        dhead_DV += dot(hidden_BCD, dlogits_BCV, (((0, 1), (0, 1)), ((), ())), dhead_spec)
+        dbias_V = jax.tree.map(jnp.add, dbias_V, chunk_dbias_V)
+        return (dhead_DV, dbias_V), (losses_BC, metrics, dhidden_BCD.astype(hidden.dtype))
+
+    accumulator = jnp.promote_types(hidden.dtype, jnp.float32)
+    zeros_DV = place(jnp.zeros(head.shape, accumulator), dhead_spec)
+    start = zeros_DV, jax.tree.map(jnp.zeros_like, bias)
+    chunks = jax.tree.map(lambda x: _chunks(x, chunk_size), (hidden, targets, weights))
+    (dhead_DV, dbias_V), (losses, metrics, dhidden) = jax.lax.scan(chunk_gradients, start, chunks)
+    gradients = (
+        _joined(dhidden, hidden.shape[1]),
+        place(dhead_DV, spec_of(head)).astype(head.dtype),
+        dbias_V,
+        _joined(losses, hidden.shape[1]).astype(weights.dtype),
+    )
+    return _sums(losses, metrics, chunks[-1]), gradients
+
+
+def _chunked_backward(chunk_size, terms, gradients, cotangent):
+    del chunk_size, terms
+    scaled = jax.tree.map(lambda g: (g * cotangent.loss).astype(g.dtype), gradients)
+    return *scaled, None
+
+
+_chunked.defvjp(_chunked_forward, _chunked_backward)

@@ -1,0 +1,172 @@
+"""Layer and root-mean-square normalisation over the last axis, and the objects that choose one."""
+
+from dataclasses import dataclass
+from functools import partial
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from jaxformer.errors import ConfigError
+from jaxformer.functional.linear import gathered
+
+# The backward pass recomputes the float32 intermediates from `x` in its own dtype; stored, they
+# would be two float32 copies of the activation per norm. Nothing is lost by letting XLA merge the
+# two computations where both happen to be in one program.
+_recomputed = partial(jax.checkpoint, prevent_cse=False)
+
+
+def layer_norm(
+    x: jax.Array, scale: jax.Array | None, bias: jax.Array | None, *, eps: float
+) -> jax.Array:
+    r"""Shifts and scales the last axis to mean 0 and variance 1, then applies a learned map.
+
+    .. math:: y = \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} \, \gamma + \beta
+
+    All arithmetic is in float32 and is rounded once.
+
+    Args:
+      x: `[..., D]`.
+      scale: γ, `[D]`, or None for 1.
+      bias: β, `[D]`, or None for 0.
+      eps: ε, added to the variance.
+
+    Returns:
+      `[..., D]` in the dtype of `x`.
+
+    References:
+      Ba et al., Layer Normalization (https://arxiv.org/abs/1607.06450).
+    """
+    for weight in (scale, bias):
+        if weight is not None:
+            chex.assert_shape(weight, x.shape[-1:])
+
+    @_recomputed
+    def normalise(x, scale, bias):
+        wide = _wide(x)
+        centred = wide - jnp.mean(wide, axis=-1, keepdims=True)
+        variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
+        y = centred * jax.lax.rsqrt(variance + eps)
+        if scale is not None:
+            y *= scale
+        if bias is not None:
+            y += bias
+        return y.astype(x.dtype)
+
+    return normalise(x, _aligned(scale, x), _aligned(bias, x))
+
+
+def rms_norm(x: jax.Array, scale: jax.Array | None, *, eps: float, unit_offset: bool) -> jax.Array:
+    r"""Scales the last axis to root mean square 1, then by a learned weight.
+
+    .. math:: y = \frac{x}{\sqrt{\frac{1}{D} \sum_d x_d^2 + \epsilon}} \, \gamma
+
+    All arithmetic is in float32 and is rounded once, after the multiplication by γ.
+
+    Args:
+      x: `[..., D]`.
+      scale: γ, or γ - 1 with `unit_offset`; `[D]`, or None for γ = 1.
+      eps: ε, added to the mean square.
+      unit_offset: whether `scale` is stored as its distance from 1, as Gemma does.
+
+    Returns:
+      `[..., D]` in the dtype of `x`.
+
+    References:
+      Zhang and Sennrich, Root Mean Square Layer Normalization (https://arxiv.org/abs/1910.07467).
+    """
+    if scale is not None:
+        chex.assert_shape(scale, x.shape[-1:])
+
+    @_recomputed
+    def normalise(x, scale):
+        wide = _wide(x)
+        y = wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + eps)
+        if scale is not None:
+            y *= 1 + scale if unit_offset else scale
+        return y.astype(x.dtype)
+
+    return normalise(x, _aligned(scale, x))
+
+
+def _wide(x):
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def _aligned(weight, x):
+    """`weight` in float32 against the last axis of `x`."""
+    if weight is None:
+        return None
+    weight = gathered(weight.astype(jnp.promote_types(x.dtype, jnp.float32)), x, 1)
+    return jnp.expand_dims(weight, tuple(range(x.ndim - 1)))
+
+
+ParameterTable = dict[str, tuple[tuple[int, ...], tuple[str, ...], float]]
+"""For each parameter's name its shape, its logical axes and the value it starts from."""
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A normalisation over the last axis: what it stores and what it computes."""
+
+    eps: float
+    """Added to the variance or mean square before the root."""
+
+    def __post_init__(self):
+        if not self.eps > 0:
+            raise ConfigError(
+                f"{type(self).__name__}.eps is {self.eps}, expected a positive number"
+            )
+
+    def parameters(self, dim: int, axis: str = "embed") -> ParameterTable:
+        """The parameters of a norm over an axis of size `dim` whose logical name is `axis`."""
+        raise NotImplementedError
+
+    def __call__(
+        self, x: jax.Array, scale: jax.Array | None, bias: jax.Array | None = None
+    ) -> jax.Array:
+        """`x` `[..., D]` normalised, with the parameters that `parameters` names."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class LayerNorm(Norm):
+    """`layer_norm`, with or without a bias."""
+
+    eps: float = 1e-5
+    """Added to the variance before the root."""
+    bias: bool = True
+    """Whether a learned bias is added."""
+
+    def parameters(self, dim: int, axis: str = "embed") -> ParameterTable:
+        """`scale`, and `bias` where there is one."""
+        scale = {"scale": ((dim,), (axis,), 1.0)}
+        return scale | ({"bias": ((dim,), (axis,), 0.0)} if self.bias else {})
+
+    def __call__(
+        self, x: jax.Array, scale: jax.Array | None, bias: jax.Array | None = None
+    ) -> jax.Array:
+        """`layer_norm` of `x` `[..., D]`."""
+        return layer_norm(x, scale, bias, eps=self.eps)
+
+
+@dataclass(frozen=True)
+class RMSNorm(Norm):
+    """`rms_norm`, with the weight stored as it is or as its distance from 1."""
+
+    eps: float = 1e-6
+    """Added to the mean square before the root."""
+    unit_offset: bool = False
+    """Whether the result is multiplied by 1 + scale (Gemma) and not by scale (Llama)."""
+
+    def parameters(self, dim: int, axis: str = "embed") -> ParameterTable:
+        """`scale`, which starts where it multiplies by 1."""
+        return {"scale": ((dim,), (axis,), 0.0 if self.unit_offset else 1.0)}
+
+    def __call__(
+        self, x: jax.Array, scale: jax.Array | None, bias: jax.Array | None = None
+    ) -> jax.Array:
+        """`rms_norm` of `x` `[..., D]`; there is no bias to add."""
+        if bias is not None:
+            raise ValueError("RMSNorm has no bias")
+        return rms_norm(x, scale, eps=self.eps, unit_offset=self.unit_offset)

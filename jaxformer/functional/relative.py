@@ -1,0 +1,150 @@
+"""Biases on the attention scores that depend on the distance: ALiBi and T5 buckets."""
+
+import math
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+
+
+def alibi_slopes(num_heads: int) -> jax.Array:
+    r"""The slope of every head: `2^(-8 (n + 1) / N)` for n = 0 .. N - 1 if N is a power of two.
+
+    Otherwise the slopes of the power of two below N, then every other slope of the one above.
+
+    Args:
+        num_heads: N, at least 1.
+
+    Returns:
+        [N] float32.
+
+    Reference:
+        Press et al., 2022 (section 3 and its code), https://arxiv.org/abs/2108.12409
+    """
+    if num_heads < 1:
+        raise ValueError(f"num_heads = {num_heads}: must be at least 1")
+
+    def geometric(count: int) -> np.ndarray:
+        return 2.0 ** (-8.0 * np.arange(1, count + 1) / count)
+
+    power = 2 ** (num_heads.bit_length() - 1)
+    slopes = np.concatenate([geometric(power), geometric(2 * power)[0::2]])
+    return jnp.asarray(slopes[:num_heads], jnp.float32)
+
+
+def alibi_bias(
+    slopes: jax.Array, query_positions: jax.Array, key_positions: jax.Array
+) -> jax.Array:
+    r"""A penalty that grows linearly with the distance, `-slope_n |q - k|`.
+
+    Under a causal mask k <= q, and this is the `-slope_n (q - k)` of the paper. Without one it is
+    symmetric: a key as far ahead is penalised like a key as far behind.
+
+    Args:
+        slopes: [N].
+        query_positions: [B or 1, T] integer positions.
+        key_positions: [B or 1, S] integer positions.
+
+    Returns:
+        [B or 1, N, T, S] float32.
+
+    Reference:
+        Press et al., 2022, https://arxiv.org/abs/2108.12409
+    """
+    chex.assert_rank([slopes, query_positions, key_positions], [1, 2, 2])
+    chex.assert_type([query_positions, key_positions], int)
+    distance_BTS = jnp.abs(query_positions[:, :, None] - key_positions[:, None, :])
+    slopes = slopes.astype(jnp.float32)[None, :, None, None]
+    return -slopes * distance_BTS[:, None].astype(jnp.float32)
+
+
+def _bucket_starts(num_buckets: int, max_distance: int) -> np.ndarray:
+    """The smallest distance in each of the buckets 1 .. num_buckets - 1 of one direction."""
+    exact = num_buckets // 2
+    distances = np.arange(max_distance + 1)
+    # float32 and this order of operations decide which side of a boundary a distance falls on.
+    ratio = np.log(np.maximum(distances, 1).astype(np.float32) / np.float32(exact))
+    ratio = ratio / np.float32(math.log(max_distance / exact)) * np.float32(num_buckets - exact)
+    far = np.minimum(exact + ratio.astype(np.int64), num_buckets - 1)
+    buckets = np.where(distances < exact, distances, far)
+    return np.searchsorted(buckets, np.arange(1, num_buckets)).astype(np.int32)
+
+
+def t5_bucket(
+    relative_position: jax.Array, *, bidirectional: bool, num_buckets: int, max_distance: int
+) -> jax.Array:
+    r"""The bucket of a distance: one each for the near ones, logarithmically wider ones beyond.
+
+    With n buckets in a direction and d the distance, the bucket is d for `d < n / 2`, else
+    `n/2 + floor(ln(2 d / n) / ln(2 max_distance / n) n / 2)`, at most n - 1.
+
+    Args:
+        relative_position: [...] integers, key position minus query position.
+        bidirectional: half of the buckets for keys ahead of the query; otherwise those keys share
+            bucket 0 with the query's own position.
+        num_buckets: number of buckets in all.
+        max_distance: distance from which all share the last bucket.
+
+    Returns:
+        [...] int32 in [0, num_buckets).
+
+    Raises:
+        ValueError: if there are too few buckets, or more exact ones than `max_distance`.
+
+    Reference:
+        Raffel et al., 2020 (section 2.1), https://arxiv.org/abs/1910.10683
+    """
+    chex.assert_type(relative_position, int)
+    one_way = num_buckets // 2 if bidirectional else num_buckets
+    if one_way < 2 or max_distance <= one_way // 2:
+        raise ValueError(
+            f"num_buckets = {num_buckets}, max_distance = {max_distance}: needs two buckets or more"
+            " in a direction, and max_distance beyond the half of them that are exact"
+        )
+    ahead = relative_position > 0
+    distance = jnp.abs(relative_position) if bidirectional else jnp.maximum(-relative_position, 0)
+    # Comparisons are exact on every backend, where a logarithm on a boundary is not.
+    starts = _bucket_starts(one_way, max_distance).reshape((1,) * distance.ndim + (-1,))
+    bucket = jnp.sum(distance[..., None] >= starts, axis=-1, dtype=jnp.int32)
+    return bucket + one_way * ahead.astype(jnp.int32) if bidirectional else bucket
+
+
+def t5_bias(
+    table: jax.Array,
+    query_positions: jax.Array,
+    key_positions: jax.Array,
+    *,
+    bidirectional: bool,
+    max_distance: int,
+) -> jax.Array:
+    """A learned scalar per head and bucket of the distance, `table[bucket(k - q), n]`.
+
+    In explicit sharding mode the batch follows the positions and the heads follow the table.
+
+    Args:
+        table: [num_buckets, N].
+        query_positions: [B or 1, T] integer positions.
+        key_positions: [B or 1, S] integer positions.
+        bidirectional: see `t5_bucket`.
+        max_distance: see `t5_bucket`.
+
+    Returns:
+        [B or 1, N, T, S] float32.
+
+    Reference:
+        Raffel et al., 2020 (section 2.1), https://arxiv.org/abs/1910.10683
+    """
+    chex.assert_rank([table, query_positions, key_positions], [2, 2, 2])
+    bucket_BTS = t5_bucket(
+        key_positions[:, None, :] - query_positions[:, :, None],
+        bidirectional=bidirectional,
+        num_buckets=table.shape[0],
+        max_distance=max_distance,
+    )
+    buckets, heads = jax.typeof(bucket_BTS).sharding, jax.typeof(table).sharding
+    explicit = buckets.mesh.are_all_axes_explicit
+    out = PartitionSpec(*buckets.spec, heads.spec[1]) if explicit else None
+    bias_BTSN = jnp.asarray(table, jnp.float32).at[bucket_BTS].get(out_sharding=out)
+    return bias_BTSN.transpose(0, 3, 1, 2)

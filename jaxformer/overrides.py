@@ -1,0 +1,225 @@
+"""Typed command-line overrides for a tree of frozen dataclasses.
+
+``--model.num-layers 6`` sets a field. ``--model.position ALiBi`` puts another component where the
+field's type allows several (any dataclass derived from the same base), after which
+``--model.position.FIELD`` are the fields of the new one. The parsing itself is tyro's.
+"""
+
+import copy
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tyro
+
+from jaxformer.errors import ConfigError
+from jaxformer.serialization import nearest
+
+
+def parse(default: Any, arguments: Sequence[str], prog: str) -> Any:
+    """Applies command-line options to a dataclass instance.
+
+    Args:
+        default: Gives the type, the allowed options and their defaults.
+        arguments: The command line without the program.
+        prog: What to call the program in messages.
+
+    Returns:
+        A new instance of the same type, validated by its own ``__post_init__``.
+
+    Raises:
+        ConfigError: An unknown option or component; names the nearest spelling.
+        SystemExit: Status 0 after ``--help``, 2 where a value does not parse (tyro prints why).
+    """
+    tree, remaining = _choose_components(default, arguments)
+    asks_help = "--help" in remaining or "-h" in remaining
+    if not asks_help:
+        _check_names(tree, remaining)
+    try:
+        return tyro.cli(
+            type(default),
+            default=tree,
+            args=remaining,
+            prog=prog,
+            config=(tyro.conf.AvoidSubcommands,),
+        )
+    finally:
+        if asks_help:
+            _print_components(tree)
+
+
+def component_choices(owner: Any, name: str) -> dict[str, type | None]:
+    """Returns the classes that may stand in a field, by name; empty where it is no component.
+
+    Args:
+        owner: The dataclass instance that has the field.
+        name: The field.
+
+    Returns:
+        ``{"RoPE": RoPE, ...}``, with ``"None": None`` where the field is optional.
+    """
+    hint = typing.get_type_hints(type(owner))[name]
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    members = typing.get_args(hint) if is_union else (hint,)
+    kinds = [kind for member in members for kind in _leaves(member)]
+    found: dict[str, type | None] = {
+        kind.__name__: kind for kind in kinds if dataclasses.is_dataclass(kind)
+    }
+    if found and type(None) in members:
+        found["None"] = None
+    return found if len(found) > 1 else {}
+
+
+def _leaves(kind: Any) -> Iterator[type]:
+    """The classes below a base that nothing derives from: the ones meant to be used."""
+    if isinstance(kind, type) and kind.__module__ != "builtins":
+        subclasses = kind.__subclasses__()
+        if not subclasses:
+            yield kind
+        for subclass in subclasses:
+            yield from _leaves(subclass)
+
+
+def _choose_components(tree: Any, arguments: Sequence[str]) -> tuple[Any, list[str]]:
+    """Replaces ``--path.to.field Name`` by the component of that name, outer ones first."""
+    remaining = []
+    for option, values in sorted(_groups(arguments), key=lambda group: group[0].count(".")):
+        path = _path(option)
+        owner = tree
+        for name in path[:-1]:
+            owner = getattr(owner, name, None)
+        is_field = dataclasses.is_dataclass(owner) and path[-1] in _field_names(owner)
+        choices = component_choices(owner, path[-1]) if is_field else {}
+        if choices:
+            tree = _replaced(tree, path, _chosen(option, values, choices))
+        else:
+            remaining += [option, *values]
+    return tree, remaining
+
+
+def _chosen(option: str, values: list[str], choices: dict[str, type | None]) -> Any:
+    given = " ".join(values)
+    spelled = {name.lower(): name for name in choices}
+    name = spelled.get(given.lower().replace("-", ""))
+    if name is None:
+        raise ConfigError(
+            f"{option}: got {given!r}; choose one of {', '.join(choices)}.{nearest(given, choices)}"
+        )
+    return None if name == "None" else _unvalidated(choices[name])
+
+
+def _unvalidated(kind: type) -> Any:
+    """An instance whose required fields are still missing; tyro asks for them and validates."""
+    instance = object.__new__(kind)
+    for field in dataclasses.fields(kind):
+        value: Any = tyro.MISSING
+        if field.default is not dataclasses.MISSING:
+            value = field.default
+        elif field.default_factory is not dataclasses.MISSING:
+            value = field.default_factory()
+        object.__setattr__(instance, field.name, value)
+    return instance
+
+
+def _replaced(tree: Any, path: list[str], value: Any) -> Any:
+    """A copy of the tree with one field changed and nothing validated yet."""
+    if not path:
+        return value
+    tree = copy.copy(tree)
+    object.__setattr__(tree, path[0], _replaced(getattr(tree, path[0]), path[1:], value))
+    return tree
+
+
+def _check_names(tree: Any, arguments: Sequence[str]) -> None:
+    flags = dict(_options(tree))
+    for option, values in _groups(arguments):
+        name = "--" + ".".join(_path(option)).replace("_", "-")
+        if name not in flags:
+            raise ConfigError(_unknown_option(option, name, list(flags)))
+        if flags[name] is bool and values:
+            raise ConfigError(
+                f"{option} takes no value, got {' '.join(values)!r}: write one of "
+                f"{', '.join(_spellings(name.replace('.no-', '.')))}."
+            )
+
+
+def _unknown_option(option: str, name: str, allowed: list[str]) -> str:
+    group, word = _split(name)
+    siblings = {_split(item)[1]: item for item in allowed if _split(item)[0] == group}
+    searches = (
+        (word, siblings),  # --model.num-layer
+        (name, {} if siblings else {item: item for item in allowed}),  # --modle.num-layers
+        (word, {} if group else {_split(item)[1]: item for item in allowed}),  # --num-layers
+    )
+    for wanted, pool in searches:
+        if found := difflib.get_close_matches(wanted, pool, n=1):
+            return f"Unknown option {option}. Did you mean {pool[found[0]]}?"
+    listed = ", ".join(list(siblings.values() or allowed)[:12])
+    return f"Unknown option {option}. There are {listed}; --help lists them all."
+
+
+def _split(option: str) -> tuple[str, str]:
+    """An option's group and its last word: ``--model.num-layers`` -> model, num-layers."""
+    group, _, word = option.removeprefix("--").rpartition(".")
+    return group, word
+
+
+def _options(tree: Any, prefix: str = "--") -> Iterator[tuple[str, Any]]:
+    """Every option that tyro makes of the tree, with the type of its field."""
+    hints = typing.get_type_hints(type(tree))
+    for name in _field_names(tree):
+        option = prefix + name.replace("_", "-")
+        if dataclasses.is_dataclass(getattr(tree, name)):
+            yield from _options(getattr(tree, name), option + ".")
+        else:
+            for spelling in _spellings(option) if hints[name] is bool else (option,):
+                yield spelling, hints[name]
+
+
+def _spellings(flag: str) -> tuple[str, str]:
+    """The two options of a boolean field."""
+    group, word = _split(flag)
+    return flag, f"--{group}.no-{word}" if group else f"--no-{word}"
+
+
+def _print_components(tree: Any) -> None:
+    print("Components, chosen by name; their own options follow the choice:")
+    for prefix, owner in _owners(tree, "--"):
+        for name in _field_names(owner):
+            if choices := component_choices(owner, name):
+                value = getattr(owner, name)
+                now = "None" if value is None else type(value).__name__
+                print(f"  {prefix}{name.replace('_', '-')} {{{','.join(choices)}}} (now {now})")
+
+
+def _owners(tree: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    yield prefix, tree
+    for name in _field_names(tree):
+        if dataclasses.is_dataclass(getattr(tree, name)):
+            yield from _owners(getattr(tree, name), f"{prefix}{name.replace('_', '-')}.")
+
+
+def _groups(arguments: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """Splits a command line into options, each with the values that follow it."""
+    option, values = "", []
+    for item in arguments:
+        if item.startswith("--") or item == "-h":
+            if option or values:
+                yield option, values
+            option, equals, value = item.partition("=")
+            values = [value] if equals else []
+        else:
+            values.append(item)
+    if option or values:
+        yield option, values
+
+
+def _path(option: str) -> list[str]:
+    return option.removeprefix("--").replace("-", "_").split(".")
+
+
+def _field_names(tree: Any) -> list[str]:
+    return [field.name for field in dataclasses.fields(tree) if field.init]

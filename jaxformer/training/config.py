@@ -1,0 +1,73 @@
+"""How long to train, what to watch and what to keep: the settings of the training loop."""
+
+from dataclasses import dataclass
+
+from jaxformer.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """The training loop."""
+
+    steps: int = 1000
+    """Optimizer updates in the whole run."""
+    seed: int = 0
+    """Seed of the initial parameters and of dropout; the order of the data is data.seed."""
+    gradient_accumulation: int = 1
+    """Parts in which a batch is computed; the update equals that of the whole batch."""
+    clip_norm: float | None = 1.0
+    """Largest global norm of the gradient; None: no clipping."""
+    ema_decay: float | None = None
+    """Decay of the moving average of the parameters that evaluation uses; None: no average."""
+    z_loss: float = 0.0
+    """Weight of the squared log-partition function in the loss."""
+    label_smoothing: float = 0.0
+    """Probability mass spread over the whole vocabulary in the training targets."""
+    loss_chunk: int | None = None
+    """Positions whose logits exist at a time in the loss; None: all of a batch at once."""
+    max_nonfinite_steps: int = 10
+    """Updates with a non-finite loss or gradient, in a row, that stop the run."""
+    eval_interval: int = 250
+    """Steps between evaluations."""
+    checkpoint_interval: int = 250
+    """Steps between checkpoints."""
+    keep: int = 2
+    """Newest checkpoints to keep; the one with the best validation loss is kept besides."""
+    log_interval: int = 10
+    """Steps between rows of metrics."""
+    profile_steps: tuple[int, int] | None = None
+    """First and last step to trace with the JAX profiler, into the run's folder; None: no trace."""
+    sample_prompt: str = ""
+    """Start of the text that the trained model continues; empty: the start of a document."""
+    sample_tokens: int = 200
+    """Tokens of that sample; 0: no sample."""
+    sample_temperature: float = 0.8
+    """Temperature of that sample; 0: the most likely token each time."""
+
+    def __post_init__(self):
+        positive = (
+            "steps",
+            "gradient_accumulation",
+            "max_nonfinite_steps",
+            "eval_interval",
+            "checkpoint_interval",
+            "keep",
+            "log_interval",
+        )
+        for name in positive:
+            self._require(name, getattr(self, name) >= 1, "must be at least 1")
+        for name in ("seed", "z_loss", "sample_tokens", "sample_temperature"):
+            self._require(name, getattr(self, name) >= 0, "must not be negative")
+        for name in ("clip_norm", "loss_chunk"):
+            value = getattr(self, name)
+            self._require(name, value is None or value > 0, "must be positive, or None")
+        in_unit = self.ema_decay is None or 0 < self.ema_decay < 1
+        self._require("ema_decay", in_unit, "must lie between 0 and 1, or be None")
+        self._require("label_smoothing", 0 <= self.label_smoothing < 1, "must lie in [0, 1)")
+        window = self.profile_steps
+        ordered = window is None or (len(window) == 2 and 1 <= window[0] <= window[1])
+        self._require("profile_steps", ordered, "must be a first and a last step, counted from 1")
+
+    def _require(self, name: str, holds: bool, rule: str) -> None:
+        if not holds:
+            raise ConfigError(f"train.{name}: {rule}; got {getattr(self, name)!r}.")

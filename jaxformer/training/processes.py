@@ -1,0 +1,83 @@
+"""What differs between one process and many: who writes, and which rows a process feeds."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import NamedSharding
+
+from jaxformer.errors import ConfigError
+
+
+def is_first() -> bool:
+    """Whether this process prints and writes what only one may."""
+    return jax.process_index() == 0
+
+
+def first_process_only(action: Callable[[], Any]) -> None:
+    """Runs an action on the first process while the others wait.
+
+    Raises:
+        ConfigError: On every process, where the action raised one.
+    """
+    failure = None
+    if is_first():
+        try:
+            action()
+        except ConfigError as error:
+            failure = error
+    if jax.process_count() > 1:
+        failed = multihost_utils.broadcast_one_to_all(np.asarray(failure is not None))
+        if failed and failure is None:
+            raise ConfigError("the first process refused to start; its message says why")
+    if failure is not None:
+        raise failure
+
+
+def local_rows(sharding: NamedSharding, shape: tuple[int, int]) -> np.ndarray:
+    """Returns the rows of a global batch that this process's devices need.
+
+    Args:
+        sharding: Of a batch, ``[B, T]``.
+        shape: B and T.
+
+    Returns:
+        int [rows], ascending.
+    """
+    indices = sharding.addressable_devices_indices_map(shape).values()
+    return np.unique(np.concatenate([np.arange(shape[0])[rows] for rows, _ in indices]))
+
+
+class DeviceBatches:
+    """Batches of numpy arrays with this process's rows, as global arrays on the mesh.
+
+    Args:
+        batches: Yields dictionaries of arrays, ``[local rows, T]``.
+        sharding: Of a batch, ``[B, T]``.
+        shape: B and T.
+    """
+
+    def __init__(
+        self,
+        batches: Iterator[Mapping[str, np.ndarray]],
+        sharding: NamedSharding,
+        shape: tuple[int, int],
+    ):
+        self._batches, self._sharding, self._shape = batches, sharding, shape
+        self._rows = local_rows(sharding, shape)
+
+    def __iter__(self):
+        return self
+
+    def __next__(self) -> dict[str, jax.Array]:
+        batch = next(self._batches)
+        return {name: self._on_devices(array) for name, array in batch.items()}
+
+    def _on_devices(self, array: np.ndarray) -> jax.Array:
+        def part(index):
+            wanted = np.arange(self._shape[0])[index[0]]
+            return array[np.searchsorted(self._rows, wanted)]
+
+        return jax.make_array_from_callback(self._shape, self._sharding, part)

@@ -1,0 +1,109 @@
+"""The folder of a run: one experiment, one writer, and nothing of the user's ever deleted.
+
+A folder that is absent or empty starts a run; one that holds the same experiment continues it; one
+that holds another is refused with the fields that differ.
+"""
+
+import contextlib
+import fcntl
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from jaxformer.config import Config, changed_fields
+from jaxformer.errors import ConfigError
+from jaxformer.serialization import from_json, to_json
+from jaxformer.training.checkpoint_files import write_json
+
+CONFIG_FILE = "config.json"
+CHECKPOINTS = "checkpoints"
+_LOCK_FILE = ".lock"
+
+
+def open_run_folder(folder: Path, config: Config) -> None:
+    """Makes a folder ready for this experiment and writes its ``config.json``.
+
+    Args:
+        folder: Absent, empty, or the folder of an earlier start of the same experiment.
+        config: The experiment.
+
+    Raises:
+        ConfigError: The folder holds another experiment (names the fields that differ), or things
+            that are no run at all.
+    """
+    if (folder / CONFIG_FILE).exists():
+        _check_same_experiment(folder, config)
+    elif folder.exists() and (others := _foreign_items(folder)):
+        raise ConfigError(
+            f"{folder} is not the folder of a run: it has no {CONFIG_FILE} and holds "
+            f"{', '.join(others[:5])}. Name an empty or a new folder with --run-dir."
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / CONFIG_FILE, to_json(config))
+
+
+def move_away(folder: Path) -> Path | None:
+    """Renames a folder to the first free of ``folder-1``, ``folder-2``, ...; None if absent.
+
+    Raises:
+        ConfigError: A process is training there.
+    """
+    if not folder.exists():
+        return None
+    with locked(folder):
+        number = 1
+        while (target := folder.with_name(f"{folder.name}-{number}")).exists():
+            number += 1
+        return folder.rename(target)
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keeps a second process from training in the same folder; a killed process lets go of it.
+
+    Raises:
+        ConfigError: Another process is at work there.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / _LOCK_FILE).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"another process is training in {folder}: wait for it, or name another folder "
+                "with --run-dir"
+            ) from None
+        except OSError:
+            pass  # a file system without locks
+        yield
+
+
+def read_config(folder: Path) -> Config:
+    """Loads the configuration that a run was started with."""
+    path = folder / CONFIG_FILE
+    try:
+        return from_json(json.loads(path.read_text()))
+    except FileNotFoundError:
+        raise ConfigError(f"{folder} is not the folder of a run: {path} does not exist") from None
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path} is not valid JSON: {error}") from error
+
+
+def _check_same_experiment(folder: Path, config: Config) -> None:
+    changes = changed_fields(read_config(folder), config)
+    if changes:
+        listed = "".join(
+            f"  {name}: {old!r} there, {new!r} now\n" for name, (old, new) in changes.items()
+        )
+        raise ConfigError(
+            f"{folder} holds a run with another configuration:\n{listed}"
+            "Name another folder with --run-dir, or start anew with --fresh (the old run is kept "
+            "under another name)."
+        )
+
+
+def _foreign_items(folder: Path) -> list[str]:
+    own = (_LOCK_FILE, CONFIG_FILE + ".tmp")
+    return sorted(item.name for item in folder.iterdir() if item.name not in own)

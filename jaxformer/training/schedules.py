@@ -1,0 +1,167 @@
+"""Learning rate as a function of the step: a linear warm-up, then one of five shapes."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxformer.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Schedule:
+    r"""A linear warm-up from 0 to the peak, then a shape that each subclass defines.
+
+    .. math::
+      \eta_t = \eta \cdot \begin{cases} t / w & t < w \\ f(t) & t \ge w \end{cases}
+
+    Step t counts the updates already made, so update number 0 of a warm-up has a learning rate
+    of 0. After the last step of the run the rate stays where it ended.
+    """
+
+    learning_rate: float = 3e-4
+    """The peak, reached at the end of the warm-up."""
+    warmup_steps: int = 100
+    """Steps over which the learning rate rises linearly from 0."""
+
+    def __post_init__(self):
+        if not self.learning_rate > 0:
+            self._refuse("learning_rate", "a positive number")
+        if self.warmup_steps < 0:
+            self._refuse("warmup_steps", "0 or more steps")
+
+    def build(self, total_steps: int) -> optax.Schedule:
+        """The learning rate as a function of the step, for a run of `total_steps`.
+
+        Args:
+          total_steps: updates in the whole run.
+
+        Returns:
+          A function from the step, an int or an int array `[]`, to a float32 array `[]`.
+
+        Raises:
+          ConfigError: the warm-up is longer than the run.
+        """
+        if self.warmup_steps > total_steps:
+            self._refuse("warmup_steps", f"at most the {total_steps} steps of the run")
+
+        def schedule(step):
+            step = jnp.minimum(jnp.asarray(step, jnp.float32), total_steps)
+            rising = step / max(self.warmup_steps, 1)
+            after = jnp.maximum(step, self.warmup_steps)
+            fraction = jnp.where(step < self.warmup_steps, rising, self.shape(after, total_steps))
+            return self.learning_rate * fraction
+
+        return schedule
+
+    def shape(self, step: jax.Array, total_steps: int) -> jax.Array:
+        """f: the fraction of the peak at a float32 `step` `[]` in `[warmup_steps, total_steps]`."""
+        raise NotImplementedError
+
+    def _refuse(self, field, expected):
+        name = f"{type(self).__name__}.{field}"
+        raise ConfigError(f"{name} is {getattr(self, field)}, expected {expected}")
+
+    def _progress(self, step, total_steps):
+        return (step - self.warmup_steps) / max(total_steps - self.warmup_steps, 1)
+
+
+@dataclass(frozen=True)
+class Constant(Schedule):
+    """The peak until the end."""
+
+    def shape(self, step: jax.Array, total_steps: int) -> jax.Array:
+        """1 at every step."""
+        del total_steps
+        return jnp.ones_like(step)
+
+
+@dataclass(frozen=True)
+class _Decaying(Schedule):
+    final_fraction: float = 0.0
+    """Fraction of the peak at the last step."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not 0 <= self.final_fraction <= 1:
+            self._refuse("final_fraction", "a number from 0 to 1")
+
+    def _between(self, remaining):
+        """The fraction of the peak with `remaining`, 1 to 0, of the decay still to go."""
+        return self.final_fraction + (1 - self.final_fraction) * remaining
+
+
+@dataclass(frozen=True)
+class Linear(_Decaying):
+    """A straight line from the peak to `final_fraction` of it."""
+
+    def shape(self, step: jax.Array, total_steps: int) -> jax.Array:
+        """Falls with the share of the steps after the warm-up that are done."""
+        return self._between(1 - self._progress(step, total_steps))
+
+
+@dataclass(frozen=True)
+class Cosine(_Decaying):
+    r"""Half a period of a cosine from the peak to `final_fraction` of it.
+
+    References:
+      Loshchilov and Hutter, SGDR (https://arxiv.org/abs/1608.03983).
+    """
+
+    final_fraction: float = 0.1
+    """Fraction of the peak at the last step."""
+
+    def shape(self, step: jax.Array, total_steps: int) -> jax.Array:
+        """Falls as (1 + cos πp) / 2 with p the share of the steps after the warm-up."""
+        return self._between((1 + jnp.cos(jnp.pi * self._progress(step, total_steps))) / 2)
+
+
+@dataclass(frozen=True)
+class InverseSquareRoot(Schedule):
+    r"""The square root of the ratio of a timescale to the steps done, whatever the run's length.
+
+    References:
+      Vaswani et al., Attention Is All You Need (https://arxiv.org/abs/1706.03762); with a
+      timescale of its own: Zhai et al., Scaling Vision Transformers
+      (https://arxiv.org/abs/2106.04560).
+    """
+
+    timescale: int | None = None
+    """Steps after the warm-up at which the rate is the peak over √2; None for as many as those."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.timescale is None and self.warmup_steps == 0:
+            self._refuse("timescale", "a number of steps, because there is no warm-up to give it")
+        if self.timescale is not None and self.timescale < 1:
+            self._refuse("timescale", "1 step or more")
+
+    def shape(self, step: jax.Array, total_steps: int) -> jax.Array:
+        """√(s / (t - w + s)) for warm-up w and timescale s."""
+        del total_steps
+        timescale = self.warmup_steps if self.timescale is None else self.timescale
+        return jnp.sqrt(timescale / (step - self.warmup_steps + timescale))
+
+
+@dataclass(frozen=True)
+class WarmupStableDecay(_Decaying):
+    """The peak for most of the run, then a straight line to `final_fraction` of it.
+
+    References:
+      Hu et al., MiniCPM (https://arxiv.org/abs/2404.06395).
+    """
+
+    decay_fraction: float = 0.2
+    """Share of the whole run, at its end, over which the learning rate falls."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not 0 < self.decay_fraction <= 1:
+            self._refuse("decay_fraction", "a number above 0, up to 1")
+
+    def shape(self, step: jax.Array, total_steps: int) -> jax.Array:
+        """1, then falls over the last `decay_fraction` of the steps or all after the warm-up."""
+        decay_steps = min(self.decay_fraction * total_steps, total_steps - self.warmup_steps)
+        remaining = (total_steps - step) / max(decay_steps, 1)
+        return self._between(jnp.minimum(remaining, 1))

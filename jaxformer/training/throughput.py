@@ -1,0 +1,102 @@
+"""How fast training goes: tokens and model FLOPs per second, and the share of the peak."""
+
+import time
+from dataclasses import dataclass
+
+# Dense bfloat16 FLOP/s of one device, from the vendors' data sheets (without sparsity), by a part
+# of jax.Device.device_kind. The first match counts, so longer names come first.
+PEAK_FLOPS = {
+    "TPU v2": 22.5e12,  # per core, as JAX sees v2 and v3
+    "TPU v3": 61.5e12,
+    "TPU v4": 275e12,
+    "TPU v5 lite": 197e12,
+    "TPU v5e": 197e12,
+    "TPU v5p": 459e12,
+    "TPU v5": 459e12,
+    "TPU v6": 918e12,
+    "GB200": 2500e12,
+    "B200": 2250e12,
+    "GH200": 989e12,
+    "H200": 989e12,
+    "H100 PCIe": 756e12,
+    "H100 NVL": 835e12,
+    "H100": 989e12,
+    "A100": 312e12,
+    "A10G": 70e12,
+    "A10": 125e12,
+    "L40S": 362e12,
+    "L40": 181e12,
+    "L4": 121e12,
+    "V100": 125e12,  # float16: it has no bfloat16 units
+    "T4": 65e12,
+    "RTX 4090": 165e12,
+    "RTX 3090": 71e12,
+    "MI300X": 1307e12,
+}
+
+
+def peak_flops(device_kind: str) -> float | None:
+    """Returns a device's peak dense bfloat16 FLOP/s, or None for one that is not in the table."""
+    return next((peak for name, peak in PEAK_FLOPS.items() if name in device_kind), None)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What one step computes.
+
+    Attributes:
+        tokens: Tokens of a step, over all devices.
+        flops: Model FLOPs of a step, forward and backward, with attention counted as if every
+            token attended to every token (the convention of PaLM's and nanoGPT's MFU).
+        causal_flops: The same without the half of attention that the causal mask excludes.
+        peak: Peak FLOP/s of all devices together, or None where it is unknown.
+    """
+
+    tokens: int
+    flops: float
+    causal_flops: float
+    peak: float | None
+
+
+class Stopwatch:
+    """Turns the time between two readings into rates."""
+
+    def __init__(self, workload: Workload):
+        self._workload = workload
+        self.restart()
+
+    def restart(self) -> None:
+        """Starts anew: what came before (compilation, an evaluation) does not count."""
+        self._start = time.perf_counter()
+        self._waited = self._paused = 0.0
+        self._steps = 0
+
+    def waited(self, seconds: float) -> None:
+        """Notes that a step waited for its data."""
+        self._waited += seconds
+
+    def pause(self, seconds: float) -> None:
+        """Notes time that was not spent on training steps."""
+        self._paused += seconds
+
+    def step_done(self) -> None:
+        """Notes that one more step is finished."""
+        self._steps += 1
+
+    def read(self) -> dict[str, float]:
+        """Returns the rates since the last reading, and restarts; empty where no step was done."""
+        elapsed = time.perf_counter() - self._start - self._paused
+        steps, waited, work = self._steps, self._waited, self._workload
+        self.restart()
+        if steps == 0:
+            return {}
+        rates = {
+            "step_seconds": elapsed / steps,
+            "data_wait_seconds": waited / steps,
+            "tokens_per_second": work.tokens * steps / elapsed,
+            "model_flops_per_second": work.flops * steps / elapsed,
+        }
+        if work.peak is not None:
+            rates["mfu"] = rates["model_flops_per_second"] / work.peak
+            rates["mfu_causal"] = work.causal_flops * steps / elapsed / work.peak
+        return rates

@@ -1,0 +1,195 @@
+import dataclasses
+import json
+import logging
+import multiprocessing
+import shutil
+
+import numpy as np
+import pytest
+
+from jaxformer.data import Bytes, JsonLines, StandardLibrary, TextFiles, TrainTokenizer
+from jaxformer.data import corpus as corpus_module
+from jaxformer.data.corpus import load_or_build
+from jaxformer.data.splitting import Split
+from jaxformer.errors import DataError
+
+TEXTS = [f"document number {number}\n" * (number % 5 + 1) for number in range(40)]
+
+
+@pytest.fixture
+def source(tmp_path):
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS)
+    (tmp_path / "corpus.jsonl").write_text(lines)
+    return JsonLines(str(tmp_path / "corpus.jsonl"))
+
+
+def documents(stream, tokenizer):
+    pairs = zip(stream.offsets[:-1], stream.offsets[1:], strict=True)
+    return [tokenizer.decode(stream.tokens[start + 1 : end]) for start, end in pairs]
+
+
+@pytest.mark.parametrize("spec", [Bytes(), TrainTokenizer("bpe", 300)], ids=str)
+def test_every_document_is_kept_once_on_its_side(source, tmp_path, spec):
+    split = Split(source, 0.2, seed=1)
+    corpus = load_or_build(split, spec, tmp_path / "run")
+    for stream, side in [(corpus.train, False), (corpus.validation, True)]:
+        expected = [document.text for document, held in split if held is side]
+        assert documents(stream, corpus.tokenizer) == expected
+        assert stream.num_documents == len(expected)
+        assert stream.num_bytes == sum(map(len, expected))
+        assert stream.offsets[-1] == len(stream.tokens) - 1 == stream.num_targets
+        assert stream.tokens.dtype == np.uint16
+        ends = np.flatnonzero(stream.tokens == corpus.tokenizer.end_of_text_id)
+        np.testing.assert_array_equal(ends, stream.offsets)
+    assert corpus.train.num_documents + corpus.validation.num_documents == len(TEXTS)
+
+
+def test_the_tokenizer_learns_from_the_training_side_alone(source, tmp_path):
+    split = Split(source, 0.2, seed=1)
+    spec = TrainTokenizer("bpe", 300)
+    corpus = load_or_build(split, spec, tmp_path / "run")
+    training = [document.text for document, held in split if not held]
+    assert corpus.tokenizer.fingerprint() == spec.fit(training).fingerprint()
+
+
+def test_batches_of_documents_change_nothing(source, tmp_path, monkeypatch):
+    split = Split(source, 0.2, seed=1)
+    one = load_or_build(split, Bytes(), tmp_path / "one")
+    monkeypatch.setattr(corpus_module, "_BATCH_CHARACTERS", 50)
+    other = load_or_build(split, Bytes(), tmp_path / "other")
+    np.testing.assert_array_equal(one.train.tokens, other.train.tokens)
+    np.testing.assert_array_equal(one.validation.offsets, other.validation.offsets)
+
+
+def test_large_vocabularies_get_wider_tokens(source, tmp_path, monkeypatch):
+    monkeypatch.setattr("jaxformer.data.tokenizers.ByteTokenizer.vocab_size", (1 << 16) + 1)
+    corpus = load_or_build(Split(source, 0.2, seed=0), Bytes(), tmp_path / "run")
+    assert corpus.train.tokens.dtype == np.uint32
+
+
+def test_a_second_start_reads_no_document(source, tmp_path, monkeypatch):
+    split = Split(source, 0.2, seed=1)
+    first = load_or_build(split, TrainTokenizer("bpe", 300), tmp_path / "run")
+    monkeypatch.setattr(JsonLines, "documents", None)
+    second = load_or_build(split, TrainTokenizer("bpe", 300), tmp_path / "run")
+    assert isinstance(second.train.tokens, np.memmap)
+    np.testing.assert_array_equal(first.train.tokens, second.train.tokens)
+
+
+def test_changed_documents_are_tokenised_again_with_the_same_tokenizer(source, tmp_path, caplog):
+    split, spec = Split(source, 0.2, seed=1), TrainTokenizer("bpe", 300)
+    before = load_or_build(split, spec, tmp_path / "run")
+    with open(source.path, "a") as file:
+        file.write(json.dumps({"text": "something else entirely, " * 50}) + "\n")
+    with caplog.at_level(logging.WARNING):
+        after = load_or_build(split, spec, tmp_path / "run")
+    assert "tokenising again" in caplog.text
+    num_documents = after.train.num_documents + after.validation.num_documents
+    assert num_documents == len(TEXTS) + 1
+    assert after.tokenizer.fingerprint() == before.tokenizer.fingerprint()
+
+
+def test_another_split_is_another_corpus(source, tmp_path):
+    sizes = {
+        load_or_build(split, Bytes(), tmp_path / "run").validation.num_documents
+        for split in (Split(source, 0.2, seed=0), Split(source, 0.6, seed=0))
+    }
+    assert len(sizes) == 2
+
+
+def test_another_tokenizer_in_the_same_folder_is_refused(source, tmp_path):
+    split = Split(source, 0.2, seed=0)
+    load_or_build(split, Bytes(), tmp_path / "run")
+    with pytest.raises(DataError, match=r"holds the tokenizer Bytes\(\), but TrainTokenizer.*300"):
+        load_or_build(split, TrainTokenizer("bpe", 300), tmp_path / "run")
+
+
+def test_a_folder_in_the_way_is_named(source, tmp_path):
+    (tmp_path / "run" / "tokenizer").mkdir(parents=True)
+    (tmp_path / "run" / "tokenizer" / "notes.txt").write_text("mine")
+    with pytest.raises(DataError, match=r"tokenizer is in the way: it holds no spec\.json"):
+        load_or_build(Split(source, 0.2, seed=0), Bytes(), tmp_path / "run")
+    assert (tmp_path / "run" / "tokenizer" / "notes.txt").exists()
+
+
+@pytest.mark.parametrize("damaged", ["train.tokens.npy", "validation.offsets.npy", "corpus.json"])
+def test_a_damaged_cache_is_built_again(source, tmp_path, caplog, damaged):
+    split = Split(source, 0.2, seed=0)
+    before = np.array(load_or_build(split, Bytes(), tmp_path / "run").train.tokens)
+    (file,) = (tmp_path / "run").glob(f"corpus-*/{damaged}")
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    with caplog.at_level(logging.WARNING):
+        after = load_or_build(split, Bytes(), tmp_path / "run")
+    assert "cannot be read" in caplog.text
+    np.testing.assert_array_equal(before, after.train.tokens)
+
+
+def test_an_interrupted_build_leaves_nothing_that_is_used(source, tmp_path, monkeypatch):
+    split = Split(source, 0.2, seed=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(corpus_module, "_batches", lambda split: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            load_or_build(split, Bytes(), tmp_path / "run")
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["tokenizer"]
+    assert load_or_build(split, Bytes(), tmp_path / "run").train.num_documents > 0
+
+
+def test_the_first_of_two_builders_wins(tmp_path):
+    home = tmp_path / "home"
+
+    def first(folder):
+        (folder / "a").write_text("first")
+
+    def second(folder):
+        (folder / "a").write_text("second")
+        corpus_module._publish(home, first)
+
+    corpus_module._publish(home, second)
+    assert (home / "a").read_text() == "first"
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
+
+
+def _build(source, folder, barrier, results):
+    barrier.wait()
+    corpus = load_or_build(Split(source, 0.2, seed=0), TrainTokenizer("unigram", 300), folder)
+    results.put((corpus.tokenizer.fingerprint(), np.array(corpus.train.tokens).tobytes()))
+
+
+def test_processes_that_race_agree(source, tmp_path):
+    context = multiprocessing.get_context("spawn")
+    barrier, results = context.Barrier(3), context.Queue()
+    processes = [
+        context.Process(target=_build, args=(source, tmp_path / "run", barrier, results))
+        for _ in range(3)
+    ]
+    for process in processes:
+        process.start()
+    seen = {results.get(timeout=300) for _ in processes}
+    for process in processes:
+        process.join()
+    assert len(seen) == 1
+    assert len(list((tmp_path / "run").iterdir())) == 2
+
+
+def test_an_empty_corpus_says_so(tmp_path):
+    (tmp_path / "empty.txt").write_text("")
+    split = Split(TextFiles(str(tmp_path)), 0.1, seed=0)
+    with pytest.raises(DataError, match=r"TextFiles\(.*\) holds no text"):
+        load_or_build(split, Bytes(), tmp_path / "run")
+
+
+def test_the_fingerprint_is_of_the_content_not_of_the_folder(source, tmp_path):
+    split = Split(source, 0.2, seed=0)
+    load_or_build(split, Bytes(), tmp_path / "one")
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    load_or_build(split, Bytes(), tmp_path / "two")
+    assert len(list((tmp_path / "two").glob("corpus-*"))) == 1
+
+
+def test_the_default_source_works(tmp_path):
+    source = StandardLibrary(max_bytes=200_000)
+    corpus = load_or_build(Split(source, 0.2, seed=0), TrainTokenizer("bpe", 512), tmp_path)
+    texts = sorted(document.text for document in source.documents())
+    held = [documents(s, corpus.tokenizer) for s in (corpus.train, corpus.validation)]
+    assert sorted(held[0] + held[1]) == texts
+    assert dataclasses.is_dataclass(corpus)

@@ -1,0 +1,229 @@
+import dataclasses
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxformer.data import Bytes, DataConfig, JsonLines, Objective, Packed, TextFiles, prepare
+from jaxformer.data.pipeline import Dataset
+from jaxformer.errors import ConfigError, DataError
+
+PACKINGS = {"joined": DataConfig().packing, "packed": Packed()}
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    file = tmp_path_factory.mktemp("corpus") / "corpus.jsonl"
+    texts = [f"<{number}> " + "abcdefghij" * (number % 7) for number in range(60)]
+    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return DataConfig(
+        source=JsonLines(str(file)),
+        tokenizer=Bytes(),
+        sequence_length=24,
+        batch_size=5,
+        seed=3,
+        validation_fraction=0.3,
+    )
+
+
+@pytest.fixture(scope="module", params=PACKINGS)
+def datasets(request, config, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    return prepare(dataclasses.replace(config, packing=PACKINGS[request.param]), folder)
+
+
+def assert_same(first, second):
+    assert first.keys() == second.keys()
+    for key in first:
+        assert first[key].dtype == second[key].dtype
+        np.testing.assert_array_equal(first[key], second[key])
+
+
+def targets(batches):
+    """How often each token is counted as a target."""
+    return Counter(t for batch in batches for t in batch["targets"][batch["weights"] > 0].tolist())
+
+
+def test_a_batch_has_the_agreed_form(datasets):
+    batch = datasets.train.batch(0)
+    dtypes = {key: value.dtype for key, value in batch.items()}
+    assert all(value.shape == (5, 24) for value in batch.values())
+    assert dtypes.pop("weights") == np.float32
+    assert set(dtypes) in ({"inputs", "targets"}, {"inputs", "targets", "segments", "positions"})
+    assert set(dtypes.values()) == {np.dtype(np.int32)}
+
+
+def test_an_epoch_of_training_holds_every_token_once(datasets):
+    train = datasets.train
+    for epoch in range(3):
+        rows = range(epoch * train.num_rows, (epoch + 1) * train.num_rows)
+        batches = [train.batch(n // 5, [n % 5]) for n in rows]
+        assert targets(batches) == Counter(train.stream.tokens[1:].tolist())
+
+
+def test_each_epoch_has_its_own_order(datasets):
+    train = datasets.train
+    orders = [
+        tuple(train._order[epoch * train.num_rows + i] for i in range(train.num_rows))
+        for epoch in range(4)
+    ]
+    assert len({*orders, tuple(range(train.num_rows))}) == 5
+    assert all(sorted(order) == list(range(train.num_rows)) for order in orders)
+
+
+def test_the_order_is_a_function_of_the_seed(config, tmp_path):
+    seeds = [dataclasses.replace(config, seed=seed) for seed in (3, 3, 4, 2**40)]
+    first, again, *others = (prepare(c, tmp_path).train.batch(7)["inputs"] for c in seeds)
+    np.testing.assert_array_equal(first, again)
+    for other in others:
+        assert (first != other).any()
+
+
+def test_the_seed_leaves_the_validation_rows_alone(config, tmp_path):
+    one, other = (
+        prepare(dataclasses.replace(config, seed=seed), tmp_path).validation for seed in (0, 1)
+    )
+    for first, second in zip(one.epoch(), other.epoch(), strict=True):
+        assert_same(first, second)
+
+
+@pytest.mark.parametrize("start", [0, 1, 7, 100])
+def test_starting_at_a_step_equals_going_there(datasets, start):
+    whole = list(datasets.train.iterate(stop_step=start + 6))
+    resumed = list(datasets.train.iterate(start, stop_step=start + 6))
+    assert len(whole) == start + 6
+    assert len(resumed) == 6
+    for step, (expected, found) in enumerate(zip(whole[start:], resumed, strict=True), start):
+        assert_same(expected, found)
+        assert_same(expected, datasets.train.batch(step))
+
+
+def test_iteration_goes_on_without_end_and_can_be_closed(datasets):
+    iterator = datasets.train.iterate(10**9)
+    assert_same(next(iterator), datasets.train.batch(10**9))
+    iterator.close()
+    assert list(datasets.train.iterate(5, stop_step=5)) == []
+
+
+@given(hosts=st.permutations(range(5)), cuts=st.lists(st.integers(1, 4), max_size=3))
+def test_hosts_read_together_what_one_would(datasets, hosts, cuts):
+    parts = [part for part in np.split(np.array(hosts), sorted(cuts)) if len(part)]
+    for step in (0, 4):
+        whole = datasets.train.batch(step)
+        for part in parts:
+            found = datasets.train.batch(step, rows=part)
+            assert_same(found, {key: value[part] for key, value in whole.items()})
+
+
+def test_iterators_of_hosts_read_their_rows(datasets):
+    iterators = [datasets.train.iterate(2, rows=rows, stop_step=6) for rows in ([0, 1], [2, 3, 4])]
+    for step, (first, second) in enumerate(zip(*iterators, strict=True), start=2):
+        joined = {key: np.concatenate([first[key], second[key]]) for key in first}
+        assert_same(joined, datasets.train.batch(step))
+
+
+@pytest.mark.parametrize("batch_size", [None, 1, 4, 1000])
+def test_an_evaluation_counts_every_token_once(datasets, batch_size):
+    validation = datasets.validation
+    size = batch_size or 5
+    batches = list(validation.epoch(batch_size))
+    assert len(batches) == -(-validation.num_rows // size)
+    assert all(value.shape == (size, 24) for batch in batches for value in batch.values())
+    assert targets(batches) == Counter(validation.stream.tokens[1:].tolist())
+    filled = np.concatenate([batch["weights"].any(axis=1) for batch in batches])
+    assert filled.sum() == validation.num_rows, "padding comes last, in rows of weight 0"
+    assert filled[: validation.num_rows].all()
+
+
+def test_evaluations_are_the_same_on_any_number_of_hosts(datasets):
+    whole = list(datasets.validation.epoch(4))
+    parts = [list(datasets.validation.epoch(4, rows=rows)) for rows in ([0, 3], [1], [2])]
+    for batch, *found in zip(whole, *parts, strict=True):
+        joined = {key: np.concatenate([part[key] for part in found]) for key in batch}
+        assert_same(joined, {key: value[[0, 3, 1, 2]] for key, value in batch.items()})
+
+
+def test_a_limited_evaluation_is_spread_over_the_rows(datasets):
+    validation = datasets.validation
+    rows = [row for batch in validation.epoch(1) for row in batch["inputs"]]
+    batches = list(validation.epoch(2, max_batches=2))
+    assert len(batches) == 2
+    expected = [rows[number * len(rows) // 4] for number in range(4)]
+    np.testing.assert_array_equal(np.concatenate([b["inputs"] for b in batches]), expected)
+    everything = list(validation.epoch(2, max_batches=1000))
+    assert targets(everything) == targets(validation.epoch(2))
+
+
+def test_validation_documents_are_not_trained_on(datasets):
+    def opening(stream):
+        pairs = zip(stream.offsets[:-1], stream.offsets[1:], strict=True)
+        return {datasets.tokenizer.decode(stream.tokens[a:b]) for a, b in pairs}
+
+    train, validation = opening(datasets.train.stream), opening(datasets.validation.stream)
+    assert not train & validation
+    assert len(train | validation) == 60
+
+
+@dataclasses.dataclass(frozen=True)
+class Noise(Objective):
+    def __call__(self, row, rng):
+        return {"inputs": row.tokens, "noise": rng.integers(1 << 30, size=4)}
+
+
+def test_an_objectives_choices_belong_to_the_row(config, tmp_path):
+    train = prepare(dataclasses.replace(config, objective=Noise()), tmp_path).train
+    batches = [batch["noise"] for batch in train.iterate(stop_step=2 * train.num_rows)]
+    assert len(np.unique(np.concatenate(batches), axis=0)) == 2 * train.num_rows * 5
+    np.testing.assert_array_equal(train.batch(9)["noise"], batches[9])
+    np.testing.assert_array_equal(train.batch(9, [3])["noise"], batches[9][[3]])
+
+
+def test_an_error_in_a_thread_reaches_the_loop(config, tmp_path, monkeypatch):
+    train = prepare(config, tmp_path).train
+    monkeypatch.setattr(Dataset, "_example", lambda self, row, number: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        next(train.iterate())
+
+
+def test_rows_outside_the_batch_are_refused(datasets):
+    for rows in ([5], [-1], []):
+        with pytest.raises(ConfigError, match="rows must lie in a batch of 5"):
+            datasets.train.batch(0, rows)
+
+
+def test_a_corpus_shorter_than_a_sequence_says_by_how_much(tmp_path):
+    (tmp_path / "short.txt").write_text("ten bytes!")
+    config = DataConfig(TextFiles(str(tmp_path)), Bytes(), validation_fraction=0.2)
+    with pytest.raises(
+        DataError, match=r"10 tokens, but sequence_length=256 needs 257; .*at most 9"
+    ):
+        prepare(config, tmp_path / "run")
+    datasets = prepare(dataclasses.replace(config, sequence_length=9), tmp_path / "run")
+    assert datasets.train.num_rows == 1
+    assert datasets.tokenizer.decode(datasets.train.batch(0)["targets"][0]) == "ten byte"
+    assert datasets.validation.batch(0)["weights"].sum() == config.batch_size * 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sequence_length": 0}, "sequence_length must be at least 1, got 0"),
+        ({"batch_size": -2}, "batch_size must be at least 1, got -2"),
+        ({"seed": -1}, "seed must be at least 0, got -1"),
+        ({"split_seed": -1}, "split_seed must be at least 0, got -1"),
+        ({"validation_fraction": 0.0}, "validation_fraction must lie between 0 and 1, got 0.0"),
+        ({"validation_fraction": 1.5}, "validation_fraction must lie between 0 and 1, got 1.5"),
+        ({"max_validation_batches": 0}, "max_validation_batches must be at least 1, got 0"),
+        ({"prefetch_threads": 0}, "prefetch_threads must be at least 1, got 0"),
+        (
+            {"prefetch_batches": 1},
+            r"prefetch_batches \(1\) must be at least prefetch_threads \(2\)",
+        ),
+    ],
+)
+def test_a_value_out_of_range_is_named(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        DataConfig(**changes)

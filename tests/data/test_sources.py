@@ -1,0 +1,138 @@
+import json
+
+import pytest
+
+from jaxformer.data import Document, JsonLines, StandardLibrary, TextFiles
+from jaxformer.errors import ConfigError, DataError
+
+
+def names(source):
+    return [document.name for document in source.documents()]
+
+
+@pytest.fixture(scope="module")
+def library():
+    return list(StandardLibrary().documents())
+
+
+def test_standard_library_is_megabytes_of_real_text(library):
+    size = sum(len(document.text.encode()) for document in library)
+    assert 5e6 < size < 50e6
+    texts = {document.name: document.text for document in library}
+    assert "class JSONDecoder" in texts["json/decoder.py"]
+    assert "reference/lambda" in texts
+    assert len(texts) == len(library)
+
+
+def test_standard_library_leaves_out_packages_tests_and_build_settings(library):
+    for document in library:
+        parts = document.name.split("/")
+        unwanted = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
+        assert not unwanted & set(parts[:-1])
+        assert not parts[-1].startswith("_sysconfigdata")
+        assert document.name != "pydoc_data/topics.py"
+
+
+def test_standard_library_keeps_its_order(library):
+    assert names(StandardLibrary()) == [document.name for document in library]
+
+
+def test_max_bytes_limits_the_standard_library(library):
+    limited = list(StandardLibrary(max_bytes=50_000).documents())
+    assert limited == library[: len(limited)]
+    assert 0 < sum(len(document.text.encode()) for document in limited) <= 50_000
+    assert StandardLibrary(max_bytes=50_000).fingerprint() != StandardLibrary().fingerprint()
+    with pytest.raises(ConfigError, match="max_bytes must be at least 1 or None, got 0"):
+        StandardLibrary(max_bytes=0)
+
+
+def test_text_files_takes_a_file_a_folder_or_a_glob(tmp_path):
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "two.txt").write_bytes("zwei\r\nZeilen ü".encode())
+    (tmp_path / "one.txt").write_text("\ufeffeins", encoding="utf-8")
+    (tmp_path / "notes.md").write_text("not taken")
+    assert list(TextFiles(str(tmp_path)).documents()) == [
+        Document("b/two.txt", "zwei\r\nZeilen ü"),
+        Document("one.txt", "eins"),
+    ]
+    assert names(TextFiles(str(tmp_path / "notes.md"))) == ["notes.md"]
+    assert names(TextFiles(str(tmp_path), "*.md")) == ["notes.md"]
+    assert names(TextFiles(str(tmp_path / "*" / "*.txt"))) == ["b/two.txt"]
+    assert names(TextFiles(str(tmp_path / "**" / "*.txt"))) == ["b/two.txt", "one.txt"]
+
+
+def test_a_glob_character_in_an_existing_path_is_taken_literally(tmp_path):
+    (tmp_path / "a[1].txt").write_text("x")
+    assert names(TextFiles(str(tmp_path / "a[1].txt"))) == ["a[1].txt"]
+
+
+def test_names_do_not_depend_on_where_the_folder_lies(tmp_path):
+    for place in ("here", "there"):
+        (tmp_path / place / "sub").mkdir(parents=True)
+        (tmp_path / place / "sub" / "a.txt").write_text("x")
+    assert names(TextFiles(str(tmp_path / "here"))) == names(TextFiles(str(tmp_path / "there")))
+
+
+def test_text_files_errors_say_what_to_do(tmp_path):
+    with pytest.raises(DataError, match="nowhere does not exist"):
+        list(TextFiles(str(tmp_path / "nowhere")).documents())
+    with pytest.raises(DataError, match=r"no file matches '\*.txt' in the folder .*: change"):
+        list(TextFiles(str(tmp_path)).documents())
+    with pytest.raises(DataError, match=r"no file matches .*\*\.rst"):
+        list(TextFiles(str(tmp_path / "*.rst")).documents())
+    (tmp_path / "latin.txt").write_bytes(b"abc\xe9")
+    with pytest.raises(DataError, match=r"latin\.txt: not UTF-8 at byte 3; convert"):
+        list(TextFiles(str(tmp_path)).documents())
+
+
+def test_json_lines_yields_one_document_per_line(tmp_path):
+    file = tmp_path / "a.jsonl"
+    lines = [json.dumps({"id": i, "text": text}) for i, text in enumerate(["eins", "zwei ü", ""])]
+    file.write_text(lines[0] + "\n\n" + lines[1] + "\n" + lines[2], encoding="utf-8")
+    expected = [
+        Document("a.jsonl:1", "eins"),
+        Document("a.jsonl:3", "zwei ü"),
+        Document("a.jsonl:4", ""),
+    ]
+    assert list(JsonLines(str(file)).documents()) == expected
+    assert list(JsonLines(str(tmp_path)).documents()) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b'{"text": "a"', "not valid JSON: .* at column 13"),
+        (b'{"text": "a\xff"}', "not UTF-8 at byte 11 of the line"),
+        (b'["a"]', "expected a JSON object, found a list"),
+        (b"null", "expected a JSON object, found null"),
+        (b'{"body": "a", "id": 1}', "no field 'text'; the fields are: 'body', 'id'"),
+        (b"{}", "no field 'text'; the fields are: none"),
+        (b'{"text": 3}', "field 'text' holds a number, not a string"),
+        (b'{"text": null}', "field 'text' holds null, not a string"),
+        (b'{"text": "a\\ud800"}', "field 'text' holds half of a surrogate pair at character 1"),
+    ],
+)
+def test_a_bad_json_line_is_named_with_file_and_line(tmp_path, line, message):
+    file = tmp_path / "bad.jsonl"
+    file.write_bytes(b'{"text": "fine"}\n' + line + b"\n")
+    with pytest.raises(DataError, match=rf"bad\.jsonl:2: {message}"):
+        list(JsonLines(str(file)).documents())
+
+
+def test_json_lines_reads_another_field(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"body": "x"}\n')
+    assert list(JsonLines(str(tmp_path), field="body").documents()) == [Document("a.jsonl:1", "x")]
+
+
+def test_fingerprints_change_with_the_documents(tmp_path):
+    (tmp_path / "a.txt").write_text("one")
+    source = TextFiles(str(tmp_path))
+    before = source.fingerprint()
+    assert source.fingerprint() == before
+    (tmp_path / "b.txt").write_text("two")
+    added = source.fingerprint()
+    (tmp_path / "b.txt").write_text("three")
+    assert len({before, added, source.fingerprint()}) == 3
+    (tmp_path / "a.jsonl").write_text('{"text": "x", "body": "y"}')
+    fields = {JsonLines(str(tmp_path), field).fingerprint() for field in ("text", "body")}
+    assert len(fields) == 2

@@ -1,0 +1,229 @@
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as RustTokenizer
+from tokenizers import models, pre_tokenizers
+
+from jaxformer.data import (
+    Bytes,
+    StandardLibrary,
+    TokenizerFile,
+    TrainTokenizer,
+    load_tokenizer,
+    tokenizer_training,
+)
+from jaxformer.errors import ConfigError, DataError
+
+LIBRARY = [document.text for document in StandardLibrary(max_bytes=100_000).documents()]
+TEXTS = [*LIBRARY[:3], "naïve façade", "日本語 🙂"]
+KINDS = ["bpe", "wordpiece", "unigram"]
+
+
+@pytest.fixture(scope="module")
+def trained():
+    return {kind: TrainTokenizer(kind, 400).fit(LIBRARY) for kind in KINDS}
+
+
+@pytest.fixture(scope="module")
+def lossless(trained):
+    return [Bytes().fit([]), trained["bpe"], trained["unigram"]]
+
+
+@given(text=st.text())
+def test_decode_gives_back_any_text(lossless, text):
+    for tokenizer in lossless:
+        ids = tokenizer.encode(text)
+        assert ids.dtype == np.int32
+        assert ids.ndim == 1
+        assert tokenizer.decode(ids) == text
+        assert not len(ids) or (ids.min() >= 0 and ids.max() < tokenizer.vocab_size)
+        assert not {tokenizer.end_of_text_id, tokenizer.pad_id} & set(ids.tolist())
+
+
+@pytest.mark.parametrize("text", ["<|endoftext|>", "a<|pad|>b</s>", "<unk>", "[SEP] ", "\r\n\0"])
+def test_names_of_special_tokens_are_ordinary_text(lossless, text):
+    for tokenizer in lossless:
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+        assert tokenizer.end_of_text_id not in tokenizer.encode(text)
+
+
+def test_a_batch_is_each_text_by_itself(trained):
+    for tokenizer in [Bytes().fit([]), *trained.values()]:
+        batch = tokenizer.encode_batch([*TEXTS, ""])
+        assert len(batch) == len(TEXTS) + 1
+        for ids, text in zip(batch, [*TEXTS, ""], strict=True):
+            np.testing.assert_array_equal(ids, tokenizer.encode(text))
+
+
+def test_long_texts_are_encoded_in_parts_that_decode_to_the_whole(lossless, monkeypatch):
+    text = "".join(TEXTS) + "x" * 1000
+    whole = [tokenizer.encode(text) for tokenizer in lossless]
+    monkeypatch.setattr(tokenizer_training, "_PART_CHARACTERS", 300)
+    assert len(tokenizer_training.cut(text)) > 10
+    for tokenizer, ids in zip(lossless, whole, strict=True):
+        parts = tokenizer.encode(text)
+        assert tokenizer.decode(parts) == text
+        assert len(parts) <= 1.05 * len(ids)
+
+
+def test_decode_leaves_out_special_and_unknown_ids(lossless):
+    for tokenizer in lossless:
+        ids = tokenizer.encode("one two").tolist()
+        ids += [tokenizer.end_of_text_id, tokenizer.pad_id, tokenizer.vocab_size + 5, -1]
+        assert tokenizer.decode(ids) == "one two"
+        assert tokenizer.decode([]) == ""
+
+
+def test_bytes_are_bytes():
+    tokenizer = Bytes().fit([])
+    assert tokenizer.encode("aé").tolist() == [97, 195, 169]
+    assert tokenizer.decode([195]) == "\ufffd"
+    assert tokenizer.vocab_size == 258
+
+
+def test_training_compresses_and_keeps_to_the_size(trained):
+    text = "".join(LIBRARY)
+    for kind, tokenizer in trained.items():
+        assert tokenizer.vocab_size <= 400, kind
+        assert len(tokenizer.encode(text)) < 0.6 * len(text), kind
+    assert trained["bpe"].vocab_size == 400
+
+
+def test_wordpiece_is_of_the_form_of_bert(trained):
+    tokenizer = trained["wordpiece"]
+    assert tokenizer.decode(tokenizer.encode("the function")) == "the function"
+    assert (tokenizer.pad_id, tokenizer.end_of_text_id) == (0, 3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_gives_the_same_tokenizer_in_another_process(trained, kind):
+    # Another process has other hash seeds, which the Rust trainers let through.
+    program = (
+        "import sys, json; from jaxformer.data import TrainTokenizer;"
+        "kind, texts = json.load(sys.stdin);"
+        "print(TrainTokenizer(kind, 400).fit(texts).fingerprint())"
+    )
+    other = subprocess.run(
+        [sys.executable, "-c", program],
+        input=json.dumps([kind, LIBRARY]),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert other.stdout.strip() == trained[kind].fingerprint()
+
+
+def test_save_and_load_give_the_same_tokenizer(trained, tmp_path):
+    for name, tokenizer in {"bytes": Bytes().fit([]), **trained}.items():
+        tokenizer.save(tmp_path / name)
+        loaded = load_tokenizer(tmp_path / name)
+        assert type(loaded) is type(tokenizer)
+        assert loaded.fingerprint() == tokenizer.fingerprint()
+        for attribute in ("vocab_size", "end_of_text_id", "pad_id"):
+            assert getattr(loaded, attribute) == getattr(tokenizer, attribute)
+        np.testing.assert_array_equal(loaded.encode(TEXTS[0]), tokenizer.encode(TEXTS[0]))
+        from_file = TokenizerFile(str(tmp_path / name)).fit([])
+        np.testing.assert_array_equal(from_file.encode(TEXTS[0]), tokenizer.encode(TEXTS[0]))
+        assert from_file.end_of_text_id == tokenizer.end_of_text_id
+        assert from_file.pad_id == tokenizer.pad_id
+
+
+@pytest.mark.torch
+def test_transformers_loads_what_is_saved(trained, tmp_path):
+    from transformers import AutoTokenizer
+
+    for name, tokenizer in {"bytes": Bytes().fit([]), "bpe": trained["bpe"]}.items():
+        tokenizer.save(tmp_path / name)
+        theirs = AutoTokenizer.from_pretrained(tmp_path / name)
+        assert theirs(TEXTS[0])["input_ids"] == tokenizer.encode(TEXTS[0]).tolist()
+        assert theirs.eos_token_id == tokenizer.end_of_text_id
+        assert theirs.pad_token_id == tokenizer.pad_id
+
+
+def word_level(folder, tokens, settings=None):
+    rust = RustTokenizer(models.WordLevel({token: i for i, token in enumerate(tokens)}, "<unk>"))
+    rust.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    rust.enable_truncation(2)
+    rust.save(str(folder / "tokenizer.json"))
+    if settings:
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return str(folder / "tokenizer.json")
+
+
+def test_special_tokens_of_a_file_are_found_by_their_usual_names(tmp_path):
+    tokenizer = TokenizerFile(word_level(tmp_path, ["<unk>", "a", "<pad>", "</s>"])).fit([])
+    assert (tokenizer.end_of_text_id, tokenizer.pad_id) == (3, 2)
+    assert tokenizer.encode("a a a").tolist() == [1, 1, 1], "the file's truncation is off"
+
+
+def test_without_a_padding_token_end_of_text_takes_its_place(tmp_path):
+    tokenizer = TokenizerFile(word_level(tmp_path, ["<unk>", "</s>"])).fit([])
+    assert tokenizer.pad_id == tokenizer.end_of_text_id == 1
+
+
+def test_settings_beside_a_file_name_its_special_tokens(tmp_path):
+    settings = {"eos_token": {"content": "END"}, "pad_token": None}
+    path = word_level(tmp_path, ["<unk>", "</s>", "END", "a"], settings)
+    assert TokenizerFile(path).fit([]).end_of_text_id == 2
+    assert TokenizerFile(path, end_of_text="a").fit([]).end_of_text_id == 3
+    assert TokenizerFile(path, pad="a").fit([]).pad_id == 3
+
+
+def test_vocab_size_covers_ids_with_gaps(tmp_path):
+    rust = RustTokenizer(models.WordLevel({"</s>": 0, "b": 7}, "</s>"))
+    rust.save(str(tmp_path / "tokenizer.json"))
+    assert TokenizerFile(str(tmp_path)).fit([]).vocab_size == 8
+
+
+def test_a_file_that_cannot_be_used_says_why(tmp_path):
+    with pytest.raises(DataError, match=r"does not exist: give a tokenizer\.json"):
+        TokenizerFile(str(tmp_path)).fit([])
+    with pytest.raises(DataError, match="does not exist"):
+        load_tokenizer(tmp_path)
+    path = word_level(tmp_path, ["<unk>", "a"])
+    with pytest.raises(DataError, match=r"cannot tell which token ends a text .*`end_of_text`"):
+        TokenizerFile(path).fit([])
+    with pytest.raises(DataError, match="end_of_text='zzz' is not in the vocabulary"):
+        TokenizerFile(path, end_of_text="zzz").fit([])
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(DataError, match=r"not a tokenizer\.json that can be loaded"):
+        TokenizerFile(path).fit([])
+
+
+@pytest.mark.parametrize(("kind", "least"), [("bpe", 258), ("unigram", 259), ("wordpiece", 6)])
+def test_too_small_a_vocabulary_is_refused(kind, least):
+    TrainTokenizer(kind, least)
+    with pytest.raises(ConfigError, match=f"at least {least} tokens .*, got {least - 1}"):
+        TrainTokenizer(kind, least - 1)
+
+
+def test_training_says_what_is_wrong_with_the_texts():
+    for kind in KINDS:
+        with pytest.raises(DataError, match=f"no text to train a {kind} tokenizer on"):
+            TrainTokenizer(kind, 400).fit([])
+    with pytest.raises(DataError, match=r"alphabet alone takes \d+ WordPiece tokens, more than 9"):
+        TrainTokenizer("wordpiece", 9).fit(["abcdefgh"])
+
+
+def test_the_byte_alphabet_is_that_of_the_library():
+    alphabet = tokenizer_training.byte_alphabet()
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    assert sorted(alphabet) == sorted(pre_tokenizers.ByteLevel.alphabet())
+    for character in map(chr, range(0x400)):
+        written = "".join(alphabet[byte] for byte in character.encode())
+        assert byte_level.pre_tokenize_str(character)[0][0] == written
+
+
+def test_the_choice_of_threads_is_the_users(monkeypatch, trained):
+    monkeypatch.delenv("TOKENIZERS_PARALLELISM", raising=False)
+    trained["bpe"].encode("text")
+    assert os.environ["TOKENIZERS_PARALLELISM"] == "false"
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")
+    trained["bpe"].encode("text")
+    assert os.environ["TOKENIZERS_PARALLELISM"] == "true"

@@ -1,0 +1,125 @@
+"""Integer, binary, sinusoidal and learned position codes."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxformer.functional.absolute import (
+    binary_code,
+    integer_code,
+    learned_code,
+    sinusoidal_code,
+)
+
+LAYOUTS = ("interleaved", "half")
+
+
+def sines_and_cosines(code: jax.Array, layout: str) -> np.ndarray:
+    code = np.asarray(code, np.float64)
+    if layout == "half":
+        return np.stack(np.split(code, 2, axis=-1))
+    return np.stack([code[..., 0::2], code[..., 1::2]])
+
+
+def test_integer_code_is_the_scaled_index():
+    code = integer_code(jnp.array([[0, 1, 7], [3, 3, 15]]), max_length=16)
+    chex.assert_shape(code, (2, 3, 1))
+    chex.assert_type(code, jnp.float32)
+    np.testing.assert_array_equal(code[..., 0], np.array([[0, 1, 7], [3, 3, 15]]) / 16)
+
+
+@pytest.mark.parametrize("num_bits", [1, 5, 11])
+def test_binary_code_equals_unpackbits_and_is_unique(num_bits):
+    positions = np.arange(2**num_bits, dtype=np.int32)
+    code = np.asarray(binary_code(jnp.asarray(positions), num_bits=num_bits))
+    expected = np.unpackbits(
+        positions.astype("<u4").view(np.uint8).reshape(-1, 4), axis=1, bitorder="little"
+    )
+    np.testing.assert_array_equal(code, expected[:, :num_bits])
+    assert len(np.unique(code, axis=0)) == len(positions)
+
+
+@given(
+    layout=st.sampled_from(LAYOUTS),
+    model_dim=st.sampled_from([2, 6, 64]),
+    position=st.integers(0, 100_000),
+    shift=st.integers(-1000, 100_000),
+)
+def test_sinusoidal_shift_is_a_rotation(layout, model_dim, position, shift):
+    def code(p):
+        value = sinusoidal_code(jnp.array([p]), model_dim=model_dim, theta=1e4, layout=layout)
+        return sines_and_cosines(value, layout)
+
+    sin, cos = code(position)
+    angles = shift * 10_000.0 ** (-np.arange(0, model_dim, 2) / model_dim)
+    rotated = (
+        sin * np.cos(angles) + cos * np.sin(angles),
+        cos * np.cos(angles) - sin * np.sin(angles),
+    )
+    # Two float32 angles of at most pi, each within 4e-7 of the exact one.
+    np.testing.assert_allclose(code(position + shift), rotated, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_sinusoidal_equals_float64(layout):
+    positions = np.concatenate([np.arange(2000), np.arange(100_000, 100_200)])[None]
+    code = sinusoidal_code(jnp.asarray(positions), model_dim=48, theta=1e4, layout=layout)
+    chex.assert_shape(code, (1, 2200, 48))
+    angles = positions[..., None] * 10_000.0 ** (-np.arange(0, 48, 2) / 48)
+    expected = np.stack([np.sin(angles), np.cos(angles)])
+    np.testing.assert_allclose(sines_and_cosines(code, layout), expected, rtol=0, atol=5e-7)
+
+
+@pytest.mark.torch
+def test_half_layout_equals_marian():
+    from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
+
+    weight = MarianSinusoidalPositionalEmbedding(300, 32).create_weight().numpy()
+    code = sinusoidal_code(jnp.arange(300), model_dim=32, theta=1e4, layout="half")
+    np.testing.assert_allclose(code, weight, rtol=0, atol=5e-7)
+
+
+@pytest.mark.torch
+def test_interleaved_layout_equals_distilbert():
+    import torch
+    from transformers.models.distilbert.modeling_distilbert import create_sinusoidal_embeddings
+
+    weight = torch.empty(300, 32)
+    create_sinusoidal_embeddings(n_pos=300, dim=32, out=weight)
+    code = sinusoidal_code(jnp.arange(300), model_dim=32, theta=1e4, layout="interleaved")
+    np.testing.assert_allclose(code, weight.numpy(), rtol=0, atol=5e-7)
+
+
+def test_learned_code_looks_rows_up():
+    table = jax.random.normal(jax.random.key(0), (10, 6), jnp.bfloat16)
+    positions = jnp.array([[0, 9, 3], [3, 3, 1]])
+    code = learned_code(table, positions)
+    chex.assert_type(code, jnp.bfloat16)
+    np.testing.assert_array_equal(code, np.asarray(table)[np.asarray(positions)])
+
+
+def test_learned_gradient_equals_one_hot():
+    table = jax.random.normal(jax.random.key(0), (10, 6))
+    positions = jnp.array([[0, 9, 3], [3, 3, 1]])
+    weights = jax.random.normal(jax.random.key(1), (2, 3, 6))
+
+    def dense(table):
+        return jnp.einsum("btp,pd->btd", jax.nn.one_hot(positions, 10), table)
+
+    got = jax.grad(lambda t: jnp.sum(jnp.sin(learned_code(t, positions)) * weights))(table)
+    want = jax.grad(lambda t: jnp.sum(jnp.sin(dense(t)) * weights))(table)
+    np.testing.assert_allclose(got, want, atol=1e-6)
+
+
+def test_wrong_arguments():
+    positions = jnp.arange(3)
+    with pytest.raises(ValueError, match="model_dim = 5"):
+        sinusoidal_code(positions, model_dim=5, theta=1e4, layout="half")
+    with pytest.raises(ValueError, match="layout = 'both'"):
+        sinusoidal_code(positions, model_dim=4, theta=1e4, layout="both")
+    with pytest.raises(AssertionError):
+        integer_code(positions.astype(jnp.float32), max_length=4)

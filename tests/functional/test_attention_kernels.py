@@ -1,0 +1,325 @@
+import importlib.util
+import warnings
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, PartitionSpec
+
+from jaxformer.functional import attention as choosing
+from jaxformer.functional import (
+    attention_blockwise,
+    attention_cudnn,
+    attention_reference,
+    attention_splash,
+)
+from jaxformer.functional.attention import attention
+from jaxformer.functional.attention_request import Dropout, Request
+from jaxformer.functional.masks import (
+    Band,
+    Dense,
+    KeyPadding,
+    Mask,
+    Prefix,
+    Segments,
+    causal,
+    sliding_window,
+)
+from jaxformer.functional.position import ALiBi
+
+BATCH = 2
+quick_jit = partial(
+    jax.jit, static_argnums=0, compiler_options={"xla_backend_optimization_level": 0}
+)
+
+
+def arrays(length, num_keys, heads=(4, 2), width=8, dtype=jnp.float32):
+    random = np.random.default_rng(0)
+    shapes = [(length, heads[0]), (num_keys, heads[1]), (num_keys, heads[1])]
+    return [jnp.asarray(random.normal(size=(BATCH, *shape, width)), dtype) for shape in shapes]
+
+
+def request_for(mask=None, scale=0.3, softcap=None, bias=None, dropout=None):
+    return Request(Mask() if mask is None else mask, bias, dropout, scale, softcap)
+
+
+@quick_jit
+def value_and_gradients(attend, inputs, request):
+    value, pull = jax.vjp(lambda *inputs: attend(*inputs, request), *inputs)
+    return value, pull(jnp.cos(jnp.arange(value.size, dtype=value.dtype)).reshape(value.shape))
+
+
+def assert_equal_to_reference(attend, inputs, request):
+    actual = value_and_gradients(attend, tuple(inputs), request)
+    expected = value_and_gradients(attention_reference.attend, tuple(inputs), request)
+    for x, y in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-5 * max(1.0, float(jnp.abs(y).max())))
+
+
+def key_padding(num_keys):
+    real = jnp.arange(num_keys)[None] < jnp.array([[num_keys - 3], [0]])
+    return KeyPadding(real)
+
+
+def documents(length, num_keys):
+    ids = np.sort(np.random.default_rng(1).integers(0, 4, (BATCH, max(length, num_keys))))
+    return Segments(jnp.asarray(ids[:, :length]), jnp.asarray(ids[:, -num_keys:]))
+
+
+# Which implementation runs ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def on(monkeypatch):
+    """Pretends that computations are traced for another platform."""
+
+    def pretend(platform, capability=(9, 0)):
+        for module in (choosing, attention_cudnn, attention_splash):
+            monkeypatch.setattr(module, "platform", lambda: platform)
+        if platform == "gpu":
+            monkeypatch.setattr(attention_cudnn, "_compute_capability", lambda: capability)
+
+    return pretend
+
+
+@pytest.mark.parametrize(
+    ("platform", "length", "dtype", "request_", "expected"),
+    [
+        ("cpu", 8, jnp.bfloat16, request_for(causal()), attention_blockwise),
+        ("cpu", 1, jnp.bfloat16, request_for(causal(7)), attention_reference),
+        ("gpu", 8, jnp.bfloat16, request_for(causal()), attention_cudnn),
+        ("gpu", 8, jnp.float32, request_for(causal()), attention_blockwise),
+        ("gpu", 8, jnp.bfloat16, request_for(softcap=9.0), attention_blockwise),
+        ("gpu", 1, jnp.bfloat16, request_for(causal(7)), attention_reference),
+        ("tpu", 8, jnp.bfloat16, request_for(causal()), attention_splash),
+        ("tpu", 8, jnp.float32, request_for(softcap=9.0), attention_splash),
+        ("tpu", 8, jnp.float16, request_for(causal()), attention_blockwise),
+        ("tpu", 8, jnp.bfloat16, request_for(Prefix(jnp.ones(2, int))), attention_blockwise),
+        ("tpu", 1, jnp.bfloat16, request_for(causal(7)), attention_reference),
+    ],
+)
+def test_auto_takes_the_kernel_of_the_platform_where_it_can(
+    on, platform, length, dtype, request_, expected
+):
+    on(platform)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        chosen = choosing._choose("auto", *arrays(length, 8, dtype=dtype), request_)
+    assert chosen is expected.attend
+
+
+def test_a_kernel_that_cannot_run_here_says_so_once_per_call_site():
+    inputs = arrays(8, 8)
+    expected = attention(*inputs, mask=causal(), implementation="blockwise")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for _ in range(3):
+            actual = attention(*inputs, mask=causal(), implementation="cudnn")
+        attention(*inputs, mask=causal(), implementation="splash")
+    np.testing.assert_array_equal(actual, expected)
+    assert [str(warning.message) for warning in caught] == [
+        "attention: cudnn cannot run here (it needs an NVIDIA GPU of compute capability 8.0 or "
+        "later); using blockwise",
+        "attention: splash cannot run here (it needs a TPU, not a cpu); using blockwise",
+    ]
+    assert {warning.filename for warning in caught} == {__file__}
+
+
+def test_the_platform_is_that_of_the_mesh_in_use():
+    from jaxformer.functional.placement import platform
+
+    assert platform() == "cpu"
+    with jax.set_mesh(jax.make_mesh((8,), ("data",), axis_types=(AxisType.Explicit,))):
+        assert platform() == "cpu"
+
+
+# cuDNN -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("request_", "inputs", "capability", "reason"),
+    [
+        (request_for(causal()), arrays(9, 7, dtype=jnp.bfloat16), (8, 0), None),
+        (request_for(sliding_window(3)), arrays(8, 8, dtype=jnp.float16), (8, 0), None),
+        (request_for(documents(8, 8)), arrays(8, 8, dtype=jnp.bfloat16), (8, 0), None),
+        (request_for(), arrays(8, 8, width=256, dtype=jnp.bfloat16), (9, 0), None),
+        (request_for(), arrays(8, 8, width=256, dtype=jnp.bfloat16), (8, 0), "head dim"),
+        (request_for(), arrays(8, 8, width=12, dtype=jnp.bfloat16), (9, 0), "head dim"),
+        (request_for(), arrays(8, 8, dtype=jnp.bfloat16), (7, 5), "NVIDIA GPU"),
+        (request_for(), arrays(8, 8), (9, 0), "not float32"),
+        (request_for(softcap=1.0), arrays(8, 8, dtype=jnp.bfloat16), (9, 0), "soft-cap"),
+        (request_for(documents(9, 8)), arrays(9, 8, dtype=jnp.bfloat16), (9, 0), "even lengths"),
+        (
+            request_for(bias=jnp.zeros((1, 1, 8, 8))),
+            arrays(8, 8, dtype=jnp.bfloat16),
+            (9, 0),
+            "bias",
+        ),
+        (
+            request_for(dropout=Dropout.create(jax.random.key(0), 0.1, BATCH, 4)),
+            arrays(8, 8, dtype=jnp.bfloat16),
+            (9, 0),
+            "drops",
+        ),
+    ],
+)
+def test_cudnn_says_why_it_cannot(on, request_, inputs, capability, reason):
+    on("gpu", capability)
+    actual = attention_cudnn.unsupported(*inputs, request_)
+    assert actual is None if reason is None else reason in actual
+
+
+@pytest.fixture
+def xla_for_cudnn(monkeypatch):
+    """XLA in cuDNN's place, for the meaning of the arguments; with what cuDNN is known to want."""
+    real, calls = jax.nn.dot_product_attention, []
+
+    def stand_in(query, key, value, *, mask, is_causal, implementation, **options):
+        assert implementation == "cudnn"
+        length, num_keys = query.shape[1], key.shape[1]
+        if (window := options.get("local_window_size")) is not None:
+            assert is_causal
+            assert window[1] == 0
+            assert mask is None
+            assert length <= num_keys
+        if mask is not None:
+            assert mask.shape[2:] == (length, num_keys)
+        calls.append((is_causal, window, mask is not None))
+        return real(query, key, value, mask=mask, is_causal=is_causal, **options)
+
+    monkeypatch.setattr(jax.nn, "dot_product_attention", stand_in)
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("mask", "lengths", "call"),
+    [
+        (None, (6, 8), (False, None, False)),
+        (causal(), (8, 8), (True, None, False)),
+        (causal(), (8, 6), (True, None, False)),
+        (sliding_window(3), (6, 8), (True, (2, 0), False)),
+        (sliding_window(1), (8, 8), (True, (0, 0), False)),
+        (sliding_window(3), (8, 6), (False, None, True)),
+        (causal(2), (6, 8), (False, None, True)),
+        (causal(jnp.array([2, -3])), (6, 8), (False, None, True)),
+        (Band(2, 1), (8, 8), (False, None, True)),
+        (causal() & key_padding(8), (8, 8), (True, None, True)),
+        (causal() & sliding_window(3) & documents(8, 8), (8, 8), (True, None, True)),
+        (Prefix(jnp.array([3, 5])), (8, 8), (False, None, True)),
+        (Dense(jnp.eye(8, dtype=bool)[None].at[:, 3].set(False)), (8, 8), (False, None, True)),
+    ],
+)
+def test_cudnn_is_asked_for_what_the_mask_means(xla_for_cudnn, mask, lengths, call):
+    def attend(*arguments):
+        # A function of its own: what is traced with another stand-in must not be reused.
+        return attention_cudnn.attend(*arguments)
+
+    assert_equal_to_reference(attend, arrays(*lengths), request_for(mask))
+    assert xla_for_cudnn == [call]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(jax.default_backend() != "gpu", reason="needs a GPU")
+@pytest.mark.parametrize(
+    "mask", [None, causal(), sliding_window(70), causal() & key_padding(256), documents(256, 256)]
+)
+def test_cudnn_on_a_gpu(mask):
+    inputs = arrays(256, 256, width=64, dtype=jnp.bfloat16)
+    request = request_for(mask)
+    assert attention_cudnn.unsupported(*inputs, request) is None
+    actual = value_and_gradients(attention_cudnn.attend, tuple(inputs), request)
+    exact = tuple(x.astype(jnp.float32) for x in inputs)
+    expected = value_and_gradients(attention_reference.attend, exact, request)
+    for x, y in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(x.astype(y.dtype), y, atol=2e-2 * float(jnp.abs(y).max()))
+
+
+# Splash ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("request_", "reason"),
+    [
+        (request_for(sliding_window(3, 2) & key_padding(8) & documents(8, 8)), None),
+        (request_for(bias=jnp.zeros((1, 1, 8, 8))), "bias"),
+        (request_for(dropout=Dropout.create(jax.random.key(0), 0.1, BATCH, 4)), "dropout"),
+        (request_for(causal(jnp.array(3))), "known while tracing"),
+        (request_for(Dense(jnp.ones((1, 8, 8), bool))), "Dense"),
+        (request_for(causal() & Prefix(jnp.ones(2, int))), "Prefix"),
+        (request_for(documents(8, 8) & documents(8, 8)), "one set of segments"),
+        (request_for(causal(-8)), "every pair"),
+    ],
+)
+def test_splash_says_why_it_cannot(on, request_, reason):
+    on("tpu")
+    actual = attention_splash.unsupported(*arrays(8, 8), request_)
+    assert actual is None if reason is None else reason in actual
+
+
+@pytest.mark.parametrize(
+    ("mask", "lengths", "heads", "softcap"),
+    [
+        (causal(), (37, 37), (4, 1), 2.0),
+        (causal(-20) & causal(3), (130, 257), (2, 1), None),
+        (None, (256, 128), (4, 2), None),
+        (Band(30, 140) & key_padding(257), (130, 257), (2, 2), 1.0),
+        (causal() & documents(257, 130) & key_padding(130), (257, 130), (2, 2), None),
+    ],
+)
+def test_splash_equals_the_reference_when_interpreted(mask, lengths, heads, softcap):
+    inputs = arrays(*lengths, heads)
+    assert_equal_to_reference(attention_splash.attend, inputs, request_for(mask, 0.3, softcap))
+
+
+def test_splash_over_a_mesh(monkeypatch):
+    monkeypatch.setattr(attention_splash, "unsupported", lambda *arguments: None)
+    inputs = arrays(40, 40, heads=(4, 2))
+    mask = causal() & documents(40, 40)
+
+    @jax.jit
+    def run(inputs, mask):
+        return attention(*inputs, mask=mask, implementation="splash")
+
+    expected = run(inputs, mask)
+    mesh = jax.make_mesh((2, 2), ("data", "tensor"), axis_types=(AxisType.Explicit,) * 2)
+    with jax.set_mesh(mesh):
+        over = jax.NamedSharding(mesh, PartitionSpec("data", None, "tensor", None))
+        actual = run([jax.device_put(x, over) for x in inputs], mask)
+    assert actual.sharding == over
+    np.testing.assert_allclose(actual, expected, atol=1e-6)
+
+
+@pytest.mark.tpu_compiler
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu")
+@pytest.mark.parametrize(
+    ("width", "dtype", "bias", "kernels"),
+    [(64, jnp.bfloat16, False, 3), (80, jnp.float32, False, 3), (128, jnp.bfloat16, True, 0)],
+)
+def test_auto_compiles_for_a_tpu(width, dtype, bias, kernels):
+    from jax.experimental import topologies
+
+    length = 4096
+    devices = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2").devices
+    mesh = jax.sharding.Mesh(
+        np.array(devices).reshape(2, 2), ("data", "tensor"), axis_types=(AxisType.Explicit,) * 2
+    )
+    with jax.set_mesh(mesh):
+
+        def shape(dtype, *sizes, spec):
+            return jax.ShapeDtypeStruct(sizes, dtype, sharding=jax.NamedSharding(mesh, spec))
+
+        spec = PartitionSpec("data", None, "tensor", None)
+        inputs = [shape(dtype, BATCH, length, heads, width, spec=spec) for heads in (4, 2, 2)]
+        ids = shape(jnp.int32, BATCH, length, spec=PartitionSpec("data", None))
+
+        def loss(inputs, ids):
+            added = ALiBi().bias(ids, ids, num_heads=4) if bias else None
+            mask = causal() & Segments(ids, ids)
+            return attention(*inputs, mask=mask, bias=added).astype(jnp.float32).sum()
+
+        compiled = jax.jit(jax.grad(loss)).lower(inputs, ids).compile()
+    assert compiled.as_text().count('custom_call_target="tpu_custom_call"') == kernels
+    # One row and two heads a device, and no array of all pairs among its temporaries.
+    assert compiled.memory_analysis().temp_size_in_bytes < 2 * length**2

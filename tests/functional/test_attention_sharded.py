@@ -1,0 +1,145 @@
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, PartitionSpec
+
+from jaxformer.functional.attention import attention
+from jaxformer.functional.masks import Dense, KeyPadding, Prefix, Segments, causal
+from jaxformer.functional.position import Bias, T5Bias
+
+P = PartitionSpec
+BATCH, T, S = 4, 20, 137
+ROWS, HEADS = ("data", "fsdp"), "tensor"
+
+
+def mesh(axis_type=AxisType.Explicit):
+    return jax.make_mesh((2, 2, 2), (*ROWS, HEADS), axis_types=(axis_type,) * 3)
+
+
+def arrays(num_heads, num_kv_heads, length=T):
+    random = np.random.default_rng(0)
+    widths = [(length, num_heads), (S, num_kv_heads), (S, num_kv_heads), (length, num_heads)]
+    return [random.normal(size=(BATCH, *width, 4)).astype(np.float32) for width in widths]
+
+
+def padding_and_offsets():
+    random = np.random.default_rng(1)
+    valid = jnp.arange(S)[None] < random.integers(1, S, (BATCH, 1))
+    return causal(jnp.asarray(random.integers(0, S, BATCH))) & KeyPadding(valid)
+
+
+def documents():
+    key = np.sort(np.random.default_rng(2).integers(0, 4, (BATCH, S)), axis=1)
+    dense = Dense(jnp.ones((1, T, S), bool).at[:, 3].set(False))
+    return Segments(jnp.asarray(key[:, -T:]), jnp.asarray(key)) & dense & causal(S - T)
+
+
+def t5(num_heads):
+    table = jnp.asarray(np.random.default_rng(3).normal(size=(8, num_heads)), jnp.float32)
+    positions = [jnp.arange(size)[None] % 50 for size in (T, S)]
+    scheme = T5Bias(num_buckets=8, max_distance=20, bidirectional=True)
+    return scheme.bias(*positions, num_heads=num_heads, table=table)
+
+
+def array_bias(*shape):
+    return jnp.asarray(np.random.default_rng(4).normal(size=(*shape, T, S)), jnp.float32)
+
+
+@partial(jax.jit, static_argnums=0, compiler_options={"xla_backend_optimization_level": 0})
+def value_and_gradients(static, inputs, cotangent, mask, bias):
+    def output(inputs, array):
+        whole = replace(bias, heads=array) if isinstance(bias, Bias) else array
+        options = {"mask": mask, "bias": whole, "dropout_key": jax.random.key(3)}
+        return attention(*inputs, **options, **dict(static))
+
+    array = bias.heads if isinstance(bias, Bias) else bias
+    value, pull = jax.vjp(output, inputs, array)
+    return value, pull(cotangent)
+
+
+def sharded(inputs, cotangent, mask, bias, whole_mask=False):
+    """The same arrays, rows and heads over the mesh; `whole_mask`: the mask's are not."""
+
+    def place(x, *spec):
+        return jax.device_put(x, jax.NamedSharding(jax.sharding.get_mesh(), P(*spec)))
+
+    *inputs, cotangent = (
+        place(x, ROWS, None, HEADS if x.shape[2] > 1 else None, None) for x in (*inputs, cotangent)
+    )
+    if not whole_mask:
+        row = {BATCH: ROWS, 1: None}
+        mask = jax.tree.map(lambda x: place(x, row[x.shape[0]], *[None] * (x.ndim - 1)), mask)
+    if isinstance(bias, Bias):
+        bias = replace(bias, heads=place(bias.heads, None, HEADS))
+    return tuple(inputs), cotangent, mask, bias
+
+
+DROPOUT = {"dropout_rate": 0.2}
+CASES = {
+    "grouped heads, T5": ("blockwise", (4, 2), padding_and_offsets, lambda: t5(4), DROPOUT),
+    "one key head": ("blockwise", (2, 1), documents, lambda: array_bias(1, 2), {"softcap": 2.0}),
+    "bias for each row": ("blockwise", (2, 2), lambda: None, lambda: array_bias(4, 1), {}),
+    "reference": ("reference", (4, 2), documents, lambda: t5(4), DROPOUT),
+    "prefix": ("reference", (2, 1), lambda: Prefix(jnp.arange(BATCH), 3), lambda: None, {}),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "whole_mask"), [*((name, False) for name in CASES), ("one key head", True)]
+)
+def test_sharded_equals_whole(name, whole_mask):
+    implementation, heads, make_mask, make_bias, options = CASES[name]
+    static = (("implementation", implementation), *options.items())
+    *inputs, cotangent = arrays(*heads)
+    problem = (tuple(map(jnp.asarray, inputs)), jnp.asarray(cotangent), make_mask(), make_bias())
+    expected = value_and_gradients(static, *problem)
+    with jax.set_mesh(mesh()):
+        placed = sharded(*problem, whole_mask=whole_mask)
+        actual = value_and_gradients(static, *placed)
+    output, (gradients, of_bias) = actual
+    # The same dropout too, or nothing would agree.
+    for x, y in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(x, y, atol=2e-5 * max(1, np.abs(y).max()))
+    assert output.sharding.spec == P(ROWS, None, HEADS, None)
+    for x, gradient in zip(placed[0], gradients, strict=True):
+        assert gradient.sharding == x.sharding
+    if isinstance(placed[3], Bias):
+        assert of_bias.sharding == placed[3].heads.sharding
+
+
+def test_a_decode_step_over_a_mesh():
+    inputs = tuple(map(jnp.asarray, arrays(4, 2, length=1)[:3]))
+    mask = padding_and_offsets()
+    run = jax.jit(lambda inputs, mask: attention(*inputs, mask=mask))
+    expected = run(inputs, mask)
+    with jax.set_mesh(mesh()):
+        inputs, _, mask, _ = sharded(inputs, inputs[0], mask, None)
+        actual = run(inputs, mask)
+        weights = jax.jit(lambda inputs: attention(*inputs, return_weights=True)[1])(inputs)
+    np.testing.assert_allclose(actual, expected, atol=1e-6)
+    assert weights.sharding.spec == P(ROWS, HEADS, None, None)
+
+
+def test_where_the_mesh_is_not_explicit_attention_leaves_placement_alone():
+    inputs = tuple(map(jnp.asarray, arrays(4, 2)[:3]))
+    mask = padding_and_offsets()
+
+    @jax.jit
+    def run(inputs, mask):
+        return attention(*inputs, mask=mask, implementation="blockwise")
+
+    expected = run(inputs, mask)
+    with jax.set_mesh(mesh(AxisType.Auto)):
+        np.testing.assert_allclose(run(inputs, mask), expected, atol=1e-6)
+    with jax.set_mesh(mesh()):
+        # Inside a shard_map of the caller's own, an array is one device's part.
+        inputs, _, mask, _ = sharded(inputs, inputs[0], mask, None)
+        specs = jax.tree.map(lambda x: jax.typeof(x).sharding.spec, (inputs, mask))
+        inner = jax.shard_map(
+            run, in_specs=specs, out_specs=P(ROWS, None, HEADS, None), check_vma=False
+        )
+        np.testing.assert_allclose(jax.jit(inner)(inputs, mask), expected, atol=1e-6)

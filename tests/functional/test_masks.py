@@ -1,0 +1,202 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxformer.functional.masks import (
+    All,
+    Band,
+    Dense,
+    KeyPadding,
+    Mask,
+    Prefix,
+    Segments,
+    causal,
+    sliding_window,
+    terms_of,
+)
+
+BATCH, T, S = 2, 7, 11
+rows = np.arange(BATCH)[:, None, None]
+query = np.arange(T)[None, :, None]
+key = np.arange(S)[None, None, :]
+
+_random = np.random.default_rng(0)
+VALID = _random.random((BATCH, S)) < 0.6
+DENSE = _random.random((BATCH, T, S)) < 0.3
+QUERY_SEGMENTS = np.array([[1, 1, 2, 2, 2, 3, 0], [1, 2, 2, 0, 0, 0, 0]])
+KEY_SEGMENTS = np.array([[1, 1, 1, 2, 2, 2, 2, 3, 0, 0, 0], [1, 1, 2, 2, 3, 3, 3, 3, 3, 3, 0]])
+OFFSETS = np.array([3, -2])
+LENGTHS = np.array([4, 9])
+
+# Each spec beside its definition, in numpy.
+SPECS = {
+    "none": (Mask(), np.ones((1, T, S), bool)),
+    "causal": (causal(), key <= query),
+    "causal+4": (causal(4), key <= query + 4),
+    "causal-3": (causal(-3), key <= query - 3),
+    "causal+rows": (causal(jnp.asarray(OFFSETS)), key <= query + OFFSETS[rows]),
+    "window": (sliding_window(3), (key <= query) & (key > query - 3)),
+    "window+2": (sliding_window(3, 2), (key <= query + 2) & (key > query + 2 - 3)),
+    "band": (Band(before=1, after=2), (key >= query - 1) & (key <= query + 2)),
+    "ahead": (Band(after=None, before=0), key >= query),
+    "prefix": (Prefix(jnp.asarray(LENGTHS)), (key <= query) | (key < LENGTHS[rows])),
+    "prefix+1": (Prefix(jnp.asarray(LENGTHS), 1), (key <= query + 1) | (key < LENGTHS[rows])),
+    "padding": (KeyPadding(jnp.asarray(VALID)), np.repeat(VALID[:, None], T, 1)),
+    "segments": (
+        Segments(jnp.asarray(QUERY_SEGMENTS), jnp.asarray(KEY_SEGMENTS)),
+        (QUERY_SEGMENTS[:, :, None] == KEY_SEGMENTS[:, None]) & (KEY_SEGMENTS > 0)[:, None],
+    ),
+    "dense": (Dense(jnp.asarray(DENSE)), DENSE),
+}
+
+
+def values(mask, *lengths):
+    return np.asarray(jax.jit(lambda mask: mask.values(*lengths))(mask))
+
+
+def assert_same(actual, expected):
+    np.testing.assert_array_equal(*np.broadcast_arrays(actual, expected))
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_values_follow_the_definition(name):
+    mask, expected = SPECS[name]
+    actual = values(mask, T, S)
+    assert actual.shape[0] in (1, BATCH)
+    assert actual.dtype == bool
+    assert_same(actual, expected)
+
+
+@given(names=st.lists(st.sampled_from(sorted(SPECS)), min_size=1, max_size=3))
+def test_and_is_the_intersection(names):
+    mask, expected = Mask(), np.ones((1, T, S), bool)
+    for name in names:
+        mask, expected = mask & SPECS[name][0], expected & SPECS[name][1]
+    assert_same(values(mask, T, S), expected)
+
+
+def test_and_keeps_a_flat_list_of_terms():
+    one, two, three = causal(), sliding_window(3), Band(1, 1)
+    assert terms_of((one & two) & (Mask() & three)) == (one, two, three)
+    assert terms_of(Mask() & Mask()) == ()
+    assert terms_of(one) == (one,)
+
+
+@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("window", [(0, 4, 0, 5), (2, 3, 6, 5), (6, 1, 0, 11)])
+def test_block_is_a_window_of_the_values(name, window):
+    mask, expected = SPECS[name]
+    expected = np.broadcast_to(expected, (BATCH, T, S))
+    query_start, query_size, key_start, key_size = window
+
+    @jax.jit
+    def block(mask, query_start, key_start):
+        return mask.block(query_start, query_size, key_start, key_size).values(query_size, key_size)
+
+    part = expected[:, query_start:][:, :query_size, key_start:][:, :, :key_size]
+    assert_same(block(mask, query_start, key_start), part)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_padded_leaves_the_real_pairs_alone(name):
+    mask, expected = SPECS[name]
+    padded = jax.jit(lambda mask: mask.padded(3, 5).values(T + 3, S + 5))(mask)
+    assert_same(padded[:, :T, :S], expected)
+
+
+@given(
+    names=st.lists(st.sampled_from(sorted(SPECS)), min_size=1, max_size=3),
+    query_start=st.integers(0, T - 3),
+)
+def test_no_query_attends_outside_the_key_bounds(names, query_start):
+    mask = Mask()
+    for name in names:
+        mask &= SPECS[name][0]
+
+    @jax.jit
+    def block_and_bounds(mask, query_start):
+        block = mask.block(query_start, 3, 0, S)
+        return block.values(3, S), block.key_bounds(3, S)
+
+    allowed, (low, high) = block_and_bounds(mask, query_start)
+    assert 0 <= low <= S
+    assert high <= S
+    outside = (np.arange(S) < low) | (np.arange(S) >= high)
+    assert not np.any(np.asarray(allowed)[:, :, outside])
+
+
+@pytest.mark.parametrize("name", ["causal", "causal+rows", "window", "band", "padding", "dense"])
+def test_key_bounds_are_tight(name):
+    mask, expected = SPECS[name]
+    used = np.flatnonzero(np.any(np.broadcast_to(expected, (BATCH, T, S)), axis=(0, 1)))
+    low, high = mask.key_bounds(T, S)
+    assert (low, high) == (used[0], used[-1] + 1)
+
+
+def test_key_bounds_of_an_empty_mask_are_empty():
+    nothing = [
+        KeyPadding(jnp.zeros((BATCH, S), bool)),
+        Dense(jnp.zeros((1, T, S), bool)),
+        Segments(jnp.zeros((BATCH, T), int), jnp.zeros((BATCH, S), int)),
+        causal(-T),
+        causal(S) & Band(before=None, after=-1, query_offset=-T),
+    ]
+    for mask in nothing:
+        low, high = mask.key_bounds(T, S)
+        assert low >= high
+
+
+def test_integers_are_structure_and_arrays_are_leaves():
+    assert jax.tree.leaves(sliding_window(4, 2) & Band(1, None, np.int64(3))) == []
+    [leaf] = jax.tree.leaves(causal(jnp.asarray(OFFSETS)))
+    np.testing.assert_array_equal(leaf, OFFSETS)
+    mask = causal(3) & KeyPadding(jnp.asarray(VALID)) & Prefix(jnp.asarray(LENGTHS), 2)
+    assert len(jax.tree.leaves(mask)) == 2
+
+    @jax.jit
+    def seen_inside(mask):
+        assert mask.terms[0] == causal(3)
+        assert mask.terms[2].query_offset == 2
+        return mask
+
+    back = seen_inside(mask)
+    assert jax.tree.structure(back) == jax.tree.structure(mask)
+    assert_same(values(back, T, S), values(mask, T, S))
+
+
+def test_a_mask_says_which_of_its_arrays_is_meant():
+    paths = [
+        jax.tree_util.keystr(path)
+        for path, _ in jax.tree_util.tree_leaves_with_path(
+            causal() & KeyPadding(jnp.asarray(VALID))
+        )
+    ]
+    assert paths == [".terms[1].valid"]
+
+
+def test_an_intersection_of_nothing_allows_everything():
+    mask = All(())
+    assert values(mask, T, S).all()
+    assert mask.key_bounds(T, S) == (0, S)
+
+
+def test_a_window_has_at_least_one_key():
+    with pytest.raises(ValueError, match="at least 1, got 0"):
+        sliding_window(0)
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        KeyPadding(jnp.ones((BATCH, S + 1), bool)),
+        Segments(jnp.ones((BATCH, T + 1), int), jnp.ones((BATCH, S), int)),
+        Segments(jnp.ones((BATCH, T), int), jnp.ones((BATCH, S + 1), int)),
+        Dense(jnp.ones((1, T, S + 1), bool)),
+    ],
+)
+def test_a_wrong_length_is_an_error(mask):
+    with pytest.raises(AssertionError):
+        mask.values(T, S)

@@ -1,0 +1,139 @@
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+from jaxformer.errors import ConfigError
+from jaxformer.functional.norms import LayerNorm, RMSNorm, layer_norm, rms_norm
+
+
+def normal(seed, *shape, dtype=jnp.float32):
+    return jax.random.normal(jax.random.key(seed), shape, dtype)
+
+
+@partial(jax.jit, static_argnums=0)
+def value_and_gradients(function, cotangent, *args):
+    y, pullback = jax.vjp(function, *args)
+    return y, pullback(cotangent)
+
+
+shapes = pytest.mark.parametrize(("batch", "dim"), [((), 17), ((3,), 2), ((2, 1, 5), 8)])
+
+
+@pytest.mark.torch
+@shapes
+@pytest.mark.parametrize("with_scale", [True, False])
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_layer_norm_equals_torch_with_gradients(batch, dim, with_scale, with_bias):
+    import torch
+
+    with jax.enable_x64(True):
+        x, cotangent = (normal(i, *batch, dim, dtype=jnp.float64) for i in (0, 1))
+        scale = normal(2, dim, dtype=jnp.float64) if with_scale else None
+        bias = normal(3, dim, dtype=jnp.float64) if with_bias else None
+        norm = partial(layer_norm, eps=1e-3)
+        ours = jax.tree.leaves(value_and_gradients(norm, cotangent, x, scale, bias))
+    tensors = [
+        None if a is None else torch.tensor(np.asarray(a), requires_grad=True)
+        for a in (x, scale, bias)
+    ]
+    reference = torch.nn.functional.layer_norm(tensors[0], (dim,), *tensors[1:], eps=1e-3)
+    reference.backward(torch.tensor(np.asarray(cotangent)))
+    theirs = [reference.detach(), *(t.grad for t in tensors if t is not None)]
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(a, b.numpy(), rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.torch
+@shapes
+@pytest.mark.parametrize("with_scale", [True, False])
+def test_rms_norm_equals_torch_with_gradients(batch, dim, with_scale):
+    import torch
+
+    with jax.enable_x64(True):
+        x, cotangent = (normal(i, *batch, dim, dtype=jnp.float64) for i in (0, 1))
+        scale = normal(2, dim, dtype=jnp.float64) if with_scale else None
+        norm = partial(rms_norm, eps=1e-3, unit_offset=False)
+        ours = jax.tree.leaves(value_and_gradients(norm, cotangent, x, scale))
+    tensors = [
+        None if a is None else torch.tensor(np.asarray(a), requires_grad=True) for a in (x, scale)
+    ]
+    reference = torch.nn.functional.rms_norm(tensors[0], (dim,), tensors[1], eps=1e-3)
+    reference.backward(torch.tensor(np.asarray(cotangent)))
+    theirs = [reference.detach(), *(t.grad for t in tensors if t is not None)]
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(a, b.numpy(), rtol=1e-9, atol=1e-10)
+
+
+def test_unit_offset_stores_the_distance_from_one():
+    x, scale = normal(0, 3, 7), normal(1, 7)
+    np.testing.assert_array_equal(
+        rms_norm(x, scale, eps=1e-6, unit_offset=True),
+        rms_norm(x, 1 + scale, eps=1e-6, unit_offset=False),
+    )
+
+
+@pytest.mark.parametrize("norm", [LayerNorm(), RMSNorm(), RMSNorm(unit_offset=True)])
+def test_bfloat16_is_the_float32_result_rounded_once(norm):
+    x = normal(0, 5, 33, dtype=jnp.bfloat16)
+    weights = [normal(i, 33) for i in range(len(norm.parameters(33)))]
+    y = norm(x, *weights)
+    assert y.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(y, norm(x.astype(jnp.float32), *weights).astype(jnp.bfloat16))
+
+
+@pytest.mark.parametrize("norm", [LayerNorm(), RMSNorm(), RMSNorm(unit_offset=True)])
+def test_backward_pass_stores_no_float32_activation(norm):
+    x = normal(0, 4, 33, dtype=jnp.bfloat16)
+    weights = [normal(i, 33) for i in range(len(norm.parameters(33)))]
+    _, pullback = jax.vjp(norm, x, *weights)
+    stored = [a for a in jax.tree.leaves(pullback) if a.shape == x.shape]
+    assert {a.dtype for a in stored} <= {jnp.dtype(jnp.bfloat16)}
+
+
+@pytest.mark.parametrize("norm", [LayerNorm(), LayerNorm(bias=False), RMSNorm(unit_offset=True)])
+def test_initial_parameters_leave_the_normalised_input_alone(norm):
+    x = normal(0, 4, 64)
+    declared = norm.parameters(64)
+    y = norm(x, *(jnp.full(shape, value) for shape, _, value in declared.values()))
+    np.testing.assert_allclose(jnp.mean(jnp.square(y), axis=-1), 1.0, rtol=1e-3)
+    assert all(axes == ("embed",) for _, axes, _ in declared.values())
+    assert norm.parameters(8, "head_dim")["scale"][:2] == ((8,), ("head_dim",))
+    assert ("bias" in declared) == (norm == LayerNorm())
+
+
+@pytest.mark.parametrize("norm", [LayerNorm(), RMSNorm()])
+def test_sharded_equals_unsharded(norm):
+    x = normal(0, 8, 3, 16, dtype=jnp.bfloat16)
+    weights = [normal(i, 16) for i in range(len(norm.parameters(16)))]
+
+    def loss(x, *weights):
+        return jnp.sum(jnp.square(norm(x, *weights).astype(jnp.float32)))
+
+    gradient = jax.jit(jax.grad(loss, argnums=tuple(range(1 + len(weights)))))
+    expected = gradient(x, *weights)
+    mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "tensor"), (AxisType.Explicit,) * 3)
+    with jax.set_mesh(mesh):
+        x = jax.reshard(x, P(("data", "fsdp"), None, None))
+        weights = [jax.reshard(w, P("fsdp")) for w in weights]
+        actual = gradient(x, *weights)
+    for a, b in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(
+            np.asarray(a, np.float32), np.asarray(b, np.float32), rtol=1e-5, atol=1e-5
+        )
+    assert jax.typeof(actual[1]).sharding.spec == P("fsdp")
+
+
+@pytest.mark.parametrize("eps", [0.0, -1e-5, float("nan")])
+def test_eps_must_be_positive(eps):
+    with pytest.raises(ConfigError, match=r"LayerNorm\.eps is"):
+        LayerNorm(eps=eps)
+
+
+def test_rms_norm_refuses_a_bias():
+    with pytest.raises(ValueError, match="no bias"):
+        RMSNorm()(normal(0, 2, 4), normal(1, 4), normal(2, 4))

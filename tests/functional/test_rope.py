@@ -1,0 +1,368 @@
+"""RoPE: scores depend on distances only, every scaling equals transformers', angles are exact."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxformer.errors import ConfigError
+from jaxformer.functional.rope import (
+    DynamicNTK,
+    LinearScaling,
+    Llama3Scaling,
+    LongRoPE,
+    NoScaling,
+    Scaling,
+    YaRN,
+    apply_rope,
+    inverse_frequencies,
+    rotary_angles,
+)
+
+LAYOUTS = ("half", "interleaved")
+HEAD_DIM = 16
+
+
+def scalings(rotary_dim: int) -> dict[str, Scaling]:
+    pairs = rotary_dim // 2
+    return {
+        "none": NoScaling(),
+        "linear": LinearScaling(factor=4.0),
+        "dynamic": DynamicNTK(factor=2.5, original_max_length=64),
+        "yarn": YaRN(factor=8.0, original_max_length=256),
+        "llama3": Llama3Scaling(
+            factor=8.0, low_frequency_factor=1.0, high_frequency_factor=4.0, original_max_length=64
+        ),
+        "longrope": LongRoPE(
+            short_factors=tuple(1 + 0.1 * i for i in range(pairs)),
+            long_factors=tuple(1.5 + i for i in range(pairs)),
+            original_max_length=64,
+            factor=4.0,
+        ),
+    }
+
+
+def score_change(frequencies, layout, seed, query_position, key_position, offset, attention_factor):
+    """How much a score moves, relative to |q||k|, when both positions move by `offset`."""
+    query, key = jax.random.normal(jax.random.key(seed), (2, 1, 1, 1, HEAD_DIM))
+
+    @jax.jit
+    def rotated(x, position):
+        return apply_rope(
+            x, position, frequencies, layout=layout, attention_factor=attention_factor
+        )
+
+    def score(shift):
+        q = rotated(query, jnp.array([[query_position + shift]]))
+        k = rotated(key, jnp.array([[key_position + shift]]))
+        chex.assert_shape([q, k], (1, 1, 1, HEAD_DIM))
+        # float64, so that the sum itself adds no rounding to what is measured.
+        return np.sum(np.asarray(q, np.float64) * np.asarray(k, np.float64))
+
+    norms = np.linalg.norm(query) * np.linalg.norm(key) * attention_factor**2
+    return abs(score(offset) - score(0)) / norms
+
+
+@given(
+    name=st.sampled_from(sorted(scalings(4))),
+    layout=st.sampled_from(LAYOUTS),
+    rotary_dim=st.sampled_from([4, 8, HEAD_DIM]),
+    length=st.sampled_from([10, 64, 65, 100_000]),
+    query_position=st.integers(0, 3000),
+    key_position=st.integers(0, 3000),
+    offset=st.integers(0, 100_000),
+    seed=st.integers(0, 100),
+)
+def test_scores_depend_only_on_the_distance(
+    name, layout, rotary_dim, length, query_position, key_position, offset, seed
+):
+    frequencies, attention_factor = scalings(rotary_dim)[name].frequencies(
+        theta=10_000.0, rotary_dim=rotary_dim, length=length
+    )
+    change = score_change(
+        frequencies, layout, seed, query_position, key_position, offset, attention_factor
+    )
+    # Four angles of 3e-7 rad and a few roundings of 6e-8 in cos, sin and the rotation.
+    assert change < 2e-6
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("offset", [-1_000_000, 16_777_217, 1_000_000_007])
+def test_scores_at_extreme_offsets(layout, offset):
+    frequencies = inverse_frequencies(500_000.0, HEAD_DIM)
+    assert score_change(frequencies, layout, 3, 1017, 5, offset, 1.0) < 2e-6
+
+
+@given(
+    name=st.sampled_from(sorted(scalings(4))),
+    layout=st.sampled_from(LAYOUTS),
+    rotary_dim=st.sampled_from([4, 8, HEAD_DIM]),
+    offset=st.integers(0, 100_000),
+)
+def test_norm_is_kept(name, layout, rotary_dim, offset):
+    frequencies, attention_factor = scalings(rotary_dim)[name].frequencies(
+        theta=10_000.0, rotary_dim=rotary_dim, length=offset + 5
+    )
+    x = jax.random.normal(jax.random.key(offset), (2, 5, 3, HEAD_DIM))
+    positions = jnp.arange(5)[None] + offset
+    y = jax.jit(apply_rope, static_argnames="layout")(
+        x, positions, frequencies, layout=layout, attention_factor=attention_factor
+    )
+    chex.assert_equal_shape([x, y])
+    before = jnp.linalg.norm(x[..., :rotary_dim], axis=-1) * attention_factor
+    np.testing.assert_allclose(jnp.linalg.norm(y[..., :rotary_dim], axis=-1), before, rtol=1e-6)
+    np.testing.assert_array_equal(y[..., rotary_dim:], x[..., rotary_dim:])
+
+
+@pytest.mark.parametrize("theta", [10_000.0, 500_000.0, 1_000_000.0])
+@pytest.mark.parametrize("start", [-500, 0, 100_000, 1_000_000])
+def test_angles_equal_float64(theta, start):
+    frequencies = inverse_frequencies(theta, 128)
+    positions = np.arange(start, start + 500)[None]
+    angles = np.asarray(jax.jit(rotary_angles)(jnp.asarray(positions), frequencies), np.float64)
+    assert np.abs(angles).max() <= np.pi + 1e-6
+    exact = positions[..., None] * frequencies.astype(np.float64)
+    error = np.angle(np.exp(1j * (angles - exact)))
+    # A phase below half a turn: 1e-7 for the integer, 1e-7 for 2 pi, 1.2e-7 for the product.
+    assert np.abs(error).max() < 4e-7
+
+
+def test_angles_take_traced_frequencies_above_one_turn():
+    frequencies = np.array([0.0, 1e-30, 1e-7, 2.0, 7.0, 100.0], np.float32)
+    angles = jax.jit(rotary_angles)(jnp.arange(1000)[None], frequencies)
+    exact = np.arange(1000)[None, :, None] * frequencies.astype(np.float64)
+    assert np.abs(np.angle(np.exp(1j * (np.asarray(angles, np.float64) - exact)))).max() < 4e-7
+
+
+def test_angles_are_differentiable_in_the_frequencies():
+    positions = jnp.array([[3, 70_000]])
+    frequencies = jnp.asarray(inverse_frequencies(100.0, 8))
+    jacobian = jax.jacobian(lambda w: rotary_angles(positions, w))(frequencies)
+    expected = positions[0][:, None, None] * jnp.eye(4)[None]
+    np.testing.assert_array_equal(jacobian[0], expected)
+
+
+@pytest.mark.parametrize("rotary_dim", [6, HEAD_DIM])
+def test_interleaved_is_half_with_the_channels_permuted(rotary_dim):
+    frequencies = inverse_frequencies(10_000.0, rotary_dim)
+    x = jax.random.normal(jax.random.key(0), (2, 7, 3, HEAD_DIM))
+    positions = jax.random.randint(jax.random.key(1), (2, 7), 0, 1000)
+    # Channels of a pair lie next to each other in one layout and R/2 apart in the other.
+    order = np.arange(HEAD_DIM)
+    order[:rotary_dim] = np.arange(rotary_dim).reshape(2, -1).T.ravel()
+    rope = jax.jit(apply_rope, static_argnames="layout")
+    half = rope(x, positions, frequencies, layout="half")
+    interleaved = rope(x[..., order], positions, frequencies, layout="interleaved")
+    np.testing.assert_allclose(interleaved, half[..., order], rtol=0, atol=1e-7)
+
+
+def test_dtype_is_kept_and_the_arithmetic_is_float32():
+    x = jax.random.normal(jax.random.key(0), (1, 9, 2, HEAD_DIM), jnp.bfloat16)
+    positions, frequencies = jnp.arange(9)[None] + 5000, inverse_frequencies(10_000.0, HEAD_DIM)
+    y = apply_rope(x, positions, frequencies, layout="half")
+    exact = apply_rope(x.astype(jnp.float32), positions, frequencies, layout="half")
+    chex.assert_type(y, jnp.bfloat16)
+    np.testing.assert_array_equal(y, exact.astype(jnp.bfloat16))
+
+
+def test_dynamic_is_unscaled_up_to_the_trained_length():
+    scaling = DynamicNTK(factor=2.1, original_max_length=64)
+    for length, same in [(1, True), (64, True), (65, False)]:
+        frequencies = jax.jit(lambda n: scaling.frequencies(10_000.0, 16, n)[0])(length)
+        assert bool(jnp.all(frequencies == inverse_frequencies(10_000.0, 16))) is same
+
+
+def test_wrong_arguments():
+    x, positions = jnp.zeros((1, 3, 2, 8)), jnp.arange(3)[None]
+    with pytest.raises(ValueError, match="layout = 'rotary'"):
+        apply_rope(x, positions, inverse_frequencies(1e4, 8), layout="rotary")
+    with pytest.raises(ValueError, match="10 channels would rotate"):
+        apply_rope(x, positions, inverse_frequencies(1e4, 10), layout="half")
+    with pytest.raises(ValueError, match="rotary_dim = 7"):
+        inverse_frequencies(1e4, 7)
+    with pytest.raises(AssertionError):
+        apply_rope(x, jnp.arange(4)[None], inverse_frequencies(1e4, 8), layout="half")
+    with pytest.raises(AssertionError):
+        apply_rope(x, positions.astype(jnp.float32), inverse_frequencies(1e4, 8), layout="half")
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (lambda: LinearScaling(factor=0.0), "LinearScaling.factor = 0.0"),
+        (lambda: DynamicNTK(factor=0.5, original_max_length=8), "DynamicNTK.factor = 0.5"),
+        (lambda: DynamicNTK(2.0, 0), "DynamicNTK.original_max_length = 0"),
+        (lambda: YaRN(2.0, 8, beta_fast=0.5), "YaRN.beta_fast = 0.5"),
+        (lambda: YaRN(-1.0, 8), "YaRN.factor = -1.0"),
+        (lambda: Llama3Scaling(8.0, 4.0, 4.0, 64), "Llama3Scaling.high_frequency_factor = 4.0"),
+        (lambda: LongRoPE((1.0,), (1.0, 2.0), 64, 4.0), "LongRoPE.long_factors"),
+        (lambda: LongRoPE((0.0,), (1.0,), 64, 4.0), "LongRoPE.short_factors"),
+    ],
+)
+def test_scaling_fields_are_validated(make, field):
+    with pytest.raises(ConfigError, match=field):
+        make()
+
+
+def test_scaling_against_the_rotary_dim():
+    scalings(8)["longrope"].validate_rotary_dim(8)
+    with pytest.raises(ConfigError, match="must be 3 numbers, one per rotating pair"):
+        scalings(8)["longrope"].validate_rotary_dim(6)
+    with pytest.raises(ConfigError, match="more than 2 rotating channels"):
+        DynamicNTK(2.0, 64).validate_rotary_dim(2)
+
+
+# transformers --------------------------------------------------------------------------------
+
+PAIRS = 12
+HF_MAX = 1024
+SHORT = [1.0 + 0.05 * i for i in range(PAIRS)]
+LONG = [1.0 + 0.9 * i for i in range(PAIRS)]
+YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 128}
+LONGROPE = {
+    "rope_type": "longrope",
+    "short_factor": SHORT,
+    "long_factor": LONG,
+    "original_max_position_embeddings": 128,
+}
+
+PUBLISHED = [
+    ({"rope_type": "default"}, NoScaling()),
+    ({"rope_type": "linear", "factor": 3.0}, LinearScaling(3.0)),
+    ({"rope_type": "dynamic", "factor": 2.1}, DynamicNTK(2.1, HF_MAX)),
+    (YARN, YaRN(8.0, 128)),
+    (YARN | {"truncate": False}, YaRN(8.0, 128, truncate=False)),
+    (
+        YARN | {"beta_fast": 20.0, "beta_slow": 2.0, "attention_factor": 1.25},
+        YaRN(8.0, 128, beta_fast=20.0, beta_slow=2.0, attention_factor=1.25),
+    ),
+    (
+        YARN | {"mscale": 1.0, "mscale_all_dim": 0.7},
+        YaRN(8.0, 128, mscale=1.0, mscale_all_dim=0.7),
+    ),
+    (YARN | {"mscale": 0.707}, YaRN(8.0, 128, mscale=0.707)),
+    (YARN | {"original_max_position_embeddings": 4}, YaRN(8.0, 4)),
+    (
+        {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 256,
+        },
+        Llama3Scaling(8.0, 1.0, 4.0, 256),
+    ),
+    (LONGROPE, LongRoPE(tuple(SHORT), tuple(LONG), 128, factor=HF_MAX / 128)),
+    (
+        LONGROPE | {"attention_factor": 1.3, "factor": 2.0},
+        LongRoPE(tuple(SHORT), tuple(LONG), 128, factor=2.0, attention_factor=1.3),
+    ),
+]
+
+
+def hf_rotary(parameters: dict, theta: float, fraction: float):
+    """A fresh rotary module of transformers (its dynamic scaling keeps state between calls)."""
+    from transformers.models.phi.configuration_phi import PhiConfig
+    from transformers.models.phi.modeling_phi import PhiRotaryEmbedding
+
+    head_dim = round(2 * PAIRS / fraction)
+    config = PhiConfig(
+        hidden_size=2 * head_dim,
+        num_attention_heads=2,
+        max_position_embeddings=HF_MAX,
+        rope_parameters=parameters | {"rope_theta": theta, "partial_rotary_factor": fraction},
+    )
+    return PhiRotaryEmbedding(config)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("parameters", "scaling"), PUBLISHED)
+@pytest.mark.parametrize("fraction", [1.0, 0.5])
+@pytest.mark.parametrize("length", [60, 128, 129, HF_MAX, HF_MAX + 1, 5000])
+def test_scaling_equals_transformers(parameters, scaling, fraction, length):
+    import torch
+
+    rotary = hf_rotary(parameters, 10_000.0, fraction)
+    cos, sin = (
+        x[0, :60, :PAIRS].numpy() for x in rotary(torch.zeros(1), torch.arange(length)[None])
+    )
+    frequencies, attention_factor = scaling.frequencies(10_000.0, 2 * PAIRS, length)
+    # float32 powers, products and quotients of transformers: a few units in the last place.
+    np.testing.assert_allclose(frequencies, rotary.inv_freq.numpy(), rtol=6e-7)
+    assert attention_factor == pytest.approx(rotary.attention_scaling, rel=1e-6)
+    angles = rotary_angles(jnp.arange(60)[None], frequencies)[0]
+    # 60 rad: 4e-6 from rounding their float32 product, 60 * 6e-7 from the frequencies.
+    np.testing.assert_allclose(jnp.cos(angles) * attention_factor, cos, atol=4e-5)
+    np.testing.assert_allclose(jnp.sin(angles) * attention_factor, sin, atol=4e-5)
+
+
+@pytest.mark.torch
+def test_scaling_objects_equal_the_llama_module():
+    import torch
+    from transformers.models.llama.configuration_llama import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    parameters = {
+        "rope_type": "llama3",
+        "rope_theta": 500_000.0,
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }
+    config = LlamaConfig(head_dim=128, max_position_embeddings=131_072, rope_parameters=parameters)
+    rotary = LlamaRotaryEmbedding(config)
+    rotary(torch.zeros(1), torch.arange(4)[None])
+    frequencies, _ = Llama3Scaling(8.0, 1.0, 4.0, 8192).frequencies(500_000.0, 128, 4)
+    np.testing.assert_allclose(frequencies, rotary.inv_freq.numpy(), rtol=6e-7)
+
+
+@pytest.mark.torch
+def test_half_layout_equals_llama():
+    import torch
+    from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
+    rng = np.random.default_rng(0)
+    query, key = rng.standard_normal((2, 2, 9, 3, HEAD_DIM)).astype(np.float32)
+    positions = rng.integers(0, 64, (2, 9))
+    frequencies = inverse_frequencies(10_000.0, HEAD_DIM)
+    angles = torch.tensor(positions)[..., None].double() * torch.tensor(frequencies).double()
+    angles = torch.cat([angles, angles], dim=-1)
+    expected = apply_rotary_pos_emb(
+        torch.tensor(query).double(),
+        torch.tensor(key).double(),
+        angles.cos(),
+        angles.sin(),
+        unsqueeze_dim=2,
+    )
+    for x, want in zip((query, key), expected, strict=True):
+        y = apply_rope(jnp.asarray(x), jnp.asarray(positions), frequencies, layout="half")
+        np.testing.assert_allclose(y, want.numpy(), atol=3e-6)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("rotary_dim", [6, HEAD_DIM])
+def test_interleaved_layout_equals_gptj(rotary_dim):
+    import torch
+    from transformers.models.gptj.modeling_gptj import (
+        apply_rotary_pos_emb,
+        create_sinusoidal_positions,
+    )
+
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((2, 9, 3, HEAD_DIM)).astype(np.float32)
+    positions = rng.integers(0, 64, (2, 9))
+    sin, cos = create_sinusoidal_positions(64, rotary_dim)[positions].chunk(2, dim=-1)
+    rotated = apply_rotary_pos_emb(torch.tensor(x[..., :rotary_dim]), sin, cos)
+    y = apply_rope(
+        jnp.asarray(x),
+        jnp.asarray(positions),
+        inverse_frequencies(10_000.0, rotary_dim),
+        layout="interleaved",
+    )
+    # transformers' float32 angles are off by 64 * 2^-24 * a few.
+    np.testing.assert_allclose(y[..., :rotary_dim], rotated.numpy(), atol=3e-5)
+    np.testing.assert_array_equal(y[..., rotary_dim:], x[..., rotary_dim:])

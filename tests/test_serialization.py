@@ -1,0 +1,129 @@
+"""Configurations as JSON: exact both ways, strict when reading, differences by name."""
+
+import json
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxformer.config import Config
+from jaxformer.data import DataConfig, JsonLines, TrainTokenizer
+from jaxformer.errors import ConfigError
+from jaxformer.functional.position import ALiBi, RoPE
+from jaxformer.functional.rope import LinearScaling
+from jaxformer.models.config import DecoderConfig
+from jaxformer.serialization import diff, from_json, nearest, summary, to_json
+from jaxformer.training.config import TrainConfig
+
+MODEL = DecoderConfig(
+    vocab_size=64,
+    num_layers=4,
+    model_dim=32,
+    num_heads=4,
+    mlp_dim=64,
+    windows=(8, None),
+    position=RoPE(theta=5e5, scaling=LinearScaling(factor=2.0)),
+)
+CONFIG = Config(
+    model=MODEL,
+    data=DataConfig(source=JsonLines("a.jsonl"), tokenizer=TrainTokenizer(vocab_size=300)),
+    train=TrainConfig(profile_steps=(2, 3), ema_decay=0.999),
+)
+
+
+def test_what_is_written_reads_back_equal():
+    text = json.dumps(to_json(CONFIG))
+    assert from_json(json.loads(text)) == CONFIG
+    assert json.loads(text)["model"]["position"]["type"] == "jaxformer.functional.position.RoPE"
+
+
+def test_modules_are_imported_as_needed():
+    data = {"type": "jaxformer.training.schedules.Constant", "learning_rate": 1.0}
+    assert from_json(data).learning_rate == 1.0
+
+
+@dataclass(frozen=True)
+class Outside:
+    """A user's own component: its module is imported when its configuration is read."""
+
+    @dataclass(frozen=True)
+    class Nested:
+        x: tuple = (1, None, "a")
+
+
+def test_types_of_imported_modules_and_nested_ones():
+    assert from_json(to_json(Outside.Nested())) == Outside.Nested()
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+TREES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3).map(tuple), max_leaves=8)
+
+
+@given(TREES)
+def test_any_tree_of_scalars_reads_back_equal(tree):
+    value = Outside.Nested(x=(tree,))
+    assert from_json(json.loads(json.dumps(to_json(value)))) == value
+    assert diff(value, value) == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "texts"),
+    [
+        ({"num_layer": 3}, ["config.model.num_layer", "Did you mean 'num_layers'"]),
+        ({"type": "jaxformer.models.config.DecoderConfi"}, ["Did you mean 'DecoderConfig'"]),
+        ({"type": "os.system"}, ["not a known type"]),
+        ({"type": "subprocess.Popen", "args": "ls"}, ["not a known type"]),
+        ({"type": "jaxformer.models.decoder.Decoder"}, ["not a known type"]),
+        ({"type": 3}, ["not a known type"]),
+        ({"num_layers": 0}, ["num_layers = 0"]),
+        ({"windows": ["x"]}, []),
+    ],
+)
+def test_reading_is_strict(change, texts):
+    data = to_json(CONFIG)
+    data["model"] |= change
+    with pytest.raises((ConfigError, TypeError)) as error:
+        from_json(data)
+    for text in texts:
+        assert text in str(error.value)
+
+
+def test_a_missing_field_is_named():
+    data = to_json(CONFIG)
+    del data["model"]["mlp_dim"]
+    with pytest.raises(ConfigError, match=r"config\.model: DecoderConfig needs mlp_dim"):
+        from_json(data)
+
+
+def test_what_json_cannot_hold_is_named():
+    with pytest.raises(ConfigError, match=r"config\.x\[1\]: a complex"):
+        to_json(Outside.Nested(x=(1, 1j)))
+
+
+def test_differences_by_name():
+    other = replace(CONFIG, model=replace(MODEL, num_layers=2, position=RoPE(theta=1e4)))
+    assert diff(CONFIG, other) == {
+        "model.num_layers": (4, 2),
+        "model.position.theta": (5e5, 1e4),
+        "model.position.scaling.type": ("LinearScaling", "NoScaling"),
+    }
+    other = replace(CONFIG, model=replace(MODEL, position=ALiBi(), windows=(8, 16)))
+    assert diff(CONFIG, other) == {
+        "model.position.type": ("RoPE", "ALiBi"),
+        "model.windows": ([8, None], [8, 16]),
+    }
+    assert diff(CONFIG, from_json(to_json(CONFIG))) == {}
+
+
+def test_summaries_leave_defaults_out():
+    assert summary(RoPE(theta=5e5)) == "RoPE(theta=500000.0)"
+    assert summary((ALiBi(), None, 3)) == "(ALiBi(), None, 3,)"
+    assert "windows=(8, None,)" in summary(MODEL)
+    assert "dropout" not in summary(MODEL)
+
+
+def test_nearest_spelling():
+    assert nearest("num_layer", ["num_heads", "num_layers"]) == " Did you mean 'num_layers'?"
+    assert nearest("rope", ["ALiBi", "RoPE"]) == " Did you mean 'RoPE'?"
+    assert nearest("xyz", ["ALiBi"]) == ""

@@ -1,0 +1,264 @@
+"""Saving and restoring: exact, atomic, on any mesh; damage is noticed, failures are reported."""
+
+import json
+import resource
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from jaxformer.training import checkpoint_files as files
+from jaxformer.training.checkpoint import (
+    Checkpointer,
+    CheckpointError,
+    CheckpointMismatch,
+    content_hash,
+    named_arrays,
+    read_arrays,
+    read_json,
+    restore_newest,
+)
+
+CONFIG = {"type": "toy", "depth": 2}
+
+
+def make_mesh(*sizes):
+    return jax.make_mesh(sizes, ("data", "fsdp", "tensor"), axis_types=(AxisType.Explicit,) * 3)
+
+
+def make_state(mesh, seed=0, rows=64):
+    """A toy training state: sharded, replicated, scalar, bfloat16 and random-key leaves."""
+    random = np.random.RandomState(seed)
+
+    def put(value, *spec):
+        return jax.device_put(value, NamedSharding(mesh, P(*spec)))
+
+    kernel = random.randn(rows, 32).astype(np.float32)
+    return {
+        "step": put(np.int32(seed)),
+        "params": {"a.b": {"kernel": put(kernel, "fsdp", "tensor")}, "scale": put(np.float32(3))},
+        "opt_state": (put(kernel * 2, "fsdp", "tensor"), put(jnp.ones(8, jnp.bfloat16))),
+        "rng": put(jax.random.key(seed, impl="rbg")),
+        "ema": None,
+    }
+
+
+def abstract(state, mesh=None):
+    def spec(leaf):
+        sharding = NamedSharding(mesh, leaf.sharding.spec) if mesh else leaf.sharding
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+    return jax.tree.map(spec, state)
+
+
+def raw(leaf):
+    is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return np.asarray(jax.random.key_data(leaf) if is_key else leaf)
+
+
+def assert_same_bits(left, right):
+    assert jax.tree.structure(left) == jax.tree.structure(right)
+    for one, other in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(raw(one), raw(other))
+
+
+def save_steps(folder, mesh, steps, keep=9, losses=None):
+    checkpointer = Checkpointer(folder, CONFIG, keep)
+    for step in steps:
+        checkpointer.save(step, make_state(mesh, step), (losses or {}).get(step))
+    checkpointer.close()
+
+
+@pytest.mark.parametrize("target", [(2, 2, 2), (1, 1, 1), (1, 8, 1), (2, 1, 4)])
+def test_restores_the_same_bits_on_any_mesh(tmp_path, target):
+    state = make_state(make_mesh(2, 2, 2), 7)
+    with jax.set_mesh(make_mesh(2, 2, 2)):
+        save_steps(tmp_path, make_mesh(2, 2, 2), [7])
+    mesh = make_mesh(*target)
+    with jax.set_mesh(mesh):
+        step, restored = restore_newest(tmp_path, abstract(state, mesh))
+    assert step == 7
+    assert_same_bits(state, restored)
+    assert restored["params"]["a.b"]["kernel"].sharding.mesh == mesh
+    assert jax.random.key_impl(restored["rng"]) == jax.random.key_impl(state["rng"])
+    assert restored["rng"].sharding.mesh == mesh
+
+
+def test_a_folder_without_checkpoints_restores_nothing(tmp_path):
+    target = abstract(make_state(make_mesh(1, 1, 1)))
+    assert restore_newest(tmp_path, target) is None
+    assert restore_newest(tmp_path / "absent", target) is None
+
+
+def test_the_state_may_be_donated_while_it_is_being_saved(tmp_path):
+    mesh = make_mesh(1, 1, 1)
+    state = {"params": jax.device_put(np.zeros((2048, 2048), np.float32), NamedSharding(mesh, P()))}
+    bump = jax.jit(lambda tree: jax.tree.map(lambda x: x + 1, tree), donate_argnums=0)
+    checkpointer = Checkpointer(tmp_path, CONFIG, keep=9)
+    for step in range(4):
+        checkpointer.save(step, state)
+        for _ in range(5):
+            state = bump(state)
+    checkpointer.close()
+    for step in range(4):
+        (_, array), *_ = read_arrays(tmp_path / str(step))
+        np.testing.assert_array_equal(array, 5.0 * step)
+
+
+def test_keeps_the_newest_and_the_best(tmp_path):
+    losses = {1: 3.0, 2: 1.0, 3: 2.0, 5: 1.5}
+    save_steps(tmp_path, make_mesh(1, 1, 1), range(1, 7), keep=2, losses=losses)
+    assert files.saved_steps(tmp_path) == [2, 5, 6]
+    # The choice survives a restart, which reads the losses back.
+    save_steps(tmp_path, make_mesh(1, 1, 1), [7], keep=2)
+    assert files.saved_steps(tmp_path) == [2, 6, 7]
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["2", "6", "7"]
+
+
+def test_saving_a_step_twice_keeps_the_first(tmp_path):
+    save_steps(tmp_path, make_mesh(1, 1, 1), [1, 1])
+    assert files.saved_steps(tmp_path) == [1]
+
+
+def test_the_configuration_lies_beside_the_arrays(tmp_path):
+    save_steps(tmp_path, make_mesh(1, 1, 1), [4], losses={4: 2.5})
+    assert read_json(tmp_path / "4", "config") == CONFIG
+    meta = read_json(tmp_path / "4", "meta")
+    assert (meta["step"], meta["validation_loss"]) == (4, 2.5)
+
+
+def test_content_hash_is_the_same_in_memory_and_on_disk(tmp_path):
+    mesh = make_mesh(2, 2, 2)
+    state = make_state(mesh, 3)
+    save_steps(tmp_path, mesh, [3])
+    live = content_hash(named_arrays(state).items())
+    assert content_hash(read_arrays(tmp_path / "3")) == live
+    assert content_hash(named_arrays(make_state(make_mesh(1, 1, 1), 3)).items()) == live
+    assert content_hash(named_arrays(make_state(mesh, 4)).items()) != live
+    # Only parameters and optimizer state count.
+    assert content_hash(named_arrays(state | {"step": np.int32(9)}).items()) == live
+
+
+def damaged_variants(folder):
+    """Every file of a checkpoint, cut in half, emptied or deleted."""
+    for path in sorted(item for item in folder.rglob("*") if item.is_file()):
+        name = path.relative_to(folder)
+        if name.name in ("_CHECKPOINT_METADATA", "commit_success.txt"):
+            continue  # orbax's own notes, which restoring does not need
+        for how in ("halved", "emptied", "deleted"):
+            yield name, how
+
+
+def apply_damage(path, how):
+    if how == "deleted":
+        path.unlink()
+    else:
+        content = path.read_bytes()
+        path.write_bytes(content[: len(content) // 2] if how == "halved" else b"")
+
+
+def test_any_lost_byte_is_noticed_and_the_previous_checkpoint_used(tmp_path):
+    mesh = make_mesh(1, 1, 1)
+    save_steps(tmp_path / "good", mesh, [1, 2])
+    target = abstract(make_state(mesh))
+    for name, how in damaged_variants(tmp_path / "good" / "2"):
+        folder = tmp_path / "damaged"
+        shutil.copytree(tmp_path / "good", folder)
+        apply_damage(folder / "2" / name, how)
+        warnings = []
+        step, state = restore_newest(folder, target, warnings.append)
+        assert step == 1, (name, how)
+        assert len(warnings) == 1
+        assert str(folder / "2") in warnings[0]
+        assert (folder / "2.damaged").is_dir()
+        assert_same_bits(make_state(mesh, step), state)
+        shutil.rmtree(folder)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_damage_that_keeps_the_sizes_is_found_by_reading(tmp_path):
+    mesh = make_mesh(1, 1, 1)
+    save_steps(tmp_path, mesh, [1, 2])
+    for path in (tmp_path / "2" / "state" / "d").iterdir():
+        path.write_bytes(bytes(path.stat().st_size))
+    warnings = []
+    step, _ = restore_newest(tmp_path, abstract(make_state(mesh)), warnings.append)
+    assert step == 1
+    assert "2.damaged" in warnings[0]
+
+
+def test_training_goes_on_over_a_damaged_step(tmp_path):
+    mesh = make_mesh(1, 1, 1)
+    save_steps(tmp_path, mesh, [1, 2])
+    apply_damage(tmp_path / "2" / "config" / "metadata", "halved")
+    restore_newest(tmp_path, abstract(make_state(mesh)), lambda _: None)
+    save_steps(tmp_path, mesh, [2, 3], keep=1)
+    assert files.saved_steps(tmp_path) == [3]
+    assert (tmp_path / "2.damaged").is_dir()
+
+
+def test_only_damaged_checkpoints_is_an_error_not_a_new_start(tmp_path):
+    mesh = make_mesh(1, 1, 1)
+    save_steps(tmp_path, mesh, [1])
+    apply_damage(tmp_path / "1" / "config" / "metadata", "halved")
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match="--fresh"):
+            restore_newest(tmp_path, abstract(make_state(mesh)), lambda _: None)
+
+
+def test_what_a_killed_process_leaves_is_never_picked_up(tmp_path):
+    mesh = make_mesh(1, 1, 1)
+    save_steps(tmp_path, mesh, [1])
+    shutil.copytree(tmp_path / "1", tmp_path / "2.orbax-checkpoint-tmp")
+    shutil.copytree(tmp_path / "1", tmp_path / "0.deleting")
+    assert restore_newest(tmp_path, abstract(make_state(mesh)))[0] == 1
+    save_steps(tmp_path, mesh, [3])
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["1", "3"]
+
+
+def test_other_shapes_are_an_error_that_names_them(tmp_path):
+    mesh = make_mesh(1, 1, 1)
+    save_steps(tmp_path, mesh, [1])
+    target = abstract(make_state(mesh, rows=32))
+    del target["params"]["scale"]
+    target["params"]["bias"] = target["step"]
+    with pytest.raises(CheckpointMismatch) as error:
+        restore_newest(tmp_path, target)
+    for text in ("params/bias is not in it", "params/scale is only in it", "(64, 32) there"):
+        assert text in str(error.value)
+    assert files.saved_steps(tmp_path) == [1]
+
+
+def test_disk_full_keeps_the_last_good_checkpoint(tmp_path):
+    mesh = make_mesh(1, 1, 1)
+    save_steps(tmp_path, mesh, [1])
+    large = {"params": jnp.asarray(np.random.default_rng(0).normal(size=(512, 1024)))}
+    checkpointer = Checkpointer(tmp_path, CONFIG, keep=1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (256 * 1024, hard))
+    try:
+        checkpointer.save(2, large)
+        with pytest.raises(CheckpointError) as error:
+            checkpointer.wait()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    checkpointer.close()
+    assert "step 2" in str(error.value)
+    assert "step 1 is whole" in str(error.value)
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["1"]
+    assert restore_newest(tmp_path, abstract(make_state(mesh)))[0] == 1
+
+
+def test_the_manifest_lists_the_files(tmp_path):
+    save_steps(tmp_path, make_mesh(1, 1, 1), [1])
+    listed = json.loads((tmp_path / "1" / files.MANIFEST).read_text())
+    present = {str(p.relative_to(tmp_path / "1")): p for p in (tmp_path / "1").rglob("*")}
+    for name, size in listed.items():
+        assert present[name].stat().st_size == size
+    unlisted = {p.name for name, p in present.items() if p.is_file() and name not in listed}
+    assert unlisted == {files.MANIFEST, "_CHECKPOINT_METADATA", "commit_success.txt"}

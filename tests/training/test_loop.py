@@ -1,0 +1,236 @@
+"""A whole run in this process: what it leaves behind, how it goes on, when it refuses or stops."""
+
+import contextlib
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from tiny_run import on_mesh, tiny_config
+
+from jaxformer.errors import ConfigError
+from jaxformer.serialization import from_json
+from jaxformer.training import checkpoint_files, loop
+from jaxformer.training.checkpoint import content_hash, read_arrays, read_json
+from jaxformer.training.loop import train
+from jaxformer.training.metrics import read_metrics
+from jaxformer.training.run_folder import locked
+from jaxformer.training.run_log import RunLog, TrainingDiverged
+from jaxformer.training.throughput import Workload
+
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
+
+def hash_of(folder, step):
+    return content_hash(read_arrays(folder / "checkpoints" / str(step)))
+
+
+def steps_in(folder, split="train"):
+    return [row["step"] for row in read_metrics(folder) if row["split"] == split]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, compiled_once):
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    train(tiny_config(), folder)
+    return folder
+
+
+def test_a_run_leaves_everything_behind(finished):
+    names = {item.name for item in finished.iterdir()}
+    assert {"config.json", "metrics.jsonl", "loss.png", "tensorboard"} <= names
+    assert steps_in(finished) == list(range(1, 13))
+    assert steps_in(finished, "validation") == [5, 10, 12]
+    losses = [row["loss"] for row in read_metrics(finished) if row["split"] == "train"]
+    assert losses[-1] < losses[0]
+    # Steps 8 and 12 are the newest; of those with a validation loss, 12 is the best.
+    assert checkpoint_files.saved_steps(finished / "checkpoints") == [8, 12]
+    assert (finished / "loss.png").stat().st_size > 10_000
+
+
+def test_the_configuration_beside_a_checkpoint_is_enough(finished):
+    saved = from_json(read_json(finished / "checkpoints" / "12", "config"))
+    assert saved == tiny_config()
+    assert from_json(json.loads((finished / "config.json").read_text())) == tiny_config()
+
+
+def test_it_ends_with_what_came_out(tmp_path, capsys):
+    train(tiny_config(steps=6, sample_tokens=4), tmp_path / "run")
+    output = capsys.readouterr().out
+    for text in ("validation loss", "perplexity", "sample of the model", "loss.png", "Next:"):
+        assert text in output
+    assert "parameters per device" in output
+    assert (tmp_path / "run" / "sample.txt").exists()
+
+
+def test_the_same_command_again_changes_nothing(tmp_path, capsys):
+    train(tiny_config(steps=6), tmp_path / "run")
+    before = hash_of(tmp_path / "run", 6)
+    train(tiny_config(steps=6), tmp_path / "run")
+    assert hash_of(tmp_path / "run", 6) == before
+    assert steps_in(tmp_path / "run") == [1, 2, 3, 4, 5, 6]
+    assert "continuing from step 6" in capsys.readouterr().out
+
+
+def test_a_finished_run_can_be_extended_and_displayed_differently(tmp_path):
+    train(tiny_config(steps=6), tmp_path / "run")
+    train(tiny_config(steps=12, log_interval=2, eval_interval=4), tmp_path / "run")
+    assert checkpoint_files.saved_steps(tmp_path / "run" / "checkpoints")[-1] == 12
+    assert steps_in(tmp_path / "run") == [1, 2, 3, 4, 5, 6, 8, 10, 12]
+
+
+def test_an_interrupted_run_ends_with_the_same_bits(tmp_path, finished, monkeypatch):
+    class StopAfter6(contextlib.nullcontext):
+        def __enter__(self):
+            return self
+
+        def requested(self, step):
+            return step == 6
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "StopSignal", StopAfter6)
+        train(tiny_config(), tmp_path / "run")
+    assert checkpoint_files.saved_steps(tmp_path / "run" / "checkpoints")[-1] == 6
+    train(tiny_config(), tmp_path / "run")
+    assert hash_of(tmp_path / "run", 12) == hash_of(finished, 12)
+    losses = [[row["loss"] for row in read_metrics(f)] for f in (tmp_path / "run", finished)]
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", [{"data": 2, "fsdp": 2, "tensor": 2}, {"tensor": 4}])
+def test_resuming_on_another_mesh_agrees_within_rounding(tmp_path, sizes):
+    for name in ("run", "one"):
+        train(tiny_config(steps=6), tmp_path / name)
+    train(tiny_config(), tmp_path / "one")
+    train(on_mesh(tiny_config(), **sizes), tmp_path / "run")
+    folders = [tmp_path / name / "checkpoints" / "12" for name in ("run", "one")]
+    for (name, left), (_, right) in zip(*map(read_arrays, folders), strict=True):
+        np.testing.assert_allclose(left, right, rtol=2e-4, atol=2e-5, err_msg=name)
+
+
+def test_another_configuration_is_refused_with_the_fields_that_differ(finished):
+    config = tiny_config(seed=3)
+    config = dataclasses.replace(config, model=dataclasses.replace(config.model, num_layers=3))
+    before = hash_of(finished, 12)
+    with pytest.raises(ConfigError) as error:
+        train(config, finished)
+    assert "model.num_layers: 2 there, 3 now" in str(error.value)
+    assert "train.seed: 0 there, 3 now" in str(error.value)
+    assert hash_of(finished, 12) == before
+
+
+def test_fresh_keeps_the_old_run_under_another_name(tmp_path):
+    train(tiny_config(steps=6), tmp_path / "run")
+    before = hash_of(tmp_path / "run", 6)
+    train(tiny_config(steps=6, seed=1), tmp_path / "run", fresh=True)
+    assert hash_of(tmp_path / "run-1", 6) == before
+    assert hash_of(tmp_path / "run", 6) != before
+
+
+def test_a_folder_that_is_no_run_is_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(ConfigError, match=r"thesis\.tex"):
+        train(tiny_config(), tmp_path)
+    assert [item.name for item in tmp_path.iterdir() if item.name != ".lock"] == ["thesis.tex"]
+
+
+def test_one_process_at_a_time(tmp_path):
+    with locked(tmp_path), pytest.raises(ConfigError, match="another process"):
+        train(tiny_config(), tmp_path)
+
+
+def poisoned(monkeypatch, steps):
+    """Makes the batches of these steps (counted from 0) give a loss that is not a number."""
+    original = loop.DeviceBatches.__next__
+
+    def poison(self):
+        number = self.__dict__.setdefault("taken", 0)
+        self.taken += 1
+        batch = original(self)
+        if number in steps:
+            batch["weights"] = batch["weights"] * np.float32("nan")
+        return batch
+
+    class Poisoned(loop.DeviceBatches):
+        __next__ = poison
+
+    monkeypatch.setattr(loop, "DeviceBatches", Poisoned)
+
+
+def test_a_few_non_finite_steps_are_skipped_and_counted(tmp_path, monkeypatch):
+    poisoned(monkeypatch, {3, 4})
+    train(tiny_config(max_nonfinite_steps=3), tmp_path / "run")
+    rows = [row for row in read_metrics(tmp_path / "run") if row["split"] == "train"]
+    assert [row["skipped"] for row in rows] == [0, 0, 0, 1] + [2] * 8
+    assert [row["loss"] is None for row in rows] == [n in (3, 4) for n in range(12)]
+
+
+def test_many_non_finite_steps_stop_the_run_and_keep_the_last_checkpoint(tmp_path, monkeypatch):
+    poisoned(monkeypatch, set(range(5, 12)))
+    with pytest.raises(TrainingDiverged) as error:
+        train(tiny_config(max_nonfinite_steps=3), tmp_path / "run")
+    assert "after step 8: 3 updates in a row" in str(error.value)
+    assert "learning-rate" in str(error.value)
+    folder = tmp_path / "run" / "checkpoints"
+    newest = checkpoint_files.saved_steps(folder)[-1]
+    for name, array in read_arrays(folder / str(newest), ("params/",)):
+        assert np.isfinite(array).all(), name
+
+
+def test_the_moving_average_is_what_is_evaluated(tmp_path, finished):
+    train(tiny_config(ema_decay=0.99), tmp_path / "run")
+    losses = [
+        [row["loss"] for row in read_metrics(folder) if row["split"] == split]
+        for folder in (tmp_path / "run", finished)
+        for split in ("train", "validation")
+    ]
+    np.testing.assert_allclose(losses[0], losses[2], rtol=1e-6)
+    assert losses[1][-1] > losses[3][-1] + 0.1  # an average that lags behind
+
+
+def test_chosen_steps_are_traced(tmp_path):
+    train(tiny_config(steps=6, profile_steps=(2, 3)), tmp_path / "run")
+    assert list((tmp_path / "run" / "profile").rglob("*.xplane.pb"))
+
+
+def test_metrics_are_read_one_step_late(tmp_path):
+    class Scalar:
+        read = False
+
+        def __array__(self, dtype=None, copy=None):
+            self.read = True
+            return np.float32(1)
+
+    names = [
+        "loss",
+        "accuracy",
+        "gradient_norm",
+        "learning_rate",
+        "tokens",
+        "skipped",
+        "skipped_in_a_row",
+    ]
+    steps = [{name: Scalar() for name in [*names, "skipped_in_a_row"]} for _ in range(3)]
+    log = RunLog(tiny_config(), tmp_path, 0, Workload(tokens=1, flops=1, causal_flops=1, peak=None))
+    for number, metrics in enumerate(steps, 1):
+        log.step(number, metrics, 0.0)
+        assert not metrics["loss"].read
+        assert all(item["loss"].read for item in steps[: number - 1])
+    log.flush()
+    assert steps[-1]["loss"].read
+    log.close()
+
+
+def test_the_step_is_traced_once(tmp_path):
+    with pytest.MonkeyPatch.context() as patch:
+        traces = []
+        original = loop.TrainProgram._updated
+
+        def counted(self, state, batch):
+            traces.append(1)
+            return original(self, state, batch)
+
+        patch.setattr(loop.TrainProgram, "_updated", counted)
+        train(tiny_config(), tmp_path / "run")
+    assert len(traces) == 1

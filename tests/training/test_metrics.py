@@ -1,0 +1,220 @@
+"""Metrics on disk, on the screen and as pictures; rates and the table at the start."""
+
+import io
+import itertools
+import json
+import signal
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+from rich.console import Console
+
+from jaxformer.training import progress
+from jaxformer.training.metrics import FILE, MetricsLog, read_metrics
+from jaxformer.training.plot import curve, plot_loss, smooth
+from jaxformer.training.preemption import StopSignal
+from jaxformer.training.processes import DeviceBatches, local_rows
+from jaxformer.training.progress import LineProgress, LiveProgress, duration, short_number
+from jaxformer.training.report import bytes_per_device, parameter_count, short_bytes, total_bytes
+from jaxformer.training.throughput import PEAK_FLOPS, Stopwatch, Workload, peak_flops
+
+ROW = {"loss": 2.5, "gradient_norm": 1.0, "learning_rate": 1e-3}
+RATES = {"tokens_per_second": 12345.0, "step_seconds": 0.25, "data_wait_seconds": 0.001}
+
+
+def write_steps(folder, start, steps):
+    log = MetricsLog(folder, start)
+    for step in steps:
+        log.write("train", step, {"loss": 1 / step})
+    log.close()
+
+
+def test_rows_past_the_step_that_a_run_resumes_from_go(tmp_path):
+    write_steps(tmp_path, 0, [1, 2, 3, 4])
+    write_steps(tmp_path, 2, [3, 4, 5])
+    assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2, 3, 4, 5]
+    write_steps(tmp_path, 0, [])
+    assert read_metrics(tmp_path) == []
+
+
+def test_a_line_that_a_killed_process_cut_off_is_dropped(tmp_path):
+    write_steps(tmp_path, 0, [1, 2])
+    path = tmp_path / FILE
+    path.write_text(path.read_text() + '{"step": 3, "spl')
+    assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2]
+    write_steps(tmp_path, 2, [3])
+    assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2, 3]
+    path.write_text("oops\n" + path.read_text())
+    with pytest.raises(ValueError, match="line 1"):
+        read_metrics(tmp_path)
+
+
+def test_rows_are_valid_json_whatever_was_measured(tmp_path):
+    log = MetricsLog(tmp_path, 0)
+    log.write("train", 1, {"loss": float("nan"), "gradient_norm": float("inf")})
+    log.close()
+
+    def refuse(name):
+        raise AssertionError(name)
+
+    (line,) = (tmp_path / FILE).read_text().splitlines()
+    assert json.loads(line, parse_constant=refuse)["loss"] is None
+    assert len(curve(tmp_path, "train")[0]) == 0
+
+
+def test_tensorboard_events_are_written(tmp_path):
+    write_steps(tmp_path, 0, [1])
+    assert list((tmp_path / "tensorboard").glob("events.out.tfevents.*"))
+
+
+def test_the_picture(tmp_path):
+    assert plot_loss(tmp_path, "nothing yet") is None
+    log = MetricsLog(tmp_path, 0)
+    for step in range(1, 50):
+        log.write("train", step, {"loss": 2 + 7 / step})
+        if step % 10 == 0:
+            log.write("validation", step, {"loss": 2.1 + 7 / step, "perplexity": 8.0})
+    log.close()
+    path = plot_loss(tmp_path, "run", "3 steps")
+    assert path == tmp_path / "loss.png"
+    assert path.stat().st_size > 10_000
+
+
+@given(st.lists(st.floats(-10, 10), min_size=1, max_size=300))
+def test_smoothing_stays_within_the_curve(values):
+    values = np.array(values)
+    smoothed = smooth(values)
+    assert smoothed.shape == values.shape
+    assert smoothed[0] == values[0]
+    assert values.min() - 1e-9 <= smoothed.min() <= smoothed.max() <= values.max() + 1e-9
+
+
+def test_smoothing_does_not_lag():
+    line = np.linspace(9, 2, 240)
+    np.testing.assert_allclose(smooth(line)[:-4], line[:-4], rtol=1e-12)
+
+
+def test_rates(monkeypatch):
+    clock = itertools.count(0.0, 1.0)
+    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
+    watch = Stopwatch(Workload(tokens=100, flops=400.0, causal_flops=300.0, peak=1000.0))
+    assert watch.read() == {}  # and the clock starts at 2
+    watch.step_done()
+    watch.step_done()
+    watch.waited(0.2)
+    watch.pause(0.5)
+    rates = watch.read()  # at 3: half a second of two steps
+    assert rates["step_seconds"] == 0.25
+    assert rates["data_wait_seconds"] == pytest.approx(0.1)
+    assert rates["tokens_per_second"] == 400.0
+    assert rates["model_flops_per_second"] == 1600.0
+    assert (rates["mfu"], rates["mfu_causal"]) == (1.6, 1.2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "peak"),
+    [
+        ("NVIDIA H200", 989e12),
+        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("NVIDIA A10G", 70e12),
+        ("NVIDIA L40S", 362e12),
+        ("NVIDIA L4", 121e12),
+        ("TPU v5 lite", 197e12),
+        ("TPU v5", 459e12),
+        ("TPU v6 lite", 918e12),
+        ("cpu", None),
+    ],
+)
+def test_peaks_by_device(kind, peak):
+    assert peak_flops(kind) == peak
+
+
+def test_no_name_in_the_table_hides_a_longer_one():
+    names = list(PEAK_FLOPS)
+    for i, name in enumerate(names):
+        assert not any(earlier in name for earlier in names[:i]), name
+
+
+def test_lines_away_from_a_terminal_are_rare_and_the_last_one_appears(capsys, monkeypatch):
+    now = itertools.count(0.0, 2.0)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
+    display = LineProgress(total=6)
+    for step in range(1, 7):
+        display.update(step, ROW | RATES)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in lines] == ["1/6", "4/6", "6/6"]
+    assert "loss 2.500" in lines[0]
+    assert "12.3k tok/s" in lines[0]
+    assert "eta 1.2s" in lines[0]
+
+
+def test_a_bar_on_a_terminal():
+    screen = io.StringIO()
+    display = LiveProgress(10, 2, Console(file=screen, force_terminal=True, width=120))
+    display.message("a line that stays")
+    display.update(5, ROW | RATES | {"mfu": 0.5, "skipped": 2.0})
+    display.close()
+    assert "a line that stays" in screen.getvalue()
+    assert "5/10" in screen.getvalue()
+    assert "MFU 50.0%" in screen.getvalue()
+    assert "skipped 2" in screen.getvalue()
+
+
+def test_numbers_as_people_write_them():
+    assert [duration(s) for s in (4.21, 42, 190, 7500, 3e5)] == [
+        "4.2s", "42s", "3m 10s", "2h 05m", "3d 11h",
+    ]  # fmt: skip
+    assert [short_number(x) for x in (950, 12345, 4.2e6, 8.03e9, 1.5e12, 0.5)] == [
+        "950", "12.3k", "4.20M", "8.03B", "1.50T", "0.50",
+    ]  # fmt: skip
+    assert [short_bytes(x) for x in (5, 2048, 3 * 2**20, 1.5 * 2**30)] == [
+        "5 B", "2 KiB", "3 MiB", "1.5 GiB",
+    ]  # fmt: skip
+
+
+def test_memory_per_device():
+    mesh = jax.make_mesh((2, 4), ("data", "tensor"), axis_types=(AxisType.Explicit,) * 2)
+    tree = {
+        "cut": jax.ShapeDtypeStruct((8, 4), np.float32, sharding=NamedSharding(mesh, P("tensor"))),
+        "kept": jax.ShapeDtypeStruct((3,), np.float32, sharding=NamedSharding(mesh, P())),
+    }
+    assert parameter_count(tree) == 35
+    assert total_bytes(tree) == 140
+    assert bytes_per_device(tree) == 32 + 12
+
+
+@pytest.mark.parametrize("axes", [("data", None), (("data", "tensor"), None), (None, None)])
+def test_batches_reach_the_devices_whole(axes):
+    mesh = jax.make_mesh((2, 4), ("data", "tensor"), axis_types=(AxisType.Explicit,) * 2)
+    sharding = NamedSharding(mesh, P(*axes))
+    rows = local_rows(sharding, (16, 3))
+    np.testing.assert_array_equal(rows, np.arange(16))
+    batch = {"inputs": np.arange(48).reshape(16, 3)}
+    placed = next(DeviceBatches(iter([batch]), sharding, (16, 3)))["inputs"]
+    assert placed.sharding == sharding
+    np.testing.assert_array_equal(placed, batch["inputs"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_first_signal_asks_and_a_second_one_acts(number):
+    def acted(*_):
+        raise InterruptedError
+
+    before = signal.signal(number, acted)
+    try:
+        with StopSignal() as stop:
+            assert not stop.requested(1)
+            signal.raise_signal(number)
+            assert stop.requested(2)
+            with pytest.raises(InterruptedError):
+                signal.raise_signal(number)
+        assert signal.getsignal(number) is acted
+    finally:
+        signal.signal(number, before)
