@@ -1,4 +1,4 @@
-"""Pure functions: arrays in, arrays out. They need no mesh, no config, no trainer, no parameters."""
+"""Pure functions: arrays in, arrays out. No mesh, no config, no trainer, no parameters."""
 
 from jaxformer.functional.absolute import (
     binary_code,

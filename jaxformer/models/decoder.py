@@ -95,12 +95,25 @@ class Decoder(nnx.Module):
     def head(self) -> Head:
         """The output head; with tied embeddings the transposed table, never a copy of it."""
         tied = self.config.tie_embeddings
-        kernel = self.embedding.table[...].T if tied else self.head_kernel[...]
+        kernel = _transposed(self.embedding.table[...]) if tied else self.head_kernel[...]
         return Head(kernel, value_of(self.head_bias), self.config.logit_softcap)
 
     def __call__(self, inputs: jax.Array, **options) -> jax.Array:
         """Float32 logits `[B, T, V]`; `options` are those of `hidden`."""
         return logits(self.hidden(inputs, **options), self.head())
+
+
+@jax.custom_vjp
+def _transposed(table: jax.Array) -> jax.Array:
+    return table.T
+
+
+# Without the barrier XLA's CPU backend folds the transpose into the product that makes the
+# gradient, and has no kernel for the bfloat16 x bfloat16 -> float32 product in that layout.
+_transposed.defvjp(
+    lambda table: (table.T, None),
+    lambda _, gradient: (jax.lax.optimization_barrier(gradient).T,),
+)
 
 
 def decoder_block(key: jax.Array, config: DecoderConfig, window: int | None) -> Block:
