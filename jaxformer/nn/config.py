@@ -102,6 +102,7 @@ class TransformerConfig:
                 f"model.num_kv_heads = {self.num_kv_heads} does not divide model.num_heads = "
                 f"{self.num_heads}: each key/value head serves a whole group of query heads"
             )
+        self.position.validate_sizes(model_dim=self.model_dim, head_dim=self.head_width)
         for window in self.windows or (0,):
             if window is not None:
                 check_positive("windows", window)

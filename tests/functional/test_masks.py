@@ -40,6 +40,10 @@ SPECS = {
     "causal+rows": (causal(jnp.asarray(OFFSETS)), key <= query + OFFSETS[rows]),
     "window": (sliding_window(3), (key <= query) & (key > query - 3)),
     "window+2": (sliding_window(3, 2), (key <= query + 2) & (key > query + 2 - 3)),
+    "window+rows": (
+        sliding_window(2, jnp.asarray(OFFSETS)),
+        (key <= query + OFFSETS[rows]) & (key > query + OFFSETS[rows] - 2),
+    ),
     "band": (Band(before=1, after=2), (key >= query - 1) & (key <= query + 2)),
     "ahead": (Band(after=None, before=0), key >= query),
     "prefix": (Prefix(jnp.asarray(LENGTHS)), (key <= query) | (key < LENGTHS[rows])),
