@@ -17,6 +17,7 @@ from jaxformer.serialization import summary
 from jaxformer.training import checkpoint, checkpoint_files, run_folder
 from jaxformer.training.plot import curve, plot_comparison
 from jaxformer.training.report import print_pairs
+from jaxformer.training.restore import read_arrays
 from jaxformer.training.run_log import TrainingDiverged
 
 
@@ -89,14 +90,15 @@ def inspect(options: argparse.Namespace) -> None:
 
 def _checkpoint_rows(folder: Path, step: int, whole: list[int]) -> list[tuple[str, str]]:
     losses = {
-        item: checkpoint.read_json(folder / str(item), "meta")["validation_loss"] for item in whole
+        item: checkpoint_files.read_item(folder / str(item), "meta")["validation_loss"]
+        for item in whole
     }
     best = checkpoint_files.best_step(losses)
     count = 0
 
     def counted():
         nonlocal count
-        for name, array in checkpoint.read_arrays(folder / str(step), ("params/", "opt_state/")):
+        for name, array in read_arrays(folder / str(step), ("params/", "opt_state/")):
             count += array.size if name.startswith("params/") else 0
             yield name, array
 

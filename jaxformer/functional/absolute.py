@@ -6,8 +6,8 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
 
+from jaxformer.functional.lookup import lookup
 from jaxformer.functional.rope import rotary_angles
 
 
@@ -81,25 +81,15 @@ def sinusoidal_code(
     raise ValueError(f'layout = {layout!r}: must be "interleaved" or "half"')
 
 
-def learned_code(
-    table: jax.Array,
-    positions: jax.Array,
-    *,
-    out_sharding: NamedSharding | PartitionSpec | None = None,
-) -> jax.Array:
+def learned_code(table: jax.Array, positions: jax.Array) -> jax.Array:
     """Row p of a learned table.
 
     Args:
         table: [P, D], one row per position.
         positions: [..., T] integer positions below P; a larger one would read the last row.
-        out_sharding: sharding of the result; required in explicit sharding mode, None elsewhere.
 
     Returns:
         [..., T, D] in the dtype of `table`.
     """
-    chex.assert_rank(table, 2)
     chex.assert_type(positions, int)
-    if out_sharding is not None:
-        # Gathering rows from a table cut along D makes the partitioner replicate the whole result.
-        table = jax.sharding.reshard(table, PartitionSpec(None, None))
-    return jnp.asarray(table).at[positions].get(out_sharding=out_sharding)
+    return lookup(jnp.asarray(table), positions)

@@ -5,14 +5,16 @@ import jax
 from jax.sharding import PartitionSpec
 
 from jaxformer.functional.linear import gathered
-from jaxformer.functional.placement import spec_of
+from jaxformer.functional.placement import place, spec_of
 
 
 def lookup(table: jax.Array, ids: jax.Array) -> jax.Array:
     r"""The rows of a table: :math:`y_{b} = W_{i_b}`.
 
     Args:
-      table: `[V, D]`; in an explicit mesh its rows may be sharded.
+      table: `[V, D]`; in an explicit mesh its rows stay sharded over the mesh axes that do not
+        shard `ids`. Its columns are gathered: from a table cut along D the partitioner would make
+        a replicated result.
       ids: int `[...]`, each in [0, V).
 
     Returns:
@@ -21,5 +23,6 @@ def lookup(table: jax.Array, ids: jax.Array) -> jax.Array:
     chex.assert_rank(table, 2)
     if spec_of(table) is None:
         return table[ids]
-    spec = PartitionSpec(*spec_of(ids), None)
-    return gathered(table, ids).at[ids].get(out_sharding=spec)
+    table = gathered(table, ids)
+    table = place(table, PartitionSpec(spec_of(table)[0], None))
+    return table.at[ids].get(out_sharding=PartitionSpec(*spec_of(ids), None))

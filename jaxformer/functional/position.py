@@ -10,7 +10,6 @@ from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec
 
 from jaxformer.errors import ConfigError
 from jaxformer.functional.absolute import (
@@ -263,10 +262,7 @@ class Learned(Position):
 
     def embed(self, x, positions, table=None):
         table = _require_table(self, table)
-        sharding = jax.typeof(positions).sharding
-        explicit = sharding.mesh.are_all_axes_explicit
-        out = PartitionSpec(*sharding.spec, None) if explicit else None
-        return x + learned_code(table, positions, out_sharding=out).astype(x.dtype)
+        return x + learned_code(table, positions).astype(x.dtype)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxformer.functional.dropout import dropout, split
-from jaxformer.functional.linear import gathered, linear
+from jaxformer.functional.linear import linear
 from jaxformer.functional.masks import Mask, Segments, causal
 from jaxformer.models.config import DecoderConfig
 from jaxformer.nn import Block, Context, Embedding, FeedForward, SelfAttention, Stack
@@ -82,8 +82,6 @@ class Decoder(nnx.Module):
         bias = config.position.bias(positions, positions, num_heads=config.num_heads, table=table)
         embed_key, stack_key = split(key, 2)
         x = self.embedding(inputs, config.dtype) * jnp.asarray(config.embedding_scale, config.dtype)
-        if table is not None:
-            table = gathered(table, inputs)
         x = config.position.embed(x, positions, table)
         if self.embedding_norm is not None:
             x = self.embedding_norm(x)

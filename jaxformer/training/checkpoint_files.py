@@ -12,6 +12,7 @@ import shutil
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 MANIFEST = "files.json"
 _TEMPORARY = ".orbax-checkpoint-tmp"
@@ -94,6 +95,11 @@ def remove_leftovers(folder: Path) -> None:
     for item in folder.iterdir():
         if _TEMPORARY in item.name or item.name.endswith(_DELETING):
             shutil.rmtree(item, ignore_errors=True)
+
+
+def read_item(step_folder: Path, item: str) -> dict[str, Any]:
+    """Reads the ``config`` or the ``meta`` item of a checkpoint."""
+    return json.loads((step_folder / item / "metadata").read_text())
 
 
 def write_json(path: Path, data: object) -> None:

@@ -1,3 +1,4 @@
+import importlib
 import importlib.util
 import warnings
 from functools import partial
@@ -8,7 +9,6 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, PartitionSpec
 
-from jaxformer.functional import attention as choosing
 from jaxformer.functional import (
     attention_blockwise,
     attention_cudnn,
@@ -28,6 +28,9 @@ from jaxformer.functional.masks import (
     sliding_window,
 )
 from jaxformer.functional.position import ALiBi
+
+# The package exports the function under the module's name.
+choosing = importlib.import_module("jaxformer.functional.attention")
 
 BATCH = 2
 quick_jit = partial(

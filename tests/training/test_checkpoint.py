@@ -18,10 +18,8 @@ from jaxformer.training.checkpoint import (
     CheckpointMismatch,
     content_hash,
     named_arrays,
-    read_arrays,
-    read_json,
-    restore_newest,
 )
+from jaxformer.training.restore import read_arrays, restore_newest
 
 CONFIG = {"type": "toy", "depth": 2}
 
@@ -120,6 +118,12 @@ def test_keeps_the_newest_and_the_best(tmp_path):
     assert sorted(item.name for item in tmp_path.iterdir()) == ["2", "6", "7"]
 
 
+def test_a_loss_that_is_no_number_is_no_best(tmp_path):
+    losses = {1: float("nan"), 2: 3.0, 3: float("inf")}
+    save_steps(tmp_path, make_mesh(1, 1, 1), range(1, 5), keep=1, losses=losses)
+    assert files.saved_steps(tmp_path) == [2, 4]
+
+
 def test_saving_a_step_twice_keeps_the_first(tmp_path):
     save_steps(tmp_path, make_mesh(1, 1, 1), [1, 1])
     assert files.saved_steps(tmp_path) == [1]
@@ -127,8 +131,8 @@ def test_saving_a_step_twice_keeps_the_first(tmp_path):
 
 def test_the_configuration_lies_beside_the_arrays(tmp_path):
     save_steps(tmp_path, make_mesh(1, 1, 1), [4], losses={4: 2.5})
-    assert read_json(tmp_path / "4", "config") == CONFIG
-    meta = read_json(tmp_path / "4", "meta")
+    assert files.read_item(tmp_path / "4", "config") == CONFIG
+    meta = files.read_item(tmp_path / "4", "meta")
     assert (meta["step"], meta["validation_loss"]) == (4, 2.5)
 
 
@@ -248,7 +252,7 @@ def test_disk_full_keeps_the_last_good_checkpoint(tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     checkpointer.close()
-    assert "step 2" in str(error.value)
+    assert "step 2 in" in str(error.value)
     assert "step 1 is whole" in str(error.value)
     assert sorted(item.name for item in tmp_path.iterdir()) == ["1"]
     assert restore_newest(tmp_path, abstract(make_state(mesh)))[0] == 1

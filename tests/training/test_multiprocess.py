@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from jaxformer.training import checkpoint_files
-from jaxformer.training.checkpoint import read_arrays
 from jaxformer.training.metrics import read_metrics
+from jaxformer.training.restore import read_arrays
 
 pytestmark = pytest.mark.slow
 

@@ -1,0 +1,138 @@
+"""What must hold for every decoder: who sees whom, and what may not change an answer."""
+
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_models import each_scheme, logits_of, random_parameters, template_of, tiny, tokens
+
+from jaxformer.functional.masks import KeyPadding, Mask
+from jaxformer.functional.position import ALiBi, NoPosition, RoPE, T5Bias
+from jaxformer.nn import Context
+
+with_scheme = each_scheme(pytest.mark.parametrize)
+close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
+THE_DOG_CHASED_ANOTHER_DOG = jnp.array([[3, 17, 8, 24, 17]])
+
+
+def bidirectional(config):
+    """The decoder's stack with nothing masked: an encoder's hidden states."""
+
+    @jax.jit
+    def hidden(parameters, ids):
+        model = template_of(config).module(parameters)
+        positions = jnp.arange(ids.shape[1])[None]
+        table = None if model.position_table is None else model.position_table[...]
+        bias = config.position.bias(positions, positions, num_heads=config.num_heads, table=table)
+        x = config.position.embed(model.embedding(ids, config.dtype), positions, table)
+        context = Context(positions=positions, mask=Mask(), bias=bias)
+        return model.stack(x, context, None, scan=config.scan_layers)
+
+    return partial(hidden, random_parameters(config))
+
+
+def test_without_positions_two_equal_tokens_are_one():
+    hidden = bidirectional(tiny(position=NoPosition()))(THE_DOG_CHASED_ANOTHER_DOG)
+    np.testing.assert_allclose(hidden[0, 1], hidden[0, 4], rtol=1e-6, atol=1e-6)
+
+
+@with_scheme
+def test_with_positions_two_equal_tokens_differ(position):
+    if isinstance(position, T5Bias):
+        position = replace(position, bidirectional=True)
+    hidden = bidirectional(tiny(position=position))(THE_DOG_CHASED_ANOTHER_DOG)
+    assert jnp.abs(hidden[0, 1] - hidden[0, 4]).max() > 1e-2
+
+
+def test_without_positions_permuted_tokens_give_permuted_outputs():
+    hidden, ids = bidirectional(tiny(position=NoPosition())), tokens(2, 7)
+    plain = hidden(ids)
+
+    @given(order=st.permutations(range(7)))
+    def check(order):
+        close(hidden(ids[:, jnp.array(order)]), plain[:, jnp.array(order)])
+
+    check()
+
+
+def influence(config, length=7):
+    """`[T, S]`: the largest derivative of output `t` by the embedding of input `s`."""
+    parameters = random_parameters(config)
+
+    @jax.jit
+    def jacobian(table):
+        def hidden(table):  # Every input is another token, so its row of the table is its own.
+            model = template_of(config).module(parameters | {"embedding.table": table})
+            return model.hidden(jnp.arange(length)[None])[0]
+
+        return jnp.abs(jax.jacrev(hidden)(table)).max((1, 3))[:, :length]
+
+    return np.array(jacobian(parameters["embedding.table"]))
+
+
+def assert_reach(config, reach, length=7):
+    """Each output depends on exactly the last `reach` inputs."""
+    distance = np.subtract.outer(np.arange(length), np.arange(length))
+    seen = influence(config, length)
+    np.testing.assert_array_equal(seen[(distance < 0) | (distance >= reach)], 0.0)
+    assert (seen[(distance >= 0) & (distance < reach)] > 0).all()
+
+
+@with_scheme
+def test_no_output_depends_on_a_later_input(position):
+    assert_reach(tiny(position=position), reach=7)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reach"),
+    [
+        ({"attention": "blockwise", "scan_layers": True}, 7),
+        ({"windows": (2,), "attention": "blockwise"}, 3),  # each layer looks back by one
+        ({"windows": (1, 3), "scan_layers": True}, 3),
+        ({"windows": (None, 2), "position": ALiBi()}, 7),
+    ],
+)
+def test_windows_limit_how_far_back_an_output_depends(changes, reach):
+    assert_reach(tiny(**changes), reach)
+
+
+def test_a_window_of_the_whole_length_is_no_window():
+    config, inputs = tiny(), tokens(2, 9)
+    parameters = random_parameters(config)
+    full = logits_of(config, parameters, inputs)
+    close(logits_of(replace(config, windows=(9,)), parameters, inputs), full)
+    assert jnp.abs(logits_of(replace(config, windows=(8,)), parameters, inputs) - full).max() > 1e-3
+
+
+@with_scheme
+def test_padding_on_either_side_changes_nothing(position):
+    config, inputs = tiny(position=position), tokens(1, 6)
+    parameters = random_parameters(config)
+    alone = logits_of(config, parameters, inputs)[0]
+    left, right = slice(3, 9), slice(0, 6)
+    padded = tokens(2, 9, seed=1).at[0, left].set(inputs[0]).at[1, right].set(inputs[0])
+    valid = jnp.zeros((2, 9), bool).at[0, left].set(True).at[1, right].set(True)
+    positions = jnp.maximum(jnp.cumsum(valid, axis=1) - 1, 0)
+    logits = logits_of(config, parameters, padded, mask=KeyPadding(valid), positions=positions)
+    close(logits[0, left], alone)
+    close(logits[1, right], alone)
+
+
+@pytest.mark.parametrize("attention", ["reference", "blockwise"])
+@with_scheme
+def test_packed_documents_do_not_see_each_other(position, attention):
+    config, inputs = tiny(position=position, attention=attention), tokens(1, 12)
+    if attention == "blockwise" and not isinstance(position, RoPE | T5Bias):
+        pytest.skip("what differs between implementations is bias or no bias")
+    parameters = random_parameters(config)
+    segments = jnp.array([[1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 0, 0]])
+    positions = jnp.array([[0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 0, 0]])
+    packed = logits_of(config, parameters, inputs, segments=segments, positions=positions)[0]
+    close(packed[:6], logits_of(config, parameters, inputs[:, :6])[0])
+    close(packed[6:10], logits_of(config, parameters, inputs[:, 6:10])[0])
+    assert jnp.isfinite(packed).all()
