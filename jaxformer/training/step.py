@@ -8,7 +8,6 @@ import optax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from jaxformer.functional.losses import LossSums, chunked_cross_entropy, cross_entropy
-from jaxformer.functional.placement import place
 from jaxformer.models.config import DecoderConfig
 from jaxformer.models.decoder import Decoder, logits
 from jaxformer.models.parameters import Parameters, Template
@@ -96,10 +95,9 @@ class TrainProgram:
 
     def _new_state(self, key) -> TrainState:
         init_key, step_key = jax.random.split(key)
-        params = {
-            name: place(value, self.param_shardings[name].spec)
-            for name, value in self.template.init(init_key).items()
-        }
+        specs = {name: sharding.spec for name, sharding in self.param_shardings.items()}
+        # With explicit axes every device would draw every parameter whole before cutting it.
+        params = jax.sharding.auto_axes(self.template.init, out_sharding=specs)(init_key)
         zero = jnp.zeros((), jnp.int32)
         return TrainState(
             step=zero,
@@ -152,7 +150,7 @@ class TrainProgram:
         key = jax.random.fold_in(state.rng, state.step)
         gradients, sums = self._gradients(state.params, batch, key)
         weight = jnp.maximum(sums.weight, 1.0)
-        norm = optax.global_norm(gradients) / weight
+        norm = optax.tree.norm(gradients) / weight
         clip = self.train.clip_norm
         factor = 1.0 if clip is None else jnp.minimum(1.0, clip / jnp.maximum(norm, 1e-30))
         gradients = jax.tree.map(lambda g: g * (factor / weight), gradients)

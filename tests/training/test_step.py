@@ -1,0 +1,124 @@
+"""The training step: the same update on every mesh and in parts, none from bad numbers."""
+
+from dataclasses import replace
+from functools import lru_cache
+
+import jax
+import numpy as np
+import pytest
+
+from jaxformer.functional import ALiBi, RoPE
+from jaxformer.models import DecoderConfig
+from jaxformer.sharding import MeshConfig, make_mesh
+from jaxformer.training.config import TrainConfig
+from jaxformer.training.optim import SGD
+from jaxformer.training.schedules import Constant
+from jaxformer.training.step import TrainProgram
+
+GROUPED = DecoderConfig(
+    vocab_size=32,
+    num_layers=2,
+    model_dim=24,
+    num_heads=8,
+    num_kv_heads=4,
+    mlp_dim=16,
+    head_dim=4,
+    position=RoPE(theta=100.0),
+    dropout=0.1,
+    attention_dropout=0.1,
+    compute_dtype="float32",
+)
+MULTI_QUERY = replace(GROUPED, num_kv_heads=1, position=ALiBi(), tie_embeddings=False)
+OPTIMIZER = SGD(schedule=Constant(learning_rate=0.1))
+
+
+def rows(batch_size=8, length=12):
+    random = np.random.default_rng(0)
+    segments = np.sort(random.integers(1, 4, (batch_size, length)), axis=1)
+    starts = np.array([[np.argmax(row == s) for s in row] for row in segments])
+    return {
+        "inputs": random.integers(0, 32, (batch_size, length)).astype(np.int32),
+        "targets": random.integers(0, 32, (batch_size, length)).astype(np.int32),
+        "weights": random.integers(0, 2, (batch_size, length)).astype(np.float32),
+        "segments": segments.astype(np.int32),
+        "positions": (np.arange(length) - starts).astype(np.int32),
+    }
+
+
+def run(model, mesh=(1, 1, 1), steps=2, batch=None, **train):
+    program = TrainProgram(model, OPTIMIZER, TrainConfig(**train), make_mesh(MeshConfig(*mesh)))
+    state = program.init(0)
+    batch = {k: jax.device_put(v, program.batch_sharding) for k, v in (batch or rows()).items()}
+    history = []
+    for _ in range(steps):
+        state, metrics = program.train_step(state, batch)
+        history.append(metrics)
+    return program, state, history
+
+
+@lru_cache
+def unsharded(model):
+    _, state, history = run(model)
+    return jax.tree.map(np.asarray, state.params), float(history[-1]["loss"])
+
+
+def assert_same_parameters(params, expected):
+    for name, value in expected.items():
+        np.testing.assert_allclose(params[name], value, rtol=2e-5, atol=2e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("mesh", [(8, 1, 1), (1, 8, 1), (1, 1, 4), (2, 2, 2), (4, 1, 2)])
+def test_every_mesh_makes_the_same_update(mesh):
+    program, state, history = run(GROUPED, mesh)
+    expected, loss = unsharded(GROUPED)
+    assert_same_parameters(state.params, expected)
+    np.testing.assert_allclose(history[-1]["loss"], loss, rtol=1e-5)
+    for name, value in state.params.items():
+        assert value.sharding.is_equivalent_to(program.param_shardings[name], value.ndim), name
+
+
+def test_multi_query_attention_on_a_mesh():
+    _, state, _ = run(MULTI_QUERY, (2, 1, 2))
+    assert_same_parameters(state.params, unsharded(MULTI_QUERY)[0])
+
+
+def test_one_trace_serves_all_steps():
+    program, _, _ = run(GROUPED, steps=3)
+    assert program._update._cache_size() == 1
+
+
+@pytest.mark.parametrize("mesh", [(1, 1, 1), (2, 1, 2)])
+def test_parts_add_up_to_the_large_batch(mesh):
+    # Weights differ between the parts, so a mean of their means would be another number.
+    model = replace(GROUPED, dropout=0.0, attention_dropout=0.0)
+    _, state, history = run(model, mesh, gradient_accumulation=4 // mesh[0])
+    expected, loss = unsharded(model)
+    assert_same_parameters(state.params, expected)
+    np.testing.assert_allclose(history[-1]["loss"], loss, rtol=1e-5)
+
+
+def test_the_chunked_loss_makes_the_same_update():
+    _, state, _ = run(GROUPED, loss_chunk=5)
+    assert_same_parameters(state.params, unsharded(GROUPED)[0])
+
+
+def test_a_non_finite_update_is_skipped_and_counted():
+    bad = rows()
+    bad["weights"][0, 0] = np.inf
+    program, state, history = run(GROUPED, steps=2, batch=bad)
+    for name, value in program.init(0).params.items():
+        np.testing.assert_array_equal(state.params[name], value)
+    assert [int(m["skipped_in_a_row"]) for m in history] == [1, 2]
+    good = {k: jax.device_put(v, program.batch_sharding) for k, v in rows().items()}
+    state, metrics = program.train_step(state, good)
+    assert int(metrics["skipped"]) == 2
+    assert int(metrics["skipped_in_a_row"]) == 0
+    assert np.isfinite(metrics["loss"])
+
+
+def test_the_moving_average_follows_the_parameters():
+    program, state, _ = run(GROUPED, steps=1, ema_decay=0.9)
+    start = program.init(0).params
+    for name, value in state.params.items():
+        expected = 0.9 * np.asarray(start[name]) + 0.1 * np.asarray(value)
+        np.testing.assert_allclose(state.ema[name], expected, rtol=1e-5, atol=1e-7)
