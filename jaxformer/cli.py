@@ -89,10 +89,8 @@ def inspect(options: argparse.Namespace) -> None:
 
 
 def _checkpoint_rows(folder: Path, step: int, whole: list[int]) -> list[tuple[str, str]]:
-    losses = {
-        item: checkpoint_files.read_item(folder / str(item), "meta")["validation_loss"]
-        for item in whole
-    }
+    metas = {item: checkpoint_files.read_item(folder / str(item), "meta") for item in whole}
+    losses = {item: meta["validation_loss"] for item, meta in metas.items()}
     best = checkpoint_files.best_step(losses)
     count = 0
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import jax
 import numpy as np
+from jax.experimental.mesh_utils import create_device_mesh
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxformer.errors import ConfigError
@@ -85,9 +86,9 @@ def make_mesh(config: MeshConfig, devices: Iterable[jax.Device] | None = None) -
             f"mesh {sizes} uses {used} of {len(devices)} devices: a job of several processes "
             "must use them all (set one axis to -1)"
         )
-    return jax.make_mesh(
-        sizes, MESH_AXES, axis_types=(AxisType.Explicit,) * 3, devices=devices[:used]
-    )
+    # jax.make_mesh refuses sizes that cut through an axis of a TPU's torus.
+    grid = create_device_mesh(sizes, devices[:used], allow_split_physical_axes=True)
+    return Mesh(grid, MESH_AXES, axis_types=(AxisType.Explicit,) * 3)
 
 
 def spec(*axes: str | None) -> PartitionSpec | None:

@@ -4,6 +4,7 @@ from functools import lru_cache, partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxformer.functional.position import (
     ALiBi,
@@ -30,7 +31,7 @@ SCHEMES = {
 
 
 def each_scheme(parametrize):
-    """The decorator for a test that takes a `position`."""
+    """The decorator of a test that takes a `position`, from `pytest.mark.parametrize`."""
     return parametrize("position", SCHEMES.values(), ids=SCHEMES.keys())
 
 
@@ -58,11 +59,10 @@ def template_of(config: DecoderConfig) -> Template:
 
 def random_parameters(config: DecoderConfig, seed: int = 0, scale: float = 0.4) -> Parameters:
     """Every parameter random, biases and the scales of norms too, so that each one matters."""
-    shapes = template_of(config).shapes
-    keys = jax.random.split(jax.random.key(seed), len(shapes))
+    random = np.random.default_rng(seed)
     return {
-        name: name.endswith("scale") + scale * jax.random.normal(key, shape.shape)
-        for key, (name, shape) in zip(keys, shapes.items(), strict=True)
+        name: jnp.asarray(name.endswith("scale") + scale * random.normal(size=shape.shape), "f4")
+        for name, shape in template_of(config).shapes.items()
     }
 
 
@@ -85,4 +85,5 @@ def gradients_of(config: DecoderConfig, parameters: Parameters, inputs: jax.Arra
 
 
 def tokens(batch: int, length: int, seed: int = 0, vocab_size: int = 31) -> jax.Array:
-    return jax.random.randint(jax.random.key(seed), (batch, length), 0, vocab_size)
+    random = np.random.default_rng(seed)
+    return jnp.asarray(random.integers(0, vocab_size, (batch, length)), jnp.int32)
