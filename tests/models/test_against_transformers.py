@@ -1,0 +1,234 @@
+"""Whole decoders from configuration alone: the logits and gradients of transformers' models."""
+
+from dataclasses import dataclass
+from functools import partial
+
+import hf_decoders
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny_models import template_of
+
+from jaxformer.functional.masks import KeyPadding
+from jaxformer.functional.norms import LayerNorm, RMSNorm
+from jaxformer.functional.position import ALiBi, Learned, RoPE
+from jaxformer.functional.rope import Llama3Scaling
+from jaxformer.models import DecoderConfig
+from jaxformer.nn import Parallel, PostNorm, SandwichNorm
+
+VOCAB, EPS, THETA = 53, 1e-3, 100.0
+# One row is all real, one padded on the left and one on the right.
+VALID = np.ones((3, 11), bool)
+VALID[1, :4] = VALID[2, 7:] = False
+
+
+@dataclass(frozen=True)
+class Case:
+    """One decoder in both libraries."""
+
+    config_class: str
+    names: hf_decoders.Names
+    theirs: dict
+    ours: DecoderConfig
+
+
+def case(config_class: str, names: hf_decoders.Names, theirs: dict, **ours) -> Case:
+    config = DecoderConfig(vocab_size=VOCAB, compute_dtype="float32", **ours)
+    return Case(config_class, names, theirs | {"vocab_size": VOCAB}, config)
+
+
+def rope(**parameters):
+    """Their rotary embedding."""
+    return {"rope_parameters": {"rope_type": "default", "rope_theta": THETA} | parameters}
+
+
+# Sizes that do not divide one another where they need not. Widths that rotate must be even.
+OLD_SIZES = {"n_embd": 30, "n_head": 6, "n_layer": 3, "n_positions": 17}
+OLD_SIZES |= {"layer_norm_epsilon": EPS}
+SIZES = {"hidden_size": 48, "num_attention_heads": 6, "num_hidden_layers": 3}
+SIZES |= {"intermediate_size": 22, "layer_norm_eps": EPS}
+GROUPED = SIZES | {"num_key_value_heads": 2, "head_dim": 4, "rms_norm_eps": EPS}
+
+OUR_SIZES = {"model_dim": 48, "num_heads": 6, "num_layers": 3, "mlp_dim": 22}
+OUR_OLD_SIZES = OUR_SIZES | {"model_dim": 30, "mlp_dim": 120}
+OUR_GROUPED = OUR_SIZES | {"num_kv_heads": 2, "head_dim": 4, "norm": RMSNorm(eps=EPS)}
+LAYER_NORM = {"norm": LayerNorm(eps=EPS)}
+PLAIN = LAYER_NORM | {"activation": "gelu_tanh", "gated": False, "mlp_bias": True}
+BIASED = PLAIN | {"attention_bias": True, "attention_output_bias": True}
+UNTIED = {"tie_embeddings": False}
+
+CASES = {
+    "GPT": case(
+        "OpenAIGPTConfig",
+        hf_decoders.GPT,
+        OLD_SIZES | {"afn": "gelu"},
+        **OUR_OLD_SIZES | BIASED,
+        position=Learned(max_length=17),
+        residual=PostNorm(),
+    ),
+    "GPT-2": case(
+        "GPT2Config",
+        hf_decoders.GPT2,
+        OLD_SIZES,
+        **OUR_OLD_SIZES | BIASED,
+        position=Learned(max_length=17),
+    ),
+    "GPT-J": case(
+        "GPTJConfig",
+        hf_decoders.GPTJ,
+        OLD_SIZES | {"n_embd": 36, "rotary_dim": 4, "n_inner": 22},
+        **OUR_SIZES | PLAIN | UNTIED | {"model_dim": 36},
+        position=RoPE(theta=10_000.0, fraction=2 / 3, layout="interleaved"),
+        residual=Parallel(shared_norm=True),
+        head_bias=True,
+    ),
+    "GPT-NeoX": case(
+        "GPTNeoXConfig",
+        hf_decoders.NEOX,
+        SIZES | rope(partial_rotary_factor=0.25),
+        **OUR_SIZES | BIASED | UNTIED | {"activation": "gelu"},
+        position=RoPE(theta=THETA, fraction=0.25),
+        residual=Parallel(shared_norm=False),
+    ),
+    "GPT-NeoX sequential": case(
+        "GPTNeoXConfig",
+        hf_decoders.NEOX,
+        SIZES | rope(partial_rotary_factor=1.0) | {"use_parallel_residual": False},
+        **OUR_SIZES | BIASED | UNTIED | {"activation": "gelu"},
+        position=RoPE(theta=THETA),
+    ),
+    "BLOOM": case(
+        "BloomConfig",
+        hf_decoders.BLOOM,
+        {"hidden_size": 30, "n_head": 6, "n_layer": 3, "layer_norm_epsilon": EPS},
+        **OUR_OLD_SIZES | BIASED,
+        position=ALiBi(),
+        embedding_norm=LayerNorm(eps=EPS),
+    ),
+    "Phi": case(
+        "PhiConfig",
+        hf_decoders.PHI,
+        SIZES | rope(partial_rotary_factor=0.5) | {"num_key_value_heads": 2},
+        **OUR_SIZES | BIASED | UNTIED | {"num_kv_heads": 2},
+        position=RoPE(theta=THETA, fraction=0.5),
+        residual=Parallel(shared_norm=True),
+        head_bias=True,
+    ),
+    "Llama": case(
+        "LlamaConfig",
+        hf_decoders.LLAMA,
+        GROUPED
+        | {"head_dim": 8}
+        | rope(
+            rope_type="llama3",
+            factor=8.0,
+            low_freq_factor=1.0,
+            high_freq_factor=4.0,
+            original_max_position_embeddings=32,
+        ),
+        **OUR_GROUPED | UNTIED | {"head_dim": 8},
+        position=RoPE(theta=THETA, scaling=Llama3Scaling(8.0, 1.0, 4.0, 32)),
+    ),
+    "Mistral": case(
+        "MistralConfig",
+        hf_decoders.LLAMA,
+        GROUPED | rope() | {"sliding_window": 4},
+        **OUR_GROUPED | UNTIED,
+        position=RoPE(theta=THETA),
+        windows=(4,),
+    ),
+    "Qwen 3": case(
+        "Qwen3Config",
+        hf_decoders.QWEN3,
+        GROUPED | rope() | {"tie_word_embeddings": True},
+        **OUR_GROUPED,
+        position=RoPE(theta=THETA),
+        query_key_norm=RMSNorm(eps=EPS),
+    ),
+    "Gemma 2": case(
+        "Gemma2Config",
+        hf_decoders.GEMMA2,
+        GROUPED
+        | rope()
+        | {
+            "num_hidden_layers": 4,
+            "sliding_window": 3,
+            "query_pre_attn_scalar": 7,
+            "attn_logit_softcapping": 2.0,
+            "final_logit_softcapping": 5.0,
+            "pad_token_id": None,  # else torch's table takes no gradient at id 0
+        },
+        **OUR_GROUPED
+        | {"num_layers": 4, "norm": RMSNorm(eps=EPS, unit_offset=True), "activation": "gelu_tanh"},
+        position=RoPE(theta=THETA),
+        windows=(3, None),
+        residual=SandwichNorm(),
+        embedding_scale=48**0.5,
+        attention_scale=7**-0.5,
+        attention_softcap=2.0,
+        logit_softcap=5.0,
+    ),
+}
+
+
+def their_model(case: Case):
+    """Their model, every parameter random; eager attention can express all of them."""
+    import torch
+    import transformers
+
+    config = getattr(transformers, case.config_class)(**case.theirs)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    torch.manual_seed(0)
+    for name, parameter in model.named_parameters():
+        is_scale = parameter.ndim == 1 and name.endswith("weight")
+        torch.nn.init.normal_(parameter, mean=float(is_scale), std=0.3)
+    return model.eval()
+
+
+@partial(jax.jit, static_argnums=0)
+def logits_and_gradients(config, parameters, ids, valid, weights):
+    def loss(parameters):
+        logits = template_of(config).module(parameters)(ids, mask=KeyPadding(valid))
+        return jnp.sum(logits * weights), logits
+
+    (_, logits), gradients = jax.value_and_grad(loss, has_aux=True)(parameters)
+    return logits, gradients
+
+
+def assert_close(actual, expected, name):
+    largest = np.abs(expected).max()
+    assert largest > 0, name
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=2e-5 * largest, err_msg=name)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_logits_and_the_gradient_of_every_parameter(case):
+    import torch
+
+    random = np.random.default_rng(0)
+    ids = random.integers(0, VOCAB, VALID.shape)
+    # Only real tokens count: what a padded query sees is anyone's choice.
+    weights = random.normal(size=(*VALID.shape, VOCAB)).astype(np.float32) * VALID[..., None]
+
+    model = their_model(case)
+    theirs = dict(model.named_parameters())
+    their_logits = model(torch.tensor(ids), attention_mask=torch.tensor(VALID).long()).logits
+    their_loss = (their_logits * torch.tensor(weights)).sum()
+    their_gradients = torch.autograd.grad(their_loss, theirs.values(), retain_graph=True)
+
+    shapes = template_of(case.ours).shapes
+    mapped = hf_decoders.our_parameters(case.ours, case.names, theirs, shapes)
+    ours = {name: jnp.asarray(tensor.detach().numpy()) for name, tensor in mapped.items()}
+    logits, gradients = logits_and_gradients(case.ours, ours, ids, VALID, weights)
+    assert_close(logits[VALID], their_logits.detach().numpy()[VALID], "logits")
+
+    # The transpose of the linear map between the parameters takes our gradients back to theirs.
+    back = torch.autograd.grad(
+        list(mapped.values()),
+        theirs.values(),
+        [torch.tensor(np.asarray(gradients[name])) for name in mapped],
+    )
+    for name, actual, expected in zip(theirs, back, their_gradients, strict=True):
+        assert_close(actual, expected, name)
