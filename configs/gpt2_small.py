@@ -13,7 +13,7 @@ As it stands it trains on the standard library with a tokenizer of its own. For 
 from jaxformer.config import Config, TrainConfig
 from jaxformer.data import DataConfig, TrainTokenizer
 from jaxformer.functional.norms import LayerNorm
-from jaxformer.functional.position import Learned
+from jaxformer.functional.positional_schemes import Learned
 from jaxformer.models.config import DecoderConfig
 from jaxformer.sharding import MeshConfig
 from jaxformer.training.optim import AdamW

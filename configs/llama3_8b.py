@@ -12,7 +12,7 @@ Train it on text of your own, with the published vocabulary:
 from jaxformer.config import Config, TrainConfig
 from jaxformer.data import DataConfig, TrainTokenizer
 from jaxformer.functional.norms import RMSNorm
-from jaxformer.functional.position import RoPE
+from jaxformer.functional.positional_schemes import RoPE
 from jaxformer.models.config import DecoderConfig
 from jaxformer.sharding import MeshConfig
 from jaxformer.training.optim import AdamW

@@ -15,7 +15,7 @@ from jaxformer.config import (
 )
 from jaxformer.data import DataConfig
 from jaxformer.errors import ConfigError
-from jaxformer.functional.position import ALiBi
+from jaxformer.functional.positional_schemes import ALiBi
 from jaxformer.models.config import DecoderConfig
 from jaxformer.overrides import parse
 from jaxformer.serialization import from_json, to_json

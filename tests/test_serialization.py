@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from jaxformer.config import Config
 from jaxformer.data import DataConfig, JsonLines, TrainTokenizer
 from jaxformer.errors import ConfigError
-from jaxformer.functional.position import ALiBi, RoPE
-from jaxformer.functional.rope import LinearScaling
+from jaxformer.functional.positional_schemes import ALiBi, RoPE
+from jaxformer.functional.rope_scaling import LinearScaling
 from jaxformer.models.config import DecoderConfig
 from jaxformer.serialization import diff, from_json, nearest, summary, to_json
 from jaxformer.training.config import TrainConfig
@@ -35,7 +35,10 @@ CONFIG = Config(
 def test_what_is_written_reads_back_equal():
     text = json.dumps(to_json(CONFIG))
     assert from_json(json.loads(text)) == CONFIG
-    assert json.loads(text)["model"]["position"]["type"] == "jaxformer.functional.position.RoPE"
+    assert (
+        json.loads(text)["model"]["position"]["type"]
+        == "jaxformer.functional.positional_schemes.RoPE"
+    )
 
 
 def test_modules_are_imported_as_needed():

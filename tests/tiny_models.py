@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.functional.position import (
+from jaxformer.functional.positional_schemes import (
     ALiBi,
     Binary,
     Integer,

@@ -23,20 +23,19 @@ from jaxformer.functional.masks import (
     sliding_window,
 )
 from jaxformer.functional.norms import LayerNorm, Norm, RMSNorm, layer_norm, rms_norm
-from jaxformer.functional.position import (
+from jaxformer.functional.position import Bias, NoPosition, Position
+from jaxformer.functional.positional_schemes import (
     ALiBi,
-    Bias,
     Binary,
     Integer,
     Learned,
-    NoPosition,
-    Position,
     RoPE,
     Sinusoidal,
     T5Bias,
 )
 from jaxformer.functional.relative import alibi_bias, alibi_slopes, t5_bias, t5_bucket
-from jaxformer.functional.rope import (
+from jaxformer.functional.rope import apply_rope, inverse_frequencies, rotary_angles
+from jaxformer.functional.rope_scaling import (
     DynamicNTK,
     LinearScaling,
     Llama3Scaling,
@@ -44,9 +43,6 @@ from jaxformer.functional.rope import (
     NoScaling,
     Scaling,
     YaRN,
-    apply_rope,
-    inverse_frequencies,
-    rotary_angles,
 )
 from jaxformer.functional.sampling import (
     greedy,

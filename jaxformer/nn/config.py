@@ -9,7 +9,8 @@ from jaxformer.errors import ConfigError
 from jaxformer.functional.attention import Implementation
 from jaxformer.functional.feedforward import activation
 from jaxformer.functional.norms import Norm, RMSNorm
-from jaxformer.functional.position import Position, RoPE
+from jaxformer.functional.position import Position
+from jaxformer.functional.positional_schemes import RoPE
 from jaxformer.nn.residual import PreNorm, Residual
 
 

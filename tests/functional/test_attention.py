@@ -22,7 +22,8 @@ from jaxformer.functional.masks import (
     causal,
     sliding_window,
 )
-from jaxformer.functional.position import ALiBi, Bias, T5Bias
+from jaxformer.functional.position import Bias
+from jaxformer.functional.positional_schemes import ALiBi, T5Bias
 
 BOTH = pytest.mark.parametrize("implementation", ["reference", "blockwise"])
 BATCH = 2

@@ -27,7 +27,7 @@ from jaxformer.functional.masks import (
     causal,
     sliding_window,
 )
-from jaxformer.functional.position import ALiBi
+from jaxformer.functional.positional_schemes import ALiBi
 
 # The package exports the function under the module's name.
 choosing = importlib.import_module("jaxformer.functional.attention")

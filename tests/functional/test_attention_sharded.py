@@ -9,7 +9,8 @@ from jax.sharding import AxisType, PartitionSpec
 
 from jaxformer.functional.attention import attention
 from jaxformer.functional.masks import Dense, KeyPadding, Prefix, Segments, causal
-from jaxformer.functional.position import Bias, T5Bias
+from jaxformer.functional.position import Bias
+from jaxformer.functional.positional_schemes import T5Bias
 
 P = PartitionSpec
 BATCH, T, S = 4, 20, 137

@@ -16,27 +16,24 @@ from jax.sharding import PartitionSpec as P
 
 from jaxformer.errors import ConfigError
 from jaxformer.functional.absolute import binary_code, sinusoidal_code
-from jaxformer.functional.position import (
+from jaxformer.functional.position import Bias, NoPosition, Position
+from jaxformer.functional.positional_schemes import (
     ALiBi,
-    Bias,
     Binary,
     Integer,
     Learned,
-    NoPosition,
-    Position,
     RoPE,
     Sinusoidal,
     T5Bias,
 )
 from jaxformer.functional.relative import alibi_bias, alibi_slopes, t5_bias
-from jaxformer.functional.rope import (
+from jaxformer.functional.rope import apply_rope, inverse_frequencies
+from jaxformer.functional.rope_scaling import (
     DynamicNTK,
     LinearScaling,
     Llama3Scaling,
     LongRoPE,
     YaRN,
-    apply_rope,
-    inverse_frequencies,
 )
 
 LONGROPE = LongRoPE((1.0, 1.5), (2.0, 4.0), original_max_length=8, factor=4.0)

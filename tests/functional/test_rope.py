@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxformer.errors import ConfigError
-from jaxformer.functional.rope import (
+from jaxformer.functional.rope import apply_rope, inverse_frequencies, rotary_angles
+from jaxformer.functional.rope_scaling import (
     DynamicNTK,
     LinearScaling,
     Llama3Scaling,
@@ -17,9 +18,6 @@ from jaxformer.functional.rope import (
     NoScaling,
     Scaling,
     YaRN,
-    apply_rope,
-    inverse_frequencies,
-    rotary_angles,
 )
 
 LAYOUTS = ("half", "interleaved")

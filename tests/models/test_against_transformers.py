@@ -12,8 +12,8 @@ from tiny_models import template_of
 
 from jaxformer.functional.masks import KeyPadding
 from jaxformer.functional.norms import LayerNorm, RMSNorm
-from jaxformer.functional.position import ALiBi, Learned, RoPE
-from jaxformer.functional.rope import Llama3Scaling
+from jaxformer.functional.positional_schemes import ALiBi, Learned, RoPE
+from jaxformer.functional.rope_scaling import Llama3Scaling
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import Parallel, PostNorm, SandwichNorm
 

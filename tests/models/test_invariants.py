@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from tiny_models import each_scheme, logits_of, random_parameters, template_of, tiny, tokens
 
 from jaxformer.functional.masks import KeyPadding, Mask
-from jaxformer.functional.position import ALiBi, NoPosition, RoPE, T5Bias
+from jaxformer.functional.position import NoPosition
+from jaxformer.functional.positional_schemes import ALiBi, RoPE, T5Bias
 from jaxformer.nn import Context
 
 with_scheme = each_scheme(pytest.mark.parametrize)

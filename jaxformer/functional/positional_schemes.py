@@ -1,0 +1,232 @@
+"""The positional schemes, one small frozen object each, behind the interface `Position`."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from jaxformer.errors import ConfigError, check_field
+from jaxformer.functional.absolute import (
+    binary_code,
+    integer_code,
+    learned_code,
+    sinusoidal_code,
+)
+from jaxformer.functional.position import Bias, Position
+from jaxformer.functional.relative import alibi_bias, alibi_slopes, t5_bias
+from jaxformer.functional.rope import apply_rope
+from jaxformer.functional.rope_scaling import NoScaling, Scaling
+
+
+@dataclass(frozen=True)
+class Integer(Position):
+    """Adds the raw index, `p / max_length`, to the first channel.
+
+    One channel and not all: a shift common to all channels is removed by the next layer norm.
+    """
+
+    max_length: int = field()  # field(): the inherited None is not the default.
+    """Longest sequence in tokens; the index is divided by it."""
+
+    def __post_init__(self):
+        check_field(self, "max_length", self.max_length >= 1, "at least 1")
+
+    def embed(self, x, positions, table=None):
+        del table
+        return _add_to_first_channels(x, integer_code(positions, max_length=self.max_length))
+
+
+@dataclass(frozen=True)
+class Binary(Position):
+    """Adds the binary digits of the index, least significant first, to the first channels.
+
+    The digits are 0 or 1. They must leave a channel free: ones in every channel would be removed by
+    the next layer norm.
+    """
+
+    num_bits: int
+    """Number of digits: sequences have at most 2^num_bits tokens."""
+
+    def __post_init__(self):
+        check_field(self, "num_bits", 1 <= self.num_bits <= 31, "from 1 to 31")
+
+    @property
+    def max_length(self) -> int:
+        """Number of distinct codes."""
+        return 2**self.num_bits
+
+    def embed(self, x, positions, table=None):
+        del table
+        return _add_to_first_channels(x, binary_code(positions, num_bits=self.num_bits))
+
+    def validate_sizes(self, *, model_dim, head_dim):
+        del head_dim
+        check_field(self, "num_bits", self.num_bits < model_dim, f"below model_dim = {model_dim}")
+
+    def _remedy(self, length):
+        return f"set num_bits to at least {math.ceil(math.log2(length))}"
+
+
+@dataclass(frozen=True)
+class Sinusoidal(Position):
+    """Adds sines and cosines of the index (Vaswani et al., 2017)."""
+
+    theta: float = 10_000.0
+    """Base of the frequencies."""
+    layout: Literal["interleaved", "half"] = "interleaved"
+    """"interleaved" (sin, cos, sin, ...; the paper) or "half" (all sines, then all cosines)."""
+
+    def __post_init__(self):
+        check_field(self, "theta", self.theta > 1, "above 1")
+        known = self.layout in ("interleaved", "half")
+        check_field(self, "layout", known, '"interleaved" or "half"')
+
+    def embed(self, x, positions, table=None):
+        del table
+        code = sinusoidal_code(
+            positions, model_dim=x.shape[-1], theta=self.theta, layout=self.layout
+        )
+        return x + code.astype(x.dtype)
+
+    def validate_sizes(self, *, model_dim, head_dim):
+        del head_dim
+        if model_dim % 2:
+            raise ConfigError(f"model_dim = {model_dim}: must be even for {self}")
+
+
+@dataclass(frozen=True)
+class Learned(Position):
+    """Adds a learned vector per position (BERT, GPT-2)."""
+
+    max_length: int = field()  # field(): the inherited None is not the default.
+    """Rows of the table: the longest sequence in tokens."""
+
+    def __post_init__(self):
+        check_field(self, "max_length", self.max_length >= 1, "at least 1")
+
+    def table(self, *, model_dim, num_heads):
+        del num_heads
+        return (self.max_length, model_dim), ("positions", "embed")
+
+    def embed(self, x, positions, table=None):
+        table = _require_table(self, table)
+        return x + learned_code(table, positions).astype(x.dtype)
+
+
+@dataclass(frozen=True)
+class RoPE(Position):
+    """Rotates queries and keys so that scores depend on distances (Su et al., 2021)."""
+
+    theta: float = 10_000.0
+    """Base of the frequencies."""
+    fraction: float = 1.0
+    """Share of the channels of a head that rotate, the first int(head_dim * fraction)."""
+    layout: Literal["half", "interleaved"] = "half"
+    """"half" (channel i with i + R/2; Llama, GPT-NeoX) or "interleaved" (2i with 2i + 1; GPT-J)."""
+    scaling: Scaling = NoScaling()
+    """How the frequencies are stretched for sequences beyond the trained length."""
+
+    def __post_init__(self):
+        check_field(self, "theta", self.theta > 1, "above 1")
+        check_field(self, "fraction", 0 < self.fraction <= 1, "above 0 and at most 1")
+        check_field(
+            self, "layout", self.layout in ("half", "interleaved"), '"half" or "interleaved"'
+        )
+        known = isinstance(self.scaling, Scaling)
+        check_field(self, "scaling", known, "a Scaling, such as LinearScaling(factor=2.0)")
+
+    def rotary_dim(self, head_dim: int) -> int:
+        """The number of channels of a head that rotate."""
+        return int(head_dim * self.fraction)
+
+    def rotate(self, query, key, query_positions, key_positions):
+        length = jnp.maximum(jnp.max(query_positions), jnp.max(key_positions)) + 1
+        frequencies, attention_factor = self.scaling.frequencies(
+            self.theta, self.rotary_dim(query.shape[-1]), length
+        )
+
+        def rotated(x_BTNH: jax.Array, positions_BT: jax.Array) -> jax.Array:
+            return apply_rope(
+                x_BTNH,
+                positions_BT,
+                frequencies,
+                layout=self.layout,
+                attention_factor=attention_factor,
+            )
+
+        return rotated(query, query_positions), rotated(key, key_positions)
+
+    def validate_sizes(self, *, model_dim, head_dim):
+        del model_dim
+        rotary_dim = self.rotary_dim(head_dim)
+        even = rotary_dim >= 2 and rotary_dim % 2 == 0
+        wanted = f"such that int({head_dim} * fraction) is even and positive, not {rotary_dim}"
+        check_field(self, "fraction", even, wanted)
+        self.scaling.validate_rotary_dim(rotary_dim)
+
+
+@dataclass(frozen=True)
+class ALiBi(Position):
+    """Penalises scores linearly with the distance (Press et al., 2022)."""
+
+    def bias(self, query_positions, key_positions, *, num_heads, table=None):
+        del table
+        return Bias(alibi_slopes(num_heads), query_positions, key_positions, self)
+
+    def score(
+        self, heads: jax.Array, query_positions: jax.Array, key_positions: jax.Array
+    ) -> jax.Array:
+        """See `alibi_bias`; `heads` are the slopes."""
+        return alibi_bias(heads, query_positions, key_positions)
+
+
+@dataclass(frozen=True)
+class T5Bias(Position):
+    """Adds a learned scalar per head and bucket of the distance (Raffel et al., 2020)."""
+
+    num_buckets: int = 32
+    """Number of buckets, for both directions together."""
+    max_distance: int = 128
+    """Distance from which all share the last bucket."""
+    bidirectional: bool = field(kw_only=True)
+    """True in encoders; False where keys ahead of the query are masked."""
+
+    def __post_init__(self):
+        least = 4 if self.bidirectional else 2
+        check_field(self, "num_buckets", self.num_buckets >= least, f"at least {least}")
+        one_way = self.num_buckets // 2 if self.bidirectional else self.num_buckets
+        beyond = self.max_distance > one_way // 2
+        check_field(self, "max_distance", beyond, f"above {one_way // 2}, the exact buckets")
+
+    def table(self, *, model_dim, num_heads):
+        del model_dim
+        return (self.num_buckets, num_heads), ("buckets", "heads")
+
+    def bias(self, query_positions, key_positions, *, num_heads, table=None):
+        del num_heads
+        return Bias(_require_table(self, table), query_positions, key_positions, self)
+
+    def score(
+        self, heads: jax.Array, query_positions: jax.Array, key_positions: jax.Array
+    ) -> jax.Array:
+        """See `t5_bias`; `heads` is the table."""
+        return t5_bias(
+            heads,
+            query_positions,
+            key_positions,
+            bidirectional=self.bidirectional,
+            max_distance=self.max_distance,
+        )
+
+
+def _add_to_first_channels(x_BTD: jax.Array, code_BTC: jax.Array) -> jax.Array:
+    missing = x_BTD.shape[-1] - code_BTC.shape[-1]
+    return x_BTD + jnp.pad(code_BTC, ((0, 0), (0, 0), (0, missing))).astype(x_BTD.dtype)
+
+
+def _require_table(scheme: Position, table: jax.Array | None) -> jax.Array:
+    if table is None:
+        raise ValueError(f"{scheme} needs its learned table, see `table()` for its shape")
+    return table
