@@ -1,72 +1,58 @@
-"""Attention alone, forward and backward: blockwise, the reference, PyTorch's fused kernel.
+"""Causal attention, forward and backward: blockwise, the reference, PyTorch's fused kernel.
 
-Causal, batch 1, 8 query and 8 key/value heads of 64, bfloat16. Memory is XLA's own figure for the
-temporaries of the gradient. Needs requirements-test.txt.
+Batch 1, 8 query and 8 key/value heads of 64 channels, bfloat16; one process each, timed in turn.
+Temporaries are XLA's own figure for the compiled gradient. Needs the test requirements.
 
-    python benchmarks/attention.py --lengths 512 1024 2048 4096 8192
+    python benchmarks/attention.py --output benchmarks/results/NAME.json
 """
 
 import argparse
-import json
 import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-import torch
-
-from jaxformer.functional import attention, causal
+from harness import alternate, machine, speed_ratio, write
 
 HEADS, WIDTH = 8, 64
+REFERENCE = "PyTorch"
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__)
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     options.add_argument("--lengths", type=int, nargs="+", default=[512, 1024, 2048, 4096, 8192])
-    options.add_argument("--rounds", type=int, default=5)
-    options.add_argument("--longest-reference", type=int, default=4096)
-    options.add_argument("--output", type=Path)
+    options.add_argument("--rounds", type=int, default=7, help="timed gradients of each contender")
+    options.add_argument(
+        "--implementations", nargs="+", default=["blockwise", "reference"], help="of jaxformer"
+    )
+    options.add_argument("--output", type=Path, help="write the results as JSON")
     arguments = options.parse_args()
+
     rows = []
-    header = f"{'T':>6s} {'contender':12s} {'ms':>9s} {'of PyTorch':>11s} {'temporaries MB':>15s}"
-    print(header)
+    print(f"{'T':>6s} {'':12s}        ms  of PyTorch  temporaries")
     for length in arguments.lengths:
-        contenders = {"PyTorch": (torch_gradient(length), None)}
-        names = ["blockwise"] + ["reference"] * (length <= arguments.longest_reference)
-        for name in names:
-            contenders[name] = jax_gradient(length, name)
-        for name, row in measure(contenders, arguments.rounds).items():
+        contenders = {REFERENCE: ("attention:torch_gradient", length)}
+        for name in arguments.implementations:
+            contenders[name] = ("attention:jax_gradient", length, name)
+        measured = alternate(contenders, arguments.rounds)
+        for name, row in measured.items():
+            row["ratio"] = speed_ratio(row["seconds"], measured[REFERENCE]["seconds"])
             rows.append({"length": length, "contender": name, **row})
-            memory = "" if row["megabytes"] is None else f"{row['megabytes']:15.1f}"
-            print(f"{length:6d} {name:12s} {row['ms']:9.1f} {row['ratio']:10.2f}x {memory}")
-    if arguments.output:
-        arguments.output.write_text(json.dumps({"jax": jax.__version__, "rows": rows}, indent=2))
+            milliseconds = 1e3 * statistics.median(row["seconds"])
+            megabytes = row.get("temporary_megabytes")
+            memory = "" if megabytes is None else f"{megabytes:9.1f} MB"
+            print(f"{length:6d} {name:12s} {milliseconds:9.1f} {row['ratio']:10.2f}x {memory}")
+    write(arguments.output, {"machine": machine(), "rows": rows})
 
 
-def measure(contenders: dict, rounds: int) -> dict[str, dict]:
-    seconds = {name: [] for name in contenders}
-    for step, _ in contenders.values():
-        step()
-    for _ in range(rounds):
-        for name, (step, _) in contenders.items():
-            start = time.perf_counter()
-            step()
-            seconds[name].append(time.perf_counter() - start)
-    reference = statistics.median(seconds["PyTorch"])
-    return {
-        name: {
-            "ms": 1e3 * statistics.median(seconds[name]),
-            "ratio": reference / statistics.median(seconds[name]),
-            "megabytes": memory,
-        }
-        for name, (_, memory) in contenders.items()
-    }
+def jax_gradient(length: int, implementation: str) -> tuple[Callable[[], None], dict]:
+    """Our attention and its gradients, with the memory that XLA plans for them."""
+    import jax
+    import jax.numpy as jnp
 
+    from jaxformer.functional import attention, causal
 
-def jax_gradient(length: int, implementation: str) -> tuple[Callable[[], None], float]:
     shape = (1, length, HEADS, WIDTH)
     inputs = [jax.random.normal(jax.random.key(i), shape, jnp.bfloat16) for i in range(3)]
 
@@ -76,18 +62,27 @@ def jax_gradient(length: int, implementation: str) -> tuple[Callable[[], None], 
 
     compiled = jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2))).lower(*inputs).compile()
     megabytes = compiled.memory_analysis().temp_size_in_bytes / 1e6
-    return (lambda: jax.block_until_ready(compiled(*inputs)) and None), megabytes
+    return lambda: jax.block_until_ready(compiled(*inputs)), {"temporary_megabytes": megabytes}
 
 
 def torch_gradient(length: int) -> Callable[[], None]:
-    values = np.random.default_rng(0).standard_normal((3, 1, HEADS, length, WIDTH))
-    inputs = [torch.tensor(x, dtype=torch.bfloat16, requires_grad=True) for x in values]
+    """PyTorch's fused kernel and its gradients, on the GPU if there is one."""
+    import torch
 
-    def step():
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    shape = (1, HEADS, length, WIDTH)
+    inputs = [
+        torch.randn(shape, dtype=torch.bfloat16, device=device, requires_grad=True)
+        for _ in range(3)
+    ]
+
+    def run():
         output = torch.nn.functional.scaled_dot_product_attention(*inputs, is_causal=True)
         output.float().sum().backward()
+        if device == "cuda":
+            torch.cuda.synchronize()
 
-    return step
+    return run
 
 
 if __name__ == "__main__":

@@ -6,12 +6,18 @@ import chex
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
+from jax.typing import DTypeLike
 
 from jaxformer.functional.placement import mesh_axes, place, spec_of, without
 
 
 def linear(
-    x: jax.Array, kernel: jax.Array, bias: jax.Array | None = None, *, contract: int = 1
+    x: jax.Array,
+    kernel: jax.Array,
+    bias: jax.Array | None = None,
+    *,
+    contract: int = 1,
+    dtype: DTypeLike | None = None,
 ) -> jax.Array:
     r"""A linear map over the last axes of `x`.
 
@@ -30,16 +36,17 @@ def linear(
       kernel: `[*contracted, *outputs]`.
       bias: `[*outputs]` or None.
       contract: the number of contracted axes.
+      dtype: of the result; None: that of `x`. Logits want float32, unrounded.
 
     Returns:
-      `[..., *outputs]` in the dtype of `x`.
+      `[..., *outputs]`.
     """
     chex.assert_equal(x.shape[x.ndim - contract :], kernel.shape[:contract])
-    y = _contract(x, kernel, contract)
+    y = _contract(x, kernel, contract, jnp.dtype(x.dtype if dtype is None else dtype))
     if bias is None:
         return y
     chex.assert_shape(bias, kernel.shape[contract:])
-    bias = gathered(bias.astype(x.dtype), x, contract)
+    bias = gathered(bias.astype(y.dtype), x, contract)
     return y + jnp.expand_dims(bias, tuple(range(x.ndim - contract)))
 
 
@@ -67,21 +74,22 @@ def gathered(parameter: jax.Array, x: jax.Array, contract: int = 0) -> jax.Array
     return place(parameter, PartitionSpec(*(without(entry, batched) for entry in spec)))
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _contract(x, kernel, contract):
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _contract(x, kernel, contract, dtype):
     kernel = gathered(kernel.astype(x.dtype), x, contract)
     spec = None
     if spec_of(x) is not None:
         spec = PartitionSpec(*spec_of(x)[: x.ndim - contract], *spec_of(kernel)[contract:])
     last = tuple(range(x.ndim - contract, x.ndim))
-    return dot(x, kernel, ((last, tuple(range(contract))), ((), ())), spec).astype(x.dtype)
+    return dot(x, kernel, ((last, tuple(range(contract))), ((), ())), spec).astype(dtype)
 
 
-def _contract_forward(x, kernel, contract):
-    return _contract(x, kernel, contract), (x, kernel)
+def _contract_forward(x, kernel, contract, dtype):
+    return _contract(x, kernel, contract, dtype), (x, kernel)
 
 
-def _contract_backward(contract, residuals, cotangent):
+def _contract_backward(contract, dtype, residuals, cotangent):
+    del dtype
     x, kernel = residuals
     cotangent = cotangent.astype(x.dtype)
     batch = tuple(range(x.ndim - contract))

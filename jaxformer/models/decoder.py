@@ -123,5 +123,5 @@ def decoder_block(key: jax.Array, config: DecoderConfig, window: int | None) -> 
 
 def logits(hidden: jax.Array, head: Head) -> jax.Array:
     """Float32 `[B, T, V]` from hidden states `[B, T, D]`."""
-    values = linear(hidden, head.kernel, head.bias).astype(jnp.float32)
+    values = linear(hidden, head.kernel, head.bias, dtype=jnp.float32)
     return values if head.softcap is None else head.softcap * jnp.tanh(values / head.softcap)

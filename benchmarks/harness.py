@@ -1,0 +1,120 @@
+"""Contenders in processes of their own, timed in turn, so that none's threads slow another.
+
+A contender is a function "module:name" whose arguments are plain data. It prepares its work and
+returns a `step()` that blocks until it is done, or a pair of the step and a dictionary of facts.
+"""
+
+import importlib
+import json
+import multiprocessing
+import os
+import platform
+import resource
+import statistics
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+
+class Contender:
+    """A process that holds one prepared contender."""
+
+    def __init__(self, target: str, *arguments):
+        """Starts the process and waits until its first step, compilation included, is done."""
+        context = multiprocessing.get_context("spawn")
+        self._pipe, other_end = context.Pipe()
+        process = context.Process(target=_serve, args=(other_end, target, arguments), daemon=True)
+        process.start()
+        other_end.close()
+        self.facts = self._pipe.recv()
+
+    def step(self) -> float:
+        """Runs one step and returns its seconds."""
+        self._pipe.send(True)
+        return self._pipe.recv()
+
+    def close(self) -> dict:
+        """Ends the process and returns its facts, its peak of resident memory included."""
+        self._pipe.send(False)
+        return self.facts | self._pipe.recv()
+
+
+def _serve(pipe, target: str, arguments: tuple) -> None:
+    module, name = target.split(":")
+    prepared = getattr(importlib.import_module(module), name)(*arguments)
+    step, facts = prepared if isinstance(prepared, tuple) else (prepared, {})
+    pipe.send(facts | {"first_step_seconds": _seconds(step)})
+    while pipe.recv():
+        pipe.send(_seconds(step))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    pipe.send({"peak_resident_megabytes": round(peak / 1024)})
+
+
+def _seconds(step) -> float:
+    start = time.perf_counter()
+    step()
+    return time.perf_counter() - start
+
+
+def alternate(contenders: dict[str, tuple], rounds: int, warm_up: int = 2) -> dict[str, dict]:
+    """Times each contender once per round; a round that a busy machine slows, slows all.
+
+    Args:
+      contenders: name -> (target, *arguments), see `Contender`.
+      rounds: timed steps of each.
+      warm_up: untimed steps of each, after the first.
+
+    Returns:
+      name -> its facts and "seconds", one for each round.
+    """
+    # On a GPU the processes share the memory.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    started = {name: Contender(*target) for name, target in contenders.items()}
+    seconds = {name: [] for name in started}
+    for round_number in range(warm_up + rounds):
+        for name, contender in started.items():
+            taken = contender.step()
+            if round_number >= warm_up:
+                seconds[name].append(taken)
+    return {
+        name: contender.close() | {"seconds": seconds[name]} for name, contender in started.items()
+    }
+
+
+def speed_ratio(seconds: list[float], reference: list[float]) -> float:
+    """How many times as fast as the reference: the median over rounds of its time over ours."""
+    return statistics.median(r / s for r, s in zip(reference, seconds, strict=True))
+
+
+def machine() -> dict:
+    """What a result must name: the processor, its cores, the accelerator, versions."""
+    import jax
+
+    device = jax.devices()[0]
+    return {
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "device": f"{len(jax.devices())} x {device.device_kind}",
+        "glibc_tunables": os.environ.get("GLIBC_TUNABLES", ""),
+        "python": platform.python_version(),
+    } | {name: version(name) for name in ("jax", "jaxlib", "flax", "torch", "transformers")}
+
+
+def _processor() -> str:
+    """The processor's name, and which matrix instructions it has."""
+    info = Path("/proc/cpuinfo")
+    if not info.exists():
+        return platform.processor()
+    fields = dict(line.split(":", 1) for line in info.read_text().splitlines() if ":" in line)
+    fields = {key.strip(): value.strip() for key, value in fields.items()}
+    flags = set(fields.get("flags", "").split())
+    known = [name for name in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if name in flags]
+    return f"{fields.get('model name', platform.processor())} ({', '.join(known)})"
+
+
+def write(path: Path | None, report: dict) -> None:
+    """Writes a report as JSON, if a path is given."""
+    if path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(report, indent=2) + "\n")
+        print(f"written: {path}")

@@ -1,0 +1,32 @@
+"""The models and batches that the contenders of train_step.py have in common."""
+
+import numpy as np
+
+SHAPES = {
+    # A Llama of 32M parameters: what two CPU cores can train while one watches.
+    "32m": {
+        "vocab_size": 8192,
+        "num_layers": 8,
+        "model_dim": 512,
+        "num_heads": 8,
+        "num_kv_heads": 4,
+        "mlp_dim": 1408,
+        "tie_embeddings": False,
+    },
+    # Llama 3.2 1B: for one GPU.
+    "1b": {
+        "vocab_size": 128256,
+        "num_layers": 16,
+        "model_dim": 2048,
+        "num_heads": 32,
+        "num_kv_heads": 8,
+        "mlp_dim": 8192,
+        "tie_embeddings": True,
+    },
+}
+
+
+def random_tokens(shape: dict, batch: int, length: int) -> np.ndarray:
+    """The same `[batch, length + 1]` int32 tokens for every contender."""
+    random = np.random.default_rng(0)
+    return random.integers(0, shape["vocab_size"], (batch, length + 1), dtype=np.int32)
