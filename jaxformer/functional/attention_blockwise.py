@@ -81,8 +81,12 @@ def _attend(query_BKGTH, key_BKSH, value_BKSH, request, blocks):
 
 
 def _attend_forward(query_BKGTH, key_BKSH, value_BKSH, request, blocks):
-    output, log_total = _forward(query_BKGTH, key_BKSH, value_BKSH, request, blocks)
-    return output, (query_BKGTH, key_BKSH, value_BKSH, request, output, log_total)
+    inputs = jax.tree.map(lambda x: x.value, (query_BKGTH, key_BKSH, value_BKSH, request))
+    output, log_total = _forward(*inputs, blocks)
+    # A bias that nobody differentiates (ALiBi's slopes) costs no gradient.
+    bias = _trained(request.bias)
+    trained_bias = bias.value if bias is not None and bias.perturbed else None
+    return output, (*inputs, trained_bias, output, log_total)
 
 
 def _forward(query_BKGTH, key_BKSH, value_BKSH, request, blocks):
@@ -122,7 +126,7 @@ def _forward(query_BKGTH, key_BKSH, value_BKSH, request, blocks):
 
 
 def _attend_backward(blocks, residuals, cotangent):
-    query_BKGTH, key_BKSH, value_BKSH, request, output, log_total = residuals
+    query_BKGTH, key_BKSH, value_BKSH, request, trained_bias, output, log_total = residuals
     accumulator = log_total.dtype
     cotangent = cotangent.astype(query_BKGTH.dtype)
     # sum_s p_s dp_s of each query, known before any block is visited.
@@ -155,7 +159,7 @@ def _attend_backward(blocks, residuals, cotangent):
         of_query, *totals = jax.lax.fori_loop(*bounds, visit, start)
         return tuple(totals), of_query.astype(query.dtype)
 
-    trained = (key_BKSH, value_BKSH, _trained(request.bias))
+    trained = (key_BKSH, value_BKSH, trained_bias)
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, accumulator), trained)
     steps = jnp.arange(query_BKGTH.shape[3] // blocks.query)
     totals, of_query = jax.lax.scan(query_block, zeros, steps)
@@ -166,7 +170,7 @@ def _attend_backward(blocks, residuals, cotangent):
     return _joined(of_query), of_key, of_value, of_request
 
 
-_attend.defvjp(_attend_forward, _attend_backward)
+_attend.defvjp(_attend_forward, _attend_backward, symbolic_zeros=True)
 
 
 class _Tile:
@@ -217,7 +221,7 @@ class _Tile:
     def add_bias_gradient(self, total, of_logits: jax.Array, key_start):
         """`total` plus what this block contributes to the gradient of the bias."""
         bias = self.request.bias
-        if bias is None:
+        if total is None:
             return None
         batch, kv_heads, groups, *pairs = of_logits.shape
         of_values = of_logits.reshape(batch, kv_heads * groups, *pairs)

@@ -5,10 +5,15 @@ from functools import partial
 import chex
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 from jax.typing import DTypeLike
 
 from jaxformer.functional.placement import mesh_axes, place, spec_of, without
+
+# A checkpoint policy does not see the products themselves: they have a rule of their own.
+PRODUCT = "product"
+"""The name of the result of `linear` for checkpoint policies."""
 
 
 def linear(
@@ -43,6 +48,7 @@ def linear(
     """
     chex.assert_equal(x.shape[x.ndim - contract :], kernel.shape[:contract])
     y = _contract(x, kernel, contract, jnp.dtype(x.dtype if dtype is None else dtype))
+    y = checkpoint_name(y, PRODUCT)
     if bias is None:
         return y
     chex.assert_shape(bias, kernel.shape[contract:])

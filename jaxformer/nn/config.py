@@ -1,7 +1,7 @@
 """What a stack of blocks is made of: sizes and component objects, checked on construction."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import jax.numpy as jnp
 
@@ -93,6 +93,13 @@ class TransformerConfig:
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ConfigError(f"model.{name} = {getattr(self, name)}: give a rate in [0, 1)")
         activation(self.activation)
+        for name, choices in (
+            ("compute_dtype", ("bfloat16", "float32")),
+            ("attention", get_args(Implementation)),
+            ("remat", ("none", "dots", "full")),
+        ):
+            if (value := getattr(self, name)) not in choices:
+                raise ConfigError(f"model.{name} = {value!r}: one of {', '.join(choices)}")
         if self.head_dim is None and self.model_dim % self.num_heads:
             raise ConfigError(
                 f"model.model_dim = {self.model_dim} is not divisible by model.num_heads = "
@@ -140,5 +147,5 @@ class TransformerConfig:
 
 def check_positive(name: str, value: float):
     """Raises a ConfigError that names the field of the model unless `value` is positive."""
-    if value <= 0:
+    if not value > 0:
         raise ConfigError(f"model.{name} = {value}: must be positive")

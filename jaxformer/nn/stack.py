@@ -7,13 +7,14 @@ import jax
 from flax import nnx
 
 from jaxformer.functional.dropout import split
+from jaxformer.functional.linear import PRODUCT
 from jaxformer.nn.block import Block
 from jaxformer.nn.context import Context
 
 Remat = Literal["none", "dots", "full"]
 
 _POLICIES = {
-    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "dots": jax.checkpoint_policies.save_only_these_names(PRODUCT),
     "full": jax.checkpoint_policies.nothing_saveable,
 }
 

@@ -330,12 +330,12 @@ def test_the_same_bits_every_time(implementation):
 # Blockwise: memory and work --------------------------------------------------------------------
 
 
-def largest_array(jaxpr):
-    sizes = [0]
+def sizes(jaxpr):
+    """The number of elements of every array that a program makes."""
     for equation in jaxpr.eqns:
-        sizes += [np.prod(v.aval.shape) for v in equation.outvars]
-        sizes += [largest_array(inner) for inner in jaxprs_in_params(equation.params)]
-    return max(sizes)
+        yield from (np.prod(v.aval.shape) for v in equation.outvars)
+        for inner in jaxprs_in_params(equation.params):
+            yield from sizes(inner)
 
 
 @pytest.mark.parametrize("bias", [None, "alibi", "t5"])
@@ -354,10 +354,27 @@ def test_blockwise_makes_no_array_of_all_pairs(bias):
             )
             return output, pull(jnp.asarray(cotangent))
 
-        return largest_array(jax.make_jaxpr(run)(*inputs).jaxpr)
+        return max(sizes(jax.make_jaxpr(run)(*inputs).jaxpr))
 
     assert size("reference") >= length**2
     assert size("blockwise") < BATCH * length**2 / 4
+
+
+def test_a_bias_that_nobody_differentiates_has_no_gradient_in_memory():
+    length = 512
+    *inputs, _ = arrays(length, length, heads=(1, 1))
+    bias = jnp.ones((1, 1, length, length))
+
+    def loss(query, key, value, bias):
+        return jnp.sum(attention(query, key, value, bias=bias, implementation="blockwise"))
+
+    def as_large_as_the_bias(function):
+        made = sizes(jax.make_jaxpr(function)(*inputs, bias).jaxpr)
+        return sum(size >= bias.size for size in made)
+
+    forward = as_large_as_the_bias(loss)
+    assert as_large_as_the_bias(jax.grad(loss, (0, 1, 2))) == forward
+    assert as_large_as_the_bias(jax.grad(loss, (0, 1, 2, 3))) > forward
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny_models import gradients_of, random_parameters, template_of, tiny, tokens
+from tiny_models import gradients_of, logits_of, random_parameters, template_of, tiny, tokens
 
-from jaxformer.functional.position import RoPE, T5Bias
+from jaxformer.functional.positional_schemes import RoPE, T5Bias
 from jaxformer.nn import Parallel
 
 close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
@@ -42,14 +42,115 @@ PARALLEL = tiny(
 )
 
 
-@pytest.mark.parametrize("remat", ["none", "dots", "full"])
-@pytest.mark.parametrize("scan", [False, True])
+@pytest.mark.parametrize(("scan", "remat"), [(True, "none"), (True, "dots"), (False, "full")])
 def test_scan_and_remat_change_nothing(scan, remat):
-    if (scan, remat) != (False, "none"):
-        assert_same(PARALLEL, replace(PARALLEL, scan_layers=scan, remat=remat), key=KEY)
+    assert_same(PARALLEL, replace(PARALLEL, scan_layers=scan, remat=remat), key=KEY)
 
 
 @pytest.mark.parametrize("position", [RoPE(), T5Bias(8, 12, bidirectional=False)])
 def test_blockwise_attention_changes_nothing(position):
-    config = tiny(position=position, attention_softcap=2.0, windows=(4,), **ALL_RANDOM)
+    config = tiny(
+        num_layers=1, position=position, attention_softcap=2.0, windows=(4,), **ALL_RANDOM
+    )
     assert_same(config, replace(config, attention="blockwise", scan_layers=True), key=KEY)
+
+
+UNTIED = tiny(num_layers=1, tie_embeddings=False)
+TIED = replace(UNTIED, tie_embeddings=True)
+
+
+@pytest.fixture(scope="module")
+def untied():
+    """Random parameters of an untied decoder, its input and logits."""
+    parameters, inputs = random_parameters(UNTIED), tokens(2, 7)
+    return parameters, inputs, logits_of(UNTIED, parameters, inputs)
+
+
+def test_a_tied_head_is_the_transposed_table(untied):
+    parameters, inputs, _ = untied
+    shared = parameters | {"head_kernel": parameters["embedding.table"].T}
+    tied = {name: x for name, x in parameters.items() if name != "head_kernel"}
+    apart, expected = gradients_of(UNTIED, shared, inputs)
+    gradients, logits = gradients_of(TIED, tied, inputs)
+    assert gradients.keys() == tied.keys()
+    close(logits, expected)
+    # The table learns from both of its uses.
+    total = apart.pop("head_kernel").T + apart["embedding.table"]
+    largest = jnp.abs(total).max()
+    expected = apart | {"embedding.table": total}
+    chex.assert_trees_all_close(gradients, expected, rtol=2e-5, atol=2e-6 * largest)
+
+
+def test_softcap_of_the_logits(untied):
+    parameters, inputs, logits = untied
+    capped = logits_of(replace(UNTIED, logit_softcap=1.5), parameters, inputs)
+    assert jnp.abs(logits).max() > 1.5  # else the bound means nothing
+    close(capped, 1.5 * np.tanh(np.asarray(logits, np.float64) / 1.5))
+
+
+def test_bias_of_the_head(untied):
+    parameters, inputs, logits = untied
+    config = replace(UNTIED, head_bias=True)
+    assert template_of(config).shapes["head_bias"].shape == (31,)
+    bias = jnp.asarray(np.random.default_rng(9).normal(size=31), jnp.float32)
+    biased = logits_of(config, parameters | {"head_bias": bias}, inputs)
+    close(biased, logits + bias[None, None])
+    # The cap comes after the bias.
+    capped = logits_of(replace(config, logit_softcap=1.5), parameters | {"head_bias": bias}, inputs)
+    close(capped, 1.5 * np.tanh(np.asarray(biased, np.float64) / 1.5))
+
+
+def test_scale_of_the_embeddings(untied):
+    """It multiplies what enters the stack, and not the head that shares the table."""
+    parameters, inputs, _ = untied
+    scaled = replace(UNTIED, embedding_scale=4.5)
+    expected = parameters | {"embedding.table": 4.5 * parameters["embedding.table"]}
+    close(logits_of(scaled, parameters, inputs), logits_of(UNTIED, expected, inputs))
+    tied = replace(scaled, tie_embeddings=True)
+    shared = parameters | {"head_kernel": parameters["embedding.table"].T}
+    close(logits_of(tied, parameters, inputs), logits_of(scaled, shared, inputs))
+
+
+def test_logits_are_float32_and_hidden_states_of_the_compute_dtype(untied):
+    parameters, inputs, logits = untied
+    rounded = replace(UNTIED, compute_dtype="bfloat16")
+    assert hidden_of(rounded, parameters, inputs).dtype == jnp.bfloat16
+    lower = logits_of(rounded, parameters, inputs)
+    assert lower.dtype == logits.dtype == jnp.float32
+    assert 0 < jnp.abs(lower - logits).max() < 0.1 * jnp.abs(logits).max()
+
+
+@pytest.mark.parametrize("name", ["dropout", "attention_dropout"])
+def test_dropout(name, untied):
+    parameters, inputs, plain = untied
+    config = replace(UNTIED, **{name: 0.3})
+    run = partial(logits_of, config, parameters, inputs)
+    np.testing.assert_array_equal(run(), plain)  # no key, no dropout
+    dropped = run(key=KEY)
+    np.testing.assert_array_equal(run(key=KEY), dropped)
+    assert jnp.abs(dropped - plain).max() > 1e-2
+    assert jnp.abs(dropped - run(key=jax.random.key(4))).max() > 1e-2
+    # Two equal rows of a batch drop other places.
+    twice = logits_of(config, parameters, inputs[jnp.array([0, 0])], key=KEY)
+    assert jnp.abs(twice[0] - twice[1]).max() > 1e-2
+
+
+def test_dropout_at_rate_zero_is_none(untied):
+    parameters, inputs, plain = untied
+    np.testing.assert_array_equal(logits_of(UNTIED, parameters, inputs, key=KEY), plain)
+
+
+def test_dropout_of_the_embeddings():
+    """With silent blocks the stream is the dropped embedding: scaled or all zero."""
+    config = tiny(num_layers=1, dropout=0.25, residual=Parallel())
+    parameters = random_parameters(config)
+    silent = {n: jnp.zeros_like(x) if "stack" in n else x for n, x in parameters.items()}
+    silent |= {"final_norm.scale": jnp.ones(20)}
+    inputs = tokens(8, 50)
+    hidden = hidden_of(config, silent, inputs, key=KEY)
+    rows = parameters["embedding.table"][inputs]
+    kept = np.asarray(hidden != 0)
+    assert kept.mean() == pytest.approx(0.75, abs=5 * np.sqrt(0.25 * 0.75 / kept.size))
+    dropped = np.where(kept, rows, 0)  # The norm undoes the factor 1 / (1 - rate).
+    root = np.sqrt((dropped**2).mean(-1, keepdims=True))
+    np.testing.assert_allclose(hidden, dropped / root, rtol=1e-3, atol=1e-4)

@@ -1,0 +1,67 @@
+"""Configurations that cannot work are refused at once, by an error that names the field."""
+
+import math
+
+import pytest
+from tiny_models import tiny
+
+from jaxformer.errors import ConfigError
+from jaxformer.functional.positional_schemes import RoPE, Sinusoidal
+
+POSITIVE = ["vocab_size", "num_layers", "model_dim", "num_heads", "mlp_dim", "num_kv_heads"]
+POSITIVE += ["head_dim", "attention_softcap", "attention_scale", "init_std", "embedding_scale"]
+POSITIVE += ["logit_softcap"]
+
+
+@pytest.mark.parametrize("name", POSITIVE)
+@pytest.mark.parametrize("value", [0, -1])
+def test_must_be_positive(name, value):
+    with pytest.raises(ConfigError, match=rf"model\.{name} = {value}: must be positive"):
+        tiny(**{name: value})
+
+
+@pytest.mark.parametrize("name", ["attention_softcap", "init_std", "embedding_scale"])
+def test_must_be_a_number(name):
+    with pytest.raises(ConfigError, match=rf"model\.{name} = nan"):
+        tiny(**{name: math.nan})
+
+
+@pytest.mark.parametrize("name", ["dropout", "attention_dropout"])
+@pytest.mark.parametrize("value", [-0.1, 1.0, 1.5, math.nan])
+def test_rates(name, value):
+    with pytest.raises(ConfigError, match=rf"model\.{name} = {value}: give a rate in \[0, 1\)"):
+        tiny(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_heads": 3, "num_kv_heads": 1, "head_dim": None}, r"model_dim = 20 .*num_heads = 3"),
+        ({"num_kv_heads": 4}, "num_kv_heads = 4 does not divide model.num_heads = 6"),
+        ({"num_kv_heads": 12}, "num_kv_heads = 12 does not divide"),
+        ({"windows": ()}, "windows"),
+        ({"windows": (0,)}, "windows = 0"),
+        ({"windows": (None, -3)}, "windows = -3"),
+        ({"windows": (None, 2, 3)}, "windows has 3 entries, .*num_layers = 2"),
+        ({"head_dim": 5, "position": RoPE()}, "fraction"),
+        ({"model_dim": 21, "position": Sinusoidal()}, "Sinusoidal"),
+        ({"activation": "gelutanh"}, "activation is 'gelutanh', .* 'gelu_tanh'"),
+    ],
+)
+def test_sizes_and_components_that_do_not_fit(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        tiny(**changes)
+
+
+@pytest.mark.parametrize("name", ["compute_dtype", "attention", "remat"])
+def test_choices_among_names(name):
+    """A configuration file is Python: nothing else checks what it spells."""
+    with pytest.raises(ConfigError, match=rf"{name}.*nonsense"):
+        tiny(**{name: "nonsense"})
+
+
+def test_what_none_stands_for():
+    config = tiny(num_kv_heads=None, head_dim=None, model_dim=24)
+    assert (config.kv_heads, config.head_width) == (6, 4)
+    assert tiny(num_kv_heads=2, head_dim=8).kv_heads == 2
+    assert tiny(num_kv_heads=2, head_dim=8).head_width == 8

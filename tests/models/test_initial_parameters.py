@@ -1,0 +1,167 @@
+"""What a fresh decoder is made of: names, sizes, how to take it apart, and initial values."""
+
+from functools import lru_cache, partial
+from itertools import combinations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny_models import random_parameters, template_of, tiny, tokens
+
+from jaxformer.functional.norms import LayerNorm, RMSNorm
+from jaxformer.functional.positional_schemes import Learned, T5Bias
+from jaxformer.models import Decoder, DecoderConfig, Template
+from jaxformer.nn import PostNorm, SandwichNorm
+
+BIASES = {"attention_bias": True, "attention_output_bias": True, "mlp_bias": True}
+# (config, number of parameters as published)
+GPT2 = DecoderConfig(
+    vocab_size=50257,
+    num_layers=12,
+    model_dim=768,
+    num_heads=12,
+    mlp_dim=3072,
+    position=Learned(max_length=1024),
+    norm=LayerNorm(),
+    gated=False,
+    **BIASES,
+)
+LLAMA_3_8B = DecoderConfig(
+    vocab_size=128256,
+    num_layers=32,
+    model_dim=4096,
+    num_heads=32,
+    num_kv_heads=8,
+    mlp_dim=14336,
+    tie_embeddings=False,
+)
+GEMMA_2_2B = DecoderConfig(
+    vocab_size=256000,
+    num_layers=26,
+    model_dim=2304,
+    num_heads=8,
+    num_kv_heads=4,
+    head_dim=256,
+    mlp_dim=9216,
+    residual=SandwichNorm(),
+    windows=(4096, None),
+)
+PUBLISHED = {
+    "GPT-2": (GPT2, 124_439_808),
+    "Llama 3 8B": (LLAMA_3_8B, 8_030_261_248),
+    "Gemma 2 2B": (GEMMA_2_2B, 2_614_341_888),
+}
+
+
+@pytest.mark.parametrize(("config", "count"), PUBLISHED.values(), ids=PUBLISHED.keys())
+def test_published_sizes_without_allocating_them(config, count):
+    """The last two would take 32 and 10 GB."""
+    template = template_of(config)
+    assert sum(int(np.prod(shape.shape)) for shape in template.shapes.values()) == count
+
+
+def test_names_are_flat_and_say_where_a_parameter_belongs():
+    config = tiny(windows=(2, None), position=Learned(max_length=8), tie_embeddings=False)
+    block = [f"norms.{i}.scale" for i in range(2)]
+    block += [f"sublayers.0.attention.{n}.kernel" for n in ("query", "key", "value", "output")]
+    block += [f"sublayers.1.{n}.kernel" for n in ("up", "gate", "down")]
+    expected = {"embedding.table", "position_table", "final_norm.scale", "head_kernel"}
+    expected |= {f"stack.group.{place}.{name}" for place in range(2) for name in block}
+    template = template_of(config)
+    assert set(template.shapes) == set(template.axes) == expected
+
+
+def test_taken_apart_and_put_together_it_is_the_same():
+    config = tiny(windows=(2, None), embedding_norm=LayerNorm(), **BIASES)
+    template, parameters = template_of(config), random_parameters(config)
+    module = template.module(parameters)
+    again = template.parameters(module)
+    assert again.keys() == parameters.keys()
+    for name, value in parameters.items():
+        assert again[name] is value, name
+    # The module keeps its axes and configuration.
+    assert module.config == config
+    assert module.embedding.table.get_metadata()["axes"] == template.axes["embedding.table"]
+
+
+def test_a_template_of_tracers_and_of_shapes():
+    config = tiny(num_layers=1)
+    template = template_of(config)
+    shape = jax.eval_shape(lambda p: template.module(p)(tokens(2, 5)), template.shapes)
+    assert (shape.shape, shape.dtype) == ((2, 5, 31), jnp.float32)
+    leaves = jax.tree.leaves(template.module(template.shapes))
+    assert sorted(map(str, leaves)) == sorted(map(str, template.shapes.values()))
+
+
+def test_initial_parameters_depend_on_the_key_alone():
+    template = Template(partial(Decoder, config=tiny(num_layers=1)))
+    init = jax.jit(template.init)
+    first, same, other = (init(jax.random.key(seed)) for seed in (0, 0, 1))
+    assert {name: (x.shape, x.dtype) for name, x in first.items()} == {
+        name: (x.shape, x.dtype) for name, x in template.shapes.items()
+    }
+    for name, value in first.items():
+        np.testing.assert_array_equal(value, same[name])
+        assert name.endswith("scale") or (value != other[name]).any(), name
+
+
+STD, LAYERS = 0.05, 6
+WIDE = {"num_layers": LAYERS, "model_dim": 60, "mlp_dim": 50, "vocab_size": 90, "init_std": STD}
+INITIAL = {
+    "everything": tiny(
+        **WIDE,
+        **BIASES,
+        head_bias=True,
+        tie_embeddings=False,
+        position=Learned(max_length=100),
+        embedding_norm=LayerNorm(),
+        query_key_norm=RMSNorm(),
+        windows=(2, None),
+    ),
+    "not scaled with depth": tiny(**WIDE, depth_scaled_init=False, residual=PostNorm()),
+    "offset norms, T5": tiny(
+        **WIDE,
+        norm=RMSNorm(unit_offset=True),
+        gated=False,
+        position=T5Bias(num_buckets=64, bidirectional=False),
+    ),
+}
+with_initial = pytest.mark.parametrize("config", INITIAL.values(), ids=INITIAL.keys())
+
+
+@lru_cache
+def initial(config):
+    parameters = jax.jit(template_of(config).init)(jax.random.key(0))
+    return {name: np.asarray(x, np.float64) for name, x in parameters.items()}
+
+
+def is_random(name):
+    return name.endswith(("kernel", "table"))
+
+
+@with_initial
+def test_initial_values(config):
+    """Normal with `init_std`; less by sqrt(2 L) where a projection writes to the stream."""
+    for name, values in initial(config).items():
+        if name.endswith("scale"):
+            # A norm starts by multiplying by one, however it stores that.
+            offset = config.norm == RMSNorm(unit_offset=True)
+            np.testing.assert_array_equal(values, 0.0 if offset else 1.0, err_msg=name)
+        elif name.endswith("bias"):
+            np.testing.assert_array_equal(values, 0.0, err_msg=name)
+        else:
+            assert is_random(name), name
+            writes = name.endswith(("output.kernel", "down.kernel"))
+            std = STD / np.sqrt(2 * LAYERS) if writes and config.depth_scaled_init else STD
+            assert values.std() == pytest.approx(std, rel=5 / np.sqrt(2 * values.size)), name
+            assert values.mean() == pytest.approx(0, abs=5 * std / np.sqrt(values.size)), name
+
+
+@with_initial
+def test_no_two_parameters_share_their_random_numbers(config):
+    values = {name: x.ravel() for name, x in initial(config).items() if is_random(name)}
+    for first, second in combinations(values, 2):
+        count = min(values[first].size, values[second].size)
+        correlation = np.corrcoef(values[first][:count], values[second][:count])[0, 1]
+        assert abs(correlation) < 6 / np.sqrt(count), (first, second)

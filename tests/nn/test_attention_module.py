@@ -1,0 +1,220 @@
+"""The Attention module against attention written out in float64, and what its fields do."""
+
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny_models import tiny
+
+from jaxformer.functional.masks import Dense, KeyPadding, Mask, causal
+from jaxformer.functional.norms import RMSNorm
+from jaxformer.functional.position import NoPosition
+from jaxformer.functional.positional_schemes import ALiBi, RoPE
+from jaxformer.nn import Attention, Context, CrossAttention, SelfAttention
+
+close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
+T, S = 5, 8
+POSITIONS = jnp.array([[0, 1, 2, 3, 4], [7, 9, 10, 11, 15]])
+KEY_POSITIONS = jnp.array([[*range(S)], [*range(4, 4 + S)]])
+THETA = 100.0
+BIASED = {"attention_bias": True, "attention_output_bias": True}
+
+
+def filled(module, seed=0):
+    """The module with every parameter random, biases and scales of norms too."""
+    random = np.random.default_rng(seed)
+    return jax.tree.map(lambda x: jnp.asarray(random.normal(0, 0.6, x.shape), jnp.float32), module)
+
+
+def made(position=NoPosition(), **changes):  # noqa: B008
+    build = partial(Attention, config=tiny(**changes), position=position)
+    return filled(jax.eval_shape(build, jax.random.key(0)))
+
+
+def stream(length, seed=1):
+    random = np.random.default_rng(seed)
+    return jnp.asarray(random.normal(size=(2, length, 20)), jnp.float32)
+
+
+def double(x):
+    return np.asarray(x[...], np.float64)
+
+
+def projected(layer, x):
+    bias = 0 if layer.bias is None else double(layer.bias)
+    return np.tensordot(double(x), double(layer.kernel), layer.contract) + bias
+
+
+def turned(x, positions):
+    """RoPE in the half layout as multiplication by complex numbers."""
+    half = x.shape[-1] // 2
+    angles = np.asarray(positions)[..., None, None] / THETA ** (np.arange(half) / half)
+    rotated = (x[..., :half] + 1j * x[..., half:]) * np.exp(1j * angles)
+    return np.concatenate([rotated.real, rotated.imag], -1)
+
+
+def normalised(x, norm):
+    root = np.sqrt((x**2).mean(-1, keepdims=True) + norm.norm.eps)
+    return x / root * double(norm.scale)
+
+
+def written_out(module, x, kv, allowed, *, scale, rotate=False, softcap=None, bias=0.0):
+    """Attention one query head at a time; `allowed` is bool `[B, T, S]`."""
+    query, key = projected(module.query, x), projected(module.key, kv)
+    value = projected(module.value, kv)
+    if module.query_norm is not None:
+        query, key = normalised(query, module.query_norm), normalised(key, module.key_norm)
+    if rotate:
+        query, key = turned(query, POSITIONS), turned(key, KEY_POSITIONS)
+    heads = []
+    for n in range(query.shape[2]):
+        shared = n // (query.shape[2] // key.shape[2])
+        scores = query[:, :, n] @ key[:, :, shared].swapaxes(1, 2) * scale
+        if softcap is not None:
+            scores = softcap * np.tanh(scores / softcap)
+        weights = np.exp(scores + (bias if np.isscalar(bias) else bias[:, n])) * allowed
+        weights /= weights.sum(-1, keepdims=True)
+        heads.append(weights @ value[:, :, shared])
+    return projected(module.output, np.stack(heads, axis=2))
+
+
+ALLOWED = np.random.default_rng(5).random((2, T, S)) < 0.7
+ALLOWED[:, :, 2] = True
+CASES = {
+    "grouped": {},
+    "multi-query": {"num_kv_heads": 1},
+    "multi-head": {"num_kv_heads": 6},
+    "biases": BIASED,
+    "scale": {"attention_scale": 0.9},
+    "softcap": {"attention_softcap": 0.8},
+    "norms": {"query_key_norm": RMSNorm(eps=1e-2)},
+    "blockwise": {"attention": "blockwise", "attention_softcap": 0.8},
+}
+
+
+@pytest.mark.parametrize("changes", CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize("rotate", [False, True])
+def test_to_a_memory_of_another_length(changes, rotate):
+    module = made(RoPE(theta=THETA) if rotate else NoPosition(), **changes)
+    x, kv = stream(T), stream(S, seed=2)
+    actual = module(
+        x, kv=kv, mask=Dense(jnp.asarray(ALLOWED)), positions=POSITIONS, kv_positions=KEY_POSITIONS
+    )
+    expected = written_out(
+        module,
+        x,
+        kv,
+        ALLOWED,
+        scale=changes.get("attention_scale", 4**-0.5),
+        softcap=changes.get("attention_softcap"),
+        rotate=rotate,
+    )
+    close(actual, expected)
+
+
+def test_the_bias_of_a_positional_scheme_is_added():
+    module, x, kv = made(), stream(T), stream(S, seed=2)
+    bias = ALiBi().bias(POSITIONS, KEY_POSITIONS, num_heads=6)
+    actual = module(x, kv=kv, mask=Mask(), positions=POSITIONS, bias=bias)
+    everything = np.ones((2, T, S))
+    values = np.asarray(bias.values(), np.float64)
+    expected = written_out(module, x, kv, everything, scale=0.5, bias=values)
+    close(actual, expected)
+
+
+@pytest.mark.parametrize("position", [NoPosition(), RoPE(theta=THETA)])
+def test_attention_to_itself_is_attention_to_a_memory_that_is_itself(position):
+    module, x = made(position), stream(T)
+    itself = module(x, mask=causal(), positions=POSITIONS)
+    memory = module(x, kv=x, mask=causal(), positions=POSITIONS, kv_positions=POSITIONS)
+    np.testing.assert_array_equal(itself, memory)
+
+
+def test_grouped_heads_are_repeated_heads():
+    grouped, x = made(RoPE(theta=THETA), **BIASED), stream(T)
+    full = made(RoPE(theta=THETA), **BIASED, num_kv_heads=6)
+    for name in ("query", "output"):
+        setattr(full, name, getattr(grouped, name))
+    for name in ("key", "value"):
+        theirs, ours = getattr(grouped, name), getattr(full, name)
+        ours.kernel[...] = jnp.repeat(theirs.kernel[...], 3, axis=1)
+        ours.bias[...] = jnp.repeat(theirs.bias[...], 3, axis=0)
+    expected = grouped(x, mask=causal(), positions=POSITIONS)
+    actual = full(x, mask=causal(), positions=POSITIONS)
+    close(actual, expected)
+
+
+def test_query_and_key_norms_make_the_length_of_the_stream_irrelevant():
+    module, x = made(query_key_norm=RMSNorm(eps=1e-12)), stream(T)
+    kv = stream(S, seed=2)
+    plain = module(x, kv=kv, mask=Mask(), positions=POSITIONS)
+    scaled = module(100 * x, kv=kv, mask=Mask(), positions=POSITIONS)
+    close(scaled, plain)
+
+
+@pytest.mark.parametrize("window", [1, 3, T, None])
+def test_a_window_is_the_latest_keys_among_those_the_context_allows(window):
+    config = tiny(position=NoPosition(), attention_output_bias=True)
+    sublayer = filled(SelfAttention(jax.random.key(0), config, window))
+    valid = jnp.array([[True, True, True, True, False], [False, True, True, True, True]])
+    context = Context(positions=POSITIONS, mask=causal() & KeyPadding(valid))
+    row, column = np.mgrid[:T, :T]
+    allowed = (column <= row) & (column > row - (window or T)) & np.asarray(valid)[:, None]
+    seen = allowed.any(-1)
+    expected = written_out(
+        sublayer.attention, stream(T), stream(T), allowed + ~seen[..., None], scale=0.5
+    )
+    # A query that sees nothing attends to nothing: what is left is the output's bias.
+    expected[~seen] = double(sublayer.attention.output.bias)
+    actual = sublayer(stream(T), context, None)
+    close(actual, expected)
+
+
+def test_self_attention_takes_the_configured_scheme_and_cross_attention_none():
+    config = tiny(position=RoPE(theta=THETA))
+    x, memory = stream(T), stream(S, seed=2)
+    near = Context(positions=POSITIONS, mask=causal(), memory=memory)
+    far = replace(near, positions=POSITIONS * 3)
+    self_attention = filled(SelfAttention(jax.random.key(0), config))
+    cross_attention = filled(CrossAttention(jax.random.key(0), config))
+    change = self_attention(x, near, None) - self_attention(x, far, None)
+    assert jnp.abs(change).max() > 1e-2
+    np.testing.assert_array_equal(cross_attention(x, near, None), cross_attention(x, far, None))
+
+
+def test_cross_attention_reads_the_memory_where_its_mask_allows():
+    sublayer = filled(CrossAttention(jax.random.key(0), tiny()))
+    x, memory = stream(T), stream(S, seed=2)
+    valid = jnp.arange(S)[None] < jnp.array([[S], [3]])
+    # The mask of self-attention (causal here) has no part in it.
+    context = Context(POSITIONS, causal(), memory=memory, memory_mask=KeyPadding(valid))
+    actual = sublayer(x, context, None)
+    allowed = np.broadcast_to(np.asarray(valid)[:, None], (2, T, S))
+    expected = written_out(sublayer.attention, x, memory, allowed, scale=0.5)
+    close(actual, expected)
+    # A memory is a set: its order means nothing.
+    order = np.random.default_rng(0).permutation(S)
+    shuffled = replace(context, memory=memory[:, order], memory_mask=KeyPadding(valid[:, order]))
+    close(sublayer(x, shuffled, None), actual)
+
+
+def test_dropout_of_probabilities_needs_a_key_and_a_rate():
+    module, x = made(attention_dropout=0.5), stream(T)
+    options = {"mask": Mask(), "positions": POSITIONS}
+    plain = module(x, **options)
+    dropped = module(x, **options, key=jax.random.key(1))
+    assert jnp.abs(dropped - plain).max() > 1e-2
+    np.testing.assert_array_equal(dropped, module(x, **options, key=jax.random.key(1)))
+    assert jnp.abs(dropped - module(x, **options, key=jax.random.key(2))).max() > 1e-2
+    module.dropout = 0.0
+    np.testing.assert_array_equal(module(x, **options, key=jax.random.key(1)), plain)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
+def test_the_result_has_the_dtype_of_the_stream(dtype):
+    module = made(RoPE(theta=THETA), query_key_norm=RMSNorm())
+    x = stream(T).astype(dtype)
+    assert module(x, mask=causal(), positions=POSITIONS).dtype == dtype

@@ -1,0 +1,188 @@
+"""The Block: sublayers in their order and arrangement, cross-attention, and dropout."""
+
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny_models import tiny
+
+from jaxformer.functional.masks import KeyPadding, causal
+from jaxformer.functional.norms import LayerNorm, RMSNorm
+from jaxformer.functional.positional_schemes import RoPE
+from jaxformer.nn import (
+    Block,
+    Context,
+    CrossAttention,
+    FeedForward,
+    Parallel,
+    PostNorm,
+    PreNorm,
+    SandwichNorm,
+    SelfAttention,
+)
+
+close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
+T, S = 5, 8
+KEY = jax.random.key(4)
+ARRANGEMENTS = [PreNorm(), PostNorm(), SandwichNorm(), Parallel(), Parallel(shared_norm=False)]
+
+
+def block_with_memory(key, config):
+    """The block of an encoder-decoder's decoder, every parameter random."""
+
+    def build(key):
+        keys = jax.random.split(key, 4)
+        sublayers = [
+            SelfAttention(keys[0], config),
+            CrossAttention(keys[1], config),
+            FeedForward(keys[2], config),
+        ]
+        return Block(keys[3], config, sublayers)
+
+    random, block = np.random.default_rng(0), jax.eval_shape(build, key)
+    return jax.tree.map(lambda x: jnp.asarray(random.normal(0, 0.6, x.shape), jnp.float32), block)
+
+
+@jax.jit
+def run(block, x, context):
+    return block(x, context, None)
+
+
+def problem(batch=2):
+    random = np.random.default_rng(1)
+    x = jnp.asarray(random.normal(size=(batch, T, 20)), jnp.float32)
+    memory = jnp.asarray(random.normal(size=(batch, S, 20)), jnp.float32)
+    valid = jnp.arange(S)[None] < jnp.array([[S], [3]])[:batch]
+    context = Context(jnp.arange(T)[None], causal(), memory=memory, memory_mask=KeyPadding(valid))
+    return x, context
+
+
+@jax.jit(static_argnums=0)
+def formula(residual, block, x, context):
+    """The arrangement written out for three sublayers."""
+    attend, read, feed = (lambda x, f=f: f(x, context, None) for f in block.sublayers)
+    n = block.norms
+    if isinstance(residual, PreNorm):
+        x1 = x + attend(n[0](x))
+        x2 = x1 + read(n[1](x1))
+        return x2 + feed(n[2](x2))
+    if isinstance(residual, PostNorm):
+        x1 = n[0](x + attend(x))
+        x2 = n[1](x1 + read(x1))
+        return n[2](x2 + feed(x2))
+    if isinstance(residual, SandwichNorm):
+        x1 = x + n[1](attend(n[0](x)))
+        x2 = x1 + n[3](read(n[2](x1)))
+        return x2 + n[5](feed(n[4](x2)))
+    a, b, c = (n[0],) * 3 if residual.shared_norm else n
+    return x + attend(a(x)) + read(b(x)) + feed(c(x))
+
+
+@pytest.mark.parametrize("residual", ARRANGEMENTS, ids=str)
+def test_three_sublayers_in_every_arrangement(residual):
+    """The block is its residual's formula over its own sublayers and norms, in their order."""
+    block, (x, context) = block_with_memory(KEY, tiny(residual=residual)), problem()
+    assert len(block.norms) == residual.num_norms(3)
+    close(run(block, x, context), formula(residual, block, x, context))
+
+
+@pytest.mark.parametrize("norm", [RMSNorm(eps=1e-2), LayerNorm(eps=1e-2)])
+def test_the_norms_are_those_of_the_configuration(norm):
+    block = block_with_memory(KEY, tiny(norm=norm))
+    assert [layer.norm for layer in block.norms] == [norm] * 3
+    assert all(layer.scale.shape == (20,) for layer in block.norms)
+
+
+@pytest.fixture(scope="module")
+def with_memory():
+    """A block, its input, and the jacobians of its output by the stream and by the memory."""
+    block, (x, context) = block_with_memory(KEY, tiny(position=RoPE())), problem()
+
+    @jax.jit
+    def out(x, memory):
+        return block(x, replace(context, memory=memory), None)
+
+    by_stream, by_memory = jax.jit(jax.jacrev(lambda x, m: out(x, m).sum(-1), (0, 1)))(
+        x, context.memory
+    )
+    return out, x, context, jnp.abs(by_stream).max(-1), jnp.abs(by_memory).max(-1)
+
+
+def test_every_output_depends_on_all_of_the_real_memory_and_none_of_the_padding(with_memory):
+    *_, context, _, by_memory = with_memory
+    valid = np.asarray(context.memory_mask.valid)
+    for row in range(2):
+        own = np.asarray(by_memory[row, :, row])
+        assert (own[:, valid[row]] > 0).all()
+        np.testing.assert_array_equal(own[:, ~valid[row]], 0)
+        np.testing.assert_array_equal(by_memory[row, :, 1 - row], 0)
+
+
+def test_the_stream_stays_causal_beside_a_memory(with_memory):
+    *_, by_stream, _ = with_memory
+    own = np.asarray(by_stream[0, :, 0])
+    later = np.triu(np.ones((T, T), bool), 1)
+    np.testing.assert_array_equal(own[later], 0)
+    assert (own[~later] > 0).all()
+
+
+def test_padding_of_the_memory_changes_nothing(with_memory):
+    out, x, context, *_ = with_memory
+    valid = context.memory_mask.valid[..., None]
+    plain = out(x, context.memory)
+    np.testing.assert_array_equal(out(x, jnp.where(valid, context.memory, 1e3)), plain)
+
+
+@pytest.mark.parametrize("length", [1, 3])
+def test_each_query_reads_the_memory_alone(with_memory, length):
+    """A prefix of the stream gives a prefix of the output: T may be anything beside S."""
+    out, x, context, *_ = with_memory
+    block = block_with_memory(KEY, tiny(position=RoPE()))
+    prefix = replace(context, positions=context.positions[:, :length])
+    close(run(block, x[:, :length], prefix), out(x, context.memory)[:, :length])
+
+
+class Constant:
+    """A sublayer that writes ones, so that what the block does to its output is in plain sight."""
+
+    def __call__(self, x, context, key):
+        return jnp.ones_like(x)
+
+
+def writes(rate, key, count=2):
+    """What each of `count` sublayers adds to a large stream, `[count, ...]`."""
+    config = tiny(residual=Parallel(), dropout=rate)
+    block = Block(KEY, config, [])
+    block.sublayers = [Constant()] * count
+    pieces = []
+
+    class Spy(Parallel):
+        def __call__(self, x, sublayers, norms):
+            pieces.extend(sublayer(x) for sublayer in sublayers)
+            return x
+
+    block.residual = Spy()
+    block(jnp.zeros((4, 50, 20)), Context(jnp.arange(50)[None]), key)
+    return np.stack(pieces)
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_each_sublayers_output_is_dropped_at_the_rate(rate):
+    first, second = writes(rate, jax.random.key(0))
+    for values in (first, second):
+        np.testing.assert_allclose(np.unique(values), [0, 1 / (1 - rate)], rtol=1e-6)
+        deviation = np.sqrt(rate * (1 - rate) / values.size)
+        assert (values == 0).mean() == pytest.approx(rate, abs=5 * deviation)
+    # Independent of one another: both drop where each does, at the product of the rates.
+    both = ((first == 0) & (second == 0)).mean()
+    assert both == pytest.approx(rate**2, abs=5 * rate / np.sqrt(first.size))
+    np.testing.assert_array_equal(writes(rate, jax.random.key(0))[0], first)
+    assert (writes(rate, jax.random.key(1))[0] != first).any()
+
+
+@pytest.mark.parametrize(("rate", "key"), [(0.5, None), (0.0, KEY)])
+def test_without_a_key_or_a_rate_nothing_is_dropped(rate, key):
+    np.testing.assert_array_equal(writes(rate, key), 1)

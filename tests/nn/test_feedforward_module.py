@@ -1,0 +1,51 @@
+"""The FeedForward module: plain and gated, with and without biases, written out in float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny_models import tiny
+
+from jaxformer.nn import Context, FeedForward
+
+CONTEXT = Context(positions=jnp.arange(3)[None])
+ACTIVATIONS = {
+    "relu": lambda x: np.maximum(x, 0),
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "quick_gelu": lambda x: x / (1 + np.exp(-1.702 * x)),
+}
+
+
+def made(**changes):
+    module, random = FeedForward(jax.random.key(0), tiny(**changes)), np.random.default_rng(0)
+    return jax.tree.map(lambda x: jnp.asarray(random.normal(0, 0.6, x.shape), jnp.float32), module)
+
+
+def affine(layer, x):
+    bias = 0 if layer.bias is None else np.asarray(layer.bias[...], np.float64)
+    return x @ np.asarray(layer.kernel[...], np.float64) + bias
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_values(name, gated, bias):
+    module = made(activation=name, gated=gated, mlp_bias=bias)
+    shapes = {x.shape for x in jax.tree.leaves(module)}
+    assert shapes == {(20, 14), (14, 20)} | ({(14,), (20,)} if bias else set())
+    assert len(jax.tree.leaves(module)) == (2 + gated) * (1 + bias)
+    x = np.random.default_rng(1).normal(size=(2, 3, 20)).astype(np.float32)
+    wide, act = x.astype(np.float64), ACTIVATIONS[name]
+    hidden = affine(module.up, wide)
+    hidden = act(affine(module.gate, wide)) * hidden if gated else act(hidden)
+    expected = affine(module.down, hidden)
+    actual = module(jnp.asarray(x), CONTEXT, None)
+    np.testing.assert_allclose(actual, expected, rtol=2e-5, atol=2e-5)
+    # It has no dropout of its own: that is the block's.
+    np.testing.assert_array_equal(module(jnp.asarray(x), CONTEXT, jax.random.key(0)), actual)
+
+
+def test_positions_do_not_mix():
+    module, x = made(), jax.random.normal(jax.random.key(1), (2, 5, 20))
+    alone = jnp.concatenate([module(x[:, t : t + 1], CONTEXT, None) for t in range(5)], axis=1)
+    np.testing.assert_allclose(module(x, CONTEXT, None), alone, rtol=1e-5, atol=1e-5)
