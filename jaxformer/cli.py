@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import errno
 import logging
+import os
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
@@ -48,6 +49,10 @@ def reporting_errors(action: Callable[[], object]) -> int:
         return _fail(error, 2)
     except (checkpoint.CheckpointError, TrainingDiverged) as error:
         return _fail(error, 1)
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough; what is still buffered has nowhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise

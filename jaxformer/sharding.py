@@ -61,8 +61,9 @@ class MeshConfig:
         given = int(np.prod([size for size in sizes if size != -1]))
         shape = f"mesh data x fsdp x tensor = {self.data} x {self.fsdp} x {self.tensor}"
         if given > num_devices:
+            are = "is" if num_devices == 1 else "are"
             raise ConfigError(
-                f"{shape} needs {given} devices, {num_devices} are here. "
+                f"{shape} needs {given} devices, {num_devices} {are} here. "
                 f"To try it on a CPU, make virtual devices: JAX_NUM_CPU_DEVICES={given} python ..."
             )
         if -1 in sizes:

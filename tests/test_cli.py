@@ -1,6 +1,10 @@
 """The commands beside training: inspect, compare, help."""
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -124,3 +128,18 @@ def test_virtual_devices_for_the_mesh_as_typed(monkeypatch, mesh, processes, env
     monkeypatch.setattr(jax.config, "update", updates.__setitem__)
     make_cpu_devices(mesh, processes)
     assert updates == ({} if devices is None else {"jax_num_cpu_devices": devices})
+
+
+def test_a_reader_who_leaves_early_is_no_error(tmp_path):
+    run = Path(__file__).parents[1] / "train.py"
+    config = run.parent / "configs" / "tiny_decoder.py"
+    with subprocess.Popen(
+        [sys.executable, run, config, "--help"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONWARNINGS": "ignore"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 1
