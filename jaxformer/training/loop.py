@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxformer.config import Config, check_vocabulary, validate
 from jaxformer.data import Datasets, prepare
@@ -74,7 +73,7 @@ def train(config: Config, folder: Path, fresh: bool = False) -> None:
         check_vocabulary(config, data.tokenizer.vocab_size)
         mesh = make_mesh(config.mesh)
         program = TrainProgram(config.model, config.optimizer, config.train, mesh)
-        shapes, work = _placed_shapes(program), workload(config, mesh)
+        shapes, work = program.state_shapes, workload(config, mesh)
         if is_first():
             print_table(folder.name, start_report(shapes, work, mesh, folder))
         restored = restore_newest(folder / CHECKPOINTS, shapes, warn=print)
@@ -100,17 +99,6 @@ def workload(config: Config, mesh: jax.sharding.Mesh) -> Workload:
         causal_flops=tokens * flops.training(causal=True),
         peak=None if peak is None else peak * mesh.size,
     )
-
-
-def _placed_shapes(program: TrainProgram) -> Any:
-    """The state's shapes with the shardings it has on the program's devices."""
-
-    def placed(leaf):
-        spec = PartitionSpec() if leaf.sharding is None else leaf.sharding.spec
-        sharding = NamedSharding(program.mesh, spec)
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
-
-    return jax.tree.map(placed, program.state_shapes)
 
 
 def _take_steps(run: Run, step: int, state: Any) -> tuple[int, Any, dict | None]:

@@ -8,6 +8,7 @@ import optax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from jaxformer.functional.losses import LossSums, chunked_cross_entropy, cross_entropy
+from jaxformer.functional.placement import place
 from jaxformer.models.config import DecoderConfig
 from jaxformer.models.decoder import Decoder, logits
 from jaxformer.models.parameters import Parameters, Template
@@ -50,7 +51,14 @@ class TrainProgram:
         """The state's shapes, dtypes and shardings, for restoring a checkpoint into."""
         key = jax.random.key(0)
         with self._on_mesh():
-            return jax.eval_shape(self._new_state, key)
+            shapes = jax.eval_shape(self._new_state, key)
+
+        def placed(leaf):
+            # What does not depend on a parameter (counters) has no sharding in its type.
+            spec = PartitionSpec() if leaf.sharding is None else leaf.sharding.spec
+            return leaf.update(sharding=NamedSharding(self.mesh, spec))
+
+        return jax.tree.map(placed, shapes)
 
     def init(self, seed: int) -> TrainState:
         """The state before the first step, each parameter created where it lives."""
@@ -189,4 +197,6 @@ class TrainProgram:
 def _in_parts(x: jax.Array, parts: int) -> jax.Array:
     """`[B, T]` as `[parts, B / parts, T]`, every device keeping its own rows."""
     rows = x.reshape(x.shape[0] // parts, parts, *x.shape[1:])
+    # Where a part has one row for each device, JAX would give the new axis a mesh axis of size 1.
+    rows = place(rows, PartitionSpec(RULES["batch"], *[None] * x.ndim))
     return jnp.swapaxes(rows, 0, 1)

@@ -1,0 +1,282 @@
+"""The shape of the code base: who may import whom, sizes, docstrings, links, requirements."""
+
+import ast
+import importlib
+import inspect
+import re
+import sys
+import tomllib
+from functools import lru_cache
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+from jaxformer.config import Config, load_config, validate
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "jaxformer"
+CONFIGS = sorted((ROOT / "configs").glob("*.py"))
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted(PACKAGE.rglob("*.py"))
+}
+MAX_FILE_LINES, MAX_FUNCTION_LINES = 400, 60
+
+# What each room may use of the others; any may use `errors`.
+ALLOWED = {
+    "errors": set(),
+    "serialization": set(),
+    "overrides": {"serialization"},
+    "functional": set(),
+    "data": set(),
+    "sharding": {"functional"},
+    "launch": {"sharding"},
+    "nn": {"functional"},
+    "models": {"functional", "nn"},
+    "config": {"data", "models", "serialization", "sharding", "training"},
+    "training": {"config", "data", "functional", "models", "serialization", "sharding"},
+    "cli": {"serialization", "training"},
+    "__main__": {"cli"},
+}
+# All that someone has to install who wants the pure functions alone.
+FUNCTIONAL_NEEDS = {"jax", "chex", "numpy"}
+
+each_module = pytest.mark.parametrize("module", MODULES)
+each_config = pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+
+
+@lru_cache
+def tree_of(path):
+    return ast.parse(path.read_text())
+
+
+def imports_of(path):
+    """Dotted names of all that a file imports, wherever in the file."""
+    names = set()
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: imports are absolute"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def modules_in(names):
+    """The modules of the package among dotted names of modules and of what is in them."""
+    parents = {name: name if name in MODULES else name.rpartition(".")[0] for name in names}
+    return {parent for parent in parents.values() if parent in MODULES}
+
+
+def room_of(name):
+    """`functional` for `jaxformer.functional.masks`; None for the package itself."""
+    parts = name.split(".")
+    return parts[1] if len(parts) > 1 else None
+
+
+# Imports ----------------------------------------------------------------------------------------
+
+
+@each_module
+def test_imports_flow_one_way(module):
+    room = room_of(module)
+    if room is None:
+        assert not imports_of(MODULES[module])
+        return
+    ours = {name for name in imports_of(MODULES[module]) if name.startswith("jaxformer.")}
+    used = {room_of(name) for name in ours} - {room, "errors", "__version__"}
+    assert used <= ALLOWED[room], f"{module} imports {used - ALLOWED[room]}"
+
+
+def test_no_two_modules_need_each_other():
+    needs = {module: modules_in(imports_of(path)) for module, path in MODULES.items()}
+    assert set(TopologicalSorter(needs).static_order()) == set(MODULES)
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if room_of(name) == "functional"])
+def test_pure_functions_need_only_jax_and_chex(module):
+    roots = {name.partition(".")[0] for name in imports_of(MODULES[module])}
+    foreign = roots - set(sys.stdlib_module_names) - {"jaxformer"}
+    assert foreign <= FUNCTIONAL_NEEDS
+
+
+# Sizes and words --------------------------------------------------------------------------------
+
+
+@each_module
+def test_files_and_functions_are_short(module):
+    path = MODULES[module]
+    assert len(path.read_text().splitlines()) <= MAX_FILE_LINES
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.FunctionDef):
+            docstring = ast.get_docstring(node, clean=False)
+            lines = node.end_lineno - node.lineno + 1
+            lines -= len(docstring.splitlines()) if docstring else 0
+            assert lines <= MAX_FUNCTION_LINES, f"{path}:{node.lineno}: {node.name}"
+
+
+def public_members(module):
+    """(name, object) of the public functions and classes of a module, and of their methods."""
+    for name, member in vars(module).items():
+        ours = getattr(member, "__module__", None) == module.__name__
+        if name.startswith("_") or not ours or not callable(member):
+            continue
+        if not (inspect.isclass(member) or inspect.isroutine(inspect.unwrap(member))):
+            continue
+        yield name, member
+        for inner, value in vars(member).items() if inspect.isclass(member) else ():
+            is_method = inspect.isroutine(value) or isinstance(
+                value, property | classmethod | staticmethod
+            )
+            if is_method and not inner.startswith("_"):
+                yield f"{name}.{inner}", getattr(member, inner)
+
+
+@each_module
+def test_everything_public_says_what_it_is(module):
+    if module == "jaxformer.__main__":
+        return
+    loaded = importlib.import_module(module)
+    assert loaded.__doc__, module
+    for name, member in public_members(loaded):
+        # A method that overrides another inherits its docstring; what dataclass writes is none.
+        text = inspect.getdoc(member)
+        assert text, f"{module}.{name}"
+        assert not text.startswith(f"{name}("), f"{module}.{name}"
+
+
+def test_no_file_names_a_machine():
+    places = re.compile(r"(?<![\w.])/(tmp|work|home|root|Users)/")
+    texts = [*PACKAGE.rglob("*.py"), *(ROOT / "docs").rglob("*.md"), *CONFIGS]
+    for path in [*texts, *ROOT.glob("*.md"), *(ROOT / "benchmarks").iterdir()]:
+        if path.is_file():
+            assert not places.search(path.read_text()), path
+
+
+# Experiments ------------------------------------------------------------------------------------
+
+
+@each_config
+def test_every_experiment_says_what_it_is_and_is_valid(path):
+    assert len(ast.get_docstring(tree_of(path)).split(". ")[0]) > 20
+    (get_config,) = (
+        node
+        for node in tree_of(path).body
+        if isinstance(node, ast.FunctionDef) and node.name == "get_config"
+    )
+    assert ast.unparse(get_config.returns) == "Config"
+    config = load_config(str(path))
+    assert isinstance(config, Config)
+    # Run as it stands on one device, or on as many as its mesh is fixed to.
+    sizes = vars(config.mesh).values()
+    devices = 1
+    for size in sizes:
+        devices *= max(size, 1)
+    validate(config, devices)
+
+
+@each_config
+def test_an_experiment_uses_the_package_alone(path):
+    roots = {name.partition(".")[0] for name in imports_of(path)}
+    assert roots - set(sys.stdlib_module_names) == {"jaxformer"}
+
+
+# Around the code --------------------------------------------------------------------------------
+
+
+def requirements(name):
+    lines = (line.partition("#")[0].strip() for line in (ROOT / name).read_text().splitlines())
+    return [line for line in lines if line and not line.startswith("-r")]
+
+
+def test_the_package_requires_what_requirements_txt_says():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    tool = project["tool"]["setuptools"]["dynamic"]["dependencies"]
+    assert project["project"]["dynamic"] == ["dependencies"]
+    assert tool == {"file": ["requirements.txt"]}
+    assert "dependencies" not in project["project"]
+
+
+def test_every_import_is_required():
+    distributions = {"orbax-checkpoint": "orbax", "tensorboardx": "tensorboardX"}
+    listed = {re.split(r"[<>=!~\[]", line)[0].strip() for line in requirements("requirements.txt")}
+    required = {distributions.get(name.lower(), name) for name in listed}
+    files = [*MODULES.values(), *CONFIGS, ROOT / "train.py"]
+    roots = {name.partition(".")[0] for path in files for name in imports_of(path)}
+    imported = roots - set(sys.stdlib_module_names) - {"jaxformer"}
+    assert imported <= required
+
+
+def documents():
+    return [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").glob("*.md")]
+
+
+@pytest.mark.parametrize("path", documents(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_of_the_documentation_lead_somewhere(path):
+    text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)|src=\"([^\"]+)\"", text):
+        link = "".join(target)
+        if not re.match(r"[a-z]+:", link):
+            name, _, heading = link.partition("#")
+            goal = (path.parent / name).resolve() if name else path
+            assert goal.exists(), f"{path.name}: {link}"
+            assert ROOT in goal.parents, f"{path.name}: {link}"
+            if heading:
+                assert heading in headings(goal), f"{path.name}: {link}"
+
+
+def headings(path):
+    titles = re.findall(r"^#+ (.+)$", path.read_text(), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("path", documents(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_that_the_documentation_names_exist(path):
+    pattern = r"`((?:jaxformer|configs|tests|docs|benchmarks)/[\w./-]+\.(?:py|md))`"
+    for name in re.findall(pattern, path.read_text()):
+        assert (ROOT / name).exists(), name
+
+
+# Tests ------------------------------------------------------------------------------------------
+
+
+def modules_used(path):
+    """The package's modules that a file imports, by themselves or through what they define."""
+    used = modules_in(imports_of(path))
+    for name in imports_of(path):
+        module, _, attribute = name.rpartition(".")
+        if module in MODULES and name not in MODULES:
+            used.add(getattr(getattr(importlib.import_module(module), attribute), "__module__", ""))
+    return used
+
+
+def defines_something(path):
+    return any(isinstance(node, ast.FunctionDef | ast.ClassDef) for node in ast.walk(tree_of(path)))
+
+
+@lru_cache
+def covered():
+    """What tests import, and what that imports of its own room: its private parts."""
+    direct = set().union(*(modules_used(path) for path in (ROOT / "tests").rglob("*.py")))
+    return direct | {
+        part
+        for module in direct & set(MODULES)
+        for part in modules_used(MODULES[module])
+        if room_of(part) == room_of(module)
+    }
+
+
+@each_module
+def test_every_module_is_used_by_a_test(module):
+    if defines_something(MODULES[module]):
+        assert module in covered()
+
+
+def test_tests_live_where_the_code_does():
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert len(names) == len(set(names))
+    rooms = {path.name for path in PACKAGE.iterdir() if path.is_dir()}
+    for path in (ROOT / "tests").iterdir():
+        if path.is_dir() and any(path.glob("test_*.py")):
+            assert path.name in rooms
