@@ -22,7 +22,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     options.add_argument("--lengths", type=int, nargs="+", default=[512, 1024, 2048, 4096, 8192])
-    options.add_argument("--rounds", type=int, default=7, help="timed gradients of each contender")
+    options.add_argument("--rounds", type=int, default=5, help="turns of each contender")
     options.add_argument(
         "--implementations", nargs="+", default=["blockwise", "reference"], help="of jaxformer"
     )

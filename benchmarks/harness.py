@@ -28,10 +28,13 @@ class Contender:
         other_end.close()
         self.facts = self._pipe.recv()
 
-    def step(self) -> float:
-        """Runs one step and returns its seconds."""
-        self._pipe.send(True)
-        return self._pipe.recv()
+    def steps(self, count: int) -> list[float]:
+        """Runs some steps after one another and returns the seconds of each."""
+        seconds = []
+        for _ in range(count):
+            self._pipe.send(True)
+            seconds.append(self._pipe.recv())
+        return seconds
 
     def close(self) -> dict:
         """Ends the process and returns its facts, its peak of resident memory included."""
@@ -56,28 +59,29 @@ def _seconds(step) -> float:
     return time.perf_counter() - start
 
 
-def alternate(contenders: dict[str, tuple], rounds: int, warm_up: int = 2) -> dict[str, dict]:
-    """Times each contender once per round; a round that a busy machine slows, slows all.
+def alternate(contenders: dict[str, tuple], rounds: int) -> dict[str, dict]:
+    """Lets each contender take three steps a round; a round that a busy machine slows, slows all.
+
+    The first step of a turn does not count: while a process waits, the system may take its memory
+    and its caches away, which no training loop would see.
 
     Args:
       contenders: name -> (target, *arguments), see `Contender`.
-      rounds: timed steps of each.
-      warm_up: untimed steps of each, after the first.
+      rounds: turns of each, after one that does not count.
 
     Returns:
-      name -> its facts and "seconds", one for each round.
+      name -> its facts and "seconds", the mean of the counted steps of each round.
     """
     # On a GPU the processes share the memory.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     started = {name: Contender(*target) for name, target in contenders.items()}
-    seconds = {name: [] for name in started}
-    for round_number in range(warm_up + rounds):
-        for name, contender in started.items():
-            taken = contender.step()
-            if round_number >= warm_up:
-                seconds[name].append(taken)
+    turns = [
+        {name: statistics.mean(contender.steps(3)[1:]) for name, contender in started.items()}
+        for _ in range(1 + rounds)
+    ]
     return {
-        name: contender.close() | {"seconds": seconds[name]} for name, contender in started.items()
+        name: contender.close() | {"seconds": [turn[name] for turn in turns[1:]]}
+        for name, contender in started.items()
     }
 
 

@@ -25,7 +25,7 @@ def main() -> None:
     options.add_argument("--shape", choices=SHAPES, default="32m")
     options.add_argument("--batch", type=int, default=8, help="sequences per step")
     options.add_argument("--length", type=int, default=512, help="tokens per sequence")
-    options.add_argument("--rounds", type=int, default=7, help="timed steps of each contender")
+    options.add_argument("--rounds", type=int, default=5, help="turns of each contender")
     options.add_argument("--compile", action="store_true", help="run PyTorch by torch.compile")
     options.add_argument("--only", nargs="+", default=[], help="contenders, by a part of the name")
     options.add_argument("--output", type=Path, help="write the results as JSON")
