@@ -26,6 +26,9 @@ def main() -> None:
     options.add_argument(
         "--implementations", nargs="+", default=["blockwise", "reference"], help="of jaxformer"
     )
+    options.add_argument(
+        "--longest-reference", type=int, default=4096, help="longest T of the reference"
+    )
     options.add_argument("--output", type=Path, help="write the results as JSON")
     arguments = options.parse_args()
 
@@ -33,7 +36,10 @@ def main() -> None:
     print(f"{'T':>6s} {'':12s}        ms  of PyTorch  temporaries")
     for length in arguments.lengths:
         contenders = {REFERENCE: ("attention:torch_gradient", length)}
+        longest = {"reference": arguments.longest_reference}
         for name in arguments.implementations:
+            if length > longest.get(name, length):
+                continue
             contenders[name] = ("attention:jax_gradient", length, name)
         measured = alternate(contenders, arguments.rounds)
         for name, row in measured.items():

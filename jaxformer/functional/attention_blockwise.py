@@ -135,6 +135,7 @@ def _attend_backward(blocks, residuals, cotangent):
     def query_block(totals, index):
         tile = _Tile(request, blocks, index * blocks.query)
         query, of_output = tile.rows(query_BKGTH), tile.rows(cotangent)
+        query_BKHX, of_output_BKHX = _columns(query), _columns(of_output)
         shift, correction = tile.rows(log_total)[..., None], tile.rows(delta)[..., None]
 
         def visit(key_index, carry):
@@ -149,8 +150,8 @@ def _attend_backward(blocks, residuals, cotangent):
             dropped = tile.dropped(weights, key_start).astype(query.dtype)
             return (
                 of_query + _weights_by_values(of_scores, key),
-                _add_at(of_key, _weights_by_rows(of_scores, query), key_start),
-                _add_at(of_value, _weights_by_rows(dropped, of_output), key_start),
+                _add_at(of_key, _columns_by_weights(query_BKHX, of_scores), key_start),
+                _add_at(of_value, _columns_by_weights(of_output_BKHX, dropped), key_start),
                 tile.add_bias_gradient(of_bias, of_logits, key_start),
             )
 
@@ -159,7 +160,7 @@ def _attend_backward(blocks, residuals, cotangent):
         of_query, *totals = jax.lax.fori_loop(*bounds, visit, start)
         return tuple(totals), of_query.astype(query.dtype)
 
-    trained = (key_BKSH, value_BKSH, trained_bias)
+    trained = (key_BKSH.mT, value_BKSH.mT, trained_bias)
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, accumulator), trained)
     steps = jnp.arange(query_BKGTH.shape[3] // blocks.query)
     totals, of_query = jax.lax.scan(query_block, zeros, steps)
@@ -167,7 +168,7 @@ def _attend_backward(blocks, residuals, cotangent):
     if isinstance(request.bias, Bias):
         of_bias = replace(request.bias, heads=of_bias, query_positions=None, key_positions=None)
     of_request = replace(request, mask=None, bias=of_bias, dropout=None)
-    return _joined(of_query), of_key, of_value, of_request
+    return _joined(of_query), of_key.mT, of_value.mT, of_request
 
 
 _attend.defvjp(_attend_forward, _attend_backward, symbolic_zeros=True)
@@ -254,9 +255,18 @@ def _weights_by_values(weights_BKGQS, value_BKSH):
     return product.reshape(*weights_BKGQS.shape[:4], -1)
 
 
-def _weights_by_rows(weights_BKGQS, rows_BKGQH):
-    """`[B, K, G, Q, S] x [B, K, G, Q, H] -> [B, K, S, H]`, summed over the group."""
-    return dot(_folded(weights_BKGQS), _folded(rows_BKGQH), (((2,), (2,)), ((0, 1), (0, 1))))
+def _columns(rows_BKGQH):
+    """`[B, K, G, Q, H] -> [B, K, H, G Q]`."""
+    return _folded(rows_BKGQH).mT
+
+
+def _columns_by_weights(columns_BKHX, weights_BKGQS):
+    """`[B, K, H, G Q] x [B, K, G, Q, S] -> [B, K, H, S]`, summed over the group's queries.
+
+    XLA's CPU backend is twice as fast on this product as on that of the rows, whose contracted
+    axis does not come last.
+    """
+    return dot(columns_BKHX, _folded(weights_BKGQS), (((3,), (2,)), ((0, 1), (0, 1))))
 
 
 def _folded(x_BKGQ: jax.Array) -> jax.Array:
@@ -277,10 +287,10 @@ def _joined(blocks_of: jax.Array) -> jax.Array:
 
 
 def _add_at(total: jax.Array, update: jax.Array, key_start) -> jax.Array:
-    """Adds one block's gradient to `[B, K, S, H]` at its keys."""
-    size = update.shape[2]
-    current = jax.lax.dynamic_slice_in_dim(total, key_start, size, 2)
-    return jax.lax.dynamic_update_slice_in_dim(total, current + update, key_start, 2)
+    """Adds one block's gradient to `[B, K, H, S]` at its keys."""
+    size = update.shape[3]
+    current = jax.lax.dynamic_slice_in_dim(total, key_start, size, 3)
+    return jax.lax.dynamic_update_slice_in_dim(total, current + update, key_start, 3)
 
 
 def _bias_values(bias, window: tuple) -> jax.Array:

@@ -122,4 +122,4 @@ def _activated(activation, x, factor=None):
             y *= factor.astype(wide)
         return y.astype(x.dtype)
 
-    return jax.checkpoint(rounded_once, prevent_cse=False)(x, factor)
+    return jax.checkpoint(rounded_once)(x, factor)

@@ -1,7 +1,6 @@
 """Layer and root-mean-square normalisation over the last axis, and the objects that choose one."""
 
 from dataclasses import dataclass
-from functools import partial
 
 import chex
 import jax
@@ -10,10 +9,8 @@ import jax.numpy as jnp
 from jaxformer.errors import ConfigError
 from jaxformer.functional.linear import gathered
 
-# The backward pass recomputes the float32 intermediates from `x` in its own dtype; stored, they
-# would be two float32 copies of the activation per norm. Nothing is lost by letting XLA merge the
-# two computations where both happen to be in one program.
-_recomputed = partial(jax.checkpoint, prevent_cse=False)
+# Under `jax.checkpoint` the backward pass recomputes the float32 intermediates from `x` in its own
+# dtype; stored, they would be two float32 copies of the activation per norm.
 
 
 def layer_norm(
@@ -41,7 +38,7 @@ def layer_norm(
         if weight is not None:
             chex.assert_shape(weight, x.shape[-1:])
 
-    @_recomputed
+    @jax.checkpoint
     def normalise(x, scale, bias):
         wide = _wide(x)
         centred = wide - jnp.mean(wide, axis=-1, keepdims=True)
@@ -78,7 +75,7 @@ def rms_norm(x: jax.Array, scale: jax.Array | None, *, eps: float, unit_offset: 
     if scale is not None:
         chex.assert_shape(scale, x.shape[-1:])
 
-    @_recomputed
+    @jax.checkpoint
     def normalise(x, scale):
         wide = _wide(x)
         y = wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + eps)
