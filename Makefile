@@ -3,14 +3,16 @@ PYTHON ?= python3
 VENV ?= .venv
 RUN = $(VENV)/bin/python
 TORCH ?= torch==2.13.0
+LIBTPU ?= libtpu>=0.0.42,<0.1
 
-.PHONY: help train test lint clean
+.PHONY: help train test test-tpu lint clean
 
 help:
-	@echo "make train   set up and train the default model on the standard library's text"
-	@echo "make test    set up and run the whole test suite"
-	@echo "make lint    ruff"
-	@echo "make clean   remove the virtual environment"
+	@echo "make train     set up and train the default model on the standard library's text"
+	@echo "make test      set up and run the whole test suite"
+	@echo "make test-tpu  compile a training step for a TPU pod, on this CPU (Linux, x86)"
+	@echo "make lint      ruff"
+	@echo "make clean     remove the virtual environment"
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -26,8 +28,9 @@ $(VENV)/.installed-test: requirements-test.txt $(VENV)/.installed
 	$(RUN) -m pip install --quiet -r requirements-test.txt
 	touch $@
 
+# On a CPU, glibc's huge pages save the page faults of every step's temporaries: a tenth of its time.
 train: $(VENV)/.installed
-	$(RUN) train.py configs/tiny_decoder.py
+	GLIBC_TUNABLES=glibc.malloc.hugetlb=1 $(RUN) train.py configs/tiny_decoder.py
 
 lint: $(VENV)/.installed-test
 	$(VENV)/bin/ruff check .
@@ -35,6 +38,13 @@ lint: $(VENV)/.installed-test
 
 test: lint
 	$(RUN) -m pytest
+
+# Beside the environment and not in it, where JAX would look for a TPU each time it starts.
+$(VENV)/libtpu: $(VENV)/.installed-test
+	$(RUN) -m pip install --quiet --no-deps --target $@ "$(LIBTPU)"
+
+test-tpu: $(VENV)/libtpu
+	PYTHONPATH=$(VENV)/libtpu $(RUN) -m pytest -m tpu_compiler
 
 clean:
 	rm -rf $(VENV)
