@@ -18,3 +18,10 @@ settings.load_profile("jaxformer")
 @pytest.fixture
 def key():
     return jax.random.key(0)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def compiled_programs_are_dropped():
+    """Every compiled program maps memory, and Linux grants a process only 65,530 mappings."""
+    yield
+    jax.clear_caches()
