@@ -257,7 +257,8 @@ def _weights_by_values(weights_BKGQS, value_BKSH):
 
 def _columns(rows_BKGQH):
     """`[B, K, G, Q, H] -> [B, K, H, G Q]`."""
-    return _folded(rows_BKGQH).mT
+    # Folded into the product, the transpose makes one for which XLA's CPU backend has no kernel.
+    return jax.lax.optimization_barrier(_folded(rows_BKGQH).mT)
 
 
 def _columns_by_weights(columns_BKHX, weights_BKGQS):

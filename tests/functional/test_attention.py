@@ -606,3 +606,21 @@ def test_shapes_that_do_not_fit_are_an_error(change):
 def test_an_unknown_implementation_is_an_error():
     with pytest.raises(ValueError, match="one of auto, reference, blockwise, cudnn, splash"):
         attention(*map(jnp.asarray, arrays(5, 5)[:3]), implementation="flash")
+
+
+@pytest.mark.parametrize("length", [1, 5, 130])
+def test_bfloat16_gradients_of_few_and_of_many_blocks(length):
+    # XLA's CPU backend has no kernel for some layouts of a bfloat16 product.
+    *inputs, cotangent = arrays(length, length, heads=(6, 2), widths=(8, 8), dtype=jnp.bfloat16)
+
+    @jax.jit
+    def gradients(*inputs):
+        run = partial(attention, mask=causal(), implementation="blockwise")
+        return jax.vjp(run, *inputs)[1](cotangent)
+
+    wide = [np.asarray(x, np.float32) for x in inputs]
+    run = partial(attention, mask=causal(), implementation="reference")
+    expected = jax.vjp(run, *wide)[1](jnp.asarray(cotangent, jnp.float32))
+    for actual, reference in zip(gradients(*inputs), expected, strict=True):
+        scale = np.abs(reference).max()
+        np.testing.assert_allclose(np.asarray(actual, np.float32), reference, atol=0.03 * scale)
