@@ -12,14 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from rich.console import Console
+from rich.table import Table
 
+from jaxformer.cli_evaluate import add_evaluate
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.serialization import summary
 from jaxformer.training import checkpoint, checkpoint_files, run_folder
+from jaxformer.training.early_stopping import cost
+from jaxformer.training.merge import merge
 from jaxformer.training.plot import curve, plot_comparison
 from jaxformer.training.report import print_pairs
 from jaxformer.training.restore import read_arrays
-from jaxformer.training.run_log import TrainingDiverged
+from jaxformer.training.run_log import TrainingDiverged, in_words
+from jaxformer.zoo import SYSTEMS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,7 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     add_inspect(commands)
+    add_evaluate(commands)
+    add_merge(commands)
     add_compare(commands)
+    add_zoo(commands)
     options = parser.parse_args(arguments)
     return reporting_errors(lambda: options.run(options))
 
@@ -89,14 +98,18 @@ def inspect(options: argparse.Namespace) -> None:
         raise ConfigError(f"--step {options.step}: {folder} holds {rows[0][1]}")
     if whole:
         step = whole[-1] if options.step is None else options.step
-        rows += _checkpoint_rows(folder, step, whole)
+        rows += _checkpoint_rows(folder, step, whole, config.train.metric)
     print_pairs([("run", options.run_dir), *rows, *_config_rows(config)])
 
 
-def _checkpoint_rows(folder: Path, step: int, whole: list[int]) -> list[tuple[str, str]]:
+def _checkpoint_rows(
+    folder: Path, step: int, whole: list[int], metric: str
+) -> list[tuple[str, str]]:
     metas = {item: checkpoint_files.read_item(folder / str(item), "meta") for item in whole}
-    losses = {item: meta["validation_loss"] for item, meta in metas.items()}
-    best = checkpoint_files.best_step(losses)
+    measured = {item: checkpoint_files.validation_of(meta) for item, meta in metas.items()}
+    values = {item: metrics.get(metric) for item, metrics in measured.items()}
+    best = checkpoint_files.best_step({k: cost(metric, v) for k, v in values.items()})
+    words = metric.replace("_", " ")
     count = 0
 
     def counted():
@@ -106,10 +119,9 @@ def _checkpoint_rows(folder: Path, step: int, whole: list[int]) -> list[tuple[st
             yield name, array
 
     digest = checkpoint.content_hash(counted())
-    loss = losses[step]
     return [
-        ("best step", "not measured" if best is None else f"{best} ({losses[best]:.4f})"),
-        ("validation loss", f"{'not measured' if loss is None else f'{loss:.4f}'} at step {step}"),
+        ("best step", "not measured" if best is None else f"{best} ({words} {values[best]:.4f})"),
+        ("validation", f"{in_words(measured[step]) or 'not measured'} at step {step}"),
         ("parameters", f"{count:,}"),
         ("content hash", f"{digest} (step {step})"),
     ]
@@ -119,6 +131,65 @@ def _config_rows(config: Any) -> list[tuple[str, str]]:
     """One row per part of the configuration."""
     parts = [field.name for field in dataclasses.fields(config)]
     return [(name, "\n".join(textwrap.wrap(summary(getattr(config, name)), 90))) for name in parts]
+
+
+def add_merge(commands: Any) -> None:
+    """Adds ``merge RUN_DIR OUT_DIR``."""
+    parser = commands.add_parser(
+        "merge",
+        help="plain weights out of a run that trained low-rank factors (LoRA)",
+        description="Multiplies out the low-rank factors of a run and writes a run folder with "
+        "plain weights, which --init-from, evaluate and inspect read as any other.",
+    )
+    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    parser.add_argument("out_dir", type=Path, metavar="OUT_DIR", help="a new or an empty folder")
+    parser.add_argument("--step", type=int, help="the checkpoint to take (default: the newest)")
+    parser.set_defaults(run=_merge)
+
+
+def _merge(options: argparse.Namespace) -> None:
+    jax.config.update("jax_platforms", "cpu")
+    print(merge(options.run_dir, options.out_dir, options.step).in_words())
+
+
+def add_zoo(commands: Any) -> None:
+    """Adds ``zoo``."""
+    parser = commands.add_parser(
+        "zoo",
+        help="the published systems and their sizes",
+        description="Lists the published systems: their family, positions, norm, how many "
+        "parameters their authors give and this library makes, and the recipe that trains them "
+        "(python train.py configs/bert.py:base).",
+    )
+    parser.set_defaults(run=zoo)
+
+
+def zoo(options: argparse.Namespace) -> None:
+    """Prints the table of published systems."""
+    del options
+    console = Console(width=None if sys.stdout.isatty() else 200)
+    table = Table(box=None, pad_edge=False)
+    for title in ("system", "family", "positions", "norm"):
+        table.add_column(title, no_wrap=True)
+    for title in ("published", "computed"):
+        table.add_column(title, justify="right", no_wrap=True)
+    if has_room := console.width >= 126:
+        table.add_column("python train.py configs/...", no_wrap=True)
+    for system in SYSTEMS.values():
+        recipe = [system.recipe] if has_room else []
+        table.add_row(
+            system.name,
+            system.family,
+            type(system.config.position).__name__,
+            f"{type(system.config.residual).__name__}, {type(system.config.norm).__name__}",
+            system.published,
+            f"{system.count_parameters():,}",
+            *recipe,
+        )
+    console.print(table)
+    print("\nWhere the two differ, the published number counts")
+    for system in filter(lambda system: system.note, SYSTEMS.values()):
+        print(f"  {system.name}: {system.note}")
 
 
 def add_compare(commands: Any) -> None:

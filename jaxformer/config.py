@@ -7,13 +7,17 @@ without compiling anything is checked by ``validate``.
 import dataclasses
 import importlib.util
 import inspect
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jaxformer.data import DataConfig
+from jaxformer.data import CausalLM, Data, DataConfig, PrefixLM
+from jaxformer.data.images import Images
 from jaxformer.errors import ConfigError
-from jaxformer.models.config import DecoderConfig
+from jaxformer.models.config import EncoderConfig, EncoderDecoderConfig, VisionConfig
+from jaxformer.models.label_heads import Classification, TokenClassification
+from jaxformer.nn import TextConfig, TransformerConfig
 from jaxformer.serialization import diff, nearest
 from jaxformer.sharding import MeshConfig
 from jaxformer.training.config import TrainConfig
@@ -23,7 +27,8 @@ __all__ = ["Config", "TrainConfig", "changed_fields", "check_vocabulary", "load_
 
 # A run may be continued with another value of these. They change when and how something is
 # computed, reported or kept, not what: the parameters at a given step stay the same within
-# rounding. `train.steps` is among them so that a finished run can be extended.
+# rounding. `train.steps` and `train.patience` are among them so that a finished run can be
+# extended.
 CHANGEABLE_FIELDS = (
     "data.max_validation_batches",
     "data.prefetch_batches",
@@ -40,6 +45,8 @@ CHANGEABLE_FIELDS = (
     "train.log_interval",
     "train.loss_chunk",
     "train.max_nonfinite_steps",
+    "train.metric",
+    "train.patience",
     "train.profile_steps",
     "train.sample_prompt",
     "train.sample_temperature",
@@ -52,16 +59,21 @@ CHANGEABLE_FIELDS = (
 class Config:
     """One experiment."""
 
-    model: DecoderConfig
-    """The model."""
-    data: DataConfig = dataclasses.field(default_factory=DataConfig)
-    """The text, and how it becomes batches."""
+    model: TransformerConfig
+    """The model: a DecoderConfig, EncoderConfig or EncoderDecoderConfig."""
+    data: Data = dataclasses.field(default_factory=DataConfig)
+    """The data, and how they become batches."""
     optimizer: Optimizer = dataclasses.field(default_factory=AdamW)
-    """AdamW, Adafactor, Lion, SGD or Muon, each with its schedule."""
+    """AdamW, Adafactor, LAMB, Lion, SGD or Muon, each with its schedule."""
     train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
     """How long to train, and what to report and keep."""
     mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
     """How the work is spread over devices."""
+    init_from: str | None = None
+    """The folder of a run whose parameters this one starts with, or of one of its checkpoints
+    (RUN/checkpoints/300); heads may differ."""
+    init_layers: tuple[int, ...] | None = None
+    """Which of that model's layers, from 0, become this one's in order ("0 2 4"); None: all."""
 
 
 def validate(config: Config, num_devices: int) -> None:
@@ -75,18 +87,53 @@ def validate(config: Config, num_devices: int) -> None:
         ConfigError: Names the fields, their values and what would be right.
     """
     sizes = dict(zip(("data", "fsdp", "tensor"), config.mesh.sizes(num_devices), strict=True))
-    _check_tensor_axis(config.model, sizes["tensor"])
-    _check_divides("mesh.fsdp", sizes["fsdp"], "model.model_dim", config.model.model_dim)
+    check_mesh(config.model, sizes)
     _check_batch(config, sizes["data"] * sizes["fsdp"])
-    _check_vocabulary_axes(config.model.vocab_size, sizes["tensor"] * sizes["fsdp"])
-    config.model.position.validate_length(config.data.sequence_length)
+    _check_family(config)
+    check_lengths(config.model, row_lengths(config))
+    if isinstance(config.model, TextConfig):
+        _check_tokenizer_size(config)
+    if config.init_layers is not None and config.init_from is None:
+        raise ConfigError("init_layers names layers of another run: name the run with --init-from")
     config.optimizer.schedule.build(config.train.steps)
-    wanted = getattr(config.data.tokenizer, "vocab_size", None)
-    if wanted is not None and wanted > config.model.vocab_size:
-        raise ConfigError(
-            f"data.tokenizer.vocab_size = {wanted} exceeds model.vocab_size = "
-            f"{config.model.vocab_size}: every token needs a row of the embedding table"
-        )
+
+
+def check_mesh(model: TransformerConfig, sizes: Mapping[str, int]) -> None:
+    """Checks that a model can be cut over a mesh.
+
+    Args:
+        model: Its configuration.
+        sizes: Of the mesh axes, by name.
+
+    Raises:
+        ConfigError: A size of the model is not divisible; names both, and what would be right.
+    """
+    _check_tensor_axis(model, sizes["tensor"])
+    _check_divides("mesh.fsdp", sizes["fsdp"], "model.model_dim", model.model_dim)
+    if isinstance(model, TextConfig):
+        _check_vocabulary(model, sizes["tensor"] * sizes["fsdp"])
+
+
+def check_lengths(model: TransformerConfig, lengths: Mapping[str, int]) -> None:
+    """Checks that a model's positions reach to the end of a row.
+
+    Args:
+        model: Its configuration.
+        lengths: What `row_lengths` gives.
+
+    Raises:
+        ConfigError: A row is longer than a table of positions.
+    """
+    model.position.validate_length(lengths["inputs"])
+    if "decoder_inputs" in lengths:
+        model.decoder_position.validate_length(lengths["decoder_inputs"])
+
+
+def row_lengths(config: Config) -> dict[str, int]:
+    """Returns the tokens of a row: the data's, or those that the model makes of an image."""
+    if isinstance(config.model, VisionConfig):
+        return {"inputs": config.model.num_tokens}
+    return config.data.lengths
 
 
 def check_vocabulary(config: Config, tokenizer_size: int) -> None:
@@ -105,6 +152,45 @@ def check_vocabulary(config: Config, tokenizer_size: int) -> None:
             f"{config.model.vocab_size}: set model.vocab_size to at least {tokenizer_size} "
             "(a multiple of 128 is fast)"
         )
+
+
+def check_labels(config: Config, labels: tuple[str, ...]) -> None:
+    """Checks that the heads that choose among labels have an output for each.
+
+    Args:
+        config: The experiment.
+        labels: The labels of the training data; empty where the data have none.
+
+    Raises:
+        ConfigError: A head has another number of labels than the data.
+    """
+    for head in config.model.heads:
+        chooses = isinstance(head, Classification | TokenClassification)
+        if labels and chooses and head.num_labels != len(labels):
+            raise ConfigError(
+                f"the head {head.name!r} of model.heads has num_labels = {head.num_labels}, but "
+                f"the training data have {len(labels)} labels ({', '.join(labels[:20])}): set "
+                f"num_labels = {len(labels)}"
+            )
+
+
+def check_heads(config: Config, names: Collection[str]) -> None:
+    """Checks that the data have what the model's heads predict.
+
+    Args:
+        config: The experiment.
+        names: Of the arrays of a batch.
+
+    Raises:
+        ConfigError: A head reads something else.
+    """
+    for head in config.model.heads:
+        missing = sorted(head.reads(rows=1, length=1).keys() - set(names))
+        if missing:
+            raise ConfigError(
+                f"the head {head.name!r} of model.heads reads {', '.join(missing)}, but the data "
+                f"have {', '.join(sorted(names))}: choose a head for these data, or other data"
+            )
 
 
 def changed_fields(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
@@ -162,7 +248,7 @@ def _import_file(path: Path) -> Any:
     return module
 
 
-def _check_tensor_axis(model: DecoderConfig, tensor: int) -> None:
+def _check_tensor_axis(model: TransformerConfig, tensor: int) -> None:
     _check_divides("mesh.tensor", tensor, "model.num_heads", model.num_heads)
     _check_divides("mesh.tensor", tensor, "model.mlp_dim", model.mlp_dim)
     if model.kv_heads != 1 and model.kv_heads % tensor:
@@ -170,6 +256,35 @@ def _check_tensor_axis(model: DecoderConfig, tensor: int) -> None:
             f"model.num_kv_heads = {model.kv_heads} is not divisible by mesh.tensor = {tensor}: "
             "each device needs whole key/value heads; choose a mesh.tensor that divides it, or "
             "model.num_kv_heads = 1, which every device keeps"
+        )
+
+
+def _check_family(config: Config) -> None:
+    """Refuses data that a family cannot read, or from which it would learn nothing."""
+    model, data, kind = config.model, config.data, type(config.model).__name__
+    objective = data.objective if isinstance(data, DataConfig) else data
+    name, decodes = type(objective).__name__, "decoder_inputs" in data.lengths
+    if isinstance(model, VisionConfig) != isinstance(data, Images):
+        reads = "images" if isinstance(model, VisionConfig) else "text"
+        raise ConfigError(f"{kind} reads {reads}, which {name} does not make")
+    for field in ("image_size", "channels") if isinstance(data, Images) else ():
+        there, here = getattr(data, field), getattr(model, field)
+        if there != here:
+            raise ConfigError(f"data.{field} = {there} must equal model.{field} = {here}")
+    if decodes and not isinstance(model, EncoderDecoderConfig):
+        raise ConfigError(
+            f"{name} makes inputs for an encoder and others for a decoder, which {kind} does not "
+            "read: use an EncoderDecoderConfig"
+        )
+    if isinstance(model, EncoderDecoderConfig) and not decodes:
+        raise ConfigError(
+            f"{kind} has a decoder, for which {name} makes nothing: use SpanCorruption, Denoising "
+            "or ParallelText, or a model without one"
+        )
+    if isinstance(model, EncoderConfig) and isinstance(objective, CausalLM | PrefixLM):
+        raise ConfigError(
+            f"data.objective = {name}: it asks for the next token, which every token of an encoder "
+            f"({kind}) sees: use MaskedLM, or a DecoderConfig"
         )
 
 
@@ -183,13 +298,24 @@ def _check_batch(config: Config, replicas: int) -> None:
         )
 
 
-def _check_vocabulary_axes(vocab_size: int, devices: int) -> None:
-    if vocab_size % devices:
-        padded = -(-vocab_size // devices) * devices
+def _check_vocabulary(model: TextConfig, devices: int) -> None:
+    size = model.vocab_size
+    if size % devices:
+        padded = -(-size // devices) * devices
         raise ConfigError(
-            f"model.vocab_size = {vocab_size} is not divisible by mesh.tensor x mesh.fsdp = "
+            f"model.vocab_size = {size} is not divisible by mesh.tensor x mesh.fsdp = "
             f"{devices}, over which the vocabulary is cut: pad it to {padded} (rows beyond the "
             "tokenizer's tokens do no harm)"
+        )
+
+
+def _check_tokenizer_size(config: Config) -> None:
+    size = config.model.vocab_size
+    wanted = getattr(config.data.tokenizer, "vocab_size", None)
+    if wanted is not None and wanted > size:
+        raise ConfigError(
+            f"data.tokenizer.vocab_size = {wanted} exceeds model.vocab_size = {size}: every token "
+            "needs a row of the embedding table"
         )
 
 

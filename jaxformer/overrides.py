@@ -84,8 +84,11 @@ def _leaves(kind: Any) -> Iterator[type]:
 
 
 def _choose_components(tree: Any, arguments: Sequence[str]) -> tuple[Any, list[str]]:
-    """Replaces ``--path.to.field Name`` by the component of that name, outer ones first."""
-    remaining = []
+    """Replaces ``--path.to.field Name`` by the component of that name, outer ones first.
+
+    A field of the one component that may stand where there is None chooses that component.
+    """
+    remaining, chosen = [], []
     for option, values in sorted(_groups(arguments), key=lambda group: group[0].count(".")):
         path = _path(option)
         owner = tree
@@ -95,9 +98,27 @@ def _choose_components(tree: Any, arguments: Sequence[str]) -> tuple[Any, list[s
         choices = component_choices(owner, path[-1]) if is_field else {}
         if choices:
             tree = _replaced(tree, path, _chosen(option, values, choices))
+            chosen.append(path)
         else:
+            tree = _with_implied(tree, path, chosen)
             remaining += [option, *values]
     return tree, remaining
+
+
+def _with_implied(tree: Any, path: list[str], chosen: list[list[str]]) -> Any:
+    """Puts the only component there is where the path of an option leads through None."""
+    owner = tree
+    for depth, name in enumerate(path[:-1], 1):
+        if not (dataclasses.is_dataclass(owner) and name in _field_names(owner)):
+            return tree
+        if getattr(owner, name) is None and path[:depth] not in chosen:
+            kinds = [kind for kind in component_choices(owner, name).values() if kind]
+            if len(kinds) != 1:
+                return tree
+            tree = _replaced(tree, path[:depth], _unvalidated(kinds[0]))
+            return _with_implied(tree, path, chosen)
+        owner = getattr(owner, name)
+    return tree
 
 
 def _chosen(option: str, values: list[str], choices: dict[str, type | None]) -> Any:

@@ -28,6 +28,13 @@ RULES: dict[str, str | tuple[str, ...] | None] = {
     "norm": None,
     "positions": None,
     "buckets": None,
+    "kinds": None,
+    "labels": None,
+    "pooled": None,
+    "patch_rows": None,
+    "patch_columns": None,
+    "channels": None,
+    "rank": None,
     "layers": None,
 }
 

@@ -8,14 +8,15 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from jaxformer.data.packing import TokenStream
-from jaxformer.data.sources import Document
+from jaxformer.data.sources import Document, Source
+from jaxformer.data.special_tokens import Role
 from jaxformer.data.splitting import Split
 from jaxformer.data.tokenizers import Tokenizer, TokenizerSpec, load_tokenizer
 from jaxformer.errors import DataError
@@ -34,7 +35,12 @@ class Corpus:
     validation: TokenStream
 
 
-def load_or_build(split: Split, spec: TokenizerSpec, folder: str | os.PathLike) -> Corpus:
+def load_or_build(
+    split: Split,
+    spec: TokenizerSpec,
+    folder: str | os.PathLike,
+    special_tokens: Sequence[Role] = (),
+) -> Corpus:
     """Returns the corpus kept in a folder, building what is missing.
 
     `folder/tokenizer` holds the tokenizer. Once there it stays, because a model trained with it
@@ -47,13 +53,15 @@ def load_or_build(split: Split, spec: TokenizerSpec, folder: str | os.PathLike) 
         split: The documents and their sides.
         spec: The tokenizer to use or to train on the training side.
         folder: The run's folder; made if missing.
+        special_tokens: The roles for which the tokenizer needs special tokens.
 
     Raises:
+        ConfigError: The tokenizer lacks such a special token.
         DataError: There is no text, it cannot be read, or the folder holds another tokenizer.
     """
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    tokenizer = _tokenizer(split, spec, folder / "tokenizer")
+    texts = (document.text for document, is_validation in split if not is_validation)
+    tokenizer = keep_tokenizer(folder, spec, texts, special_tokens)
     home = folder / f"corpus-{_fingerprint(split, tokenizer)}"
     corpus = _load(home, tokenizer)
     if corpus is None:
@@ -68,16 +76,65 @@ def load_or_build(split: Split, spec: TokenizerSpec, folder: str | os.PathLike) 
     return corpus
 
 
-def _tokenizer(split: Split, spec: TokenizerSpec, home: Path) -> Tokenizer:
+def kept_corpus(folder: str | os.PathLike) -> Corpus | None:
+    """Returns the corpus in a folder; None where there is none, or more than one."""
+    homes = list(Path(folder).glob("corpus-*"))
+    return _load(homes[0], load_tokenizer(Path(folder, "tokenizer"))) if len(homes) == 1 else None
+
+
+def tokenised(source: Source, tokenizer: Tokenizer) -> TokenStream:
+    """Returns all documents of a source in memory, for those that are few.
+
+    Args:
+        source: The documents.
+        tokenizer: Makes them tokens.
+
+    Raises:
+        DataError: There is no text, or it cannot be read.
+    """
+    texts = [document.text for document in source.documents() if document.text]
+    if not texts:
+        raise DataError(f"{source} holds no text")
+    separator = np.array([tokenizer.end_of_text_id], np.int32)
+    rows = tokenizer.encode_batch(texts)
+    return TokenStream(
+        tokens=np.concatenate([separator, *(part for row in rows for part in (row, separator))]),
+        offsets=np.cumsum([0, *(len(row) + 1 for row in rows)]),
+        num_bytes=sum(len(text.encode()) for text in texts),
+    )
+
+
+def keep_tokenizer(
+    folder: str | os.PathLike,
+    spec: TokenizerSpec,
+    texts: Iterable[str],
+    special_tokens: Sequence[Role] = (),
+) -> Tokenizer:
+    """Returns the tokenizer in `folder/tokenizer`, made and kept there at the first call.
+
+    Args:
+        folder: The run's folder; made if missing.
+        spec: The tokenizer to use or to train.
+        texts: What to train it on; not read if there is nothing to train.
+        special_tokens: The roles for which it needs special tokens.
+
+    Raises:
+        ConfigError: It lacks such a special token.
+        DataError: The folder holds another tokenizer, or this one cannot be had.
+    """
+    home = Path(folder, "tokenizer")
+    home.parent.mkdir(parents=True, exist_ok=True)
     record = home / "spec.json"
+    asked = repr(spec)
+    if special_tokens:
+        asked += f" with special tokens ({', '.join(special_tokens)})"
     if not record.exists():
 
         def write(temporary: Path) -> None:
             start = time.perf_counter()
-            texts = (document.text for document, is_validation in split if not is_validation)
-            tokenizer = spec.fit(texts)
+            tokenizer = spec.fit(texts, special_tokens)
             tokenizer.save(temporary)
-            (temporary / record.name).write_text(json.dumps(repr(spec)), encoding="utf-8")
+            (temporary / record.name).write_text(json.dumps(asked), encoding="utf-8")
             seconds = time.perf_counter() - start
             _log.info("Tokenizer of %d tokens ready in %.1f s", tokenizer.vocab_size, seconds)
 
@@ -85,9 +142,9 @@ def _tokenizer(split: Split, spec: TokenizerSpec, home: Path) -> Tokenizer:
     if not record.exists():
         raise DataError(f"{home} is in the way: it holds no {record.name}, so no tokenizer of ours")
     made_by = json.loads(record.read_text(encoding="utf-8"))
-    if made_by != repr(spec):
+    if made_by != asked:
         raise DataError(
-            f"{home} holds the tokenizer {made_by}, but {spec!r} is asked for: use another "
+            f"{home} holds the tokenizer {made_by}, but {asked} is asked for: use another "
             "folder, or delete this one if no model depends on it"
         )
     return load_tokenizer(home)

@@ -3,10 +3,28 @@
 import abc
 from bisect import bisect_left, insort
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from jaxformer.data.objectives import Row
+
+class Row(NamedTuple):
+    """One row of tokens as packing lays it out; all arrays are [T].
+
+    Attributes:
+        tokens: int32, the tokens; the padding token after the last.
+        following: int32, the token that comes after each in its document, be it beyond the row.
+        valid: bool, False at padding.
+        segments: int32, 1.. for each document in the row and 0 at padding, or None where a row is
+            one stretch of text.
+        positions: int32, each token's distance from the start of its segment, or None likewise.
+    """
+
+    tokens: np.ndarray
+    following: np.ndarray
+    valid: np.ndarray
+    segments: np.ndarray | None
+    positions: np.ndarray | None
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from jaxformer.errors import ConfigError, DataError
 
@@ -33,6 +34,7 @@ class Document:
     text: str
 
 
+@dataclass(frozen=True)
 class Source(abc.ABC):
     """A place that documents come from; subclasses are frozen dataclasses."""
 
@@ -156,16 +158,7 @@ class JsonLines(Source):
         return _digest(["JsonLines", self.field, *_stamps(self.path, self.pattern)])
 
     def _text(self, line: bytes, where: str) -> str:
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise DataError(
-                f"{where}: not valid JSON: {error.msg} at column {error.colno}"
-            ) from error
-        except UnicodeDecodeError as error:
-            raise DataError(f"{where}: not UTF-8 at byte {error.start} of the line") from error
-        if not isinstance(record, dict):
-            raise DataError(f"{where}: expected a JSON object, found {_json_type(record)}")
+        record = json_object(line, where)
         if self.field not in record:
             held = ", ".join(map(repr, record)) or "none"
             raise DataError(f"{where}: no field {self.field!r}; the fields are: {held}")
@@ -180,6 +173,27 @@ class JsonLines(Source):
                 f"{error.start}, which no UTF-8 text can contain"
             ) from error
         return text
+
+
+def json_object(line: bytes, where: str) -> dict[str, Any]:
+    """Returns the JSON object that a line holds.
+
+    Args:
+        line: The line.
+        where: "file:line", for the message.
+
+    Raises:
+        DataError: It holds something else.
+    """
+    try:
+        record = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{where}: not valid JSON: {error.msg} at column {error.colno}") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{where}: not UTF-8 at byte {error.start} of the line") from error
+    if not isinstance(record, dict):
+        raise DataError(f"{where}: expected a JSON object, found {_json_type(record)}")
+    return record
 
 
 def _library_root() -> Path:

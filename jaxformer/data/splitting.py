@@ -1,13 +1,16 @@
 """The validation split: whole documents, chosen by a hash of their names."""
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
 from jaxformer.data.sources import Document, Source
 from jaxformer.errors import DataError
+
+Row = TypeVar("Row")
 
 
 def held_out(names: Iterable[str], fraction: float, seed: int) -> np.ndarray:
@@ -36,6 +39,31 @@ def held_out(names: Iterable[str], fraction: float, seed: int) -> np.ndarray:
     return chosen
 
 
+def sides(
+    rows: Sequence[Row], names: Iterable[str], fraction: float, seed: int, source: object
+) -> tuple[list[Row], list[Row]]:
+    """Returns the rows for training and those held out, see `held_out`.
+
+    Args:
+        rows: The rows.
+        names: What decides on each row's side.
+        fraction: The expected share of rows held out.
+        seed: Chooses another split.
+        source: Where they come from, for the message.
+
+    Raises:
+        DataError: There are fewer than two.
+    """
+    if len(rows) < 2:
+        raise DataError(
+            f"{source}: {len(rows)} rows, too few to hold some out for validation; give more, or "
+            "validation data of their own"
+        )
+    held = held_out(names, fraction, seed)
+    train = [row for row, out in zip(rows, held, strict=True) if not out]
+    return train, [row for row, out in zip(rows, held, strict=True) if out]
+
+
 @dataclass(frozen=True)
 class Split:
     """A source's documents, each with its side.
@@ -45,7 +73,8 @@ class Split:
     """
 
     source: Source
-    fraction: float
+    fraction: float | None
+    """The expected share of documents held out; None: none is."""
     seed: int
 
     def __iter__(self) -> Iterator[tuple[Document, bool]]:
@@ -57,6 +86,9 @@ class Split:
         names = [document.name for document in self._documents()]
         if not names:
             raise DataError(f"{self.source} holds no text: check its path, or give another source")
+        if self.fraction is None:
+            yield from ((document, False) for document in self._documents())
+            return
         if len(names) == 1:
             yield from self._halves(next(self._documents()))
             return

@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
@@ -27,7 +27,12 @@ def byte_alphabet() -> list[str]:
 
 def smallest_vocabulary(kind: str) -> int:
     """Returns the number of tokens a kind has before it learns the first."""
-    return {"bpe": 256 + 2, "unigram": 256 + len(_T5), "wordpiece": len(_BERT) + 1}[kind]
+    return len(own_special_tokens(kind)) + (1 if kind == "wordpiece" else 256)
+
+
+def own_special_tokens(kind: str) -> list[str]:
+    """Returns the special tokens that every tokenizer of a kind has."""
+    return {"bpe": [END_OF_TEXT, PAD], "unigram": _T5, "wordpiece": _BERT}[kind]
 
 
 def train(kind: str, vocab_size: int, texts: Iterable[str]) -> tuple[Tokenizer, str, str]:
@@ -64,6 +69,27 @@ def cut(text: str) -> list[str]:
     return [*parts, text[start:]]
 
 
+def piece_reader(tokenizer: Tokenizer) -> Callable[[str], str]:
+    """Returns what turns a vocabulary's entries into text, with a space in front of whole words.
+
+    Byte-level tokenizers write a substitute for each byte, WordPiece marks what continues a word,
+    SentencePiece what begins one.
+    """
+    if isinstance(tokenizer.model, models.WordPiece):
+        prefix = tokenizer.model.continuing_subword_prefix
+        return lambda entry: entry[len(prefix) :] if entry.startswith(prefix) else f" {entry}"
+    if "ByteLevel" in str(tokenizer.decoder):
+        byte_of = {character: byte for byte, character in enumerate(byte_alphabet())}
+
+        def text_of(entry: str) -> str:
+            if not byte_of.keys() >= set(entry):  # a token added as plain text
+                return entry
+            return bytes(byte_of[character] for character in entry).decode(errors="replace")
+
+        return text_of
+    return lambda entry: entry.replace("\u2581", " ")
+
+
 def _byte_level(model: models.Model) -> Tokenizer:
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -75,7 +101,7 @@ def _bpe(vocab_size: int, texts: Iterable[str]) -> tuple[Tokenizer, str, str]:
     tokenizer = _byte_level(models.BPE())
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
-        special_tokens=[END_OF_TEXT, PAD],
+        special_tokens=own_special_tokens("bpe"),
         initial_alphabet=byte_alphabet(),
         show_progress=False,
     )

@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -16,6 +16,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as RustTokenizer
 
 from jaxformer.data import tokenizer_training
+from jaxformer.data.special_tokens import Role, ids_of, names_to_add
 from jaxformer.data.tokenizer_training import END_OF_TEXT, PAD
 from jaxformer.errors import ConfigError, DataError
 
@@ -58,6 +59,25 @@ class Tokenizer(abc.ABC):
         """Returns the text of ids [tokens]; special and unknown ids are left out."""
 
     @abc.abstractmethod
+    def token_id(self, name: str) -> int | None:
+        """Returns the id of a token by its name; None if there is none."""
+
+    def special_ids(self, role: Role) -> np.ndarray:
+        """Returns the ids of the special tokens with a role, int32 [1] or [sentinels].
+
+        Raises:
+            ConfigError: The tokenizer lacks such a token.
+        """
+        return np.array(ids_of(role, self.token_id), np.int32)
+
+    @abc.abstractmethod
+    def pieces(self) -> list[str | None]:
+        """Returns the text of each id, with a space in front where it can only begin a word.
+
+        None stands for ids that are no text: special and unused ones.
+        """
+
+    @abc.abstractmethod
     def save(self, folder: str | os.PathLike) -> None:
         """Writes tokenizer.json and tokenizer_config.json, which transformers can load too."""
 
@@ -67,11 +87,19 @@ class Tokenizer(abc.ABC):
 
 
 class ByteTokenizer(Tokenizer):
-    """One id per UTF-8 byte: 0 to 255, then end-of-text (256) and padding (257)."""
+    """One id per UTF-8 byte: 0 to 255, then end-of-text (256), padding (257) and special tokens."""
 
-    vocab_size = 258
     end_of_text_id = 256
     pad_id = 257
+
+    def __init__(self, special_tokens: Sequence[str] = ()):
+        """`special_tokens` are the names of those from 258 on."""
+        self._special = (END_OF_TEXT, PAD, *special_tokens)
+
+    @property
+    def vocab_size(self) -> int:
+        """The bytes and the special tokens."""
+        return 256 + len(self._special)
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Returns the bytes of each text, int32 [bytes]."""
@@ -82,18 +110,26 @@ class ByteTokenizer(Tokenizer):
         ids = np.asarray(ids)
         return ids[(ids >= 0) & (ids < 256)].astype(np.uint8).tobytes().decode(errors="replace")
 
+    def token_id(self, name: str) -> int | None:
+        """Returns the id of a special token by its name."""
+        return 256 + self._special.index(name) if name in self._special else None
+
+    def pieces(self) -> list[str | None]:
+        """Returns the character of each byte; beyond ASCII, where it takes several, U+FFFD."""
+        return [self.decode([byte]) for byte in range(256)] + [None] * len(self._special)
+
     def save(self, folder: str | os.PathLike) -> None:
         """Writes the equal byte-level BPE without merges, so that other tools can load it."""
         alphabet = tokenizer_training.byte_alphabet()
         rust = RustTokenizer(models.BPE({char: byte for byte, char in enumerate(alphabet)}, []))
         rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         rust.decoder = decoders.ByteLevel()
-        rust.add_special_tokens([AddedToken(END_OF_TEXT), AddedToken(PAD)])
+        rust.add_special_tokens([AddedToken(name) for name in self._special])
         _write(folder, rust, END_OF_TEXT, PAD, kind="bytes")
 
     def fingerprint(self) -> str:
-        """Returns a constant: there is one byte tokenizer."""
-        return "bytes"
+        """Returns what tells byte tokenizers apart: their special tokens."""
+        return " ".join(["bytes", *self._special[2:]])
 
 
 class HuggingFaceTokenizer(Tokenizer):
@@ -129,6 +165,22 @@ class HuggingFaceTokenizer(Tokenizer):
         ids = np.asarray(ids)
         return self._rust.decode(ids[(ids >= 0) & (ids < self.vocab_size)].tolist())
 
+    def token_id(self, name: str) -> int | None:
+        """Returns the id of a token by its name."""
+        return self._rust.token_to_id(name)
+
+    def pieces(self) -> list[str | None]:
+        """Returns the text of each id, whatever mark its kind of tokenizer puts at words."""
+        names = {id_: name for name, id_ in self._rust.get_vocab(with_added_tokens=True).items()}
+        added = self._rust.get_added_tokens_decoder()
+        special = {id_ for id_, token in added.items() if token.special}
+        special |= {self.end_of_text_id, self.pad_id}
+        text_of = tokenizer_training.piece_reader(self._rust)
+        return [
+            text_of(names[id_]) if id_ in names and id_ not in special else None
+            for id_ in range(self.vocab_size)
+        ]
+
     def save(self, folder: str | os.PathLike) -> None:
         """Writes the tokenizer and the names of its special tokens."""
         _write(folder, self._rust, self._end_of_text, self._pad, kind="huggingface")
@@ -143,17 +195,25 @@ class TokenizerSpec(abc.ABC):
     """Which tokenizer to use, or how to make it; subclasses are frozen dataclasses."""
 
     @abc.abstractmethod
-    def fit(self, texts: Iterable[str]) -> Tokenizer:
-        """Returns the tokenizer, made from the training documents' texts if it is to be trained."""
+    def fit(self, texts: Iterable[str], special_tokens: Sequence[Role] = ()) -> Tokenizer:
+        """Returns the tokenizer, made from the training documents' texts if it is to be trained.
+
+        Args:
+            texts: What to train on; not read if there is nothing to train.
+            special_tokens: The roles for which there must be special tokens.
+
+        Raises:
+            ConfigError: It cannot have such special tokens.
+        """
 
 
 @dataclass(frozen=True)
 class Bytes(TokenizerSpec):
     """The 256 bytes of UTF-8 with end-of-text and padding: nothing to train, any text."""
 
-    def fit(self, texts: Iterable[str]) -> Tokenizer:
+    def fit(self, texts: Iterable[str], special_tokens: Sequence[Role] = ()) -> Tokenizer:
         """Returns the byte tokenizer; reads no text."""
-        return ByteTokenizer()
+        return ByteTokenizer(names_to_add(special_tokens, ByteTokenizer().token_id))
 
 
 @dataclass(frozen=True)
@@ -170,11 +230,17 @@ class TokenizerFile(TokenizerSpec):
     """The padding token; None finds it likewise, and takes the end-of-text token if there is none.
     """
 
-    def fit(self, texts: Iterable[str]) -> Tokenizer:
+    def fit(self, texts: Iterable[str], special_tokens: Sequence[Role] = ()) -> Tokenizer:
         """Returns the tokenizer in the file; reads no text."""
         path = Path(self.path).expanduser()
         file = path / _FILE if path.is_dir() else path
-        return _load(file, self.end_of_text, self.pad)
+        tokenizer = _load(file, self.end_of_text, self.pad)
+        for role in special_tokens:
+            try:
+                tokenizer.special_ids(role)
+            except ConfigError as error:
+                raise ConfigError(f"{file}: {error}") from None
+        return tokenizer
 
 
 @dataclass(frozen=True)
@@ -194,21 +260,23 @@ class TrainTokenizer(TokenizerSpec):
     """Tokens to learn, bytes and special tokens included; a small corpus may give fewer."""
 
     def __post_init__(self):
-        smallest = tokenizer_training.smallest_vocabulary(self.kind)
-        if self.vocab_size < smallest:
-            raise ConfigError(
-                f"vocab_size: a {self.kind} tokenizer needs at least {smallest} tokens (its "
-                f"alphabet and special tokens), got {self.vocab_size}"
-            )
+        _check_size(self.kind, self.vocab_size, extra=0)
 
-    def fit(self, texts: Iterable[str]) -> Tokenizer:
+    def fit(self, texts: Iterable[str], special_tokens: Sequence[Role] = ()) -> Tokenizer:
         """Trains on the texts.
 
         Raises:
+            ConfigError: The special tokens leave no room for the others.
             DataError: The texts cannot give such a tokenizer.
         """
+        own = tokenizer_training.own_special_tokens(self.kind)
+        extra = names_to_add(special_tokens, dict.fromkeys(own, 0).get)
+        _check_size(self.kind, self.vocab_size, len(extra))
         with _all_cores():
-            rust, end_of_text, pad = tokenizer_training.train(self.kind, self.vocab_size, texts)
+            rust, end_of_text, pad = tokenizer_training.train(
+                self.kind, self.vocab_size - len(extra), texts
+            )
+        rust.add_special_tokens([AddedToken(name) for name in extra])
         return HuggingFaceTokenizer(rust, end_of_text, pad)
 
 
@@ -224,8 +292,19 @@ def load_tokenizer(folder: str | os.PathLike) -> Tokenizer:
     nested = Path(folder, "tokenizer")
     found = nested if (nested / _FILE).exists() else Path(folder)
     if _settings(found).get("jaxformer_kind") == "bytes":
-        return ByteTokenizer()
+        rust = RustTokenizer.from_file(str(found / _FILE))
+        added = sorted(rust.get_added_tokens_decoder().items())
+        return ByteTokenizer([token.content for id_, token in added if id_ > ByteTokenizer.pad_id])
     return _load(found / _FILE, None, None)
+
+
+def _check_size(kind: str, vocab_size: int, extra: int) -> None:
+    smallest = tokenizer_training.smallest_vocabulary(kind) + extra
+    if vocab_size < smallest:
+        raise ConfigError(
+            f"vocab_size: a {kind} tokenizer needs at least {smallest} tokens (its alphabet and "
+            f"special tokens), got {vocab_size}"
+        )
 
 
 def _load(file: Path, end_of_text: str | None, pad: str | None) -> HuggingFaceTokenizer:
@@ -279,6 +358,9 @@ def _write(folder, rust: RustTokenizer, end_of_text: str, pad: str, kind: str) -
         "pad_token": pad,
         "jaxformer_kind": kind,
     }
+    for role in ("cls", "sep", "mask"):
+        with suppress(ConfigError):
+            settings[f"{role}_token"] = rust.id_to_token(ids_of(role, rust.token_to_id)[0])
     (folder / _SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     rust.save(str(folder / _FILE))
 

@@ -5,6 +5,7 @@ from jaxformer.functional.absolute import (
     integer_code,
     learned_code,
     sinusoidal_code,
+    sinusoidal_grid_code,
 )
 from jaxformer.functional.attention import attention
 from jaxformer.functional.dropout import dropout
@@ -23,6 +24,7 @@ from jaxformer.functional.masks import (
     sliding_window,
 )
 from jaxformer.functional.norms import LayerNorm, Norm, RMSNorm, layer_norm, rms_norm
+from jaxformer.functional.patches import patches, resize_positions
 from jaxformer.functional.position import Bias, NoPosition, Position
 from jaxformer.functional.positional_schemes import (
     ALiBi,
@@ -31,6 +33,7 @@ from jaxformer.functional.positional_schemes import (
     Learned,
     RoPE,
     Sinusoidal,
+    Sinusoidal2D,
     T5Bias,
 )
 from jaxformer.functional.relative import alibi_bias, alibi_slopes, t5_bias, t5_bucket
@@ -81,6 +84,7 @@ __all__ = [
     "Scaling",
     "Segments",
     "Sinusoidal",
+    "Sinusoidal2D",
     "T5Bias",
     "YaRN",
     "activation",
@@ -101,12 +105,15 @@ __all__ = [
     "learned_code",
     "linear",
     "min_p_filter",
+    "patches",
     "quick_gelu",
+    "resize_positions",
     "rms_norm",
     "rotary_angles",
     "sample",
     "scale_temperature",
     "sinusoidal_code",
+    "sinusoidal_grid_code",
     "sliding_window",
     "t5_bias",
     "t5_bucket",

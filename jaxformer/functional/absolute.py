@@ -1,4 +1,4 @@
-"""Absolute position codes: integer, binary, sinusoidal, learned lookup."""
+"""Absolute position codes: integer, binary, sinusoidal in one or two axes, learned lookup."""
 
 from typing import Literal
 
@@ -79,6 +79,39 @@ def sinusoidal_code(
     if layout == "half":
         return jnp.concatenate([sin, cos], axis=-1)
     raise ValueError(f'layout = {layout!r}: must be "interleaved" or "half"')
+
+
+def sinusoidal_grid_code(
+    rows: jax.Array, columns: jax.Array, *, model_dim: int, theta: float
+) -> jax.Array:
+    r"""Sines and cosines of a place's column in the first half of the channels, of its row after.
+
+    .. math:: \mathrm{PE}(r, c) = [\mathrm{PE}_{D/2}(c),\; \mathrm{PE}_{D/2}(r)]
+
+    with all sines before all cosines in either half.
+
+    Args:
+        rows: [..., T] integer rows.
+        columns: [..., T] integer columns.
+        model_dim: D, a multiple of 4.
+        theta: the base of the frequencies.
+
+    Returns:
+        [..., T, D] float32.
+
+    Raises:
+        ValueError: if `model_dim` is not a multiple of 4.
+
+    Reference:
+        Dosovitskiy et al., 2020 (appendix D.4), https://arxiv.org/abs/2010.11929;
+        He et al., Masked Autoencoders, 2021, https://arxiv.org/abs/2111.06377, whose code has this
+        order of the channels.
+    """
+    if model_dim % 4:
+        raise ValueError(f"model_dim = {model_dim}: must be a multiple of 4")
+    half = {"model_dim": model_dim // 2, "theta": theta, "layout": "half"}
+    codes = [sinusoidal_code(places, **half) for places in (columns, rows)]
+    return jnp.concatenate(codes, axis=-1)
 
 
 def learned_code(table: jax.Array, positions: jax.Array) -> jax.Array:

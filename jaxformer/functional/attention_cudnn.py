@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.extend.backend import get_backend
 
 from jaxformer.functional.attention_request import Request
-from jaxformer.functional.masks import All, Band, Mask, terms_of
+from jaxformer.functional.masks import All, Band, Mask, causal, terms_of
 from jaxformer.functional.placement import platform
 
 
@@ -70,19 +70,17 @@ def _compute_capability() -> tuple[int, int]:
 def _split(mask: Mask, query_length: int, key_length: int) -> tuple[dict, Mask]:
     """What cuDNN knows of a mask, as keyword arguments, and the rest of the mask."""
     terms = terms_of(mask)
-    if len(terms) == 1 and _ends_at_query(terms[0]) and query_length <= key_length:
-        before = terms[0].before
-        # Without `is_causal`, jax 0.10 forgets the right end of the window.
-        return {
-            "is_causal": True,
-            "local_window_size": None if before is None else (before, 0),
-        }, Mask()
-    rest = tuple(term for term in terms if not (_ends_at_query(term) and term.before is None))
+    if terms and all(map(_is_band, terms)) and query_length <= key_length:
+        before = min((term.before for term in terms if term.before is not None), default=None)
+        after = min((term.after for term in terms if term.after is not None), default=None)
+        if after == 0:
+            # Without `is_causal`, jax 0.10 forgets the right end of the window.
+            window = None if before is None else (before, 0)
+            return {"is_causal": True, "local_window_size": window}, Mask()
+    rest = tuple(term for term in terms if not (_is_band(term) and term == causal()))
     return {"is_causal": len(rest) < len(terms)}, All(rest)
 
 
-def _ends_at_query(term: Mask) -> bool:
-    """Whether a mask is causal from the first key on, with or without a window."""
-    if not isinstance(term, Band) or not isinstance(term.query_offset, int):
-        return False
-    return term.query_offset == 0 and term.after == 0
+def _is_band(term: Mask) -> bool:
+    """Whether a mask is a band whose offset is known to be none."""
+    return isinstance(term, Band) and isinstance(term.query_offset, int) and term.query_offset == 0

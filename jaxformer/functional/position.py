@@ -157,6 +157,15 @@ class Position:
                 f" {self._remedy(length)}, or use sequences of at most {self.max_length} tokens"
             )
 
+    def validate_grid(self, grid: tuple[int, int], prefix: int) -> None:
+        """Raises ConfigError if the scheme does not fit the patches of an image.
+
+        Args:
+            grid: rows and columns of the patches, which follow one another row by row.
+            prefix: tokens before them: 1 with a class token.
+        """
+        self.validate_length(prefix + grid[0] * grid[1])
+
     def validate_sizes(self, *, model_dim: int, head_dim: int) -> None:
         """Raises ConfigError if the scheme cannot serve a model of these sizes."""
         del model_dim, head_dim

@@ -13,6 +13,7 @@ from jaxformer.functional.absolute import (
     integer_code,
     learned_code,
     sinusoidal_code,
+    sinusoidal_grid_code,
 )
 from jaxformer.functional.position import Bias, Position
 from jaxformer.functional.relative import alibi_bias, alibi_slopes, t5_bias
@@ -97,22 +98,82 @@ class Sinusoidal(Position):
 
 
 @dataclass(frozen=True)
+class Sinusoidal2D(Position):
+    """Adds sines and cosines of a patch's column and row, half of the channels for each.
+
+    Tokens before the patches get nothing. Reference: He et al., Masked Autoencoders, 2021.
+    """
+
+    grid: tuple[int, int]
+    """Rows and columns of patches, which follow one another row by row."""
+    theta: float = 10_000.0
+    """Base of the frequencies."""
+    prefix: int = 1
+    """Tokens before the patches: 1 with a class token."""
+
+    def __post_init__(self):
+        object.__setattr__(self, "grid", tuple(self.grid))
+        fits = len(self.grid) == 2 and min(self.grid) >= 1
+        check_field(self, "grid", fits, "rows and columns, at least 1 each")
+        check_field(self, "theta", self.theta > 1, "above 1")
+        check_field(self, "prefix", self.prefix >= 0, "0 or more")
+
+    @property
+    def max_length(self) -> int:
+        """Number of tokens: the prefix and the patches."""
+        return self.prefix + self.grid[0] * self.grid[1]
+
+    def embed(self, x, positions, table=None):
+        del table
+        columns, patch = self.grid[1], jnp.maximum(positions - self.prefix, 0)
+        code = sinusoidal_grid_code(
+            patch // columns, patch % columns, model_dim=x.shape[-1], theta=self.theta
+        )
+        return x + jnp.where(positions[..., None] < self.prefix, 0.0, code).astype(x.dtype)
+
+    def validate_grid(self, grid, prefix):
+        wanted = f"{grid}, the rows and columns of patches"
+        check_field(self, "grid", self.grid == grid, wanted)
+        before = "1, for the class token" if prefix else "0: there is no class token"
+        check_field(self, "prefix", self.prefix == prefix, before)
+
+    def validate_sizes(self, *, model_dim, head_dim):
+        del head_dim
+        if model_dim % 4:
+            raise ConfigError(f"model_dim = {model_dim}: must be a multiple of 4 for {self}")
+
+    def _remedy(self, length):
+        return "set grid to the rows and columns of the patches"
+
+
+@dataclass(frozen=True)
 class Learned(Position):
     """Adds a learned vector per position (BERT, GPT-2)."""
 
     max_length: int = field()  # field(): the inherited None is not the default.
-    """Rows of the table: the longest sequence in tokens."""
+    """The longest sequence in tokens."""
+    offset: int = 0
+    """Rows of the table before that of position 0, which nothing reads: 2 in RoBERTa and BART."""
 
     def __post_init__(self):
         check_field(self, "max_length", self.max_length >= 1, "at least 1")
+        check_field(self, "offset", self.offset >= 0, "0 or more")
 
     def table(self, *, model_dim, num_heads):
         del num_heads
-        return (self.max_length, model_dim), ("positions", "embed")
+        return (self.offset + self.max_length, model_dim), ("positions", "embed")
 
     def embed(self, x, positions, table=None):
         table = _require_table(self, table)
-        return x + learned_code(table, positions).astype(x.dtype)
+        return x + learned_code(table, positions + self.offset).astype(x.dtype)
+
+    def validate_grid(self, grid, prefix):
+        # Rows that no patch has would stay as they were initialised, and no resizing could tell.
+        tokens = prefix + grid[0] * grid[1]
+        before = "the class token and " if prefix else ""
+        wanted = f"{tokens}, for {before}{grid[0]} x {grid[1]} patches"
+        check_field(self, "max_length", self.max_length == tokens, wanted)
+        check_field(self, "offset", self.offset == 0, "0 for patches")
 
 
 @dataclass(frozen=True)

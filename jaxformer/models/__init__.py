@@ -1,7 +1,44 @@
 """The architecture families, built from `nn`."""
 
-from jaxformer.models.config import DecoderConfig
-from jaxformer.models.decoder import Decoder, Head, logits
+from jaxformer.models.build import FAMILIES, ModelConfig, build_model
+from jaxformer.models.config import (
+    DecoderConfig,
+    EncoderConfig,
+    EncoderDecoderConfig,
+    VisionConfig,
+)
+from jaxformer.models.decoder import Decoder
+from jaxformer.models.encoder import Encoder
+from jaxformer.models.encoder_decoder import EncoderDecoder
+from jaxformer.models.family import Family
+from jaxformer.models.heads import Head, LossOptions, States
+from jaxformer.models.label_heads import Classification, Regression, Span, TokenClassification
 from jaxformer.models.parameters import Parameters, Template
+from jaxformer.models.vision import Vision
+from jaxformer.models.vocabulary_heads import LanguageModel, MaskedLanguageModel
 
-__all__ = ["Decoder", "DecoderConfig", "Head", "Parameters", "Template", "logits"]
+__all__ = [
+    "FAMILIES",
+    "Classification",
+    "Decoder",
+    "DecoderConfig",
+    "Encoder",
+    "EncoderConfig",
+    "EncoderDecoder",
+    "EncoderDecoderConfig",
+    "Family",
+    "Head",
+    "LanguageModel",
+    "LossOptions",
+    "MaskedLanguageModel",
+    "ModelConfig",
+    "Parameters",
+    "Regression",
+    "Span",
+    "States",
+    "Template",
+    "TokenClassification",
+    "Vision",
+    "VisionConfig",
+    "build_model",
+]

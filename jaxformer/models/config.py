@@ -1,22 +1,185 @@
 """The configurations of the families."""
 
 from dataclasses import dataclass
+from typing import Literal
 
-from jaxformer.nn.config import TransformerConfig, check_positive
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer.errors import check_field
+from jaxformer.functional.norms import LayerNorm, Norm
+from jaxformer.functional.patches import resize_positions
+from jaxformer.functional.position import Position
+from jaxformer.functional.positional_schemes import Learned, T5Bias
+from jaxformer.models.heads import Head
+from jaxformer.models.label_heads import Classification
+from jaxformer.models.vocabulary_heads import LanguageModel, MaskedLanguageModel
+from jaxformer.nn.config import TextConfig, TransformerConfig, check_positive
+from jaxformer.nn.residual import PostNorm, Residual
+
+POSITION_TABLE = "transformer.inputs.position_table"
 
 
 @dataclass(frozen=True)
-class DecoderConfig(TransformerConfig):
-    """A decoder-only language model."""
+class DecoderConfig(TextConfig):
+    """A decoder alone: each token sees those before it (GPT, Llama)."""
 
-    tie_embeddings: bool = True
-    """The output head is the embedding table."""
-    head_bias: bool = False
-    """Bias of the output head (GPT-J, Phi)."""
-    logit_softcap: float | None = None
-    """Bounds the output logits (Gemma 2)."""
+    heads: tuple[Head, ...] = (LanguageModel(),)
+    """What is predicted from the hidden states."""
+
+
+def check_no_windows(config: TransformerConfig):
+    """Raises a ConfigError where a window would hide the tokens ahead from an encoder."""
+    plain = set(config.windows) == {None}
+    check_field(config, "windows", plain, "(None,): windows look back, which is for decoders")
+
+
+@dataclass(frozen=True)
+class EncoderConfig(TextConfig):
+    """An encoder alone: each token sees all others (BERT, RoBERTa, ALBERT, ERNIE)."""
+
+    position: Position = Learned(max_length=512)
+    """Learned, Sinusoidal, RoPE, T5Bias or another scheme."""
+    norm: Norm = LayerNorm(eps=1e-12)
+    """LayerNorm or RMSNorm."""
+    residual: Residual = PostNorm()
+    """Where the norm sits: PostNorm, PreNorm, SandwichNorm, Parallel."""
+    embedding_norm: Norm | None = LayerNorm(eps=1e-12)
+    """A norm right after the embedding; None: none."""
+    activation: Literal["relu", "gelu", "gelu_tanh", "silu", "quick_gelu"] = "gelu"
+    """The feed-forward nonlinearity."""
+    gated: bool = False
+    """A gated feed-forward layer."""
+    attention_bias: bool = True
+    """Biases of the query, key and value projections."""
+    attention_output_bias: bool = True
+    """Bias of the attention's output projection."""
+    mlp_bias: bool = True
+    """Biases of the feed-forward layer."""
+    head_bias: bool = True
+    """Bias of the logits over the vocabulary."""
+    depth_scaled_init: bool = False
+    """Smaller initial weights where a projection writes to the residual stream (GPT-2)."""
+    dropout: float = 0.1
+    """Dropout of the embeddings and of every sublayer's output."""
+    attention_dropout: float = 0.1
+    """Dropout of the attention probabilities."""
+
+    token_types: int = 0
+    """Rows of the table of token types: 2 in BERT (first and second sentence); 0: no table."""
+    task_types: int = 0
+    """Rows of the table of tasks (ERNIE); 0: no table."""
+    pooler: Literal["tanh", "relu"] | None = None
+    """Activation of a dense layer on the first token's state, which classifiers read: "tanh"
+    (BERT) or "relu" (DistilBERT). None: they read the state itself."""
+    heads: tuple[Head, ...] = (MaskedLanguageModel(),)
+    """What is predicted from the hidden states."""
 
     def __post_init__(self):
         super().__post_init__()
-        if self.logit_softcap is not None:
-            check_positive("logit_softcap", self.logit_softcap)
+        check_no_windows(self)
+        for name in ("token_types", "task_types"):
+            check_field(self, name, getattr(self, name) >= 0, "0 or more")
+        check_field(self, "pooler", self.pooler in (None, "tanh", "relu"), '"tanh", "relu" or None')
+
+    @property
+    def kinds(self) -> dict[str, int]:
+        """The tables of kinds that there are, by the key of the batch that holds the ids."""
+        tables = {"token_types": self.token_types, "task_types": self.task_types}
+        return {name: rows for name, rows in tables.items() if rows}
+
+
+@dataclass(frozen=True)
+class EncoderDecoderConfig(TextConfig):
+    """An encoder, and a decoder that reads its output (the 2017 Transformer, T5, BART)."""
+
+    num_decoder_layers: int | None = None
+    """Blocks of the decoder; None: num_layers, as many as the encoder has."""
+    position: Position = T5Bias(bidirectional=True)
+    """The encoder's positional scheme."""
+    decoder_position: Position = T5Bias(bidirectional=False)
+    """The decoder's positional scheme."""
+    share_embeddings: bool = True
+    """Encoder and decoder look up the same table."""
+    heads: tuple[Head, ...] = (LanguageModel(),)
+    """What is predicted from the decoder's hidden states."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_no_windows(self)
+        if self.num_decoder_layers is not None:
+            check_positive("num_decoder_layers", self.num_decoder_layers)
+            fits = self.num_decoder_layers % self.layer_repeats == 0
+            wanted = f"a multiple of layer_repeats = {self.layer_repeats}"
+            check_field(self, "num_decoder_layers", fits, wanted)
+        self.decoder_position.validate_sizes(model_dim=self.model_dim, head_dim=self.head_width)
+
+    @property
+    def decoder_layers(self) -> int:
+        """The number of blocks of the decoder."""
+        return self.num_layers if self.num_decoder_layers is None else self.num_decoder_layers
+
+
+@dataclass(frozen=True)
+class VisionConfig(TransformerConfig):
+    """An encoder over the patches of an image (ViT)."""
+
+    image_size: tuple[int, int] = (224, 224)
+    """Height and width of the images in pixels."""
+    patch_size: tuple[int, int] = (16, 16)
+    """Height and width of a patch; they divide those of the image."""
+    channels: int = 3
+    """Colours of a pixel."""
+    class_token: bool = True
+    """A learned token before the patches, whose state stands for the image."""
+    position: Position = Learned(max_length=197)
+    """Learned, with a row for the class token and every patch; Sinusoidal2D; Sinusoidal or another
+    scheme of one axis, in which the patches follow one another row by row."""
+    norm: Norm = LayerNorm(eps=1e-6)
+    """LayerNorm or RMSNorm."""
+    activation: Literal["relu", "gelu", "gelu_tanh", "silu", "quick_gelu"] = "gelu"
+    """The feed-forward nonlinearity."""
+    gated: bool = False
+    """A gated feed-forward layer."""
+    attention_bias: bool = True
+    """Biases of the query, key and value projections."""
+    attention_output_bias: bool = True
+    """Bias of the attention's output projection."""
+    mlp_bias: bool = True
+    """Biases of the feed-forward layer."""
+    heads: tuple[Head, ...] = (Classification(num_labels=1000),)
+    """What is predicted from the hidden states."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_no_windows(self)
+        check_positive("channels", self.channels)
+        for pixels, patch in zip(self.image_size, self.patch_size, strict=True):
+            fits = patch > 0 and pixels > 0 and pixels % patch == 0
+            check_field(self, "patch_size", fits, f"a divisor of image_size = {self.image_size}")
+        self.position.validate_grid(self.grid, int(self.class_token))
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patches."""
+        (height, width), (rows, columns) = self.image_size, self.patch_size
+        return height // rows, width // columns
+
+    @property
+    def num_tokens(self) -> int:
+        """T: the patches, and the class token."""
+        return self.grid[0] * self.grid[1] + self.class_token
+
+    def adapted(self, name, value, source):
+        """Resizes learned positions where the other model's images have another grid of patches.
+
+        Reference:
+          Dosovitskiy et al., 2020 (https://arxiv.org/abs/2010.11929), section 3.2.
+        """
+        if name != POSITION_TABLE or not isinstance(source, VisionConfig):
+            return value
+        learned = isinstance(self.position, Learned) and isinstance(source.position, Learned)
+        if not learned or source.grid == self.grid or source.class_token != self.class_token:
+            return value
+        table, prefix = jnp.asarray(value), int(self.class_token)
+        return np.asarray(resize_positions(table, source.grid, self.grid, prefix=prefix))

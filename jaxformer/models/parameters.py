@@ -29,6 +29,15 @@ class Template:
         self.axes: dict[str, tuple[str, ...]] = {
             name: variables[path].get_metadata()["axes"] for name, path in self._paths.items()
         }
+        inputs = {
+            name: variables[path].get_metadata()["contract"] for name, path in self._paths.items()
+        }
+        self.kernels: dict[str, int] = {name: count for name, count in inputs.items() if count}
+
+    @property
+    def learning(self) -> tuple[str, ...]:
+        """The names of the parameters that may learn: all."""
+        return tuple(self.shapes)
 
     def init(self, key: jax.Array) -> Parameters:
         """Fresh parameters."""

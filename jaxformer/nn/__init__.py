@@ -2,14 +2,16 @@
 
 from jaxformer.nn.attention import Attention, CrossAttention, SelfAttention
 from jaxformer.nn.block import Block
-from jaxformer.nn.config import TransformerConfig
+from jaxformer.nn.config import TextConfig, TransformerConfig
 from jaxformer.nn.context import Context
 from jaxformer.nn.embed import Embedding
 from jaxformer.nn.feedforward import FeedForward
+from jaxformer.nn.inputs import InputLayer
 from jaxformer.nn.linear import Linear
 from jaxformer.nn.norm import NormLayer
 from jaxformer.nn.residual import Parallel, PostNorm, PreNorm, Residual, SandwichNorm
 from jaxformer.nn.stack import Stack
+from jaxformer.nn.transformer import Transformer, cross_block, self_block
 
 __all__ = [
     "Attention",
@@ -18,6 +20,7 @@ __all__ = [
     "CrossAttention",
     "Embedding",
     "FeedForward",
+    "InputLayer",
     "Linear",
     "NormLayer",
     "Parallel",
@@ -27,5 +30,9 @@ __all__ = [
     "SandwichNorm",
     "SelfAttention",
     "Stack",
+    "TextConfig",
+    "Transformer",
     "TransformerConfig",
+    "cross_block",
+    "self_block",
 ]

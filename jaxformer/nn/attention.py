@@ -4,7 +4,7 @@ import jax
 from flax import nnx
 
 from jaxformer.functional.attention import attention
-from jaxformer.functional.masks import Mask, sliding_window
+from jaxformer.functional.masks import Band, Mask
 from jaxformer.functional.position import Bias, NoPosition, Position
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.context import Context
@@ -89,14 +89,22 @@ class Attention(nnx.Module):
 class SelfAttention(nnx.Module):
     """The sublayer of a block that attends within the sequence, perhaps through a window."""
 
-    def __init__(self, key: jax.Array, config: TransformerConfig, window: int | None = None):
-        """Declares the attention; `window` limits it to that many of the latest keys."""
-        self.attention = Attention(key, config, config.position)
+    def __init__(
+        self,
+        key: jax.Array,
+        config: TransformerConfig,
+        position: Position,
+        window: int | None = None,
+    ):
+        """Declares the attention; `window` is the number of keys back to which it reaches."""
+        self.attention = Attention(key, config, position)
         self.window = window
 
     def __call__(self, x: jax.Array, context: Context, key: jax.Array | None) -> jax.Array:
         """`[B, T, D] -> [B, T, D]`."""
-        mask = context.mask if self.window is None else context.mask & sliding_window(self.window)
+        # A limit on the past alone: who may look ahead, and how far, is up to the context's mask.
+        reach = Mask() if self.window is None else Band(before=self.window - 1)
+        mask = context.mask & reach
         return self.attention(x, mask=mask, positions=context.positions, bias=context.bias, key=key)
 
 

@@ -1,9 +1,10 @@
 """What a stack of blocks is made of: sizes and component objects, checked on construction."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 import jax.numpy as jnp
+import numpy as np
 
 from jaxformer.errors import ConfigError
 from jaxformer.functional.attention import Implementation
@@ -18,8 +19,6 @@ from jaxformer.nn.residual import PreNorm, Residual
 class TransformerConfig:
     """A stack of transformer blocks: what the families have in common."""
 
-    vocab_size: int
-    """Rows of the embedding table (V)."""
     num_layers: int
     """Blocks (L)."""
     model_dim: int
@@ -45,6 +44,9 @@ class TransformerConfig:
     """A norm right after the embedding (BLOOM, BERT)."""
     windows: tuple[int | None, ...] = (None,)
     """Sliding windows of successive layers, repeated to the depth; None is global attention."""
+    layer_repeats: int = 1
+    """How often the parameters of a layer are applied in a row; num_layers in ALBERT, which shares
+    them across its whole depth."""
 
     activation: Literal["relu", "gelu", "gelu_tanh", "silu", "quick_gelu"] = "silu"
     """The feed-forward nonlinearity."""
@@ -82,7 +84,8 @@ class TransformerConfig:
     """What the backward pass recomputes: none, dots (all but matrix products), full (all)."""
 
     def __post_init__(self):
-        for name in ("vocab_size", "num_layers", "model_dim", "num_heads", "mlp_dim"):
+        sizes = ("num_layers", "model_dim", "num_heads", "mlp_dim", "layer_repeats")
+        for name in sizes:
             check_positive(name, getattr(self, name))
         for name in ("num_kv_heads", "head_dim", "attention_softcap", "attention_scale"):
             if getattr(self, name) is not None:
@@ -114,11 +117,25 @@ class TransformerConfig:
         for window in self.windows or (0,):
             if window is not None:
                 check_positive("windows", window)
-        if self.num_layers % len(self.windows):
+        if self.num_layers % (len(self.windows) * self.layer_repeats):
             raise ConfigError(
-                f"model.windows has {len(self.windows)} entries, which must divide "
-                f"model.num_layers = {self.num_layers}"
+                f"model.num_layers = {self.num_layers} is not divisible by the {len(self.windows)} "
+                f"entries of model.windows x model.layer_repeats = {self.layer_repeats}"
             )
+
+    def adapted(self, name: str, value: np.ndarray, source: "TransformerConfig") -> np.ndarray:
+        """A parameter of another model as this one needs it to start from.
+
+        Args:
+          name: the parameter's path.
+          value: what it is there.
+          source: the other model.
+
+        Returns:
+          `value` itself, or another array where something has to be done to it.
+        """
+        del name, source
+        return value
 
     @property
     def kv_heads(self) -> int:
@@ -143,6 +160,36 @@ class TransformerConfig:
             if self.depth_scaled_init
             else self.init_std
         )
+
+
+@dataclass(frozen=True)
+class TextConfig(TransformerConfig):
+    """Blocks that read token ids."""
+
+    vocab_size: int = field(kw_only=True)
+    """Rows of the embedding table (V)."""
+    embedding_dim: int | None = None
+    """Width of the embedding table (E), projected to model_dim (ALBERT). None: model_dim."""
+    tie_embeddings: bool = True
+    """Logits over the vocabulary are products with the embedding table."""
+    head_bias: bool = False
+    """Bias of those logits (BERT, GPT-J, Phi)."""
+    logit_scale: float = 1.0
+    """Multiplies the hidden states before those products: model_dim^-0.5 in T5 1.0."""
+    logit_softcap: float | None = None
+    """Bounds those logits (Gemma 2)."""
+
+    def __post_init__(self):
+        check_positive("vocab_size", self.vocab_size)
+        for name in ("embedding_dim", "logit_softcap", "logit_scale"):
+            if getattr(self, name) is not None:
+                check_positive(name, getattr(self, name))
+        super().__post_init__()
+
+    @property
+    def embedding_width(self) -> int:
+        """E: the width of the embedding table."""
+        return self.model_dim if self.embedding_dim is None else self.embedding_dim
 
 
 def check_positive(name: str, value: float):

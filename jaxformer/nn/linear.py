@@ -26,7 +26,9 @@ class Linear(nnx.Module):
         """Declares the kernel `[*inputs, *outputs]` and, if asked, the bias `[*outputs]`."""
         axes = inputs | outputs
         self.contract = len(inputs)
-        self.kernel = parameter(key, tuple(axes.values()), tuple(axes), initializer)
+        self.kernel = parameter(
+            key, tuple(axes.values()), tuple(axes), initializer, contract=self.contract
+        )
         shape = tuple(outputs.values())
         self.bias = parameter(key, shape, tuple(outputs), constant(0.0)) if bias else None
 

@@ -20,12 +20,20 @@ def constant(value: float) -> Initializer:
 
 
 def parameter(
-    key: jax.Array, shape: tuple[int, ...], axes: tuple[str, ...], initializer: Initializer
+    key: jax.Array,
+    shape: tuple[int, ...],
+    axes: tuple[str, ...],
+    initializer: Initializer,
+    *,
+    contract: int = 0,
 ) -> nnx.Param:
-    """A float32 parameter whose `axes` metadata names each dimension for `jaxformer.sharding`."""
+    """A float32 parameter whose `axes` metadata names each dimension for `jaxformer.sharding`.
+
+    `contract` is the number of input axes of a kernel, which come first; 0: it is no kernel.
+    """
     if len(shape) != len(axes):
         raise ValueError(f"a parameter of shape {shape} needs {len(shape)} axis names, got {axes}")
-    return nnx.Param(initializer(key, shape), axes=axes)
+    return nnx.Param(initializer(key, shape), axes=axes, contract=contract)
 
 
 def value_of(variable: nnx.Param | None) -> jax.Array | None:

@@ -1,6 +1,6 @@
 """Many blocks in a row over stacked parameters: scanned or unrolled, with or without remat."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 import jax
@@ -23,14 +23,20 @@ class Stack(nnx.Module):
     """`num_layers` blocks. Blocks that differ repeat as a group: (windowed, global), ...
 
     The parameters of the i-th block of every group are one tree whose leaves have a leading
-    "layers" axis, `[num_layers / group size, ...]`, whether the stack is scanned or unrolled.
+    "layers" axis, `[num_layers / (group size x repeats), ...]`, whether the stack is scanned or
+    unrolled. Each group is applied `repeats` times before the next.
     """
 
     def __init__(
-        self, key: jax.Array, num_layers: int, group: tuple[Callable[[jax.Array], Block], ...]
+        self,
+        key: jax.Array,
+        num_layers: int,
+        group: tuple[Callable[[jax.Array], Block], ...],
+        repeats: int = 1,
     ):
         """Builds the blocks; `group` holds one constructor for each block of a group."""
-        keys = jax.random.split(key, (len(group), num_layers // len(group)))
+        self.repeats = repeats
+        keys = jax.random.split(key, (len(group), num_layers // (len(group) * repeats)))
         self.group = nnx.List([jax.vmap(make)(row) for make, row in zip(group, keys, strict=True)])
         for block in self.group:
             _name_layers(block)
@@ -48,15 +54,34 @@ class Stack(nnx.Module):
         apply = _apply_group if remat == "none" else _rematerialised(_POLICIES[remat])
         groups = list(self.group)
         count = jax.tree.leaves(groups)[0].shape[0]
-        keys = None if key is None else jax.random.split(key, count)
-        if scan:
-            x, _ = jax.lax.scan(
-                lambda x, layer: (apply(x, *layer, context), None), x, (groups, keys)
+        keys = None if key is None else jax.random.split(key, (count, self.repeats))
+
+        def apply_repeatedly(x, group, group_keys):
+            return _loop(
+                lambda x, key: apply(x, group, key, context), x, group_keys, self.repeats, scan
             )
-            return x
-        for layer in _unstacked((groups, keys), count):
-            x = apply(x, *layer, context)
-        return x
+
+        layers = (groups, keys)
+        return _loop(lambda x, layer: apply_repeatedly(x, *layer), x, layers, count, scan)
+
+    def states(self, x: jax.Array, context: Context) -> Iterator[jax.Array]:
+        """Yields the state `[B, T, D]` after each block, unrolled and without dropout."""
+        groups = list(self.group)
+        for blocks in _unstacked(groups, jax.tree.leaves(groups)[0].shape[0]):
+            for block in blocks * self.repeats:
+                x = block(x, context, None)
+                yield x
+
+
+def _loop(step, x, rows, count: int, scan: bool):
+    """`step(x, row)` for each of the `count` rows of a stacked tree."""
+    if count == 1:
+        return step(x, jax.tree.map(lambda row: row.squeeze(0), rows))
+    if scan:
+        return jax.lax.scan(lambda x, row: (step(x, row), None), x, rows, length=count)[0]
+    for row in _unstacked(rows, count):
+        x = step(x, row)
+    return x
 
 
 def _apply_group(x, blocks, key, context):
@@ -72,6 +97,8 @@ def _rematerialised(policy):
 def _unstacked(tree, count: int) -> list:
     """The slices of a stacked tree, by `split`: its transpose is a single concatenation."""
     leaves, structure = jax.tree.flatten(tree)
+    if not leaves:
+        return [tree] * count
     columns = [[x.squeeze(0) for x in jax.lax.split(leaf, [1] * count)] for leaf in leaves]
     return [jax.tree.unflatten(structure, row) for row in zip(*columns, strict=True)]
 

@@ -2,8 +2,8 @@
 
 A checkpoint is a folder ``<step>/`` with three items: ``state`` (every array of the training state
 under a flat name such as ``params/embed/table``), ``config`` (the whole configuration as JSON) and
-``meta`` (step, versions, validation loss). Step ``n`` means that ``n`` updates are done, hence the
-next batch is number ``n``: the data position is the step. Reading them back is in ``restore``.
+``meta`` (step, versions, validation metrics). Step ``n`` means that ``n`` updates are done, hence
+the next batch is number ``n``: the data position is the step. Reading them back is in ``restore``.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import errno
 import hashlib
 import math
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,9 @@ import orbax.checkpoint as ocp
 
 import jaxformer
 from jaxformer.training import checkpoint_files as files
+from jaxformer.training.early_stopping import cost
 
-FORMAT = 1
+FORMAT = 2
 
 
 class CheckpointError(RuntimeError):
@@ -65,18 +66,19 @@ class Checkpointer:
         folder: Where the checkpoints go; created if absent. All processes see the same folder.
         config: JSON form of the configuration, saved within every checkpoint.
         keep: How many of the newest checkpoints to keep, besides the best one.
+        metric: The validation metric that says which is the best.
     """
 
-    def __init__(self, folder: Path, config: dict[str, Any], keep: int):
+    def __init__(self, folder: Path, config: dict[str, Any], keep: int, metric: str = "loss"):
         self.folder = Path(folder).absolute()
         self._config = config
-        self._keep = keep
+        self._keep, self._metric = keep, metric
         self._saving: int | None = None
         self._deletions: list[threading.Thread] = []
         if jax.process_index() == 0:
             self.folder.mkdir(parents=True, exist_ok=True)
             files.remove_leftovers(self.folder)
-        self._losses = {step: _validation_loss(self.folder / str(step)) for step in self.steps()}
+        self._costs = {step: self._saved_cost(step) for step in self.steps()}
         self._writer = ocp.AsyncCheckpointer(
             item_handlers(),
             async_options=ocp.options.AsyncOptions(post_finalization_callback=self._before_commit),
@@ -86,28 +88,27 @@ class Checkpointer:
         """Returns the steps on disk, ascending."""
         return files.saved_steps(self.folder)
 
-    def save(self, step: int, state: Any, validation_loss: float | None = None) -> None:
+    def save(self, step: int, state: Any, validation: Mapping[str, float] | None = None) -> None:
         """Starts saving; returns when the arrays are copied, so that the state may be donated.
 
         Args:
             step: Updates done so far. Nothing happens where this step is saved already.
             state: Pytree of arrays (and typed random keys).
-            validation_loss: Measured at this very step, if it was.
+            validation: The metrics measured at this very step, if they were.
 
         Raises:
             CheckpointError: This save, or the previous one in the background, failed.
         """
         self.wait()
-        if step in self._losses:
+        if step in self._costs:
             return
-        if validation_loss is not None and not math.isfinite(validation_loss):
-            validation_loss = None
-        self._saving, self._losses[step] = step, validation_loss
+        measured = {k: float(v) for k, v in (validation or {}).items() if math.isfinite(v)}
+        self._saving, self._costs[step] = step, cost(self._metric, measured.get(self._metric))
         arrays, key_types = _to_savable(state)
         meta = {
             "format": FORMAT,
             "step": step,
-            "validation_loss": validation_loss,
+            "validation": measured,
             "key_types": key_types,
             "jaxformer": jaxformer.__version__,
             "jax": jax.__version__,
@@ -129,9 +130,9 @@ class Checkpointer:
         """Waits until everything is on disk; raises as ``check`` does."""
         with self._reporting():
             self._writer.wait_until_finished()
-        kept = files.steps_to_keep(self._losses, self._keep)
-        for step in [step for step in self._losses if step not in kept]:
-            del self._losses[step]
+        kept = files.steps_to_keep(self._costs, self._keep)
+        for step in [step for step in self._costs if step not in kept]:
+            del self._costs[step]
             if jax.process_index() == 0:
                 self._deletions.append(files.delete_step(self.folder / str(step)))
 
@@ -145,6 +146,13 @@ class Checkpointer:
             with contextlib.suppress(Exception):
                 self._writer.close()
 
+    def _saved_cost(self, step: int) -> float | None:
+        try:
+            meta = files.read_item(self.folder / str(step), "meta")
+            return cost(self._metric, files.validation_of(meta).get(self._metric))
+        except (OSError, ValueError, KeyError):
+            return None
+
     def _before_commit(self) -> None:
         """Runs in the background on process 0, before the rename that completes a step."""
         files.write_manifest(self.folder, self._saving)
@@ -154,7 +162,7 @@ class Checkpointer:
         try:
             yield
         except Exception as error:
-            self._losses.pop(self._saving, None)
+            self._costs.pop(self._saving, None)
             if jax.process_index() == 0:
                 files.remove_leftovers(self.folder)
             good = [step for step in self.steps() if files.damage(self.folder / str(step)) is None]
@@ -196,13 +204,6 @@ def _to_savable(state: Any) -> tuple[dict[str, Any], dict[str, str]]:
     for name in kinds:
         arrays[name] = jax.random.key_data(arrays[name])
     return arrays, kinds
-
-
-def _validation_loss(step_folder: Path) -> float | None:
-    try:
-        return files.read_item(step_folder, "meta")["validation_loss"]
-    except (OSError, ValueError, KeyError):
-        return None
 
 
 def _cause(error: BaseException) -> str:

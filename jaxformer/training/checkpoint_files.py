@@ -62,24 +62,32 @@ def set_aside(step_folder: Path) -> Path:
     return step_folder.rename(target)
 
 
-def steps_to_keep(losses: Mapping[int, float | None], keep: int) -> set[int]:
+def steps_to_keep(costs: Mapping[int, float | None], keep: int) -> set[int]:
     """Chooses the checkpoints that stay.
 
     Args:
-        losses: Validation loss of each step held; None where it was not measured.
+        costs: Of each step held, what the best has the least of; None where it was not measured.
         keep: How many of the newest stay.
 
     Returns:
-        The ``keep`` newest steps and the one with the lowest validation loss (the later of equals).
+        The ``keep`` newest steps and the one with the lowest cost (the first of equals).
     """
-    best = best_step(losses)
-    return set(sorted(losses)[-keep:]) | ({best} if best is not None else set())
+    best = best_step(costs)
+    return set(sorted(costs)[-keep:]) | ({best} if best is not None else set())
 
 
-def best_step(losses: Mapping[int, float | None]) -> int | None:
-    """Returns the step with the lowest validation loss, or None where none was measured."""
-    measured = [(loss, -step) for step, loss in losses.items() if loss is not None]
-    return -min(measured)[1] if measured else None
+def best_step(costs: Mapping[int, float | None]) -> int | None:
+    """Returns the step with the lowest cost, or None where none was measured."""
+    measured = [(cost, step) for step, cost in costs.items() if cost is not None]
+    return min(measured)[1] if measured else None
+
+
+def validation_of(meta: Mapping[str, Any]) -> dict[str, float]:
+    """Returns what was measured at the step of a ``meta`` item, by the name of the metric."""
+    if "validation" in meta:
+        return meta["validation"]
+    loss = meta["validation_loss"]  # format 1 had the loss alone
+    return {} if loss is None else {"loss": loss}
 
 
 def delete_step(step_folder: Path) -> threading.Thread:

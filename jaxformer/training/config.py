@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 from jaxformer.errors import ConfigError
+from jaxformer.models.lora import LoRA
+from jaxformer.training.distillation import Distillation
 
 
 @dataclass(frozen=True)
@@ -23,16 +25,26 @@ class TrainConfig:
     """Weight of the squared log-partition function in the loss."""
     label_smoothing: float = 0.0
     """Probability mass spread over the whole vocabulary in the training targets."""
+    frozen: tuple[str, ...] = ()
+    """Parameters that do not learn, as patterns of their names: "embedding.*", "*.stack.*"."""
+    lora: LoRA | None = None
+    """Low-rank factors that learn in place of the model's own parameters; None: no factors."""
+    distillation: Distillation | None = None
+    """A finished run as the teacher; None: no teacher."""
     loss_chunk: int | None = None
     """Positions whose logits exist at a time in the loss; None: all of a batch at once."""
     max_nonfinite_steps: int = 10
     """Updates with a non-finite loss or gradient, in a row, that stop the run."""
     eval_interval: int = 250
     """Steps between evaluations."""
+    metric: str = "loss"
+    """The validation metric by which the best checkpoint is chosen and that patience watches."""
+    patience: int | None = None
+    """Evaluations in a row without a better metric that end the run; None: it takes all steps."""
     checkpoint_interval: int = 250
     """Steps between checkpoints."""
     keep: int = 2
-    """Newest checkpoints to keep; the one with the best validation loss is kept besides."""
+    """Newest checkpoints to keep; the one with the best validation metric is kept besides."""
     log_interval: int = 10
     """Steps between rows of metrics."""
     profile_steps: tuple[int, int] | None = None
@@ -58,12 +70,15 @@ class TrainConfig:
             self._require(name, getattr(self, name) >= 1, "must be at least 1")
         for name in ("seed", "z_loss", "sample_tokens", "sample_temperature"):
             self._require(name, getattr(self, name) >= 0, "must not be negative")
-        for name in ("clip_norm", "loss_chunk"):
+        for name in ("clip_norm", "loss_chunk", "patience"):
             value = getattr(self, name)
             self._require(name, value is None or value > 0, "must be positive, or None")
         in_unit = self.ema_decay is None or 0 < self.ema_decay < 1
         self._require("ema_decay", in_unit, "must lie between 0 and 1, or be None")
         self._require("label_smoothing", 0 <= self.label_smoothing < 1, "must lie in [0, 1)")
+        chunked = self.distillation is not None and self.loss_chunk is not None
+        rule = "must be None with distillation, which compares all logits of a batch at once"
+        self._require("loss_chunk", not chunked, rule)
         window = self.profile_steps
         ordered = window is None or (len(window) == 2 and 1 <= window[0] <= window[1])
         self._require("profile_steps", ordered, "must be a first and a last step, counted from 1")

@@ -1,25 +1,39 @@
 """Training from start to end: prepare, restore or initialise, step, evaluate, save, report."""
 
 import contextlib
+import dataclasses
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
-from jaxformer.config import Config, check_vocabulary, validate
-from jaxformer.data import Datasets, prepare
-from jaxformer.models.flops import decoder_flops
+from jaxformer.config import (
+    Config,
+    check_heads,
+    check_labels,
+    check_vocabulary,
+    row_lengths,
+    validate,
+)
+from jaxformer.data import Datasets
+from jaxformer.models import DecoderConfig
+from jaxformer.models.flops import model_flops
 from jaxformer.serialization import to_json
 from jaxformer.sharding import make_mesh
 from jaxformer.training.checkpoint import Checkpointer
-from jaxformer.training.evaluation import evaluate
+from jaxformer.training.early_stopping import EarlyStopping, check_metric
+from jaxformer.training.evaluation import EVALUATION_FILE, conclude, evaluate
+from jaxformer.training.loss import Loss
+from jaxformer.training.metrics import read_metrics
 from jaxformer.training.plot import plot_loss
 from jaxformer.training.preemption import StopSignal
 from jaxformer.training.preview import sample_text
 from jaxformer.training.processes import (
     DeviceBatches,
+    agreed,
     first_process_only,
     is_first,
     local_rows,
@@ -29,9 +43,15 @@ from jaxformer.training.progress import short_number
 from jaxformer.training.report import parameter_count, print_table, start_report
 from jaxformer.training.restore import restore_newest
 from jaxformer.training.run_folder import CHECKPOINTS, locked, move_away, open_run_folder
-from jaxformer.training.run_log import RunLog
+from jaxformer.training.run_log import RunLog, in_words
+from jaxformer.training.saved_run import run_and_step
+from jaxformer.training.state import TrainState
 from jaxformer.training.step import TrainProgram
+from jaxformer.training.teacher import distillation_loss
 from jaxformer.training.throughput import Workload, peak_flops
+from jaxformer.training.tokens import check_same_tokens
+from jaxformer.training.transfer import transfer
+from jaxformer.training.translation import shown
 
 
 @dataclass(frozen=True)
@@ -43,6 +63,7 @@ class Run:
     data: Datasets
     program: TrainProgram
     log: RunLog
+    watch: EarlyStopping
 
 
 def train(config: Config, folder: Path, fresh: bool = False) -> None:
@@ -69,29 +90,76 @@ def train(config: Config, folder: Path, fresh: bool = False) -> None:
             open_run_folder(folder, config)
 
         first_process_only(open_folder)
-        data = prepare(config.data, folder)
-        check_vocabulary(config, data.tokenizer.vocab_size)
+        data = config.data.prepare(folder)
+        if data.tokenizer is not None:
+            check_vocabulary(config, data.tokenizer.vocab_size)
+        check_labels(config, data.labels)
+        check_heads(config, data.train.examples.blank())
         mesh = make_mesh(config.mesh)
-        program = TrainProgram(config.model, config.optimizer, config.train, mesh)
+        loss = _loss(config, data, mesh)
+        program = TrainProgram(config.model, config.optimizer, config.train, mesh, loss)
         shapes, work = program.state_shapes, workload(config, mesh)
         if is_first():
-            print_table(folder.name, start_report(shapes, work, mesh, folder))
+            print_table(folder.name, start_report(shapes, program.trained, work, mesh, folder))
         restored = restore_newest(folder / CHECKPOINTS, shapes, warn=print)
-        step, state = restored or (0, program.init(config.train.seed))
+        step, state = restored or (0, _fresh_state(program, config, data))
+        if step == 0 and config.train.metric != "loss":
+            check_metric(config.train.metric, evaluate(config, program, state.best_params, data))
+        watch = watch_of(config, folder, step)
         log = resources.enter_context(contextlib.closing(RunLog(config, folder, step, work)))
         log.message(f"continuing from step {step}" if step else "starting from step 0")
-        run = Run(config, folder, data, program, log)
+        run = Run(config, folder, data, program, log, watch)
         step, state, validation = _take_steps(run, step, state)
-        if step < config.train.steps:
+        if agreed(watch.ended):
+            log.message(
+                f"ended at step {step}: {watch.reason}. To train on, raise --train.patience"
+            )
+        elif step < config.train.steps:
             log.message(f"stopped after step {step}; the same command continues from there")
-        else:
-            _finish(run, step, state, validation)
+            return
+        _finish(run, step, state, validation)
+
+
+def watch_of(config: Config, folder: Path, step: int) -> EarlyStopping:
+    """What the evaluations up to a step say about going on.
+
+    Args:
+        config: The experiment.
+        folder: The run's.
+        step: The step that training continues from.
+    """
+    rows = [row for row in read_metrics(folder) if row["step"] <= step]
+    return EarlyStopping(config.train.metric, config.train.patience, rows)
+
+
+def _loss(config: Config, data: Datasets, mesh: jax.sharding.Mesh) -> Loss:
+    """What the run minimises."""
+    settings = config.train.distillation
+    if settings is None:
+        return Loss([head.name for head in config.model.heads])
+    return distillation_loss(settings, config, data, mesh)
+
+
+def _fresh_state(program: TrainProgram, config: Config, data: Datasets) -> TrainState:
+    """The state of step 0, with another run's parameters if the experiment says so."""
+    state = program.init(config.train.seed)
+    if config.init_from is None:
+        return state
+    folder = Path(config.init_from)
+    params, report = transfer(state.params, folder, config.model, config.init_layers)
+    if data.tokenizer is not None:
+        check_same_tokens(data.tokenizer, run_and_step(folder)[0])
+    if is_first():
+        print(report.in_words(folder))
+    ema = None if state.ema is None else jax.tree.map(jnp.copy, params)
+    return dataclasses.replace(state, params=params, ema=ema)
 
 
 def workload(config: Config, mesh: jax.sharding.Mesh) -> Workload:
     """Returns what one step of an experiment computes."""
-    tokens = config.data.batch_size * config.data.sequence_length
-    flops = decoder_flops(config.model, config.data.sequence_length)
+    lengths = row_lengths(config)
+    tokens = config.data.batch_size * lengths["inputs"]
+    flops = model_flops(config.model, lengths)
     peak = peak_flops(mesh.devices.flat[0].device_kind)
     return Workload(
         tokens=tokens,
@@ -106,10 +174,11 @@ def _take_steps(run: Run, step: int, state: Any) -> tuple[int, Any, dict | None]
     settings, program, log, validation = run.config.train, run.program, run.log, None
     batches = _batches(run, step)
     folder = run.folder / CHECKPOINTS
-    checkpoints = Checkpointer(folder, to_json(run.config), settings.keep)
+    checkpoints = Checkpointer(folder, to_json(run.config), settings.keep, settings.metric)
     profiler = StepProfiler(settings.profile_steps, run.folder)
     with contextlib.closing(checkpoints), StopSignal() as stop:
-        while step < settings.steps:
+        ended = agreed(run.watch.ended)
+        while step < settings.steps and not ended:
             profiler.before(step + 1)
             asked = time.perf_counter()
             batch = next(batches)
@@ -118,16 +187,19 @@ def _take_steps(run: Run, step: int, state: Any) -> tuple[int, Any, dict | None]
             step, validation = step + 1, None
             log.step(step, metrics, waited)
             profiler.after(step, metrics)
-            last, stopping = step == settings.steps, stop.requested(step)
+            last, stopping, better = step == settings.steps, stop.requested(step), False
             if last or step % settings.eval_interval == 0:
                 log.flush()
                 started = time.perf_counter()
-                validation = evaluate(run.config, program, state, run.data.validation)
+                validation = evaluate(run.config, program, state.best_params, run.data)
                 log.validation(step, validation, time.perf_counter() - started)
-            if last or stopping or step % settings.checkpoint_interval == 0:
+                better = run.watch.add(step, validation) and settings.patience is not None
+                better, ended = agreed(better), agreed(run.watch.ended)
+            due = step % settings.checkpoint_interval == 0
+            if last or ended or stopping or better or due:
                 log.flush()
                 started = time.perf_counter()
-                checkpoints.save(step, state, validation and validation["loss"])
+                checkpoints.save(step, state, validation)
                 log.saved(time.perf_counter() - started)
             checkpoints.check()
             if stopping:
@@ -137,51 +209,75 @@ def _take_steps(run: Run, step: int, state: Any) -> tuple[int, Any, dict | None]
 
 def _batches(run: Run, step: int) -> DeviceBatches:
     """The training batches from a step on, this process's rows of them."""
-    sharding, data = run.program.batch_sharding, run.config.data
-    shape = (data.batch_size, data.sequence_length)
+    sharding, num_rows = run.program.batch_sharding, run.config.data.batch_size
     source = run.data.train.iterate(
-        start_step=step, rows=local_rows(sharding, shape), stop_step=run.config.train.steps
+        start_step=step, rows=local_rows(sharding, num_rows), stop_step=run.config.train.steps
     )
-    return DeviceBatches(source, sharding, shape)
+    return DeviceBatches(source, sharding, num_rows)
 
 
 def _finish(run: Run, step: int, state: Any, validation: dict | None) -> None:
     """Says what came out of the run, and what to try next."""
     config, folder = run.config, run.folder
-    validation = validation or evaluate(config, run.program, state, run.data.validation)
-    text = _sample(run, state) if config.train.sample_tokens else ""
+    params, say = state.best_params, run.log.message
+    conclusion = conclude(config, run.program, params, run.data, step, say, validation)
+    writes = isinstance(config.model, DecoderConfig) and config.train.sample_tokens
+    text = _sample(run, state) if writes else ""
     run.log.close()
     if not is_first():
         return
     if text:
         print(f"\n--- a sample of the model's text {'-' * 40}\n{text}\n{'-' * 72}")
         (folder / "sample.txt").write_text(text)
-    tokens = step * config.data.batch_size * config.data.sequence_length
+    files = conclusion.save(folder / EVALUATION_FILE, folder, config)
+    if conclusion.translations:
+        print(f"\n--- some translations {'-' * 50}\n{shown(conclusion.translations)}\n{'-' * 72}")
+    tokens = step * config.data.batch_size * row_lengths(config)["inputs"]
     subtitle = (
         f"{short_number(parameter_count(state.params))} parameters · {step:,} steps · "
         f"{short_number(tokens)} tokens"
     )
-    deeper = config.model.num_layers + 2 * len(config.model.windows)
     print(
-        f"\nvalidation loss {validation['loss']:.4f}, perplexity {validation['perplexity']:.2f}, "
-        f"bits per byte {validation['bits_per_byte']:.3f}\n"
+        f"\nvalidation {in_words(conclusion.metrics)}\n"
+        f"{_best_line(run)}"
+        f"evaluation   {', '.join(map(str, files))}\n"
         f"loss curve   {plot_loss(folder, folder.name, subtitle)}\n"
         f"metrics      {folder}/metrics.jsonl, tensorboard --logdir {folder}\n"
         f"checkpoint   {folder / CHECKPOINTS / str(step)}\n"
-        f"Next: python -m jaxformer inspect {folder}, train on with --train.steps {2 * step}, "
-        f"or change the model: --model.num-layers {deeper} --run-dir {folder}-deeper"
+        f"Next: {_next_commands(run, step)}"
     )
+
+
+def _best_line(run: Run) -> str:
+    best, metric = run.watch.best, run.config.train.metric.replace("_", " ")
+    if best is None:
+        return ""
+    saved = run.folder / CHECKPOINTS / str(best.step)
+    kept = f", {saved}" if saved.exists() else ""
+    return f"best         {metric} {best.value:.4g} at step {best.step}{kept}\n"
+
+
+def _next_commands(run: Run, step: int) -> str:
+    settings, folder, model = run.config.train, run.folder, run.config.model
+    longer = f"--train.steps {2 * step}"
+    if run.watch.ended:
+        longer = f"--train.patience {2 * settings.patience}"
+    commands = f"python -m jaxformer inspect {folder}, train on with {longer}, "
+    if settings.lora is not None:
+        return f"{commands}or get plain weights: python -m jaxformer merge {folder} {folder}-merged"
+    deeper = model.num_layers + 2 * len(model.windows)
+    return f"{commands}or change the model: --model.num-layers {deeper} --run-dir {folder}-deeper"
 
 
 def _sample(run: Run, state: Any) -> str:
     settings = run.config.train
     return sample_text(
         run.program,
-        state.params if state.ema is None else state.ema,
+        state.best_params,
         run.data.tokenizer,
         prompt=settings.sample_prompt,
         length=settings.sample_tokens,
-        window=run.config.data.sequence_length,
+        window=run.config.data.lengths["inputs"],
         temperature=settings.sample_temperature,
         seed=settings.seed,
     )

@@ -1,10 +1,11 @@
 """Optimizers as configuration objects: each is a schedule, a weight decay and a direction.
 
 Every update is `-η_t (direction + λ W)` with the decay λ on matrices only
-(`parameter_roles.is_decayed`). Clipping belongs to the training step, which reports the norm.
+(`parameter_roles.is_decayed`); LAMB scales the sum in brackets besides. Clipping belongs to the
+training step, which reports the norm.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -13,6 +14,8 @@ import optax
 
 from jaxformer.errors import ConfigError
 from jaxformer.training.adafactor import scale_by_adafactor
+from jaxformer.training.lamb import scale_by_trust_ratio
+from jaxformer.training.layer_decay import scale_by_depth
 from jaxformer.training.muon import scale_by_muon
 from jaxformer.training.parameter_roles import decay_mask
 from jaxformer.training.schedules import Cosine, Linear, Schedule
@@ -26,8 +29,12 @@ class Optimizer:
     """Learning rate over the run."""
     weight_decay: float = 0.0
     """Strength of the decoupled decay, multiplied by the learning rate; on matrices only."""
+    layer_decay: float = field(default=1.0, kw_only=True)
+    """The learning rate of a block over that of the block above it (fine-tuning: 0.65 to 0.95)."""
 
     def __post_init__(self):
+        if not 0 < self.layer_decay <= 1:
+            self._refuse("layer_decay", "above 0 and at most 1")
         if not isinstance(self.schedule, Schedule):
             self._refuse("schedule", "a schedule, such as Cosine(learning_rate=3e-4)")
         if not self.weight_decay >= 0:
@@ -46,9 +53,11 @@ class Optimizer:
         Raises:
           ConfigError: the schedule does not fit into the run.
         """
+        even = self.layer_decay == 1.0
         return optax.chain(
             _in_float32(self.direction(axes)),
-            optax.add_decayed_weights(self.weight_decay, mask=decay_mask(axes)),
+            self.decayed(axes),
+            optax.identity() if even else scale_by_depth(self.layer_decay),
             optax.scale_by_learning_rate(self.schedule.build(total_steps)),
         )
 
@@ -56,19 +65,23 @@ class Optimizer:
         """The ascent direction, before weight decay and learning rate."""
         raise NotImplementedError
 
+    def decayed(self, axes: Any) -> optax.GradientTransformation:
+        """From the direction to what is multiplied by the learning rate: adds the weight decay."""
+        return optax.add_decayed_weights(self.weight_decay, mask=decay_mask(axes))
+
     def _refuse(self, field, expected):
         name = f"{type(self).__name__}.{field}"
         raise ConfigError(f"{name} is {getattr(self, field)!r}, expected {expected}")
 
     def _check_decays(self, *fields):
-        for field in fields:
-            if not 0 <= getattr(self, field) < 1:
-                self._refuse(field, "a number from 0 to below 1")
+        for name in fields:
+            if not 0 <= getattr(self, name) < 1:
+                self._refuse(name, "a number from 0 to below 1")
 
     def _check_positive(self, *fields):
-        for field in fields:
-            if not getattr(self, field) > 0:
-                self._refuse(field, "a positive number")
+        for name in fields:
+            if not getattr(self, name) > 0:
+                self._refuse(name, "a positive number")
 
 
 @dataclass(frozen=True)
@@ -98,6 +111,30 @@ class AdamW(Optimizer):
         """The mean gradient over its root mean square, both corrected for their start at 0."""
         del axes
         return optax.scale_by_adam(self.beta1, self.beta2, self.eps)
+
+
+@dataclass(frozen=True)
+class LAMB(AdamW):
+    """AdamW whose steps are relative to the norm of each matrix: for batches of many thousands.
+
+    The learning rate is therefore relative too: 1e-2 changes a matrix by one percent.
+
+    References:
+      You et al., Large Batch Optimization for Deep Learning (https://arxiv.org/abs/1904.00962).
+    """
+
+    schedule: Schedule = Linear(learning_rate=1e-2)
+    """Learning rate over the run, relative to the parameters' norm."""
+    weight_decay: float = 0.01
+    """Strength of the decay, which takes part in the norm of the update; on matrices only."""
+    beta2: float = 0.999
+    """Decay of the mean of their squares."""
+    eps: float = 1e-6
+    """Added to the root of the mean square."""
+
+    def decayed(self, axes: Any) -> optax.GradientTransformation:
+        """The weight decay, then `scale_by_trust_ratio`."""
+        return optax.chain(super().decayed(axes), scale_by_trust_ratio(axes))
 
 
 @dataclass(frozen=True)

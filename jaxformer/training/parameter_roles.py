@@ -9,8 +9,11 @@ from typing import Any, NamedTuple
 
 import jax
 
-TABLE_ROWS = frozenset({"vocab", "positions", "buckets"})
+TABLE_ROWS = frozenset({"vocab", "positions", "buckets", "kinds"})
 """Axes that index the rows of a lookup table, when they come first."""
+
+
+_ONE_SIDE = frozenset({"embed", "rank"})
 
 
 class Matrix(NamedTuple):
@@ -50,16 +53,16 @@ def own_dimensions(names: tuple[str, ...]) -> tuple[int, ...]:
 def matrix(path: str, names: tuple[str, ...]) -> Matrix | None:
     """How a parameter is a matrix, if it is one; every axis but "layers" is part of it.
 
-    The model dimension "embed" is one side and all other axes the other; without it there must be
-    two axes. Norms have one axis. Biases, which may have several (`("heads", "head_dim")`), are
-    known by a path that ends in "bias".
+    The model dimension "embed", or the "rank" of a low-rank factor, is one side and all other axes
+    the other; without them there must be two axes. Norms have one axis. Biases, which may have
+    several (`("heads", "head_dim")`), are known by a path that ends in "bias".
     """
     own = own_dimensions(names)
     if len(own) < 2 or path.endswith("bias"):
         return None
-    if len(own) == 2 or names[own[0]] == "embed":
+    if len(own) == 2 or names[own[0]] in _ONE_SIDE:
         return Matrix(own[:1], own[1:])
-    if names[own[-1]] == "embed":
+    if names[own[-1]] in _ONE_SIDE:
         return Matrix(own[:-1], own[-1:])
     return None
 

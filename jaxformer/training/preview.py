@@ -8,7 +8,6 @@ import numpy as np
 
 from jaxformer.data import Tokenizer
 from jaxformer.functional.sampling import sample
-from jaxformer.models.decoder import logits
 from jaxformer.training.step import TrainProgram
 
 
@@ -62,9 +61,8 @@ def _generate(template, params, tokens, key, start: int, temperature: float):
 
     def add_token(i, tokens):
         hidden = jax.lax.dynamic_slice_in_dim(model.hidden(tokens), i - 1, 1, axis=1)
-        token = sample(
-            jax.random.fold_in(key, i), logits(hidden, model.head()), temperature=temperature
-        )
+        logits = model.logits(hidden)
+        token = sample(jax.random.fold_in(key, i), logits, temperature=temperature)
         return jnp.where(places == i, token, tokens)
 
     return jax.lax.fori_loop(start, tokens.shape[1], add_token, tokens)

@@ -36,37 +36,49 @@ def first_process_only(action: Callable[[], Any]) -> None:
         raise failure
 
 
-def local_rows(sharding: NamedSharding, shape: tuple[int, int]) -> np.ndarray:
+def agreed(decision: bool) -> bool:
+    """What the first process decides, for all of them to act alike."""
+    if jax.process_count() == 1:
+        return decision
+    return bool(multihost_utils.broadcast_one_to_all(np.asarray(decision)))
+
+
+def local_rows(sharding: NamedSharding, num_rows: int) -> np.ndarray:
     """Returns the rows of a global batch that this process's devices need.
 
     Args:
-        sharding: Of a batch, ``[B, T]``.
-        shape: B and T.
+        sharding: Of the rows of a batch.
+        num_rows: B.
 
     Returns:
         int [rows], ascending.
     """
-    indices = sharding.addressable_devices_indices_map(shape).values()
-    return np.unique(np.concatenate([np.arange(shape[0])[rows] for rows, _ in indices]))
+    indices = sharding.addressable_devices_indices_map((num_rows,)).values()
+    return np.unique(np.concatenate([np.arange(num_rows)[rows] for (rows,) in indices]))
+
+
+def placed(array: np.ndarray, sharding: NamedSharding) -> jax.Array:
+    """An array that every process has, on the mesh: each device gets its own part."""
+    return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
 
 class DeviceBatches:
     """Batches of numpy arrays with this process's rows, as global arrays on the mesh.
 
     Args:
-        batches: Yields dictionaries of arrays, ``[local rows, T]``.
-        sharding: Of a batch, ``[B, T]``.
-        shape: B and T.
+        batches: Yields dictionaries of arrays, ``[local rows, ...]``.
+        sharding: Of the rows of a batch.
+        num_rows: B.
     """
 
     def __init__(
         self,
         batches: Iterator[Mapping[str, np.ndarray]],
         sharding: NamedSharding,
-        shape: tuple[int, int],
+        num_rows: int,
     ):
-        self._batches, self._sharding, self._shape = batches, sharding, shape
-        self._rows = local_rows(sharding, shape)
+        self._batches, self._sharding, self._num_rows = batches, sharding, num_rows
+        self._rows = local_rows(sharding, num_rows)
 
     def __iter__(self):
         return self
@@ -77,7 +89,8 @@ class DeviceBatches:
 
     def _on_devices(self, array: np.ndarray) -> jax.Array:
         def part(index):
-            wanted = np.arange(self._shape[0])[index[0]]
+            wanted = np.arange(self._num_rows)[index[0]]
             return array[np.searchsorted(self._rows, wanted)]
 
-        return jax.make_array_from_callback(self._shape, self._sharding, part)
+        shape = (self._num_rows, *array.shape[1:])
+        return jax.make_array_from_callback(shape, self._sharding, part)

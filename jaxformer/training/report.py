@@ -3,6 +3,7 @@
 import math
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +41,14 @@ def short_bytes(size: float) -> str:
     return f"{size:.0f} B"
 
 
-def start_report(state: Any, work: Workload, mesh: jax.sharding.Mesh, folder: Path) -> list[tuple]:
+def start_report(
+    state: Any, trained: Sequence[str], work: Workload, mesh: jax.sharding.Mesh, folder: Path
+) -> list[tuple]:
     """Collects the rows of the table.
 
     Args:
         state: The training state, as arrays or as shapes with their shardings.
+        trained: The names of the parameters that learn.
         work: What a step computes.
         mesh: The devices.
         folder: Where checkpoints will go.
@@ -55,8 +59,12 @@ def start_report(state: Any, work: Workload, mesh: jax.sharding.Mesh, folder: Pa
     devices = list(mesh.devices.flat)
     free, needed = shutil.disk_usage(folder).free, total_bytes(state)
     checkpoint = f"{short_bytes(needed)} each, {short_bytes(free)} free on disk"
+    parameters, learning = short_number(parameter_count(state.params)), ""
+    if len(trained) < len(state.params):
+        count = parameter_count([state.params[name] for name in trained])
+        learning = f", of which {short_number(count)} learn"
     return [
-        ("parameters", short_number(parameter_count(state.params))),
+        ("parameters", parameters + learning),
         ("FLOPs per token", f"{short_number(work.flops / work.tokens)} (forward and backward)"),
         ("tokens per step", f"{work.tokens:,}"),
         ("mesh", ", ".join(f"{name} {size}" for name, size in mesh.shape.items())),

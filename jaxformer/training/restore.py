@@ -98,6 +98,11 @@ def read_arrays(step_folder: Path, prefixes: tuple[str, ...] = ("",)) -> Iterato
                 yield name, reader.restore(step_folder / "state", args=arguments)[name]
 
 
+def array_shapes(step_folder: Path) -> dict[str, tuple[int, ...]]:
+    """Returns the shape of every array of a checkpoint by its name, without reading any."""
+    return {name: tuple(array.shape) for name, array in _array_metadata(step_folder).items()}
+
+
 def _raw_key(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     if not is_key(leaf):
         return leaf

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -77,11 +78,7 @@ class RunLog:
         self._stopwatch.pause(seconds)
         if self._files is not None:
             self._files.write("validation", step, values)
-        self.message(
-            f"step {step}: validation loss {values['loss']:.4f}, "
-            f"perplexity {values['perplexity']:.2f}, "
-            f"bits per byte {values['bits_per_byte']:.3f} ({duration(seconds)})"
-        )
+        self.message(f"step {step}: validation {in_words(values)} ({duration(seconds)})")
 
     def saved(self, seconds: float) -> None:
         """Notes the time a checkpoint took from training."""
@@ -98,16 +95,30 @@ class RunLog:
             self._files.close()
 
     def _write_row(self, step: int) -> None:
-        means = {
-            name: _mean([row[name] for row in self._rows])
-            for name in ("loss", "accuracy", "gradient_norm")
-        }
+        averaged = ("loss", "accuracy", "gradient_norm")
+        averaged += tuple(name for name in self._rows[-1] if name.endswith(("_loss", "_accuracy")))
+        means = {name: _mean([row[name] for row in self._rows]) for name in averaged}
         last = {name: self._rows[-1][name] for name in ("learning_rate", "tokens", "skipped")}
         values = means | last | self._stopwatch.read()
         self._rows = []
         if self._files is not None:
             self._files.write("train", step, values)
         self._progress.update(step, values)
+
+
+def in_words(values: Mapping[str, float]) -> str:
+    """Metrics as a person reads them: "loss 1.234, entity f1 0.8, precision 0.75, recall 0.86".
+
+    What a name has in common with the one before it, a head's name say, is not said again.
+    """
+    parts, before = [], []
+    for name, value in values.items():
+        words = name.split("_")
+        pairs = zip(before, words[:-1], strict=False)
+        known = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        parts.append(f"{' '.join(words[known:])} {value:.4g}")
+        before = words
+    return ", ".join(parts)
 
 
 def _mean(values: list[float]) -> float:

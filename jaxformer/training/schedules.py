@@ -63,9 +63,6 @@ class Schedule:
         name = f"{type(self).__name__}.{field}"
         raise ConfigError(f"{name} is {getattr(self, field)}, expected {expected}")
 
-    def _progress(self, step, total_steps):
-        return (step - self.warmup_steps) / max(total_steps - self.warmup_steps, 1)
-
 
 @dataclass(frozen=True)
 class Constant(Schedule):
@@ -93,7 +90,23 @@ class _Decaying(Schedule):
 
 
 @dataclass(frozen=True)
-class Linear(_Decaying):
+class _Falling(_Decaying):
+    decay_steps: int | None = None
+    """Step at which it has fallen, to stay there; None: the last of the run."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.decay_steps is not None and self.decay_steps < self.warmup_steps:
+            self._refuse("decay_steps", f"at least warmup_steps = {self.warmup_steps}, or None")
+
+    def _progress(self, step, total_steps):
+        """The share of the decay that is done, 0 to 1."""
+        end = total_steps if self.decay_steps is None else self.decay_steps
+        return jnp.minimum((step - self.warmup_steps) / max(end - self.warmup_steps, 1), 1)
+
+
+@dataclass(frozen=True)
+class Linear(_Falling):
     """A straight line from the peak to `final_fraction` of it."""
 
     def shape(self, step: jax.Array, total_steps: int) -> jax.Array:
@@ -102,7 +115,7 @@ class Linear(_Decaying):
 
 
 @dataclass(frozen=True)
-class Cosine(_Decaying):
+class Cosine(_Falling):
     r"""Half a period of a cosine from the peak to `final_fraction` of it.
 
     References:
@@ -121,27 +134,48 @@ class Cosine(_Decaying):
 class InverseSquareRoot(Schedule):
     r"""The square root of the ratio of a timescale to the steps done, whatever the run's length.
 
+    T5's 1/√max(t, 10⁴) is a `learning_rate` of 0.01 with `constant_steps` of 10,000 and no warm-up.
+
     References:
       Vaswani et al., Attention Is All You Need (https://arxiv.org/abs/1706.03762); with a
-      timescale of its own: Zhai et al., Scaling Vision Transformers
-      (https://arxiv.org/abs/2106.04560).
+      timescale of its own and a cool-down: Zhai et al., Scaling Vision Transformers
+      (https://arxiv.org/abs/2106.04560); constant at first: Raffel et al., section 3.1.2
+      (https://arxiv.org/abs/1910.10683).
     """
 
     timescale: int | None = None
-    """Steps after the warm-up at which the rate is the peak over √2; None for as many as those."""
+    """Steps of decay after which the rate is the peak over √2; None for as many as come before."""
+    constant_steps: int = 0
+    """Steps at the peak between the warm-up and the decay."""
+    cooldown_steps: int = 0
+    """Steps at the end of the run over which the rate is besides multiplied by a line to 0."""
 
     def __post_init__(self):
         super().__post_init__()
-        if self.timescale is None and self.warmup_steps == 0:
+        for name in ("constant_steps", "cooldown_steps"):
+            if getattr(self, name) < 0:
+                self._refuse(name, "0 or more steps")
+        if self.timescale is None and self._decay_start == 0:
             self._refuse("timescale", "a number of steps, because there is no warm-up to give it")
         if self.timescale is not None and self.timescale < 1:
             self._refuse("timescale", "1 step or more")
 
+    @property
+    def _decay_start(self) -> int:
+        return self.warmup_steps + self.constant_steps
+
     def shape(self, step: jax.Array, total_steps: int) -> jax.Array:
-        """√(s / (t - w + s)) for warm-up w and timescale s."""
-        del total_steps
-        timescale = self.warmup_steps if self.timescale is None else self.timescale
-        return jnp.sqrt(timescale / (step - self.warmup_steps + timescale))
+        """√(s / (max(t - a, 0) + s)) min(1, (T - t) / b).
+
+        The decay starts at step a, after warm-up and constant steps; the timescale is s, the run
+        has T steps and the cool-down b.
+        """
+        start = self._decay_start
+        timescale = start if self.timescale is None else self.timescale
+        root = jnp.sqrt(timescale / (jnp.maximum(step - start, 0) + timescale))
+        if not self.cooldown_steps:
+            return root
+        return root * jnp.minimum((total_steps - step) / self.cooldown_steps, 1)
 
 
 @dataclass(frozen=True)

@@ -32,3 +32,8 @@ class TrainState:
     """int32: updates skipped so far because the loss or the gradient was not finite."""
     skipped_in_a_row: jax.Array
     """int32: how many of them came just now, one after the other."""
+
+    @property
+    def best_params(self) -> Parameters:
+        """The parameters to evaluate: the averaged ones, where the run keeps them."""
+        return self.params if self.ema is None else self.ema

@@ -1,23 +1,36 @@
 """The training program: sharded initialisation, one jitted update, one jitted evaluation."""
 
 from functools import cached_property, partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-from jaxformer.functional.losses import LossSums, chunked_cross_entropy, cross_entropy
+from jaxformer.functional.losses import LossSums
 from jaxformer.functional.placement import place
-from jaxformer.models.config import DecoderConfig
-from jaxformer.models.decoder import Decoder, logits
+from jaxformer.models.batch import batch_shapes
+from jaxformer.models.build import ModelConfig, build_model
+from jaxformer.models.heads import LossOptions, Outcome
+from jaxformer.models.lora import LoraTemplate
 from jaxformer.models.parameters import Parameters, Template
 from jaxformer.sharding import RULES, parameter_sharding
 from jaxformer.training.config import TrainConfig
+from jaxformer.training.frozen import trained_names
+from jaxformer.training.loss import Batch, Loss, Sums
 from jaxformer.training.optim import Optimizer
 from jaxformer.training.state import TrainState
 
-Batch = dict[str, jax.Array]
+
+class Measured(NamedTuple):
+    """What an evaluation learns of one batch."""
+
+    sums: Sums
+    outcomes: dict[str, Outcome]
+    """By the name of the head, of those that make predictions."""
+    rows: jax.Array
+    """int32 `[B]`: the number of each row among the examples, -1 where it only fills the batch."""
 
 
 class TrainProgram:
@@ -25,23 +38,35 @@ class TrainProgram:
 
     Parameters are float32 and laid out by their logical axes; activations are in the model's
     compute dtype. The update is that of the whole batch, whatever the accumulation: the gradient
-    of the sum of token losses over the sum of token weights.
+    of the sum of losses over the sum of weights, added up over the heads of the model.
     """
 
-    def __init__(self, model: DecoderConfig, optimizer: Optimizer, train: TrainConfig, mesh: Mesh):
+    def __init__(
+        self,
+        model: ModelConfig,
+        optimizer: Optimizer,
+        train: TrainConfig,
+        mesh: Mesh,
+        loss: Loss | None = None,
+    ):
         """Traces the model abstractly; compiles nothing and allocates nothing.
 
-        An `AbstractMesh` is enough to `lower` the step for a machine that is not at hand.
+        An `AbstractMesh` is enough to `lower` the step for a machine that is not at hand. `loss` is
+        what is minimised; None: the sum of the heads' losses.
         """
         self.model, self.train, self.mesh = model, train, mesh
-        self.template = Template(partial(Decoder, config=model))
+        self.loss = Loss([head.name for head in model.heads]) if loss is None else loss
+        plain = Template(partial(build_model, config=model))
+        self.template = plain if train.lora is None else LoraTemplate(plain, train.lora)
         self.schedule = optimizer.schedule.build(train.steps)
-        self.optimizer = optimizer.build(train.steps, self.template.axes)
+        self.trained = trained_names(self.template, train.frozen)
+        trained_axes = {name: self.template.axes[name] for name in self.trained}
+        self.optimizer = optimizer.build(train.steps, trained_axes)
         self.param_shardings = {
             name: parameter_sharding(mesh, name, axes, self.template.shapes[name].shape)
             for name, axes in self.template.axes.items()
         }
-        self.batch_sharding = NamedSharding(mesh, PartitionSpec(RULES["batch"], None))
+        self.batch_sharding = NamedSharding(mesh, PartitionSpec(RULES["batch"]))
         self._init = jax.jit(self._new_state)
         self._update = jax.jit(self._updated, donate_argnums=0)
         self._evaluate = jax.jit(self._evaluated)
@@ -71,31 +96,35 @@ class TrainProgram:
 
         Args:
           state: from `init` or the previous step.
-          batch: `inputs`, `targets`, `weights` and perhaps `positions`, `segments`, all `[B, T]`
-            and sharded as `batch_sharding`.
+          batch: what the model's family and heads read, rows first, sharded as `batch_sharding`.
 
         Returns:
-          The next state, and scalars: loss (mean over tokens), accuracy, gradient_norm (before
-          clipping), learning_rate, tokens, skipped, skipped_in_a_row.
+          The next state, and scalars: loss (the sum over the heads of their means), accuracy and
+          tokens (of the first head), gradient_norm (before clipping), learning_rate, skipped,
+          skipped_in_a_row; with several heads also "<head>_loss" and "<head>_accuracy". See
+          `Loss.metrics`.
         """
         with self._on_mesh():
-            return self._update(state, batch)
+            return self._update(state, batch, self.loss.parameters)
 
-    def eval_step(self, state: TrainState, batch: Batch) -> LossSums:
-        """Sums over the batch, with the averaged parameters where the run keeps them."""
+    def eval_step(self, params: Parameters, batch: Batch) -> Measured:
+        """What some parameters make of a batch; every process can read all of it."""
         with self._on_mesh():
-            return self._evaluate(state, batch)
+            return self._evaluate(params, batch)
 
-    def lower(self, batch_size: int, length: int, **options) -> jax.stages.Lowered:
-        """The training step lowered for a global batch: no array and no device is needed."""
-        rows = {"inputs": jnp.int32, "targets": jnp.int32, "weights": jnp.float32}
-        batch = {
-            name: jax.ShapeDtypeStruct((batch_size, length), dtype, sharding=self.batch_sharding)
-            for name, dtype in rows.items()
-        }
+    def lower(self, rows: int, lengths: dict[str, int], **options) -> jax.stages.Lowered:
+        """The training step lowered for a global batch: no array and no device is needed.
+
+        Args:
+          rows: rows of the batch.
+          lengths: tokens of a row, see `config.row_lengths`.
+          options: those of `jax.stages.Traced.lower`.
+        """
+        shapes = batch_shapes(self.model, rows, lengths)
+        batch = {name: x.update(sharding=self.batch_sharding) for name, x in shapes.items()}
         state = self.state_shapes
         with self._on_mesh():
-            return self._update.trace(state, batch).lower(**options)
+            return self._update.trace(state, batch, self.loss.parameters).lower(**options)
 
     def _on_mesh(self):
         abstract = isinstance(self.mesh, AbstractMesh)
@@ -110,66 +139,73 @@ class TrainProgram:
         return TrainState(
             step=zero,
             params=params,
-            opt_state=self.optimizer.init(params),
+            opt_state=self.optimizer.init(self._learning(params)),
             rng=step_key,
             ema=None if self.train.ema_decay is None else params,
             skipped=zero,
             skipped_in_a_row=zero,
         )
 
-    def _loss(self, params: Parameters, batch: Batch, key, label_smoothing: float, z_loss: float):
-        model = self.template.module(params)
-        options = {name: batch[name] for name in ("positions", "segments") if name in batch}
-        hidden, head = model.hidden(batch["inputs"], key=key, **options), model.head()
-        terms = {"label_smoothing": label_smoothing, "z_loss": z_loss}
-        targets, weights = batch["targets"], batch["weights"]
-        if self.train.loss_chunk is None:
-            sums = cross_entropy(logits(hidden, head), targets, weights, **terms)
-        else:
-            sums = chunked_cross_entropy(
-                hidden,
-                head.kernel,
-                targets,
-                weights,
-                chunk_size=self.train.loss_chunk,
-                bias=head.bias,
-                softcap=head.softcap,
-                **terms,
-            )
-        return sums.loss, sums
+    def _learning(self, params: Parameters) -> Parameters:
+        """The parameters that are not frozen."""
+        return {name: params[name] for name in self.trained}
 
-    def _gradients(self, params: Parameters, batch: Batch, key) -> tuple[Parameters, LossSums]:
-        """The gradient of the summed token losses, and the sums, over all parts of the batch."""
-        differentiate = jax.grad(self._loss, has_aux=True)
-        terms = self.train.label_smoothing, self.train.z_loss
-        parts = self.train.gradient_accumulation
+    def _loss(
+        self,
+        learning: Parameters,
+        fixed: tuple[Parameters, Parameters],
+        batch: Batch,
+        key: jax.Array,
+        weights: dict[str, jax.Array],
+    ) -> tuple[jax.Array, Sums]:
+        """The loss of a part of a batch whose terms have these weights as a whole; and the sums."""
+        params, others = fixed
+        train = self.train
+        options = LossOptions(train.label_smoothing, train.z_loss, train.loss_chunk)
+        model = self.template.module(params | learning)
+        sums = self.loss.sums(model, others, batch, options, key)
+        return self.loss.total({name: sums[name].loss / weights[name] for name in sums}), sums
+
+    def _gradients(
+        self, params: Parameters, others: Parameters, batch: Batch, key
+    ) -> tuple[Parameters, Sums]:
+        """The gradient of the whole batch's loss, and its sums, over all parts of the batch."""
+        weights = self.loss.weights(self.template.module(params), batch)
+        weights = {name: jnp.maximum(weight, 1.0) for name, weight in weights.items()}
+        learning, differentiate = self._learning(params), jax.grad(self._loss, has_aux=True)
+        parts, fixed = self.train.gradient_accumulation, (params, others)
         if parts == 1:
-            return differentiate(params, batch, key, *terms)
+            return differentiate(learning, fixed, batch, key, weights)
 
         def add_part(total, part):
-            return jax.tree.map(jnp.add, total, differentiate(params, *part, *terms)), None
+            gradients_and_sums = differentiate(learning, fixed, *part, weights)
+            return jax.tree.map(jnp.add, total, gradients_and_sums), None
 
-        start = jax.tree.map(jnp.zeros_like, params), LossSums(*[jnp.zeros(())] * 4)
+        zeros = LossSums(*[jnp.zeros(())] * 4)
+        start = jax.tree.map(jnp.zeros_like, learning), dict.fromkeys(weights, zeros)
         split = jax.tree.map(partial(_in_parts, parts=parts), batch)
         total, _ = jax.lax.scan(add_part, start, (split, jax.random.split(key, parts)))
         return total
 
-    def _updated(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict]:
+    def _updated(
+        self, state: TrainState, batch: Batch, others: Parameters | None = None
+    ) -> tuple[TrainState, dict]:
         key = jax.random.fold_in(state.rng, state.step)
-        gradients, sums = self._gradients(state.params, batch, key)
-        weight = jnp.maximum(sums.weight, 1.0)
-        norm = optax.tree.norm(gradients) / weight
-        clip = self.train.clip_norm
-        factor = 1.0 if clip is None else jnp.minimum(1.0, clip / jnp.maximum(norm, 1e-30))
-        gradients = jax.tree.map(lambda g: g * (factor / weight), gradients)
-        updates, opt_state = self.optimizer.update(gradients, state.opt_state, state.params)
-        params = optax.apply_updates(state.params, updates)
+        gradients, sums = self._gradients(state.params, others or {}, batch, key)
+        norm = optax.tree.norm(gradients)
+        if self.train.clip_norm is not None:
+            factor = jnp.minimum(1.0, self.train.clip_norm / jnp.maximum(norm, 1e-30))
+            gradients = jax.tree.map(lambda g: g * factor, gradients)
+        learning = self._learning(state.params)
+        updates, opt_state = self.optimizer.update(gradients, state.opt_state, learning)
+        params = state.params | optax.apply_updates(learning, updates)
         ema = state.ema
         if ema is not None:
             decay = self.train.ema_decay
             ema = jax.tree.map(lambda old, new: decay * old + (1.0 - decay) * new, ema, params)
 
-        finite = jnp.isfinite(sums.loss) & jnp.isfinite(norm)
+        measured = self.loss.metrics(sums)
+        finite = jnp.isfinite(measured["loss"]) & jnp.isfinite(norm)
         params, opt_state, ema = jax.tree.map(
             lambda new, old: jnp.where(finite, new, old),
             (params, opt_state, ema),
@@ -177,21 +213,20 @@ class TrainProgram:
         )
         skipped = state.skipped + jnp.where(finite, 0, 1)
         in_a_row = jnp.where(finite, 0, state.skipped_in_a_row + 1)
-        metrics = {
-            "loss": sums.loss / weight,
-            "accuracy": sums.correct / weight,
+        metrics = measured | {
             "gradient_norm": norm,
             "learning_rate": self.schedule(state.step),
-            "tokens": sums.weight,
             "skipped": skipped,
             "skipped_in_a_row": in_a_row,
         }
         state = TrainState(state.step + 1, params, opt_state, state.rng, ema, skipped, in_a_row)
         return state, metrics
 
-    def _evaluated(self, state: TrainState, batch: Batch) -> LossSums:
-        params = state.params if state.ema is None else state.ema
-        return self._loss(params, batch, None, 0.0, 0.0)[1]
+    def _evaluated(self, params: Parameters, batch: Batch) -> Measured:
+        options = LossOptions(chunk_size=self.train.loss_chunk)
+        sums, outcomes = self.template.module(params).evaluation(batch, options)
+        everywhere = partial(place, spec=PartitionSpec())
+        return Measured(sums, *jax.tree.map(everywhere, (outcomes, batch["row"])))
 
 
 def _in_parts(x: jax.Array, parts: int) -> jax.Array:

@@ -1,0 +1,145 @@
+"""Examples in an order that is a function of (seed, step), prepared ahead of the step."""
+
+import abc
+import sys
+from functools import partial
+
+import grain
+import numpy as np
+from numpy.typing import ArrayLike
+
+from jaxformer.errors import ConfigError
+
+Batch = dict[str, np.ndarray]
+
+
+class Examples(abc.ABC):
+    """A known number of rows, each read on its own."""
+
+    @abc.abstractmethod
+    def __len__(self) -> int:
+        """The number of rows."""
+
+    @abc.abstractmethod
+    def read(self, index: int, rng: np.random.Generator) -> Batch:
+        """Returns one row of a batch: the same arrays with the same shapes for every index.
+
+        Args:
+            index: Which one.
+            rng: The row's own generator, a function of the seed and of the row's number in the
+                order of training, so that the result depends neither on threads nor on hosts.
+        """
+
+    @abc.abstractmethod
+    def blank(self) -> Batch:
+        """Returns a row of the same shapes in which nothing counts: all weights are 0."""
+
+
+class Dataset:
+    """Batches of numpy arrays [B, ...] in an order that is a function of (seed, step).
+
+    Args:
+        examples: What there is; index and number make one row of a batch.
+        batch_size: Rows of a batch over all hosts.
+        seed: Chooses the order and the examples' random choices.
+        read_options: How many threads prepare how many batches ahead.
+    """
+
+    def __init__(
+        self, examples: Examples, batch_size: int, seed: int, read_options: grain.ReadOptions
+    ):
+        self.examples, self.batch_size = examples, batch_size
+        self._seed, self._read_options = seed, read_options
+        # Grain's shuffle computes each index on its own: any epoch, no list of rows in memory.
+        self._order = grain.MapDataset.range(len(examples)).shuffle(seed=seed % 2**32)
+        self._order[0]  # its statistics must be set up before threads read it
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows, which is the length of an epoch."""
+        return len(self.examples)
+
+    def batch(self, step: int, rows: ArrayLike | None = None) -> Batch:
+        """Returns the batch of a training step: a pure function of the seed and the step.
+
+        Row r of step s is number n = s * batch_size + r of an endless order in which every epoch
+        of `num_rows` is a new permutation of all rows. Hosts that split the rows of a batch
+        between them read together exactly what one host would.
+
+        Args:
+            step: The step, counted from 0.
+            rows: int [rows], which rows of the batch this host needs; None means all of them.
+
+        Returns:
+            Arrays [rows, T].
+        """
+        wanted = self._wanted(rows, self.batch_size)
+        numbers = (step * self.batch_size + int(row) for row in wanted)
+        return _stack([self.examples.read(self._order[n], self._rng(n)) for n in numbers])
+
+    def iterate(
+        self, start_step: int = 0, rows: ArrayLike | None = None, stop_step: int | None = None
+    ) -> grain.DatasetIterator:
+        """Yields `batch(step, rows)` for start_step, start_step + 1, ..., prepared by threads.
+
+        The threads start at once, so that the first batches are ready when compilation is.
+
+        Args:
+            start_step: The first step.
+            rows: int [rows], which rows of each batch this host needs; None means all of them.
+            stop_step: The step before which to end; None goes on without end.
+        """
+        stop = sys.maxsize if stop_step is None else stop_step
+        return self._prefetched(partial(self.batch, rows=rows), start_step, stop)
+
+    def epoch(
+        self,
+        batch_size: int | None = None,
+        rows: ArrayLike | None = None,
+        max_batches: int | None = None,
+    ) -> grain.DatasetIterator:
+        """Yields every row once, in order, for evaluation; the same batches each time.
+
+        All batches have the same shape: the last is filled up with rows of weight 0, so that the
+        sum of losses over the sum of weights is exact. "row", int32 [B], is the index of each
+        row's example, and -1 where the row only fills up.
+
+        Args:
+            batch_size: Rows of a batch over all hosts; None takes that of training.
+            rows: int [rows], which rows of each batch this host needs; None means all of them.
+            max_batches: The most batches to yield; if the rows fill more, rows evenly spaced
+                over all of them are taken.
+        """
+        size = batch_size or self.batch_size
+        total = self.num_rows if max_batches is None else min(self.num_rows, size * max_batches)
+        wanted = self._wanted(rows, size)
+
+        def batch(index: int) -> Batch:
+            return _stack([self._evaluated(index * size + int(row), total) for row in wanted])
+
+        return self._prefetched(batch, 0, -(-total // size))
+
+    def _evaluated(self, number: int, total: int) -> Batch:
+        if number >= total:
+            return self.examples.blank() | {"row": np.int32(-1)}
+        index = number * self.num_rows // total
+        return self.examples.read(index, self._rng(number)) | {"row": np.int32(index)}
+
+    def _rng(self, number: int) -> np.random.Generator:
+        return np.random.Generator(np.random.Philox(key=[self._seed, number]))
+
+    def _prefetched(self, batch, start: int, stop: int) -> grain.DatasetIterator:
+        steps = grain.MapDataset.range(start, max(start, stop))
+        iterator = iter(steps.map(batch).to_iter_dataset(self._read_options))
+        iterator.start_prefetch()
+        return iterator
+
+    def _wanted(self, rows: ArrayLike | None, batch_size: int) -> np.ndarray:
+        wanted = np.arange(batch_size) if rows is None else np.asarray(rows)
+        if wanted.size == 0 or wanted.min() < 0 or wanted.max() >= batch_size:
+            raise ConfigError(f"rows must lie in a batch of {batch_size}, got {wanted.tolist()}")
+        return wanted
+
+
+def _stack(examples: list[Batch]) -> Batch:
+    return {key: np.stack([example[key] for example in examples]) for key in examples[0]}

@@ -1,0 +1,140 @@
+"""What labels mean: the names of classes, kept with the run, or numbers."""
+
+import abc
+import json
+import math
+import os
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from jaxformer.errors import DataError
+
+_FILE = "labels.json"
+
+
+def keep_labels(folder: str | os.PathLike, names: Iterable[str]) -> tuple[str, ...]:
+    """Writes a run's label names to labels.json, or checks them against what is there.
+
+    A model's outputs are numbered by these names, so they must stay what they were.
+
+    Args:
+        folder: The run's folder; made if missing.
+        names: The labels of the training data, in the order of their numbers.
+
+    Returns:
+        The names.
+
+    Raises:
+        DataError: The folder holds other names, from an earlier start on other data.
+    """
+    names, file = tuple(names), Path(folder, _FILE)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if not file.exists():
+        # Several processes may write at once, each the same; a file appears whole or not at all.
+        temporary = file.with_name(f".{_FILE}.{uuid.uuid4().hex}")
+        temporary.write_text(json.dumps(names, ensure_ascii=False) + "\n", encoding="utf-8")
+        temporary.replace(file)
+    kept = kept_labels(folder)
+    if kept != names:
+        raise DataError(
+            f"{file} holds the labels {shown(kept)}, but the training data now have "
+            f"{shown(names)}: use another folder, or give the data that the run began with"
+        )
+    return names
+
+
+def kept_labels(folder: str | os.PathLike) -> tuple[str, ...]:
+    """Returns the names that `keep_labels` left in a folder; none where it left nothing."""
+    file = Path(folder, _FILE)
+    return tuple(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else ()
+
+
+def numbered(labels: Iterable[str], names: Sequence[str], places: Iterable[str]) -> np.ndarray:
+    """Returns the numbers of labels, int32 [labels].
+
+    Args:
+        labels: The labels to look up.
+        names: The labels of the training data, in the order of their numbers.
+        places: Where each label stands ("file:line"), for the message.
+
+    Raises:
+        DataError: The training data have no such label.
+    """
+    numbers = {name: number for number, name in enumerate(names)}
+    found = []
+    for label, place in zip(labels, places, strict=True):
+        if label not in numbers:
+            raise DataError(
+                f"{place}: the label {label!r} is not one of the training data's: {shown(names)}"
+            )
+        found.append(numbers[label])
+    return np.array(found, np.int32)
+
+
+def shown(names: Sequence[str], most: int = 20) -> str:
+    """Returns names for a message, the first few where there are many."""
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(repr, names[:most])) + rest if names else "none"
+
+
+class LabelKind(abc.ABC):
+    """What a column of labels means; subclasses are frozen dataclasses."""
+
+    @abc.abstractmethod
+    def names(self, labels: Iterable[str]) -> tuple[str, ...]:
+        """Returns the names of the labels in the training data; empty where they have none."""
+
+    @abc.abstractmethod
+    def values(
+        self, labels: Iterable[str], names: Sequence[str], places: Iterable[str]
+    ) -> np.ndarray:
+        """Returns what the model is to predict, [labels].
+
+        Args:
+            labels: The labels as they stand in the file.
+            names: The names of the training data's labels.
+            places: Where each stands ("file:line"), for messages.
+
+        Raises:
+            DataError: A label cannot be understood.
+        """
+
+
+@dataclass(frozen=True)
+class Classes(LabelKind):
+    """Labels out of a few, numbered in alphabetical order; whole numbers in their own order."""
+
+    def names(self, labels):
+        found = set(labels)
+        whole = all(label.lstrip("-").isdecimal() for label in found)
+        return tuple(sorted(found, key=lambda label: (int(label) if whole else 0, label)))
+
+    def values(self, labels, names, places):
+        return numbered(labels, names, places)
+
+
+@dataclass(frozen=True)
+class Number(LabelKind):
+    """A number for each text (a similarity, a rating): regression."""
+
+    def names(self, labels):
+        del labels
+        return ()
+
+    def values(self, labels, names, places):
+        del names
+        return np.array([_number(*pair) for pair in zip(labels, places, strict=True)], np.float32)
+
+
+def _number(label: str, place: str) -> float:
+    try:
+        number = float(label)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise DataError(f"{place}: the label {label!r} is not a number")
+    return number

@@ -1,0 +1,58 @@
+"""How far a student is from its teacher: in what it predicts, and in its hidden states."""
+
+import chex
+import jax
+import jax.numpy as jnp
+
+
+def soft_divergence(student: jax.Array, teacher: jax.Array, *, temperature: float) -> jax.Array:
+    r"""The divergence of a student's distribution from its teacher's, both softened.
+
+    .. math::
+      \ell = \tau^2 \sum_v p_v (\log p_v - \log q_v), \qquad
+      p = \mathrm{softmax}(t / \tau), \quad q = \mathrm{softmax}(s / \tau)
+
+    The factor keeps gradients of one size at all temperatures. Arithmetic is in float32.
+
+    Args:
+      student: logits s `[..., V]`.
+      teacher: logits t `[..., V]`; no gradient flows to them.
+      temperature: τ; above 1 the unlikely choices count for more.
+
+    Returns:
+      float32 `[...]`.
+
+    References:
+      Hinton et al., Distilling the Knowledge in a Neural Network
+      (https://arxiv.org/abs/1503.02531).
+    """
+    chex.assert_equal_shape([student, teacher])
+    student, teacher = (x.astype(jnp.float32) / temperature for x in (student, teacher))
+    log_q = jax.nn.log_softmax(student)
+    log_p = jax.nn.log_softmax(jax.lax.stop_gradient(teacher))
+    return temperature**2 * jnp.sum(jnp.exp(log_p) * (log_p - log_q), axis=-1)
+
+
+def cosine_distance(student: jax.Array, teacher: jax.Array) -> jax.Array:
+    r"""One minus the cosine of the angle between two states.
+
+    .. math:: \ell = 1 - \frac{s \cdot t}{|s|\,|t|}
+
+    Arithmetic is in float32; a state of zeros is at a distance of 1 from all others.
+
+    Args:
+      student: s `[..., D]`.
+      teacher: t `[..., D]`; no gradient flows to it.
+
+    Returns:
+      float32 `[...]`.
+
+    References:
+      Sanh et al., DistilBERT (https://arxiv.org/abs/1910.01108).
+    """
+    chex.assert_equal_shape([student, teacher])
+    student, teacher = student.astype(jnp.float32), teacher.astype(jnp.float32)
+    teacher = jax.lax.stop_gradient(teacher)
+    squares = jnp.sum(student**2, axis=-1) * jnp.sum(teacher**2, axis=-1)
+    # The root of 0 has no gradient.
+    return 1.0 - jnp.sum(student * teacher, axis=-1) * jax.lax.rsqrt(squares + 1e-24)

@@ -1,0 +1,24 @@
+"""From a configuration to the family it describes."""
+
+import jax
+
+from jaxformer.models.config import DecoderConfig, EncoderConfig, EncoderDecoderConfig, VisionConfig
+from jaxformer.models.decoder import Decoder
+from jaxformer.models.encoder import Encoder
+from jaxformer.models.encoder_decoder import EncoderDecoder
+from jaxformer.models.family import Family
+from jaxformer.models.vision import Vision
+
+ModelConfig = DecoderConfig | EncoderConfig | EncoderDecoderConfig | VisionConfig
+
+FAMILIES: dict[type, type[Family]] = {
+    DecoderConfig: Decoder,
+    EncoderConfig: Encoder,
+    EncoderDecoderConfig: EncoderDecoder,
+    VisionConfig: Vision,
+}
+
+
+def build_model(key: jax.Array, config: ModelConfig) -> Family:
+    """A model of the family that the config's type names, with fresh parameters."""
+    return FAMILIES[type(config)](key, config)

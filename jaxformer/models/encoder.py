@@ -1,0 +1,88 @@
+"""The encoder-only family: BERT, RoBERTa, DistilBERT, ALBERT, ERNIE from data alone."""
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from jaxformer.functional.feedforward import activation
+from jaxformer.functional.masks import Mask, Segments
+from jaxformer.models.config import EncoderConfig
+from jaxformer.models.family import Family
+from jaxformer.models.heads import States, build_heads, pool
+from jaxformer.nn import Embedding, Linear, Transformer, self_block
+from jaxformer.nn.parameter import normal
+
+
+class Encoder(Family):
+    """A bidirectional model: embedding, blocks of (self-attention, feed-forward), pooler, heads."""
+
+    def __init__(self, key: jax.Array, config: EncoderConfig):
+        """Declares all parameters, float32."""
+        keys = jax.random.split(key, 4)
+        width, std, dim = config.embedding_width, normal(config.init_std), config.model_dim
+        self.embedding = Embedding(keys[0], config.vocab_size, width, std)
+        self.transformer = Transformer(
+            keys[1],
+            config,
+            position=config.position,
+            make_block=self_block,
+            num_layers=config.num_layers,
+            width=width,
+            kinds=config.kinds,
+        )
+        pooler = Linear(keys[2], {"embed": dim}, {"pooled": dim}, std, bias=True)
+        self.pooler = None if config.pooler is None else pooler
+        self.heads = build_heads(keys[3], config, config.heads)
+        self.dtype, self.pooler_activation = config.dtype, config.pooler
+
+    def hidden(
+        self,
+        inputs: jax.Array,
+        *,
+        positions: jax.Array | None = None,
+        segments: jax.Array | None = None,
+        mask: Mask | None = None,
+        kinds: dict[str, jax.Array] | None = None,
+        key: jax.Array | None = None,
+        capture: list[jax.Array] | None = None,
+    ) -> jax.Array:
+        """The hidden states.
+
+        Args:
+          inputs: int token ids `[B, T]`.
+          positions: int `[B or 1, T]`; None counts from 0.
+          segments: int `[B, T]`: tokens see those of their own number; 0 is padding. None: all
+            tokens see all.
+          mask: what is allowed besides (key padding, say).
+          kinds: int `[B, T]` for "token_types" and "task_types"; 0 where they are absent.
+          key: the dropout key; None in evaluation.
+          capture: receives the states before, between and after the blocks, see `Transformer`.
+
+        Returns:
+          `[B, T, D]` in the compute dtype.
+        """
+        chex.assert_rank(inputs, 2)
+        mask = Mask() if mask is None else mask
+        if segments is not None:
+            mask = mask & Segments(segments, segments)
+        embedded = self.embedding(inputs, self.dtype)
+        return self.transformer(
+            embedded, mask=mask, positions=positions, kinds=kinds, key=key, capture=capture
+        )
+
+    def pooled(self, hidden: jax.Array, valid: jax.Array | None = None) -> jax.Array:
+        """`[B, T, D] -> [B, D]`: the first real token's state, through the pooler if there is one.
+
+        `valid` is bool `[B, T]`; None: all tokens are real.
+        """
+        first = pool(hidden, valid, "first")
+        if self.pooler is None:
+            return first
+        act = jnp.tanh if self.pooler_activation == "tanh" else activation("relu")
+        return act(self.pooler(first))
+
+    def states(self, batch, key=None):
+        options = {name: batch[name] for name in ("positions", "segments") if name in batch}
+        hidden = self.hidden(batch["inputs"], kinds=batch, key=key, **options)
+        valid = self.valid(batch)
+        return States(hidden, self.pooled(hidden, valid), self.embedding.table[...], valid)

@@ -1,0 +1,145 @@
+"""The encoder-decoder family: the 2017 Transformer, T5, BART and Marian from data alone."""
+
+from dataclasses import replace
+
+import chex
+import jax
+
+from jaxformer.functional.dropout import split
+from jaxformer.functional.masks import KeyPadding, Mask, Segments, causal
+from jaxformer.models.config import EncoderDecoderConfig
+from jaxformer.models.family import Family
+from jaxformer.models.heads import States, build_heads, pool
+from jaxformer.nn import Embedding, Transformer, cross_block, self_block
+from jaxformer.nn.parameter import normal
+
+
+class EncoderDecoder(Family):
+    """An encoder, and a causal decoder whose blocks attend to the encoder's output."""
+
+    segments = "decoder_segments"
+
+    def __init__(self, key: jax.Array, config: EncoderDecoderConfig):
+        """Declares all parameters, float32."""
+        keys = jax.random.split(key, 5)
+        width, std = config.embedding_width, normal(config.init_std)
+        self.embedding = Embedding(keys[0], config.vocab_size, width, std)
+        own = Embedding(keys[1], config.vocab_size, width, std)
+        self.decoder_embedding = None if config.share_embeddings else own
+        self.encoder = Transformer(
+            keys[2],
+            config,
+            position=config.position,
+            make_block=self_block,
+            num_layers=config.num_layers,
+            width=width,
+        )
+        self.decoder = Transformer(
+            keys[3],
+            replace(config, num_layers=config.decoder_layers),
+            position=config.decoder_position,
+            make_block=cross_block,
+            num_layers=config.decoder_layers,
+            width=width,
+        )
+        self.heads = build_heads(keys[4], config, config.heads)
+        self.dtype = config.dtype
+
+    def encode(
+        self,
+        inputs: jax.Array,
+        *,
+        segments: jax.Array | None = None,
+        positions: jax.Array | None = None,
+        mask: Mask | None = None,
+        key: jax.Array | None = None,
+        capture: list[jax.Array] | None = None,
+    ) -> jax.Array:
+        """The encoder's output.
+
+        Args:
+          inputs: int token ids `[B, S]`.
+          segments: int `[B, S]`, 0 for padding; None: all tokens are real.
+          positions: int `[B or 1, S]`; None counts from 0.
+          mask: what is allowed besides.
+          key: the dropout key; None in evaluation.
+          capture: receives the states before, between and after the blocks, see `Transformer`.
+
+        Returns:
+          `[B, S, D]` in the compute dtype.
+        """
+        chex.assert_rank(inputs, 2)
+        mask = Mask() if mask is None else mask
+        if segments is not None:
+            mask = mask & Segments(segments, segments)
+        embedded = self.embedding(inputs, self.dtype)
+        return self.encoder(embedded, mask=mask, positions=positions, key=key, capture=capture)
+
+    def decode(
+        self,
+        inputs: jax.Array,
+        memory: jax.Array,
+        *,
+        memory_mask: Mask | None = None,
+        segments: jax.Array | None = None,
+        positions: jax.Array | None = None,
+        mask: Mask | None = None,
+        key: jax.Array | None = None,
+        capture: list[jax.Array] | None = None,
+    ) -> jax.Array:
+        """The decoder's hidden states with the true previous tokens as inputs (teacher forcing).
+
+        Args:
+          inputs: int `[B, T]`: the start token, then the targets but the last.
+          memory: `[B, S, D]`, from `encode`.
+          memory_mask: which places of the memory each token sees; None: all.
+          segments: int `[B, T]`, 0 for padding; None: all tokens are real.
+          positions: int `[B or 1, T]`; None counts from 0.
+          mask: what is allowed besides causality.
+          key: the dropout key; None in evaluation.
+          capture: receives the states before, between and after the blocks, see `Transformer`.
+
+        Returns:
+          `[B, T, D]` in the compute dtype.
+        """
+        chex.assert_rank([inputs, memory], [2, 3])
+        mask = causal() & (Mask() if mask is None else mask)
+        if segments is not None:
+            mask = mask & Segments(segments, segments)
+        table = self.embedding if self.decoder_embedding is None else self.decoder_embedding
+        return self.decoder(
+            table(inputs, self.dtype),
+            mask=mask,
+            positions=positions,
+            memory=memory,
+            memory_mask=Mask() if memory_mask is None else memory_mask,
+            key=key,
+            capture=capture,
+        )
+
+    def states(self, batch, key=None):
+        encoder_key, decoder_key = split(key, 2)
+        source, target = _options(batch, ""), _options(batch, "decoder_")
+        memory = self.encode(batch["inputs"], key=encoder_key, **source)
+        memory_mask = Mask()
+        if "segments" in source:
+            memory_mask = KeyPadding(source["segments"] > 0)
+        if "segments" in source and "segments" in target:
+            memory_mask = Segments(target["segments"], source["segments"])
+        hidden = self.decode(
+            batch["decoder_inputs"], memory, memory_mask=memory_mask, key=decoder_key, **target
+        )
+        owner = self.embedding if self.decoder_embedding is None else self.decoder_embedding
+        valid = self.valid(batch)
+        return States(hidden, pool(hidden, valid, "first"), owner.table[...], valid)
+
+    def __call__(self, inputs: jax.Array, decoder_inputs: jax.Array, **batch) -> jax.Array:
+        """Float32 logits `[B, T, V]`; `batch` may hold "segments" and "decoder_segments"."""
+        batch = {"inputs": inputs, "decoder_inputs": decoder_inputs, **batch}
+        return self.heads["language_model"].scores(self.states(batch))
+
+
+def _options(batch, prefix: str) -> dict[str, jax.Array]:
+    """Segments and positions of one side, where the batch has them."""
+    names = ("segments", "positions")
+    return {name: batch[prefix + name] for name in names if prefix + name in batch}

@@ -1,0 +1,76 @@
+"""What all families share: hidden states of a batch, handed to one or several heads."""
+
+import jax
+from flax import nnx
+
+from jaxformer.functional.dropout import split
+from jaxformer.functional.losses import LossSums
+from jaxformer.models.heads import DEFAULT_OPTIONS, Batch, LossOptions, Outcome, States
+
+
+class Family(nnx.Module):
+    """A model with heads. A subclass sets `heads`, by name, and says how it reads a batch."""
+
+    heads: nnx.Dict
+    segments = "segments"
+    """Where a batch says which of the tokens whose states the heads read are real."""
+
+    def states(self, batch: Batch, key: jax.Array | None = None) -> States:
+        """The hidden states of a batch, and what else the heads need.
+
+        Args:
+          batch: arrays by name; those that the family does not know are left alone.
+          key: the dropout key; None in evaluation.
+        """
+        raise NotImplementedError
+
+    def valid(self, batch: Batch) -> jax.Array | None:
+        """Which tokens, among those whose states the heads read, are real: bool `[B, T]`.
+
+        None: all are.
+        """
+        return batch[self.segments] > 0 if self.segments in batch else None
+
+    def scores(self, batch: Batch) -> dict[str, jax.Array]:
+        """Every head's float32 scores, without dropout."""
+        states = self.states(batch)
+        return {name: head.scores(states) for name, head in self.heads.items()}
+
+    def losses(
+        self, batch: Batch, options: LossOptions = DEFAULT_OPTIONS, key: jax.Array | None = None
+    ) -> dict[str, LossSums]:
+        """Every head's summed losses."""
+        states, keys = self.states_and_keys(batch, key)
+        return self.losses_of(states, keys, batch, options)
+
+    def states_and_keys(
+        self, batch: Batch, key: jax.Array | None
+    ) -> tuple[States, dict[str, jax.Array | None]]:
+        """The hidden states of a batch, and every head's own dropout key."""
+        states_key, *keys = split(key, 1 + len(self.heads))
+        return self.states(batch, states_key), dict(zip(self.heads, keys, strict=True))
+
+    def losses_of(
+        self,
+        states: States,
+        keys: dict[str, jax.Array | None],
+        batch: Batch,
+        options: LossOptions = DEFAULT_OPTIONS,
+    ) -> dict[str, LossSums]:
+        """Every head's summed losses, from what `states_and_keys` gave for the batch."""
+        return {
+            name: head.sums(states, batch, options, keys[name]) for name, head in self.heads.items()
+        }
+
+    def evaluation(
+        self, batch: Batch, options: LossOptions = DEFAULT_OPTIONS
+    ) -> tuple[dict[str, LossSums], dict[str, Outcome]]:
+        """Every head's summed losses, and the predictions of those that make any; no dropout."""
+        states, keys = self.states_and_keys(batch, None)
+        outcomes = {name: head.outcome(states, batch) for name, head in self.heads.items()}
+        made = {name: outcome for name, outcome in outcomes.items() if outcome is not None}
+        return self.losses_of(states, keys, batch, options), made
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        """Every head's total weight, from the batch alone."""
+        return {name: head.weight(batch) for name, head in self.heads.items()}

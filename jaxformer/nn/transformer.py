@@ -1,0 +1,112 @@
+"""A column of blocks, from embeddings to normalised hidden states: what all families have."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxformer.functional.dropout import split
+from jaxformer.functional.masks import Mask
+from jaxformer.functional.position import Position
+from jaxformer.nn.attention import CrossAttention, SelfAttention
+from jaxformer.nn.block import Block
+from jaxformer.nn.config import TransformerConfig
+from jaxformer.nn.context import Context
+from jaxformer.nn.feedforward import FeedForward
+from jaxformer.nn.inputs import InputLayer
+from jaxformer.nn.norm import optional_norm
+from jaxformer.nn.stack import Stack
+
+EVERYTHING = Mask()
+MakeBlock = Callable[[jax.Array, TransformerConfig, Position, int | None], Block]
+
+
+class Transformer(nnx.Module):
+    """Input layer, stack of blocks, final norm where the residual arrangement wants one."""
+
+    def __init__(
+        self,
+        key: jax.Array,
+        config: TransformerConfig,
+        *,
+        position: Position,
+        make_block: MakeBlock,
+        num_layers: int,
+        width: int,
+        kinds: Mapping[str, int] | None = None,
+    ):
+        """Declares the parts; `width` and `kinds` are those of `InputLayer`."""
+        keys = jax.random.split(key, 3)
+        self.inputs = InputLayer(keys[0], config, position, width, kinds)
+        group = tuple(
+            partial(make_block, config=config, position=position, window=window)
+            for window in config.windows
+        )
+        self.stack = Stack(keys[1], num_layers, group, config.layer_repeats)
+        final_norm = config.norm if config.residual.final_norm else None
+        self.final_norm = optional_norm(keys[2], final_norm, config.model_dim)
+        self.scan, self.remat = config.scan_layers, config.remat
+
+    def __call__(
+        self,
+        x: jax.Array,
+        *,
+        mask: Mask,
+        positions: jax.Array | None = None,
+        kinds: Mapping[str, jax.Array] | None = None,
+        memory: jax.Array | None = None,
+        memory_mask: Mask = EVERYTHING,
+        key: jax.Array | None = None,
+        capture: list[jax.Array] | None = None,
+    ) -> jax.Array:
+        """`[B, T, E] -> [B, T, D]`, in the dtype of `x`.
+
+        Args:
+          x: embeddings.
+          mask: who sees whom.
+          positions: int `[B or 1, T]`; None counts from 0.
+          kinds: ids for the tables of kinds, see `InputLayer`.
+          memory: `[B, S, D]`, an encoder's output, where the blocks read one.
+          memory_mask: which places of the memory each token sees.
+          key: the dropout key; None in evaluation.
+          capture: receives what goes into the first block and what comes out of each, the last
+            after the final norm; None in training.
+        """
+        if positions is None:
+            positions = jnp.arange(x.shape[1])[None, :]
+        input_key, stack_key = split(key, 2)
+        x = self.inputs(x, positions, kinds, input_key)
+        context = Context(positions, mask, self.inputs.bias(positions), memory, memory_mask)
+        if capture is None:
+            x = self.stack(x, context, stack_key, scan=self.scan, remat=self.remat)
+            return self._normalised(x)
+        capture += [x, *self.stack.states(x, context)]
+        capture[-1] = self._normalised(capture[-1])
+        return capture[-1]
+
+    def _normalised(self, x: jax.Array) -> jax.Array:
+        return x if self.final_norm is None else self.final_norm(x)
+
+
+def self_block(
+    key: jax.Array, config: TransformerConfig, position: Position, window: int | None
+) -> Block:
+    """A block of (self-attention, feed-forward): encoders, and decoders that stand alone."""
+    keys = jax.random.split(key, 3)
+    attention = SelfAttention(keys[0], config, position, window)
+    return Block(keys[2], config, (attention, FeedForward(keys[1], config)))
+
+
+def cross_block(
+    key: jax.Array, config: TransformerConfig, position: Position, window: int | None
+) -> Block:
+    """A block of (self-attention, cross-attention, feed-forward): decoders with an encoder."""
+    keys = jax.random.split(key, 4)
+    sublayers = (
+        SelfAttention(keys[0], config, position, window),
+        CrossAttention(keys[1], config),
+        FeedForward(keys[2], config),
+    )
+    return Block(keys[3], config, sublayers)

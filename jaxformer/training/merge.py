@@ -1,0 +1,96 @@
+"""Plain weights out of a run that trained low-rank factors: a run folder of its own."""
+
+import math
+import shutil
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import jax.numpy as jnp
+
+from jaxformer.config import Config
+from jaxformer.errors import ConfigError
+from jaxformer.serialization import to_json
+from jaxformer.training.checkpoint import Checkpointer
+from jaxformer.training.run_folder import CHECKPOINTS, open_run_folder
+from jaxformer.training.saved_run import SavedRun
+
+# What the data have put into a run's folder and a model depends on.
+_KEPT = ("tokenizer", "labels.json")
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What was written."""
+
+    source: Path
+    folder: Path
+    step: int
+    """The checkpoint that was taken."""
+    kernels: tuple[str, ...]
+    """The kernels whose factors were multiplied out."""
+    parameters: int
+    """Numbers in the plain weights."""
+
+    def in_words(self) -> str:
+        """The report for the screen."""
+        lines = [
+            f"{self.folder}: the weights of {self.source} at step {self.step}, "
+            f"{self.parameters:,} parameters, with the factors of {len(self.kernels)} kernels "
+            "multiplied out",
+            *(f"  {name}" for name in self.kernels),
+            f"Next: python -m jaxformer evaluate {self.folder}, or start a run from it with "
+            f"--init-from {self.folder}",
+        ]
+        return "\n".join(lines)
+
+
+def merge(source: Path, target: Path, step: int | None = None) -> Merged:
+    """Writes the weights of a run with low-rank factors as a run folder without any.
+
+    The folder holds the configuration without factors, one checkpoint of parameters alone, and the
+    tokenizer and labels that belong to them. It appears whole or not at all.
+
+    Args:
+        source: The run's folder.
+        target: The folder to write: absent or empty.
+        step: Which checkpoint; None: the newest that is whole.
+
+    Raises:
+        ConfigError: The run is none, has no such checkpoint or no factors, or the target is in use.
+    """
+    saved = SavedRun(source, "merge", step)
+    if not saved.adapted:
+        raise ConfigError(
+            f"merge {source}: the run trained no low-rank factors (train.lora); its weights are "
+            "plain already"
+        )
+    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+        raise ConfigError(f"merge {source}: {target} is in use; name a new or an empty folder")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as scratch:
+        written = Path(scratch, "run")
+        _write(saved, written)
+        written.rename(target)
+    count = sum(math.prod(shape) for shape in saved.shapes.values())
+    return Merged(source, target, saved.step, tuple(sorted(saved.adapted)), count)
+
+
+def _write(saved: SavedRun, folder: Path) -> None:
+    config = plain_config(saved.config, saved.folder)
+    open_run_folder(folder, config)
+    for name in _KEPT:
+        if (kept := saved.folder / name).is_dir():
+            shutil.copytree(kept, folder / name)
+        elif kept.exists():
+            shutil.copy2(kept, folder / name)
+    arrays = {name: jnp.asarray(array) for name, array in saved.read(saved.shapes).items()}
+    checkpoints = Checkpointer(folder / CHECKPOINTS, to_json(config), keep=1)
+    checkpoints.save(saved.step, {"params": arrays}, saved.validation)
+    checkpoints.close()
+
+
+def plain_config(config: Config, source: Path) -> Config:
+    """The configuration of merged weights: no factors, nothing frozen, no averages kept."""
+    train = replace(config.train, lora=None, frozen=(), ema_decay=None)
+    return replace(config, train=train, init_from=str(source), init_layers=None)

@@ -1,0 +1,83 @@
+"""Llama 1 to 3.2, and Mistral, which adds a window."""
+
+from jaxformer.functional.norms import RMSNorm
+from jaxformer.functional.positional_schemes import RoPE
+from jaxformer.functional.rope_scaling import Llama3Scaling
+from jaxformer.models import DecoderConfig
+from jaxformer.zoo.system import System
+
+
+def llama(
+    num_layers: int, model_dim: int, num_heads: int, mlp_dim: int, **changes
+) -> DecoderConfig:
+    """The architecture of Llama 2 in any size."""
+    fields = {
+        "vocab_size": 32000,
+        "num_layers": num_layers,
+        "model_dim": model_dim,
+        "num_heads": num_heads,
+        "mlp_dim": mlp_dim,
+        "position": RoPE(theta=10_000.0),
+        "norm": RMSNorm(eps=1e-5),
+        "tie_embeddings": False,
+    }
+    return DecoderConfig(**(fields | changes))
+
+
+_ONE = {"norm": RMSNorm(eps=1e-6)}
+_THREE = {"vocab_size": 128256, "num_kv_heads": 8, "position": RoPE(theta=500_000.0)}
+_STRETCHED = RoPE(theta=500_000.0, scaling=Llama3Scaling(32.0, 1.0, 4.0, 8192))
+_SMALL = _THREE | {"position": _STRETCHED, "tie_embeddings": True}
+
+_LLAMA1 = "Touvron et al., 2023, table 2, https://arxiv.org/abs/2302.13971"
+_LLAMA2 = "Touvron et al., 2023, https://arxiv.org/abs/2307.09288"
+_LLAMA3 = "Llama Team, 2024, table 3, https://arxiv.org/abs/2407.21783"
+_LLAMA32 = "Meta, 2024, the model card of Llama 3.2"
+
+SYSTEMS = (
+    System("llama-7b", "llama.py:llama-7b", llama(32, 4096, 32, 11008, **_ONE), "6.7B", _LLAMA1),
+    System("llama-13b", "llama.py:llama-13b", llama(40, 5120, 40, 13824, **_ONE), "13.0B", _LLAMA1),
+    System("llama-33b", "llama.py:llama-33b", llama(60, 6656, 52, 17920, **_ONE), "32.5B", _LLAMA1),
+    System("llama-65b", "llama.py:llama-65b", llama(80, 8192, 64, 22016, **_ONE), "65.2B", _LLAMA1),
+    System("llama2-7b", "llama.py:llama2-7b", llama(32, 4096, 32, 11008), "7B", _LLAMA2),
+    System("llama2-13b", "llama.py:llama2-13b", llama(40, 5120, 40, 13824), "13B", _LLAMA2),
+    System(
+        "llama2-70b",
+        "llama.py:llama2-70b",
+        llama(80, 8192, 64, 28672, num_kv_heads=8),
+        "70B",
+        _LLAMA2,
+    ),
+    System("llama3-8b", "llama.py:llama3-8b", llama(32, 4096, 32, 14336, **_THREE), "8B", _LLAMA3),
+    System(
+        "llama3-70b", "llama.py:llama3-70b", llama(80, 8192, 64, 28672, **_THREE), "70B", _LLAMA3
+    ),
+    System(
+        "llama3-405b",
+        "llama.py:llama3-405b",
+        llama(126, 16384, 128, 53248, **_THREE),
+        "405B",
+        _LLAMA3,
+    ),
+    System(
+        "llama3.2-1b",
+        "llama.py:llama3.2-1b",
+        llama(16, 2048, 32, 8192, **_SMALL),
+        "1.23B",
+        _LLAMA32,
+    ),
+    System(
+        "llama3.2-3b",
+        "llama.py:llama3.2-3b",
+        llama(28, 3072, 24, 8192, **_SMALL),
+        "3.21B",
+        _LLAMA32,
+    ),
+    System(
+        "mistral-7b",
+        "mistral.py:7b",
+        llama(32, 4096, 32, 14336, num_kv_heads=8, windows=(4096,)),
+        "7.3B",
+        "Jiang et al., 2023, table 1, https://arxiv.org/abs/2310.06825; the announcement",
+    ),
+)
