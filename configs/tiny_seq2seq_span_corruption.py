@@ -1,0 +1,41 @@
+"""A small encoder-decoder of T5 v1.1's shape, span corruption on the standard library's text.
+
+The text is what every Python installation carries (about 12 MB of source code and reference), so
+nothing is downloaded. 142 tokens of byte-level BPE become inputs of 128 and targets of 31: 15 % of
+the tokens go, in spans of 3 on average.
+"""
+
+from jaxformer.config import Config, TrainConfig
+from jaxformer.data import DataConfig, SpanCorruption, TrainTokenizer
+from jaxformer.functional.norms import RMSNorm
+from jaxformer.functional.positional_schemes import T5Bias
+from jaxformer.models.config import EncoderDecoderConfig
+from jaxformer.training.optim import Muon
+from jaxformer.training.schedules import Cosine
+
+
+def get_config() -> Config:
+    return Config(
+        model=EncoderDecoderConfig(
+            vocab_size=2048,
+            num_layers=3,
+            model_dim=192,
+            num_heads=4,
+            mlp_dim=384,
+            position=T5Bias(num_buckets=32, max_distance=128, bidirectional=True),
+            decoder_position=T5Bias(num_buckets=32, max_distance=128, bidirectional=False),
+            norm=RMSNorm(eps=1e-6),
+            activation="gelu_tanh",
+            attention_scale=1.0,
+            tie_embeddings=False,
+            scan_layers=False,  # unrolled layers are faster on a CPU
+        ),
+        data=DataConfig(
+            tokenizer=TrainTokenizer(kind="bpe", vocab_size=2048),
+            objective=SpanCorruption(),
+            sequence_length=128,
+            batch_size=32,
+        ),
+        optimizer=Muon(schedule=Cosine(learning_rate=3e-3, warmup_steps=50)),
+        train=TrainConfig(steps=300, eval_interval=100, checkpoint_interval=100),
+    )
