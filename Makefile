@@ -4,6 +4,7 @@ VENV ?= .venv
 RUN = $(VENV)/bin/python
 TORCH ?= torch==2.13.0
 LIBTPU ?= libtpu>=0.0.42,<0.1
+WORKERS ?= 2
 
 .PHONY: help train test test-tpu lint clean
 
@@ -36,8 +37,9 @@ lint: $(VENV)/.installed-test
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 
+# A file's tests stay in one process, which has compiled for them already.
 test: lint
-	$(RUN) -m pytest
+	$(RUN) -m pytest -n $(WORKERS) --dist loadfile
 
 # Beside the environment and not in it, where JAX would look for a TPU each time it starts.
 $(VENV)/libtpu: $(VENV)/.installed-test

@@ -56,7 +56,7 @@ def _plain_llama(params: dict, inputs: jax.Array, num_layers: int) -> jax.Array:
     x = params["embedding.table"][inputs]
     for i in range(num_layers):
         layer = {
-            name.removeprefix("stack.group.0."): value[i]
+            name.removeprefix("transformer.stack.group.0."): value[i]
             for name, value in params.items()
             if name.startswith("stack.")
         }
@@ -72,4 +72,4 @@ def _plain_llama(params: dict, inputs: jax.Array, num_layers: int) -> jax.Array:
             y @ layer["sublayers.1.up.kernel"]
         )
         x = x + hidden @ layer["sublayers.1.down.kernel"]
-    return norm(x, params["final_norm.scale"]) @ params["head_kernel"]
+    return norm(x, params["transformer.final_norm.scale"]) @ params["heads.language_model.kernel"]

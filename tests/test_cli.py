@@ -35,7 +35,7 @@ def run_dir(tmp_path):
     checkpointer = Checkpointer(folder / "checkpoints", to_json(CONFIG), keep=3)
     for step, loss in ((2, 3.0), (4, 2.5), (6, None)):
         state = jax.tree.map(lambda x, step=step: jax.numpy.asarray(x + step), STATE)
-        checkpointer.save(step, state, loss)
+        checkpointer.save(step, state, loss and {"loss": loss})
     checkpointer.close()
     return folder
 
@@ -49,9 +49,10 @@ def test_inspect_shows_steps_configuration_and_content(run_dir, capsys):
     assert cli.main(["inspect", str(run_dir)]) == 0
     output = capsys.readouterr().out
     assert field(output, "steps held") == "2, 4, 6"
-    assert field(output, "best step") == "4 (2.5000)"
+    assert field(output, "best step") == "4 (loss 2.5000)"
+    assert field(output, "validation") == "not measured at step 6"
     assert field(output, "parameters") == "10"
-    assert field(output, "model").startswith("DecoderConfig(vocab_size=8, num_layers=1")
+    assert field(output, "model").startswith("DecoderConfig(num_layers=1, model_dim=8")
     state = jax.tree.map(lambda x: jax.numpy.asarray(x + 6), STATE)
     digest = content_hash(named_arrays(state).items())
     assert field(output, "content hash") == f"{digest} (step 6)"

@@ -9,14 +9,24 @@ from jaxformer.config import (
     CHANGEABLE_FIELDS,
     Config,
     changed_fields,
+    check_heads,
     check_vocabulary,
     load_config,
     validate,
 )
-from jaxformer.data import DataConfig
+from jaxformer.data import DataConfig, MaskedLM, PrefixLM, SpanCorruption
+from jaxformer.data.images import Images
+from jaxformer.data.labelled import LabelledText
+from jaxformer.data.parallel_text import ParallelText
 from jaxformer.errors import ConfigError
-from jaxformer.functional.positional_schemes import ALiBi
-from jaxformer.models.config import DecoderConfig
+from jaxformer.functional.positional_schemes import ALiBi, Learned
+from jaxformer.models import Classification, MaskedLanguageModel
+from jaxformer.models.config import (
+    DecoderConfig,
+    EncoderConfig,
+    EncoderDecoderConfig,
+    VisionConfig,
+)
 from jaxformer.overrides import parse
 from jaxformer.serialization import from_json, to_json
 from jaxformer.sharding import MeshConfig
@@ -46,6 +56,60 @@ def test_what_parts_demand_of_each_other_is_checked():
     for model, text in ((grouped, "num_kv_heads = 2"), (uneven, "mlp_dim = 66")):
         with pytest.raises(ConfigError, match=f"{text} is not divisible"):
             validate(replace(CONFIG, mesh=MeshConfig(tensor=4), model=model), 4)
+
+
+SIZES = {"num_layers": 2, "model_dim": 32, "num_heads": 4, "mlp_dim": 64}
+TEXT, IMAGE = SIZES | {"vocab_size": 5000}, {"image_size": (8, 8), "patch_size": (2, 2)}
+ENCODER, BOTH = EncoderConfig(**TEXT), EncoderDecoderConfig(**TEXT)
+VISION = VisionConfig(**SIZES, **IMAGE, channels=1, position=Learned(17))
+
+
+@pytest.mark.parametrize(
+    ("model", "data"),
+    [
+        (MODEL, DataConfig(objective=PrefixLM())),
+        (MODEL, DataConfig(objective=MaskedLM())),
+        (ENCODER, DataConfig(objective=MaskedLM())),
+        (BOTH, DataConfig(objective=SpanCorruption())),
+        (BOTH, ParallelText()),
+        (VISION, Images()),
+    ],
+)
+def test_data_that_a_family_can_read(model, data):
+    validate(Config(model, data), 1)
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "message"),
+    [
+        (ENCODER, DataConfig(), "CausalLM: it asks for the next token, which every token"),
+        (ENCODER, DataConfig(objective=PrefixLM()), "use MaskedLM, or a DecoderConfig"),
+        (
+            BOTH,
+            DataConfig(),
+            "EncoderDecoderConfig has a decoder, for which CausalLM makes nothing",
+        ),
+        (BOTH, LabelledText(), "a decoder, for which LabelledText makes nothing"),
+        (MODEL, DataConfig(objective=SpanCorruption()), "use an EncoderDecoderConfig"),
+        (ENCODER, ParallelText(), "ParallelText makes inputs for an encoder and others"),
+        (MODEL, Images(), "DecoderConfig reads text, which Images does not make"),
+        (VISION, DataConfig(), "VisionConfig reads images, which CausalLM does not make"),
+        (VISION, Images(image_size=(8, 16)), r"data.image_size = \(8, 16\) must equal model"),
+        (VISION, Images(channels=3), "data.channels = 3 must equal model.channels = 1"),
+    ],
+)
+def test_data_that_a_family_cannot_read(model, data, message):
+    with pytest.raises(ConfigError, match=message):
+        validate(Config(model, data), 1)
+
+
+def test_a_head_must_find_its_labels():
+    model = replace(ENCODER, heads=(MaskedLanguageModel(), Classification(label="next_sentence")))
+    names = {"inputs", "segments", "targets", "weights"}
+    check_heads(Config(model), names | {"next_sentence", "next_sentence_weights"})
+    message = r"head 'next_sentence' .* reads next_sentence, next_sentence_weights, but the data "
+    with pytest.raises(ConfigError, match=message + "have inputs, segments, targets, weights: "):
+        check_heads(Config(model), names)
 
 
 def test_a_padded_vocabulary_is_fine_and_a_short_one_is_not():

@@ -93,6 +93,16 @@ def test_components_are_chosen_by_name_in_any_order():
     assert run("--model.position.scaling", "None").model.position.scaling is None
 
 
+def test_a_field_of_the_only_component_chooses_it():
+    assert run("--model.position.scaling.factor", "2").model.position == RoPE(1e4, Linear(2.0))
+    with pytest.raises(ConfigError, match=r"Did you mean --model.position.scaling.factor"):
+        run("--model.position.scaling.facter", "2")
+    with pytest.raises(ConfigError, match=r"Unknown option --model.position.scaling.factor"):
+        run("--model.position.scaling.factor", "2", "--model.position.scaling", "None")
+    with pytest.raises(ConfigError, match=r"Unknown option --model.dropout.rate"):
+        run("--model.dropout.rate", "2")
+
+
 def test_component_choices_leave_the_base_out():
     assert list(component_choices(Model(), "position")) == ["RoPE", "ALiBi"]
     assert list(component_choices(RoPE(theta=1.0), "scaling")) == ["Linear", "None"]

@@ -21,7 +21,7 @@ from jaxformer.errors import ConfigError
 from jaxformer.functional import LayerNorm, RMSNorm, RoPE, T5Bias
 from jaxformer.functional.lookup import lookup
 from jaxformer.functional.placement import mesh_axes
-from jaxformer.models import Decoder, DecoderConfig, Template
+from jaxformer.models import DecoderConfig, Template, build_model
 from jaxformer.nn import Parallel
 from jaxformer.sharding import MESH_AXES, RULES, MeshConfig, make_mesh, parameter_sharding, spec
 from jaxformer.training.config import TrainConfig
@@ -32,7 +32,8 @@ from jaxformer.training.step import TrainProgram
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.py"))
 SCHEMES = ("none", "integer", "binary", "sinusoidal", "learned", "rope", "alibi", "t5")
-EXPERIMENTS = [*map(str, CONFIGS), *(f"{CONFIGS[-1]}:{scheme}" for scheme in SCHEMES)]
+POSITIONS = next(path for path in CONFIGS if path.stem == "tiny_positions")
+EXPERIMENTS = [*map(str, CONFIGS), *(f"{POSITIONS}:{scheme}" for scheme in SCHEMES)]
 BATCH, LENGTH = 16, 11
 
 # Grouped heads, windows, a soft-capped head that shares the embedding table.
@@ -306,7 +307,7 @@ def test_the_tensor_axis_gathers_no_parameter():
 
 
 def named_axes(model):
-    template = Template(partial(Decoder, config=model))
+    template = Template(partial(build_model, config=model))
     return {name: (axes, template.shapes[name].shape) for name, axes in template.axes.items()}
 
 
@@ -321,7 +322,7 @@ def test_every_rule_has_a_parameter_or_an_activation():
     learned = DecoderConfig(vocab_size=8, num_layers=1, model_dim=8, num_heads=1, mlp_dim=8)
     models = [TIED, UNTIED, *(load_config(name).model for name in EXPERIMENTS), learned]
     used = {axis for model in models for axes, _ in named_axes(model).values() for axis in axes}
-    assert used | {"batch", "seq"} == set(RULES)
+    assert used | {"batch", "seq", "rank"} == set(RULES)
 
 
 def test_rules_name_axes_of_the_mesh():

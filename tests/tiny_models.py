@@ -1,4 +1,4 @@
-"""Tiny decoders whose every parameter is random, and compiled functions that tests share."""
+"""Tiny models whose every parameter is random, and compiled functions that tests share."""
 
 from functools import lru_cache, partial
 
@@ -15,7 +15,18 @@ from jaxformer.functional.positional_schemes import (
     Sinusoidal,
     T5Bias,
 )
-from jaxformer.models import Decoder, DecoderConfig, Parameters, Template
+from jaxformer.models import (
+    Classification,
+    DecoderConfig,
+    EncoderConfig,
+    EncoderDecoderConfig,
+    MaskedLanguageModel,
+    ModelConfig,
+    Parameters,
+    Template,
+    VisionConfig,
+    build_model,
+)
 
 SCHEMES = {
     "integer": Integer(max_length=8),
@@ -35,29 +46,66 @@ def each_scheme(parametrize):
     return parametrize("position", SCHEMES.values(), ids=SCHEMES.keys())
 
 
+# Sizes that do not divide one another where they need not.
+STACK = {
+    "num_layers": 2,
+    "model_dim": 20,
+    "num_heads": 6,
+    "num_kv_heads": 2,
+    "head_dim": 4,
+    "mlp_dim": 14,
+    "compute_dtype": "float32",
+    "attention": "reference",
+    "scan_layers": False,
+}
+
+
 def tiny(**changes) -> DecoderConfig:
-    """A decoder with sizes that do not divide one another where they need not."""
-    sizes = {
+    """A decoder."""
+    return DecoderConfig(**({"vocab_size": 31} | STACK | changes))
+
+
+def tiny_encoder(**changes) -> EncoderConfig:
+    """An encoder that predicts masked tokens, and a label of the sequence."""
+    fields = {
         "vocab_size": 31,
-        "num_layers": 2,
-        "model_dim": 20,
-        "num_heads": 6,
-        "num_kv_heads": 2,
-        "head_dim": 4,
-        "mlp_dim": 14,
-        "compute_dtype": "float32",
-        "attention": "reference",
-        "scan_layers": False,
+        "position": Learned(max_length=16),
+        "token_types": 3,
+        "pooler": "tanh",
+        "heads": (MaskedLanguageModel(), Classification(num_labels=3)),
     }
-    return DecoderConfig(**(sizes | changes))
+    return EncoderConfig(**(STACK | fields | changes))
+
+
+def tiny_encoder_decoder(**changes) -> EncoderDecoderConfig:
+    """An encoder-decoder whose sides differ in depth."""
+    fields = {
+        "vocab_size": 31,
+        "num_decoder_layers": 4,
+        "position": T5Bias(8, 12, bidirectional=True),
+        "decoder_position": T5Bias(8, 12, bidirectional=False),
+    }
+    return EncoderDecoderConfig(**(STACK | fields | changes))
+
+
+def tiny_vision(**changes) -> VisionConfig:
+    """A classifier of images that are not square, of patches that are not square."""
+    fields = {
+        "image_size": (8, 12),
+        "patch_size": (4, 3),
+        "channels": 2,
+        "position": Learned(max_length=9),
+        "heads": (Classification(num_labels=3),),
+    }
+    return VisionConfig(**(STACK | fields | changes))
 
 
 @lru_cache
-def template_of(config: DecoderConfig) -> Template:
-    return Template(partial(Decoder, config=config))
+def template_of(config: ModelConfig) -> Template:
+    return Template(partial(build_model, config=config))
 
 
-def random_parameters(config: DecoderConfig, seed: int = 0, scale: float = 0.4) -> Parameters:
+def random_parameters(config: ModelConfig, seed: int = 0, scale: float = 0.4) -> Parameters:
     """Every parameter random, biases and the scales of norms too, so that each one matters."""
     random = np.random.default_rng(seed)
     return {
@@ -87,3 +135,58 @@ def gradients_of(config: DecoderConfig, parameters: Parameters, inputs: jax.Arra
 def tokens(batch: int, length: int, seed: int = 0, vocab_size: int = 31) -> jax.Array:
     random = np.random.default_rng(seed)
     return jnp.asarray(random.integers(0, vocab_size, (batch, length)), jnp.int32)
+
+
+@partial(jax.jit, static_argnums=0)
+def scores_of(config: ModelConfig, parameters: Parameters, batch: dict) -> dict:
+    """Every head's scores of a batch."""
+    return template_of(config).module(parameters).scores(batch)
+
+
+@partial(jax.jit, static_argnums=0)
+def loss_and_gradients_of(config: ModelConfig, parameters: Parameters, batch: dict, key=None):
+    """The sum of the mean losses of a batch, and its gradient."""
+
+    def loss(parameters):
+        sums = template_of(config).module(parameters).losses(batch, key=key).values()
+        return sum(head.loss / head.weight for head in sums)
+
+    return jax.value_and_grad(loss)(parameters)
+
+
+def batch_for(config: ModelConfig, rows: int = 16, length: int = 7, seed: int = 0) -> dict:
+    """A batch with padding for any family: what it reads, and what its heads predict."""
+    random = np.random.default_rng(seed)
+    if isinstance(config, VisionConfig):
+        shape = (rows, *config.image_size, config.channels)
+        batch = {"images": random.normal(size=shape).astype(np.float32)}
+    else:
+        batch = _padded_text(random, rows, length, config.vocab_size)
+    valid = batch.get("segments", np.ones((rows, 1))) > 0
+    if isinstance(config, EncoderDecoderConfig):
+        decoder = _padded_text(random, rows, length - 2, config.vocab_size)
+        batch |= {f"decoder_{name}": x for name, x in decoder.items()}
+        valid = decoder["segments"] > 0
+    if isinstance(config, DecoderConfig):
+        batch["prefix"] = random.integers(0, length, rows).astype(np.int32)
+    ends = valid.sum(1, keepdims=True)
+    return batch | {
+        "token_types": random.integers(0, 3, (rows, length)).astype(np.int32),
+        "task_types": random.integers(0, 2, (rows, length)).astype(np.int32),
+        "targets": random.integers(0, 31, valid.shape).astype(np.int32),
+        "weights": (valid * random.integers(0, 3, valid.shape)).astype(np.float32),
+        "label": random.integers(0, 3, rows).astype(np.int32),
+        "label_weights": random.integers(0, 3, rows).astype(np.float32),
+        "rating": random.normal(size=rows).astype(np.float32),
+        "rating_weights": random.integers(0, 3, rows).astype(np.float32),
+        "span": random.integers(0, ends, (rows, 2)).astype(np.int32),
+        "span_weights": random.integers(0, 3, rows).astype(np.float32),
+    }
+
+
+def _padded_text(random, rows: int, length: int, vocab_size: int) -> dict:
+    lengths = random.integers(2, length + 1, (rows, 1))
+    return {
+        "inputs": random.integers(0, vocab_size, (rows, length)).astype(np.int32),
+        "segments": (np.arange(length) < lengths).astype(np.int32),
+    }

@@ -104,6 +104,18 @@ def test_another_tokenizer_in_the_same_folder_is_refused(source, tmp_path):
         load_or_build(split, TrainTokenizer("bpe", 300), tmp_path / "run")
 
 
+def test_other_special_tokens_in_the_same_folder_are_refused(source, tmp_path):
+    split = Split(source, 0.2, seed=0)
+    before = load_or_build(split, Bytes(), tmp_path / "run", ["mask"])
+    assert before.tokenizer.vocab_size == 259
+    again = load_or_build(split, Bytes(), tmp_path / "run", ["mask"])
+    assert again.tokenizer.fingerprint() == before.tokenizer.fingerprint()
+    with pytest.raises(
+        DataError, match=r"Bytes\(\) with special tokens \(mask\), but Bytes\(\) is"
+    ):
+        load_or_build(split, Bytes(), tmp_path / "run")
+
+
 def test_a_folder_in_the_way_is_named(source, tmp_path):
     (tmp_path / "run" / "tokenizer").mkdir(parents=True)
     (tmp_path / "run" / "tokenizer" / "notes.txt").write_text("mine")

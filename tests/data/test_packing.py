@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxformer.data import CausalLM, Joined, Packed, TokenStream
+from jaxformer.data import Joined, Packed, TokenStream
+from jaxformer.data.objectives import next_tokens
 from jaxformer.data.packing import best_fit_decreasing
 
 END, PAD = 0, 1
@@ -25,7 +26,7 @@ def stream_of(lengths):
 
 def examples(packing, stream, sequence_length):
     rows = packing.rows(stream, sequence_length, PAD)
-    return [CausalLM()(rows.read(i), np.random.default_rng(0)) for i in range(rows.num_rows)]
+    return [next_tokens(rows.read(i)) for i in range(rows.num_rows)]
 
 
 @given(lengths=DOCUMENTS, size=LENGTHS)
@@ -107,8 +108,7 @@ def test_padding_is_of_weight_and_segment_zero():
 @pytest.mark.parametrize("packing", [Joined(), Packed()], ids=str)
 def test_a_blank_row_has_the_arrays_of_the_others(packing):
     rows = packing.rows(stream_of([3, 9]), 4, PAD)
-    objective, rng = CausalLM(), np.random.default_rng(0)
-    blank, other = objective(rows.blank(), rng), objective(rows.read(0), rng)
+    blank, other = next_tokens(rows.blank()), next_tokens(rows.read(0))
     assert {k: (v.shape, v.dtype) for k, v in blank.items()} == {
         k: (v.shape, v.dtype) for k, v in other.items()
     }

@@ -227,3 +227,74 @@ def test_the_choice_of_threads_is_the_users(monkeypatch, trained):
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")
     trained["bpe"].encode("text")
     assert os.environ["TOKENIZERS_PARALLELISM"] == "true"
+
+
+ROLES = ("cls", "sep", "mask", "sentinels")
+
+
+@pytest.fixture(scope="module")
+def with_special_tokens():
+    trained = {kind: TrainTokenizer(kind, 500).fit(LIBRARY, ROLES) for kind in KINDS}
+    return {"bytes": Bytes().fit([], ROLES), **trained}
+
+
+def test_special_tokens_get_ids_of_their_own(with_special_tokens, trained, tmp_path):
+    for name, tokenizer in with_special_tokens.items():
+        ids = [int(i) for role in ROLES for i in tokenizer.special_ids(role)]
+        assert len(set(ids)) == 103
+        assert max(ids) == tokenizer.vocab_size - 1
+        assert tokenizer.vocab_size <= 500, name
+        sentinels = tokenizer.special_ids("sentinels")
+        np.testing.assert_array_equal(sentinels, tokenizer.vocab_size - 1 - np.arange(100))
+        text = "".join(LIBRARY[:1]) + "[MASK]<extra_id_0>"
+        assert not set(ids) & set(tokenizer.encode(text).tolist())
+        assert tokenizer.decode([*ids, *tokenizer.encode("one")]) == "one"
+        tokenizer.save(tmp_path / name)
+        loaded = load_tokenizer(tmp_path / name)
+        assert type(loaded) is type(tokenizer)
+        assert loaded.fingerprint() == tokenizer.fingerprint()
+        assert [int(i) for role in ROLES for i in loaded.special_ids(role)] == ids
+        assert tokenizer.fingerprint() != trained.get(name, Bytes().fit([])).fingerprint()
+
+
+def test_a_kind_that_has_a_special_token_gets_no_second(with_special_tokens):
+    wordpiece, unigram = with_special_tokens["wordpiece"], with_special_tokens["unigram"]
+    assert [int(wordpiece.special_ids(role)[0]) for role in ROLES[:3]] == [2, 3, 4]
+    assert unigram.special_ids("sep") == unigram.end_of_text_id
+
+
+def test_pieces_put_together_are_the_text(with_special_tokens):
+    text = "def f(x):\n    return unforgettable, naive"
+    for name, tokenizer in with_special_tokens.items():
+        pieces, ids = tokenizer.pieces(), tokenizer.encode(text)
+        assert len(pieces) == tokenizer.vocab_size
+        joined = "".join(pieces[i] for i in ids)
+        expected = "".join(text.split()) if name == "wordpiece" else text
+        assert ("".join(joined.split()) if name == "wordpiece" else joined) == expected
+        special = [tokenizer.end_of_text_id, tokenizer.pad_id, *tokenizer.special_ids("sentinels")]
+        assert all(pieces[i] is None for i in special)
+
+
+def test_special_tokens_of_a_file_go_by_other_names_too(tmp_path):
+    path = word_level(tmp_path, ["<unk>", "<mask>", "<s>", "</s>", "a"])
+    tokenizer = TokenizerFile(path).fit([], ["cls", "sep", "mask"])
+    assert [int(tokenizer.special_ids(role)[0]) for role in ("cls", "sep", "mask")] == [2, 3, 1]
+    with pytest.raises(ConfigError, match=r"no token for 'sentinels', .* add <extra_id_0> to its"):
+        TokenizerFile(path).fit([], ["sentinels"])
+
+
+def test_special_tokens_must_leave_room():
+    with pytest.raises(ConfigError, match=r"at least 358 tokens .*, got 300"):
+        TrainTokenizer("bpe", 300).fit(LIBRARY, ["sentinels"])
+
+
+@pytest.mark.torch
+def test_transformers_finds_the_special_tokens(with_special_tokens, tmp_path):
+    from transformers import AutoTokenizer
+
+    for name, tokenizer in with_special_tokens.items():
+        tokenizer.save(tmp_path / name)
+        theirs = AutoTokenizer.from_pretrained(tmp_path / name)
+        ours = [int(tokenizer.special_ids(role)[0]) for role in ("cls", "sep", "mask")]
+        assert [theirs.cls_token_id, theirs.sep_token_id, theirs.mask_token_id] == ours
+        assert theirs.convert_tokens_to_ids("<extra_id_0>") == tokenizer.vocab_size - 1

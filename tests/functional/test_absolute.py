@@ -13,6 +13,7 @@ from jaxformer.functional.absolute import (
     integer_code,
     learned_code,
     sinusoidal_code,
+    sinusoidal_grid_code,
 )
 
 LAYOUTS = ("interleaved", "half")
@@ -94,6 +95,48 @@ def test_interleaved_layout_equals_distilbert():
     np.testing.assert_allclose(code, weight.numpy(), rtol=0, atol=5e-7)
 
 
+@given(
+    quarter=st.integers(1, 9),
+    theta=st.sampled_from([2.0, 1e4]),
+    row=st.integers(0, 300),
+    column=st.integers(0, 300),
+)
+def test_grid_code_channel_by_channel(quarter, theta, row, column):
+    code = sinusoidal_grid_code(
+        jnp.array([[row]]), jnp.array([[column]]), model_dim=4 * quarter, theta=theta
+    )
+    expected = [
+        function(place / theta ** (i / quarter))
+        for place in (column, row)
+        for function in (np.sin, np.cos)
+        for i in range(quarter)
+    ]
+    np.testing.assert_allclose(code, np.reshape(expected, (1, 1, -1)), rtol=0, atol=5e-7)
+
+
+@pytest.mark.torch
+def test_grid_code_equals_that_of_masked_autoencoders():
+    from transformers import ViTMAEConfig, ViTMAEModel
+
+    config = ViTMAEConfig(
+        image_size=20,
+        patch_size=4,
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        intermediate_size=8,
+    )
+    embeddings = ViTMAEModel(config).embeddings
+    # Set by the layer's own initialisation, and read as "the positions are there already".
+    embeddings.patch_embeddings.projection._is_hf_initialized = False
+    embeddings.initialize_weights()
+    table = embeddings.position_embeddings.numpy()[0]
+    np.testing.assert_array_equal(table[0], 0.0)  # the class token
+    rows, columns = jnp.divmod(jnp.arange(25), 5)
+    code = sinusoidal_grid_code(rows, columns, model_dim=32, theta=1e4)
+    np.testing.assert_allclose(code, table[1:], rtol=0, atol=5e-7)
+
+
 def test_learned_code_looks_rows_up():
     table = jax.random.normal(jax.random.key(0), (10, 6), jnp.bfloat16)
     positions = jnp.array([[0, 9, 3], [3, 3, 1]])
@@ -121,5 +164,7 @@ def test_wrong_arguments():
         sinusoidal_code(positions, model_dim=5, theta=1e4, layout="half")
     with pytest.raises(ValueError, match="layout = 'both'"):
         sinusoidal_code(positions, model_dim=4, theta=1e4, layout="both")
+    with pytest.raises(ValueError, match="model_dim = 6: must be a multiple of 4"):
+        sinusoidal_grid_code(positions, positions, model_dim=6, theta=1e4)
     with pytest.raises(AssertionError):
         integer_code(positions.astype(jnp.float32), max_length=4)

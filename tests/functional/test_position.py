@@ -15,7 +15,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxformer.errors import ConfigError
-from jaxformer.functional.absolute import binary_code, sinusoidal_code
+from jaxformer.functional.absolute import binary_code, sinusoidal_code, sinusoidal_grid_code
 from jaxformer.functional.position import Bias, NoPosition, Position
 from jaxformer.functional.positional_schemes import (
     ALiBi,
@@ -24,6 +24,7 @@ from jaxformer.functional.positional_schemes import (
     Learned,
     RoPE,
     Sinusoidal,
+    Sinusoidal2D,
     T5Bias,
 )
 from jaxformer.functional.relative import alibi_bias, alibi_slopes, t5_bias
@@ -43,6 +44,7 @@ SCHEMES = [
     Binary(num_bits=5),
     Sinusoidal(),
     Sinusoidal(layout="half"),
+    Sinusoidal2D(grid=(5, 7)),
     Learned(max_length=32),
     RoPE(),
     RoPE(theta=5e5, fraction=0.5, layout="interleaved", scaling=LinearScaling(2.0)),
@@ -129,12 +131,19 @@ def test_embeddings_are_what_they_say():
         code = sinusoidal_code(positions, model_dim=D, theta=100.0, layout=layout)
         embedded = Sinusoidal(theta=100.0, layout=layout).embed(x, positions)
         np.testing.assert_array_equal(embedded, x + code)
+    scheme, places = Sinusoidal2D(grid=(5, 7), theta=100.0, prefix=3), np.asarray(positions)
+    code = sinusoidal_grid_code(
+        jnp.asarray((places - 3) // 7), jnp.asarray((places - 3) % 7), model_dim=D, theta=100.0
+    )
+    code = jnp.where((places < 3)[..., None], 0.0, code)
+    assert 0 < (places < 3).sum() < places.size
+    np.testing.assert_array_equal(scheme.embed(x, positions), x + code)
     scheme = Learned(max_length=32)
     table = table_of(scheme)
     np.testing.assert_array_equal(scheme.embed(x, positions, table), x + table[positions])
 
 
-@pytest.mark.parametrize("scheme", SCHEMES[1:6], ids=IDS[1:6])
+@pytest.mark.parametrize("scheme", SCHEMES[1:7], ids=IDS[1:7])
 def test_embed_keeps_bfloat16_and_takes_one_row_of_positions(scheme):
     x = arrays()["x"].astype(jnp.bfloat16)
     positions = jnp.arange(T)[None]
@@ -369,6 +378,10 @@ def test_schemes_are_config_objects(scheme):
         (lambda: Binary(32), "Binary.num_bits = 32"),
         (lambda: Sinusoidal(theta=1.0), "Sinusoidal.theta = 1.0"),
         (lambda: Sinusoidal(layout="both"), "Sinusoidal.layout = 'both': must be \"interleaved\""),
+        (lambda: Sinusoidal2D((0, 3)), "Sinusoidal2D.grid = (0, 3): must be rows and columns"),
+        (lambda: Sinusoidal2D((4,)), "Sinusoidal2D.grid = (4,)"),
+        (lambda: Sinusoidal2D((2, 3), theta=1.0), "Sinusoidal2D.theta = 1.0"),
+        (lambda: Sinusoidal2D((2, 3), prefix=-1), "Sinusoidal2D.prefix = -1: must be 0 or more"),
         (lambda: RoPE(theta=0.0), "RoPE.theta = 0.0"),
         (lambda: RoPE(fraction=1.5), "RoPE.fraction = 1.5"),
         (lambda: RoPE(layout="gptj"), "RoPE.layout = 'gptj': must be \"half\" or"),
@@ -388,6 +401,7 @@ def test_lengths_beyond_the_scheme():
         (Learned(max_length=16), "set max_length to at least 17"),
         (Integer(max_length=16), "set max_length to at least 17"),
         (Binary(num_bits=4), "set num_bits to at least 5"),
+        (Sinusoidal2D((3, 5)), "set grid to the rows and columns"),
     ]:
         assert scheme.max_length == 16
         scheme.validate_length(16)
@@ -398,11 +412,34 @@ def test_lengths_beyond_the_scheme():
         scheme.validate_length(10**6)
 
 
+def test_grids_that_do_not_fit():
+    for scheme in (
+        Learned(7),
+        Sinusoidal2D((2, 3)),
+        Integer(9),
+        Binary(3),
+        Sinusoidal(),
+        NoPosition(),
+    ):
+        scheme.validate_grid((2, 3), prefix=1)
+    for scheme, prefix, message in [
+        (Learned(8), 1, "Learned.max_length = 8: must be 7, for the class token and 2 x 3 patches"),
+        (Learned(7), 0, "Learned.max_length = 7: must be 6, for 2 x 3 patches"),
+        (Sinusoidal2D((3, 2)), 1, r"Sinusoidal2D.grid = \(3, 2\): must be \(2, 3\)"),
+        (Sinusoidal2D((2, 3)), 0, "Sinusoidal2D.prefix = 1: must be 0: there is no class token"),
+        (Sinusoidal2D((2, 3), prefix=0), 1, "prefix = 0: must be 1, for the class token"),
+        (Integer(6), 1, "set max_length to at least 7"),
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            scheme.validate_grid((2, 3), prefix)
+
+
 def test_sizes_of_the_model():
     for scheme in SCHEMES:
         scheme.validate_sizes(model_dim=D, head_dim=H)
     for scheme, message in [
         (Sinusoidal(), "model_dim = 7: must be even"),
+        (Sinusoidal2D((2, 3)), "model_dim = 7: must be a multiple of 4"),
         (Binary(num_bits=7), "Binary.num_bits = 7: must be below model_dim = 7"),
         (RoPE(), "RoPE.fraction = 1.0: must be such that"),
         (RoPE(fraction=0.1), "is even and positive, not 0"),

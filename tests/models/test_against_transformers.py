@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import partial
 
-import hf_decoders
+import hf_families
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -27,15 +27,15 @@ VALID[1, :4] = VALID[2, 7:] = False
 class Case:
     """One decoder in both libraries."""
 
-    config_class: str
-    names: hf_decoders.Names
+    model_class: str
+    names: hf_families.Names
     theirs: dict
     ours: DecoderConfig
 
 
-def case(config_class: str, names: hf_decoders.Names, theirs: dict, **ours) -> Case:
+def case(model_class: str, names: hf_families.Names, theirs: dict, **ours) -> Case:
     config = DecoderConfig(vocab_size=VOCAB, compute_dtype="float32", **ours)
-    return Case(config_class, names, theirs | {"vocab_size": VOCAB}, config)
+    return Case(model_class, names, theirs | {"vocab_size": VOCAB}, config)
 
 
 def rope(**parameters):
@@ -60,23 +60,23 @@ UNTIED = {"tie_embeddings": False}
 
 CASES = {
     "GPT": case(
-        "OpenAIGPTConfig",
-        hf_decoders.GPT,
+        "OpenAIGPTLMHeadModel",
+        hf_families.GPT,
         OLD_SIZES | {"afn": "gelu"},
         **OUR_OLD_SIZES | BIASED,
         position=Learned(max_length=17),
         residual=PostNorm(),
     ),
     "GPT-2": case(
-        "GPT2Config",
-        hf_decoders.GPT2,
+        "GPT2LMHeadModel",
+        hf_families.GPT2,
         OLD_SIZES,
         **OUR_OLD_SIZES | BIASED,
         position=Learned(max_length=17),
     ),
     "GPT-J": case(
-        "GPTJConfig",
-        hf_decoders.GPTJ,
+        "GPTJForCausalLM",
+        hf_families.GPTJ,
         OLD_SIZES | {"n_embd": 36, "rotary_dim": 4, "n_inner": 22},
         **OUR_SIZES | PLAIN | UNTIED | {"model_dim": 36},
         position=RoPE(theta=10_000.0, fraction=2 / 3, layout="interleaved"),
@@ -84,31 +84,31 @@ CASES = {
         head_bias=True,
     ),
     "GPT-NeoX": case(
-        "GPTNeoXConfig",
-        hf_decoders.NEOX,
+        "GPTNeoXForCausalLM",
+        hf_families.NEOX,
         SIZES | rope(partial_rotary_factor=0.25),
         **OUR_SIZES | BIASED | UNTIED | {"activation": "gelu"},
         position=RoPE(theta=THETA, fraction=0.25),
         residual=Parallel(shared_norm=False),
     ),
     "GPT-NeoX sequential": case(
-        "GPTNeoXConfig",
-        hf_decoders.NEOX,
+        "GPTNeoXForCausalLM",
+        hf_families.NEOX,
         SIZES | rope(partial_rotary_factor=1.0) | {"use_parallel_residual": False},
         **OUR_SIZES | BIASED | UNTIED | {"activation": "gelu"},
         position=RoPE(theta=THETA),
     ),
     "BLOOM": case(
-        "BloomConfig",
-        hf_decoders.BLOOM,
+        "BloomForCausalLM",
+        hf_families.BLOOM,
         {"hidden_size": 30, "n_head": 6, "n_layer": 3, "layer_norm_epsilon": EPS},
         **OUR_OLD_SIZES | BIASED,
         position=ALiBi(),
         embedding_norm=LayerNorm(eps=EPS),
     ),
     "Phi": case(
-        "PhiConfig",
-        hf_decoders.PHI,
+        "PhiForCausalLM",
+        hf_families.PHI,
         SIZES | rope(partial_rotary_factor=0.5) | {"num_key_value_heads": 2},
         **OUR_SIZES | BIASED | UNTIED | {"num_kv_heads": 2},
         position=RoPE(theta=THETA, fraction=0.5),
@@ -116,8 +116,8 @@ CASES = {
         head_bias=True,
     ),
     "Llama": case(
-        "LlamaConfig",
-        hf_decoders.LLAMA,
+        "LlamaForCausalLM",
+        hf_families.LLAMA,
         GROUPED
         | {"head_dim": 8}
         | rope(
@@ -131,24 +131,24 @@ CASES = {
         position=RoPE(theta=THETA, scaling=Llama3Scaling(8.0, 1.0, 4.0, 32)),
     ),
     "Mistral": case(
-        "MistralConfig",
-        hf_decoders.LLAMA,
+        "MistralForCausalLM",
+        hf_families.LLAMA,
         GROUPED | rope() | {"sliding_window": 4},
         **OUR_GROUPED | UNTIED,
         position=RoPE(theta=THETA),
         windows=(4,),
     ),
     "Qwen 3": case(
-        "Qwen3Config",
-        hf_decoders.QWEN3,
+        "Qwen3ForCausalLM",
+        hf_families.QWEN3,
         GROUPED | rope() | {"tie_word_embeddings": True},
         **OUR_GROUPED,
         position=RoPE(theta=THETA),
         query_key_norm=RMSNorm(eps=EPS),
     ),
     "Gemma 2": case(
-        "Gemma2Config",
-        hf_decoders.GEMMA2,
+        "Gemma2ForCausalLM",
+        hf_families.GEMMA2,
         GROUPED
         | rope()
         | {
@@ -172,20 +172,6 @@ CASES = {
 }
 
 
-def their_model(case: Case):
-    """Their model, every parameter random; eager attention can express all of them."""
-    import torch
-    import transformers
-
-    config = getattr(transformers, case.config_class)(**case.theirs)
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
-    torch.manual_seed(0)
-    for name, parameter in model.named_parameters():
-        is_scale = parameter.ndim == 1 and name.endswith("weight")
-        torch.nn.init.normal_(parameter, mean=float(is_scale), std=0.3)
-    return model.eval()
-
-
 @partial(jax.jit, static_argnums=0)
 def logits_and_gradients(config, parameters, ids, valid, weights):
     def loss(parameters):
@@ -194,12 +180,6 @@ def logits_and_gradients(config, parameters, ids, valid, weights):
 
     (_, logits), gradients = jax.value_and_grad(loss, has_aux=True)(parameters)
     return logits, gradients
-
-
-def assert_close(actual, expected, name):
-    largest = np.abs(expected).max()
-    assert largest > 0, name
-    np.testing.assert_allclose(actual, expected, rtol=0, atol=2e-5 * largest, err_msg=name)
 
 
 @pytest.mark.torch
@@ -212,23 +192,16 @@ def test_logits_and_the_gradient_of_every_parameter(case):
     # Only real tokens count: what a padded query sees is anyone's choice.
     weights = random.normal(size=(*VALID.shape, VOCAB)).astype(np.float32) * VALID[..., None]
 
-    model = their_model(case)
-    theirs = dict(model.named_parameters())
+    model = hf_families.random_model(case.model_class, case.theirs)
+    theirs = hf_families.tensors(model)
     their_logits = model(torch.tensor(ids), attention_mask=torch.tensor(VALID).long()).logits
     their_loss = (their_logits * torch.tensor(weights)).sum()
     their_gradients = torch.autograd.grad(their_loss, theirs.values(), retain_graph=True)
 
     shapes = template_of(case.ours).shapes
-    mapped = hf_decoders.our_parameters(case.ours, case.names, theirs, shapes)
+    mapped = hf_families.our_parameters(case.ours, case.names, theirs, shapes)
     ours = {name: jnp.asarray(tensor.detach().numpy()) for name, tensor in mapped.items()}
     logits, gradients = logits_and_gradients(case.ours, ours, ids, VALID, weights)
-    assert_close(logits[VALID], their_logits.detach().numpy()[VALID], "logits")
-
-    # The transpose of the linear map between the parameters takes our gradients back to theirs.
-    back = torch.autograd.grad(
-        list(mapped.values()),
-        theirs.values(),
-        [torch.tensor(np.asarray(gradients[name])) for name in mapped],
-    )
-    for name, actual, expected in zip(theirs, back, their_gradients, strict=True):
-        assert_close(actual, expected, name)
+    hf_families.assert_close(logits[VALID], their_logits.detach()[VALID], "logits")
+    back = hf_families.their_gradients(mapped, theirs, gradients)
+    hf_families.assert_gradients_close(back, dict(zip(theirs, their_gradients, strict=True)))

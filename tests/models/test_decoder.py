@@ -68,14 +68,14 @@ def untied():
 
 def test_a_tied_head_is_the_transposed_table(untied):
     parameters, inputs, _ = untied
-    shared = parameters | {"head_kernel": parameters["embedding.table"].T}
-    tied = {name: x for name, x in parameters.items() if name != "head_kernel"}
+    shared = parameters | {"heads.language_model.kernel": parameters["embedding.table"].T}
+    tied = {name: x for name, x in parameters.items() if name != "heads.language_model.kernel"}
     apart, expected = gradients_of(UNTIED, shared, inputs)
     gradients, logits = gradients_of(TIED, tied, inputs)
     assert gradients.keys() == tied.keys()
     close(logits, expected)
     # The table learns from both of its uses.
-    total = apart.pop("head_kernel").T + apart["embedding.table"]
+    total = apart.pop("heads.language_model.kernel").T + apart["embedding.table"]
     largest = jnp.abs(total).max()
     expected = apart | {"embedding.table": total}
     chex.assert_trees_all_close(gradients, expected, rtol=2e-5, atol=2e-6 * largest)
@@ -91,12 +91,13 @@ def test_softcap_of_the_logits(untied):
 def test_bias_of_the_head(untied):
     parameters, inputs, logits = untied
     config = replace(UNTIED, head_bias=True)
-    assert template_of(config).shapes["head_bias"].shape == (31,)
+    name = "heads.language_model.bias"
+    assert template_of(config).shapes[name].shape == (31,)
     bias = jnp.asarray(np.random.default_rng(9).normal(size=31), jnp.float32)
-    biased = logits_of(config, parameters | {"head_bias": bias}, inputs)
+    biased = logits_of(config, parameters | {name: bias}, inputs)
     close(biased, logits + bias[None, None])
     # The cap comes after the bias.
-    capped = logits_of(replace(config, logit_softcap=1.5), parameters | {"head_bias": bias}, inputs)
+    capped = logits_of(replace(config, logit_softcap=1.5), parameters | {name: bias}, inputs)
     close(capped, 1.5 * np.tanh(np.asarray(biased, np.float64) / 1.5))
 
 
@@ -107,7 +108,7 @@ def test_scale_of_the_embeddings(untied):
     expected = parameters | {"embedding.table": 4.5 * parameters["embedding.table"]}
     close(logits_of(scaled, parameters, inputs), logits_of(UNTIED, expected, inputs))
     tied = replace(scaled, tie_embeddings=True)
-    shared = parameters | {"head_kernel": parameters["embedding.table"].T}
+    shared = parameters | {"heads.language_model.kernel": parameters["embedding.table"].T}
     close(logits_of(tied, parameters, inputs), logits_of(scaled, shared, inputs))
 
 
@@ -145,7 +146,7 @@ def test_dropout_of_the_embeddings():
     config = tiny(num_layers=1, dropout=0.25, residual=Parallel())
     parameters = random_parameters(config)
     silent = {n: jnp.zeros_like(x) if "stack" in n else x for n, x in parameters.items()}
-    silent |= {"final_norm.scale": jnp.ones(20)}
+    silent |= {"transformer.final_norm.scale": jnp.ones(20)}
     inputs = tokens(8, 50)
     hidden = hidden_of(config, silent, inputs, key=KEY)
     rows = parameters["embedding.table"][inputs]

@@ -42,7 +42,10 @@ def test_rates(name, value):
         ({"windows": ()}, "windows"),
         ({"windows": (0,)}, "windows = 0"),
         ({"windows": (None, -3)}, "windows = -3"),
-        ({"windows": (None, 2, 3)}, "windows has 3 entries, .*num_layers = 2"),
+        (
+            {"windows": (None, 2, 3)},
+            r"num_layers = 2 is not divisible by the 3 entries of model\.windows",
+        ),
         ({"head_dim": 5, "position": RoPE()}, "fraction"),
         ({"model_dim": 21, "position": Sinusoidal()}, "Sinusoidal"),
         ({"activation": "gelutanh"}, "activation is 'gelutanh', .* 'gelu_tanh'"),

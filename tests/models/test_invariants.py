@@ -14,7 +14,6 @@ from tiny_models import each_scheme, logits_of, random_parameters, template_of, 
 from jaxformer.functional.masks import KeyPadding, Mask
 from jaxformer.functional.position import NoPosition
 from jaxformer.functional.positional_schemes import ALiBi, RoPE, T5Bias
-from jaxformer.nn import Context
 
 with_scheme = each_scheme(pytest.mark.parametrize)
 close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
@@ -22,17 +21,12 @@ THE_DOG_CHASED_ANOTHER_DOG = jnp.array([[3, 17, 8, 24, 17]])
 
 
 def bidirectional(config):
-    """The decoder's stack with nothing masked: an encoder's hidden states."""
+    """The decoder with nothing masked: an encoder's hidden states."""
 
     @jax.jit
     def hidden(parameters, ids):
         model = template_of(config).module(parameters)
-        positions = jnp.arange(ids.shape[1])[None]
-        table = None if model.position_table is None else model.position_table[...]
-        bias = config.position.bias(positions, positions, num_heads=config.num_heads, table=table)
-        x = config.position.embed(model.embedding(ids, config.dtype), positions, table)
-        context = Context(positions=positions, mask=Mask(), bias=bias)
-        return model.stack(x, context, None, scan=config.scan_layers)
+        return model.transformer(model.embedding(ids, config.dtype), mask=Mask())
 
     return partial(hidden, random_parameters(config))
 

@@ -158,7 +158,7 @@ def test_query_and_key_norms_make_the_length_of_the_stream_irrelevant():
 @pytest.mark.parametrize("window", [1, 3, T, None])
 def test_a_window_is_the_latest_keys_among_those_the_context_allows(window):
     config = tiny(position=NoPosition(), attention_output_bias=True)
-    sublayer = filled(SelfAttention(jax.random.key(0), config, window))
+    sublayer = filled(SelfAttention(jax.random.key(0), config, config.position, window))
     valid = jnp.array([[True, True, True, True, False], [False, True, True, True, True]])
     context = Context(positions=POSITIONS, mask=causal() & KeyPadding(valid))
     row, column = np.mgrid[:T, :T]
@@ -178,7 +178,7 @@ def test_self_attention_takes_the_configured_scheme_and_cross_attention_none():
     x, memory = stream(T), stream(S, seed=2)
     near = Context(positions=POSITIONS, mask=causal(), memory=memory)
     far = replace(near, positions=POSITIONS * 3)
-    self_attention = filled(SelfAttention(jax.random.key(0), config))
+    self_attention = filled(SelfAttention(jax.random.key(0), config, config.position))
     cross_attention = filled(CrossAttention(jax.random.key(0), config))
     change = self_attention(x, near, None) - self_attention(x, far, None)
     assert jnp.abs(change).max() > 1e-2

@@ -36,7 +36,7 @@ def block_with_memory(key, config):
     def build(key):
         keys = jax.random.split(key, 4)
         sublayers = [
-            SelfAttention(keys[0], config),
+            SelfAttention(keys[0], config, config.position),
             CrossAttention(keys[1], config),
             FeedForward(keys[2], config),
         ]

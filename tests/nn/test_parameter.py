@@ -91,7 +91,7 @@ def test_every_dimension_of_every_parameter_has_a_rule(config):
         assert len(axes) == shape.ndim, name
         assert len(set(axes)) == len(axes), name
         assert set(axes) <= set(RULES), name
-        assert (axes[0] == "layers") == name.startswith("stack."), name
+        assert (axes[0] == "layers") == name.startswith("transformer.stack."), name
 
 
 @pytest.mark.parametrize("config", KINDS.values(), ids=KINDS.keys())

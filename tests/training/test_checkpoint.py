@@ -68,7 +68,8 @@ def assert_same_bits(left, right):
 def save_steps(folder, mesh, steps, keep=9, losses=None):
     checkpointer = Checkpointer(folder, CONFIG, keep)
     for step in steps:
-        checkpointer.save(step, make_state(mesh, step), (losses or {}).get(step))
+        measured = {"loss": losses[step]} if step in (losses or {}) else None
+        checkpointer.save(step, make_state(mesh, step), measured)
     checkpointer.close()
 
 
@@ -118,6 +119,22 @@ def test_keeps_the_newest_and_the_best(tmp_path):
     assert sorted(item.name for item in tmp_path.iterdir()) == ["2", "6", "7"]
 
 
+def test_the_best_by_a_metric_that_shall_be_large(tmp_path):
+    checkpointer = Checkpointer(tmp_path, CONFIG, keep=1, metric="accuracy")
+    for step, share in enumerate((0.5, 0.75, 0.25, 0.75, 0.5), 1):
+        measured = {"loss": share, "accuracy": share}
+        checkpointer.save(step, make_state(make_mesh(1, 1, 1), step), measured)
+    checkpointer.close()
+    assert files.saved_steps(tmp_path) == [2, 5]  # the first of equals
+    Checkpointer(tmp_path, CONFIG, keep=1, metric="loss").close()
+    assert files.saved_steps(tmp_path) == [5]
+
+
+def test_what_earlier_versions_wrote_beside_a_checkpoint():
+    assert files.validation_of({"validation_loss": 2.5}) == {"loss": 2.5}
+    assert files.validation_of({"validation_loss": None}) == {}
+
+
 def test_a_loss_that_is_no_number_is_no_best(tmp_path):
     losses = {1: float("nan"), 2: 3.0, 3: float("inf")}
     save_steps(tmp_path, make_mesh(1, 1, 1), range(1, 5), keep=1, losses=losses)
@@ -133,7 +150,7 @@ def test_the_configuration_lies_beside_the_arrays(tmp_path):
     save_steps(tmp_path, make_mesh(1, 1, 1), [4], losses={4: 2.5})
     assert files.read_item(tmp_path / "4", "config") == CONFIG
     meta = files.read_item(tmp_path / "4", "meta")
-    assert (meta["step"], meta["validation_loss"]) == (4, 2.5)
+    assert (meta["step"], meta["validation"]) == (4, {"loss": 2.5})
 
 
 def test_content_hash_is_the_same_in_memory_and_on_disk(tmp_path):

@@ -228,9 +228,9 @@ def test_the_step_is_traced_once(tmp_path):
         traces = []
         original = loop.TrainProgram._updated
 
-        def counted(self, state, batch):
+        def counted(self, *arguments):
             traces.append(1)
-            return original(self, state, batch)
+            return original(self, *arguments)
 
         patch.setattr(loop.TrainProgram, "_updated", counted)
         train(tiny_config(), tmp_path / "run")

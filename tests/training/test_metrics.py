@@ -190,16 +190,16 @@ def test_memory_per_device():
     assert bytes_per_device(tree) == 32 + 12
 
 
-@pytest.mark.parametrize("axes", [("data", None), (("data", "tensor"), None), (None, None)])
-def test_batches_reach_the_devices_whole(axes):
+@pytest.mark.parametrize("rows", [P("data"), P(("data", "tensor")), P()])
+def test_batches_reach_the_devices_whole(rows):
     mesh = jax.make_mesh((2, 4), ("data", "tensor"), axis_types=(AxisType.Explicit,) * 2)
-    sharding = NamedSharding(mesh, P(*axes))
-    rows = local_rows(sharding, (16, 3))
-    np.testing.assert_array_equal(rows, np.arange(16))
-    batch = {"inputs": np.arange(48).reshape(16, 3)}
-    placed = next(DeviceBatches(iter([batch]), sharding, (16, 3)))["inputs"]
-    assert placed.sharding == sharding
-    np.testing.assert_array_equal(placed, batch["inputs"])
+    sharding = NamedSharding(mesh, rows)
+    np.testing.assert_array_equal(local_rows(sharding, 16), np.arange(16))
+    batch = {"inputs": np.arange(48).reshape(16, 3), "label": np.arange(16)}
+    placed = next(DeviceBatches(iter([batch]), sharding, 16))
+    for name, array in batch.items():
+        assert placed[name].sharding.is_equivalent_to(sharding, array.ndim)
+        np.testing.assert_array_equal(placed[name], array)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

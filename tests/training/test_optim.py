@@ -10,7 +10,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from jaxformer.errors import ConfigError
-from jaxformer.training.optim import SGD, Adafactor, AdamW, Lion, Muon
+from jaxformer.training.optim import LAMB, SGD, Adafactor, AdamW, Lion, Muon
 from jaxformer.training.parameter_roles import Matrix, decay_mask, hidden_matrix, map_axes
 from jaxformer.training.schedules import Constant, Cosine, Linear
 
@@ -40,6 +40,7 @@ DECAYED = {
 RATE = Constant(learning_rate=1e-2, warmup_steps=0)
 OPTIMIZERS = [
     AdamW(schedule=RATE),
+    LAMB(schedule=RATE),
     Adafactor(schedule=RATE, min_dim_size_to_factor=8, weight_decay=0.1),
     Lion(schedule=RATE),
     SGD(schedule=RATE, weight_decay=0.1, nesterov=True),
@@ -145,6 +146,39 @@ def test_lion_equals_its_published_update():
         w = w - 1e-2 * (jnp.sign(0.9 * m + 0.1 * g) + 0.5 * w)
         m = 0.99 * m + 0.01 * g
     np.testing.assert_allclose(ours["w"], w, rtol=1e-5, atol=1e-6)
+
+
+def test_lamb_equals_that_of_optax_on_matrices_and_adamw_elsewhere():
+    matrices = {"w": ("embed", "mlp"), "table": ("vocab", "vocab_embed")}
+    axes = matrices | {"bias": ("mlp",), "norm": ("norm",)}
+    start, gradients = tree(0, axes), [tree(seed, axes) for seed in (1, 2, 3)]
+    ours, _ = train(LAMB(RATE), start, gradients, axes)
+    adamw, _ = train(AdamW(RATE, beta2=0.999, eps=1e-6), start, gradients, axes)
+    theirs = start
+    reference = optax.lamb(1e-2, weight_decay=0.01, mask=decay_mask(axes))
+    state = reference.init(theirs)
+    for gradient in gradients:
+        updates, state = reference.update(gradient, state, theirs)
+        theirs = optax.apply_updates(theirs, updates)
+    expected = {name: (theirs if name in matrices else adamw)[name] for name in axes}
+    assert_close(ours, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_step_of_lamb_is_the_learning_rate_times_the_norm_of_each_layer():
+    start = tree(0)
+    params, _ = train(LAMB(RATE), start, [tree(1)])
+    kernel = "layers.query.kernel"
+    change = np.linalg.norm((params[kernel] - start[kernel]).reshape(3, -1), axis=1)
+    size = np.linalg.norm(np.asarray(start[kernel]).reshape(3, -1), axis=1)
+    np.testing.assert_allclose(change, 1e-2 * size, rtol=1e-4)
+
+
+def test_lamb_moves_a_matrix_that_is_zero():
+    axes = {"w": ("embed", "mlp")}
+    zero, gradient = {"w": jnp.zeros((8, 12))}, tree(1, axes)
+    params, _ = train(LAMB(RATE), zero, [gradient], axes)
+    direction = gradient["w"] / (jnp.abs(gradient["w"]) + 1e-6)
+    np.testing.assert_allclose(params["w"], -1e-2 * direction, rtol=1e-5)
 
 
 def test_adafactor_equals_that_of_optax_where_there_are_no_stacks():
@@ -267,6 +301,7 @@ def test_state_is_float32_for_bfloat16_parameters(optimizer):
         (lambda: AdamW(eps=0.0), r"AdamW\.eps"),
         (lambda: AdamW(weight_decay=-1.0), r"AdamW\.weight_decay"),
         (lambda: AdamW(schedule=1e-3), r"AdamW\.schedule is 0\.001, expected a schedule"),
+        (lambda: LAMB(beta2=1.0), r"LAMB\.beta2 is 1\.0, expected a number from 0 to below 1"),
         (lambda: SGD(momentum=2.0), r"SGD\.momentum"),
         (lambda: Lion(beta2=1.5), r"Lion\.beta2"),
         (lambda: Adafactor(clipping_threshold=0.0), r"Adafactor\.clipping_threshold"),

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxformer.data import Bytes, DataConfig, JsonLines, Objective, Packed, TextFiles, prepare
-from jaxformer.data.pipeline import Dataset
+from jaxformer.data import Bytes, DataConfig, JsonLines, Packed, RowObjective, TextFiles
 from jaxformer.errors import ConfigError, DataError
 
 PACKINGS = {"joined": DataConfig().packing, "packed": Packed()}
@@ -32,7 +31,7 @@ def config(tmp_path_factory):
 @pytest.fixture(scope="module", params=PACKINGS)
 def datasets(request, config, tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
-    return prepare(dataclasses.replace(config, packing=PACKINGS[request.param]), folder)
+    return dataclasses.replace(config, packing=PACKINGS[request.param]).prepare(folder)
 
 
 def assert_same(first, second):
@@ -61,7 +60,7 @@ def test_an_epoch_of_training_holds_every_token_once(datasets):
     for epoch in range(3):
         rows = range(epoch * train.num_rows, (epoch + 1) * train.num_rows)
         batches = [train.batch(n // 5, [n % 5]) for n in rows]
-        assert targets(batches) == Counter(train.stream.tokens[1:].tolist())
+        assert targets(batches) == Counter(train.examples.stream.tokens[1:].tolist())
 
 
 def test_each_epoch_has_its_own_order(datasets):
@@ -76,7 +75,7 @@ def test_each_epoch_has_its_own_order(datasets):
 
 def test_the_order_is_a_function_of_the_seed(config, tmp_path):
     seeds = [dataclasses.replace(config, seed=seed) for seed in (3, 3, 4, 2**40)]
-    first, again, *others = (prepare(c, tmp_path).train.batch(7)["inputs"] for c in seeds)
+    first, again, *others = (c.prepare(tmp_path).train.batch(7)["inputs"] for c in seeds)
     np.testing.assert_array_equal(first, again)
     for other in others:
         assert (first != other).any()
@@ -84,7 +83,7 @@ def test_the_order_is_a_function_of_the_seed(config, tmp_path):
 
 def test_the_seed_leaves_the_validation_rows_alone(config, tmp_path):
     one, other = (
-        prepare(dataclasses.replace(config, seed=seed), tmp_path).validation for seed in (0, 1)
+        dataclasses.replace(config, seed=seed).prepare(tmp_path).validation for seed in (0, 1)
     )
     for first, second in zip(one.epoch(), other.epoch(), strict=True):
         assert_same(first, second)
@@ -131,8 +130,11 @@ def test_an_evaluation_counts_every_token_once(datasets, batch_size):
     size = batch_size or 5
     batches = list(validation.epoch(batch_size))
     assert len(batches) == -(-validation.num_rows // size)
+    numbers = np.concatenate([batch.pop("row") for batch in batches])
+    filling = len(numbers) - validation.num_rows
+    assert numbers.tolist() == [*range(validation.num_rows), *[-1] * filling]
     assert all(value.shape == (size, 24) for batch in batches for value in batch.values())
-    assert targets(batches) == Counter(validation.stream.tokens[1:].tolist())
+    assert targets(batches) == Counter(validation.examples.stream.tokens[1:].tolist())
     filled = np.concatenate([batch["weights"].any(axis=1) for batch in batches])
     assert filled.sum() == validation.num_rows, "padding comes last, in rows of weight 0"
     assert filled[: validation.num_rows].all()
@@ -162,19 +164,22 @@ def test_validation_documents_are_not_trained_on(datasets):
         pairs = zip(stream.offsets[:-1], stream.offsets[1:], strict=True)
         return {datasets.tokenizer.decode(stream.tokens[a:b]) for a, b in pairs}
 
-    train, validation = opening(datasets.train.stream), opening(datasets.validation.stream)
+    train, validation = (
+        opening(datasets.train.examples.stream),
+        opening(datasets.validation.examples.stream),
+    )
     assert not train & validation
     assert len(train | validation) == 60
 
 
 @dataclasses.dataclass(frozen=True)
-class Noise(Objective):
-    def __call__(self, row, rng):
-        return {"inputs": row.tokens, "noise": rng.integers(1 << 30, size=4)}
+class Noise(RowObjective):
+    def bind(self, tokenizer, sequence_length):
+        return lambda row, rng: {"inputs": row.tokens, "noise": rng.integers(1 << 30, size=4)}
 
 
 def test_an_objectives_choices_belong_to_the_row(config, tmp_path):
-    train = prepare(dataclasses.replace(config, objective=Noise()), tmp_path).train
+    train = dataclasses.replace(config, objective=Noise()).prepare(tmp_path).train
     batches = [batch["noise"] for batch in train.iterate(stop_step=2 * train.num_rows)]
     assert len(np.unique(np.concatenate(batches), axis=0)) == 2 * train.num_rows * 5
     np.testing.assert_array_equal(train.batch(9)["noise"], batches[9])
@@ -182,8 +187,8 @@ def test_an_objectives_choices_belong_to_the_row(config, tmp_path):
 
 
 def test_an_error_in_a_thread_reaches_the_loop(config, tmp_path, monkeypatch):
-    train = prepare(config, tmp_path).train
-    monkeypatch.setattr(Dataset, "_example", lambda self, row, number: 1 / 0)
+    train = config.prepare(tmp_path).train
+    monkeypatch.setattr(train.examples, "read", lambda index, rng: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         next(train.iterate())
 
@@ -198,13 +203,47 @@ def test_a_corpus_shorter_than_a_sequence_says_by_how_much(tmp_path):
     (tmp_path / "short.txt").write_text("ten bytes!")
     config = DataConfig(TextFiles(str(tmp_path)), Bytes(), validation_fraction=0.2)
     with pytest.raises(
-        DataError, match=r"10 tokens, but sequence_length=256 needs 257; .*at most 9"
+        DataError,
+        match=r"10 tokens, but sequence_length=256 needs 257; give more text",
     ):
-        prepare(config, tmp_path / "run")
-    datasets = prepare(dataclasses.replace(config, sequence_length=9), tmp_path / "run")
+        config.prepare(tmp_path / "run")
+    datasets = dataclasses.replace(config, sequence_length=9).prepare(tmp_path / "run")
     assert datasets.train.num_rows == 1
     assert datasets.tokenizer.decode(datasets.train.batch(0)["targets"][0]) == "ten byte"
     assert datasets.validation.batch(0)["weights"].sum() == config.batch_size * 3
+
+
+def test_validation_documents_of_ones_own(config, tmp_path):
+    texts = ["one", "", "zwei und drei", "ä"]
+    (tmp_path / "own").mkdir()
+    for number, text in enumerate(texts):
+        (tmp_path / f"own/{number}.txt").write_text(text, encoding="utf-8")
+    own = dataclasses.replace(config, validation=TextFiles(str(tmp_path / "own")))
+    data = own.prepare(tmp_path / "run")
+    read = list(config.source.documents())
+    assert data.train.examples.stream.num_bytes == sum(len(d.text.encode()) for d in read)
+    expected = Counter("".join(texts).encode())
+    expected[data.tokenizer.end_of_text_id] = 3
+    assert targets(data.validation.epoch()) == expected
+    assert data.tokens_per_byte == expected.total() / len("".join(texts).encode())
+    # An evaluation gets the same, whatever has become of the training documents.
+    moved = dataclasses.replace(own, source=JsonLines("nowhere"))
+    again = moved.prepare_validation(tmp_path / "run")
+    assert again.train is None
+    for first, second in zip(data.validation.epoch(), again.validation.epoch(), strict=True):
+        assert_same(first, second)
+    assert again.tokens_per_byte == data.tokens_per_byte
+
+
+def test_an_evaluation_reads_what_the_run_has_kept(config, tmp_path):
+    data = config.prepare(tmp_path / "run")
+    moved = dataclasses.replace(config, source=JsonLines("nowhere"))
+    again = moved.prepare_validation(tmp_path / "run")
+    for first, second in zip(data.validation.epoch(), again.validation.epoch(), strict=True):
+        assert_same(first, second)
+    dataclasses.replace(config, split_seed=1).prepare(tmp_path / "run")
+    with pytest.raises(DataError, match="nowhere does not exist"):
+        moved.prepare_validation(tmp_path / "run")
 
 
 @pytest.mark.parametrize(

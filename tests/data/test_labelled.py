@@ -1,0 +1,153 @@
+import dataclasses
+import itertools
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxformer.data import Bytes, TrainTokenizer
+from jaxformer.data.labelled import LabelledText
+from jaxformer.data.labels import Classes, Number, keep_labels
+from jaxformer.data.sequences import Marks, joined, kept_lengths
+from jaxformer.errors import ConfigError, DataError
+
+
+def table(folder, rows, name="train.tsv", header="a\tb\tlabel"):
+    file = folder / name
+    file.write_text("\n".join([header, *("\t".join(row) for row in rows)]) + "\n")
+    return str(file)
+
+
+@pytest.fixture
+def config(tmp_path):
+    rows = [(f"first {n}", f"second{n}", "yes" if n % 3 else "no") for n in range(40)]
+    return LabelledText(
+        train=table(tmp_path, rows),
+        text=("a", "b"),
+        tokenizer=Bytes(),
+        sequence_length=32,
+        batch_size=4,
+        validation_fraction=0.2,
+    )
+
+
+def all_rows(dataset):
+    batches = list(dataset.epoch(batch_size=dataset.num_rows))
+    assert len(batches) == 1
+    return batches[0]
+
+
+def test_a_pair_is_laid_out_as_bert_does(config, tmp_path):
+    data = config.prepare(tmp_path / "run")
+    rows, end = all_rows(data.validation), data.tokenizer.end_of_text_id
+    tokens = rows["inputs"][0]
+    first, second = np.flatnonzero(tokens == end)[1:].tolist()
+    assert tokens[0] == end  # bytes have no [CLS]
+    text = data.tokenizer.decode
+    assert text(tokens[1:first]).startswith("first ")
+    assert text(tokens[first + 1 : second]) == text(tokens[1:first]).replace("first ", "second")
+    size = second + 1
+    assert (tokens[size:] == data.tokenizer.pad_id).all()
+    assert rows["segments"][0].tolist() == [1] * size + [0] * (32 - size)
+    types = [0] * (first + 1) + [1] * (second - first) + [0] * (32 - size)
+    assert rows["token_types"][0].tolist() == types
+
+
+def test_the_usual_names_of_special_tokens_are_found(config, tmp_path):
+    spec = TrainTokenizer(kind="wordpiece", vocab_size=60)
+    data = dataclasses.replace(config, tokenizer=spec).prepare(tmp_path / "run")
+    marks = Marks.of(data.tokenizer)
+    assert marks == (data.tokenizer.token_id("[CLS]"), data.tokenizer.token_id("[SEP]"))
+    assert (all_rows(data.train)["inputs"][:, 0] == marks.first).all()
+
+
+def test_labels_are_numbered_and_kept(config, tmp_path):
+    data = config.prepare(tmp_path / "run")
+    assert data.labels == ("no", "yes")
+    assert json.loads((tmp_path / "run" / "labels.json").read_text()) == ["no", "yes"]
+    rows = all_rows(data.train)
+    for tokens, label in zip(rows["inputs"], rows["label"], strict=True):
+        number = int(data.tokenizer.decode(tokens).split("second")[1])
+        assert label == (1 if number % 3 else 0)
+    assert rows["label"].dtype == np.int32
+    assert (rows["label_weights"] == 1).all()
+
+
+def test_every_row_is_on_one_side(config, tmp_path):
+    data = config.prepare(tmp_path / "run")
+    sides = [
+        {data.tokenizer.decode(tokens) for tokens in all_rows(side)["inputs"]}
+        for side in (data.train, data.validation)
+    ]
+    assert not sides[0] & sides[1]
+    assert sum(map(len, sides)) == 40
+
+
+def test_regression(config, tmp_path):
+    rows = [(f"x{n}", f"y{n}", str(n / 4)) for n in range(8)]
+    config = dataclasses.replace(config, train=table(tmp_path, rows), labels=Number())
+    data = config.prepare(tmp_path / "run")
+    rows = [all_rows(side) for side in (data.train, data.validation)]
+    labels = np.concatenate([side["label"] for side in rows])
+    assert labels.dtype == np.float32
+    assert sorted(labels.tolist()) == [n / 4 for n in range(8)]
+    assert data.labels == ()
+
+
+def test_the_last_batch_is_filled_with_rows_of_no_weight(config, tmp_path):
+    data = config.prepare(tmp_path / "run")
+    batches = list(data.validation.epoch())
+    assert {batch["label_weights"].shape for batch in batches} == {(4,)}
+    assert sum(batch["label_weights"].sum() for batch in batches) == data.validation.num_rows
+
+
+def test_a_label_of_no_number_is_refused(config, tmp_path):
+    other = table(tmp_path, [("x", "y", "yes"), ("x", "y", "maybe")], "dev.tsv")
+    config = dataclasses.replace(config, validation=other)
+    with pytest.raises(DataError, match=r"dev\.tsv:3: the label 'maybe' .*: 'no', 'yes'"):
+        config.prepare(tmp_path / "run")
+
+
+def test_what_is_no_number_is_refused(config, tmp_path):
+    with pytest.raises(DataError, match=r"train\.tsv:\d+: the label '\w+' is not a number"):
+        dataclasses.replace(config, labels=Number()).prepare(tmp_path / "run")
+
+
+def test_other_labels_in_the_same_folder_are_refused(tmp_path):
+    keep_labels(tmp_path, ["a", "b"])
+    assert keep_labels(tmp_path, ["a", "b"]) == ("a", "b")
+    with pytest.raises(DataError, match=r"labels\.json holds the labels 'a', 'b'.* 'a', 'c'"):
+        keep_labels(tmp_path, ["a", "c"])
+
+
+def test_whole_numbers_keep_their_order():
+    assert Classes().names(["10", "9", "-1", "9"]) == ("-1", "9", "10")
+    assert Classes().names(["10", "9", "x"]) == ("10", "9", "x")
+
+
+def test_three_columns_are_refused():
+    with pytest.raises(ConfigError, match=r"text = .*: must be one column or two"):
+        LabelledText(text=("a", "b", "c"))
+
+
+@given(st.integers(0, 20), st.integers(0, 20), st.integers(0, 30))
+def test_the_longer_text_is_cut_first(first, second, space):
+    """The same as taking one token after another from the longer text, of equal ones the second."""
+    kept = [first, second]
+    while sum(kept) > space:
+        kept[0 if kept[0] > kept[1] else 1] -= 1
+    assert kept_lengths((first, second), space) == tuple(kept)
+
+
+@given(st.lists(st.integers(0, 12), min_size=1, max_size=2), st.integers(4, 20))
+def test_a_row_is_never_longer_than_asked(sizes, length):
+    texts = [np.full(size, 10 + number, np.int32) for number, size in enumerate(sizes)]
+    row = joined(texts, Marks(1, 2), length)
+    assert len(row.tokens) == len(row.types) == min(length, sum(sizes) + 1 + len(sizes))
+    assert row.tokens[0] == 1
+    assert row.tokens[-1] == 2
+    assert (row.tokens == 2).sum() == len(sizes)
+    pieces = itertools.groupby(zip(row.tokens, row.types, strict=True), lambda pair: pair[1])
+    assert len(list(pieces)) == len(sizes)

@@ -1,0 +1,167 @@
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxformer.data import (
+    Bytes,
+    CausalLM,
+    DataConfig,
+    Denoising,
+    JsonLines,
+    MaskedLM,
+    Packed,
+    PrefixLM,
+    Row,
+    SentencePairs,
+    SpanCorruption,
+    TokenizerFile,
+)
+from jaxformer.data.objectives import teacher_forced
+from jaxformer.errors import ConfigError
+
+OBJECTIVES = {
+    "causal": CausalLM(),
+    "prefix": PrefixLM(),
+    "masked": MaskedLM(),
+    "spans": MaskedLM(whole_word=True, max_span=4),
+    "next_sentence": SentencePairs(),
+    "sentence_order": SentencePairs("sentence_order"),
+    "span_corruption": SpanCorruption(),
+    "denoising": Denoising(),
+}
+each_objective = pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    file = tmp_path_factory.mktemp("corpus") / "corpus.jsonl"
+    texts = [f"<{number}> " + "Some words. " * (number % 9) for number in range(50)]
+    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    source = JsonLines(str(file))
+    return DataConfig(source, Bytes(), sequence_length=20, batch_size=4, validation_fraction=0.3)
+
+
+def dtype_of(name):
+    return np.float32 if name.endswith("weights") else np.int32
+
+
+@each_objective
+def test_batches_have_the_agreed_form(config, tmp_path, objective):
+    datasets = dataclasses.replace(config, objective=objective).prepare(tmp_path)
+    lengths = objective.lengths(20)
+    sizes = {"inputs": lengths["inputs"], "": lengths.get("decoder_inputs", lengths["inputs"])}
+    for batch in datasets.validation.epoch(4):
+        numbers = batch.pop("row")
+        assert numbers.shape == (4,)
+        assert numbers.dtype == np.int32
+        for name, value in batch.items():
+            assert value.dtype == dtype_of(name), name
+            of_inputs = name in ("inputs", "segments", "positions", "token_types")
+            shape = (4,) if "sentence" in name or name == "prefix" else None
+            assert value.shape == (shape or (4, sizes["inputs" if of_inputs else ""])), name
+            vocabulary = datasets.tokenizer.vocab_size
+            assert value.min() >= 0
+            assert value.max() < vocabulary
+    assert {"inputs", "targets", "weights"} <= set(batch)
+    assert ("decoder_inputs" in batch) == ("decoder_inputs" in lengths)
+
+
+@each_objective
+def test_an_evaluation_ends_in_rows_that_do_not_count(config, tmp_path, objective):
+    validation = dataclasses.replace(config, objective=objective).prepare(tmp_path).validation
+    size = validation.num_rows + 3
+    (batch,) = validation.epoch(size)
+    counted = batch["weights"].any(axis=1)
+    np.testing.assert_array_equal(counted, np.arange(size) < validation.num_rows)
+    for name in (n for n in batch if n.endswith("_weights")):
+        np.testing.assert_array_equal(batch[name] > 0, counted)
+
+
+@each_objective
+def test_choices_are_a_function_of_seed_and_step(config, tmp_path, objective):
+    changed = dataclasses.replace(config, objective=objective)
+    one, same = (changed.prepare(tmp_path).train for _ in range(2))
+    other = dataclasses.replace(changed, seed=1).prepare(tmp_path).train
+    steps = range(3, 9)
+    for step, batch in zip(steps, same.iterate(3, stop_step=9), strict=True):
+        for name, value in one.batch(step).items():
+            np.testing.assert_array_equal(value, batch[name])
+        part = one.batch(step, rows=[2])
+        assert all((part[name][0] == batch[name][2]).all() for name in part)
+    assert any((one.batch(step)["inputs"] != other.batch(step)["inputs"]).any() for step in steps)
+
+
+@each_objective
+def test_bits_per_byte_need_every_token(config, tmp_path, objective):
+    datasets = dataclasses.replace(config, objective=objective).prepare(tmp_path)
+    assert (datasets.tokens_per_byte is not None) == isinstance(objective, CausalLM)
+
+
+def test_another_objective_in_the_same_folder_finds_the_tokenizer_lacking(config, tmp_path):
+    config.prepare(tmp_path)
+    masked = dataclasses.replace(config, objective=MaskedLM())
+    with pytest.raises(ValueError, match=r"Bytes\(\) with special tokens \(cls, sep, mask\)"):
+        masked.prepare(tmp_path)
+
+
+def test_a_tokenizer_without_the_special_tokens_says_what_to_do(config, tmp_path):
+    Bytes().fit([]).save(tmp_path / "plain")
+    file = TokenizerFile(str(tmp_path / "plain"))
+    masked = dataclasses.replace(config, tokenizer=file, objective=MaskedLM())
+    message = r"tokenizer\.json: .* no token for 'cls', .*: add \[CLS\] or <s> or <cls> to its"
+    with pytest.raises(ConfigError, match=message):
+        masked.prepare(tmp_path / "run")
+    Bytes().fit([], MaskedLM.special_tokens).save(tmp_path / "plain")
+    masked.prepare(tmp_path / "run")
+
+
+@given(
+    st.floats(0, 1), st.floats(0, 1), st.integers(0, 30), st.integers(1, 30), st.integers(0, 999)
+)
+def test_a_prefix_is_seen_and_the_rest_predicted(one, other, count, size, seed):
+    count = min(count, size)
+    objective = PrefixLM(min(one, other), max(one, other))
+    tokens = np.arange(size + 1, dtype=np.int32)
+    row = Row(tokens[:-1], tokens[1:], np.arange(size) < count, None, None)
+    example = objective.bind(Bytes().fit([]), size)(row, np.random.default_rng(seed))
+    prefix = int(example["prefix"])
+    assert int(objective.min_fraction * count) <= prefix <= objective.max_fraction * count
+    counted = np.flatnonzero(example["weights"])
+    np.testing.assert_array_equal(counted, np.arange(max(prefix - 1, 0), count))
+    # What is predicted is not among the tokens that all of the prefix sees.
+    assert not set(example["targets"][counted]) & set(example["inputs"][:prefix])
+    np.testing.assert_array_equal(example["targets"], tokens[1:])
+
+
+def test_prefixes_are_uniform():
+    tokens = np.zeros(100, np.int32)
+    row = Row(tokens, tokens, np.ones(100, bool), None, None)
+    function, rng = PrefixLM().bind(Bytes().fit([]), 100), np.random.default_rng(0)
+    prefixes = [int(function(row, rng)["prefix"]) for _ in range(5000)]
+    counts = np.bincount(prefixes, minlength=100)
+    assert ((counts - 50) ** 2 / 50).sum() < 160, "chi-squared, 99 degrees of freedom"
+
+
+def test_prefix_needs_rows_of_one_text():
+    with pytest.raises(ConfigError, match=r"packing = Packed\(\): PrefixLM takes each row as one"):
+        DataConfig(objective=PrefixLM(), packing=Packed())
+    with pytest.raises(ConfigError, match=r"max_fraction = 0\.1: must be between min_fraction"):
+        PrefixLM(0.2, 0.1)
+
+
+def test_teacher_forcing_shifts_the_targets():
+    example = teacher_forced(
+        np.array([5, 6]), np.array([7, 8, 9]), {"inputs": 3, "decoder_inputs": 5}, 0, 1
+    )
+    assert {name: value.tolist() for name, value in example.items()} == {
+        "inputs": [5, 6, 0],
+        "segments": [1, 1, 0],
+        "decoder_inputs": [1, 7, 8, 0, 0],
+        "decoder_segments": [1, 1, 1, 0, 0],
+        "targets": [7, 8, 9, 0, 0],
+        "weights": [1, 1, 1, 0, 0],
+    }

@@ -1,0 +1,173 @@
+import csv
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxformer.data.records import (
+    optional_module,
+    read_columns,
+    read_parallel,
+    read_records,
+)
+from jaxformer.errors import DataError
+
+
+def write(folder, name, text):
+    file = folder / name
+    file.write_text(text, encoding="utf-8", newline="")
+    return file
+
+
+def values(file, **options):
+    return [record.values for record in read_records(file, **options)]
+
+
+# The four as GLUE distributes them ---------------------------------------------------------------
+
+
+def test_sst2(tmp_path):
+    file = write(tmp_path, "train.tsv", 'sentence\tlabel\nhide " new secretions\t0\na "b\t1\n')
+    rows = values(file)
+    assert rows == [
+        {"sentence": 'hide " new secretions', "label": "0"},
+        {"sentence": 'a "b', "label": "1"},
+    ]
+
+
+def test_cola_has_no_header(tmp_path):
+    file = write(tmp_path, "train.tsv", "gj04\t1\t\tOur friends won't buy it.\ngj04\t0\t*\tBy.\n")
+    first, second = read_records(file, header=False)
+    assert (first.text("3"), first.text("1")) == ("Our friends won't buy it.", "1")
+    assert (second.text("3"), second.text("1")) == ("By.", "0")
+
+
+def test_mrpc_begins_with_a_byte_order_mark(tmp_path):
+    text = (
+        "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n1\t7\t8\tAmrozi said.\tHe said.\r\n"
+    )
+    (row,) = read_records(write(tmp_path, "msr_paraphrase_train.txt", text))
+    assert row.text("Quality") == "1"
+    assert row.text("#2 String") == "He said."
+
+
+def test_sts_b(tmp_path):
+    names = [
+        "index",
+        "genre",
+        "filename",
+        "year",
+        "old_index",
+        "source1",
+        "source2",
+        "sentence1",
+        "sentence2",
+        "score",
+    ]
+    row = ["0", "main", "MSRvid", "2012", "1", "none", "none", "Planes.", "Fly.", "5.000"]
+    file = write(tmp_path, "train.tsv", "\t".join(names) + "\n" + "\t".join(row) + "\n")
+    assert values(file) == [dict(zip(names, row, strict=True))]
+
+
+# Other formats -----------------------------------------------------------------------------------
+
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r"), min_size=1)
+
+
+@given(st.lists(st.tuples(texts, texts), min_size=1, max_size=5))
+def test_csv_gives_back_what_was_written(tmp_path_factory, rows):
+    file = tmp_path_factory.mktemp("csv") / "rows.csv"
+    with file.open("w", newline="", encoding="utf-8") as out:
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerows([("text", "label"), *rows])
+    assert [tuple(row.values()) for row in values(file)] == rows
+
+
+@given(st.lists(st.tuples(texts, st.integers()), max_size=5))
+def test_json_lines_give_back_what_was_written(tmp_path_factory, rows):
+    file = tmp_path_factory.mktemp("json") / "rows.jsonl"
+    written = [{"text": text, "label": number} for text, number in rows]
+    file.write_text("".join(json.dumps(row) + "\n" for row in written))
+    assert values(file) == written
+
+
+def test_parquet(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    rows = {"text": ["one", "two"], "label": [1, 0]}
+    parquet.write_table(pyarrow.table(rows), tmp_path / "rows.parquet")
+    assert values(tmp_path / "rows.parquet") == [
+        {"text": "one", "label": 1},
+        {"text": "two", "label": 0},
+    ]
+    broken = write(tmp_path, "broken.parquet", "no parquet")
+    with pytest.raises(DataError, match=r"broken\.parquet: not a Parquet file"):
+        list(read_records(broken))
+
+
+def test_a_missing_package_is_named():
+    with pytest.raises(DataError, match="reading x needs no_such_package: pip install no_such"):
+        optional_module("no_such_package.part", "reading x")
+
+
+# Columns of words --------------------------------------------------------------------------------
+
+
+def test_conll_2003(tmp_path):
+    text = "-DOCSTART- -X- O O\n\nEU NNP I-NP B-ORG\nrejects VBZ I-VP O\n\n\nPeter NNP I-NP B-PER"
+    sentences = list(read_columns(write(tmp_path, "train.txt", text)))
+    assert [[word.fields[0] for word in s] for s in sentences] == [["EU", "rejects"], ["Peter"]]
+    assert sentences[1][0].fields[-1] == "B-PER"
+    assert sentences[1][0].where.endswith("train.txt:7")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.tsv", "text\tlabel\none\t1\ntwo\n", r"a\.tsv:3: 1 fields where .* has 2: two"),
+        ("a.csv", 'text,label\n"one,1\n', r"a\.csv:\d: not valid CSV"),
+        ("a.jsonl", '{"text": "x"}\n{"text"\n', r"a\.jsonl:2: not valid JSON"),
+        ("a.xyz", "", r"ending '\.xyz'; it must be one of \.csv"),
+    ],
+)
+def test_errors_name_file_and_line(tmp_path, name, text, message):
+    with pytest.raises(DataError, match=message):
+        list(read_records(write(tmp_path, name, text)))
+
+
+def test_ragged_columns_are_refused(tmp_path):
+    with pytest.raises(DataError, match=r"a\.txt:2: 1 fields"):
+        list(read_columns(write(tmp_path, "a.txt", "EU ORG\nrejects\n")))
+
+
+def test_a_wrong_column_names_those_there_are(tmp_path):
+    (record,) = read_records(write(tmp_path, "a.tsv", "sentence\tlabel\nx\t1\n"))
+    with pytest.raises(DataError, match=r"a\.tsv:2: no column 'text'; the columns are: 'sentence'"):
+        record.text("text")
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(DataError, match=r"none\.tsv does not exist"):
+        list(read_records(tmp_path / "none.tsv"))
+
+
+def test_what_is_not_utf8_is_named(tmp_path):
+    (tmp_path / "a.tsv").write_bytes(b"text\n\xff\n")
+    with pytest.raises(DataError, match=r"a\.tsv: not UTF-8"):
+        list(read_records(tmp_path / "a.tsv"))
+
+
+# Parallel files ----------------------------------------------------------------------------------
+
+
+def test_parallel_lines(tmp_path):
+    source = write(tmp_path, "src.txt", "one\n\u2028two\n\n")
+    target = write(tmp_path, "tgt.txt", "eins\nzwei\ndrei")
+    assert read_parallel(source, target) == [("one", "eins"), ("\u2028two", "zwei"), ("", "drei")]
+
+
+def test_files_of_different_lengths_are_refused_with_both_counts(tmp_path):
+    source, target = write(tmp_path, "s", "one\ntwo\n"), write(tmp_path, "t", "eins\n")
+    with pytest.raises(DataError, match=r"s has 2 lines and .*t has 1"):
+        read_parallel(source, target)

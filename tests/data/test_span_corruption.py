@@ -1,0 +1,204 @@
+from collections import Counter
+from math import comb
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxformer.data import Bytes, Joined, Packed, Row, SpanCorruption
+from jaxformer.data.span_corruption import corrupt, noise_counts, noise_mask
+from jaxformer.errors import ConfigError
+
+TOKENIZER = Bytes().fit([], ["sentinels"])
+SENTINELS = TOKENIZER.special_ids("sentinels")
+END, PAD = TOKENIZER.end_of_text_id, TOKENIZER.pad_id
+
+objectives = st.builds(
+    SpanCorruption,
+    noise_density=st.floats(0.05, 0.5),
+    mean_span=st.floats(1.5, 12.0),
+    final_sentinel=st.booleans(),
+)
+
+
+def row_of(tokens, size):
+    padding = size - len(tokens)
+    valid = np.arange(size) < len(tokens)
+    tokens = np.pad(np.asarray(tokens, np.int32), (0, padding), constant_values=PAD)
+    return Row(tokens, tokens, valid, None, None)
+
+
+def example_of(objective, size, sequence_length, seed):
+    rng = np.random.default_rng(seed)
+    tokens = rng.integers(0, 256, size)
+    raw = objective.raw_length(sequence_length)
+    example = objective.bind(TOKENIZER, sequence_length)(row_of(tokens, raw), rng)
+    return tokens, example
+
+
+def merged(example):
+    """The text again: each sentinel of the inputs gives way to what follows it in the targets."""
+    inputs = example["inputs"][example["segments"] > 0].tolist()
+    targets = example["targets"][example["weights"] > 0].tolist()
+    assert (inputs.pop(), targets.pop()) == (END, END)
+    sentinels = set(SENTINELS.tolist())
+    spans, text = {}, []
+    for token in targets:
+        if token in sentinels:
+            assert token not in spans
+            current = spans[token] = []
+        else:
+            current.append(token)
+    for token in inputs:
+        text += spans.pop(token) if token in sentinels else [token]
+    return text, spans
+
+
+@given(objectives, st.integers(3, 90), st.floats(0, 1), st.integers(0, 2**32))
+def test_inputs_and_targets_merge_back_into_the_text(objective, length, share, seed):
+    size = 1 + int(share * (objective.raw_length(length) - 1))
+    tokens, example = example_of(objective, size, length, seed)
+    text, left = merged(example)
+    assert text == tokens.tolist()
+    assert list(left.values()) == [[]] * objective.final_sentinel, "only the final one is empty"
+
+
+@given(objectives, st.integers(3, 200), st.integers(0, 2**32))
+def test_a_whole_row_fills_its_shapes(objective, length, seed):
+    _, example = example_of(objective, objective.raw_length(length), length, seed)
+    lengths = objective.lengths(length)
+    assert example["inputs"].shape == example["segments"].shape == (lengths["inputs"],) == (length,)
+    assert example["targets"].shape == (lengths["decoder_inputs"],)
+    for key in ("segments", "decoder_segments", "weights"):
+        assert (example[key] == 1).all(), key
+    assert example["inputs"][-1] == example["targets"][-1] == END
+    assert example["decoder_inputs"][0] == PAD
+    np.testing.assert_array_equal(example["decoder_inputs"][1:], example["targets"][:-1])
+
+
+@pytest.mark.parametrize(("inputs", "raw", "targets"), [(512, 568, 114), (1024, 1137, 229)])
+def test_the_lengths_of_t5(inputs, raw, targets):
+    published = SpanCorruption(final_sentinel=False)
+    assert published.raw_length(inputs) == raw
+    assert published.lengths(inputs) == {"inputs": inputs, "decoder_inputs": targets}
+    assert SpanCorruption().lengths(inputs)["decoder_inputs"] == targets + 1
+
+
+@given(st.integers(20, 2000), st.floats(0.1, 0.5), st.floats(1.5, 20.0))
+def test_lengths_are_the_published_helpers(inputs, density, mean_span):
+    """The search of the released code, written down again: it fills the inputs exactly."""
+
+    def becomes(length):
+        noise = round(length * density)
+        spans = max(1, round(noise / mean_span))
+        return length - noise + spans + 1, noise + spans + 1
+
+    length = inputs
+    while becomes(length + 1)[0] <= inputs:
+        length += 1
+    objective = SpanCorruption(density, mean_span, final_sentinel=False)
+    assert objective.raw_length(inputs) == length
+    assert (inputs, objective.lengths(inputs)["decoder_inputs"]) == becomes(length)
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=60), st.booleans())
+def test_corruption_token_by_token(noise, final):
+    """The paper's replacement of spans, one token at a time, for any mask."""
+    tokens, sentinels = np.arange(1000, 1000 + len(noise)), np.arange(99, 0, -1)
+    source, targets, used = [], [], 0
+    for place, gone in enumerate(noise):
+        begins = gone and (place == 0 or not noise[place - 1])
+        if begins:
+            source.append(sentinels[used])
+            targets.append(sentinels[used])
+            used += 1
+        (targets if gone else source).append(tokens[place])
+    targets += [sentinels[used]] * final
+    found = corrupt(tokens, np.array(noise), sentinels, final)
+    assert [part.tolist() for part in found] == [source, targets]
+
+
+def test_the_example_of_the_paper():
+    text = ["Thank", "you", "for", "inviting", "me", "to", "your", "party", "last", "week", "."]
+    tokens = np.arange(len(text))
+    noise = np.isin(text, ["for", "inviting", "last"])
+    names = [*text, "<X>", "<Y>", "<Z>"]
+    source, targets = corrupt(tokens, noise, np.array([11, 12, 13]), final_sentinel=True)
+    assert " ".join(names[i] for i in source) == "Thank you <X> me to your party <Y> week ."
+    assert " ".join(names[i] for i in targets) == "<X> for inviting <Y> last <Z>"
+
+
+def test_all_masks_are_equally_likely():
+    # 10 tokens, of which 4 go in 2 spans: 5 x 3 ways to cut what stays and what goes.
+    rng, draws = np.random.default_rng(0), 15_000
+    masks = [tuple(noise_mask(10, 0.4, 2.0, rng).tolist()) for _ in range(draws)]
+    possible = set()
+    for kept, gone in ((k, g) for k in range(1, 6) for g in range(1, 4)):
+        stretches = [False] * kept + [True] * gone + [False] * (6 - kept) + [True] * (4 - gone)
+        possible.add(tuple(stretches))
+    counts = Counter(masks)
+    assert set(counts) == possible
+    expected = draws / len(possible)
+    deviation = sum((count - expected) ** 2 / expected for count in counts.values())
+    assert deviation < 36.1, "chi-squared, 14 degrees of freedom, p = 0.001"
+
+
+@given(st.integers(2, 300), st.floats(0.05, 0.5), st.floats(1.5, 10.0), st.integers(0, 2**32))
+def test_masks_have_the_counts_asked_for(length, density, mean_span, seed):
+    noise, spans = noise_counts(length, density, mean_span)
+    mask = noise_mask(length, density, mean_span, np.random.default_rng(seed))
+    starts = np.flatnonzero(np.diff(mask.astype(int), prepend=0) == 1)
+    assert mask.shape == (length,)
+    assert (mask.sum(), len(starts)) == (noise, spans)
+    assert not mask[0]
+    assert mask[-1]
+    assert abs(noise - density * length) <= 1
+    assert spans == 1 or abs(noise / spans - mean_span) < mean_span / spans
+
+
+def test_every_span_length_occurs_with_its_share():
+    """Cutting n items into k parts: a part has length l in C(n-l-1, k-2) of C(n-1, k-1) ways."""
+    rng = np.random.default_rng(1)
+    lengths = Counter()
+    for _ in range(3000):
+        mask = noise_mask(200, 0.15, 3.0, rng)  # 30 tokens go in 10 spans
+        edges = np.flatnonzero(np.diff(mask.astype(int), prepend=0, append=0))
+        lengths.update((edges[1::2] - edges[::2]).tolist())
+    total = sum(lengths.values())
+    assert sum(length * count for length, count in lengths.items()) / total == 3.0
+    for length in (1, 3, 8):
+        share = comb(29 - length, 8) / comb(29, 9)
+        assert abs(lengths[length] / total - share) < 5 * (share / total) ** 0.5
+
+
+def test_sentinels_are_the_last_ids_the_first_of_them_last():
+    np.testing.assert_array_equal(SENTINELS, TOKENIZER.vocab_size - 1 - np.arange(100))
+    _, example = example_of(SpanCorruption(mean_span=20.0), 500, 500, seed=0)
+    used = [token for token in example["inputs"].tolist() if token > PAD]
+    assert used == SENTINELS[: len(used)].tolist()
+    assert len(used) == round(round(0.15 * 500) / 20)
+
+
+def test_a_blank_row_counts_nothing():
+    objective = SpanCorruption()
+    _, example = example_of(objective, 20, 30, seed=0)
+    blank = objective.bind(TOKENIZER, 30)(row_of([], objective.raw_length(30)), None)
+    assert {k: (v.shape, v.dtype) for k, v in blank.items()} == {
+        k: (v.shape, v.dtype) for k, v in example.items()
+    }
+    assert not any(blank[key].any() for key in ("weights", "segments", "decoder_segments"))
+
+
+def test_what_cannot_work_is_refused():
+    with pytest.raises(ConfigError, match=r"SpanCorruption\.noise_density = 1\.0: .*between"):
+        SpanCorruption(noise_density=1.0)
+    with pytest.raises(ConfigError, match=r"mean_span = 2\.0: must be at least 4"):
+        SpanCorruption(noise_density=0.8, mean_span=2.0)
+    with pytest.raises(ConfigError, match=r"Packed\(\): SpanCorruption takes each row as one text"):
+        SpanCorruption().validate(Packed(), 100)
+    with pytest.raises(ConfigError, match="sequence_length = 2048 needs 115 sentinels"):
+        SpanCorruption().validate(Joined(), 2048)
+    SpanCorruption(mean_span=20.0).validate(Joined(), 2048)
+    with pytest.raises(ConfigError, match="sequence_length must be at least 3, got 2"):
+        SpanCorruption().validate(Joined(), 2)

@@ -1,0 +1,145 @@
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from jaxformer.data import Bytes, TrainTokenizer
+from jaxformer.data.questions import read_questions
+from jaxformer.data.span_text import SpanText
+from jaxformer.errors import ConfigError, DataError
+
+CONTEXT = "The Denver Broncos, of Denver (Colorado), won  Super Bowl 50 by 24–10 in Santa Clara."
+ANSWERS = {
+    "Who won?": "Denver Broncos",
+    "Which one was it?": "Super Bowl 50",
+    "By how much?": "24–10",
+    "What came first?": "The",
+    "Where?": "Santa Clara",
+}
+
+
+def squad(folder, answers=ANSWERS, name="train.json"):
+    questions = [
+        {
+            "id": str(number),
+            "question": question,
+            "answers": [{"text": answer, "answer_start": CONTEXT.find(answer)}] if answer else [],
+        }
+        for number, (question, answer) in enumerate(answers.items())
+    ]
+    data = [{"title": "x", "paragraphs": [{"context": CONTEXT, "qas": questions}]}]
+    (folder / name).write_text(json.dumps({"version": "1.1", "data": data}))
+    return str(folder / name)
+
+
+@pytest.fixture
+def config(tmp_path):
+    file = squad(tmp_path)
+    return SpanText(
+        train=file,
+        validation=file,
+        tokenizer=Bytes(),
+        sequence_length=128,
+        question_length=20,
+        stride=8,
+        batch_size=2,
+    )
+
+
+TOKENIZERS = {
+    "bytes": Bytes(),
+    "bpe": TrainTokenizer(kind="bpe", vocab_size=280),
+    "wordpiece": TrainTokenizer(kind="wordpiece", vocab_size=120),
+}
+
+
+@pytest.mark.parametrize("tokenizer", TOKENIZERS.values(), ids=TOKENIZERS.keys())
+def test_the_span_is_the_answer(config, tokenizer, tmp_path):
+    data = dataclasses.replace(config, tokenizer=tokenizer).prepare(tmp_path / "run")
+    examples = data.train.examples
+    found = {}
+    for index, window in enumerate(examples.windows):
+        row = examples.read(index, np.random.default_rng(0))
+        question = examples.questions[window.question]
+        in_context = [bool(examples.answer(index, n, n)) for n in range(len(row["inputs"]))]
+        assert row["span_places"].tolist() == in_context
+        if row["span_weights"]:
+            first, last = row["span"]
+            assert examples.answer(index, first, last) == question.answers[0]
+            text = data.tokenizer.decode(row["inputs"][first : last + 1]).strip()
+            assert text.replace(" ", "") == question.answers[0].replace(" ", "")
+            assert row["token_types"][[first, last]].tolist() == [1, 1]
+            found[question.text] = question.answers[0]
+    assert found == ANSWERS
+
+
+def test_a_long_context_becomes_windows_that_overlap(config, tmp_path):
+    short = dataclasses.replace(config, sequence_length=64, question_length=16)
+    examples = short.prepare(tmp_path / "run").train.examples
+    assert len(examples) > 2 * len(ANSWERS)
+    for number in range(len(ANSWERS)):
+        windows = [window for window in examples.windows if window.question == number]
+        assert all(len(window.text.tokens) <= 64 for window in windows)
+        begins = [int(window.characters[0, 0]) for window in windows]
+        ends = [int(window.characters[-1, 1]) for window in windows]
+        assert begins[0] == 0
+        assert ends[-1] == len(CONTEXT)
+        assert all(b <= e for b, e in zip(begins[1:], ends, strict=False))
+        assert any(window.weight for window in windows)
+        assert not all(window.weight for window in windows)
+
+
+def test_a_question_without_an_answer_points_at_the_first_token(config, tmp_path):
+    file = squad(tmp_path, {"Who lost?": "", "Who won?": "Denver Broncos"})
+    data = dataclasses.replace(config, train=file, validation=file).prepare(tmp_path / "run")
+    examples = data.train.examples
+    row = examples.read(0, np.random.default_rng(0))
+    assert row["span"].tolist() == [0, 0]
+    assert row["span_weights"] == 1
+    assert examples.answer(0, 0, 0) == ""
+
+
+def test_json_lines(tmp_path):
+    file = tmp_path / "train.jsonl"
+    answers = {"text": ["Denver Broncos"], "answer_start": [4]}
+    row = {"context": CONTEXT, "question": "Who won?", "answers": answers}
+    file.write_text(json.dumps(row) + "\n")
+    (question,) = read_questions(file)
+    assert (question.answers, question.start) == (("Denver Broncos",), 4)
+    row["answers"] = [{"text": "Denver Broncos", "answer_start": 4}]
+    file.write_text(json.dumps(row) + "\n")
+    assert read_questions(file) == [question]
+
+
+def test_an_answer_that_stands_elsewhere_is_refused(tmp_path):
+    file = tmp_path / "train.jsonl"
+    answers = {"text": ["Denver"], "answer_start": [5]}
+    file.write_text(json.dumps({"context": CONTEXT, "question": "?", "answers": answers}) + "\n")
+    with pytest.raises(DataError, match=r"train\.jsonl:1: the answer 'Denver' .* is 'enver '"):
+        read_questions(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[]", "not in SQuAD's form"),
+        ("{", "not valid JSON"),
+        ('{"data": []}', "holds no questions"),
+    ],
+)
+def test_other_files_are_refused(tmp_path, text, message):
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(DataError, match=rf"a\.json.* {message}"):
+        read_questions(tmp_path / "a.json")
+
+
+def test_a_stride_beyond_the_window_is_refused():
+    with pytest.raises(ConfigError, match="stride=100 would leave tokens of the context out"):
+        SpanText(sequence_length=128, question_length=64, stride=100)
+
+
+def test_the_last_batch_is_filled_with_rows_of_no_weight(config, tmp_path):
+    batches = list(config.prepare(tmp_path / "run").validation.epoch())
+    assert [batch["span"].shape for batch in batches] == [(2, 2)] * 3
+    assert batches[-1]["span_weights"].tolist() == [1, 0]

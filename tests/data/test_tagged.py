@@ -1,0 +1,107 @@
+import keyword
+import tokenize
+from collections import Counter
+from io import StringIO
+
+import numpy as np
+import pytest
+
+from jaxformer.data import Bytes, TrainTokenizer
+from jaxformer.data.tag_sources import ColumnFile, PythonTokens, _words
+from jaxformer.data.tagged import TaggedText
+from jaxformer.errors import DataError
+
+SENTENCES = "EU ORG\nrejects O\nGerman MISC\n\nPeter PER\nBlackburn PER\n\nBRUSSELS LOC\n"
+
+
+@pytest.fixture
+def config(tmp_path):
+    (tmp_path / "train.txt").write_text(SENTENCES * 3)
+    (tmp_path / "dev.txt").write_text(SENTENCES)
+    return TaggedText(
+        train=ColumnFile(str(tmp_path / "train.txt")),
+        validation=ColumnFile(str(tmp_path / "dev.txt")),
+        tokenizer=Bytes(),
+        sequence_length=24,
+        batch_size=3,
+    )
+
+
+def test_the_first_piece_of_each_word_has_the_tag(config, tmp_path):
+    data = config.prepare(tmp_path / "run")
+    assert data.labels == ("LOC", "MISC", "O", "ORG", "PER")
+    (batch,) = data.validation.epoch()
+    expected = [
+        [("E", "ORG"), (" ", "O"), (" ", "MISC")],
+        [("P", "PER"), (" ", "PER")],
+        [("B", "LOC")],
+    ]
+    for row in range(3):
+        places = np.flatnonzero(batch["weights"][row])
+        found = [
+            (
+                data.tokenizer.decode([batch["inputs"][row, i]]),
+                data.labels[batch["targets"][row, i]],
+            )
+            for i in places
+        ]
+        assert found == expected[row]
+        text = data.tokenizer.decode(batch["inputs"][row])
+        assert text in ("EU rejects German", "Peter Blackburn", "BRUSSELS")
+
+
+def test_a_long_sentence_is_cut(config, tmp_path):
+    data = TaggedText(
+        train=config.train, validation=config.validation, tokenizer=Bytes(), sequence_length=10
+    ).prepare(tmp_path / "run")
+    (batch,) = data.validation.epoch(batch_size=3)
+    assert batch["weights"].sum(1).tolist() == [2, 2, 1]
+    assert (batch["inputs"][0] != data.tokenizer.pad_id).all()
+
+
+def test_an_unknown_tag_is_refused(config, tmp_path):
+    (tmp_path / "dev.txt").write_text("EU ORG\nParis CITY\n")
+    with pytest.raises(DataError, match=r"dev\.txt:2: the label 'CITY'"):
+        config.prepare(tmp_path / "run")
+
+
+def test_a_missing_column_is_named(tmp_path):
+    (tmp_path / "a.txt").write_text("EU NNP ORG\n")
+    with pytest.raises(DataError, match=r"a\.txt:1: no column 3; there are 3.*EU | NNP | ORG"):
+        list(ColumnFile(str(tmp_path / "a.txt"), tag=3).sentences())
+
+
+def test_python_tokens_are_those_of_the_library():
+    text = (
+        'def area(r):  # of a circle\n    """Say for."""\n    return 3.14 * r ** 2 if r else "0"\n'
+    )
+    found = [(word.text.strip(), word.tag) for _, word in _words("x.py", text)]
+    assert ("for.", "string") not in found
+    assert ('for."""', "string") in found
+    for token in tokenize.generate_tokens(StringIO(text).readline):
+        if token.type == tokenize.NAME:
+            kind = "keyword" if keyword.iskeyword(token.string) else "name"
+            assert (token.string, kind) in found
+    counts = Counter(tag for _, tag in found)
+    assert counts == {
+        "keyword": 4, "name": 4, "operator": 5, "number": 2, "string": 3, "comment": 4
+    }  # fmt: skip
+    assert "".join(w.text for _, w in _words("x.py", "a = f(b)\n")) == "a = f(b)"
+
+
+def test_a_module_that_breaks_off_gives_what_there_is():
+    assert [word.text for _, word in _words("x.py", "a = (\n")] == ["a", " =", " ("]
+
+
+def test_the_default_needs_no_file(tmp_path):
+    config = TaggedText(
+        train=PythonTokens(max_bytes=200_000),
+        tokenizer=TrainTokenizer(vocab_size=400),
+        sequence_length=64,
+        validation_fraction=0.2,
+    )
+    data = config.prepare(tmp_path)
+    assert data.labels == ("comment", "keyword", "name", "number", "operator", "string")
+    batch = data.train.batch(0)
+    assert set(np.unique(batch["targets"])) <= set(range(6))
+    assert (batch["weights"] <= batch["segments"]).all()

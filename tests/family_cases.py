@@ -1,0 +1,74 @@
+"""One small model of each family, and of what else tests of all of them should see."""
+
+import numpy as np
+import pytest
+from tiny_models import tiny, tiny_encoder, tiny_encoder_decoder, tiny_vision
+
+from jaxformer.functional.norms import LayerNorm
+from jaxformer.functional.positional_schemes import Learned, Sinusoidal, Sinusoidal2D
+from jaxformer.models import (
+    Classification,
+    LanguageModel,
+    MaskedLanguageModel,
+    Regression,
+    Span,
+    TokenClassification,
+)
+from jaxformer.nn import PostNorm
+
+EVERYTHING = {
+    "attention_bias": True,
+    "attention_output_bias": True,
+    "mlp_bias": True,
+    "embedding_norm": LayerNorm(),
+}
+HEADS = (
+    MaskedLanguageModel(),
+    TokenClassification(num_labels=31),
+    Span(),
+    Regression(label="rating"),
+    Classification(num_labels=3, pooling="last", bias=False),
+)
+FAMILIES = {
+    "decoder": tiny(heads=(LanguageModel(), Classification(num_labels=3, pooling="last"))),
+    "encoder": tiny_encoder(task_types=2, heads=HEADS),
+    "shared encoder": tiny_encoder(num_layers=4, layer_repeats=2, embedding_dim=10, pooler=None),
+    "encoder-decoder": tiny_encoder_decoder(
+        num_decoder_layers=1, tie_embeddings=False, share_embeddings=False
+    ),
+    "2017": tiny_encoder_decoder(
+        num_layers=1,
+        num_decoder_layers=2,
+        position=Sinusoidal(),
+        decoder_position=Learned(max_length=9, offset=2),
+        residual=PostNorm(),
+        head_bias=True,
+        **EVERYTHING,
+    ),
+    "vision": tiny_vision(),
+    "vision of patches alone": tiny_vision(
+        class_token=False,
+        position=Sinusoidal2D((2, 4), theta=100.0, prefix=0),
+        heads=(Classification(num_labels=3, pooling="mean"),),
+    ),
+}
+each_family = pytest.mark.parametrize("config", FAMILIES.values(), ids=FAMILIES.keys())
+
+
+# No softmax sees these: what they have for a gradient is the rounding of that of the other.
+UNSEEN = {"key.bias": "query.bias", "span.output.bias": "span.output.kernel"}
+
+
+def size_of_gradient(gradients: dict, name: str) -> float:
+    """The largest entry of a parameter's gradient, with which its errors are compared."""
+    for unseen, other in UNSEEN.items():
+        name = name.replace(unseen, other)
+    return np.abs(gradients[name]).max()
+
+
+def assert_gradients_close(actual: dict, expected: dict):
+    """Equal gradients by their names, each within 2e-5 of its largest entry."""
+    assert actual.keys() == expected.keys()
+    for name, gradient in expected.items():
+        limit = 2e-5 * size_of_gradient(expected, name)
+        np.testing.assert_allclose(actual[name], gradient, rtol=0, atol=limit, err_msg=name)

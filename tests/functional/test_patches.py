@@ -1,0 +1,68 @@
+"""Cutting images into patches, and resizing learned positions."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxformer.functional.patches import patches, resize_positions
+
+sizes = st.integers(1, 4)
+
+
+@given(batch=sizes, rows=sizes, columns=sizes, height=sizes, width=sizes, channels=sizes)
+def test_patches_are_windows_of_the_image_row_by_row(batch, rows, columns, height, width, channels):
+    shape = (batch, rows * height, columns * width, channels)
+    images = np.arange(np.prod(shape)).reshape(shape)
+    cut = np.asarray(patches(jnp.asarray(images), (height, width)))
+    assert cut.shape == (batch, rows * columns, height, width, channels)
+    for number, patch in enumerate(cut.swapaxes(0, 1)):
+        i, j = height * (number // columns), width * (number % columns)
+        np.testing.assert_array_equal(patch, images[:, i : i + height, j : j + width])
+
+
+@pytest.mark.parametrize("size", [(3, 2), (2, 4)])
+def test_patches_that_do_not_fit_are_refused(size):
+    with pytest.raises(ValueError, match=f"{size[0]} x {size[1]} do not fit images of 4 x 6"):
+        patches(jnp.zeros((1, 4, 6, 3)), size)
+
+
+def test_positions_for_the_same_grid_stay_as_they_are():
+    table = jnp.asarray(np.random.default_rng(0).normal(size=(7, 5)), jnp.float32)
+    np.testing.assert_allclose(resize_positions(table, (2, 3), (2, 3), prefix=1), table, rtol=1e-6)
+
+
+def test_the_rows_of_no_patch_stay_as_they_are():
+    table = jnp.asarray(np.random.default_rng(0).normal(size=(8, 5)), jnp.float32)
+    resized = resize_positions(table, (2, 3), (4, 5), prefix=2)
+    assert resized.shape == (22, 5)
+    np.testing.assert_array_equal(resized[:2], table[:2])
+
+
+@pytest.mark.parametrize("new_grid", [(4, 5), (1, 1), (7, 2)])
+def test_equal_positions_stay_equal(new_grid):
+    table = jnp.broadcast_to(jnp.arange(5.0), (6, 5))
+    resized = resize_positions(table, (2, 3), new_grid, prefix=0)
+    np.testing.assert_allclose(resized, np.broadcast_to(np.arange(5.0), resized.shape), rtol=1e-6)
+
+
+def test_a_table_of_another_grid_is_refused():
+    with pytest.raises(ValueError, match=r"7 rows, the grid \(3, 3\) 10"):
+        resize_positions(jnp.zeros((7, 5)), (3, 3), (2, 2), prefix=1)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("new_grid", [(4, 6), (5, 7), (9, 3), (2, 2)])
+def test_as_torch_interpolates(new_grid):
+    """Without align_corners and antialiasing: what transformers does to ViT's positions."""
+    import torch
+
+    table = np.random.default_rng(0).normal(size=(1 + 4 * 6, 5)).astype(np.float32)
+    grid = torch.tensor(table[1:]).reshape(1, 4, 6, 5).permute(0, 3, 1, 2)
+    expected = torch.nn.functional.interpolate(
+        grid, size=new_grid, mode="bicubic", align_corners=False
+    )
+    resized = resize_positions(jnp.asarray(table), (4, 6), new_grid, prefix=1)
+    expected = expected.permute(0, 2, 3, 1).reshape(-1, 5)
+    np.testing.assert_allclose(resized[1:], expected.numpy(), rtol=2e-5, atol=2e-5)

@@ -1,0 +1,41 @@
+"""What a training batch holds, said by the families and heads alone."""
+
+from functools import partial
+
+import jax
+import pytest
+from family_cases import each_family
+from tiny_models import batch_for
+
+from jaxformer.models import Template, build_model
+from jaxformer.models.batch import batch_shapes
+
+ROWS, LENGTH = 16, 7
+
+
+def lengths_of(batch):
+    names = [name for name in ("inputs", "decoder_inputs") if name in batch]
+    return {name: batch[name].shape[1] for name in names} or {"inputs": 1}
+
+
+def losses(config, batch):
+    template = Template(partial(build_model, config=config))
+    return jax.eval_shape(lambda p, b: template.module(p).losses(b), template.shapes, batch)
+
+
+@each_family
+def test_the_arrays_are_those_of_a_real_batch(config):
+    batch = batch_for(config, ROWS, LENGTH)
+    for name, shape in batch_shapes(config, ROWS, lengths_of(batch)).items():
+        assert (name, shape.shape, shape.dtype) == (name, batch[name].shape, batch[name].dtype)
+
+
+@each_family
+def test_they_are_all_that_the_losses_need(config):
+    shapes = batch_shapes(config, ROWS, lengths_of(batch_for(config, ROWS, LENGTH)))
+    assert set(losses(config, shapes)) == {head.name for head in config.heads}
+    for head in config.heads:
+        for name in head.reads(ROWS, LENGTH):
+            rest = {other: shape for other, shape in shapes.items() if other != name}
+            with pytest.raises(KeyError, match=name):
+                losses(config, rest)

@@ -1,0 +1,198 @@
+"""Encoders: who sees whom, what padding and packing may not change, and shared layers."""
+
+from dataclasses import replace
+from functools import partial
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from family_cases import assert_gradients_close
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_models import (
+    SCHEMES,
+    batch_for,
+    loss_and_gradients_of,
+    random_parameters,
+    scores_of,
+    template_of,
+    tiny_encoder,
+    tokens,
+)
+
+from jaxformer.errors import ConfigError
+from jaxformer.functional.position import NoPosition
+from jaxformer.functional.positional_schemes import T5Bias
+from jaxformer.models import Classification, EncoderConfig, MaskedLanguageModel
+
+close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
+T5_BOTH_WAYS = T5Bias(8, 12, bidirectional=True)
+with_scheme = pytest.mark.parametrize(
+    "position", (SCHEMES | {"t5": T5_BOTH_WAYS}).values(), ids=SCHEMES.keys()
+)
+
+
+@partial(jax.jit, static_argnums=0)
+def hidden_of(config, parameters, inputs, **options):
+    return template_of(config).module(parameters).hidden(inputs, **options)
+
+
+@with_scheme
+def test_every_output_depends_on_every_input(position):
+    config, length = tiny_encoder(position=position), 7
+    parameters = random_parameters(config)
+
+    @jax.jit
+    def jacobian(table):
+        def hidden(table):  # Every input is another token, so its row of the table is its own.
+            model = template_of(config).module(parameters | {"embedding.table": table})
+            return model.hidden(jnp.arange(length)[None])[0]
+
+        return jnp.abs(jax.jacrev(hidden)(table)).max((1, 3))[:, :length]
+
+    assert (jacobian(parameters["embedding.table"]) > 0).all()
+
+
+def test_without_positions_permuted_tokens_give_permuted_outputs():
+    config, ids = tiny_encoder(position=NoPosition()), tokens(2, 7)
+    hidden = partial(hidden_of, config, random_parameters(config))
+    plain = hidden(ids)
+
+    @given(order=st.permutations(range(7)))
+    def check(order):
+        close(hidden(ids[:, jnp.array(order)]), plain[:, jnp.array(order)])
+
+    check()
+
+
+@with_scheme
+def test_with_positions_the_order_of_tokens_matters(position):
+    config, ids = tiny_encoder(position=position), tokens(2, 7)
+    hidden = partial(hidden_of, config, random_parameters(config))
+    # Shifted by three: even a scheme of distances tells that from the plain order.
+    moved = jnp.roll(hidden(jnp.roll(ids, 3, axis=1)), -3, axis=1)
+    assert jnp.abs(moved - hidden(ids)).max() > 1e-2
+
+
+POOLED = tuple(
+    Classification(label=pooling, pooling=pooling) for pooling in ("first", "last", "mean")
+)
+
+
+def padded(inputs, length=8):
+    """A batch of the rows, the first padded on the left and the second on the right."""
+    rows = np.array([[0], [1]])
+    columns = np.array([np.arange(length - inputs.shape[1], length), np.arange(inputs.shape[1])])
+    segments = jnp.zeros((2, length), jnp.int32).at[rows, columns].set(1)
+    batch = {
+        "inputs": tokens(2, length, seed=1).at[rows, columns].set(inputs),
+        "segments": segments,
+        "positions": jnp.maximum(jnp.cumsum(segments, axis=1) - 1, 0),
+    }
+    return batch, rows, columns
+
+
+@with_scheme
+@pytest.mark.parametrize("attention", ["reference", "blockwise"])
+def test_padding_on_either_side_changes_nothing(position, attention):
+    heads = (MaskedLanguageModel(), *POOLED)
+    config = tiny_encoder(position=position, attention=attention, heads=heads)
+    parameters, inputs = random_parameters(config), tokens(2, 5)
+    alone = scores_of(config, parameters, {"inputs": inputs})
+    batch, rows, columns = padded(inputs)
+    scores = scores_of(config, parameters, batch)
+    close(scores["masked_language_model"][rows, columns], alone["masked_language_model"])
+    for head in POOLED:
+        close(scores[head.name], alone[head.name], err_msg=head.name)
+    chex.assert_tree_all_finite(scores)
+
+
+@with_scheme
+def test_packed_documents_are_as_separate_ones(position):
+    config, documents = tiny_encoder(position=position), tokens(2, 5)
+    parameters = random_parameters(config)
+    batch = {
+        "inputs": jnp.concatenate([*documents, tokens(1, 3, seed=1)[0]])[None],
+        "segments": jnp.array([[1] * 5 + [2] * 5 + [0] * 3]),
+        "positions": jnp.array([[*range(5), *range(5), 0, 0, 0]]),
+    }
+    packed = scores_of(config, parameters, batch)["masked_language_model"][0]
+    separate = scores_of(config, parameters, {"inputs": documents})["masked_language_model"]
+    close(packed[:10].reshape(separate.shape), separate)
+    assert jnp.isfinite(packed).all()
+
+
+@pytest.mark.parametrize("scan", [False, True])
+def test_shared_layers_are_copies_of_one_another(scan):
+    """Equal values, and a gradient that is the sum over the copies."""
+    shared = tiny_encoder(num_layers=6, layer_repeats=3, scan_layers=scan)
+    apart = replace(shared, layer_repeats=1)
+    parameters, batch = random_parameters(shared), batch_for(shared)
+
+    def copied(name, x):
+        return jnp.repeat(x, 3, axis=0) if "stack" in name else x
+
+    copies = {name: copied(name, x) for name, x in parameters.items()}
+    loss, gradients = loss_and_gradients_of(shared, parameters, batch)
+    expected_loss, expected = loss_and_gradients_of(apart, copies, batch)
+    close(loss, expected_loss)
+    totals = {
+        name: x.reshape(-1, 3, *x.shape[1:]).sum(1) if "stack" in name else x
+        for name, x in expected.items()
+    }
+    assert_gradients_close(gradients, totals)
+
+
+def test_kinds_that_are_not_given_are_the_first():
+    config = tiny_encoder(task_types=2)
+    parameters, batch = random_parameters(config), {"inputs": tokens(2, 5)}
+    zeros = {name: jnp.zeros((2, 5), jnp.int32) for name in ("token_types", "task_types")}
+    plain = scores_of(config, parameters, batch)
+    chex.assert_trees_all_close(scores_of(config, parameters, batch | zeros), plain, rtol=1e-6)
+    for name in zeros:
+        other = scores_of(config, parameters, batch | {name: zeros[name].at[:, 2].set(1)})
+        for head, scores in other.items():
+            assert jnp.abs(scores - plain[head]).max() > 1e-2, (name, head)
+
+
+def test_tokens_see_the_other_way_with_relative_buckets():
+    """A scheme that maps all later keys to one bucket would not tell their order."""
+    config = tiny_encoder(position=T5_BOTH_WAYS, num_layers=1)
+    hidden = partial(hidden_of, config, random_parameters(config))
+    ids = tokens(1, 6)
+    swapped = ids.at[0, jnp.array([1, 4])].set(ids[0, jnp.array([4, 1])])  # buckets 1 and 2
+    assert jnp.abs(hidden(ids)[0, 0] - hidden(swapped)[0, 0]).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"token_types": -1}, "token_types"),
+        ({"task_types": -1}, "task_types"),
+        ({"pooler": "gelu"}, "pooler"),
+        ({"layer_repeats": 0}, r"model\.layer_repeats = 0"),
+        ({"layer_repeats": 3}, "num_layers = 2 is not divisible"),
+        ({"embedding_dim": 0}, r"model\.embedding_dim = 0"),
+        ({"windows": (None, 3)}, "windows"),
+    ],
+)
+def test_what_does_not_fit_is_refused(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        tiny_encoder(**changes)
+
+
+def test_the_default_is_bert():
+    config = EncoderConfig(
+        vocab_size=30522,
+        num_layers=12,
+        model_dim=768,
+        num_heads=12,
+        mlp_dim=3072,
+        token_types=2,
+        pooler="tanh",
+        heads=(),
+    )
+    shapes = template_of(config).shapes.values()
+    assert sum(np.prod(shape.shape) for shape in shapes) == 109_482_240

@@ -1,0 +1,194 @@
+"""Encoder-decoders: each side sees what it may, and padding and packing change nothing."""
+
+from functools import partial
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny_models import (
+    SCHEMES,
+    gradients_of,
+    random_parameters,
+    scores_of,
+    template_of,
+    tiny_encoder_decoder,
+    tokens,
+)
+
+from jaxformer.errors import ConfigError
+from jaxformer.functional.masks import KeyPadding
+from jaxformer.functional.position import NoPosition
+from jaxformer.functional.positional_schemes import RoPE, T5Bias
+
+close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
+BOTH_WAYS = SCHEMES | {"t5": T5Bias(8, 12, bidirectional=True)}
+with_scheme = pytest.mark.parametrize("scheme", SCHEMES)
+S, T = 6, 4
+
+
+def with_positions(scheme, **changes):
+    return tiny_encoder_decoder(
+        position=BOTH_WAYS[scheme], decoder_position=SCHEMES[scheme], **changes
+    )
+
+
+@partial(jax.jit, static_argnums=0)
+def influences(config, parameters):
+    """Derivatives of the decoder's states: `[T, S]` by the source, `[T, T]` by the target.
+
+    And `[S, S]`: of the memory by the source. Every input is another token, so its row of the
+    table is its own; the decoder has a table of its own.
+    """
+
+    def states(source_table, target_table):
+        tables = {"embedding.table": source_table, "decoder_embedding.table": target_table}
+        model = template_of(config).module(parameters | tables)
+        memory = model.encode(jnp.arange(S)[None])
+        return memory[0], model.decode(jnp.arange(T)[None], memory)[0]
+
+    tables = parameters["embedding.table"], parameters["decoder_embedding.table"]
+    (memory, _), (by_source, by_target) = jax.jacrev(states, argnums=(0, 1))(*tables)
+
+    def largest(jacobian, length):
+        return jnp.abs(jacobian).max((1, 3))[:, :length]
+
+    return largest(by_source, S), largest(by_target, T), largest(memory, S)
+
+
+@with_scheme
+def test_the_encoder_sees_all_and_the_decoder_what_came_before(scheme):
+    config = with_positions(scheme, share_embeddings=False)
+    by_source, by_target, memory = influences(config, random_parameters(config))
+    assert (memory > 0).all()
+    assert (by_source > 0).all()
+    later = np.triu(np.ones((T, T), bool), k=1)
+    np.testing.assert_array_equal(np.asarray(by_target)[later], 0.0)
+    assert (np.asarray(by_target)[~later] > 0).all()
+
+
+def test_the_decoder_reads_only_real_places_of_the_memory():
+    config = tiny_encoder_decoder()
+    parameters = random_parameters(config)
+    valid = jnp.array([[True] * 3 + [False] * 3])
+
+    @jax.jit
+    def jacobian(memory):
+        def states(memory):
+            model = template_of(config).module(parameters)
+            return model.decode(tokens(1, T), memory, memory_mask=KeyPadding(valid))[0]
+
+        return jnp.abs(jax.jacrev(states)(memory)).max((0, 1, 2, 4))
+
+    seen = np.asarray(jacobian(jax.random.normal(jax.random.key(0), (1, S, 20))))
+    np.testing.assert_array_equal(seen > 0, valid[0])
+
+
+def test_the_decoder_is_blind_to_the_order_of_a_memory():
+    """Positions of the source are the encoder's business: cross-attention has no bias."""
+    config = tiny_encoder_decoder(decoder_position=RoPE(theta=100.0))
+    parameters = random_parameters(config)
+    memory = jax.random.normal(jax.random.key(0), (2, S, 20))
+
+    @jax.jit
+    def states(memory):
+        return template_of(config).module(parameters).decode(tokens(2, T), memory)
+
+    close(states(memory[:, ::-1]), states(memory))
+
+
+def padded(inputs, length, left, seed):
+    """Inputs, segments and positions of rows padded at one side, and the mask of what is real."""
+    rows, size = inputs.shape
+    start = length - size if left else 0
+    filled = tokens(rows, length, seed=seed).at[:, start : start + size].set(inputs)
+    segments = jnp.zeros((rows, length), jnp.int32).at[:, start : start + size].set(1)
+    positions = jnp.maximum(jnp.cumsum(segments, axis=1) - 1, 0)
+    return {"inputs": filled, "segments": segments, "positions": positions}
+
+
+@with_scheme
+@pytest.mark.parametrize(
+    ("left", "decoder_left", "attention"),
+    [(True, False, "reference"), (False, True, "blockwise")],
+)
+def test_padding_on_either_side_changes_nothing(scheme, left, decoder_left, attention):
+    config = with_positions(scheme, attention=attention)
+    parameters, source, target = random_parameters(config), tokens(2, S), tokens(2, T, seed=1)
+    alone = scores_of(config, parameters, {"inputs": source, "decoder_inputs": target})
+    decoder = padded(target, T + 2, decoder_left, seed=2)
+    batch = padded(source, S + 3, left, seed=3)
+    batch |= {f"decoder_{name}": x for name, x in decoder.items()}
+    scores = scores_of(config, parameters, batch)["language_model"]
+    start = 2 if decoder_left else 0
+    close(scores[:, start : start + T], alone["language_model"])
+    chex.assert_tree_all_finite(scores)
+
+
+@with_scheme
+def test_padding_of_the_source_alone_changes_nothing(scheme):
+    config = with_positions(scheme)
+    parameters, source, target = random_parameters(config), tokens(2, S), tokens(2, T, seed=1)
+    alone = scores_of(config, parameters, {"inputs": source, "decoder_inputs": target})
+    batch = padded(source, S + 3, left=True, seed=3) | {"decoder_inputs": target}
+    scores = scores_of(config, parameters, batch)
+    chex.assert_trees_all_close(scores, alone, rtol=2e-5, atol=2e-5)
+
+
+@with_scheme
+def test_packed_pairs_are_as_separate_ones(scheme):
+    config = with_positions(scheme)
+    parameters, source, target = random_parameters(config), tokens(2, S), tokens(2, T, seed=1)
+
+    def packed(rows, size, seed):
+        return {
+            "inputs": jnp.concatenate([*rows, tokens(1, 3, seed=seed)[0]])[None],
+            "segments": jnp.array([[1] * size + [2] * size + [0] * 3]),
+            "positions": jnp.array([[*range(size), *range(size), 0, 0, 0]]),
+        }
+
+    decoder = packed(target, T, seed=2)
+    batch = packed(source, S, seed=3) | {f"decoder_{name}": x for name, x in decoder.items()}
+    scores = scores_of(config, parameters, batch)["language_model"][0]
+    separate = scores_of(config, parameters, {"inputs": source, "decoder_inputs": target})
+    separate = separate["language_model"]
+    close(scores[: 2 * T].reshape(separate.shape), separate)
+    assert jnp.isfinite(scores).all()
+
+
+def test_without_positions_the_decoder_is_blind_to_the_order_of_the_source():
+    config = tiny_encoder_decoder(position=NoPosition())
+    parameters, source, target = random_parameters(config), tokens(2, S), tokens(2, T, seed=1)
+    scores = partial(scores_of, config, parameters)
+    plain = scores({"inputs": source, "decoder_inputs": target})
+    turned = scores({"inputs": source[:, ::-1], "decoder_inputs": target})
+    chex.assert_trees_all_close(turned, plain, rtol=2e-5, atol=2e-5)
+
+
+def test_shared_embeddings_are_two_equal_tables():
+    """The shared table learns from the source, the target and the output."""
+    shared = tiny_encoder_decoder()
+    apart = tiny_encoder_decoder(share_embeddings=False)
+    parameters, source, target = random_parameters(shared), tokens(2, S), tokens(2, T, seed=1)
+    table = parameters["embedding.table"]
+    gradients, logits = gradients_of(shared, parameters, source, decoder_inputs=target)
+    both = parameters | {"decoder_embedding.table": table}
+    expected, expected_logits = gradients_of(apart, both, source, decoder_inputs=target)
+    close(logits, expected_logits)
+    total = expected["embedding.table"] + expected["decoder_embedding.table"]
+    close(gradients["embedding.table"], total, atol=2e-5 * float(jnp.abs(total).max()))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_decoder_layers": 0}, r"model\.num_decoder_layers = 0"),
+        ({"decoder_position": RoPE(fraction=0.1)}, "fraction"),
+        ({"windows": (None, 3)}, "windows"),
+        ({"layer_repeats": 2, "num_decoder_layers": 3}, "num_decoder_layers = 3"),
+    ],
+)
+def test_what_does_not_fit_is_refused(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        tiny_encoder_decoder(**changes)

@@ -1,0 +1,75 @@
+"""What holds for all families: how a model is run changes nothing that it computes."""
+
+from dataclasses import replace
+from functools import lru_cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from family_cases import assert_gradients_close, each_family, size_of_gradient
+from tiny_models import batch_for, loss_and_gradients_of, random_parameters, scores_of, template_of
+
+from jaxformer.sharding import RULES
+
+KEY = jax.random.key(3)
+RANDOM = {"dropout": 0.2, "attention_dropout": 0.2}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_compilation():
+    """Most of the time here goes into compiling code that runs for a millisecond."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@each_family
+def test_every_dimension_of_every_parameter_has_a_rule(config):
+    template = template_of(config)
+    for name, axes in template.axes.items():
+        assert len(axes) == template.shapes[name].ndim, name
+        assert len(set(axes)) == len(axes), name
+        assert set(axes) <= set(RULES), name
+        assert ("layers" in axes) == ("stack.group" in name), name
+
+
+@lru_cache
+def loss_and_gradients(config, scale=0.4):
+    parameters = random_parameters(config, scale=scale)
+    return loss_and_gradients_of(config, parameters, batch_for(config), KEY)
+
+
+@each_family
+def test_scan_and_remat_change_nothing(config):
+    config = replace(config, **RANDOM)
+    loss, gradients = loss_and_gradients(config)
+    other = replace(config, scan_layers=True, remat="full")
+    other_loss, other_gradients = loss_and_gradients(other)
+    np.testing.assert_allclose(other_loss, loss, rtol=2e-5)
+    assert_gradients_close(other_gradients, gradients)
+
+
+@each_family
+def test_compilation_changes_nothing(config):
+    config = replace(config, num_layers=max(config.layer_repeats, 1))
+    parameters, batch = random_parameters(config), batch_for(config, rows=3)
+    eager = template_of(config).module(parameters).scores(batch)
+    compiled = scores_of(config, parameters, batch)
+    assert eager.keys() == compiled.keys()
+    for name, scores in eager.items():
+        np.testing.assert_allclose(compiled[name], scores, rtol=2e-5, atol=2e-5, err_msg=name)
+
+
+@each_family
+def test_bfloat16_is_close_to_float32(config):
+    """Parameters and gradients stay float32; the rest of the way is in half the bits."""
+    config = replace(config, **RANDOM)
+    loss, gradients = loss_and_gradients(config, scale=0.15)
+    lower = replace(config, compute_dtype="bfloat16")
+    rounded_loss, rounded = loss_and_gradients(lower, scale=0.15)
+    assert 0 < abs(rounded_loss - loss) < 0.02 * loss
+    for name, gradient in gradients.items():
+        assert rounded[name].dtype == jnp.float32
+        error = np.abs(rounded[name] - gradient).max()
+        assert error <= 0.1 * size_of_gradient(gradients, name), name

@@ -1,0 +1,88 @@
+"""Every family on eight devices is what it is on one, and in parts what it is as a whole."""
+
+from dataclasses import replace
+from functools import lru_cache
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from family_cases import assert_gradients_close, each_family
+from tiny_models import batch_for, random_parameters
+
+from jaxformer.sharding import MeshConfig, make_mesh
+from jaxformer.training.config import TrainConfig
+from jaxformer.training.optim import SGD
+from jaxformer.training.schedules import Constant
+from jaxformer.training.step import TrainProgram
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_compilation():
+    """Most of the time here goes into compiling code that runs for a millisecond."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+def divisible(config):
+    """The same family in sizes that two devices can share."""
+    sizes = {"model_dim": 24, "num_heads": 8, "num_kv_heads": 4, "mlp_dim": 12}
+    sizes |= {"dropout": 0.0, "attention_dropout": 0.0}
+    if hasattr(config, "vocab_size"):
+        sizes["vocab_size"] = 40
+    if getattr(config, "embedding_dim", None):
+        sizes["embedding_dim"] = 12
+    return replace(config, **sizes, scan_layers=True)
+
+
+def started(program):
+    """The state of step 0 with every parameter random, biases and the scales of norms too."""
+
+    def blank(leaf):
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return jax.random.key(0)
+        return jax.device_put(np.zeros(leaf.shape, leaf.dtype), leaf.sharding)
+
+    state = jax.tree.map(blank, program.state_shapes)
+    parameters = random_parameters(program.model)
+    return replace(state, params=jax.device_put(parameters, program.param_shardings))
+
+
+def uneven(config):
+    """A batch whose first row weighs more than all others together, for every head."""
+    batch = batch_for(config)
+    for name in batch:
+        if name.endswith("_weights"):
+            batch[name][0] = 50.0
+    batch["weights"][0] *= 50.0
+    return batch
+
+
+@lru_cache
+def loss_and_gradients(config, mesh, parts):
+    """Of a step, whose gradients are read off a descent at a rate of one."""
+    optimizer = SGD(schedule=Constant(learning_rate=1.0), momentum=0.0, weight_decay=0.0)
+    train = TrainConfig(gradient_accumulation=parts, clip_norm=None)
+    program = TrainProgram(config, optimizer, train, make_mesh(MeshConfig(*mesh)))
+    batch = {k: jax.device_put(v, program.batch_sharding) for k, v in uneven(config).items()}
+    state, metrics = program.train_step(started(program), batch)
+    before = random_parameters(config)
+    gradients = {name: before[name] - np.asarray(x) for name, x in state.params.items()}
+    losses = {name: value for name, value in metrics.items() if name.endswith("loss")}
+    return jax.device_get(losses), gradients
+
+
+@each_family
+def test_a_step_in_parts_on_eight_devices_is_the_step_on_one(config):
+    """Heads with weights of their own: none is a mean of means over parts or devices."""
+    config, batch = divisible(config), uneven(config)
+    for head in config.heads:
+        weights = batch.get(f"{head.name}_weights", batch["weights"])
+        assert weights[0::2].sum() != weights[1::2].sum(), head.name
+    losses, gradients = loss_and_gradients(config, (2, 2, 2), parts=2)
+    expected_losses, expected = loss_and_gradients(config, (1, 1, 1), parts=1)
+    assert len(losses) == (1 + len(config.heads) if len(config.heads) > 1 else 1)
+    chex.assert_trees_all_close(losses, expected_losses, rtol=2e-5)
+    assert_gradients_close(gradients, expected)

@@ -1,0 +1,228 @@
+"""Heads: their losses against scikit-learn and plain NumPy, and what they read of a batch."""
+
+from functools import partial
+
+import hypothesis
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from tiny_models import (
+    batch_for,
+    random_parameters,
+    scores_of,
+    template_of,
+    tiny,
+    tiny_encoder,
+    tokens,
+)
+
+from jaxformer.errors import ConfigError
+from jaxformer.models import (
+    Classification,
+    LanguageModel,
+    LossOptions,
+    MaskedLanguageModel,
+    Regression,
+    Span,
+    TokenClassification,
+)
+from jaxformer.models.heads import pool
+from jaxformer.models.label_heads import best_spans
+
+close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
+HEADS = (
+    MaskedLanguageModel(),
+    TokenClassification(num_labels=31),
+    Span(),
+    Classification(num_labels=3),
+    Regression(label="rating"),
+)
+CONFIG = tiny_encoder(heads=HEADS)
+ROWS, LENGTH = 6, 7
+
+
+def batch():
+    random = np.random.default_rng(3)
+    given = batch_for(CONFIG, ROWS, LENGTH)
+    last = given["segments"].sum(1) - 1
+    span = np.stack([random.integers(0, last + 1), last], axis=1).astype(np.int32)
+    weights = random.integers(0, 3, ROWS).astype(np.float32)
+    rating = random.normal(size=ROWS).astype(np.float32)
+    more = {"span": span, "span_weights": weights, "rating": rating, "rating_weights": weights}
+    return given | more
+
+
+@partial(jax.jit, static_argnums=1)
+def losses_of(parameters, options, batch):
+    model = template_of(CONFIG).module(parameters)
+    return model.losses(batch, options), model.weights(batch)
+
+
+def cross_entropies(scores, labels):
+    scores = np.asarray(scores, np.float64)
+    normaliser = np.log(np.exp(scores).sum(-1))
+    return normaliser - np.take_along_axis(scores, labels[..., None], -1)[..., 0]
+
+
+@pytest.mark.parametrize("chunk_size", [None, 3])
+def test_losses_are_weighted_sums(chunk_size):
+    given, parameters = batch(), random_parameters(CONFIG)
+    scores = scores_of(CONFIG, parameters, given)
+    sums, weights = losses_of(parameters, LossOptions(chunk_size=chunk_size), given)
+    for name, key in {
+        "masked_language_model": "targets",
+        "tags": "targets",
+        "label": "label",
+    }.items():
+        weight = given["weights" if key == "targets" else "label_weights"]
+        expected = (cross_entropies(scores[name], given[key]) * weight).sum()
+        close(sums[name].loss, expected, err_msg=name)
+        close(sums[name].weight, weight.sum())
+        right = (np.asarray(scores[name]).argmax(-1) == given[key]) * weight
+        close(sums[name].correct, right.sum(), err_msg=name)
+    ends = cross_entropies(scores["span"], given["span"]).mean(1)
+    close(sums["span"].loss, (ends * given["span_weights"]).sum())
+    errors = (scores["rating"] - given["rating"]) ** 2
+    close(sums["rating"].loss, (errors * given["rating_weights"]).sum())
+    for name, weight in weights.items():
+        close(weight, sums[name].weight, err_msg=name)
+
+
+def test_a_span_never_ends_in_padding():
+    given = batch()
+    scores = np.asarray(scores_of(CONFIG, random_parameters(CONFIG), given)["span"])
+    padding = np.broadcast_to(given["segments"][:, None] == 0, scores.shape)
+    assert padding.any()
+    assert (scores[padding] <= -1e8).all()
+    assert (np.abs(scores[~padding]) < 1e3).all()
+
+
+@pytest.mark.parametrize("pooling", ["first", "last", "mean"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_pooling(pooling, dtype):
+    hidden = jnp.asarray(np.random.default_rng(0).normal(size=(3, 5, 4)), dtype)
+    valid = np.array([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1], [1, 1, 0, 0, 0]], bool)
+    choose = {"first": lambda x: x[0], "last": lambda x: x[-1], "mean": lambda x: x.mean(0)}
+    rows = [np.asarray(row, np.float64)[real] for row, real in zip(hidden, valid, strict=True)]
+    expected = np.stack([choose[pooling](row) for row in rows])
+    pooled = pool(hidden, jnp.asarray(valid), pooling)
+    assert pooled.dtype == dtype
+    tolerance = {"float32": 1e-6, "bfloat16": 2**-8}[dtype]
+    np.testing.assert_allclose(np.asarray(pooled, np.float64), expected, rtol=tolerance, atol=1e-6)
+    everything = pool(hidden, jnp.ones((3, 5), bool), pooling)
+    np.testing.assert_array_equal(pool(hidden, None, pooling), everything)
+
+
+def test_factorised_embeddings_tie_the_masked_head():
+    config = tiny_encoder(embedding_dim=10)
+    shapes = template_of(config).shapes
+    assert shapes["heads.masked_language_model.dense.kernel"].shape == (20, 10)
+    assert "heads.masked_language_model.kernel" not in shapes
+    untied = template_of(tiny_encoder(embedding_dim=10, tie_embeddings=False)).shapes
+    assert untied["heads.masked_language_model.kernel"].shape == (10, 31)
+
+
+def test_dropout_of_the_heads_needs_a_key():
+    config = tiny_encoder(heads=(TokenClassification(3), Classification(3)), dropout=0.5)
+    model = template_of(config).module(random_parameters(config))
+    states = model.states({"inputs": tokens(2, 5)})
+    for name, head in model.heads.items():
+        plain = head.scores(states)
+        np.testing.assert_array_equal(head.scores(states), plain)
+        dropped = head.scores(states, jax.random.key(1))
+        assert jnp.abs(dropped - plain).max() > 1e-2, name
+
+
+@partial(jax.jit, static_argnums=0)
+def evaluation_of(config, parameters, batch):
+    return template_of(config).module(parameters).evaluation(batch)
+
+
+def test_predictions_beside_what_is_right():
+    given, parameters = batch(), random_parameters(CONFIG)
+    scores = scores_of(CONFIG, parameters, given)
+    sums, outcomes = evaluation_of(CONFIG, parameters, given)
+    expected, _ = losses_of(parameters, LossOptions(), given)
+    jax.tree.map(close, sums, expected)
+    assert set(outcomes) == {"tags", "span", "label", "rating"}
+    for name, key, weights in (
+        ("tags", "targets", "weights"),
+        ("label", "label", "label_weights"),
+        ("rating", "rating", "rating_weights"),
+        ("span", "span", "span_weights"),
+    ):
+        np.testing.assert_array_equal(outcomes[name].references, given[key])
+        np.testing.assert_array_equal(outcomes[name].weights, given[weights])
+    for name in ("tags", "label"):
+        np.testing.assert_array_equal(outcomes[name].predictions, scores[name].argmax(-1))
+    close(outcomes["rating"].predictions, scores["rating"])
+    spans, valid = np.asarray(outcomes["span"].predictions), given["segments"] > 0
+    for row, (first, last) in enumerate(spans):
+        assert first <= last
+        assert valid[row, [first, last]].all()
+        found = scores["span"][row, 0, first] + scores["span"][row, 1, last]
+        close(outcomes["span"].scores[row, 0], found)
+        close(outcomes["span"].scores[row, 1], scores["span"][row, :, 0].sum())
+
+
+def test_spans_lie_where_the_batch_says():
+    given, parameters = batch(), random_parameters(CONFIG)
+    places = np.zeros((ROWS, LENGTH), bool)
+    places[:, 1] = True
+    places[3] = False  # a window without any of the context
+    _, outcomes = evaluation_of(CONFIG, parameters, given | {"span_places": places})
+    kept = np.arange(ROWS) != 3
+    np.testing.assert_array_equal(outcomes["span"].predictions[kept], 1)
+    found, nothing = np.asarray(outcomes["span"].scores).T
+    assert (found[kept] > -1e3).all()
+    assert found[3] < -1e8
+    # No answer is the first token's span, whether or not an answer may lie there.
+    _, everywhere = evaluation_of(CONFIG, parameters, given)
+    np.testing.assert_array_equal(nothing, everywhere["span"].scores[:, 1])
+
+
+@hypothesis.given(st.integers(0, 2**32 - 1), st.integers(1, 6), st.integers(1, 9))
+def test_the_best_span_of_all(seed, size, longest):
+    scores = np.random.default_rng(seed).integers(-3, 4, (2, 2, size)).astype(np.float32)
+    spans, best = best_spans(jnp.asarray(scores), longest)
+    for row in range(2):
+        allowed = {
+            (first, last): scores[row, 0, first] + scores[row, 1, last]
+            for first in range(size)
+            for last in range(first, min(first + longest, size))
+        }
+        assert best[row] == max(allowed.values())
+        first, last = map(int, spans[row])
+        assert allowed[first, last] == best[row]
+        shortest = min(j - i for (i, j), score in allowed.items() if score == best[row])
+        assert last - first == shortest
+
+
+@pytest.mark.parametrize(
+    ("heads", "changes", "message"),
+    [
+        ((Classification(2), Classification(3)), {}, "label, label: each needs a name"),
+        ((LanguageModel(),), {"embedding_dim": 10}, r"model\.embedding_dim = 10: LanguageModel"),
+    ],
+)
+def test_heads_that_cannot_serve_the_model(heads, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        template_of(tiny_encoder(heads=heads, **changes))
+    with pytest.raises(ConfigError, match=message):
+        template_of(tiny(heads=heads, **changes))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        partial(Classification, num_labels=0),
+        partial(TokenClassification, num_labels=0),
+        partial(Regression, num_labels=2),
+        partial(Classification, pooling="max"),
+    ],
+)
+def test_what_does_not_fit_is_refused(make):
+    with pytest.raises(ConfigError, match=r"num_labels|pooling"):
+        make()

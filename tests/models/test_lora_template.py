@@ -1,0 +1,280 @@
+"""Low-rank factors: the same model at the start, the textbook's product, the right gradients."""
+
+import re
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_models import (
+    batch_for,
+    random_parameters,
+    template_of,
+    tiny,
+    tiny_encoder,
+    tiny_encoder_decoder,
+    tiny_vision,
+)
+
+from jaxformer.errors import ConfigError
+from jaxformer.models import Template
+from jaxformer.models.lora import LoRA, LoraTemplate, adapted, is_factor
+from jaxformer.nn import Linear
+from jaxformer.nn.parameter import normal
+from jaxformer.sharding import RULES
+from jaxformer.training.parameter_roles import Matrix, matrix
+
+EVERY_KERNEL = LoRA(rank=3, alpha=7.0, targets=("*.kernel",))
+MODELS = {
+    "grouped heads": tiny(num_layers=4, windows=(3, None)),
+    "a head of its own": tiny(tie_embeddings=False, gated=False),
+    "shared layers": tiny_encoder(num_layers=2, layer_repeats=2, embedding_dim=12),
+    "encoder-decoder": tiny_encoder_decoder(),
+    "vision": tiny_vision(),
+}
+each_model = pytest.mark.parametrize("config", MODELS.values(), ids=MODELS.keys())
+
+
+def lora_of(config, lora=EVERY_KERNEL):
+    return LoraTemplate(template_of(config), lora)
+
+
+def random_factors(config, template):
+    """Parameters in which neither factor is zero."""
+    random = np.random.default_rng(1)
+    factors = {
+        name: jnp.asarray(0.3 * random.normal(size=shape.shape), jnp.float32)
+        for name, shape in template.shapes.items()
+        if is_factor(name)
+    }
+    return random_parameters(config) | factors
+
+
+def products(template, parameters):
+    """Every adapted kernel by plain matrix products, one layer at a time, in float64."""
+    plain = {}
+    for name in template.targets:
+        kernel, a, b = (
+            np.asarray(parameters[name + suffix], np.float64)
+            for suffix in ("", ".lora_a", ".lora_b")
+        )
+        stacked = template.base.axes[name][0] == "layers"
+        layers = zip(kernel, a, b, strict=True) if stacked else [(kernel, a, b)]
+        rank, scale = template.lora.rank, template.lora.alpha / template.lora.rank
+        done = [
+            k + scale * (x.reshape(-1, rank) @ y.reshape(rank, -1)).reshape(k.shape)
+            for k, x, y in layers
+        ]
+        plain[name] = np.stack(done) if stacked else done[0]
+    return plain
+
+
+def test_training_starts_from_the_very_same_model():
+    config = MODELS["grouped heads"]
+    base, template = template_of(config), lora_of(config)
+    parameters = template.init(jax.random.key(3))
+    expected = base.init(jax.random.key(3))
+    factors = {name for name in parameters if is_factor(name)}
+    assert len(factors) == 2 * len(base.kernels)
+    assert set(parameters) - factors == set(expected)
+    merged = template.merged(parameters)
+    for name, wanted in expected.items():
+        np.testing.assert_array_equal(merged[name], wanted, err_msg=name)
+    for name in template.targets:
+        a, layers = np.asarray(parameters[name + ".lora_a"]), expected[name].shape[0]
+        assert not np.asarray(parameters[name + ".lora_b"]).any()
+        inputs = a.size / a.shape[-1] / layers
+        assert np.std(a) * inputs**0.5 == pytest.approx(1.0, abs=4 / a.size**0.5), name
+
+
+def test_the_first_scores_have_the_bits_of_the_model():
+    config = tiny_encoder()
+    base, template = template_of(config), lora_of(config)
+    plain, batch = random_parameters(config), batch_for(config)
+    parameters = random_factors(config, template)
+    parameters |= {n: jnp.zeros_like(p) for n, p in parameters.items() if n.endswith(".lora_b")}
+    actual = jax.jit(lambda p: template.module(p).scores(batch))(parameters)
+    expected = jax.jit(lambda p: base.module(p).scores(batch))(plain)
+    for name, wanted in expected.items():
+        np.testing.assert_array_equal(actual[name], wanted)
+
+
+@each_model
+def test_factors_multiply_out_as_in_the_paper(config):
+    template = lora_of(config)
+    parameters = random_factors(config, template)
+    merged = jax.jit(template.merged)(parameters)
+    assert set(merged) == set(template.base.shapes)
+    expected = products(template, parameters)
+    for name, value in merged.items():
+        wanted = expected.get(name, parameters[name])
+        np.testing.assert_allclose(value, wanted, rtol=1e-5, atol=1e-5, err_msg=name)
+        assert (name in expected) == (np.asarray(value) != parameters[name]).any()
+
+
+def test_gradients_of_the_factors_follow_from_that_of_the_kernel():
+    config = tiny(num_layers=4, windows=(3, None))
+    template = lora_of(config)
+    parameters, batch = random_factors(config, template), batch_for(config)
+
+    def loss(module):
+        return module.losses(batch)["language_model"].loss / 50.0
+
+    @jax.jit
+    def gradients(parameters):
+        merged = template.merged(parameters)
+        return (
+            jax.grad(lambda p: loss(template.module(p)))(parameters),
+            jax.grad(lambda p: loss(template.base.module(p)))(merged),
+        )
+
+    ours, plain = gradients(parameters)
+    scale = template.lora.alpha / template.lora.rank
+    for name in template.targets:
+        a, b = (np.asarray(parameters[name + s], np.float64) for s in (".lora_a", ".lora_b"))
+        for layer in range(a.shape[0]):
+            rank = template.lora.rank
+            a2, b2 = a[layer].reshape(-1, rank), b[layer].reshape(rank, -1)
+            kernel = np.asarray(plain[name][layer], np.float64).reshape(len(a2), -1)
+            for suffix, wanted in ((".lora_a", kernel @ b2.T), (".lora_b", a2.T @ kernel)):
+                actual = ours[name + suffix][layer]
+                np.testing.assert_allclose(
+                    actual, scale * wanted.reshape(actual.shape), rtol=1e-4, atol=1e-6
+                )
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_layer_learns_as_its_twin_in_torch(bias):
+    torch = pytest.importorskip("torch")
+    inputs, outputs = {"heads": 2, "head_dim": 3}, {"embed": 5}
+    base = Template(lambda key: Linear(key, inputs, outputs, normal(0.5), bias=bias))
+    template = LoraTemplate(base, LoRA(rank=2, alpha=3.0, targets=("kernel",)))
+    start = template.init(jax.random.key(0))
+    random = np.random.default_rng(0)
+    x, y = (random.normal(size=s).astype(np.float32) for s in ((7, 2, 3), (7, 5)))
+
+    twin = torch.nn.Linear(6, 5, bias=bias)
+    down, up = torch.nn.Linear(6, 2, bias=False), torch.nn.Linear(2, 5, bias=False)
+    with torch.no_grad():
+        twin.weight.copy_(torch.tensor(np.asarray(start["kernel"]).reshape(6, 5).T))
+        down.weight.copy_(torch.tensor(np.asarray(start["kernel.lora_a"]).reshape(6, 2).T))
+        up.weight.zero_()
+        if bias:
+            twin.bias.zero_()
+    learning = [down.weight, up.weight]
+    optimizer = torch.optim.SGD(learning, lr=0.02)
+    flat, goal = torch.tensor(x.reshape(7, 6)), torch.tensor(y)
+    for _ in range(5):
+        optimizer.zero_grad()
+        ((twin(flat) + 1.5 * up(down(flat)) - goal) ** 2).sum().backward()
+        optimizer.step()
+
+    @jax.jit
+    def step(parameters):
+        def loss(p):
+            return jnp.sum((template.module(p)(x) - y) ** 2)
+
+        gradients = jax.grad(loss)(parameters)
+        return parameters | {
+            name: parameters[name] - 0.02 * gradients[name]
+            for name in parameters
+            if is_factor(name)
+        }
+
+    parameters = start
+    for _ in range(5):
+        parameters = step(parameters)
+    a, b = (np.asarray(parameters["kernel" + suffix]) for suffix in (".lora_a", ".lora_b"))
+    np.testing.assert_allclose(a.reshape(6, 2), down.weight.detach().T, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(b, up.weight.detach().T, rtol=1e-5, atol=1e-6)
+    assert np.abs(b).max() > 0.01
+
+
+@given(
+    layers=st.integers(0, 3),
+    inputs=st.lists(st.integers(1, 3), min_size=1, max_size=3),
+    outputs=st.lists(st.integers(1, 3), min_size=1, max_size=3),
+    rank=st.integers(1, 4),
+)
+def test_any_number_of_axes(layers, inputs, outputs, rank):
+    random = np.random.default_rng(0)
+    lead = [layers] if layers else []
+    kernel = random.normal(size=[*lead, *inputs, *outputs])
+    a, b = random.normal(size=[*lead, *inputs, rank]), random.normal(size=[*lead, rank, *outputs])
+    layer, rest = ("l", "l") if layers else ("", "")
+    letters = f"{layer}{'abc'[: len(inputs)]}r,{rest}r{'xyz'[: len(outputs)]}->"
+    letters += f"{layer}{'abc'[: len(inputs)]}{'xyz'[: len(outputs)]}"
+    expected = kernel + 0.5 * np.einsum(letters, a, b)
+    actual = adapted(*(jnp.asarray(array, jnp.float32) for array in (kernel, a, b)), 0.5)
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+@each_model
+def test_factors_live_where_their_kernels_axes_do(config):
+    template = lora_of(config)
+    for name in template.targets:
+        axes, kernel = template.base.axes[name], template.base.shapes[name].shape
+        a, b = template.axes[name + ".lora_a"], template.axes[name + ".lora_b"]
+        assert a[-1] == "rank"
+        layers = [axis for axis in axes if axis == "layers"]
+        assert b[len(layers)] == "rank"
+        assert [*a[:-1], *[axis for axis in b if axis not in ("layers", "rank")]] == [*axes]
+        sizes = template.shapes[name + ".lora_a"].shape[:-1]
+        assert sizes == kernel[: len(sizes)]
+        assert template.base.kernels[name] == len(a) - 1 - len(layers)
+    assert RULES["rank"] is None
+    assert {axis for names in template.axes.values() for axis in names} <= set(RULES)
+
+
+def test_what_learns_and_what_stays():
+    config = tiny_encoder()
+    template = lora_of(config, LoRA())
+    factors = {name for name in template.learning if is_factor(name)}
+    ends = {re.search(r"(\w+\.kernel)\.lora", name)[1] for name in factors}
+    assert ends == {"query.kernel", "value.kernel"}
+    others = {name.split(".")[0] for name in set(template.learning) - factors}
+    assert others == {"heads", "pooler"}
+    alone = lora_of(config, LoRA(trained=()))
+    assert set(alone.learning) == factors
+    # A decoder has neither; the defaults are no mistake of its author's.
+    assert all(map(is_factor, lora_of(tiny(), LoRA()).learning))
+
+
+@pytest.mark.parametrize(
+    ("lora", "message"),
+    [
+        (
+            LoRA(targets=("*.qeury.kernel",)),
+            r"matches no parameter. Did you mean '\*.query.kernel'",
+        ),
+        (LoRA(targets=("query",)), r"The kernels are .*\*.query.kernel, \*.value.kernel"),
+        (LoRA(targets=("*.query.*",)), r"query.bias, which is no kernel. Did you mean '\*.query.k"),
+        (LoRA(targets=("embedding.*",)), "embedding.table, which is no kernel"),
+        (
+            LoRA(trained=("embeding.*",)),
+            "trained: 'embeding.*' matches no parameter; there are emb",
+        ),
+    ],
+)
+def test_patterns_that_cannot_be_meant(lora, message):
+    with pytest.raises(ConfigError, match=message):
+        lora_of(tiny_encoder(), lora)
+
+
+@pytest.mark.parametrize("change", [{"rank": 0}, {"alpha": 0.0}, {"targets": ()}])
+def test_values_out_of_range(change):
+    with pytest.raises(ConfigError, match=rf"LoRA.{next(iter(change))} = "):
+        replace(LoRA(), **change)
+
+
+def test_an_optimizer_sees_a_matrix_in_every_factor():
+    assert matrix("a", ("layers", "embed", "rank")) == Matrix((1,), (2,))
+    assert matrix("a", ("layers", "heads", "head_dim", "rank")) == Matrix((1, 2), (3,))
+    assert matrix("b", ("rank", "heads", "head_dim")) == Matrix((0,), (1, 2))
+    template = lora_of(tiny_vision())
+    for name, axes in template.axes.items():
+        assert not is_factor(name) or matrix(name, axes) is not None, name

@@ -1,0 +1,199 @@
+"""Decoders whose first tokens see one another: prefix language models."""
+
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny_models import (
+    each_scheme,
+    gradients_of,
+    logits_of,
+    random_parameters,
+    template_of,
+    tiny,
+    tokens,
+)
+
+from jaxformer.data.objectives import PrefixLM
+from jaxformer.data.packing import Row
+from jaxformer.functional.position import NoPosition
+from jaxformer.functional.positional_schemes import Learned, RoPE, T5Bias
+
+close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
+with_scheme = each_scheme(pytest.mark.parametrize)
+LENGTH = 7
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_compilation():
+    """Most of the time here goes into compiling code that runs for a millisecond."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@partial(jax.jit, static_argnums=0)
+def influence(config, parameters, prefix):
+    """`[T, S]`: the largest derivative of output `t` by the embedding of input `s`."""
+
+    def hidden(table):  # Every input is another token, so its row of the table is its own.
+        model = template_of(config).module(parameters | {"embedding.table": table})
+        return model.hidden(jnp.arange(LENGTH)[None], prefix=prefix)[0]
+
+    return jnp.abs(jax.jacrev(hidden)(parameters["embedding.table"])).max((1, 3))[:, :LENGTH]
+
+
+def seen(config, prefix):
+    return np.asarray(influence(config, random_parameters(config), jnp.array([prefix])))
+
+
+def assert_the_prefix_and_the_past_are_seen(config):
+    query, key = np.mgrid[:LENGTH, :LENGTH]
+    for prefix in (0, 1, 4, LENGTH):
+        allowed = (key <= query) | (key < prefix)
+        values = seen(config, prefix)
+        assert (values[allowed] > 0).all()
+        np.testing.assert_array_equal(values[~allowed], 0.0)
+
+
+@with_scheme
+def test_a_token_depends_on_the_prefix_and_on_what_came_before(position):
+    assert_the_prefix_and_the_past_are_seen(tiny(position=position, num_layers=1))
+
+
+@pytest.mark.parametrize("position", [RoPE(), T5Bias(8, 12, bidirectional=False)])
+def test_blockwise_attention_sees_the_same(position):
+    config = tiny(position=position, num_layers=1, attention="blockwise")
+    assert_the_prefix_and_the_past_are_seen(config)
+
+
+@pytest.mark.parametrize("attention", ["reference", "blockwise"])
+def test_a_window_limits_the_past_alone(attention):
+    config = tiny(windows=(3,), num_layers=1, attention=attention)
+    query, key = np.mgrid[:LENGTH, :LENGTH]
+    allowed = (query - 3 < key) & ((key <= query) | (key < 4))
+    np.testing.assert_array_equal(seen(config, 4) > 0, allowed)
+
+
+def test_no_prefix_is_causal_and_a_whole_one_sees_everything():
+    config, inputs = tiny(), tokens(2, LENGTH)
+    parameters = random_parameters(config)
+    plain = logits_of(config, parameters, inputs)
+    for length in (0, 1):
+        prefix = jnp.full(2, length)
+        close(logits_of(config, parameters, inputs, prefix=prefix), plain)
+    # Where everything is prefix and nothing tells places apart, the order of tokens is nothing.
+    unordered = tiny(position=NoPosition())
+    run = partial(logits_of, unordered, parameters, prefix=jnp.full(2, LENGTH))
+    close(run(inputs[:, ::-1]), run(inputs)[:, ::-1])
+
+
+def test_each_row_has_a_prefix_of_its_own():
+    config, inputs, prefix = tiny(), tokens(4, LENGTH), jnp.array([0, 3, 5, LENGTH])
+    parameters = random_parameters(config)
+    together = logits_of(config, parameters, inputs, prefix=prefix)
+    for row in range(4):
+        alone = logits_of(config, parameters, inputs[row : row + 1], prefix=prefix[row : row + 1])
+        close(together[row], alone[0])
+
+
+def test_blockwise_attention_changes_nothing():
+    """A prefix opens blocks of 128 keys that lie ahead of the queries, and not in all rows."""
+    config, inputs = tiny(num_layers=1), tokens(2, 300)
+    blockwise = replace(config, attention="blockwise")
+    parameters = random_parameters(config)
+    for prefix in ([2, 5], [0, 300], [140, 290]):
+        options = {"prefix": jnp.array(prefix), "segments": jnp.ones_like(inputs)}
+        gradients, logits = gradients_of(blockwise, parameters, inputs, **options)
+        expected, expected_logits = gradients_of(config, parameters, inputs, **options)
+        close(logits, expected_logits)
+        for name, gradient in expected.items():
+            largest = np.abs(gradient).max()
+            np.testing.assert_allclose(
+                gradients[name], gradient, rtol=0, atol=2e-5 * largest, err_msg=name
+            )
+
+
+# Against the same model written out in NumPy ------------------------------------------------------
+
+WRITTEN_OUT = tiny(
+    position=Learned(max_length=16), gated=False, activation="relu", num_kv_heads=6, mlp_bias=True
+)
+
+
+def rms(x, scale, eps):
+    return x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * scale
+
+
+def written_out(parameters, ids, prefix):
+    """The logits of one row, float64, with loops where the model has none."""
+    block = "transformer.stack.group.0."
+    get = {name: np.asarray(x, np.float64) for name, x in parameters.items()}
+    eps, length = WRITTEN_OUT.norm.eps, len(ids)
+    x = get["embedding.table"][ids] + get["transformer.inputs.position_table"][:length]
+    for layer in range(WRITTEN_OUT.num_layers):
+        part = {n.removeprefix(block): v[layer] for n, v in get.items() if n.startswith(block)}
+        normed = rms(x, part["norms.0.scale"], eps)
+        query, key, value = (
+            np.einsum("td,dnh->tnh", normed, part[f"sublayers.0.attention.{name}.kernel"])
+            for name in ("query", "key", "value")
+        )
+        mixed = np.zeros_like(query)
+        for t in range(length):
+            visible = [s for s in range(length) if s <= t or s < prefix]
+            scores = np.einsum("nh,snh->sn", query[t], key[visible]) / 2.0  # sqrt(head_dim)
+            weights = np.exp(scores - scores.max(0))
+            mixed[t] = np.einsum("sn,snh->nh", weights / weights.sum(0), value[visible])
+        x = x + np.einsum("tnh,nhd->td", mixed, part["sublayers.0.attention.output.kernel"])
+        normed = rms(x, part["norms.1.scale"], eps)
+        hidden = np.maximum(
+            normed @ part["sublayers.1.up.kernel"] + part["sublayers.1.up.bias"], 0.0
+        )
+        x = x + hidden @ part["sublayers.1.down.kernel"] + part["sublayers.1.down.bias"]
+    return rms(x, get["transformer.final_norm.scale"], eps) @ get["embedding.table"].T
+
+
+def rows_of_the_objective(num_rows):
+    """What the objective makes of rows of random tokens, the last one with padding."""
+    make = PrefixLM(min_fraction=0.2, max_fraction=0.9).bind(None, LENGTH)
+    random, examples = np.random.default_rng(0), []
+    for row in range(num_rows):
+        text = random.integers(0, 31, LENGTH + 1).astype(np.int32)
+        valid = np.arange(LENGTH) < (5 if row == num_rows - 1 else LENGTH)
+        examples.append(make(Row(text[:-1], text[1:], valid, None, None), random))
+    return {name: np.stack([example[name] for example in examples]) for name in examples[0]}
+
+
+def test_the_loss_is_that_of_the_model_written_out():
+    batch = rows_of_the_objective(6)
+    assert len(set(batch["prefix"].tolist())) > 2
+    parameters = random_parameters(WRITTEN_OUT)
+    sums = jax.jit(lambda p, b: template_of(WRITTEN_OUT).module(p).losses(b))(parameters, batch)
+    total, weight = 0.0, 0.0
+    for ids, targets, weights, prefix in zip(
+        *(batch[name] for name in ("inputs", "targets", "weights", "prefix")), strict=True
+    ):
+        logits = written_out(parameters, ids, prefix)
+        for t in np.flatnonzero(weights):
+            assert t >= prefix - 1  # what is predicted was not seen
+            total += np.log(np.exp(logits[t]).sum()) - logits[t, targets[t]]
+            weight += weights[t]
+    np.testing.assert_allclose(sums["language_model"].loss, total, rtol=2e-5)
+    assert float(sums["language_model"].weight) == weight
+
+
+def test_no_prediction_that_counts_sees_its_answer():
+    """The token that place t predicts stands at t + 1; changing it changes no logit up to t."""
+    config, batch = tiny(position=RoPE(theta=100.0)), rows_of_the_objective(6)
+    parameters = random_parameters(config)
+    run = partial(logits_of, config, parameters, prefix=jnp.asarray(batch["prefix"]))
+    plain = run(batch["inputs"])
+    assert batch["weights"].sum() > 6
+    for t in range(LENGTH - 1):
+        counts = batch["weights"][:, t] > 0
+        changed = batch["inputs"].copy()
+        changed[:, t + 1] = (changed[:, t + 1] + 1) % 31
+        np.testing.assert_array_equal(run(changed)[counts, : t + 1], plain[counts, : t + 1])

@@ -1,0 +1,260 @@
+"""Vision: what the tokens of an image are, and who sees whom."""
+
+import math
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny_models import (
+    STACK,
+    batch_for,
+    random_parameters,
+    scores_of,
+    template_of,
+    tiny_encoder,
+    tiny_vision,
+)
+
+from jaxformer.errors import ConfigError
+from jaxformer.functional.masks import KeyPadding
+from jaxformer.functional.norms import layer_norm
+from jaxformer.functional.patches import resize_positions
+from jaxformer.functional.position import NoPosition
+from jaxformer.functional.positional_schemes import (
+    Binary,
+    Learned,
+    Sinusoidal,
+    Sinusoidal2D,
+    T5Bias,
+)
+from jaxformer.models import Classification, LanguageModel, Template, VisionConfig
+from jaxformer.models import TokenClassification as Tags
+from jaxformer.models.family import Family
+from jaxformer.models.heads import States, build_heads
+from jaxformer.nn import Linear, Transformer, TransformerConfig, self_block
+from jaxformer.nn.parameter import normal
+
+close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
+MEAN = (Classification(num_labels=3, pooling="mean"),)
+TABLE = "transformer.inputs.position_table"
+
+
+@partial(jax.jit, static_argnums=0)
+def hidden_of(config, parameters, images):
+    return template_of(config).module(parameters).hidden(images)
+
+
+def cut(images):
+    """The 2 x 4 patches of 4 x 3 pixels, `[B, 8, 4, 3, 2]`."""
+    columns = [np.split(row, 4, axis=2) for row in np.split(images, 2, axis=1)]
+    return np.stack([patch for row in columns for patch in row], axis=1)
+
+
+def joined(patches):
+    """The image of such patches."""
+    rows = [np.concatenate(list(row.swapaxes(0, 1)), axis=2) for row in np.split(patches, 2, 1)]
+    return np.concatenate(rows, axis=1)
+
+
+def test_every_token_depends_on_every_pixel():
+    config = tiny_vision()
+    model = template_of(config).module(random_parameters(config))
+    image = jnp.asarray(batch_for(config, rows=1)["images"])
+    jacobian = jax.jit(jax.jacrev(lambda image: model.hidden(image)[0]))(image)[:, :, 0]
+    assert jacobian.shape == (9, 20, 8, 12, 2)
+    assert (jnp.abs(jacobian).max(1) > 0).all()
+
+
+@pytest.mark.parametrize("class_token", [True, False])
+def test_without_positions_permuted_patches_give_permuted_outputs(class_token):
+    config = tiny_vision(position=NoPosition(), class_token=class_token)
+    parameters, images = random_parameters(config), batch_for(config, rows=2)["images"]
+    order = np.array([3, 1, 7, 0, 2, 6, 5, 4])
+    hidden = hidden_of(config, parameters, images)
+    shuffled = hidden_of(config, parameters, joined(cut(images)[:, order]))
+    if class_token:
+        close(shuffled[:, 0], hidden[:, 0])
+        hidden, shuffled = hidden[:, 1:], shuffled[:, 1:]
+    close(shuffled, hidden[:, order])
+
+
+POSITIONS = [Learned(max_length=9), Sinusoidal(theta=100.0), Sinusoidal2D((2, 4), theta=100.0)]
+
+
+@pytest.mark.parametrize("position", POSITIONS)
+def test_with_positions_the_place_of_a_patch_matters(position):
+    config = tiny_vision(position=position)
+    parameters, images = random_parameters(config), batch_for(config, rows=2)["images"]
+    moved = joined(cut(images)[:, ::-1])
+    first = hidden_of(config, parameters, images)[:, 0]
+    assert jnp.abs(hidden_of(config, parameters, moved)[:, 0] - first).max() > 1e-3
+
+
+@pytest.mark.parametrize("position", POSITIONS)
+def test_positions_are_added_token_by_token(position):
+    """The class token is number 0, and the patches follow row by row."""
+    config = tiny_vision(position=position, num_layers=1)
+    parameters, images = random_parameters(config), batch_for(config, rows=2)["images"]
+    silent = {n: jnp.zeros_like(x) if "stack" in n else x for n, x in parameters.items()}
+    tokens = np.einsum("btpqc,pqcd->btd", cut(images), parameters["patch_projection.kernel"])
+    tokens += parameters["patch_projection.bias"][None, None]
+    first = np.broadcast_to(parameters["class_token"], (2, 1, 20))
+    x = jnp.asarray(np.concatenate([first, tokens], axis=1))
+    x = position.embed(x, jnp.arange(9)[None], parameters.get(TABLE))
+    scale, bias = (parameters[f"transformer.final_norm.{name}"] for name in ("scale", "bias"))
+    close(hidden_of(config, silent, images), layer_norm(x, scale, bias, eps=1e-6))
+
+
+@pytest.mark.parametrize("class_token", [True, False])
+def test_the_mean_is_over_all_patches(class_token):
+    position = Learned(max_length=8 + class_token)
+    config = tiny_vision(class_token=class_token, position=position, heads=MEAN)
+    parameters, batch = random_parameters(config), batch_for(config, rows=2)
+    mean = hidden_of(config, parameters, batch["images"])[:, -8:].mean(1)
+    kernel, bias = (parameters[f"heads.label.output.{name}"] for name in ("kernel", "bias"))
+    close(scores_of(config, parameters, batch)["label"], mean @ kernel + bias[None])
+
+
+def test_sizes_without_allocation():
+    """Counts that transformers' configuration of the published model gives."""
+    config = VisionConfig(num_layers=12, model_dim=768, num_heads=12, mlp_dim=3072)
+    assert (config.grid, config.num_tokens) == ((14, 14), 197)
+    shapes = template_of(config).shapes.values()
+    assert sum(math.prod(shape.shape) for shape in shapes) == 86_567_656
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"patch_size": (3, 3)}, r"patch_size .* image_size = \(8, 12\)"),
+        ({"patch_size": (0, 3)}, "patch_size"),
+        ({"channels": 0}, r"model\.channels = 0"),
+        ({"position": Learned(max_length=8)}, "must be 9, for the class token and 2 x 4 patches"),
+        ({"position": Learned(max_length=10)}, "max_length = 10: must be 9"),
+        ({"position": Learned(max_length=9), "class_token": False}, "must be 8, for 2 x 4 patches"),
+        ({"position": Learned(max_length=9, offset=2)}, "offset = 2: must be 0"),
+        ({"position": Sinusoidal2D((4, 2))}, r"grid = \(4, 2\): must be \(2, 4\)"),
+        ({"position": Sinusoidal2D((2, 4), prefix=0)}, "prefix = 0: must be 1"),
+        ({"position": Sinusoidal2D((2, 4)), "model_dim": 18}, "must be a multiple of 4"),
+        ({"position": Binary(num_bits=3)}, "set num_bits to at least 4"),
+        ({"windows": (3,)}, "windows"),
+    ],
+)
+def test_what_does_not_fit_is_refused(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        tiny_vision(**changes)
+
+
+def test_a_head_over_the_vocabulary_is_refused():
+    with pytest.raises(ConfigError, match="a head over the vocabulary needs a model of text"):
+        template_of(replace(tiny_vision(), heads=(LanguageModel(),)))
+
+
+def test_images_of_another_size_are_refused():
+    """Learned positions beyond the table would read its last row without a word."""
+    config = tiny_vision()
+    model = template_of(config).module(random_parameters(config))
+    for shape in [(2, 8, 15, 2), (2, 12, 8, 2), (2, 8, 12, 1)]:
+        with pytest.raises(AssertionError, match="shape"):
+            model.hidden(jnp.zeros(shape))
+
+
+# Positions for another image size ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("class_token", [True, False])
+@pytest.mark.parametrize("size", [(16, 15), (4, 6), (8, 3), (16, 6)])
+def test_learned_positions_are_resized(size, class_token):
+    """To more and fewer patches, and to as many (4 x 2 for 2 x 4) in another arrangement."""
+    source = tiny_vision(class_token=class_token, position=Learned(8 + class_token))
+    rows, columns = size[0] // 4, size[1] // 3
+    position = Learned(rows * columns + class_token)
+    target = replace(source, image_size=size, position=position)
+    table = np.asarray(random_parameters(source)[TABLE])
+    resized = target.adapted(TABLE, table, source)
+    expected = resize_positions(jnp.asarray(table), (2, 4), (rows, columns), prefix=class_token)
+    np.testing.assert_array_equal(resized, expected)
+    assert resized.shape == template_of(target).shapes[TABLE].shape
+    if class_token:
+        np.testing.assert_array_equal(resized[0], table[0])
+
+
+def test_what_need_not_be_resized_stays_the_same_object():
+    source, value = tiny_vision(), np.ones((9, 20), np.float32)
+    larger = replace(source, image_size=(16, 12), position=Learned(17))
+    relative = T5Bias(bidirectional=True)
+    assert source.adapted(TABLE, value, source) is value
+    assert larger.adapted("class_token", value, source) is value
+    assert larger.adapted(TABLE, value, tiny_encoder()) is value
+    assert replace(larger, position=relative).adapted(TABLE, value, source) is value
+    assert larger.adapted(TABLE, value, replace(source, position=relative)) is value
+    headless = replace(source, class_token=False, position=Learned(8))
+    assert larger.adapted(TABLE, value, headless) is value
+    assert tiny_encoder().adapted(TABLE, value, source) is value
+
+
+# Another front end --------------------------------------------------------------------------------
+
+
+class Frames(Family):
+    """Frames of sound, say: all that differs from `Vision` is what makes `[B, T, D]`."""
+
+    def __init__(self, key, config):
+        keys = jax.random.split(key, 3)
+        inputs, outputs = {"channels": 5}, {"embed": config.model_dim}
+        self.front_end = Linear(keys[0], inputs, outputs, normal(config.init_std), bias=True)
+        self.transformer = Transformer(
+            keys[1],
+            config,
+            position=config.position,
+            make_block=self_block,
+            num_layers=config.num_layers,
+            width=config.model_dim,
+        )
+        self.heads = build_heads(keys[2], config, (Classification(3, pooling="mean"), Tags(4)))
+
+    def states(self, batch, key=None):
+        valid = self.valid(batch)
+        x = self.front_end(batch["frames"])
+        hidden = self.transformer(x, mask=KeyPadding(valid), key=key)
+        return States(hidden, hidden[:, 0], valid=valid)
+
+
+def test_anything_that_makes_embeddings_can_feed_the_blocks():
+    """No module of the package knows of frames, and heads, blocks and padding are the same."""
+    config = TransformerConfig(**(STACK | {"position": Sinusoidal(theta=100.0), "dropout": 0.1}))
+    template = Template(partial(Frames, config=config))
+    random = np.random.default_rng(0)
+    batch = {
+        "frames": random.normal(size=(4, 7, 5)).astype(np.float32),
+        "segments": (np.arange(7) < np.array([[7], [4], [5], [7]])).astype(np.int32),
+        "targets": random.integers(0, 4, (4, 7)),
+        "weights": np.ones((4, 7), np.float32),
+        "label": random.integers(0, 3, 4),
+        "label_weights": np.ones(4, np.float32),
+    }
+
+    @jax.jit
+    def scores(parameters, batch):
+        return template.module(parameters).scores(batch)
+
+    @jax.jit
+    def step(parameters, key):
+        def loss(parameters):
+            losses = template.module(parameters).losses(batch, key=key).values()
+            return sum(head.loss / head.weight for head in losses)
+
+        value, gradients = jax.value_and_grad(loss)(parameters)
+        return value, jax.tree.map(lambda p, g: p - 0.3 * g, parameters, gradients)
+
+    parameters, history = template.init(jax.random.key(0)), []
+    plain = scores(parameters, batch)
+    changed = batch | {"frames": batch["frames"] + 9 * (batch["segments"] == 0)[..., None]}
+    close(scores(parameters, changed)["label"], plain["label"])
+    for number in range(20):
+        value, parameters = step(parameters, jax.random.key(number))
+        history.append(float(value))
+    assert np.mean(history[-3:]) < 0.8 * history[0]

@@ -1,0 +1,430 @@
+"""Every objective with the family it is for: files, batches, steps, metrics, an exact restart."""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+from jaxformer.config import Config, check_heads, check_labels, check_vocabulary, validate
+from jaxformer.data import (
+    Bytes,
+    CausalLM,
+    DataConfig,
+    Denoising,
+    JsonLines,
+    MaskedLM,
+    PrefixLM,
+    SentencePairs,
+    SpanCorruption,
+    TrainTokenizer,
+)
+from jaxformer.data.augmentation import HorizontalFlip, Mixup
+from jaxformer.data.image_sources import ImageFolder
+from jaxformer.data.images import Images
+from jaxformer.data.labelled import LabelledText
+from jaxformer.data.labels import Number
+from jaxformer.data.parallel_text import ParallelText
+from jaxformer.data.span_text import SpanText
+from jaxformer.data.tag_sources import ColumnFile
+from jaxformer.data.tagged import TaggedText
+from jaxformer.functional.norms import LayerNorm
+from jaxformer.functional.patches import resize_positions
+from jaxformer.functional.positional_schemes import Learned, Sinusoidal, Sinusoidal2D, T5Bias
+from jaxformer.models import (
+    Classification,
+    DecoderConfig,
+    EncoderConfig,
+    EncoderDecoderConfig,
+    MaskedLanguageModel,
+    Regression,
+    Span,
+    TokenClassification,
+    VisionConfig,
+)
+from jaxformer.nn import PostNorm
+from jaxformer.sharding import make_mesh
+from jaxformer.training.checkpoint import Checkpointer
+from jaxformer.training.config import TrainConfig
+from jaxformer.training.evaluation import evaluate
+from jaxformer.training.loop import train
+from jaxformer.training.optim import AdamW
+from jaxformer.training.restore import restore_newest
+from jaxformer.training.schedules import Constant
+from jaxformer.training.step import TrainProgram
+from jaxformer.training.transfer import transfer
+
+LENGTH, ROWS, VOCAB = 32, 8, 512
+WORDS = ("the", "a", "dog", "cat", "sat", "ran", "under", "over", "mat", "tree", "red", "old")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_compilation():
+    """Most of the time here goes into compiling code that runs for a millisecond."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory) -> Path:
+    """A small file, or folder, for every kind of data."""
+    folder, random = tmp_path_factory.mktemp("files"), np.random.default_rng(0)
+
+    def sentence(words=6):
+        return " ".join(random.choice(WORDS, words)) + "."
+
+    def write(name, lines):
+        (folder / name).write_text("\n".join(lines) + "\n")
+
+    write(
+        "texts.jsonl", (json.dumps({"text": " ".join(map(sentence, [6] * 20))}) for _ in "x" * 30)
+    )
+    rows = [(sentence(), sentence(4), random.choice(["no", "so", "yes"])) for _ in range(60)]
+    write("labels.tsv", ["first\tsecond\tlabel", *("\t".join(row) for row in rows)])
+    numbers = (f"{first}\t{second}\t{len(first) / 7:.2f}" for first, second, _ in rows)
+    write("numbers.tsv", ["first\tsecond\tlabel", *numbers])
+    tags = ("\n".join(f"{w}\t{'ab'[w in 'dogcat']}" for w in sentence().split()) for _ in rows)
+    write("tags.txt", (f"{text}\n" for text in tags))
+    write("source.txt", (first for first, _, _ in rows))
+    write("target.txt", (" ".join(reversed(first.split())) for first, _, _ in rows))
+    write("questions.jsonl", (json.dumps(question_about(first)) for first, _, _ in rows))
+    for label, colour in {"dark": 60, "light": 190}.items():
+        (folder / "images" / label).mkdir(parents=True)
+        for number in range(20):
+            pixels = random.integers(colour - 60, colour + 60, (8, 12, 3)).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / "images" / label / f"{number}.png")
+    return folder
+
+
+def question_about(context: str) -> dict:
+    answer = context.split()[2]
+    answers = [{"text": answer, "answer_start": context.index(answer)}]
+    return {"question": "which one", "context": context, "answers": answers}
+
+
+# Models -------------------------------------------------------------------------------------------
+
+STACK = {
+    "num_layers": 1,
+    "model_dim": 16,
+    "num_heads": 2,
+    "mlp_dim": 16,
+    "compute_dtype": "float32",
+    "attention": "reference",
+}
+TEXT = STACK | {"vocab_size": VOCAB}
+T5 = EncoderDecoderConfig(
+    **TEXT,
+    position=T5Bias(8, 16, bidirectional=True),
+    decoder_position=T5Bias(8, 16, bidirectional=False),
+    attention_scale=1.0,
+    tie_embeddings=False,
+)
+BART = EncoderDecoderConfig(
+    **TEXT,
+    position=Learned(LENGTH, offset=2),
+    decoder_position=Learned(LENGTH, offset=2),
+    norm=LayerNorm(),
+    residual=PostNorm(),
+    embedding_norm=LayerNorm(),
+    gated=False,
+    head_bias=True,
+)
+
+
+def encoder(*heads, **changes) -> EncoderConfig:
+    fields = {"position": Learned(LENGTH), "token_types": 2, "dropout": 0.0}
+    return EncoderConfig(**TEXT | fields | changes, attention_dropout=0.0, heads=heads)
+
+
+# Cases --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    """An objective, a model for it, and the metrics that it is judged by."""
+
+    model: DecoderConfig | EncoderConfig | EncoderDecoderConfig | VisionConfig
+    data: Callable[[Path], object]
+    metrics: set[str]
+
+
+def stream(objective, tokenizer=None) -> Callable[[Path], DataConfig]:
+    """Data without labels."""
+    return lambda files: DataConfig(
+        source=JsonLines(str(files / "texts.jsonl")),
+        tokenizer=tokenizer or Bytes(),
+        objective=objective,
+        sequence_length=LENGTH,
+        batch_size=ROWS,
+        validation_fraction=0.2,
+        max_validation_batches=2,
+    )
+
+
+def labelled(kind, *paths: str, fixed: dict | None = None, **fields: str):
+    """Data with labels; `fields` are those that hold a file's name."""
+    return lambda files: kind(
+        **{name: str(files / file) for name, file in fields.items()},
+        **(fixed or {}),
+        batch_size=ROWS,
+        validation_fraction=0.3,
+    )
+
+
+TOKENS = {"tokenizer": Bytes(), "sequence_length": LENGTH}
+BPE = TrainTokenizer(kind="bpe", vocab_size=VOCAB)
+MASKED = encoder(MaskedLanguageModel())
+PERPLEXITY, CHOICE = {"perplexity", "accuracy"}, {"accuracy", "matthews"}
+PAIR = {f"masked_language_model_{name}" for name in PERPLEXITY}
+
+
+def of(name: str) -> set[str]:
+    return PAIR | {f"{name}_{metric}" for metric in (*CHOICE, "f1")}
+
+
+CASES = {
+    "causal": Case(DecoderConfig(**TEXT), stream(CausalLM()), PERPLEXITY | {"bits_per_byte"}),
+    "prefix": Case(DecoderConfig(**TEXT), stream(PrefixLM()), PERPLEXITY),
+    "masked tokens": Case(MASKED, stream(MaskedLM()), PERPLEXITY),
+    "masked words": Case(MASKED, stream(MaskedLM(whole_word=True), BPE), PERPLEXITY),
+    "masked spans": Case(MASKED, stream(MaskedLM(max_span=4)), PERPLEXITY),
+    "next sentence": Case(
+        encoder(MaskedLanguageModel(), Classification(label="next_sentence"), pooler="tanh"),
+        stream(SentencePairs("next_sentence")),
+        of("next_sentence"),
+    ),
+    "sentence order": Case(
+        encoder(
+            MaskedLanguageModel(),
+            Classification(label="sentence_order"),
+            num_layers=2,
+            layer_repeats=2,
+            embedding_dim=8,
+        ),
+        stream(SentencePairs("sentence_order")),
+        of("sentence_order"),
+    ),
+    "span corruption": Case(T5, stream(SpanCorruption(), BPE), PERPLEXITY),
+    "span corruption of bytes": Case(T5, stream(SpanCorruption(mean_span=8.0)), PERPLEXITY),
+    "denoising": Case(BART, stream(Denoising()), PERPLEXITY),
+    "translation": Case(
+        dataclasses.replace(BART, position=Sinusoidal(), decoder_position=Sinusoidal()),
+        labelled(
+            ParallelText,
+            source="source.txt",
+            target="target.txt",
+            fixed={"tokenizer": Bytes(), "source_length": 48, "target_length": 40},
+        ),
+        PERPLEXITY,
+    ),
+    "classification": Case(
+        encoder(Classification(num_labels=3), pooler="tanh"),
+        labelled(
+            LabelledText,
+            train="labels.tsv",
+            fixed={
+                "text": ("first",),
+                "tokenizer": TrainTokenizer(kind="wordpiece", vocab_size=VOCAB),
+                "sequence_length": LENGTH,
+            },
+        ),
+        CHOICE | {"macro_f1"},
+    ),
+    "regression of pairs": Case(
+        encoder(Regression()),
+        labelled(
+            LabelledText,
+            train="numbers.tsv",
+            fixed=TOKENS | {"text": ("first", "second"), "labels": Number()},
+        ),
+        {"squared_error", "pearson", "spearman"},
+    ),
+    "classification by a decoder": Case(
+        DecoderConfig(**TEXT, heads=(Classification(num_labels=3, pooling="last"),)),
+        labelled(LabelledText, train="labels.tsv", fixed=TOKENS | {"text": ("first", "second")}),
+        CHOICE | {"macro_f1"},
+    ),
+    "tagging": Case(
+        encoder(TokenClassification(num_labels=2)),
+        lambda files: TaggedText(
+            train=ColumnFile(str(files / "tags.txt")),
+            **TOKENS,
+            batch_size=ROWS,
+            validation_fraction=0.3,
+        ),
+        {"accuracy", "macro_f1"},
+    ),
+    "questions": Case(
+        encoder(Span(), position=Learned(72)),
+        labelled(
+            SpanText,
+            train="questions.jsonl",
+            fixed={
+                "tokenizer": Bytes(),
+                "sequence_length": 72,
+                "question_length": 16,
+                "stride": 40,
+            },
+        ),
+        {"exact_match", "f1"},
+    ),
+    "images": Case(
+        VisionConfig(
+            **STACK,
+            image_size=(8, 12),
+            patch_size=(4, 3),
+            position=Sinusoidal2D((2, 4)),
+            heads=(Classification(num_labels=2, pooling="mean"),),
+        ),
+        lambda files: Images(
+            source=ImageFolder(str(files / "images")),
+            image_size=(8, 12),
+            channels=3,
+            augmentation=(HorizontalFlip(), Mixup()),
+            batch_size=ROWS,
+            validation_fraction=0.3,
+        ),
+        CHOICE | {"f1"},
+    ),
+}
+
+
+def config_of(case: Case, files: Path) -> Config:
+    return Config(
+        case.model,
+        case.data(files),
+        AdamW(schedule=Constant(learning_rate=0.01, warmup_steps=0), weight_decay=0.0),
+        TrainConfig(steps=20),
+    )
+
+
+def assert_same_batch(actual, expected):
+    assert actual.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(actual[name], array, err_msg=name)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_objective_from_files_to_metrics(name, files, tmp_path):
+    case = CASES[name]
+    config = config_of(case, files)
+    validate(config, num_devices=1)
+    data, again = (config.data.prepare(tmp_path / run) for run in ("run", "again"))
+    if data.tokenizer is not None:
+        check_vocabulary(config, data.tokenizer.vocab_size)
+    check_labels(config, data.labels)
+    check_heads(config, data.train.examples.blank())
+    assert_order_is_a_function_of_seed_and_step(config, data, again, tmp_path)
+
+    program = TrainProgram(config.model, config.optimizer, config.train, make_mesh(config.mesh))
+    state = program.init(0)
+    before = jax.device_get(state.params)
+    first, losses = placed(program, data.train.batch(0)), []
+    for _ in range(5):
+        state, metrics = program.train_step(state, first)
+        losses.append(float(metrics["loss"]))
+    assert np.isfinite(losses).all()
+    assert losses[-1] < losses[0]
+    for head in config.model.heads:
+        own = [n for n in before if n.startswith(f"heads.{head.name}.")]
+        own = own or ["embedding.table"]  # a head that is tied and has no bias
+        for parameter in own:
+            assert np.abs(state.params[parameter] - before[parameter]).max() > 1e-3, parameter
+
+    measured = evaluate(config, program, state.best_params, data)
+    assert {"loss", *case.metrics} <= measured.keys()
+    assert all(np.isfinite(value) for value in measured.values())
+    assert_a_restart_is_exact(config, program, state, data, again, tmp_path / "checkpoints")
+
+
+def placed(program, batch):
+    return {k: jax.device_put(v, program.batch_sharding) for k, v in batch.items()}
+
+
+def assert_order_is_a_function_of_seed_and_step(config, data, again, folder):
+    batches = [data.train.batch(step) for step in range(3)]
+    for step, batch in enumerate(batches):
+        assert_same_batch(again.train.batch(step), batch)
+    assert_same_batch(next(again.train.iterate(start_step=2)), batches[2])
+    names = [name for name in batches[0] if name in ("inputs", "images")]
+    for name in names:
+        assert (batches[0][name] != batches[1][name]).any()
+    other = dataclasses.replace(config.data, seed=1).prepare(folder / "run")
+    assert any((other.train.batch(0)[name] != batches[0][name]).any() for name in names)
+    sides = [side.epoch() for side in (data.validation, again.validation)]
+    for batch, same in zip(*sides, strict=True):
+        assert_same_batch(same, batch)
+
+
+def assert_a_restart_is_exact(config, program, state, data, again, folder):
+    """Two steps from a checkpoint, with data that were prepared anew, give the same bits."""
+    checkpoints = Checkpointer(folder, {}, keep=1)
+    step = int(state.step)
+    checkpoints.save(step, state)
+    checkpoints.close()
+    restored_step, restored = restore_newest(folder, program.state_shapes)
+    assert restored_step == step
+    ends = []
+    for start, side in ((state, data.train), (restored, again.train)):
+        reached = start
+        for batch in side.iterate(start_step=step, stop_step=step + 2):
+            reached, _ = program.train_step(reached, placed(program, batch))
+        key = jax.random.key_data(reached.rng)
+        ends.append(jax.tree.leaves(dataclasses.replace(reached, rng=key)))
+    for actual, expected in zip(*ends, strict=True):
+        np.testing.assert_array_equal(actual, expected)
+
+
+# Images of another size ---------------------------------------------------------------------------
+
+
+def vision_run(files, size) -> Config:
+    position = Learned(1 + size[0] // 4 * (size[1] // 3))
+    model = dataclasses.replace(CASES["images"].model, image_size=size, position=position)
+    data = dataclasses.replace(CASES["images"].data(files), image_size=size)
+    case = Case(model, lambda _: data, set())
+    steps = TrainConfig(steps=2, eval_interval=2, checkpoint_interval=2)
+    return dataclasses.replace(config_of(case, files), train=steps)
+
+
+def logits_of(program, params, batch):
+    with jax.set_mesh(program.mesh):
+        scores = jax.jit(lambda params, batch: program.template.module(params).scores(batch))
+        return scores(params, placed(program, batch))["label"]
+
+
+def test_a_run_starts_from_one_on_images_of_another_size(files, tmp_path, capsys):
+    source = vision_run(files, (8, 12))
+    train(source, tmp_path / "small")
+    large = dataclasses.replace(vision_run(files, (16, 9)), init_from=str(tmp_path / "small"))
+    train(large, tmp_path / "large")
+    assert "  resized: transformer.inputs.position_table\n" in capsys.readouterr().out
+
+    programs = [
+        TrainProgram(c.model, c.optimizer, c.train, make_mesh(c.mesh)) for c in (source, large)
+    ]
+    saved = restore_newest(tmp_path / "small" / "checkpoints", programs[0].state_shapes)[1].params
+    same, report = transfer(programs[0].init(1).params, tmp_path / "small", source.model)
+    assert not report.resized
+    batch = source.data.prepare(tmp_path / "small").train.batch(0)
+    np.testing.assert_array_equal(
+        logits_of(programs[0], same, batch), logits_of(programs[0], saved, batch)
+    )
+    table, program = "transformer.inputs.position_table", programs[1]
+    resized, report = transfer(program.init(1).params, tmp_path / "small", large.model)
+    assert report.resized == (table,)
+    assert set(report.taken) == set(saved)
+    for name, value in saved.items():
+        if name != table:
+            np.testing.assert_array_equal(resized[name], value)
+    expected = resize_positions(saved[table], (2, 4), (4, 3), prefix=1)
+    np.testing.assert_array_equal(resized[table], expected)
+    batch = large.data.prepare(tmp_path / "large").train.batch(0)
+    assert np.isfinite(logits_of(program, resized, batch)).all()

@@ -1,0 +1,409 @@
+"""Learning from a teacher: torch's losses and gradients, on every mesh, in parts; whole runs."""
+
+from dataclasses import replace
+from functools import lru_cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny_models import (
+    batch_for,
+    random_parameters,
+    template_of,
+    tiny,
+    tiny_encoder,
+    tiny_encoder_decoder,
+    tiny_vision,
+)
+from tiny_run import tiny_config
+
+from jaxformer.data import Datasets, MaskedLM
+from jaxformer.errors import ConfigError
+from jaxformer.models import Regression, Span
+from jaxformer.models.heads import DEFAULT_OPTIONS
+from jaxformer.models.lora import LoRA, LoraTemplate
+from jaxformer.serialization import to_json
+from jaxformer.sharding import MeshConfig, make_mesh, parameter_sharding
+from jaxformer.training import checkpoint_files
+from jaxformer.training.checkpoint import Checkpointer, content_hash
+from jaxformer.training.config import TrainConfig
+from jaxformer.training.distillation import Distillation, DistillationLoss
+from jaxformer.training.loop import train
+from jaxformer.training.metrics import read_metrics
+from jaxformer.training.optim import SGD
+from jaxformer.training.processes import placed
+from jaxformer.training.restore import read_arrays
+from jaxformer.training.run_folder import open_run_folder
+from jaxformer.training.schedules import Constant
+from jaxformer.training.step import TrainProgram
+from jaxformer.training.teacher import distillation_loss
+
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
+RATE = 0.1
+OPTIMIZER = SGD(schedule=Constant(learning_rate=RATE, warmup_steps=0), momentum=0.0)
+SETTINGS = Distillation("teacher", temperature=1.7, soft_weight=3.0, hard_weight=0.7)
+SHARDED = {"model_dim": 24, "num_heads": 4, "mlp_dim": 16, "vocab_size": 32}
+STUDENTS = {
+    "encoder": tiny_encoder(num_layers=1),
+    "decoder": tiny(num_layers=1),
+    "encoder-decoder": tiny_encoder_decoder(num_decoder_layers=2),
+    "vision": tiny_vision(num_layers=1),
+}
+COMMON = {
+    "encoder": ["masked_language_model", "label"],
+    "decoder": ["language_model"],
+    "encoder-decoder": ["language_model"],
+    "vision": ["label"],
+}
+
+
+def teacher_of(model):
+    """Deeper, and wider where the width is its own affair."""
+    return replace(model, num_layers=2, mlp_dim=32)
+
+
+def run(model, common, mesh=(1, 1, 1), settings=SETTINGS, steps=1, teacher_seed=5, **train):
+    mesh = make_mesh(MeshConfig(*mesh))
+    template = template_of(teacher_of(model))
+    parameters = {
+        name: placed(np.asarray(x), parameter_sharding(mesh, name, template.axes[name], x.shape))
+        for name, x in random_parameters(teacher_of(model), teacher_seed).items()
+    }
+    heads = [head.name for head in model.heads]
+    loss = DistillationLoss(heads, settings, template, parameters, common)
+    train = TrainConfig(**({"clip_norm": None} | train))
+    program = TrainProgram(model, OPTIMIZER, train, mesh, loss)
+    params = {
+        name: placed(np.asarray(x), program.param_shardings[name])
+        for name, x in random_parameters(model, 1).items()
+    }
+    state = replace(program.init(0), params=params)
+    batch = {k: jax.device_put(v, program.batch_sharding) for k, v in batch_for(model).items()}
+    for _ in range(steps):
+        state, metrics = program.train_step(state, batch)
+    return program, state, {name: float(value) for name, value in metrics.items()}
+
+
+# Against torch ------------------------------------------------------------------------------------
+
+
+def outputs(model, parameters, batch, common):
+    """What the terms are made of: the hidden states and the common heads' scores."""
+    module = template_of(model).module(parameters)
+    states = module.states(batch)
+    return states.hidden, {name: module.heads[name].scores(states) for name in common}
+
+
+def torch_loss(torch, settings, student, teacher, model, batch):
+    """The loss and its terms, written for one batch with torch's own functions."""
+    (hidden, scores), (true_hidden, true_scores) = student, teacher
+    prefix = "decoder_" if "decoder_inputs" in batch else ""
+    valid = torch.tensor(np.array(batch.get(prefix + "segments", np.ones(hidden.shape[:2])) > 0))
+    weights = {
+        "masked_language_model": valid.double(),
+        "language_model": torch.tensor(batch["weights"]).double(),
+        "label": torch.tensor(batch["label_weights"]).double(),
+    }
+    hard_weights = weights | {"masked_language_model": torch.tensor(batch["weights"]).double()}
+    targets = {name: batch["label" if name == "label" else "targets"] for name in scores}
+    tau, soft, hard = settings.temperature, 0.0, 0.0
+    for name, x in scores.items():
+        kl = torch.nn.functional.kl_div(
+            torch.log_softmax(x / tau, -1),
+            torch.softmax(true_scores[name] / tau, -1),
+            reduction="none",
+        ).sum(-1)
+        soft = soft + tau**2 * (kl * weights[name]).sum() / weights[name].sum()
+        target = torch.tensor(targets[name]).long()
+        cross_entropy = torch.nn.functional.cross_entropy(
+            x.flatten(0, -2), target.flatten(), reduction="none"
+        )
+        weight = hard_weights[name].flatten()
+        hard = hard + (cross_entropy * weight).sum() / weight.sum()
+    chosen, wanted = hidden[valid], true_hidden[valid]
+    cosine = torch.nn.CosineEmbeddingLoss()(chosen, wanted, torch.ones(len(chosen)).double())
+    total = settings.soft_weight * soft + settings.hard_weight * hard
+    total = total + settings.cosine_weight * cosine
+    return total, {"soft_loss": soft, "loss": hard, "cosine_loss": cosine, "total_loss": total}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("family", STUDENTS)
+def test_values_and_gradients_are_torchs(family):
+    torch = pytest.importorskip("torch")
+    model, common = replace(STUDENTS[family], dropout=0.0), COMMON[family]
+    if family == "encoder":
+        model = replace(model, attention_dropout=0.0)
+    _, state, metrics = run(model, common)
+    batch = batch_for(model)
+    start = random_parameters(model, 1)
+    student, pull = jax.vjp(lambda p: outputs(model, p, batch, common), start)
+    teacher_model = teacher_of(model)
+    teacher = outputs(teacher_model, random_parameters(teacher_model, 5), batch, common)
+
+    def in_torch(tree, learn):
+        return jax.tree.map(
+            lambda x: torch.tensor(np.asarray(x, np.float64), requires_grad=learn), tree
+        )
+
+    inputs = in_torch(student, True)
+    total, terms = torch_loss(torch, SETTINGS, inputs, in_torch(teacher, False), model, batch)
+    total.backward()
+    for name, value in terms.items():
+        np.testing.assert_allclose(metrics[name], value.item(), rtol=2e-5, err_msg=name)
+    cotangent = jax.tree.map(lambda x: jnp.asarray(x.grad.numpy(), jnp.float32), inputs)
+    (gradients,) = pull(cotangent)
+    for name, gradient in gradients.items():
+        update = (np.asarray(start[name]) - np.asarray(state.params[name])) / RATE
+        largest = max(float(np.abs(gradient).max()), 0.1)
+        np.testing.assert_allclose(update, gradient, atol=1e-4 * largest, rtol=0, err_msg=name)
+
+
+# However it is computed ---------------------------------------------------------------------------
+
+MESHED = tiny_encoder(**SHARDED, num_kv_heads=4, num_layers=1, dropout=0.0, attention_dropout=0.0)
+
+
+@lru_cache
+def reference():
+    _, state, metrics = run(MESHED, COMMON["encoder"], steps=2)
+    return jax.tree.map(np.asarray, state.params), metrics
+
+
+@pytest.mark.parametrize(
+    ("mesh", "parts"), [((8, 1, 1), 1), ((2, 2, 2), 1), ((2, 1, 2), 4), ((1, 1, 1), 8)]
+)
+def test_every_mesh_and_all_parts_make_the_same_update(mesh, parts):
+    _, state, metrics = run(MESHED, COMMON["encoder"], mesh, steps=2, gradient_accumulation=parts)
+    expected, values = reference()
+    for name, value in expected.items():
+        np.testing.assert_allclose(state.params[name], value, rtol=2e-4, atol=2e-5, err_msg=name)
+    for name, value in values.items():
+        np.testing.assert_allclose(metrics[name], value, rtol=1e-4, err_msg=name)
+
+
+def test_rows_without_padding_on_a_mesh():
+    # All tokens are real and nothing in the batch says so.
+    model = replace(STUDENTS["vision"], model_dim=24, num_heads=4, num_kv_heads=4, mlp_dim=16)
+    (_, one, first), (_, other, second) = (
+        run(model, COMMON["vision"], mesh) for mesh in ((1, 1, 1), (2, 2, 2))
+    )
+    for name, value in one.params.items():
+        np.testing.assert_allclose(other.params[name], value, rtol=2e-4, atol=2e-5, err_msg=name)
+    assert second["cosine_loss"] == pytest.approx(first["cosine_loss"], rel=1e-5)
+
+
+def test_the_teacher_is_an_argument_of_the_step_and_stays_as_it_is():
+    program, state, first = run(MESHED, COMMON["encoder"])
+    other = random_parameters(teacher_of(MESHED), 6)
+    before = {name: np.asarray(x) for name, x in program.loss.parameters.items()}
+    batch = {k: jax.device_put(v, program.batch_sharding) for k, v in batch_for(MESHED).items()}
+    program.loss.parameters = {
+        name: placed(np.asarray(other[name]), x.sharding)
+        for name, x in program.loss.parameters.items()
+    }
+    state, second = program.train_step(state, batch)
+    assert program._update._cache_size() == 1
+    assert abs(float(second["soft_loss"]) - first["soft_loss"]) > 0.1
+    for name, x in program.loss.parameters.items():
+        np.testing.assert_array_equal(x, other[name])  # neither donated nor learned
+        assert (before[name] != x).any()
+    assert set(state.params) == set(program.template.shapes)
+
+
+def test_dropout_is_the_students_alone():
+    model = replace(MESHED, dropout=0.5)
+    _, _, one = run(model, COMMON["encoder"])
+    _, _, plain = run(MESHED, COMMON["encoder"])
+    assert abs(one["soft_loss"] - plain["soft_loss"]) > 1e-3
+    # The teacher that is the student itself, without dropout, has nothing to teach.
+    twin = template_of(MESHED)
+    heads = [head.name for head in MESHED.heads]
+    loss = DistillationLoss(heads, SETTINGS, twin, random_parameters(MESHED), heads)
+    module, batch = twin.module(random_parameters(MESHED)), batch_for(MESHED)
+    sums = jax.jit(lambda key: loss.sums(module, loss.parameters, batch, DEFAULT_OPTIONS, key))(
+        None
+    )
+    assert abs(loss.metrics(sums)["soft_loss"]) < 1e-4
+    assert abs(loss.metrics(sums)["cosine_loss"]) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("settings", "terms"),
+    [
+        (replace(SETTINGS, cosine_weight=0.0), {"soft_loss", "total_loss"}),
+        (replace(SETTINGS, soft_weight=0.0), {"cosine_loss", "total_loss"}),
+    ],
+)
+def test_a_weight_of_zero_leaves_its_term_out(settings, terms):
+    model = STUDENTS["decoder"]
+    _, _, metrics = run(model, COMMON["decoder"], settings=settings)
+    assert {name for name in metrics if name.endswith("_loss")} == terms
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"temperature": 0.0},
+        {"soft_weight": -1.0},
+        {"hard_weight": -1.0},
+        {"cosine_weight": -1.0},
+        {"soft_weight": 0.0, "cosine_weight": 0.0},
+    ],
+)
+def test_values_out_of_range(change):
+    with pytest.raises(ConfigError, match=rf"Distillation.{next(iter(change))} = "):
+        replace(SETTINGS, **change)
+
+
+def test_a_chunked_loss_is_refused():
+    with pytest.raises(ConfigError, match=r"train.loss_chunk: must be None with distillation"):
+        TrainConfig(distillation=SETTINGS, loss_chunk=8)
+
+
+# Whole runs ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("teacher") / "run"
+    train(tiny_config(steps=6, ema_decay=0.5), folder)
+    return folder
+
+
+def student_config(teacher, settings=None, **changes):
+    config = tiny_config(steps=4, distillation=Distillation(str(teacher), **(settings or {})))
+    model = replace(config.model, **({"num_layers": 1} | changes))
+    return replace(config, model=model)
+
+
+def test_a_run_learns_from_another(teacher, tmp_path, capsys):
+    before = content_hash(read_arrays(teacher / "checkpoints" / "6"))
+    train(student_config(teacher), tmp_path / "one")
+    rows = [row for row in read_metrics(tmp_path / "one") if row["split"] == "train"]
+    for row in rows:
+        total = 5 * row["soft_loss"] + 2 * row["loss"] + row["cosine_loss"]
+        assert row["total_loss"] == pytest.approx(total, rel=1e-5)
+    assert rows[-1]["soft_loss"] < rows[0]["soft_loss"]
+    assert "soft" in capsys.readouterr().out
+    saved = checkpoint_files.saved_steps(tmp_path / "one" / "checkpoints")[-1]
+    names = {name for name, _ in read_arrays(tmp_path / "one" / "checkpoints" / str(saved))}
+    learned = {name for name in names if name.startswith("params/")}
+    plain = template_of(student_config(teacher).model).shapes
+    assert learned == {f"params/{name}" for name in plain}
+    assert content_hash(read_arrays(teacher / "checkpoints" / "6")) == before
+
+
+def test_a_run_goes_on_where_it_was(teacher, tmp_path):
+    config = student_config(teacher)
+    train(config, tmp_path / "one")
+    shorter = replace(config, train=replace(config.train, steps=3))
+    # A constant rate, so that the first steps are those of the longer run.
+    constant = OPTIMIZER
+    for folder, stages in (("whole", (config,)), ("parts", (shorter, config))):
+        for stage in stages:
+            train(replace(stage, optimizer=constant), tmp_path / folder)
+    hashes = {
+        content_hash(read_arrays(tmp_path / folder / "checkpoints" / "4"))
+        for folder in ("whole", "parts")
+    }
+    assert len(hashes) == 1
+
+
+def parameters_of(config):
+    data, mesh = Datasets(None, None), make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
+    return distillation_loss(config.train.distillation, config, data, mesh).parameters
+
+
+def test_the_averages_of_the_teacher_are_taken(teacher, capsys):
+    parameters = parameters_of(student_config(teacher))
+    saved = dict(read_arrays(teacher / "checkpoints" / "6", ("ema/", "params/")))
+    for name, value in parameters.items():
+        np.testing.assert_array_equal(value, saved[f"ema/{name}"])
+    assert (saved["params/embedding.table"] != saved["ema/embedding.table"]).any()
+    words = f"teacher {teacher} at step 6, 29.1k parameters: teaches the predictions of language_mo"
+    assert words in capsys.readouterr().out
+
+
+def test_the_factors_of_the_teacher_are_multiplied_out(tmp_path):
+    config = tiny_config(lora=LoRA(rank=2))
+    template = LoraTemplate(template_of(config.model), config.train.lora)
+    random = np.random.default_rng(0)
+    saved = {
+        name: jnp.asarray(random.normal(size=shape.shape), jnp.float32)
+        for name, shape in template.shapes.items()
+    }
+    open_run_folder(tmp_path / "run", config)
+    checkpoints = Checkpointer(tmp_path / "run" / "checkpoints", to_json(config), keep=1)
+    checkpoints.save(3, {"params": saved})
+    checkpoints.close()
+    expected = template.merged(saved)
+    parameters = parameters_of(student_config(tmp_path / "run"))
+    assert set(parameters) == set(expected)
+    for name, value in parameters.items():
+        np.testing.assert_allclose(value, expected[name], rtol=1e-6, atol=1e-6)
+
+
+def refused(config, labels=()):
+    """What is wrong with the teacher of an experiment."""
+    data = Datasets(None, None, config.data.tokenizer.fit([]), labels=labels)
+    with pytest.raises(ConfigError) as error:
+        distillation_loss(config.train.distillation, config, data, make_mesh(MeshConfig()))
+    message = str(error.value)
+    assert message.startswith("train.distillation.teacher")
+    return message
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"vocab_size": 272}, "its model.vocab_size is 264, this model's 272"),
+        ({"model_dim": 40, "num_heads": 4}, "(model.model_dim = 32 there, 40 here)"),
+        ({"model_dim": 40, "num_heads": 4}, "set train.distillation.cosine_weight = 0"),
+        ({"heads": (Regression(),)}, "it has the heads language_model, this model label: none in"),
+        ({"heads": (Span(),)}, "none in common that chooses among tokens or labels"),
+    ],
+)
+def test_a_teacher_that_does_not_fit(teacher, changes, message):
+    assert message in refused(student_config(teacher, **changes))
+
+
+def test_a_teacher_of_another_family(teacher):
+    model = tiny_encoder(vocab_size=264, model_dim=32)
+    config = replace(student_config(teacher), model=model)
+    assert "a model of DecoderConfig, this one of EncoderConfig" in refused(config)
+
+
+def beside(teacher, folder, *absent):
+    """A folder with what a run has left, except some of it."""
+    folder.mkdir()
+    for item in teacher.iterdir():
+        if item.name not in absent:
+            (folder / item.name).symlink_to(item)
+    return folder
+
+
+def test_a_teacher_with_another_tokenizer(teacher, tmp_path):
+    folder = beside(teacher, tmp_path / "copy", "tokenizer")
+    tokenizer = tiny_config().data.tokenizer.fit([], MaskedLM.special_tokens)
+    tokenizer.save(folder / "tokenizer")
+    message = refused(student_config(folder))
+    assert "it has another tokenizer" in message
+    assert f"--data.tokenizer TokenizerFile --data.tokenizer.path {folder}/tokenizer" in message
+
+
+def test_a_teacher_with_other_labels(teacher, tmp_path):
+    folder = beside(teacher, tmp_path / "copy")
+    (folder / "labels.json").write_text('["b", "a"]')
+    message = refused(student_config(folder), labels=("a", "b"))
+    assert "it has learned the labels b, a; here they are a, b" in message
+
+
+def test_a_teacher_that_the_mesh_cannot_hold_or_that_is_no_run(teacher, tmp_path):
+    data = Datasets(None, None)
+    config = student_config(teacher, num_heads=8)
+    with pytest.raises(ConfigError, match=r"model.num_heads = 4 is not divisible by mesh.tensor"):
+        distillation_loss(config.train.distillation, config, data, make_mesh(MeshConfig(tensor=8)))
+    assert "not the folder of a run" in refused(student_config(tmp_path / "absent"))

@@ -1,0 +1,189 @@
+"""Some of another run's layers: which rows of its stacks become which of this model's."""
+
+import re
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_models import random_parameters, template_of, tiny, tiny_encoder, tiny_encoder_decoder
+from tiny_run import tiny_config
+
+from jaxformer.config import Config, validate
+from jaxformer.errors import ConfigError
+from jaxformer.models import Classification
+from jaxformer.models.lora import LoRA, is_factor
+from jaxformer.serialization import to_json
+from jaxformer.sharding import MeshConfig, make_mesh
+from jaxformer.training.checkpoint import Checkpointer
+from jaxformer.training.config import TrainConfig
+from jaxformer.training.loop import train
+from jaxformer.training.optim import AdamW
+from jaxformer.training.run_folder import open_run_folder
+from jaxformer.training.step import TrainProgram
+from jaxformer.training.transfer import transfer
+
+DEEP = {
+    "plain": tiny(num_layers=6, tie_embeddings=False),
+    "windowed": tiny(num_layers=6, windows=(3, None)),
+    "encoder": tiny_encoder(num_layers=6),
+    "shared": tiny_encoder(num_layers=4, layer_repeats=2),
+    "encoder-decoder": tiny_encoder_decoder(num_layers=6, num_decoder_layers=6),
+}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A run folder of each model, with random parameters."""
+    folders = {}
+    for name, model in DEEP.items():
+        folders[name] = tmp_path_factory.mktemp("saved") / "run"
+        config = Config(model=model)
+        open_run_folder(folders[name], config)
+        checkpoints = Checkpointer(folders[name] / "checkpoints", to_json(config), keep=1)
+        checkpoints.save(1, {"params": random_parameters(model)})
+        checkpoints.close()
+    return folders
+
+
+def taken(saved, name, model, layers, mesh=(1, 1, 1), **settings):
+    program = TrainProgram(model, AdamW(), TrainConfig(**settings), make_mesh(MeshConfig(*mesh)))
+    fresh = {
+        key: jax.device_put(np.zeros(shape.shape, np.float32), program.param_shardings[key])
+        for key, shape in program.template.shapes.items()
+    }
+    return transfer(fresh, saved[name], model, layers)
+
+
+def layer(model, parameters, number):
+    """The parameters of one layer, whatever kinds of layers take turns."""
+    kinds = len(model.windows)
+    block = re.compile(rf"(.*stack\.group)\.{number % kinds}\.(.*)")
+    return {
+        (found[1], found[2]): np.asarray(x)[number // kinds]
+        for name, x in parameters.items()
+        if (found := block.fullmatch(name)) and not is_factor(name)
+    }
+
+
+def assert_layers(model, parameters, name, layers):
+    there = random_parameters(DEEP[name])
+    for here, number in enumerate(layers):
+        ours, theirs = layer(model, parameters, here), layer(DEEP[name], there, number)
+        assert set(ours) == set(theirs)
+        for key, value in theirs.items():
+            np.testing.assert_array_equal(ours[key], value, err_msg=str(key))
+    for key, value in there.items():
+        if ".stack." not in key:
+            np.testing.assert_array_equal(parameters[key], value, err_msg=key)
+
+
+@pytest.mark.parametrize("name", ["plain", "encoder", "encoder-decoder"])
+@pytest.mark.parametrize("layers", [(0, 2, 4), (5, 0, 0), (3,), (0, 1, 2, 3, 4, 5)])
+def test_layers_come_in_the_order_that_is_named(saved, name, layers):
+    changes = {"num_layers": len(layers)}
+    if name == "encoder-decoder":
+        changes["num_decoder_layers"] = len(layers)
+    model = replace(DEEP[name], **changes)
+    parameters, report = taken(saved, name, model, layers)
+    assert_layers(model, parameters, name, layers)
+    assert not report.new
+    assert not report.left
+    assert f"layers taken there: {', '.join(map(str, layers))}" in report.in_words(saved[name])
+
+
+@pytest.mark.parametrize(
+    ("windows", "layers"),
+    [
+        ((3, None), (0, 1)),
+        ((3, None), (4, 1, 0, 5)),
+        ((None,), (1, 3)),
+        ((3,), (4, 0, 2)),
+        ((None, 3), (5, 0)),
+        ((3, None, None), (2, 1, 5)),
+    ],
+)
+def test_a_layer_becomes_one_of_its_own_kind(saved, windows, layers):
+    model = replace(DEEP["windowed"], num_layers=len(layers), windows=windows)
+    parameters, report = taken(saved, "windowed", model, layers)
+    assert_layers(model, parameters, "windowed", layers)
+    assert not report.new
+    assert not report.left
+
+
+def test_layers_that_are_shared_may_be_taken_apart(saved):
+    model = replace(DEEP["shared"], num_layers=4, layer_repeats=1)
+    parameters, _ = taken(saved, "shared", model, (0, 0, 1, 1))
+    assert_layers(model, parameters, "shared", (0, 0, 1, 1))
+
+
+def test_on_a_mesh_with_another_head_and_factors(saved):
+    deep = DEEP["encoder"]
+    model = replace(deep, num_layers=2, heads=(Classification(num_labels=5),), vocab_size=31)
+    parameters, report = taken(saved, "encoder", model, (4, 1), mesh=(2, 1, 1), lora=LoRA(rank=2))
+    for key, value in layer(deep, random_parameters(deep), 1).items():
+        np.testing.assert_array_equal(layer(model, parameters, 1)[key], value)
+    factors = [name for name in report.new if is_factor(name)]
+    assert len(factors) == 4
+    assert "new here: heads.label.output.bias, heads.label.output.kernel, 4 low-rank factors" in (
+        report.in_words(saved["encoder"])
+    )
+    assert any("masked_language_model" in name for name in report.left)
+
+
+@given(layers=st.lists(st.integers(0, 5), min_size=1, max_size=6))
+def test_any_choice_is_a_choice_of_rows(saved, layers):
+    model = replace(DEEP["plain"], num_layers=len(layers))
+    template = template_of(model)
+    fresh = {
+        key: jax.numpy.zeros(shape.shape, np.float32) for key, shape in template.shapes.items()
+    }
+    parameters, _ = transfer(fresh, saved["plain"], model, tuple(layers))
+    name = "transformer.stack.group.0.sublayers.1.up.kernel"
+    expected = np.asarray(random_parameters(DEEP["plain"])[name])[layers]
+    np.testing.assert_array_equal(parameters[name], expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "layers", "message"),
+    [
+        ("plain", {"num_layers": 2}, (0, 2, 4), r"names 3 layers, but the transformer of this mo"),
+        ("plain", {"num_layers": 2}, (0, 6), r"no layer 6 in .*, whose transformer has layers 0 t"),
+        ("plain", {"num_layers": 2}, (-1, 0), r"no layer -1 in .* has layers 0 to 5"),
+        ("shared", {"num_layers": 4}, (0, 2), r"no layer 2 in .* has layers 0 to 1"),
+        (
+            "windowed",
+            {"num_layers": 2},
+            (1, 2),
+            r"layer 1 there has global attention and would become layer 0 here, which has a window",
+        ),
+        ("windowed", {"num_layers": 2, "windows": (4, None)}, (0, 1), r"has a window of 4: choose"),
+        ("encoder-decoder", {"num_layers": 2}, (0, 1), r"but the decoder of this model has 6"),
+        ("plain", {"num_layers": 2, "mlp_dim": 16}, (0, 1), r"up.kernel has shape \(2, 20, 14\)"),
+        ("plain", {"num_layers": 2, "mlp_bias": True}, (0, 1), r"up.bias is not there"),
+    ],
+)
+def test_choices_that_cannot_be(saved, name, changes, layers, message):
+    with pytest.raises(ConfigError, match=message):
+        taken(saved, name, replace(DEEP[name], **changes), layers)
+
+
+def test_layers_need_a_run():
+    with pytest.raises(ConfigError, match=r"init_layers .* name the run with --init-from"):
+        validate(replace(tiny_config(), init_layers=(0,)), 1)
+
+
+@pytest.mark.usefixtures("compiled_once")
+def test_a_run_starts_with_the_layers_it_names(tmp_path, capsys):
+    train(tiny_config(steps=3), tmp_path / "teacher")
+    config = tiny_config(steps=3)
+    config = replace(
+        config,
+        model=replace(config.model, num_layers=1),
+        init_from=str(tmp_path / "teacher"),
+        init_layers=(1,),
+    )
+    train(config, tmp_path / "student")
+    assert "layers taken there: 1\n" in capsys.readouterr().out

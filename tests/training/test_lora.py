@@ -1,0 +1,285 @@
+"""Training low-rank factors: on every mesh, in parts, interrupted; and plain weights from it."""
+
+import contextlib
+import json
+from dataclasses import replace
+from functools import lru_cache
+
+import jax
+import numpy as np
+import pytest
+from test_step import GROUPED, rows
+from tiny_run import tiny_config
+
+from jaxformer import cli
+from jaxformer.errors import ConfigError
+from jaxformer.models import Classification, EncoderConfig
+from jaxformer.models.lora import LoRA, is_factor
+from jaxformer.serialization import from_json
+from jaxformer.sharding import MeshConfig, make_mesh
+from jaxformer.training import checkpoint_files, loop
+from jaxformer.training.checkpoint import content_hash
+from jaxformer.training.config import TrainConfig
+from jaxformer.training.loop import train
+from jaxformer.training.merge import merge
+from jaxformer.training.optim import SGD, AdamW
+from jaxformer.training.processes import placed
+from jaxformer.training.restore import read_arrays
+from jaxformer.training.schedules import Constant
+from jaxformer.training.step import TrainProgram
+from jaxformer.training.transfer import transfer
+
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
+LORA = LoRA(rank=2, alpha=5.0, targets=("*.query.kernel", "*.value.kernel", "*.output.kernel"))
+PLAIN = replace(GROUPED, dropout=0.0, attention_dropout=0.0)
+OPTIMIZER = SGD(schedule=Constant(learning_rate=0.05, warmup_steps=0))
+
+
+def run(model=PLAIN, mesh=(1, 1, 1), steps=3, optimizer=OPTIMIZER, **settings):
+    settings = TrainConfig(**({"lora": LORA} | settings))
+    program = TrainProgram(model, optimizer, settings, make_mesh(MeshConfig(*mesh)))
+    # Fresh weights are so small that attention is flat and its gradients drown in rounding.
+    random = np.random.default_rng(0)
+    start = {
+        name: (name.endswith("scale") + 0.4 * random.normal(size=shape.shape)).astype(np.float32)
+        for name, shape in program.template.shapes.items()
+    }
+    params = {name: placed(start[name], program.param_shardings[name]) for name in start}
+    state = replace(program.init(0), params=params)
+    batch = {k: jax.device_put(v, program.batch_sharding) for k, v in rows().items()}
+    for _ in range(steps):
+        state, metrics = program.train_step(state, batch)
+    return program, start, state, metrics
+
+
+@lru_cache
+def reference():
+    _, start, state, metrics = run()
+    return start, jax.tree.map(np.asarray, state.params), float(metrics["loss"])
+
+
+def assert_same_update(state, metrics):
+    _, expected, loss = reference()
+    for name, value in expected.items():
+        np.testing.assert_allclose(state.params[name], value, rtol=2e-5, atol=2e-6, err_msg=name)
+    np.testing.assert_allclose(metrics["loss"], loss, rtol=1e-5)
+
+
+def test_the_factors_learn_and_nothing_else():
+    start, end, _ = reference()
+    for name, value in end.items():
+        assert (value != start[name]).any() == is_factor(name), name
+
+
+@pytest.mark.parametrize("mesh", [(1, 8, 1), (2, 2, 2)])
+def test_every_mesh_makes_the_same_update(mesh):
+    program, _, state, metrics = run(mesh=mesh)
+    assert_same_update(state, metrics)
+    for name, value in state.params.items():
+        assert value.sharding.is_equivalent_to(program.param_shardings[name], value.ndim), name
+    spec = {name: sharding.spec for name, sharding in program.param_shardings.items()}
+    query, output = (
+        f"transformer.stack.group.0.sublayers.0.attention.{n}.kernel" for n in ("query", "output")
+    )
+    assert spec[query + ".lora_a"] == jax.P(None, "fsdp", None)
+    assert spec[query + ".lora_b"] == jax.P(None, None, "tensor", None)
+    assert spec[output + ".lora_a"] == jax.P(None, "tensor", None, None)
+    assert spec[output + ".lora_b"] == jax.P(None, None, "fsdp")
+
+
+@pytest.mark.parametrize(
+    ("changes", "settings"),
+    [
+        ({"scan_layers": False}, {}),
+        ({"remat": "full"}, {}),
+        ({}, {"gradient_accumulation": 4}),
+    ],
+    ids=["unrolled", "remat", "in parts"],
+)
+def test_however_it_is_computed(changes, settings):
+    _, _, state, metrics = run(replace(PLAIN, **changes), **settings)
+    assert_same_update(state, metrics)
+
+
+def test_moments_exist_for_what_learns_alone():
+    model = EncoderConfig(
+        vocab_size=32,
+        num_layers=2,
+        model_dim=16,
+        num_heads=2,
+        mlp_dim=16,
+        pooler="tanh",
+        heads=(Classification(num_labels=3),),
+    )
+    optimizer = AdamW(schedule=Constant(learning_rate=0.1))
+    settings = TrainConfig(lora=LoRA(rank=2), frozen=("pooler.bias",))
+    program = TrainProgram(model, optimizer, settings, make_mesh(MeshConfig()))
+    learning = {name for name in program.template.shapes if is_factor(name)}
+    learning |= {"pooler.kernel", "heads.label.output.kernel", "heads.label.output.bias"}
+    assert set(program.trained) == learning
+    shapes = program.state_shapes
+    moments = [leaf.size for leaf in jax.tree.leaves(shapes.opt_state) if leaf.ndim]
+    assert sum(moments) == 2 * sum(shapes.params[name].size for name in learning)
+
+
+# Whole runs ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("base") / "run"
+    train(tiny_config(steps=6), folder)
+    return folder
+
+
+def tuned_config(base, **settings):
+    return replace(tiny_config(**({"steps": 8, "lora": LORA} | settings)), init_from=str(base))
+
+
+@pytest.fixture(scope="module")
+def tuned(base, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tuned") / "run"
+    train(tuned_config(base), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def merged(tuned, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("merged") / "deep" / "run"
+    merge(tuned, folder)
+    return folder
+
+
+def arrays_in(folder, step, prefix="params/"):
+    arrays = read_arrays(folder / "checkpoints" / str(step), (prefix,))
+    return {name.removeprefix(prefix): array for name, array in arrays}
+
+
+def test_a_run_starts_from_another_and_leaves_it_as_it_was(base, tuned):
+    before, after = arrays_in(base, 6), arrays_in(tuned, 8)
+    for name, value in before.items():
+        np.testing.assert_array_equal(after[name], value)
+    factors = set(after) - set(before)
+    assert len(factors) == 2 * 3
+    assert all(after[name].any() for name in factors)
+
+
+def test_an_interrupted_run_ends_with_the_same_bits(base, tuned, tmp_path, monkeypatch):
+    class StopAfter3(contextlib.nullcontext):
+        def __enter__(self):
+            return self
+
+        def requested(self, step):
+            return step == 3
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "StopSignal", StopAfter3)
+        train(tuned_config(base), tmp_path / "run")
+    assert checkpoint_files.saved_steps(tmp_path / "run" / "checkpoints") == [3]
+    train(tuned_config(base), tmp_path / "run")
+    hashes = {
+        content_hash(read_arrays(folder / "checkpoints" / "8"))
+        for folder in (tmp_path / "run", tuned)
+    }
+    assert len(hashes) == 1
+
+
+def test_merged_weights_compute_the_same(tuned, merged):
+    batch = {name: value for name, value in rows().items() if name != "segments"}
+    adapted = TrainProgram(
+        tiny_config().model, OPTIMIZER, TrainConfig(lora=LORA), make_mesh(MeshConfig())
+    ).template
+    plain = adapted.base
+    logits = [
+        jax.jit(lambda p, template=template: template.module(p).scores(batch))(parameters)
+        for template, parameters in (
+            (adapted, arrays_in(tuned, 8)),
+            (plain, arrays_in(merged, 8)),
+            (plain, {k: v for k, v in arrays_in(tuned, 8).items() if not is_factor(k)}),
+        )
+    ]
+    ours, wanted, without = (x["language_model"] for x in logits)
+    np.testing.assert_allclose(ours, wanted, rtol=1e-5, atol=1e-5)
+    assert np.abs(without - wanted).max() > 0.01
+
+
+def test_a_merged_folder_is_a_run_like_any_other(tuned, merged, capsys):
+    config = from_json(json.loads((merged / "config.json").read_text()))
+    assert config.train.lora is None
+    assert config.init_from == str(tuned)
+    assert config.model == tiny_config().model
+    assert {item.name for item in merged.iterdir()} >= {"tokenizer", "checkpoints"}
+    assert cli.main(["inspect", str(merged)]) == 0
+    shown = capsys.readouterr().out
+    assert "steps held    8" in shown
+    for run_dir in (tuned, merged):
+        assert cli.main(["evaluate", str(run_dir), "--output", str(run_dir / "e.json")]) == 0
+    losses = [json.loads((f / "e.json").read_text())["metrics"]["loss"] for f in (tuned, merged)]
+    np.testing.assert_allclose(*losses, rtol=1e-6)
+
+
+def test_a_run_starts_from_factors_as_from_what_they_amount_to(tuned, merged):
+    model = tiny_config().model
+    program = TrainProgram(model, OPTIMIZER, TrainConfig(), make_mesh(MeshConfig(2, 2, 2)))
+    fresh = program.init(1).params
+    (one, report), (other, plain) = (transfer(fresh, f, model) for f in (tuned, merged))
+    for name in fresh:
+        np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+    assert (report.merged, plain.merged) == (3, 0)
+    assert not report.new
+    assert not report.left
+    assert "3 of them with their low-rank factors" in report.in_words(tuned)
+
+
+def test_factors_of_averages_are_those_that_are_merged(base, tmp_path):
+    train(tuned_config(base, ema_decay=0.5, steps=4), tmp_path / "run")
+    merge(tmp_path / "run", tmp_path / "plain")
+    name = "transformer.stack.group.0.sublayers.0.attention.query.kernel"
+    found = arrays_in(tmp_path / "run", 4, "ema/")
+    kernel, a, b = (found[name + suffix] for suffix in ("", ".lora_a", ".lora_b"))
+    expected = kernel + 2.5 * np.einsum("ldr,lrnh->ldnh", a, b)
+    np.testing.assert_allclose(arrays_in(tmp_path / "plain", 4)[name], expected, rtol=1e-5)
+
+
+def test_the_command_says_what_it_did(tuned, tmp_path, capsys):
+    out = tmp_path / "plain"
+    out.mkdir()
+    assert cli.main(["merge", str(tuned), str(out), "--step", "4"]) == 0
+    shown = capsys.readouterr().out
+    assert f"{out}: the weights of {tuned} at step 4" in shown
+    assert "factors of 3 kernels" in shown
+    assert "attention.query.kernel" in shown
+    assert f"--init-from {out}" in shown
+    assert checkpoint_files.saved_steps(out / "checkpoints") == [4]
+
+
+def test_what_cannot_be_merged(base, tuned, tmp_path, capsys):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    for source, target, message in (
+        (base, tmp_path / "out", "trained no low-rank factors"),
+        (tmp_path, tmp_path / "out", "not the folder of a run"),
+        (tuned, tmp_path, "is in use"),
+        (tuned, tmp_path / "thesis.tex", "is in use"),
+    ):
+        assert cli.main(["merge", str(source), str(target)]) == 2
+        assert message in capsys.readouterr().err
+    assert cli.main(["merge", str(tuned), str(tmp_path / "out"), "--step", "5"]) == 2
+    assert "holds 4, 8" in capsys.readouterr().err
+    assert [item.name for item in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_failure_leaves_nothing_behind(tuned, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError("no space")
+
+    monkeypatch.setattr("jaxformer.training.merge.Checkpointer", full)
+    with pytest.raises(OSError, match="no space"):
+        merge(tuned, tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_target_that_is_none_is_refused_before_training(tmp_path):
+    config = tiny_config(lora=LoRA(targets=("*.qeury.kernel",)))
+    with pytest.raises(ConfigError, match="Did you mean"):
+        train(config, tmp_path / "run")

@@ -1,0 +1,156 @@
+"""Starting from another run's parameters, with some of them frozen."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from tiny_run import tiny_config
+
+from jaxformer.data import MaskedLM, TrainTokenizer
+from jaxformer.errors import ConfigError
+from jaxformer.models import Classification, DecoderConfig, LanguageModel
+from jaxformer.sharding import MeshConfig, make_mesh
+from jaxformer.training.config import TrainConfig
+from jaxformer.training.loop import train
+from jaxformer.training.optim import AdamW
+from jaxformer.training.restore import read_arrays
+from jaxformer.training.schedules import Constant
+from jaxformer.training.step import TrainProgram
+from jaxformer.training.tokens import check_same_tokens
+from jaxformer.training.transfer import transfer
+
+OPTIMIZER = AdamW(schedule=Constant(learning_rate=0.1, warmup_steps=0))
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("source") / "run"
+    train(tiny_config(steps=12), folder)
+    return folder
+
+
+def program_of(mesh=(1, 1, 1), train=None, **changes) -> TrainProgram:
+    model = dataclasses.replace(tiny_config().model, **changes)
+    return TrainProgram(model, OPTIMIZER, train or TrainConfig(), make_mesh(MeshConfig(*mesh)))
+
+
+@pytest.mark.parametrize("mesh", [(1, 1, 1), (2, 2, 2)])
+def test_a_model_with_another_head_takes_all_but_the_head(run_dir, mesh):
+    program = program_of(mesh, heads=(Classification(num_labels=3),), tie_embeddings=False)
+    fresh = program.init(seed=5).params
+    params, report = transfer(fresh, run_dir, program.model)
+    assert report.new == ("heads.label.output.bias", "heads.label.output.kernel")
+    assert not report.left  # the tied head has no parameters of its own
+    again, _ = transfer(program.init(seed=6).params, run_dir, program.model)
+    for name in report.taken:
+        assert params[name].sharding == fresh[name].sharding
+        np.testing.assert_array_equal(params[name], again[name])
+    assert (params["embedding.table"] != fresh["embedding.table"]).any()
+    for name in report.new:
+        assert params[name] is fresh[name]
+    words = report.in_words(run_dir)
+    assert f"{len(report.taken)} taken" in words
+    assert "new here: heads.label.output.bias" in words
+
+
+def test_models_that_differ_in_more_are_refused(run_dir):
+    wider, deeper = program_of(mlp_dim=80), program_of(num_layers=4)
+    for program in (wider, deeper):
+        differing = r"heads \(model\.(mlp_dim|num_layers) is \d+ there.*\): .* has shape .* there"
+        with pytest.raises(ConfigError, match=differing):
+            transfer(program.init(0).params, run_dir, program.model)
+    biased = program_of(mlp_bias=True)
+    with pytest.raises(ConfigError, match=r"sublayers.1.up.bias is not there"):
+        transfer(biased.init(0).params, run_dir, biased.model)
+
+
+def test_a_folder_that_is_no_run_or_has_no_checkpoint(run_dir, tmp_path):
+    program = program_of()
+    params = program.init(0).params
+    with pytest.raises(ConfigError, match="not the folder of a run"):
+        transfer(params, tmp_path, program.model)
+    (tmp_path / "config.json").write_text((run_dir / "config.json").read_text())
+    with pytest.raises(ConfigError, match="no whole checkpoint"):
+        transfer(params, tmp_path, program.model)
+
+
+def test_a_checkpoint_may_be_named(run_dir):
+    program = program_of()
+    fresh = program.init(0).params
+    (earlier, _), (newest, _) = (
+        transfer(fresh, folder, program.model)
+        for folder in (run_dir / "checkpoints" / "8", run_dir)
+    )
+    name = "embedding.table"
+    arrays = {
+        step: dict(read_arrays(run_dir / "checkpoints" / str(step), (f"params/{name}",)))
+        for step in (8, 12)
+    }
+    np.testing.assert_array_equal(earlier[name], arrays[8][f"params/{name}"])
+    np.testing.assert_array_equal(newest[name], arrays[12][f"params/{name}"])
+    with pytest.raises(ConfigError, match=r"--step 9: there is none; .* holds 8, 12"):
+        transfer(fresh, run_dir / "checkpoints" / "9", program.model)
+
+
+def test_a_run_says_what_it_took_and_starts_there(run_dir, tmp_path, capsys):
+    config = dataclasses.replace(tiny_config(steps=3, eval_interval=1), init_from=str(run_dir))
+    train(config, tmp_path / "tuned")
+    output = capsys.readouterr().out
+    assert f"parameters from {run_dir}" in output
+    # A loss near that of the trained model, not that of chance.
+    lines = [line for line in output.splitlines() if "validation loss" in line]
+    losses = [float(line.split("loss ")[1].split(",")[0]) for line in lines]
+    assert losses[0] < np.log(258) - 0.3
+
+
+def test_other_tokens_are_refused_and_more_tokens_are_not(run_dir, tmp_path):
+    tokenizer = tiny_config().data.tokenizer
+    check_same_tokens(tokenizer.fit([]), run_dir)
+    check_same_tokens(tokenizer.fit([], MaskedLM.special_tokens), run_dir)
+    text = ["the dog chased another dog and the cat"] * 20
+    trained = TrainTokenizer(vocab_size=262).fit(text)
+    with pytest.raises(ConfigError) as error:
+        check_same_tokens(trained, run_dir)
+    assert f"--init-from {run_dir}: its tokenizer is another: token 0 is" in str(error.value)
+    path = f"--data.tokenizer TokenizerFile --data.tokenizer.path {run_dir / 'tokenizer'}"
+    assert path in str(error.value)
+
+
+def batch_of(program, size=8, length=12):
+    random = np.random.default_rng(0)
+    arrays = {
+        "inputs": random.integers(0, 258, (size, length)).astype(np.int32),
+        "targets": random.integers(0, 258, (size, length)).astype(np.int32),
+        "weights": np.ones((size, length), np.float32),
+    }
+    return {name: jax.device_put(x, program.batch_sharding) for name, x in arrays.items()}
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_frozen_parameters_keep_their_bits_and_have_no_moments(parts):
+    settings = TrainConfig(frozen=("embedding.*", "*.attention.*"), gradient_accumulation=parts)
+    program = program_of(train=settings, dropout=0.0)
+    state = program.init(0)
+    before = jax.tree.map(np.asarray, state.params)
+    state, metrics = program.train_step(state, batch_of(program))
+    for name, value in state.params.items():
+        frozen = name.startswith("embedding.") or ".attention." in name
+        assert (np.asarray(value) == before[name]).all() == frozen, name
+    moments = sum(x.size for x in jax.tree.leaves(state.opt_state))
+    learning = sum(state.params[name].size for name in program.trained)
+    assert moments < 2 * learning + 10
+    assert metrics["gradient_norm"] > 0
+
+
+def test_patterns_that_match_nothing_or_everything_are_refused():
+    with pytest.raises(ConfigError, match=r"'embeding.*' matches no parameter"):
+        program_of(train=TrainConfig(frozen=("embeding.*",)))
+    with pytest.raises(ConfigError, match="nothing can learn"):
+        program_of(train=TrainConfig(frozen=("*",)))
+
+
+def test_heads_of_a_decoder_are_kept_apart():
+    program = program_of(heads=(LanguageModel(), Classification(num_labels=2, pooling="last")))
+    assert {n.split(".")[1] for n in program.template.shapes if n.startswith("heads")} == {"label"}
+    assert isinstance(program.model, DecoderConfig)

@@ -1,0 +1,235 @@
+"""Greedy translations: transformers' own, and a fixed point of teacher forcing, on every mesh."""
+
+import hf_families
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny_models import random_parameters, scores_of, template_of, tiny_encoder_decoder
+
+from jaxformer.config import Config, TrainConfig
+from jaxformer.data import TrainTokenizer
+from jaxformer.data.parallel_text import ParallelText
+from jaxformer.data.tokenizers import ByteTokenizer
+from jaxformer.functional.norms import RMSNorm
+from jaxformer.functional.positional_schemes import T5Bias
+from jaxformer.models import EncoderDecoderConfig
+from jaxformer.sharding import MeshConfig, make_mesh
+from jaxformer.training.evaluation import conclude
+from jaxformer.training.optim import SGD
+from jaxformer.training.schedules import Constant
+from jaxformer.training.step import TrainProgram
+from jaxformer.training.translation import Translation, shown, translate
+
+ROWS, LENGTH, START, PAD, END = 6, 9, 1, 1, 2
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_compilation():
+    """Most of the time here goes into compiling code that runs for a millisecond."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+class Letters(ByteTokenizer):
+    """Shows the tokens themselves."""
+
+    def __init__(self, end):
+        self.end_of_text_id = end
+
+    def decode(self, ids):
+        return " ".join(map(str, np.asarray(ids).tolist()))
+
+
+def sources(rows=ROWS, vocab_size=31, seed=0):
+    """A batch of parallel text whose targets are not to be looked at."""
+    random = np.random.default_rng(seed)
+    lengths = random.integers(3, 8, rows)[:, None]
+    valid = np.arange(7) < lengths
+    decoder_inputs = random.integers(3, vocab_size, (rows, LENGTH))
+    decoder_inputs[:, 0] = START
+    return {
+        "inputs": np.where(valid, random.integers(3, vocab_size, valid.shape), PAD).astype("i4"),
+        "segments": valid.astype(np.int32),
+        "decoder_inputs": decoder_inputs.astype(np.int32),
+        "row": np.arange(rows, dtype=np.int32)[::-1],
+    }
+
+
+def program_for(config, mesh=(1, 1, 1)):
+    optimizer = SGD(schedule=Constant(learning_rate=0.1, warmup_steps=0))
+    return TrainProgram(config, optimizer, TrainConfig(), make_mesh(MeshConfig(*mesh)))
+
+
+def on_mesh(program, params):
+    return {name: jax.device_put(x, program.param_shardings[name]) for name, x in params.items()}
+
+
+def translated(config, params, batch, mesh=(1, 1, 1), end=END):
+    """The tokens of each translation, up to the end of the text."""
+    program = program_for(config, mesh)
+    params = on_mesh(program, params)
+    placed = {name: jax.device_put(x, program.batch_sharding) for name, x in batch.items()}
+    pairs = [(f"source {n}", f"target {n}") for n in range(len(batch["row"]))]
+    found = translate(program, params, [placed], pairs, Letters(end))
+    real = [row for row in batch["row"] if row >= 0]
+    assert [item[:2] for item in found] == [pairs[row] for row in real]
+    return [list(map(int, item.text.split())) for item in found]
+
+
+def teacher_forced(config, params, batch, texts):
+    """The likeliest token after each of some texts' tokens, all computed at once."""
+    forced = np.full((len(texts), LENGTH), PAD, np.int32)
+    for row, text in zip(forced, texts, strict=True):
+        row[: len(text) + 1] = [START, *text][:LENGTH]
+    scores = scores_of(config, params, batch | {"decoder_inputs": forced})
+    return np.asarray(scores["language_model"].argmax(-1)).tolist()
+
+
+def ending_parameters(config, seed=0):
+    """Random parameters of a model that ends some texts early and some late."""
+    params = random_parameters(config, seed)
+    params["heads.language_model.bias"] = params["heads.language_model.bias"].at[END].add(3.0)
+    return params
+
+
+SMALL = {"num_layers": 1, "num_decoder_layers": 2}
+CONFIG = tiny_encoder_decoder(
+    vocab_size=32, model_dim=24, num_heads=8, num_kv_heads=4, mlp_dim=16, head_bias=True, **SMALL
+)
+
+
+def test_each_token_is_the_likeliest_after_those_before_it():
+    params, batch = ending_parameters(CONFIG), sources()
+    texts = translated(CONFIG, params, batch)
+    for text, likeliest in zip(texts, teacher_forced(CONFIG, params, batch, texts), strict=True):
+        assert likeliest[: len(text) + 1] == [*text, END][:LENGTH]
+    lengths = {len(text) for text in texts}
+    assert LENGTH in lengths, "one that fills the row"
+    assert min(lengths) < LENGTH - 1, "and one that ends before"
+
+
+@pytest.mark.parametrize("mesh", [(8, 1, 1), (2, 2, 2), (1, 1, 4)])
+def test_every_mesh_writes_the_same(mesh):
+    params, batch = ending_parameters(CONFIG), sources(rows=8)
+    batch["row"][-2:] = -1  # rows that only fill the batch
+    assert translated(CONFIG, params, batch, mesh) == translated(CONFIG, params, batch)
+
+
+def test_decoders_with_a_table_of_their_own():
+    for tied in (True, False):
+        config = tiny_encoder_decoder(share_embeddings=False, tie_embeddings=tied, **SMALL)
+        params, batch = random_parameters(config), sources()
+        texts = translated(config, params, batch)
+        for text, likeliest in zip(
+            texts, teacher_forced(config, params, batch, texts), strict=True
+        ):
+            assert likeliest[: len(text) + 1] == [*text, END][:LENGTH]
+
+
+@pytest.mark.torch
+def test_translations_are_those_of_transformers():
+    import torch
+
+    theirs = {
+        "vocab_size": 53,
+        "pad_token_id": PAD,
+        "decoder_start_token_id": START,
+        "eos_token_id": None,
+        "d_model": 48,
+        "d_kv": 5,
+        "d_ff": 22,
+        "num_layers": 2,
+        "num_decoder_layers": 2,
+        "num_heads": 6,
+        "relative_attention_num_buckets": 8,
+        "relative_attention_max_distance": 9,
+        "layer_norm_epsilon": 1e-3,
+        "feed_forward_proj": "relu",
+    }
+    model = hf_families.random_model("T5ForConditionalGeneration", theirs, 0.3)
+    ours = EncoderDecoderConfig(
+        vocab_size=53,
+        num_layers=2,
+        model_dim=48,
+        num_heads=6,
+        head_dim=5,
+        mlp_dim=22,
+        position=T5Bias(8, 9, bidirectional=True),
+        decoder_position=T5Bias(8, 9, bidirectional=False),
+        norm=RMSNorm(eps=1e-3),
+        activation="relu",
+        gated=False,
+        attention_scale=1.0,
+        logit_scale=48**-0.5,
+        compute_dtype="float32",
+    )
+    shapes = template_of(ours).shapes
+    with torch.no_grad():
+        mapped = hf_families.our_parameters(
+            ours, hf_families.T5, dict(model.named_parameters()), shapes
+        )
+    params = {name: jnp.asarray(tensor.detach().numpy()) for name, tensor in mapped.items()}
+    batch = sources(rows=16, vocab_size=53)
+    written = model.generate(
+        torch.tensor(batch["inputs"]).long(),
+        attention_mask=torch.tensor(batch["segments"]).long(),
+        max_new_tokens=LENGTH,
+        do_sample=False,
+        num_beams=1,
+    )
+    written = written[:, 1:].tolist()
+    end = written[0][5]  # a token that comes up, to end the texts
+    expected = [row[: row.index(end)] if end in row else row for row in written]
+    assert len({len(row) for row in expected}) > 2
+    assert translated(ours, params, batch, end=end) == expected
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Thirteen pairs, so that the last batch is not full."""
+    lines = {"source": [], "target": []}
+    for number in range(13):
+        lines["source"].append(f"number {number}")
+        lines["target"].append(f"Zahl\t{number} ")
+    for name, side in lines.items():
+        (tmp_path / name).write_text("\n".join(side) + "\n")
+    files = {"source": str(tmp_path / "source"), "target": str(tmp_path / "target")}
+    return ParallelText(
+        **files,
+        **{f"validation_{name}": file for name, file in files.items()},
+        tokenizer=TrainTokenizer(kind="bpe", vocab_size=300),
+        source_length=12,
+        target_length=12,
+        batch_size=4,
+        max_validation_batches=None,
+    )
+
+
+def test_a_run_ends_with_translations_of_every_source(data, tmp_path):
+    config = Config(tiny_encoder_decoder(vocab_size=300, **SMALL), data)
+    prepared, said = data.prepare(tmp_path / "run"), []
+    program = program_for(config.model)
+    params = on_mesh(program, random_parameters(config.model))
+    end = conclude(config, program, params, prepared, 5, said.append, {"loss": 1.0})
+    assert said == ["translating 13 validation sources"]
+    assert [item[:2] for item in end.translations] == prepared.validation.examples.pairs
+    assert set(end.metrics) == {"loss", "bleu", "chrf"}
+    files = end.save(tmp_path / "evaluation.json", tmp_path, config)
+    assert [file.name for file in files] == ["evaluation.json", "translations.txt"]
+    header, *lines = files[1].read_text().split("\n")[:-1]
+    assert header == "source\treference\ttranslation"
+    assert lines[3].startswith("number 3\tZahl 3\t")
+    assert all(line.count("\t") == 2 for line in lines)
+    assert len(lines) == 13
+    files = end.save(tmp_path / "dev.json", tmp_path, config)
+    assert [file.name for file in files] == ["dev.json", "dev-translations.txt"]
+
+
+def test_a_few_are_shown():
+    many = [Translation(f"a{n}", f"b{n}", f"c{n}") for n in range(20)]
+    text = shown(many)
+    assert text.count("source") == 5
+    assert text.startswith("source       a0\nreference    b0\ntranslation  c0\n\nsource       a4\n")
+    assert shown(many[:2]).count("source") == 2
