@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -213,11 +212,3 @@ def test_an_unknown_metric_is_refused_before_training(tmp_path, monkeypatch):
     assert "train.metric = 'acuracy'" in str(error.value)
     assert "loss, perplexity, accuracy, bits_per_byte" in str(error.value)
     assert "Did you mean 'accuracy'?" in str(error.value)
-
-
-def test_a_start_that_saved_nothing_may_be_corrected(tmp_path, monkeypatch):
-    monkeypatch.setattr(loop, "_take_steps", lambda *_: (_ for _ in ()).throw(Killed))
-    with pytest.raises(ConfigError):
-        train(config_with(metric="acuracy"), tmp_path / "run")
-    with pytest.raises(Killed):
-        train(replace(config_with(metric="accuracy", seed=1)), tmp_path / "run")
