@@ -1,9 +1,10 @@
 """Gemma 2B: configs/gemma.py.
 
 Gemma Team, https://arxiv.org/abs/2403.08295: tables 1 and 2 (sizes), rows of 8192 tokens (section
-2) and 3 trillion tokens (section 4). Optimizer, rates and batch size were not published; the recipe
-is that of Llama 2 (Touvron et al., https://arxiv.org/abs/2307.09288, section 2.2: 4M tokens per
-step, peak 3e-4, warm-up over 2000 steps, cosine to a tenth).
+2) and 3 trillion tokens (section 4; its first version said 2). Optimizer, rates and batch size were
+not published; the recipe is that of Llama 2 (Touvron et al., https://arxiv.org/abs/2307.09288,
+table 1 and section 2.2: AdamW with (0.9, 0.95) and 1e-5, 4M tokens per step, peak 3e-4, warm-up
+over 2000 steps, cosine to a tenth, weight decay 0.1, clipping at 1).
 
 As it stands it trains on the standard library with a tokenizer of its own. Text of your own with
 the published vocabulary: --data.source JsonLines --data.source.path corpus/ --data.tokenizer

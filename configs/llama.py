@@ -1,14 +1,16 @@
 """Llama 1, 2, 3 and 3.2: configs/llama.py:llama3-8b (or llama-7b, llama2-70b, llama3.2-1b, ...).
 
-All: AdamW with (0.9, 0.95), weight decay 0.1, clipping at 1, linear warm-up and a cosine.
+All: AdamW, linear warm-up and a cosine. The betas (0.9, 0.95), weight decay 0.1 and clipping at 1
+are in the papers of Llama 1 and 2; that of Llama 3 gives none of the three, and has them from 2.
 
 - Llama 1, Touvron et al., https://arxiv.org/abs/2302.13971, table 2 and section 2.3: 4M tokens per
   step, 1.0T in all (7B, 13B) or 1.4T (33B, 65B), warm-up over 2000 steps, cosine to a tenth.
-- Llama 2, Touvron et al., https://arxiv.org/abs/2307.09288, section 2.2: rows of 4096, 4M tokens
-  per step, 2T in all, an epsilon of 1e-5, warm-up over 2000 steps, cosine to a tenth.
-- Llama 3, https://arxiv.org/abs/2407.21783, table 3 and section 3.4.1, which describes 405B:
-  warm-up over 8000 steps, cosine to a hundredth over 1.2M steps; 8M tokens per step in rows of
-  8192, after a start with half of both; 16M after 2.87T tokens (--data.batch-size 2048).
+- Llama 2, Touvron et al., https://arxiv.org/abs/2307.09288, table 1 and section 2.2: rows of 4096,
+  4M tokens per step, 2T in all, an epsilon of 1e-5, warm-up over 2000 steps, cosine to a tenth.
+- Llama 3, https://arxiv.org/abs/2407.21783, table 3 (peak rates) and section 3.4.1, which describes
+  405B and calls the recipes of 8B and 70B similar: warm-up over 8000 steps, cosine to a hundredth
+  over 1.2M steps; 8M tokens per step in rows of 8192, after 252M tokens with half of both; 16M
+  after 2.87T tokens (--data.batch-size 2048).
 - Llama 3.2: how the 1B and 3B were pruned from 8B and taught by 8B and 70B was not published beyond
   the 9T tokens of the model card; they have the recipe of Llama 3 8B.
 

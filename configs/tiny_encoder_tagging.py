@@ -6,32 +6,33 @@ another. Whole modules are held out for validation. Always answering with the mo
 right 37 % of the time, the most frequent tag of each word 75 %. With this seed it reaches 91.5 %:
 expect 90 to 93 %.
 
+The encoder is that of tiny_encoder_mlm.py, whose run it can start from:
+--init-from runs/tiny_encoder_mlm
+
 Tag sentences of your own, one word and its tag on a line:
 --data.train ColumnFile --data.train.path train.txt --data.validation ColumnFile
 --data.validation.path dev.txt (and as many num_labels in the head as there are tags).
 """
 
-from jaxformer.config import Config, TrainConfig
+from dataclasses import replace
+from pathlib import Path
+
+from jaxformer.config import Config, TrainConfig, load_config
 from jaxformer.data import TrainTokenizer
 from jaxformer.data.tagged import PythonTokens, TaggedText
-from jaxformer.functional.positional_schemes import Learned
-from jaxformer.models.config import EncoderConfig
 from jaxformer.models.label_heads import TokenClassification
 from jaxformer.training.optim import AdamW
 from jaxformer.training.schedules import Linear
 
 
 def get_config() -> Config:
+    encoder = load_config(str(Path(__file__).with_name("tiny_encoder_mlm.py"))).model
     return Config(
-        model=EncoderConfig(
-            vocab_size=2048,
-            num_layers=2,
-            model_dim=128,
-            num_heads=4,
-            mlp_dim=512,
-            position=Learned(max_length=128),
-            scan_layers=False,  # unrolled layers are faster on a CPU
+        model=replace(
+            encoder,
             heads=(TokenClassification(num_labels=6),),
+            dropout=0.1,
+            attention_dropout=0.1,
         ),
         data=TaggedText(
             train=PythonTokens(sentence_words=40),

@@ -5,9 +5,9 @@ about 25,000 source and 25,000 target tokens per step, 100,000 steps (base) or 3
 with (0.9, 0.98) and 1e-9, the rate D^-0.5 min(t^-0.5, t 4000^-1.5), dropout 0.1 (big: 0.3; for
 English to French 0.1), label smoothing 0.1.
 
-Not published: how long a sentence may be; here 128 tokens, so that 1024 rows hold about as many
-tokens as the paper's batches. The paper averages the last 5 or 20 checkpoints; here
---train.ema-decay gives the like. There is no clipping.
+Not published: how long a sentence may be; here 128 tokens, to which longer ones are cut, so that
+1024 rows hold about as many tokens as the paper's batches. The paper averages the last 5 or 20
+checkpoints; here --train.ema-decay gives the like. There is no clipping.
 
 As it stands it translates the English phrases of Unicode's locale data to German. WMT 2014, line
 by line: --data.source train.en --data.target train.de --data.validation-source newstest2013.en
@@ -38,6 +38,7 @@ def get_config(size: str = "base") -> Config:
             tokenizer=TrainTokenizer(kind="bpe", vocab_size=model.vocab_size),
             source_length=128,
             target_length=128,
+            truncate=True,
             batch_size=1024,
         ),
         optimizer=AdamW(

@@ -14,6 +14,7 @@ from typing import Any
 
 from jaxformer.data import CausalLM, Data, DataConfig, PrefixLM
 from jaxformer.data.images import Images
+from jaxformer.data.labels import shown
 from jaxformer.errors import ConfigError
 from jaxformer.models.config import EncoderConfig, EncoderDecoderConfig, VisionConfig
 from jaxformer.models.label_heads import Classification, TokenClassification
@@ -169,7 +170,7 @@ def check_labels(config: Config, labels: tuple[str, ...]) -> None:
         if labels and chooses and head.num_labels != len(labels):
             raise ConfigError(
                 f"the head {head.name!r} of model.heads has num_labels = {head.num_labels}, but "
-                f"the training data have {len(labels)} labels ({', '.join(labels[:20])}): set "
+                f"the training data have {len(labels)} labels ({shown(labels)}): set "
                 f"num_labels = {len(labels)}"
             )
 

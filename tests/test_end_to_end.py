@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,7 @@ from jaxformer.data.parallel_text import ParallelText
 from jaxformer.data.span_text import SpanText
 from jaxformer.data.tag_sources import ColumnFile
 from jaxformer.data.tagged import TaggedText
+from jaxformer.errors import DataError
 from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.patches import resize_positions
 from jaxformer.functional.positional_schemes import Learned, Sinusoidal, Sinusoidal2D, T5Bias
@@ -178,7 +180,7 @@ def labelled(kind, *paths: str, fixed: dict | None = None, **fields: str):
     )
 
 
-TOKENS = {"tokenizer": Bytes(), "sequence_length": LENGTH}
+TOKENS = {"tokenizer": Bytes(), "sequence_length": LENGTH, "truncate": True}
 BPE = TrainTokenizer(kind="bpe", vocab_size=VOCAB)
 MASKED = encoder(MaskedLanguageModel())
 PERPLEXITY, CHOICE = {"perplexity", "accuracy"}, {"accuracy", "matthews"}
@@ -398,6 +400,16 @@ def logits_of(program, params, batch):
     with jax.set_mesh(program.mesh):
         scores = jax.jit(lambda params, batch: program.template.module(params).scores(batch))
         return scores(params, placed(program, batch))["label"]
+
+
+@pytest.mark.parametrize("content", [b"no image", b""])
+def test_an_image_that_does_not_decode(files, tmp_path, content):
+    shutil.copytree(files / "images", tmp_path / "images")
+    broken = tmp_path / "images" / "light" / "7.png"
+    broken.write_bytes(content)
+    config = vision_run(tmp_path, (8, 12))
+    with pytest.raises(DataError, match=f"{broken}: not an image that can be decoded"):
+        train(config, tmp_path / "run")
 
 
 def test_a_run_starts_from_one_on_images_of_another_size(files, tmp_path, capsys):

@@ -113,6 +113,12 @@ class _FolderSet(ImageSet):
                 f"{root} holds no images: expected {root}/LABEL/FILE with one of the endings "
                 f"{', '.join(sorted(_ENDINGS))}"
             )
+        folders = {folder.name for folder in root.iterdir() if folder.is_dir()}
+        if without := sorted(folders - set(self.labels)):
+            raise DataError(
+                f"{root / without[0]} holds no images, and every folder in {root} is a label: put "
+                f"images in it ({', '.join(sorted(_ENDINGS))}), or take it away"
+            )
 
     @cached_property
     def labels(self) -> list[str]:

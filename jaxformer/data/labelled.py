@@ -11,8 +11,8 @@ from jaxformer.data.config import Data, Datasets, at_least
 from jaxformer.data.corpus import keep_tokenizer
 from jaxformer.data.dataset import Batch, Examples
 from jaxformer.data.labels import Classes, LabelKind, keep_labels
-from jaxformer.data.records import read_records
-from jaxformer.data.sequences import MarkedText, Marks, joined, model_inputs, warn_of_cuts
+from jaxformer.data.records import Record, read_records
+from jaxformer.data.sequences import MarkedText, Marks, check_fit, joined, model_inputs
 from jaxformer.data.splitting import sides
 from jaxformer.data.tokenizers import Tokenizer, TokenizerSpec, TrainTokenizer
 from jaxformer.errors import DataError, check_field
@@ -58,7 +58,10 @@ class LabelledText(Data):
     """How text becomes tokens."""
 
     sequence_length: int = 128
-    """Tokens of a row; a longer one is cut, the longer text of a pair first."""
+    """The most tokens of a row."""
+
+    truncate: bool = False
+    """Cut longer rows, the longer text of a pair first; otherwise they are an error."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -77,7 +80,7 @@ class LabelledText(Data):
 
         Raises:
             DataError: A table cannot be read, lacks a column, or has a label that the training
-                data have not; names the file and the line.
+                data have not, or a row that is too long; names the file and the line.
         """
         train, validation = self._sides()
         tokenizer = keep_tokenizer(
@@ -111,7 +114,7 @@ class LabelledText(Data):
             LabelledRow(
                 record.where,
                 tuple(record.text(column) for column in self.text),
-                str(record.value(self.label)),
+                _label(record, self.label),
             )
             for record in read_records(path, self.header)
         ]
@@ -125,10 +128,10 @@ class LabelledText(Data):
         marks = Marks.of(tokenizer)
         columns = zip(*(row.texts for row in rows), strict=True)
         ids = list(zip(*(tokenizer.encode_batch(column) for column in columns), strict=True))
-        texts = [joined(row, marks, self.sequence_length) for row in ids]
-        cut = sum(sum(map(len, row)) + 1 + len(row) > self.sequence_length for row in ids)
-        warn_of_cuts(cut, len(rows), self.sequence_length)
         labels, places = [row.label for row in rows], [row.where for row in rows]
+        sizes = [sum(map(len, row)) + 1 + len(row) for row in ids]
+        check_fit(sizes, places, self.sequence_length, "data.sequence_length", self.truncate)
+        texts = [joined(row, marks, self.sequence_length) for row in ids]
         values = self.labels.values(labels, names, places)
         return LabelledExamples(texts, values, self.sequence_length, tokenizer.pad_id)
 
@@ -158,3 +161,13 @@ class LabelledExamples(Examples):
         """Returns a row of the same shapes whose weight is 0."""
         row = self.read(0, np.random.default_rng(0))
         return row | {"label_weights": np.float32(0)}
+
+
+def _label(record: Record, column: str) -> str:
+    value = record.value(column)
+    if value is None or not str(value).strip():
+        raise DataError(
+            f"{record.where}: no label: column {column!r} holds {value!r}; give one, or leave the "
+            "row out"
+        )
+    return str(value)

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -12,12 +12,18 @@ from jaxformer.data.corpus import keep_tokenizer
 from jaxformer.data.dataset import Batch, Examples
 from jaxformer.data.locale_pairs import LocalePairs
 from jaxformer.data.records import read_parallel
-from jaxformer.data.sequences import padded, warn_of_cuts
+from jaxformer.data.sequences import check_fit, padded
 from jaxformer.data.splitting import sides
 from jaxformer.data.tokenizers import Tokenizer, TokenizerSpec, TrainTokenizer
 from jaxformer.errors import ConfigError, DataError
 
-Pairs = list[tuple[str, str]]
+
+class Pair(NamedTuple):
+    """A text and its translation."""
+
+    texts: tuple[str, str]
+    places: tuple[str, str]
+    """Where each stands ("file:line"), for messages."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +57,13 @@ class ParallelText(Data):
     """The decoder's first input: the padding token (T5, Marian) or end-of-text (BART)."""
 
     source_length: int = 64
-    """Tokens of a source, end-of-text included; a longer one is cut."""
+    """The most tokens of a source, end-of-text included."""
 
     target_length: int = 64
-    """Tokens of a target, likewise."""
+    """The most tokens of a target, likewise."""
+
+    truncate: bool = False
+    """Cut longer texts; otherwise they are an error."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -78,10 +87,11 @@ class ParallelText(Data):
             folder: The run's folder.
 
         Raises:
-            DataError: A file cannot be read, or two have different numbers of lines.
+            DataError: A file cannot be read, two have different numbers of lines, or a line is
+                too long; names the files and the line.
         """
         train, validation = self._sides()
-        texts = (text for pair in train for text in pair)
+        texts = (text for pair in train for text in pair.texts)
         tokenizer = keep_tokenizer(folder, self.tokenizer, texts)
         return Datasets(
             self.dataset(self._examples(train, tokenizer), "train"),
@@ -95,18 +105,29 @@ class ParallelText(Data):
         pairs = _read(self.validation_source, self.validation_target)
         return self._examples(pairs, tokenizer)
 
-    def _sides(self) -> tuple[Pairs, Pairs]:
-        pairs = self.builtin.pairs() if self.source is None else _read(self.source, self.target)
+    def _sides(self) -> tuple[list[Pair], list[Pair]]:
+        pairs = self._without_files() if self.source is None else _read(self.source, self.target)
         if self.validation_source is not None:
             return pairs, _read(self.validation_source, self.validation_target)
-        names = [source for source, _ in pairs]
+        names = [pair.texts[0] for pair in pairs]
         origin = self.source or self.builtin
         return sides(pairs, names, self.validation_fraction, self.split_seed, origin)
 
-    def _examples(self, pairs: Pairs, tokenizer: Tokenizer) -> "ParallelExamples":
+    def _without_files(self) -> list[Pair]:
+        place = type(self.builtin).__name__
+        return [
+            Pair(texts, tuple(f"{place}, {text!r}" for text in texts))
+            for texts in self.builtin.pairs()
+        ]
+
+    def _examples(self, rows: Sequence[Pair], tokenizer: Tokenizer) -> "ParallelExamples":
+        pairs = [row.texts for row in rows]
         sources, targets = (tokenizer.encode_batch(side) for side in zip(*pairs, strict=True))
-        for ids, length in ((sources, self.source_length), (targets, self.target_length)):
-            warn_of_cuts(sum(len(row) >= length for row in ids), len(ids), length)
+        places = zip(*(row.places for row in rows), strict=True)
+        fields = ("source_length", "target_length")
+        for ids, where, field in zip((sources, targets), places, fields, strict=True):
+            sizes, limit = [len(row) + 1 for row in ids], getattr(self, field)
+            check_fit(sizes, where, limit, f"data.{field}", self.truncate)
         start = tokenizer.pad_id if self.start == "pad" else tokenizer.end_of_text_id
         return ParallelExamples(pairs, sources, targets, self.lengths, tokenizer, start)
 
@@ -120,7 +141,7 @@ class ParallelExamples(Examples):
 
     def __init__(
         self,
-        pairs: Pairs,
+        pairs: Sequence[tuple[str, str]],
         sources: Sequence[np.ndarray],
         targets: Sequence[np.ndarray],
         lengths: dict[str, int],
@@ -156,8 +177,13 @@ class ParallelExamples(Examples):
         return row | {"weights": np.zeros_like(row["weights"])}
 
 
-def _read(source: str, target: str) -> Pairs:
+def _read(source: str, target: str) -> list[Pair]:
     pairs = read_parallel(source, target)
     if not pairs:
         raise DataError(f"{source} has no lines")
-    return pairs
+    if not any(text.strip() and translation.strip() for text, translation in pairs):
+        raise DataError(f"no line of {source} and {target} has text in both")
+    return [
+        Pair(texts, (f"{source}:{number}", f"{target}:{number}"))
+        for number, texts in enumerate(pairs, start=1)
+    ]

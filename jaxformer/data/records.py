@@ -153,9 +153,24 @@ def _opened(path: str | os.PathLike) -> Iterator[TextIO]:
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist (looked from {Path.cwd()})") from error
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8: {error.reason} at byte {error.start}") from error
+        # The error counts its bytes from the start of what the decoder was given last.
+        line = _first_line_not_utf8(path)
+        raise DataError(f"{path}:{line}: not UTF-8 ({error.reason}): convert the file") from error
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}") from error
+
+
+def _first_line_not_utf8(path: str | os.PathLike) -> int:
+    with open(Path(path).expanduser(), "rb") as file:
+        return next(number for number, line in enumerate(file, start=1) if not _is_utf8(line))
+
+
+def _is_utf8(line: bytes) -> bool:
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _tab_separated(path: Path) -> Iterator[tuple[str, list[str]]]:

@@ -9,7 +9,7 @@ import numpy as np
 from jaxformer.data.dataset import Batch
 from jaxformer.data.special_tokens import Role
 from jaxformer.data.tokenizers import Tokenizer
-from jaxformer.errors import ConfigError
+from jaxformer.errors import ConfigError, DataError
 
 _log = logging.getLogger(__name__)
 
@@ -88,15 +88,34 @@ def model_inputs(text: MarkedText, length: int, pad_id: int) -> Batch:
     }
 
 
-def warn_of_cuts(num_cut: int, num_rows: int, length: int) -> None:
-    """Says how many rows did not fit and were cut."""
-    if num_cut:
-        _log.warning(
-            "%d of %d rows are longer than sequence_length = %d and were cut",
-            num_cut,
-            num_rows,
-            length,
-        )
+def check_fit(
+    sizes: Sequence[int], places: Sequence[str], limit: int, field: str, truncate: bool
+) -> None:
+    """Says how many rows are too long, which is an error unless they may be cut.
+
+    Args:
+        sizes: The tokens of each row, marks included.
+        places: Where each row stands ("file:line"), for the message.
+        limit: The most tokens that a row may have.
+        field: What the limit is called: "data.sequence_length".
+        truncate: Whether longer rows are to be cut.
+
+    Raises:
+        DataError: A row is too long and may not be cut; names it, its length and what to do.
+    """
+    long = [number for number, size in enumerate(sizes) if size > limit]
+    if not long:
+        return
+    count = f"{len(long):,} of {len(sizes):,} rows"
+    if truncate:
+        _log.warning("%s are longer than %s = %d and were cut", count, field, limit)
+        return
+    longest = max(sizes)
+    raise DataError(
+        f"{places[long[0]]}: {sizes[long[0]]} tokens, more than {field} = {limit}, and so have "
+        f"{count}: set {field} to {longest}, which the model's positions must reach, or cut them "
+        "with --data.truncate"
+    )
 
 
 def _mark(tokenizer: Tokenizer, role: Role) -> int:

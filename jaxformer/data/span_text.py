@@ -12,7 +12,14 @@ from jaxformer.data.config import Data, Datasets, at_least
 from jaxformer.data.corpus import keep_tokenizer
 from jaxformer.data.dataset import Batch, Examples
 from jaxformer.data.questions import Question, read_questions
-from jaxformer.data.sequences import MarkedText, Marks, encode_words, joined, model_inputs
+from jaxformer.data.sequences import (
+    MarkedText,
+    Marks,
+    check_fit,
+    encode_words,
+    joined,
+    model_inputs,
+)
 from jaxformer.data.splitting import sides
 from jaxformer.data.tokenizers import Tokenizer, TokenizerSpec, TrainTokenizer
 from jaxformer.errors import ConfigError
@@ -48,7 +55,10 @@ class SpanText(Data):
     """Tokens of a row."""
 
     question_length: int = 64
-    """The most tokens of a question; a longer one is cut."""
+    """The most tokens of a question."""
+
+    truncate: bool = False
+    """Cut longer questions; otherwise they are an error."""
 
     stride: int = 128
     """Tokens between the starts of two rows over one context."""
@@ -76,7 +86,8 @@ class SpanText(Data):
             folder: The run's folder.
 
         Raises:
-            DataError: A file cannot be read, or an answer is not where it should be.
+            DataError: A file cannot be read, an answer is not where it should be, or a question
+                is too long.
         """
         train = read_questions(self.train)
         if self.validation is None:
@@ -103,6 +114,9 @@ class SpanText(Data):
         words = [_words(question.context) for question in questions]
         pieces = encode_words((text for context in words for text, _, _ in context), tokenizer)
         asked = tokenizer.encode_batch([question.text for question in questions])
+        sizes, places = [len(ids) for ids in asked], [question.where for question in questions]
+        limit = self.question_length
+        check_fit(sizes, places, limit, "data.question_length", self.truncate)
         marks, windows = Marks.of(tokenizer), []
         for number, (question, context) in enumerate(zip(questions, words, strict=True)):
             tokens = _Tokens.of(context, pieces)

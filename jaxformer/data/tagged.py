@@ -14,11 +14,11 @@ from jaxformer.data.labels import Classes, keep_labels, numbered
 from jaxformer.data.sequences import (
     MarkedText,
     Marks,
+    check_fit,
     encode_words,
     joined,
     model_inputs,
     padded,
-    warn_of_cuts,
 )
 from jaxformer.data.splitting import sides
 from jaxformer.data.tag_sources import PythonTokens, Sentence, TagSource
@@ -47,7 +47,10 @@ class TaggedText(Data):
     """How words become tokens."""
 
     sequence_length: int = 128
-    """Tokens of a row; a longer sentence is cut."""
+    """The most tokens of a row."""
+
+    truncate: bool = False
+    """Cut longer sentences; otherwise they are an error."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -64,8 +67,8 @@ class TaggedText(Data):
             folder: The run's folder.
 
         Raises:
-            DataError: A source has no sentences or cannot be read, or a tag for validation is
-                none of the training sentences'; names the file and the line.
+            DataError: A source has no sentences or cannot be read, a sentence is too long, or a
+                tag for validation is none of the training sentences'; names the file and the line.
         """
         train, validation = self._sides()
         texts = ("".join(word.text for word in sentence.words) for sentence in train)
@@ -97,9 +100,10 @@ class TaggedText(Data):
         words = (word.text for sentence in sentences for word in sentence.words)
         pieces = encode_words(words, tokenizer)
         marks, length = Marks.of(tokenizer), self.sequence_length
-        rows = [_row(sentence, pieces, tags, marks, length) for sentence in sentences]
         sizes = [sum(len(pieces[word.text]) for word in s.words) + 2 for s in sentences]
-        warn_of_cuts(sum(size > length for size in sizes), len(rows), length)
+        places = [sentence.words[0].where for sentence in sentences]
+        check_fit(sizes, places, length, "data.sequence_length", self.truncate)
+        rows = [_row(sentence, pieces, tags, marks, length) for sentence in sentences]
         return TaggedExamples(rows, length, tokenizer.pad_id)
 
 

@@ -27,6 +27,7 @@ from jaxformer.models import (
 from jaxformer.models.heads import Outcome
 from jaxformer.serialization import to_json
 from jaxformer.training import scores
+from jaxformer.training.baseline import trivial_answers
 from jaxformer.training.checkpoint_files import write_json
 from jaxformer.training.processes import DeviceBatches, local_rows
 from jaxformer.training.step import Sums, TrainProgram
@@ -64,6 +65,8 @@ class Conclusion(NamedTuple):
     rows: int
     """Validation rows that were read."""
     metrics: dict[str, float]
+    trivial: dict[str, float]
+    """The metrics of the best answer that never looks at the inputs, where training data are."""
     translations: list[Translation]
     """Of the validation sources, where the data have such."""
 
@@ -78,15 +81,26 @@ class Conclusion(NamedTuple):
         Returns:
             The files: translations.txt beside evaluation.json, X-translations.txt beside X.json.
         """
-        finite = {k: v if math.isfinite(v) else None for k, v in self.metrics.items()}
-        content = {"run": str(folder), "step": self.step, "rows": self.rows, "metrics": finite}
-        write_json(file, content | {"data": to_json(config.data)})
+        content = {
+            "run": str(folder),
+            "step": self.step,
+            "rows": self.rows,
+            "metrics": _finite(self.metrics),
+            "trivial": _finite(self.trivial),
+            "data": to_json(config.data),
+        }
+        write_json(file, content)
         if not self.translations:
             return [file]
         prefix = "" if file.name == EVALUATION_FILE else f"{file.stem}-"
         beside = file.with_name(f"{prefix}translations.txt")
         save(self.translations, beside)
         return [file, beside]
+
+
+def _finite(metrics: dict[str, float]) -> dict[str, float | None]:
+    """What JSON can hold."""
+    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
 
 
 def evaluate(
@@ -135,17 +149,18 @@ def conclude(
         metrics: What `evaluate` gave, if it was called already.
     """
     metrics = metrics or evaluate(config, program, params, data)
+    trivial = {} if data.train is None else trivial_answers(config, data)
     examples, most = data.validation.examples, config.data.max_validation_batches
     rows = len(examples) if most is None else min(len(examples), most * config.data.batch_size)
     if not isinstance(examples, ParallelExamples):
-        return Conclusion(step, rows, metrics, [])
+        return Conclusion(step, rows, metrics, trivial, [])
     say(f"translating {rows} validation sources")
     batches = validation_batches(config, program, data)
     translations = translate(program, params, batches, examples.pairs, data.tokenizer)
     texts = [translation.text for translation in translations]
     references = [translation.reference for translation in translations]
     metrics = metrics | scores.translation_scores(texts, references)
-    return Conclusion(step, rows, metrics, translations)
+    return Conclusion(step, rows, metrics, trivial, translations)
 
 
 def validation_batches(config: Config, program: TrainProgram, data: Datasets) -> DeviceBatches:

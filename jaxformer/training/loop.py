@@ -25,7 +25,7 @@ from jaxformer.serialization import to_json
 from jaxformer.sharding import make_mesh
 from jaxformer.training.checkpoint import Checkpointer
 from jaxformer.training.early_stopping import EarlyStopping, check_metric
-from jaxformer.training.evaluation import EVALUATION_FILE, conclude, evaluate
+from jaxformer.training.evaluation import EVALUATION_FILE, Conclusion, conclude, evaluate
 from jaxformer.training.loss import Loss
 from jaxformer.training.metrics import read_metrics
 from jaxformer.training.plot import plot_loss
@@ -49,7 +49,7 @@ from jaxformer.training.state import TrainState
 from jaxformer.training.step import TrainProgram
 from jaxformer.training.teacher import distillation_loss
 from jaxformer.training.throughput import Workload, peak_flops
-from jaxformer.training.tokens import check_same_tokens
+from jaxformer.training.tokens import check_same_tokens, with_tokenizer_of_origin
 from jaxformer.training.transfer import transfer
 from jaxformer.training.translation import shown
 
@@ -80,6 +80,7 @@ def train(config: Config, folder: Path, fresh: bool = False) -> None:
         CheckpointError: A checkpoint could not be saved, or all of them are damaged.
         TrainingDiverged: Too many updates in a row were not finite.
     """
+    config = with_tokenizer_of_origin(config)
     validate(config, jax.device_count())
     with contextlib.ExitStack() as resources:
 
@@ -239,6 +240,7 @@ def _finish(run: Run, step: int, state: Any, validation: dict | None) -> None:
     )
     print(
         f"\nvalidation {in_words(conclusion.metrics)}\n"
+        f"{_trivial_line(conclusion)}"
         f"{_best_line(run)}"
         f"evaluation   {', '.join(map(str, files))}\n"
         f"loss curve   {plot_loss(folder, folder.name, subtitle)}\n"
@@ -246,6 +248,11 @@ def _finish(run: Run, step: int, state: Any, validation: dict | None) -> None:
         f"checkpoint   {folder / CHECKPOINTS / str(step)}\n"
         f"Next: {_next_commands(run, step)}"
     )
+
+
+def _trivial_line(conclusion: Conclusion) -> str:
+    words = in_words(conclusion.trivial)
+    return f"to beat      {words} (the best answer without a look at the inputs)\n" if words else ""
 
 
 def _best_line(run: Run) -> str:

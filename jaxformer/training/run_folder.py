@@ -7,13 +7,15 @@ that holds another is refused with the fields that differ.
 import contextlib
 import fcntl
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from jaxformer.config import Config, changed_fields
-from jaxformer.errors import ConfigError
+from jaxformer.errors import ConfigError, DataError
 from jaxformer.serialization import from_json, to_json
-from jaxformer.training.checkpoint_files import write_json
+from jaxformer.training.checkpoint_files import saved_steps, write_json
+from jaxformer.training.metrics import FILE as METRICS_FILE
 
 CONFIG_FILE = "config.json"
 CHECKPOINTS = "checkpoints"
@@ -61,9 +63,13 @@ def move_away(folder: Path) -> Path | None:
 def locked(folder: Path) -> Iterator[None]:
     """Keeps a second process from training in the same folder; a killed process lets go of it.
 
+    Where the configuration or the data are refused before anything was learned, what this start
+    has put there goes again, so that the next one finds the folder as this one did.
+
     Raises:
         ConfigError: Another process is at work there.
     """
+    before = {item.name for item in folder.iterdir()} if folder.exists() else None
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / _LOCK_FILE).open("w") as file:
         try:
@@ -75,7 +81,12 @@ def locked(folder: Path) -> Iterator[None]:
             ) from None
         except OSError:
             pass  # a file system without locks
-        yield
+        try:
+            yield
+        except (ConfigError, DataError):
+            if not _has_learned(folder):
+                _take_back(folder, before)
+            raise
 
 
 def read_config(folder: Path) -> Config:
@@ -89,6 +100,20 @@ def read_config(folder: Path) -> Config:
         raise ConfigError(f"{path}: {error}") from error
     except ValueError as error:
         raise ConfigError(f"{path} is not valid JSON: {error}") from error
+
+
+def _has_learned(folder: Path) -> bool:
+    rows = folder / METRICS_FILE
+    return bool(saved_steps(folder / CHECKPOINTS)) or (rows.exists() and rows.stat().st_size > 0)
+
+
+def _take_back(folder: Path, before: set[str] | None) -> None:
+    """Removes what was not in a folder before, and the folder itself if that was not there."""
+    for item in folder.iterdir():
+        if item.name not in (before or ()):
+            shutil.rmtree(item) if item.is_dir() and not item.is_symlink() else item.unlink()
+    if before is None:
+        folder.rmdir()
 
 
 def _check_same_experiment(folder: Path, config: Config) -> None:

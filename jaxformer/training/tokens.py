@@ -1,9 +1,25 @@
 """Whether two runs mean the same by a token."""
 
+from dataclasses import replace
 from pathlib import Path
 
-from jaxformer.data import Tokenizer, load_tokenizer
+from jaxformer.config import Config
+from jaxformer.data import Tokenizer, TokenizerFile, TrainTokenizer, load_tokenizer
 from jaxformer.errors import ConfigError
+
+
+def with_tokenizer_of_origin(config: Config) -> Config:
+    """An experiment that starts from another run takes its tokenizer rather than train one.
+
+    A tokenizer that is named, a file or bytes, stays.
+    """
+    trains = isinstance(getattr(config.data, "tokenizer", None), TrainTokenizer)
+    if config.init_from is None or not trains:
+        return config
+    folder = Path(config.init_from, "tokenizer")
+    if not folder.is_dir():
+        return config
+    return replace(config, data=replace(config.data, tokenizer=TokenizerFile(str(folder))))
 
 
 def check_same_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:

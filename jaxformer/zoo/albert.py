@@ -30,6 +30,7 @@ SYSTEMS = (
         "albert.py:xxlarge",
         albert(12, 4096, 64),
         "223M",
-        f"the released checkpoint (the paper's table 1: 235M); {_SOURCE}",
+        "the released checkpoint of version 2; the paper's table 1 has 235M for the same sizes and "
+        f"does not say what it counts; {_SOURCE}",
     ),
 )

@@ -165,3 +165,10 @@ def test_an_empty_folder_is_refused(tmp_path):
         ImageFolder(str(tmp_path)).load((8, 8), 1)
     with pytest.raises(DataError, match="is no folder"):
         ImageFolder(str(tmp_path / "none")).load((8, 8), 1)
+
+
+def test_a_label_without_images_is_refused(folder):
+    (folder / "bird").mkdir()
+    (folder / "bird" / "notes.txt").write_text("none yet")
+    with pytest.raises(DataError, match=r"images/bird holds no images, and every folder in .*png"):
+        ImageFolder(str(folder)).load((6, 9), 3)

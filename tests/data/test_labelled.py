@@ -151,3 +151,21 @@ def test_a_row_is_never_longer_than_asked(sizes, length):
     assert (row.tokens == 2).sum() == len(sizes)
     pieces = itertools.groupby(zip(row.tokens, row.types, strict=True), lambda pair: pair[1])
     assert len(list(pieces)) == len(sizes)
+
+
+def test_long_rows_are_cut_where_that_is_asked_for(config, tmp_path, caplog):
+    rows = [("one", "two", "no"), ("one " * 20, "two", "yes"), ("one " * 10, "two", "yes")]
+    config = dataclasses.replace(config, validation=table(tmp_path, rows, "dev.tsv"))
+    message = r"dev\.tsv:3: 86 tokens, more than data\.sequence_length = 32, and so have 2 of 3 "
+    with pytest.raises(DataError, match=message + "rows: set data.sequence_length to 86, which"):
+        config.prepare(tmp_path / "run")
+    data = dataclasses.replace(config, truncate=True).prepare(tmp_path / "run")
+    assert "2 of 3 rows are longer than data.sequence_length = 32 and were cut" in caplog.text
+    assert all_rows(data.validation)["segments"].sum(1).tolist() == [9, 32, 32]
+
+
+@pytest.mark.parametrize("label", ["", "  "])
+def test_a_row_without_a_label_is_refused(config, tmp_path, label):
+    file = table(tmp_path, [("x", "y", "yes"), ("x", "y", label)])
+    with pytest.raises(DataError, match=r"train\.tsv:3: no label: column 'label' holds '"):
+        dataclasses.replace(config, train=file).prepare(tmp_path / "run")

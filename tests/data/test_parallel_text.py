@@ -55,8 +55,13 @@ def test_bart_starts_with_end_of_text(config, tmp_path):
     assert (data.train.batch(0)["decoder_inputs"][:, 0] == data.tokenizer.end_of_text_id).all()
 
 
-def test_long_texts_are_cut_and_end(config, tmp_path):
-    data = dataclasses.replace(config, source_length=5, target_length=3).prepare(tmp_path / "run")
+def test_long_texts_are_cut_and_end_where_that_is_asked_for(config, tmp_path, caplog):
+    config = dataclasses.replace(config, source_length=5, target_length=3)
+    with pytest.raises(DataError, match=r"source:\d+: 7 tokens, more than data\.source_length = 5"):
+        config.prepare(tmp_path / "run")
+    config = dataclasses.replace(config, truncate=True)
+    data = config.prepare(tmp_path / "run")
+    assert "rows are longer than data.source_length = 5 and were cut" in caplog.text
     batch, end = data.train.batch(0), data.tokenizer.end_of_text_id
     assert (batch["inputs"][:, -1] == end).all()
     assert (batch["targets"][batch["weights"].sum(1) == 3, -1] == end).all()

@@ -154,7 +154,7 @@ def test_a_missing_file_is_named(tmp_path):
 
 def test_what_is_not_utf8_is_named(tmp_path):
     (tmp_path / "a.tsv").write_bytes(b"text\n\xff\n")
-    with pytest.raises(DataError, match=r"a\.tsv: not UTF-8"):
+    with pytest.raises(DataError, match=r"a\.tsv:2: not UTF-8 \(invalid start byte\): convert"):
         list(read_records(tmp_path / "a.tsv"))
 
 

@@ -74,8 +74,18 @@ def test_the_span_is_the_answer(config, tokenizer, tmp_path):
     assert found == ANSWERS
 
 
+def test_a_long_question_is_cut_where_that_is_asked_for(config, tmp_path, caplog):
+    config = dataclasses.replace(config, question_length=12)
+    message = r"train\.json, question '1': 17 tokens, more than data\.question_length = 12, and so"
+    with pytest.raises(DataError, match=message + " have 2 of 5 rows"):
+        config.prepare(tmp_path / "run")
+    data = dataclasses.replace(config, truncate=True).prepare(tmp_path / "run")
+    assert "2 of 5 rows are longer than data.question_length = 12 and were cut" in caplog.text
+    assert data.train.batch(0)["inputs"].shape == (2, 128)
+
+
 def test_a_long_context_becomes_windows_that_overlap(config, tmp_path):
-    short = dataclasses.replace(config, sequence_length=64, question_length=16)
+    short = dataclasses.replace(config, sequence_length=64, question_length=17)
     examples = short.prepare(tmp_path / "run").train.examples
     assert len(examples) > 2 * len(ANSWERS)
     for number in range(len(ANSWERS)):

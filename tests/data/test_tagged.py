@@ -1,6 +1,7 @@
 import keyword
 import tokenize
 from collections import Counter
+from dataclasses import replace
 from io import StringIO
 
 import numpy as np
@@ -22,7 +23,7 @@ def config(tmp_path):
         train=ColumnFile(str(tmp_path / "train.txt")),
         validation=ColumnFile(str(tmp_path / "dev.txt")),
         tokenizer=Bytes(),
-        sequence_length=24,
+        sequence_length=32,
         batch_size=3,
     )
 
@@ -50,10 +51,12 @@ def test_the_first_piece_of_each_word_has_the_tag(config, tmp_path):
         assert text in ("EU rejects German", "Peter Blackburn", "BRUSSELS")
 
 
-def test_a_long_sentence_is_cut(config, tmp_path):
-    data = TaggedText(
-        train=config.train, validation=config.validation, tokenizer=Bytes(), sequence_length=10
-    ).prepare(tmp_path / "run")
+def test_a_long_sentence_is_cut_where_that_is_asked_for(config, tmp_path):
+    config = replace(config, sequence_length=10)
+    message = r"train\.txt:1: 19 tokens, more than data\.sequence_length = 10, and so have 6 of 7 "
+    with pytest.raises(DataError, match=message + "rows: set data.sequence_length to 28"):
+        config.prepare(tmp_path / "run")
+    data = replace(config, truncate=True).prepare(tmp_path / "run")
     (batch,) = data.validation.epoch(batch_size=3)
     assert batch["weights"].sum(1).tolist() == [2, 2, 1]
     assert (batch["inputs"][0] != data.tokenizer.pad_id).all()
@@ -98,6 +101,7 @@ def test_the_default_needs_no_file(tmp_path):
         train=PythonTokens(max_bytes=200_000),
         tokenizer=TrainTokenizer(vocab_size=400),
         sequence_length=64,
+        truncate=True,
         validation_fraction=0.2,
     )
     data = config.prepare(tmp_path)

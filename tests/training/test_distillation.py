@@ -370,6 +370,13 @@ def test_a_teacher_that_does_not_fit(teacher, changes, message):
     assert message in refused(student_config(teacher, **changes))
 
 
+def test_a_run_whose_teacher_does_not_fit_leaves_nothing(teacher, tmp_path):
+    message = f"distillation.teacher {teacher}: its model.vocab_size is 264, this model's 272"
+    with pytest.raises(ConfigError, match=message):
+        train(student_config(teacher, vocab_size=272), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_teacher_of_another_family(teacher):
     model = tiny_encoder(vocab_size=264, model_dim=32)
     config = replace(student_config(teacher), model=model)

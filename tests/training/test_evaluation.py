@@ -359,7 +359,9 @@ def test_an_enormous_loss_has_a_perplexity():
 def test_a_conclusion_on_disk(tmp_path):
     config = tiny_config()
     metrics = {"loss": 0.5, "pearson": math.nan}
-    (file,) = Conclusion(3, 7, metrics, []).save(tmp_path / "a.json", tmp_path / "run", config)
+    (file,) = Conclusion(3, 7, metrics, {"accuracy": 0.25}, []).save(
+        tmp_path / "a.json", tmp_path / "run", config
+    )
     content = json.loads(file.read_text())
     data = content.pop("data")
     assert data["sequence_length"] == config.data.sequence_length
@@ -368,6 +370,7 @@ def test_a_conclusion_on_disk(tmp_path):
         "step": 3,
         "rows": 7,
         "metrics": {"loss": 0.5, "pearson": None},
+        "trivial": {"accuracy": 0.25},
     }
 
 
