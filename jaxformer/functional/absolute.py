@@ -42,12 +42,18 @@ def binary_code(positions: jax.Array, *, num_bits: int) -> jax.Array:
 
 
 def sinusoidal_code(
-    positions: jax.Array, *, model_dim: int, theta: float, layout: Literal["interleaved", "half"]
+    positions: jax.Array,
+    *,
+    model_dim: int,
+    theta: float,
+    layout: Literal["interleaved", "half"],
+    endpoint: bool = False,
 ) -> jax.Array:
     r"""Sines and cosines of the index at geometrically spaced frequencies `w_i = theta^(-2i / D)`.
 
     `PE(p)` holds the pairs `(sin(p w_i), cos(p w_i))`, so that `PE(p + k)` is `PE(p)` with pair i
-    rotated by `k w_i`.
+    rotated by `k w_i`. With `endpoint` the frequencies are `theta^(-i / (D/2 - 1))`, down to 1 /
+    theta itself.
 
     Args:
         positions: [..., T] integer positions.
@@ -55,6 +61,7 @@ def sinusoidal_code(
         theta: the base, 10000 in the paper.
         layout: "interleaved" (sin, cos, sin, cos, ...; the paper) or "half" (all sines, then all
             cosines; Marian, Pegasus).
+        endpoint: whether 1 / theta is one of the frequencies (fairseq, M2M-100, Whisper).
 
     Returns:
         [..., T, D] float32.
@@ -67,7 +74,8 @@ def sinusoidal_code(
     """
     if model_dim < 2 or model_dim % 2:
         raise ValueError(f"model_dim = {model_dim}: must be even and at least 2")
-    exact = np.float64(theta) ** (-np.arange(0, model_dim, 2) / model_dim)
+    waves = model_dim // 2
+    exact = np.float64(theta) ** (-np.arange(waves) / max(waves - endpoint, 1))
     rounded = exact.astype(np.float32)
     # What float32 loses of the frequency is added as a (small) angle of its own.
     residual = (exact - rounded).astype(np.float32).reshape((1,) * positions.ndim + (-1,))

@@ -37,6 +37,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu_tanh": partial(jax.nn.gelu, approximate=True),
     "silu": jax.nn.silu,
     "quick_gelu": quick_gelu,
+    "tanh": jnp.tanh,
 }
 """The activations by name: `gelu` is the exact one, `gelu_tanh` its tanh approximation."""
 

@@ -24,8 +24,8 @@ def layer_norm(
 
     Args:
       x: `[..., D]`.
-      scale: γ, `[D]`, or None for 1.
-      bias: β, `[D]`, or None for 0.
+      scale: γ, `[D]`, or more of the last axes of `x`, or None for 1.
+      bias: β, likewise, or None for 0.
       eps: ε, added to the variance.
 
     Returns:
@@ -36,7 +36,7 @@ def layer_norm(
     """
     for weight in (scale, bias):
         if weight is not None:
-            chex.assert_shape(weight, x.shape[-1:])
+            chex.assert_shape(weight, x.shape[x.ndim - weight.ndim :])
 
     @jax.checkpoint
     def normalise(x, scale, bias):
@@ -62,7 +62,8 @@ def rms_norm(x: jax.Array, scale: jax.Array | None, *, eps: float, unit_offset: 
 
     Args:
       x: `[..., D]`.
-      scale: γ, or γ - 1 with `unit_offset`; `[D]`, or None for γ = 1.
+      scale: γ, or γ - 1 with `unit_offset`; `[D]`, or more of the last axes of `x`, or None for
+        γ = 1.
       eps: ε, added to the mean square.
       unit_offset: whether `scale` is stored as its distance from 1, as Gemma does.
 
@@ -73,7 +74,7 @@ def rms_norm(x: jax.Array, scale: jax.Array | None, *, eps: float, unit_offset: 
       Zhang and Sennrich, Root Mean Square Layer Normalization (https://arxiv.org/abs/1910.07467).
     """
     if scale is not None:
-        chex.assert_shape(scale, x.shape[-1:])
+        chex.assert_shape(scale, x.shape[x.ndim - scale.ndim :])
 
     @jax.checkpoint
     def normalise(x, scale):
@@ -86,16 +87,36 @@ def rms_norm(x: jax.Array, scale: jax.Array | None, *, eps: float, unit_offset: 
     return normalise(x, _aligned(scale, x))
 
 
+def scaled(x: jax.Array, scale: jax.Array) -> jax.Array:
+    r"""Multiplies each channel by a learned factor (layer scale).
+
+    .. math:: y_d = \lambda_d x_d
+
+    Args:
+      x: `[..., D]`.
+      scale: λ, `[D]`.
+
+    Returns:
+      `[..., D]` in the dtype of `x`.
+
+    Reference:
+      Touvron et al., Going deeper with Image Transformers (https://arxiv.org/abs/2103.17239).
+    """
+    chex.assert_shape(scale, x.shape[-1:])
+    return (_wide(x) * _aligned(scale, x)).astype(x.dtype)
+
+
 def _wide(x):
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 def _aligned(weight, x):
-    """`weight` in float32 against the last axis of `x`."""
+    """`weight` in float32 against the last axes of `x`."""
     if weight is None:
         return None
-    weight = gathered(weight.astype(jnp.promote_types(x.dtype, jnp.float32)), x, 1)
-    return jnp.expand_dims(weight, tuple(range(x.ndim - 1)))
+    axes = weight.ndim
+    weight = gathered(weight.astype(jnp.promote_types(x.dtype, jnp.float32)), x, axes)
+    return jnp.expand_dims(weight, tuple(range(x.ndim - axes)))
 
 
 ParameterTable = dict[str, tuple[tuple[int, ...], tuple[str, ...], float]]
@@ -128,16 +149,18 @@ class Norm:
 
 @dataclass(frozen=True)
 class LayerNorm(Norm):
-    """`layer_norm`, with or without a bias."""
+    """`layer_norm`, with or without a bias and a scale."""
 
     eps: float = 1e-5
     """Added to the variance before the root."""
     bias: bool = True
     """Whether a learned bias is added."""
+    scale: bool = True
+    """Whether the result is multiplied by a learned scale."""
 
     def parameters(self, dim: int, axis: str = "embed") -> ParameterTable:
-        """`scale`, and `bias` where there is one."""
-        scale = {"scale": ((dim,), (axis,), 1.0)}
+        """`scale` and `bias`, those of them that there are."""
+        scale = {"scale": ((dim,), (axis,), 1.0)} if self.scale else {}
         return scale | ({"bias": ((dim,), (axis,), 0.0)} if self.bias else {})
 
     def __call__(
@@ -167,3 +190,23 @@ class RMSNorm(Norm):
         if bias is not None:
             raise ValueError("RMSNorm has no bias")
         return rms_norm(x, scale, eps=self.eps, unit_offset=self.unit_offset)
+
+
+@dataclass(frozen=True)
+class NoNorm(Norm):
+    """The identity, where a block has no norm."""
+
+    eps: float = 1.0
+    """Says nothing here."""
+
+    def parameters(self, dim: int, axis: str = "embed") -> ParameterTable:
+        """None."""
+        del dim, axis
+        return {}
+
+    def __call__(
+        self, x: jax.Array, scale: jax.Array | None, bias: jax.Array | None = None
+    ) -> jax.Array:
+        """`x` itself."""
+        del scale, bias
+        return x

@@ -74,6 +74,10 @@ class Position:
 
     max_length: ClassVar[int | None] = None
     """Number of positions the scheme can tell apart; None where there is no limit."""
+    learns: ClassVar[bool] = True
+    """Whether training changes the scheme's table."""
+    shared: ClassVar[bool] = True
+    """Whether all layers have one table."""
 
     def table(
         self, *, model_dim: int, num_heads: int

@@ -16,7 +16,12 @@ from jaxformer.functional.absolute import (
     sinusoidal_grid_code,
 )
 from jaxformer.functional.position import Bias, Position
-from jaxformer.functional.relative import alibi_bias, alibi_slopes, t5_bias
+from jaxformer.functional.relative import (
+    alibi_bias,
+    alibi_slopes,
+    rounded_alibi_bias,
+    t5_bias,
+)
 from jaxformer.functional.rope import apply_rope
 from jaxformer.functional.rope_scaling import NoScaling, Scaling
 
@@ -78,17 +83,29 @@ class Sinusoidal(Position):
     """Base of the frequencies."""
     layout: Literal["interleaved", "half"] = "interleaved"
     """"interleaved" (sin, cos, sin, ...; the paper) or "half" (all sines, then all cosines)."""
+    endpoint: bool = False
+    """Whether 1 / theta is one of the frequencies (M2M-100), or that which would follow them."""
+    offset: int = 0
+    """The index that position 0 gets: 2 in M2M-100, where positions below 0 (padding) get nothing;
+    with 0 no position is below 0."""
 
     def __post_init__(self):
         check_field(self, "theta", self.theta > 1, "above 1")
         known = self.layout in ("interleaved", "half")
         check_field(self, "layout", known, '"interleaved" or "half"')
+        check_field(self, "offset", self.offset >= 0, "0 or more")
 
     def embed(self, x, positions, table=None):
         del table
         code = sinusoidal_code(
-            positions, model_dim=x.shape[-1], theta=self.theta, layout=self.layout
+            positions + self.offset,
+            model_dim=x.shape[-1],
+            theta=self.theta,
+            layout=self.layout,
+            endpoint=self.endpoint,
         )
+        if self.offset:
+            code = jnp.where(positions[..., None] < 0, 0.0, code)
         return x + code.astype(x.dtype)
 
     def validate_sizes(self, *, model_dim, head_dim):
@@ -134,7 +151,7 @@ class Sinusoidal2D(Position):
     def validate_grid(self, grid, prefix):
         wanted = f"{grid}, the rows and columns of patches"
         check_field(self, "grid", self.grid == grid, wanted)
-        before = "1, for the class token" if prefix else "0: there is no class token"
+        before = f"{prefix}, the tokens before them" if prefix else "0: there is no class token"
         check_field(self, "prefix", self.prefix == prefix, before)
 
     def validate_sizes(self, *, model_dim, head_dim):
@@ -153,7 +170,10 @@ class Learned(Position):
     max_length: int = field()  # field(): the inherited None is not the default.
     """The longest sequence in tokens."""
     offset: int = 0
-    """Rows of the table before that of position 0, which nothing reads: 2 in RoBERTa and BART."""
+    """Rows of the table before that of position 0: 2 in RoBERTa, whose padding stands at -1, and
+    BART. They do not learn."""
+    learns: bool = True
+    """False: the rows are given and stay as they are (Pegasus has sinusoids in them)."""
 
     def __post_init__(self):
         check_field(self, "max_length", self.max_length >= 1, "at least 1")
@@ -164,13 +184,15 @@ class Learned(Position):
         return (self.offset + self.max_length, model_dim), ("positions", "embed")
 
     def embed(self, x, positions, table=None):
-        table = _require_table(self, table)
-        return x + learned_code(table, positions + self.offset).astype(x.dtype)
+        code = learned_code(_require_table(self, table), positions + self.offset)
+        if self.offset:
+            code = jnp.where(positions[..., None] < 0, jax.lax.stop_gradient(code), code)
+        return x + code.astype(x.dtype)
 
     def validate_grid(self, grid, prefix):
         # Rows that no patch has would stay as they were initialised, and no resizing could tell.
         tokens = prefix + grid[0] * grid[1]
-        before = "the class token and " if prefix else ""
+        before = {0: "", 1: "the class token and "}.get(prefix, f"{prefix} tokens and ")
         wanted = f"{tokens}, for {before}{grid[0]} x {grid[1]} patches"
         check_field(self, "max_length", self.max_length == tokens, wanted)
         check_field(self, "offset", self.offset == 0, "0 for patches")
@@ -232,6 +254,14 @@ class RoPE(Position):
 class ALiBi(Position):
     """Penalises scores linearly with the distance (Press et al., 2022)."""
 
+    factor: float = 1.0
+    """Multiplies the penalties: head_dim^-0.5 in Falcon, which scales them with the scores."""
+    rounded: bool = False
+    """Slopes, and their products with the keys' positions, are rounded to bfloat16 (Falcon)."""
+
+    def __post_init__(self):
+        check_field(self, "factor", self.factor > 0, "positive")
+
     def bias(self, query_positions, key_positions, *, num_heads, table=None):
         del table
         return Bias(alibi_slopes(num_heads), query_positions, key_positions, self)
@@ -239,8 +269,9 @@ class ALiBi(Position):
     def score(
         self, heads: jax.Array, query_positions: jax.Array, key_positions: jax.Array
     ) -> jax.Array:
-        """See `alibi_bias`; `heads` are the slopes."""
-        return alibi_bias(heads, query_positions, key_positions)
+        """See `alibi_bias` and `rounded_alibi_bias`; `heads` are the slopes."""
+        function = rounded_alibi_bias if self.rounded else alibi_bias
+        return self.factor * function(heads, query_positions, key_positions)
 
 
 @dataclass(frozen=True)
@@ -253,6 +284,8 @@ class T5Bias(Position):
     """Distance from which all share the last bucket."""
     bidirectional: bool = field(kw_only=True)
     """True in encoders; False where keys ahead of the query are masked."""
+    shared: bool = field(default=True, kw_only=True)
+    """Whether all layers have one table, or each has its own (UMT5)."""
 
     def __post_init__(self):
         least = 4 if self.bidirectional else 2

@@ -60,6 +60,37 @@ def alibi_bias(
     return -slopes * distance_BTS[:, None].astype(jnp.float32)
 
 
+def rounded_alibi_bias(
+    slopes: jax.Array, query_positions: jax.Array, key_positions: jax.Array
+) -> jax.Array:
+    r"""ALiBi as it was trained in bfloat16, `round(round(slope_n) round(k))`.
+
+    The softmax does not see what is added for all keys alike, so this is `-slope_n (q - k)` where
+    k <= q, but for the rounding, which depends on where the key stands and not on the distance.
+
+    Args:
+        slopes: [N].
+        query_positions: [B or 1, T] integer positions.
+        key_positions: [B or 1, S] integer positions.
+
+    Returns:
+        [B or 1, N, T, S] float32, the same for all queries.
+
+    Reference:
+        Almazrouei et al., 2023, https://arxiv.org/abs/2311.16867, whose smaller models have it.
+    """
+    chex.assert_rank([slopes, query_positions, key_positions], [1, 2, 2])
+    chex.assert_type([query_positions, key_positions], int)
+
+    def rounded(x: jax.Array) -> jax.Array:
+        # A cast to bfloat16 and back may be optimised away; this may not.
+        return jax.lax.reduce_precision(x.astype(jnp.float32), exponent_bits=8, mantissa_bits=7)
+
+    products_BNS = rounded(rounded(slopes)[None, :, None] * rounded(key_positions)[:, None, :])
+    shape = (*products_BNS.shape[:2], query_positions.shape[1], products_BNS.shape[2])
+    return jnp.broadcast_to(products_BNS[:, :, None], shape)
+
+
 def _bucket_starts(num_buckets: int, max_distance: int) -> np.ndarray:
     """The smallest distance in each of the buckets 1 .. num_buckets - 1 of one direction."""
     exact = num_buckets // 2

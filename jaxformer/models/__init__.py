@@ -12,16 +12,26 @@ from jaxformer.models.encoder import Encoder
 from jaxformer.models.encoder_decoder import EncoderDecoder
 from jaxformer.models.family import Family
 from jaxformer.models.heads import Head, LossOptions, States
-from jaxformer.models.label_heads import Classification, Regression, Span, TokenClassification
+from jaxformer.models.label_heads import (
+    Classification,
+    Dense,
+    Regression,
+    Span,
+    TokenClassification,
+)
 from jaxformer.models.parameters import Parameters, Template
+from jaxformer.models.poolers import AttentionPooler, NormPooler, Pooler
+from jaxformer.models.projection import Projection
 from jaxformer.models.vision import Vision
 from jaxformer.models.vocabulary_heads import LanguageModel, MaskedLanguageModel
 
 __all__ = [
     "FAMILIES",
+    "AttentionPooler",
     "Classification",
     "Decoder",
     "DecoderConfig",
+    "Dense",
     "Encoder",
     "EncoderConfig",
     "EncoderDecoder",
@@ -32,7 +42,10 @@ __all__ = [
     "LossOptions",
     "MaskedLanguageModel",
     "ModelConfig",
+    "NormPooler",
     "Parameters",
+    "Pooler",
+    "Projection",
     "Regression",
     "Span",
     "States",

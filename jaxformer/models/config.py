@@ -1,7 +1,7 @@
 """The configurations of the families."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +13,7 @@ from jaxformer.functional.position import Position
 from jaxformer.functional.positional_schemes import Learned, T5Bias
 from jaxformer.models.heads import Head
 from jaxformer.models.label_heads import Classification
+from jaxformer.models.poolers import ACTIVATIONS, Pooler
 from jaxformer.models.vocabulary_heads import LanguageModel, MaskedLanguageModel
 from jaxformer.nn.config import TextConfig, TransformerConfig, check_positive
 from jaxformer.nn.residual import PostNorm, Residual
@@ -24,8 +25,20 @@ POSITION_TABLE = "transformer.inputs.position_table"
 class DecoderConfig(TextConfig):
     """A decoder alone: each token sees those before it (GPT, Llama)."""
 
+    embedding_projection: Literal["input", "both"] = "input"
+    """Where embeddings narrower than the stream are projected: "input": to it, after positions and
+    norm, with a bias (ALBERT); "both": to it first, and back at the end, without (OPT 350M)."""
     heads: tuple[Head, ...] = (LanguageModel(),)
     """What is predicted from the hidden states."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        known = self.embedding_projection in ("input", "both")
+        check_field(self, "embedding_projection", known, '"input" or "both"')
+
+    @property
+    def output_width(self) -> int:
+        return self.embedding_width if self.embedding_projection == "both" else self.model_dim
 
 
 def check_no_windows(config: TransformerConfig):
@@ -38,6 +51,8 @@ def check_no_windows(config: TransformerConfig):
 class EncoderConfig(TextConfig):
     """An encoder alone: each token sees all others (BERT, RoBERTa, ALBERT, ERNIE)."""
 
+    windows_ahead: ClassVar[bool] = True
+    """Windows reach as far ahead as back."""
     position: Position = Learned(max_length=512)
     """Learned, Sinusoidal, RoPE, T5Bias or another scheme."""
     norm: Norm = LayerNorm(eps=1e-12)
@@ -69,18 +84,18 @@ class EncoderConfig(TextConfig):
     """Rows of the table of token types: 2 in BERT (first and second sentence); 0: no table."""
     task_types: int = 0
     """Rows of the table of tasks (ERNIE); 0: no table."""
-    pooler: Literal["tanh", "relu"] | None = None
+    pooler: Literal["tanh", "relu", "gelu"] | None = None
     """Activation of a dense layer on the first token's state, which classifiers read: "tanh"
-    (BERT) or "relu" (DistilBERT). None: they read the state itself."""
+    (BERT), "relu" (DistilBERT) or "gelu" (ELECTRA). None: they read the state itself."""
     heads: tuple[Head, ...] = (MaskedLanguageModel(),)
     """What is predicted from the hidden states."""
 
     def __post_init__(self):
         super().__post_init__()
-        check_no_windows(self)
         for name in ("token_types", "task_types"):
             check_field(self, name, getattr(self, name) >= 0, "0 or more")
-        check_field(self, "pooler", self.pooler in (None, "tanh", "relu"), '"tanh", "relu" or None')
+        known = self.pooler in (None, *ACTIVATIONS)
+        check_field(self, "pooler", known, f"{ACTIVATIONS} or None")
 
     @property
     def kinds(self) -> dict[str, int]:
@@ -130,8 +145,20 @@ class VisionConfig(TransformerConfig):
     """Height and width of a patch; they divide those of the image."""
     channels: int = 3
     """Colours of a pixel."""
+    crop: bool = False
+    """Pixels beyond the last whole patch are left out (SigLIP cuts 384 into 27 x 14); False: there
+    must be none."""
+    patch_bias: bool = True
+    """Bias of the linear map of the patches."""
     class_token: bool = True
     """A learned token before the patches, whose state stands for the image."""
+    distillation_token: bool = False
+    """Another one after it, whose state is asked for what a teacher says (DeiT)."""
+    mask_token: bool = False
+    """A learned token that takes the place of hidden patches (DINOv2)."""
+    pooler: Literal["tanh", "relu", "gelu"] | Pooler | None = None
+    """Activation of a dense layer on the first token's state; or NormPooler (CLIP), AttentionPooler
+    (SigLIP). None: classifiers read that state itself."""
     position: Position = Learned(max_length=197)
     """Learned, with a row for the class token and every patch; Sinusoidal2D; Sinusoidal or another
     scheme of one axis, in which the patches follow one another row by row."""
@@ -155,9 +182,19 @@ class VisionConfig(TransformerConfig):
         check_no_windows(self)
         check_positive("channels", self.channels)
         for pixels, patch in zip(self.image_size, self.patch_size, strict=True):
-            fits = patch > 0 and pixels > 0 and pixels % patch == 0
+            whole = self.crop or (patch > 0 and pixels % patch == 0)
+            fits = 0 < patch <= pixels and whole
             check_field(self, "patch_size", fits, f"a divisor of image_size = {self.image_size}")
-        self.position.validate_grid(self.grid, int(self.class_token))
+        known = self.pooler in (None, *ACTIVATIONS) or isinstance(self.pooler, Pooler)
+        check_field(self, "pooler", known, f"{ACTIVATIONS}, a Pooler or None")
+        after = self.class_token or not self.distillation_token
+        check_field(self, "distillation_token", after, "False: there is no class token")
+        self.position.validate_grid(self.grid, self.num_prefix)
+
+    @property
+    def num_prefix(self) -> int:
+        """How many tokens come before the patches."""
+        return int(self.class_token) + int(self.distillation_token)
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -167,8 +204,8 @@ class VisionConfig(TransformerConfig):
 
     @property
     def num_tokens(self) -> int:
-        """T: the patches, and the class token."""
-        return self.grid[0] * self.grid[1] + self.class_token
+        """T: the patches, and what comes before them."""
+        return self.grid[0] * self.grid[1] + self.num_prefix
 
     def adapted(self, name, value, source):
         """Resizes learned positions where the other model's images have another grid of patches.
@@ -179,7 +216,7 @@ class VisionConfig(TransformerConfig):
         if name != POSITION_TABLE or not isinstance(source, VisionConfig):
             return value
         learned = isinstance(self.position, Learned) and isinstance(source.position, Learned)
-        if not learned or source.grid == self.grid or source.class_token != self.class_token:
+        if not learned or source.grid == self.grid or source.num_prefix != self.num_prefix:
             return value
-        table, prefix = jnp.asarray(value), int(self.class_token)
+        table, prefix = jnp.asarray(value), self.num_prefix
         return np.asarray(resize_positions(table, source.grid, self.grid, prefix=prefix))

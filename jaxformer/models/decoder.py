@@ -18,7 +18,8 @@ class Decoder(Family):
         """Declares all parameters, float32."""
         keys = jax.random.split(key, 3)
         width = config.embedding_width
-        self.embedding = Embedding(keys[0], config.vocab_size, width, normal(config.init_std))
+        std = normal(config.init_std)
+        self.embedding = Embedding(keys[0], config.vocab_size, width, std, config.padding_id)
         self.transformer = Transformer(
             keys[1],
             config,

@@ -2,7 +2,6 @@
 
 import chex
 import jax
-import jax.numpy as jnp
 
 from jaxformer.functional.feedforward import activation
 from jaxformer.functional.masks import Mask, Segments
@@ -20,7 +19,7 @@ class Encoder(Family):
         """Declares all parameters, float32."""
         keys = jax.random.split(key, 4)
         width, std, dim = config.embedding_width, normal(config.init_std), config.model_dim
-        self.embedding = Embedding(keys[0], config.vocab_size, width, std)
+        self.embedding = Embedding(keys[0], config.vocab_size, width, std, config.padding_id)
         self.transformer = Transformer(
             keys[1],
             config,
@@ -78,8 +77,7 @@ class Encoder(Family):
         first = pool(hidden, valid, "first")
         if self.pooler is None:
             return first
-        act = jnp.tanh if self.pooler_activation == "tanh" else activation("relu")
-        return act(self.pooler(first))
+        return activation(self.pooler_activation)(self.pooler(first))
 
     def states(self, batch, key=None):
         options = {name: batch[name] for name in ("positions", "segments") if name in batch}

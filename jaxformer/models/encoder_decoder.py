@@ -23,8 +23,8 @@ class EncoderDecoder(Family):
         """Declares all parameters, float32."""
         keys = jax.random.split(key, 5)
         width, std = config.embedding_width, normal(config.init_std)
-        self.embedding = Embedding(keys[0], config.vocab_size, width, std)
-        own = Embedding(keys[1], config.vocab_size, width, std)
+        self.embedding = Embedding(keys[0], config.vocab_size, width, std, config.padding_id)
+        own = Embedding(keys[1], config.vocab_size, width, std, config.padding_id)
         self.decoder_embedding = None if config.share_embeddings else own
         self.encoder = Transformer(
             keys[2],

@@ -1,19 +1,65 @@
 """Heads over a few labels: of a sequence, of its tokens, of where an answer stands."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import chex
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
 from jaxformer.errors import check_field
 from jaxformer.functional.dropout import dropout
+from jaxformer.functional.feedforward import activation
 from jaxformer.functional.losses import LossSums, cross_entropy
 from jaxformer.models.heads import Head, HeadModule, Outcome, States, array, pool
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.linear import Linear
+from jaxformer.nn.norm import optional_norm
 from jaxformer.nn.parameter import normal
+
+Pooling = Literal["first", "last", "mean", "first_and_mean", "second"]
+
+
+@dataclass(frozen=True)
+class Dense:
+    r"""A layer of the stream's width between the states and a head's output.
+
+    .. math:: y = \mathrm{norm}(a(x W + b))
+    """
+
+    activation: str
+    """The nonlinearity a."""
+    bias: bool = True
+    """Whether b is there."""
+    norm: bool = False
+    """Whether the model's norm follows."""
+
+    def __post_init__(self):
+        activation(self.activation)
+
+
+class DenseLayer(nnx.Module):
+    """`Dense` with its parameters."""
+
+    def __init__(self, key: jax.Array, config: TransformerConfig, dense: Dense, width: int):
+        """Declares the linear layer and the norm; `width` is that of the states."""
+        keys, std = jax.random.split(key), normal(config.init_std)
+        self.linear = Linear(keys[0], {"embed": width}, {"pooled": width}, std, bias=dense.bias)
+        self.norm = optional_norm(keys[1], config.norm if dense.norm else None, width)
+        self.activation = dense.activation
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """`[..., width] -> [..., width]`."""
+        y = activation(self.activation)(self.linear(x))
+        return y if self.norm is None else self.norm(y)
+
+
+def _dense(
+    key: jax.Array, dense: Dense | None, config: TransformerConfig, width: int
+) -> DenseLayer | None:
+    key = jax.random.fold_in(key, 1)
+    return None if dense is None else DenseLayer(key, config, dense, width)
 
 
 @dataclass(frozen=True)
@@ -27,16 +73,19 @@ class Classification(Head):
     """Number of labels."""
     label: str = "label"
     """What is predicted: "label", or "next_sentence", "sentence_order"."""
-    pooling: Literal["first", "last", "mean"] = "first"
-    """The state that is read: the first token's (and the pooler's), the last real token's, or the
-    mean over the real tokens."""
+    pooling: Pooling = "first"
+    """The state that is read: the first token's (and the pooler's), the last real token's, the mean
+    over the real tokens, the first's and the mean side by side (DINOv2), or that of the second
+    place (DeiT's distillation token)."""
     bias: bool = True
     """Whether the output layer has a bias."""
+    dense: Dense | None = None
+    """A layer before the output (BART); None: there is none."""
 
     def __post_init__(self):
         check_field(self, "num_labels", self.num_labels >= 1, "at least 1")
-        known = self.pooling in ("first", "last", "mean")
-        check_field(self, "pooling", known, '"first", "last" or "mean"')
+        known = ", ".join(map(repr, get_args(Pooling)))
+        check_field(self, "pooling", self.pooling in get_args(Pooling), f"one of {known}")
 
     @property
     def name(self) -> str:
@@ -79,17 +128,20 @@ class Regression(Classification):
 
 
 class ClassificationHead(HeadModule):
-    """Pooling, dropout and a linear layer."""
+    """Pooling, dropout and a linear layer, perhaps a dense one before it."""
 
     def __init__(self, key: jax.Array, config: TransformerConfig, head: Classification):
-        """Declares the linear layer."""
-        inputs, outputs = {"embed": config.model_dim}, {"labels": head.num_labels}
+        """Declares the layers."""
+        width = config.output_width * (2 if head.pooling == "first_and_mean" else 1)
+        inputs, outputs = {"embed": width}, {"labels": head.num_labels}
         self.output = Linear(key, inputs, outputs, normal(config.init_std), bias=head.bias)
+        self.dense = _dense(key, head.dense, config, width)
         self.pooling, self.label, self.dropout = head.pooling, head.label, config.dropout
 
     def scores(self, states, key=None):
-        pooled = dropout(self._pooled(states), self.dropout, key)
-        return self.output(pooled).astype(jnp.float32)
+        pooled = self._pooled(states)
+        pooled = pooled if self.dense is None else self.dense(pooled)
+        return self.output(dropout(pooled, self.dropout, key)).astype(jnp.float32)
 
     def weight(self, batch):
         return jnp.sum(batch[f"{self.label}_weights"])
@@ -115,6 +167,11 @@ class ClassificationHead(HeadModule):
     def _pooled(self, states: States) -> jax.Array:
         if self.pooling == "first":
             return states.pooled
+        if self.pooling == "second":
+            return states.hidden[:, 1]
+        if self.pooling == "first_and_mean":
+            mean = pool(states.hidden, states.valid, "mean")
+            return jnp.concatenate([states.pooled, mean], axis=-1)
         return pool(states.hidden, states.valid, self.pooling)
 
 
@@ -145,6 +202,8 @@ class TokenClassification(Head):
 
     num_labels: int = 2
     """Number of labels."""
+    dense: Dense | None = None
+    """A layer before the output (ModernBERT); None: there is none."""
 
     def __post_init__(self):
         check_field(self, "num_labels", self.num_labels >= 1, "at least 1")
@@ -154,7 +213,7 @@ class TokenClassification(Head):
         return "tags"
 
     def build(self, key, config):
-        return TokenClassificationHead(key, config, self.num_labels)
+        return TokenClassificationHead(key, config, self)
 
     def choices(self, config):
         del config
@@ -162,16 +221,18 @@ class TokenClassification(Head):
 
 
 class TokenClassificationHead(HeadModule):
-    """Dropout and a linear layer on every token's state."""
+    """Dropout and a linear layer on every token's state, perhaps a dense one before it."""
 
-    def __init__(self, key: jax.Array, config: TransformerConfig, num_labels: int):
-        """Declares the linear layer."""
-        inputs, outputs = {"embed": config.model_dim}, {"labels": num_labels}
+    def __init__(self, key: jax.Array, config: TransformerConfig, head: TokenClassification):
+        """Declares the layers."""
+        inputs, outputs = {"embed": config.output_width}, {"labels": head.num_labels}
         self.output = Linear(key, inputs, outputs, normal(config.init_std), bias=True)
+        self.dense = _dense(key, head.dense, config, config.output_width)
         self.dropout = config.dropout
 
     def scores(self, states, key=None):
-        return self.output(dropout(states.hidden, self.dropout, key)).astype(jnp.float32)
+        hidden = states.hidden if self.dense is None else self.dense(states.hidden)
+        return self.output(dropout(hidden, self.dropout, key)).astype(jnp.float32)
 
     def weight(self, batch):
         return jnp.sum(batch["weights"])
@@ -207,6 +268,8 @@ class Span(Head):
 
     longest: int = 30
     """The most tokens of a predicted span."""
+    dense: Dense | None = None
+    """A layer before the output (ModernBERT); None: there is none."""
 
     def __post_init__(self):
         check_field(self, "longest", self.longest >= 1, "at least 1")
@@ -216,7 +279,7 @@ class Span(Head):
         return "span"
 
     def build(self, key, config):
-        return SpanHead(key, config, self.longest)
+        return SpanHead(key, config, self)
 
     def reads(self, rows, length):
         del length
@@ -226,16 +289,18 @@ class Span(Head):
 class SpanHead(HeadModule):
     """A linear layer that scores every token as the first and as the last."""
 
-    def __init__(self, key: jax.Array, config: TransformerConfig, longest: int):
-        """Declares the linear layer."""
-        inputs, outputs = {"embed": config.model_dim}, {"labels": 2}
+    def __init__(self, key: jax.Array, config: TransformerConfig, head: Span):
+        """Declares the layers."""
+        inputs, outputs = {"embed": config.output_width}, {"labels": 2}
         self.output = Linear(key, inputs, outputs, normal(config.init_std), bias=True)
-        self.longest = longest
+        self.dense = _dense(key, head.dense, config, config.output_width)
+        self.longest = head.longest
 
     def scores(self, states, key=None):
         """`[B, 2, T]`; minus a large number at padding."""
         del key
-        logits_B2T = jnp.swapaxes(self.output(states.hidden).astype(jnp.float32), 1, 2)
+        hidden = states.hidden if self.dense is None else self.dense(states.hidden)
+        logits_B2T = jnp.swapaxes(self.output(hidden).astype(jnp.float32), 1, 2)
         if states.valid is None:
             return logits_B2T
         return jnp.where(states.valid[:, None, :], logits_B2T, -1e9)

@@ -74,7 +74,9 @@ class LoraTemplate:
         self.base, self.lora = base, lora
         self.targets = _targets(base, lora.targets)
         factors = [name + suffix for name in self.targets for suffix in FACTORS]
-        self.learning = (*_matching(base, lora.trained), *factors)
+        able = frozenset(base.learning)
+        besides = (name for name in _matching(base, lora.trained) if name in able)
+        self.learning = (*besides, *factors)
         """The names of the parameters that may learn."""
         self.shapes, self.axes, self.kernels = dict(base.shapes), dict(base.axes), base.kernels
         for name in self.targets:

@@ -36,8 +36,9 @@ class Template:
 
     @property
     def learning(self) -> tuple[str, ...]:
-        """The names of the parameters that may learn: all."""
-        return tuple(self.shapes)
+        """The names of the parameters that may learn: all but those that are given."""
+        variables = ((name, self._variables[path]) for name, path in self._paths.items())
+        return tuple(name for name, variable in variables if variable.get_metadata()["learns"])
 
     def init(self, key: jax.Array) -> Parameters:
         """Fresh parameters."""

@@ -29,10 +29,10 @@ class LanguageModel(Head):
         return "language_model"
 
     def build(self, key, config: TextConfig):
-        if getattr(config, "embedding_dim", None) not in (None, config.model_dim):
+        if getattr(config, "embedding_dim", None) not in (None, config.output_width):
             raise ConfigError(
                 f"model.embedding_dim = {config.embedding_dim}: LanguageModel reads hidden states "
-                f"of model_dim = {config.model_dim}; MaskedLanguageModel maps them to embeddings"
+                f"of width {config.output_width}; MaskedLanguageModel maps them to embeddings"
             )
         return VocabularyHead(key, config)
 
@@ -50,12 +50,21 @@ class MaskedLanguageModel(Head):
       Devlin et al., BERT (https://arxiv.org/abs/1810.04805).
     """
 
+    activation: str | None = None
+    """The nonlinearity after the dense layer; None: that of the feed-forward layers."""
+    dense_bias: bool = True
+    """Whether the dense layer has a bias."""
+
+    def __post_init__(self):
+        if self.activation is not None:
+            activation(self.activation)
+
     @property
     def name(self) -> str:
         return "masked_language_model"
 
     def build(self, key, config: TextConfig):
-        return MaskedHead(key, config)
+        return MaskedHead(key, config, self)
 
     def choices(self, config: TextConfig):
         return config.vocab_size
@@ -82,7 +91,9 @@ class VocabularyHead(HeadModule):
         tied, biased = config.tie_embeddings, config.head_bias
         kernel = parameter(key, (width, size), axes, std, contract=1)
         self.kernel = None if tied else kernel
-        self.bias = parameter(key, (size,), ("vocab",), constant(0.0)) if biased else None
+        learns = config.head_bias_learns
+        bias = parameter(key, (size,), ("vocab",), constant(0.0), learns=learns)
+        self.bias = bias if biased else None
         self.scale, self.softcap = config.logit_scale, config.logit_softcap
 
     def projection(self, states: States) -> Projection:
@@ -128,14 +139,15 @@ class VocabularyHead(HeadModule):
 class MaskedHead(VocabularyHead):
     """A dense layer, activation and norm before the logits over the vocabulary."""
 
-    def __init__(self, key: jax.Array, config: TextConfig):
+    def __init__(self, key: jax.Array, config: TextConfig, head: MaskedLanguageModel):
         """Declares the dense layer and the norm besides."""
         keys = jax.random.split(key, 3)
         super().__init__(keys[0], config)
-        inputs, outputs = {"embed": config.model_dim}, {"vocab_embed": config.embedding_width}
-        self.dense = Linear(keys[1], inputs, outputs, normal(config.init_std), bias=True)
+        inputs, outputs = {"embed": config.output_width}, {"vocab_embed": config.embedding_width}
+        std, bias = normal(config.init_std), head.dense_bias
+        self.dense = Linear(keys[1], inputs, outputs, std, bias=bias)
         self.norm = NormLayer(keys[2], config.norm, config.embedding_width)
-        self.activation = config.activation
+        self.activation = head.activation or config.activation
 
     def features(self, states):
         dense = activation(self.activation)(self.dense(states.hidden))

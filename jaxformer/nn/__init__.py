@@ -9,13 +9,21 @@ from jaxformer.nn.feedforward import FeedForward
 from jaxformer.nn.inputs import InputLayer
 from jaxformer.nn.linear import Linear
 from jaxformer.nn.norm import NormLayer
-from jaxformer.nn.residual import Parallel, PostNorm, PreNorm, Residual, SandwichNorm
+from jaxformer.nn.residual import (
+    BranchNorm,
+    Parallel,
+    PostNorm,
+    PreNorm,
+    Residual,
+    SandwichNorm,
+)
 from jaxformer.nn.stack import Stack
 from jaxformer.nn.transformer import Transformer, cross_block, self_block
 
 __all__ = [
     "Attention",
     "Block",
+    "BranchNorm",
     "Context",
     "CrossAttention",
     "Embedding",

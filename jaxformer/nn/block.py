@@ -2,14 +2,17 @@
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import zip_longest
 
 import jax
 from flax import nnx
 
 from jaxformer.functional.dropout import dropout, split
+from jaxformer.functional.norms import NoNorm, scaled
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.context import Context
 from jaxformer.nn.norm import NormLayer
+from jaxformer.nn.parameter import constant, parameter
 
 
 class Block(nnx.Module):
@@ -20,23 +23,33 @@ class Block(nnx.Module):
     """
 
     def __init__(self, key: jax.Array, config: TransformerConfig, sublayers: Sequence[nnx.Module]):
-        """Takes the sublayers and declares the norms."""
+        """Takes the sublayers and declares the norms and the scales of their outputs."""
         self.sublayers = nnx.List(sublayers)
         self.residual = config.residual
         count = self.residual.num_norms(len(sublayers))
         keys = jax.random.split(key, count)
-        self.norms = nnx.List([NormLayer(k, config.norm, config.model_dim) for k in keys])
+        norms = [config.norm if config.first_norm or i else NoNorm() for i in range(count)]
+        self.norms = nnx.List(
+            [NormLayer(k, norm, config.model_dim) for k, norm in zip(keys, norms, strict=True)]
+        )
+        initial, shape = config.layer_scale, (config.model_dim,)
+        self.scales = nnx.List(
+            []
+            if initial is None
+            else [parameter(key, shape, ("norm",), constant(initial)) for _ in sublayers]
+        )
         self.dropout = config.dropout
 
     def __call__(self, x: jax.Array, context: Context, key: jax.Array | None) -> jax.Array:
         """`[B, T, D] -> [B, T, D]`; `key` is None in evaluation."""
         keys = split(key, len(self.sublayers))
         branches = [
-            partial(self._branch, sublayer, context, k)
-            for sublayer, k in zip(self.sublayers, keys, strict=True)
+            partial(self._branch, sublayer, context, k, scale)
+            for sublayer, k, scale in zip_longest(self.sublayers, keys, self.scales)
         ]
         return self.residual(x, branches, list(self.norms))
 
-    def _branch(self, sublayer, context, key, x):
+    def _branch(self, sublayer, context, key, scale, x):
         inner, outer = split(key, 2)
-        return dropout(sublayer(x, context, inner), self.dropout, outer)
+        y = sublayer(x, context, inner)
+        return dropout(y if scale is None else scaled(y, scale[...]), self.dropout, outer)

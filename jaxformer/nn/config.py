@@ -1,12 +1,12 @@
 """What a stack of blocks is made of: sizes and component objects, checked on construction."""
 
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.errors import ConfigError
+from jaxformer.errors import ConfigError, check_field
 from jaxformer.functional.attention import Implementation
 from jaxformer.functional.feedforward import activation
 from jaxformer.functional.norms import Norm, RMSNorm
@@ -34,14 +34,27 @@ class TransformerConfig:
 
     position: Position = RoPE(theta=10_000.0)
     """RoPE, Learned, Sinusoidal, Integer, Binary, ALiBi, T5Bias or NoPosition."""
+    window_position: RoPE | None = None
+    """How layers with a window rotate; None: as the others (Gemma 3 gives them another base)."""
+    relative_position: Position | None = None
+    """A second scheme, whose biases attention adds where `position` has none: T5Bias beside Learned
+    in MPNet. It counts the places of a row, padding included, whatever `positions` are."""
     norm: Norm = RMSNorm(eps=1e-5)
     """LayerNorm or RMSNorm."""
     residual: Residual = PreNorm()
-    """Where the norm sits: PreNorm, PostNorm, SandwichNorm, Parallel."""
+    """Where the norm sits: PreNorm, PostNorm, BranchNorm, SandwichNorm, Parallel."""
+    first_norm: bool = True
+    """False: the first sublayer of the first layer reads the stream as it is (ModernBERT). Then
+    `windows` must have an entry for every layer, so that this one is kept apart."""
     query_key_norm: Norm | None = None
     """A norm over each head's queries and keys, before the positions (Qwen 3)."""
+    query_key_norm_over: Literal["head", "each_head", "all_heads"] = "head"
+    """Whether it normalises each head by itself, with the same parameters or with its own (StableLM
+    2), or all of a token together (OLMo 2)."""
     embedding_norm: Norm | None = None
     """A norm right after the embedding (BLOOM, BERT)."""
+    windows_ahead: ClassVar[bool] = False
+    """Whether windows reach as far ahead as back."""
     windows: tuple[int | None, ...] = (None,)
     """Sliding windows of successive layers, repeated to the depth; None is global attention."""
     layer_repeats: int = 1
@@ -60,13 +73,22 @@ class TransformerConfig:
     """Biases of the feed-forward layer."""
     attention_scale: float | None = None
     """Multiplies the attention logits. None: 1 / sqrt(head_dim)."""
+    attention_scale_by_depth: bool = False
+    """Divide the attention logits of the n-th layer by n, besides (Mistral's GPT-2)."""
+    attention_clip: float | None = None
+    """Bounds queries, keys and values (MPT)."""
     attention_softcap: float | None = None
     """Bounds the attention logits (Gemma 2)."""
     embedding_scale: float = 1.0
     """Multiplies the embeddings: sqrt(model_dim) in the 2017 Transformer and Gemma."""
 
+    layer_scale: float | None = None
+    """What a learned factor of every channel of a sublayer's output starts from (CaiT, DINOv2);
+    None: there is none."""
     dropout: float = 0.0
     """Dropout of the embeddings and of every sublayer's output."""
+    embedding_dropout: float | None = None
+    """Dropout of the embeddings alone. None: that of the sublayers."""
     attention_dropout: float = 0.0
     """Dropout of the attention probabilities."""
     init_std: float = 0.02
@@ -92,14 +114,15 @@ class TransformerConfig:
                 check_positive(name, getattr(self, name))
         for name in ("init_std", "embedding_scale"):
             check_positive(name, getattr(self, name))
-        for name in ("dropout", "attention_dropout"):
-            if not 0.0 <= getattr(self, name) < 1.0:
+        for name in ("dropout", "embedding_dropout", "attention_dropout"):
+            if not 0.0 <= (getattr(self, name) or 0.0) < 1.0:
                 raise ConfigError(f"model.{name} = {getattr(self, name)}: give a rate in [0, 1)")
         activation(self.activation)
         for name, choices in (
             ("compute_dtype", ("bfloat16", "float32")),
             ("attention", get_args(Implementation)),
             ("remat", ("none", "dots", "full")),
+            ("query_key_norm_over", ("head", "each_head", "all_heads")),
         ):
             if (value := getattr(self, name)) not in choices:
                 raise ConfigError(f"model.{name} = {value!r}: one of {', '.join(choices)}")
@@ -113,7 +136,12 @@ class TransformerConfig:
                 f"model.num_kv_heads = {self.num_kv_heads} does not divide model.num_heads = "
                 f"{self.num_heads}: each key/value head serves a whole group of query heads"
             )
-        self.position.validate_sizes(model_dim=self.model_dim, head_dim=self.head_width)
+        for position in (self.position, self.window_position or self.position):
+            position.validate_sizes(model_dim=self.model_dim, head_dim=self.head_width)
+        apart = self.first_norm or len(self.windows) == self.num_layers
+        check_field(self, "first_norm", apart, "True: windows has not an entry for every layer")
+        used = self.window_position is None or any(self.windows)
+        check_field(self, "window_position", used, "None: no layer has a window")
         for window in self.windows or (0,):
             if window is not None:
                 check_positive("windows", window)
@@ -148,6 +176,11 @@ class TransformerConfig:
         return self.model_dim // self.num_heads if self.head_dim is None else self.head_dim
 
     @property
+    def output_width(self) -> int:
+        """The width of the states that heads read."""
+        return self.model_dim
+
+    @property
     def dtype(self) -> jnp.dtype:
         """The compute dtype."""
         return jnp.dtype(self.compute_dtype)
@@ -168,12 +201,16 @@ class TextConfig(TransformerConfig):
 
     vocab_size: int = field(kw_only=True)
     """Rows of the embedding table (V)."""
+    padding_id: int | None = None
+    """The token whose embedding does not learn from being read, as PyTorch's `padding_idx`."""
     embedding_dim: int | None = None
     """Width of the embedding table (E), projected to model_dim (ALBERT). None: model_dim."""
     tie_embeddings: bool = True
     """Logits over the vocabulary are products with the embedding table."""
     head_bias: bool = False
     """Bias of those logits (BERT, GPT-J, Phi)."""
+    head_bias_learns: bool = True
+    """False: that bias is given and stays as it is (BART)."""
     logit_scale: float = 1.0
     """Multiplies the hidden states before those products: model_dim^-0.5 in T5 1.0."""
     logit_softcap: float | None = None
@@ -184,6 +221,8 @@ class TextConfig(TransformerConfig):
         for name in ("embedding_dim", "logit_softcap", "logit_scale"):
             if getattr(self, name) is not None:
                 check_positive(name, getattr(self, name))
+        known = self.padding_id is None or 0 <= self.padding_id < self.vocab_size
+        check_field(self, "padding_id", known, f"from 0 to vocab_size - 1 = {self.vocab_size - 1}")
         super().__post_init__()
 
     @property

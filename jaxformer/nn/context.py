@@ -11,7 +11,7 @@ from jaxformer.functional.position import Bias
 
 @partial(
     jax.tree_util.register_dataclass,
-    data_fields=("positions", "mask", "bias", "memory", "memory_mask"),
+    data_fields=("positions", "mask", "bias", "memory", "memory_mask", "layer"),
     meta_fields=(),
 )
 @dataclass(frozen=True)
@@ -28,3 +28,5 @@ class Context:
     """`[B, S, D]`: an encoder's output, for cross-attention."""
     memory_mask: Mask = Mask()
     """Which places of the memory are real."""
+    layer: jax.Array | int = 0
+    """How many layers lie below; the stack sets it."""

@@ -11,10 +11,21 @@ from jaxformer.nn.parameter import Initializer, parameter
 class Embedding(nnx.Module):
     """A table `[V, D]` that maps token ids to vectors."""
 
-    def __init__(self, key: jax.Array, vocab_size: int, dim: int, initializer: Initializer):
-        """Declares the table."""
+    def __init__(
+        self,
+        key: jax.Array,
+        vocab_size: int,
+        dim: int,
+        initializer: Initializer,
+        padding_id: int | None = None,
+    ):
+        """Declares the table; the row `padding_id` does not learn from being looked up."""
         self.table = parameter(key, (vocab_size, dim), ("vocab", "vocab_embed"), initializer)
+        self.padding_id = padding_id
 
     def __call__(self, ids: jax.Array, dtype: jnp.dtype) -> jax.Array:
         """Int `[B, T]` -> `[B, T, D]` in `dtype`."""
-        return lookup(self.table[...].astype(dtype), ids)
+        x = lookup(self.table[...].astype(dtype), ids)
+        if self.padding_id is None:
+            return x
+        return jnp.where((ids == self.padding_id)[..., None], jax.lax.stop_gradient(x), x)

@@ -21,7 +21,8 @@ class InputLayer(nnx.Module):
     .. math:: x = \mathrm{dropout}(\mathrm{norm}(s\, e_t + p_t + \sum_k W^k_{i^k_t}))
 
     where the position code p, the tables of kinds W (token types, tasks) and the norm are there if
-    the config has them; embeddings narrower than the stream are projected to it at the end.
+    the config has them. Embeddings narrower than the stream are projected to it at the end, or
+    first if the states that heads read are as narrow again.
 
     References:
       Vaswani et al., 2017 (https://arxiv.org/abs/1706.03762);
@@ -49,12 +50,17 @@ class InputLayer(nnx.Module):
         kinds = kinds or {}
         keys = jax.random.split(key, 3 + len(kinds))
         std = normal(config.init_std)
-        table = position.table(model_dim=width, num_heads=config.num_heads)
-        self.position_table = parameter(keys[0], *table, std) if table else None
+        self.project_first = width == config.output_width != config.model_dim
+        narrow, width = width, config.model_dim if self.project_first else width
+        self.position_table = _table(keys[0], position, width, config)
+        self.relative_position = config.relative_position
+        own_key = jax.random.fold_in(key, 1)
+        self.relative_table = _table(own_key, self.relative_position, width, config)
         self.embedding_norm = optional_norm(keys[1], config.embedding_norm, width)
         outputs = {"embed": config.model_dim}
-        projection = Linear(keys[2], {"vocab_embed": width}, outputs, std, bias=True)
-        self.projection = None if width == config.model_dim else projection
+        bias = not self.project_first
+        projection = Linear(keys[2], {"vocab_embed": narrow}, outputs, std, bias=bias)
+        self.projection = None if narrow == config.model_dim else projection
         self.kinds = nnx.Dict(
             {
                 name: parameter(kind_key, (rows, width), ("kinds", "vocab_embed"), std)
@@ -62,7 +68,8 @@ class InputLayer(nnx.Module):
             }
         )
         self.position, self.num_heads = position, config.num_heads
-        self.scale, self.dropout = config.embedding_scale, config.dropout
+        own = config.embedding_dropout
+        self.scale, self.dropout = config.embedding_scale, config.dropout if own is None else own
 
     def __call__(
         self,
@@ -80,6 +87,8 @@ class InputLayer(nnx.Module):
           key: the dropout key; None in evaluation.
         """
         x = x * jnp.asarray(self.scale, x.dtype)
+        if self.project_first:
+            x = self.projection(x)
         x = self.position.embed(x, positions, value_of(self.position_table))
         for name, table in self.kinds.items():
             ids = None if kinds is None else kinds.get(name)
@@ -88,9 +97,26 @@ class InputLayer(nnx.Module):
         if self.embedding_norm is not None:
             x = self.embedding_norm(x)
         x = dropout(x, self.dropout, key)
-        return x if self.projection is None else self.projection(x)
+        return x if self.projection is None or self.project_first else self.projection(x)
 
     def bias(self, positions: jax.Array) -> Bias | None:
-        """What the positional scheme adds to the logits of self-attention."""
+        """What the positional schemes add to the logits of self-attention in all layers."""
+        if self.relative_position is not None:
+            places = jnp.arange(positions.shape[1])[None, :]
+            scheme, table = self.relative_position, value_of(self.relative_table)
+            return scheme.bias(places, places, num_heads=self.num_heads, table=table)
+        if not self.position.shared:
+            return None
         table = value_of(self.position_table)
         return self.position.bias(positions, positions, num_heads=self.num_heads, table=table)
+
+
+def _table(
+    key: jax.Array, position: Position | None, width: int, config: TransformerConfig
+) -> nnx.Param | None:
+    """The one table of a scheme, if it has one."""
+    if position is None or not position.shared:
+        return None
+    table = position.table(model_dim=width, num_heads=config.num_heads)
+    std = normal(config.init_std)
+    return parameter(key, *table, std, learns=position.learns) if table else None

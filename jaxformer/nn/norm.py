@@ -1,5 +1,7 @@
 """A normalisation layer: a norm's description and its parameters."""
 
+from collections.abc import Mapping
+
 import jax
 from flax import nnx
 
@@ -10,18 +12,33 @@ from jaxformer.nn.parameter import constant, parameter, value_of
 class NormLayer(nnx.Module):
     """Normalises the last axis as `norm` (LayerNorm, RMSNorm) describes."""
 
-    def __init__(self, key: jax.Array, norm: Norm, dim: int):
-        """Declares the scale, and the bias where the norm has one."""
-        self.norm = norm
+    def __init__(self, key: jax.Array, norm: Norm, dim: int, per: Mapping[str, int] | None = None):
+        """Declares scale and bias where the norm has them.
+
+        Args:
+          key: of the initial values.
+          norm: which.
+          dim: size of the last axis.
+          per: axes before it, by name, along which the parameters differ: `{"heads": N}`.
+        """
+        self.norm, per = norm, per or {}
         declared = {
-            name: parameter(key, shape, axes, constant(initial))
+            name: parameter(key, (*per.values(), *shape), (*per, *axes), constant(initial))
             for name, (shape, axes, initial) in norm.parameters(dim, axis="norm").items()
         }
-        self.scale, self.bias = declared["scale"], declared.get("bias")
+        self.scale, self.bias = declared.get("scale"), declared.get("bias")
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """`[..., dim] -> [..., dim]` in the dtype of `x`."""
-        return self.norm(x, self.scale[...], value_of(self.bias))
+        return self.norm(x, value_of(self.scale), value_of(self.bias))
+
+
+class JointNorm(NormLayer):
+    """Normalises all heads of a token as one vector, `[..., N, H]` (OLMo 2)."""
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """`[..., N, H] -> [..., N, H]`; N H is the layer's `dim`."""
+        return super().__call__(x.reshape(*x.shape[:-2], -1)).reshape(x.shape)
 
 
 def optional_norm(key: jax.Array, norm: Norm | None, dim: int) -> NormLayer | None:

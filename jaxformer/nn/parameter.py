@@ -26,14 +26,16 @@ def parameter(
     initializer: Initializer,
     *,
     contract: int = 0,
+    learns: bool = True,
 ) -> nnx.Param:
     """A float32 parameter whose `axes` metadata names each dimension for `jaxformer.sharding`.
 
     `contract` is the number of input axes of a kernel, which come first; 0: it is no kernel.
+    Training leaves a parameter that does not learn as it is.
     """
     if len(shape) != len(axes):
         raise ValueError(f"a parameter of shape {shape} needs {len(shape)} axis names, got {axes}")
-    return nnx.Param(initializer(key, shape), axes=axes, contract=contract)
+    return nnx.Param(initializer(key, shape), axes=axes, contract=contract, learns=learns)
 
 
 def value_of(variable: nnx.Param | None) -> jax.Array | None:

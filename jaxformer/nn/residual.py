@@ -30,6 +30,9 @@ class Residual:
 class PreNorm(Residual):
     """`x + f(norm(x))` for each sublayer (GPT-2, Llama, T5; Xiong et al., 2020)."""
 
+    final_norm: bool = True
+    """False: what reads the stream at the end of the stack normalises it itself (CLIP's images)."""
+
     def __call__(self, x, sublayers, norms):
         for sublayer, norm in zip(sublayers, norms, strict=True):
             x = x + sublayer(norm(x))
@@ -47,6 +50,16 @@ class PostNorm(Residual):
     def __call__(self, x, sublayers, norms):
         for sublayer, norm in zip(sublayers, norms, strict=True):
             x = norm(x + sublayer(x))
+        return x
+
+
+@dataclass(frozen=True)
+class BranchNorm(Residual):
+    """`x + norm(f(x))` for each sublayer (Swin Transformer V2, 2021; OLMo 2)."""
+
+    def __call__(self, x, sublayers, norms):
+        for sublayer, norm in zip(sublayers, norms, strict=True):
+            x = x + norm(sublayer(x))
         return x
 
 

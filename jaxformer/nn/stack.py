@@ -1,9 +1,12 @@
 """Many blocks in a row over stacked parameters: scanned or unrolled, with or without remat."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import chain
 from typing import Literal
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from jaxformer.functional.dropout import split
@@ -55,22 +58,21 @@ class Stack(nnx.Module):
         groups = list(self.group)
         count = jax.tree.leaves(groups)[0].shape[0]
         keys = None if key is None else jax.random.split(key, (count, self.repeats))
+        numbers = jnp.arange(count * self.repeats).reshape(count, self.repeats)
 
-        def apply_repeatedly(x, group, group_keys):
-            return _loop(
-                lambda x, key: apply(x, group, key, context), x, group_keys, self.repeats, scan
-            )
+        def apply_repeatedly(x, group, rows):
+            return _loop(lambda x, row: apply(x, group, *row, context), x, rows, self.repeats, scan)
 
-        layers = (groups, keys)
+        layers = (groups, (keys, numbers))
         return _loop(lambda x, layer: apply_repeatedly(x, *layer), x, layers, count, scan)
 
     def states(self, x: jax.Array, context: Context) -> Iterator[jax.Array]:
         """Yields the state `[B, T, D]` after each block, unrolled and without dropout."""
         groups = list(self.group)
-        for blocks in _unstacked(groups, jax.tree.leaves(groups)[0].shape[0]):
-            for block in blocks * self.repeats:
-                x = block(x, context, None)
-                yield x
+        rows = _unstacked(groups, jax.tree.leaves(groups)[0].shape[0])
+        for layer, block in enumerate(chain.from_iterable(row * self.repeats for row in rows)):
+            x = block(x, replace(context, layer=layer), None)
+            yield x
 
 
 def _loop(step, x, rows, count: int, scan: bool):
@@ -84,9 +86,9 @@ def _loop(step, x, rows, count: int, scan: bool):
     return x
 
 
-def _apply_group(x, blocks, key, context):
-    for block, block_key in zip(blocks, split(key, len(blocks)), strict=True):
-        x = block(x, context, block_key)
+def _apply_group(x, blocks, key, number, context):
+    for place, (block, block_key) in enumerate(zip(blocks, split(key, len(blocks)), strict=True)):
+        x = block(x, replace(context, layer=number * len(blocks) + place), block_key)
     return x
 
 

@@ -1,6 +1,7 @@
 """A column of blocks, from embeddings to normalised hidden states: what all families have."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -16,7 +17,9 @@ from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.context import Context
 from jaxformer.nn.feedforward import FeedForward
 from jaxformer.nn.inputs import InputLayer
+from jaxformer.nn.linear import Linear
 from jaxformer.nn.norm import optional_norm
+from jaxformer.nn.parameter import normal
 from jaxformer.nn.stack import Stack
 
 EVERYTHING = Mask()
@@ -40,13 +43,23 @@ class Transformer(nnx.Module):
         """Declares the parts; `width` and `kinds` are those of `InputLayer`."""
         keys = jax.random.split(key, 3)
         self.inputs = InputLayer(keys[0], config, position, width, kinds)
+        others = replace(config, first_norm=True)
         group = tuple(
-            partial(make_block, config=config, position=position, window=window)
-            for window in config.windows
+            partial(
+                make_block,
+                config=others if place else config,
+                position=_position(config, position, window),
+                window=window,
+            )
+            for place, window in enumerate(config.windows)
         )
         self.stack = Stack(keys[1], num_layers, group, config.layer_repeats)
         final_norm = config.norm if config.residual.final_norm else None
         self.final_norm = optional_norm(keys[2], final_norm, config.model_dim)
+        model, outputs = {"embed": config.model_dim}, {"vocab_embed": config.output_width}
+        # The other keys, and with them all initial values, are those of models without it.
+        projection = Linear(jax.random.fold_in(key, 3), model, outputs, normal(config.init_std))
+        self.projection = None if config.output_width == config.model_dim else projection
         self.scan, self.remat = config.scan_layers, config.remat
 
     def __call__(
@@ -71,8 +84,8 @@ class Transformer(nnx.Module):
           memory: `[B, S, D]`, an encoder's output, where the blocks read one.
           memory_mask: which places of the memory each token sees.
           key: the dropout key; None in evaluation.
-          capture: receives what goes into the first block and what comes out of each, the last
-            after the final norm; None in training.
+          capture: receives what goes into the first block and what comes out of each; None in
+            training.
         """
         if positions is None:
             positions = jnp.arange(x.shape[1])[None, :]
@@ -83,11 +96,17 @@ class Transformer(nnx.Module):
             x = self.stack(x, context, stack_key, scan=self.scan, remat=self.remat)
             return self._normalised(x)
         capture += [x, *self.stack.states(x, context)]
-        capture[-1] = self._normalised(capture[-1])
-        return capture[-1]
+        return self._normalised(capture[-1])
 
     def _normalised(self, x: jax.Array) -> jax.Array:
-        return x if self.final_norm is None else self.final_norm(x)
+        x = x if self.final_norm is None else self.final_norm(x)
+        return x if self.projection is None else self.projection(x)
+
+
+def _position(config: TransformerConfig, position: Position, window: int | None) -> Position:
+    """The scheme of a layer with this window."""
+    own = config.window_position
+    return position if window is None or own is None else own
 
 
 def self_block(
