@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from jaxformer.cli_evaluate import add_evaluate
+from jaxformer.cli_hub import add_export, add_forward, add_import, add_parity, add_verify
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.serialization import summary
 from jaxformer.training import checkpoint, checkpoint_files, run_folder
@@ -40,6 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_merge(commands)
     add_compare(commands)
     add_zoo(commands)
+    for add in (add_import, add_forward, add_export, add_verify, add_parity):
+        add(commands)
     options = parser.parse_args(arguments)
     return reporting_errors(lambda: options.run(options))
 

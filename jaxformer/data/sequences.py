@@ -76,7 +76,10 @@ def encode_words(words: Iterable[str], tokenizer: Tokenizer) -> dict[str, np.nda
 
 def padded(values: np.ndarray, length: int, fill: float) -> np.ndarray:
     """Returns values [tokens] followed by `fill` up to `length`, of the same dtype."""
-    return np.pad(values, (0, length - len(values)), constant_values=fill)
+    # Several times as fast as `np.pad`, which is made for more dimensions.
+    row = np.full(length, fill, values.dtype)
+    row[: len(values)] = values
+    return row
 
 
 def model_inputs(text: MarkedText, length: int, pad_id: int) -> Batch:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxformer.errors import ConfigError
+from jaxformer.training.saved_folder import SavedFolder
 from jaxformer.training.saved_run import SavedRun
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -50,7 +51,10 @@ class Sources:
 
 
 def chosen_layers(
-    here: Shapes, saved: SavedRun, layers: tuple[int, ...], windows: tuple[int | None, ...]
+    here: Shapes,
+    saved: SavedRun | SavedFolder,
+    layers: tuple[int, ...],
+    windows: tuple[int | None, ...],
 ) -> Sources:
     """Takes layer `layers[i]` of another model's stacks for layer i of this one's.
 
@@ -72,7 +76,7 @@ def chosen_layers(
     for prefix in dict.fromkeys(found[1] for found in blocks.values()):
         available = _depth(prefix, saved.shapes, there)
         _check_stack(prefix, layers, _depth(prefix, here, blocks), available, saved.folder)
-    their_windows = saved.config.model.windows
+    their_windows = saved.model.windows
     _check_windows(layers, windows, their_windows)
     rows = {}
     for name, found in blocks.items():

@@ -64,8 +64,9 @@ def depth_factors(shapes: dict[str, tuple[int, ...]], decay: float) -> dict[str,
 
 def is_input(name: str) -> bool:
     """Whether a parameter comes before the first block: embeddings, positions, patches."""
-    first = ("embedding.", "decoder_embedding.", "patch_projection.", "class_token")
-    return name.startswith(first) or ".inputs." in name
+    tables = ("embedding.", "decoder_embedding.", "patch_projection.")
+    tokens = ("class_token", "distillation_token", "mask_token")
+    return name.startswith(tables + tokens) or ".inputs." in name
 
 
 def _layers_above(name: str, depth: dict[str, int]) -> int:

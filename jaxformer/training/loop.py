@@ -19,6 +19,7 @@ from jaxformer.config import (
     validate,
 )
 from jaxformer.data import Datasets
+from jaxformer.errors import DataError
 from jaxformer.models import DecoderConfig
 from jaxformer.models.flops import model_flops
 from jaxformer.serialization import to_json
@@ -44,7 +45,6 @@ from jaxformer.training.report import parameter_count, print_table, start_report
 from jaxformer.training.restore import restore_newest
 from jaxformer.training.run_folder import CHECKPOINTS, locked, move_away, open_run_folder
 from jaxformer.training.run_log import RunLog, in_words
-from jaxformer.training.saved_run import run_and_step
 from jaxformer.training.state import TrainState
 from jaxformer.training.step import TrainProgram
 from jaxformer.training.teacher import distillation_loss
@@ -149,7 +149,7 @@ def _fresh_state(program: TrainProgram, config: Config, data: Datasets) -> Train
     folder = Path(config.init_from)
     params, report = transfer(state.params, folder, config.model, config.init_layers)
     if data.tokenizer is not None:
-        check_same_tokens(data.tokenizer, run_and_step(folder)[0])
+        check_same_tokens(data.tokenizer, folder)
     if is_first():
         print(report.in_words(folder))
     ema = None if state.ema is None else jax.tree.map(jnp.copy, params)
@@ -182,7 +182,7 @@ def _take_steps(run: Run, step: int, state: Any) -> tuple[int, Any, dict | None]
         while step < settings.steps and not ended:
             profiler.before(step + 1)
             asked = time.perf_counter()
-            batch = next(batches)
+            batch = _next(batches, checkpoints, step, state)
             waited = time.perf_counter() - asked
             state, metrics = program.train_step(state, batch)
             step, validation = step + 1, None
@@ -206,6 +206,17 @@ def _take_steps(run: Run, step: int, state: Any) -> tuple[int, Any, dict | None]
             if stopping:
                 break
     return step, state, validation
+
+
+def _next(batches: DeviceBatches, checkpoints: Checkpointer, step: int, state: Any) -> Any:
+    """The next batch; a row that cannot be read ends the run, but loses nothing of it."""
+    try:
+        return next(batches)
+    except DataError:
+        # The other processes of a larger run would not come to save it.
+        if jax.process_count() == 1 and step > 0:
+            checkpoints.save(step, state)
+        raise
 
 
 def _batches(run: Run, step: int) -> DeviceBatches:

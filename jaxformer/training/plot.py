@@ -143,5 +143,6 @@ def _cycle(count: int) -> list[str]:
 
 
 def _save(figure: Any, path: Path) -> Path:
-    figure.savefig(path)
+    # As wide as the longest name at a curve's end wants it.
+    figure.savefig(path, bbox_inches="tight", pad_inches=0.2)
     return path

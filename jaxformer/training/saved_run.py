@@ -33,7 +33,7 @@ class SavedRun:
             self.step = chosen_step(folder, step)
         except ConfigError as error:
             raise ConfigError(f"{asked_by}: {error}") from error
-        self.folder = folder
+        self.folder, self.model = folder, self.config.model
         self._home = (folder / CHECKPOINTS / str(self.step)).absolute()
         arrays = array_shapes(self._home)
         self._prefix = "ema/" if any(name.startswith("ema/") for name in arrays) else "params/"

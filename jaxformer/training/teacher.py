@@ -19,7 +19,7 @@ from jaxformer.training.distillation import Distillation, DistillationLoss
 from jaxformer.training.processes import is_first, placed
 from jaxformer.training.progress import short_number
 from jaxformer.training.report import parameter_count
-from jaxformer.training.saved_run import SavedRun
+from jaxformer.training.saved_folder import open_saved
 from jaxformer.training.tokens import check_same_tokenizer
 
 
@@ -37,19 +37,17 @@ def distillation_loss(
     Raises:
         ConfigError: The folder is no run, or the teacher does not fit: says in what.
     """
-    teacher = SavedRun(Path(settings.teacher), "train.distillation.teacher")
+    teacher = open_saved(Path(settings.teacher), "train.distillation.teacher")
     try:
-        common = _check_models(settings, config.model, teacher.config.model)
-        check_lengths(
-            teacher.config.model, row_lengths(replace(config, model=teacher.config.model))
-        )
-        check_mesh(teacher.config.model, dict(mesh.shape))
+        common = _check_models(settings, config.model, teacher.model)
+        check_lengths(teacher.model, row_lengths(replace(config, model=teacher.model)))
+        check_mesh(teacher.model, dict(mesh.shape))
         if data.tokenizer is not None:
             check_same_tokenizer(data.tokenizer, teacher.folder)
         _check_labels(data.labels, kept_labels(teacher.folder))
     except ConfigError as error:
         raise ConfigError(f"train.distillation.teacher {teacher.folder}: {error}") from error
-    template = Template(partial(build_model, config=teacher.config.model))
+    template = Template(partial(build_model, config=teacher.model))
     parameters = {
         name: placed(array, parameter_sharding(mesh, name, template.axes[name], array.shape))
         for name, array in teacher.read(template.shapes).items()

@@ -1,4 +1,4 @@
-"""A run that starts from the parameters of another, perhaps with another head or fewer layers."""
+"""A run that starts from the parameters of another model, perhaps with other heads or layers."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,7 @@ from jaxformer.models.parameters import Parameters
 from jaxformer.serialization import diff
 from jaxformer.training.layer_choice import Shapes, Sources, chosen_layers
 from jaxformer.training.processes import placed
-from jaxformer.training.saved_run import SavedRun
+from jaxformer.training.saved_folder import open_saved
 
 # What the parameters of two models may be computed with, and need not agree in.
 _OWN_AFFAIRS = frozenset(
@@ -57,7 +57,7 @@ class Transfer:
 def transfer(
     params: Parameters, folder: Path, model: ModelConfig, layers: tuple[int, ...] | None = None
 ) -> tuple[Parameters, Transfer]:
-    """Puts the parameters of another run in the place of fresh ones.
+    """Puts the parameters of another run, or of transformers', in the place of fresh ones.
 
     Heads and the pooler may be missing on either side, and a head of another shape counts as
     missing on both. The averaged parameters of the other run are taken, where it has them; low-rank
@@ -65,7 +65,7 @@ def transfer(
 
     Args:
       params: fresh parameters, sharded as they shall stay.
-      folder: the other run's.
+      folder: the other run's, or one that transformers saved.
       model: this run's, which may fit a parameter to itself.
       layers: which of the other model's layers become this one's, from 0; None: all.
 
@@ -73,10 +73,10 @@ def transfer(
       The parameters, and what became of them.
 
     Raises:
-      ConfigError: the folder is no run or has no checkpoint, the models differ in more than their
-        heads (names the parameters), or the layers cannot be chosen.
+      ConfigError: the folder is no run (nor transformers') or has no checkpoint, the models
+        differ in more than their heads (names the parameters), or the layers cannot be chosen.
     """
-    saved = SavedRun(folder, "--init-from")
+    saved = open_saved(folder, "--init-from")
     here = {name: array.shape for name, array in params.items()}
     if layers is None:
         sources = Sources.of(saved.shapes)
@@ -85,9 +85,9 @@ def transfer(
     both = [name for name in here if name in sources.shapes]
     arrays = saved.read({there for name in both for there in sources.read_for(name)})
     found = {name: sources.array(name, arrays) for name in both}
-    values = {name: model.adapted(name, found[name], saved.config.model) for name in both}
+    values = {name: model.adapted(name, found[name], saved.model) for name in both}
     taken = [name for name in both if values[name].shape == here[name]]
-    differences = _differences(saved.config.model, model)
+    differences = _differences(saved.model, model)
     _check_rest(folder, here, sources.shapes, set(taken), differences)
     report = Transfer(
         taken=tuple(taken),

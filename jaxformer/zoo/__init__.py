@@ -1,30 +1,60 @@
 """Published systems: their sizes, and how many parameters they are said to have."""
 
+from jaxformer.hub.format import Format
 from jaxformer.zoo import (
     albert,
     bart,
     bert,
+    bloom,
+    clip,
+    deit,
+    dinov2,
     distilbert,
+    electra,
     ernie,
+    falcon,
     gemma,
     gpt,
+    gpt_neo,
     gptj,
     llama,
+    m2m_100,
+    mbart,
+    modernbert,
+    mpnet,
+    mpt,
+    olmo,
+    opt,
+    pegasus,
     phi,
+    phi3,
     pythia,
+    qwen,
     roberta,
+    siglip,
+    stablelm,
     t5,
     transformer,
+    umt5,
     vit,
 )
 from jaxformer.zoo.system import System
 
 _MODULES = (
     transformer, bert, roberta, distilbert, albert, ernie, gpt, gptj, pythia, llama, phi, gemma,
-    t5, bart, vit,
+    qwen, phi3, olmo, t5, bart, vit,
+    electra, mpnet, modernbert, umt5, mbart, pegasus, m2m_100, deit, dinov2,
+    bloom, gpt_neo, opt, mpt, falcon, stablelm, clip, siglip,
 )  # fmt: skip
 
-SYSTEMS: dict[str, System] = {s.name: s for module in _MODULES for s in module.SYSTEMS}
+SYSTEMS: dict[str, System] = {
+    system.name: system for module in _MODULES for system in getattr(module, "SYSTEMS", ())
+}
 """Every system by its name."""
 
-__all__ = ["SYSTEMS", "System"]
+FORMATS: dict[str, Format] = {
+    format.model_type: format for module in _MODULES for format in getattr(module, "FORMATS", ())
+}
+"""How transformers keeps each system, by its `model_type`."""
+
+__all__ = ["FORMATS", "SYSTEMS", "System"]

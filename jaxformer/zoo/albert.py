@@ -1,7 +1,22 @@
 """ALBERT: one layer shared by the whole depth, a narrow embedding table."""
 
+from dataclasses import replace
+from typing import Any
+
+from jaxformer.errors import ConfigError
+from jaxformer.hub.format import Architecture, Format
+from jaxformer.hub.settings import Settings
+from jaxformer.hub.table import Table, attention, block
+from jaxformer.hub.tasks import (
+    MaskedLM,
+    PreTraining,
+    QuestionAnswering,
+    SequenceClassification,
+    Task,
+    TokenLabels,
+)
 from jaxformer.models import Classification, EncoderConfig, MaskedLanguageModel
-from jaxformer.zoo.bert import bert
+from jaxformer.zoo.bert import LABELS, TINY, bert, body, read_bert, write_bert
 from jaxformer.zoo.system import System
 
 _SOURCE = "Lan et al., 2019, tables 1 and 2, https://arxiv.org/abs/1909.11942"
@@ -32,5 +47,95 @@ SYSTEMS = (
         "223M",
         "the released checkpoint of version 2; the paper's table 1 has 235M for the same sizes and "
         f"does not say what it counts; {_SOURCE}",
+    ),
+)
+
+
+def read_albert(settings: Settings) -> EncoderConfig:
+    """The architecture that a config.json describes: groups of layers share their parameters."""
+    settings.expect("inner_group_num", 1)
+    layers = settings.number("num_hidden_layers")
+    groups = settings.number("num_hidden_groups", 1)
+    if layers % groups:
+        raise ConfigError(
+            f"{settings.path}: num_hidden_groups = {groups} does not divide num_hidden_layers = "
+            f"{layers}: groups of different depth are not supported"
+        )
+    config = read_bert(settings)
+    width = settings.number("embedding_size", 128)
+    if width == config.model_dim:
+        raise ConfigError(
+            f"{settings.path}: embedding_size = {width} is hidden_size as well: a projection "
+            "between equal widths is not supported, give embeddings another width"
+        )
+    return replace(config, embedding_dim=width, layer_repeats=layers // groups)
+
+
+def write_albert(config: EncoderConfig) -> dict[str, Any]:
+    """And back."""
+    return write_bert(config) | {
+        "embedding_size": config.embedding_width,
+        "num_hidden_groups": config.num_layers // config.layer_repeats,
+        "inner_group_num": 1,
+    }
+
+
+_BLOCK = {
+    **attention(
+        0,
+        query="attention.query",
+        key="attention.key",
+        value="attention.value",
+        output="attention.dense",
+    ),
+    "norms.0": "attention.LayerNorm",
+    "sublayers.1.up": "ffn",
+    "sublayers.1.down": "ffn_output",
+    "norms.1": "full_layer_layer_norm",
+}
+_NAMES = {
+    **body("albert"),
+    **block("transformer", "albert.encoder.albert_layer_groups.{}.albert_layers.0", _BLOCK),
+    "transformer.inputs.projection": "albert.encoder.embedding_hidden_mapping_in",
+    "pooler": "albert.pooler",
+    "heads.masked_language_model.dense": "predictions.dense",
+    "heads.masked_language_model.norm": "predictions.LayerNorm",
+    "heads.masked_language_model.kernel": "predictions.decoder.weight",
+    "heads.masked_language_model.bias": "predictions.bias",
+    "heads.sentence_order.output": "sop_classifier.classifier",
+    **LABELS,
+}
+
+FORMATS = (
+    Format(
+        model_type="albert",
+        read=read_albert,
+        write=write_albert,
+        table=lambda config: Table(_NAMES),
+        architectures=(
+            Architecture("AlbertForPreTraining", PreTraining("sentence_order", "sop_logits")),
+            Architecture("AlbertForMaskedLM", MaskedLM(), {"pooler": None}),
+            Architecture("AlbertForSequenceClassification", SequenceClassification()),
+            Architecture("AlbertForTokenClassification", TokenLabels(), {"pooler": None}),
+            Architecture("AlbertForQuestionAnswering", QuestionAnswering(), {"pooler": None}),
+            Architecture("AlbertModel", Task()),
+        ),
+        tiny=TINY | {"num_hidden_layers": 4, "num_hidden_groups": 2, "embedding_size": 20},
+        prefix="albert.",
+        buffers=("*.position_ids",),
+        copies={
+            "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
+            "predictions.decoder.bias": "predictions.bias",
+        },
+        defaults={
+            "vocab_size": 30000,
+            "hidden_size": 4096,
+            "num_hidden_layers": 12,
+            "num_attention_heads": 64,
+            "intermediate_size": 16384,
+            "hidden_act": "gelu_new",
+            "hidden_dropout_prob": 0.0,
+            "attention_probs_dropout_prob": 0.0,
+        },
     ),
 )

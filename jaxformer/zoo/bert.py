@@ -1,6 +1,22 @@
 """BERT."""
 
+from typing import Any
+
+from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positional_schemes import Learned
+from jaxformer.hub.activations import read_activation, write_activation
+from jaxformer.hub.format import Architecture, Format
+from jaxformer.hub.settings import Settings
+from jaxformer.hub.table import Table, attention, block
+from jaxformer.hub.tasks import (
+    MaskedLM,
+    NextSentence,
+    PreTraining,
+    QuestionAnswering,
+    SequenceClassification,
+    Task,
+    TokenLabels,
+)
 from jaxformer.models import Classification, EncoderConfig, MaskedLanguageModel
 from jaxformer.zoo.system import System
 
@@ -26,4 +42,135 @@ def bert(num_layers: int, model_dim: int, num_heads: int, **changes) -> EncoderC
 SYSTEMS = (
     System("bert-base", "bert.py:base", bert(12, 768, 12), "110M", _SOURCE),
     System("bert-large", "bert.py:large", bert(24, 1024, 16), "340M", _SOURCE),
+)
+
+
+def read_bert(settings: Settings) -> EncoderConfig:
+    """The architecture that a config.json describes."""
+    settings.expect("position_embedding_type", "absolute")
+    settings.expect("is_decoder", False)
+    settings.expect("add_cross_attention", False)
+    return bert(
+        settings.number("num_hidden_layers", 12),
+        settings.number("hidden_size", 768),
+        settings.number("num_attention_heads", 12),
+        mlp_dim=settings.number("intermediate_size", 3072),
+        vocab_size=settings.number("vocab_size", 30522),
+        position=Learned(max_length=settings.number("max_position_embeddings", 512)),
+        token_types=settings.number("type_vocab_size", 2),
+        padding_id=settings.number("pad_token_id", 0),
+        activation=read_activation(settings, "hidden_act", "gelu"),
+        norm=LayerNorm(eps=settings.number("layer_norm_eps", 1e-12)),
+        embedding_norm=LayerNorm(eps=settings.number("layer_norm_eps", 1e-12)),
+        tie_embeddings=settings.take("tie_word_embeddings", True),
+        dropout=settings.number("hidden_dropout_prob", 0.1),
+        attention_dropout=settings.number("attention_probs_dropout_prob", 0.1),
+    )
+
+
+def write_bert(config: EncoderConfig) -> dict[str, Any]:
+    """And back."""
+    return {
+        "num_hidden_layers": config.num_layers,
+        "hidden_size": config.model_dim,
+        "num_attention_heads": config.num_heads,
+        "intermediate_size": config.mlp_dim,
+        "vocab_size": config.vocab_size,
+        "max_position_embeddings": config.position.max_length,
+        "type_vocab_size": config.token_types,
+        "hidden_act": write_activation(config.activation),
+        "layer_norm_eps": config.norm.eps,
+        "tie_word_embeddings": config.tie_embeddings,
+        "hidden_dropout_prob": config.dropout,
+        "attention_probs_dropout_prob": config.attention_dropout,
+    }
+
+
+BLOCK = {
+    **attention(
+        0,
+        query="attention.self.query",
+        key="attention.self.key",
+        value="attention.self.value",
+        output="attention.output.dense",
+    ),
+    "norms.0": "attention.output.LayerNorm",
+    "sublayers.1.up": "intermediate.dense",
+    "sublayers.1.down": "output.dense",
+    "norms.1": "output.LayerNorm",
+}
+
+
+def body(name: str) -> dict[str, str]:
+    """Names of the modules under the heads, for BERT and its relatives.
+
+    Args:
+        name: What comes before them there: "bert".
+    """
+    embeddings = f"{name}.embeddings"
+    return {
+        "embedding.table": f"{embeddings}.word_embeddings.weight",
+        "transformer.inputs.position_table": f"{embeddings}.position_embeddings.weight",
+        "transformer.inputs.kinds.token_types": f"{embeddings}.token_type_embeddings.weight",
+        "transformer.inputs.kinds.task_types": f"{embeddings}.task_type_embeddings.weight",
+        "transformer.inputs.embedding_norm": f"{embeddings}.LayerNorm",
+        **block("transformer", f"{name}.encoder.layer.{{}}", BLOCK),
+        "pooler": f"{name}.pooler.dense",
+    }
+
+
+LABELS = {
+    "heads.label.output": "classifier",
+    "heads.tags.output": "classifier",
+    "heads.span.output": "qa_outputs",
+}
+HEADS = {
+    "heads.masked_language_model.dense": "cls.predictions.transform.dense",
+    "heads.masked_language_model.norm": "cls.predictions.transform.LayerNorm",
+    "heads.masked_language_model.kernel": "cls.predictions.decoder.weight",
+    "heads.masked_language_model.bias": "cls.predictions.bias",
+    "heads.next_sentence.output": "cls.seq_relationship",
+}
+
+
+def architectures(name: str) -> tuple[Architecture, ...]:
+    """The classes of BERT and its relatives, whose names begin with `name`: "Bert"."""
+    no_pooler = {"pooler": None}
+    pre_training = PreTraining("next_sentence", "seq_relationship_logits")
+    return (
+        Architecture(f"{name}ForPreTraining", pre_training),
+        Architecture(f"{name}ForMaskedLM", MaskedLM(), no_pooler),
+        Architecture(f"{name}ForNextSentencePrediction", NextSentence()),
+        Architecture(f"{name}ForSequenceClassification", SequenceClassification()),
+        Architecture(f"{name}ForTokenClassification", TokenLabels(), no_pooler),
+        Architecture(f"{name}ForQuestionAnswering", QuestionAnswering(), no_pooler),
+        Architecture(f"{name}Model", Task()),
+    )
+
+
+TINY = {
+    "vocab_size": 131,
+    "hidden_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "intermediate_size": 56,
+    "max_position_embeddings": 20,
+}
+
+FORMATS = (
+    Format(
+        model_type="bert",
+        read=read_bert,
+        write=write_bert,
+        table=lambda config: Table(body("bert") | LABELS | HEADS),
+        architectures=architectures("Bert"),
+        tiny=TINY,
+        prefix="bert.",
+        buffers=("*.position_ids",),
+        aliases={r"LayerNorm\.gamma$": "LayerNorm.weight", r"LayerNorm\.beta$": "LayerNorm.bias"},
+        copies={
+            "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+            "cls.predictions.decoder.bias": "cls.predictions.bias",
+        },
+    ),
 )

@@ -1,15 +1,21 @@
 """ERNIE: BERT that masks entities and phrases; later versions add a table of task types."""
 
+from dataclasses import replace
+from typing import Any
+
 from jaxformer.functional.positional_schemes import Learned
-from jaxformer.models import MaskedLanguageModel
-from jaxformer.zoo.bert import bert
+from jaxformer.hub.format import Format
+from jaxformer.hub.settings import Settings
+from jaxformer.hub.table import Table
+from jaxformer.models import EncoderConfig, MaskedLanguageModel
+from jaxformer.zoo.bert import HEADS, LABELS, TINY, architectures, bert, body, read_bert, write_bert
 from jaxformer.zoo.system import System
 
 SYSTEMS = (
     System(
         "ernie-2.0-base-en",
         "ernie.py:2.0-base-en",
-        bert(12, 768, 12, token_types=4, heads=(MaskedLanguageModel(),)),
+        bert(12, 768, 12, token_types=4, pooler=None, heads=(MaskedLanguageModel(),)),
         "110M",
         "Sun et al., 2019, pre-training settings (the sizes of BERT), https://arxiv.org/abs/1907.12412",
     ),
@@ -24,9 +30,43 @@ SYSTEMS = (
             position=Learned(max_length=2048),
             token_types=4,
             task_types=3,
+            pooler=None,
             heads=(MaskedLanguageModel(),),
         ),
         "118M",
         "the released checkpoint; Sun et al., 2021, https://arxiv.org/abs/2107.02137",
+    ),
+)
+
+
+def read_ernie(settings: Settings) -> EncoderConfig:
+    """The architecture that a config.json describes."""
+    task_types = settings.number("task_type_vocab_size", 3)
+    used = settings.take("use_task_id", False)
+    return replace(read_bert(settings), task_types=task_types if used else 0)
+
+
+def write_ernie(config: EncoderConfig) -> dict[str, Any]:
+    """And back."""
+    tasks = {"use_task_id": config.task_types > 0}
+    if config.task_types:
+        tasks["task_type_vocab_size"] = config.task_types
+    return write_bert(config) | tasks
+
+
+FORMATS = (
+    Format(
+        model_type="ernie",
+        read=read_ernie,
+        write=write_ernie,
+        table=lambda config: Table(body("ernie") | LABELS | HEADS),
+        architectures=architectures("Ernie"),
+        tiny=TINY | {"use_task_id": True, "task_type_vocab_size": 4, "type_vocab_size": 3},
+        prefix="ernie.",
+        buffers=("*.position_ids",),
+        copies={
+            "cls.predictions.decoder.weight": "ernie.embeddings.word_embeddings.weight",
+            "cls.predictions.decoder.bias": "cls.predictions.bias",
+        },
     ),
 )

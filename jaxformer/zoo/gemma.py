@@ -1,7 +1,31 @@
-"""Gemma: multi-query attention with wide heads, scaled embeddings, norms of 1 + scale."""
+"""Gemma: scaled embeddings and norms of 1 + scale; Gemma 2 and 3 alternate windows."""
+
+import warnings
+from dataclasses import replace
+from typing import Any
 
 from jaxformer.functional.norms import RMSNorm
-from jaxformer.zoo.llama import llama
+from jaxformer.hub.activations import read_activation, write_activation
+from jaxformer.hub.format import Architecture, Format
+from jaxformer.hub.rope import read_layer_ropes, read_rope, write_layer_ropes, write_rope
+from jaxformer.hub.settings import Settings
+from jaxformer.hub.table import Table
+from jaxformer.hub.tasks import CausalLM, SequenceClassification, Task
+from jaxformer.hub.windows import FULL, SLIDING, read_windows, write_windows
+from jaxformer.models import DecoderConfig
+from jaxformer.nn import SandwichNorm
+from jaxformer.zoo.llama import (
+    DEFAULTS,
+    FILES,
+    NAMES,
+    TINY,
+    classes,
+    llama,
+    names,
+    read_biases,
+    read_sizes,
+    write_sizes,
+)
 from jaxformer.zoo.system import System
 
 SYSTEMS = (
@@ -24,5 +48,201 @@ SYSTEMS = (
         "2,506,434,560",
         "Gemma Team, 2024, tables 1 and 2, https://arxiv.org/abs/2403.08295",
         "the vocabulary padded to 256,128 tokens",
+    ),
+)
+
+
+def _read(settings: Settings, **fields: Any) -> DecoderConfig:
+    """What all Gemmas have."""
+    settings.expect("use_bidirectional_attention", None, False)
+    return read_sizes(
+        settings,
+        norm=RMSNorm(eps=settings.number("rms_norm_eps"), unit_offset=True),
+        embedding_scale=settings.number("hidden_size") ** 0.5,
+        **read_biases(settings),
+        **fields,
+    )
+
+
+def _write(config: DecoderConfig) -> dict[str, Any]:
+    return {**write_sizes(config), "attention_bias": config.attention_bias}
+
+
+def read_gemma(settings: Settings) -> DecoderConfig:
+    """The architecture that a config.json describes."""
+    # The first files say "gelu" and mean the tanh form, which some name in a second field.
+    settings.expect("hidden_activation", None, "gelu_pytorch_tanh")
+    activation = read_activation(settings, "hidden_act", "gelu_pytorch_tanh")
+    return _read(
+        settings,
+        position=read_rope(settings),
+        activation="gelu_tanh" if activation == "gelu" else activation,
+    )
+
+
+def write_gemma(config: DecoderConfig) -> dict[str, Any]:
+    """And back."""
+    return {
+        **_write(config),
+        **write_rope(config.position),
+        "hidden_act": write_activation(config.activation),
+    }
+
+
+def _read_second(settings: Settings, every: int, **fields: Any) -> DecoderConfig:
+    """What Gemma 2 and 3 have: windows in all layers but each `every`-th, and a norm more."""
+    # Files have it beside the field that counts.
+    settings.expect("hidden_act", None, settings.take("hidden_activation"))
+    count = settings.number("num_hidden_layers")
+    kinds = [SLIDING if layer % every else FULL for layer in range(1, count + 1)]
+    return _read(
+        settings,
+        residual=SandwichNorm(),
+        activation=read_activation(settings, "hidden_activation", "gelu_pytorch_tanh"),
+        attention_scale=settings.number("query_pre_attn_scalar") ** -0.5,
+        logit_softcap=settings.number("final_logit_softcapping", None),
+        windows=read_windows(settings, kinds, settings.number("sliding_window", None)),
+        **fields,
+    )
+
+
+def _write_second(config: DecoderConfig) -> dict[str, Any]:
+    scale = config.attention_scale or config.head_width**-0.5
+    return {
+        **_write(config),
+        **write_windows(config.windows, config.num_layers),
+        "hidden_activation": write_activation(config.activation),
+        "query_pre_attn_scalar": round(scale**-2),
+        "final_logit_softcapping": config.logit_softcap,
+        "attn_logit_softcapping": config.attention_softcap,
+    }
+
+
+def read_gemma2(settings: Settings) -> DecoderConfig:
+    """The architecture that a config.json describes."""
+    softcap = settings.number("attn_logit_softcapping", None)
+    return _read_second(settings, 2, position=read_rope(settings), attention_softcap=softcap)
+
+
+def write_gemma2(config: DecoderConfig) -> dict[str, Any]:
+    """And back."""
+    return {**_write_second(config), **write_rope(config.position)}
+
+
+_THETAS = {FULL: "rope_theta", SLIDING: "rope_local_base_freq"}
+
+
+def read_gemma3(settings: Settings) -> DecoderConfig:
+    """The architecture that a config.json describes."""
+    if softcap := settings.number("attn_logit_softcapping", None):
+        warnings.warn(
+            f"{settings.path}: attn_logit_softcapping = {softcap} is ignored in Gemma 3, as it is "
+            "by transformers",
+            stacklevel=2,
+        )
+    bases = {FULL: (_THETAS[FULL], 1_000_000.0), SLIDING: (_THETAS[SLIDING], 10_000.0)}
+    ropes = read_layer_ropes(settings, bases, scaled=(FULL,))
+    config = _read_second(
+        settings,
+        settings.number("sliding_window_pattern", 6),
+        position=ropes[FULL],
+        query_key_norm=RMSNorm(eps=settings.number("rms_norm_eps"), unit_offset=True),
+    )
+    return config if not any(config.windows) else replace(config, window_position=ropes[SLIDING])
+
+
+def write_gemma3(config: DecoderConfig) -> dict[str, Any]:
+    """And back."""
+    ropes = {FULL: config.position, SLIDING: config.window_position or config.position}
+    return {**_write_second(config), **write_layer_ropes(ropes, _THETAS, scaled=FULL)}
+
+
+_DEFAULTS = {
+    **DEFAULTS,
+    "vocab_size": 256000,
+    "head_dim": 256,
+    "max_position_embeddings": 8192,
+    "tie_word_embeddings": True,
+    "pad_token_id": 0,
+}
+_SECOND = {
+    **_DEFAULTS,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 4096,
+}
+_TINY = {**TINY, "attention_bias": True}
+_ALTERNATING = {**_TINY, "num_hidden_layers": 4, "query_pre_attn_scalar": 20, "sliding_window": 4}
+_HARMLESS = ("cache_implementation", "sliding_window_size")
+_SECOND_NAMES = names(
+    "input_layernorm",
+    "post_attention_layernorm",
+    "pre_feedforward_layernorm",
+    "post_feedforward_layernorm",
+)
+
+FORMATS = (
+    Format(
+        model_type="gemma",
+        read=read_gemma,
+        write=write_gemma,
+        table=lambda config: Table(NAMES),
+        architectures=classes("Gemma", without=("ForQuestionAnswering",)),
+        tiny={**_TINY, "rope_parameters": {"rope_type": "linear", "factor": 2.5}},
+        defaults={
+            **_DEFAULTS,
+            "hidden_size": 3072,
+            "intermediate_size": 24576,
+            "num_hidden_layers": 28,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 16,
+        },
+        **FILES,
+    ),
+    Format(
+        model_type="gemma2",
+        read=read_gemma2,
+        write=write_gemma2,
+        table=lambda config: Table(_SECOND_NAMES),
+        architectures=classes("Gemma2", without=("ForQuestionAnswering",)),
+        tiny={**_ALTERNATING, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
+        defaults={
+            **_SECOND,
+            "attn_logit_softcapping": 50.0,
+            "final_logit_softcapping": 30.0,
+        },
+        harmless=_HARMLESS,
+        **FILES,
+    ),
+    Format(
+        model_type="gemma3_text",
+        read=read_gemma3,
+        write=write_gemma3,
+        table=lambda config: Table(_SECOND_NAMES),
+        architectures=(
+            Architecture("Gemma3ForCausalLM", CausalLM()),
+            Architecture(
+                "Gemma3TextForSequenceClassification",
+                SequenceClassification(pooling="last", bias=False),
+            ),
+            Architecture("Gemma3TextModel", Task()),
+        ),
+        tiny={
+            **_ALTERNATING,
+            "layer_types": [SLIDING, FULL] * 2,
+            "final_logit_softcapping": 3.0,
+            "rope_parameters": {
+                SLIDING: {"rope_type": "default", "rope_theta": 30.0},
+                FULL: {"rope_type": "linear", "rope_theta": 200.0, "factor": 3.0},
+            },
+        },
+        defaults={**_SECOND, "vocab_size": 262_208, "max_position_embeddings": 131_072},
+        harmless=_HARMLESS,
+        **FILES,
     ),
 )

@@ -1,9 +1,19 @@
 """GPT, GPT-2 and GPT-3: learned positions, layer norm, biases everywhere."""
 
+from dataclasses import replace
+from typing import Any
+
 from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positional_schemes import Learned
+from jaxformer.hub.activations import read_activation, write_activation
+from jaxformer.hub.fields import read_flags, read_numbers, write_fields
+from jaxformer.hub.format import Architecture, Format
+from jaxformer.hub.layouts import Concatenated, InOut, Layout
+from jaxformer.hub.settings import Settings
+from jaxformer.hub.table import Fused, Table, block
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import PostNorm
+from jaxformer.zoo.llama import classes
 from jaxformer.zoo.system import System
 
 
@@ -59,4 +69,204 @@ SYSTEMS = (
     # The table says 5140, which its 40 heads of 128 do not fill.
     System("gpt3-13b", "gpt3.py:13b", gpt3(40, 5120, 40), "13B", _GPT3),
     System("gpt3-175b", "gpt3.py:175b", gpt3(96, 12288, 96), "175B", _GPT3),
+)
+
+
+_NUMBERS = {
+    "num_layers": "n_layer",
+    "model_dim": "n_embd",
+    "num_heads": "n_head",
+    "vocab_size": "vocab_size",
+    "dropout": "resid_pdrop",
+    "embedding_dropout": "embd_pdrop",
+    "attention_dropout": "attn_pdrop",
+}
+_FLAGS = {"tie_embeddings": "tie_word_embeddings"}
+_SCALED = {"attention_scale_by_depth": "scale_attn_by_inverse_layer_idx"}
+
+
+def read_gpt(settings: Settings, **fields: Any) -> DecoderConfig:
+    """What GPT and its next relatives say alike; `fields` are those of ours that differ."""
+    common = {
+        **read_numbers(settings, _NUMBERS),
+        **read_flags(settings, _FLAGS),
+        "norm": LayerNorm(eps=settings.number("layer_norm_epsilon")),
+    }
+    return gpt(**(common | fields))
+
+
+def write_gpt(config: DecoderConfig) -> dict[str, Any]:
+    """And back."""
+    return {
+        **write_fields(config, _NUMBERS, _FLAGS),
+        "layer_norm_epsilon": config.norm.eps,
+    }
+
+
+def read_inner(settings: Settings) -> dict[str, Any]:
+    """The feed-forward layers of those that may say how wide they are, and their activation."""
+    return {
+        "mlp_dim": settings.number("n_inner", None) or 4 * settings.number("n_embd"),
+        "activation": read_activation(settings, "activation_function", "gelu_new"),
+    }
+
+
+def write_inner(config: DecoderConfig) -> dict[str, Any]:
+    """And back."""
+    return {
+        "n_inner": config.mlp_dim,
+        "activation_function": write_activation(config.activation),
+    }
+
+
+def read_gpt1(settings: Settings) -> DecoderConfig:
+    """The architecture that a config.json describes."""
+    return read_gpt(
+        settings,
+        position=Learned(max_length=settings.number("n_positions")),
+        residual=PostNorm(),
+        activation=settings.choose("afn", _AFN, "gelu"),
+    )
+
+
+def write_gpt1(config: DecoderConfig) -> dict[str, Any]:
+    """And back."""
+    return {
+        **write_gpt(config),
+        "n_positions": config.position.max_length,
+        "afn": {"gelu_tanh": "gelu"}.get(config.activation, config.activation),
+    }
+
+
+# What GPT calls "gelu" is the tanh form, which transformers calls "gelu_new" elsewhere.
+_AFN = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
+
+
+def read_gpt2(settings: Settings) -> DecoderConfig:
+    """The architecture that a config.json describes."""
+    settings.expect("add_cross_attention", False)
+    return read_gpt(
+        settings,
+        **read_inner(settings),
+        **read_flags(settings, _SCALED),
+        position=Learned(max_length=settings.number("n_positions")),
+        attention_scale=None if settings.take("scale_attn_weights", True) else 1.0,
+    )
+
+
+def write_gpt2(config: DecoderConfig) -> dict[str, Any]:
+    """And back."""
+    return {
+        **write_gpt(config),
+        **write_inner(config),
+        **write_fields(config, _SCALED),
+        "n_positions": config.position.max_length,
+        "scale_attn_weights": config.attention_scale is None,
+    }
+
+
+def fused(tensor: str, layout: Layout) -> Fused:
+    """The tensor that holds query, key and value of self-attention."""
+    attention = "transformer.stack.group.*.sublayers.0.attention"
+    return Fused(tuple(f"{attention}.{name}" for name in ("query", "key", "value")), tensor, layout)
+
+
+HEADS = {
+    "heads.language_model": "lm_head",
+    "heads.label.output": "score",
+    "heads.tags.output": "classifier",
+    "heads.span.output": "qa_outputs",
+}
+BLOCK = {
+    "norms.0": "ln_1",
+    "norms.1": "ln_2",
+    "sublayers.1.up": "mlp.c_fc",
+    "sublayers.1.down": "mlp.c_proj",
+}
+
+
+def _table(embedding: str, positions: str) -> Table:
+    """The names; kernels in the blocks are kept as [inputs, outputs]."""
+    output = {"sublayers.0.attention.output": "attn.c_proj"}
+    return Table(
+        {
+            "embedding": f"transformer.{embedding}",
+            "transformer.inputs.position_table": f"transformer.{positions}.weight",
+            **block("transformer", "transformer.h.{}", BLOCK | output),
+            "transformer.final_norm": "transformer.ln_f",
+            **HEADS,
+        },
+        fused=(fused("transformer.h.{}.attn.c_attn", Concatenated(InOut())),),
+        layouts={"transformer.stack.*.kernel": InOut()},
+    )
+
+
+def lm_head_model(stem: str, without: tuple[str, ...] = ()) -> tuple[Architecture, ...]:
+    """The classes of a system whose language model is called <stem>LMHeadModel."""
+    causal, *others = classes(stem, without)
+    return (replace(causal, name=f"{stem}LMHeadModel"), *others)
+
+
+DEFAULTS = {
+    "vocab_size": 50257,
+    "n_embd": 768,
+    "n_layer": 12,
+    "n_head": 12,
+    "n_positions": 1024,
+    "resid_pdrop": 0.1,
+    "embd_pdrop": 0.1,
+    "attn_pdrop": 0.1,
+    "layer_norm_epsilon": 1e-5,
+    "tie_word_embeddings": True,
+}
+TOKENS = {"bos_token_id": 3, "eos_token_id": 4, "pad_token_id": 5}
+TINY = {
+    "vocab_size": 131,
+    "n_embd": 48,
+    "n_head": 6,
+    "n_layer": 3,
+    "n_positions": 20,
+    **TOKENS,
+}
+FILES = {
+    "prefix": "transformer.",
+    "buffers": ("*.attn.bias", "*.attn.masked_bias"),
+    "synonyms": {
+        "hidden_size": "n_embd",
+        "max_position_embeddings": "n_positions",
+        "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+    },
+}
+"""What holds for the files of those that use GPT's names for their sizes."""
+HARMLESS = ("n_ctx", "summary_*")
+
+FORMATS = (
+    Format(
+        model_type="gpt2",
+        read=read_gpt2,
+        write=write_gpt2,
+        table=lambda _: _table("wte", "wpe"),
+        architectures=lm_head_model("GPT2"),
+        tiny=TINY | {"n_inner": 56, "scale_attn_by_inverse_layer_idx": True},
+        copies={"lm_head.weight": "transformer.wte.weight"},
+        # Attention logits are float32 here with and without the last.
+        harmless=(*HARMLESS, "reorder_and_upcast_attn"),
+        defaults=DEFAULTS | {"scale_attn_by_inverse_layer_idx": False},
+        **FILES,
+    ),
+    Format(
+        model_type="openai-gpt",
+        read=read_gpt1,
+        write=write_gpt1,
+        table=lambda _: _table("tokens_embed", "positions_embed"),
+        architectures=lm_head_model(
+            "OpenAIGPT", without=("ForTokenClassification", "ForQuestionAnswering")
+        ),
+        tiny=TINY,
+        copies={"lm_head.weight": "transformer.tokens_embed.weight"},
+        harmless=(*HARMLESS, "n_special", "predict_special_tokens"),
+        defaults=DEFAULTS | {"vocab_size": 40478, "n_positions": 512},
+        **FILES,
+    ),
 )

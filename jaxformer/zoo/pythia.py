@@ -1,9 +1,20 @@
 """Pythia: GPT-NeoX in eight sizes; a quarter of each head rotates."""
 
+from typing import Any
+
+from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positional_schemes import RoPE
+from jaxformer.hub.activations import read_activation, write_activation
+from jaxformer.hub.fields import read_flags, read_numbers, write_fields
+from jaxformer.hub.format import Format
+from jaxformer.hub.layouts import PerKeyHead
+from jaxformer.hub.rope import read_rope, write_rope
+from jaxformer.hub.settings import Settings
+from jaxformer.hub.table import Table, block
 from jaxformer.models import DecoderConfig
-from jaxformer.nn import Parallel
-from jaxformer.zoo.gpt import gpt
+from jaxformer.nn import Parallel, PreNorm
+from jaxformer.zoo.gpt import HEADS, TOKENS, fused, gpt
+from jaxformer.zoo.llama import classes
 from jaxformer.zoo.system import System
 
 _SOURCE = "Biderman et al., 2023, https://arxiv.org/abs/2304.01373"
@@ -34,4 +45,110 @@ SYSTEMS = (
     System("pythia-2.8b", "pythia.py:2.8b", pythia(32, 2560, 32), "2,775,208,960", _SOURCE),
     System("pythia-6.9b", "pythia.py:6.9b", pythia(32, 4096, 32, 50432), "6,857,302,016", _SOURCE),
     System("pythia-12b", "pythia.py:12b", pythia(36, 5120, 40, 50688), "11,846,072,320", _SOURCE),
+)
+
+
+def read_neox(settings: Settings) -> DecoderConfig:
+    """The architecture that a config.json describes."""
+    rope = read_rope(
+        settings, fraction=0.25, theta_field="rotary_emb_base", fraction_field="rotary_pct"
+    )
+    # Files of some versions say both twice.
+    settings.expect("rope_theta", rope.theta)
+    settings.expect("partial_rotary_factor", rope.fraction)
+    parallel = settings.take("use_parallel_residual", True)
+    return gpt(
+        **read_numbers(settings, _NUMBERS),
+        **read_flags(settings, _FLAGS),
+        attention_output_bias=settings.take("attention_bias"),
+        position=rope,
+        residual=Parallel(shared_norm=False) if parallel else PreNorm(),
+        activation=read_activation(settings, "hidden_act", "gelu"),
+        norm=LayerNorm(eps=settings.number("layer_norm_eps")),
+    )
+
+
+def write_neox(config: DecoderConfig) -> dict[str, Any]:
+    """And back."""
+    return {
+        **write_fields(config, _NUMBERS, _FLAGS),
+        **write_rope(config.position, theta_field="rotary_emb_base", fraction_field="rotary_pct"),
+        "use_parallel_residual": isinstance(config.residual, Parallel),
+        "hidden_act": write_activation(config.activation),
+        "layer_norm_eps": config.norm.eps,
+    }
+
+
+_NUMBERS = {
+    "num_layers": "num_hidden_layers",
+    "model_dim": "hidden_size",
+    "num_heads": "num_attention_heads",
+    "mlp_dim": "intermediate_size",
+    "vocab_size": "vocab_size",
+    "dropout": "hidden_dropout",
+    "attention_dropout": "attention_dropout",
+}
+_FLAGS = {"attention_bias": "attention_bias", "tie_embeddings": "tie_word_embeddings"}
+_BLOCK = {
+    "norms.0": "input_layernorm",
+    "sublayers.0.attention.output": "attention.dense",
+    "norms.1": "post_attention_layernorm",
+    "sublayers.1.up": "mlp.dense_h_to_4h",
+    "sublayers.1.down": "mlp.dense_4h_to_h",
+}
+_TABLE = Table(
+    {
+        "embedding": "gpt_neox.embed_in",
+        **block("transformer", "gpt_neox.layers.{}", _BLOCK),
+        "transformer.final_norm": "gpt_neox.final_layer_norm",
+        **HEADS,
+        "heads.language_model": "embed_out",
+    },
+    fused=(fused("gpt_neox.layers.{}.attention.query_key_value", PerKeyHead()),),
+)
+
+TINY = {
+    "vocab_size": 131,
+    "hidden_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "intermediate_size": 56,
+    **TOKENS,
+}
+
+FORMATS = (
+    Format(
+        model_type="gpt_neox",
+        read=read_neox,
+        write=write_neox,
+        table=lambda _: _TABLE,
+        architectures=classes("GPTNeoX"),
+        tiny={
+            **TINY,
+            "rope_parameters": {
+                "rope_type": "dynamic",
+                "rope_theta": 100.0,
+                "partial_rotary_factor": 0.5,
+                "factor": 4.0,
+            },
+            "max_position_embeddings": 8,
+        },
+        prefix="gpt_neox.",
+        buffers=("*.attention.bias", "*.attention.masked_bias", "*.rotary_emb.inv_freq"),
+        copies={"embed_out.weight": "gpt_neox.embed_in.weight"},
+        harmless=("is_decoder",),
+        defaults={
+            "vocab_size": 50432,
+            "hidden_size": 6144,
+            "num_hidden_layers": 44,
+            "num_attention_heads": 64,
+            "intermediate_size": 24576,
+            "hidden_dropout": 0.0,
+            "attention_dropout": 0.0,
+            "attention_bias": True,
+            "layer_norm_eps": 1e-5,
+            "max_position_embeddings": 2048,
+            "tie_word_embeddings": False,
+        },
+    ),
 )

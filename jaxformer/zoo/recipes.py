@@ -7,7 +7,7 @@ from jaxformer.zoo.system import System
 
 def sizes_of(file: str) -> dict[str, System]:
     """The systems that a file of configs/ trains, by their sizes there."""
-    recipes = {name: system.recipe.split(":") for name, system in SYSTEMS.items()}
+    recipes = {name: s.recipe.split(":") for name, s in SYSTEMS.items() if s.recipe}
     return {size: SYSTEMS[name] for name, (owner, size) in recipes.items() if owner == file}
 
 

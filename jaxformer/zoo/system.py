@@ -15,7 +15,8 @@ class System:
     name: str
     """What it is called: "bert-base"."""
     recipe: str
-    """The file of configs/ that trains it, and its size there: "bert.py:base"."""
+    """The file of configs/ that trains it, and its size there: "bert.py:base"; empty: none does,
+    for it learns beside another model (CLIP)."""
     config: ModelConfig
     """Its architecture."""
     published: str

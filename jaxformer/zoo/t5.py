@@ -1,8 +1,26 @@
 """T5, T5 v1.1, mT5 and ByT5."""
 
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+
 from jaxformer.functional.norms import RMSNorm
 from jaxformer.functional.positional_schemes import T5Bias
-from jaxformer.models import EncoderDecoderConfig
+from jaxformer.hub.activations import read_activation, write_activation
+from jaxformer.hub.format import Architecture, Format
+from jaxformer.hub.settings import Settings
+from jaxformer.hub.table import Table, attention, block
+from jaxformer.hub.tasks import (
+    EndTokenClassification,
+    QuestionAnswering,
+    Seq2SeqLM,
+    Task,
+    TokenLabels,
+)
+from jaxformer.hub.tensors import TensorFiles
+from jaxformer.models import EncoderConfig, EncoderDecoderConfig
+from jaxformer.nn.config import TextConfig
 from jaxformer.zoo.system import System
 
 
@@ -88,4 +106,215 @@ SYSTEMS = (
     System("byt5-large", "byt5.py:large", byt5(36, 12, 1536, 16, 3840), "1.23B", _BYT5),
     System("byt5-xl", "byt5.py:xl", byt5(36, 12, 2560, 32, 6720), "3.74B", _BYT5),
     System("byt5-xxl", "byt5.py:xxl", byt5(36, 12, 4672, 64, 12352), "12.9B", _BYT5),
+)
+
+
+def read_t5(settings: Settings) -> EncoderDecoderConfig | EncoderConfig:
+    """The architecture that a config.json describes; some classes have the encoder alone."""
+    config = _read(settings)
+    named = settings.take("architectures", None) or [""]
+    return _encoder(config) if named[0].endswith(_ENCODERS) else config
+
+
+_ENCODERS = ("EncoderModel", "ForTokenClassification")
+
+
+def _encoder(config: EncoderDecoderConfig) -> EncoderConfig:
+    """The encoder of a model."""
+    shared = {field.name: getattr(config, field.name) for field in fields(TextConfig)}
+    return EncoderConfig(**shared, heads=())
+
+
+def _read(settings: Settings) -> EncoderDecoderConfig:
+    settings.expect("is_decoder", False)
+    dropout = settings.number("dropout_rate", 0.1)
+    model_dim = settings.number("d_model", 512)
+    layers = settings.number("num_layers", 6)
+    buckets = settings.number("relative_attention_num_buckets", 32)
+    farthest = settings.number("relative_attention_max_distance", 128)
+    tied = settings.take("tie_word_embeddings", True) is not False
+    # Of old, whether the table is tied says as well whether states are scaled.
+    scaled = settings.take("scale_decoder_outputs", tied)
+    activation, gated = _feed_forward(settings)
+    return t5(
+        layers,
+        model_dim,
+        settings.number("num_heads", 8),
+        settings.number("d_kv", 64),
+        settings.number("d_ff", 2048),
+        num_decoder_layers=settings.number("num_decoder_layers", None) or layers,
+        vocab_size=settings.number("vocab_size", 32128),
+        position=T5Bias(buckets, farthest, bidirectional=True),
+        decoder_position=T5Bias(buckets, farthest, bidirectional=False),
+        norm=RMSNorm(eps=settings.number("layer_norm_epsilon", 1e-6)),
+        activation=activation,
+        gated=gated,
+        tie_embeddings=tied,
+        logit_scale=model_dim**-0.5 if scaled else 1.0,
+        dropout=dropout,
+        attention_dropout=dropout,
+    )
+
+
+def read_mt5(settings: Settings) -> EncoderDecoderConfig | EncoderConfig:
+    """The architecture that a config.json of mT5 describes: states are never scaled."""
+    return replace(read_t5(settings), logit_scale=1.0)
+
+
+def _feed_forward(settings: Settings) -> tuple[str, bool]:
+    """The activation, and whether there is a gate."""
+    kind = settings.take("feed_forward_proj", "relu")
+    *before, name = kind.split("-")
+    name = "gelu_new" if kind == "gated-gelu" else name
+    gated = settings.take("is_gated_act", before == ["gated"])
+    return read_activation(settings, "dense_act_fn", name), gated
+
+
+def write_t5(config: EncoderDecoderConfig | EncoderConfig) -> dict[str, Any]:
+    """And back."""
+    return {"scale_decoder_outputs": config.logit_scale != 1.0} | write_mt5(config)
+
+
+def write_mt5(config: EncoderDecoderConfig | EncoderConfig) -> dict[str, Any]:
+    """`write_t5` for a system that has no choice of the scale."""
+    name = write_activation(config.activation)
+    if config.gated:
+        # "gated-gelu" means the approximation by tanh.
+        special = {"gelu_tanh": "gelu", "gelu": "gelu_python"}
+        name = f"gated-{special.get(config.activation, name)}"
+    act = {"gated-gelu": "gelu_new"}.get(name, name.removeprefix("gated-"))
+    return {
+        "num_layers": config.num_layers,
+        "num_decoder_layers": getattr(config, "decoder_layers", config.num_layers),
+        "d_model": config.model_dim,
+        "num_heads": config.num_heads,
+        "d_kv": config.head_width,
+        "d_ff": config.mlp_dim,
+        "vocab_size": config.vocab_size,
+        "relative_attention_num_buckets": config.position.num_buckets,
+        "relative_attention_max_distance": config.position.max_distance,
+        "layer_norm_epsilon": config.norm.eps,
+        "feed_forward_proj": name,
+        "dense_act_fn": act,
+        "is_gated_act": config.gated,
+        "tie_word_embeddings": config.tie_embeddings,
+        "dropout_rate": config.dropout,
+    }
+
+
+def fitted(config: EncoderDecoderConfig, files: TensorFiles) -> EncoderDecoderConfig:
+    """Ties the tables or does not as the tensors have it, which is what transformers does."""
+    own, shared = "lm_head.weight", "shared.weight"
+    both = own in files.tensors and shared in files.tensors
+    same = not both or np.array_equal(files.read(own), files.read(shared))
+    return replace(config, tie_embeddings=same)
+
+
+def _side(ours: str, theirs: str, config: EncoderDecoderConfig | EncoderConfig) -> dict[str, str]:
+    """Names of one stack, "encoder" or "decoder"."""
+    kinds = ("SelfAttention", "EncDecAttention")[: 2 if theirs == "decoder" else 1]
+    last = len(kinds)
+    dense, feed = f"layer.{last}.DenseReluDense", f"sublayers.{last}"
+    names = {f"norms.{number}": f"layer.{number}.layer_norm" for number in range(last + 1)}
+    for number, kind in enumerate(kinds):
+        parts = [f"layer.{number}.{kind}.{part}" for part in ("q", "k", "v", "o")]
+        names |= attention(number, *parts)
+    names |= {f"{feed}.up": f"{dense}.wi", f"{feed}.down": f"{dense}.wo"}
+    if config.gated:
+        names |= {f"{feed}.gate": f"{dense}.wi_0", f"{feed}.up": f"{dense}.wi_1"}
+    bias = "layer.0.SelfAttention.relative_attention_bias.weight"
+    stack = f"transformer.{theirs}"
+    return {
+        f"{ours}.inputs.position_table": f"{stack}.block.0.{bias}",
+        f"{ours}.final_norm": f"{stack}.final_layer_norm",
+        # UMT5 has a table in each layer.
+        **block(ours, f"{stack}.block.{{}}", names | {"sublayers.0.position_table": bias}),
+    }
+
+
+def table(config: EncoderDecoderConfig | EncoderConfig) -> Table:
+    """The names of the tensors; some classes have no "transformer." before them."""
+    encoder = "transformer" if isinstance(config, EncoderConfig) else "encoder"
+    return Table(
+        {
+            "embedding.table": "transformer.shared.weight",
+            **_side(encoder, "encoder", config),
+            **_side("decoder", "decoder", config),
+            "heads.language_model.kernel": "lm_head.weight",
+            "heads.label.dense.linear": "classification_head.dense",
+            "heads.label.output": "classification_head.out_proj",
+            "heads.span.output": "qa_outputs",
+            "heads.tags.output": "classifier",
+        }
+    )
+
+
+def t5_format(model_type: str, name: str, tiny: dict[str, Any], **parts: Any) -> Format:
+    """The files of T5 or a relative.
+
+    Args:
+        model_type: As config.json has it.
+        name: What its classes begin with: "T5".
+        tiny: Fields of a small model that are not T5's.
+        **parts: Of the Format, that are not T5's.
+    """
+    fields = {
+        "model_type": model_type,
+        "read": read_mt5,
+        "write": write_mt5,
+        "table": table,
+        "architectures": (
+            Architecture(f"{name}ForConditionalGeneration", Seq2SeqLM(), prefix=""),
+            Architecture(f"{name}ForSequenceClassification", EndTokenClassification()),
+            Architecture(
+                f"{name}ForQuestionAnswering", QuestionAnswering(repeats_inputs=True), prefix=""
+            ),
+            Architecture(f"{name}Model", Task()),
+            Architecture(f"{name}ForTokenClassification", TokenLabels()),
+            Architecture(f"{name}EncoderModel", Task()),
+        ),
+        "tiny": {
+            "vocab_size": 131,
+            "d_model": 48,
+            "d_kv": 10,
+            "d_ff": 56,
+            "num_layers": 3,
+            "num_decoder_layers": 2,
+            "num_heads": 6,
+            "relative_attention_num_buckets": 8,
+            "relative_attention_max_distance": 9,
+            "decoder_start_token_id": 0,
+        }
+        | tiny,
+        "prefix": "transformer.",
+        "buffers": ("*decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",),
+        "copies": {
+            "lm_head.weight": "transformer.shared.weight",
+            "transformer.encoder.embed_tokens.weight": "transformer.shared.weight",
+            "transformer.decoder.embed_tokens.weight": "transformer.shared.weight",
+        },
+        "harmless": ("n_positions",),
+        "synonyms": {
+            "head_dim": "d_kv",
+            "hidden_size": "d_model",
+            "num_attention_heads": "num_heads",
+            "num_hidden_layers": "num_layers",
+        },
+        "fitted": fitted,
+    }
+    return Format(**(fields | parts))
+
+
+NEWER = {
+    "vocab_size": 250112,
+    "d_ff": 1024,
+    "num_layers": 8,
+    "num_heads": 6,
+    "feed_forward_proj": "gated-gelu",
+    "decoder_start_token_id": 0,
+}
+
+FORMATS = (
+    t5_format("t5", "T5", {}, read=read_t5, write=write_t5),
+    t5_format("mt5", "MT5", {"feed_forward_proj": "gated-gelu"}, defaults=NEWER),
 )

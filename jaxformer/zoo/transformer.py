@@ -1,9 +1,18 @@
-"""The Transformer of 2017."""
+"""The Transformer of 2017, and Marian, as transformers has it."""
+
+from dataclasses import replace
+from typing import Any
 
 from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positional_schemes import Sinusoidal
+from jaxformer.hub.format import Architecture
+from jaxformer.hub.layouts import Same
+from jaxformer.hub.settings import Settings
+from jaxformer.hub.table import Table
+from jaxformer.hub.tasks import Seq2SeqLM
 from jaxformer.models import EncoderDecoderConfig
 from jaxformer.nn import PostNorm
+from jaxformer.zoo.bart import NAMES, bart_format, read_bart, write_bart
 from jaxformer.zoo.system import System
 
 _SOURCE = "Vaswani et al., 2017, table 3, https://arxiv.org/abs/1706.03762"
@@ -46,5 +55,55 @@ SYSTEMS = (
         "213M",
         _SOURCE,
         "36,000 tokens",
+    ),
+)
+
+
+def read_marian(settings: Settings) -> EncoderDecoderConfig:
+    """The architecture that a config.json describes."""
+    config = read_bart(settings)
+    settings.expect("decoder_vocab_size", config.vocab_size, None)
+    position = Sinusoidal(layout="half")
+    return replace(
+        config,
+        position=position,
+        decoder_position=position,
+        embedding_norm=None,
+        share_embeddings=settings.take("share_encoder_decoder_embeddings", True),
+    )
+
+
+def write_marian(config: EncoderDecoderConfig) -> dict[str, Any]:
+    """And back."""
+    return write_bart(config) | {
+        "decoder_vocab_size": config.vocab_size,
+        "share_encoder_decoder_embeddings": config.share_embeddings,
+    }
+
+
+def table(config: EncoderDecoderConfig) -> Table:
+    """The names of the tensors: one table of embeddings, or one on each side."""
+    names = dict(NAMES)
+    if not config.share_embeddings:
+        names["embedding.table"] = "model.encoder.embed_tokens.weight"
+        names["decoder_embedding.table"] = "model.decoder.embed_tokens.weight"
+    return Table(names, layouts={"heads.language_model.bias": Same(leading=1)})
+
+
+FORMATS = (
+    bart_format(
+        "marian",
+        # Not MarianModel: with no head there, the sinusoids would have to be in the file.
+        (Architecture("MarianMTModel", Seq2SeqLM()),),
+        {
+            "vocab_size": 58101,
+            "pad_token_id": 58100,
+            "eos_token_id": 0,
+            "decoder_start_token_id": 58100,
+        },
+        read=read_marian,
+        write=write_marian,
+        table=table,
+        buffers=("*.embed_positions.weight",),
     ),
 )

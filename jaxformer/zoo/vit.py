@@ -1,7 +1,15 @@
 """ViT, and the shape of ViT-22B."""
 
+from typing import Any
+
 from jaxformer.functional.norms import LayerNorm, RMSNorm
 from jaxformer.functional.positional_schemes import Learned
+from jaxformer.hub.activations import read_activation, write_activation
+from jaxformer.hub.format import Architecture, Format
+from jaxformer.hub.layouts import Patches, Same
+from jaxformer.hub.settings import Settings
+from jaxformer.hub.table import Table, attention, block
+from jaxformer.hub.tasks import SequenceClassification, Task
 from jaxformer.models import Classification, VisionConfig
 from jaxformer.nn import Parallel
 from jaxformer.zoo.system import System
@@ -55,5 +63,133 @@ SYSTEMS = (
         "21743M",
         "Dehghani et al., 2023, table 1, https://arxiv.org/abs/2302.05442",
         "the matrices of the blocks",
+    ),
+)
+
+
+def read_vit(settings: Settings, **changes: Any) -> VisionConfig:
+    """The architecture that a config.json describes.
+
+    Args:
+        settings: The file.
+        **changes: Fields of our configuration that a relative has besides.
+    """
+    model_dim = settings.number("hidden_size", 768)
+    settings.expect("pooler_output_size", model_dim, None)
+    image, patch = (_pair(settings.take(f"{name}_size", n)) for name, n in _SIZES.items())
+    prefix = 2 if changes.get("distillation_token") else 1
+    positions = prefix + (image[0] // patch[0]) * (image[1] // patch[1])
+    fields = {
+        "mlp_dim": settings.number("intermediate_size", 3072),
+        "image_size": image,
+        "patch_size": patch,
+        "channels": settings.number("num_channels", 3),
+        "position": Learned(positions),
+        "norm": LayerNorm(eps=settings.number("layer_norm_eps", 1e-12)),
+        "activation": read_activation(settings, "hidden_act", "gelu"),
+        "attention_bias": settings.take("qkv_bias", True),
+        "pooler": read_activation(settings, "pooler_act", "tanh"),
+        "dropout": settings.number("hidden_dropout_prob", 0.0),
+        "attention_dropout": settings.number("attention_probs_dropout_prob", 0.0),
+    }
+    layers = settings.number("num_hidden_layers", 12)
+    heads = settings.number("num_attention_heads", 12)
+    return vit(layers, model_dim, heads, patch[0], **(fields | changes))
+
+
+_SIZES = {"image": 224, "patch": 16}
+
+
+def _pair(size: int | list[int]) -> tuple[int, int]:
+    """Height and width."""
+    return (size, size) if isinstance(size, int) else (size[0], size[1])
+
+
+def write_vit(config: VisionConfig) -> dict[str, Any]:
+    """And back."""
+    sizes = {"image_size": config.image_size, "patch_size": config.patch_size}
+    return {
+        **{name: a if a == b else [a, b] for name, (a, b) in sizes.items()},
+        "num_hidden_layers": config.num_layers,
+        "hidden_size": config.model_dim,
+        "num_attention_heads": config.num_heads,
+        "intermediate_size": config.mlp_dim,
+        "num_channels": config.channels,
+        "layer_norm_eps": config.norm.eps,
+        "hidden_act": write_activation(config.activation),
+        "qkv_bias": config.attention_bias,
+        "pooler_output_size": config.model_dim,
+        "pooler_act": write_activation(config.pooler or "tanh"),
+        "hidden_dropout_prob": config.dropout,
+        "attention_probs_dropout_prob": config.attention_dropout,
+    }
+
+
+ATTENTION = attention(
+    0,
+    query="attention.attention.query",
+    key="attention.attention.key",
+    value="attention.attention.value",
+    output="attention.output.dense",
+)
+_BLOCK = {
+    **ATTENTION,
+    "norms.0": "layernorm_before",
+    "sublayers.1.up": "intermediate.dense",
+    "sublayers.1.down": "output.dense",
+    "norms.1": "layernorm_after",
+}
+
+
+def names(name: str, blocks: dict[str, str] = _BLOCK) -> dict[str, str]:
+    """Names of the modules, for ViT and its relatives.
+
+    Args:
+        name: What comes before them in models with heads: "vit".
+        blocks: Our path within a block -> theirs.
+    """
+    return {
+        "patch_projection": f"{name}.embeddings.patch_embeddings.projection",
+        "class_token": f"{name}.embeddings.cls_token",
+        "distillation_token": f"{name}.embeddings.distillation_token",
+        "mask_token": f"{name}.embeddings.mask_token",
+        "transformer.inputs.position_table": f"{name}.embeddings.position_embeddings",
+        **block("transformer", f"{name}.encoder.layer.{{}}", blocks),
+        "transformer.final_norm": f"{name}.layernorm",
+        "pooler": f"{name}.pooler.dense",
+        "heads.label.output": "classifier",
+    }
+
+
+LAYOUTS = {
+    "patch_projection.kernel": Patches(),
+    "class_token": Same(leading=2),
+    "distillation_token": Same(leading=2),
+    "mask_token": Same(leading=1),
+    "transformer.inputs.position_table": Same(leading=1),
+}
+TINY = {
+    "hidden_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "intermediate_size": 56,
+    "image_size": [8, 12],
+    "patch_size": [4, 3],
+    "num_channels": 2,
+}
+
+FORMATS = (
+    Format(
+        model_type="vit",
+        read=read_vit,
+        write=write_vit,
+        table=lambda config: Table(names("vit"), layouts=LAYOUTS),
+        architectures=(
+            Architecture("ViTForImageClassification", SequenceClassification(), {"pooler": None}),
+            Architecture("ViTModel", Task()),
+        ),
+        tiny=TINY,
+        prefix="vit.",
+        harmless=("encoder_stride",),
     ),
 )

@@ -1,0 +1,1 @@
+"""Folders as transformers keeps them: configuration, tensors, heads."""

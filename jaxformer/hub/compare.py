@@ -1,0 +1,48 @@
+"""How far two models' outputs lie apart, where they mean something."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+Arrays = Mapping[str, np.ndarray]
+
+
+def differences(ours: Arrays, theirs: Arrays, inputs: Arrays) -> dict[str, float]:
+    r"""The largest difference of each output beside the largest value of the reference.
+
+    .. math:: \max_i |a_i - b_i| / \max_i |b_i|
+
+    Outputs at padding are left out: what transformers makes of them depends on its implementation.
+
+    Args:
+        ours: By name.
+        theirs: By name; only names that both have are compared.
+        inputs: With the masks.
+    """
+    return {
+        name: relative_difference(*real_parts(name, ours[name], theirs[name], inputs))
+        for name in theirs
+        if name in ours
+    }
+
+
+def relative_difference(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """The largest difference beside the largest value of the second."""
+    if ours.shape != theirs.shape:
+        return float("inf")
+    largest = float(np.max(np.abs(theirs), initial=0.0))
+    difference = float(np.max(np.abs(ours - theirs), initial=0.0))
+    return difference / largest if largest else difference
+
+
+def real_parts(name: str, ours: np.ndarray, theirs: np.ndarray, inputs: Arrays):
+    """Both outputs of that name at the tokens that the mask calls real."""
+    decodes = "decoder_input_ids" in inputs and not name.startswith("encoder")
+    mask = inputs.get("decoder_attention_mask" if decodes else "attention_mask")
+    if mask is None:
+        return ours, theirs
+    for axis in range(ours.ndim - 1):
+        if ours.shape[axis : axis + 2] == mask.shape:
+            where = (slice(None),) * axis + (mask > 0,)
+            return ours[where], theirs[where]
+    return ours, theirs

@@ -1,0 +1,49 @@
+"""Fields of config.json that are fields of ours under another name: one table for both ways."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from jaxformer.errors import ConfigError
+from jaxformer.hub.settings import Settings
+from jaxformer.nn.config import TransformerConfig
+
+Names = Mapping[str, str]
+"""Our field -> theirs: {"num_layers": "n_layer"}."""
+
+
+def read_numbers(settings: Settings, names: Names) -> dict[str, Any]:
+    """Our fields with the numbers in a file; None where it says null.
+
+    Raises:
+        ConfigError: A field is missing, or is no number.
+    """
+    given = {ours: theirs for ours, theirs in names.items() if settings.take(theirs) is not None}
+    return dict.fromkeys(names) | {ours: settings.number(name) for ours, name in given.items()}
+
+
+def read_flags(settings: Settings, names: Names) -> dict[str, bool]:
+    """Our fields with the truth values in a file.
+
+    Raises:
+        ConfigError: A field is missing, or is neither true nor false.
+    """
+    flags = {ours: settings.take(theirs) for ours, theirs in names.items()}
+    for ours, value in flags.items():
+        if not isinstance(value, bool):
+            raise ConfigError(f"{settings.path}: {names[ours]} = {value!r}: must be true or false")
+    return flags
+
+
+def write_fields(config: TransformerConfig, *names: Names) -> dict[str, Any]:
+    """And back, with the numbers for which None stands in our configuration."""
+    spelt_out = {
+        "embedding_dropout": config.dropout,
+        "num_kv_heads": config.kv_heads,
+        "head_dim": config.head_width,
+    }
+    values = {theirs: getattr(config, ours) for table in names for ours, theirs in table.items()}
+    for table in names:
+        for ours, theirs in table.items():
+            if values[theirs] is None:
+                values[theirs] = spelt_out.get(ours)
+    return values

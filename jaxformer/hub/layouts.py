@@ -1,0 +1,201 @@
+"""How one tensor of a file holds one or several parameters; each layout is its own inverse."""
+
+import abc
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+Shape = tuple[int, ...]
+
+
+class Slot(NamedTuple):
+    """A parameter, of one layer where it is stacked."""
+
+    shape: Shape
+    inputs: int
+    """How many of the leading axes are a kernel's inputs; 0: it is no kernel."""
+
+    @property
+    def matrix(self) -> Shape:
+        """(inputs, outputs) of a kernel."""
+        return math.prod(self.shape[: self.inputs]), math.prod(self.shape[self.inputs :])
+
+
+class Layout(abc.ABC):
+    """A way to store parameters in one tensor; subclasses are frozen dataclasses."""
+
+    @abc.abstractmethod
+    def shape(self, slots: Sequence[Slot]) -> Shape:
+        """The shape of the tensor that holds these parameters."""
+
+    @abc.abstractmethod
+    def read(self, tensor: np.ndarray, slots: Sequence[Slot]) -> list[np.ndarray]:
+        """The parameters in a tensor, views of it where that is possible."""
+
+    @abc.abstractmethod
+    def write(self, arrays: Sequence[np.ndarray], slots: Sequence[Slot]) -> np.ndarray:
+        """The tensor that holds these parameters."""
+
+
+class Single(Layout):
+    """A tensor with one parameter."""
+
+    @abc.abstractmethod
+    def shape_of(self, slot: Slot) -> Shape:
+        """The shape of the tensor."""
+
+    def read_one(self, tensor: np.ndarray, slot: Slot) -> np.ndarray:
+        """The parameter."""
+        return tensor.reshape(slot.shape)
+
+    def write_one(self, array: np.ndarray, slot: Slot) -> np.ndarray:
+        """The tensor."""
+        return array.reshape(self.shape_of(slot))
+
+    def shape(self, slots):
+        return self.shape_of(*slots)
+
+    def read(self, tensor, slots):
+        return [self.read_one(tensor, *slots)]
+
+    def write(self, arrays, slots):
+        return self.write_one(*arrays, *slots)
+
+
+@dataclass(frozen=True)
+class Same(Single):
+    """The parameter as it is, perhaps with `leading` axes of size 1 before its own."""
+
+    leading: int = 0
+
+    def shape_of(self, slot):
+        return (1,) * self.leading + slot.shape
+
+
+@dataclass(frozen=True)
+class Flat(Single):
+    """`[outputs]`: a bias or scale in one axis."""
+
+    def shape_of(self, slot):
+        return (math.prod(slot.shape),)
+
+
+@dataclass(frozen=True)
+class OutIn(Single):
+    """`[outputs, inputs]`: a kernel as PyTorch's Linear keeps it."""
+
+    def shape_of(self, slot):
+        return slot.matrix[::-1]
+
+    def read_one(self, tensor, slot):
+        return tensor.T.reshape(slot.shape)
+
+    def write_one(self, array, slot):
+        return array.reshape(slot.matrix).T
+
+
+@dataclass(frozen=True)
+class InOut(Single):
+    """`[inputs, outputs]`: a kernel as GPT-2's Conv1D keeps it."""
+
+    def shape_of(self, slot):
+        return slot.matrix
+
+
+@dataclass(frozen=True)
+class Patches(Single):
+    """`[outputs, channels, rows, columns]`: the kernel of a convolution over patches."""
+
+    def shape_of(self, slot):
+        rows, columns, channels, outputs = slot.shape
+        return outputs, channels, rows, columns
+
+    def read_one(self, tensor, slot):
+        return tensor.transpose(2, 3, 1, 0)
+
+    def write_one(self, array, slot):
+        return array.transpose(3, 2, 0, 1)
+
+
+@dataclass(frozen=True)
+class Concatenated(Layout):
+    """Several kernels, or their biases, one after the other along the axis of their outputs."""
+
+    kernel: Single = OutIn()
+    """How each of the kernels is kept."""
+
+    def shape(self, slots):
+        part, axis = self._part(slots)
+        shapes = [part.shape_of(slot) for slot in slots]
+        joined = list(shapes[0])
+        joined[axis] = sum(shape[axis] for shape in shapes)
+        return tuple(joined)
+
+    def read(self, tensor, slots):
+        part, axis = self._part(slots)
+        ends = np.cumsum([part.shape_of(slot)[axis] for slot in slots])
+        pieces = np.split(tensor, ends[:-1], axis=axis)
+        return [part.read_one(piece, slot) for piece, slot in zip(pieces, slots, strict=True)]
+
+    def write(self, arrays, slots):
+        part, axis = self._part(slots)
+        pieces = [part.write_one(array, slot) for array, slot in zip(arrays, slots, strict=True)]
+        return np.concatenate(pieces, axis=axis)
+
+    def _part(self, slots) -> tuple[Single, int]:
+        if not slots[0].inputs:
+            return Flat(), 0
+        return self.kernel, 0 if isinstance(self.kernel, OutIn) else 1
+
+
+@dataclass(frozen=True)
+class PerKeyHead(Layout):
+    """`[(K, G + 2, H), inputs]`: after the G queries of each key head its key and its value.
+
+    With G = 1 this is what GPT-NeoX and BLOOM keep; with K = 1 the multi-query form of Falcon.
+    """
+
+    def shape(self, slots):
+        outputs = sum(math.prod(slot.shape[slot.inputs :]) for slot in slots)
+        return (outputs, *self._inputs(slots))
+
+    def read(self, tensor, slots):
+        heads, groups, width = self._sizes(slots)
+        view = tensor.reshape(heads, groups + 2, width, *self._inputs(slots))
+        parts = (view[:, :groups], view[:, groups], view[:, groups + 1])
+        kept = _kept(slots)
+        return [
+            kept.read_one(part.reshape(kept.shape_of(slot)), slot)
+            for part, slot in zip(parts, slots, strict=True)
+        ]
+
+    def write(self, arrays, slots):
+        heads, _, width = self._sizes(slots)
+        kept, inputs = _kept(slots), self._inputs(slots)
+        parts = [
+            kept.write_one(array, slot).reshape(heads, -1, width, *inputs)
+            for array, slot in zip(arrays, slots, strict=True)
+        ]
+        return np.concatenate(parts, axis=1).reshape(-1, *inputs)
+
+    @staticmethod
+    def _inputs(slots) -> Shape:
+        return (slots[0].matrix[0],) if slots[0].inputs else ()
+
+    @staticmethod
+    def _sizes(slots) -> Shape:
+        """(K, G, H)."""
+        (queries, width), (heads, _) = slots[0].shape[-2:], slots[1].shape[-2:]
+        return heads, queries // heads, width
+
+
+def _kept(slots: Sequence[Slot]) -> Single:
+    return OutIn() if slots[0].inputs else Flat()
+
+
+def usual(leaf: str) -> Single:
+    """How a parameter that ends in this name is kept unless a table says otherwise."""
+    return {"kernel": OutIn(), "bias": Flat(), "scale": Flat()}.get(leaf, Same())

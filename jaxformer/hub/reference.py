@@ -1,0 +1,124 @@
+"""The same model in transformers, which is asked what is right; needs torch and transformers."""
+
+import copy
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file
+
+from jaxformer.errors import DataError
+from jaxformer.hub.format import Architecture, Format
+from jaxformer.hub.settings import Settings
+
+_STACKED = ("hidden_states", "encoder_hidden_states", "decoder_hidden_states")
+# Falcon's eager attention adds ALiBi twice, in the scores and in the mask; the usual one once.
+_ATTENTION = {"falcon": "sdpa"}
+
+
+class Reference:
+    """A folder loaded by transformers, with its eager attention where that is right."""
+
+    def __init__(self, folder: str | Path, architecture: str):
+        """Loads the model in float32.
+
+        Raises:
+            DataError: torch or transformers is not installed, or a tensor of the folder is
+                missing, unexpected or of another shape for it.
+        """
+        torch, transformers = _libraries()
+        self._torch = torch
+        kind = Settings.of_folder(folder).take("model_type")
+        self.model, report = getattr(transformers, architecture).from_pretrained(
+            folder,
+            attn_implementation=_ATTENTION.get(kind, "eager"),
+            dtype=torch.float32,
+            output_loading_info=True,
+        )
+        self.model.eval()
+        problems = {name: found for name, found in report.items() if found}
+        if problems:
+            raise DataError(f"{folder}: transformers does not load all of it: {problems}")
+
+    def outputs(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """What the model gives, hidden states stacked."""
+        with self._torch.no_grad():
+            found = self.model(**self._tensors(inputs), output_hidden_states=True)
+        return {
+            name: _numpy(self._stacked(value) if name in _STACKED else value)
+            for name, value in found.items()
+            if name in _STACKED or self._torch.is_tensor(value)
+        }
+
+    def gradients(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The gradient of the loss by the names that the parameters have in a file."""
+        self.model.zero_grad()
+        self.model(**self._tensors(inputs)).loss.backward()
+        # A model that has the gradients for weights, saved, gives them the names of its files.
+        twin, missing = copy.deepcopy(self.model), float("nan")
+        with self._torch.no_grad(), tempfile.TemporaryDirectory() as folder:
+            for own, parameter in zip(twin.parameters(), self.model.parameters(), strict=True):
+                gradient = parameter.grad
+                own.fill_(missing) if gradient is None else own.copy_(gradient)
+            for buffer in twin.buffers():
+                if buffer.is_floating_point():
+                    buffer.fill_(missing)
+            twin.save_pretrained(folder)
+            saved = load_file(Path(folder, "model.safetensors"))
+        return {name: array for name, array in saved.items() if not np.isnan(array).all()}
+
+    def _stacked(self, states: Sequence[Any]) -> Any:
+        """States as one tensor, but for a last one of another width (OPT 350M)."""
+        return self._torch.stack([x for x in states if x.shape == states[0].shape])
+
+    def _tensors(self, inputs: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        return {name: self._torch.tensor(array) for name, array in inputs.items()}
+
+
+def save_random(
+    format: Format, architecture: Architecture, folder: str | Path, seed: int = 0
+) -> None:
+    """Saves a small model of random numbers in which every parameter matters.
+
+    Args:
+        format: The system.
+        architecture: One of its classes.
+        folder: Where transformers saves it.
+        seed: Of the numbers.
+    """
+    torch, transformers = _libraries()
+    config = transformers.AutoConfig.for_model(format.model_type, **format.tiny)
+    model = getattr(transformers, architecture.name)._from_config(config)
+    generator = torch.Generator().manual_seed(seed)
+    embeddings = [x for x in model.modules() if isinstance(x, torch.nn.Embedding)]
+    tables = {embedding.weight.data_ptr() for embedding in embeddings}
+    biases = [x for name, x in model.named_buffers() if name == "final_logits_bias"]
+    with torch.no_grad():
+        for name, x in [*model.named_parameters(), *(("bias", bias) for bias in biases)]:
+            # States shall neither shrink to nothing nor drive a softmax to its ends, where float32
+            # decides: scales lie around their initial values, 1 (in Gemma, which adds 1, 0), and
+            # what a matrix gives is as large as what it takes (T5 divides no score by a root).
+            is_scale = x.ndim == 1 and name.endswith("weight")
+            is_matrix = x.ndim > 1 and x.data_ptr() not in tables
+            spread = x[0].numel() ** -0.5 if is_matrix else 0.3
+            noise = torch.randn(x.shape, generator=generator)
+            x.copy_(spread * noise + (x if is_scale else 0.0))
+    model.save_pretrained(folder)
+
+
+def _libraries():
+    try:
+        import torch
+        import transformers
+    except ModuleNotFoundError as error:
+        raise DataError(
+            f"comparing with transformers needs {error.name}: pip install torch transformers"
+        ) from error
+    transformers.utils.logging.disable_progress_bar()
+    return torch, transformers
+
+
+def _numpy(tensor) -> np.ndarray:
+    return tensor.detach().float().numpy()

@@ -1,0 +1,275 @@
+"""How transformers spells RoPE: `rope_parameters` (v5), `rope_theta` and `rope_scaling` (v4)."""
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from typing import Any, NamedTuple
+
+from jaxformer.errors import ConfigError
+from jaxformer.functional.positional_schemes import RoPE
+from jaxformer.functional.rope_scaling import (
+    DynamicNTK,
+    LinearScaling,
+    Llama3Scaling,
+    LongRoPE,
+    NoScaling,
+    Scaling,
+    YaRN,
+)
+from jaxformer.hub.settings import Settings
+
+_ORIGINAL = "original_max_position_embeddings"
+_LONGEST = "max_position_embeddings"
+_FRACTION = "partial_rotary_factor"
+
+
+class _Kind(NamedTuple):
+    """A scaling, and what its fields are called there."""
+
+    scaling: type[Scaling]
+    names: Mapping[str, str]
+
+
+_KINDS = {
+    "default": _Kind(NoScaling, {}),
+    "linear": _Kind(LinearScaling, {"factor": "factor"}),
+    "dynamic": _Kind(DynamicNTK, {"factor": "factor"}),
+    "llama3": _Kind(
+        Llama3Scaling,
+        {
+            "factor": "factor",
+            "low_freq_factor": "low_frequency_factor",
+            "high_freq_factor": "high_frequency_factor",
+            _ORIGINAL: "original_max_length",
+        },
+    ),
+    "yarn": _Kind(
+        YaRN,
+        {
+            "factor": "factor",
+            "beta_fast": "beta_fast",
+            "beta_slow": "beta_slow",
+            "truncate": "truncate",
+            "mscale": "mscale",
+            "mscale_all_dim": "mscale_all_dim",
+            "attention_factor": "attention_factor",
+            _ORIGINAL: "original_max_length",
+        },
+    ),
+    "longrope": _Kind(
+        LongRoPE,
+        {
+            "short_factor": "short_factors",
+            "long_factor": "long_factors",
+            "factor": "factor",
+            "attention_factor": "attention_factor",
+            _ORIGINAL: "original_max_length",
+        },
+    ),
+}
+# Published files say this besides; nothing is computed from it.
+_HARMLESS = ("type", "finetuned")
+
+
+def read_rope(
+    settings: Settings,
+    theta: float = 10_000.0,
+    fraction: float | None = None,
+    *,
+    theta_field: str = "rope_theta",
+    fraction_field: str = _FRACTION,
+    synonyms: Mapping[str, str] | None = None,
+) -> RoPE:
+    """The scheme that a config.json describes in either spelling.
+
+    Args:
+        settings: The file.
+        theta: The base where the file does not say.
+        fraction: The share of the channels that rotate where the file does not say; None: all
+            rotate in this system, and a file may not say otherwise.
+        theta_field: What v4 calls the base ("rotary_emb_base" in GPT-NeoX).
+        fraction_field: What v4 calls the share ("rotary_pct" in GPT-NeoX).
+        synonyms: Other names of scalings in old files -> today's.
+
+    Raises:
+        ConfigError: A scaling is not known, or a field of it is missing, unknown or out of range.
+    """
+    current, old = settings.take("rope_parameters", None), settings.take("rope_scaling", None)
+    where = "rope_scaling" if old else "rope_parameters"
+    # As there: the old spelling, where there is one, replaces the new one.
+    found = {
+        "rope_theta": settings.take(theta_field, theta),
+        _FRACTION: settings.take(fraction_field, fraction),
+        **_dictionary(old or current, where, settings),
+    }
+    return _rope(found, where, settings, fraction is not None, synonyms or {})
+
+
+def read_layer_ropes(
+    settings: Settings, bases: Mapping[str, tuple[str, float]], scaled: tuple[str, ...]
+) -> dict[str, RoPE]:
+    """The schemes of a model whose kinds of layers ("full_attention", ...) have their own.
+
+    Args:
+        settings: The file.
+        bases: Kind of layer -> what v4 calls its base, and the base where the file does not say.
+        scaled: The kinds to which v4's `rope_scaling` belongs.
+
+    Raises:
+        ConfigError: As `read_rope`.
+    """
+    current, old = settings.take("rope_parameters", None), settings.take("rope_scaling", None)
+    current = _dictionary(current, "rope_parameters", settings)
+    if unknown := sorted(set(current) - set(bases)):
+        raise ConfigError(
+            f"{settings.path}: rope_parameters has {', '.join(unknown)}; in a model of this kind "
+            f"it has {', '.join(bases)}, and the rest within them"
+        )
+    old = _dictionary(old, "rope_scaling", settings)
+    if old and "rope_type" not in old:
+        # So does transformers, for these models alone.
+        warnings.warn(
+            f"{settings.path}: rope_scaling = {old!r} is ignored: a model of this kind reads "
+            "rope_type, and not type",
+            stacklevel=2,
+        )
+        old = {}
+    ropes = {}
+    for kind, (field, theta) in bases.items():
+        where = f"rope_parameters.{kind}"
+        own = _dictionary(current.get(kind), where, settings)
+        found = {"rope_theta": settings.take(field, theta)} | own | (old if kind in scaled else {})
+        ropes[kind] = _rope(found, where, settings, False, {})
+        if getattr(ropes[kind].scaling, "truncate", True) is not True:
+            raise ConfigError(
+                f"{settings.path}: {where}.truncate = False is not supported: transformers ignores "
+                "it where kinds of layers have their own parameters"
+            )
+    return ropes
+
+
+def write_rope(
+    rope: RoPE, *, theta_field: str = "rope_theta", fraction_field: str | None = None
+) -> dict[str, Any]:
+    """Both spellings of a scheme, so that old and new readers understand the file.
+
+    Args:
+        rope: The scheme.
+        theta_field: What v4 calls the base.
+        fraction_field: What v4 calls the share of channels that rotate; None: all rotate.
+    """
+    scaling = write_scaling(rope.scaling)
+    old = {theta_field: rope.theta, "rope_scaling": scaling}
+    current = {"rope_theta": rope.theta, **(scaling or {"rope_type": "default"})}
+    if fraction_field is not None:
+        old[fraction_field] = current[_FRACTION] = rope.fraction
+    if isinstance(rope.scaling, DynamicNTK):
+        old[_LONGEST] = rope.scaling.original_max_length
+    return {"rope_parameters": current, **old}
+
+
+def write_layer_ropes(
+    ropes: Mapping[str, RoPE], theta_fields: Mapping[str, str], scaled: str
+) -> dict[str, Any]:
+    """Both spellings of what `read_layer_ropes` reads.
+
+    Args:
+        ropes: Kind of layer -> its scheme.
+        theta_fields: Kind of layer -> what v4 calls its base.
+        scaled: The kind of which v4's `rope_scaling` speaks.
+    """
+    values: dict[str, Any] = {"rope_parameters": {}}
+    for kind, rope in ropes.items():
+        written = write_rope(rope, theta_field=theta_fields[kind])
+        values["rope_parameters"][kind] = written.pop("rope_parameters")
+        old = written.pop("rope_scaling")
+        values |= written
+        if kind == scaled:
+            values["rope_scaling"] = old
+    return values
+
+
+def write_scaling(scaling: Scaling) -> dict[str, Any] | None:
+    """A scaling as `rope_scaling`; None where there is none.
+
+    Raises:
+        ConfigError: It is none of those that transformers has.
+    """
+    if type(scaling) is NoScaling:
+        return None
+    name = next((name for name, kind in _KINDS.items() if kind.scaling is type(scaling)), None)
+    if name is None:
+        raise ConfigError(f"the scaling {scaling!r} is none of {', '.join(_KINDS)}")
+    usual = {field.name: field.default for field in fields(scaling)}
+    values = {theirs: (getattr(scaling, ours), ours) for theirs, ours in _KINDS[name].names.items()}
+    return {"rope_type": name} | {
+        theirs: list(value) if isinstance(value, tuple) else value
+        for theirs, (value, ours) in values.items()
+        if value != usual[ours]
+    }
+
+
+def _dictionary(value: Any, where: str, settings: Settings) -> dict[str, Any]:
+    if not isinstance(value, dict | None):
+        raise ConfigError(f"{settings.path}: {where} = {value!r}: must be an object")
+    return dict(value or {})
+
+
+def _rope(
+    found: dict[str, Any],
+    where: str,
+    settings: Settings,
+    partial: bool,
+    synonyms: Mapping[str, str],
+) -> RoPE:
+    """The scheme from one object of `rope_parameters`, whole in itself."""
+    kind = found.get("rope_type") or found.get("type") or "default"
+    model_type = settings.values.get("model_type")
+    own = Settings(
+        found | {"rope_type": synonyms.get(kind, kind), "model_type": model_type},
+        f"{settings.path}: {where}",
+    )
+    theta = float(own.number("rope_theta"))
+    fraction = own.number(_FRACTION, 1.0) if partial else 1.0
+    if not partial:
+        own.expect(_FRACTION, 1.0, None)
+    scaling = _scaling(own, settings)
+    own.finish(_HARMLESS)
+    return RoPE(theta=theta, fraction=fraction, scaling=scaling)
+
+
+def _scaling(own: Settings, settings: Settings) -> Scaling:
+    """The scaling that an object of `rope_parameters` describes."""
+    kind = own.choose("rope_type", _KINDS)
+    given = {ours: _value(own, theirs) for theirs, ours in kind.names.items()}
+    longest, outside = settings.number(_LONGEST, None), settings.number(_ORIGINAL, None)
+    if kind.scaling is DynamicNTK:
+        given["original_max_length"] = longest
+    elif _ORIGINAL in kind.names:
+        # As there: what stands outside comes before what stands within.
+        given["original_max_length"] = outside or given["original_max_length"] or longest
+    if kind.scaling in (YaRN, LongRoPE) and given["factor"] is None and longest is not None:
+        given["factor"] = longest / given["original_max_length"]
+    theirs = {ours: theirs for theirs, ours in kind.names.items()}
+    for field in fields(kind.scaling):
+        if given[field.name] is None and field.default is MISSING:
+            name = theirs.get(field.name, _LONGEST)
+            raise ConfigError(f"{own.path}: the field {name!r} is missing")
+    try:
+        return kind.scaling(**{ours: x for ours, x in given.items() if x is not None})
+    except ConfigError as error:
+        raise ConfigError(f"{own.path}: {error}") from error
+
+
+def _value(own: Settings, name: str) -> Any:
+    """A field of a scaling; None where it is not said."""
+    if name == "truncate":
+        own.expect(name, None, True, False)
+        return own.take(name, None)
+    if name not in ("short_factor", "long_factor"):
+        return own.number(name, None)
+    value = own.take(name, None)
+    listed = isinstance(value, list | tuple) and all(isinstance(x, int | float) for x in value)
+    if not listed and value is not None:
+        raise ConfigError(f"{own.path}: {name} = {value!r}: must be a list of numbers")
+    return value

@@ -1,0 +1,152 @@
+"""A config.json whose every value is either used or known to change nothing."""
+
+import difflib
+import fnmatch
+import json
+from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxformer.errors import ConfigError
+
+CONFIG = "config.json"
+_REQUIRED = object()
+
+# What says nothing about what a forward pass computes.
+_HARMLESS = (
+    "_*", "architectures", "auto_map", "bad_words_ids", "begin_suppress_tokens", "bos_token_id",
+    "chunk_size_feed_forward", "classifier_dropout*", "cls_token_id",
+    "cross_attention_hidden_size", "decoder_start_token_id", "diversity_penalty", "do_sample",
+    "dtype", "early_stopping", "encoder_no_repeat_ngram_size", "eos_token_id",
+    "exponential_decay_length_penalty", "finetuning_task", "forced_*_token_id",
+    "gradient_checkpointing", "id2label", "init_std", "initializer_*", "is_encoder_decoder",
+    "keys_to_ignore*", "label2id", "length_penalty", "license", "mask_token_id", "max_length",
+    "max_new_tokens", "min_length", "model_type", "name_or_path", "no_repeat_ngram_size",
+    "num_beam*", "num_labels", "num_return_sequences", "output_*", "pad_token_id", "prefix",
+    "pretraining_tp", "problem_type", "pruned_heads", "remove_invalid_values",
+    "repetition_penalty", "return_dict*", "sep_token_id", "suppress_tokens",
+    "task_specific_params", "temperature", "tf_*", "tokenizer_class", "top_k", "top_p",
+    "torch_dtype", "torchscript", "transformers_version", "typical_p", "unk_token_id",
+    "use_bfloat16", "use_cache", "xla_device",
+)  # fmt: skip
+
+
+class Settings:
+    """The values of a config.json, and which of them have been read.
+
+    Attributes:
+        values: The values as they stand in the file.
+        path: The file, for messages.
+    """
+
+    def __init__(self, values: Mapping[str, Any], path: str | Path = CONFIG):
+        self.values, self.path = dict(values), Path(path)
+        self._read: dict[str, None] = {}
+
+    @classmethod
+    def of_folder(cls, folder: str | Path) -> "Settings":
+        """Reads a folder's config.json.
+
+        Raises:
+            ConfigError: There is none, or it is no JSON object.
+        """
+        path = Path(folder, CONFIG)
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+        except OSError:
+            raise ConfigError(
+                f"{path} does not exist: a folder that transformers saved has one, with "
+                "model.safetensors"
+            ) from None
+        except ValueError as error:
+            raise ConfigError(f"{path} is not valid JSON: {error}") from error
+        if not isinstance(values, dict):
+            raise ConfigError(f"{path} holds no JSON object")
+        return cls(values, path)
+
+    @property
+    def last(self) -> str:
+        """The field that was read last and stands in the file, with its value, for messages."""
+        given = [name for name in self._read if name in self.values]
+        return f"{given[-1]} = {self.values[given[-1]]!r}" if given else "nothing"
+
+    def take(self, name: str, default: Any = _REQUIRED) -> Any:
+        """The value of a field.
+
+        Args:
+            name: The field.
+            default: What transformers takes where the file does not say; without it the field
+                must be there.
+
+        Raises:
+            ConfigError: The field is missing.
+        """
+        self._read.pop(name, None)
+        self._read[name] = None
+        if name in self.values:
+            return self.values[name]
+        if default is _REQUIRED:
+            raise ConfigError(f"{self.path}: the field {name!r} is missing")
+        return default
+
+    def number(self, name: str, default: Any = _REQUIRED) -> Any:
+        """`take` for a field that must hold a number (or None, where that is the default)."""
+        value = self.take(name, default)
+        whole = isinstance(value, int | float) and not isinstance(value, bool)
+        if not whole and not (value is None and default is None):
+            raise ConfigError(f"{self.path}: {name} = {value!r}: must be a number")
+        return value
+
+    def choose(self, name: str, choices: Mapping[str, Any], default: Any = _REQUIRED) -> Any:
+        """What a field's value stands for.
+
+        Raises:
+            ConfigError: The value is none of the choices; names the nearest.
+        """
+        value = self.take(name, default)
+        if not isinstance(value, Hashable) or value not in choices:
+            nearest = difflib.get_close_matches(str(value), map(str, choices), n=1)
+            hint = f" (nearest: {nearest[0]!r})" if nearest else ""
+            raise ConfigError(
+                f"{self.path}: {name} = {value!r} is not supported{hint}: one of "
+                f"{', '.join(map(repr, choices))}"
+            )
+        return choices[value]
+
+    def expect(self, name: str, *allowed: Any, default: Any = _REQUIRED) -> None:
+        """Checks a field of which only some values are supported.
+
+        Raises:
+            ConfigError: It has another.
+        """
+        default = allowed[0] if default is _REQUIRED else default
+        if (value := self.take(name, default)) not in allowed:
+            raise ConfigError(
+                f"{self.path}: {name} = {value!r} is not supported: only "
+                f"{' or '.join(map(repr, allowed))}"
+            )
+
+    def finish(self, harmless: Sequence[str] = ()) -> None:
+        """Checks that nothing was left unread that could change what the model computes.
+
+        Args:
+            harmless: Patterns of fields that change nothing in this system.
+
+        Raises:
+            ConfigError: A field that says something is not known here; names it.
+        """
+        patterns = (*_HARMLESS, *harmless)
+        unknown = [
+            name
+            for name, value in self.values.items()
+            if name not in self._read
+            and value not in (None, False, {}, [])
+            and not any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+        ]
+        if unknown:
+            listed = ", ".join(f"{name} = {self.values[name]!r}" for name in unknown)
+            raise ConfigError(
+                f"{self.path}: {listed}: not known for model_type "
+                f"{self.values.get('model_type')!r}, so the model might compute something else "
+                "than it should"
+            )

@@ -1,0 +1,237 @@
+"""What a folder of transformers' holds: which system, which class, which configuration."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, get_type_hints
+
+from jaxformer.errors import ConfigError, check_field
+from jaxformer.hub.format import Architecture, Format
+from jaxformer.hub.settings import Settings
+from jaxformer.hub.tasks import Task
+from jaxformer.models import EncoderDecoderConfig
+from jaxformer.models.build import ModelConfig
+from jaxformer.serialization import diff, nearest
+
+# What a configuration says of how something is computed or trained, and not of what.
+_OURS_ALONE = frozenset({
+    "attention", "attention_dropout", "compute_dtype", "depth_scaled_init", "dropout",
+    "embedding_dropout", "heads", "init_std", "padding_id", "remat", "scan_layers",
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model as transformers describes it, and as we do."""
+
+    format: Format
+    architecture: Architecture
+    settings: Settings
+    config: ModelConfig
+
+    @property
+    def prefix(self) -> str:
+        """What comes before the names of the body; nothing in a model without heads."""
+        if type(self.architecture.task) is Task:
+            return ""
+        own = self.architecture.prefix
+        return self.format.prefix if own is None else own
+
+    @property
+    def repeats_inputs(self) -> bool:
+        """Whether a decoder that is given nothing is asked to repeat the encoder's inputs."""
+        return self.format.repeats_inputs or self.architecture.task.repeats_inputs
+
+
+def read_source(settings: Settings, formats: Mapping[str, Format]) -> Source:
+    """Understands a config.json.
+
+    Args:
+        settings: The file.
+        formats: The known systems by `model_type`.
+
+    Raises:
+        ConfigError: The system or its class is unknown, or a field has a value that is not
+            supported; names the nearest.
+    """
+    kind = settings.take("model_type", None)
+    if not isinstance(kind, str) or kind not in formats:
+        raise ConfigError(
+            f"{settings.path}: model_type = {kind!r} is not known."
+            f"{nearest(str(kind), list(formats))} Known: {', '.join(sorted(formats))}"
+        )
+    format = formats[kind]
+    settings = _completed(settings, format)
+    architecture = _architecture(settings, format)
+    try:
+        config = format.read(settings)
+        heads = architecture.task.heads(settings)
+        config = replace(config, heads=heads, **architecture.changes)
+        _check_types(config)
+    except ConfigError as error:
+        named = str(error).startswith(str(settings.path))
+        raise error if named else ConfigError(f"{settings.path}: {error}") from error
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # A list, say, where a number belongs, which `read` did not expect.
+        raise ConfigError(f"{settings.path}: {settings.last} cannot be used: {error}") from error
+    settings.finish(format.harmless)
+    return Source(format, architecture, settings, config)
+
+
+def _check_types(config: ModelConfig) -> None:
+    """Checks that what is a flag or a number with us was one in the file."""
+    for name, kind in get_type_hints(type(config)).items():
+        value = getattr(config, name)
+        for known, expected in ((bool, "true or false"), (int, "a whole number")):
+            if kind in (known, known | None) and value is not None:
+                check_field(config, name, type(value) is known, expected)
+
+
+def settings_values(source: Source) -> dict[str, Any]:
+    """What a config.json says of a model: in its own file's words, while these are still true.
+
+    Two spellings of one thing may differ in rounding: "gelu_new" and "gelu_pytorch_tanh".
+    """
+    format, values = source.format, source.settings.values
+    written = values | format.write(source.config)
+    same = spelt_out(format.read(Settings(values))) == spelt_out(format.read(Settings(written)))
+    return values if same else written
+
+
+def describe(
+    config: ModelConfig, formats: Iterable[Format], extra: Mapping[str, Any] | None = None
+) -> Source:
+    """The config.json of a model that was made here.
+
+    Args:
+        config: The model.
+        formats: Those that may be used; the first that can say all of it is.
+        extra: Fields to add (token ids, names of labels).
+
+    Raises:
+        ConfigError: None can; names the fields of the one that comes nearest, and what it would
+            make of them.
+    """
+    failures: list[tuple[int, str]] = []
+    # What was imported goes back to where it came from.
+    kind = (extra or {}).get("model_type")
+    for format in sorted(formats, key=lambda format: format.model_type != kind):
+        try:
+            return _described(config, format, extra or {})
+        except _Inexpressible as failure:
+            failures.append((failure.count, str(failure)))
+        except (ConfigError, AttributeError, KeyError, TypeError) as error:
+            # Of another family altogether: its `write` does not find what it asks for.
+            failures.append((1000, f"{format.model_type}: {error}"))
+    raise ConfigError(f"no known system can say this model; the nearest: {min(failures)[1]}")
+
+
+class _Inexpressible(Exception):
+    """A format that makes another model of a configuration; `count` fields differ."""
+
+    def __init__(self, message: str, count: int):
+        super().__init__(message)
+        self.count = count
+
+
+def _described(config: ModelConfig, format: Format, extra: Mapping[str, Any]) -> Source:
+    padding_id = getattr(config, "padding_id", None)
+    values = {
+        **format.defaults,
+        **({} if padding_id is None else {"pad_token_id": padding_id}),
+        **extra,
+        "model_type": format.model_type,
+        **format.write(config),
+    }
+    settings = Settings(values)
+    back = format.read(settings)
+    architecture = _architecture_for(config, format, settings)
+    back = replace(back, heads=config.heads, **architecture.changes)
+    if type(back) is not type(config):
+        raise _Inexpressible(f"{format.model_type} is another family", 1000)
+    changed = {
+        name: pair for name, pair in diff(spelt_out(config), spelt_out(back)).items()
+        if name.split(".")[0] not in _OURS_ALONE
+    }  # fmt: skip
+    if changed:
+        listed = "; ".join(f"{name} = {a!r} (it has {b!r})" for name, (a, b) in changed.items())
+        message = f"model_type {format.model_type!r} cannot say {listed}"
+        raise _Inexpressible(message, len(changed))
+    if extra.get("model_type") == format.model_type:
+        settings = _own_words(extra, settings, format)
+    settings.values["architectures"] = [architecture.name]
+    return Source(format, architecture, settings, config)
+
+
+def _own_words(extra: Mapping[str, Any], settings: Settings, format: Format) -> Settings:
+    """The settings of the file that a model came from, while they still say the same."""
+    try:
+        original = _completed(Settings(extra), format)
+        same = spelt_out(format.read(original)) == spelt_out(format.read(settings))
+    except ConfigError:
+        return settings
+    return Settings(extra) if same else settings
+
+
+def spelt_out(config: ModelConfig) -> ModelConfig:
+    """The same model, with the numbers for which None stands."""
+    numbers = {
+        "num_kv_heads": config.kv_heads,
+        "head_dim": config.head_width,
+        "attention_scale": config.attention_scale or config.head_width**-0.5,
+    }
+    if isinstance(config, EncoderDecoderConfig):
+        numbers["num_decoder_layers"] = config.decoder_layers
+    return replace(config, **numbers)
+
+
+def _completed(settings: Settings, format: Format) -> Settings:
+    """The fields under the names by which `read` asks for them, with those that are left out."""
+    given: dict[str, Any] = {}
+    for spelling, value in settings.values.items():
+        name = format.synonyms.get(spelling, spelling)
+        if given.setdefault(name, value) != value:
+            raise ConfigError(
+                f"{settings.path}: {spelling} = {value!r} and {name} = {given[name]!r} are two "
+                "names of one thing: they must agree"
+            )
+    return Settings({**format.defaults, **given}, settings.path)
+
+
+def _architecture(settings: Settings, format: Format) -> Architecture:
+    named = settings.take("architectures", None) or [format.architectures[0].name]
+    if not isinstance(named, list):
+        raise ConfigError(f"{settings.path}: architectures = {named!r}: must be a list of one name")
+    for architecture in format.architectures:
+        # MPT was published with code of its own, which calls the class MPTForCausalLM.
+        if architecture.name.lower() == str(named[0]).lower():
+            return architecture
+    known = [architecture.name for architecture in format.architectures]
+    raise ConfigError(
+        f"{settings.path}: architectures = {named} is not known for model_type "
+        f"{format.model_type!r}.{nearest(str(named[0]), known)} Known: {', '.join(known)}"
+    )
+
+
+def _architecture_for(config: ModelConfig, format: Format, settings: Settings) -> Architecture:
+    """The class whose heads and changes are those of a configuration; the one that is named, if so.
+
+    T5 and its encoder alone, say, have no heads either of them.
+    """
+    named = settings.values.get("architectures") or [None]
+    for architecture in sorted(format.architectures, key=lambda each: each.name != named[0]):
+        heads = architecture.task.heads(settings)
+        as_changed = all(getattr(config, k) == v for k, v in architecture.changes.items())
+        if as_changed and [_kind(h) for h in heads] == [_kind(h) for h in config.heads]:
+            return architecture
+    raise _Inexpressible(
+        f"model_type {format.model_type!r} has no class with the heads {config.heads}; it has "
+        f"{', '.join(architecture.name for architecture in format.architectures)}",
+        500,
+    )
+
+
+def _kind(head: Any) -> tuple:
+    options = (
+        getattr(head, name, None) for name in ("pooling", "activation", "dense", "dense_bias")
+    )
+    return type(head), head.name, *options

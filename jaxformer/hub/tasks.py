@@ -1,0 +1,342 @@
+"""What transformers' classes are asked: their heads, outputs and losses, under its names."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer.errors import DataError
+from jaxformer.hub.settings import Settings
+from jaxformer.models import (
+    Classification,
+    Dense,
+    Head,
+    LanguageModel,
+    MaskedLanguageModel,
+    Span,
+    States,
+    TokenClassification,
+)
+from jaxformer.models.family import Family
+from jaxformer.models.label_heads import Pooling
+
+IGNORED = -100  # the label of what does not count
+Arrays = Mapping[str, jax.Array]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A class of transformers without a head of its own; subclasses have some."""
+
+    repeats_inputs: bool = field(default=False, kw_only=True)
+    """Whether a decoder that is given no inputs is asked to repeat those of the encoder."""
+
+    def heads(self, settings: Settings) -> tuple[Head, ...]:
+        """The heads that the class has on top."""
+        del settings
+        return ()
+
+    def outputs(
+        self, model: Family, states: States, inputs: Arrays, settings: Settings
+    ) -> dict[str, jax.Array]:
+        """Scores and, where `inputs` has labels, the loss.
+
+        Args:
+          model: ours, with these heads.
+          states: of the body.
+          inputs: under transformers' names.
+          settings: the file's.
+        """
+        del model, states, inputs, settings
+        return {}
+
+    def example_labels(
+        self, rng: np.random.Generator, inputs: Mapping[str, np.ndarray], settings: Settings
+    ) -> dict[str, np.ndarray]:
+        """Labels with which the class has a loss, for inputs that were made up.
+
+        Args:
+          rng: random numbers.
+          inputs: the others.
+          settings: the file's.
+        """
+        del rng, inputs, settings
+        return {}
+
+
+@dataclass(frozen=True)
+class CausalLM(Task):
+    """The next token at each place."""
+
+    def heads(self, settings):
+        return (LanguageModel(),)
+
+    def outputs(self, model, states, inputs, settings):
+        logits = model.heads["language_model"].scores(states)
+        outputs = {"logits": logits}
+        if "labels" in inputs:
+            outputs["loss"] = token_loss(logits[:, :-1], inputs["labels"][:, 1:])
+        return outputs
+
+    def example_labels(self, rng, inputs, settings):
+        labels = _token_labels(rng, inputs, settings.values["vocab_size"])
+        # The first token after padding is predicted from it: from a state that means nothing.
+        real = inputs.get("attention_mask", np.ones_like(labels)) > 0
+        labels[:, 1:] = np.where(real[:, :-1], labels[:, 1:], IGNORED)
+        return {"labels": labels}
+
+
+@dataclass(frozen=True)
+class Seq2SeqLM(Task):
+    """The decoder's token at each place."""
+
+    def heads(self, settings):
+        return (LanguageModel(),)
+
+    def outputs(self, model, states, inputs, settings):
+        logits = model.heads["language_model"].scores(states)
+        outputs = {"logits": logits}
+        if "labels" in inputs:
+            outputs["loss"] = token_loss(logits, inputs["labels"])
+        return outputs
+
+    def example_labels(self, rng, inputs, settings):
+        size, shape = settings.values["vocab_size"], inputs["decoder_input_ids"].shape
+        labels = rng.integers(size, size=shape)
+        # What is predicted at padding means nothing.
+        real = inputs.get("decoder_attention_mask", np.ones(shape)) > 0
+        return {"labels": np.where(real & (rng.random(shape) >= 0.2), labels, IGNORED)}
+
+
+@dataclass(frozen=True)
+class MaskedLM(Task):
+    """The original token at each place."""
+
+    activation: str | None = None
+    """The head's nonlinearity whatever "hidden_act" says; None: as it says."""
+
+    def heads(self, settings):
+        same = self.activation == settings.take("hidden_act", self.activation)
+        return (MaskedLanguageModel(activation=None if same else self.activation),)
+
+    def outputs(self, model, states, inputs, settings):
+        logits = model.heads["masked_language_model"].scores(states)
+        outputs = {"logits": logits}
+        if "labels" in inputs:
+            outputs["loss"] = token_loss(logits, inputs["labels"])
+        return outputs
+
+    def example_labels(self, rng, inputs, settings):
+        return {"labels": _token_labels(rng, inputs, settings.values["vocab_size"])}
+
+
+@dataclass(frozen=True)
+class PreTraining(Task):
+    """The original tokens, and how two sentences belong together."""
+
+    label: Literal["next_sentence", "sentence_order"]
+    """What is asked of the pair."""
+    scores_name: str
+    """What the scores of the pair are called: "seq_relationship_logits"."""
+
+    def heads(self, settings):
+        return (MaskedLanguageModel(), Classification(label=self.label))
+
+    def outputs(self, model, states, inputs, settings):
+        tokens = model.heads["masked_language_model"].scores(states)
+        pair = model.heads[self.label].scores(states)
+        outputs = {"prediction_logits": tokens, self.scores_name: pair}
+        pair_labels = f"{self.label}_label"
+        if "labels" in inputs and pair_labels in inputs:
+            pair_loss = token_loss(pair, inputs[pair_labels])
+            outputs["loss"] = token_loss(tokens, inputs["labels"]) + pair_loss
+        return outputs
+
+    def example_labels(self, rng, inputs, settings):
+        labels = _token_labels(rng, inputs, settings.values["vocab_size"])
+        return {"labels": labels, f"{self.label}_label": rng.integers(2, size=len(labels))}
+
+
+@dataclass(frozen=True)
+class NextSentence(Task):
+    """Whether a sentence follows another."""
+
+    def heads(self, settings):
+        return (Classification(label="next_sentence"),)
+
+    def outputs(self, model, states, inputs, settings):
+        logits = model.heads["next_sentence"].scores(states)
+        outputs = {"logits": logits}
+        if "labels" in inputs:
+            outputs["loss"] = token_loss(logits, inputs["labels"])
+        return outputs
+
+    def example_labels(self, rng, inputs, settings):
+        return {"labels": rng.integers(2, size=len(inputs["input_ids"]))}
+
+
+@dataclass(frozen=True)
+class SequenceClassification(Task):
+    """One of a few labels, several, or numbers for the whole sequence or image."""
+
+    pooling: Pooling = "first"
+    """The state that is read."""
+    bias: bool = True
+    """Whether the output layer has a bias."""
+    dense: Dense | None = None
+    """A layer before it."""
+
+    def heads(self, settings):
+        options = {"pooling": self.pooling, "bias": self.bias, "dense": self.dense}
+        return (Classification(num_labels=num_labels(settings), **options),)
+
+    def outputs(self, model, states, inputs, settings):
+        logits = model.heads["label"].scores(states)
+        outputs = {"logits": logits}
+        if "labels" in inputs:
+            outputs["loss"] = _sequence_loss(logits, inputs["labels"], settings)
+        return outputs
+
+    def example_labels(self, rng, inputs, settings):
+        rows = len(next(iter(inputs.values())))
+        return {"labels": rng.integers(num_labels(settings), size=rows)}
+
+
+@dataclass(frozen=True)
+class EndTokenClassification(SequenceClassification):
+    """`SequenceClassification` by a decoder's state at the last end token of the inputs (BART)."""
+
+    pooling: Pooling = "last"
+    dense: Dense | None = Dense("tanh")
+    repeats_inputs: bool = field(default=True, kw_only=True)
+
+    def outputs(self, model, states, inputs, settings):
+        ends = inputs["input_ids"] == settings.take("eos_token_id")
+        return super().outputs(model, states._replace(valid=ends), inputs, settings)
+
+    def example_labels(self, rng, inputs, settings):
+        end, ids = settings.values["eos_token_id"], inputs["input_ids"]
+        real = inputs.get("attention_mask", np.ones_like(ids)) > 0
+        last = np.max(np.where(real, np.arange(ids.shape[1]), 0), axis=1, keepdims=True)
+        other = np.where(ids == end, end + 1, ids)
+        ids = np.where(np.arange(ids.shape[1]) == last, end, other)
+        return super().example_labels(rng, inputs, settings) | {"input_ids": ids}
+
+
+@dataclass(frozen=True)
+class TaughtClassification(Task):
+    """A label by the class token and one by the distillation token, which are averaged (DeiT)."""
+
+    def heads(self, settings):
+        labels = num_labels(settings)
+        return (
+            Classification(num_labels=labels),
+            Classification(num_labels=labels, label="distillation", pooling="second"),
+        )
+
+    def outputs(self, model, states, inputs, settings):
+        own = model.heads["label"].scores(states)
+        taught = model.heads["distillation"].scores(states)
+        return {"logits": (own + taught) / 2, "cls_logits": own, "distillation_logits": taught}
+
+
+@dataclass(frozen=True)
+class TokenLabels(Task):
+    """One of a few labels for each token."""
+
+    def heads(self, settings):
+        return (TokenClassification(num_labels=num_labels(settings)),)
+
+    def outputs(self, model, states, inputs, settings):
+        logits = model.heads["tags"].scores(states)
+        outputs = {"logits": logits}
+        if "labels" in inputs:
+            outputs["loss"] = token_loss(logits, inputs["labels"])
+        return outputs
+
+    def example_labels(self, rng, inputs, settings):
+        return {"labels": _token_labels(rng, inputs, num_labels(settings))}
+
+
+@dataclass(frozen=True)
+class QuestionAnswering(Task):
+    """The first and the last token of an answer."""
+
+    def heads(self, settings):
+        return (Span(),)
+
+    def outputs(self, model, states, inputs, settings):
+        # Padding is not hidden from these scores there.
+        scores = model.heads["span"].scores(states._replace(valid=None))
+        outputs = {"start_logits": scores[:, 0], "end_logits": scores[:, 1]}
+        if "start_positions" in inputs and "end_positions" in inputs:
+            length = scores.shape[-1]
+            losses = [
+                _answer_loss(outputs[f"{end}_logits"], inputs[f"{end}_positions"], length)
+                for end in ("start", "end")
+            ]
+            outputs["loss"] = sum(losses) / 2
+        return outputs
+
+    def example_labels(self, rng, inputs, settings):
+        rows, length = inputs["input_ids"].shape
+        mask = inputs.get("attention_mask", np.ones((rows, length)))
+        if not mask[:, 0].all():
+            # A decoder's padding on the left has scores that mean nothing, yet the loss has them.
+            return {}
+        places = rng.integers(length + 3, size=(2, rows))  # some beyond the end
+        return {"start_positions": places[0], "end_positions": places[1]}
+
+
+def num_labels(settings: Settings) -> int:
+    """How many labels a config.json gives names to; two where it does not say."""
+    names = settings.take("id2label", None)
+    return len(names) if names else settings.take("num_labels", 2)
+
+
+def token_loss(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """The mean cross-entropy where the label is not -100.
+
+    Args:
+      logits: `[..., V]`.
+      labels: int `[...]`.
+    """
+    counted = labels != IGNORED
+    picked = jnp.take_along_axis(logits, jnp.where(counted, labels, 0)[..., None], axis=-1)[..., 0]
+    losses = jax.nn.logsumexp(logits, axis=-1) - picked
+    return jnp.sum(jnp.where(counted, losses, 0.0)) / jnp.sum(counted)
+
+
+def _token_labels(rng: np.random.Generator, inputs: Mapping, choices: int) -> np.ndarray:
+    """A label for most of the real tokens."""
+    ids = inputs["input_ids"]
+    real = inputs.get("attention_mask", np.ones_like(ids)) > 0
+    counted = real & (rng.random(ids.shape) < 0.8)
+    return np.where(counted, rng.integers(choices, size=ids.shape), IGNORED)
+
+
+def _answer_loss(logits: jax.Array, places: jax.Array, length: int) -> jax.Array:
+    places = jnp.clip(places, 0, length)  # beyond the end: the answer does not count
+    return token_loss(logits, jnp.where(places == length, IGNORED, places))
+
+
+def _sequence_loss(logits: jax.Array, labels: jax.Array, settings: Settings) -> jax.Array:
+    kind = settings.take("problem_type", None)
+    if kind is None:
+        whole = jnp.issubdtype(labels.dtype, jnp.integer)
+        several = "single_label_classification" if whole else "multi_label_classification"
+        kind = "regression" if logits.shape[-1] == 1 else several
+    if kind == "regression":
+        return jnp.mean(jnp.square(logits.reshape(-1) - labels.reshape(-1)))
+    if kind == "single_label_classification":
+        return token_loss(logits, labels.reshape(-1))
+    if kind == "multi_label_classification":
+        softplus = jnp.logaddexp(0.0, logits)
+        return jnp.mean(softplus - logits * labels)
+    raise DataError(
+        f"{settings.path}: problem_type = {kind!r}: one of regression, single_label_classification,"
+        " multi_label_classification"
+    )

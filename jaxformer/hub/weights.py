@@ -1,0 +1,216 @@
+"""Parameters from the tensors of a folder, placed one at a time; and tensors from parameters."""
+
+import fnmatch
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxformer.errors import DataError
+from jaxformer.hub.copying import aligned_empty, copy_into
+from jaxformer.hub.format import Format
+from jaxformer.hub.table import Placement
+from jaxformer.hub.tensors import Tensor, TensorFiles
+from jaxformer.models.parameters import Parameters, Template
+
+Shardings = Mapping[str, jax.sharding.Sharding]
+
+
+def named_placements(
+    format: Format, config: Any, template: Template, prefix: str
+) -> list[Placement]:
+    """Every tensor of a model's file.
+
+    Args:
+        format: The system, whose table has the names of a model with heads.
+        config: The model's.
+        template: Its structure.
+        prefix: What comes before the names of the body in this file.
+    """
+
+    def named(tensor: str) -> str:
+        bare = tensor.removeprefix(format.prefix)
+        return tensor if bare == tensor else prefix + bare
+
+    placements = format.table(config).placements(template)
+    return [placement._replace(tensor=named(placement.tensor)) for placement in placements]
+
+
+class WeightFile:
+    """The tensors of a folder under the names that a table gives them."""
+
+    def __init__(self, files: TensorFiles, format: Format, placements: list[Placement]):
+        """Finds every tensor.
+
+        Raises:
+            DataError: Tensors are missing, have another shape, or are there and used by nothing
+                (lists them).
+        """
+        self._files = files
+        known = {_current(name, format): name for name in files.tensors}
+        self.names: dict[str, str] = {}
+        """The table's name -> the file's."""
+        for placement in placements:
+            for name in _spellings(placement.tensor, format.prefix):
+                if name in known:
+                    self.names[placement.tensor] = known[name]
+        problems = [f"{p.tensor} is missing" for p in placements if p.tensor not in self.names]
+        problems += [
+            f"{p.tensor} has shape {files.tensors[self.names[p.tensor]].shape}, not {p.shape}"
+            for p in placements
+            if p.tensor in self.names and files.tensors[self.names[p.tensor]].shape != p.shape
+        ]
+        used = set(self.names.values())
+        problems += [
+            f"{name} is used by nothing"
+            for current, name in known.items()
+            if name not in used and not self._superfluous(current, format)
+        ]
+        if problems:
+            more = f" ... ({len(problems)} in all)" if len(problems) > 12 else ""
+            raise DataError(
+                f"{files.folder}: the tensors do not fit the model that config.json describes: "
+                f"{'; '.join(problems[:12])}{more}"
+            )
+
+    def dtype(self, placements: Iterable[Placement]) -> np.dtype:
+        """The dtype of most of these tensors."""
+        dtypes = [self._files.tensors[self.names[each.tensor]].dtype for each in placements]
+        return max(dtypes, key=dtypes.count)
+
+    def read(self, placement: Placement, parameter: str) -> np.ndarray:
+        """What a tensor holds of one parameter."""
+        tensor = self._files.read(self.names[placement.tensor])
+        parts = placement.layout.read(tensor, placement.slots)
+        return parts[[place.parameter for place in placement.places].index(parameter)]
+
+    def _superfluous(self, name: str, format: Format) -> bool:
+        """Whether a tensor that nothing uses is one that says nothing new."""
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in format.buffers):
+            return True
+        original = next(
+            (
+                self.names[spelling]
+                for copy, source in format.copies.items()
+                if name in _spellings(copy, format.prefix)
+                for spelling in _spellings(source, format.prefix)
+                if spelling in self.names
+            ),
+            None,
+        )
+        return original is not None and np.array_equal(
+            self._files.read(original), self._files.read(name)
+        )
+
+
+def load_parameters(
+    file: WeightFile,
+    placements: list[Placement],
+    template: Template,
+    shardings: Shardings,
+    dtype: Any = None,
+    progress: Callable[[str], None] = lambda name: None,
+) -> Parameters:
+    """Reads parameters one at a time, each straight into its sharding.
+
+    Args:
+        file: The tensors.
+        placements: Where each parameter lies in them.
+        template: The model.
+        shardings: Of the parameters by name.
+        dtype: To which they are cast; None keeps the files' own.
+        progress: Is told the name of each parameter when it is there.
+    """
+    rows: dict[str, dict[tuple[int, ...], Placement]] = {}
+    for placement in placements:
+        for parameter, row in placement.places:
+            rows.setdefault(parameter, {})[row] = placement
+    parameters = {}
+    for name, shape in template.shapes.items():
+        wanted = file.dtype(rows[name].values()) if dtype is None else np.dtype(dtype)
+        read = _reader(file, rows[name], name, shape.shape, wanted)
+        parameters[name] = jax.make_array_from_callback(shape.shape, shardings[name], read)
+        progress(name)
+    return parameters
+
+
+def read_parameter(
+    file: WeightFile, placements: list[Placement], name: str, shape: tuple[int, ...]
+) -> np.ndarray:
+    """One whole parameter, in the dtype of its tensors (of most of them)."""
+    rows = {row: p for p in placements for parameter, row in p.places if parameter == name}
+    everything = tuple(slice(None) for _ in shape)
+    return _reader(file, rows, name, shape, file.dtype(rows.values()))(everything)
+
+
+def described(
+    parameters: Parameters, placements: list[Placement], dtype: Any = None
+) -> dict[str, Tensor]:
+    """Shapes and dtypes of what `tensors_of` yields, in its order."""
+    return {
+        placement.tensor: Tensor(
+            placement.shape,
+            np.dtype(parameters[placement.places[0].parameter].dtype if dtype is None else dtype),
+        )
+        for placement in placements
+    }
+
+
+def tensors_of(
+    parameters: Parameters, placements: list[Placement]
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yields the tensors of a file, one at a time, views of the parameters where that is possible.
+
+    Args:
+        parameters: Of the model (or their gradients).
+        placements: Where each of them goes.
+    """
+    for placement in placements:
+        arrays = [_row(parameters[parameter], row) for parameter, row in placement.places]
+        yield placement.tensor, placement.layout.write(arrays, placement.slots)
+
+
+def _row(array: jax.Array, row: tuple[int, ...]) -> np.ndarray:
+    """One row of an array, or the whole of it for (), in the host's memory."""
+    devices = array.sharding.device_set
+    if row and (len(devices) > 1 or next(iter(devices)).platform != "cpu"):
+        array, row = array[row], ()  # so that no more than this comes over
+    return np.asarray(jax.device_get(array))[row]
+
+
+def _reader(file: WeightFile, rows: dict, name: str, shape, dtype) -> Callable:
+    """The callback that makes a device's part of a parameter."""
+    depth = len(next(iter(rows)))
+
+    def read(index) -> np.ndarray:
+        kept = [range(size)[part] for size, part in zip(shape, index, strict=True)]
+        part = aligned_empty(tuple(len(numbers) for numbers in kept), dtype)
+
+        def copy(place: tuple[int, ...], row: tuple[int, ...]) -> None:
+            copy_into(part[(*place, ...)], file.read(rows[row], name)[(*index[depth:], ...)])
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(copy, np.ndindex(part.shape[:depth]), product(*kept[:depth])))
+        return part
+
+    return read
+
+
+def _current(name: str, format: Format) -> str:
+    """A tensor's name as it is spelt today."""
+    for old, new in format.aliases.items():
+        name = re.sub(old, new, name)
+    return name
+
+
+def _spellings(name: str, prefix: str) -> tuple[str, ...]:
+    """A name with and without the prefix of models with heads."""
+    if not prefix:
+        return (name,)
+    bare = name.removeprefix(prefix)
+    return (name, prefix + bare, bare)

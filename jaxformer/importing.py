@@ -1,0 +1,81 @@
+"""A run's folder made of a model that transformers saved."""
+
+import math
+from pathlib import Path
+
+import jax.numpy as jnp
+
+from jaxformer import pretrained
+from jaxformer.config import Config
+from jaxformer.data import Data, DataConfig
+from jaxformer.data.images import Images
+from jaxformer.data.tokenizers import Tokenizer, TokenizerFile, load_tokenizer
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.hub.folders import check_unused, copy_travelling, write_settings, write_whole
+from jaxformer.loading import IMPORTED, load
+from jaxformer.models import VisionConfig
+from jaxformer.serialization import to_json
+from jaxformer.training.checkpoint import Checkpointer
+from jaxformer.training.run_folder import CHECKPOINTS, open_run_folder
+
+
+def import_folder(folder: Path, run_dir: Path, dtype: str | None = None) -> pretrained.Pretrained:
+    """Writes a run whose one checkpoint, of step 0, has the weights of a folder.
+
+    Args:
+        folder: As transformers keeps it.
+        run_dir: The run's folder: absent or empty; it appears whole or not at all.
+        dtype: To which the weights are cast; None keeps the files' own.
+
+    Returns:
+        What was imported.
+
+    Raises:
+        ConfigError: The configuration is not supported, or the run's folder is in use.
+        DataError: The tensors do not fit, or the disk has too little room.
+    """
+    check_unused(run_dir)
+    model = load(folder, dtype=dtype)
+    if model.folder != folder:
+        raise ConfigError(f"import {folder}: this is a run already")
+    kept = jnp.dtype(next(iter(model.parameters.values())).dtype)
+    model = pretrained.computed_as(model, "float32" if kept == jnp.float32 else "bfloat16")
+    home = run_dir / IMPORTED
+    tokenizer = _tokenizer_of(folder)
+    config = Config(model.config, _data(model, home, tokenizer))
+
+    def write(written: Path) -> None:
+        open_run_folder(written, config)
+        imported = written / IMPORTED
+        imported.mkdir()
+        write_settings(imported, model.source.settings.values)
+        copy_travelling(folder, imported)
+        if tokenizer is not None:
+            tokenizer.save(written / "tokenizer")
+        checkpoints = Checkpointer(written / CHECKPOINTS, to_json(config), keep=1)
+        checkpoints.save(0, {"params": model.parameters})
+        checkpoints.close()
+
+    count = sum(math.prod(array.shape) for array in model.parameters.values())
+    write_whole(run_dir, count * kept.itemsize, write)
+    return model
+
+
+def _data(model: pretrained.Pretrained, home: Path, tokenizer: Tokenizer | None) -> Data:
+    """Data of the model's kind, with its tokenizer where it has one."""
+    if isinstance(model.config, VisionConfig):
+        return Images(image_size=model.config.image_size, channels=model.config.channels)
+    return DataConfig() if tokenizer is None else DataConfig(tokenizer=TokenizerFile(str(home)))
+
+
+def _tokenizer_of(folder: Path) -> Tokenizer | None:
+    """The tokenizer for training; None without one, or if it does not tell what ends a text.
+
+    Its files travel in any case.
+    """
+    if not (folder / "tokenizer.json").is_file():
+        return None
+    try:
+        return load_tokenizer(folder)
+    except DataError:
+        return None

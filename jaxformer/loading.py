@@ -1,0 +1,83 @@
+"""Models with their weights: from a run of ours or from a folder that transformers saved."""
+
+import json
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxformer.data.tokenizers import load_tokenizer
+from jaxformer.hub.native import source_of
+from jaxformer.hub.settings import CONFIG, Settings
+from jaxformer.models.build import build_model
+from jaxformer.models.parameters import Template
+from jaxformer.pretrained import Pretrained, is_pretrained, load_folder, shardings_of
+from jaxformer.training.saved_run import SavedRun
+from jaxformer.zoo import FORMATS
+
+IMPORTED = "huggingface"
+"""Where a run keeps the other files of the folder that it was imported from."""
+
+
+def load(
+    folder: str | Path,
+    *,
+    dtype: str | None = "float32",
+    mesh: jax.sharding.Mesh | None = None,
+    **model_fields: Any,
+) -> Pretrained:
+    """Loads a model: the newest whole checkpoint of a run, or what transformers saved.
+
+    Args:
+        folder: A run's folder, or one with config.json and model.safetensors (or several files and
+            their index).
+        dtype: Of the parameters: "float32", "bfloat16" or "float16"; None keeps the files' own.
+        mesh: Over which each parameter is cut when it is read; None: one device.
+        **model_fields: Of our configuration, that say how it is computed: `compute_dtype`,
+            `scan_layers`, `attention`, `remat`. Without compute_dtype it is computed in float32
+            if `dtype` is float32, else in bfloat16.
+
+    Raises:
+        ConfigError: The configuration is not known or has a value that is not supported.
+        DataError: The tensors are missing, damaged or do not fit.
+    """
+    folder = Path(folder).expanduser()
+    fields = {"compute_dtype": "float32" if dtype == "float32" else "bfloat16"} | model_fields
+    if is_pretrained(folder):
+        return load_folder(folder, dtype, mesh, **fields)
+    run = SavedRun(folder, str(folder))
+    config = replace(run.config.model, **fields)
+    home = run.folder / IMPORTED if (run.folder / IMPORTED).is_dir() else run.folder / "tokenizer"
+    source = source_of(config, FORMATS.values(), _extra_settings(run.folder, home))
+    template = Template(partial(build_model, config=config))
+    shardings = shardings_of(template, mesh)
+    arrays = run.read(template.shapes)
+    parameters = {
+        # Each is let go when it is placed, so that not all are there twice.
+        name: jax.device_put(_cast(arrays.pop(name), dtype), shardings[name])
+        for name in template.shapes
+    }
+    return Pretrained(source, parameters, home)
+
+
+def _cast(array: np.ndarray, dtype: str | None) -> np.ndarray:
+    return array if dtype is None else array.astype(dtype, copy=False)
+
+
+def _extra_settings(folder: Path, home: Path) -> dict[str, Any]:
+    """What config.json says besides the architecture: of the model a run was made of, or anew."""
+    if (home / CONFIG).is_file():
+        return Settings.of_folder(home).values
+    extra: dict[str, Any] = {}
+    if (home / "tokenizer.json").is_file():
+        tokenizer = load_tokenizer(home)
+        end, pad = tokenizer.end_of_text_id, tokenizer.pad_id
+        extra = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": pad}
+    if (folder / "labels.json").is_file():
+        names = json.loads((folder / "labels.json").read_text(encoding="utf-8"))
+        extra["id2label"] = {str(number): name for number, name in enumerate(names)}
+        extra["label2id"] = {name: number for number, name in enumerate(names)}
+    return extra

@@ -1,0 +1,268 @@
+"""Models with their weights from a folder of transformers', numpy in and numpy out."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tokenizers import Tokenizer
+
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.hub.folders import copy_travelling, write_settings, write_whole
+from jaxformer.hub.forward import outputs_of
+from jaxformer.hub.inputs import checked_inputs
+from jaxformer.hub.settings import CONFIG, Settings
+from jaxformer.hub.source import Source, read_source, settings_values
+from jaxformer.hub.table import Placement
+from jaxformer.hub.tensors import TensorFiles, write_tensors
+from jaxformer.hub.weights import (
+    WeightFile,
+    described,
+    load_parameters,
+    named_placements,
+    read_parameter,
+    tensors_of,
+)
+from jaxformer.models.build import ModelConfig, build_model
+from jaxformer.models.family import Family
+from jaxformer.models.parameters import Parameters, Template
+from jaxformer.sharding import parameter_sharding
+from jaxformer.zoo import FORMATS
+
+Arrays = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A model with its weights."""
+
+    source: Source
+    """Its description, transformers' and ours."""
+    parameters: Parameters
+    """By our names."""
+    folder: Path | None = None
+    """Where it came from; tokenizer and other files travel from there."""
+
+    @property
+    def config(self) -> ModelConfig:
+        """Our configuration."""
+        return self.source.config
+
+    @property
+    def model(self) -> Family:
+        """The NNX module."""
+        return self.template.module(self.parameters)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer | None:
+        """The tokenizer; None where the folder has none."""
+        path = None if self.folder is None else self.folder / "tokenizer.json"
+        return Tokenizer.from_file(str(path)) if path and path.is_file() else None
+
+    @cached_property
+    def template(self) -> Template:
+        """The structure of the model."""
+        return Template(partial(build_model, config=self.config))
+
+    @cached_property
+    def placements(self) -> list[Placement]:
+        """What the tensors of its file are called and hold."""
+        source = self.source
+        return named_placements(source.format, self.config, self.template, source.prefix)
+
+    @cached_property
+    def compiled(self) -> dict[str, Callable]:
+        """The compiled forward pass and gradient."""
+        return {
+            "forward": jax.jit(self._outputs, static_argnums=2),
+            "gradients": jax.jit(jax.grad(self._loss)),
+        }
+
+    def _outputs(self, parameters: Parameters, inputs: Arrays, layers: bool) -> dict:
+        return outputs_of(self.template.module(parameters), self.source, inputs, layers)
+
+    def _loss(self, parameters: Parameters, inputs: Arrays) -> jax.Array:
+        outputs = self._outputs(parameters, inputs, False)
+        if "loss" not in outputs:
+            raise DataError(
+                f"inputs: the loss of {self.source.architecture.name} needs labels; there are "
+                f"{', '.join(inputs)}"
+            )
+        return outputs["loss"]
+
+
+class Opened(NamedTuple):
+    """A folder of transformers' of which no weight has been read yet."""
+
+    source: Source
+    template: Template
+    placements: list[Placement]
+    file: WeightFile
+
+    def read(self, name: str) -> np.ndarray:
+        """One parameter, by our name, in the dtype that most of the file has."""
+        return read_parameter(self.file, self.placements, name, self.template.shapes[name].shape)
+
+
+def is_pretrained(folder: Path) -> bool:
+    """Whether a folder is one of transformers', whole or not."""
+    if any(True for suffix in ("safetensors", "bin", "pt") for _ in folder.glob(f"*.{suffix}")):
+        return True
+    # A run's has no model_type.
+    return (folder / CONFIG).is_file() and "model_type" in Settings.of_folder(folder).values
+
+
+def open_folder(folder: Path, **model_fields: Any) -> Opened:
+    """Understands a folder of transformers' and finds every tensor; reads none.
+
+    Args:
+        folder: With config.json and model.safetensors (or several files and their index).
+        **model_fields: Of our configuration, as for `load_folder`.
+
+    Raises:
+        ConfigError: The configuration is not known or has a value that is not supported.
+        DataError: The tensors are missing, damaged or do not fit.
+    """
+    source, files = read_source(Settings.of_folder(folder), FORMATS), TensorFiles(folder)
+    config = replace(source.format.fitted(source.config, files), **model_fields)
+    source = replace(source, config=config)
+    template = Template(partial(build_model, config=config))
+    placements = named_placements(source.format, config, template, source.prefix)
+    return Opened(source, template, placements, WeightFile(files, source.format, placements))
+
+
+def load_folder(
+    folder: Path,
+    dtype: str | None = "float32",
+    mesh: jax.sharding.Mesh | None = None,
+    **model_fields: Any,
+) -> Pretrained:
+    """Loads a model that transformers saved.
+
+    Args:
+        folder: With config.json and model.safetensors (or several files and their index).
+        dtype: Of the parameters: "float32", "bfloat16" or "float16"; None keeps the files' own.
+        mesh: Over which each parameter is cut when it is read; None: one device.
+        **model_fields: Of our configuration, that say how it is computed: `compute_dtype`,
+            `scan_layers`, `attention`, `remat`.
+
+    Raises:
+        ConfigError: The configuration is not known or has a value that is not supported.
+        DataError: The tensors are missing, damaged or do not fit.
+    """
+    source, template, placements, file = open_folder(folder, **model_fields)
+    shardings = shardings_of(template, mesh)
+    parameters = load_parameters(file, placements, template, shardings, dtype)
+    return Pretrained(source, parameters, folder)
+
+
+def shardings_of(
+    template: Template, mesh: jax.sharding.Mesh | None
+) -> dict[str, jax.sharding.Sharding]:
+    """Where each parameter goes: over the mesh, or all on one device."""
+    if mesh is None:
+        return dict.fromkeys(template.shapes, jax.sharding.SingleDeviceSharding(jax.devices()[0]))
+    found = {
+        name: parameter_sharding(mesh, name, axes, template.shapes[name].shape)
+        for name, axes in template.axes.items()
+    }
+    for name, sharding in found.items():
+        try:
+            sharding.shard_shape(shape := template.shapes[name].shape)
+        except ValueError as error:
+            raise ConfigError(
+                f"the parameter {name} {shape} cannot be cut as {sharding.spec} over a mesh of "
+                f"{dict(mesh.shape)}: choose sizes that divide it"
+            ) from error
+    return found
+
+
+def computed_as(pretrained: Pretrained, compute_dtype: str) -> Pretrained:
+    """The same weights, computed in "float32" or "bfloat16"."""
+    config = replace(pretrained.config, compute_dtype=compute_dtype)
+    return replace(pretrained, source=replace(pretrained.source, config=config))
+
+
+def forward(
+    pretrained: Pretrained, inputs: Arrays, *, output_hidden_states: bool = False
+) -> dict[str, np.ndarray]:
+    """Runs a model on arrays named as in transformers.
+
+    Args:
+        pretrained: The model.
+        inputs: "input_ids" and "attention_mask", "token_type_ids", "decoder_input_ids",
+            "pixel_values", "labels", ...: what the model has.
+        output_hidden_states: Whether "hidden_states" (of an encoder-decoder
+            "encoder_hidden_states" and "decoder_hidden_states") are added, [layers + 1, B, T, D].
+
+    Returns:
+        "last_hidden_state", and "logits", "pooler_output", "loss", ... where the model has them.
+
+    Raises:
+        DataError: An array is missing, unknown, of a wrong shape, or has ids beyond a table.
+    """
+    arrays = checked_inputs(inputs, pretrained.config)
+    outputs = pretrained.compiled["forward"](pretrained.parameters, arrays, output_hidden_states)
+    return {name: _as_numpy(array) for name, array in outputs.items()}
+
+
+def gradients(pretrained: Pretrained, inputs: Arrays) -> dict[str, np.ndarray]:
+    """The gradient of the loss by the names of the file's tensors, in their shapes.
+
+    Args:
+        pretrained: The model.
+        inputs: As for `forward`, with labels.
+
+    Raises:
+        DataError: As `forward`, or there are no labels.
+    """
+    arrays = checked_inputs(inputs, pretrained.config)
+    found = pretrained.compiled["gradients"](pretrained.parameters, arrays)
+    return dict(tensors_of(found, pretrained.placements))
+
+
+def save(
+    pretrained: Pretrained,
+    folder: str | Path,
+    *,
+    format: str = "hf",
+    dtype: str | None = None,
+    max_shard_bytes: int = 5 * 10**9,
+) -> None:
+    """Writes a folder that transformers' `from_pretrained` loads; it appears whole or not at all.
+
+    Args:
+        pretrained: The model.
+        folder: Absent or empty.
+        format: "hf"; there is no other yet.
+        dtype: Of the tensors: "float32", "bfloat16" or "float16"; None keeps the parameters' own.
+        max_shard_bytes: The most bytes of a file, unless one tensor has more.
+
+    Raises:
+        ConfigError: The folder is in use, or the format cannot say what the model is.
+        DataError: The disk has too little room.
+    """
+    if format != "hf":
+        raise ConfigError(f"format = {format!r}: only 'hf'")
+    source = pretrained.source
+    target = jnp.dtype(dtype or next(iter(pretrained.parameters.values())).dtype)
+    sizes = [shape.size for shape in pretrained.template.shapes.values()]
+
+    def write(written: Path) -> None:
+        parts = pretrained.parameters, pretrained.placements
+        announced = described(*parts, dtype)
+        write_tensors(written, announced, tensors_of(*parts), max_shard_bytes)
+        values = settings_values(source)
+        write_settings(written, values | {"dtype": target.name})
+        copy_travelling(pretrained.folder, written)
+
+    write_whole(folder, sum(sizes) * target.itemsize, write)
+
+
+def _as_numpy(array: jax.Array) -> np.ndarray:
+    array = np.asarray(jax.device_get(array))
+    return array.astype(np.float32) if array.dtype == jnp.bfloat16 else array

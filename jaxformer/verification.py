@@ -1,0 +1,97 @@
+"""Receipts: what transformers and jaxformer made of the same folder and the same inputs."""
+
+import datetime
+import importlib.metadata
+import platform
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import jaxformer
+from jaxformer import pretrained
+from jaxformer.errors import ConfigError
+from jaxformer.hub.compare import differences, real_parts, relative_difference
+from jaxformer.hub.examples import PADDINGS, example_inputs
+from jaxformer.hub.reference import Reference
+from jaxformer.loading import load
+from jaxformer.training.checkpoint import content_hash
+from jaxformer.training.checkpoint_files import write_json
+
+RECEIPT = "receipt.json"
+TOLERANCE = 2e-5
+"""The largest difference of outputs in float32, beside their largest value."""
+
+_LAYERS = ("hidden_states", "encoder_hidden_states", "decoder_hidden_states")
+_SCORES = ("logits", "prediction_logits", "start_logits", "last_hidden_state")
+
+
+def verify(folder: Path) -> dict[str, Any]:
+    """Runs transformers and jaxformer in float32 on the same inputs; writes receipt.json.
+
+    Args:
+        folder: As transformers keeps it.
+
+    Returns:
+        What receipt.json holds: versions, the differences of every output (no padding, padding on
+        either side), of every layer's hidden states, the agreement of the likeliest tokens, the
+        dtype and content hash of the weights, and whether all is within `TOLERANCE`.
+
+    Raises:
+        ConfigError: The folder is a run, or not to be understood.
+        DataError: torch or transformers is missing, or a tensor does not fit.
+    """
+    ours = load(folder)
+    if ours.folder != folder:
+        raise ConfigError(
+            f"verify {folder}: this is a run; export it first: python -m jaxformer export "
+            f"{folder} OUT_DIR"
+        )
+    theirs = Reference(folder, ours.source.architecture.name)
+    cases = {padding: _compared(ours, theirs, padding) for padding in PADDINGS}
+    worst = max(max(case["relative"].values()) for case in cases.values())
+    kept = load(folder, dtype=None)
+    tensors = pretrained.tensors_of(kept.parameters, kept.placements)
+    receipt = {
+        "architecture": ours.source.architecture.name,
+        "versions": versions(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "dtype": str(next(iter(kept.parameters.values())).dtype),
+        "content_hash": content_hash((f"params/{name}", tensor) for name, tensor in tensors),
+        "tolerance": TOLERANCE,
+        "worst_relative_difference": worst,
+        "agrees": worst <= TOLERANCE,
+        "cases": cases,
+    }
+    write_json(folder / RECEIPT, receipt)
+    return receipt
+
+
+def _compared(ours: pretrained.Pretrained, theirs: Reference, padding: str) -> dict[str, Any]:
+    """The differences for inputs with this padding."""
+    inputs = example_inputs(ours.source, padding)
+    expected = theirs.outputs(inputs)
+    actual = pretrained.forward(ours, inputs, output_hidden_states=True)
+    name = next(name for name in _SCORES if name in expected)
+    scores = real_parts(name, actual[name], expected[name], inputs)
+    return {
+        "relative": differences(actual, expected, inputs),
+        "compared": name,
+        "largest_absolute_difference": float(np.max(np.abs(scores[0] - scores[1]))),
+        "likeliest_agree": float(np.mean(scores[0].argmax(-1) == scores[1].argmax(-1))),
+        "layers": {
+            kind: [
+                relative_difference(*real_parts(kind, *layer, inputs))
+                for layer in zip(actual[kind], expected[kind], strict=True)
+            ]
+            for kind in _LAYERS
+            if kind in expected
+        },
+    }
+
+
+def versions() -> dict[str, str]:
+    """Of all that a comparison depends on."""
+    names = ("jax", "flax", "torch", "transformers", "safetensors", "numpy")
+    found = {name: importlib.metadata.version(name) for name in names}
+    return {"jaxformer": jaxformer.__version__, "python": platform.python_version(), **found}

@@ -1,0 +1,106 @@
+"""BLOOM: GPT-2 with ALiBi and a norm after the embedding."""
+
+from typing import Any
+
+from jaxformer.functional.norms import LayerNorm
+from jaxformer.functional.positional_schemes import ALiBi
+from jaxformer.hub.fields import read_flags, read_numbers, write_fields
+from jaxformer.hub.format import CountedByMask, Format
+from jaxformer.hub.layouts import PerKeyHead
+from jaxformer.hub.settings import Settings
+from jaxformer.hub.table import Table, block
+from jaxformer.models import DecoderConfig
+from jaxformer.zoo.gpt import HEADS, TOKENS, fused, gpt
+from jaxformer.zoo.llama import classes
+
+
+def read_bloom(settings: Settings) -> DecoderConfig:
+    """The architecture that a config.json describes."""
+    settings.expect("apply_residual_connection_post_layernorm", False)
+    settings.expect("slow_but_exact", False)  # There it forgets the biases.
+    norm = LayerNorm(eps=settings.number("layer_norm_epsilon"))
+    return gpt(
+        **read_numbers(settings, _NUMBERS),
+        **read_flags(settings, _FLAGS),
+        position=ALiBi(),
+        norm=norm,
+        embedding_norm=norm,
+        embedding_dropout=0.0,
+    )
+
+
+def write_bloom(config: DecoderConfig) -> dict[str, Any]:
+    """And back; feed-forward layers are always four times as wide as the model."""
+    return {
+        **write_fields(config, _NUMBERS, _FLAGS),
+        "layer_norm_epsilon": config.norm.eps,
+    }
+
+
+_NUMBERS = {
+    "num_layers": "n_layer",
+    "model_dim": "hidden_size",
+    "num_heads": "n_head",
+    "vocab_size": "vocab_size",
+    "dropout": "hidden_dropout",
+    "attention_dropout": "attention_dropout",
+}
+_FLAGS = {"tie_embeddings": "tie_word_embeddings"}
+BLOCK = {
+    "norms.0": "input_layernorm",
+    "sublayers.0.attention.output": "self_attention.dense",
+    "norms.1": "post_attention_layernorm",
+    "sublayers.1.up": "mlp.dense_h_to_4h",
+    "sublayers.1.down": "mlp.dense_4h_to_h",
+}
+QUERY_KEY_VALUE = fused("transformer.h.{}.self_attention.query_key_value", PerKeyHead())
+
+
+def names(parts: dict[str, str]) -> dict[str, str]:
+    """The names of the modules of a model with these names in its blocks."""
+    return {
+        "embedding": "transformer.word_embeddings",
+        "transformer.inputs.embedding_norm": "transformer.word_embeddings_layernorm",
+        **block("transformer", "transformer.h.{}", parts),
+        "transformer.final_norm": "transformer.ln_f",
+        **HEADS,
+    }
+
+
+FORMATS = (
+    Format(
+        model_type="bloom",
+        read=read_bloom,
+        write=write_bloom,
+        table=lambda _: Table(names(BLOCK), fused=(QUERY_KEY_VALUE,)),
+        architectures=classes("Bloom"),
+        tiny={"vocab_size": 131, "hidden_size": 48, "n_head": 6, "n_layer": 3, **TOKENS},
+        prefix="transformer.",
+        positions=CountedByMask(padding=0),
+        copies={"lm_head.weight": "transformer.word_embeddings.weight"},
+        # How the training program fused and ordered its kernels.
+        harmless=(
+            "attention_softmax_in_fp32",
+            "bias_dropout_fusion",
+            "masked_softmax_fusion",
+            "offset_alibi",
+            "seq_length",
+            "skip_bias_add*",
+        ),
+        defaults={
+            "vocab_size": 250880,
+            "hidden_size": 64,
+            "n_layer": 2,
+            "n_head": 8,
+            "layer_norm_epsilon": 1e-5,
+            "hidden_dropout": 0.0,
+            "attention_dropout": 0.0,
+            "tie_word_embeddings": True,
+        },
+        synonyms={
+            "n_embed": "hidden_size",
+            "num_attention_heads": "n_head",
+            "num_hidden_layers": "n_layer",
+        },
+    ),
+)

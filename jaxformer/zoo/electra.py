@@ -1,0 +1,108 @@
+"""ELECTRA: BERT that tells replaced tokens from original ones; its generator is a small BERT."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxformer.hub.activations import read_activation
+from jaxformer.hub.format import Architecture, Format
+from jaxformer.hub.settings import Settings
+from jaxformer.hub.table import Table
+from jaxformer.hub.tasks import (
+    MaskedLM,
+    QuestionAnswering,
+    SequenceClassification,
+    Task,
+    TokenLabels,
+)
+from jaxformer.models import Dense, EncoderConfig, TokenClassification
+from jaxformer.zoo.bert import LABELS, TINY, body, read_bert, write_bert
+
+
+@dataclass(frozen=True)
+class ReplacedTokens(Task):
+    """Whether each token is a replaced one."""
+
+    def heads(self, settings):
+        dense = Dense(read_activation(settings, "hidden_act", "gelu"))
+        return (TokenClassification(num_labels=1, dense=dense),)
+
+    def outputs(self, model, states, inputs, settings):
+        logits = model.heads["tags"].scores(states)[..., 0]
+        outputs = {"logits": logits}
+        if "labels" in inputs:
+            losses = jax.nn.softplus(logits) - logits * inputs["labels"]
+            counted = inputs.get("attention_mask", jnp.ones_like(inputs["labels"])) == 1
+            outputs["loss"] = jnp.sum(jnp.where(counted, losses, 0.0)) / jnp.sum(counted)
+        return outputs
+
+    def example_labels(self, rng, inputs, settings):
+        return {"labels": rng.integers(2, size=inputs["input_ids"].shape)}
+
+
+def read_electra(settings: Settings) -> EncoderConfig:
+    """The architecture that a config.json describes."""
+    config, width = read_bert(settings), settings.number("embedding_size", 128)
+    narrow = None if width == config.model_dim else width
+    return replace(config, embedding_dim=narrow, pooler=None)
+
+
+def write_electra(config: EncoderConfig) -> dict[str, Any]:
+    """And back."""
+    return write_bert(config) | {"embedding_size": config.embedding_width}
+
+
+_DISCRIMINATOR = {
+    "heads.tags.dense.linear": "discriminator_predictions.dense",
+    "heads.tags.output": "discriminator_predictions.dense_prediction",
+}
+
+
+def table(config: EncoderConfig) -> Table:
+    """The names of the tensors; a classifier has a dense layer of its own for a pooler."""
+    generator = "heads.masked_language_model"
+    names = body("electra") | LABELS
+    names |= {
+        "transformer.inputs.projection": "electra.embeddings_project",
+        f"{generator}.dense": "generator_predictions.dense",
+        f"{generator}.norm": "generator_predictions.LayerNorm",
+        f"{generator}.kernel": "generator_lm_head.weight",
+        f"{generator}.bias": "generator_lm_head.bias",
+        "pooler": "classifier.dense",
+        "heads.label.output": "classifier.out_proj",
+    }
+    if any(isinstance(head, TokenClassification) and head.dense for head in config.heads):
+        names |= _DISCRIMINATOR
+    return Table(names)
+
+
+FORMATS = (
+    Format(
+        model_type="electra",
+        read=read_electra,
+        write=write_electra,
+        table=table,
+        architectures=(
+            Architecture("ElectraForPreTraining", ReplacedTokens()),
+            Architecture("ElectraForMaskedLM", MaskedLM("gelu")),
+            Architecture(
+                "ElectraForSequenceClassification", SequenceClassification(), {"pooler": "gelu"}
+            ),
+            Architecture("ElectraForTokenClassification", TokenLabels()),
+            Architecture("ElectraForQuestionAnswering", QuestionAnswering()),
+            Architecture("ElectraModel", Task()),
+        ),
+        tiny=TINY | {"embedding_size": 20, "hidden_act": "silu", "type_vocab_size": 3},
+        prefix="electra.",
+        buffers=("*.position_ids",),
+        copies={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
+        harmless=("summary_*",),
+        defaults={
+            "hidden_size": 256,
+            "num_attention_heads": 4,
+            "intermediate_size": 1024,
+        },
+    ),
+)

@@ -1,0 +1,26 @@
+"""mBART: BART with norms before the sublayers, for many languages."""
+
+from dataclasses import replace
+
+from jaxformer.hub.format import LastToFront
+from jaxformer.hub.settings import Settings
+from jaxformer.models import EncoderDecoderConfig
+from jaxformer.nn import PreNorm
+from jaxformer.zoo.bart import bart_format, classes, read_bart
+
+
+def read_mbart(settings: Settings) -> EncoderDecoderConfig:
+    """The architecture that a config.json describes."""
+    return replace(read_bart(settings), residual=PreNorm())
+
+
+FORMATS = (
+    bart_format(
+        "mbart",
+        classes("MBart"),
+        {"pad_token_id": 1, "eos_token_id": 2},
+        read=read_mbart,
+        shift=LastToFront(),
+        repeats_inputs=True,
+    ),
+)

@@ -1,0 +1,140 @@
+"""MPT: ALiBi, and no bias anywhere."""
+
+from typing import Any
+
+from jaxformer.functional.norms import LayerNorm
+from jaxformer.functional.positional_schemes import ALiBi
+from jaxformer.hub.fields import read_flags, read_numbers, write_fields
+from jaxformer.hub.format import Format
+from jaxformer.hub.layouts import Concatenated
+from jaxformer.hub.settings import Settings
+from jaxformer.hub.table import Table, block
+from jaxformer.models import DecoderConfig
+from jaxformer.zoo.gpt import HEADS, TOKENS, fused, gpt
+from jaxformer.zoo.llama import classes
+
+
+def read_mpt(settings: Settings) -> DecoderConfig:
+    """The architecture that a config.json describes."""
+    # Transformers computes the same whatever these say; a model trained otherwise would go wrong.
+    settings.expect("expansion_ratio", 4)
+    settings.expect("no_bias", True)
+    settings.expect("embedding_fraction", 1.0)
+    settings.expect("logit_scale", None)
+    settings.expect("norm_type", "low_precision_layernorm", "layernorm")
+    return gpt(
+        **read_numbers(settings, _NUMBERS),
+        **read_flags(settings, _FLAGS),
+        **_read_attention(settings),
+        position=ALiBi(),
+        activation="gelu",
+        norm=LayerNorm(eps=settings.number("layer_norm_epsilon"), bias=False),
+        attention_bias=False,
+        attention_output_bias=False,
+        mlp_bias=False,
+    )
+
+
+def write_mpt(config: DecoderConfig) -> dict[str, Any]:
+    """And back; feed-forward layers are always four times as wide as the model."""
+    return {
+        **write_fields(config, _NUMBERS, _FLAGS),
+        "layer_norm_epsilon": config.norm.eps,
+        "attn_config": write_fields(config, _ATTENTION_NUMBERS),
+    }
+
+
+def _read_attention(settings: Settings) -> dict[str, Any]:
+    """What "attn_config" says."""
+    defaults = {"attn_pdrop": 0, "clip_qkv": None, "softmax_scale": None}
+    found = settings.take("attn_config", None) or {}
+    own = Settings(
+        {"model_type": settings.values.get("model_type"), **defaults, **found},
+        f"{settings.path}: attn_config",
+    )
+    own.expect("alibi", True)
+    own.expect("alibi_bias_max", 8)
+    own.expect("attn_type", "multihead_attention")
+    for name in ("attn_uses_sequence_id", "prefix_lm", "qk_ln"):
+        own.expect(name, False)
+    fields = read_numbers(own, _ATTENTION_NUMBERS)
+    own.finish(("attn_impl",))
+    # There 0 is no bound.
+    return fields | {"attention_clip": fields["attention_clip"] or None}
+
+
+_NUMBERS = {
+    "num_layers": "n_layers",
+    "model_dim": "d_model",
+    "num_heads": "n_heads",
+    "vocab_size": "vocab_size",
+    "dropout": "resid_pdrop",
+    "embedding_dropout": "emb_pdrop",
+}
+_ATTENTION_NUMBERS = {
+    "attention_dropout": "attn_pdrop",
+    "attention_clip": "clip_qkv",
+    "attention_scale": "softmax_scale",
+}
+_FLAGS = {"tie_embeddings": "tie_word_embeddings"}
+_BLOCK = {
+    "norms.0": "norm_1",
+    "sublayers.0.attention.output": "attn.out_proj",
+    "norms.1": "norm_2",
+    "sublayers.1.up": "ffn.up_proj",
+    "sublayers.1.down": "ffn.down_proj",
+}
+_TABLE = Table(
+    {
+        "embedding": "transformer.wte",
+        **block("transformer", "transformer.blocks.{}", _BLOCK),
+        "transformer.final_norm": "transformer.norm_f",
+        **HEADS,
+    },
+    fused=(fused("transformer.blocks.{}.attn.Wqkv", Concatenated()),),
+)
+
+FORMATS = (
+    Format(
+        model_type="mpt",
+        read=read_mpt,
+        write=write_mpt,
+        table=lambda _: _TABLE,
+        architectures=classes("Mpt"),
+        tiny={
+            "vocab_size": 131,
+            "d_model": 48,
+            "n_heads": 6,
+            "n_layers": 3,
+            "max_seq_len": 20,
+            "attn_config": {"clip_qkv": 1.5, "softmax_scale": 0.3},
+            **TOKENS,
+        },
+        prefix="transformer.",
+        copies={"lm_head.weight": "transformer.wte.weight"},
+        harmless=(
+            "fc_type",
+            "init_config",
+            "init_device",
+            "learned_pos_emb",
+            "max_seq_len",
+            "tokenizer_name",
+            "verbose",
+        ),
+        defaults={
+            "vocab_size": 50368,
+            "d_model": 2048,
+            "n_layers": 24,
+            "n_heads": 16,
+            "resid_pdrop": 0.0,
+            "emb_pdrop": 0.0,
+            "layer_norm_epsilon": 1e-5,
+            "tie_word_embeddings": True,
+        },
+        synonyms={
+            "hidden_size": "d_model",
+            "num_attention_heads": "n_heads",
+            "num_hidden_layers": "n_layers",
+        },
+    ),
+)

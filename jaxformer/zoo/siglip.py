@@ -1,0 +1,139 @@
+"""SigLIP: a text tower that looks ahead, and a vision tower that a learned query sums up."""
+
+from functools import partial
+from typing import Any
+
+from jaxformer.functional.norms import LayerNorm
+from jaxformer.functional.positional_schemes import Learned
+from jaxformer.hub.embedding_tasks import LastPlace
+from jaxformer.hub.format import Architecture, Format
+from jaxformer.hub.layouts import Concatenated, Same
+from jaxformer.hub.settings import Settings
+from jaxformer.hub.table import Fused, Table
+from jaxformer.hub.tasks import Task
+from jaxformer.models import AttentionPooler, EncoderConfig, Projection, VisionConfig
+from jaxformer.nn import PreNorm
+from jaxformer.zoo.clip import (
+    BUFFERS,
+    COUNTS,
+    IMAGE_DEFAULTS,
+    IMAGE_NAMES,
+    LAYOUTS,
+    TEXT_DEFAULTS,
+    TEXT_NAMES,
+    TINY_IMAGES,
+    TINY_TEXT,
+    image_fields,
+    text_fields,
+    write_images,
+    write_text,
+)
+from jaxformer.zoo.system import System
+from jaxformer.zoo.vit import vit
+
+
+def siglip_text(num_layers: int, model_dim: int, num_heads: int, **changes) -> EncoderConfig:
+    """The text tower in any size."""
+    fields = {
+        "vocab_size": 32000,
+        "mlp_dim": 4 * model_dim,
+        "position": Learned(max_length=64),
+        "norm": LayerNorm(eps=1e-6),
+        "residual": PreNorm(),
+        "embedding_norm": None,
+        "activation": "gelu_tanh",
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+        "heads": (Projection(model_dim, pooling="last", bias=True),),
+    }
+    sizes = {"num_layers": num_layers, "model_dim": model_dim, "num_heads": num_heads}
+    return EncoderConfig(**(sizes | fields | changes))
+
+
+def siglip_vision(
+    num_layers: int, model_dim: int, num_heads: int, patch: int, **changes
+) -> VisionConfig:
+    """The vision tower in any size."""
+    fields = {
+        "class_token": False,
+        "position": Learned(max_length=(224 // patch) ** 2),
+        "activation": "gelu_tanh",
+        "pooler": AttentionPooler(),
+        "heads": (),
+    }
+    return vit(num_layers, model_dim, num_heads, patch, **(fields | changes))
+
+
+_SOURCE = f"Zhai et al., 2023, https://arxiv.org/abs/2303.15343, counted in {COUNTS}"
+
+SYSTEMS = (
+    System("siglip-base-patch16-224-text", "", siglip_text(12, 768, 12), "110.27M", _SOURCE),
+    System("siglip-base-patch16-224-vision", "", siglip_vision(12, 768, 12, 16), "92.88M", _SOURCE),
+)
+
+
+def read_images(settings: Settings) -> VisionConfig:
+    """The vision tower that a config.json describes."""
+    pooler = AttentionPooler() if settings.take("vision_use_head") else None
+    return siglip_vision(**image_fields(settings, prefix=0), pooler=pooler)
+
+
+def write_vision(config: VisionConfig) -> dict[str, Any]:
+    """And back."""
+    return {**write_images(config), "vision_use_head": config.pooler is not None}
+
+
+_TEXT_TABLE = Table({**TEXT_NAMES, "heads.projection.output": "text_model.head"})
+_JOINED = Fused(
+    tuple(f"pooler.attention.{name}" for name in ("query", "key", "value")),
+    "vision_model.head.attention.in_proj",
+    Concatenated(),
+    separator="_",
+)
+_VISION_TABLE = Table(
+    {
+        **IMAGE_NAMES,
+        "transformer.final_norm": "vision_model.post_layernorm",
+        "pooler.probe": "vision_model.head.probe",
+        "pooler.attention.output": "vision_model.head.attention.out_proj",
+        "pooler.norm": "vision_model.head.layernorm",
+        "pooler.feed_forward.up": "vision_model.head.mlp.fc1",
+        "pooler.feed_forward.down": "vision_model.head.mlp.fc2",
+    },
+    fused=(_JOINED,),
+    layouts=LAYOUTS | {"pooler.probe": Same(leading=2)},
+)
+_OWN_DEFAULTS = {"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6}
+_OWN_TEXT_DEFAULTS = {
+    "vocab_size": 32000,
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_attention_heads": 12,
+    "max_position_embeddings": 64,
+}
+
+FORMATS = (
+    Format(
+        model_type="siglip_text_model",
+        read=lambda settings: siglip_text(**text_fields(settings)),
+        write=partial(write_text, projection="projection_size"),
+        table=lambda _: _TEXT_TABLE,
+        architectures=(Architecture("SiglipTextModel", LastPlace(), prefix=""),),
+        tiny=TINY_TEXT | {"projection_size": 40},
+        prefix="text_model.",
+        buffers=BUFFERS,
+        states_end_normalised=False,
+        defaults=TEXT_DEFAULTS | _OWN_DEFAULTS | _OWN_TEXT_DEFAULTS,
+    ),
+    Format(
+        model_type="siglip_vision_model",
+        read=read_images,
+        write=write_vision,
+        table=lambda _: _VISION_TABLE,
+        architectures=(Architecture("SiglipVisionModel", Task()),),
+        tiny=TINY_IMAGES,
+        prefix="vision_model.",
+        buffers=BUFFERS,
+        defaults=IMAGE_DEFAULTS | _OWN_DEFAULTS | {"patch_size": 16, "vision_use_head": True},
+    ),
+)
