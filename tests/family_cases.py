@@ -66,9 +66,9 @@ def size_of_gradient(gradients: dict, name: str) -> float:
     return np.abs(gradients[name]).max()
 
 
-def assert_gradients_close(actual: dict, expected: dict):
-    """Equal gradients by their names, each within 2e-5 of its largest entry."""
+def assert_gradients_close(actual: dict, expected: dict, tolerance: float = 2e-5):
+    """Equal gradients by their names, each within the tolerance times its largest entry."""
     assert actual.keys() == expected.keys()
     for name, gradient in expected.items():
-        limit = 2e-5 * size_of_gradient(expected, name)
+        limit = tolerance * size_of_gradient(expected, name)
         np.testing.assert_allclose(actual[name], gradient, rtol=0, atol=limit, err_msg=name)

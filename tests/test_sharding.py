@@ -89,7 +89,7 @@ def quick_compilation():
 
 
 def program_on(mesh, model, optimizer=None):
-    optimizer = optimizer or SGD(schedule=Constant(learning_rate=0.3), momentum=0.9)
+    optimizer = optimizer or SGD(schedule=Constant(learning_rate=0.3, warmup_steps=0), momentum=0.9)
     train = TRAIN.get(model, TrainConfig())
     return TrainProgram(model, optimizer, train, make_mesh(MeshConfig(*mesh)))
 
@@ -197,7 +197,9 @@ def test_every_device_holds_its_share_and_no_more(model):
 
 
 def test_the_moments_of_the_optimizer_are_cut_like_their_parameters():
-    program = program_on((2, 2, 2), UNTIED, AdamW(schedule=Constant(learning_rate=0.1)))
+    program = program_on(
+        (2, 2, 2), UNTIED, AdamW(schedule=Constant(learning_rate=0.1, warmup_steps=0))
+    )
     state = program.init(0)
     by_shape = {}
     for name, value in state.params.items():

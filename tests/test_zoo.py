@@ -79,7 +79,7 @@ def test_the_parameters_are_as_many_as_published(system):
 def test_every_named_system_is_there():
     named = (
         "transformer bert roberta distilbert albert ernie gpt gpt2 gpt3 gpt-j pythia llama llama2 "
-        "llama3 llama3.2 mistral phi gemma t5 t5-v1.1 mt5 byt5 bart vit"
+        "llama3 llama3.2 mistral phi gemma t5 t5-v1.1 mt5 byt5 bart vit clip siglip"
     )
     for start in named.split():
         assert any(name == start or name.startswith(f"{start}-") for name in SYSTEMS), start
@@ -195,6 +195,10 @@ THEIRS = {
         "ViTForImageClassification",
         bert_like(32, 1280, 16, num_labels=1000, patch_size=14),
     ),
+    "clip-vit-base-patch32-text": ("CLIPTextModelWithProjection", {}),
+    "clip-vit-base-patch32-vision": ("CLIPVisionModelWithProjection", {}),
+    "siglip-base-patch16-224-text": ("SiglipTextModel", {}),
+    "siglip-base-patch16-224-vision": ("SiglipVisionModel", {}),
 }
 for _size, _shape in T5_SIZES.items():
     THEIRS[f"t5-v1.1-{_size}"] = ("T5ForConditionalGeneration", t5_like(*_shape, **GATED))
@@ -203,19 +207,12 @@ for _size, _shape in T5_SIZES.items():
 
 def ours_besides(config, name):
     """The parameters that our model has and transformers' has not."""
-    width = config.model_dim
-    if name.startswith("roberta"):
-        # Two rows for positions of padding, and a single token type.
-        return -3 * width
     if name.startswith("bart"):
-        # Two rows for positions of padding, on either side.
-        return -4 * width
-    if name.startswith("ernie"):
-        # The pooler, which pre-training uses and its masked language model leaves out.
-        return width * width + width
+        # A bias of the logits, which is no parameter there but a buffer.
+        return config.vocab_size
     if name.startswith(("t5-v1.1", "mt5", "byt5")):
         # Their fifth version ties the output table, which the authors' models have of their own.
-        return width * config.vocab_size
+        return config.model_dim * config.vocab_size
     return 0
 
 

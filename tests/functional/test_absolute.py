@@ -95,6 +95,18 @@ def test_interleaved_layout_equals_distilbert():
     np.testing.assert_allclose(code, weight.numpy(), rtol=0, atol=5e-7)
 
 
+@pytest.mark.torch
+def test_with_the_endpoint_it_equals_m2m_100():
+    from transformers.models.m2m_100.modeling_m2m_100 import M2M100SinusoidalPositionalEmbedding
+
+    weight = M2M100SinusoidalPositionalEmbedding.get_embedding(300, 32).numpy()
+    code = sinusoidal_code(jnp.arange(300), model_dim=32, theta=1e4, layout="half", endpoint=True)
+    # Theirs has the rounding of float32 frequencies times the position.
+    np.testing.assert_allclose(code, weight, rtol=0, atol=3e-5)
+    # Ours is exact to the 2^-32 of a turn in which it counts.
+    np.testing.assert_allclose(code[1, 15], np.sin(1e-4), atol=2 * np.pi / 2**32)
+
+
 @given(
     quarter=st.integers(1, 9),
     theta=st.sampled_from([2.0, 1e4]),

@@ -131,6 +131,11 @@ def test_embeddings_are_what_they_say():
         code = sinusoidal_code(positions, model_dim=D, theta=100.0, layout=layout)
         embedded = Sinusoidal(theta=100.0, layout=layout).embed(x, positions)
         np.testing.assert_array_equal(embedded, x + code)
+    scheme = Sinusoidal(theta=100.0, layout="half", endpoint=True, offset=2)
+    options = {"model_dim": D, "theta": 100.0, "layout": "half", "endpoint": True}
+    code = sinusoidal_code(positions + 1, **options)
+    code = jnp.where(positions[..., None] == 0, 0.0, code)
+    np.testing.assert_array_equal(scheme.embed(x, positions - 1), x + code)
     scheme, places = Sinusoidal2D(grid=(5, 7), theta=100.0, prefix=3), np.asarray(positions)
     code = sinusoidal_grid_code(
         jnp.asarray((places - 3) // 7), jnp.asarray((places - 3) % 7), model_dim=D, theta=100.0
@@ -427,7 +432,7 @@ def test_grids_that_do_not_fit():
         (Learned(7), 0, "Learned.max_length = 7: must be 6, for 2 x 3 patches"),
         (Sinusoidal2D((3, 2)), 1, r"Sinusoidal2D.grid = \(3, 2\): must be \(2, 3\)"),
         (Sinusoidal2D((2, 3)), 0, "Sinusoidal2D.prefix = 1: must be 0: there is no class token"),
-        (Sinusoidal2D((2, 3), prefix=0), 1, "prefix = 0: must be 1, for the class token"),
+        (Sinusoidal2D((2, 3), prefix=0), 1, "prefix = 0: must be 1, the tokens before them"),
         (Integer(6), 1, "set max_length to at least 7"),
     ]:
         with pytest.raises(ConfigError, match=message):

@@ -55,6 +55,21 @@ def test_blockwise_attention_changes_nothing(position):
     assert_same(config, replace(config, attention="blockwise", scan_layers=True), key=KEY)
 
 
+@pytest.mark.parametrize("scan", [True, False])
+@pytest.mark.parametrize(("silent", "read"), [(0, "position"), (1, "window_position")])
+def test_layers_with_a_window_may_rotate_otherwise(silent, read, scan):
+    """Where one layer's attention is silent, the scheme of the other is the one that counts."""
+    ropes = {"position": RoPE(theta=100.0), "window_position": RoPE(theta=7.0)}
+    config = tiny(num_layers=4, windows=(5, None), scan_layers=scan, **ropes)
+    parameters, inputs = random_parameters(config), tokens(2, 7)
+    name = f"transformer.stack.group.{silent}.sublayers.0.attention.output.kernel"
+    parameters[name] = jnp.zeros_like(parameters[name])
+    logits = logits_of(config, parameters, inputs)
+    for field, rope in ropes.items():
+        other = logits_of(replace(config, **{field: replace(rope, theta=20.0)}), parameters, inputs)
+        assert (jnp.abs(other - logits).max() > 1e-2) == (field == read)
+
+
 UNTIED = tiny(num_layers=1, tie_embeddings=False)
 TIED = replace(UNTIED, tie_embeddings=True)
 

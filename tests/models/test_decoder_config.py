@@ -40,6 +40,8 @@ def test_rates(name, value):
         ({"num_kv_heads": 4}, "num_kv_heads = 4 does not divide model.num_heads = 6"),
         ({"num_kv_heads": 12}, "num_kv_heads = 12 does not divide"),
         ({"windows": ()}, "windows"),
+        ({"window_position": RoPE()}, "window_position = RoPE.* no layer has a window"),
+        ({"windows": (2,), "window_position": RoPE(fraction=0.3)}, "fraction = 0.3"),
         ({"windows": (0,)}, "windows = 0"),
         ({"windows": (None, -3)}, "windows = -3"),
         (
@@ -56,7 +58,7 @@ def test_sizes_and_components_that_do_not_fit(changes, message):
         tiny(**changes)
 
 
-@pytest.mark.parametrize("name", ["compute_dtype", "attention", "remat"])
+@pytest.mark.parametrize("name", ["compute_dtype", "attention", "remat", "query_key_norm_over"])
 def test_choices_among_names(name):
     """A configuration file is Python: nothing else checks what it spells."""
     with pytest.raises(ConfigError, match=rf"{name}.*nonsense"):

@@ -26,6 +26,7 @@ from jaxformer.errors import ConfigError
 from jaxformer.functional.position import NoPosition
 from jaxformer.functional.positional_schemes import T5Bias
 from jaxformer.models import Classification, EncoderConfig, MaskedLanguageModel
+from jaxformer.nn import PreNorm
 
 close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
 T5_BOTH_WAYS = T5Bias(8, 12, bidirectional=True)
@@ -171,11 +172,10 @@ def test_tokens_see_the_other_way_with_relative_buckets():
     [
         ({"token_types": -1}, "token_types"),
         ({"task_types": -1}, "task_types"),
-        ({"pooler": "gelu"}, "pooler"),
+        ({"pooler": "silu"}, "pooler"),
         ({"layer_repeats": 0}, r"model\.layer_repeats = 0"),
         ({"layer_repeats": 3}, "num_layers = 2 is not divisible"),
         ({"embedding_dim": 0}, r"model\.embedding_dim = 0"),
-        ({"windows": (None, 3)}, "windows"),
     ],
 )
 def test_what_does_not_fit_is_refused(changes, message):
@@ -196,3 +196,49 @@ def test_the_default_is_bert():
     )
     shapes = template_of(config).shapes.values()
     assert sum(np.prod(shape.shape) for shape in shapes) == 109_482_240
+
+
+def test_windows_reach_as_far_ahead_as_back():
+    """After one layer with a window of 3, a state depends on two tokens on either side."""
+    config, ids = tiny_encoder(num_layers=1, windows=(3,)), tokens(1, 9)
+    hidden = partial(hidden_of, config, random_parameters(config))
+    for place in range(9):
+        changed = hidden(ids.at[0, place].add(1))[0] != hidden(ids)[0]
+        seen = np.asarray(changed).any(-1)
+        np.testing.assert_array_equal(seen, np.abs(np.arange(9) - place) <= 2)
+
+
+def test_the_first_norm_can_only_be_left_out_of_a_layer_of_its_own():
+    with pytest.raises(ConfigError, match="first_norm"):
+        tiny_encoder(first_norm=False, residual=PreNorm())
+    config = tiny_encoder(first_norm=False, residual=PreNorm(), windows=(None, 3))
+    norms = [name for name in template_of(config).shapes if ".norms.0.scale" in name]
+    assert norms == ["transformer.stack.group.1.norms.0.scale"]
+
+
+def test_a_second_scheme_counts_places_whatever_the_positions_are():
+    config = tiny_encoder(relative_position=T5Bias(8, 12, bidirectional=True))
+    parameters = random_parameters(config)
+    ids, same = tokens(2, 7), jnp.zeros((1, 7), jnp.int32)
+    silent = parameters | {"transformer.inputs.relative_table": jnp.zeros((8, 6))}
+    without = hidden_of(config, silent, ids, positions=same)
+    assert jnp.abs(hidden_of(config, parameters, ids, positions=same) - without).max() > 1e-2
+    plain = {name: x for name, x in parameters.items() if "relative" not in name}
+    close(without, hidden_of(tiny_encoder(), plain, ids, positions=same))
+
+
+def test_biases_of_each_layers_own():
+    """With equal tables in all layers it is the model that shares one."""
+    shared = tiny_encoder(position=T5Bias(8, 12, bidirectional=True))
+    own = tiny_encoder(position=T5Bias(8, 12, bidirectional=True, shared=False))
+    parameters = random_parameters(shared)
+    table = parameters.pop("transformer.inputs.position_table")
+    name = "transformer.stack.group.0.sublayers.0.position_table"
+    assert template_of(own).shapes[name].shape == (2, 8, 6)
+    ids = tokens(2, 7)
+    tables = {name: jnp.stack([table, table])}
+    with_table = parameters | {"transformer.inputs.position_table": table}
+    expected = hidden_of(shared, with_table, ids)
+    close(hidden_of(own, parameters | tables, ids), expected)
+    tables = {name: jnp.stack([table, -table])}
+    assert jnp.abs(hidden_of(own, parameters | tables, ids) - expected).max() > 1e-2

@@ -19,8 +19,10 @@ from tiny_models import (
 )
 
 from jaxformer.errors import ConfigError
+from jaxformer.functional.positional_schemes import Learned
 from jaxformer.models import (
     Classification,
+    Dense,
     LanguageModel,
     LossOptions,
     MaskedLanguageModel,
@@ -30,8 +32,10 @@ from jaxformer.models import (
 )
 from jaxformer.models.heads import pool
 from jaxformer.models.label_heads import best_spans
+from jaxformer.models.lora import LoRA, LoraTemplate
 
 close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
+LEAVES = ("kernel", "bias")
 HEADS = (
     MaskedLanguageModel(),
     TokenClassification(num_labels=31),
@@ -113,6 +117,63 @@ def test_pooling(pooling, dtype):
     np.testing.assert_allclose(np.asarray(pooled, np.float64), expected, rtol=tolerance, atol=1e-6)
     everything = pool(hidden, jnp.ones((3, 5), bool), pooling)
     np.testing.assert_array_equal(pool(hidden, None, pooling), everything)
+
+
+def test_a_dense_layer_before_the_output():
+    """`out(norm(tanh(x W + b)))`, of one state and of all."""
+    dense = Dense("tanh", norm=True)
+    heads = (Classification(3, dense=dense), TokenClassification(3, dense=dense))
+    config = tiny_encoder(heads=(*heads, Span(dense=Dense("relu", bias=False))))
+    parameters = random_parameters(config)
+    assert "heads.span.dense.linear.bias" not in parameters
+    model = template_of(config).module(parameters)
+    states = model.states({"inputs": tokens(2, 5)})
+    for name, x in {"label": states.pooled, "tags": states.hidden}.items():
+        one = {k.removeprefix(f"heads.{name}."): np.asarray(v) for k, v in parameters.items()}
+        y = np.tanh(np.asarray(x) @ one["dense.linear.kernel"] + one["dense.linear.bias"])
+        y = (y - y.mean(-1, keepdims=True)) / np.sqrt(y.var(-1, keepdims=True) + 1e-12)
+        y = y * one["dense.norm.scale"] + one["dense.norm.bias"]
+        close(model.heads[name].scores(states), y @ one["output.kernel"] + one["output.bias"])
+    one = {k.removeprefix("heads.span."): np.asarray(v) for k, v in parameters.items()}
+    y = np.maximum(np.asarray(states.hidden) @ one["dense.linear.kernel"], 0)
+    ends = y @ one["output.kernel"] + one["output.bias"]
+    close(model.heads["span"].scores(states), ends.swapaxes(1, 2))
+
+
+def test_two_states_side_by_side_and_the_second():
+    heads = (Classification(3, pooling="first_and_mean"), Classification(3, "b", "second"))
+    config = tiny_encoder(heads=heads, pooler=None)
+    parameters = random_parameters(config)
+    model = template_of(config).module(parameters)
+    valid = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
+    states = model.states({"inputs": tokens(2, 5), "segments": valid})
+    hidden = np.asarray(states.hidden)
+    means = (hidden * valid[..., None]).sum(1) / valid.sum(1)[:, None]
+    both = np.concatenate([hidden[:, 0], means], axis=1)
+    for name, x in {"label": both, "b": hidden[:, 1]}.items():
+        head = {leaf: np.asarray(parameters[f"heads.{name}.output.{leaf}"]) for leaf in LEAVES}
+        close(model.heads[name].scores(states), x @ head["kernel"] + head["bias"])
+
+
+def test_an_activation_of_the_masked_head_alone():
+    config = tiny_encoder(heads=(MaskedLanguageModel(activation="relu", dense_bias=False),))
+    parameters = random_parameters(config)
+    assert "heads.masked_language_model.dense.bias" not in parameters
+    same = tiny_encoder(activation="relu", heads=config.heads)
+    model = template_of(config).module(parameters)
+    states = model.states({"inputs": tokens(2, 5)})
+    expected = template_of(same).module(parameters).heads["masked_language_model"].scores(states)
+    np.testing.assert_array_equal(model.heads["masked_language_model"].scores(states), expected)
+
+
+def test_a_given_bias_does_not_learn():
+    config = tiny(head_bias=True, head_bias_learns=False)
+    template = template_of(config)
+    assert set(template.shapes) - set(template.learning) == {"heads.language_model.bias"}
+    assert "heads.language_model.bias" not in LoraTemplate(template, LoRA()).learning
+    learned = template_of(tiny(position=Learned(max_length=8, learns=False)))
+    position = "transformer.inputs.position_table"
+    assert set(learned.shapes) - set(learned.learning) == {position}
 
 
 def test_factorised_embeddings_tie_the_masked_head():

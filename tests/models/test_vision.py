@@ -258,3 +258,40 @@ def test_anything_that_makes_embeddings_can_feed_the_blocks():
         value, parameters = step(parameters, jax.random.key(number))
         history.append(float(value))
     assert np.mean(history[-3:]) < 0.8 * history[0]
+
+
+def test_a_second_token_and_a_pooler():
+    config = tiny_vision(
+        distillation_token=True, position=Learned(max_length=10), pooler="tanh", heads=MEAN
+    )
+    parameters, images = random_parameters(config), batch_for(config, rows=2)["images"]
+    model = template_of(config).module(parameters)
+    hidden = hidden_of(config, parameters, images)
+    assert hidden.shape == (2, 10, 20)
+    other = dict(parameters) | {"distillation_token": parameters["class_token"]}
+    assert jnp.abs(hidden - hidden_of(config, other, images)).max() > 1e-2
+    states = model.states_of(hidden)
+    kernel, bias = parameters["pooler.kernel"], parameters["pooler.bias"]
+    close(states.pooled, jnp.tanh(hidden[:, 0] @ kernel + bias[None]))
+    close(model.heads["label"]._pooled(states), hidden[:, 2:].mean(1))
+
+
+def test_a_token_in_the_place_of_patches():
+    """A hidden patch changes nothing; none hidden is the model without the token."""
+    config = tiny_vision(mask_token=True)
+    parameters, images = random_parameters(config), batch_for(config, rows=2)["images"]
+    model = template_of(config).module(parameters)
+    masked = jnp.zeros((2, 8), bool).at[:, 5].set(True)
+    hidden = jax.jit(lambda images, masked: model.hidden(images, masked=masked))
+    changed = np.array(images)
+    changed[:, 4:, 3:6] += 1.0  # the fifth patch: second row, second column
+    np.testing.assert_array_equal(hidden(images, masked), hidden(changed, masked))
+    assert jnp.abs(hidden(images, masked) - hidden(images, ~masked)).max() > 1e-2
+    close(hidden(images, jnp.zeros((2, 8), bool)), hidden_of(config, parameters, images))
+
+
+def test_a_second_token_needs_the_first():
+    with pytest.raises(ConfigError, match="no class token"):
+        tiny_vision(class_token=False, distillation_token=True)
+    with pytest.raises(ConfigError, match="must be 10, for 2 tokens and 2 x 4 patches"):
+        tiny_vision(distillation_token=True)

@@ -57,8 +57,10 @@ def turned(x, positions):
 
 
 def normalised(x, norm):
-    root = np.sqrt((x**2).mean(-1, keepdims=True) + norm.norm.eps)
-    return x / root * double(norm.scale)
+    scale = double(norm.scale)
+    joined = x.reshape(*x.shape[:2], -1, scale.size)  # one head, or all of them
+    root = np.sqrt((joined**2).mean(-1, keepdims=True) + norm.norm.eps)
+    return (joined / root * scale).reshape(x.shape)
 
 
 def written_out(module, x, kv, allowed, *, scale, rotate=False, softcap=None, bias=0.0):
@@ -91,6 +93,7 @@ CASES = {
     "scale": {"attention_scale": 0.9},
     "softcap": {"attention_softcap": 0.8},
     "norms": {"query_key_norm": RMSNorm(eps=1e-2)},
+    "joint norms": {"query_key_norm": RMSNorm(eps=1e-2), "query_key_norm_over": "all_heads"},
     "blockwise": {"attention": "blockwise", "attention_softcap": 0.8},
 }
 

@@ -186,3 +186,33 @@ def test_each_sublayers_output_is_dropped_at_the_rate(rate):
 @pytest.mark.parametrize(("rate", "key"), [(0.5, None), (0.0, KEY)])
 def test_without_a_key_or_a_rate_nothing_is_dropped(rate, key):
     np.testing.assert_array_equal(writes(rate, key), 1)
+
+
+def test_layer_scale_multiplies_what_each_sublayer_adds():
+    config = tiny(layer_scale=0.25, windows=(None,))
+    random, x = np.random.default_rng(3), problem()[0]
+    context = Context(jnp.arange(T)[None], causal())
+
+    def build(key):
+        keys = jax.random.split(key, 3)
+        sublayers = (SelfAttention(keys[0], config, RoPE()), FeedForward(keys[1], config))
+        return Block(keys[2], config, sublayers)
+
+    block = build(KEY)
+    for scale in block.scales:
+        np.testing.assert_array_equal(scale[...], np.full(20, 0.25))
+        scale[...] = jnp.asarray(random.normal(size=20), jnp.float32)
+    attend, feed = (lambda x, f=f: f(x, context, None) for f in block.sublayers)
+    first, second = (scale[...][None, None] for scale in block.scales)
+    x1 = x + first * attend(block.norms[0](x))
+    close(run(block, x, context), x1 + second * feed(block.norms[1](x1)))
+
+
+def test_the_first_sublayer_may_read_the_stream_as_it_is():
+    config, x = tiny(first_norm=False, windows=(None, None)), problem()[0]
+    context = Context(jnp.arange(T)[None], causal())
+    keys = jax.random.split(KEY, 3)
+    sublayers = (SelfAttention(keys[0], config, RoPE()), FeedForward(keys[1], config))
+    block = Block(keys[2], config, sublayers)
+    x1 = x + block.sublayers[0](x, context, None)
+    close(run(block, x, context), x1 + block.sublayers[1](block.norms[1](x1), context, None))

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer.functional.norms import LayerNorm, RMSNorm
+from jaxformer.functional.norms import LayerNorm, NoNorm, RMSNorm
 from jaxformer.nn import NormLayer
 from jaxformer.nn.norm import optional_norm
 
@@ -75,3 +75,10 @@ def test_a_norm_that_a_config_leaves_out(key):
     layer = optional_norm(key, NORMS["rms"], 7)
     assert isinstance(layer, NormLayer)
     assert layer.scale.shape == (7,)
+
+
+def test_no_norm_has_no_parameters_and_does_nothing(key):
+    layer, x = NormLayer(key, NoNorm(), 7), inputs(2, 7)
+    assert layer.scale is None
+    assert layer.bias is None
+    assert layer(x) is x

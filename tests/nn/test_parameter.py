@@ -24,6 +24,7 @@ KINDS = {
     "plain": tiny(),
     "biased": tiny(**BIASED, embedding_norm=LayerNorm()),
     "normed": tiny(residual=SandwichNorm(), query_key_norm=RMSNorm(), gated=False),
+    "jointly normed": tiny(query_key_norm=RMSNorm(), query_key_norm_over="all_heads"),
     "parallel": tiny(residual=Parallel(shared_norm=False), windows=(None, 3)),
     "post": tiny(residual=PostNorm(), num_kv_heads=1),
 } | {name: tiny(position=position) for name, position in SCHEMES.items()}
@@ -112,4 +113,6 @@ def test_axes_mean_sizes(config):
         for axis, size in zip(axes, template.shapes[name].shape, strict=True):
             assert size == sizes.get(axis, size), (name, axis)
             if axis == "norm":
-                assert size in (config.model_dim, config.head_width), name
+                heads = (1, config.num_heads, config.kv_heads)
+                widths = [config.head_width * count for count in heads]
+                assert size in (config.model_dim, *widths), name

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer.nn import Parallel, PostNorm, PreNorm, SandwichNorm
+from jaxformer.nn import BranchNorm, Parallel, PostNorm, PreNorm, SandwichNorm
 
 # No two of these maps commute, so that any other order or place gives another number.
 F = (lambda x: jnp.sin(3 * x) + 0.3, lambda x: x**2 - 0.7, lambda x: jnp.exp(-x) + 0.1)
@@ -24,6 +24,11 @@ def post(x, f, n):
     return n[1](h + f[1](h))
 
 
+def branch(x, f, n):
+    h = x + n[0](f[0](x))
+    return h + n[1](f[1](h))
+
+
 def sandwich(x, f, n):
     h = x + n[1](f[0](n[0](x)))
     return h + n[3](f[1](n[2](h)))
@@ -40,6 +45,7 @@ def apart(x, f, n):
 FORMULAS = {
     "pre": (PreNorm(), pre, 2, True),
     "post": (PostNorm(), post, 2, False),
+    "branch": (BranchNorm(), branch, 2, True),
     "sandwich": (SandwichNorm(), sandwich, 4, True),
     "parallel": (Parallel(), shared, 1, True),
     "parallel apart": (Parallel(shared_norm=False), apart, 2, True),
@@ -96,7 +102,7 @@ def test_arrangements_are_values(residual, formula, count, final_norm):
 
 
 @pytest.mark.parametrize(
-    "residual", [PreNorm(), PostNorm(), SandwichNorm(), Parallel(shared_norm=False)]
+    "residual", [PreNorm(), PostNorm(), BranchNorm(), SandwichNorm(), Parallel(shared_norm=False)]
 )
 @pytest.mark.parametrize("change", [-1, 1])
 def test_a_wrong_number_of_norms_is_an_error(residual, change):

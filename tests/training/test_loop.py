@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from tiny_run import on_mesh, tiny_config
 
-from jaxformer.errors import ConfigError
+from jaxformer.data.dataset import Dataset
+from jaxformer.errors import ConfigError, DataError
 from jaxformer.serialization import from_json
 from jaxformer.training import checkpoint_files, loop
 from jaxformer.training.checkpoint import content_hash
@@ -177,6 +178,20 @@ def test_many_non_finite_steps_stop_the_run_and_keep_the_last_checkpoint(tmp_pat
     newest = checkpoint_files.saved_steps(folder)[-1]
     for name, array in read_arrays(folder / str(newest), ("params/",)):
         assert np.isfinite(array).all(), name
+
+
+def test_a_row_that_cannot_be_read_loses_no_step(tmp_path, monkeypatch):
+    whole = Dataset.batch
+
+    def broken(self, step, rows=None):
+        if step == 3:
+            raise DataError("photos/cat/7.png: not an image")
+        return whole(self, step, rows)
+
+    monkeypatch.setattr(Dataset, "batch", broken)
+    with pytest.raises(DataError, match=r"7\.png"):
+        train(tiny_config(), tmp_path / "run")
+    assert checkpoint_files.saved_steps(tmp_path / "run" / "checkpoints") == [3]
 
 
 def test_the_moving_average_is_what_is_evaluated(tmp_path, finished):

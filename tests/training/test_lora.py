@@ -112,7 +112,7 @@ def test_moments_exist_for_what_learns_alone():
         pooler="tanh",
         heads=(Classification(num_labels=3),),
     )
-    optimizer = AdamW(schedule=Constant(learning_rate=0.1))
+    optimizer = AdamW(schedule=Constant(learning_rate=0.1, warmup_steps=0))
     settings = TrainConfig(lora=LoRA(rank=2), frozen=("pooler.bias",))
     program = TrainProgram(model, optimizer, settings, make_mesh(MeshConfig()))
     learning = {name for name in program.template.shapes if is_factor(name)}

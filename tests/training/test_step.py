@@ -29,7 +29,7 @@ GROUPED = DecoderConfig(
     compute_dtype="float32",
 )
 MULTI_QUERY = replace(GROUPED, num_kv_heads=1, position=ALiBi(), tie_embeddings=False)
-OPTIMIZER = SGD(schedule=Constant(learning_rate=0.1))
+OPTIMIZER = SGD(schedule=Constant(learning_rate=0.1, warmup_steps=0))
 
 
 def rows(batch_size=8, length=12):

@@ -1,0 +1,125 @@
+"""A config.json is understood or refused; activations, fields and folders both ways."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.functional.positional_schemes import RoPE
+from jaxformer.hub.activations import read_activation, write_activation
+from jaxformer.hub.fields import read_flags, read_numbers, write_fields
+from jaxformer.hub.folders import TRAVELLING, copy_travelling, write_settings, write_whole
+from jaxformer.hub.native import source_of
+from jaxformer.hub.settings import Settings
+from jaxformer.hub.source import describe, read_source, settings_values
+from jaxformer.models import DecoderConfig, LanguageModel, TokenClassification
+from jaxformer.zoo import FORMATS
+from jaxformer.zoo.bert import bert
+from jaxformer.zoo.llama import llama
+
+SMALL = llama(2, 48, 6, 56, vocab_size=131, num_kv_heads=2, heads=(LanguageModel(),))
+
+
+def test_what_is_taken_is_known_and_the_rest_must_be_harmless():
+    settings = Settings({"a": 1, "b": 2, "dtype": "float32", "c": None, "own": 3})
+    assert (settings.take("a"), settings.number("z", None), settings.last) == (1, None, "a = 1")
+    with pytest.raises(ConfigError, match="b = 2, own = 3: not known"):
+        settings.finish()
+    settings.expect("b", 2, 3)
+    settings.finish(harmless=("ow*",))
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        (lambda s: s.take("z"), "the field 'z' is missing"),
+        (lambda s: s.number("b"), "b = True: must be a number"),
+        (lambda s: s.number("n"), "n = None: must be a number"),
+        (
+            lambda s: s.choose("act", {"silu": 1}),
+            r"act = 'sillu' is not supported \(nearest: 'silu'",
+        ),
+        (lambda s: s.choose("list", {"silu": 1}), r"list = \[1\] is not supported: one of 'silu'"),
+        (lambda s: s.expect("act", "a", "b"), "act = 'sillu' is not supported: only 'a' or 'b'"),
+        (lambda s: read_flags(s, {"ours": "act"}), "act = 'sillu': must be true or false"),
+        (lambda s: read_numbers(s, {"ours": "act"}), "act = 'sillu': must be a number"),
+    ],
+)
+def test_what_is_refused(action, message):
+    values = {"b": True, "n": None, "act": "sillu", "list": [1]}
+    with pytest.raises(ConfigError, match=f"config.json: {message}"):
+        action(Settings(values))
+
+
+def test_fields_both_ways():
+    numbers = {"num_layers": "n_layer", "num_kv_heads": "n_kv"}
+    assert read_numbers(Settings({"n_layer": 2, "n_kv": None}), numbers) == {
+        "num_layers": 2,
+        "num_kv_heads": None,
+    }
+    assert read_flags(Settings({"bias": True}), {"attention_bias": "bias"}) == {
+        "attention_bias": True
+    }
+    config = DecoderConfig(vocab_size=9, num_layers=2, model_dim=8, num_heads=4, mlp_dim=8)
+    assert write_fields(config, numbers, {"head_dim": "d"}) == {"n_layer": 2, "n_kv": 4, "d": 2}
+
+
+@pytest.mark.parametrize("name", ["gelu", "gelu_tanh", "quick_gelu", "relu", "silu", "tanh"])
+def test_activations_both_ways(name):
+    assert read_activation(Settings({"act": write_activation(name)}), "act", "gelu") == name
+
+
+def test_a_model_of_ours_is_described_and_read_again():
+    source = describe(SMALL, FORMATS.values(), {"eos_token_id": 5})
+    assert (source.format.model_type, source.architecture.name) == ("llama", "LlamaForCausalLM")
+    again = read_source(Settings(settings_values(source)), FORMATS)
+    assert again.config == replace(SMALL, head_dim=8)
+    assert again.settings.values["eos_token_id"] == 5
+
+
+def test_a_model_that_no_system_is_can_be_run_and_not_exported():
+    config = bert(2, 48, 6, position=RoPE(), heads=(TokenClassification(num_labels=3),))
+    with pytest.raises(ConfigError, match="no known system can say this model; the nearest: "):
+        describe(config, FORMATS.values())
+    source = source_of(config, FORMATS.values(), {})
+    assert source.config == config
+    with pytest.raises(ConfigError, match="no known system can say this model"):
+        source.format.write(config)
+
+
+def test_a_folder_appears_whole_or_not_at_all(tmp_path):
+    target = tmp_path / "deep" / "target"
+
+    def fail(folder):
+        (folder / "half").write_text("x")
+        raise OSError("the disk is gone")
+
+    with pytest.raises(
+        DataError, match="target cannot be written, and nothing of it was: the disk"
+    ):
+        write_whole(target, 0, fail)
+    with pytest.raises(KeyboardInterrupt):
+        write_whole(target, 0, lambda folder: (_ for _ in ()).throw(KeyboardInterrupt))
+    assert not list(tmp_path.iterdir())
+    write_whole(target, 0, lambda folder: write_settings(folder, {"b": 1, "a": 2}))
+    assert (target / "config.json").read_text() == '{\n  "a": 2,\n  "b": 1\n}\n'
+    assert [item.name for item in target.parent.iterdir()] == ["target"]
+
+
+def test_an_empty_folder_is_filled(tmp_path):
+    target = tmp_path / "empty"
+    target.mkdir()
+    write_whole(target, 0, lambda folder: (folder / "new").write_text("x"))
+    assert (target / "new").read_text() == "x"
+
+
+def test_what_travels_is_copied_as_it_is(tmp_path):
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.mkdir(), new.mkdir()
+    for name in (*TRAVELLING, "pytorch_model.bin"):
+        (old / name).write_bytes(json.dumps(name).encode() + b" \r\n\xff")
+    copy_travelling(old, new)
+    copy_travelling(None, new)
+    assert sorted(item.name for item in new.iterdir()) == sorted(TRAVELLING)
+    assert all((new / name).read_bytes() == (old / name).read_bytes() for name in TRAVELLING)

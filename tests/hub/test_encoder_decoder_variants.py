@@ -1,0 +1,153 @@
+"""What encoder-decoders can say besides what their small models say; what their decoders read."""
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+from variants import check_gradients, check_outputs, check_variant
+
+from jaxformer import pretrained
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.hub.examples import example_inputs
+from jaxformer.hub.reference import Reference, save_random
+from jaxformer.hub.settings import Settings
+from jaxformer.hub.source import describe, read_source
+from jaxformer.loading import load
+from jaxformer.zoo import FORMATS, SYSTEMS
+
+pytestmark = pytest.mark.torch
+
+VARIANTS = {
+    "t5 with a gate": ("t5", {"feed_forward_proj": "gated-silu", "num_decoder_layers": 4}),
+    "t5 with the approximation of gelu": ("t5", {"feed_forward_proj": "gated-gelu"}),
+    "t5 with gelu itself": ("t5", {"feed_forward_proj": "gelu", "tie_word_embeddings": False}),
+    "mt5 without a gate": ("mt5", {"feed_forward_proj": "relu"}),
+    "bart of its published files": (
+        "bart",
+        {"scale_embedding": False, "num_hidden_layers": 3, "normalize_embedding": True},
+    ),
+    "marian with two tables": ("marian", {"share_encoder_decoder_embeddings": False}),
+}
+
+
+@pytest.mark.parametrize(("model_type", "changes"), VARIANTS.values(), ids=VARIANTS)
+def test_variants(model_type, changes, tmp_path):
+    check_variant(tmp_path, model_type, changes)
+
+
+def change(folder, tensors=None, drop=(), **values):
+    """Changes tensors and fields of a folder."""
+    kept = load_file(folder / "model.safetensors") | (tensors or {})
+    kept = {name: x for name, x in kept.items() if name not in drop}
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    settings = json.loads((folder / "config.json").read_text()) | values
+    settings = {name: value for name, value in settings.items() if value is not None}
+    (folder / "config.json").write_text(json.dumps(settings))
+
+
+def models(folder, kind="ForConditionalGeneration"):
+    """Ours and theirs, of a folder."""
+    named = json.loads((folder / "config.json").read_text())["architectures"][0]
+    return load(folder), Reference(folder, named)
+
+
+def saved(folder, model_type, kind=""):
+    format = FORMATS[model_type]
+    architecture = next(a for a in format.architectures if a.name.endswith(kind))
+    save_random(format, architecture, folder)
+    return folder
+
+
+# What files of v4 say (first), and what v5 makes of them when it saves them.
+SPELLINGS = {
+    "v4": {"tie_word_embeddings": False, "scale_decoder_outputs": None},
+    "v5": {"tie_word_embeddings": True, "scale_decoder_outputs": False},
+}
+
+
+@pytest.mark.parametrize("model_type", ["t5", "mt5", "umt5"])
+@pytest.mark.parametrize("spelling", SPELLINGS.values(), ids=SPELLINGS)
+def test_an_output_table_in_the_file_is_used_whatever_is_said(model_type, spelling, tmp_path):
+    folder = saved(tmp_path / "model", model_type)
+    own = np.random.default_rng(0).normal(size=(131, 48)).astype(np.float32)
+    change(folder, {"lm_head.weight": own}, **spelling)
+    ours, theirs = models(folder)
+    inputs = example_inputs(ours.source)
+    check_outputs(ours, theirs, inputs)
+    check_gradients(ours, theirs, inputs)
+    pretrained.save(ours, tmp_path / "export")
+    check_outputs(*models(tmp_path / "export"), inputs)
+
+
+def test_a_copy_of_the_table_is_no_output_table(tmp_path):
+    folder = saved(tmp_path, "t5")
+    shared = load_file(folder / "model.safetensors")["shared.weight"]
+    change(folder, {"lm_head.weight": shared, "encoder.embed_tokens.weight": shared})
+    assert load(folder).config.tie_embeddings
+
+
+@pytest.mark.parametrize("model_type", ["bart", "mbart", "marian", "pegasus"])
+def test_a_bias_of_the_logits_may_be_missing_and_does_not_learn(model_type, tmp_path):
+    folder = saved(tmp_path, model_type)
+    bias = "heads.language_model.bias"
+    with_bias = load(folder)
+    assert bias in with_bias.parameters
+    assert bias not in with_bias.template.learning
+    change(folder, drop=["final_logits_bias"])
+    ours, theirs = models(folder)
+    check_outputs(ours, theirs, example_inputs(ours.source))
+
+
+@pytest.mark.parametrize("model_type", ["t5", "bart", "mbart", "marian", "m2m_100"])
+def test_inputs_of_the_decoder_are_made_of_labels(model_type, tmp_path):
+    ours, theirs = models(saved(tmp_path, model_type))
+    inputs = example_inputs(ours.source, "right")
+    shifted = {name: x for name, x in inputs.items() if not name.startswith("decoder")}
+    # The last that counts is what mBART moves to the front.
+    shifted["labels"][:, 3] = 9
+    shifted["labels"][1, -3:] = -100
+    check_outputs(ours, theirs, shifted)
+
+
+@pytest.mark.parametrize("model_type", ["bart", "mbart"])
+def test_without_labels_the_inputs_are_repeated(model_type, tmp_path):
+    ours, theirs = models(saved(tmp_path, model_type))
+    inputs = example_inputs(ours.source)
+    check_outputs(ours, theirs, {"input_ids": inputs["input_ids"]})
+
+
+def test_others_repeat_nothing(tmp_path):
+    ours = load(saved(tmp_path, "t5"))
+    ids = example_inputs(ours.source)["input_ids"]
+    with pytest.raises(DataError, match="decoder_input_ids"):
+        pretrained.forward(ours, {"input_ids": ids})
+
+
+@pytest.mark.parametrize(
+    ("model_type", "values", "message"),
+    [
+        ("t5", {"feed_forward_proj": "gated-prelu"}, "'prelu' is not supported"),
+        ("bart", {"decoder_ffn_dim": 10}, "decoder_ffn_dim = 10 is not supported"),
+        ("bart", {"num_hidden_layers": 3, "encoder_layers": 4}, "two names of one thing"),
+        ("marian", {"decoder_vocab_size": 7}, "decoder_vocab_size = 7 is not supported"),
+    ],
+)
+def test_what_is_not_supported_is_refused(model_type, values, message):
+    with pytest.raises(ConfigError, match=message):
+        read_source(Settings({"model_type": model_type} | values), FORMATS)
+
+
+@pytest.mark.parametrize(
+    ("name", "model_type"),
+    [
+        ("t5-small", "t5"),
+        ("t5-v1.1-small", "t5"),
+        ("mt5-small", "mt5"),
+        ("byt5-small", "t5"),
+        ("bart-base", "bart"),
+    ],
+)
+def test_systems_of_the_zoo_can_be_said(name, model_type):
+    source = describe(SYSTEMS[name].config, [FORMATS[model_type]])
+    assert source.format.model_type == model_type

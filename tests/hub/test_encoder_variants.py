@@ -1,0 +1,137 @@
+"""What encoders and vision models can say besides what their small models say."""
+
+import numpy as np
+import pytest
+from variants import check_outputs, check_variant
+
+from jaxformer import pretrained
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.hub.examples import example_inputs
+from jaxformer.hub.reference import Reference, save_random
+from jaxformer.hub.settings import Settings
+from jaxformer.hub.source import describe, read_source
+from jaxformer.loading import load
+from jaxformer.zoo import FORMATS, SYSTEMS
+
+pytestmark = pytest.mark.torch
+
+VARIANTS = {
+    "distilbert with sinusoids in its table": ("distilbert", {"sinusoidal_pos_embds": True}),
+    "ernie without tasks": ("ernie", {"use_task_id": False}),
+    "electra as wide as its embeddings": ("electra", {"embedding_size": 48}),
+    "albert with one layer": ("albert", {"num_hidden_groups": 1, "hidden_act": "gelu"}),
+    "modernbert without biases": (
+        "modernbert",
+        {
+            "norm_bias": False,
+            "attention_bias": False,
+            "mlp_bias": False,
+            "decoder_bias": False,
+            "classifier_bias": False,
+            "tie_word_embeddings": False,
+        },
+    ),
+    "modernbert with another order of windows, and scaled": (
+        "modernbert",
+        {
+            "num_hidden_layers": 2,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 3.0, "rope_theta": 900.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+            },
+        },
+    ),
+    "modernbert without windows": (
+        "modernbert",
+        {"num_hidden_layers": 2, "layer_types": ["full_attention", "full_attention"]},
+    ),
+    "vit without biases of query, key and value": (
+        "vit",
+        {"qkv_bias": False, "image_size": 12, "patch_size": 4, "hidden_act": "gelu_new"},
+    ),
+    "dinov2 with SwiGLU": ("dinov2", {"use_swiglu_ffn": True, "use_mask_token": False}),
+}
+
+
+@pytest.mark.parametrize(("model_type", "changes"), VARIANTS.values(), ids=VARIANTS)
+def test_variants(model_type, changes, tmp_path):
+    check_variant(tmp_path, model_type, changes)
+
+
+def test_a_classifier_by_the_first_token(tmp_path):
+    changes = {"classifier_pooling": "cls"}
+    check_variant(tmp_path, "modernbert", changes, "SequenceClassification")
+
+
+@pytest.mark.parametrize("model_type", ["roberta", "mpnet"])
+def test_padding_that_no_mask_hides_is_seen_and_not_counted(model_type, tmp_path):
+    def unhidden(source):
+        inputs = example_inputs(source, "left")
+        return {name: array for name, array in inputs.items() if name != "attention_mask"}
+
+    check_variant(tmp_path, model_type, {}, inputs=unhidden)
+
+
+def test_labels_of_several_kinds(tmp_path):
+    """Several labels for each row, and a number."""
+    for labels, values in ((3, np.eye(3, dtype=np.float32)), (1, np.array([0.5, -1, 2], "f4"))):
+        folder = tmp_path / str(labels)
+
+        def with_labels(source, values=values):
+            return example_inputs(source, "right") | {"labels": values}
+
+        check_variant(folder, "bert", {"num_labels": labels}, "SequenceClassification", with_labels)
+
+
+def test_masked_patches(tmp_path):
+    format = FORMATS["dinov2"]
+    architecture = format.architectures[-1]
+    save_random(format, architecture, tmp_path)
+    ours, theirs = load(tmp_path), Reference(tmp_path, architecture.name)
+    masked = np.arange(27).reshape(3, 9) % 4 == 1
+    check_outputs(ours, theirs, example_inputs(ours.source) | {"bool_masked_pos": masked})
+
+
+def test_patches_cannot_be_masked_without_a_token(tmp_path):
+    format = FORMATS["vit"]
+    save_random(format, format.architectures[0], tmp_path)
+    ours = load(tmp_path)
+    masked = {"bool_masked_pos": np.ones((3, 8), bool)}
+    with pytest.raises(DataError, match="no token for masked patches"):
+        pretrained.forward(ours, example_inputs(ours.source) | masked)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "values", "message"),
+    [
+        ("bert", {"is_decoder": True}, "is_decoder = True is not supported"),
+        ("albert", {"inner_group_num": 2}, "inner_group_num = 2 is not supported"),
+        ("albert", {"num_hidden_layers": 4, "num_hidden_groups": 3}, "does not divide"),
+        ("albert", {"embedding_size": 64, "hidden_size": 64}, "embedding_size = 64"),
+        ("mpnet", {"pad_token_id": 0}, "pad_token_id = 0 is not supported"),
+        ("modernbert", {"sparse_prediction": True}, "sparse_prediction = True"),
+        ("vit", {"pooler_output_size": 10}, "pooler_output_size = 10"),
+        ("vit", {"image_size": 30}, "patch_size"),
+        ("dinov2", {"num_heads": 4}, "num_heads = 4: not known"),
+    ],
+)
+def test_what_is_not_supported_is_refused(model_type, values, message):
+    with pytest.raises(ConfigError, match=message):
+        read_source(Settings({"model_type": model_type} | values), FORMATS)
+
+
+@pytest.mark.parametrize(
+    ("name", "model_type"),
+    [
+        ("bert-base", "bert"),
+        ("roberta-base", "roberta"),
+        ("distilbert-base", "distilbert"),
+        ("albert-base", "albert"),
+        ("ernie-3.0-base-zh", "ernie"),
+        ("vit-base-16", "vit"),
+    ],
+)
+def test_systems_of_the_zoo_can_be_said(name, model_type):
+    source = describe(SYSTEMS[name].config, [FORMATS[model_type]])
+    assert source.format.model_type == model_type

@@ -1,0 +1,91 @@
+"""Every class of every system, made by transformers, read by us, compared, and written back."""
+
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from jaxformer import pretrained
+from jaxformer.hub.compare import differences
+from jaxformer.hub.examples import example_inputs
+from jaxformer.hub.reference import save_random
+from jaxformer.hub.settings import Settings
+from jaxformer.hub.source import read_source
+from jaxformer.loading import load
+from jaxformer.parity import measure, parse_page
+from jaxformer.zoo import FORMATS
+
+pytestmark = pytest.mark.torch
+
+TOLERANCE = 2e-5
+CLASSES = {
+    f"{format.model_type}-{architecture.name}": (format, architecture)
+    for format in FORMATS.values()
+    for architecture in format.architectures
+}
+FAMILIES = ("llama", "bert", "t5", "vit")
+DOCUMENTED = parse_page((Path(__file__).parents[2] / "docs" / "parity.md").read_text())
+
+
+@pytest.mark.parametrize(("format", "architecture"), CLASSES.values(), ids=CLASSES)
+def test_equal_in_transformers_and_no_worse_than_documented(format, architecture, tmp_path):
+    row = measure(format, architecture, tmp_path)
+    jax.clear_caches()
+    assert row.outputs <= TOLERANCE, row
+    assert row.gradient is None or row.gradient <= TOLERANCE, row
+    assert row.agreement in (None, 1.0), row
+    assert row.exported, row
+    documented = DOCUMENTED[row.system, row.architecture]
+    assert set(row.missing) <= set(documented.missing), row
+    # Another machine's kernels round otherwise.
+    assert row.bfloat16 is None or row.bfloat16 <= 2 * documented.bfloat16, row
+
+
+def test_the_table_has_every_class():
+    assert list(DOCUMENTED) == [(f.model_type, a.name) for f, a in CLASSES.values()]
+
+
+@pytest.fixture(scope="module", params=FORMATS.values(), ids=FORMATS)
+def described(request, tmp_path_factory):
+    """The values of a system's config.json, and their format."""
+    format = request.param
+    folder = tmp_path_factory.mktemp(format.model_type)
+    save_random(format, format.architectures[0], folder)
+    return format, json.loads((folder / "config.json").read_text())
+
+
+def test_the_description_survives_the_way_back(described):
+    format, values = described
+    source = read_source(Settings(values), FORMATS)
+    kept = {
+        name: values[name]
+        for name in values
+        if name.endswith("token_id") or name in ("id2label", "model_type", "architectures")
+    }
+    again = read_source(Settings(kept | format.write(source.config)), FORMATS)
+    assert again.config == source.config
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_eager_and_unrolled_are_the_same(kind, tmp_path):
+    format = FORMATS[kind]
+    save_random(format, format.architectures[0], tmp_path)
+    scanned, unrolled = load(tmp_path, scan_layers=True), load(tmp_path, scan_layers=False)
+    inputs = example_inputs(scanned.source, "left")
+    expected = pretrained.forward(scanned, inputs, output_hidden_states=True)
+    with jax.disable_jit():
+        eager = pretrained.forward(unrolled, inputs, output_hidden_states=True)
+    for actual in (pretrained.forward(unrolled, inputs, output_hidden_states=True), eager):
+        assert max(differences(actual, expected, inputs).values()) <= TOLERANCE
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_outputs_are_arrays_of_numpy(kind, tmp_path):
+    format = FORMATS[kind]
+    save_random(format, format.architectures[0], tmp_path)
+    model = load(tmp_path)
+    outputs = pretrained.forward(model, example_inputs(model.source))
+    assert all(type(array) is np.ndarray for array in outputs.values())
+    assert "hidden_states" not in outputs

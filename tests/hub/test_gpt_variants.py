@@ -1,0 +1,254 @@
+"""What GPT's relatives can say besides what their small models say; old files."""
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+from variants import check_variant, with_holes
+
+from jaxformer.errors import ConfigError
+from jaxformer.functional.norms import LayerNorm
+from jaxformer.functional.positional_schemes import ALiBi, RoPE
+from jaxformer.functional.rope_scaling import LinearScaling
+from jaxformer.hub.settings import Settings
+from jaxformer.hub.source import describe, read_source, spelt_out
+from jaxformer.loading import load
+from jaxformer.nn import Parallel, PostNorm, PreNorm
+from jaxformer.zoo import FORMATS
+
+pytestmark = pytest.mark.torch
+
+VARIANTS = {
+    "gpt2 with unscaled logits, another activation and a table of its own for the output": (
+        "gpt2",
+        {
+            "scale_attn_weights": False,
+            "scale_attn_by_inverse_layer_idx": False,
+            "reorder_and_upcast_attn": True,
+            "activation_function": "relu",
+            "tie_word_embeddings": False,
+            "n_inner": None,
+        },
+    ),
+    "gpt_neox in sequence and without biases": (
+        "gpt_neox",
+        {"use_parallel_residual": False, "attention_bias": False, "rope_parameters": None},
+    ),
+    "phi without norms of query and key": (
+        "phi",
+        {"qk_layernorm": False, "num_key_value_heads": None, "pad_token_id": None},
+    ),
+    "gpt_neo with another order of windows": (
+        "gpt_neo",
+        {"num_layers": 3, "attention_types": [[["global"], 1], [["local"], 2]]},
+    ),
+    "opt 350m": ("opt", {"do_layer_norm_before": False, "word_embed_proj_dim": 20}),
+    "opt of Galactica": (
+        "opt",
+        {
+            "enable_bias": False,
+            "layer_norm_elementwise_affine": False,
+            "activation_function": "gelu",
+        },
+    ),
+    "mpt without bounds": ("mpt", {"attn_config": {}}),
+    "falcon 7b": ("falcon", {"new_decoder_architecture": False, "bias": False}),
+    "falcon 2 11b": ("falcon", {"num_ln_in_parallel_attn": 1, "bias": False}),
+    "falcon rw": (
+        "falcon",
+        {
+            "new_decoder_architecture": False,
+            "num_kv_heads": None,
+            "multi_query": False,
+            "parallel_attn": False,
+            "alibi": True,
+        },
+    ),
+    "stablelm side by side": (
+        "stablelm",
+        {"use_parallel_residual": True, "qk_layernorm": False, "use_qkv_bias": False},
+    ),
+}
+
+
+@pytest.mark.parametrize(("model_type", "changes"), VARIANTS.values(), ids=VARIANTS)
+def test_a_variant_computes_the_same(model_type, changes, tmp_path):
+    check_variant(tmp_path, model_type, changes)
+
+
+@pytest.mark.parametrize("kind", ["ForSequenceClassification", "ForQuestionAnswering"])
+def test_heads_read_the_narrow_states_of_opt(kind, tmp_path):
+    ours = check_variant(tmp_path, "opt", VARIANTS["opt 350m"][1], kind)
+    assert ours.config.output_width == 20
+
+
+@pytest.mark.parametrize(
+    ("model_type", "changes"),
+    [("bloom", {}), ("opt", {}), VARIANTS["falcon rw"]],
+    ids=["bloom", "opt", "falcon rw"],
+)
+def test_positions_that_are_counted_skip_padding_between_tokens(model_type, changes, tmp_path):
+    check_variant(tmp_path, model_type, changes, inputs=with_holes)
+
+
+def config_of(model_type, values):
+    """What a config.json is understood as."""
+    return read_source(Settings({"model_type": model_type, **values}), FORMATS).config
+
+
+def test_hub_files_of_gpt_j_are_understood():
+    config = config_of(
+        "gptj",
+        {
+            "architectures": ["GPTJForCausalLM"],
+            "n_embd": 4096, "n_head": 16, "n_inner": None, "n_layer": 28, "n_positions": 2048,
+            "rotary": True, "rotary_dim": 64, "scale_attn_weights": True, "summary_type": "first",
+            "gradient_checkpointing": False, "tie_word_embeddings": False, "vocab_size": 50400,
+        },
+    )  # fmt: skip
+    assert config.position == RoPE(theta=10_000.0, fraction=0.25, layout="interleaved")
+    assert (config.mlp_dim, config.tie_embeddings, config.head_bias) == (16384, False, True)
+
+
+def test_hub_files_of_pythia_are_understood_in_every_spelling():
+    sizes = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 6,
+             "num_attention_heads": 8, "vocab_size": 50304}  # fmt: skip
+    old = config_of("gpt_neox", {**sizes, "rotary_emb_base": 10000, "rotary_pct": 0.25})
+    both = config_of(
+        "gpt_neox",
+        {**sizes, "rotary_emb_base": 1000, "rope_theta": 1000, "rotary_pct": 0.5,
+         "partial_rotary_factor": 0.5, "rope_scaling": {"type": "linear", "factor": 2.0}},
+    )  # fmt: skip
+    new = {"rope_type": "linear", "factor": 2.0, "rope_theta": 1000, "partial_rotary_factor": 0.5}
+    assert old.position == RoPE(theta=10_000.0, fraction=0.25)
+    assert both == config_of("gpt_neox", {**sizes, "rope_parameters": new})
+    assert both.position == RoPE(theta=1000.0, fraction=0.5, scaling=LinearScaling(factor=2.0))
+    with pytest.raises(ConfigError, match="rope_theta = 500"):
+        config_of("gpt_neox", {**sizes, "rotary_emb_base": 1000, "rope_theta": 500})
+
+
+def test_hub_files_of_bloom_are_understood():
+    config = config_of(
+        "bloom",
+        {
+            "n_embed": 1024, "n_layer": 24, "num_attention_heads": 16, "vocab_size": 250880,
+            "attention_softmax_in_fp32": True, "bias_dropout_fusion": True, "n_inner": None,
+            "masked_softmax_fusion": True, "offset_alibi": 100, "pretraining_tp": 1,
+            "skip_bias_add": True, "skip_bias_add_qkv": False, "slow_but_exact": False,
+        },
+    )  # fmt: skip
+    assert (config.model_dim, config.num_layers, config.num_heads) == (1024, 24, 16)
+    assert config.position == ALiBi()
+    with pytest.raises(ConfigError, match="n_head = 8 are two names of one thing"):
+        config_of("bloom", {"n_head": 8, "num_attention_heads": 16})
+
+
+def test_hub_files_of_mpt_are_understood():
+    attention = {"alibi": True, "alibi_bias_max": 8, "attn_impl": "torch", "attn_pdrop": 0,
+                 "attn_type": "multihead_attention", "attn_uses_sequence_id": False,
+                 "clip_qkv": 6, "prefix_lm": False, "qk_ln": False}  # fmt: skip
+    values = {
+        # The name of the class that was published with the weights.
+        "architectures": ["MPTForCausalLM"],
+        "attn_config": attention, "d_model": 4096, "emb_pdrop": 0, "embedding_fraction": 1.0,
+        "expansion_ratio": 4, "init_config": {"name": "kaiming_normal_"}, "init_device": "cpu",
+        "learned_pos_emb": True, "logit_scale": None, "max_seq_len": 65536, "n_heads": 32,
+        "n_layers": 32, "no_bias": True, "norm_type": "low_precision_layernorm",
+        "resid_pdrop": 0, "verbose": 0, "vocab_size": 50432,
+    }  # fmt: skip
+    config = config_of("mpt", values)
+    assert (config.attention_clip, config.norm) == (6, LayerNorm(bias=False))
+    with pytest.raises(ConfigError, match="attn_config: alibi = False is not supported"):
+        config_of("mpt", values | {"attn_config": attention | {"alibi": False}})
+
+
+@pytest.mark.parametrize(
+    ("values", "kv_heads", "residual"),
+    [
+        ({"multi_query": True, "parallel_attn": True}, 1, Parallel(shared_norm=True)),
+        ({"new_decoder_architecture": True, "num_kv_heads": 8}, 8, Parallel(shared_norm=False)),
+        ({"multi_query": False, "parallel_attn": False, "alibi": True}, 16, PreNorm()),
+    ],
+    ids=["7b", "40b", "rw"],
+)
+def test_the_arrangements_of_falcon_are_told_apart(values, kv_heads, residual):
+    sizes = {"hidden_size": 1024, "num_attention_heads": 16, "num_hidden_layers": 2}
+    config = config_of("falcon", sizes | values)
+    assert (config.kv_heads, config.residual) == (kv_heads, residual)
+    alibi = ALiBi(factor=64**-0.5, rounded=True)
+    assert config.position == (alibi if "alibi" in values else RoPE())
+
+
+def test_hub_files_of_opt_are_understood():
+    values = {"_remove_final_layer_norm": False, "do_layer_norm_before": False, "hidden_size": 1024,
+              "ffn_dim": 4096, "num_attention_heads": 16, "num_hidden_layers": 24, "layerdrop": 0.0,
+              "word_embed_proj_dim": 512, "prefix": "</s>", "init_std": 0.02}  # fmt: skip
+    config = config_of("opt", values)
+    assert (config.embedding_dim, config.output_width) == (512, 512)
+    assert (config.residual, config.position.offset, config.padding_id) == (PostNorm(), 2, 1)
+    with pytest.raises(ConfigError, match="_remove_final_layer_norm = True is not supported"):
+        config_of("opt", values | {"_remove_final_layer_norm": True})
+
+
+def test_no_rotary_dim_of_gpt_j_is_lost_to_rounding():
+    sizes = {"n_layer": 1, "n_head": 1}
+    for head_dim in range(2, 257):
+        for rotary_dim in range(2, head_dim + 1, 2):
+            values = {"n_embd": head_dim, "rotary_dim": rotary_dim}
+            fraction = (
+                FORMATS["gptj"]
+                .read(Settings(FORMATS["gptj"].defaults | sizes | values))
+                .position.rotary_dim(head_dim)
+            )
+            assert fraction == rotary_dim
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"attention_types": [[["global", "sideways"], 1]]}, "attention_types = "),
+        ({"attention_types": [[["global"], 3]]}, "attention_types = "),
+        ({"attention_types": "global"}, "attention_types = "),
+        ({"attention_layers": ["local", "local"]}, "attention_layers = "),
+    ],
+)
+def test_windows_that_make_no_sense_are_refused(values, message):
+    with pytest.raises(ConfigError, match=message):
+        config_of("gpt_neo", FORMATS["gpt_neo"].tiny | values)
+
+
+def test_flags_that_are_no_truth_values_are_refused():
+    with pytest.raises(ConfigError, match="tie_word_embeddings = 'yes': must be true or false"):
+        config_of("gpt2", {"tie_word_embeddings": "yes"})
+
+
+def test_old_names_and_buffers_of_gpt2_are_read(tmp_path):
+    ours = check_variant(tmp_path / "new", "gpt2", {})
+    tensors = load_file(tmp_path / "new" / "model.safetensors")
+    # The files on the hub have neither the prefix nor today's ignorance of the masks.
+    old = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
+    for layer in range(3):
+        old[f"h.{layer}.attn.bias"] = np.tril(np.ones((1, 1, 20, 20), np.float32))
+        old[f"h.{layer}.attn.masked_bias"] = np.array(-1e4, np.float32)
+    old["lm_head.weight"] = old["wte.weight"]
+    (tmp_path / "old").mkdir()
+    save_file(old, tmp_path / "old" / "model.safetensors")
+    config = json.loads((tmp_path / "new" / "config.json").read_text())
+    config |= {"n_ctx": 20}
+    (tmp_path / "old" / "config.json").write_text(json.dumps(config))
+    again = load(tmp_path / "old")
+    for name, array in ours.parameters.items():
+        np.testing.assert_array_equal(again.parameters[name], array, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "model_type",
+    ["gpt2", "openai-gpt", "gptj", "gpt_neox", "phi", "bloom", "gpt_neo", "opt", "mpt", "falcon",
+     "stablelm"],
+)  # fmt: skip
+def test_a_model_made_here_can_be_described(model_type):
+    format = FORMATS[model_type]
+    config = config_of(model_type, format.tiny)
+    source = describe(config, [format])
+    assert spelt_out(format.read(source.settings)) == spelt_out(config)

@@ -1,0 +1,423 @@
+"""Llama and its relatives: files as they were published, and variants of what is in them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from jaxformer import pretrained
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.functional.positional_schemes import RoPE
+from jaxformer.functional.rope_scaling import LinearScaling, Llama3Scaling, LongRoPE
+from jaxformer.hub.compare import differences
+from jaxformer.hub.examples import example_inputs
+from jaxformer.hub.reference import Reference, save_random
+from jaxformer.hub.settings import Settings
+from jaxformer.hub.source import describe, read_source, spelt_out
+from jaxformer.hub.windows import FULL, SLIDING, read_windows, shortest_pattern, write_windows
+from jaxformer.loading import load
+from jaxformer.zoo import FORMATS, SYSTEMS
+
+TOLERANCE = 2e-5
+LLAMA2 = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "rms_norm_eps": 1e-5,
+    "rope_scaling": None,
+    "torch_dtype": "float16",
+    "vocab_size": 32000,
+    "pretraining_tp": 1,
+}
+LLAMA32 = {
+    **LLAMA2,
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "num_hidden_layers": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+    "attention_bias": False,
+    "mlp_bias": False,
+    "rope_theta": 500000.0,
+    "rope_scaling": {
+        "factor": 32.0,
+        "high_freq_factor": 4.0,
+        "low_freq_factor": 1.0,
+        "original_max_position_embeddings": 8192,
+        "rope_type": "llama3",
+    },
+    "tie_word_embeddings": True,
+    "eos_token_id": [128001, 128008, 128009],
+}
+PHI35 = {
+    "model_type": "phi3",
+    "architectures": ["Phi3ForCausalLM"],
+    "auto_map": {"AutoConfig": "configuration_phi3.Phi3Config"},
+    "attention_bias": False,
+    "embd_pdrop": 0.0,
+    "hidden_size": 3072,
+    "intermediate_size": 8192,
+    "max_position_embeddings": 131072,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "original_max_position_embeddings": 4096,
+    "pad_token_id": 32000,
+    "resid_pdrop": 0.0,
+    "rms_norm_eps": 1e-5,
+    "rope_scaling": {
+        "long_factor": [1.0 + 0.5 * i for i in range(48)],
+        "short_factor": [1.0 + 0.1 * i for i in range(48)],
+        "type": "longrope",
+    },
+    "rope_theta": 10000.0,
+    "sliding_window": 262144,
+    "vocab_size": 32064,
+}
+GEMMA3 = {
+    "model_type": "gemma3_text",
+    "architectures": ["Gemma3ForCausalLM"],
+    "attn_logit_softcapping": None,
+    "cache_implementation": "hybrid",
+    "eos_token_id": [1, 106],
+    "final_logit_softcapping": None,
+    "head_dim": 256,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "hidden_size": 1152,
+    "intermediate_size": 6912,
+    "max_position_embeddings": 32768,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 26,
+    "num_key_value_heads": 1,
+    "query_pre_attn_scalar": 256,
+    "rope_local_base_freq": 10000,
+    "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+    "rope_theta": 1000000,
+    "sliding_window": 512,
+    "sliding_window_pattern": 6,
+    "vocab_size": 262144,
+}
+PUBLISHED = {
+    "Llama 2": LLAMA2,
+    "Llama 3.2": LLAMA32,
+    "Mistral": {
+        **{name: LLAMA2[name] for name in LLAMA2 if name != "pretraining_tp"},
+        "model_type": "mistral",
+        "architectures": ["MistralForCausalLM"],
+        "rope_theta": 1000000.0,
+        "sliding_window": None,
+        "head_dim": 128,
+        "num_key_value_heads": 8,
+    },
+    "Gemma": {
+        "model_type": "gemma",
+        "architectures": ["GemmaForCausalLM"],
+        "hidden_act": "gelu",
+        "hidden_activation": "gelu_pytorch_tanh",
+        "hidden_size": 2048,
+        "intermediate_size": 16384,
+        "num_attention_heads": 8,
+        "num_hidden_layers": 18,
+        "num_key_value_heads": 1,
+        "head_dim": 256,
+        "rope_theta": 10000.0,
+        "rope_scaling": None,
+    },
+    "Gemma 2": {
+        "model_type": "gemma2",
+        "architectures": ["Gemma2ForCausalLM"],
+        "cache_implementation": "hybrid",
+        "hidden_act": "gelu_pytorch_tanh",
+        "hidden_activation": "gelu_pytorch_tanh",
+        "hidden_size": 4608,
+        "intermediate_size": 36864,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 46,
+        "num_key_value_heads": 16,
+        "head_dim": 128,
+        "query_pre_attn_scalar": 144,
+        "sliding_window": 4096,
+        "sliding_window_size": 4096,
+        "attn_logit_softcapping": 50.0,
+        "final_logit_softcapping": 30.0,
+        "rope_theta": 10000.0,
+    },
+    "Gemma 3": GEMMA3,
+    "Qwen 2.5": {
+        "model_type": "qwen2",
+        "architectures": ["Qwen2ForCausalLM"],
+        "hidden_size": 3584,
+        "intermediate_size": 18944,
+        "max_window_layers": 28,
+        "num_attention_heads": 28,
+        "num_hidden_layers": 28,
+        "num_key_value_heads": 4,
+        "rope_theta": 1000000.0,
+        "sliding_window": 131072,
+        "use_mrope": False,
+        "use_sliding_window": False,
+        "vocab_size": 152064,
+    },
+    "Qwen 3": {
+        "model_type": "qwen3",
+        "architectures": ["Qwen3ForCausalLM"],
+        "head_dim": 128,
+        "hidden_size": 4096,
+        "intermediate_size": 12288,
+        "max_window_layers": 36,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 36,
+        "num_key_value_heads": 8,
+        "rope_scaling": {
+            "factor": 4.0,
+            "original_max_position_embeddings": 32768,
+            "rope_type": "yarn",
+        },
+        "rope_theta": 1000000,
+        "sliding_window": None,
+        "use_sliding_window": False,
+    },
+    "Phi-3.5": PHI35,
+    "Phi-4-mini": {
+        **PHI35,
+        "full_attn_mod": 1,
+        "interpolate_factor": 1,
+        "lm_head_bias": False,
+        "mlp_bias": False,
+        "num_attention_heads": 24,
+        "num_key_value_heads": 8,
+        "partial_rotary_factor": 0.75,
+        "tie_word_embeddings": True,
+        "vocab_size": 200064,
+    },
+    "OLMo 2": {
+        "model_type": "olmo2",
+        "architectures": ["Olmo2ForCausalLM"],
+        "hidden_size": 4096,
+        "num_attention_heads": 32,
+        "rope_theta": 500000,
+        "rms_norm_eps": 1e-6,
+        "vocab_size": 100352,
+    },
+}
+
+
+def config_of(values, path="config.json"):
+    return read_source(Settings(values, path), FORMATS).config
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("values", PUBLISHED.values(), ids=PUBLISHED.keys())
+def test_published_files_mean_what_transformers_makes_of_them(values, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    copy = {name: dict(x) if isinstance(x, dict) else x for name, x in values.items()}
+    transformers.AutoConfig.for_model(**copy).save_pretrained(tmp_path)
+    current = Settings.of_folder(tmp_path)
+    assert "rope_theta" not in current.values  # or it would not be the new spelling
+    current.values.setdefault("architectures", values["architectures"])
+    config = config_of(values)
+    assert spelt_out(config) == spelt_out(config_of(current.values))
+    # And what we write is understood there as it is here.
+    written = {**values, **FORMATS[values["model_type"]].write(config)}
+    again = transformers.AutoConfig.for_model(**written)
+    again.save_pretrained(tmp_path / "again")
+    found = Settings.of_folder(tmp_path / "again").values
+    found |= {"architectures": values["architectures"]}
+    assert spelt_out(config) == spelt_out(config_of(found))
+
+
+def test_what_published_files_say():
+    found = {name: config_of(values) for name, values in PUBLISHED.items()}
+    assert found["Llama 3.2"].position.scaling == Llama3Scaling(32.0, 1.0, 4.0, 8192)
+    assert found["Gemma"].activation == "gelu_tanh"
+    assert found["Gemma 2"].attention_scale == 144**-0.5
+    assert found["Gemma 2"].windows == (4096, None)
+    third = found["Gemma 3"]
+    assert third.window_position == RoPE(theta=10_000.0)
+    assert third.position == RoPE(theta=1e6, scaling=LinearScaling(8.0))
+    assert third.windows[:12] == ((512,) * 5 + (None,)) * 2
+    assert found["Qwen 2.5"].windows == (None,)
+    assert found["Phi-4-mini"].position.fraction == 0.75
+    assert found["Phi-3.5"].position.scaling.factor == 32.0
+
+
+@pytest.mark.parametrize(
+    ("name", "model_type"),
+    [
+        ("llama2-70b", "llama"),
+        ("llama3.2-1b", "llama"),
+        ("mistral-7b", "mistral"),
+        ("gemma-2b", "gemma"),
+    ],
+)
+def test_sizes_of_the_zoo_can_be_said(name, model_type):
+    assert describe(SYSTEMS[name].config, FORMATS.values()).format.model_type == model_type
+
+
+def test_what_cannot_be_said_is_named():
+    config = replace(SYSTEMS["llama2-7b"].config, embedding_scale=3.0)
+    with pytest.raises(ConfigError, match=r"embedding_scale = 3\.0 \(it has 1\.0\)"):
+        describe(config, FORMATS.values())
+
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8}
+LONGROPE = {
+    "rope_type": "longrope",
+    "original_max_position_embeddings": 8,
+    "short_factor": [1.0, 1.1, 1.3, 1.2, 1.7, 1.5],
+    "long_factor": [1.2, 2.0, 3.5, 3.0, 4.5, 6.0],
+}
+PLAIN = {"rope_type": "default", "rope_theta": 100.0}
+VARIANTS = {
+    "llama: every field of yarn": (
+        "llama",
+        {
+            "attention_bias": False,
+            "rope_parameters": YARN
+            | {
+                "beta_fast": 2.0,
+                "beta_slow": 0.25,
+                "truncate": False,
+                "mscale": 0.7,
+                "mscale_all_dim": 1.3,
+            },
+        },
+    ),
+    "llama: longrope, tied, as many keys as queries": (
+        "llama",
+        {
+            "rope_parameters": LONGROPE,
+            "num_key_value_heads": None,
+            "tie_word_embeddings": True,
+            "mlp_bias": False,
+        },
+    ),
+    "mistral: no window, dynamic": (
+        "mistral",
+        {"sliding_window": None, "rope_parameters": {"rope_type": "dynamic", "factor": 3.0}},
+    ),
+    "gemma2: neither windows nor caps": (
+        "gemma2",
+        {
+            "layer_types": [FULL] * 4,
+            "attn_logit_softcapping": None,
+            "final_logit_softcapping": None,
+            "query_pre_attn_scalar": 12,
+        },
+    ),
+    "gemma3: an odd number of layers, yarn": (
+        "gemma3_text",
+        {
+            "num_hidden_layers": 3,
+            "layer_types": [SLIDING, SLIDING, FULL],
+            "rope_parameters": {SLIDING: PLAIN | {"rope_theta": 9.0}, FULL: PLAIN | YARN},
+        },
+    ),
+    "qwen2: no windows": ("qwen2", {"use_sliding_window": False}),
+    "phi3: plain": (
+        "phi3",
+        {"sliding_window": None, "rope_parameters": PLAIN, "partial_rotary_factor": 1.0},
+    ),
+}
+
+
+def saved(folder, model_type, **changes):
+    """A small random model of a system, with some fields of its config.json changed."""
+    format = FORMATS[model_type]
+    save_random(replace(format, tiny={**format.tiny, **changes}), format.architectures[0], folder)
+    return folder
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("model_type", "changes"), VARIANTS.values(), ids=VARIANTS.keys())
+def test_variants(model_type, changes, tmp_path):
+    ours = load(saved(tmp_path, model_type, **changes))
+    theirs = Reference(tmp_path, ours.source.architecture.name)
+    # Beyond every window, the original context (8) and the longest (20).
+    inputs = example_inputs(ours.source, "right", length=25)
+    found = differences(pretrained.forward(ours, inputs), theirs.outputs(inputs), inputs)
+    assert set(found) == {"loss", "logits"}
+    assert max(found.values()) <= TOLERANCE, found
+    written = ours.source.format.write(ours.config)
+    again = config_of({**ours.source.settings.values, **written})
+    assert spelt_out(ours.config) == spelt_out(replace(again, compute_dtype="float32"))
+
+
+@pytest.mark.torch
+def test_superfluous_tensors_of_old_files(tmp_path):
+    saved(tmp_path, "llama", num_hidden_layers=1, tie_word_embeddings=True)
+    path = tmp_path / "model.safetensors"
+    tensors = load_file(path)
+    assert "lm_head.weight" not in tensors
+    buffers = {"model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(6, np.float32)}
+    copy = {"lm_head.weight": tensors["model.embed_tokens.weight"]}
+    save_file(tensors | buffers | copy, path, {"format": "pt"})
+    loaded = load(tmp_path)
+    assert "heads.language_model.kernel" not in loaded.parameters
+    other = {"lm_head.weight": copy["lm_head.weight"] + 1}
+    save_file(tensors | other, path, {"format": "pt"})
+    with pytest.raises(DataError, match=r"lm_head\.weight is used by nothing"):
+        load(tmp_path)
+
+
+def test_a_negative_padding_id_counts_from_the_end():
+    assert config_of({**LLAMA2, "pad_token_id": -1}).padding_id == 31999
+    assert config_of({**LLAMA2, "pad_token_id": None}).padding_id is None
+
+
+def test_the_cap_that_transformers_ignores_in_gemma_3():
+    with pytest.warns(UserWarning, match=r"attn_logit_softcapping = 50\.0 is ignored"):
+        config = config_of({**GEMMA3, "attn_logit_softcapping": 50.0})
+    assert config.attention_softcap is None
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({**LLAMA2, "sliding_window": 7}, "sliding_window = 7: not known"),
+        ({**LLAMA2, "hidden_act": "mish"}, "hidden_act = 'mish' is not supported"),
+        ({**GEMMA3, "use_bidirectional_attention": True}, "use_bidirectional_attention = True"),
+        ({**GEMMA3, "layer_types": [SLIDING]}, r"layer_types = .*: must be 26 times"),
+        ({**GEMMA3, "layer_types": ["chunked"] * 26}, "must be 26 times"),
+        ({**GEMMA3, "sliding_window": None}, "there is no sliding_window"),
+        ({**PUBLISHED["Gemma 2"], "hidden_act": "relu"}, "hidden_act = 'relu' is not supported"),
+        ({**PHI35, "rope_scaling": {"type": "linear", "factor": 2.0}}, "only longrope"),
+        ({**PHI35, "full_attn_mod": 2}, "full_attn_mod = 2 is not supported"),
+        (
+            {**PUBLISHED["Qwen 2.5"], "layer_types": [SLIDING] * 28},
+            "there is no sliding_window",
+        ),
+    ],
+)
+def test_what_nobody_implements_is_named(values, message):
+    with pytest.raises(ConfigError, match=message):
+        config_of(values)
+
+
+def test_the_oldest_names_of_longrope():
+    for name in ("su", "yarn"):
+        scaling = {**PHI35["rope_scaling"], "type": name}
+        config = config_of({**PHI35, "rope_scaling": scaling})
+        assert isinstance(config.position.scaling, LongRoPE)
+
+
+@pytest.mark.parametrize(
+    ("windows", "pattern"),
+    [
+        ([None] * 4, (None,)),
+        ([3, None] * 3, (3, None)),
+        ([3, None, 3], (3, None, 3)),
+        ([None, 3, 3, None, 3, 3], (None, 3, 3)),
+    ],
+)
+def test_windows_are_the_shortest_pattern(windows, pattern):
+    assert shortest_pattern(windows) == pattern
+    kinds = [FULL if window is None else SLIDING for window in windows]
+    written = write_windows(pattern, len(windows))
+    assert written == {"layer_types": kinds, "sliding_window": 3 if 3 in windows else None}
+    assert read_windows(Settings(written), kinds, written["sliding_window"]) == pattern

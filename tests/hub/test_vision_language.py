@@ -1,0 +1,148 @@
+"""What CLIP and SigLIP can say besides what their small models say."""
+
+import json
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+from variants import check_outputs
+
+from jaxformer import pretrained
+from jaxformer.errors import ConfigError
+from jaxformer.hub.examples import example_inputs
+from jaxformer.hub.forward import outputs_of
+from jaxformer.hub.reference import Reference, save_random
+from jaxformer.hub.settings import Settings
+from jaxformer.hub.source import describe, read_source
+from jaxformer.loading import load
+from jaxformer.parity import gradient_differences
+from jaxformer.zoo import FORMATS, SYSTEMS
+
+pytestmark = pytest.mark.torch
+
+TOLERANCE = 2e-5
+CLASSES = [(f, a) for f in FORMATS.values() for a in f.architectures if "lip" in f.model_type]
+
+
+def made(folder, model_type, changes=None, number=0):
+    """A small model in transformers and ours of its files."""
+    format = FORMATS[model_type]
+    architecture = format.architectures[number]
+    save_random(replace(format, tiny=format.tiny | (changes or {})), architecture, folder)
+    return load(folder), Reference(folder, architecture.name)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "changes"),
+    [
+        ("clip_text_model", {"hidden_act": "gelu", "projection_dim": 48}),
+        ("clip_vision_model", {"hidden_act": "gelu", "image_size": 12}),
+        ("siglip_text_model", {"projection_size": None}),
+        ("siglip_vision_model", {"vision_use_head": False}),
+    ],
+)
+def test_variants(model_type, changes, tmp_path):
+    ours, theirs = made(tmp_path, model_type, changes)
+    inputs = example_inputs(ours.source, "right")
+    check_outputs(ours, theirs, inputs)
+    found = pretrained.forward(ours, inputs)
+    assert set(found) == {name for name in theirs.outputs(inputs) if name != "hidden_states"}
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_files_with_the_wrong_end_token_pool_the_largest_id(number, tmp_path):
+    ours, theirs = made(tmp_path, "clip_text_model", {"eos_token_id": 2}, number)
+    ids = np.array([[3, 9, 130, 2, 130, 7], [2, 40, 41, 7, 6, 5]])
+    mask = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    check_outputs(ours, theirs, inputs)
+    if number:
+        found = pretrained.forward(ours, inputs)
+        np.testing.assert_allclose(
+            found["pooler_output"], found["last_hidden_state"][[0, 1], [2, 2]], rtol=1e-5, atol=1e-5
+        )
+
+
+def test_a_text_without_an_end_pools_its_first_place(tmp_path):
+    ours, theirs = made(tmp_path, "clip_text_model", number=1)
+    check_outputs(ours, theirs, {"input_ids": np.array([[3, 9, 8], [9, 4, 4]])})
+
+
+@pytest.mark.parametrize("model_type", ["clip_text_model", "clip_vision_model"])
+def test_older_files(model_type, tmp_path):
+    """The names with what comes before them in models with heads, and the numbers of places."""
+    _, theirs = made(tmp_path, model_type, number=1)
+    path = tmp_path / "model.safetensors"
+    prefix = FORMATS[model_type].prefix
+    tensors = {prefix + name: array for name, array in load_file(path).items()}
+    tensors[f"{prefix}embeddings.position_ids"] = np.arange(17)[None]
+    save_file(tensors, path, {"format": "pt"})
+    older = load(tmp_path)
+    check_outputs(older, theirs, example_inputs(older.source))
+
+
+@pytest.mark.parametrize(("format", "architecture"), CLASSES, ids=[a.name for _, a in CLASSES])
+def test_gradients(format, architecture, tmp_path):
+    """Of a random function of all outputs, for there is no loss."""
+    import torch
+
+    save_random(format, architecture, tmp_path)
+    ours, theirs = load(tmp_path), Reference(tmp_path, architecture.name)
+    inputs = example_inputs(ours.source, "right")
+    rng, expected = np.random.default_rng(0), theirs.outputs(inputs)
+    del expected["hidden_states"], expected["last_hidden_state"]  # what lies on padding
+    weights = {n: rng.standard_normal(x.shape).astype("f4") for n, x in expected.items()}
+    assert weights
+
+    @jax.jit
+    def total(parameters):
+        outputs = outputs_of(ours.template.module(parameters), ours.source, inputs)
+        return sum((outputs[name] * weight).sum() for name, weight in weights.items())
+
+    found = pretrained.tensors_of(jax.grad(total)(ours.parameters), ours.placements)
+    outputs = theirs.model(**{name: torch.tensor(x) for name, x in inputs.items()})
+    sum((outputs[name] * torch.tensor(x)).sum() for name, x in weights.items()).backward()
+    theirs_found = {
+        name: np.zeros(x.shape, "f4") if x.grad is None else x.grad.numpy()
+        for name, x in theirs.model.named_parameters()
+    }
+    differences = gradient_differences(dict(found), theirs_found)
+    assert max(differences.values()) <= TOLERANCE, differences
+
+
+@pytest.mark.parametrize(
+    ("model_type", "values", "message"),
+    [
+        ("clip_text_model", {"eos_token_id": [4, 5]}, "eos_token_id"),
+        ("clip_text_model", {"projection_dim": None}, "projection_dim = None: must be a number"),
+        ("clip_text_model", {"hidden_act": "mish"}, "hidden_act = 'mish' is not supported"),
+        ("clip_vision_model", {"image_size": [224, 112]}, "image_size"),
+        ("clip_vision_model", {"vision_use_head": True}, "vision_use_head = True: not known"),
+        ("siglip_vision_model", {"projection_dim": 3}, "projection_dim = 3: not known"),
+    ],
+)
+def test_what_is_not_supported_is_refused(model_type, values, message):
+    with pytest.raises(ConfigError, match=message):
+        read_source(Settings({"model_type": model_type} | values), FORMATS)
+
+
+@pytest.mark.parametrize(
+    ("name", "model_type"),
+    [
+        ("clip-vit-base-patch32-text", "clip_text_model"),
+        ("clip-vit-base-patch32-vision", "clip_vision_model"),
+        ("siglip-base-patch16-224-text", "siglip_text_model"),
+        ("siglip-base-patch16-224-vision", "siglip_vision_model"),
+    ],
+)
+def test_systems_of_the_zoo_are_what_an_empty_file_says(name, model_type):
+    config = SYSTEMS[name].config
+    source = describe(config, FORMATS.values())
+    assert source.format.model_type == model_type
+    assert json.loads(json.dumps(source.settings.values)) == source.settings.values
+    empty = read_source(Settings({"model_type": model_type}), FORMATS).config
+    # How it would be trained aside.
+    assert replace(empty, heads=config.heads) == config
+    assert empty.heads == config.heads

@@ -1,0 +1,109 @@
+"""Parameters from tensors and back: names, stacked layers, old spellings, mixed dtypes."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from saved_folders import change_tensors, copy_of, save_tiny
+
+import jaxformer
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.hub.table import Fused, Table, attention, block
+from jaxformer.hub.weights import described, read_parameter, tensors_of
+from jaxformer.pretrained import open_folder
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    return save_tiny("bert", tmp_path_factory.mktemp("models") / "bert")
+
+
+def rename(folder, old, new):
+    def change(tensors):
+        for name in list(tensors):
+            tensors[name.replace(old, new)] = tensors.pop(name)
+
+    change_tensors(folder, change)
+
+
+def test_old_names_are_read(bert, tmp_path):
+    folder = copy_of(bert, tmp_path / "old")
+    rename(folder, "LayerNorm.weight", "LayerNorm.gamma")
+    rename(folder, "LayerNorm.bias", "LayerNorm.beta")
+    expected = jaxformer.load(bert).parameters
+    for name, array in jaxformer.load(folder).parameters.items():
+        np.testing.assert_array_equal(array, expected[name])
+
+
+def test_a_missing_prefix_is_read(bert, tmp_path):
+    folder = copy_of(bert, tmp_path / "bare")
+    rename(folder, "bert.", "")
+    assert jaxformer.load(folder).parameters.keys() == jaxformer.load(bert).parameters.keys()
+
+
+def test_a_second_copy_must_be_the_same(bert, tmp_path):
+    folder = copy_of(bert, tmp_path / "twice")
+    table, copy = "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"
+    change_tensors(folder, lambda tensors: tensors.update({copy: tensors[table].copy()}))
+    jaxformer.load(folder)
+    change_tensors(folder, lambda tensors: tensors.update({copy: tensors[table] + 1}))
+    with pytest.raises(DataError, match=f"{copy} is used by nothing"):
+        jaxformer.load(folder)
+
+
+def test_many_problems_are_counted(bert, tmp_path):
+    folder = copy_of(bert, tmp_path / "empty")
+    change_tensors(folder, lambda tensors: [tensors.pop(name) for name in list(tensors)[1:]])
+    with pytest.raises(DataError, match=r"is missing; .* \.\.\. \(\d\d in all\)"):
+        jaxformer.load(folder)
+
+
+def test_each_parameter_keeps_its_dtype(bert, tmp_path):
+    folder = copy_of(bert, tmp_path / "mixed")
+
+    def change(tensors):
+        for name in tensors:
+            kept = "LayerNorm" in name
+            tensors[name] = tensors[name].astype(np.float32 if kept else jnp.bfloat16)
+
+    change_tensors(folder, change)
+    model = jaxformer.load(folder, dtype=None)
+    assert {str(array.dtype) for array in model.parameters.values()} == {"bfloat16", "float32"}
+    jaxformer.save(model, tmp_path / "out")
+    before, after = (load_file(x / "model.safetensors") for x in (folder, tmp_path / "out"))
+    assert {name: x.tobytes() for name, x in after.items()} == {
+        name: x.tobytes() for name, x in before.items()
+    }
+    assert np.isfinite(jaxformer.forward(model, {"input_ids": [[1, 2]]})["last_hidden_state"]).all()
+
+
+def test_one_parameter_is_read_alone(bert):
+    opened, model = open_folder(bert), jaxformer.load(bert)
+    for name, array in model.parameters.items():
+        np.testing.assert_array_equal(opened.read(name), array)
+        read = read_parameter(opened.file, opened.placements, name, array.shape)
+        np.testing.assert_array_equal(read, array)
+
+
+def test_what_is_described_is_what_comes(bert):
+    model = jaxformer.load(bert)
+    kinds = described(model.parameters, model.placements, "float16")
+    tensors = dict(tensors_of(model.parameters, model.placements))
+    assert list(kinds) == list(tensors)
+    for name, (shape, dtype) in kinds.items():
+        assert (shape, dtype) == (tensors[name].shape, np.float16)
+
+
+def test_tables(bert):
+    template = jaxformer.load(bert).template
+    with pytest.raises(ConfigError, match="has no place in files of this kind"):
+        Table({}).placements(template)
+    assert block("encoder", "h.{}", {"norms.0": "ln"}) == {
+        "encoder.stack.group.*.norms.0": "h.{}.ln"
+    }
+    assert attention(1, "q", "k", "v", "o")["sublayers.1.attention.output"] == "o"
+    fused = Fused(("a", "b"), "ab", None)
+    names, tensor, _ = Table({}, (fused,))._find("b.bias")
+    assert (names, tensor) == (["a.bias", "b.bias"], "ab.bias")

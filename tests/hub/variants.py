@@ -1,0 +1,72 @@
+"""Variants of a system that cannot be in one configuration, compared with transformers."""
+
+from dataclasses import replace
+
+import numpy as np
+from safetensors.numpy import load_file
+
+from jaxformer import pretrained
+from jaxformer.hub.compare import differences
+from jaxformer.hub.examples import example_inputs
+from jaxformer.hub.reference import Reference, save_random
+from jaxformer.loading import load
+from jaxformer.zoo import FORMATS
+
+TOLERANCE = 2e-5
+
+
+def check_variant(folder, model_type, changes, kind="", inputs=None):
+    """Asserts that a variant of a system is what transformers computes, and is written as it was.
+
+    Args:
+        folder: Where its files come to lie.
+        model_type: The system.
+        changes: Fields of its tiny configuration that differ.
+        kind: How the name of the class ends; the most usual one without it.
+        inputs: What it is asked, from a description; made up without it.
+
+    Returns:
+        Our model.
+    """
+    format = FORMATS[model_type]
+    architecture = next(a for a in format.architectures if a.name.endswith(kind))
+    save_random(replace(format, tiny=format.tiny | changes), architecture, folder)
+    ours, theirs = load(folder), Reference(folder, architecture.name)
+    padding = "none" if kind else "left"  # Answers to questions have no loss with the latter.
+    asked = inputs(ours.source) if inputs else example_inputs(ours.source, padding)
+    check_outputs(ours, theirs, asked)
+    check_gradients(ours, theirs, asked)
+    written = dict(pretrained.tensors_of(ours.parameters, ours.placements))
+    for name, tensor in load_file(folder / "model.safetensors").items():
+        np.testing.assert_array_equal(written[name], tensor, err_msg=name)
+    return ours
+
+
+def check_outputs(ours, theirs, inputs):
+    """Asserts that all outputs agree where they mean something."""
+    expected = theirs.outputs(inputs)
+    found = differences(
+        pretrained.forward(ours, inputs, output_hidden_states=True), expected, inputs
+    )
+    assert set(expected) <= set(found), sorted(expected)
+    assert max(found.values()) <= TOLERANCE, found
+
+
+def check_gradients(ours, theirs, inputs):
+    """Asserts that the gradients agree, but for those that are rounding alone."""
+    expected, actual = theirs.gradients(inputs), pretrained.gradients(ours, inputs)
+    largest = max(np.max(np.abs(gradient)) for gradient in expected.values())
+    for name, gradient in expected.items():
+        difference = np.max(np.abs(actual[name] - gradient))
+        scale = max(np.max(np.abs(gradient)), 1e-5 * largest)
+        assert difference <= TOLERANCE * scale or scale == 1e-5 * largest, (name, difference, scale)
+
+
+def with_holes(source):
+    """Inputs whose padding lies between the tokens, where positions that are counted skip it."""
+    inputs = example_inputs(source)
+    mask = np.ones_like(inputs["input_ids"])
+    mask[0, 3:5], mask[1, 6] = 0, 0
+    # What is predicted at padding means nothing.
+    labels = np.where(np.roll(mask, 1, axis=1) * mask > 0, inputs["labels"], -100)
+    return inputs | {"attention_mask": mask, "labels": labels}

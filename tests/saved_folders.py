@@ -1,0 +1,57 @@
+"""Small random models that transformers saves, with what travels beside the weights."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from safetensors.numpy import load_file, save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+
+from jaxformer.hub.reference import save_random
+from jaxformer.zoo import FORMATS
+
+WORDS = {"[UNK]": 0, "the": 1, "dog": 2, "[PAD]": 3, "runs": 4, "[CLS]": 5, "[SEP]": 6, "[MASK]": 7}
+TRAVELLERS = ("generation_config.json", "tokenizer.json", "tokenizer_config.json")
+
+
+def save_tiny(kind: str, folder: Path, head: str = "", **changes) -> Path:
+    """Saves a model of a system: the most usual class, or the first whose name ends with `head`.
+
+    `changes` are fields of its configuration.
+    """
+    format = replace(FORMATS[kind], tiny={**FORMATS[kind].tiny, **changes})
+    architecture = next(a for a in format.architectures if a.name.endswith(head))
+    save_random(format, architecture, folder)
+    tokenizer = Tokenizer(WordLevel(WORDS, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    # Spaces that no program would write: they must stay.
+    (folder / "tokenizer_config.json").write_text(
+        '{ "pad_token":"[PAD]",  "tokenizer_class":\n"PreTrainedTokenizerFast"}'
+    )
+    (folder / "generation_config.json").write_text('{ "do_sample":  false, "max_length": 7 }')
+    return folder
+
+
+def copy_of(folder: Path, target: Path) -> Path:
+    """A copy that a test may spoil."""
+    shutil.copytree(folder, target)
+    return target
+
+
+def change_settings(folder: Path, *without: str, **changes) -> None:
+    """Changes fields of config.json, or takes some away."""
+    path = folder / "config.json"
+    values = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({name: values[name] for name in values if name not in without}))
+
+
+def change_tensors(folder: Path, change) -> None:
+    """Rewrites model.safetensors; `change` gets the dictionary of its tensors."""
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    change(tensors)
+    save_file(tensors, path, metadata={"format": "pt"})
