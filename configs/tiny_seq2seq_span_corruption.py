@@ -3,6 +3,9 @@
 The text is what every Python installation carries (about 12 MB of source code and reference), so
 nothing is downloaded. 142 tokens of byte-level BPE become inputs of 128 and targets of 31: 15 % of
 the tokens go, in spans of 3 on average.
+
+The frequencies of the targets' tokens alone have a loss of 5.75. With this seed 300 steps reach
+4.04 and 33 %: expect 3.9 to 4.2.
 """
 
 from jaxformer.config import Config, TrainConfig

@@ -8,11 +8,12 @@ Images are flipped and cropped at random; here a crop shifts by up to 28 pixels,
 size too. The paper's head has a hidden layer besides while it is pre-trained.
 
 22b: Dehghani et al., Scaling Vision Transformers to 22 Billion Parameters,
-https://arxiv.org/abs/2302.05442, section 4.1: 177,000 steps of 65,536 images, a peak of 1e-3,
-warm-up over 10,000 steps, the inverse square root, cool-down over the last 30,000, weight decay
-0.03 (on the head 3.0, which is not here). Adam, its betas and clipping are those of the smaller
-ones, the square root counts from the end of the warm-up, and there is no dropout: these are choices
-made here. The loss is over the 1000 labels above, not over JFT's.
+https://arxiv.org/abs/2302.05442: the shape is table 1's. 177,000 steps of 65,536 images, a peak of
+1e-3, warm-up over 10,000 steps, the inverse square root, cool-down over the last 30,000 and weight
+decay 0.03 (on the head 3.0, which is not here) are given from memory: compare them with the paper
+before a run depends on them. Adam, its betas and clipping are those of the smaller ones, the square
+root counts from the end of the warm-up, and there is no dropout: these are choices made here. The
+loss is over the 1000 labels above, not over JFT's.
 
 ImageNet's files, a folder for each of the 1000 labels, go on the command line: --data.source.path
 imagenet/train --data.validation-source.path imagenet/val
