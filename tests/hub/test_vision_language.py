@@ -11,6 +11,7 @@ from variants import check_outputs
 
 from jaxformer import pretrained
 from jaxformer.errors import ConfigError
+from jaxformer.hub.embedding_tasks import end_places
 from jaxformer.hub.examples import example_inputs
 from jaxformer.hub.forward import outputs_of
 from jaxformer.hub.reference import Reference, save_random
@@ -49,6 +50,14 @@ def test_variants(model_type, changes, tmp_path):
     check_outputs(ours, theirs, inputs)
     found = pretrained.forward(ours, inputs)
     assert set(found) == {name for name in theirs.outputs(inputs) if name != "hidden_states"}
+
+
+@pytest.mark.parametrize(("end", "places"), [(7, [2, 0]), (2, [1, 3])])
+def test_a_text_ends_at_its_first_end_token_or_at_the_largest_id(end, places):
+    ids = np.array([[3, 9, 7, 7, 2], [5, 4, 2, 8, 1]])
+    found = end_places(ids, Settings({"eos_token_id": end}))
+    np.testing.assert_array_equal(np.argmax(found, axis=1), places)
+    assert (np.sum(found, axis=1) == 1).all()
 
 
 @pytest.mark.parametrize("number", [0, 1])
