@@ -17,7 +17,7 @@ from jaxformer.training.loop import train
 CONFIGS = Path(__file__).parents[1] / "configs"
 # Name -> steps, and the metric with the least improvement over the trivial answer.
 SHORT = {
-    "tiny_decoder": (40, "loss", 0.8),
+    "tiny_decoder": (60, "loss", 0.5),
     "tiny_encoder_mlm": (60, "loss", 0.2),
     "tiny_seq2seq_span_corruption": (50, "loss", 0.4),
     "tiny_translation": (120, "loss", 1.5),
