@@ -18,7 +18,7 @@ CONFIGS = Path(__file__).parents[1] / "configs"
 # Name -> steps, and the metric with the least improvement over the trivial answer.
 SHORT = {
     "tiny_decoder": (60, "loss", 0.5),
-    "tiny_encoder_mlm": (60, "loss", 0.2),
+    "tiny_encoder_mlm": (100, "loss", 0.2),
     "tiny_seq2seq_span_corruption": (50, "loss", 0.4),
     "tiny_translation": (120, "loss", 1.5),
     "tiny_encoder_tagging": (50, "accuracy", 0.3),
