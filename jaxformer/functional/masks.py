@@ -251,6 +251,40 @@ class Segments(Mask):
 
 
 @_spec
+class Places(Mask):
+    """Keys that stand up to `before` places before the query, or where it stands, in any order.
+
+    `query` is int `[B, T]` and `key` int `[B, S]`: where each stands; negative: there is no key.
+    `before` None is unlimited.
+    """
+
+    query: jax.Array
+    key: jax.Array
+    before: int | None = None
+
+    def values(self, query_length, key_length):
+        chex.assert_shape(self.query, (None, query_length))
+        chex.assert_shape(self.key, (None, key_length))
+        distance = self.query[:, :, None] - self.key[:, None, :]
+        allowed = (self.key >= 0)[:, None, :] & (distance >= 0)
+        return allowed if self.before is None else allowed & (distance <= self.before)
+
+    def block(self, query_start, query_size, key_start, key_size):
+        query = _slice(self.query, 1, query_start, query_size)
+        return Places(query, _slice(self.key, 1, key_start, key_size), self.before)
+
+    def padded(self, query_padding, key_padding):
+        query = _pad(self.query, 1, query_padding, -1)
+        return Places(query, _pad(self.key, 1, key_padding, -1), self.before)
+
+    def key_bounds(self, query_length, key_length):
+        used = (self.key >= 0) & (self.key <= jnp.max(self.query, axis=1, keepdims=True))
+        if self.before is not None:
+            used &= self.key >= jnp.min(self.query, axis=1, keepdims=True) - self.before
+        return _extent(jnp.any(used, axis=0))
+
+
+@_spec
 class Dense(Mask):
     """Any pattern: `allowed` is bool `[B or 1, T, S]`, True = attend."""
 

@@ -116,6 +116,7 @@ class Position:
         key: jax.Array,
         query_positions: jax.Array,
         key_positions: jax.Array,
+        lengths: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array]:
         """Rotates queries and keys by their positions.
 
@@ -124,12 +125,27 @@ class Position:
             key: [B, S, K, H].
             query_positions: [B or 1, T] integer positions.
             key_positions: [B or 1, S] integer positions.
+            lengths: [B] integer: the length of each row, for the schemes that depend on it; None:
+                one for all, the largest position + 1.
 
         Returns:
             (query, key), same shapes and dtypes.
         """
-        del query_positions, key_positions
+        del query_positions, key_positions, lengths
         return query, key
+
+    def changes_at(self, lengths: jax.Array) -> jax.Array | None:
+        """Whether a token more makes the scheme treat those before it in another way.
+
+        What a cache keeps of them is then of no use any more.
+
+        Args:
+            lengths: integer, of any shape: with that token.
+
+        Returns:
+            bool of that shape; None: never.
+        """
+        del lengths
 
     def bias(
         self,

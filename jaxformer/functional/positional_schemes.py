@@ -224,8 +224,21 @@ class RoPE(Position):
         """The number of channels of a head that rotate."""
         return int(head_dim * self.fraction)
 
-    def rotate(self, query, key, query_positions, key_positions):
-        length = jnp.maximum(jnp.max(query_positions), jnp.max(key_positions)) + 1
+    def rotate(self, query, key, query_positions, key_positions, lengths=None):
+        if lengths is None:
+            longest = jnp.maximum(jnp.max(query_positions), jnp.max(key_positions)) + 1
+            return self._rotated(query, key, query_positions, key_positions, longest)
+        if self.changes_at(lengths) is None:
+            # The frequencies are the same for every length.
+            return self._rotated(query, key, query_positions, key_positions, 0)
+        arrays = query[:, None], key[:, None], query_positions[:, None], key_positions[:, None]
+        query, key = jax.vmap(self._rotated)(*arrays, lengths)
+        return query[:, 0], key[:, 0]
+
+    def changes_at(self, lengths):
+        return self.scaling.changes_at(lengths)
+
+    def _rotated(self, query, key, query_positions, key_positions, length):
         frequencies, attention_factor = self.scaling.frequencies(
             self.theta, self.rotary_dim(query.shape[-1]), length
         )

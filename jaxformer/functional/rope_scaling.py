@@ -31,6 +31,17 @@ class Scaling:
         del length
         return inverse_frequencies(theta, rotary_dim), 1.0
 
+    def changes_at(self, lengths: jax.Array) -> jax.Array | None:
+        """Whether a length has other frequencies than the length before it.
+
+        Args:
+            lengths: integer, of any shape.
+
+        Returns:
+            bool of that shape; None: all lengths have the same.
+        """
+        del lengths
+
     def validate_rotary_dim(self, rotary_dim: int) -> None:
         """Raises ConfigError if the scaling cannot serve this many rotating channels."""
         del rotary_dim
@@ -87,6 +98,9 @@ class DynamicNTK(Scaling):
         stretch = 1 + self.factor * (overflow - 1)
         exponents = np.linspace(0.0, -1.0, rotary_dim // 2, dtype=np.float32)
         return unscaled * jnp.expand_dims(stretch, 0) ** exponents, 1.0
+
+    def changes_at(self, lengths):
+        return lengths > self.original_max_length
 
     def validate_rotary_dim(self, rotary_dim):
         if rotary_dim <= 2:
@@ -236,6 +250,9 @@ class LongRoPE(Scaling):
             return scaled, self.attention_factor
         ratio = math.log(max(self.factor, 1.0)) / math.log(self.original_max_length)
         return scaled, math.sqrt(1 + ratio)
+
+    def changes_at(self, lengths):
+        return lengths == self.original_max_length + 1
 
     def validate_rotary_dim(self, rotary_dim):
         right = len(self.short_factors) == rotary_dim // 2

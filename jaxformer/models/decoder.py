@@ -2,12 +2,15 @@
 
 import chex
 import jax
+import jax.numpy as jnp
 
 from jaxformer.functional.masks import Mask, Prefix, Segments, causal
+from jaxformer.models.cache import Cache, extend
 from jaxformer.models.config import DecoderConfig
 from jaxformer.models.family import Family
 from jaxformer.models.heads import States, build_heads, pool
 from jaxformer.nn import Embedding, Transformer, self_block
+from jaxformer.nn.cache import CacheShape
 from jaxformer.nn.parameter import normal
 
 
@@ -64,6 +67,35 @@ class Decoder(Family):
             mask = mask & Segments(segments, segments)
         embedded = self.embedding(inputs, self.dtype)
         return self.transformer(embedded, mask=mask, positions=positions, key=key, capture=capture)
+
+    def start(self, shape: CacheShape) -> Cache:
+        """A cache in which no token is yet."""
+        lengths = jnp.zeros(shape.batch_size, jnp.int32)
+        return Cache(lengths, self.transformer.start(shape))
+
+    def extend(
+        self,
+        inputs: jax.Array,
+        cache: Cache,
+        *,
+        count: jax.Array | None = None,
+        lengths: jax.Array | None = None,
+    ) -> tuple[jax.Array, Cache]:
+        """The hidden states of the next tokens, each seeing those before it and itself.
+
+        It gives what `hidden` gives at their places for all tokens of a row together.
+
+        Args:
+          inputs: int token ids `[B, T]`.
+          cache: what is kept of the tokens before.
+          count: int `[B]`: how many of the T are real, the first of them; None: all.
+          lengths: int `[B]`: how many tokens a row has or will have, where positions depend on
+            that; None: those read so far and these.
+
+        Returns:
+          `[B, T, D]` in the compute dtype, and the cache after these tokens.
+        """
+        return extend(self.transformer, self.embedding(inputs, self.dtype), cache, count, lengths)
 
     def states(self, batch, key=None):
         names = ("positions", "segments", "prefix")

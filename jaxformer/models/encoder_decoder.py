@@ -4,13 +4,16 @@ from dataclasses import replace
 
 import chex
 import jax
+import jax.numpy as jnp
 
 from jaxformer.functional.dropout import split
 from jaxformer.functional.masks import KeyPadding, Mask, Segments, causal
+from jaxformer.models.cache import Cache, extend
 from jaxformer.models.config import EncoderDecoderConfig
 from jaxformer.models.family import Family
 from jaxformer.models.heads import States, build_heads, pool
 from jaxformer.nn import Embedding, Transformer, cross_block, self_block
+from jaxformer.nn.cache import CacheShape
 from jaxformer.nn.parameter import normal
 
 
@@ -44,6 +47,11 @@ class EncoderDecoder(Family):
         )
         self.heads = build_heads(keys[4], config, config.heads)
         self.dtype = config.dtype
+
+    @property
+    def target_embedding(self) -> Embedding:
+        """The embedding of the decoder's tokens."""
+        return self.embedding if self.decoder_embedding is None else self.decoder_embedding
 
     def encode(
         self,
@@ -106,9 +114,8 @@ class EncoderDecoder(Family):
         mask = causal() & (Mask() if mask is None else mask)
         if segments is not None:
             mask = mask & Segments(segments, segments)
-        table = self.embedding if self.decoder_embedding is None else self.decoder_embedding
         return self.decoder(
-            table(inputs, self.dtype),
+            self.target_embedding(inputs, self.dtype),
             mask=mask,
             positions=positions,
             memory=memory,
@@ -116,6 +123,30 @@ class EncoderDecoder(Family):
             key=key,
             capture=capture,
         )
+
+    def start(self, shape: CacheShape, memory: jax.Array, memory_mask: Mask | None = None) -> Cache:
+        """A cache with the keys and values of the memory, in which no token is yet.
+
+        Args:
+          shape: how much is to be kept.
+          memory: `[B, S, D]`, from `encode`.
+          memory_mask: which places of the memory each token sees; None: all.
+        """
+        lengths = jnp.zeros(shape.batch_size, jnp.int32)
+        mask = Mask() if memory_mask is None else memory_mask
+        return Cache(lengths, self.decoder.start(shape, memory), mask)
+
+    def extend(
+        self,
+        inputs: jax.Array,
+        cache: Cache,
+        *,
+        count: jax.Array | None = None,
+        lengths: jax.Array | None = None,
+    ) -> tuple[jax.Array, Cache]:
+        """The decoder's hidden states of the next tokens, see `Decoder.extend`."""
+        embedded = self.target_embedding(inputs, self.dtype)
+        return extend(self.decoder, embedded, cache, count, lengths)
 
     def states(self, batch, key=None):
         encoder_key, decoder_key = split(key, 2)
@@ -129,9 +160,13 @@ class EncoderDecoder(Family):
         hidden = self.decode(
             batch["decoder_inputs"], memory, memory_mask=memory_mask, key=decoder_key, **target
         )
-        owner = self.embedding if self.decoder_embedding is None else self.decoder_embedding
-        valid = self.valid(batch)
-        return States(hidden, pool(hidden, valid, "first"), owner.table[...], valid)
+        valid, table = self.valid(batch), self.target_embedding.table[...]
+        return States(hidden, pool(hidden, valid, "first"), table, valid)
+
+    def logits(self, hidden: jax.Array) -> jax.Array:
+        """The language model's float32 logits `[B, T, V]` from the decoder's hidden states."""
+        states = States(hidden, table=self.target_embedding.table[...])
+        return self.heads["language_model"].scores(states)
 
     def __call__(self, inputs: jax.Array, decoder_inputs: jax.Array, **batch) -> jax.Array:
         """Float32 logits `[B, T, V]`; `batch` may hold "segments" and "decoder_segments"."""

@@ -1,20 +1,22 @@
 """Multi-head attention, to itself or to a memory."""
 
 import math
-from functools import partial
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from jaxformer.functional.attention import attention
-from jaxformer.functional.masks import Band, Mask
+from jaxformer.functional.masks import Band, Mask, Places
 from jaxformer.functional.position import Bias, NoPosition, Position
+from jaxformer.nn.cache import CacheShape, KeyValueCache
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.context import Context
 from jaxformer.nn.linear import Linear
 from jaxformer.nn.norm import JointNorm, NormLayer, optional_norm
 from jaxformer.nn.parameter import normal, parameter
+from jaxformer.nn.sublayer import Sublayer
 
 
 class Attention(nnx.Module):
@@ -39,6 +41,7 @@ class Attention(nnx.Module):
         self.query_norm = _head_norm(keys[4], config, heads)
         self.key_norm = _head_norm(keys[5], config, kv_heads)
         self.position, self.num_heads = position, config.num_heads
+        self.kv_heads, self.head_dim = config.kv_heads, config.head_width
         self.scale = config.attention_scale
         self.softcap = config.attention_softcap
         self.clip, self.dropout = config.attention_clip, config.attention_dropout
@@ -71,17 +74,49 @@ class Attention(nnx.Module):
         Returns:
           `[B, T, D]`.
         """
-        kv = x if kv is None else kv
-        query_BTNH, key_BSKH, value_BSKH = self.query(x), self.key(kv), self.value(kv)
-        if self.clip is not None:
-            clipped = partial(jnp.clip, min=-self.clip, max=self.clip)
-            query_BTNH, key_BSKH, value_BSKH = map(clipped, (query_BTNH, key_BSKH, value_BSKH))
+        query_BTNH = self.queries(x, factor)
+        key_BSKH, value_BSKH = self.keys_and_values(x if kv is None else kv)
+        places = positions, positions if kv_positions is None else kv_positions
+        rotated = self.position.rotate(query_BTNH, key_BSKH, *places)
+        return self.attend(*rotated, value_BSKH, mask=mask, bias=bias, key=key)
+
+    def queries(self, x: jax.Array, factor: jax.Array | None = None) -> jax.Array:
+        """Queries `[B, T, N, H]` of `x` `[B, T, D]`, not yet rotated.
+
+        Args:
+          x: the stream.
+          factor: multiplies the logits, besides the config's scale; None: 1.
+        """
+        query_BTNH = self._clipped(self.query(x))
         if self.query_norm is not None:
-            query_BTNH, key_BSKH = self.query_norm(query_BTNH), self.key_norm(key_BSKH)
-        if factor is not None:
-            query_BTNH = query_BTNH * factor.astype(query_BTNH.dtype)
-        kv_positions = positions if kv_positions is None else kv_positions
-        query_BTNH, key_BSKH = self.position.rotate(query_BTNH, key_BSKH, positions, kv_positions)
+            query_BTNH = self.query_norm(query_BTNH)
+        return query_BTNH if factor is None else query_BTNH * factor.astype(query_BTNH.dtype)
+
+    def keys_and_values(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Keys, not yet rotated, and values, `[B, S, K, H]` each, of `x` `[B, S, D]`."""
+        key_BSKH, value_BSKH = self._clipped(self.key(x)), self._clipped(self.value(x))
+        return key_BSKH if self.key_norm is None else self.key_norm(key_BSKH), value_BSKH
+
+    def attend(
+        self,
+        query_BTNH: jax.Array,
+        key_BSKH: jax.Array,
+        value_BSKH: jax.Array,
+        *,
+        mask: Mask,
+        bias: Bias | None = None,
+        key: jax.Array | None = None,
+    ) -> jax.Array:
+        """The output `[B, T, D]`.
+
+        Args:
+          query_BTNH: rotated, where the scheme rotates.
+          key_BSKH: likewise.
+          value_BSKH: as they are.
+          mask: a spec of `functional.masks`.
+          bias: what the positional scheme adds to the logits.
+          key: the dropout key; None in evaluation.
+        """
         output_BTNH = attention(
             query_BTNH,
             key_BSKH,
@@ -96,6 +131,9 @@ class Attention(nnx.Module):
         )
         return self.output(output_BTNH)
 
+    def _clipped(self, x: jax.Array) -> jax.Array:
+        return x if self.clip is None else jnp.clip(x, -self.clip, self.clip)
+
 
 def _head_norm(
     key: jax.Array, config: TransformerConfig, heads: dict[str, int]
@@ -109,7 +147,7 @@ def _head_norm(
     return JointNorm(key, norm, math.prod(heads.values()) * width)
 
 
-class SelfAttention(nnx.Module):
+class SelfAttention(Sublayer):
     """The sublayer of a block that attends within the sequence, perhaps through a window."""
 
     def __init__(
@@ -133,11 +171,33 @@ class SelfAttention(nnx.Module):
         if (window := self.window) is not None:
             # Without `ahead`, who may look ahead, and how far, is up to the context's mask.
             mask = mask & Band(before=window - 1, after=window - 1 if self.ahead else None)
-        factor = 1.0 / (jnp.asarray(context.layer) + 1) if self.scale_by_depth else None
+        bias, factor, positions = self._bias(context), self._factor(context), context.positions
+        return self.attention(x, mask=mask, positions=positions, bias=bias, factor=factor, key=key)
+
+    def start(self, shape: CacheShape, memory: jax.Array | None) -> KeyValueCache:
+        """An empty ring."""
+        del memory
+        slots, attention = shape.slots(self.window), self.attention
+        return KeyValueCache.empty(shape, slots, attention.kv_heads, attention.head_dim)
+
+    def extend(
+        self, x: jax.Array, context: Context, cache: KeyValueCache
+    ) -> tuple[jax.Array, KeyValueCache]:
+        """Attends to what is kept, which the tokens of `context.span` have joined before."""
+        attention, places = self.attention, context.positions
+        query = attention.queries(x, self._factor(context))
+        key, value = attention.keys_and_values(x)
+        query, key = attention.position.rotate(query, key, places, places, context.lengths)
+        cache = cache.write(key, value, context.span)
+        held = context.span.held(cache.capacity)
+        mask = Places(places, held, None if self.window is None else self.window - 1)
         bias = self._bias(context)
-        return self.attention(
-            x, mask=mask, positions=context.positions, bias=bias, factor=factor, key=key
-        )
+        if bias is not None:
+            bias = replace(bias, key_positions=held)
+        return attention.attend(query, *cache.read(x.dtype), mask=mask, bias=bias), cache
+
+    def _factor(self, context: Context) -> jax.Array | None:
+        return 1.0 / (jnp.asarray(context.layer) + 1) if self.scale_by_depth else None
 
     def _bias(self, context: Context) -> Bias | None:
         """What all layers add to the logits, or this one alone."""
@@ -148,7 +208,7 @@ class SelfAttention(nnx.Module):
         return self.attention.position.bias(places, places, num_heads=heads, table=table)
 
 
-class CrossAttention(nnx.Module):
+class CrossAttention(Sublayer):
     """The sublayer of a block that attends to an encoder's output."""
 
     def __init__(self, key: jax.Array, config: TransformerConfig):
@@ -160,3 +220,14 @@ class CrossAttention(nnx.Module):
         return self.attention(
             x, kv=context.memory, mask=context.memory_mask, positions=context.positions, key=key
         )
+
+    def start(self, shape: CacheShape, memory: jax.Array | None) -> KeyValueCache:
+        """Keys and values of the memory, which stay as they are."""
+        return KeyValueCache.of(*self.attention.keys_and_values(memory), shape)
+
+    def extend(
+        self, x: jax.Array, context: Context, cache: KeyValueCache
+    ) -> tuple[jax.Array, KeyValueCache]:
+        """Attends to the memory's keys and values."""
+        query, mask = self.attention.queries(x), context.memory_mask
+        return self.attention.attend(query, *cache.read(x.dtype), mask=mask), cache

@@ -9,20 +9,22 @@ from flax import nnx
 
 from jaxformer.functional.dropout import dropout, split
 from jaxformer.functional.norms import NoNorm, scaled
+from jaxformer.nn.cache import CacheShape
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.context import Context
 from jaxformer.nn.norm import NormLayer
 from jaxformer.nn.parameter import constant, parameter
+from jaxformer.nn.sublayer import Cache, Sublayer
 
 
 class Block(nnx.Module):
-    """Sublayers `(x, context, key) -> x'` in the arrangement that `config.residual` gives.
+    """Sublayers in the arrangement that `config.residual` gives.
 
     An encoder's block is (self-attention, feed-forward); that of an encoder-decoder's decoder is
     (self-attention, cross-attention, feed-forward). Nothing else tells the families apart here.
     """
 
-    def __init__(self, key: jax.Array, config: TransformerConfig, sublayers: Sequence[nnx.Module]):
+    def __init__(self, key: jax.Array, config: TransformerConfig, sublayers: Sequence[Sublayer]):
         """Takes the sublayers and declares the norms and the scales of their outputs."""
         self.sublayers = nnx.List(sublayers)
         self.residual = config.residual
@@ -48,6 +50,27 @@ class Block(nnx.Module):
             for sublayer, k, scale in zip_longest(self.sublayers, keys, self.scales)
         ]
         return self.residual(x, branches, list(self.norms))
+
+    def start(self, shape: CacheShape, memory: jax.Array | None) -> list[Cache]:
+        """What each sublayer keeps before the first token, see `Sublayer.start`."""
+        return [sublayer.start(shape, memory) for sublayer in self.sublayers]
+
+    def extend(
+        self, x: jax.Array, context: Context, caches: list[Cache]
+    ) -> tuple[jax.Array, list[Cache]]:
+        """`[B, T, D]` of the tokens of `context.span`, and what is kept after them."""
+        caches = list(caches)
+
+        def branch(x, place, sublayer, scale):
+            # The arrangement calls each branch once and knows of the stream alone.
+            y, caches[place] = sublayer.extend(x, context, caches[place])
+            return y if scale is None else scaled(y, scale[...])
+
+        branches = [
+            partial(branch, place=place, sublayer=sublayer, scale=scale)
+            for place, (sublayer, scale) in enumerate(zip_longest(self.sublayers, self.scales))
+        ]
+        return self.residual(x, branches, list(self.norms)), caches
 
     def _branch(self, sublayer, context, key, scale, x):
         inner, outer = split(key, 2)

@@ -7,11 +7,15 @@ import jax
 
 from jaxformer.functional.masks import Mask
 from jaxformer.functional.position import Bias
+from jaxformer.nn.cache import Span
 
 
 @partial(
     jax.tree_util.register_dataclass,
-    data_fields=("positions", "mask", "bias", "memory", "memory_mask", "layer"),
+    data_fields=(
+        *("positions", "mask", "bias", "memory", "memory_mask", "layer"),
+        *("span", "lengths"),
+    ),
     meta_fields=(),
 )
 @dataclass(frozen=True)
@@ -30,3 +34,7 @@ class Context:
     """Which places of the memory are real."""
     layer: jax.Array | int = 0
     """How many layers lie below; the stack sets it."""
+    span: Span | None = None
+    """Which tokens these are, where those before them are kept in a cache."""
+    lengths: jax.Array | None = None
+    """int `[B]`: the tokens of each row, for schemes that depend on it, where not all are here."""

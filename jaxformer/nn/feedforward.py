@@ -1,16 +1,16 @@
 """The position-wise feed-forward layer."""
 
 import jax
-from flax import nnx
 
 from jaxformer.functional.feedforward import activation, feed_forward
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.context import Context
 from jaxformer.nn.linear import Linear
 from jaxformer.nn.parameter import normal, value_of
+from jaxformer.nn.sublayer import Sublayer
 
 
-class FeedForward(nnx.Module):
+class FeedForward(Sublayer):
     """`down(act(up(x)))`, or gated: `down(act(gate(x)) * up(x))` (Shazeer, 2020)."""
 
     def __init__(self, key: jax.Array, config: TransformerConfig):

@@ -99,10 +99,15 @@ class InputLayer(nnx.Module):
         x = dropout(x, self.dropout, key)
         return x if self.projection is None or self.project_first else self.projection(x)
 
-    def bias(self, positions: jax.Array) -> Bias | None:
-        """What the positional schemes add to the logits of self-attention in all layers."""
+    def bias(self, positions: jax.Array, places: jax.Array | None = None) -> Bias | None:
+        """What the positional schemes add to the logits of self-attention in all layers.
+
+        Args:
+          positions: int `[B or 1, T]`.
+          places: int `[B or 1, T]`: where the tokens lie in their rows; None: from 0.
+        """
         if self.relative_position is not None:
-            places = jnp.arange(positions.shape[1])[None, :]
+            places = jnp.arange(positions.shape[1])[None, :] if places is None else places
             scheme, table = self.relative_position, value_of(self.relative_table)
             return scheme.bias(places, places, num_heads=self.num_heads, table=table)
         if not self.position.shared:

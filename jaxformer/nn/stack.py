@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import chain
 from typing import Literal
 
 import jax
@@ -12,7 +11,9 @@ from flax import nnx
 from jaxformer.functional.dropout import split
 from jaxformer.functional.linear import PRODUCT
 from jaxformer.nn.block import Block
+from jaxformer.nn.cache import CacheShape
 from jaxformer.nn.context import Context
+from jaxformer.nn.sublayer import Cache
 
 Remat = Literal["none", "dots", "full"]
 
@@ -66,13 +67,31 @@ class Stack(nnx.Module):
         layers = (groups, (keys, numbers))
         return _loop(lambda x, layer: apply_repeatedly(x, *layer), x, layers, count, scan)
 
-    def states(self, x: jax.Array, context: Context) -> Iterator[jax.Array]:
-        """Yields the state `[B, T, D]` after each block, unrolled and without dropout."""
+    def layers(self) -> list[Block]:
+        """The blocks in the order in which they are applied, each with its own parameters."""
         groups = list(self.group)
         rows = _unstacked(groups, jax.tree.leaves(groups)[0].shape[0])
-        for layer, block in enumerate(chain.from_iterable(row * self.repeats for row in rows)):
+        return [block for row in rows for block in row * self.repeats]
+
+    def states(self, x: jax.Array, context: Context) -> Iterator[jax.Array]:
+        """Yields the state `[B, T, D]` after each block, unrolled and without dropout."""
+        for layer, block in enumerate(self.layers()):
             x = block(x, replace(context, layer=layer), None)
             yield x
+
+    def start(self, shape: CacheShape, memory: jax.Array | None) -> list[list[Cache]]:
+        """What each block keeps before the first token, see `Sublayer.start`."""
+        return [block.start(shape, memory) for block in self.layers()]
+
+    def extend(
+        self, x: jax.Array, context: Context, caches: list[list[Cache]]
+    ) -> tuple[jax.Array, list[list[Cache]]]:
+        """`[B, T, D]` of the tokens of `context.span`, and what is kept after them; unrolled."""
+        kept = []
+        for layer, (block, cache) in enumerate(zip(self.layers(), caches, strict=True)):
+            x, cache = block.extend(x, replace(context, layer=layer), cache)
+            kept.append(cache)
+        return x, kept
 
 
 def _loop(step, x, rows, count: int, scan: bool):

@@ -13,6 +13,7 @@ from jaxformer.functional.masks import Mask
 from jaxformer.functional.position import Position
 from jaxformer.nn.attention import CrossAttention, SelfAttention
 from jaxformer.nn.block import Block
+from jaxformer.nn.cache import CacheShape, Span
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.context import Context
 from jaxformer.nn.feedforward import FeedForward
@@ -21,6 +22,7 @@ from jaxformer.nn.linear import Linear
 from jaxformer.nn.norm import optional_norm
 from jaxformer.nn.parameter import normal
 from jaxformer.nn.stack import Stack
+from jaxformer.nn.sublayer import Cache
 
 EVERYTHING = Mask()
 MakeBlock = Callable[[jax.Array, TransformerConfig, Position, int | None], Block]
@@ -97,6 +99,49 @@ class Transformer(nnx.Module):
             return self._normalised(x)
         capture += [x, *self.stack.states(x, context)]
         return self._normalised(capture[-1])
+
+    def start(self, shape: CacheShape, memory: jax.Array | None = None) -> list[list[Cache]]:
+        """What the blocks keep before the first token.
+
+        Args:
+          shape: how much is to be kept.
+          memory: `[B, S, D]`, an encoder's output, where the blocks read one.
+        """
+        return self.stack.start(shape, memory)
+
+    def extend(
+        self,
+        x: jax.Array,
+        caches: list[list[Cache]],
+        *,
+        span: Span,
+        lengths: jax.Array,
+        memory_mask: Mask = EVERYTHING,
+    ) -> tuple[jax.Array, list[list[Cache]]]:
+        """Reads the next tokens of each row; each sees those before it and itself.
+
+        Args:
+          x: embeddings `[B, T, E]`.
+          caches: what is kept of the tokens before.
+          span: which tokens these are. The first of a row stands at position 0.
+          lengths: int `[B]`: how many tokens each row has or will have, for the schemes whose
+            frequencies depend on it.
+          memory_mask: which places of the memory each token sees.
+
+        Returns:
+          `[B, T, D]` in the dtype of `x`, and what is kept after them.
+        """
+        positions = span.places(x.shape[1])
+        x = self.inputs(x, positions)
+        context = Context(
+            positions,
+            bias=self.inputs.bias(positions, positions),
+            memory_mask=memory_mask,
+            span=span,
+            lengths=lengths,
+        )
+        x, caches = self.stack.extend(x, context, caches)
+        return self._normalised(x), caches
 
     def _normalised(self, x: jax.Array) -> jax.Array:
         x = x if self.final_norm is None else self.final_norm(x)

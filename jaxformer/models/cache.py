@@ -1,0 +1,57 @@
+"""What a model remembers of the tokens that its decoder has read."""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxformer.functional.masks import Mask
+from jaxformer.nn import Transformer
+from jaxformer.nn.cache import Span
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("lengths", "layers", "memory_mask"),
+    meta_fields=(),
+)
+@dataclass(frozen=True)
+class Cache:
+    """A pytree of all that the next tokens depend on."""
+
+    lengths: jax.Array
+    """int `[B]`: how many tokens of each row have been read. Fewer than that take the last ones
+    back, as many as the passes' chunk at the most: what they left is overwritten."""
+    layers: list[Any]
+    """What each block keeps."""
+    memory_mask: Mask = Mask()
+    """Which places of an encoder's output are real."""
+
+
+def extend(
+    blocks: Transformer,
+    embedded: jax.Array,
+    cache: Cache,
+    count: jax.Array | None,
+    lengths: jax.Array | None,
+) -> tuple[jax.Array, Cache]:
+    """The hidden states `[B, T, D]` of a decoder's next tokens, and the cache after them.
+
+    Args:
+      blocks: the decoder's.
+      embedded: the tokens' embeddings `[B, T, E]`.
+      cache: what is kept of the tokens before.
+      count: int `[B]`: how many of the T are real, the first of them; None: all.
+      lengths: int `[B]`: of the rows, for positions that depend on them; None: up to these tokens.
+    """
+    if count is None:
+        count = jnp.full_like(cache.lengths, embedded.shape[1])
+    span = Span(cache.lengths, count)
+    lengths = span.stop if lengths is None else lengths
+    mask = cache.memory_mask
+    hidden, layers = blocks.extend(
+        embedded, cache.layers, span=span, lengths=lengths, memory_mask=mask
+    )
+    return hidden, replace(cache, lengths=span.stop, layers=layers)
