@@ -29,6 +29,10 @@ class Cache:
     memory_mask: Mask = Mask()
     """Which places of an encoder's output are real."""
 
+    def emptied(self) -> "Cache":
+        """The cache before the first token."""
+        return replace(self, lengths=jnp.zeros_like(self.lengths))
+
 
 def extend(
     blocks: Transformer,

@@ -68,6 +68,11 @@ class Decoder(Family):
         embedded = self.embedding(inputs, self.dtype)
         return self.transformer(embedded, mask=mask, positions=positions, key=key, capture=capture)
 
+    @property
+    def reader(self) -> Transformer:
+        """The blocks that read the tokens one after another."""
+        return self.transformer
+
     def start(self, shape: CacheShape) -> Cache:
         """A cache in which no token is yet."""
         lengths = jnp.zeros(shape.batch_size, jnp.int32)

@@ -124,6 +124,11 @@ class EncoderDecoder(Family):
             capture=capture,
         )
 
+    @property
+    def reader(self) -> Transformer:
+        """The blocks that read the tokens one after another."""
+        return self.decoder
+
     def start(self, shape: CacheShape, memory: jax.Array, memory_mask: Mask | None = None) -> Cache:
         """A cache with the keys and values of the memory, in which no token is yet.
 

@@ -67,6 +67,15 @@ class Stack(nnx.Module):
         layers = (groups, (keys, numbers))
         return _loop(lambda x, layer: apply_repeatedly(x, *layer), x, layers, count, scan)
 
+    def set_apart(self) -> None:
+        """Makes the blocks one group, so that each layer's parameters are arrays of their own.
+
+        What reads all of them for a few tokens would otherwise copy each layer out of the stacked
+        arrays first. Layers that are applied repeatedly stay as they are.
+        """
+        if self.repeats == 1:
+            self.group = nnx.List([jax.tree.map(_stacked, block) for block in self.layers()])
+
     def layers(self) -> list[Block]:
         """The blocks in the order in which they are applied, each with its own parameters."""
         groups = list(self.group)
@@ -122,6 +131,11 @@ def _unstacked(tree, count: int) -> list:
         return [tree] * count
     columns = [[x.squeeze(0) for x in jax.lax.split(leaf, [1] * count)] for leaf in leaves]
     return [jax.tree.unflatten(structure, row) for row in zip(*columns, strict=True)]
+
+
+def _stacked(x: jax.Array) -> jax.Array:
+    """An array as that of a stack of one."""
+    return x[None]
 
 
 def _name_layers(block: nnx.Module):

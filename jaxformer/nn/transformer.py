@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 
 import jax
 import jax.numpy as jnp
@@ -63,6 +63,7 @@ class Transformer(nnx.Module):
         projection = Linear(jax.random.fold_in(key, 3), model, outputs, normal(config.init_std))
         self.projection = None if config.output_width == config.model_dim else projection
         self.scan, self.remat = config.scan_layers, config.remat
+        self.schemes = tuple(_position(config, position, window) for window in config.windows)
 
     def __call__(
         self,
@@ -99,6 +100,19 @@ class Transformer(nnx.Module):
             return self._normalised(x)
         capture += [x, *self.stack.states(x, context)]
         return self._normalised(capture[-1])
+
+    def changes_at(self, lengths: jax.Array) -> jax.Array | None:
+        """Whether a token more changes what the blocks make of those before it.
+
+        Args:
+          lengths: int, of any shape: with that token.
+
+        Returns:
+          bool of that shape; None: never. See `Position.changes_at`.
+        """
+        found = (scheme.changes_at(lengths) for scheme in self.schemes)
+        changes = [change for change in found if change is not None]
+        return reduce(jnp.logical_or, changes) if changes else None
 
     def start(self, shape: CacheShape, memory: jax.Array | None = None) -> list[list[Cache]]:
         """What the blocks keep before the first token.

@@ -1,0 +1,62 @@
+"""Prompts of different lengths as the rows of one batch."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxformer.errors import DataError
+
+
+class Batch(NamedTuple):
+    """Prompts from the left, whatever side their padding was on."""
+
+    tokens: np.ndarray
+    """int32 `[B, T]`, 0 beyond a row's length."""
+    lengths: np.ndarray
+    """int32 `[B]`, at least 1."""
+
+
+def batch_of(ids: np.ndarray, mask: np.ndarray | None, vocab_size: int) -> Batch:
+    """Leaves out the padding of prompts.
+
+    Args:
+      ids: int `[B, T]`.
+      mask: `[B, T]`, 0 at padding, on either side; None: there is none.
+      vocab_size: V.
+
+    Raises:
+      DataError: a prompt is empty, a token is not in the vocabulary, or the shapes do not fit.
+    """
+    ids = np.asarray(ids)
+    if ids.ndim != 2 or not np.issubdtype(ids.dtype, np.integer):
+        raise DataError(
+            f"input_ids: expected integers [rows, tokens], got {ids.dtype} {list(ids.shape)}"
+        )
+    real = np.ones(ids.shape, bool) if mask is None else np.asarray(mask) > 0
+    if real.shape != ids.shape:
+        raise DataError(
+            f"attention_mask: expected the shape of input_ids, {list(ids.shape)}, got "
+            f"{list(real.shape)}"
+        )
+    lengths = real.sum(axis=1, dtype=np.int32)
+    if not ids.size or not lengths.all():
+        empty = int(np.argmin(lengths)) if ids.size else 0
+        raise DataError(
+            f"input_ids: the prompt of row {empty} is empty: it needs one token at least, such as "
+            "the one that starts a text"
+        )
+    if (unknown := real & ((ids < 0) | (ids >= vocab_size))).any():
+        row, place = np.argwhere(unknown)[0]
+        raise DataError(
+            f"input_ids: token {ids[row, place]} in row {row} is not in the vocabulary, expected 0 "
+            f"to {vocab_size - 1}"
+        )
+    tokens = np.zeros((len(ids), lengths.max()), np.int32)
+    for row, kept in enumerate(real):
+        tokens[row, : lengths[row]] = ids[row, kept]
+    return Batch(tokens, lengths)
+
+
+def bucket(size: int, least: int) -> int:
+    """The next power of two: programs are compiled for few sizes."""
+    return max(least, 1 << (size - 1).bit_length())

@@ -1,0 +1,216 @@
+"""A model that generates: what runs on the host around the compiled programs."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer.errors import ConfigError
+from jaxformer.generation.advance import Generative
+from jaxformer.generation.batch import Batch, bucket
+from jaxformer.generation.loop import Method, generate_tokens
+from jaxformer.generation.processors import History
+from jaxformer.generation.state import State
+from jaxformer.models import EncoderDecoderConfig, Parameters, Template
+from jaxformer.models.build import ModelConfig, build_model
+from jaxformer.models.cache import Cache
+from jaxformer.nn.cache import CacheShape, Storage
+from jaxformer.sharding import spec
+
+CHUNK = 512
+"""Tokens of a prompt that are read at once."""
+_LEAST_ROOM, _LEAST_CHUNK = 64, 16
+
+Sources = tuple[Any, ...]
+"""An encoder's output `[B, S, D]` and its mask; nothing for a decoder alone."""
+
+
+class Generator:
+    """A model with its weights, each layer's apart, and the programs that generate.
+
+    Programs are compiled for powers of two: of the room for a row's tokens (from 64), and of the
+    tokens of a prompt that are read at once (from 16 to `CHUNK`). So for each number of rows and
+    each way to choose, prompts and texts of up to S tokens need at most `log2(S / 64) + 1` programs
+    for the loop, and six times as many, all of them small, for prompts.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        template: Template,
+        parameters: Parameters,
+        *,
+        mesh: jax.sharding.Mesh | None = None,
+        storage: Storage | None = None,
+    ):
+        """Sets the layers' parameters apart; the given ones can be let go.
+
+        Args:
+          config: of the model.
+          template: its structure.
+          parameters: its weights.
+          mesh: over which they lie; None: one device.
+          storage: the type of the cache; None: that of the computation.
+
+        Raises:
+          ConfigError: the model does not predict the next token.
+        """
+        if "language_model" not in [head.name for head in getattr(config, "heads", ())]:
+            raise ConfigError(
+                "generate: the model has no head that predicts the next token; a decoder or an "
+                "encoder-decoder with a language model's head has one"
+            )
+        self.config, self.mesh = config, mesh
+        self.storage = config.compute_dtype if storage is None else storage
+        self._template = Template(lambda key: _set_apart(build_model(key, config=config)))
+        with self.on_mesh():
+            self.parameters = jax.jit(
+                lambda given: self._template.parameters(_set_apart(template.module(given)))
+            )(parameters)
+            changes = self._module(self._template.shapes).reader.changes_at(np.zeros(1, np.int32))
+        self._rereads = changes is not None
+        self._start = jax.jit(self._started, static_argnums=0)
+        self._read = jax.jit(self._prompt_read, static_argnums=0, donate_argnums=2)
+        self._generate = jax.jit(self._generated, static_argnums=0, donate_argnums=2)
+
+    @property
+    def max_length(self) -> int | None:
+        """The most tokens of a row, prompt included; None: there is no limit."""
+        encodes = isinstance(self.config, EncoderDecoderConfig)
+        position = self.config.decoder_position if encodes else self.config.position
+        return position.max_length
+
+    def on_mesh(self) -> AbstractContextManager:
+        """Where the programs run."""
+        return nullcontext() if self.mesh is None else jax.set_mesh(self.mesh)
+
+    def start(
+        self,
+        prompts: Batch,
+        max_new_tokens: int,
+        *,
+        keys: jax.Array,
+        sources: Sources = (),
+        keep_scores: bool = False,
+        spare: int = 0,
+    ) -> State:
+        """Reads prompts.
+
+        Args:
+          prompts: the rows.
+          max_new_tokens: at most so many tokens are added to each.
+          keys: random keys `[B]`.
+          sources: what the decoder reads besides; arrays with a leading axis of B.
+          keep_scores: whether to keep the logits of every step.
+          spare: tokens beyond these for which there must be room.
+
+        Raises:
+          ConfigError: the rows would become longer than the model's positions allow.
+        """
+        longest = int(prompts.lengths.max())
+        self.check_length(longest, max_new_tokens)
+        room = bucket(longest + max_new_tokens + spare, _LEAST_ROOM)
+        rows = len(prompts.lengths)
+        shape = CacheShape(
+            rows,
+            capacity=room,
+            # What reads all tokens again reads them at once.
+            chunk=room if self._rereads else min(CHUNK, room),
+            storage=self.storage,
+        )
+        tokens = np.zeros((rows, room), np.int32)
+        tokens[:, : prompts.tokens.shape[1]] = prompts.tokens
+        limits = prompts.lengths + max_new_tokens
+        history = History(tokens, prompts.lengths, prompts.lengths, limits)
+        scores = (max_new_tokens, rows, self.config.vocab_size) if keep_scores else None
+        with self.on_mesh():
+            state = self._start((shape, scores), self.parameters, history, keys, sources)
+            start, end = 0, longest - 1  # the loop reads the last token
+            while start < end:
+                size = min(bucket(end - start, _LEAST_CHUNK), shape.chunk)
+                cache = self._read(size, self.parameters, state.cache, state.history, start)
+                state, start = replace(state, cache=cache), start + size
+        return state
+
+    def check_length(self, prompt: int, max_new_tokens: int):
+        """Raises ConfigError unless the model has places for a prompt and what is added to it."""
+        if self.max_length is not None and prompt + max_new_tokens > self.max_length:
+            raise ConfigError(
+                f"max_new_tokens = {max_new_tokens}: with a prompt of {prompt} tokens that needs "
+                f"{prompt + max_new_tokens} places, and the model has {self.max_length}: ask for "
+                f"{max(self.max_length - prompt, 0)} at most, shorten the prompt, or let the "
+                "window slide"
+            )
+
+    def run(self, method: Method, state: State, steps: int) -> State:
+        """Adds up to `steps` tokens to every row that is not over; the given cache is used up."""
+        with self.on_mesh():
+            rest = replace(state, cache=None)
+            return self._generate(method, self.parameters, state.cache, rest, steps)
+
+    def stream(
+        self,
+        method: Method,
+        state: State,
+        every: int,
+        stopped: Callable[[], np.ndarray] | None = None,
+    ) -> Iterator[State]:
+        """Yields the state after every few tokens, while the device is at those that follow.
+
+        Args:
+          method: how tokens are chosen.
+          state: where the rows stand; its cache is used up.
+          every: how many tokens.
+          stopped: tells, each time, which rows bool `[B]` are over for other reasons.
+        """
+        state = self.run(method, state, every)
+        while True:
+            upcoming = self.run(method, state, every)
+            yield state
+            if not np.any(jax.device_get(state.active)):
+                return
+            state = upcoming
+            if stopped is not None:
+                state = replace(state, active=state.active & ~stopped())
+
+    def _module(self, parameters: Parameters) -> Generative:
+        return self._template.module(parameters)
+
+    def _started(self, sizes, parameters, history, keys, sources) -> State:
+        shape, scores = sizes
+        heads = "kv_heads" if self.config.kv_heads > 1 else None
+        shape = replace(shape, spec=spec("batch", None, heads, None))
+        return State(
+            history=history,
+            cache=self._module(parameters).start(shape, *sources),
+            active=history.limits > history.lengths,
+            keys=keys,
+            log_probs=jnp.zeros(history.tokens.shape, jnp.float32),
+            scores=None if scores is None else jnp.zeros(scores, jnp.float32),
+        )
+
+    def _prompt_read(self, size, parameters, cache: Cache, history: History, start) -> Cache:
+        """The cache after `size` tokens from `start` on; the last of a prompt is left out."""
+        tokens = jax.lax.dynamic_slice_in_dim(history.tokens, start, size, axis=1)
+        count = jnp.clip(history.lengths - 1 - start, 0, size)
+        model, lengths = self._module(parameters), history.lengths
+        return model.extend(tokens, cache, count=count, lengths=lengths)[1]
+
+    def _generated(self, method, parameters, cache, state: State, steps) -> State:
+        state = replace(state, cache=cache)
+        return generate_tokens(self._module(parameters), method, state, steps)
+
+
+def row_keys(seed: int, rows: np.ndarray) -> jax.Array:
+    """Random keys `[B]` of rows by their numbers, whatever batch they are in."""
+    return jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(jnp.asarray(rows))
+
+
+def _set_apart(model: Generative) -> Generative:
+    model.reader.stack.set_apart()
+    return model
