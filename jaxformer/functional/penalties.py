@@ -4,6 +4,7 @@ A history is `tokens [B, S]` with `lengths [B]`: each row's tokens from the left
 are; what lies beyond is never read. Shapes are static, so all of it runs inside a compiled loop.
 """
 
+import math
 from collections.abc import Sequence
 
 import chex
@@ -50,13 +51,13 @@ def repetition_penalty(logits: jax.Array, seen: jax.Array, penalty: float) -> ja
       `[B, V]`.
 
     Raises:
-      ConfigError: `penalty` is not positive.
+      ConfigError: `penalty` is not positive, or infinite.
 
     References:
       Keskar et al., CTRL (https://arxiv.org/abs/1909.05858).
     """
-    if not penalty > 0:
-        raise ConfigError(f"penalty is {penalty}, expected a positive number")
+    if not 0 < penalty < math.inf:
+        raise ConfigError(f"penalty is {penalty}, expected a positive, finite number")
     chex.assert_equal_shape((logits, seen))
     return jnp.where(seen, jnp.where(logits < 0, logits * penalty, logits / penalty), logits)
 

@@ -203,7 +203,7 @@ def test_rows_that_share_key_and_logits_draw_the_same(key):
     assert len(set(tokens.tolist())) == 1
 
 
-@pytest.mark.parametrize("spec", [("data", None), (None, "tensor"), ("data", "tensor")])
+@pytest.mark.parametrize("spec", [("data", None), (None, "tensor")])
 def test_a_draw_in_a_mesh_is_that_of_one_device(key, spec):
     logits, keys = jnp.asarray(normal(0, 8, 16)), jax.random.split(key, 8)
     expected = sample(keys, logits), token_log_probabilities(logits, jnp.arange(8))
