@@ -25,6 +25,14 @@ from jaxformer.functional.masks import (
 )
 from jaxformer.functional.norms import LayerNorm, Norm, RMSNorm, layer_norm, rms_norm
 from jaxformer.functional.patches import patches, resize_positions
+from jaxformer.functional.penalties import (
+    ban_sequences,
+    frequency_penalty,
+    no_repeat_ngram,
+    presence_penalty,
+    repetition_penalty,
+    token_counts,
+)
 from jaxformer.functional.position import Bias, NoPosition, Position
 from jaxformer.functional.positional_schemes import (
     ALiBi,
@@ -48,12 +56,16 @@ from jaxformer.functional.rope_scaling import (
     YaRN,
 )
 from jaxformer.functional.sampling import (
+    ban_tokens,
+    force_token,
     greedy,
     min_p_filter,
     sample,
     scale_temperature,
+    token_log_probabilities,
     top_k_filter,
     top_p_filter,
+    typical_filter,
 )
 
 __all__ = [
@@ -92,12 +104,16 @@ __all__ = [
     "alibi_slopes",
     "apply_rope",
     "attention",
+    "ban_sequences",
+    "ban_tokens",
     "binary_code",
     "causal",
     "chunked_cross_entropy",
     "cross_entropy",
     "dropout",
     "feed_forward",
+    "force_token",
+    "frequency_penalty",
     "greedy",
     "integer_code",
     "inverse_frequencies",
@@ -105,8 +121,11 @@ __all__ = [
     "learned_code",
     "linear",
     "min_p_filter",
+    "no_repeat_ngram",
     "patches",
+    "presence_penalty",
     "quick_gelu",
+    "repetition_penalty",
     "resize_positions",
     "rms_norm",
     "rotary_angles",
@@ -117,6 +136,9 @@ __all__ = [
     "sliding_window",
     "t5_bias",
     "t5_bucket",
+    "token_counts",
+    "token_log_probabilities",
     "top_k_filter",
     "top_p_filter",
+    "typical_filter",
 ]

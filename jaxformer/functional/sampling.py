@@ -1,9 +1,16 @@
 """Choosing the next token: filters from logits to logits, and the draw itself."""
 
+import math
+from collections.abc import Sequence
+
+import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
 
 from jaxformer.errors import ConfigError
+from jaxformer.functional.placement import place, spec_of
 
 
 def greedy(logits: jax.Array) -> jax.Array:
@@ -33,10 +40,10 @@ def scale_temperature(logits: jax.Array, temperature: float) -> jax.Array:
       `[..., V]`.
 
     Raises:
-      ConfigError: `temperature` is not positive.
+      ConfigError: `temperature` is not positive, or infinite.
     """
-    if not temperature > 0:
-        raise ConfigError(f"temperature is {temperature}, expected a positive number")
+    if not 0 < temperature < math.inf:
+        raise ConfigError(f"temperature is {temperature}, expected a positive, finite number")
     return logits / temperature
 
 
@@ -116,41 +123,129 @@ def min_p_filter(logits: jax.Array, min_p: float) -> jax.Array:
     return _keep(logits, probabilities >= min_p * largest)
 
 
-def sample(
-    key: jax.Array,
-    logits: jax.Array,
-    *,
-    temperature: float,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-) -> jax.Array:
-    """Draws a token from each distribution, after the temperature and then the filters in order.
+def typical_filter(logits: jax.Array, typical_p: float) -> jax.Array:
+    r"""Keeps the tokens whose surprise is nearest to the expected one, up to a probability.
+
+    The smallest such set whose probability reaches `typical_p` is kept, and with the farthest
+    token of it every other one as far.
+
+    .. math:: d_v = \left| -\log p_v - H(p) \right|, \qquad H(p) = -\sum_u p_u \log p_u
 
     Args:
-      key: a random key, used once.
       logits: `[..., V]`.
-      temperature: 0 takes the most probable token and ignores the filters.
-      top_k: see `top_k_filter`; None to leave it out, as for the other two.
-      top_p: see `top_p_filter`.
-      min_p: see `min_p_filter`.
+      typical_p: a probability, 0 to 1; 0 keeps the most typical token alone.
+
+    Returns:
+      `[..., V]`, -inf where excluded.
+
+    Raises:
+      ConfigError: `typical_p` is not a probability.
+
+    References:
+      Meister et al., Locally Typical Sampling (https://arxiv.org/abs/2202.00666).
+    """
+    _assert_probability("typical_p", typical_p)
+    surprise = -jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1)
+    probabilities = jnp.exp(-surprise)
+    information = jnp.where(probabilities > 0, probabilities * surprise, 0)
+    distance = jnp.abs(surprise - jnp.sum(information, axis=-1, keepdims=True))
+    ascending, sorted_probabilities = jax.lax.sort((distance, probabilities), num_keys=1)
+    short = jnp.cumsum(sorted_probabilities, axis=-1) < typical_p
+    farthest = jnp.minimum(jnp.sum(short, axis=-1, keepdims=True), logits.shape[-1] - 1)
+    return _keep(logits, distance <= jnp.take_along_axis(ascending, farthest, axis=-1))
+
+
+def ban_tokens(logits: jax.Array, tokens: Sequence[int]) -> jax.Array:
+    """Excludes tokens that are known beforehand.
+
+    Args:
+      logits: `[..., V]`.
+      tokens: the tokens to exclude.
+
+    Returns:
+      `[..., V]`, -inf where excluded.
+
+    Raises:
+      ConfigError: a token is not in the vocabulary.
+    """
+    return _keep(logits, ~_is_one_of(logits, tokens))
+
+
+def force_token(logits: jax.Array, token: int) -> jax.Array:
+    """Leaves one choice, whatever its logit was: 0 for `token` and -inf for all others.
+
+    Args:
+      logits: `[..., V]`, of which only the shape and the type count.
+      token: the only choice.
+
+    Returns:
+      `[..., V]`.
+
+    Raises:
+      ConfigError: `token` is not in the vocabulary.
+    """
+    return _keep(jnp.zeros_like(logits), _is_one_of(logits, (token,)))
+
+
+def sample(keys: jax.Array, logits: jax.Array) -> jax.Array:
+    r"""Draws a token from each distribution, with a key of its own.
+
+    .. math:: y \sim \operatorname{softmax}(x)
+
+    A draw is a function of its key and its logits alone, so a row's token does not depend on the
+    rows beside it (with threefry keys, JAX's default; the others draw a batch from one key).
+
+    Args:
+      keys: `[...]` random keys, each used once.
+      logits: `[..., V]`.
 
     Returns:
       `[...]` int32.
-
-    Raises:
-      ConfigError: an argument is out of its range.
     """
-    if temperature == 0:
-        return greedy(logits)
-    logits = scale_temperature(logits.astype(jnp.float32), temperature)
-    if top_k is not None:
-        logits = top_k_filter(logits, top_k)
-    if top_p is not None:
-        logits = top_p_filter(logits, top_p)
-    if min_p is not None:
-        logits = min_p_filter(logits, min_p)
-    return jax.random.categorical(key, logits, axis=-1).astype(jnp.int32)
+    chex.assert_shape(keys, logits.shape[:-1])
+    spec = spec_of(logits)
+    keys = place(keys, None if spec is None else PartitionSpec(*spec[:-1]))
+    draw = jax.random.categorical
+    for _ in keys.shape:
+        draw = jax.vmap(draw)
+    return draw(keys, logits.astype(jnp.float32)).astype(jnp.int32)
+
+
+def token_log_probabilities(logits: jax.Array, tokens: jax.Array) -> jax.Array:
+    r"""The log-probability of each token under its distribution.
+
+    .. math:: \log p_y = x_y - \log \sum_v e^{x_v}
+
+    The logit is picked by comparison, not by a gather, so the vocabulary may be sharded.
+
+    Args:
+      logits: `[..., V]`.
+      tokens: `[...]` integers in `[0, V)`.
+
+    Returns:
+      `[...]` float32, -inf for an excluded token.
+    """
+    chex.assert_shape(tokens, logits.shape[:-1])
+    logits = logits.astype(jnp.float32)
+    vocabulary = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
+    chosen = jnp.where(vocabulary == tokens[..., None], logits, 0)
+    return jnp.sum(chosen, axis=-1) - jax.nn.logsumexp(logits, axis=-1)
+
+
+def assert_tokens(tokens: Sequence[int], vocab_size: int) -> None:
+    """Raises ConfigError naming the tokens that are not in `[0, vocab_size)`."""
+    if unknown := [token for token in tokens if not 0 <= token < vocab_size]:
+        raise ConfigError(
+            f"tokens {unknown} are not in the vocabulary, expected 0 to {vocab_size - 1}"
+        )
+
+
+def _is_one_of(logits, tokens):
+    """Bool of the shape of the logits."""
+    vocab_size = logits.shape[-1]
+    assert_tokens(tokens, vocab_size)
+    found = np.isin(np.arange(vocab_size), np.asarray(tokens, int))
+    return jnp.broadcast_to(found, logits.shape)
 
 
 def _keep(logits, kept):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.data import Tokenizer
-from jaxformer.functional.sampling import sample
+from jaxformer.functional.sampling import greedy, sample, scale_temperature
 from jaxformer.training.step import TrainProgram
 
 
@@ -62,7 +62,12 @@ def _generate(template, params, tokens, key, start: int, temperature: float):
     def add_token(i, tokens):
         hidden = jax.lax.dynamic_slice_in_dim(model.hidden(tokens), i - 1, 1, axis=1)
         logits = model.logits(hidden)
-        token = sample(jax.random.fold_in(key, i), logits, temperature=temperature)
+        if temperature == 0:
+            token = greedy(logits)
+        else:
+            # The rows are replicas, so they share a key.
+            keys = jnp.broadcast_to(jax.random.fold_in(key, i), logits.shape[:2])
+            token = sample(keys, scale_temperature(logits, temperature))
         return jnp.where(places == i, token, tokens)
 
     return jax.lax.fori_loop(start, tokens.shape[1], add_token, tokens)

@@ -4,15 +4,20 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jax.sharding import AxisType, PartitionSpec
 
 from jaxformer.errors import ConfigError
 from jaxformer.functional.sampling import (
+    ban_tokens,
+    force_token,
     greedy,
     min_p_filter,
     sample,
     scale_temperature,
+    token_log_probabilities,
     top_k_filter,
     top_p_filter,
+    typical_filter,
 )
 
 seeds = st.integers(0, 2**31)
@@ -68,6 +73,24 @@ def test_min_p_equals_transformers(seed, min_p):
     np.testing.assert_array_equal(min_p_filter(jnp.asarray(logits), min_p), expected)
 
 
+@pytest.mark.torch
+@given(seed=seeds, typical_p=st.floats(0.01, 0.99), excluded=st.integers(0, 30))
+def test_typical_equals_transformers(seed, typical_p, excluded):
+    from transformers.generation import TypicalLogitsWarper
+
+    logits = normal(seed, 4, 37)
+    logits[:, :excluded] = -np.inf
+    expected = warped(TypicalLogitsWarper(typical_p), logits)
+    np.testing.assert_array_equal(typical_filter(jnp.asarray(logits), typical_p), expected)
+
+
+def test_typical_may_leave_out_the_most_probable_token():
+    # The entropy is 1.6 nats; tokens of surprise 2.3 are nearer to it than one of surprise 0.5.
+    logits = jnp.log(jnp.array([0.6] + [0.1] * 2 + [0.02] * 10))
+    kept = jnp.isfinite(typical_filter(logits, 0.15))
+    np.testing.assert_array_equal(kept, [False, True, True] + [False] * 10)
+
+
 def test_top_p_keeps_every_token_tied_with_the_last_one():
     logits = jnp.log(jnp.array([0.1, 0.4, 0.1, 0.3, 0.1]))
     kept = jnp.isfinite(top_p_filter(logits, 0.75))
@@ -77,52 +100,84 @@ def test_top_p_keeps_every_token_tied_with_the_last_one():
 
 
 @given(seed=seeds)
-def test_every_filter_keeps_the_most_probable_token(seed):
+def test_every_filter_can_leave_a_single_token(seed):
     logits = jnp.asarray(normal(seed, 3, 19))
     for filtered in (
         top_k_filter(logits, 1),
         top_p_filter(logits, 0.0),
         min_p_filter(logits, 1.0),
+        typical_filter(logits, 0.0),
     ):
         np.testing.assert_array_equal(jnp.sum(jnp.isfinite(filtered), axis=-1), 1)
+    for filtered in (top_k_filter(logits, 1), top_p_filter(logits, 0.0), min_p_filter(logits, 1.0)):
         np.testing.assert_array_equal(greedy(filtered), greedy(logits))
 
 
 def test_excluded_tokens_stay_excluded_by_the_next_filter():
     logits = jnp.asarray(normal(0, 2, 19))
     few = top_k_filter(logits, 5)
-    for filtered in (top_p_filter(few, 1.0), min_p_filter(few, 0.0), top_p_filter(few, 0.5)):
+    for filtered in (
+        top_p_filter(few, 1.0),
+        top_p_filter(few, 0.5),
+        min_p_filter(few, 0.0),
+        typical_filter(few, 1.0),
+    ):
         assert not jnp.any(jnp.isfinite(filtered) & ~jnp.isfinite(few))
 
 
-def test_temperature_zero_is_greedy_and_takes_the_first_of_a_tie(key):
-    logits = jnp.array([[0.0, 2.0, 2.0], [3.0, 1.0, 2.0]], jnp.bfloat16)
-    tokens = sample(key, logits, temperature=0.0)
+def test_greedy_takes_the_first_of_a_tie():
+    tokens = greedy(jnp.array([[0.0, 2.0, 2.0], [3.0, 1.0, 2.0]], jnp.bfloat16))
     np.testing.assert_array_equal(tokens, [1, 0])
     assert tokens.dtype == jnp.int32
 
 
+def test_banned_tokens_are_excluded_and_no_others():
+    logits = jnp.asarray(normal(0, 2, 3, 5))
+    banned = ban_tokens(logits, (0, 3, 3))
+    np.testing.assert_array_equal(banned[..., [1, 2, 4]], logits[..., [1, 2, 4]])
+    assert jnp.all(jnp.isneginf(banned[..., [0, 3]]))
+    np.testing.assert_array_equal(ban_tokens(logits, ()), logits)
+
+
+def test_a_forced_token_is_the_only_choice_even_where_it_was_excluded():
+    forced = force_token(jnp.array([[1.0, -jnp.inf, 2.0], [0.0, 1.0, -jnp.inf]]), 1)
+    np.testing.assert_array_equal(forced, [[-np.inf, 0, -np.inf]] * 2)
+
+
+def test_log_probabilities_are_those_of_the_tokens_and_minus_infinity_where_excluded():
+    logits = normal(0, 2, 3, 7)
+    logits[0, 0, 4] = -np.inf
+    tokens = np.array([[4, 0, 6], [1, 2, 3]])
+    expected = np.take_along_axis(
+        np.asarray(jax.nn.log_softmax(logits)), tokens[..., None], axis=-1
+    )[..., 0]
+    actual = token_log_probabilities(jnp.asarray(logits, jnp.float32), jnp.asarray(tokens))
+    np.testing.assert_allclose(actual, expected, rtol=1e-6)
+    assert np.isneginf(actual[0, 0])
+
+
+# The draw ---------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(
-    ("options", "filters"),
+    "filter_logits",
     [
-        ({"temperature": 1.0}, []),
-        ({"temperature": 0.5}, []),
-        ({"temperature": 2.0, "top_k": 4}, [lambda x: top_k_filter(x, 4)]),
-        ({"temperature": 1.0, "top_p": 0.8}, [lambda x: top_p_filter(x, 0.8)]),
-        ({"temperature": 1.0, "min_p": 0.1}, [lambda x: min_p_filter(x, 0.1)]),
+        lambda x: x,
+        lambda x: scale_temperature(x, 0.5),
+        lambda x: top_k_filter(scale_temperature(x, 2.0), 4),
+        lambda x: top_p_filter(x, 0.8),
+        lambda x: min_p_filter(x, 0.1),
+        lambda x: typical_filter(x, 0.6),
     ],
 )
-def test_samples_follow_the_distribution(key, options, filters):
+def test_samples_follow_the_distribution(key, filter_logits):
     from scipy.stats import chisquare
 
     count, logits = 20_000, jnp.linspace(1, -2, 9)
-    tokens = jax.jit(lambda key, logits: sample(key, logits, **options))(
-        key, jnp.broadcast_to(logits[None], (count, 9))
+    tokens = jax.jit(lambda keys, logits: sample(keys, filter_logits(logits)))(
+        jax.random.split(key, count), jnp.broadcast_to(logits[None], (count, 9))
     )
-    expected = logits / options["temperature"]
-    for filter_logits in filters:
-        expected = filter_logits(expected)
-    expected = np.asarray(jax.nn.softmax(expected), np.float64)
+    expected = np.asarray(jax.nn.softmax(filter_logits(logits)), np.float64)
     observed = np.bincount(tokens, minlength=9)
     allowed = expected > 0
     assert np.all(observed[~allowed] == 0)
@@ -131,17 +186,56 @@ def test_samples_follow_the_distribution(key, options, filters):
     assert chisquare(observed[allowed], frequencies).pvalue > 1e-3
 
 
+@given(seed=seeds)
+def test_a_row_is_drawn_as_if_it_were_alone(seed):
+    logits = jnp.asarray(normal(seed, 2, 3, 131))
+    keys = jax.random.split(jax.random.key(seed), (2, 3))
+    tokens = sample(keys, logits)
+    assert tokens.dtype == jnp.int32
+    np.testing.assert_array_equal(jax.jit(sample)(keys, logits), tokens)
+    for row in np.ndindex(2, 3):
+        assert jax.jit(sample)(keys[row], logits[row]) == tokens[row]
+
+
+def test_rows_that_share_key_and_logits_draw_the_same(key):
+    logits = jnp.broadcast_to(jnp.asarray(normal(0, 131))[None], (5, 131))
+    tokens = sample(jnp.broadcast_to(key, (5,)), logits)
+    assert len(set(tokens.tolist())) == 1
+
+
+@pytest.mark.parametrize("spec", [("data", None), (None, "tensor")])
+def test_a_draw_in_a_mesh_is_that_of_one_device(key, spec):
+    logits, keys = jnp.asarray(normal(0, 8, 16)), jax.random.split(key, 8)
+    expected = sample(keys, logits), token_log_probabilities(logits, jnp.arange(8))
+    mesh = jax.make_mesh((2, 4), ("data", "tensor"), axis_types=(AxisType.Explicit,) * 2)
+    with jax.set_mesh(mesh):
+        placed = jax.device_put(logits, PartitionSpec(*spec))
+        np.testing.assert_array_equal(jax.jit(sample)(keys, placed), expected[0])
+        actual = jax.jit(token_log_probabilities)(placed, jnp.arange(8))
+    np.testing.assert_allclose(actual, expected[1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 1)])
+def test_every_row_needs_a_key(key, shape):
+    with pytest.raises(AssertionError):
+        sample(jnp.broadcast_to(key, shape), jnp.zeros((2, 5)))
+
+
 @pytest.mark.parametrize(
-    "options",
+    ("call", "message"),
     [
-        {"temperature": -1.0},
-        {"temperature": float("nan")},
-        {"temperature": 1.0, "top_k": 0},
-        {"temperature": 1.0, "top_p": 1.5},
-        {"temperature": 1.0, "top_p": -0.1},
-        {"temperature": 1.0, "min_p": 2.0},
+        (lambda x: scale_temperature(x, -1.0), "temperature is -1.0"),
+        (lambda x: scale_temperature(x, float("nan")), "temperature is nan"),
+        (lambda x: scale_temperature(x, float("inf")), "temperature is inf"),
+        (lambda x: top_k_filter(x, 0), "top_k is 0"),
+        (lambda x: top_p_filter(x, 1.5), "top_p is 1.5"),
+        (lambda x: top_p_filter(x, -0.1), "top_p is -0.1"),
+        (lambda x: min_p_filter(x, 2.0), "min_p is 2.0"),
+        (lambda x: typical_filter(x, 1.1), "typical_p is 1.1"),
+        (lambda x: ban_tokens(x, (4, 5, -1)), r"tokens \[5, -1\]"),
+        (lambda x: force_token(x, 5), r"tokens \[5\]"),
     ],
 )
-def test_out_of_range_is_an_error_that_names_the_argument(key, options):
-    with pytest.raises(ConfigError, match=list(options)[-1]):
-        sample(key, jnp.zeros((2, 5)), **options)
+def test_out_of_range_is_an_error_that_names_the_argument(call, message):
+    with pytest.raises(ConfigError, match=message):
+        call(jnp.zeros((2, 5)))

@@ -1,0 +1,1 @@
+"""Generation: from a prompt and the model's logits to text."""

@@ -1,0 +1,213 @@
+"""How tokens are chosen and when generation stops, in the words of transformers' `generate`."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from jaxformer.errors import check_field
+from jaxformer.generation.checks import (
+    EARLY_STOPPING,
+    NOT_NEGATIVE,
+    NUMBER,
+    POSITIVE,
+    PROBABILITY,
+    SEQUENCES,
+    STRINGS,
+    SWITCH,
+    TOKEN,
+    TOKEN_OR_TOKENS,
+    TOKENS,
+    at_least,
+    check,
+    optional,
+)
+from jaxformer.generation.processors import (
+    BannedSequences,
+    BannedTokens,
+    ForcedFirst,
+    ForcedLast,
+    FrequencyPenalty,
+    MinNewTokens,
+    MinP,
+    NoRepeatNgram,
+    PresencePenalty,
+    Processor,
+    RepetitionPenalty,
+    Temperature,
+    TopK,
+    TopP,
+    Typical,
+)
+
+# What has no meaning without a draw, and without beams, and the values that ask for nothing.
+_OF_A_DRAW = {
+    "temperature": (1.0, 0.0),
+    "top_k": (0,),
+    "top_p": (1.0,),
+    "min_p": (0.0,),
+    "typical_p": (1.0,),
+}
+_OF_BEAMS = {"length_penalty": (1.0,), "early_stopping": (False,)}
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How tokens are chosen and when generation stops; every default changes nothing."""
+
+    max_new_tokens: int = 128
+    """Tokens to generate at most."""
+    min_new_tokens: int = 0
+    """Tokens to generate before a text may end."""
+    eos_token_id: int | tuple[int, ...] | None = None
+    """The token, or tokens, after which a text is over; None: none is."""
+    pad_token_id: int | None = None
+    """What fills a row after its end; None: an end token."""
+    stop_strings: tuple[str, ...] = ()
+    """Strings after which a text is over."""
+    do_sample: bool = False
+    """Draw each token; False: take the most probable one, or the best of num_beams texts."""
+    num_return_sequences: int = 1
+    """Texts to generate for each prompt."""
+    seed: int = 0
+    """Of the random draws."""
+    temperature: float = 1.0
+    """Above 1: more varied draws, below 1: less; 0: the most probable token."""
+    top_k: int = 0
+    """Draw from so many of the most probable tokens; 0: from all."""
+    top_p: float = 1.0
+    """Draw from the most probable tokens that together reach this probability; 1: from all."""
+    min_p: float = 0.0
+    """Draw from tokens at least this fraction as probable as the most probable; 0: from all."""
+    typical_p: float = 1.0
+    """Draw from the most typical tokens that together reach this probability; 1: from all."""
+    num_beams: int = 1
+    """Texts that beam search keeps in view; 1: no beam search."""
+    length_penalty: float = 1.0
+    """Power of a beam's length that divides its log-probability; above 0 favours long texts."""
+    early_stopping: bool | Literal["never"] = False
+    """End beam search when num_beams texts are complete (True), when by a heuristic (False) or
+    certainly (never) no better one will come."""
+    repetition_penalty: float = 1.0
+    """Factor against tokens of the prompt and of what was generated; 1: none."""
+    presence_penalty: float = 0.0
+    """Subtracted from the logit of a token that was generated."""
+    frequency_penalty: float = 0.0
+    """Subtracted from the logit of a token each time that it was generated."""
+    no_repeat_ngram_size: int = 0
+    """Length of the token sequences that occur only once, prompt included; 0: no such rule."""
+    bad_words_ids: tuple[tuple[int, ...], ...] = ()
+    """Sequences of tokens that are never generated (a command line can name one); an end token
+    by itself is left out."""
+    suppress_tokens: tuple[int, ...] = ()
+    """Tokens that are never generated."""
+    forced_bos_token_id: int | None = None
+    """The first token generated; None: chosen as the others are."""
+    forced_eos_token_id: int | None = None
+    """The token at the last of max_new_tokens places; None: chosen as the others are."""
+
+    def __post_init__(self):
+        check(
+            self,
+            max_new_tokens=at_least(1),
+            min_new_tokens=at_least(0),
+            eos_token_id=optional(TOKEN_OR_TOKENS),
+            pad_token_id=optional(TOKEN),
+            stop_strings=STRINGS,
+            do_sample=SWITCH,
+            num_return_sequences=at_least(1),
+            seed=at_least(0),
+            temperature=NOT_NEGATIVE,
+            top_k=at_least(0),
+            top_p=PROBABILITY,
+            min_p=PROBABILITY,
+            typical_p=PROBABILITY,
+            num_beams=at_least(1),
+            length_penalty=NUMBER,
+            early_stopping=EARLY_STOPPING,
+            repetition_penalty=POSITIVE,
+            presence_penalty=NUMBER,
+            frequency_penalty=NUMBER,
+            no_repeat_ngram_size=at_least(0),
+            bad_words_ids=SEQUENCES,
+            suppress_tokens=TOKENS,
+            forced_bos_token_id=optional(TOKEN),
+            forced_eos_token_id=optional(TOKEN),
+        )
+        self._check_tokens()
+        self._check_method()
+
+    @property
+    def draws(self) -> bool:
+        """Whether tokens are drawn; otherwise they are the most probable ones, or beams'."""
+        return self.do_sample and self.temperature > 0
+
+    @property
+    def end_tokens(self) -> tuple[int, ...]:
+        """The tokens after which a text is over."""
+        if self.eos_token_id is None:
+            return ()
+        return self.eos_token_id if isinstance(self.eos_token_id, tuple) else (self.eos_token_id,)
+
+    def processors(self) -> tuple[Processor, ...]:
+        """What happens to the logits before a token is chosen, in the order of transformers."""
+        return (*self._rules(), *(self._filters() if self.draws else ()))
+
+    def _rules(self):
+        if self.repetition_penalty != 1:
+            yield RepetitionPenalty(self.repetition_penalty)
+        if self.presence_penalty != 0:
+            yield PresencePenalty(self.presence_penalty)
+        if self.frequency_penalty != 0:
+            yield FrequencyPenalty(self.frequency_penalty)
+        if self.no_repeat_ngram_size:
+            yield NoRepeatNgram(self.no_repeat_ngram_size)
+        ends = {(token,) for token in self.end_tokens}
+        if banned := tuple(words for words in self.bad_words_ids if words not in ends):
+            yield BannedSequences(banned)
+        if self.min_new_tokens and self.end_tokens:
+            yield MinNewTokens(self.min_new_tokens, self.end_tokens)
+        if self.forced_bos_token_id is not None:
+            yield ForcedFirst(self.forced_bos_token_id)
+        if self.forced_eos_token_id is not None:
+            yield ForcedLast(self.forced_eos_token_id)
+        if self.suppress_tokens:
+            yield BannedTokens(self.suppress_tokens)
+
+    def _filters(self):
+        if self.temperature != 1:
+            yield Temperature(self.temperature)
+        if self.top_k:
+            yield TopK(self.top_k)
+        if self.top_p < 1:
+            yield TopP(self.top_p)
+        if self.min_p > 0:
+            yield MinP(self.min_p)
+        if self.typical_p < 1:
+            yield Typical(self.typical_p)
+
+    def _check_tokens(self):
+        most = self.max_new_tokens
+        enough = self.min_new_tokens <= most
+        check_field(self, "min_new_tokens", enough, f"at most max_new_tokens = {most}")
+        for field in ("forced_bos_token_id", "forced_eos_token_id"):
+            possible = getattr(self, field) not in self.suppress_tokens
+            check_field(self, field, possible, f"none of suppress_tokens {self.suppress_tokens}")
+
+    def _check_method(self):
+        if self.num_beams > 1:
+            instead = f"with num_beams = {self.num_beams}, which does not draw"
+            check_field(self, "do_sample", not self.do_sample, f"False {instead}")
+            most = f"at most num_beams = {self.num_beams}"
+            enough = self.num_return_sequences <= self.num_beams
+            check_field(self, "num_return_sequences", enough, most)
+        else:
+            instead = "unless do_sample is True"
+            self._check_unused(_OF_BEAMS, "unless num_beams is above 1")
+            rule = "1 unless do_sample is True and temperature above 0: a greedy text is one"
+            one = self.num_return_sequences == 1
+            check_field(self, "num_return_sequences", self.draws or one, rule)
+        if not self.do_sample:
+            self._check_unused(_OF_A_DRAW, instead)
+
+    def _check_unused(self, neutral, reason):
+        for field, values in neutral.items():
+            check_field(self, field, getattr(self, field) in values, f"{values[0]} {reason}")

@@ -1,0 +1,256 @@
+import dataclasses
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from jaxformer.errors import ConfigError
+from jaxformer.generation.options import Decoding
+from jaxformer.generation.processors import (
+    BannedSequences,
+    BannedTokens,
+    ForcedFirst,
+    ForcedLast,
+    FrequencyPenalty,
+    MinNewTokens,
+    MinP,
+    NoRepeatNgram,
+    PresencePenalty,
+    RepetitionPenalty,
+    Temperature,
+    TopK,
+    TopP,
+    Typical,
+)
+from jaxformer.overrides import parse
+from jaxformer.serialization import from_json, to_json
+
+RULES = {
+    "repetition_penalty": 1.2,
+    "no_repeat_ngram_size": 3,
+    "bad_words_ids": ((7,), (5, 3)),
+    "eos_token_id": (2, 9),
+    "min_new_tokens": 4,
+    "forced_bos_token_id": 6,
+    "forced_eos_token_id": 2,
+    "suppress_tokens": (8, 11),
+}
+FILTERS = {
+    "do_sample": True,
+    "temperature": 0.7,
+    "top_k": 40,
+    "top_p": 0.9,
+    "min_p": 0.05,
+    "typical_p": 0.95,
+}
+
+
+def test_the_defaults_take_the_most_probable_token_as_it_is():
+    options = Decoding()
+    assert not options.draws
+    assert options.end_tokens == ()
+    assert options.processors() == ()
+    assert Decoding(do_sample=True).processors() == ()
+
+
+def test_every_option_has_its_processor():
+    options = Decoding(**RULES, **FILTERS, presence_penalty=0.5, frequency_penalty=0.25)
+    assert options.draws
+    assert options.processors() == (
+        RepetitionPenalty(1.2),
+        PresencePenalty(0.5),
+        FrequencyPenalty(0.25),
+        NoRepeatNgram(3),
+        BannedSequences(((7,), (5, 3))),
+        MinNewTokens(4, (2, 9)),
+        ForcedFirst(6),
+        ForcedLast(2),
+        BannedTokens((8, 11)),
+        Temperature(0.7),
+        TopK(40),
+        TopP(0.9),
+        MinP(0.05),
+        Typical(0.95),
+    )
+    hash(options.processors())
+
+
+@pytest.mark.torch
+def test_the_order_is_that_of_transformers():
+    import torch
+    from transformers.generation import GenerationConfig, GenerationMixin, logits_process
+
+    kinds = {
+        RepetitionPenalty: "RepetitionPenaltyLogitsProcessor",
+        NoRepeatNgram: "NoRepeatNGramLogitsProcessor",
+        BannedSequences: "NoBadWordsLogitsProcessor",
+        MinNewTokens: "MinNewTokensLengthLogitsProcessor",
+        ForcedFirst: "ForcedBOSTokenLogitsProcessor",
+        ForcedLast: "ForcedEOSTokenLogitsProcessor",
+        BannedTokens: "SuppressTokensLogitsProcessor",
+        Temperature: "TemperatureLogitsWarper",
+        TopK: "TopKLogitsWarper",
+        TopP: "TopPLogitsWarper",
+        MinP: "MinPLogitsWarper",
+        Typical: "TypicalLogitsWarper",
+    }
+    values = json.loads(json.dumps(RULES | FILTERS))
+    config = GenerationConfig(**values)
+    config._eos_token_tensor = torch.tensor(values["eos_token_id"])
+    model = GenerationMixin()
+    model.config = SimpleNamespace(is_encoder_decoder=False)
+    theirs = model._get_logits_processor(config, input_ids_seq_length=3, device="cpu")
+    ours = Decoding(**RULES, **FILTERS).processors()
+    expected = [getattr(logits_process, kinds[type(processor)]) for processor in ours]
+    assert [type(processor) for processor in theirs] == expected
+
+
+@pytest.mark.torch
+def test_every_name_is_an_argument_of_transformers_or_of_openai():
+    from transformers import GenerationConfig
+
+    names = {field.name for field in dataclasses.fields(Decoding)}
+    ours = {"presence_penalty", "frequency_penalty", "seed"}
+    assert names - set(GenerationConfig().to_dict()) == ours
+
+
+def test_temperature_zero_is_greedy_whatever_the_filters():
+    for options in (
+        Decoding(temperature=0.0),
+        Decoding(do_sample=True, temperature=0.0, top_p=0.9, repetition_penalty=1.2),
+    ):
+        assert not options.draws
+        assert not any(isinstance(p, Temperature | TopP) for p in options.processors())
+
+
+def test_an_end_token_is_not_a_bad_word_by_itself():
+    options = Decoding(bad_words_ids=((2,), (1, 2)), eos_token_id=2)
+    assert options.end_tokens == (2,)
+    assert options.processors() == (BannedSequences(((1, 2),)),)
+    assert Decoding(bad_words_ids=((2,),), eos_token_id=2).processors() == ()
+
+
+def test_a_least_length_needs_an_end_to_put_off():
+    assert Decoding(min_new_tokens=5).processors() == ()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_beams": 4, "num_return_sequences": 4, "length_penalty": 0.6, "early_stopping": True},
+        {"num_beams": 2, "early_stopping": "never", "temperature": 0.0},
+        {"do_sample": True, "num_return_sequences": 9},
+        {"min_new_tokens": 5, "max_new_tokens": 5},
+    ],
+)
+def test_these_go_together(options):
+    assert dataclasses.asdict(Decoding(**options)).items() >= options.items()
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "expected"),
+    [
+        ("max_new_tokens", 0, "at least 1"),
+        ("max_new_tokens", 2.5, "an integer"),
+        ("min_new_tokens", -1, "at least 0"),
+        ("min_new_tokens", 129, "at most max_new_tokens = 128"),
+        ("eos_token_id", -1, "a tuple of several"),
+        ("eos_token_id", [1, 2], "a tuple of several"),
+        ("pad_token_id", -1, "or None"),
+        ("stop_strings", "end", "a tuple of strings"),
+        ("stop_strings", ("",), "none of them empty"),
+        ("do_sample", 1, "True or False"),
+        ("num_return_sequences", 0, "at least 1"),
+        ("num_return_sequences", 2, "1 unless do_sample is True and temperature above 0"),
+        ("seed", -1, "at least 0"),
+        ("temperature", -0.5, "at least 0"),
+        ("temperature", NAN, "at least 0"),
+        ("temperature", 0.7, "1.0 unless do_sample is True"),
+        ("top_k", -1, "at least 0"),
+        ("top_k", 50, "0 unless do_sample is True"),
+        ("top_p", 1.1, "from 0 to 1"),
+        ("top_p", 0.9, "1.0 unless do_sample is True"),
+        ("min_p", -0.1, "from 0 to 1"),
+        ("min_p", 0.1, "0.0 unless do_sample is True"),
+        ("typical_p", 2, "from 0 to 1"),
+        ("typical_p", 0.9, "1.0 unless do_sample is True"),
+        ("num_beams", 0, "at least 1"),
+        ("length_penalty", NAN, "a finite number"),
+        ("length_penalty", 0.6, "1.0 unless num_beams is above 1"),
+        ("early_stopping", "always", '"never"'),
+        ("early_stopping", True, "False unless num_beams is above 1"),
+        ("repetition_penalty", 0.0, "a positive"),
+        ("presence_penalty", NAN, "a finite number"),
+        ("frequency_penalty", NAN, "a finite number"),
+        ("no_repeat_ngram_size", -2, "at least 0"),
+        ("bad_words_ids", ((),), "none of them empty"),
+        ("bad_words_ids", [[1]], "a tuple of tuples"),
+        ("suppress_tokens", [1], "a tuple"),
+        ("forced_bos_token_id", -1, "or None"),
+        ("forced_eos_token_id", (2,), "or None"),
+    ],
+)
+def test_a_value_that_makes_no_sense_is_an_error_that_names_it(field, value, expected):
+    with pytest.raises(ConfigError) as error:
+        Decoding(**{field: value})
+    message = str(error.value)
+    assert message.startswith(f"Decoding.{field} = {value!r}: must be ")
+    assert expected in message
+
+
+@pytest.mark.parametrize(
+    ("field", "options", "expected"),
+    [
+        ("do_sample", {"num_beams": 4, "do_sample": True}, "False with num_beams = 4"),
+        ("temperature", {"num_beams": 4, "temperature": 0.7}, "1.0 with num_beams = 4"),
+        ("top_p", {"num_beams": 4, "top_p": 0.7}, "1.0 with num_beams = 4"),
+        (
+            "num_return_sequences",
+            {"num_beams": 4, "num_return_sequences": 5},
+            "at most num_beams = 4",
+        ),
+        (
+            "num_return_sequences",
+            {"do_sample": True, "temperature": 0, "num_return_sequences": 2},
+            "temperature above 0",
+        ),
+        (
+            "forced_eos_token_id",
+            {"forced_eos_token_id": 2, "suppress_tokens": (1, 2)},
+            "none of suppress_tokens (1, 2)",
+        ),
+    ],
+)
+def test_values_that_exclude_each_other_are_an_error(field, options, expected):
+    with pytest.raises(ConfigError) as error:
+        Decoding(**options)
+    assert f"Decoding.{field} = {options[field]!r}: must be " in str(error.value)
+    assert expected in str(error.value)
+
+
+def test_options_of_a_command_line():
+    line = "--do-sample --temperature 0.7 --eos-token-id 2 9 --stop-strings ### END --top-k 5"
+    assert parse(Decoding(), line.split(), "generate") == Decoding(
+        do_sample=True, temperature=0.7, eos_token_id=(2, 9), stop_strings=("###", "END"), top_k=5
+    )
+    line = "--num-beams 4 --early-stopping never --length-penalty 0.6 --eos-token-id 2"
+    assert parse(Decoding(), line.split(), "generate") == Decoding(
+        num_beams=4, early_stopping="never", length_penalty=0.6, eos_token_id=2
+    )
+
+
+def test_help_explains_every_option(capsys):
+    with pytest.raises(SystemExit):
+        parse(Decoding(), ["--help"], "generate")
+    words = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    for field in dataclasses.fields(Decoding):
+        assert f"--{field.name.replace('_', '-')}" in words
+    assert "the most probable token" in words
+
+
+def test_options_are_saved_as_json():
+    options = Decoding(**RULES, **FILTERS)
+    assert from_json(json.loads(json.dumps(to_json(options)))) == options

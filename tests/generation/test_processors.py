@@ -1,0 +1,223 @@
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer.errors import ConfigError
+from jaxformer.generation.processors import (
+    BannedSequences,
+    BannedTokens,
+    ForcedFirst,
+    ForcedLast,
+    FrequencyPenalty,
+    History,
+    MinNewTokens,
+    MinP,
+    NoRepeatNgram,
+    PresencePenalty,
+    RepetitionPenalty,
+    Temperature,
+    TopK,
+    TopP,
+    Typical,
+    process,
+)
+
+VOCAB, WIDTH = 131, 14
+# (length, prompt, limit) of each row: a prompt alone, one token before the limit, and between.
+ROWS = ((1, 1, 9), (4, 4, 12), (8, 1, 9), (13, 6, 14), (7, 5, 14), (2, 1, 14))
+SEQUENCES = ((5,), (0, 1), (2, 3), (1, 1, 1), (2, 1, 0, 3), (100,), (130, 7))
+EVERY = (
+    RepetitionPenalty(1.3),
+    PresencePenalty(0.7),
+    FrequencyPenalty(-0.4),
+    NoRepeatNgram(2),
+    BannedTokens((3, 90)),
+    BannedSequences(SEQUENCES),
+    MinNewTokens(2, (8, 130)),
+    ForcedFirst(17),
+    ForcedLast(8),
+    Temperature(0.6),
+    TopK(11),
+    TopP(0.8),
+    MinP(0.05),
+    Typical(0.7),
+)
+
+each_processor = pytest.mark.parametrize("processor", EVERY, ids=lambda p: type(p).__name__)
+each_seed = pytest.mark.parametrize("seed", range(2))
+apply = jax.jit(process, static_argnums=0)
+
+
+def random_case(seed, ties=False):
+    """Logits and a history in which few tokens repeat often; rubbish beyond the lengths."""
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(scale=3, size=(len(ROWS), VOCAB)).astype(np.float32)
+    tokens = rng.integers(0, 4, (len(ROWS), WIDTH)).astype(np.int32)
+    tokens[:, ::5] = rng.integers(0, VOCAB, tokens[:, ::5].shape)
+    lengths, prompts, limits = map(jnp.array, zip(*ROWS, strict=True))
+    for row, length in zip(tokens, lengths, strict=True):
+        row[length:] = rng.integers(-5, 2 * VOCAB, WIDTH - length)
+    history = History(jnp.asarray(tokens), lengths, prompts, limits)
+    return jnp.asarray(np.round(logits) if ties else logits), history
+
+
+def row_of(tree, row):
+    return jax.tree.map(lambda x: x[row : row + 1], tree)
+
+
+def by_transformers(make, logits, history):
+    """Row by row without padding; `make` gives a processor for a row's prompt and limit."""
+    import torch
+
+    rows = []
+    for row, (length, prompt, limit) in enumerate(ROWS):
+        tokens = torch.tensor(np.array(history.tokens[row : row + 1, :length]), dtype=torch.int64)
+        scores = torch.tensor(np.array(logits[row : row + 1]))
+        rows.append(make(prompt, limit)(tokens, scores).numpy())
+    return np.concatenate(rows)
+
+
+def pairs():
+    """Ours, the name of theirs, their arguments for a row's prompt and limit."""
+    yield RepetitionPenalty(1.3), "RepetitionPenaltyLogitsProcessor", lambda p, n: (1.3,)
+    yield RepetitionPenalty(0.8), "RepetitionPenaltyLogitsProcessor", lambda p, n: (0.8,)
+    for size in (1, 2, 3, 4):
+        yield NoRepeatNgram(size), "NoRepeatNGramLogitsProcessor", lambda p, n, size=size: (size,)
+    yield BannedTokens((3, 90)), "SuppressTokensLogitsProcessor", lambda p, n: ((3, 90),)
+    lists = [list(words) for words in SEQUENCES]
+    yield BannedSequences(SEQUENCES), "NoBadWordsLogitsProcessor", lambda p, n: (lists,)
+    for count in (0, 1, 2, 7):
+        yield (
+            MinNewTokens(count, (8, 130)),
+            "MinNewTokensLengthLogitsProcessor",
+            lambda p, n, count=count: (p, count, [8, 130]),
+        )
+    yield ForcedLast(8), "ForcedEOSTokenLogitsProcessor", lambda p, n: (n, 8)
+    yield Temperature(0.6), "TemperatureLogitsWarper", lambda p, n: (0.6,)
+    yield TopK(11), "TopKLogitsWarper", lambda p, n: (11,)
+    yield TopK(500), "TopKLogitsWarper", lambda p, n: (500,)
+    yield MinP(0.05), "MinPLogitsWarper", lambda p, n: (0.05,)
+    yield TopP(0.8), "TopPLogitsWarper", lambda p, n: (0.8,)
+    yield Typical(0.7), "TypicalLogitsWarper", lambda p, n: (0.7,)
+
+
+@pytest.mark.torch
+@each_seed
+@pytest.mark.parametrize("pair", list(pairs()), ids=lambda pair: str(pair[0]))
+def test_equals_transformers(seed, pair):
+    from transformers.generation import logits_process
+
+    ours, theirs, arguments = pair
+    # Among tokens of one logit transformers' top-p keeps some by their place in the vocabulary.
+    logits, history = random_case(seed, ties=seed == 1 and not isinstance(ours, TopP))
+    kind = getattr(logits_process, theirs)
+    expected = by_transformers(lambda p, n: kind(*arguments(p, n)), logits, history)
+    np.testing.assert_allclose(apply((ours,), logits, history), expected, rtol=1e-6)
+
+
+@pytest.mark.torch
+def test_the_forced_first_token_is_that_of_an_encoder_decoder():
+    from transformers.generation import ForcedBOSTokenLogitsProcessor
+
+    # There the decoder's prompt is one token, and the first one generated is the second.
+    logits, history = random_case(0)
+    one_token = np.flatnonzero(history.prompt_lengths == 1)
+    expected = by_transformers(lambda p, n: ForcedBOSTokenLogitsProcessor(17), logits, history)
+    actual = np.asarray(apply((ForcedFirst(17),), logits, history))
+    np.testing.assert_array_equal(actual[one_token], expected[one_token])
+    assert np.isfinite(actual[1]).sum() == 1
+
+
+@each_seed
+def test_penalties_are_those_of_the_formula_over_generated_tokens(seed):
+    logits, history = random_case(seed)
+    counts = np.zeros((len(ROWS), VOCAB))
+    for row, (length, prompt, _) in enumerate(ROWS):
+        np.add.at(counts[row], np.asarray(history.tokens)[row, prompt:length], 1)
+    actual = apply((PresencePenalty(0.7), FrequencyPenalty(-0.4)), logits, history)
+    np.testing.assert_allclose(actual, logits - 0.7 * (counts > 0) + 0.4 * counts, rtol=1e-5)
+
+
+@each_processor
+def test_a_row_is_processed_as_if_it_were_alone_whatever_room_there_is(processor):
+    logits, history = random_case(0)
+    together = apply((processor,), logits, history)
+    assert together.shape == logits.shape
+    assert together.dtype == jnp.float32
+    longer = history._replace(tokens=jnp.pad(history.tokens, ((0, 0), (0, 9)), constant_values=1))
+    for row in range(len(ROWS)):
+        alone = apply((processor,), row_of(logits, row), row_of(longer, row))
+        np.testing.assert_allclose(alone[0], together[row], rtol=1e-6)
+
+
+@each_processor
+def test_compiled_equals_eager(processor):
+    logits, history = random_case(0)
+    compiled = apply((processor,), logits, history)
+    np.testing.assert_allclose(processor(logits, history), compiled, rtol=1e-6)
+
+
+def test_processors_are_applied_in_the_callers_order():
+    logits, history = random_case(0)
+    first, second = Temperature(0.5), PresencePenalty(3.0)
+    one = process((first, second), logits, history)
+    np.testing.assert_array_equal(one, second(first(logits, history), history))
+    assert not np.allclose(one, process((second, first), logits, history))
+    np.testing.assert_array_equal(process((), logits, history), logits)
+
+
+def test_in_a_mesh_rows_stay_where_they_are():
+    logits, history = jax.tree.map(lambda x: jnp.concatenate([x, x[:2]]), random_case(0))
+    expected = apply(EVERY, logits, history)
+    mesh = jax.make_mesh((4,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,))
+    with jax.set_mesh(mesh):
+        placed = jax.device_put((logits, history), jax.sharding.PartitionSpec("data"))
+        actual = apply(EVERY, *placed)
+    assert jax.typeof(actual).sharding.spec[0] == "data"
+    np.testing.assert_allclose(actual, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (partial(RepetitionPenalty, 0.0), r"RepetitionPenalty.penalty = 0.0: must be a positive"),
+        (partial(RepetitionPenalty, float("nan")), r"RepetitionPenalty.penalty = nan"),
+        (
+            partial(PresencePenalty, float("inf")),
+            r"PresencePenalty.penalty = inf",
+        ),
+        (partial(FrequencyPenalty, None), r"FrequencyPenalty.penalty = None"),
+        (
+            partial(NoRepeatNgram, 0),
+            r"NoRepeatNgram.ngram_size = 0: must be an integer",
+        ),
+        (partial(BannedTokens, [1]), r"BannedTokens.tokens = \[1\]: must be a tuple"),
+        (partial(BannedTokens, (1, -1)), r"BannedTokens.tokens = \(1, -1\)"),
+        (partial(BannedSequences, ((1,), ())), r"BannedSequences.sequences = \(\(1,\), \(\)\)"),
+        (partial(BannedSequences, (1, 2)), r"BannedSequences.sequences = \(1, 2\)"),
+        (partial(MinNewTokens, -1, (1,)), r"MinNewTokens.count = -1"),
+        (partial(MinNewTokens, 1, 5), r"MinNewTokens.end_tokens = 5"),
+        (partial(ForcedFirst, -1), r"ForcedFirst.token = -1"),
+        (partial(ForcedLast, 1.0), r"ForcedLast.token = 1.0"),
+        (partial(Temperature, 0.0), r"Temperature.temperature = 0.0: must be a positive"),
+        (partial(TopK, 0), r"TopK.top_k = 0"),
+        (partial(TopK, True), r"TopK.top_k = True"),
+        (partial(TopP, 1.5), r"TopP.top_p = 1.5: must be a number from 0 to 1"),
+        (partial(MinP, -0.1), r"MinP.min_p = -0.1"),
+        (partial(Typical, "0.5"), r"Typical.typical_p = '0.5'"),
+    ],
+)
+def test_a_value_out_of_range_is_an_error_that_names_the_field(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    "processor", [BannedTokens((VOCAB,)), BannedSequences(((1, VOCAB),)), ForcedLast(VOCAB)]
+)
+def test_a_token_beyond_the_vocabulary_is_an_error(processor):
+    with pytest.raises(ConfigError, match=rf"\[{VOCAB}\] are not in the vocabulary"):
+        processor(*random_case(0))
