@@ -34,6 +34,7 @@ ALLOWED = {
     "launch": {"sharding"},
     "nn": {"functional"},
     "models": {"functional", "nn"},
+    "generation": {"functional", "models", "nn"},
     "config": {"data", "models", "nn", "serialization", "sharding", "training"},
     "hub": {"functional", "models", "nn", "serialization"},
     "zoo": {"functional", "hub", "models", "nn"},

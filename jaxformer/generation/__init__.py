@@ -1,0 +1,1 @@
+"""Generation: from a prompt to text that a model writes, token by token."""
