@@ -1,1 +1,1 @@
-"""Generation: from a prompt and the model's logits to text."""
+"""Generation: from a prompt to text that a model writes, token by token."""

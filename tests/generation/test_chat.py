@@ -1,0 +1,226 @@
+import json
+
+import pytest
+from tokenizers import Tokenizer, models
+
+from jaxformer.errors import DataError
+from jaxformer.generation.chat import read_chat_template
+
+CHATML = """
+{%- for message in messages %}
+    {{- '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+{%- endif %}
+"""
+
+LLAMA_2 = """
+{%- set first = messages[0] %}
+{%- set has_system = first.role == 'system' %}
+{%- for message in (messages[1:] if has_system else messages) %}
+    {%- if (message.role == 'user') != (loop.index0 % 2 == 0) %}
+        {{- raise_exception('user and assistant take turns') }}
+    {%- endif %}
+    {%- if loop.first and has_system %}
+        {%- set text = '<<SYS>>\\n' ~ first.content ~ '\\n<</SYS>>\\n\\n' ~ message.content %}
+    {%- else %}
+        {%- set text = message.content %}
+    {%- endif %}
+    {%- if message.role == 'user' %}
+        {{- bos_token + '[INST] ' + text.strip() + ' [/INST]' }}
+    {%- else %}
+        {{- ' ' + text + ' ' + eos_token }}
+    {%- endif %}
+{%- endfor %}
+"""
+
+LLAMA_3 = """{{ bos_token }}
+{% if tools is not none or documents is not none %}
+    {{ raise_exception('there are no tools') }}
+{% endif %}
+{% for message in messages %}
+<|start_header_id|>{{ message.role }}<|end_header_id|>
+
+{{ message.content | trim }}<|eot_id|>
+{% endfor %}
+{% if add_generation_prompt %}
+<|start_header_id|>assistant<|end_header_id|>
+
+{% endif %}"""
+
+MISTRAL = """{{ bos_token }}
+{%- set found = namespace(system='') %}
+{%- for message in messages %}
+    {%- if message.role == 'system' %}
+        {%- set found.system = message.content ~ '\\n\\n' %}
+        {%- continue %}
+    {%- endif %}
+    {%- if message.role == 'user' %}
+        {{- '[INST] ' ~ (found.system if loop.last) ~ message.content ~ ' [/INST]' }}
+    {%- else %}
+        {%- generation %}
+        {{- message.content ~ eos_token }}
+        {%- endgeneration %}
+    {%- endif %}
+{%- endfor %}"""
+
+GEMMA = """{{ bos_token }}
+{%- macro turn(role, content) %}
+{{ '<start_of_turn>' ~ role }}
+{{ content | trim ~ '<end_of_turn>' }}
+{% endmacro %}
+{% for message in messages %}
+    {% set role = 'model' if message.role == 'assistant' else message.role %}
+{{ turn(role, message.content) }}
+{% endfor %}
+{% if add_generation_prompt %}
+    {{- '<start_of_turn>model\\n' }}
+{% endif %}"""
+
+OTHERS = """{{ messages | tojson }}|{{ messages[0] | tojson(indent=2) }}|{{ unknown }}|
+{{- strftime_now('%Y') }}|{{ dict(a=1) | tojson }}|{{ [pad_token, unk_token, image_token] }}|
+{% for x in range(9) %}{% if x == 3 %}{% break %}{% endif %}{{ x }}{% endfor %}
+
+"""
+
+TEMPLATES = {
+    "chatml": CHATML,
+    "llama 2": LLAMA_2,
+    "llama 3": LLAMA_3,
+    "mistral": MISTRAL,
+    "gemma": GEMMA,
+    "others": OTHERS,
+}
+CHATS = [
+    [{"role": "user", "content": " Is 1 < 2 & \"2\" > '1'? "}],
+    [
+        {"role": "system", "content": "Du bist höflich."},
+        {"role": "user", "content": "日本 🙂\n"},
+        {"role": "assistant", "content": " ja "},
+        {"role": "user", "content": "{{ bos_token }}"},
+    ],
+]
+TOKENS = {
+    "bos_token": "<s>",
+    "eos_token": {"__type": "AddedToken", "content": "</s>", "lstrip": False, "special": True},
+    "image_token": "<image>",
+    "pad_token": None,
+    "add_bos_token": True,
+}
+
+
+def save(folder, template=None, **settings):
+    folder.mkdir(exist_ok=True)
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast"} | TOKENS | settings
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    if template is not None:
+        (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_chat_is_written_as_transformers_writes_it(tmp_path, name):
+    from transformers import AutoTokenizer
+
+    save(tmp_path, TEMPLATES[name])
+    Tokenizer(models.BPE({"a": 0}, [])).save(str(tmp_path / "tokenizer.json"))
+    theirs, ours = AutoTokenizer.from_pretrained(tmp_path), read_chat_template(tmp_path)
+    for chat in CHATS:
+        for prompt in (False, True):
+            text = theirs.apply_chat_template(chat, add_generation_prompt=prompt, tokenize=False)
+            assert ours.render(chat, add_generation_prompt=prompt) == text
+            assert text.strip()
+
+
+def test_a_template_knows_the_special_tokens_and_nothing_is_escaped(tmp_path):
+    save(tmp_path, LLAMA_2)
+    chat = read_chat_template(tmp_path)
+    assert chat.special_tokens == {
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "image_token": "<image>",
+    }
+    assert chat.render(CHATS[1][:3]) == (
+        "<s>[INST] <<SYS>>\nDu bist höflich.\n<</SYS>>\n\n日本 🙂 [/INST]  ja  </s>"
+    )
+    assert chat.render([{"role": "user", "content": "<b>&"}]) == "<s>[INST] <b>& [/INST]"
+
+
+def test_an_answer_is_asked_for_unless_it_is_not(tmp_path):
+    save(tmp_path, CHATML)
+    chat = read_chat_template(tmp_path)
+    message = {"role": "user", "content": "Hi"}
+    written = "<|im_start|>user\nHi<|im_end|>\n"
+    assert chat.render([message]) == written + "<|im_start|>assistant\n"
+    assert chat.render([message], add_generation_prompt=False) == written
+
+
+def test_where_a_template_is_kept(tmp_path):
+    message = [{"role": "user", "content": "Hi"}]
+    named = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "list"}]
+    save(tmp_path)
+    assert read_chat_template(tmp_path) is None
+    (tmp_path / "chat_template.json").write_text('{"chat_template": "json"}')
+    assert read_chat_template(tmp_path).render(message) == "json"
+    save(tmp_path, chat_template="text")
+    assert read_chat_template(tmp_path).render(message) == "text"
+    save(tmp_path, chat_template=named)
+    assert read_chat_template(tmp_path).render(message) == "list"
+    save(tmp_path, template="jinja", chat_template=named)
+    found = read_chat_template(tmp_path)
+    assert found.render(message) == "jinja"
+    assert found.file == tmp_path / "chat_template.jinja"
+
+
+def test_a_folder_without_any_file_has_no_template(tmp_path):
+    assert read_chat_template(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("{% for x in messages %}\n{{ x }", "line 2 of the chat template: unexpected '}'"),
+        ("{{ messages | sideways }}", "line 1 of the chat template: No filter named 'sideways'"),
+        ("{% generation %}", "Unexpected end of template"),
+    ],
+)
+def test_a_broken_template_is_an_error_that_names_the_file(tmp_path, template, words):
+    save(tmp_path, template)
+    with pytest.raises(DataError, match=r"chat_template\.jinja: ") as error:
+        read_chat_template(tmp_path)
+    assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("{{ raise_exception('no system please') }}", "no system please"),
+        ("{{ messages[0].content + 3 }}", "str"),
+        ("{{ messages.append(1) }}", "unsafe"),
+        ("{{ ''.__class__.__mro__ }}", "unsafe"),
+    ],
+)
+def test_a_template_that_refuses_says_why(tmp_path, template, words):
+    save(tmp_path, template)
+    with pytest.raises(DataError, match=r"chat_template\.jinja: the template refused") as error:
+        read_chat_template(tmp_path).render(CHATS[0])
+    assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "stored", [3, {}, [], ["text"], [{"name": "rag", "template": "a"}], [{"name": "default"}]]
+)
+def test_something_else_in_place_of_a_template_is_an_error(tmp_path, stored):
+    save(tmp_path, chat_template=stored)
+    with pytest.raises(DataError, match=r'tokenizer_config\.json: "chat_template" must be'):
+        read_chat_template(tmp_path)
+
+
+def test_a_file_that_cannot_be_read_is_an_error(tmp_path):
+    (tmp_path / "chat_template.json").write_text("{")
+    with pytest.raises(DataError, match=r"chat_template\.json: not valid JSON"):
+        read_chat_template(tmp_path)
+    (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
+    with pytest.raises(DataError, match=r"chat_template\.jinja: must be UTF-8"):
+        read_chat_template(tmp_path)

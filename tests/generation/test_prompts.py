@@ -1,0 +1,99 @@
+import json
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from tokenizers.processors import TemplateProcessing
+
+from jaxformer.data import Bytes, TrainTokenizer, load_tokenizer
+from jaxformer.errors import DataError
+from jaxformer.generation.prompts import read_prompt_encoder
+
+TEXT = "one two three one two é"
+
+
+def publish(folder, post_processor):
+    """Writes a tokenizer as transformers saves it."""
+    names = ["<unk>", "<s>", "</s>", "▁", *"▁one▁two▁three", "é"]
+    rust = Tokenizer(models.BPE({name: id_ for id_, name in enumerate(dict.fromkeys(names))}, []))
+    rust.pre_tokenizer = pre_tokenizers.Metaspace()
+    rust.add_special_tokens(["<unk>", "<s>", "</s>"])
+    if post_processor is not None:
+        rust.post_processor = post_processor
+    rust.save(str(folder / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+POST_PROCESSORS = {
+    "none": None,
+    "bytes": processors.ByteLevel(),
+    "template": TemplateProcessing(single="<s> $A", pair=None, special_tokens=[("<s>", 1)]),
+}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("kind", POST_PROCESSORS)
+def test_a_published_tokenizer_encodes_as_transformers_does(tmp_path, kind):
+    from transformers import AutoTokenizer
+
+    publish(tmp_path, POST_PROCESSORS[kind])
+    theirs, ours = AutoTokenizer.from_pretrained(tmp_path), read_prompt_encoder(tmp_path)
+    for text in [TEXT, "", "<s>one</s>", " two "]:
+        assert ours.plain(text) == ours.source(text) == theirs(text).input_ids
+        assert ours.rendered(text) == theirs(text, add_special_tokens=False).input_ids
+
+
+def test_the_start_of_a_published_template_is_written_once(tmp_path):
+    publish(tmp_path, POST_PROCESSORS["template"])
+    ours = read_prompt_encoder(tmp_path)
+    assert ours.plain("one")[0] == 1
+    assert ours.rendered("<s>one") == ours.plain("one")
+
+
+@pytest.mark.parametrize(
+    "spec", [Bytes(), TrainTokenizer("bpe", 300), TrainTokenizer("unigram", 300)]
+)
+def test_one_of_our_models_reads_what_its_training_wrote(tmp_path, spec):
+    fitted = spec.fit([TEXT])
+    fitted.save(tmp_path)
+    ours, end = read_prompt_encoder(tmp_path), fitted.end_of_text_id
+    for text in [TEXT, "", "<|endoftext|></s>", "日本 🙂"]:
+        ids = load_tokenizer(tmp_path).encode(text).tolist()
+        assert ours.plain(text) == [end, *ids]
+        assert ours.source(text) == [*ids, end]
+    name = ours.tokenizer.id_to_token(end)
+    # In a rendered chat the same name is the token, whatever was read before.
+    assert ours.rendered(f"{name}two") == [end, *fitted.encode("two").tolist()]
+
+
+def test_a_tokenizer_that_was_saved_cutting_and_filling_does_neither(tmp_path):
+    publish(tmp_path, None)
+    rust = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    rust.enable_truncation(2)
+    rust.enable_padding(length=64)
+    before = read_prompt_encoder(tmp_path).plain(TEXT)
+    rust.save(str(tmp_path / "tokenizer.json"))
+    assert read_prompt_encoder(tmp_path).plain(TEXT) == before
+
+
+def test_a_bad_folder_is_an_error_that_names_the_file(tmp_path):
+    with pytest.raises(DataError, match=r"tokenizer\.json does not exist.*save_pretrained"):
+        read_prompt_encoder(tmp_path)
+    publish(tmp_path, None)
+    settings = tmp_path / "tokenizer_config.json"
+    for text, words in [
+        ("{", "not valid JSON"),
+        ("[]", "must be a JSON object, got list"),
+        ('{"jaxformer_kind": "bytes"}', "eos_token = None"),
+        ('{"jaxformer_kind": "bytes", "eos_token": "<none>"}', "eos_token = '<none>'"),
+    ]:
+        settings.write_text(text)
+        with pytest.raises(DataError, match=rf"tokenizer_config\.json: {words}"):
+            read_prompt_encoder(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(DataError, match=r"tokenizer\.json: not a tokenizer"):
+        read_prompt_encoder(tmp_path)

@@ -1,0 +1,63 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxformer.errors import ConfigError
+from jaxformer.generation.stop import StopStrings
+
+letters = st.text("ab", max_size=20)
+stops = st.lists(st.text("ab", min_size=1, max_size=4), max_size=3)
+
+
+def expected(text, stop):
+    """Reads to the first place where a stop string ends, and takes the longest that does."""
+    for end in range(1, len(text) + 1):
+        found = [one for one in stop if text[:end].endswith(one)]
+        if found:
+            longest = max(found, key=len)
+            return text[: end - len(longest)], longest
+    return text, None
+
+
+@settings(max_examples=300)
+@given(parts=st.lists(letters, max_size=8), stop=stops)
+def test_a_text_ends_before_the_first_stop_string_however_it_is_cut(parts, stop):
+    watch = StopStrings(stop)
+    shown = [watch.push(part) for part in parts] + [watch.flush()]
+    assert ("".join(shown), watch.found) == expected("".join(parts), stop)
+
+
+@settings(max_examples=300)
+@given(text=letters, stop=stops)
+def test_only_what_may_begin_a_stop_string_is_held_back(text, stop):
+    watch = StopStrings(stop)
+    shown = "".join(watch.push(character) for character in text)
+    if watch.found is None:
+        held = text[len(shown) :]
+        assert text.startswith(shown)
+        assert not held or any(one.startswith(held) for one in stop)
+        for start in range(len(shown)):
+            assert not any(one.startswith(text[start:]) for one in stop)
+
+
+def test_what_was_held_back_comes_when_it_is_clear():
+    watch = StopStrings(["\nUser:"])
+    parts = ["Hi", "\n", "Us", "ual", "\nUse"]
+    assert [watch.push(part) for part in parts] == ["Hi", "", "", "\nUsual", ""]
+    assert watch.flush() == "\nUse"
+    assert watch.flush() == ""
+    assert watch.found is None
+
+
+def test_nothing_comes_after_a_stop_string():
+    watch = StopStrings(["##", "END"])
+    assert watch.push("one EN") == "one "
+    assert watch.push("D two ##") == ""
+    assert watch.found == "END"
+    assert watch.push("three") == watch.flush() == ""
+
+
+@pytest.mark.parametrize("stop", ["END", [""], ["END", ""], [3], [None]])
+def test_what_cannot_be_a_stop_string_is_refused(stop):
+    with pytest.raises(ConfigError, match=r"stop = .*list of strings"):
+        StopStrings(stop)

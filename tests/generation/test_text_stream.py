@@ -1,0 +1,72 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from text_tokenizers import SPECIAL, byte_level, llama
+
+from jaxformer.errors import ConfigError
+from jaxformer.generation.stop import StopStrings
+from jaxformer.generation.text_stream import TextStream
+
+
+def ids_of(tokenizer, *names):
+    return [tokenizer.token_to_id(name) for name in names]
+
+
+@settings(max_examples=100)
+@given(
+    make=st.sampled_from([byte_level, llama]),
+    ids=st.lists(st.integers(0, 271), max_size=20),
+    sizes=st.lists(st.integers(0, 5), max_size=10),
+    stop=st.lists(st.sampled_from(["the", " the", "s.", "日", "\ufffd\ufffd", "a"]), max_size=3),
+)
+def test_the_text_is_what_decoding_all_and_cutting_it_gives(make, ids, sizes, stop):
+    tokenizer = make()
+    stream, start, shown = TextStream(tokenizer, stop), 0, ""
+    for size in [*sizes, len(ids)]:
+        shown += stream.push(ids[start : start + size])
+        start += size
+        assert stream.text == shown
+    shown += stream.flush()
+    whole = StopStrings(stop)
+    text = whole.push(tokenizer.decode(ids)) + whole.flush()
+    assert stream.text == shown == text
+    assert stream.stopped_by == whole.found
+    assert stream.finished
+
+
+def test_a_stop_string_may_span_tokens_and_end_inside_one():
+    tokenizer = llama()
+    stream = TextStream(tokenizer, ["the th"])
+    ids = ids_of(tokenizer, "s", ".", "▁the", "▁the", "s")
+    assert [stream.push([id_]) for id_ in ids] == ["s", ".", " ", "", ""]
+    assert (stream.text, stream.stopped_by, stream.finished) == ("s. ", "the th", True)
+    assert stream.push(ids) == stream.flush() == ""
+    assert stream.text == "s. "
+
+
+def test_what_is_held_back_comes_at_the_end():
+    tokenizer = byte_level()
+    stream = TextStream(tokenizer, [".."])
+    shown = [stream.push([byte]) for byte in b"a." + "é".encode()[:1]]
+    assert shown == ["a", "", ""]
+    assert not stream.finished
+    assert stream.flush() == ".\ufffd"
+    assert (stream.text, stream.stopped_by, stream.finished) == ("a.\ufffd", None, True)
+    assert stream.push([97]) == stream.flush() == ""
+
+
+def test_the_end_of_the_text_can_complete_a_stop_string():
+    stream = TextStream(llama(), ["é"])
+    assert stream.push("é".encode()) == ""
+    assert (stream.flush(), stream.stopped_by, stream.text) == ("", "é", "")
+
+
+def test_special_tokens_are_no_text():
+    tokenizer = byte_level()
+    stream = TextStream(tokenizer, [SPECIAL])
+    assert stream.push([97, *ids_of(tokenizer, SPECIAL), 98]) == "ab"
+
+
+def test_a_bad_stop_string_is_refused():
+    with pytest.raises(ConfigError, match="stop"):
+        TextStream(byte_level(), "END")
