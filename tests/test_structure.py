@@ -34,7 +34,7 @@ ALLOWED = {
     "launch": {"sharding"},
     "nn": {"functional"},
     "models": {"functional", "nn"},
-    "generation": {"functional", "models", "nn"},
+    "generation": {"functional", "models", "nn", "sharding"},
     "config": {"data", "models", "nn", "serialization", "sharding", "training"},
     "hub": {"functional", "models", "nn", "serialization"},
     "zoo": {"functional", "hub", "models", "nn"},
