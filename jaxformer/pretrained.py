@@ -12,8 +12,10 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.functional.masks import Mask
+from jaxformer.generation.generator import Generator
 from jaxformer.hub.folders import copy_travelling, write_settings, write_whole
-from jaxformer.hub.forward import outputs_of
+from jaxformer.hub.forward import encoded, outputs_of
 from jaxformer.hub.inputs import checked_inputs
 from jaxformer.hub.settings import CONFIG, Settings
 from jaxformer.hub.source import Source, read_source, settings_values
@@ -75,15 +77,30 @@ class Pretrained:
         return named_placements(source.format, self.config, self.template, source.prefix)
 
     @cached_property
+    def generator(self) -> Generator:
+        """What generates with these weights, of which it keeps a second copy, layer by layer."""
+        sharding = next(iter(self.parameters.values())).sharding
+        mesh = sharding.mesh if isinstance(sharding, jax.sharding.NamedSharding) else None
+        return Generator(self.config, self.template, self.parameters, mesh=mesh)
+
+    def encode(self, inputs: Arrays) -> tuple[jax.Array, Mask]:
+        """An encoder's output [B, S, D] for "input_ids" and "attention_mask", and its mask."""
+        return self.compiled["encode"](self.parameters, inputs)
+
+    @cached_property
     def compiled(self) -> dict[str, Callable]:
-        """The compiled forward pass and gradient."""
+        """The compiled forward pass, gradient and encoder."""
         return {
             "forward": jax.jit(self._outputs, static_argnums=2),
             "gradients": jax.jit(jax.grad(self._loss)),
+            "encode": jax.jit(self._encoded),
         }
 
     def _outputs(self, parameters: Parameters, inputs: Arrays, layers: bool) -> dict:
         return outputs_of(self.template.module(parameters), self.source, inputs, layers)
+
+    def _encoded(self, parameters: Parameters, inputs: Arrays) -> tuple[jax.Array, Mask]:
+        return encoded(self.template.module(parameters), self.source, inputs)
 
     def _loss(self, parameters: Parameters, inputs: Arrays) -> jax.Array:
         outputs = self._outputs(parameters, inputs, False)

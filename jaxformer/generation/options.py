@@ -1,9 +1,10 @@
 """How tokens are chosen and when generation stops, in the words of transformers' `generate`."""
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
 
-from jaxformer.errors import check_field
+from jaxformer.errors import ConfigError, check_field
 from jaxformer.generation.checks import (
     EARLY_STOPPING,
     NOT_NEGATIVE,
@@ -37,6 +38,7 @@ from jaxformer.generation.processors import (
     TopP,
     Typical,
 )
+from jaxformer.serialization import nearest
 
 # What has no meaning without a draw, and without beams, and the values that ask for nothing.
 _OF_A_DRAW = {
@@ -135,6 +137,38 @@ class Decoding:
         self._check_tokens()
         self._check_method()
 
+    @classmethod
+    def of(cls, recommended: Mapping[str, Any], given: Mapping[str, Any]) -> "Decoding":
+        """What is given, else what a model's files recommend, else the defaults.
+
+        Settings of a draw, where they are given, imply do_sample. Recommendations that have no
+        effect beside what is given are left out.
+
+        Args:
+            recommended: Values by name, as JSON has them; other names, and null, are passed over.
+            given: Values by name.
+
+        Raises:
+            ConfigError: A name is not known, or a value is not allowed.
+        """
+        names = [field.name for field in fields(cls)]
+        for name in given:
+            if name not in names:
+                raise ConfigError(f"generate: {name} is not known.{nearest(name, names)}")
+        values = {
+            name: _frozen(recommended[name]) for name in names if recommended.get(name) is not None
+        }
+        drawn = any(
+            given.get(name, allowed[0]) not in allowed for name, allowed in _OF_A_DRAW.items()
+        )
+        do_sample = given.get("do_sample", drawn or values.get("do_sample", False))
+        num_beams = given.get("num_beams", 1 if do_sample else values.get("num_beams", 1))
+        if "do_sample" not in given and not drawn and num_beams != 1:
+            do_sample = False
+        idle = (*(() if do_sample else _OF_A_DRAW), *(() if num_beams != 1 else _OF_BEAMS))
+        kept = {name: value for name, value in values.items() if name not in idle}
+        return cls(**kept | {"do_sample": do_sample, "num_beams": num_beams} | dict(given))
+
     @property
     def draws(self) -> bool:
         """Whether tokens are drawn; otherwise they are the most probable ones, or beams'."""
@@ -146,6 +180,13 @@ class Decoding:
         if self.eos_token_id is None:
             return ()
         return self.eos_token_id if isinstance(self.eos_token_id, tuple) else (self.eos_token_id,)
+
+    @property
+    def padding(self) -> int:
+        """What fills a row after its end."""
+        if self.pad_token_id is not None:
+            return self.pad_token_id
+        return self.end_tokens[0] if self.end_tokens else 0
 
     def processors(self) -> tuple[Processor, ...]:
         """What happens to the logits before a token is chosen, in the order of transformers."""
@@ -211,3 +252,8 @@ class Decoding:
     def _check_unused(self, neutral, reason):
         for field, values in neutral.items():
             check_field(self, field, getattr(self, field) in values, f"{values[0]} {reason}")
+
+
+def _frozen(value: Any) -> Any:
+    """A value of JSON with tuples for its lists."""
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value

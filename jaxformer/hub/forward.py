@@ -13,6 +13,7 @@ from jaxformer.hub.tasks import Arrays, Seq2SeqLM, Task
 from jaxformer.models import (
     DecoderConfig,
     EncoderConfig,
+    EncoderDecoder,
     EncoderDecoderConfig,
     States,
     VisionConfig,
@@ -36,6 +37,28 @@ def outputs_of(model: Family, source: Source, inputs: Arrays, layers: bool = Fal
     """
     states, outputs = _run(source.config, model, source, inputs, layers)
     return outputs | source.architecture.task.outputs(model, states, inputs, source.settings)
+
+
+def encoded(
+    model: EncoderDecoder,
+    source: Source,
+    inputs: Arrays,
+    capture: list[jax.Array] | None = None,
+) -> tuple[jax.Array, Mask]:
+    """What an encoder-decoder's encoder makes of its inputs, and which places of it are real.
+
+    Args:
+      model: ours.
+      source: its description.
+      inputs: "input_ids" and perhaps "attention_mask", "position_ids".
+      capture: receives the states of every layer; None: they are not wanted.
+
+    Returns:
+      `[B, S, D]`, and the mask.
+    """
+    ids = _required(inputs, "input_ids")
+    positions, mask = _places(source, inputs, ids)
+    return model.encode(ids, positions=positions, mask=mask, capture=capture), mask
 
 
 @singledispatch
@@ -81,10 +104,8 @@ def _encoder(config: EncoderConfig, model, source, inputs, layers):
 
 @_run.register
 def _encoder_decoder(config: EncoderDecoderConfig, model, source, inputs, layers):
-    ids = _required(inputs, "input_ids")
-    positions, mask = _places(source, inputs, ids)
     captures = ([], []) if layers else (None, None)
-    memory = model.encode(ids, positions=positions, mask=mask, capture=captures[0])
+    memory, mask = encoded(model, source, inputs, captures[0])
     targets = _decoder_ids(source, inputs)
     own = {"attention_mask": inputs.get("decoder_attention_mask")}
     decoder_positions, decoder_mask = _places(source, own, targets)

@@ -1,0 +1,128 @@
+"""Tokens that a model with its weights adds to prompts: numpy in, numpy out."""
+
+import json
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxformer.errors import DataError
+from jaxformer.generation.batch import batch_of, bucket
+from jaxformer.generation.continuation import continuations, sliding_continuations
+from jaxformer.generation.generator import Sources, row_keys
+from jaxformer.generation.options import Decoding
+from jaxformer.hub.inputs import checked_inputs
+from jaxformer.models import EncoderDecoderConfig
+from jaxformer.pretrained import Pretrained
+
+Arrays = Mapping[str, Any]
+
+RECOMMENDED = "generation_config.json"
+"""Where a folder of transformers' says how its model is best asked."""
+_LEAST_SOURCE = 16
+
+
+def generate(
+    pretrained: Pretrained,
+    inputs: Arrays,
+    *,
+    output_scores: bool = False,
+    slide: bool = False,
+    **options: Any,
+) -> dict[str, np.ndarray]:
+    """Continues prompts, or answers what an encoder reads.
+
+    Args:
+        pretrained: The model.
+        inputs: "input_ids" [B, T], "attention_mask" (padding on either side), and for an
+            encoder-decoder perhaps "decoder_input_ids", with which its answer begins.
+        output_scores: Whether to return the logits from which each token was chosen.
+        slide: Where the model's positions are too few for the prompt and what is added, read the
+            last half of the text anew whenever they are used up, instead of an error.
+        **options: Fields of `Decoding`: max_new_tokens, temperature, num_beams, ... What is not
+            given is what the folder recommends (generation_config.json). Settings of a draw, such
+            as temperature and top_p, imply do_sample.
+
+    Returns:
+        "sequences" int32 [B n, T'] with n = num_return_sequences, those of a prompt in a row: the
+        prompt as it was given (of an encoder-decoder: what its answer begins with), the new tokens,
+        then padding. "log_probs" float32 [B n, new tokens] of the tokens in the model's own
+        distribution, 0 at padding; with `output_scores` also "scores" float32 [new tokens, B n, V],
+        after penalties and filters. From beam search "sequences_scores" [B n] instead of these.
+
+    Raises:
+        ConfigError: An option has a value that it cannot have, or the model has too few positions.
+        DataError: A prompt is empty, or has a token that is not in the vocabulary.
+    """
+    decoding = decoding_for(pretrained, options)
+    prompts, mask, sources = asked(pretrained, inputs)
+    batch, generator = batch_of(prompts, mask, pretrained.config.vocab_size), pretrained.generator
+    if decoding.num_beams > 1:
+        found = generator.beams(batch, decoding, sources=sources)
+        scores = {"sequences_scores": found.scores}
+    else:
+        count = decoding.num_return_sequences
+        batch, sources = jax.tree.map(partial(np.repeat, repeats=count, axis=0), (batch, sources))
+        keys = row_keys(decoding.seed, np.arange(len(batch.lengths)))
+        options = {"sources": sources}
+        if slide:
+            found = sliding_continuations(generator, batch, decoding, keys, **options)
+        else:
+            options["keep_scores"] = output_scores
+            found = continuations(generator, batch, decoding, keys, **options)
+        scores = {"log_probs": found.log_probs}
+        if output_scores:
+            scores["scores"] = found.scores
+    prompts = np.repeat(prompts, decoding.num_return_sequences, axis=0)
+    real = np.arange(found.tokens.shape[1])[None, :] < found.lengths[:, None]
+    new = np.where(real, found.tokens, decoding.padding)
+    return {"sequences": np.concatenate([prompts, new], axis=1), **scores}
+
+
+def decoding_for(pretrained: Pretrained, options: Mapping[str, Any]) -> Decoding:
+    """How a model is asked: what is given, else what its folder recommends.
+
+    Raises:
+        ConfigError: An option is not known or has a value that it cannot have.
+        DataError: generation_config.json cannot be read.
+    """
+    recommended = dict(pretrained.source.settings.values)
+    file = None if pretrained.folder is None else pretrained.folder / RECOMMENDED
+    if file is not None and file.is_file():
+        try:
+            recommended |= json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise DataError(f"{file}: not a JSON file that can be read: {error}") from error
+    return Decoding.of(recommended, options)
+
+
+def asked(pretrained: Pretrained, inputs: Arrays) -> tuple[np.ndarray, np.ndarray | None, Sources]:
+    """What a decoder is to continue, and what it reads besides.
+
+    Returns:
+        Ids int32 [B, T], their mask [B, T] or None, and an encoder's output with its mask.
+
+    Raises:
+        DataError: An array is missing, or does not fit the model.
+    """
+    arrays = checked_inputs(inputs, pretrained.config)
+    if "input_ids" not in arrays:
+        raise DataError(f"inputs: input_ids is missing; there are {', '.join(arrays) or 'none'}")
+    if not isinstance(pretrained.config, EncoderDecoderConfig):
+        return np.asarray(arrays["input_ids"]), arrays.get("attention_mask"), ()
+    prompt = arrays.get("decoder_input_ids")
+    if prompt is None:
+        start = pretrained.source.settings.take("decoder_start_token_id")
+        prompt = np.full((len(arrays["input_ids"]), 1), start, np.int32)
+    mask = arrays.get("decoder_attention_mask")
+    return np.asarray(prompt), mask, pretrained.encode(_lengthened(arrays))
+
+
+def _lengthened(arrays: Arrays) -> Arrays:
+    """What an encoder reads, padded on the right so that programs are compiled for few lengths."""
+    ids = np.asarray(arrays["input_ids"])
+    mask = np.asarray(arrays.get("attention_mask", np.ones_like(ids)))
+    more = ((0, 0), (0, bucket(ids.shape[1], _LEAST_SOURCE) - ids.shape[1]))
+    return {"input_ids": np.pad(ids, more), "attention_mask": np.pad(mask, more)}
