@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from jaxformer.cli_evaluate import add_evaluate
+from jaxformer.cli_generate import add_chat, add_generate
 from jaxformer.cli_hub import add_export, add_forward, add_import, add_parity, add_verify
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.serialization import summary
@@ -41,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_merge(commands)
     add_compare(commands)
     add_zoo(commands)
+    add_generate(commands)
+    add_chat(commands)
     for add in (add_import, add_forward, add_export, add_verify, add_parity):
         add(commands)
     options = parser.parse_args(arguments)

@@ -10,9 +10,10 @@ import numpy as np
 
 from jaxformer.errors import DataError
 from jaxformer.generation.batch import batch_of, bucket
-from jaxformer.generation.continuation import continuations, sliding_continuations
+from jaxformer.generation.continuation import collected, continuations
 from jaxformer.generation.generator import Sources, row_keys
 from jaxformer.generation.options import Decoding
+from jaxformer.generation.token_stream import sliding_stream
 from jaxformer.hub.inputs import checked_inputs
 from jaxformer.models import EncoderDecoderConfig
 from jaxformer.pretrained import Pretrained
@@ -22,6 +23,7 @@ Arrays = Mapping[str, Any]
 RECOMMENDED = "generation_config.json"
 """Where a folder of transformers' says how its model is best asked."""
 _LEAST_SOURCE = 16
+_READ_EVERY = 32
 
 
 def generate(
@@ -68,7 +70,9 @@ def generate(
         keys = row_keys(decoding.seed, np.arange(len(batch.lengths)))
         options = {"sources": sources}
         if slide:
-            found = sliding_continuations(generator, batch, decoding, keys, **options)
+            found = collected(
+                sliding_stream(generator, batch, decoding, keys, every=_READ_EVERY, **options)
+            )
         else:
             options["keep_scores"] = output_scores
             found = continuations(generator, batch, decoding, keys, **options)

@@ -51,6 +51,12 @@ def parse(default: Any, arguments: Sequence[str], prog: str) -> Any:
             _print_components(tree)
 
 
+def given(arguments: Sequence[str]) -> set[str]:
+    """Returns the names of the fields that a command line sets: ``--no-do-sample``: do_sample."""
+    names = {".".join(_path(option)) for option, _ in _groups(arguments) if option}
+    return names | {name.removeprefix("no_") for name in names}
+
+
 def component_choices(owner: Any, name: str) -> dict[str, type | None]:
     """Returns the classes that may stand in a field, by name; empty where it is no component.
 

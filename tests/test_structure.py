@@ -40,6 +40,7 @@ ALLOWED = {
     "zoo": {"functional", "hub", "models", "nn"},
     "pretrained": {"generation", "hub", "models", "sharding", "zoo"},
     "generating": {"generation", "hub", "models", "pretrained"},
+    "writing": {"generating", "generation", "models", "pretrained"},
     "training": {
         "config",
         "data",
@@ -63,7 +64,8 @@ ALLOWED = {
     },
     "verification": {"hub", "loading", "pretrained", "training"},
     "parity": {"hub", "loading", "pretrained", "verification", "zoo"},
-    "cli": {"cli_evaluate", "cli_hub", "serialization", "training", "zoo"},
+    "cli": {"cli_evaluate", "cli_generate", "cli_hub", "serialization", "training", "zoo"},
+    "cli_generate": {"generating", "generation", "loading", "overrides", "pretrained", "writing"},
     "cli_hub": {"hub", "importing", "loading", "parity", "pretrained", "verification"},
     "cli_evaluate": {"config", "data", "launch", "overrides", "sharding", "training"},
     "__main__": {"cli"},

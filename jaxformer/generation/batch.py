@@ -1,5 +1,6 @@
 """Prompts of different lengths as the rows of one batch."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -51,9 +52,15 @@ def batch_of(ids: np.ndarray, mask: np.ndarray | None, vocab_size: int) -> Batch
             f"input_ids: token {ids[row, place]} in row {row} is not in the vocabulary, expected 0 "
             f"to {vocab_size - 1}"
         )
-    tokens = np.zeros((len(ids), lengths.max()), np.int32)
-    for row, kept in enumerate(real):
-        tokens[row, : lengths[row]] = ids[row, kept]
+    return batch_of_rows([row[kept] for row, kept in zip(ids, real, strict=True)])
+
+
+def batch_of_rows(rows: Sequence[Sequence[int]]) -> Batch:
+    """Rows of tokens as one batch."""
+    lengths = np.array([len(row) for row in rows], np.int32)
+    tokens = np.zeros((len(rows), lengths.max()), np.int32)
+    for row, ids in enumerate(rows):
+        tokens[row, : len(ids)] = ids
     return Batch(tokens, lengths)
 
 

@@ -1,13 +1,12 @@
 """What is added to a batch of prompts, from the first token to the last."""
 
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import jax
 import numpy as np
 
-from jaxformer.errors import ConfigError
-from jaxformer.generation.batch import Batch
+from jaxformer.generation.batch import Batch, batch_of_rows
 from jaxformer.generation.generator import Generator, Sources
 from jaxformer.generation.loop import Method
 from jaxformer.generation.options import Decoding
@@ -72,69 +71,14 @@ def continuations(
     )
 
 
-def sliding_continuations(
-    generator: Generator,
-    prompts: Batch,
-    decoding: Decoding,
-    keys: jax.Array,
-    *,
-    sources: Sources = (),
-) -> Continuations:
-    """As `continuations`, where the model's positions may be too few for prompt and new tokens.
-
-    Whenever they are used up, the last half of what there is is read anew, as a prompt from
-    position 0. Penalties see that half, and so does the model.
-
-    Raises:
-      ConfigError: the model's positions have no limit, so that nothing has to slide.
-    """
-    limit = generator.max_length
-    if limit is None:
-        raise ConfigError("slide = True: the model's positions have no limit; leave it out")
-    rows = [prompts.tokens[n, :length] for n, length in enumerate(prompts.lengths)]
-    added = [_nothing() for _ in rows]
-    left, active, turn = decoding.max_new_tokens, np.arange(len(rows)), 0
-    while len(active) and left:
-        windows = [_window(rows[n], limit, left) for n in active]
-        longest = max(map(len, windows))
-        step = min(left, limit - longest)
-        part = continuations(
-            generator,
-            _batch(windows),
-            replace(
-                decoding,
-                max_new_tokens=step,
-                min_new_tokens=min(step, max(0, decoding.min_new_tokens - turn)),
-            ),
-            jax.vmap(jax.random.fold_in, (0, None))(keys[active], turn),
-            sources=jax.tree.map(partial(np.take, indices=active, axis=0), sources),
-        )
-        for place, n in enumerate(active):
-            kept = slice(None, part.lengths[place])
-            new = part.tokens[place, kept], part.log_probs[place, kept]
-            added[n] = tuple(np.concatenate(pair) for pair in zip(added[n], new, strict=True))
-            rows[n] = np.concatenate([rows[n], new[0]])
-        ended = [rows[n][-1] in decoding.end_tokens for n in active]
-        left, turn, active = left - step, turn + step, active[~np.asarray(ended)]
-    tokens = _batch([pair[0] for pair in added])
+def collected(parts: Iterable[Sequence[tuple[np.ndarray, np.ndarray]]]) -> Continuations:
+    """What a stream of tokens and log-probabilities of each row amounts to."""
+    rows = [
+        [np.concatenate(each) for each in zip(*row, strict=True)]
+        for row in zip(*parts, strict=True)
+    ]
+    tokens = batch_of_rows([row[0] for row in rows])
     log_probs = np.zeros(tokens.tokens.shape, np.float32)
-    for n, (_, values) in enumerate(added):
+    for n, (_, values) in enumerate(rows):
         log_probs[n, : len(values)] = values
     return Continuations(tokens.tokens, tokens.lengths, log_probs)
-
-
-def _nothing() -> tuple[np.ndarray, np.ndarray]:
-    return np.zeros(0, np.int32), np.zeros(0, np.float32)
-
-
-def _window(row: np.ndarray, limit: int, left: int) -> np.ndarray:
-    """What of a row is read: all of it if all that is left fits after it, else the last half."""
-    return row if len(row) + left <= limit else row[-max(1, limit // 2) :]
-
-
-def _batch(rows: list[np.ndarray]) -> Batch:
-    lengths = np.array([len(row) for row in rows], np.int32)
-    tokens = np.zeros((len(rows), lengths.max()), np.int32)
-    for n, row in enumerate(rows):
-        tokens[n, : len(row)] = row
-    return Batch(tokens, lengths)

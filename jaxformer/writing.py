@@ -1,0 +1,166 @@
+"""Text that a model adds to text."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import numpy as np
+
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.generating import asked
+from jaxformer.generation.batch import Batch, batch_of, batch_of_rows
+from jaxformer.generation.generator import Sources, row_keys
+from jaxformer.generation.options import Decoding
+from jaxformer.generation.prompts import read_prompt_encoder
+from jaxformer.generation.text_stream import TextStream
+from jaxformer.generation.token_stream import Part, sliding_stream, token_stream
+from jaxformer.models import EncoderDecoderConfig
+from jaxformer.pretrained import Pretrained
+
+_READ_EVERY = 16
+"""Tokens after which stop strings are looked for in a batch."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """What was added to one prompt."""
+
+    text: str
+    num_tokens: int
+    """How many were made, an end token included."""
+    score: float
+    """Their summed log-probability in the model's own distribution; of a beam its score."""
+    ended_by: str
+    """"length", "end" (an end token), or the stop string."""
+
+
+class Writer:
+    """A model, its tokenizer, and how tokens are chosen."""
+
+    def __init__(self, pretrained: Pretrained, decoding: Decoding, *, slide: bool = False):
+        """Reads the tokenizer.
+
+        Raises:
+            DataError: The model has none.
+            ConfigError: The options do not go together.
+        """
+        if pretrained.folder is None:
+            raise DataError("generate: the model has no folder, and so no tokenizer")
+        if slide and (decoding.num_beams > 1 or decoding.stop_strings):
+            raise ConfigError("slide = True: not with beams or stop strings")
+        if decoding.stop_strings and decoding.num_beams > 1:
+            raise ConfigError(
+                f"stop_strings = {decoding.stop_strings}: not with num_beams = "
+                f"{decoding.num_beams}, whose text is known at the end alone"
+            )
+        self.encoder = read_prompt_encoder(pretrained.folder)
+        self.pretrained, self.decoding, self.slide = pretrained, decoding, slide
+
+    def ids(self, prompt: str) -> list[int]:
+        """The tokens of a prompt, or of what an encoder reads."""
+        encodes = isinstance(self.pretrained.config, EncoderDecoderConfig)
+        return self.encoder.source(prompt) if encodes else self.encoder.plain(prompt)
+
+    def stream(self, ids: Sequence[int]) -> Iterator[str]:
+        """Yields what follows the tokens of one prompt, as soon as it may be shown.
+
+        Raises:
+            DataError: There are none.
+            ConfigError: The model has too few positions.
+        """
+        batch, sources = self._read([ids])
+        text = self._text()
+        for (part,) in self._parts(batch, sources, np.zeros(1, int), 1, [text]):
+            if shown := text.push(part.tokens):
+                yield shown
+            if text.finished:
+                return
+        if shown := text.flush():
+            yield shown
+
+    def write(self, prompts: Sequence[Sequence[int]], first: int = 0) -> list[list[Written]]:
+        """Continues prompts together.
+
+        Args:
+            prompts: The tokens of each.
+            first: The number of the first of them, which with the seed decides the random draws.
+
+        Returns:
+            `num_return_sequences` texts for each.
+
+        Raises:
+            DataError: A prompt is empty.
+            ConfigError: The model has too few positions.
+        """
+        batch, sources = self._read(prompts)
+        count = self.decoding.num_return_sequences
+        if self.decoding.num_beams > 1:
+            rows = self._best(batch, sources)
+        else:
+            copies = partial(np.repeat, repeats=count, axis=0)
+            batch, sources = jax.tree.map(copies, (batch, sources))
+            rows = self._chosen(batch, sources, count * first + np.arange(len(batch.lengths)))
+        return [rows[n : n + count] for n in range(0, len(rows), count)]
+
+    def _best(self, batch: Batch, sources: Sources) -> list[Written]:
+        """By beam search."""
+        found = self.pretrained.generator.beams(batch, self.decoding, sources=sources)
+        rows = []
+        for tokens, length, score in zip(found.tokens, found.lengths, found.scores, strict=True):
+            text = self._text()
+            text.push(tokens[:length])
+            rows.append(self._written(text, tokens[:length], float(score)))
+        return rows
+
+    def _chosen(self, batch: Batch, sources: Sources, numbers: np.ndarray) -> list[Written]:
+        """Token by token; `numbers` are those of the rows."""
+        texts = [self._text() for _ in numbers]
+        made: list[list[Part]] = [[] for _ in numbers]
+        for parts in self._parts(batch, sources, numbers, _READ_EVERY, texts):
+            for text, row, part in zip(texts, made, parts, strict=True):
+                text.push(part.tokens)
+                row.append(part)
+        rows = []
+        for text, row in zip(texts, made, strict=True):
+            tokens, log_probs = map(np.concatenate, zip(*row, strict=True))
+            rows.append(self._written(text, tokens, float(log_probs.sum())))
+        return rows
+
+    def _written(self, text: TextStream, tokens: np.ndarray, score: float) -> Written:
+        text.flush()
+        said_so = len(tokens) and tokens[-1] in self.decoding.end_tokens
+        ended_by = text.stopped_by or ("end" if said_so else "length")
+        return Written(text.text, len(tokens), score, ended_by)
+
+    def _text(self) -> TextStream:
+        return TextStream(self.encoder.tokenizer, self.decoding.stop_strings)
+
+    def _read(self, prompts: Sequence[Sequence[int]]) -> tuple[Batch, Sources]:
+        """What the decoder continues, and what it reads besides."""
+        config = self.pretrained.config
+        for number, ids in enumerate(prompts):
+            if not len(ids):
+                raise DataError(
+                    f"prompt {number} is empty, and the tokenizer adds nothing to it: give a text"
+                )
+        rows = batch_of_rows(prompts)
+        real = np.arange(rows.tokens.shape[1])[None, :] < rows.lengths[:, None]
+        inputs = {"input_ids": rows.tokens, "attention_mask": real.astype(np.int32)}
+        start, mask, sources = asked(self.pretrained, inputs)
+        return batch_of(start, mask, config.vocab_size), sources
+
+    def _parts(
+        self,
+        batch: Batch,
+        sources: Sources,
+        numbers: np.ndarray,
+        every: int,
+        texts: Sequence[TextStream],
+    ) -> Iterator[list[Part]]:
+        generator, keys = self.pretrained.generator, row_keys(self.decoding.seed, numbers)
+        options = {"sources": sources, "every": every}
+        if self.slide:
+            return sliding_stream(generator, batch, self.decoding, keys, **options)
+        options["stopped"] = lambda: np.array([text.finished for text in texts])
+        return token_stream(generator, batch, self.decoding, keys, **options)
