@@ -11,6 +11,7 @@ from jaxformer.functional.masks import (
     Dense,
     KeyPadding,
     Mask,
+    Places,
     Prefix,
     Segments,
     causal,
@@ -29,6 +30,9 @@ DENSE = _random.random((BATCH, T, S)) < 0.3
 QUERY_SEGMENTS = np.array([[1, 1, 2, 2, 2, 3, 0], [1, 2, 2, 0, 0, 0, 0]])
 KEY_SEGMENTS = np.array([[1, 1, 1, 2, 2, 2, 2, 3, 0, 0, 0], [1, 1, 2, 2, 3, 3, 3, 3, 3, 3, 0]])
 OFFSETS = np.array([3, -2])
+QUERY_PLACES = np.array([[8, 9, 10, 11, 12, 13, 14], [2, 3, 4, 5, 6, 7, 8]])
+# Rings of 11 slots after 15 and 7 tokens; a negative place is an empty slot.
+KEY_PLACES = np.array([[11, 12, 13, 14, 4, 5, 6, 7, 8, 9, 10], [*range(7), -4, -3, -2, -1]])
 LENGTHS = np.array([4, 9])
 
 # Each spec beside its definition, in numpy.
@@ -52,6 +56,16 @@ SPECS = {
     "segments": (
         Segments(jnp.asarray(QUERY_SEGMENTS), jnp.asarray(KEY_SEGMENTS)),
         (QUERY_SEGMENTS[:, :, None] == KEY_SEGMENTS[:, None]) & (KEY_SEGMENTS > 0)[:, None],
+    ),
+    "places": (
+        Places(jnp.asarray(QUERY_PLACES), jnp.asarray(KEY_PLACES)),
+        (KEY_PLACES[:, None] <= QUERY_PLACES[:, :, None]) & (KEY_PLACES >= 0)[:, None],
+    ),
+    "places+window": (
+        Places(jnp.asarray(QUERY_PLACES), jnp.asarray(KEY_PLACES), 2),
+        (KEY_PLACES[:, None] <= QUERY_PLACES[:, :, None])
+        & (KEY_PLACES[:, None] > QUERY_PLACES[:, :, None] - 3)
+        & (KEY_PLACES >= 0)[:, None],
     ),
     "dense": (Dense(jnp.asarray(DENSE)), DENSE),
 }

@@ -1,0 +1,195 @@
+"""Tokens read a few at a time, with a cache, are tokens read together."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny_models import (
+    each_scheme,
+    random_parameters,
+    template_of,
+    tiny,
+    tiny_encoder_decoder,
+    tokens,
+)
+
+from jaxformer.functional.masks import KeyPadding
+from jaxformer.functional.positional_schemes import Learned, RoPE, Sinusoidal
+from jaxformer.functional.rope_scaling import (
+    DynamicNTK,
+    LinearScaling,
+    Llama3Scaling,
+    LongRoPE,
+    YaRN,
+)
+from jaxformer.nn.cache import CacheShape
+from jaxformer.nn.residual import Parallel, PostNorm, SandwichNorm
+
+LENGTHS = np.array([8, 5, 3])
+ROOM, CHUNK = 8, 3
+# How many tokens of each row a pass reads: several, one, none.
+PASSES = np.array([[3, 2, 1], [2, 0, 0], [1, 1, 1], [2, 2, 1]])
+
+
+@partial(jax.jit, static_argnums=0)
+def read(config, parameters, inputs, count, cache, lengths):
+    model = template_of(config).module(parameters)
+    return model.extend(inputs, cache, count=count, lengths=lengths)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def started(config, shape, parameters, *sources):
+    return template_of(config).module(parameters).start(shape, *sources)
+
+
+def read_in_passes(config, parameters, inputs, sources=(), lengths=None, storage="float32"):
+    """The hidden states of the real tokens of each row."""
+    shape = CacheShape(len(inputs), ROOM, CHUNK, storage)
+    cache = started(config, shape, parameters, *sources)
+    rows, place = [[] for _ in inputs], np.zeros(len(inputs), int)
+    for count in PASSES:
+        part = np.zeros((len(inputs), CHUNK), np.int32)
+        for row, (start, size) in enumerate(zip(place, count, strict=True)):
+            part[row, :size] = inputs[row, start : start + size]
+        counted = jnp.asarray(count, jnp.int32)
+        hidden, cache = read(config, parameters, part, counted, cache, lengths)
+        for row, size in enumerate(count):
+            rows[row] += list(np.asarray(hidden[row, :size]))
+        place = place + count
+    np.testing.assert_array_equal(cache.lengths, LENGTHS)
+    return [np.array(row) for row in rows]
+
+
+@partial(jax.jit, static_argnums=0)
+def read_together(config, parameters, inputs):
+    return template_of(config).module(parameters).hidden(inputs)
+
+
+def check(config, tolerance=1e-5):
+    parameters = random_parameters(config)
+    inputs = np.asarray(tokens(len(LENGTHS), ROOM))
+    together = np.asarray(read_together(config, parameters, inputs))
+    for row, found in enumerate(read_in_passes(config, parameters, inputs)):
+        # Causal: what follows a row's own tokens changes nothing.
+        np.testing.assert_allclose(found, together[row, : len(found)], atol=tolerance)
+
+
+@each_scheme(pytest.mark.parametrize)
+def test_every_scheme(position):
+    check(tiny(position=position))
+
+
+@each_scheme(pytest.mark.parametrize)
+def test_windows_in_rings(position):
+    check(tiny(position=position, windows=(2, None)))
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        LinearScaling(2.0),
+        YaRN(4.0, original_max_length=4),
+        Llama3Scaling(8.0, 1.0, 4.0, original_max_length=8),
+    ],
+)
+def test_every_scaling(scaling):
+    check(tiny(position=RoPE(theta=100.0, scaling=scaling)))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"residual": PostNorm()},
+        {"residual": SandwichNorm(), "attention_softcap": 2.0},
+        {"residual": Parallel(shared_norm=False), "query_key_norm": tiny().norm},
+        {"attention_scale_by_depth": True, "attention_clip": 0.5, "layer_scale": 0.1},
+        {"num_layers": 4, "layer_repeats": 2},
+        {"windows": (2, 3), "window_position": RoPE(theta=7.0)},
+        {"scan_layers": True, "num_kv_heads": 1},
+    ],
+)
+def test_every_arrangement(changes):
+    check(tiny(**changes))
+
+
+@pytest.mark.parametrize(
+    "scaling", [DynamicNTK(2.0, 3), LongRoPE((1.0, 2.0), (3.0, 5.0), 4, factor=2.0)]
+)
+def test_positions_that_depend_on_the_length_take_that_of_the_row(scaling):
+    config = tiny(position=RoPE(theta=100.0, scaling=scaling))
+    parameters = random_parameters(config)
+    inputs = np.asarray(tokens(len(LENGTHS), ROOM))
+    found = read_in_passes(config, parameters, inputs, lengths=jnp.asarray(LENGTHS))
+    for row, length in enumerate(LENGTHS):
+        alone = read_together(config, parameters, inputs[row : row + 1, :length])
+        np.testing.assert_allclose(found[row], alone[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("storage", ["bfloat16", "int8"])
+def test_narrow_storage_is_near(storage):
+    config = tiny(position=RoPE(theta=100.0), windows=(2, None))
+    parameters = random_parameters(config)
+    inputs = np.asarray(tokens(len(LENGTHS), ROOM))
+    exact = read_in_passes(config, parameters, inputs)
+    for one, other in zip(
+        exact, read_in_passes(config, parameters, inputs, storage=storage), strict=True
+    ):
+        assert 0 < np.abs(one - other).max() < 0.1
+
+
+@pytest.mark.parametrize(
+    "positions",
+    [
+        {},
+        {"position": Sinusoidal(), "decoder_position": Learned(max_length=9)},
+        {"share_embeddings": False, "residual": PostNorm()},
+    ],
+)
+def test_an_encoder_is_read_once(positions):
+    config = tiny_encoder_decoder(**positions)
+    # Larger weights carry a rounding error through post-norms to 7e-5 at the end.
+    parameters = random_parameters(config, scale=0.2)
+    sources, inputs = tokens(len(LENGTHS), 6, seed=1), tokens(len(LENGTHS), ROOM)
+    real = jnp.array([[1] * 6, [0, 0, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]], bool)
+    mask = KeyPadding(real)
+
+    @jax.jit
+    def together(parameters):
+        model = template_of(config).module(parameters)
+        memory = model.encode(sources, mask=mask)
+        return memory, model.decode(inputs, memory, memory_mask=mask)
+
+    memory, expected = together(parameters)
+    found = read_in_passes(config, parameters, np.asarray(inputs), (memory, mask))
+    for row, states in enumerate(found):
+        np.testing.assert_allclose(states, expected[row, : len(states)], atol=1e-5)
+
+
+def test_tokens_that_are_taken_back_leave_nothing():
+    config = tiny(position=RoPE(theta=100.0), windows=(2, None))
+    parameters = random_parameters(config)
+    inputs = tokens(3, ROOM)
+    cache = started(config, CacheShape(3, ROOM, CHUNK, "float32"), parameters)
+
+    def three(part, cache):
+        return read(config, parameters, part, jnp.full(3, 3, jnp.int32), cache, None)
+
+    _, cache = three(inputs[:, :3], cache)
+    _, other = three(tokens(3, 3, seed=9), cache)
+    back = type(cache)(cache.lengths, other.layers)
+    again, _ = three(inputs[:, 3:6], back)
+    once, _ = three(inputs[:, 3:6], cache)
+    np.testing.assert_array_equal(again, once)
+
+
+def test_layers_set_apart_compute_the_same():
+    config = tiny(num_layers=4, windows=(2, None))
+    model = template_of(config).module(random_parameters(config))
+    inputs = tokens(2, 5)
+    stacked = jax.jit(lambda model: model.hidden(inputs))(model)
+    model.reader.stack.set_apart()
+    assert len(model.reader.stack.group) == 4
+    apart = jax.jit(lambda model: model.hidden(inputs))(model)
+    np.testing.assert_allclose(apart, stacked, atol=1e-5)

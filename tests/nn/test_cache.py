@@ -1,0 +1,63 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxformer.nn.cache import CacheShape, Kept, KeyValueCache, Span
+
+ROWS, HEADS, WIDTH = 3, 2, 4
+write = jax.jit(lambda cache, key, value, span: cache.write(key, value, span))
+
+
+def numbered(span, length):
+    """Keys that say which token they are of, `[B, T, K, H]`."""
+    places = np.asarray(span.places(length), np.float32)
+    return jnp.asarray(np.broadcast_to(places[..., None, None], (ROWS, length, HEADS, WIDTH)))
+
+
+@given(data=st.data())
+def test_a_ring_holds_the_last_tokens_of_each_row(data):
+    capacity, chunk = 7, 4
+    cache = KeyValueCache.empty(CacheShape(ROWS, 50, chunk, "float32"), capacity, HEADS, WIDTH)
+    start = np.zeros(ROWS, np.int32)
+    for _ in range(data.draw(st.integers(1, 6))):
+        count = np.array(data.draw(st.lists(st.integers(0, chunk), min_size=ROWS, max_size=ROWS)))
+        span = Span(jnp.asarray(start), jnp.asarray(count, jnp.int32))
+        cache = write(cache, numbered(span, chunk), -numbered(span, chunk), span)
+        start = start + count
+    key, value = (np.asarray(x)[..., 0, 0] for x in cache.read(jnp.float32))
+    held = np.asarray(span.held(capacity))
+    for row in range(ROWS):
+        there = held[row] >= 0
+        assert sorted(held[row][there]) == list(range(max(0, start[row] - capacity), start[row]))
+        np.testing.assert_array_equal(key[row][there], held[row][there])
+        np.testing.assert_array_equal(value[row][there], -held[row][there])
+
+
+def test_a_window_bounds_the_memory():
+    shape = CacheShape(batch_size=1, capacity=1000, chunk=16, storage="float32")
+    assert [shape.slots(window) for window in (None, 2000, 32)] == [1000, 1000, 47]
+
+
+@pytest.mark.parametrize("storage", ["float32", "bfloat16", "int8"])
+def test_what_is_kept_is_as_near_as_its_type_allows(storage):
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 5, HEADS, 16)), jnp.float32)
+    kept = Kept.of(x, storage)
+    assert kept.storage == storage
+    largest = np.abs(np.asarray(x)).max(axis=-1, keepdims=True)
+    bound = {"float32": 0.0, "bfloat16": 2.0**-8, "int8": 0.5 / 127 + 1e-7}[storage] * largest
+    assert np.all(np.abs(np.asarray(kept.read(jnp.float32) - x)) <= bound)
+
+
+def test_int8_keeps_zeros_and_writes_its_scales():
+    shape = CacheShape(ROWS, 5, 2, "int8")
+    cache = KeyValueCache.empty(shape, 5, HEADS, WIDTH)
+    assert not np.any(cache.read(jnp.float32)[0])
+    span = Span(jnp.array([0, 1, 3]), jnp.array([2, 1, 0]))
+    cache = write(cache, 100 + numbered(span, 2), numbered(span, 2), span)
+    key = np.asarray(cache.read(jnp.float32)[0])[..., 0, 0]
+    np.testing.assert_allclose(key[0], [100, 101, 0, 0, 0], rtol=1e-6)
+    np.testing.assert_allclose(key[1], [0, 101, 0, 0, 0], rtol=1e-6)
+    assert not key[2].any()
