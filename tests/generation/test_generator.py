@@ -1,0 +1,207 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny_models import random_parameters, template_of, tiny, tokens
+
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.functional.positional_schemes import ALiBi, Learned, RoPE
+from jaxformer.functional.rope_scaling import DynamicNTK, LongRoPE
+from jaxformer.generation.batch import batch_of, batch_of_rows, bucket
+from jaxformer.generation.continuation import continuations, method_of
+from jaxformer.generation.generator import CHUNK, Generator, row_keys
+from jaxformer.generation.options import Decoding
+from jaxformer.generation.token_stream import sliding_stream, token_stream
+from jaxformer.models import Classification
+from jaxformer.sharding import MeshConfig, make_mesh, parameter_sharding
+
+VOCABULARY = 31
+LENGTHS = np.array([7, 3, 1])
+PROMPTS = [list(np.asarray(tokens(1, n, seed=n))[0]) for n in LENGTHS]
+GREEDY = Decoding(max_new_tokens=10)
+DRAWN = Decoding(max_new_tokens=10, do_sample=True, temperature=1.5, top_k=20)
+
+
+def generator_of(**changes):
+    config = tiny(**changes)
+    return Generator(config, template_of(config), random_parameters(config))
+
+
+def generated(generator, prompts, decoding, numbers=None, **options):
+    keys = row_keys(decoding.seed, np.arange(len(prompts)) if numbers is None else numbers)
+    return continuations(generator, batch_of_rows(prompts), decoding, keys, **options)
+
+
+@pytest.fixture(scope="module")
+def generator():
+    return generator_of(windows=(3, None))
+
+
+@pytest.mark.parametrize(
+    "position",
+    [
+        RoPE(),
+        ALiBi(),
+        Learned(max_length=17),
+        RoPE(scaling=DynamicNTK(2.0, 9)),
+        RoPE(scaling=LongRoPE((1.0, 2.0), (3.0, 5.0), 10, factor=2.0)),
+    ],
+    ids=lambda position: type(getattr(position, "scaling", position)).__name__,
+)
+def test_every_logit_is_that_of_the_full_pass(position):
+    config = tiny(position=position, windows=(3, None))
+    parameters = random_parameters(config)
+    generator = Generator(config, template_of(config), parameters)
+    found = generated(generator, PROMPTS, GREEDY, keep_scores=True)
+    full = jax.jit(lambda inputs: template_of(config).module(parameters)(inputs))
+    for row, prompt in enumerate(PROMPTS):
+        text = list(prompt)
+        for number, token in enumerate(found.tokens[row]):
+            # What follows changes nothing, unless positions depend on the length.
+            after = [] if position.changes_at(LENGTHS) is not None else [0] * (17 - len(text))
+            logits = full(jnp.asarray([text + after]))[0, len(text) - 1]
+            np.testing.assert_allclose(found.scores[number, row], logits, atol=1e-5, rtol=1e-5)
+            log_prob = jax.nn.log_softmax(logits)[token]
+            np.testing.assert_allclose(found.log_probs[row, number], log_prob, atol=1e-5)
+            assert token == np.argmax(logits)
+            text.append(token)
+
+
+@pytest.mark.parametrize("decoding", [GREEDY, DRAWN], ids=["greedy", "drawn"])
+def test_a_row_is_what_it_is_alone(generator, decoding):
+    together = generated(generator, PROMPTS, decoding)
+    for row, prompt in enumerate(PROMPTS):
+        alone = generated(generator, [prompt], decoding, np.array([row]))
+        np.testing.assert_array_equal(alone.tokens[0], together.tokens[row])
+
+
+def test_the_side_of_the_padding_is_the_same(generator):
+    ids, mask = np.full((2, 9), 5), np.zeros((2, 9), int)
+    ids[0, :7], mask[0, :7] = PROMPTS[0], 1
+    ids[1, -7:], mask[1, -7:] = PROMPTS[0], 1
+    batch = batch_of(ids, mask, VOCABULARY)
+    np.testing.assert_array_equal(batch.tokens[0], batch.tokens[1])
+    assert list(batch.lengths) == [7, 7]
+
+
+def test_a_seed_decides_the_draws(generator):
+    one, same = (generated(generator, PROMPTS, DRAWN) for _ in range(2))
+    np.testing.assert_array_equal(one.tokens, same.tokens)
+    other = Decoding(**(vars(DRAWN) | {"seed": 1}))
+    assert (generated(generator, PROMPTS, other).tokens != one.tokens).any()
+
+
+def test_a_row_ends_after_an_end_token(generator):
+    free = generated(generator, PROMPTS, GREEDY)
+    end = int(free.tokens[0, 4])
+    found = generated(generator, PROMPTS, Decoding(max_new_tokens=10, eos_token_id=(end, 40)))
+    for row in range(len(PROMPTS)):
+        before = list(free.tokens[row])
+        expected = before[: before.index(end) + 1] if end in before else before
+        assert list(found.tokens[row, : found.lengths[row]]) == expected
+        assert not found.log_probs[row, found.lengths[row] :].any()
+
+
+def test_a_stream_tells_the_same_and_stops_where_it_is_told(generator):
+    whole = generated(generator, PROMPTS, GREEDY)
+    keys = row_keys(0, np.arange(3))
+    parts = list(token_stream(generator, batch_of_rows(PROMPTS), GREEDY, keys, every=3))
+    assert [len(part[0].tokens) for part in parts] == [3, 3, 3, 1]
+    for row in range(3):
+        joined = np.concatenate([part[row].tokens for part in parts])
+        np.testing.assert_array_equal(joined, whole.tokens[row])
+
+    over = np.array([True, False, False])
+    options = {"every": 2, "stopped": lambda: over}
+    parts = list(token_stream(generator, batch_of_rows(PROMPTS), GREEDY, keys, **options))
+    # What was under way when the row was stopped still comes.
+    assert [sum(len(part[row].tokens) for part in parts) for row in range(3)] == [4, 10, 10]
+
+
+def test_a_long_prompt_is_read_in_chunks(monkeypatch):
+    config = tiny(position=RoPE(), windows=(3, None))
+    prompts = [list(np.asarray(tokens(1, n, seed=n))[0]) for n in (50, 17, 2)]
+    whole = generated(generator_of(windows=(3, None)), prompts, GREEDY)
+    monkeypatch.setattr("jaxformer.generation.generator.CHUNK", 16)
+    small = Generator(config, template_of(config), random_parameters(config))
+    np.testing.assert_array_equal(generated(small, prompts, GREEDY).tokens, whole.tokens)
+    assert CHUNK == 512
+
+
+def test_few_programs_are_compiled():
+    generator = generator_of()
+    for length in (1, 2, 3, 9, 16, 20, 33, 40, 50):
+        generated(generator, [[1] * length], GREEDY)
+    assert generator._generate._cache_size() == 1
+    assert generator._read._cache_size() == 3  # of 16, 32 and 64 tokens
+    assert [bucket(size, 16) for size in (1, 16, 17, 64, 65)] == [16, 16, 32, 64, 128]
+
+
+@pytest.mark.parametrize("sizes", [{"data": 3}, {"fsdp": 3, "tensor": 2}, {"data": 3, "tensor": 2}])
+@pytest.mark.parametrize("decoding", [GREEDY, DRAWN], ids=["greedy", "drawn"])
+def test_a_mesh_generates_the_same(sizes, decoding):
+    config = tiny(windows=(3, None), model_dim=24, mlp_dim=18, vocab_size=36)
+    template, parameters = template_of(config), random_parameters(config)
+    one = generated(Generator(config, template, parameters), PROMPTS, decoding)
+    mesh = make_mesh(MeshConfig(**sizes))
+    placed = {
+        name: jax.device_put(
+            array, parameter_sharding(mesh, name, template.axes[name], array.shape)
+        )
+        for name, array in parameters.items()
+    }
+    generator = Generator(config, template, placed, mesh=mesh)
+    found = generated(generator, PROMPTS, decoding)
+    np.testing.assert_array_equal(found.tokens, one.tokens)
+    np.testing.assert_allclose(found.log_probs, one.log_probs, atol=1e-4)
+    state = generator.start(batch_of_rows(PROMPTS), 4, keys=row_keys(0, np.arange(3)))
+    spec = state.cache.layers[0][0].key.values.sharding.spec
+    assert spec[0] == ("data", "fsdp")
+    assert spec[2] == "tensor"
+
+
+def test_a_window_slides_where_positions_end():
+    generator = generator_of(position=Learned(max_length=12))
+    decoding = Decoding(max_new_tokens=20)
+    with pytest.raises(ConfigError, match=r"max_new_tokens = 20.*7 tokens.*27 places.*has 12"):
+        generated(generator, PROMPTS, decoding)
+    keys = row_keys(0, np.arange(3))
+    parts = list(sliding_stream(generator, batch_of_rows(PROMPTS), decoding, keys, every=5))
+    rows = [np.concatenate([part[row].tokens for part in parts]) for row in range(3)]
+    assert [len(row) for row in rows] == [20, 20, 20]
+    # Seven tokens and twenty more do not fit into twelve: the last six are read, and six follow.
+    first = generated(generator, [PROMPTS[0][-6:]], Decoding(max_new_tokens=6)).tokens[0]
+    np.testing.assert_array_equal(rows[0][:6], first)
+    text = [*PROMPTS[0], *first][-6:]
+    second = generated(generator, [text], Decoding(max_new_tokens=6)).tokens[0]
+    np.testing.assert_array_equal(rows[0][6:12], second)
+
+
+def test_nothing_slides_without_an_end(generator):
+    with pytest.raises(ConfigError, match="slide = True"):
+        next(sliding_stream(generator, batch_of_rows(PROMPTS), GREEDY, row_keys(0, np.arange(3))))
+
+
+@pytest.mark.parametrize(
+    ("ids", "mask", "message"),
+    [
+        (np.zeros((2, 0), int), None, "row 0 is empty"),
+        (np.ones((2, 3), int), [[1, 1, 1], [0, 0, 0]], "row 1 is empty"),
+        (np.array([[1, 31]]), None, "token 31 in row 0 is not in the vocabulary, expected 0 to 30"),
+        (np.ones((2, 3)), None, "expected integers"),
+        (np.ones((2, 3), int), np.ones((2, 2)), r"attention_mask: expected .*\[2, 3\]"),
+    ],
+)
+def test_bad_prompts(ids, mask, message):
+    with pytest.raises(DataError, match=message):
+        batch_of(ids, mask, VOCABULARY)
+
+
+def test_a_model_without_a_language_model_is_refused():
+    config = tiny(heads=(Classification(num_labels=3),))
+    with pytest.raises(ConfigError, match="no head that predicts the next token"):
+        Generator(config, template_of(config), random_parameters(config))
+
+
+def test_methods_are_static():
+    assert hash(method_of(DRAWN)) == hash(method_of(Decoding(**vars(DRAWN))))

@@ -1,0 +1,181 @@
+import json
+
+import numpy as np
+import pytest
+from saved_folders import save_tiny
+
+import jaxformer
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.generating import decoding_for
+from jaxformer.generation.options import Decoding
+from jaxformer.hub.reference import save_random
+from jaxformer.hub.tasks import CausalLM, Seq2SeqLM
+from jaxformer.zoo import FORMATS
+
+GENERATIVE = [
+    (format, architecture)
+    for format in FORMATS.values()
+    for architecture in format.architectures
+    if isinstance(architecture.task, CausalLM | Seq2SeqLM)
+]
+NEW = 8
+
+
+def prompts(vocab_size, rows=3, length=9):
+    """Ids and a mask with padding of different lengths on the left."""
+    ids = np.random.default_rng(0).integers(3, vocab_size, (rows, length))
+    mask = np.ones_like(ids)
+    mask[0, :4], mask[2, :1] = 0, 0
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def theirs(folder, name, inputs, **options):
+    """What transformers makes of the same."""
+    import torch
+    import transformers
+
+    model = getattr(transformers, name).from_pretrained(folder).eval()
+    tensors = {key: torch.tensor(array) for key, array in inputs.items()}
+    with torch.no_grad():
+        return model.generate(
+            **tensors, **options, return_dict_in_generate=True, output_scores=True
+        )
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("format", "architecture"), GENERATIVE, ids=[each.name for _, each in GENERATIVE]
+)
+def test_greedy_text_is_that_of_transformers(format, architecture, tmp_path):
+    folder = tmp_path / "model"
+    save_random(format, architecture, folder)
+    ours = jaxformer.load(folder)
+    inputs, count = prompts(ours.config.vocab_size), NEW
+    if ours.config.position.changes_at(np.ones(1)) is not None:
+        # There such frequencies depend on the longest row, and on what was asked before. Ours are
+        # those of the full pass, see test_generator.
+        inputs, count = {name: array[1:2] for name, array in inputs.items()}, 1
+    expected = theirs(folder, architecture.name, inputs, do_sample=False, max_new_tokens=count)
+    found = jaxformer.generate(ours, inputs, max_new_tokens=count, output_scores=True)
+    np.testing.assert_array_equal(found["sequences"], expected.sequences.numpy())
+    scores = np.stack([each.numpy() for each in expected.scores])
+    largest = np.abs(np.where(np.isfinite(scores), scores, 0)).max()
+    np.testing.assert_allclose(found["scores"], scores, atol=2e-5 * largest)
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory):
+    return jaxformer.load(save_tiny("gpt2", tmp_path_factory.mktemp("gpt2"), "LMHeadModel"))
+
+
+@pytest.fixture(scope="module")
+def t5(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("t5")
+    return jaxformer.load(save_tiny("t5", folder, "ForConditionalGeneration"))
+
+
+@pytest.mark.torch
+def test_rules_and_ends_are_those_of_transformers(gpt2):
+    inputs = prompts(131)
+    free = jaxformer.generate(gpt2, inputs, max_new_tokens=NEW)["sequences"][:, 9:]
+    options = {
+        "max_new_tokens": NEW,
+        "eos_token_id": [int(free[1, 2]), 7],
+        "pad_token_id": 5,
+        "min_new_tokens": 2,
+        "no_repeat_ngram_size": 2,
+        "bad_words_ids": [[int(free[0, 1])]],
+        "suppress_tokens": [int(free[2, 0])],
+    }
+    expected = theirs(gpt2.folder, "GPT2LMHeadModel", inputs, **options)
+    options |= {"bad_words_ids": ((int(free[0, 1]),),), "suppress_tokens": (int(free[2, 0]),)}
+    options["eos_token_id"] = tuple(options["eos_token_id"])
+    found = jaxformer.generate(gpt2, inputs, **options)
+    np.testing.assert_array_equal(found["sequences"], expected.sequences.numpy())
+
+
+@pytest.mark.torch
+def test_an_answer_may_begin_with_what_is_given(t5):
+    inputs = prompts(131) | {"decoder_input_ids": np.array([[0, 9], [0, 4], [0, 4]])}
+    options = {"max_new_tokens": NEW, "decoder_start_token_id": 0}
+    expected = theirs(t5.folder, "T5ForConditionalGeneration", inputs, **options)
+    found = jaxformer.generate(t5, inputs, max_new_tokens=NEW)["sequences"]
+    np.testing.assert_array_equal(found, expected.sequences.numpy())
+
+
+def test_padding_on_the_right_is_the_same(gpt2):
+    left = prompts(131)
+    right = {name: np.zeros_like(array) for name, array in left.items()}
+    for row, real in enumerate(left["attention_mask"] > 0):
+        for name, array in left.items():
+            right[name][row, : real.sum()] = array[row, real]
+    one, other = (jaxformer.generate(gpt2, each, max_new_tokens=NEW) for each in (left, right))
+    np.testing.assert_array_equal(one["sequences"][:, 9:], other["sequences"][:, 9:])
+    np.testing.assert_array_equal(one["sequences"][:, :9], left["input_ids"])
+
+
+def test_several_draws_of_a_prompt_lie_in_a_row(gpt2):
+    options = {"max_new_tokens": NEW, "num_return_sequences": 3, "temperature": 1.3}
+    found = jaxformer.generate(gpt2, prompts(131), **options)
+    assert found["sequences"].shape == (9, 9 + NEW)
+    assert found["log_probs"].shape == (9, NEW)
+    np.testing.assert_array_equal(found["sequences"][3:6, :9], prompts(131)["input_ids"][[1] * 3])
+    assert len(np.unique(found["sequences"][3:6], axis=0)) == 3
+    again = jaxformer.generate(gpt2, prompts(131), **options)
+    np.testing.assert_array_equal(found["sequences"], again["sequences"])
+
+
+def test_the_log_probabilities_are_those_of_the_forward_pass(gpt2):
+    inputs = {"input_ids": prompts(131)["input_ids"]}
+    found = jaxformer.generate(gpt2, inputs, max_new_tokens=4)
+    logits = jaxformer.forward(gpt2, {"input_ids": found["sequences"]})["logits"][:, 8:-1]
+    expected = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    chosen = np.take_along_axis(expected, found["sequences"][:, 9:, None], 2)[..., 0]
+    np.testing.assert_allclose(found["log_probs"], chosen, atol=1e-4)
+
+
+def test_what_the_folder_recommends_is_done_unless_told_otherwise(gpt2, tmp_path):
+    def asked(recommended, **given):
+        return Decoding.of(recommended, given)
+
+    sampling = {"do_sample": True, "temperature": 0.6, "top_p": 0.9, "eos_token_id": [3, 4]}
+    assert asked(sampling) == Decoding(
+        do_sample=True, temperature=0.6, top_p=0.9, eos_token_id=(3, 4)
+    )
+    assert asked(sampling, temperature=0).draws is False
+    assert asked(sampling, num_beams=4) == Decoding(num_beams=4, eos_token_id=(3, 4))
+    assert asked(sampling, do_sample=False) == Decoding(eos_token_id=(3, 4))
+    beams = {"num_beams": 4, "length_penalty": 2.0, "early_stopping": True, "top_k": 50}
+    assert asked(beams) == Decoding(num_beams=4, length_penalty=2.0, early_stopping=True)
+    assert asked(beams, temperature=0.8) == Decoding(do_sample=True, temperature=0.8, top_k=50)
+    assert asked({"max_length": 20, "bad_words_ids": [[3], [4, 5]], "pad_token_id": None}) == (
+        Decoding(bad_words_ids=((3,), (4, 5)))
+    )
+    jaxformer.save(gpt2, tmp_path / "copy")
+    (tmp_path / "copy" / "generation_config.json").write_text(json.dumps({"max_new_tokens": 3}))
+    copy = jaxformer.load(tmp_path / "copy")
+    assert decoding_for(copy, {}).max_new_tokens == 3
+    assert jaxformer.generate(copy, prompts(131))["sequences"].shape == (3, 12)
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "error", "message"),
+    [
+        ({}, {"temprature": 1.0}, ConfigError, "temprature is not known. Did you mean 'temper"),
+        ({}, {"temperature": -1.0}, ConfigError, "temperature"),
+        ({}, {"max_new_tokens": 0}, ConfigError, "max_new_tokens"),
+        ({}, {"num_beams": 2, "top_p": 0.5}, ConfigError, "do_sample|top_p"),
+        ({}, {"max_new_tokens": 12}, ConfigError, r"prompt of 9 tokens.*21 places.*model has 20"),
+        ({"attention_mask": np.zeros((3, 9))}, {}, DataError, "row 0 is empty"),
+        ({"input_ids": np.full((3, 9), 131)}, {}, DataError, "input_ids"),
+        ({"pixels": np.zeros(3)}, {}, DataError, "pixels"),
+    ],
+)
+def test_bad_input(gpt2, changes, options, error, message):
+    with pytest.raises(error, match=message):
+        jaxformer.generate(gpt2, prompts(131) | changes, **({"max_new_tokens": 4} | options))
+
+
+def test_a_window_slides_when_asked(gpt2):
+    found = jaxformer.generate(gpt2, prompts(131), max_new_tokens=30, slide=True)
+    assert found["sequences"].shape == (3, 39)
