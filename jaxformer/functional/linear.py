@@ -1,5 +1,6 @@
 """Matrix products in the compute dtype that accumulate in float32, forward and backward."""
 
+import math
 from functools import partial
 
 import chex
@@ -9,7 +10,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 from jax.typing import DTypeLike
 
-from jaxformer.functional.placement import mesh_axes, place, spec_of, without
+from jaxformer.functional.placement import mesh_axes, place, platform, spec_of, without
 
 # A checkpoint policy does not see the products themselves: they have a rule of their own.
 PRODUCT = "product"
@@ -87,7 +88,19 @@ def _contract(x, kernel, contract, dtype):
     if spec_of(x) is not None:
         spec = PartitionSpec(*spec_of(x)[: x.ndim - contract], *spec_of(kernel)[contract:])
     last = tuple(range(x.ndim - contract, x.ndim))
-    return dot(x, kernel, ((last, tuple(range(contract))), ((), ())), spec).astype(dtype)
+    rows = _two_rows(x, contract)
+    y = dot(rows, kernel, ((last, tuple(range(contract))), ((), ())), spec)
+    return y[: x.shape[0]].astype(dtype)
+
+
+def _two_rows(x, contract):
+    """A single bfloat16 row twice on a CPU: XLA has a product of two that is eight times as fast.
+
+    Such is the decoding of one text.
+    """
+    single = x.ndim > contract and math.prod(x.shape[: x.ndim - contract]) == 1
+    slow = single and x.dtype == jnp.bfloat16 and platform() == "cpu"
+    return jnp.concatenate([x, x]) if slow else x
 
 
 def _contract_forward(x, kernel, contract, dtype):

@@ -1,0 +1,124 @@
+"""Tokens per second of generation, next to transformers + PyTorch, and the share of bandwidth.
+
+A Llama of 1.1 billion random weights (the shape of TinyLlama) reads a prompt and adds tokens,
+greedily. Each contender runs in a process of its own and in turn. Needs the test requirements.
+
+    python benchmarks/generate.py --output benchmarks/results/NAME.json            # two CPU cores
+    python benchmarks/generate.py --static --new 256                               # one GPU
+"""
+
+import argparse
+import statistics
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from harness import alternate, machine, speed_ratio, write
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32], help="rows")
+    options.add_argument("--dtypes", nargs="+", default=["bfloat16", "float32"])
+    options.add_argument("--prompt", type=int, default=128, help="tokens of a prompt")
+    options.add_argument("--new", type=int, default=32, help="tokens to add")
+    options.add_argument("--layers", type=int, default=22, help="of the model")
+    options.add_argument("--rounds", type=int, default=2, help="turns of each contender")
+    options.add_argument(
+        "--static", action="store_true", help="PyTorch with a static cache, compiled"
+    )
+    options.add_argument("--output", type=Path, help="write the results as JSON")
+    arguments = options.parse_args()
+
+    bandwidth = copy_bandwidth()
+    print(f"copying moves {bandwidth / 1e9:.1f} GB/s")
+    results = []
+    for dtype in arguments.dtypes:
+        for batch in arguments.batches:
+            sizes = (arguments.layers, batch, arguments.prompt, arguments.new)
+            contenders = {
+                "jaxformer": ("our_generate:decode", *sizes, dtype),
+                "PyTorch": ("torch_generate:decode", *sizes, dtype, arguments.static),
+            }
+            rows = alternate(contenders, arguments.rounds)
+            prefills = alternate(
+                {
+                    name: (target.replace("decode", "prefill"), *rest)
+                    for name, (target, *rest) in contenders.items()
+                },
+                arguments.rounds,
+            )
+            results.append(summarise(dtype, sizes, rows, prefills, bandwidth))
+    report = {"machine": machine(), "copy_bytes_per_second": bandwidth, "results": results}
+    write(arguments.output, report)
+
+
+def summarise(dtype: str, sizes: tuple, rows: dict, prefills: dict, bandwidth: float) -> dict:
+    """Prints the table and returns the report."""
+    layers, batch, prompt, new = sizes
+    print(f"{dtype}, {batch} x {prompt} + {new}   first token   prefill   decode      bandwidth")
+    for name, row in rows.items():
+        first, whole = prefills[name]["seconds"], row["seconds"]
+        decode = [all_ - one for all_, one in zip(whole, first, strict=True)]
+        theirs = [
+            all_ - one
+            for all_, one in zip(
+                rows["PyTorch"]["seconds"], prefills["PyTorch"]["seconds"], strict=True
+            )
+        ]
+        row["first_token_seconds"] = statistics.median(first)
+        row["prefill_tokens_per_second"] = batch * prompt / row["first_token_seconds"]
+        row["decode_tokens_per_second"] = batch * (new - 1) / statistics.median(decode)
+        row["decode_ratio"] = speed_ratio(decode, theirs)
+        row["prefill_ratio"] = speed_ratio(first, prefills["PyTorch"]["seconds"])
+        read = row["bytes_per_step"] * (new - 1) / statistics.median(decode)
+        row["share_of_bandwidth"] = read / bandwidth
+        print(
+            f"{name:24s} {row['first_token_seconds']:9.2f} s "
+            f"{row['prefill_tokens_per_second']:7.0f}/s {row['decode_tokens_per_second']:7.1f}/s "
+            f"({row['decode_ratio']:.2f}x) {row['share_of_bandwidth']:6.0%}"
+        )
+    return {
+        "dtype": dtype,
+        "layers": layers,
+        "batch": batch,
+        "prompt": prompt,
+        "new": new,
+        "rows": rows,
+    }
+
+
+def copy_bandwidth() -> float:
+    """Bytes read and written per second, by all cores or the accelerator."""
+    if jax.default_backend() == "cpu":
+        return _cpu_bandwidth()
+    x = jnp.ones(2**28, jnp.float32)
+    copy = jax.jit(lambda x: x + 1)
+    jax.block_until_ready(copy(x))
+    return 2 * x.nbytes / min(_seconds(lambda: jax.block_until_ready(copy(x))) for _ in range(5))
+
+
+def _cpu_bandwidth() -> float:
+    size, threads = 2**28, jax.device_count() * 2
+    source, target = np.ones(size, np.uint8), np.ones(size, np.uint8)
+    parts = list(zip(np.split(target, threads), np.split(source, threads), strict=True))
+    with ThreadPoolExecutor(threads) as pool:
+        seconds = [
+            _seconds(lambda: list(pool.map(lambda pair: np.copyto(*pair), parts))) for _ in range(9)
+        ]
+    return 2 * size / min(seconds)
+
+
+def _seconds(action) -> float:
+    start = time.perf_counter()
+    action()
+    return time.perf_counter() - start
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""jaxformer's contenders of generate.py."""
+
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import numpy as np
+
+from jaxformer.generation.batch import Batch
+from jaxformer.generation.generator import Generator, row_keys
+from jaxformer.generation.loop import Method
+from jaxformer.models import LanguageModel, Template
+from jaxformer.models.build import build_model
+from jaxformer.zoo.llama import llama
+
+
+def decode(
+    layers: int, batch: int, prompt: int, new: int, dtype: str
+) -> tuple[Callable[[], None], dict]:
+    """Reads a prompt and adds tokens."""
+    heads = (LanguageModel(),)
+    config = llama(layers, 2048, 32, 5632, num_kv_heads=4, heads=heads, compute_dtype=dtype)
+    template = Template(partial(build_model, config=config))
+    parameters = {
+        name: jax.random.normal(jax.random.key(n), shape.shape, dtype) * 0.02
+        for n, (name, shape) in enumerate(template.shapes.items())
+    }
+    generator = Generator(config, template, parameters)
+    tokens = np.random.default_rng(0).integers(0, config.vocab_size, (batch, prompt))
+    prompts = Batch(tokens.astype(np.int32), np.full(batch, prompt, np.int32))
+    keys, method = row_keys(0, np.arange(batch)), Method((), False, ())
+
+    def run():
+        state = generator.run(method, generator.start(prompts, new, keys=keys), new)
+        jax.block_until_ready(state.history.tokens)
+
+    weights = sum(x.nbytes for name, x in generator.parameters.items() if "embedding" not in name)
+    width = np.dtype(jax.numpy.dtype(dtype)).itemsize
+    cache = 2 * layers * config.kv_heads * config.head_width * width * (prompt + new / 2) * batch
+    return run, {"bytes_per_step": weights + cache}
+
+
+def prefill(
+    layers: int, batch: int, prompt: int, new: int, dtype: str
+) -> tuple[Callable[[], None], dict]:
+    """Reads a prompt and adds one token."""
+    del new
+    return decode(layers, batch, prompt, 1, dtype)
