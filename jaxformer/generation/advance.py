@@ -1,9 +1,11 @@
 """The decode step: (parameters, cache, token) -> (logits, cache)."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 
-from jaxformer.functional.placement import place
+from jaxformer.functional.placement import place, spec_of
 from jaxformer.generation.processors import History
 from jaxformer.models import Decoder, EncoderDecoder
 from jaxformer.models.cache import Cache
@@ -14,9 +16,9 @@ Generative = Decoder | EncoderDecoder
 
 
 def next_logits(
-    model: Generative, history: History, cache: Cache, active: jax.Array
+    model: Generative, history: History, cache: Cache, active: jax.Array, lacking: int = 1
 ) -> tuple[jax.Array, Cache]:
-    """Reads the last token of each row.
+    """Reads the tokens that the cache lacks: the last of each row, and perhaps some before it.
 
     Where positions depend on the length and the token has changed what went before (RoPE stretched
     beyond its trained length), all tokens of all rows are read again.
@@ -24,8 +26,9 @@ def next_logits(
     Args:
       model: with its weights.
       history: the tokens; `[B, S]`.
-      cache: of all tokens but the last.
-      active: bool `[B]`: the rows whose token counts; the others stay as they are.
+      cache: of all tokens but the last ones.
+      active: bool `[B]`: the rows whose tokens count; the others stay as they are.
+      lacking: how many tokens of an active row the cache may lack, at most.
 
     Returns:
       Float32 logits `[B, V]`, the same on every device of a mesh, and the cache of all tokens.
@@ -33,12 +36,10 @@ def next_logits(
     tokens, lengths = history.tokens, history.lengths
 
     def read_last(cache):
-        last = jnp.take_along_axis(tokens, lengths[:, None] - 1, axis=1)
-        return _read(model, last, cache, active.astype(jnp.int32), lengths)
+        return _read(model, *_lacked(history, cache, active, lacking), cache, lengths)
 
     def read_all(cache):
-        fresh = cache.emptied()
-        return _read(model, tokens, fresh, lengths, lengths)
+        return _read(model, tokens, lengths, cache.emptied(), lengths)
 
     changed = model.reader.changes_at(lengths)
     if changed is None:
@@ -49,13 +50,50 @@ def next_logits(
     return place(model.logits(hidden)[:, 0], spec(None, None)), cache
 
 
-def _read(model, tokens, cache, count, lengths):
-    """The state `[B, 1, D]` of the last of `count` tokens, and the cache after them."""
+def logits_of_lacking(
+    model: Generative, history: History, cache: Cache, active: jax.Array, lacking: int
+) -> tuple[jax.Array, Cache]:
+    """Reads the tokens that the cache lacks, and says what comes after each.
+
+    Args:
+      model: with its weights; its positions do not change with the length.
+      history: the tokens; `[B, S]`.
+      cache: of all tokens but the last ones.
+      active: bool `[B]`: the rows whose tokens count; the others stay as they are.
+      lacking: n, how many tokens of an active row the cache may lack, at most.
+
+    Returns:
+      Float32 logits `[B, n, V]`, the first after the first token that was lacking, the same on
+      every device of a mesh; and the cache of all tokens.
+    """
+    tokens, count = _lacked(history, cache, active, lacking)
+    hidden, cache = _extended(model, tokens, count, cache, history.lengths)
+    return place(model.logits(hidden), spec(None, None, None)), cache
+
+
+def _lacked(history, cache, active, most):
+    """The tokens `[B, most]` that the cache lacks, and how many there are in each row."""
+    start = place(cache.lengths, spec(None))
+    places = start[:, None] + jnp.arange(most)[None, :]
+    tokens = jnp.take_along_axis(history.tokens, places, axis=1, mode="clip")
+    return tokens, jnp.where(active, history.lengths - start, 0)
+
+
+def _extended(model, tokens, count, cache, lengths):
+    """The states `[B, T, D]` of tokens of which the first `count` are real, and the cache."""
     tokens, count, lengths = (
         place(x, spec("batch", *[None] * (x.ndim - 1))) for x in (tokens, count, lengths)
     )
-    hidden, cache = model.extend(tokens, cache, count=count, lengths=lengths)
+    hidden, extended = model.extend(tokens, cache, count=count, lengths=lengths)
+    # A loop's types stay as they are.
+    kept = place(extended.lengths, spec_of(cache.lengths))
+    return hidden, replace(extended, lengths=kept)
+
+
+def _read(model, tokens, count, cache, lengths):
+    """The state `[B, 1, D]` of the last of `count` tokens, and the cache after them."""
+    hidden, cache = _extended(model, tokens, count, cache, lengths)
     if tokens.shape[1] > 1:
-        last = jnp.maximum(count - 1, 0)[:, None, None]
+        last = place(jnp.maximum(count - 1, 0), spec("batch"))[:, None, None]
         hidden = jnp.take_along_axis(hidden, last, axis=1)
     return hidden, cache

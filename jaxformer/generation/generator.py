@@ -16,6 +16,7 @@ from jaxformer.generation.batch import Batch, bucket
 from jaxformer.generation.loop import Method, generate_tokens
 from jaxformer.generation.processors import History
 from jaxformer.generation.state import State
+from jaxformer.generation.stream import states_from
 from jaxformer.models import EncoderDecoderConfig, Parameters, Template
 from jaxformer.models.build import ModelConfig, build_model
 from jaxformer.models.cache import Cache
@@ -72,8 +73,7 @@ class Generator:
             self.parameters = jax.jit(
                 lambda given: self._template.parameters(_set_apart(template.module(given)))
             )(parameters)
-            changes = self._module(self._template.shapes).reader.changes_at(np.zeros(1, np.int32))
-        self._rereads = changes is not None
+        self._rereads = self.changes_at(np.zeros(1, np.int32)) is not None
         self._start = jax.jit(self._started, static_argnums=0)
         self._read = jax.jit(self._prompt_read, static_argnums=0, donate_argnums=2)
         self._generate = jax.jit(self._generated, static_argnums=0, donate_argnums=2)
@@ -168,18 +168,23 @@ class Generator:
           every: how many tokens.
           stopped: tells, each time, which rows bool `[B]` are over for other reasons.
         """
-        state = self.run(method, state, every)
-        while True:
-            upcoming = self.run(method, state, every)
-            yield state
-            if not np.any(jax.device_get(state.active)):
-                return
-            state = upcoming
-            if stopped is not None:
-                state = replace(state, active=state.active & ~stopped())
+        return states_from(lambda state: self.run(method, state, every), state, stopped)
 
-    def _module(self, parameters: Parameters) -> Generative:
+    def module(self, parameters: Parameters) -> Generative:
+        """The model, inside a compiled program that is given the generator's `parameters`."""
         return self._template.module(parameters)
+
+    def changes_at(self, lengths: np.ndarray) -> np.ndarray | None:
+        """Whether a row of so many tokens is read in another way than one with one token less.
+
+        Args:
+          lengths: int, of any shape.
+
+        Returns:
+          bool of that shape; None: never. See `Transformer.changes_at`.
+        """
+        changes = self.module(self._template.shapes).reader.changes_at(lengths)
+        return None if changes is None else np.asarray(changes)
 
     def _started(self, sizes, parameters, history, keys, sources) -> State:
         shape, scores = sizes
@@ -187,7 +192,7 @@ class Generator:
         shape = replace(shape, spec=spec("batch", None, heads, None))
         return State(
             history=history,
-            cache=self._module(parameters).start(shape, *sources),
+            cache=self.module(parameters).start(shape, *sources),
             active=history.limits > history.lengths,
             keys=keys,
             log_probs=jnp.zeros(history.tokens.shape, jnp.float32),
@@ -198,12 +203,12 @@ class Generator:
         """The cache after `size` tokens from `start` on; the last of a prompt is left out."""
         tokens = jax.lax.dynamic_slice_in_dim(history.tokens, start, size, axis=1)
         count = jnp.clip(history.lengths - 1 - start, 0, size)
-        model, lengths = self._module(parameters), history.lengths
+        model, lengths = self.module(parameters), history.lengths
         return model.extend(tokens, cache, count=count, lengths=lengths)[1]
 
     def _generated(self, method, parameters, cache, state: State, steps) -> State:
         state = replace(state, cache=cache)
-        return generate_tokens(self._module(parameters), method, state, steps)
+        return generate_tokens(self.module(parameters), method, state, steps)
 
 
 def row_keys(seed: int, rows: np.ndarray) -> jax.Array:

@@ -1,0 +1,214 @@
+"""Scores of continuations: the numbers of the full pass, whatever they are batched with."""
+
+from functools import lru_cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny_models import (
+    logits_of,
+    random_parameters,
+    scores_of,
+    template_of,
+    tiny,
+    tiny_encoder_decoder,
+)
+
+import jaxformer
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.functional.masks import KeyPadding
+from jaxformer.functional.positional_schemes import Learned, RoPE
+from jaxformer.functional.rope_scaling import DynamicNTK
+from jaxformer.generation.batch import Batch
+from jaxformer.generation.generator import Generator
+from jaxformer.generation.scoring import Score, Scorer, best_of
+from jaxformer.hub.reference import Reference, save_random
+from jaxformer.zoo import FORMATS
+
+CONFIG = tiny(num_layers=1)
+CONTINUATIONS = [[[3], [4, 5, 6], [30, 0, 2, 2]], [[7, 7]], [], [[1], [2]]]
+
+
+@lru_cache
+def scorer(config, rows=16):
+    return Scorer(Generator(config, template_of(config), random_parameters(config)), rows)
+
+
+def prompts_of(*lengths, seed=0, vocab_size=31):
+    lengths = np.array(lengths, np.int32)
+    tokens = np.random.default_rng(seed).integers(0, vocab_size, (len(lengths), lengths.max()))
+    tokens[np.arange(lengths.max()) >= lengths[:, None]] = 0
+    return Batch(tokens.astype(np.int32), lengths)
+
+
+PROMPTS = prompts_of(2, 9, 4, 17)
+
+
+def pairs(prompts, continuations):
+    """Every prompt with each of its continuations, as lists of tokens, in order."""
+    for row, several in enumerate(continuations):
+        for tokens in several:
+            yield row, prompts.tokens[row, : prompts.lengths[row]].tolist(), list(tokens)
+
+
+def assert_scored(score, logits, prompt, tokens):
+    """The score is what the logits `[prompt + tokens - 1, V]` of a pass say."""
+    own = np.asarray(logits)[len(prompt) - 1 :]
+    expected = np.asarray(jax.nn.log_softmax(jnp.asarray(own)))[np.arange(len(tokens)), tokens]
+    np.testing.assert_allclose(score.token_log_probs, expected, atol=2e-5)
+    assert score.num_tokens == len(tokens)
+    assert score.log_prob == pytest.approx(expected.sum(), abs=1e-4)
+    assert score.mean_log_prob == pytest.approx(expected.mean(), abs=1e-4)
+    assert score.is_greedy == (own.argmax(-1).tolist() == tokens)
+
+
+def flat(scores):
+    return [score for several in scores for score in several]
+
+
+def test_scores_are_those_of_the_full_pass():
+    scores = scorer(CONFIG)(PROMPTS, CONTINUATIONS)
+    assert [len(several) for several in scores] == [3, 1, 0, 2]
+    for (_, prompt, tokens), score in zip(pairs(PROMPTS, CONTINUATIONS), flat(scores), strict=True):
+        # Padding on the right changes nothing: one program for all.
+        row = np.zeros((1, 24), np.int32)
+        row[0, : len(prompt) + len(tokens)] = prompt + tokens
+        logits = logits_of(CONFIG, random_parameters(CONFIG), row)[0]
+        assert_scored(score, logits[: len(prompt) + len(tokens) - 1], prompt, tokens)
+
+
+def test_what_greedy_decoding_says_is_greedy():
+    parameters = random_parameters(CONFIG)
+    prompt = PROMPTS.tokens[1, :9].tolist()
+    said = []
+    for _ in range(3):
+        row = np.zeros((1, 24), np.int32)
+        row[0, : 9 + len(said)] = prompt + said
+        said.append(int(logits_of(CONFIG, parameters, row)[0, 8 + len(said)].argmax()))
+    other = [*said[:2], (said[2] + 1) % 31]
+    own = Batch(PROMPTS.tokens[1:2], PROMPTS.lengths[1:2])
+    (scores,) = scorer(CONFIG)(own, [[said, other, said[:1]]])
+    assert [score.is_greedy for score in scores] == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [CONFIG, tiny(num_layers=1, position=RoPE(theta=100.0, scaling=DynamicNTK(2.0, 4)))],
+    ids=["rope", "stretched"],
+)
+def test_a_score_does_not_depend_on_the_others(config):
+    together = scorer(config)(PROMPTS, CONTINUATIONS)
+    alone = scorer(config, rows=1)(PROMPTS, CONTINUATIONS)
+    for one, other in zip(flat(together), flat(alone), strict=True):
+        np.testing.assert_allclose(one.token_log_probs, other.token_log_probs, atol=1e-5)
+        assert one.is_greedy == other.is_greedy
+
+
+def test_positions_are_stretched_as_far_as_each_row_needs():
+    config = tiny(num_layers=1, position=RoPE(theta=100.0, scaling=DynamicNTK(2.0, 4)))
+    ((score,),) = scorer(config)(Batch(PROMPTS.tokens[1:2], PROMPTS.lengths[1:2]), [[[5, 6, 7]]])
+    row = [*PROMPTS.tokens[1, :9].tolist(), 5, 6]
+    logits = logits_of(config, random_parameters(config), np.array([row], np.int32))[0]
+    assert_scored(score, logits, row[:9], [5, 6, 7])
+
+
+def test_encoder_decoders_score_what_follows_the_start():
+    config = tiny_encoder_decoder(num_layers=1, num_decoder_layers=1)
+    scored, parameters = scorer(config, rows=4), random_parameters(config)
+    source = np.random.default_rng(3).integers(0, 31, (3, 6)).astype(np.int32)
+    segments = (np.arange(6) < np.array([[6], [4], [5]])).astype(np.int32)
+    mask = KeyPadding(jnp.asarray(segments > 0))
+    encode = jax.jit(lambda p: template_of(config).module(p).encode(source, segments=segments))
+    prompts, continuations = prompts_of(1, 2, 1), [[[3], [4, 5]], [[6, 7, 8]], [[9], [1, 1]]]
+    scores = scored(prompts, continuations, sources=(encode(parameters), mask))
+    for (row, prompt, tokens), score in zip(
+        pairs(prompts, continuations), flat(scores), strict=True
+    ):
+        inputs = np.zeros((1, 5), np.int32)
+        inputs[0, : len(prompt) + len(tokens)] = prompt + tokens
+        batch = {"inputs": source[[row]], "segments": segments[[row]], "decoder_inputs": inputs}
+        logits = scores_of(config, parameters, batch)["language_model"][0]
+        assert_scored(score, logits[: len(prompt) + len(tokens) - 1], prompt, tokens)
+
+
+def test_the_best_is_chosen_by_sum_or_by_mean():
+    short, long = np.array([-1.0, -1.5], "f4"), np.array([-1.0, -1.0, -1.0], "f4")
+    scores = [Score(np.array([-9.0], "f4"), False), Score(short, False), Score(long, True)]
+    assert best_of(scores, "sum") == 1
+    assert best_of(scores, "mean") == 2
+    assert best_of([scores[1]] * 2, "sum") == 0
+    with pytest.raises(ConfigError, match="by = 'best'"):
+        best_of(scores, "best")
+    with pytest.raises(DataError, match="without continuations"):
+        best_of([], "sum")
+
+
+@pytest.mark.parametrize(
+    ("continuations", "message"),
+    [
+        ([[[1]]], "there are 1 lists, expected one for each of the 2 prompts"),
+        ([[[1], []], [[1]]], "continuation 1 of row 0 is empty"),
+        ([[[1]], [[4, 31]]], "continuation 0 of row 1: token 31 is not .* expected 0 to 30"),
+        ([[[1]], [[-1]]], "token -1"),
+        ([[[0.5]], [[1]]], "must be a list of integers, got float64"),
+        ([[[1]], [[1] * 9]], "row 1 needs 17 places with its prompt of 9 tokens, .* has 16"),
+    ],
+)
+def test_what_cannot_be_scored_is_named(continuations, message):
+    scored = scorer(tiny(num_layers=1, position=Learned(max_length=16)))
+    with pytest.raises(DataError, match=message):
+        scored(prompts_of(2, 9), continuations)
+
+
+def test_a_pass_has_a_row_at_least():
+    with pytest.raises(ConfigError, match="rows = 0"):
+        Scorer(scorer(CONFIG).generator, rows=0)
+
+
+# Beside transformers ----------------------------------------------------------------------------
+
+
+def loaded(kind, head, folder):
+    """A random model of transformers', theirs and ours."""
+    format = FORMATS[kind]
+    architecture = next(each for each in format.architectures if each.name.endswith(head))
+    save_random(format, architecture, folder)
+    ours = jaxformer.load(folder, compute_dtype="float32")
+    generator = Generator(ours.config, ours.template, ours.parameters)
+    return Reference(folder, architecture.name), ours, Scorer(generator)
+
+
+@pytest.mark.torch
+def test_gpt2_scores_as_in_transformers(tmp_path):
+    theirs, ours, scored = loaded("gpt2", "LMHeadModel", tmp_path)
+    prompts = prompts_of(1, 6, seed=4, vocab_size=ours.config.vocab_size)
+    continuations = [[[2, 3], [4]], [[5, 6, 7]]]
+    scores = flat(scored(prompts, continuations))
+    for (_, prompt, tokens), score in zip(pairs(prompts, continuations), scores, strict=True):
+        logits = theirs.outputs({"input_ids": np.array([prompt + tokens[:-1]])})["logits"][0]
+        assert_scored(score, logits, prompt, tokens)
+
+
+@pytest.mark.torch
+def test_t5_scores_as_in_transformers(tmp_path):
+    theirs, ours, scored = loaded("t5", "ConditionalGeneration", tmp_path)
+    source = np.array([[5, 6, 7, 8], [9, 10, 1, 0]])
+    real = source > 0
+    mask = KeyPadding(jnp.asarray(real))
+    memory = jax.jit(lambda model: model.encode(source, mask=mask))(ours.model)
+    prompts, continuations = (
+        Batch(np.zeros((2, 1), np.int32), np.ones(2, np.int32)),
+        [
+            [[2, 3], [4]],
+            [[5, 6, 7, 1]],
+        ],
+    )
+    scores = flat(scored(prompts, continuations, sources=(memory, mask)))
+    for (row, prompt, tokens), score in zip(pairs(prompts, continuations), scores, strict=True):
+        inputs = {
+            "input_ids": source[[row]],
+            "attention_mask": real[[row]].astype(np.int64),
+            "decoder_input_ids": np.array([prompt + tokens[:-1]]),
+        }
+        assert_scored(score, theirs.outputs(inputs)["logits"][0], prompt, tokens)
