@@ -10,9 +10,10 @@ import pytest
 from jaxformer import pretrained
 from jaxformer.hub.compare import differences
 from jaxformer.hub.examples import example_inputs
+from jaxformer.hub.fields import spelt_out
 from jaxformer.hub.reference import save_random
 from jaxformer.hub.settings import Settings
-from jaxformer.hub.source import read_source, spelt_out
+from jaxformer.hub.source import read_source
 from jaxformer.loading import load
 from jaxformer.parity import measure, parse_page
 from jaxformer.zoo import FORMATS

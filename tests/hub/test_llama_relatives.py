@@ -12,9 +12,10 @@ from jaxformer.functional.positional_schemes import RoPE
 from jaxformer.functional.rope_scaling import LinearScaling, Llama3Scaling, LongRoPE
 from jaxformer.hub.compare import differences
 from jaxformer.hub.examples import example_inputs
+from jaxformer.hub.fields import spelt_out
 from jaxformer.hub.reference import Reference, save_random
 from jaxformer.hub.settings import Settings
-from jaxformer.hub.source import describe, read_source, spelt_out
+from jaxformer.hub.source import describe, read_source
 from jaxformer.hub.windows import FULL, SLIDING, read_windows, shortest_pattern, write_windows
 from jaxformer.loading import load
 from jaxformer.zoo import FORMATS, SYSTEMS
