@@ -11,7 +11,13 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from jaxformer import pretrained
-from jaxformer.hub.compare import differences, real_parts, relative_difference
+from jaxformer.hub.compare import (
+    differences,
+    likeliest_agree,
+    real_parts,
+    relative_difference,
+    scores_name,
+)
 from jaxformer.hub.examples import PADDINGS, example_inputs
 from jaxformer.hub.format import Architecture, Format
 from jaxformer.hub.reference import Reference, save_random
@@ -24,7 +30,6 @@ _COLUMNS = (
     "system", "class", "import", "export", "float32", "gradient", "bfloat16", "likeliest token",
 )  # fmt: skip
 _ALL, _WITHOUT, _IDENTICAL = "yes", "without ", "identical"
-_SCORES = ("logits", "prediction_logits", "start_logits")
 _LEFT_OUT = (
     "## What is where, and what is not here",
     "",
@@ -199,20 +204,15 @@ def _gradient_difference(ours, theirs: Reference, inputs) -> float:
 
 def _bfloat16_difference(folder: Path, inputs, expected) -> float:
     low = pretrained.forward(load(folder, dtype="bfloat16"), inputs)
-    name = _scores_name(expected)
+    name = scores_name(expected)
     return max(differences({name: low[name]}, {name: expected[name]}, inputs).values())
 
 
 def _agreement(actual, expected, inputs) -> float | None:
-    name = _scores_name(expected)
+    name = scores_name(expected)
     if name is None:
         return None
-    ours, theirs = real_parts(name, actual[name], expected[name], inputs)
-    return float(np.mean(ours.argmax(-1) == theirs.argmax(-1)))
-
-
-def _scores_name(outputs) -> str | None:
-    return next((name for name in _SCORES if name in outputs), None)
+    return likeliest_agree(*real_parts(name, actual[name], expected[name], inputs))
 
 
 def _shown(difference: float | None) -> str:

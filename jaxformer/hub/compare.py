@@ -6,6 +6,9 @@ import numpy as np
 
 Arrays = Mapping[str, np.ndarray]
 
+# Outputs of heads, whose largest entry is an answer: a token, a label, a place.
+_SCORES = ("logits", "prediction_logits", "start_logits")
+
 
 def differences(ours: Arrays, theirs: Arrays, inputs: Arrays) -> dict[str, float]:
     r"""The largest difference of each output beside the largest value of the reference.
@@ -46,3 +49,13 @@ def real_parts(name: str, ours: np.ndarray, theirs: np.ndarray, inputs: Arrays):
             where = (slice(None),) * axis + (mask > 0,)
             return ours[where], theirs[where]
     return ours, theirs
+
+
+def scores_name(outputs: Arrays) -> str | None:
+    """The output that says what a model answers; None of one without a head that does."""
+    return next((name for name in _SCORES if name in outputs), None)
+
+
+def likeliest_agree(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """The share of places whose largest entry is the same; of two arrays `[..., V]`."""
+    return float(np.mean(ours.argmax(-1) == theirs.argmax(-1)))
