@@ -84,6 +84,11 @@ class WeightFile:
             for parameter, row in placement.places:
                 self._rows.setdefault(parameter, {})[row] = placement
 
+    def tensors(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yields all that are used, by the table's names: views of the files."""
+        for name, kept in self.names.items():
+            yield name, self._files.read(kept)
+
     def read(self, parameter: str, shape: tuple[int, ...]) -> np.ndarray:
         """One whole parameter, in the dtype of its tensors (of most of them)."""
         return self.reader(parameter, shape)(tuple(slice(None) for _ in shape))
