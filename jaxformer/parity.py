@@ -13,9 +13,9 @@ from safetensors.numpy import load_file
 from jaxformer import pretrained
 from jaxformer.hub.compare import (
     differences,
+    gradient_differences,
     likeliest_agree,
     real_parts,
-    relative_difference,
     scores_name,
 )
 from jaxformer.hub.examples import PADDINGS, example_inputs
@@ -110,23 +110,6 @@ def measure(format: Format, architecture: Architecture, folder: Path) -> Row:
         bfloat16=_bfloat16_difference(home, inputs, expected) if has_loss else None,
         agreement=agreement,
     )
-
-
-def gradient_differences(
-    actual: dict[str, np.ndarray], expected: dict[str, np.ndarray]
-) -> dict[str, float]:
-    """The relative difference of each gradient.
-
-    What is rounding there, because the parameter changes nothing (a softmax does not see the bias
-    of its keys), counts as equal where it is rounding here too.
-    """
-    largest = max(np.max(np.abs(gradient)) for gradient in expected.values())
-    noise = 1e-5 * largest
-    found = {}
-    for name, gradient in expected.items():
-        both = [np.max(np.abs(x)) for x in (gradient, actual[name])]
-        found[name] = 0.0 if max(both) < noise else relative_difference(actual[name], gradient)
-    return found
 
 
 def parity_page(rows: Iterable[Row]) -> str:

@@ -1,4 +1,4 @@
-"""How far two models' outputs lie apart, where they mean something."""
+"""How far two models' outputs and gradients lie apart, where they mean something."""
 
 from collections.abc import Mapping
 
@@ -27,6 +27,24 @@ def differences(ours: Arrays, theirs: Arrays, inputs: Arrays) -> dict[str, float
         for name in theirs
         if name in ours
     }
+
+
+def gradient_differences(ours: Arrays, theirs: Arrays) -> dict[str, float]:
+    """The largest difference of each gradient beside the largest value of the reference.
+
+    What is rounding there, because the parameter changes nothing (a softmax does not see the bias
+    of its keys), counts as equal where it is rounding here too.
+
+    Args:
+        ours: By the names of tensors.
+        theirs: By name; all of these are compared.
+    """
+    noise = 1e-5 * max(np.max(np.abs(gradient)) for gradient in theirs.values())
+    found = {}
+    for name, gradient in theirs.items():
+        largest = max(np.max(np.abs(x)) for x in (gradient, ours[name]))
+        found[name] = 0.0 if largest < noise else relative_difference(ours[name], gradient)
+    return found
 
 
 def relative_difference(ours: np.ndarray, theirs: np.ndarray) -> float:

@@ -11,6 +11,7 @@ from variants import check_outputs
 
 from jaxformer import pretrained
 from jaxformer.errors import ConfigError
+from jaxformer.hub.compare import gradient_differences
 from jaxformer.hub.embedding_tasks import end_places
 from jaxformer.hub.examples import example_inputs
 from jaxformer.hub.forward import outputs_of
@@ -18,7 +19,6 @@ from jaxformer.hub.reference import Reference, save_random
 from jaxformer.hub.settings import Settings
 from jaxformer.hub.source import describe, read_source
 from jaxformer.loading import load
-from jaxformer.parity import gradient_differences
 from jaxformer.zoo import FORMATS, SYSTEMS
 
 pytestmark = pytest.mark.torch
