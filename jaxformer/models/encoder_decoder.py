@@ -45,6 +45,11 @@ class EncoderDecoder(Family):
         self.heads = build_heads(keys[4], config, config.heads)
         self.dtype = config.dtype
 
+    @property
+    def target_embedding(self) -> Embedding:
+        """What the decoder looks tokens up in: its own table, or the one that both share."""
+        return self.embedding if self.decoder_embedding is None else self.decoder_embedding
+
     def encode(
         self,
         inputs: jax.Array,
@@ -106,9 +111,8 @@ class EncoderDecoder(Family):
         mask = causal() & (Mask() if mask is None else mask)
         if segments is not None:
             mask = mask & Segments(segments, segments)
-        table = self.embedding if self.decoder_embedding is None else self.decoder_embedding
         return self.decoder(
-            table(inputs, self.dtype),
+            self.target_embedding(inputs, self.dtype),
             mask=mask,
             positions=positions,
             memory=memory,
@@ -129,9 +133,8 @@ class EncoderDecoder(Family):
         hidden = self.decode(
             batch["decoder_inputs"], memory, memory_mask=memory_mask, key=decoder_key, **target
         )
-        owner = self.embedding if self.decoder_embedding is None else self.decoder_embedding
-        valid = self.valid(batch)
-        return States(hidden, pool(hidden, valid, "first"), owner.table[...], valid)
+        valid, table = self.valid(batch), self.target_embedding.table[...]
+        return States(hidden, pool(hidden, valid, "first"), table, valid)
 
     def __call__(self, inputs: jax.Array, decoder_inputs: jax.Array, **batch) -> jax.Array:
         """Float32 logits `[B, T, V]`; `batch` may hold "segments" and "decoder_segments"."""
