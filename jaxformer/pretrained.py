@@ -12,7 +12,8 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.hub.folders import copy_travelling, write_settings, write_whole
+from jaxformer.folders import write_whole
+from jaxformer.hub.folders import copy_travelling, write_settings
 from jaxformer.hub.forward import outputs_of
 from jaxformer.hub.inputs import checked_inputs
 from jaxformer.hub.settings import CONFIG, Settings
