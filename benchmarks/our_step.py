@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from shapes import random_tokens
 
-from jaxformer.models.config import DecoderConfig
+from jaxformer.models import DecoderConfig, ModelConfig
 from jaxformer.sharding import MeshConfig, make_mesh
 from jaxformer.training.config import TrainConfig
 from jaxformer.training.optim import AdamW
@@ -19,15 +19,28 @@ def step(shape: dict, batch: int, length: int, options: dict) -> Callable[[], No
     """Prepares a step; `options` are of DecoderConfig, but `loss_chunk`."""
     loss_chunk = options.pop("loss_chunk", None)
     model = DecoderConfig(**shape, **options)
-    optimizer = AdamW(schedule=Constant(learning_rate=1e-3))
-    train = TrainConfig(loss_chunk=loss_chunk)
-    program = TrainProgram(model, optimizer, train, make_mesh(MeshConfig()))
     tokens = random_tokens(shape, batch, length)
     arrays = {
         "inputs": tokens[:, :-1],
         "targets": tokens[:, 1:],
         "weights": np.ones((batch, length), np.float32),
     }
+    return training_step(model, TrainConfig(loss_chunk=loss_chunk), arrays, 1e-3)
+
+
+def training_step(
+    model: ModelConfig, train: TrainConfig, arrays: dict[str, np.ndarray], learning_rate: float
+) -> Callable[[], None]:
+    """Prepares a step on one batch, on the devices there are.
+
+    Args:
+        model: What learns.
+        train: How.
+        arrays: The batch.
+        learning_rate: AdamW's.
+    """
+    optimizer = AdamW(schedule=Constant(learning_rate=learning_rate))
+    program = TrainProgram(model, optimizer, train, make_mesh(MeshConfig()))
     arrays = {name: jax.device_put(x, program.batch_sharding) for name, x in arrays.items()}
     state = program.init(0)
 

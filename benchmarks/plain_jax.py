@@ -53,12 +53,12 @@ def _plain_llama(params: dict, inputs: jax.Array, num_layers: int) -> jax.Array:
         a, b = x[..., :half], x[..., half:]
         return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
 
-    x = params["embedding.table"][inputs]
+    x, stack = params["embedding.table"][inputs], "transformer.stack.group.0."
     for i in range(num_layers):
         layer = {
-            name.removeprefix("transformer.stack.group.0."): value[i]
+            name.removeprefix(stack): value[i]
             for name, value in params.items()
-            if name.startswith("stack.")
+            if name.startswith(stack)
         }
         y = norm(x, layer["norms.0.scale"])
         query, key, value = (

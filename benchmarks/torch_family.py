@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-import torch
+import numpy as np
 from family_shapes import BERT, T5, corrupted_batch, masked_batch
-from torch.nn.functional import cross_entropy
+from torch_step import training_step
 from transformers import BertConfig, BertForMaskedLM, T5Config, T5ForConditionalGeneration
 
 
@@ -41,27 +41,6 @@ def t5(batch: int, length: int, dtype: str, compiled: bool) -> Callable[[], None
 
 
 def _step(model, inputs: dict, arrays: dict, dtype: str, compiled: bool) -> Callable[[], None]:
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = model.to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    inputs = {name: torch.tensor(x, device=device).long() for name, x in inputs.items()}
-    targets = torch.tensor(arrays["targets"], device=device).long()
     # Masked places alone count, and all of them alike.
-    targets = torch.where(torch.tensor(arrays["weights"], device=device) > 0, targets, -100)
-
-    def loss() -> torch.Tensor:
-        with torch.autocast(device, dtype=torch.bfloat16, enabled=dtype == "bfloat16"):
-            logits = model(**inputs).logits
-        return cross_entropy(logits.float().flatten(0, 1), targets.flatten())
-
-    compute_loss = torch.compile(loss) if compiled else loss
-
-    def run():
-        compute_loss().backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        if device == "cuda":
-            torch.cuda.synchronize()
-
-    return run
+    targets = np.where(arrays["weights"] > 0, arrays["targets"], -100)
+    return training_step(model, inputs, targets, dtype, compiled, 1e-4)

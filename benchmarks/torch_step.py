@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from shapes import random_tokens
 from transformers import LlamaConfig, LlamaForCausalLM
 
 
 def step(shape: dict, batch: int, length: int, dtype: str, compiled: bool) -> Callable[[], None]:
-    """Prepares a step on the GPU if there is one; `compiled` runs the model by torch.compile."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    """Prepares a step of Llama, see `training_step`."""
     torch.backends.cuda.matmul.allow_tf32 = True
     config = LlamaConfig(
         vocab_size=shape["vocab_size"],
@@ -21,15 +21,40 @@ def step(shape: dict, batch: int, length: int, dtype: str, compiled: bool) -> Ca
         tie_word_embeddings=shape["tie_embeddings"],
         max_position_embeddings=length,
         attn_implementation="sdpa",
+        use_cache=False,
     )
-    model = LlamaForCausalLM(config).to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
-    tokens = torch.from_numpy(random_tokens(shape, batch, length)).long().to(device)
-    inputs, targets = tokens[:, :-1], tokens[:, 1:]
+    tokens = random_tokens(shape, batch, length)
+    inputs, targets = {"input_ids": tokens[:, :-1]}, tokens[:, 1:]
+    return training_step(LlamaForCausalLM(config), inputs, targets, dtype, compiled, 1e-3)
+
+
+def training_step(
+    model: torch.nn.Module,
+    inputs: dict[str, np.ndarray],
+    targets: np.ndarray,
+    dtype: str,
+    compiled: bool,
+    learning_rate: float,
+) -> Callable[[], None]:
+    """Prepares a step on the GPU if there is one.
+
+    Args:
+        model: A class of transformers with logits.
+        inputs: Its ids, by its names.
+        targets: What it shall predict, -100 where nothing counts.
+        dtype: "float32", or "bfloat16" by autocast.
+        compiled: Whether the model runs by torch.compile.
+        learning_rate: AdamW's.
+    """
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = model.to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, fused=True)
+    inputs = {name: torch.tensor(x, device=device).long() for name, x in inputs.items()}
+    targets = torch.tensor(targets, device=device).long()
 
     def loss() -> torch.Tensor:
         with torch.autocast(device, dtype=torch.bfloat16, enabled=dtype == "bfloat16"):
-            logits = model(input_ids=inputs, use_cache=False).logits
+            logits = model(**inputs).logits
         return torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
 
     compute_loss = torch.compile(loss) if compiled else loss

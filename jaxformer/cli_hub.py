@@ -11,7 +11,7 @@ from rich.table import Table
 
 from jaxformer import parity, pretrained, verification
 from jaxformer.errors import DataError
-from jaxformer.hub.folders import check_unused
+from jaxformer.folders import check_unused
 from jaxformer.importing import import_folder
 from jaxformer.loading import load
 

@@ -11,12 +11,11 @@ from jaxformer.data import Data, DataConfig
 from jaxformer.data.images import Images
 from jaxformer.data.tokenizers import Tokenizer, TokenizerFile, load_tokenizer
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.hub.folders import check_unused, copy_travelling, write_settings, write_whole
+from jaxformer.folders import check_unused, write_whole
+from jaxformer.hub.folders import copy_travelling, write_settings
 from jaxformer.loading import IMPORTED, load
 from jaxformer.models import VisionConfig
-from jaxformer.serialization import to_json
-from jaxformer.training.checkpoint import Checkpointer
-from jaxformer.training.run_folder import CHECKPOINTS, open_run_folder
+from jaxformer.training.saved_run import write_run
 
 
 def import_folder(folder: Path, run_dir: Path, dtype: str | None = None) -> pretrained.Pretrained:
@@ -45,16 +44,13 @@ def import_folder(folder: Path, run_dir: Path, dtype: str | None = None) -> pret
     config = Config(model.config, _data(model, home, tokenizer))
 
     def write(written: Path) -> None:
-        open_run_folder(written, config)
+        write_run(written, config, 0, model.parameters)
         imported = written / IMPORTED
         imported.mkdir()
         write_settings(imported, model.source.settings.values)
         copy_travelling(folder, imported)
         if tokenizer is not None:
             tokenizer.save(written / "tokenizer")
-        checkpoints = Checkpointer(written / CHECKPOINTS, to_json(config), keep=1)
-        checkpoints.save(0, {"params": model.parameters})
-        checkpoints.close()
 
     count = sum(math.prod(array.shape) for array in model.parameters.values())
     write_whole(run_dir, count * kept.itemsize, write)

@@ -1,6 +1,5 @@
 """Models with their weights: from a run of ours or from a folder that transformers saved."""
 
-import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxformer.data.labels import kept_labels
 from jaxformer.data.tokenizers import load_tokenizer
 from jaxformer.hub.native import source_of
 from jaxformer.hub.settings import CONFIG, Settings
@@ -76,8 +76,7 @@ def _extra_settings(folder: Path, home: Path) -> dict[str, Any]:
         tokenizer = load_tokenizer(home)
         end, pad = tokenizer.end_of_text_id, tokenizer.pad_id
         extra = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": pad}
-    if (folder / "labels.json").is_file():
-        names = json.loads((folder / "labels.json").read_text(encoding="utf-8"))
+    if names := kept_labels(folder):
         extra["id2label"] = {str(number): name for number, name in enumerate(names)}
         extra["label2id"] = {name: number for number, name in enumerate(names)}
     return extra

@@ -11,7 +11,13 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from jaxformer import pretrained
-from jaxformer.hub.compare import differences, real_parts, relative_difference
+from jaxformer.hub.compare import (
+    differences,
+    gradient_differences,
+    likeliest_agree,
+    real_parts,
+    scores_name,
+)
 from jaxformer.hub.examples import PADDINGS, example_inputs
 from jaxformer.hub.format import Architecture, Format
 from jaxformer.hub.reference import Reference, save_random
@@ -24,7 +30,6 @@ _COLUMNS = (
     "system", "class", "import", "export", "float32", "gradient", "bfloat16", "likeliest token",
 )  # fmt: skip
 _ALL, _WITHOUT, _IDENTICAL = "yes", "without ", "identical"
-_SCORES = ("logits", "prediction_logits", "start_logits")
 _LEFT_OUT = (
     "## What is where, and what is not here",
     "",
@@ -107,23 +112,6 @@ def measure(format: Format, architecture: Architecture, folder: Path) -> Row:
     )
 
 
-def gradient_differences(
-    actual: dict[str, np.ndarray], expected: dict[str, np.ndarray]
-) -> dict[str, float]:
-    """The relative difference of each gradient.
-
-    What is rounding there, because the parameter changes nothing (a softmax does not see the bias
-    of its keys), counts as equal where it is rounding here too.
-    """
-    largest = max(np.max(np.abs(gradient)) for gradient in expected.values())
-    noise = 1e-5 * largest
-    found = {}
-    for name, gradient in expected.items():
-        both = [np.max(np.abs(x)) for x in (gradient, actual[name])]
-        found[name] = 0.0 if max(both) < noise else relative_difference(actual[name], gradient)
-    return found
-
-
 def parity_page(rows: Iterable[Row]) -> str:
     """docs/parity.md."""
     used = ", ".join(f"{name} {version}" for name, version in versions().items())
@@ -199,20 +187,15 @@ def _gradient_difference(ours, theirs: Reference, inputs) -> float:
 
 def _bfloat16_difference(folder: Path, inputs, expected) -> float:
     low = pretrained.forward(load(folder, dtype="bfloat16"), inputs)
-    name = _scores_name(expected)
+    name = scores_name(expected)
     return max(differences({name: low[name]}, {name: expected[name]}, inputs).values())
 
 
 def _agreement(actual, expected, inputs) -> float | None:
-    name = _scores_name(expected)
+    name = scores_name(expected)
     if name is None:
         return None
-    ours, theirs = real_parts(name, actual[name], expected[name], inputs)
-    return float(np.mean(ours.argmax(-1) == theirs.argmax(-1)))
-
-
-def _scores_name(outputs) -> str | None:
-    return next((name for name in _SCORES if name in outputs), None)
+    return likeliest_agree(*real_parts(name, actual[name], expected[name], inputs))
 
 
 def _shown(difference: float | None) -> str:

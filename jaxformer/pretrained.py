@@ -12,9 +12,10 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.folders import write_whole
 from jaxformer.functional.masks import Mask
 from jaxformer.generation.generator import Generator
-from jaxformer.hub.folders import copy_travelling, write_settings, write_whole
+from jaxformer.hub.folders import copy_travelling, write_settings
 from jaxformer.hub.forward import encoded, outputs_of
 from jaxformer.hub.inputs import checked_inputs
 from jaxformer.hub.settings import CONFIG, Settings
@@ -26,7 +27,6 @@ from jaxformer.hub.weights import (
     described,
     load_parameters,
     named_placements,
-    read_parameter,
     tensors_of,
 )
 from jaxformer.models.build import ModelConfig, build_model
@@ -117,12 +117,11 @@ class Opened(NamedTuple):
 
     source: Source
     template: Template
-    placements: list[Placement]
     file: WeightFile
 
     def read(self, name: str) -> np.ndarray:
         """One parameter, by our name, in the dtype that most of the file has."""
-        return read_parameter(self.file, self.placements, name, self.template.shapes[name].shape)
+        return self.file.read(name, self.template.shapes[name].shape)
 
 
 def is_pretrained(folder: Path) -> bool:
@@ -149,7 +148,7 @@ def open_folder(folder: Path, **model_fields: Any) -> Opened:
     source = replace(source, config=config)
     template = Template(partial(build_model, config=config))
     placements = named_placements(source.format, config, template, source.prefix)
-    return Opened(source, template, placements, WeightFile(files, source.format, placements))
+    return Opened(source, template, WeightFile(files, source.format, placements))
 
 
 def load_folder(
@@ -171,9 +170,8 @@ def load_folder(
         ConfigError: The configuration is not known or has a value that is not supported.
         DataError: The tensors are missing, damaged or do not fit.
     """
-    source, template, placements, file = open_folder(folder, **model_fields)
-    shardings = shardings_of(template, mesh)
-    parameters = load_parameters(file, placements, template, shardings, dtype)
+    source, template, file = open_folder(folder, **model_fields)
+    parameters = load_parameters(file, template, shardings_of(template, mesh), dtype)
     return Pretrained(source, parameters, folder)
 
 

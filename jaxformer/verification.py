@@ -11,7 +11,13 @@ import numpy as np
 import jaxformer
 from jaxformer import pretrained
 from jaxformer.errors import ConfigError
-from jaxformer.hub.compare import differences, real_parts, relative_difference
+from jaxformer.hub.compare import (
+    differences,
+    likeliest_agree,
+    real_parts,
+    relative_difference,
+    scores_name,
+)
 from jaxformer.hub.examples import PADDINGS, example_inputs
 from jaxformer.hub.reference import Reference
 from jaxformer.loading import load
@@ -23,7 +29,6 @@ TOLERANCE = 2e-5
 """The largest difference of outputs in float32, beside their largest value."""
 
 _LAYERS = ("hidden_states", "encoder_hidden_states", "decoder_hidden_states")
-_SCORES = ("logits", "prediction_logits", "start_logits", "last_hidden_state")
 
 
 def verify(folder: Path) -> dict[str, Any]:
@@ -50,14 +55,13 @@ def verify(folder: Path) -> dict[str, Any]:
     theirs = Reference(folder, ours.source.architecture.name)
     cases = {padding: _compared(ours, theirs, padding) for padding in PADDINGS}
     worst = max(max(case["relative"].values()) for case in cases.values())
-    kept = load(folder, dtype=None)
-    tensors = pretrained.tensors_of(kept.parameters, kept.placements)
+    tensors = dict(pretrained.open_folder(folder).file.tensors())
     receipt = {
         "architecture": ours.source.architecture.name,
         "versions": versions(),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "dtype": str(next(iter(kept.parameters.values())).dtype),
-        "content_hash": content_hash((f"params/{name}", tensor) for name, tensor in tensors),
+        "dtype": str(next(iter(tensors.values())).dtype),
+        "content_hash": content_hash((f"params/{name}", x) for name, x in tensors.items()),
         "tolerance": TOLERANCE,
         "worst_relative_difference": worst,
         "agrees": worst <= TOLERANCE,
@@ -72,13 +76,13 @@ def _compared(ours: pretrained.Pretrained, theirs: Reference, padding: str) -> d
     inputs = example_inputs(ours.source, padding)
     expected = theirs.outputs(inputs)
     actual = pretrained.forward(ours, inputs, output_hidden_states=True)
-    name = next(name for name in _SCORES if name in expected)
+    name = scores_name(expected) or "last_hidden_state"
     scores = real_parts(name, actual[name], expected[name], inputs)
     return {
         "relative": differences(actual, expected, inputs),
         "compared": name,
         "largest_absolute_difference": float(np.max(np.abs(scores[0] - scores[1]))),
-        "likeliest_agree": float(np.mean(scores[0].argmax(-1) == scores[1].argmax(-1))),
+        "likeliest_agree": likeliest_agree(*scores),
         "layers": {
             kind: [
                 relative_difference(*real_parts(kind, *layer, inputs))

@@ -4,10 +4,9 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxformer.hub.settings import Settings
-from jaxformer.hub.tasks import Task
+from jaxformer.hub.tasks import Task, with_ends
 from jaxformer.models import Projection
 from jaxformer.models.heads import pool
 
@@ -39,13 +38,7 @@ class EndState(Task):
 
     def example_labels(self, rng, inputs, settings):
         """No labels, but ids with two end tokens in each row, of which the first counts."""
-        end, ids = settings.number("eos_token_id"), inputs["input_ids"]
-        real = inputs.get("attention_mask", np.ones_like(ids)) > 0
-        places = np.arange(ids.shape[1])
-        last = np.max(np.where(real, places, 0), axis=1, keepdims=True)
-        first = last - np.sum(real, axis=1, keepdims=True) // 3
-        other = np.where(ids == end, end + 1, ids)
-        return {"input_ids": np.where((places == first) | (places == last), end, other)}
+        return {"input_ids": with_ends(inputs, settings.number("eos_token_id"), twice=True)}
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,12 @@
 """Fields of config.json that are fields of ours under another name: one table for both ways."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from jaxformer.errors import ConfigError
 from jaxformer.hub.settings import Settings
+from jaxformer.models import EncoderDecoderConfig
 from jaxformer.nn.config import TransformerConfig
 
 Names = Mapping[str, str]
@@ -36,14 +38,19 @@ def read_flags(settings: Settings, names: Names) -> dict[str, bool]:
 
 def write_fields(config: TransformerConfig, *names: Names) -> dict[str, Any]:
     """And back, with the numbers for which None stands in our configuration."""
-    spelt_out = {
-        "embedding_dropout": config.dropout,
+    config = spelt_out(config)
+    return {theirs: getattr(config, ours) for table in names for ours, theirs in table.items()}
+
+
+def spelt_out(config: TransformerConfig) -> TransformerConfig:
+    """The same model, with the numbers for which None stands."""
+    numbers = {
         "num_kv_heads": config.kv_heads,
         "head_dim": config.head_width,
+        "attention_scale": config.attention_scale or config.head_width**-0.5,
     }
-    values = {theirs: getattr(config, ours) for table in names for ours, theirs in table.items()}
-    for table in names:
-        for ours, theirs in table.items():
-            if values[theirs] is None:
-                values[theirs] = spelt_out.get(ours)
-    return values
+    if config.embedding_dropout is None:
+        numbers["embedding_dropout"] = config.dropout
+    if isinstance(config, EncoderDecoderConfig):
+        numbers["num_decoder_layers"] = config.decoder_layers
+    return replace(config, **numbers)

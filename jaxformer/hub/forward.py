@@ -120,8 +120,7 @@ def _encoder_decoder(config: EncoderDecoderConfig, model, source, inputs, layers
     outputs = {"last_hidden_state": hidden, "encoder_last_hidden_state": memory}
     outputs |= _stacked("encoder_hidden_states", captures[0], memory)
     outputs |= _stacked("decoder_hidden_states", captures[1], hidden)
-    owner = model.embedding if model.decoder_embedding is None else model.decoder_embedding
-    return States(hidden, hidden[:, 0], owner.table[...]), outputs
+    return States(hidden, hidden[:, 0], model.target_embedding.table[...]), outputs
 
 
 @_run.register

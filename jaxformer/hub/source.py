@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from typing import Any, get_type_hints
 
 from jaxformer.errors import ConfigError, check_field
+from jaxformer.hub.fields import spelt_out
 from jaxformer.hub.format import Architecture, Format
 from jaxformer.hub.settings import Settings
 from jaxformer.hub.tasks import Task
-from jaxformer.models import EncoderDecoderConfig
 from jaxformer.models.build import ModelConfig
 from jaxformer.serialization import diff, nearest
 
@@ -170,18 +170,6 @@ def _own_words(extra: Mapping[str, Any], settings: Settings, format: Format) -> 
     except ConfigError:
         return settings
     return Settings(extra) if same else settings
-
-
-def spelt_out(config: ModelConfig) -> ModelConfig:
-    """The same model, with the numbers for which None stands."""
-    numbers = {
-        "num_kv_heads": config.kv_heads,
-        "head_dim": config.head_width,
-        "attention_scale": config.attention_scale or config.head_width**-0.5,
-    }
-    if isinstance(config, EncoderDecoderConfig):
-        numbers["num_decoder_layers"] = config.decoder_layers
-    return replace(config, **numbers)
 
 
 def _completed(settings: Settings, format: Format) -> Settings:

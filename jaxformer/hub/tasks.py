@@ -1,7 +1,8 @@
 """What transformers' classes are asked: their heads, outputs and losses, under its names."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 import jax
@@ -75,16 +76,15 @@ class CausalLM(Task):
         return (LanguageModel(),)
 
     def outputs(self, model, states, inputs, settings):
-        logits = model.heads["language_model"].scores(states)
-        outputs = {"logits": logits}
-        if "labels" in inputs:
-            outputs["loss"] = token_loss(logits[:, :-1], inputs["labels"][:, 1:])
-        return outputs
+        def loss(logits, labels):
+            return token_loss(logits[:, :-1], labels[:, 1:])
+
+        return _scored(model.heads["language_model"].scores(states), inputs, loss)
 
     def example_labels(self, rng, inputs, settings):
         labels = _token_labels(rng, inputs, settings.values["vocab_size"])
         # The first token after padding is predicted from it: from a state that means nothing.
-        real = inputs.get("attention_mask", np.ones_like(labels)) > 0
+        real = _real(inputs)
         labels[:, 1:] = np.where(real[:, :-1], labels[:, 1:], IGNORED)
         return {"labels": labels}
 
@@ -97,11 +97,7 @@ class Seq2SeqLM(Task):
         return (LanguageModel(),)
 
     def outputs(self, model, states, inputs, settings):
-        logits = model.heads["language_model"].scores(states)
-        outputs = {"logits": logits}
-        if "labels" in inputs:
-            outputs["loss"] = token_loss(logits, inputs["labels"])
-        return outputs
+        return _scored(model.heads["language_model"].scores(states), inputs)
 
     def example_labels(self, rng, inputs, settings):
         size, shape = settings.values["vocab_size"], inputs["decoder_input_ids"].shape
@@ -123,11 +119,7 @@ class MaskedLM(Task):
         return (MaskedLanguageModel(activation=None if same else self.activation),)
 
     def outputs(self, model, states, inputs, settings):
-        logits = model.heads["masked_language_model"].scores(states)
-        outputs = {"logits": logits}
-        if "labels" in inputs:
-            outputs["loss"] = token_loss(logits, inputs["labels"])
-        return outputs
+        return _scored(model.heads["masked_language_model"].scores(states), inputs)
 
     def example_labels(self, rng, inputs, settings):
         return {"labels": _token_labels(rng, inputs, settings.values["vocab_size"])}
@@ -168,11 +160,7 @@ class NextSentence(Task):
         return (Classification(label="next_sentence"),)
 
     def outputs(self, model, states, inputs, settings):
-        logits = model.heads["next_sentence"].scores(states)
-        outputs = {"logits": logits}
-        if "labels" in inputs:
-            outputs["loss"] = token_loss(logits, inputs["labels"])
-        return outputs
+        return _scored(model.heads["next_sentence"].scores(states), inputs)
 
     def example_labels(self, rng, inputs, settings):
         return {"labels": rng.integers(2, size=len(inputs["input_ids"]))}
@@ -194,11 +182,8 @@ class SequenceClassification(Task):
         return (Classification(num_labels=num_labels(settings), **options),)
 
     def outputs(self, model, states, inputs, settings):
-        logits = model.heads["label"].scores(states)
-        outputs = {"logits": logits}
-        if "labels" in inputs:
-            outputs["loss"] = _sequence_loss(logits, inputs["labels"], settings)
-        return outputs
+        loss = partial(_sequence_loss, settings=settings)
+        return _scored(model.heads["label"].scores(states), inputs, loss)
 
     def example_labels(self, rng, inputs, settings):
         rows = len(next(iter(inputs.values())))
@@ -218,11 +203,7 @@ class EndTokenClassification(SequenceClassification):
         return super().outputs(model, states._replace(valid=ends), inputs, settings)
 
     def example_labels(self, rng, inputs, settings):
-        end, ids = settings.values["eos_token_id"], inputs["input_ids"]
-        real = inputs.get("attention_mask", np.ones_like(ids)) > 0
-        last = np.max(np.where(real, np.arange(ids.shape[1]), 0), axis=1, keepdims=True)
-        other = np.where(ids == end, end + 1, ids)
-        ids = np.where(np.arange(ids.shape[1]) == last, end, other)
+        ids = with_ends(inputs, settings.values["eos_token_id"])
         return super().example_labels(rng, inputs, settings) | {"input_ids": ids}
 
 
@@ -251,11 +232,7 @@ class TokenLabels(Task):
         return (TokenClassification(num_labels=num_labels(settings)),)
 
     def outputs(self, model, states, inputs, settings):
-        logits = model.heads["tags"].scores(states)
-        outputs = {"logits": logits}
-        if "labels" in inputs:
-            outputs["loss"] = token_loss(logits, inputs["labels"])
-        return outputs
+        return _scored(model.heads["tags"].scores(states), inputs)
 
     def example_labels(self, rng, inputs, settings):
         return {"labels": _token_labels(rng, inputs, num_labels(settings))}
@@ -310,12 +287,42 @@ def token_loss(logits: jax.Array, labels: jax.Array) -> jax.Array:
     return jnp.sum(jnp.where(counted, losses, 0.0)) / jnp.sum(counted)
 
 
+def with_ends(inputs: Mapping[str, np.ndarray], end: int, *, twice: bool = False) -> np.ndarray:
+    """Made-up ids `[B, T]` whose last real token is the end token, and no other.
+
+    Args:
+      inputs: with the ids and, where there is padding, the mask.
+      end: the end token.
+      twice: whether another one comes before, a third of the tokens earlier.
+    """
+    ids, real = inputs["input_ids"], _real(inputs)
+    places = np.arange(ids.shape[1])
+    last = np.max(np.where(real, places, 0), axis=1, keepdims=True)
+    first = last - np.sum(real, axis=1, keepdims=True) // 3 if twice else last
+    other = np.where(ids == end, end + 1, ids)
+    return np.where((places == first) | (places == last), end, other)
+
+
+def _scored(
+    logits: jax.Array, inputs: Arrays, loss: Callable[..., jax.Array] = token_loss
+) -> dict[str, jax.Array]:
+    """Scores and, where there are labels, what `loss` makes of both."""
+    outputs = {"logits": logits}
+    if "labels" in inputs:
+        outputs["loss"] = loss(logits, inputs["labels"])
+    return outputs
+
+
 def _token_labels(rng: np.random.Generator, inputs: Mapping, choices: int) -> np.ndarray:
     """A label for most of the real tokens."""
-    ids = inputs["input_ids"]
-    real = inputs.get("attention_mask", np.ones_like(ids)) > 0
-    counted = real & (rng.random(ids.shape) < 0.8)
-    return np.where(counted, rng.integers(choices, size=ids.shape), IGNORED)
+    shape = inputs["input_ids"].shape
+    counted = _real(inputs) & (rng.random(shape) < 0.8)
+    return np.where(counted, rng.integers(choices, size=shape), IGNORED)
+
+
+def _real(inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Which of the made-up ids are no padding, bool `[B, T]`."""
+    return inputs.get("attention_mask", np.ones_like(inputs["input_ids"])) > 0
 
 
 def _answer_loss(logits: jax.Array, places: jax.Array, length: int) -> jax.Array:

@@ -19,6 +19,8 @@ from jaxformer.hub.tensors import Tensor, TensorFiles
 from jaxformer.models.parameters import Parameters, Template
 
 Shardings = Mapping[str, jax.sharding.Sharding]
+Reader = Callable[[tuple[slice, ...]], np.ndarray]
+"""The part of a parameter at an index, as `jax.make_array_from_callback` asks for it."""
 
 
 def named_placements(
@@ -42,7 +44,7 @@ def named_placements(
 
 
 class WeightFile:
-    """The tensors of a folder under the names that a table gives them."""
+    """The tensors of a folder, and the parameters that a table finds in them."""
 
     def __init__(self, files: TensorFiles, format: Format, placements: list[Placement]):
         """Finds every tensor.
@@ -77,13 +79,52 @@ class WeightFile:
                 f"{files.folder}: the tensors do not fit the model that config.json describes: "
                 f"{'; '.join(problems[:12])}{more}"
             )
+        self._rows: dict[str, dict[tuple[int, ...], Placement]] = {}
+        for placement in placements:
+            for parameter, row in placement.places:
+                self._rows.setdefault(parameter, {})[row] = placement
 
-    def dtype(self, placements: Iterable[Placement]) -> np.dtype:
+    def tensors(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yields all that are used, by the table's names: views of the files."""
+        for name, kept in self.names.items():
+            yield name, self._files.read(kept)
+
+    def read(self, parameter: str, shape: tuple[int, ...]) -> np.ndarray:
+        """One whole parameter, in the dtype of its tensors (of most of them)."""
+        return self.reader(parameter, shape)(tuple(slice(None) for _ in shape))
+
+    def reader(self, parameter: str, shape: tuple[int, ...], dtype: Any = None) -> Reader:
+        """What reads a part of one parameter.
+
+        Args:
+            parameter: Its name.
+            shape: Its shape.
+            dtype: To which it is cast; None: that of its tensors (of most of them).
+        """
+        rows = self._rows[parameter]
+        depth = len(next(iter(rows)))
+        dtype = self._dtype(rows.values()) if dtype is None else np.dtype(dtype)
+
+        def read(index: tuple[slice, ...]) -> np.ndarray:
+            kept = [range(size)[part] for size, part in zip(shape, index, strict=True)]
+            part = aligned_empty(tuple(len(numbers) for numbers in kept), dtype)
+
+            def copy(place: tuple[int, ...], row: tuple[int, ...]) -> None:
+                tensor = self._part(rows[row], parameter)
+                copy_into(part[(*place, ...)], tensor[(*index[depth:], ...)])
+
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                list(pool.map(copy, np.ndindex(part.shape[:depth]), product(*kept[:depth])))
+            return part
+
+        return read
+
+    def _dtype(self, placements: Iterable[Placement]) -> np.dtype:
         """The dtype of most of these tensors."""
         dtypes = [self._files.tensors[self.names[each.tensor]].dtype for each in placements]
         return max(dtypes, key=dtypes.count)
 
-    def read(self, placement: Placement, parameter: str) -> np.ndarray:
+    def _part(self, placement: Placement, parameter: str) -> np.ndarray:
         """What a tensor holds of one parameter."""
         tensor = self._files.read(self.names[placement.tensor])
         parts = placement.layout.read(tensor, placement.slots)
@@ -109,43 +150,22 @@ class WeightFile:
 
 
 def load_parameters(
-    file: WeightFile,
-    placements: list[Placement],
-    template: Template,
-    shardings: Shardings,
-    dtype: Any = None,
-    progress: Callable[[str], None] = lambda name: None,
+    file: WeightFile, template: Template, shardings: Shardings, dtype: Any = None
 ) -> Parameters:
     """Reads parameters one at a time, each straight into its sharding.
 
     Args:
         file: The tensors.
-        placements: Where each parameter lies in them.
         template: The model.
         shardings: Of the parameters by name.
         dtype: To which they are cast; None keeps the files' own.
-        progress: Is told the name of each parameter when it is there.
     """
-    rows: dict[str, dict[tuple[int, ...], Placement]] = {}
-    for placement in placements:
-        for parameter, row in placement.places:
-            rows.setdefault(parameter, {})[row] = placement
-    parameters = {}
-    for name, shape in template.shapes.items():
-        wanted = file.dtype(rows[name].values()) if dtype is None else np.dtype(dtype)
-        read = _reader(file, rows[name], name, shape.shape, wanted)
-        parameters[name] = jax.make_array_from_callback(shape.shape, shardings[name], read)
-        progress(name)
-    return parameters
-
-
-def read_parameter(
-    file: WeightFile, placements: list[Placement], name: str, shape: tuple[int, ...]
-) -> np.ndarray:
-    """One whole parameter, in the dtype of its tensors (of most of them)."""
-    rows = {row: p for p in placements for parameter, row in p.places if parameter == name}
-    everything = tuple(slice(None) for _ in shape)
-    return _reader(file, rows, name, shape, file.dtype(rows.values()))(everything)
+    return {
+        name: jax.make_array_from_callback(
+            shape.shape, shardings[name], file.reader(name, shape.shape, dtype)
+        )
+        for name, shape in template.shapes.items()
+    }
 
 
 def described(
@@ -181,24 +201,6 @@ def _row(array: jax.Array, row: tuple[int, ...]) -> np.ndarray:
     if row and (len(devices) > 1 or next(iter(devices)).platform != "cpu"):
         array, row = array[row], ()  # so that no more than this comes over
     return np.asarray(jax.device_get(array))[row]
-
-
-def _reader(file: WeightFile, rows: dict, name: str, shape, dtype) -> Callable:
-    """The callback that makes a device's part of a parameter."""
-    depth = len(next(iter(rows)))
-
-    def read(index) -> np.ndarray:
-        kept = [range(size)[part] for size, part in zip(shape, index, strict=True)]
-        part = aligned_empty(tuple(len(numbers) for numbers in kept), dtype)
-
-        def copy(place: tuple[int, ...], row: tuple[int, ...]) -> None:
-            copy_into(part[(*place, ...)], file.read(rows[row], name)[(*index[depth:], ...)])
-
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(copy, np.ndindex(part.shape[:depth]), product(*kept[:depth])))
-        return part
-
-    return read
 
 
 def _current(name: str, format: Format) -> str:

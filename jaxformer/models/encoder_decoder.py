@@ -50,7 +50,7 @@ class EncoderDecoder(Family):
 
     @property
     def target_embedding(self) -> Embedding:
-        """The embedding of the decoder's tokens."""
+        """What the decoder looks tokens up in: its own table, or the one that both share."""
         return self.embedding if self.decoder_embedding is None else self.decoder_embedding
 
     def encode(

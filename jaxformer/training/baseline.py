@@ -15,6 +15,7 @@ from jaxformer.models import (
     Regression,
     TokenClassification,
 )
+from jaxformer.training.scores import of_heads
 
 _MOST_BATCHES = 50
 
@@ -34,12 +35,8 @@ def trivial_answers(config: Config, data: Datasets) -> dict[str, float]:
     """
     train = list(data.train.epoch(max_batches=_MOST_BATCHES))
     validation = list(data.validation.epoch(max_batches=config.data.max_validation_batches))
-    values = {}
-    for head in config.model.heads:
-        prefix = f"{head.name}_" if len(config.model.heads) > 1 else ""
-        scored = constant_answer(head, train, validation)
-        values |= {prefix + name: value for name, value in scored.items()}
-    return values
+    heads = config.model.heads
+    return of_heads({head.name: constant_answer(head, train, validation) for head in heads})
 
 
 @singledispatch

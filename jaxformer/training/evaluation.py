@@ -119,13 +119,11 @@ def evaluate(
         metrics, see `head_metrics`; with several heads under "<head>_<metric>".
     """
     results = measure(config, program, params, data)
-    values = {"loss": sum(result.loss for result in results.values())}
+    found = {}
     for head in config.model.heads:
         result = results[head.name]
-        metrics = head_metrics(head, result, data) if result.sums.weight > 0 else {}
-        prefix = f"{head.name}_" if len(results) > 1 else ""
-        values |= {prefix + name: value for name, value in metrics.items()}
-    return values
+        found[head.name] = head_metrics(head, result, data) if result.sums.weight > 0 else {}
+    return {"loss": sum(result.loss for result in results.values())} | scores.of_heads(found)
 
 
 def conclude(

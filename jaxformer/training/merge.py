@@ -1,8 +1,6 @@
 """Plain weights out of a run that trained low-rank factors: a run folder of its own."""
 
-import math
 import shutil
-import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,10 +8,8 @@ import jax.numpy as jnp
 
 from jaxformer.config import Config
 from jaxformer.errors import ConfigError
-from jaxformer.serialization import to_json
-from jaxformer.training.checkpoint import Checkpointer
-from jaxformer.training.run_folder import CHECKPOINTS, open_run_folder
-from jaxformer.training.saved_run import SavedRun
+from jaxformer.folders import check_unused, write_whole
+from jaxformer.training.saved_run import SavedRun, write_run
 
 # What the data have put into a run's folder and a model depends on.
 _KEPT = ("tokenizer", "labels.json")
@@ -58,6 +54,7 @@ def merge(source: Path, target: Path, step: int | None = None) -> Merged:
 
     Raises:
         ConfigError: The run is none, has no such checkpoint or no factors, or the target is in use.
+        DataError: The disk has too little room, or cannot be written to.
     """
     saved = SavedRun(source, "merge", step)
     if not saved.adapted:
@@ -65,29 +62,21 @@ def merge(source: Path, target: Path, step: int | None = None) -> Merged:
             f"merge {source}: the run trained no low-rank factors (train.lora); its weights are "
             "plain already"
         )
-    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
-        raise ConfigError(f"merge {source}: {target} is in use; name a new or an empty folder")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as scratch:
-        written = Path(scratch, "run")
-        _write(saved, written)
-        written.rename(target)
-    count = sum(math.prod(shape) for shape in saved.shapes.values())
-    return Merged(source, target, saved.step, tuple(sorted(saved.adapted)), count)
-
-
-def _write(saved: SavedRun, folder: Path) -> None:
+    check_unused(target)
     config = plain_config(saved.config, saved.folder)
-    open_run_folder(folder, config)
-    for name in _KEPT:
-        if (kept := saved.folder / name).is_dir():
-            shutil.copytree(kept, folder / name)
-        elif kept.exists():
-            shutil.copy2(kept, folder / name)
     arrays = {name: jnp.asarray(array) for name, array in saved.read(saved.shapes).items()}
-    checkpoints = Checkpointer(folder / CHECKPOINTS, to_json(config), keep=1)
-    checkpoints.save(saved.step, {"params": arrays}, saved.validation)
-    checkpoints.close()
+
+    def write(written: Path) -> None:
+        write_run(written, config, saved.step, arrays, saved.validation)
+        for name in _KEPT:
+            if (kept := saved.folder / name).is_dir():
+                shutil.copytree(kept, written / name)
+            elif kept.exists():
+                shutil.copy2(kept, written / name)
+
+    write_whole(target, sum(array.nbytes for array in arrays.values()), write)
+    count = sum(array.size for array in arrays.values())
+    return Merged(source, target, saved.step, tuple(sorted(saved.adapted)), count)
 
 
 def plain_config(config: Config, source: Path) -> Config:

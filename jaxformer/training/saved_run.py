@@ -1,16 +1,20 @@
-"""The parameters that a run has learned, whatever they were made of while it trained."""
+"""The parameters of a run, read and written, whatever they were made of while it trained."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
 
+from jaxformer.config import Config
 from jaxformer.errors import ConfigError
 from jaxformer.models.lora import FACTORS, adapted, is_factor
+from jaxformer.models.parameters import Parameters
+from jaxformer.serialization import to_json
 from jaxformer.training import checkpoint_files as files
+from jaxformer.training.checkpoint import Checkpointer
 from jaxformer.training.finished_run import chosen_step
 from jaxformer.training.restore import array_shapes, read_arrays
-from jaxformer.training.run_folder import CHECKPOINTS, read_config
+from jaxformer.training.run_folder import CHECKPOINTS, open_run_folder, read_config
 
 
 class SavedRun:
@@ -68,6 +72,31 @@ class SavedRun:
         if len(arrays) == 1:
             return arrays[0]
         return np.asarray(adapted(*arrays, self.config.train.lora.scale))
+
+
+def write_run(
+    folder: Path,
+    config: Config,
+    step: int,
+    parameters: Parameters,
+    validation: Mapping[str, float] | None = None,
+) -> None:
+    """Writes a run of one checkpoint, which has parameters and nothing else.
+
+    Args:
+        folder: Absent or empty.
+        config: The run's.
+        step: That of the checkpoint.
+        parameters: Of the model, by name.
+        validation: What was measured of them, if anything.
+
+    Raises:
+        ConfigError: The folder holds something.
+    """
+    open_run_folder(folder, config)
+    checkpoints = Checkpointer(folder / CHECKPOINTS, to_json(config), keep=1)
+    checkpoints.save(step, {"params": parameters}, validation)
+    checkpoints.close()
 
 
 def run_and_step(folder: Path) -> tuple[Path, int | None]:

@@ -80,7 +80,6 @@ def _decode(template: Template, end: int, params: Parameters, batch: Batch):
     model = template.module(params)
     memory = model.encode(batch["inputs"], segments=batch["segments"])
     memory_mask = KeyPadding(batch["segments"] > 0)
-    embedding = model.embedding if model.decoder_embedding is None else model.decoder_embedding
     start = batch["decoder_inputs"][:, :1]
     length = batch["decoder_inputs"].shape[1]
     places = jnp.arange(length)[None, :]
@@ -94,7 +93,7 @@ def _decode(template: Template, end: int, params: Parameters, batch: Batch):
         inputs = jnp.concatenate([start, tokens[:, :-1]], axis=1)
         hidden = model.decode(inputs, memory, memory_mask=memory_mask)
         hidden = jax.lax.dynamic_slice_in_dim(hidden, number, 1, axis=1)
-        states = States(hidden, table=embedding.table[...])
+        states = States(hidden, table=model.target_embedding.table[...])
         token = greedy(model.heads["language_model"].scores(states))
         token = jnp.where(done, end, token)
         return number + 1, jnp.where(places == number, token, tokens), token == end

@@ -40,7 +40,9 @@ def write_mpt(config: DecoderConfig) -> dict[str, Any]:
     return {
         **write_fields(config, _NUMBERS, _FLAGS),
         "layer_norm_epsilon": config.norm.eps,
-        "attn_config": write_fields(config, _ATTENTION_NUMBERS),
+        # A scale that is not given stays so.
+        "attn_config": write_fields(config, _ATTENTION_NUMBERS)
+        | {"softmax_scale": config.attention_scale},
     }
 
 

@@ -1,7 +1,6 @@
-"""The one interface of the positional schemes: identity defaults, blocks, sharding, validation."""
+"""The one interface of the positional schemes: identity defaults, what each does, blocks."""
 
 import dataclasses
-import json
 from functools import partial
 
 import chex
@@ -11,10 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jax.sharding import AxisType, NamedSharding
-from jax.sharding import PartitionSpec as P
+from position_cases import IDS, LONGROPE, SCHEMES, B, D, H, N, S, T, arrays, outputs, table_of
 
-from jaxformer.errors import ConfigError
 from jaxformer.functional.absolute import binary_code, sinusoidal_code, sinusoidal_grid_code
 from jaxformer.functional.position import Bias, NoPosition, Position
 from jaxformer.functional.positional_schemes import (
@@ -29,65 +26,7 @@ from jaxformer.functional.positional_schemes import (
 )
 from jaxformer.functional.relative import alibi_bias, alibi_slopes, t5_bias
 from jaxformer.functional.rope import apply_rope, inverse_frequencies
-from jaxformer.functional.rope_scaling import (
-    DynamicNTK,
-    LinearScaling,
-    Llama3Scaling,
-    LongRoPE,
-    YaRN,
-)
-
-LONGROPE = LongRoPE((1.0, 1.5), (2.0, 4.0), original_max_length=8, factor=4.0)
-SCHEMES = [
-    NoPosition(),
-    Integer(max_length=32),
-    Binary(num_bits=5),
-    Sinusoidal(),
-    Sinusoidal(layout="half"),
-    Sinusoidal2D(grid=(5, 7)),
-    Learned(max_length=32),
-    RoPE(),
-    RoPE(theta=5e5, fraction=0.5, layout="interleaved", scaling=LinearScaling(2.0)),
-    RoPE(scaling=DynamicNTK(2.0, 8)),
-    RoPE(scaling=YaRN(4.0, 16)),
-    RoPE(scaling=Llama3Scaling(8.0, 1.0, 4.0, 16)),
-    RoPE(fraction=0.5, scaling=LONGROPE),
-    ALiBi(),
-    T5Bias(bidirectional=True),
-    T5Bias(num_buckets=8, max_distance=20, bidirectional=False),
-]
-IDS = [str(scheme)[:40] for scheme in SCHEMES]
-B, T, S, N, K, H, D = 4, 6, 7, 4, 2, 8, 16
-
-
-def arrays():
-    keys = jax.random.split(jax.random.key(0), 5)
-    return {
-        "x": jax.random.normal(keys[0], (B, T, D)),
-        "query": jax.random.normal(keys[1], (B, T, N, H)),
-        "key": jax.random.normal(keys[2], (B, S, K, H)),
-        "query_positions": jax.random.randint(keys[3], (B, T), 0, 32),
-        "key_positions": jax.random.randint(keys[4], (B, S), 0, 32),
-    }
-
-
-def table_of(scheme: Position) -> jax.Array | None:
-    declared = scheme.table(model_dim=D, num_heads=N)
-    if declared is None:
-        return None
-    shape, axes = declared
-    assert len(shape) == len(axes)
-    return jax.random.normal(jax.random.key(9), shape)
-
-
-def outputs(scheme: Position, table, x, query, key, query_positions, key_positions):
-    """Everything a scheme does, as one differentiable function."""
-    bias = scheme.bias(query_positions, key_positions, num_heads=N, table=table)
-    return (
-        scheme.embed(x, query_positions, table),
-        scheme.rotate(query, key, query_positions, key_positions),
-        None if bias is None else bias.values(),
-    )
+from jaxformer.functional.rope_scaling import DynamicNTK, LinearScaling
 
 
 @pytest.mark.parametrize("scheme", [Position(), NoPosition()])
@@ -270,190 +209,6 @@ def test_gradients_reach_the_heads_and_blocks_add_up(scheme):
     gradient = jax.grad(whole)(bias.heads)
     assert float(jnp.abs(gradient).max()) > 0
     np.testing.assert_allclose(jax.grad(in_blocks)(bias.heads), gradient, rtol=1e-5, atol=1e-5)
-
-
-# Sharding ------------------------------------------------------------------------------------
-
-BATCH = ("data", "fsdp")
-SPECS = {
-    "x": P(BATCH, None, None),
-    "query": P(BATCH, None, "tensor", None),
-    "key": P(BATCH, None, "tensor", None),
-    "query_positions": P(BATCH, None),
-    "key_positions": P(BATCH, None),
-}
-TABLE_SPECS = {Learned: P(None, "fsdp"), T5Bias: P(None, "tensor")}
-
-
-def summed(scheme, table, arrays):
-    leaves = jax.tree.leaves(outputs(scheme, table, **arrays))
-    return sum(jnp.sum(jnp.sin(leaf)) for leaf in leaves)
-
-
-@pytest.mark.parametrize("positions", ["sharded", "replicated", "one row"])
-@pytest.mark.parametrize("scheme", SCHEMES, ids=IDS)
-def test_explicit_sharding_equals_no_mesh(scheme, positions):
-    a, table = arrays(), table_of(scheme)
-    if positions == "one row":
-        a |= {"query_positions": jnp.arange(T)[None], "key_positions": jnp.arange(S)[None]}
-    expected = jax.jit(partial(outputs, scheme))(table, **a)
-    mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "tensor"), axis_types=(AxisType.Explicit,) * 3)
-    with jax.set_mesh(mesh):
-        specs = SPECS
-        if positions != "sharded":
-            specs = SPECS | {"query_positions": P(None, None), "key_positions": P(None, None)}
-        sharded = {
-            name: jax.device_put(x, NamedSharding(mesh, specs[name])) for name, x in a.items()
-        }
-        if table is not None:
-            table = jax.device_put(table, NamedSharding(mesh, TABLE_SPECS[type(scheme)]))
-        got = jax.jit(partial(outputs, scheme))(table, **sharded)
-        embedded, (query, key), bias = got
-        assert jax.typeof(embedded).sharding.spec == SPECS["x"]
-        assert jax.typeof(query).sharding.spec == SPECS["query"]
-        assert jax.typeof(key).sharding.spec == SPECS["key"]
-        if bias is not None and positions == "sharded":
-            heads = "tensor" if isinstance(scheme, T5Bias) else None
-            assert jax.typeof(bias).sharding.spec == P(BATCH, heads, None, None)
-        chex.assert_trees_all_close(jax.device_get(got), expected, rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.parametrize("scheme", [Learned(32), T5Bias(bidirectional=True)])
-def test_explicit_sharding_gives_the_same_table_gradient(scheme):
-    a, table = arrays(), table_of(scheme)
-    expected = jax.jit(jax.grad(lambda t: summed(scheme, t, a)))(table)
-    mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "tensor"), axis_types=(AxisType.Explicit,) * 3)
-    with jax.set_mesh(mesh):
-        sharded = {
-            name: jax.device_put(x, NamedSharding(mesh, SPECS[name])) for name, x in a.items()
-        }
-        spec = TABLE_SPECS[type(scheme)]
-        table = jax.device_put(table, NamedSharding(mesh, spec))
-        gradient = jax.jit(jax.grad(lambda t, a: summed(scheme, t, a)))(table, sharded)
-        assert jax.typeof(gradient).sharding.spec == spec
-        np.testing.assert_allclose(jax.device_get(gradient), expected, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("scheme", [ALiBi(), T5Bias(bidirectional=True)])
-def test_bias_inside_shard_map(scheme):
-    """Attention in blocks runs on local heads and rows."""
-    a = arrays()
-    bias = scheme.bias(
-        a["query_positions"], a["key_positions"], num_heads=N, table=table_of(scheme)
-    )
-    expected = bias.values()
-    mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "tensor"), axis_types=(AxisType.Explicit,) * 3)
-    heads = P(*[None] * (bias.heads.ndim - 1), "tensor")
-    specs = dataclasses.replace(
-        bias, heads=heads, query_positions=P(BATCH, None), key_positions=P(BATCH, None)
-    )
-    with jax.set_mesh(mesh):
-        placed = jax.tree.map(
-            lambda x, spec: jax.device_put(x, NamedSharding(mesh, spec)), bias, specs
-        )
-        values = jax.jit(
-            jax.shard_map(Bias.values, in_specs=(specs,), out_specs=P(BATCH, "tensor", None, None))
-        )(placed)
-        np.testing.assert_array_equal(jax.device_get(values), expected)
-
-
-# Config --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("scheme", SCHEMES, ids=IDS)
-def test_schemes_are_config_objects(scheme):
-    fields = json.loads(json.dumps(dataclasses.asdict(scheme)))
-    assert hash(scheme) == hash(dataclasses.replace(scheme))
-    assert scheme == dataclasses.replace(scheme)
-    if "scaling" in fields:
-        # JSON turns tuples into lists; the object turns them back.
-        fields["scaling"] = type(scheme.scaling)(**fields["scaling"])
-    assert type(scheme)(**fields) == scheme
-    hash(type(scheme)(**fields))
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        scheme.max_length = 3
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Integer(0), "Integer.max_length = 0: must be at least 1"),
-        (lambda: Learned(-3), "Learned.max_length = -3"),
-        (lambda: Binary(0), "Binary.num_bits = 0: must be from 1 to 31"),
-        (lambda: Binary(32), "Binary.num_bits = 32"),
-        (lambda: Sinusoidal(theta=1.0), "Sinusoidal.theta = 1.0"),
-        (lambda: Sinusoidal(layout="both"), "Sinusoidal.layout = 'both': must be \"interleaved\""),
-        (lambda: Sinusoidal2D((0, 3)), "Sinusoidal2D.grid = (0, 3): must be rows and columns"),
-        (lambda: Sinusoidal2D((4,)), "Sinusoidal2D.grid = (4,)"),
-        (lambda: Sinusoidal2D((2, 3), theta=1.0), "Sinusoidal2D.theta = 1.0"),
-        (lambda: Sinusoidal2D((2, 3), prefix=-1), "Sinusoidal2D.prefix = -1: must be 0 or more"),
-        (lambda: RoPE(theta=0.0), "RoPE.theta = 0.0"),
-        (lambda: RoPE(fraction=1.5), "RoPE.fraction = 1.5"),
-        (lambda: RoPE(layout="gptj"), "RoPE.layout = 'gptj': must be \"half\" or"),
-        (lambda: RoPE(scaling=4.0), "RoPE.scaling = 4.0: must be a Scaling, such as"),
-        (lambda: T5Bias(3, 128, bidirectional=True), "T5Bias.num_buckets = 3: must be at least 4"),
-        (lambda: T5Bias(32, 8, bidirectional=True), "T5Bias.max_distance = 8: must be above 8"),
-    ],
-)
-def test_fields_are_validated(make, message):
-    with pytest.raises(ConfigError) as error:
-        make()
-    assert message in str(error.value)
-
-
-def test_lengths_beyond_the_scheme():
-    for scheme, remedy in [
-        (Learned(max_length=16), "set max_length to at least 17"),
-        (Integer(max_length=16), "set max_length to at least 17"),
-        (Binary(num_bits=4), "set num_bits to at least 5"),
-        (Sinusoidal2D((3, 5)), "set grid to the rows and columns"),
-    ]:
-        assert scheme.max_length == 16
-        scheme.validate_length(16)
-        with pytest.raises(ConfigError, match=f"fewer than the sequence length 17: {remedy}"):
-            scheme.validate_length(17)
-    for scheme in (RoPE(), ALiBi(), Sinusoidal(), T5Bias(bidirectional=True)):
-        assert scheme.max_length is None
-        scheme.validate_length(10**6)
-
-
-def test_grids_that_do_not_fit():
-    for scheme in (
-        Learned(7),
-        Sinusoidal2D((2, 3)),
-        Integer(9),
-        Binary(3),
-        Sinusoidal(),
-        NoPosition(),
-    ):
-        scheme.validate_grid((2, 3), prefix=1)
-    for scheme, prefix, message in [
-        (Learned(8), 1, "Learned.max_length = 8: must be 7, for the class token and 2 x 3 patches"),
-        (Learned(7), 0, "Learned.max_length = 7: must be 6, for 2 x 3 patches"),
-        (Sinusoidal2D((3, 2)), 1, r"Sinusoidal2D.grid = \(3, 2\): must be \(2, 3\)"),
-        (Sinusoidal2D((2, 3)), 0, "Sinusoidal2D.prefix = 1: must be 0: there is no class token"),
-        (Sinusoidal2D((2, 3), prefix=0), 1, "prefix = 0: must be 1, the tokens before them"),
-        (Integer(6), 1, "set max_length to at least 7"),
-    ]:
-        with pytest.raises(ConfigError, match=message):
-            scheme.validate_grid((2, 3), prefix)
-
-
-def test_sizes_of_the_model():
-    for scheme in SCHEMES:
-        scheme.validate_sizes(model_dim=D, head_dim=H)
-    for scheme, message in [
-        (Sinusoidal(), "model_dim = 7: must be even"),
-        (Sinusoidal2D((2, 3)), "model_dim = 7: must be a multiple of 4"),
-        (Binary(num_bits=7), "Binary.num_bits = 7: must be below model_dim = 7"),
-        (RoPE(), "RoPE.fraction = 1.0: must be such that"),
-        (RoPE(fraction=0.1), "is even and positive, not 0"),
-        (RoPE(fraction=0.8, scaling=LONGROPE), "LongRoPE.short_factors"),
-        (RoPE(fraction=0.25, scaling=DynamicNTK(2.0, 8)), "more than 2 rotating channels"),
-    ]:
-        head_dim = 8 if "LongRoPE" in message or "rotating" in message else 9
-        with pytest.raises(ConfigError, match=message):
-            scheme.validate_sizes(model_dim=7, head_dim=head_dim)
 
 
 def test_a_missing_table_is_an_error():

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from jaxformer.errors import ConfigError, DataError
+from jaxformer.errors import ConfigError
 from jaxformer.functional.positional_schemes import RoPE
 from jaxformer.hub.activations import read_activation, write_activation
 from jaxformer.hub.fields import read_flags, read_numbers, write_fields
-from jaxformer.hub.folders import TRAVELLING, copy_travelling, write_settings, write_whole
+from jaxformer.hub.folders import TRAVELLING, copy_travelling
 from jaxformer.hub.native import source_of
 from jaxformer.hub.settings import Settings
 from jaxformer.hub.source import describe, read_source, settings_values
@@ -86,32 +86,6 @@ def test_a_model_that_no_system_is_can_be_run_and_not_exported():
     assert source.config == config
     with pytest.raises(ConfigError, match="no known system can say this model"):
         source.format.write(config)
-
-
-def test_a_folder_appears_whole_or_not_at_all(tmp_path):
-    target = tmp_path / "deep" / "target"
-
-    def fail(folder):
-        (folder / "half").write_text("x")
-        raise OSError("the disk is gone")
-
-    with pytest.raises(
-        DataError, match="target cannot be written, and nothing of it was: the disk"
-    ):
-        write_whole(target, 0, fail)
-    with pytest.raises(KeyboardInterrupt):
-        write_whole(target, 0, lambda folder: (_ for _ in ()).throw(KeyboardInterrupt))
-    assert not list(tmp_path.iterdir())
-    write_whole(target, 0, lambda folder: write_settings(folder, {"b": 1, "a": 2}))
-    assert (target / "config.json").read_text() == '{\n  "a": 2,\n  "b": 1\n}\n'
-    assert [item.name for item in target.parent.iterdir()] == ["target"]
-
-
-def test_an_empty_folder_is_filled(tmp_path):
-    target = tmp_path / "empty"
-    target.mkdir()
-    write_whole(target, 0, lambda folder: (folder / "new").write_text("x"))
-    assert (target / "new").read_text() == "x"
 
 
 def test_what_travels_is_copied_as_it_is(tmp_path):

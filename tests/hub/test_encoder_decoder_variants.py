@@ -1,16 +1,13 @@
 """What encoder-decoders can say besides what their small models say; what their decoders read."""
 
-import json
-
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
-from variants import check_gradients, check_outputs, check_variant
+from saved_folders import change_settings, change_tensors, save_tiny
+from variants import check_gradients, check_outputs, check_variant, models
 
 from jaxformer import pretrained
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.examples import example_inputs
-from jaxformer.hub.reference import Reference, save_random
 from jaxformer.hub.settings import Settings
 from jaxformer.hub.source import describe, read_source
 from jaxformer.loading import load
@@ -36,42 +33,22 @@ def test_variants(model_type, changes, tmp_path):
     check_variant(tmp_path, model_type, changes)
 
 
-def change(folder, tensors=None, drop=(), **values):
-    """Changes tensors and fields of a folder."""
-    kept = load_file(folder / "model.safetensors") | (tensors or {})
-    kept = {name: x for name, x in kept.items() if name not in drop}
-    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
-    settings = json.loads((folder / "config.json").read_text()) | values
-    settings = {name: value for name, value in settings.items() if value is not None}
-    (folder / "config.json").write_text(json.dumps(settings))
-
-
-def models(folder, kind="ForConditionalGeneration"):
-    """Ours and theirs, of a folder."""
-    named = json.loads((folder / "config.json").read_text())["architectures"][0]
-    return load(folder), Reference(folder, named)
-
-
-def saved(folder, model_type, kind=""):
-    format = FORMATS[model_type]
-    architecture = next(a for a in format.architectures if a.name.endswith(kind))
-    save_random(format, architecture, folder)
-    return folder
-
-
 # What files of v4 say (first), and what v5 makes of them when it saves them.
 SPELLINGS = {
-    "v4": {"tie_word_embeddings": False, "scale_decoder_outputs": None},
-    "v5": {"tie_word_embeddings": True, "scale_decoder_outputs": False},
+    "v4": (["scale_decoder_outputs"], {"tie_word_embeddings": False}),
+    "v5": ([], {"tie_word_embeddings": True, "scale_decoder_outputs": False}),
 }
 
 
 @pytest.mark.parametrize("model_type", ["t5", "mt5", "umt5"])
-@pytest.mark.parametrize("spelling", SPELLINGS.values(), ids=SPELLINGS)
-def test_an_output_table_in_the_file_is_used_whatever_is_said(model_type, spelling, tmp_path):
-    folder = saved(tmp_path / "model", model_type)
+@pytest.mark.parametrize(("without", "changes"), SPELLINGS.values(), ids=SPELLINGS)
+def test_an_output_table_in_the_file_is_used_whatever_is_said(
+    model_type, without, changes, tmp_path
+):
+    folder = save_tiny(model_type, tmp_path / "model")
     own = np.random.default_rng(0).normal(size=(131, 48)).astype(np.float32)
-    change(folder, {"lm_head.weight": own}, **spelling)
+    change_tensors(folder, lambda tensors: tensors.update({"lm_head.weight": own}))
+    change_settings(folder, *without, **changes)
     ours, theirs = models(folder)
     inputs = example_inputs(ours.source)
     check_outputs(ours, theirs, inputs)
@@ -81,27 +58,31 @@ def test_an_output_table_in_the_file_is_used_whatever_is_said(model_type, spelli
 
 
 def test_a_copy_of_the_table_is_no_output_table(tmp_path):
-    folder = saved(tmp_path, "t5")
-    shared = load_file(folder / "model.safetensors")["shared.weight"]
-    change(folder, {"lm_head.weight": shared, "encoder.embed_tokens.weight": shared})
+    folder = save_tiny("t5", tmp_path)
+
+    def copy_the_table(tensors):
+        for name in ("lm_head.weight", "encoder.embed_tokens.weight"):
+            tensors[name] = tensors["shared.weight"].copy()
+
+    change_tensors(folder, copy_the_table)
     assert load(folder).config.tie_embeddings
 
 
 @pytest.mark.parametrize("model_type", ["bart", "mbart", "marian", "pegasus"])
 def test_a_bias_of_the_logits_may_be_missing_and_does_not_learn(model_type, tmp_path):
-    folder = saved(tmp_path, model_type)
+    folder = save_tiny(model_type, tmp_path)
     bias = "heads.language_model.bias"
     with_bias = load(folder)
     assert bias in with_bias.parameters
     assert bias not in with_bias.template.learning
-    change(folder, drop=["final_logits_bias"])
+    change_tensors(folder, lambda tensors: tensors.pop("final_logits_bias"))
     ours, theirs = models(folder)
     check_outputs(ours, theirs, example_inputs(ours.source))
 
 
 @pytest.mark.parametrize("model_type", ["t5", "bart", "mbart", "marian", "m2m_100"])
 def test_inputs_of_the_decoder_are_made_of_labels(model_type, tmp_path):
-    ours, theirs = models(saved(tmp_path, model_type))
+    ours, theirs = models(save_tiny(model_type, tmp_path))
     inputs = example_inputs(ours.source, "right")
     shifted = {name: x for name, x in inputs.items() if not name.startswith("decoder")}
     # The last that counts is what mBART moves to the front.
@@ -112,13 +93,13 @@ def test_inputs_of_the_decoder_are_made_of_labels(model_type, tmp_path):
 
 @pytest.mark.parametrize("model_type", ["bart", "mbart"])
 def test_without_labels_the_inputs_are_repeated(model_type, tmp_path):
-    ours, theirs = models(saved(tmp_path, model_type))
+    ours, theirs = models(save_tiny(model_type, tmp_path))
     inputs = example_inputs(ours.source)
     check_outputs(ours, theirs, {"input_ids": inputs["input_ids"]})
 
 
 def test_others_repeat_nothing(tmp_path):
-    ours = load(saved(tmp_path, "t5"))
+    ours = load(save_tiny("t5", tmp_path))
     ids = example_inputs(ours.source)["input_ids"]
     with pytest.raises(DataError, match="decoder_input_ids"):
         pretrained.forward(ours, {"input_ids": ids})

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from variants import check_outputs, check_variant
+from saved_folders import save_tiny
+from variants import check_outputs, check_variant, models
 
 from jaxformer import pretrained
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.examples import example_inputs
-from jaxformer.hub.reference import Reference, save_random
 from jaxformer.hub.settings import Settings
 from jaxformer.hub.source import describe, read_source
 from jaxformer.loading import load
@@ -85,18 +85,13 @@ def test_labels_of_several_kinds(tmp_path):
 
 
 def test_masked_patches(tmp_path):
-    format = FORMATS["dinov2"]
-    architecture = format.architectures[-1]
-    save_random(format, architecture, tmp_path)
-    ours, theirs = load(tmp_path), Reference(tmp_path, architecture.name)
+    ours, theirs = models(save_tiny("dinov2", tmp_path, "Model"))
     masked = np.arange(27).reshape(3, 9) % 4 == 1
     check_outputs(ours, theirs, example_inputs(ours.source) | {"bool_masked_pos": masked})
 
 
 def test_patches_cannot_be_masked_without_a_token(tmp_path):
-    format = FORMATS["vit"]
-    save_random(format, format.architectures[0], tmp_path)
-    ours = load(tmp_path)
+    ours = load(save_tiny("vit", tmp_path))
     masked = {"bool_masked_pos": np.ones((3, 8), bool)}
     with pytest.raises(DataError, match="no token for masked patches"):
         pretrained.forward(ours, example_inputs(ours.source) | masked)

@@ -6,13 +6,14 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from saved_folders import save_tiny
 
 from jaxformer import pretrained
 from jaxformer.hub.compare import differences
 from jaxformer.hub.examples import example_inputs
-from jaxformer.hub.reference import save_random
+from jaxformer.hub.fields import spelt_out
 from jaxformer.hub.settings import Settings
-from jaxformer.hub.source import read_source, spelt_out
+from jaxformer.hub.source import read_source
 from jaxformer.loading import load
 from jaxformer.parity import measure, parse_page
 from jaxformer.zoo import FORMATS
@@ -51,8 +52,7 @@ def test_the_table_has_every_class():
 def described(request, tmp_path_factory):
     """The values of a system's config.json, and their format."""
     format = request.param
-    folder = tmp_path_factory.mktemp(format.model_type)
-    save_random(format, format.architectures[0], folder)
+    folder = save_tiny(format.model_type, tmp_path_factory.mktemp(format.model_type))
     return format, json.loads((folder / "config.json").read_text())
 
 
@@ -70,8 +70,7 @@ def test_the_description_survives_the_way_back(described):
 
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_eager_and_unrolled_are_the_same(kind, tmp_path):
-    format = FORMATS[kind]
-    save_random(format, format.architectures[0], tmp_path)
+    save_tiny(kind, tmp_path)
     scanned, unrolled = load(tmp_path, scan_layers=True), load(tmp_path, scan_layers=False)
     inputs = example_inputs(scanned.source, "left")
     expected = pretrained.forward(scanned, inputs, output_hidden_states=True)
@@ -83,9 +82,7 @@ def test_eager_and_unrolled_are_the_same(kind, tmp_path):
 
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_outputs_are_arrays_of_numpy(kind, tmp_path):
-    format = FORMATS[kind]
-    save_random(format, format.architectures[0], tmp_path)
-    model = load(tmp_path)
+    model = load(save_tiny(kind, tmp_path))
     outputs = pretrained.forward(model, example_inputs(model.source))
     assert all(type(array) is np.ndarray for array in outputs.values())
     assert "hidden_states" not in outputs

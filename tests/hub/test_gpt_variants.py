@@ -11,8 +11,9 @@ from jaxformer.errors import ConfigError
 from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positional_schemes import ALiBi, RoPE
 from jaxformer.functional.rope_scaling import LinearScaling
+from jaxformer.hub.fields import spelt_out
 from jaxformer.hub.settings import Settings
-from jaxformer.hub.source import describe, read_source, spelt_out
+from jaxformer.hub.source import describe, read_source
 from jaxformer.loading import load
 from jaxformer.nn import Parallel, PostNorm, PreNorm
 from jaxformer.zoo import FORMATS

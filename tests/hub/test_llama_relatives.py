@@ -5,6 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from saved_folders import save_tiny
+from variants import models
 
 from jaxformer import pretrained
 from jaxformer.errors import ConfigError, DataError
@@ -12,9 +14,9 @@ from jaxformer.functional.positional_schemes import RoPE
 from jaxformer.functional.rope_scaling import LinearScaling, Llama3Scaling, LongRoPE
 from jaxformer.hub.compare import differences
 from jaxformer.hub.examples import example_inputs
-from jaxformer.hub.reference import Reference, save_random
+from jaxformer.hub.fields import spelt_out
 from jaxformer.hub.settings import Settings
-from jaxformer.hub.source import describe, read_source, spelt_out
+from jaxformer.hub.source import describe, read_source
 from jaxformer.hub.windows import FULL, SLIDING, read_windows, shortest_pattern, write_windows
 from jaxformer.loading import load
 from jaxformer.zoo import FORMATS, SYSTEMS
@@ -326,18 +328,10 @@ VARIANTS = {
 }
 
 
-def saved(folder, model_type, **changes):
-    """A small random model of a system, with some fields of its config.json changed."""
-    format = FORMATS[model_type]
-    save_random(replace(format, tiny={**format.tiny, **changes}), format.architectures[0], folder)
-    return folder
-
-
 @pytest.mark.torch
 @pytest.mark.parametrize(("model_type", "changes"), VARIANTS.values(), ids=VARIANTS.keys())
 def test_variants(model_type, changes, tmp_path):
-    ours = load(saved(tmp_path, model_type, **changes))
-    theirs = Reference(tmp_path, ours.source.architecture.name)
+    ours, theirs = models(save_tiny(model_type, tmp_path, **changes))
     # Beyond every window, the original context (8) and the longest (20).
     inputs = example_inputs(ours.source, "right", length=25)
     found = differences(pretrained.forward(ours, inputs), theirs.outputs(inputs), inputs)
@@ -350,7 +344,7 @@ def test_variants(model_type, changes, tmp_path):
 
 @pytest.mark.torch
 def test_superfluous_tensors_of_old_files(tmp_path):
-    saved(tmp_path, "llama", num_hidden_layers=1, tie_word_embeddings=True)
+    save_tiny("llama", tmp_path, num_hidden_layers=1, tie_word_embeddings=True)
     path = tmp_path / "model.safetensors"
     tensors = load_file(path)
     assert "lm_head.weight" not in tensors

@@ -4,8 +4,9 @@ import jax
 import numpy as np
 import pytest
 import torch
+from saved_folders import save_tiny
 
-from jaxformer.hub.reference import Reference, save_random
+from jaxformer.hub.reference import Reference
 from jaxformer.loading import load
 from jaxformer.sharding import MeshConfig, make_mesh
 from jaxformer.training.config import TrainConfig
@@ -13,7 +14,6 @@ from jaxformer.training.optim import AdamW
 from jaxformer.training.parameter_roles import decay_mask
 from jaxformer.training.schedules import Constant
 from jaxformer.training.step import TrainProgram
-from jaxformer.zoo import FORMATS
 
 pytestmark = pytest.mark.torch
 
@@ -56,9 +56,7 @@ CASES = {
 @pytest.mark.parametrize(("case", "batches"), CASES.items(), ids=["llama", "bert", "t5"])
 def test_three_adamw_steps_have_pytorchs_losses(case, batches, tmp_path):
     kind, name = case
-    format = FORMATS[kind]
-    architecture = next(each for each in format.architectures if each.name == name)
-    save_random(format, architecture, tmp_path)
+    save_tiny(kind, tmp_path, name)
     # `Reference` has no dropout either.
     model = load(tmp_path, scan_layers=False, dropout=0.0, attention_dropout=0.0)
     theirs = Reference(tmp_path, name).model

@@ -7,32 +7,24 @@ import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from variants import check_outputs
+from saved_folders import save_tiny
+from variants import check_outputs, models
 
 from jaxformer import pretrained
 from jaxformer.errors import ConfigError
+from jaxformer.hub.compare import gradient_differences
 from jaxformer.hub.embedding_tasks import end_places
 from jaxformer.hub.examples import example_inputs
 from jaxformer.hub.forward import outputs_of
-from jaxformer.hub.reference import Reference, save_random
 from jaxformer.hub.settings import Settings
 from jaxformer.hub.source import describe, read_source
 from jaxformer.loading import load
-from jaxformer.parity import gradient_differences
 from jaxformer.zoo import FORMATS, SYSTEMS
 
 pytestmark = pytest.mark.torch
 
 TOLERANCE = 2e-5
 CLASSES = [(f, a) for f in FORMATS.values() for a in f.architectures if "lip" in f.model_type]
-
-
-def made(folder, model_type, changes=None, number=0):
-    """A small model in transformers and ours of its files."""
-    format = FORMATS[model_type]
-    architecture = format.architectures[number]
-    save_random(replace(format, tiny=format.tiny | (changes or {})), architecture, folder)
-    return load(folder), Reference(folder, architecture.name)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +37,7 @@ def made(folder, model_type, changes=None, number=0):
     ],
 )
 def test_variants(model_type, changes, tmp_path):
-    ours, theirs = made(tmp_path, model_type, changes)
+    ours, theirs = models(save_tiny(model_type, tmp_path, **changes))
     inputs = example_inputs(ours.source, "right")
     check_outputs(ours, theirs, inputs)
     found = pretrained.forward(ours, inputs)
@@ -60,14 +52,14 @@ def test_a_text_ends_at_its_first_end_token_or_at_the_largest_id(end, places):
     assert (np.sum(found, axis=1) == 1).all()
 
 
-@pytest.mark.parametrize("number", [0, 1])
-def test_files_with_the_wrong_end_token_pool_the_largest_id(number, tmp_path):
-    ours, theirs = made(tmp_path, "clip_text_model", {"eos_token_id": 2}, number)
+@pytest.mark.parametrize("head", ["WithProjection", "TextModel"])
+def test_files_with_the_wrong_end_token_pool_the_largest_id(head, tmp_path):
+    ours, theirs = models(save_tiny("clip_text_model", tmp_path, head, eos_token_id=2))
     ids = np.array([[3, 9, 130, 2, 130, 7], [2, 40, 41, 7, 6, 5]])
     mask = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])
     inputs = {"input_ids": ids, "attention_mask": mask}
     check_outputs(ours, theirs, inputs)
-    if number:
+    if head == "TextModel":
         found = pretrained.forward(ours, inputs)
         np.testing.assert_allclose(
             found["pooler_output"], found["last_hidden_state"][[0, 1], [2, 2]], rtol=1e-5, atol=1e-5
@@ -75,14 +67,14 @@ def test_files_with_the_wrong_end_token_pool_the_largest_id(number, tmp_path):
 
 
 def test_a_text_without_an_end_pools_its_first_place(tmp_path):
-    ours, theirs = made(tmp_path, "clip_text_model", number=1)
+    ours, theirs = models(save_tiny("clip_text_model", tmp_path, "TextModel"))
     check_outputs(ours, theirs, {"input_ids": np.array([[3, 9, 8], [9, 4, 4]])})
 
 
 @pytest.mark.parametrize("model_type", ["clip_text_model", "clip_vision_model"])
 def test_older_files(model_type, tmp_path):
     """The names with what comes before them in models with heads, and the numbers of places."""
-    _, theirs = made(tmp_path, model_type, number=1)
+    _, theirs = models(save_tiny(model_type, tmp_path, "Model"))
     path = tmp_path / "model.safetensors"
     prefix = FORMATS[model_type].prefix
     tensors = {prefix + name: array for name, array in load_file(path).items()}
@@ -97,8 +89,7 @@ def test_gradients(format, architecture, tmp_path):
     """Of a random function of all outputs, for there is no loss."""
     import torch
 
-    save_random(format, architecture, tmp_path)
-    ours, theirs = load(tmp_path), Reference(tmp_path, architecture.name)
+    ours, theirs = models(save_tiny(format.model_type, tmp_path, architecture.name))
     inputs = example_inputs(ours.source, "right")
     rng, expected = np.random.default_rng(0), theirs.outputs(inputs)
     del expected["hidden_states"], expected["last_hidden_state"]  # what lies on padding

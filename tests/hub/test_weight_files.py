@@ -9,7 +9,7 @@ from saved_folders import change_tensors, copy_of, save_tiny
 import jaxformer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.table import Fused, Table, attention, block
-from jaxformer.hub.weights import described, read_parameter, tensors_of
+from jaxformer.hub.weights import described, tensors_of
 from jaxformer.pretrained import open_folder
 
 pytestmark = pytest.mark.torch
@@ -83,8 +83,7 @@ def test_one_parameter_is_read_alone(bert):
     opened, model = open_folder(bert), jaxformer.load(bert)
     for name, array in model.parameters.items():
         np.testing.assert_array_equal(opened.read(name), array)
-        read = read_parameter(opened.file, opened.placements, name, array.shape)
-        np.testing.assert_array_equal(read, array)
+        np.testing.assert_array_equal(opened.file.read(name, array.shape), array)
 
 
 def test_what_is_described_is_what_comes(bert):

@@ -1,16 +1,14 @@
 """Variants of a system that cannot be in one configuration, compared with transformers."""
 
-from dataclasses import replace
-
 import numpy as np
 from safetensors.numpy import load_file
+from saved_folders import save_tiny
 
 from jaxformer import pretrained
-from jaxformer.hub.compare import differences
+from jaxformer.hub.compare import differences, gradient_differences
 from jaxformer.hub.examples import example_inputs
-from jaxformer.hub.reference import Reference, save_random
+from jaxformer.hub.reference import Reference
 from jaxformer.loading import load
-from jaxformer.zoo import FORMATS
 
 TOLERANCE = 2e-5
 
@@ -28,10 +26,7 @@ def check_variant(folder, model_type, changes, kind="", inputs=None):
     Returns:
         Our model.
     """
-    format = FORMATS[model_type]
-    architecture = next(a for a in format.architectures if a.name.endswith(kind))
-    save_random(replace(format, tiny=format.tiny | changes), architecture, folder)
-    ours, theirs = load(folder), Reference(folder, architecture.name)
+    ours, theirs = models(save_tiny(model_type, folder, kind, **changes))
     padding = "none" if kind else "left"  # Answers to questions have no loss with the latter.
     asked = inputs(ours.source) if inputs else example_inputs(ours.source, padding)
     check_outputs(ours, theirs, asked)
@@ -40,6 +35,12 @@ def check_variant(folder, model_type, changes, kind="", inputs=None):
     for name, tensor in load_file(folder / "model.safetensors").items():
         np.testing.assert_array_equal(written[name], tensor, err_msg=name)
     return ours
+
+
+def models(folder):
+    """Our model of a folder, and transformers'."""
+    ours = load(folder)
+    return ours, Reference(folder, ours.source.architecture.name)
 
 
 def check_outputs(ours, theirs, inputs):
@@ -54,12 +55,8 @@ def check_outputs(ours, theirs, inputs):
 
 def check_gradients(ours, theirs, inputs):
     """Asserts that the gradients agree, but for those that are rounding alone."""
-    expected, actual = theirs.gradients(inputs), pretrained.gradients(ours, inputs)
-    largest = max(np.max(np.abs(gradient)) for gradient in expected.values())
-    for name, gradient in expected.items():
-        difference = np.max(np.abs(actual[name] - gradient))
-        scale = max(np.max(np.abs(gradient)), 1e-5 * largest)
-        assert difference <= TOLERANCE * scale or scale == 1e-5 * largest, (name, difference, scale)
+    found = gradient_differences(pretrained.gradients(ours, inputs), theirs.gradients(inputs))
+    assert all(difference <= TOLERANCE for difference in found.values()), found
 
 
 def with_holes(source):

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from functools import partial
 
-import hf_families
+import hf_mapping
+import hf_names
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -28,12 +29,12 @@ class Case:
     """One decoder in both libraries."""
 
     model_class: str
-    names: hf_families.Names
+    names: hf_mapping.Names
     theirs: dict
     ours: DecoderConfig
 
 
-def case(model_class: str, names: hf_families.Names, theirs: dict, **ours) -> Case:
+def case(model_class: str, names: hf_mapping.Names, theirs: dict, **ours) -> Case:
     config = DecoderConfig(vocab_size=VOCAB, compute_dtype="float32", **ours)
     return Case(model_class, names, theirs | {"vocab_size": VOCAB}, config)
 
@@ -61,7 +62,7 @@ UNTIED = {"tie_embeddings": False}
 CASES = {
     "GPT": case(
         "OpenAIGPTLMHeadModel",
-        hf_families.GPT,
+        hf_names.GPT,
         OLD_SIZES | {"afn": "gelu"},
         **OUR_OLD_SIZES | BIASED,
         position=Learned(max_length=17),
@@ -69,14 +70,14 @@ CASES = {
     ),
     "GPT-2": case(
         "GPT2LMHeadModel",
-        hf_families.GPT2,
+        hf_names.GPT2,
         OLD_SIZES,
         **OUR_OLD_SIZES | BIASED,
         position=Learned(max_length=17),
     ),
     "GPT-J": case(
         "GPTJForCausalLM",
-        hf_families.GPTJ,
+        hf_names.GPTJ,
         OLD_SIZES | {"n_embd": 36, "rotary_dim": 4, "n_inner": 22},
         **OUR_SIZES | PLAIN | UNTIED | {"model_dim": 36},
         position=RoPE(theta=10_000.0, fraction=2 / 3, layout="interleaved"),
@@ -85,7 +86,7 @@ CASES = {
     ),
     "GPT-NeoX": case(
         "GPTNeoXForCausalLM",
-        hf_families.NEOX,
+        hf_names.NEOX,
         SIZES | rope(partial_rotary_factor=0.25),
         **OUR_SIZES | BIASED | UNTIED | {"activation": "gelu"},
         position=RoPE(theta=THETA, fraction=0.25),
@@ -93,14 +94,14 @@ CASES = {
     ),
     "GPT-NeoX sequential": case(
         "GPTNeoXForCausalLM",
-        hf_families.NEOX,
+        hf_names.NEOX,
         SIZES | rope(partial_rotary_factor=1.0) | {"use_parallel_residual": False},
         **OUR_SIZES | BIASED | UNTIED | {"activation": "gelu"},
         position=RoPE(theta=THETA),
     ),
     "BLOOM": case(
         "BloomForCausalLM",
-        hf_families.BLOOM,
+        hf_names.BLOOM,
         {"hidden_size": 30, "n_head": 6, "n_layer": 3, "layer_norm_epsilon": EPS},
         **OUR_OLD_SIZES | BIASED,
         position=ALiBi(),
@@ -108,7 +109,7 @@ CASES = {
     ),
     "Phi": case(
         "PhiForCausalLM",
-        hf_families.PHI,
+        hf_names.PHI,
         SIZES | rope(partial_rotary_factor=0.5) | {"num_key_value_heads": 2},
         **OUR_SIZES | BIASED | UNTIED | {"num_kv_heads": 2},
         position=RoPE(theta=THETA, fraction=0.5),
@@ -117,7 +118,7 @@ CASES = {
     ),
     "Llama": case(
         "LlamaForCausalLM",
-        hf_families.LLAMA,
+        hf_names.LLAMA,
         GROUPED
         | {"head_dim": 8}
         | rope(
@@ -132,7 +133,7 @@ CASES = {
     ),
     "Mistral": case(
         "MistralForCausalLM",
-        hf_families.LLAMA,
+        hf_names.LLAMA,
         GROUPED | rope() | {"sliding_window": 4},
         **OUR_GROUPED | UNTIED,
         position=RoPE(theta=THETA),
@@ -140,7 +141,7 @@ CASES = {
     ),
     "Qwen 3": case(
         "Qwen3ForCausalLM",
-        hf_families.QWEN3,
+        hf_names.QWEN3,
         GROUPED | rope() | {"tie_word_embeddings": True},
         **OUR_GROUPED,
         position=RoPE(theta=THETA),
@@ -148,7 +149,7 @@ CASES = {
     ),
     "Gemma 2": case(
         "Gemma2ForCausalLM",
-        hf_families.GEMMA2,
+        hf_names.GEMMA2,
         GROUPED
         | rope()
         | {
@@ -192,16 +193,16 @@ def test_logits_and_the_gradient_of_every_parameter(case):
     # Only real tokens count: what a padded query sees is anyone's choice.
     weights = random.normal(size=(*VALID.shape, VOCAB)).astype(np.float32) * VALID[..., None]
 
-    model = hf_families.random_model(case.model_class, case.theirs)
-    theirs = hf_families.tensors(model)
+    model = hf_mapping.random_model(case.model_class, case.theirs)
+    theirs = hf_mapping.tensors(model)
     their_logits = model(torch.tensor(ids), attention_mask=torch.tensor(VALID).long()).logits
     their_loss = (their_logits * torch.tensor(weights)).sum()
     their_gradients = torch.autograd.grad(their_loss, theirs.values(), retain_graph=True)
 
     shapes = template_of(case.ours).shapes
-    mapped = hf_families.our_parameters(case.ours, case.names, theirs, shapes)
+    mapped = hf_mapping.our_parameters(case.ours, case.names, theirs, shapes)
     ours = {name: jnp.asarray(tensor.detach().numpy()) for name, tensor in mapped.items()}
     logits, gradients = logits_and_gradients(case.ours, ours, ids, VALID, weights)
-    hf_families.assert_close(logits[VALID], their_logits.detach()[VALID], "logits")
-    back = hf_families.their_gradients(mapped, theirs, gradients)
-    hf_families.assert_gradients_close(back, dict(zip(theirs, their_gradients, strict=True)))
+    hf_mapping.assert_close(logits[VALID], their_logits.detach()[VALID], "logits")
+    back = hf_mapping.their_gradients(mapped, theirs, gradients)
+    hf_mapping.assert_gradients_close(back, dict(zip(theirs, their_gradients, strict=True)))

@@ -2,12 +2,13 @@
 
 from functools import partial
 
-import hf_families
+import hf_mapping
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hf_cases import CASES, WITHOUT_MASK, batch_of, their_arguments, their_scores, what_counts
+from hf_batches import batch_of, their_arguments, their_scores, what_counts
+from hf_cases import CASES, WITHOUT_MASK
 
 from jaxformer.models import EncoderDecoderConfig, Template, build_model
 from jaxformer.models.heads import DEFAULT_OPTIONS
@@ -37,8 +38,8 @@ def random_model(case):
     """Their model with random parameters, all of its own, and these by name."""
     import torch
 
-    model = hf_families.random_model(case.model_class, case.theirs, STD)
-    theirs = hf_families.tensors(model)
+    model = hf_mapping.random_model(case.model_class, case.theirs, STD)
+    theirs = hf_mapping.tensors(model)
     if not getattr(case.ours, "tie_embeddings", True):
         size = (case.ours.vocab_size, case.ours.model_dim)
         model.lm_head.weight = theirs["lm_head.weight"] = torch.nn.Parameter(
@@ -66,15 +67,15 @@ def assert_equal_to_theirs(case, batch):
     their_gradients = {n: g.numpy() for n, g in zip(theirs, their_gradients, strict=True)}
 
     shapes = Template(partial(build_model, config=case.ours)).shapes
-    mapped = hf_families.our_parameters(case.ours, case.names, theirs, shapes)
+    mapped = hf_mapping.our_parameters(case.ours, case.names, theirs, shapes)
     ours = {name: jnp.asarray(tensor.detach().numpy()) for name, tensor in mapped.items()}
     scores, loss, gradients = scores_loss_gradients(case.ours, ours, batch, weights)
     for name, actual, expected, count in zip(case.scores, scores, their, counts, strict=True):
         expected = expected.detach().numpy()
-        hf_families.assert_close(np.where(count, actual, 0), np.where(count, expected, 0), name)
+        hf_mapping.assert_close(np.where(count, actual, 0), np.where(count, expected, 0), name)
     assert float(loss) == pytest.approx(outputs.loss.item(), rel=2e-5)
-    back = hf_families.their_gradients(mapped, theirs, gradients)
-    hf_families.assert_gradients_close(back, their_gradients)
+    back = hf_mapping.their_gradients(mapped, theirs, gradients)
+    hf_mapping.assert_gradients_close(back, their_gradients)
 
 
 @pytest.mark.torch
@@ -114,10 +115,10 @@ def test_hidden_states(name):
     if name == "ViT":  # theirs are those before the final norm
         expected = [model.vit.layernorm(expected[0])]
     shapes = Template(partial(build_model, config=case.ours)).shapes
-    mapped = hf_families.our_parameters(case.ours, case.names, theirs, shapes)
+    mapped = hf_mapping.our_parameters(case.ours, case.names, theirs, shapes)
     ours = {path: jnp.asarray(tensor.detach().numpy()) for path, tensor in mapped.items()}
     actual = hidden_states_of(case.ours, ours, batch)
     for states, theirs_, real in zip(actual, expected, valid, strict=True):
         real = real[..., None] > 0
         theirs_ = np.where(real, theirs_.detach().numpy(), 0)
-        hf_families.assert_close(np.where(real, states, 0), theirs_, name)
+        hf_mapping.assert_close(np.where(real, states, 0), theirs_, name)

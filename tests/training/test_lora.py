@@ -12,7 +12,7 @@ from test_step import GROUPED, rows
 from tiny_run import tiny_config
 
 from jaxformer import cli
-from jaxformer.errors import ConfigError
+from jaxformer.errors import ConfigError, DataError
 from jaxformer.models import Classification, EncoderConfig
 from jaxformer.models.lora import LoRA, is_factor
 from jaxformer.serialization import from_json
@@ -259,8 +259,8 @@ def test_what_cannot_be_merged(base, tuned, tmp_path, capsys):
     for source, target, message in (
         (base, tmp_path / "out", "trained no low-rank factors"),
         (tmp_path, tmp_path / "out", "not the folder of a run"),
-        (tuned, tmp_path, "is in use"),
-        (tuned, tmp_path / "thesis.tex", "is in use"),
+        (tuned, tmp_path, "is not empty"),
+        (tuned, tmp_path / "thesis.tex", "is not empty"),
     ):
         assert cli.main(["merge", str(source), str(target)]) == 2
         assert message in capsys.readouterr().err
@@ -273,8 +273,8 @@ def test_a_failure_leaves_nothing_behind(tuned, tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError("no space")
 
-    monkeypatch.setattr("jaxformer.training.merge.Checkpointer", full)
-    with pytest.raises(OSError, match="no space"):
+    monkeypatch.setattr("jaxformer.training.saved_run.Checkpointer", full)
+    with pytest.raises(DataError, match="nothing of it was: no space"):
         merge(tuned, tmp_path / "out")
     assert not list(tmp_path.iterdir())
 

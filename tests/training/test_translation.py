@@ -1,6 +1,7 @@
 """Greedy translations: transformers' own, and a fixed point of teacher forcing, on every mesh."""
 
-import hf_families
+import hf_mapping
+import hf_names
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -148,7 +149,7 @@ def test_translations_are_those_of_transformers():
         "layer_norm_epsilon": 1e-3,
         "feed_forward_proj": "relu",
     }
-    model = hf_families.random_model("T5ForConditionalGeneration", theirs, 0.3)
+    model = hf_mapping.random_model("T5ForConditionalGeneration", theirs, 0.3)
     ours = EncoderDecoderConfig(
         vocab_size=53,
         num_layers=2,
@@ -167,8 +168,8 @@ def test_translations_are_those_of_transformers():
     )
     shapes = template_of(ours).shapes
     with torch.no_grad():
-        mapped = hf_families.our_parameters(
-            ours, hf_families.T5, dict(model.named_parameters()), shapes
+        mapped = hf_mapping.our_parameters(
+            ours, hf_names.T5, dict(model.named_parameters()), shapes
         )
     params = {name: jnp.asarray(tensor.detach().numpy()) for name, tensor in mapped.items()}
     batch = sources(rows=16, vocab_size=53)

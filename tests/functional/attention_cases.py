@@ -1,0 +1,198 @@
+"""Inputs of attention in all their kinds, and what it should make of them."""
+
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer.functional.attention import attention
+from jaxformer.functional.attention_request import Dropout
+from jaxformer.functional.masks import (
+    Band,
+    Dense,
+    KeyPadding,
+    Mask,
+    Prefix,
+    Segments,
+    causal,
+    sliding_window,
+)
+from jaxformer.functional.position import Bias
+from jaxformer.functional.positional_schemes import ALiBi, T5Bias
+
+BOTH = pytest.mark.parametrize("implementation", ["reference", "blockwise"])
+BATCH = 2
+# Half the time to compile, and arithmetic is what is tested here.
+quick_jit = partial(
+    jax.jit, static_argnums=0, compiler_options={"xla_backend_optimization_level": 0}
+)
+
+
+def arrays(length, num_keys, heads=(2, 2), widths=(4, 4), seed=0, dtype=np.float32):
+    """Random query, key, value and output cotangent."""
+    (num_heads, num_kv_heads), (width, value_width) = heads, widths
+    random = np.random.default_rng(seed)
+    shapes = [
+        (BATCH, length, num_heads, width),
+        (BATCH, num_keys, num_kv_heads, width),
+        (BATCH, num_keys, num_kv_heads, value_width),
+        (BATCH, length, num_heads, value_width),
+    ]
+    return [random.normal(size=shape).astype(dtype) for shape in shapes]
+
+
+def random_mask(kind, length, num_keys, seed=0):
+    """A mask of some kind, with padding, documents and prefixes at random places."""
+    random = np.random.default_rng(seed)
+    real = random.integers(1, num_keys + 1, (BATCH, 1))
+    index = np.arange(num_keys)
+
+    def documents(size):
+        ends = np.sort(random.integers(0, max(length, num_keys), (BATCH, 3)))
+        ids = 1 + np.sum(np.arange(size)[None, :, None] >= ends[:, None], axis=-1)
+        return jnp.asarray(np.where(ids > 3, 0, ids))
+
+    offsets = jnp.asarray(random.integers(-3, num_keys, BATCH))
+    return {
+        "none": lambda: Mask(),
+        "causal": lambda: causal(),
+        "shifted": lambda: causal(num_keys - length),
+        "rows": lambda: causal(offsets),
+        "window": lambda: sliding_window(9, 5),
+        "window rows": lambda: sliding_window(50, offsets),
+        "band": lambda: Band(before=3, after=20),
+        "prefix": lambda: Prefix(jnp.asarray(real[:, 0])),
+        "right padding": lambda: KeyPadding(jnp.asarray(index < real)),
+        "left padding": lambda: KeyPadding(jnp.asarray(index >= num_keys - real)),
+        "segments": lambda: Segments(documents(length), documents(num_keys)),
+        "dense": lambda: Dense(jnp.asarray(random.random((BATCH, length, num_keys)) < 0.3)),
+        "dense one": lambda: Dense(jnp.asarray(random.random((1, length, num_keys)) < 0.01)),
+    }[kind]()
+
+
+KINDS = (
+    "none",
+    "causal",
+    "shifted",
+    "rows",
+    "window",
+    "window rows",
+    "band",
+    "prefix",
+    "left padding",
+    "right padding",
+    "segments",
+    "dense",
+    "dense one",
+)
+
+
+def make_bias(kind, length, num_keys, num_heads, shape=None):
+    random = np.random.default_rng(1)
+    # Positions that restart, as those of packed documents.
+    positions = [jnp.asarray(np.arange(size)[None] % 60) for size in (length, num_keys)]
+    if kind is None:
+        return None
+    if kind == "array":
+        shape = (BATCH, num_heads) if shape is None else shape
+        return jnp.asarray(random.normal(size=(*shape, length, num_keys)))
+    if kind == "alibi":
+        return ALiBi().bias(*positions, num_heads=num_heads)
+    table = jnp.asarray(random.normal(size=(8, num_heads)), jnp.float32)
+    scheme = T5Bias(num_buckets=8, max_distance=20, bidirectional=True)
+    return scheme.bias(*positions, num_heads=num_heads, table=table)
+
+
+def value_and_gradients(implementation, inputs, cotangent, bias=None, mask=None, **options):
+    """The output and the gradients of query, key, value and the bias's array."""
+    key = options.pop("dropout_key", None)
+    static = (implementation, tuple(options.items()))
+    inputs = tuple(map(jnp.asarray, inputs))
+    return _value_and_gradients(static, inputs, jnp.asarray(cotangent), bias, mask, key)
+
+
+@quick_jit
+def _value_and_gradients(static, inputs, cotangent, bias, mask, key):
+    implementation, options = static
+
+    def output(inputs, array):
+        whole = replace(bias, heads=array) if isinstance(bias, Bias) else array
+        choices = {"mask": mask, "bias": whole, "dropout_key": key, **dict(options)}
+        return attention(*inputs, implementation=implementation, **choices)
+
+    array = bias.heads if isinstance(bias, Bias) else bias
+    value, pull = jax.vjp(output, inputs, array)
+    return value, pull(cotangent)
+
+
+@quick_jit
+def written_out(static, mask, bias, key):
+    """The pairs that a mask allows, a bias's values and dropout's factors, as arrays."""
+    (batch, num_heads, length, num_keys), rate = static
+    allowed = None if mask is None else mask.values(length, num_keys)[:, None]
+    values = bias.values() if isinstance(bias, Bias) else bias
+    if not rate:
+        return allowed, values, None
+    drop = Dropout.create(key, rate, batch, num_heads)
+    return allowed, values, drop.factors(0, length, 0, num_keys)
+
+
+@quick_jit
+def of_heads(static, bias, of_values):
+    """The gradient of a bias's heads, given that of its values."""
+    _, pull = jax.vjp(lambda heads: replace(bias, heads=heads).values(), bias.heads)
+    return pull(of_values.astype(jnp.float32))[0]
+
+
+def exact(
+    inputs, cotangent, mask=None, bias=None, scale=None, softcap=None, dropout_rate=0.0, **keys
+):
+    """What `value_and_gradients` should give, as the definition says, by PyTorch in float64."""
+    import torch
+
+    query, key, value = (torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in inputs)
+    group = query.shape[2] // key.shape[2]
+    key_repeated, value_repeated = (x.repeat_interleave(group, dim=2) for x in (key, value))
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    logits = scale * torch.einsum("btnh,bsnh->bnts", query, key_repeated)
+    static = (tuple(logits.shape), dropout_rate)
+    allowed, added, factors = (
+        None if x is None else torch.tensor(np.array(x))
+        for x in written_out(static, mask, bias, keys.get("dropout_key"))
+    )
+    if softcap is not None:
+        logits = softcap * torch.tanh(logits / softcap)
+    if added is not None:
+        added = added.double().requires_grad_()
+        logits = logits + added
+    if allowed is not None:
+        some = allowed.any(-1, keepdim=True)
+        logits = torch.where(some, logits.masked_fill(~allowed, -torch.inf), 0.0)
+    weights = torch.softmax(logits, -1)
+    if allowed is not None:
+        weights = torch.where(some, weights, 0.0)
+    if factors is not None:
+        weights = weights * factors
+    output = torch.einsum("bnts,bsnh->btnh", weights, value_repeated)
+    output.backward(torch.tensor(cotangent, dtype=torch.float64))
+    of_bias = None if added is None else added.grad.numpy()
+    if isinstance(bias, Bias):
+        of_bias = of_heads((), bias, of_bias)
+    return output.detach().numpy(), (tuple(x.grad.numpy() for x in (query, key, value)), of_bias)
+
+
+def assert_trees_close(actual, expected, tolerance):
+    """Largest difference relative to the largest entry, for every array of the tree."""
+    for x, y in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        x, y = (np.asarray(a, np.float64) for a in (x, y))
+        scale = max(1.0, np.max(np.abs(y), initial=0.0))
+        difference = np.max(np.abs(x - y), initial=0.0)
+        assert difference <= tolerance * scale, (x.shape, difference, scale)
+
+
+@quick_jit
+def forward(implementation, inputs, mask):
+    return attention(*inputs, mask=mask, implementation=implementation)

@@ -1,0 +1,154 @@
+"""What attention is, whatever computes it: who has influence on whom, and who has none."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from attention_cases import (
+    BATCH,
+    BOTH,
+    arrays,
+    assert_trees_close,
+    forward,
+    make_bias,
+    value_and_gradients,
+)
+
+from jaxformer.functional.attention import attention
+from jaxformer.functional.masks import Dense, KeyPadding, Segments, causal, sliding_window
+
+
+@BOTH
+def test_a_query_that_may_attend_to_nothing_gives_zeros_and_no_gradient(implementation):
+    *inputs, cotangent = arrays(37, 130, heads=(4, 2))
+    allowed = np.ones((BATCH, 37, 130), bool)
+    allowed[0] = False
+    allowed[1, 5] = False
+    bias = make_bias("array", 37, 130, 4).astype(jnp.float32)
+    options = {"mask": Dense(jnp.asarray(allowed)), "bias": bias, "dropout_rate": 0.5}
+    output, (gradients, of_bias) = value_and_gradients(
+        implementation, inputs, cotangent, dropout_key=jax.random.key(0), **options
+    )
+    of_query, of_key, of_value = gradients
+    assert all(jnp.all(jnp.isfinite(x)) for x in (*gradients, of_bias))
+    for x in (output[0], output[1, 5], of_query[0], of_query[1, 5], of_key[0], of_value[0]):
+        assert jnp.all(x == 0)
+    assert jnp.all(of_bias[0] == 0)
+    assert jnp.all(of_bias[1, :, 5] == 0)
+    assert jnp.any(of_key[1] != 0)
+
+
+@BOTH
+def test_a_bias_of_minus_infinity_excludes_a_key(implementation):
+    *inputs, cotangent = arrays(5, 130)
+    allowed = np.random.default_rng(2).random((1, 5, 130)) < 0.5
+    allowed[0, 3] = False
+    bias = jnp.where(allowed[:, None], 0.0, -jnp.inf)
+    by_mask = value_and_gradients(
+        implementation, inputs, cotangent, mask=Dense(jnp.asarray(allowed))
+    )
+    by_bias = value_and_gradients(implementation, inputs, cotangent, bias=bias)
+    assert jnp.all(jnp.isfinite(by_bias[1][1]))
+    assert_trees_close((by_bias[0], by_bias[1][0]), (by_mask[0], by_mask[1][0]), 1e-6)
+
+
+@BOTH
+def test_the_future_has_no_influence_at_all(implementation):
+    mask = sliding_window(5)
+    query, key, value, _ = map(jnp.asarray, arrays(9, 9, heads=(2, 1)))
+
+    def output(key, value):
+        return attention(query, key, value, mask=mask, implementation=implementation)[0].sum((1, 2))
+
+    jacobians = jax.jit(jax.jacrev(output, argnums=(0, 1)))(key, value)
+    allowed = np.asarray(mask.values(9, 9)[0])
+    for jacobian_TBSKH in jacobians:
+        influence = np.abs(jacobian_TBSKH).sum((1, 3, 4))
+        assert np.all(influence[~allowed] == 0)
+    assert np.all(influence[allowed] > 0)
+
+
+@BOTH
+def test_grouped_heads_are_repeated_heads(implementation):
+    query, key, value, cotangent = arrays(37, 37, heads=(6, 2))
+    repeated = [np.repeat(x, 3, axis=2) for x in (key, value)]
+    output, (gradients, _) = value_and_gradients(
+        implementation, (query, key, value), cotangent, mask=causal()
+    )
+    expected, (whole, _) = value_and_gradients(
+        implementation, (query, *repeated), cotangent, mask=causal()
+    )
+    summed = [x.reshape(BATCH, 37, 2, 3, -1).sum(3) for x in whole[1:]]
+    assert_trees_close((output, gradients), (expected, [whole[0], *summed]), 1e-6)
+
+
+@BOTH
+def test_a_window_of_everything_is_causal(implementation):
+    inputs = [jnp.asarray(x) for x in arrays(130, 130)[:3]]
+    windowed = forward(implementation, inputs, sliding_window(130))
+    np.testing.assert_array_equal(windowed, forward(implementation, inputs, causal()))
+
+
+@BOTH
+def test_packed_documents_are_separate_documents(implementation):
+    inputs = [jnp.asarray(x) for x in arrays(137, 137)[:3]]
+    ids = np.repeat([1, 2, 0], [50, 77, 10])
+    segments = jnp.asarray(np.tile(ids, (BATCH, 1)))
+    packed = forward(implementation, inputs, causal() & Segments(segments, segments))
+    for document in (1, 2):
+        alone = forward(implementation, [x[:, ids == document] for x in inputs], causal())
+        assert_trees_close(packed[:, ids == document], alone, 1e-6)
+    assert jnp.all(packed[:, ids == 0] == 0)
+
+
+@BOTH
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_changes_nothing(implementation, side):
+    inputs = [jnp.asarray(x) for x in arrays(20, 20)[:3]]
+    amount = ((0, 0), (9, 0) if side == "left" else (0, 9), (0, 0), (0, 0))
+    padded = [jnp.pad(x, amount, constant_values=7.0) for x in inputs]
+    real = np.pad(np.ones((1, 20), bool), amount[:2])
+    actual = forward(implementation, padded, causal() & KeyPadding(jnp.asarray(real)))
+    assert_trees_close(actual[:, real[0]], forward(implementation, inputs, causal()), 1e-6)
+
+
+@BOTH
+def test_without_positions_the_order_of_tokens_means_nothing(implementation):
+    query, key, value, _ = map(jnp.asarray, arrays(37, 130, heads=(4, 2)))
+    random = np.random.default_rng(5)
+    queries, keys = random.permutation(37), random.permutation(130)
+    expected = forward(implementation, (query, key, value), None)
+    actual = forward(implementation, (query[:, queries], key[:, keys], value[:, keys]), None)
+    assert_trees_close(actual, expected[:, queries], 1e-6)
+
+
+@BOTH
+def test_one_query_at_a_time_equals_all_at_once(implementation):
+    query, key, value, _ = map(jnp.asarray, arrays(6, 6, heads=(4, 2)))
+    expected = forward(implementation, (query, key, value), causal())
+    for index in range(6):
+        step = (query[:, index : index + 1], key, value)
+        actual = forward(implementation, step, causal(jnp.asarray(index)))
+        assert_trees_close(actual, expected[:, index : index + 1], 1e-6)
+
+
+def test_returned_weights_are_the_probabilities():
+    query, key, value, _ = map(jnp.asarray, arrays(7, 9, heads=(4, 2), dtype=np.float32))
+    mask = Dense(jnp.ones((1, 7, 9), bool).at[:, 4].set(False)) & causal(1)
+    output, weights = attention(query, key, value, mask=mask, return_weights=True)
+    assert weights.shape == (BATCH, 4, 7, 9)
+    assert weights.dtype == jnp.float32
+    sums = weights.sum(-1)
+    np.testing.assert_allclose(sums, jnp.ones_like(sums).at[:, :, 4].set(0.0), atol=1e-6)
+    assert jnp.all(jnp.where(mask.values(7, 9)[:, None], 0.0, weights) == 0)
+    repeated = jnp.repeat(value, 2, axis=2)
+    np.testing.assert_allclose(output, jnp.einsum("bnts,bsnh->btnh", weights, repeated), atol=1e-6)
+
+
+@BOTH
+def test_attention_maps_over_a_new_axis(implementation):
+    stacked = [jnp.asarray(np.stack([x, 2 * x])) for x in arrays(20, 20)[:3]]
+    mapped = jax.vmap(lambda *inputs: forward(implementation, inputs, causal()))(*stacked)
+    for index in range(2):
+        alone = forward(implementation, [x[index] for x in stacked], causal())
+        assert_trees_close(mapped[index], alone, 1e-6)

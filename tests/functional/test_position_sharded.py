@@ -1,0 +1,98 @@
+"""Positional schemes on a mesh: the same numbers, in the shardings of what they were given."""
+
+import dataclasses
+from functools import partial
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+from position_cases import IDS, SCHEMES, N, S, T, arrays, outputs, table_of
+
+from jaxformer.functional.position import Bias
+from jaxformer.functional.positional_schemes import ALiBi, Learned, T5Bias
+
+BATCH = ("data", "fsdp")
+SPECS = {
+    "x": P(BATCH, None, None),
+    "query": P(BATCH, None, "tensor", None),
+    "key": P(BATCH, None, "tensor", None),
+    "query_positions": P(BATCH, None),
+    "key_positions": P(BATCH, None),
+}
+TABLE_SPECS = {Learned: P(None, "fsdp"), T5Bias: P(None, "tensor")}
+
+
+def summed(scheme, table, arrays):
+    leaves = jax.tree.leaves(outputs(scheme, table, **arrays))
+    return sum(jnp.sum(jnp.sin(leaf)) for leaf in leaves)
+
+
+@pytest.mark.parametrize("positions", ["sharded", "replicated", "one row"])
+@pytest.mark.parametrize("scheme", SCHEMES, ids=IDS)
+def test_explicit_sharding_equals_no_mesh(scheme, positions):
+    a, table = arrays(), table_of(scheme)
+    if positions == "one row":
+        a |= {"query_positions": jnp.arange(T)[None], "key_positions": jnp.arange(S)[None]}
+    expected = jax.jit(partial(outputs, scheme))(table, **a)
+    mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "tensor"), axis_types=(AxisType.Explicit,) * 3)
+    with jax.set_mesh(mesh):
+        specs = SPECS
+        if positions != "sharded":
+            specs = SPECS | {"query_positions": P(None, None), "key_positions": P(None, None)}
+        sharded = {
+            name: jax.device_put(x, NamedSharding(mesh, specs[name])) for name, x in a.items()
+        }
+        if table is not None:
+            table = jax.device_put(table, NamedSharding(mesh, TABLE_SPECS[type(scheme)]))
+        got = jax.jit(partial(outputs, scheme))(table, **sharded)
+        embedded, (query, key), bias = got
+        assert jax.typeof(embedded).sharding.spec == SPECS["x"]
+        assert jax.typeof(query).sharding.spec == SPECS["query"]
+        assert jax.typeof(key).sharding.spec == SPECS["key"]
+        if bias is not None and positions == "sharded":
+            heads = "tensor" if isinstance(scheme, T5Bias) else None
+            assert jax.typeof(bias).sharding.spec == P(BATCH, heads, None, None)
+        chex.assert_trees_all_close(jax.device_get(got), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("scheme", [Learned(32), T5Bias(bidirectional=True)])
+def test_explicit_sharding_gives_the_same_table_gradient(scheme):
+    a, table = arrays(), table_of(scheme)
+    expected = jax.jit(jax.grad(lambda t: summed(scheme, t, a)))(table)
+    mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "tensor"), axis_types=(AxisType.Explicit,) * 3)
+    with jax.set_mesh(mesh):
+        sharded = {
+            name: jax.device_put(x, NamedSharding(mesh, SPECS[name])) for name, x in a.items()
+        }
+        spec = TABLE_SPECS[type(scheme)]
+        table = jax.device_put(table, NamedSharding(mesh, spec))
+        gradient = jax.jit(jax.grad(lambda t, a: summed(scheme, t, a)))(table, sharded)
+        assert jax.typeof(gradient).sharding.spec == spec
+        np.testing.assert_allclose(jax.device_get(gradient), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("scheme", [ALiBi(), T5Bias(bidirectional=True)])
+def test_bias_inside_shard_map(scheme):
+    """Attention in blocks runs on local heads and rows."""
+    a = arrays()
+    bias = scheme.bias(
+        a["query_positions"], a["key_positions"], num_heads=N, table=table_of(scheme)
+    )
+    expected = bias.values()
+    mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "tensor"), axis_types=(AxisType.Explicit,) * 3)
+    heads = P(*[None] * (bias.heads.ndim - 1), "tensor")
+    specs = dataclasses.replace(
+        bias, heads=heads, query_positions=P(BATCH, None), key_positions=P(BATCH, None)
+    )
+    with jax.set_mesh(mesh):
+        placed = jax.tree.map(
+            lambda x, spec: jax.device_put(x, NamedSharding(mesh, spec)), bias, specs
+        )
+        values = jax.jit(
+            jax.shard_map(Bias.values, in_specs=(specs,), out_specs=P(BATCH, "tensor", None, None))
+        )(placed)
+        np.testing.assert_array_equal(jax.device_get(values), expected)
