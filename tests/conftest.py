@@ -21,7 +21,13 @@ def key():
 
 
 @pytest.fixture(autouse=True, scope="module")
-def compiled_programs_are_dropped():
-    """Every compiled program maps memory, and Linux grants a process only 65,530 mappings."""
+def compiled_quickly(request):
+    """Most of the time here goes into compiling code that runs for a millisecond.
+
+    Every compiled program maps memory, and Linux grants a process only 65,530 mappings, so a
+    module's are dropped after it.
+    """
+    quick = request.node.get_closest_marker("optimized") is None
+    jax.config.update("jax_disable_most_optimizations", quick)
     yield
     jax.clear_caches()

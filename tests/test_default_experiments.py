@@ -14,6 +14,8 @@ from jaxformer.config import load_config
 from jaxformer.sharding import MeshConfig
 from jaxformer.training.loop import train
 
+pytestmark = pytest.mark.optimized
+
 CONFIGS = Path(__file__).parents[1] / "configs"
 # Name -> steps, and the metric with the least improvement over the trivial answer.
 SHORT = {

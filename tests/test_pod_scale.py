@@ -20,6 +20,8 @@ from jaxformer.training.optim import LAMB, Adafactor, AdamW, Lion, Muon
 from jaxformer.training.step import TrainProgram
 from jaxformer.zoo.recipes import sizes_of
 
+pytestmark = pytest.mark.optimized
+
 CONFIGS = Path(__file__).parents[1] / "configs"
 # Other names of sizes that are here under their own (see test_zoo.py).
 ALIASES = {"gpt2_small.py", "llama3_8b.py", "mistral_7b.py"}

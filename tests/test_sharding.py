@@ -80,14 +80,6 @@ TRAIN = {
 }
 
 
-@pytest.fixture(autouse=True, scope="module")
-def quick_compilation():
-    """Most of the time here goes into compiling code that runs for a millisecond."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 def program_on(mesh, model, optimizer=None):
     optimizer = optimizer or SGD(schedule=Constant(learning_rate=0.3, warmup_steps=0), momentum=0.9)
     train = TRAIN.get(model, TrainConfig())

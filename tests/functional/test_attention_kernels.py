@@ -29,6 +29,8 @@ from jaxformer.functional.masks import (
 )
 from jaxformer.functional.positional_schemes import ALiBi
 
+pytestmark = pytest.mark.optimized
+
 # The package exports the function under the module's name.
 choosing = importlib.import_module("jaxformer.functional.attention")
 

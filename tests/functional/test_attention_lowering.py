@@ -29,6 +29,8 @@ from jaxformer.functional.masks import (
     sliding_window,
 )
 
+pytestmark = pytest.mark.optimized
+
 BATCH, LENGTH, HEADS, KV_HEADS, WIDTH = 8, 256, 4, 2, 64
 PLATFORMS = {"cuda": "gpu", "tpu": "tpu"}
 KERNELS = {"cuda": "cudnn", "tpu": "splash"}

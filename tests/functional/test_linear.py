@@ -11,6 +11,8 @@ from jax.sharding import AxisType, PartitionSpec
 
 from jaxformer.functional.linear import dot, linear
 
+pytestmark = pytest.mark.optimized
+
 P = PartitionSpec
 
 

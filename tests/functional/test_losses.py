@@ -10,6 +10,8 @@ from jax.sharding import PartitionSpec as P
 
 from jaxformer.functional.losses import LossSums, chunked_cross_entropy, cross_entropy
 
+pytestmark = pytest.mark.optimized
+
 B, T, D, V = 4, 7, 6, 24
 
 

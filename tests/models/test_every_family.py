@@ -6,7 +6,6 @@ from functools import lru_cache
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from family_cases import assert_gradients_close, each_family, size_of_gradient
 from tiny_models import batch_for, loss_and_gradients_of, random_parameters, scores_of, template_of
 
@@ -14,14 +13,6 @@ from jaxformer.sharding import RULES
 
 KEY = jax.random.key(3)
 RANDOM = {"dropout": 0.2, "attention_dropout": 0.2}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def quick_compilation():
-    """Most of the time here goes into compiling code that runs for a millisecond."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @each_family

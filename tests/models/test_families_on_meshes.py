@@ -7,7 +7,6 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from family_cases import assert_gradients_close, each_family
 from tiny_models import batch_for, random_parameters
 
@@ -16,14 +15,6 @@ from jaxformer.training.config import TrainConfig
 from jaxformer.training.optim import SGD
 from jaxformer.training.schedules import Constant
 from jaxformer.training.step import TrainProgram
-
-
-@pytest.fixture(autouse=True, scope="module")
-def quick_compilation():
-    """Most of the time here goes into compiling code that runs for a millisecond."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def divisible(config):

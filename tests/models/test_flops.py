@@ -13,6 +13,8 @@ from tiny_models import template_of, tiny
 from jaxformer.models.flops import decoder_flops
 from jaxformer.nn import Parallel
 
+pytestmark = pytest.mark.optimized
+
 BATCH, LENGTH = 2, 9
 CONFIGS = {
     "grouped and gated": tiny(),

@@ -64,14 +64,6 @@ MESHES = [((1, 1, 1), 1), ((1, 1, 1), 4), ((8, 1, 1), 1), ((2, 2, 2), 2), ((1, 4
 each_mesh = pytest.mark.parametrize(("mesh", "parts"), MESHES)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def quick_compilation():
-    """Most of the time here goes into compiling code that runs for a millisecond."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 class Rows(Examples):
     """Rows of arrays."""
 

@@ -25,14 +25,6 @@ from jaxformer.training.translation import Translation, shown, translate
 ROWS, LENGTH, START, PAD, END = 6, 9, 1, 1, 2
 
 
-@pytest.fixture(autouse=True, scope="module")
-def quick_compilation():
-    """Most of the time here goes into compiling code that runs for a millisecond."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 class Letters(ByteTokenizer):
     """Shows the tokens themselves."""
 
