@@ -16,7 +16,12 @@ from jaxformer.data import CausalLM, Data, DataConfig, PrefixLM
 from jaxformer.data.images import Images
 from jaxformer.data.labels import shown
 from jaxformer.errors import ConfigError
-from jaxformer.models.config import EncoderConfig, EncoderDecoderConfig, VisionConfig
+from jaxformer.models.config import (
+    DecoderConfig,
+    EncoderConfig,
+    EncoderDecoderConfig,
+    VisionConfig,
+)
 from jaxformer.models.label_heads import Classification, TokenClassification
 from jaxformer.nn import TextConfig, TransformerConfig
 from jaxformer.serialization import diff, nearest
@@ -49,6 +54,7 @@ CHANGEABLE_FIELDS = (
     "train.metric",
     "train.patience",
     "train.profile_steps",
+    "train.sample_interval",
     "train.sample_prompt",
     "train.sample_temperature",
     "train.sample_tokens",
@@ -94,6 +100,11 @@ def validate(config: Config, num_devices: int) -> None:
     check_lengths(config.model, row_lengths(config))
     if isinstance(config.model, TextConfig):
         _check_tokenizer_size(config)
+    if config.train.sample_interval is not None and not isinstance(config.model, DecoderConfig):
+        raise ConfigError(
+            f"train.sample_interval = {config.train.sample_interval}: samples are of decoders; "
+            "leave it out"
+        )
     if config.init_layers is not None and config.init_from is None:
         raise ConfigError("init_layers names layers of another run: name the run with --init-from")
     config.optimizer.schedule.build(config.train.steps)

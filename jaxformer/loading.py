@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxformer.data import Data
 from jaxformer.data.labels import kept_labels
 from jaxformer.data.tokenizers import load_tokenizer
 from jaxformer.hub.native import source_of
@@ -51,7 +52,7 @@ def load(
     run = SavedRun(folder, str(folder))
     config = replace(run.config.model, **fields)
     home = run.folder / IMPORTED if (run.folder / IMPORTED).is_dir() else run.folder / "tokenizer"
-    source = source_of(config, FORMATS.values(), _extra_settings(run.folder, home))
+    source = source_of(config, FORMATS.values(), _extra_settings(run.folder, home, run.config.data))
     template = Template(partial(build_model, config=config))
     shardings = shardings_of(template, mesh)
     arrays = run.read(template.shapes)
@@ -67,7 +68,7 @@ def _cast(array: np.ndarray, dtype: str | None) -> np.ndarray:
     return array if dtype is None else array.astype(dtype, copy=False)
 
 
-def _extra_settings(folder: Path, home: Path) -> dict[str, Any]:
+def _extra_settings(folder: Path, home: Path, data: Data) -> dict[str, Any]:
     """What config.json says besides the architecture: of the model a run was made of, or anew."""
     if (home / CONFIG).is_file():
         return Settings.of_folder(home).values
@@ -76,6 +77,8 @@ def _extra_settings(folder: Path, home: Path) -> dict[str, Any]:
         tokenizer = load_tokenizer(home)
         end, pad = tokenizer.end_of_text_id, tokenizer.pad_id
         extra = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": pad}
+        start = data.start_id(tokenizer)
+        extra |= {} if start is None else {"decoder_start_token_id": start}
     if names := kept_labels(folder):
         extra["id2label"] = {str(number): name for number, name in enumerate(names)}
         extra["label2id"] = {name: number for number, name in enumerate(names)}

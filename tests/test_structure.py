@@ -43,6 +43,7 @@ ALLOWED = {
     "generating": {"generation", "hub", "models", "pretrained"},
     "writing": {"generating", "generation", "models", "pretrained"},
     "training": {
+        "generation",
         "config",
         "data",
         "folders",

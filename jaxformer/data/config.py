@@ -75,6 +75,10 @@ class Data:
         """The tokens of a row: of "inputs", and of "decoder_inputs" where there are such."""
         raise NotImplementedError
 
+    def start_id(self, tokenizer: Tokenizer) -> int | None:
+        """The token with which a decoder beside an encoder starts; None where there is none."""
+        del tokenizer
+
     def prepare(self, folder: str | os.PathLike) -> Datasets:
         """Reads the data, or takes what an earlier start left in the folder.
 

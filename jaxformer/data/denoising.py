@@ -57,8 +57,11 @@ class Denoising(RowObjective):
     def lengths(self, sequence_length):
         return {"inputs": sequence_length, "decoder_inputs": sequence_length}
 
+    def start_id(self, tokenizer):
+        return tokenizer.end_of_text_id
+
     def bind(self, tokenizer, sequence_length):
-        lengths = self.lengths(sequence_length)
+        lengths, start_id = self.lengths(sequence_length), self.start_id(tokenizer)
         pad_id, end_id = tokenizer.pad_id, tokenizer.end_of_text_id
         (first_id,), (mask_id,) = (tokenizer.special_ids(role) for role in ("cls", "mask"))
         sentence_ends = ends_of_sentences(tokenizer)
@@ -66,7 +69,7 @@ class Denoising(RowObjective):
         def example(row: Row, rng: np.random.Generator) -> Batch:
             tokens = row.tokens[row.valid]
             if not len(tokens):
-                return teacher_forced(tokens, tokens, lengths, pad_id, start_id=end_id)
+                return teacher_forced(tokens, tokens, lengths, pad_id, start_id=start_id)
             noisy = tokens
             if self.permute_sentences:
                 noisy = permute_sentences(noisy, sentence_ends[noisy], rng)
@@ -74,7 +77,7 @@ class Denoising(RowObjective):
             noisy = infill(noisy, self.mask_ratio, self.mean_span, mask_id, rng)
             source, targets = ([first_id, *part, end_id] for part in (noisy, tokens))
             return teacher_forced(
-                np.array(source), np.array(targets), lengths, pad_id, start_id=end_id
+                np.array(source), np.array(targets), lengths, pad_id, start_id=start_id
             )
 
         return example

@@ -36,6 +36,14 @@ class Objective(abc.ABC):
         """The tokens of "inputs", and of "decoder_inputs" where the objective makes such."""
         return {"inputs": sequence_length}
 
+    def start_id(self, tokenizer: Tokenizer) -> int | None:
+        """The token with which the decoder starts, where the objective is for one beside an encoder.
+
+        Args:
+            tokenizer: What made the tokens.
+        """
+        del tokenizer
+
     def raw_length(self, sequence_length: int) -> int:
         """The tokens of text that an example is made of."""
         return sequence_length

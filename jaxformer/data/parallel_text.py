@@ -99,6 +99,9 @@ class ParallelText(Data):
             tokenizer,
         )
 
+    def start_id(self, tokenizer):
+        return tokenizer.pad_id if self.start == "pad" else tokenizer.end_of_text_id
+
     def validation_examples(self, tokenizer, labels):
         if self.validation_source is None:
             return None
@@ -128,7 +131,7 @@ class ParallelText(Data):
         for ids, where, field in zip((sources, targets), places, fields, strict=True):
             sizes, limit = [len(row) + 1 for row in ids], getattr(self, field)
             check_fit(sizes, where, limit, f"data.{field}", self.truncate)
-        start = tokenizer.pad_id if self.start == "pad" else tokenizer.end_of_text_id
+        start = self.start_id(tokenizer)
         return ParallelExamples(pairs, sources, targets, self.lengths, tokenizer, start)
 
 

@@ -73,19 +73,22 @@ class SpanCorruption(RowObjective):
                 f"objective.mean_span above {self.mean_span:g}"
             )
 
+    def start_id(self, tokenizer):
+        return tokenizer.pad_id
+
     def bind(self, tokenizer, sequence_length):
         sentinels = tokenizer.special_ids("sentinels")
-        lengths = self.lengths(sequence_length)
+        lengths, start_id = self.lengths(sequence_length), self.start_id(tokenizer)
         pad_id, end_id = tokenizer.pad_id, tokenizer.end_of_text_id
 
         def example(row: Row, rng: np.random.Generator) -> Batch:
             tokens = row.tokens[row.valid]
             if not len(tokens):
-                return teacher_forced(tokens, tokens, lengths, pad_id, start_id=pad_id)
+                return teacher_forced(tokens, tokens, lengths, pad_id, start_id=start_id)
             noise = noise_mask(len(tokens), self.noise_density, self.mean_span, rng)
             source, targets = corrupt(tokens, noise, sentinels, self.final_sentinel)
             source, targets = np.append(source, end_id), np.append(targets, end_id)
-            return teacher_forced(source, targets, lengths, pad_id, start_id=pad_id)
+            return teacher_forced(source, targets, lengths, pad_id, start_id=start_id)
 
         return example
 

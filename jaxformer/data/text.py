@@ -45,6 +45,9 @@ class DataConfig(Data):
     def lengths(self) -> dict[str, int]:
         return self.objective.lengths(self.sequence_length)
 
+    def start_id(self, tokenizer):
+        return self.objective.start_id(tokenizer)
+
     def prepare(self, folder: str | os.PathLike) -> Datasets:
         """Reads, tokenises and packs the corpus, or takes what an earlier start left in the folder.
 

@@ -55,6 +55,8 @@ class TrainConfig:
     """Tokens of that sample; 0: no sample."""
     sample_temperature: float = 0.8
     """Temperature of that sample; 0: the most likely token each time."""
+    sample_interval: int | None = None
+    """Steps between such samples during training, as text in TensorBoard; None: at the end alone."""
 
     def __post_init__(self):
         positive = (
@@ -70,7 +72,7 @@ class TrainConfig:
             self._require(name, getattr(self, name) >= 1, "must be at least 1")
         for name in ("seed", "z_loss", "sample_tokens", "sample_temperature"):
             self._require(name, getattr(self, name) >= 0, "must not be negative")
-        for name in ("clip_norm", "loss_chunk", "patience"):
+        for name in ("clip_norm", "loss_chunk", "patience", "sample_interval"):
             value = getattr(self, name)
             self._require(name, value is None or value > 0, "must be positive, or None")
         in_unit = self.ema_decay is None or 0 < self.ema_decay < 1

@@ -196,6 +196,11 @@ def _take_steps(run: Run, step: int, state: Any) -> tuple[int, Any, dict | None]
                 log.validation(step, validation, time.perf_counter() - started)
                 better = run.watch.add(step, validation) and settings.patience is not None
                 better, ended = agreed(better), agreed(run.watch.ended)
+            if settings.sample_interval is not None and step % settings.sample_interval == 0:
+                log.flush()
+                started = time.perf_counter()
+                text = _sample(run, state)
+                log.sample(step, text, time.perf_counter() - started)
             due = step % settings.checkpoint_interval == 0
             if last or ended or stopping or better or due:
                 log.flush()

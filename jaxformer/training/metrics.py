@@ -45,6 +45,17 @@ class MetricsLog:
         for name, value in values.items():
             self._events.add_scalar(f"{split}/{name}", float(value), step)
 
+    def write_text(self, name: str, step: int, text: str) -> None:
+        """Shows a text in TensorBoard.
+
+        Args:
+            name: What it is.
+            step: Updates done.
+            text: Shown as it is.
+        """
+        indented = "".join(f"    {line}\n" for line in text.splitlines())
+        self._events.add_text(name, indented, step)
+
     def close(self) -> None:
         """Flushes both files."""
         self._file.close()

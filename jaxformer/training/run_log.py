@@ -80,6 +80,12 @@ class RunLog:
             self._files.write("validation", step, values)
         self.message(f"step {step}: validation {in_words(values)} ({duration(seconds)})")
 
+    def sample(self, step: int, text: str, seconds: float) -> None:
+        """Records a text of the model, whose making does not count as training."""
+        self._stopwatch.pause(seconds)
+        if self._files is not None:
+            self._files.write_text("sample", step, text)
+
     def saved(self, seconds: float) -> None:
         """Notes the time a checkpoint took from training."""
         self._stopwatch.pause(seconds)

@@ -1,4 +1,4 @@
-"""Translations of the validation sources: the likeliest token each time, without a cache."""
+"""Translations of the validation sources: the likeliest token each time."""
 
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -13,8 +13,12 @@ from jax.sharding import PartitionSpec
 from jaxformer.data import Tokenizer
 from jaxformer.functional.masks import KeyPadding
 from jaxformer.functional.placement import place
-from jaxformer.functional.sampling import greedy
-from jaxformer.models import Parameters, States, Template
+from jaxformer.generation.loop import Method, generate_tokens
+from jaxformer.generation.processors import History
+from jaxformer.generation.state import State
+from jaxformer.models import Parameters, Template
+from jaxformer.nn.cache import CacheShape
+from jaxformer.sharding import spec
 from jaxformer.training.step import Batch, TrainProgram
 
 
@@ -78,27 +82,21 @@ def shown(translations: Sequence[Translation], most: int = 5) -> str:
 def _decode(template: Template, end: int, params: Parameters, batch: Batch):
     """Rows int `[B]` and tokens int `[B, T]`, `end` after the last; the same on every process."""
     model = template.module(params)
+    model.reader.stack.set_apart()
     memory = model.encode(batch["inputs"], segments=batch["segments"])
-    memory_mask = KeyPadding(batch["segments"] > 0)
-    start = batch["decoder_inputs"][:, :1]
-    length = batch["decoder_inputs"].shape[1]
-    places = jnp.arange(length)[None, :]
-
-    def unfinished(carry):
-        number, _, done = carry
-        return (number < length) & ~jnp.all(done)
-
-    def add_token(carry):
-        number, tokens, done = carry
-        inputs = jnp.concatenate([start, tokens[:, :-1]], axis=1)
-        hidden = model.decode(inputs, memory, memory_mask=memory_mask)
-        hidden = jax.lax.dynamic_slice_in_dim(hidden, number, 1, axis=1)
-        states = States(hidden, table=model.target_embedding.table[...])
-        token = greedy(model.heads["language_model"].scores(states))
-        token = jnp.where(done, end, token)
-        return number + 1, jnp.where(places == number, token, tokens), token == end
-
-    nothing = jnp.full_like(batch["decoder_inputs"], end)
-    carry = jnp.zeros((), jnp.int32), nothing, jnp.zeros_like(start, dtype=bool)
-    _, tokens, _ = jax.lax.while_loop(unfinished, add_token, carry)
-    return tuple(place(x, PartitionSpec()) for x in (batch["row"], tokens))
+    rows, length = batch["decoder_inputs"].shape
+    start = place(batch["decoder_inputs"][:, :1], PartitionSpec())
+    ones = jnp.ones(rows, jnp.int32)
+    shape = CacheShape(rows, length, 1, model.dtype.name, spec("batch", None, "kv_heads", None))
+    state = State(
+        history=History(jnp.pad(start, ((0, 0), (0, length))), ones, ones, ones + length),
+        cache=model.start(shape, memory, KeyPadding(batch["segments"] > 0)),
+        active=ones > 0,
+        keys=ones,  # Nothing is drawn.
+        log_probs=jnp.zeros((rows, 1 + length)),
+        scores=None,
+    )
+    history = generate_tokens(model, Method((), False, (end,)), state, length).history
+    real = jnp.arange(1, 1 + length)[None, :] < history.lengths[:, None]
+    tokens = jnp.where(real, history.tokens[:, 1:], end)
+    return place(batch["row"], PartitionSpec()), tokens
