@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.errors import ConfigError
+from jaxformer.functional.placement import place
 from jaxformer.generation.advance import Generative
 from jaxformer.generation.batch import Batch, bucket
 from jaxformer.generation.loop import Method, generate_tokens
@@ -190,9 +191,10 @@ class Generator:
         shape, scores = sizes
         heads = "kv_heads" if self.config.kv_heads > 1 else None
         shape = replace(shape, spec=spec("batch", None, heads, None))
+        cache = self.module(parameters).start(shape, *_on_rows(sources))
         return State(
             history=history,
-            cache=self.module(parameters).start(shape, *sources),
+            cache=replace(cache, lengths=_on_rows(cache.lengths)),
             active=history.limits > history.lengths,
             keys=keys,
             log_probs=jnp.zeros(history.tokens.shape, jnp.float32),
@@ -203,8 +205,8 @@ class Generator:
         """The cache after `size` tokens from `start` on; the last of a prompt is left out."""
         tokens = jax.lax.dynamic_slice_in_dim(history.tokens, start, size, axis=1)
         count = jnp.clip(history.lengths - 1 - start, 0, size)
-        model, lengths = self.module(parameters), history.lengths
-        return model.extend(tokens, cache, count=count, lengths=lengths)[1]
+        tokens, count, lengths = _on_rows((tokens, count, history.lengths))
+        return self.module(parameters).extend(tokens, cache, count=count, lengths=lengths)[1]
 
     def _generated(self, method, parameters, cache, state: State, steps) -> State:
         state = replace(state, cache=cache)
@@ -214,6 +216,11 @@ class Generator:
 def row_keys(seed: int, rows: np.ndarray) -> jax.Array:
     """Random keys `[B]` of rows by their numbers, whatever batch they are in."""
     return jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(jnp.asarray(rows))
+
+
+def _on_rows(arrays: Any) -> Any:
+    """A tree of arrays `[B, ...]`, each row where the model reads it."""
+    return jax.tree.map(lambda x: place(x, spec("batch", *[None] * (x.ndim - 1))), arrays)
 
 
 def _set_apart(model: Generative) -> Generative:
