@@ -14,7 +14,9 @@ from jaxformer.errors import ConfigError
 from jaxformer.functional.placement import place
 from jaxformer.generation.advance import Generative
 from jaxformer.generation.batch import Batch, bucket
+from jaxformer.generation.beam import BeamSearch, Hypotheses, beam_search
 from jaxformer.generation.loop import Method, generate_tokens
+from jaxformer.generation.options import Decoding
 from jaxformer.generation.processors import History
 from jaxformer.generation.state import State
 from jaxformer.generation.stream import states_from
@@ -78,6 +80,7 @@ class Generator:
         self._start = jax.jit(self._started, static_argnums=0)
         self._read = jax.jit(self._prompt_read, static_argnums=0, donate_argnums=2)
         self._generate = jax.jit(self._generated, static_argnums=0, donate_argnums=2)
+        self._beams = jax.jit(self._searched)
 
     @property
     def max_length(self) -> int | None:
@@ -171,6 +174,32 @@ class Generator:
         """
         return states_from(lambda state: self.run(method, state, every), state, stopped)
 
+    def beams(self, prompts: Batch, decoding: Decoding, *, sources: Sources = ()) -> Hypotheses:
+        """Searches for the most probable continuations of prompts.
+
+        Args:
+          prompts: B rows.
+          decoding: num_beams, num_return_sequences n, max_new_tokens, ...
+          sources: what the decoder reads besides; arrays with a leading axis of B.
+
+        Returns:
+          n new texts for each prompt, best first and those of a prompt in a row: tokens
+          `[B n, N]`, as many as the longest has, lengths and scores `[B n]`; in numpy.
+
+        Raises:
+          ConfigError: the rows would become longer than the model's positions allow.
+        """
+        keys = row_keys(0, np.arange(len(prompts.lengths)))  # Nothing is drawn.
+        state = self.start(prompts, decoding.max_new_tokens, keys=keys, sources=sources)
+        search = BeamSearch.of(decoding)
+        with self.on_mesh():
+            found = self._beams(search, self.parameters, state.history, state.cache)
+        best = jax.tree.map(
+            lambda x: x[:, : decoding.num_return_sequences].reshape(-1, *x.shape[2:]),
+            jax.device_get(found),
+        )
+        return best._replace(tokens=best.tokens[:, : best.lengths.max()])
+
     def module(self, parameters: Parameters) -> Generative:
         """The model, inside a compiled program that is given the generator's `parameters`."""
         return self._template.module(parameters)
@@ -211,6 +240,9 @@ class Generator:
     def _generated(self, method, parameters, cache, state: State, steps) -> State:
         state = replace(state, cache=cache)
         return generate_tokens(self.module(parameters), method, state, steps)
+
+    def _searched(self, search, parameters, history: History, cache: Cache) -> Hypotheses:
+        return beam_search(self.module(parameters), search, history, cache)
 
 
 def row_keys(seed: int, rows: np.ndarray) -> jax.Array:
