@@ -11,9 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.errors import ConfigError
+from jaxformer.functional.placement import place
 from jaxformer.generation.advance import Generative
 from jaxformer.generation.batch import Batch, bucket
+from jaxformer.generation.beam import BeamSearch, Hypotheses, beam_search
 from jaxformer.generation.loop import Method, generate_tokens
+from jaxformer.generation.options import Decoding
 from jaxformer.generation.processors import History
 from jaxformer.generation.state import State
 from jaxformer.generation.stream import states_from
@@ -77,6 +80,7 @@ class Generator:
         self._start = jax.jit(self._started, static_argnums=0)
         self._read = jax.jit(self._prompt_read, static_argnums=0, donate_argnums=2)
         self._generate = jax.jit(self._generated, static_argnums=0, donate_argnums=2)
+        self._beams = jax.jit(self._searched)
 
     @property
     def max_length(self) -> int | None:
@@ -170,6 +174,32 @@ class Generator:
         """
         return states_from(lambda state: self.run(method, state, every), state, stopped)
 
+    def beams(self, prompts: Batch, decoding: Decoding, *, sources: Sources = ()) -> Hypotheses:
+        """Searches for the most probable continuations of prompts.
+
+        Args:
+          prompts: B rows.
+          decoding: num_beams, num_return_sequences n, max_new_tokens, ...
+          sources: what the decoder reads besides; arrays with a leading axis of B.
+
+        Returns:
+          n new texts for each prompt, best first and those of a prompt in a row: tokens
+          `[B n, N]`, as many as the longest has, lengths and scores `[B n]`; in numpy.
+
+        Raises:
+          ConfigError: the rows would become longer than the model's positions allow.
+        """
+        keys = row_keys(0, np.arange(len(prompts.lengths)))  # Nothing is drawn.
+        state = self.start(prompts, decoding.max_new_tokens, keys=keys, sources=sources)
+        search = BeamSearch.of(decoding)
+        with self.on_mesh():
+            found = self._beams(search, self.parameters, state.history, state.cache)
+        best = jax.tree.map(
+            lambda x: x[:, : decoding.num_return_sequences].reshape(-1, *x.shape[2:]),
+            jax.device_get(found),
+        )
+        return best._replace(tokens=best.tokens[:, : best.lengths.max()])
+
     def module(self, parameters: Parameters) -> Generative:
         """The model, inside a compiled program that is given the generator's `parameters`."""
         return self._template.module(parameters)
@@ -190,9 +220,10 @@ class Generator:
         shape, scores = sizes
         heads = "kv_heads" if self.config.kv_heads > 1 else None
         shape = replace(shape, spec=spec("batch", None, heads, None))
+        cache = self.module(parameters).start(shape, *_on_rows(sources))
         return State(
             history=history,
-            cache=self.module(parameters).start(shape, *sources),
+            cache=replace(cache, lengths=_on_rows(cache.lengths)),
             active=history.limits > history.lengths,
             keys=keys,
             log_probs=jnp.zeros(history.tokens.shape, jnp.float32),
@@ -203,17 +234,25 @@ class Generator:
         """The cache after `size` tokens from `start` on; the last of a prompt is left out."""
         tokens = jax.lax.dynamic_slice_in_dim(history.tokens, start, size, axis=1)
         count = jnp.clip(history.lengths - 1 - start, 0, size)
-        model, lengths = self.module(parameters), history.lengths
-        return model.extend(tokens, cache, count=count, lengths=lengths)[1]
+        tokens, count, lengths = _on_rows((tokens, count, history.lengths))
+        return self.module(parameters).extend(tokens, cache, count=count, lengths=lengths)[1]
 
     def _generated(self, method, parameters, cache, state: State, steps) -> State:
         state = replace(state, cache=cache)
         return generate_tokens(self.module(parameters), method, state, steps)
 
+    def _searched(self, search, parameters, history: History, cache: Cache) -> Hypotheses:
+        return beam_search(self.module(parameters), search, history, cache)
+
 
 def row_keys(seed: int, rows: np.ndarray) -> jax.Array:
     """Random keys `[B]` of rows by their numbers, whatever batch they are in."""
     return jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(jnp.asarray(rows))
+
+
+def _on_rows(arrays: Any) -> Any:
+    """A tree of arrays `[B, ...]`, each row where the model reads it."""
+    return jax.tree.map(lambda x: place(x, spec("batch", *[None] * (x.ndim - 1))), arrays)
 
 
 def _set_apart(model: Generative) -> Generative:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from jaxformer.functional.masks import Mask
 from jaxformer.nn import Transformer
-from jaxformer.nn.cache import Span
+from jaxformer.nn.cache import KeyValueCache, Span, picked_rows
 
 
 @partial(
@@ -32,6 +32,20 @@ class Cache:
     def emptied(self) -> "Cache":
         """The cache before the first token."""
         return replace(self, lengths=jnp.zeros_like(self.lengths))
+
+    def picked(self, chosen: jax.Array) -> "Cache":
+        """The cache of other rows, each written about the same memory as the one it continues.
+
+        Args:
+          chosen: int `[B, n]`: of each of B groups of rows those that go on, in any order and
+            number.
+        """
+        layers = jax.tree.map(
+            lambda kept: kept.picked(chosen),
+            self.layers,
+            is_leaf=lambda kept: isinstance(kept, KeyValueCache),
+        )
+        return replace(self, lengths=picked_rows(self.lengths, chosen), layers=layers)
 
 
 def extend(

@@ -9,8 +9,9 @@ from flax import nnx
 
 from jaxformer.functional.attention import attention
 from jaxformer.functional.masks import Band, Mask, Places
+from jaxformer.functional.placement import spec_of
 from jaxformer.functional.position import Bias, NoPosition, Position
-from jaxformer.nn.cache import CacheShape, KeyValueCache
+from jaxformer.nn.cache import CacheShape, KeyValueCache, MemoryCache
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.context import Context
 from jaxformer.nn.linear import Linear
@@ -221,13 +222,24 @@ class CrossAttention(Sublayer):
             x, kv=context.memory, mask=context.memory_mask, positions=context.positions, key=key
         )
 
-    def start(self, shape: CacheShape, memory: jax.Array | None) -> KeyValueCache:
+    def start(self, shape: CacheShape, memory: jax.Array | None) -> MemoryCache:
         """Keys and values of the memory, which stay as they are."""
-        return KeyValueCache.of(*self.attention.keys_and_values(memory), shape)
+        return MemoryCache.of(*self.attention.keys_and_values(memory), shape)
 
     def extend(
-        self, x: jax.Array, context: Context, cache: KeyValueCache
-    ) -> tuple[jax.Array, KeyValueCache]:
-        """Attends to the memory's keys and values."""
-        query, mask = self.attention.queries(x), context.memory_mask
-        return self.attention.attend(query, *cache.read(x.dtype), mask=mask), cache
+        self, x: jax.Array, context: Context, cache: MemoryCache
+    ) -> tuple[jax.Array, MemoryCache]:
+        """Attends to the memory's keys and values; of B memories `[B, S, D]` each for R / B rows.
+
+        The rows that share a memory follow each other, as beams do, and attend to it together.
+        """
+        key, value = cache.read(x.dtype)
+        query = _regrouped(self.attention.queries(x), key.shape[0])
+        y = self.attention.attend(query, key, value, mask=context.memory_mask)
+        return _regrouped(y, x.shape[0]), cache
+
+
+def _regrouped(x: jax.Array, rows: int) -> jax.Array:
+    """`[R, T, ...]` as `[rows, R T / rows, ...]`, cut over a mesh as it was."""
+    shape = (rows, x.shape[0] * x.shape[1] // rows, *x.shape[2:])
+    return x if shape == x.shape else jax.lax.reshape(x, shape, out_sharding=spec_of(x))

@@ -109,6 +109,10 @@ class Kept:
         new = Kept.of(x, self.storage)
         return jax.tree.map(lambda old, part: _written(old, slots, part), self, new)
 
+    def picked(self, chosen: jax.Array) -> Kept:
+        """Of some rows, see `picked_rows`."""
+        return jax.tree.map(lambda x: picked_rows(x, chosen), self)
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
@@ -144,6 +148,45 @@ class KeyValueCache:
         chex.assert_equal_shape_prefix([key, value], 3)
         slots = span.slots(key.shape[1], self.capacity)
         return replace(self, key=self.key.write(slots, key), value=self.value.write(slots, value))
+
+    def picked(self, chosen: jax.Array) -> KeyValueCache:
+        """Of some rows, see `picked_rows`."""
+        return replace(self, key=self.key.picked(chosen), value=self.value.picked(chosen))
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class MemoryCache(KeyValueCache):
+    """Those of a memory, which stay as they are: one row for all that is written about it."""
+
+    def picked(self, chosen: jax.Array) -> MemoryCache:
+        """All of it: what is written in the place of a row has the same memory."""
+        del chosen
+        return self
+
+
+def picked_rows(x: jax.Array, chosen: jax.Array) -> jax.Array:
+    """Some rows of each group of them, on each device by itself.
+
+    Args:
+      x: `[B g, ...]`: B groups of g rows.
+      chosen: int `[B, n]`: which of its group, in any order and number.
+
+    Returns:
+      `[B n, ...]`.
+    """
+
+    def pick(x, chosen):
+        groups = chosen.shape[0]
+        starts = jnp.arange(groups)[:, None] * (x.shape[0] // groups)
+        return x[(starts + chosen).reshape(-1)]
+
+    spec = spec_of(x)
+    if spec is None:
+        return pick(x, chosen)
+    specs = (spec, PartitionSpec(spec[0], None))
+    arguments = [place(array, each) for array, each in zip((x, chosen), specs, strict=True)]
+    return jax.shard_map(pick, in_specs=specs, out_specs=spec, check_vma=False)(*arguments)
 
 
 def _written(array: jax.Array, slots: jax.Array, new: jax.Array) -> jax.Array:

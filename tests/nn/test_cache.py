@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxformer.nn.cache import CacheShape, Kept, KeyValueCache, Span
+from jaxformer.nn.cache import CacheShape, Kept, KeyValueCache, Span, picked_rows
 
 ROWS, HEADS, WIDTH = 3, 2, 4
 write = jax.jit(lambda cache, key, value, span: cache.write(key, value, span))
@@ -61,3 +61,9 @@ def test_int8_keeps_zeros_and_writes_its_scales():
     np.testing.assert_allclose(key[0], [100, 101, 0, 0, 0], rtol=1e-6)
     np.testing.assert_allclose(key[1], [0, 101, 0, 0, 0], rtol=1e-6)
     assert not key[2].any()
+
+
+def test_rows_are_picked_within_their_group():
+    x = np.arange(12).reshape(6, 2)
+    picked = picked_rows(jnp.asarray(x), jnp.array([[2, 2, 0, 1], [0, 1, 1, 1]]))
+    np.testing.assert_array_equal(picked, x[[2, 2, 0, 1, 3, 4, 4, 4]])
