@@ -37,7 +37,7 @@ class Objective(abc.ABC):
         return {"inputs": sequence_length}
 
     def start_id(self, tokenizer: Tokenizer) -> int | None:
-        """The token with which the decoder starts, where the objective is for one beside an encoder.
+        """The token with which a decoder beside an encoder starts; None where there is none.
 
         Args:
             tokenizer: What made the tokens.

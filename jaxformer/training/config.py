@@ -56,7 +56,7 @@ class TrainConfig:
     sample_temperature: float = 0.8
     """Temperature of that sample; 0: the most likely token each time."""
     sample_interval: int | None = None
-    """Steps between such samples during training, as text in TensorBoard; None: at the end alone."""
+    """Steps between such samples during training, as text in TensorBoard; None: at the end."""
 
     def __post_init__(self):
         positive = (
