@@ -19,6 +19,7 @@ from jaxformer.generation.chat import read_chat_template
 from jaxformer.generation.options import Decoding
 from jaxformer.loading import load
 from jaxformer.overrides import given, parse
+from jaxformer.pretrained import computed_as_kept
 from jaxformer.writing import Writer, Written
 
 
@@ -27,7 +28,7 @@ class Loading:
     """How a model is loaded and run."""
 
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
-    """Of the weights; None: as they are kept."""
+    """Of the weights and the computation (bfloat16 for float16); None: as they are kept."""
     compilation_cache: Path | None = None
     """A folder in which compiled programs are kept for the next time."""
     slide: bool = False
@@ -178,7 +179,7 @@ def _parsed(default: Any, options: argparse.Namespace, command: str) -> tuple[An
 def _writer(folder: Path, wanted: Loading, chosen: dict[str, Any]) -> Writer:
     if wanted.compilation_cache is not None:
         jax.config.update("jax_compilation_cache_dir", str(wanted.compilation_cache))
-    pretrained = load(folder, dtype=wanted.dtype)
+    pretrained = computed_as_kept(load(folder, dtype=wanted.dtype))
     return Writer(pretrained, decoding_for(pretrained, chosen), slide=wanted.slide)
 
 

@@ -38,7 +38,7 @@ def import_folder(folder: Path, run_dir: Path, dtype: str | None = None) -> pret
     if model.folder != folder:
         raise ConfigError(f"import {folder}: this is a run already")
     kept = jnp.dtype(next(iter(model.parameters.values())).dtype)
-    model = pretrained.computed_as(model, "float32" if kept == jnp.float32 else "bfloat16")
+    model = pretrained.computed_as_kept(model)
     home = run_dir / IMPORTED
     tokenizer = _tokenizer_of(folder)
     config = Config(model.config, _data(model, home, tokenizer))

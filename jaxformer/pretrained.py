@@ -196,8 +196,10 @@ def shardings_of(
     return found
 
 
-def computed_as(pretrained: Pretrained, compute_dtype: str) -> Pretrained:
-    """The same weights, computed in "float32" or "bfloat16"."""
+def computed_as_kept(pretrained: Pretrained) -> Pretrained:
+    """The same weights, computed in float32 if they are float32, else in bfloat16."""
+    kept = next(iter(pretrained.parameters.values())).dtype
+    compute_dtype = "float32" if kept == jnp.float32 else "bfloat16"
     config = replace(pretrained.config, compute_dtype=compute_dtype)
     return replace(pretrained, source=replace(pretrained.source, config=config))
 
