@@ -1,6 +1,8 @@
 """generate and chat as a user types them."""
 
+import dataclasses
 import json
+import re
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from saved_folders import save_tiny
 
 import jaxformer
 from jaxformer import cli
+from jaxformer.cli_generate import Chat, Generation
 from jaxformer.generation.options import Decoding
 from jaxformer.writing import Writer
 
@@ -162,8 +165,6 @@ def test_ctrl_c_keeps_what_was_shown(folder, capsys, monkeypatch):
     ],
 )
 def test_what_cannot_be_done_is_said(folder, capsys, arguments, message):
-    import re
-
     assert re.search(message, refused(capsys, "generate", folder, *arguments))
 
 
@@ -178,3 +179,12 @@ def test_an_empty_line_is_named(folder, tmp_path, capsys):
     (tmp_path / "prompts.txt").write_text("the\n\ndog\n")
     said = refused(capsys, "generate", folder, "--prompts", tmp_path / "prompts.txt")
     assert "line 2: the prompt is empty" in said
+
+
+@pytest.mark.parametrize(("name", "options"), [("generate", Generation), ("chat", Chat)])
+def test_help_lists_every_option(folder, capsys, name, options):
+    with pytest.raises(SystemExit):
+        cli.main([name, str(folder), "--help"])
+    shown = capsys.readouterr().out
+    for field in dataclasses.fields(options):
+        assert f"--{field.name.replace('_', '-')}" in shown

@@ -42,14 +42,14 @@ def gradient_differences(ours: Arrays, theirs: Arrays) -> dict[str, float]:
     noise = 1e-5 * max(np.max(np.abs(gradient)) for gradient in theirs.values())
     found = {}
     for name, gradient in theirs.items():
-        largest = max(np.max(np.abs(x)) for x in (gradient, ours[name]))
+        largest = np.max([np.max(np.abs(x)) for x in (gradient, ours[name])])
         found[name] = 0.0 if largest < noise else relative_difference(ours[name], gradient)
     return found
 
 
 def relative_difference(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """The largest difference beside the largest value of the second."""
-    if ours.shape != theirs.shape:
+    """The largest difference beside the largest value of the second; inf for what is no number."""
+    if ours.shape != theirs.shape or np.isnan(ours).any() or np.isnan(theirs).any():
         return float("inf")
     largest = float(np.max(np.abs(theirs), initial=0.0))
     difference = float(np.max(np.abs(ours - theirs), initial=0.0))
