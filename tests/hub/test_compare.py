@@ -8,7 +8,7 @@ NAN = np.where(np.eye(2, 3) > 0, np.nan, 1.0)
 
 
 def test_the_largest_difference_beside_the_largest_value():
-    assert relative_difference(ONES + [0, 0.5, 0.25], 2 * ONES) == 0.5
+    assert relative_difference(ONES + np.array([0, 0.5, 0.25]), 2 * ONES) == 0.5
     assert relative_difference(0.1 * ONES, 0 * ONES) == pytest.approx(0.1)
 
 
