@@ -7,14 +7,14 @@ Letters used for array axes everywhere in the package::
     S key length       G = N / K              V vocabulary
     L layers           H head dim
 
-`load`, `forward`, `gradients`, `generate` and `save` work with trained models, numpy in and numpy
-out.
+`load`, `forward`, `gradients`, `generate`, `score` and `save` work with trained models, numpy in
+and numpy out.
 """
 
 import importlib
 
 __version__ = "0.1.0"
-__all__ = ["forward", "generate", "gradients", "load", "save"]
+__all__ = ["forward", "generate", "gradients", "load", "save", "score"]
 
 _HOMES = {
     "forward": "pretrained",
@@ -22,6 +22,7 @@ _HOMES = {
     "gradients": "pretrained",
     "load": "loading",
     "save": "pretrained",
+    "score": "generating",
 }
 
 

@@ -31,6 +31,11 @@ class Loading:
     """Of the weights and the computation (bfloat16 for float16); None: as they are kept."""
     compilation_cache: Path | None = None
     """A folder in which compiled programs are kept for the next time."""
+    draft: Path | None = None
+    """The folder of a smaller decoder with the same tokens, which proposes some: faster, and the
+    same distribution."""
+    proposals: int = 4
+    """How many tokens it proposes at a time."""
     slide: bool = False
     """Where the model's positions are too few, read the last half of the text anew."""
 
@@ -179,8 +184,12 @@ def _parsed(default: Any, options: argparse.Namespace, command: str) -> tuple[An
 def _writer(folder: Path, wanted: Loading, chosen: dict[str, Any]) -> Writer:
     if wanted.compilation_cache is not None:
         jax.config.update("jax_compilation_cache_dir", str(wanted.compilation_cache))
-    pretrained = computed_as_kept(load(folder, dtype=wanted.dtype))
-    return Writer(pretrained, decoding_for(pretrained, chosen), slide=wanted.slide)
+    model = computed_as_kept(load(folder, dtype=wanted.dtype))
+    draft = (
+        None if wanted.draft is None else computed_as_kept(load(wanted.draft, dtype=wanted.dtype))
+    )
+    options = {"slide": wanted.slide, "draft": draft, "proposals": wanted.proposals}
+    return Writer(model, decoding_for(model, chosen), **options)
 
 
 def _lines(path: Path) -> list[str]:

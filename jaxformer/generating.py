@@ -8,14 +8,16 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxformer.errors import DataError
+from jaxformer.errors import ConfigError, DataError
 from jaxformer.generation.batch import batch_of, bucket
 from jaxformer.generation.continuation import collected, continuations
-from jaxformer.generation.generator import Sources, row_keys
+from jaxformer.generation.generator import Generator, Sources, row_keys
 from jaxformer.generation.options import Decoding
+from jaxformer.generation.scoring import Continuations, Score, Scorer
+from jaxformer.generation.speculative import SpeculativeGenerator
 from jaxformer.generation.token_stream import sliding_stream
 from jaxformer.hub.inputs import checked_inputs
-from jaxformer.models import EncoderDecoderConfig
+from jaxformer.models import DecoderConfig, EncoderDecoderConfig
 from jaxformer.pretrained import Pretrained
 
 Arrays = Mapping[str, Any]
@@ -32,6 +34,8 @@ def generate(
     *,
     output_scores: bool = False,
     slide: bool = False,
+    draft: Pretrained | None = None,
+    proposals: int = 4,
     **options: Any,
 ) -> dict[str, np.ndarray]:
     """Continues prompts, or answers what an encoder reads.
@@ -43,6 +47,9 @@ def generate(
         output_scores: Whether to return the logits from which each token was chosen.
         slide: Where the model's positions are too few for the prompt and what is added, read the
             last half of the text anew whenever they are used up, instead of an error.
+        draft: A smaller decoder with the same tokens that proposes some, which this one then reads
+            in one pass (speculative decoding): faster, and the same distribution.
+        proposals: How many tokens it proposes at a time.
         **options: Fields of `Decoding`: max_new_tokens, temperature, num_beams, ... What is not
             given is what the folder recommends (generation_config.json). Settings of a draw, such
             as temperature and top_p, imply do_sample.
@@ -60,7 +67,12 @@ def generate(
     """
     decoding = decoding_for(pretrained, options)
     prompts, mask, sources = asked(pretrained, inputs)
-    batch, generator = batch_of(prompts, mask, pretrained.config.vocab_size), pretrained.generator
+    batch = batch_of(prompts, mask, pretrained.config.vocab_size)
+    generator = generator_of(pretrained, decoding, draft, proposals)
+    if decoding.stop_strings:
+        raise ConfigError(
+            f"stop_strings = {decoding.stop_strings}: only where there is text, as in the command"
+        )
     if decoding.num_beams > 1:
         found = generator.beams(batch, decoding, sources=sources)
         scores = {"sequences_scores": found.scores}
@@ -83,6 +95,51 @@ def generate(
     real = np.arange(found.tokens.shape[1])[None, :] < found.lengths[:, None]
     new = np.where(real, found.tokens, decoding.padding)
     return {"sequences": np.concatenate([prompts, new], axis=1), **scores}
+
+
+def score(
+    pretrained: Pretrained, inputs: Arrays, continuations: Continuations
+) -> list[list[Score]]:
+    """How probable continuations are: for evaluation by likelihood and multiple choice.
+
+    Args:
+        pretrained: The model.
+        inputs: The prompts, as for `generate`.
+        continuations: For each prompt several, each with its tokens (without special ones, unless
+            they are to be scored).
+
+    Returns:
+        For each prompt the scores of its continuations; `generation.scoring.best_of` chooses.
+
+    Raises:
+        ConfigError: A text is longer than the model's positions.
+        DataError: A prompt or continuation is empty, or has a token that is not in the vocabulary.
+    """
+    prompts, mask, sources = asked(pretrained, inputs)
+    batch = batch_of(prompts, mask, pretrained.config.vocab_size)
+    return Scorer(pretrained.generator)(batch, continuations, sources=sources)
+
+
+def generator_of(
+    pretrained: Pretrained, decoding: Decoding, draft: Pretrained | None, proposals: int
+) -> Generator | SpeculativeGenerator:
+    """What generates: the model alone, or with another that proposes.
+
+    Raises:
+        ConfigError: The two do not go together, or not with beams.
+    """
+    if draft is None:
+        return pretrained.generator
+    if decoding.num_beams > 1:
+        raise ConfigError(
+            f"draft: not with num_beams = {decoding.num_beams}: leave one of them out"
+        )
+    for model in (pretrained, draft):
+        if not isinstance(model.config, DecoderConfig):
+            raise ConfigError(
+                f"draft: both models must be decoders, and one is a {type(model.config).__name__}"
+            )
+    return SpeculativeGenerator(pretrained.generator, draft.generator, proposals)
 
 
 def decoding_for(pretrained: Pretrained, options: Mapping[str, Any]) -> Decoding:

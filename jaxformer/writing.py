@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.generating import asked
+from jaxformer.generating import asked, generator_of
 from jaxformer.generation.batch import Batch, batch_of, batch_of_rows
 from jaxformer.generation.generator import Sources, row_keys
 from jaxformer.generation.options import Decoding
@@ -38,8 +38,16 @@ class Written:
 class Writer:
     """A model, its tokenizer, and how tokens are chosen."""
 
-    def __init__(self, pretrained: Pretrained, decoding: Decoding, *, slide: bool = False):
-        """Reads the tokenizer.
+    def __init__(
+        self,
+        pretrained: Pretrained,
+        decoding: Decoding,
+        *,
+        slide: bool = False,
+        draft: Pretrained | None = None,
+        proposals: int = 4,
+    ):
+        """Reads the tokenizer; `slide`, `draft` and `proposals` are those of `generate`.
 
         Raises:
             DataError: The model has none.
@@ -55,6 +63,7 @@ class Writer:
                 f"{decoding.num_beams}, whose text is known at the end alone"
             )
         self.encoder = read_prompt_encoder(pretrained.folder)
+        self.generator = generator_of(pretrained, decoding, draft, proposals)
         self.pretrained, self.decoding, self.slide = pretrained, decoding, slide
 
     def ids(self, prompt: str) -> list[int]:
@@ -105,7 +114,7 @@ class Writer:
 
     def _best(self, batch: Batch, sources: Sources) -> list[Written]:
         """By beam search."""
-        found = self.pretrained.generator.beams(batch, self.decoding, sources=sources)
+        found = self.generator.beams(batch, self.decoding, sources=sources)
         rows = []
         for tokens, length, score in zip(found.tokens, found.lengths, found.scores, strict=True):
             text = self._text()
@@ -158,7 +167,7 @@ class Writer:
         every: int,
         texts: Sequence[TextStream],
     ) -> Iterator[list[Part]]:
-        generator, keys = self.pretrained.generator, row_keys(self.decoding.seed, numbers)
+        generator, keys = self.generator, row_keys(self.decoding.seed, numbers)
         options = {"sources": sources, "every": every}
         if self.slide:
             return sliding_stream(generator, batch, self.decoding, keys, **options)

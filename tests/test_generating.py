@@ -179,3 +179,46 @@ def test_bad_input(gpt2, changes, options, error, message):
 def test_a_window_slides_when_asked(gpt2):
     found = jaxformer.generate(gpt2, prompts(131), max_new_tokens=30, slide=True)
     assert found["sequences"].shape == (3, 39)
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 1.5, "seed": 4}])
+def test_a_draft_changes_no_greedy_text(gpt2, tmp_path, options):
+    draft = jaxformer.load(save_tiny("gpt2", tmp_path / "draft", "LMHeadModel", n_layer=1))
+    asked = {"max_new_tokens": NEW, **options}
+    found = jaxformer.generate(gpt2, prompts(131), draft=draft, proposals=3, **asked)
+    assert found["sequences"].shape == (3, 9 + NEW)
+    if not options:
+        alone = jaxformer.generate(gpt2, prompts(131), **asked)
+        np.testing.assert_array_equal(found["sequences"], alone["sequences"])
+
+
+def test_a_draft_must_fit(gpt2, t5, tmp_path):
+    other = jaxformer.load(save_tiny("gpt2", tmp_path / "other", "LMHeadModel", vocab_size=17))
+    for draft, options, message in (
+        (other, {}, "vocabulary has 17"),
+        (gpt2, {"num_beams": 2}, "num_beams = 2"),
+        (t5, {}, "both models must be decoders"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            jaxformer.generate(gpt2, prompts(131), draft=draft, max_new_tokens=4, **options)
+
+
+def test_scores_of_continuations(gpt2):
+    inputs = prompts(131)
+    greedy = jaxformer.generate(gpt2, inputs, max_new_tokens=4)
+    said = greedy["sequences"][:, 9:]
+    other = (said + 1) % 131
+    found = jaxformer.score(
+        gpt2, inputs, [[list(a), list(b)] for a, b in zip(said, other, strict=True)]
+    )
+    for row, (one, two) in enumerate(found):
+        np.testing.assert_allclose(one.token_log_probs, greedy["log_probs"][row], atol=1e-4)
+        assert one.is_greedy
+        assert not two.is_greedy
+
+
+def test_beams_are_laid_out_alike(t5):
+    options = {"max_new_tokens": 5, "num_beams": 3, "num_return_sequences": 2}
+    found = jaxformer.generate(t5, prompts(131), **options)
+    assert found["sequences"].shape[0] == 6
+    assert (np.diff(found["sequences_scores"].reshape(3, 2), axis=1) <= 0).all()
