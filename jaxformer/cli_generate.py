@@ -18,6 +18,7 @@ from jaxformer.generating import decoding_for
 from jaxformer.generation.chat import read_chat_template
 from jaxformer.generation.options import Decoding
 from jaxformer.loading import load
+from jaxformer.nn.cache import Storage
 from jaxformer.overrides import given, parse
 from jaxformer.pretrained import computed_as_kept
 from jaxformer.writing import Writer, Written
@@ -36,6 +37,8 @@ class Loading:
     same distribution."""
     proposals: int = 4
     """How many tokens it proposes at a time."""
+    storage: Storage | None = None
+    """Type of the cache; None: that of the computation. int8 takes a quarter of float32."""
     slide: bool = False
     """Where the model's positions are too few, read the last half of the text anew."""
 
@@ -188,8 +191,8 @@ def _writer(folder: Path, wanted: Loading, chosen: dict[str, Any]) -> Writer:
     draft = (
         None if wanted.draft is None else computed_as_kept(load(wanted.draft, dtype=wanted.dtype))
     )
-    options = {"slide": wanted.slide, "draft": draft, "proposals": wanted.proposals}
-    return Writer(model, decoding_for(model, chosen), **options)
+    options = {"draft": draft, "proposals": wanted.proposals, "storage": wanted.storage}
+    return Writer(model, decoding_for(model, chosen), slide=wanted.slide, **options)
 
 
 def _lines(path: Path) -> list[str]:

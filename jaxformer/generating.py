@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import numpy as np
@@ -18,6 +18,7 @@ from jaxformer.generation.speculative import SpeculativeGenerator
 from jaxformer.generation.token_stream import sliding_stream
 from jaxformer.hub.inputs import checked_inputs
 from jaxformer.models import DecoderConfig, EncoderDecoderConfig
+from jaxformer.nn.cache import Storage
 from jaxformer.pretrained import Pretrained
 
 Arrays = Mapping[str, Any]
@@ -36,6 +37,7 @@ def generate(
     slide: bool = False,
     draft: Pretrained | None = None,
     proposals: int = 4,
+    storage: Storage | None = None,
     **options: Any,
 ) -> dict[str, np.ndarray]:
     """Continues prompts, or answers what an encoder reads.
@@ -50,6 +52,8 @@ def generate(
         draft: A smaller decoder with the same tokens that proposes some, which this one then reads
             in one pass (speculative decoding): faster, and the same distribution.
         proposals: How many tokens it proposes at a time.
+        storage: Type of the cache: "float32", "bfloat16", "float16" or "int8"; None: that of the
+            computation.
         **options: Fields of `Decoding`: max_new_tokens, temperature, num_beams, ... What is not
             given is what the folder recommends (generation_config.json). Settings of a draw, such
             as temperature and top_p, imply do_sample.
@@ -68,7 +72,7 @@ def generate(
     decoding = decoding_for(pretrained, options)
     prompts, mask, sources = asked(pretrained, inputs)
     batch = batch_of(prompts, mask, pretrained.config.vocab_size)
-    generator = generator_of(pretrained, decoding, draft, proposals)
+    generator = generator_of(pretrained, decoding, draft, proposals, storage)
     if decoding.stop_strings:
         raise ConfigError(
             f"stop_strings = {decoding.stop_strings}: only where there is text, as in the command"
@@ -121,15 +125,22 @@ def score(
 
 
 def generator_of(
-    pretrained: Pretrained, decoding: Decoding, draft: Pretrained | None, proposals: int
+    pretrained: Pretrained,
+    decoding: Decoding,
+    draft: Pretrained | None = None,
+    proposals: int = 4,
+    storage: Storage | None = None,
 ) -> Generator | SpeculativeGenerator:
     """What generates: the model alone, or with another that proposes.
 
     Raises:
-        ConfigError: The two do not go together, or not with beams.
+        ConfigError: The two do not go together, or not with beams; the storage is not known.
     """
+    if storage not in (None, *get_args(Storage)):
+        raise ConfigError(f"storage = {storage!r}: one of {', '.join(get_args(Storage))}")
+    target = pretrained.generator if storage is None else pretrained.generator.storing(storage)
     if draft is None:
-        return pretrained.generator
+        return target
     if decoding.num_beams > 1:
         raise ConfigError(
             f"draft: not with num_beams = {decoding.num_beams}: leave one of them out"
@@ -139,7 +150,7 @@ def generator_of(
             raise ConfigError(
                 f"draft: both models must be decoders, and one is a {type(model.config).__name__}"
             )
-    return SpeculativeGenerator(pretrained.generator, draft.generator, proposals)
+    return SpeculativeGenerator(target, draft.generator, proposals)
 
 
 def decoding_for(pretrained: Pretrained, options: Mapping[str, Any]) -> Decoding:

@@ -16,6 +16,7 @@ from jaxformer.generation.prompts import read_prompt_encoder
 from jaxformer.generation.text_stream import TextStream
 from jaxformer.generation.token_stream import Part, sliding_stream, token_stream
 from jaxformer.models import EncoderDecoderConfig
+from jaxformer.nn.cache import Storage
 from jaxformer.pretrained import Pretrained
 
 _READ_EVERY = 16
@@ -46,8 +47,9 @@ class Writer:
         slide: bool = False,
         draft: Pretrained | None = None,
         proposals: int = 4,
+        storage: Storage | None = None,
     ):
-        """Reads the tokenizer; `slide`, `draft` and `proposals` are those of `generate`.
+        """Reads the tokenizer; the options are those of `generate`.
 
         Raises:
             DataError: The model has none.
@@ -63,7 +65,7 @@ class Writer:
                 f"{decoding.num_beams}, whose text is known at the end alone"
             )
         self.encoder = read_prompt_encoder(pretrained.folder)
-        self.generator = generator_of(pretrained, decoding, draft, proposals)
+        self.generator = generator_of(pretrained, decoding, draft, proposals, storage)
         self.pretrained, self.decoding, self.slide = pretrained, decoding, slide
 
     def ids(self, prompt: str) -> list[int]:

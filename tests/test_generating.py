@@ -222,3 +222,13 @@ def test_beams_are_laid_out_alike(t5):
     found = jaxformer.generate(t5, prompts(131), **options)
     assert found["sequences"].shape[0] == 6
     assert (np.diff(found["sequences_scores"].reshape(3, 2), axis=1) <= 0).all()
+
+
+@pytest.mark.parametrize("storage", ["bfloat16", "int8"])
+def test_a_narrow_cache_is_near(gpt2, storage):
+    options = {"max_new_tokens": 2, "output_scores": True}
+    wide = jaxformer.generate(gpt2, prompts(131), **options)["scores"]
+    narrow = jaxformer.generate(gpt2, prompts(131), storage=storage, **options)["scores"]
+    assert 0 < np.abs(wide - narrow).max() < 0.05 * np.abs(wide).max()
+    with pytest.raises(ConfigError, match="storage = 'int4'"):
+        jaxformer.generate(gpt2, prompts(131), storage="int4", max_new_tokens=2)

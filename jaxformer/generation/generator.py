@@ -1,5 +1,6 @@
 """A model that generates: what runs on the host around the compiled programs."""
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -101,7 +102,6 @@ class Generator:
         keys: jax.Array,
         sources: Sources = (),
         keep_scores: bool = False,
-        spare: int = 0,
     ) -> State:
         """Reads prompts.
 
@@ -111,15 +111,16 @@ class Generator:
           keys: random keys `[B]`.
           sources: what the decoder reads besides; arrays with a leading axis of B.
           keep_scores: whether to keep the logits of every step.
-          spare: tokens beyond these for which there must be room.
 
         Raises:
-          ConfigError: the rows would become longer than the model's positions allow.
+          ConfigError: the rows would become longer than the model's positions allow, or there are
+            not as many as the mesh cuts.
         """
         longest = int(prompts.lengths.max())
         self.check_length(longest, max_new_tokens)
-        room = bucket(longest + max_new_tokens + spare, _LEAST_ROOM)
+        room = bucket(longest + max_new_tokens, _LEAST_ROOM)
         rows = len(prompts.lengths)
+        self._check_rows(rows)
         shape = CacheShape(
             rows,
             capacity=room,
@@ -140,6 +141,19 @@ class Generator:
                 cache = self._read(size, self.parameters, state.cache, state.history, start)
                 state, start = replace(state, cache=cache), start + size
         return state
+
+    def storing(self, storage: Storage) -> "Generator":
+        """The same generator with a cache of another type."""
+        other = copy.copy(self)
+        other.storage = storage
+        return other
+
+    def _check_rows(self, rows: int):
+        devices = 1 if self.mesh is None else self.mesh.shape["data"] * self.mesh.shape["fsdp"]
+        if rows % devices:
+            raise ConfigError(
+                f"{rows} rows cannot be cut over data x fsdp = {devices} devices: give a multiple"
+            )
 
     def check_length(self, prompt: int, max_new_tokens: int):
         """Raises ConfigError unless the model has places for a prompt and what is added to it."""
