@@ -71,6 +71,17 @@ def test_batches_have_the_agreed_form(config, tmp_path, objective):
 
 
 @each_objective
+def test_the_decoder_starts_with_the_token_that_is_told(config, tmp_path, objective):
+    changed = dataclasses.replace(config, objective=objective)
+    data = changed.prepare(tmp_path)
+    start, batch = changed.start_id(data.tokenizer), data.train.batch(0)
+    if "decoder_inputs" in batch:
+        assert (batch["decoder_inputs"][:, 0] == start).all()
+    else:
+        assert start is None
+
+
+@each_objective
 def test_an_evaluation_ends_in_rows_that_do_not_count(config, tmp_path, objective):
     validation = dataclasses.replace(config, objective=objective).prepare(tmp_path).validation
     size = validation.num_rows + 3

@@ -51,7 +51,9 @@ def test_rows_are_laid_out_for_teacher_forcing(config, tmp_path):
 
 
 def test_bart_starts_with_end_of_text(config, tmp_path):
-    data = dataclasses.replace(config, start="end_of_text").prepare(tmp_path / "run")
+    config = dataclasses.replace(config, start="end_of_text")
+    data = config.prepare(tmp_path / "run")
+    assert config.start_id(data.tokenizer) == data.tokenizer.end_of_text_id
     assert (data.train.batch(0)["decoder_inputs"][:, 0] == data.tokenizer.end_of_text_id).all()
 
 
