@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from tiny_run import on_mesh, tiny_config
 
+from jaxformer.config import validate
 from jaxformer.data.dataset import Dataset
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.models import EncoderConfig
 from jaxformer.serialization import from_json
 from jaxformer.training import checkpoint_files, loop
 from jaxformer.training.checkpoint import content_hash
@@ -63,6 +65,22 @@ def test_it_ends_with_what_came_out(tmp_path, capsys):
         assert text in output
     assert "parameters per device" in output
     assert (tmp_path / "run" / "sample.txt").exists()
+
+
+def test_samples_appear_in_tensorboard_when_asked(tmp_path):
+    def events(name, **settings):
+        train(tiny_config(steps=4, sample_tokens=3, **settings), tmp_path / name)
+        files = (tmp_path / name / "tensorboard").iterdir()
+        return b"".join(file.read_bytes() for file in files).count(b"sample/text_summary")
+
+    assert events("asked", sample_interval=2) == 2
+    assert events("not") == 0
+    config = dataclasses.replace(
+        tiny_config(sample_interval=2),
+        model=EncoderConfig(num_layers=2, model_dim=32, num_heads=4, mlp_dim=64, vocab_size=264),
+    )
+    with pytest.raises(ConfigError, match="sample_interval = 2: samples are of decoders"):
+        validate(config, 1)
 
 
 def test_the_same_command_again_changes_nothing(tmp_path, capsys):
