@@ -96,15 +96,15 @@ def validate(config: Config, num_devices: int) -> None:
     sizes = dict(zip(("data", "fsdp", "tensor"), config.mesh.sizes(num_devices), strict=True))
     check_mesh(config.model, sizes)
     _check_batch(config, sizes["data"] * sizes["fsdp"])
-    _check_family(config)
-    check_lengths(config.model, row_lengths(config))
-    if isinstance(config.model, TextConfig):
-        _check_tokenizer_size(config)
     if config.train.sample_interval is not None and not isinstance(config.model, DecoderConfig):
         raise ConfigError(
             f"train.sample_interval = {config.train.sample_interval}: samples are of decoders; "
             "leave it out"
         )
+    _check_family(config)
+    check_lengths(config.model, row_lengths(config))
+    if isinstance(config.model, TextConfig):
+        _check_tokenizer_size(config)
     if config.init_layers is not None and config.init_from is None:
         raise ConfigError("init_layers names layers of another run: name the run with --init-from")
     config.optimizer.schedule.build(config.train.steps)

@@ -88,19 +88,19 @@ def _contract(x, kernel, contract, dtype):
     if spec_of(x) is not None:
         spec = PartitionSpec(*spec_of(x)[: x.ndim - contract], *spec_of(kernel)[contract:])
     last = tuple(range(x.ndim - contract, x.ndim))
-    rows = _two_rows(x, contract)
-    y = dot(rows, kernel, ((last, tuple(range(contract))), ((), ())), spec)
-    return y[: x.shape[0]].astype(dtype)
+    dimensions = (last, tuple(range(contract))), ((), ())
+    if _is_slow_row(x, contract):
+        return dot(jnp.concatenate([x, x]), kernel, dimensions, spec)[:1].astype(dtype)
+    return dot(x, kernel, dimensions, spec).astype(dtype)
 
 
-def _two_rows(x, contract):
-    """A single bfloat16 row twice on a CPU: XLA has a product of two that is eight times as fast.
+def _is_slow_row(x, contract):
+    """Whether `x` is a single bfloat16 row on a CPU, as in the decoding of one text.
 
-    Such is the decoding of one text.
+    XLA multiplies two rows eight times as fast as one.
     """
     single = x.ndim > contract and math.prod(x.shape[: x.ndim - contract]) == 1
-    slow = single and x.dtype == jnp.bfloat16 and platform() == "cpu"
-    return jnp.concatenate([x, x]) if slow else x
+    return single and x.dtype == jnp.bfloat16 and platform() == "cpu"
 
 
 def _contract_forward(x, kernel, contract, dtype):

@@ -62,9 +62,9 @@ class Span:
 
     def slots(self, length: int, capacity: int) -> jax.Array:
         """Int `[B, T]`: where each is kept; beyond the last slot, which is nowhere, for padding."""
-        order = jnp.arange(length)[None, :]
-        real = order < self.count[:, None]
-        return jnp.where(real, self.places(length) % capacity, capacity + order)
+        places = self.places(length)
+        order = places - self.start[:, None]
+        return jnp.where(order < self.count[:, None], places % capacity, capacity + order)
 
     def held(self, capacity: int) -> jax.Array:
         """Int `[B, C]`: the number of the token in each slot after the pass; negative: none."""

@@ -8,6 +8,8 @@ from jax.sharding import PartitionSpec as P
 from jaxformer.errors import ConfigError
 from jaxformer.functional.feedforward import ACTIVATIONS, activation, feed_forward
 
+pytestmark = pytest.mark.optimized
+
 
 def normal(seed, *shape, dtype=jnp.float32):
     return jax.random.normal(jax.random.key(seed), shape, dtype)

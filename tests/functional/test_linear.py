@@ -63,8 +63,9 @@ def test_values_and_gradients(batch, contracted, outputs, bias):
 
 
 @pytest.mark.parametrize("kernel_dtype", [jnp.float32, jnp.bfloat16])
-def test_bfloat16_over_a_float32_master_weight(kernel_dtype):
-    (x, kernel, bias), cotangent = problem((33,), (70,), (90,))
+@pytest.mark.parametrize("batch", [(33,), (1, 1)])
+def test_bfloat16_over_a_float32_master_weight(kernel_dtype, batch):
+    (x, kernel, bias), cotangent = problem(batch, (70,), (90,))
     inputs = (jnp.bfloat16(x), kernel_dtype(kernel), jnp.float32(bias))
     value, (dx, dkernel, dbias) = value_and_gradients(inputs, jnp.bfloat16(cotangent), 1)
     assert [a.dtype for a in (value, dx, dkernel, dbias)] == [

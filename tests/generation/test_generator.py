@@ -162,6 +162,16 @@ def test_a_mesh_generates_the_same(sizes, decoding):
     assert spec[2] == "tensor"
 
 
+def test_one_row_on_a_mesh_of_one_device():
+    config = tiny(windows=(3, None))
+    template, parameters = template_of(config), random_parameters(config)
+    mesh = make_mesh(MeshConfig())
+    on_mesh = Generator(config, template, parameters, mesh=mesh)
+    one = Generator(config, template, parameters)
+    found, expected = (generated(each, PROMPTS[:1], DRAWN) for each in (on_mesh, one))
+    np.testing.assert_array_equal(found.tokens, expected.tokens)
+
+
 def test_a_window_slides_where_positions_end():
     generator = generator_of(position=Learned(max_length=12))
     decoding = Decoding(max_new_tokens=20)

@@ -7,7 +7,10 @@ import textwrap
 from pathlib import Path
 
 import numpy as np
+import pytest
 from tiny_models import gradients_of, random_parameters, tiny, tokens
+
+pytestmark = pytest.mark.optimized
 
 TESTS = Path(__file__).parents[1]
 OPTIONS = {"windows": (2, None), "scan_layers": True, "remat": "full"}

@@ -29,7 +29,7 @@ from jaxformer.training.schedules import Constant
 from jaxformer.training.step import TrainProgram
 from jaxformer.training.transfer import transfer
 
-pytestmark = pytest.mark.usefixtures("compiled_once")
+pytestmark = [pytest.mark.usefixtures("compiled_once"), pytest.mark.optimized]
 
 LORA = LoRA(rank=2, alpha=5.0, targets=("*.query.kernel", "*.value.kernel", "*.output.kernel"))
 PLAIN = replace(GROUPED, dropout=0.0, attention_dropout=0.0)
