@@ -39,7 +39,7 @@ lint: $(VENV)/.installed-test
 
 # A file's tests stay in one process, which has compiled for them already.
 test: lint
-	$(RUN) -m pytest -n $(WORKERS) --dist loadfile
+	$(RUN) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Beside the environment and not in it, where JAX would look for a TPU each time it starts.
 $(VENV)/libtpu: $(VENV)/.installed-test

@@ -15,6 +15,12 @@ settings.register_profile("jaxformer", deadline=None, max_examples=20, derandomi
 settings.load_profile("jaxformer")
 
 
+def pytest_collection_modifyitems(items):
+    """Files with slow tests come first: one that begins late keeps a single worker busy."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 @pytest.fixture
 def key():
     return jax.random.key(0)
