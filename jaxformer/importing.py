@@ -1,5 +1,6 @@
 """A run's folder made of a model that transformers saved."""
 
+import logging
 import math
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from jaxformer.hub.folders import copy_travelling, write_settings
 from jaxformer.loading import IMPORTED, load
 from jaxformer.models import VisionConfig
 from jaxformer.training.saved_run import write_run
+
+_log = logging.getLogger(__name__)
 
 
 def import_folder(folder: Path, run_dir: Path, dtype: str | None = None) -> pretrained.Pretrained:
@@ -73,5 +76,6 @@ def _tokenizer_of(folder: Path) -> Tokenizer | None:
         return None
     try:
         return load_tokenizer(folder)
-    except DataError:
+    except DataError as error:
+        _log.warning("the run has no tokenizer to train with: %s", error)
         return None
