@@ -9,14 +9,13 @@ greedily. Each contender runs in a process of its own and in turn. Needs the tes
 
 import argparse
 import statistics
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from harness import alternate, machine, speed_ratio, write
+from harness import alternate, machine, seconds, speed_ratio, write
 
 
 def main() -> None:
@@ -62,19 +61,19 @@ def summarise(dtype: str, sizes: tuple, rows: dict, prefills: dict, bandwidth: f
     """Prints the table and returns the report."""
     layers, batch, prompt, new = sizes
     print(f"{dtype}, {batch} x {prompt} + {new}   first token   prefill   decode      bandwidth")
-    for name, row in rows.items():
-        first, whole = prefills[name]["seconds"], row["seconds"]
-        decode = [all_ - one for all_, one in zip(whole, first, strict=True)]
-        theirs = [
-            all_ - one
-            for all_, one in zip(
-                rows["PyTorch"]["seconds"], prefills["PyTorch"]["seconds"], strict=True
-            )
+    decodes = {
+        name: [
+            both - first
+            for both, first in zip(row["seconds"], prefills[name]["seconds"], strict=True)
         ]
+        for name, row in rows.items()
+    }
+    for name, row in rows.items():
+        first, decode = prefills[name]["seconds"], decodes[name]
         row["first_token_seconds"] = statistics.median(first)
         row["prefill_tokens_per_second"] = batch * prompt / row["first_token_seconds"]
         row["decode_tokens_per_second"] = batch * (new - 1) / statistics.median(decode)
-        row["decode_ratio"] = speed_ratio(decode, theirs)
+        row["decode_ratio"] = speed_ratio(decode, decodes["PyTorch"])
         row["prefill_ratio"] = speed_ratio(first, prefills["PyTorch"]["seconds"])
         read = row["bytes_per_step"] * (new - 1) / statistics.median(decode)
         row["share_of_bandwidth"] = read / bandwidth
@@ -100,7 +99,7 @@ def copy_bandwidth() -> float:
     x = jnp.ones(2**28, jnp.float32)
     copy = jax.jit(lambda x: x + 1)
     jax.block_until_ready(copy(x))
-    return 2 * x.nbytes / min(_seconds(lambda: jax.block_until_ready(copy(x))) for _ in range(5))
+    return 2 * x.nbytes / min(seconds(lambda: jax.block_until_ready(copy(x))) for _ in range(5))
 
 
 def _cpu_bandwidth() -> float:
@@ -108,16 +107,10 @@ def _cpu_bandwidth() -> float:
     source, target = np.ones(size, np.uint8), np.ones(size, np.uint8)
     parts = list(zip(np.split(target, threads), np.split(source, threads), strict=True))
     with ThreadPoolExecutor(threads) as pool:
-        seconds = [
-            _seconds(lambda: list(pool.map(lambda pair: np.copyto(*pair), parts))) for _ in range(9)
-        ]
-    return 2 * size / min(seconds)
-
-
-def _seconds(action) -> float:
-    start = time.perf_counter()
-    action()
-    return time.perf_counter() - start
+        best = min(
+            seconds(lambda: list(pool.map(lambda pair: np.copyto(*pair), parts))) for _ in range(9)
+        )
+    return 2 * size / best
 
 
 if __name__ == "__main__":

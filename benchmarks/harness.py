@@ -12,6 +12,7 @@ import platform
 import resource
 import statistics
 import time
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
@@ -30,11 +31,11 @@ class Contender:
 
     def steps(self, count: int) -> list[float]:
         """Runs some steps after one another and returns the seconds of each."""
-        seconds = []
+        taken = []
         for _ in range(count):
             self._pipe.send(True)
-            seconds.append(self._pipe.recv())
-        return seconds
+            taken.append(self._pipe.recv())
+        return taken
 
     def close(self) -> dict:
         """Ends the process and returns its facts, its peak of resident memory included."""
@@ -46,14 +47,15 @@ def _serve(pipe, target: str, arguments: tuple) -> None:
     module, name = target.split(":")
     prepared = getattr(importlib.import_module(module), name)(*arguments)
     step, facts = prepared if isinstance(prepared, tuple) else (prepared, {})
-    pipe.send(facts | {"first_step_seconds": _seconds(step)})
+    pipe.send(facts | {"first_step_seconds": seconds(step)})
     while pipe.recv():
-        pipe.send(_seconds(step))
+        pipe.send(seconds(step))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     pipe.send({"peak_resident_megabytes": round(peak / 1024)})
 
 
-def _seconds(step) -> float:
+def seconds(step: Callable[[], object]) -> float:
+    """How long one step takes."""
     start = time.perf_counter()
     step()
     return time.perf_counter() - start

@@ -9,6 +9,7 @@ import numpy as np
 from jaxformer.generation.batch import Batch
 from jaxformer.generation.generator import Generator, row_keys
 from jaxformer.generation.loop import Method
+from jaxformer.generation.programs import Programs
 from jaxformer.models import LanguageModel, Template
 from jaxformer.models.build import build_model
 from jaxformer.zoo.llama import llama
@@ -25,7 +26,7 @@ def decode(
         name: jax.random.normal(jax.random.key(n), shape.shape, dtype) * 0.02
         for n, (name, shape) in enumerate(template.shapes.items())
     }
-    generator = Generator(config, template, parameters)
+    generator = Generator(Programs(config, template), parameters)
     tokens = np.random.default_rng(0).integers(0, config.vocab_size, (batch, prompt))
     prompts = Batch(tokens.astype(np.int32), np.full(batch, prompt, np.int32))
     keys, method = row_keys(0, np.arange(batch)), Method((), False, ())

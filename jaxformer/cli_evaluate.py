@@ -22,7 +22,7 @@ from jaxformer.training.evaluation import EVALUATION_FILE, Conclusion, conclude
 from jaxformer.training.finished_run import chosen_step, restore_parameters
 from jaxformer.training.processes import is_first
 from jaxformer.training.report import print_table
-from jaxformer.training.run_folder import read_config
+from jaxformer.training.run_folder import KEPT, read_config
 from jaxformer.training.step import TrainProgram
 from jaxformer.training.translation import shown
 
@@ -124,7 +124,7 @@ def _kept_by(folder: Path, old: Data, new: Data) -> Iterator[Path]:
         raise ConfigError("--data.tokenizer: the run's own tokenizer is what its model can read")
     if hasattr(old, "tokenizer") and not (folder / "tokenizer").is_dir():
         raise ConfigError(f"{folder}/tokenizer is missing: without it no text can be read")
-    names = ["tokenizer", "labels.json"]
+    names = [*KEPT]
     documents = ("source", "validation_fraction", "split_seed")
     if all(getattr(old, name, None) == getattr(new, name, None) for name in documents):
         names += [item.name for item in folder.glob("corpus-*")]

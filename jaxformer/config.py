@@ -96,10 +96,10 @@ def validate(config: Config, num_devices: int) -> None:
     sizes = dict(zip(("data", "fsdp", "tensor"), config.mesh.sizes(num_devices), strict=True))
     check_mesh(config.model, sizes)
     _check_batch(config, sizes["data"] * sizes["fsdp"])
-    if config.train.sample_interval is not None and not isinstance(config.model, DecoderConfig):
+    if config.train.sample_interval is not None and not writes_samples(config):
         raise ConfigError(
-            f"train.sample_interval = {config.train.sample_interval}: samples are of decoders; "
-            "leave it out"
+            f"train.sample_interval = {config.train.sample_interval}: samples are of decoders that "
+            "predict the next token, where train.sample_tokens is above 0; leave it out"
         )
     _check_family(config)
     check_lengths(config.model, row_lengths(config))
@@ -269,6 +269,13 @@ def _check_tensor_axis(model: TransformerConfig, tensor: int) -> None:
             "each device needs whole key/value heads; choose a mesh.tensor that divides it, or "
             "model.num_kv_heads = 1, which every device keeps"
         )
+
+
+def writes_samples(config: Config) -> bool:
+    """Whether a run shows how its model continues a text."""
+    heads = [head.name for head in getattr(config.model, "heads", ())]
+    decodes = isinstance(config.model, DecoderConfig) and "language_model" in heads
+    return decodes and config.train.sample_tokens > 0
 
 
 def _check_family(config: Config) -> None:

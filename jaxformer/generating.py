@@ -1,21 +1,20 @@
 """Tokens that a model with its weights adds to prompts: numpy in, numpy out."""
 
-import json
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, get_args
 
-import jax
 import numpy as np
 
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.generation.batch import batch_of, bucket
+from jaxformer.generation.batch import are_real, batch_of, bucket, copies
 from jaxformer.generation.continuation import collected, continuations
-from jaxformer.generation.generator import Generator, Sources, row_keys
+from jaxformer.generation.generator import Generator, row_keys
 from jaxformer.generation.options import Decoding
 from jaxformer.generation.scoring import Continuations, Score, Scorer
 from jaxformer.generation.speculative import SpeculativeGenerator
-from jaxformer.generation.token_stream import sliding_stream
+from jaxformer.generation.state import Sources
+from jaxformer.generation.token_stream import READ_EVERY, sliding_stream
+from jaxformer.generation.tokenizer_files import read_json_object
 from jaxformer.hub.inputs import checked_inputs
 from jaxformer.models import DecoderConfig, EncoderDecoderConfig
 from jaxformer.nn.cache import Storage
@@ -26,7 +25,6 @@ Arrays = Mapping[str, Any]
 RECOMMENDED = "generation_config.json"
 """Where a folder of transformers' says how its model is best asked."""
 _LEAST_SOURCE = 16
-_READ_EVERY = 32
 
 
 def generate(
@@ -46,7 +44,8 @@ def generate(
         pretrained: The model.
         inputs: "input_ids" [B, T], "attention_mask" (padding on either side), and for an
             encoder-decoder perhaps "decoder_input_ids", with which its answer begins.
-        output_scores: Whether to return the logits from which each token was chosen.
+        output_scores: Whether to return the logits from which each token was chosen; without beams
+            and `slide`.
         slide: Where the model's positions are too few for the prompt and what is added, read the
             last half of the text anew whenever they are used up, instead of an error.
         draft: A smaller decoder with the same tokens that proposes some, which this one then reads
@@ -72,6 +71,8 @@ def generate(
     decoding = decoding_for(pretrained, options)
     prompts, mask, sources = asked(pretrained, inputs)
     batch = batch_of(prompts, mask, pretrained.config.vocab_size)
+    if slide and (decoding.num_beams > 1 or output_scores):
+        raise ConfigError("slide = True: not with beams or output_scores")
     generator = generator_of(pretrained, decoding, draft, proposals, storage)
     if decoding.stop_strings:
         raise ConfigError(
@@ -81,13 +82,12 @@ def generate(
         found = generator.beams(batch, decoding, sources=sources)
         scores = {"sequences_scores": found.scores}
     else:
-        count = decoding.num_return_sequences
-        batch, sources = jax.tree.map(partial(np.repeat, repeats=count, axis=0), (batch, sources))
+        batch, sources = copies((batch, sources), decoding.num_return_sequences)
         keys = row_keys(decoding.seed, np.arange(len(batch.lengths)))
         options = {"sources": sources}
         if slide:
             found = collected(
-                sliding_stream(generator, batch, decoding, keys, every=_READ_EVERY, **options)
+                sliding_stream(generator, batch, decoding, keys, every=READ_EVERY, **options)
             )
         else:
             options["keep_scores"] = output_scores
@@ -96,7 +96,7 @@ def generate(
         if output_scores:
             scores["scores"] = found.scores
     prompts = np.repeat(prompts, decoding.num_return_sequences, axis=0)
-    real = np.arange(found.tokens.shape[1])[None, :] < found.lengths[:, None]
+    real = are_real(found.lengths, found.tokens.shape[1])
     new = np.where(real, found.tokens, decoding.padding)
     return {"sequences": np.concatenate([prompts, new], axis=1), **scores}
 
@@ -162,11 +162,8 @@ def decoding_for(pretrained: Pretrained, options: Mapping[str, Any]) -> Decoding
     """
     recommended = dict(pretrained.source.settings.values)
     file = None if pretrained.folder is None else pretrained.folder / RECOMMENDED
-    if file is not None and file.is_file():
-        try:
-            recommended |= json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise DataError(f"{file}: not a JSON file that can be read: {error}") from error
+    if file is not None:
+        recommended |= read_json_object(file)
     return Decoding.of(recommended, options)
 
 

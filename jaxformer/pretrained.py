@@ -15,6 +15,7 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.folders import write_whole
 from jaxformer.functional.masks import Mask
 from jaxformer.generation.generator import Generator
+from jaxformer.generation.programs import Programs
 from jaxformer.hub.folders import copy_travelling, write_settings
 from jaxformer.hub.forward import encoded, outputs_of
 from jaxformer.hub.inputs import checked_inputs
@@ -32,7 +33,7 @@ from jaxformer.hub.weights import (
 from jaxformer.models.build import ModelConfig, build_model
 from jaxformer.models.family import Family
 from jaxformer.models.parameters import Parameters, Template
-from jaxformer.sharding import parameter_sharding
+from jaxformer.sharding import check_rows, mesh_of, on_mesh, on_rows, parameter_sharding
 from jaxformer.zoo import FORMATS
 
 Arrays = Mapping[str, Any]
@@ -79,28 +80,43 @@ class Pretrained:
     @cached_property
     def generator(self) -> Generator:
         """What generates with these weights, of which it keeps a second copy, layer by layer."""
-        sharding = next(iter(self.parameters.values())).sharding
-        mesh = sharding.mesh if isinstance(sharding, jax.sharding.NamedSharding) else None
-        return Generator(self.config, self.template, self.parameters, mesh=mesh)
+        return Generator(Programs(self.config, self.template, self.mesh), self.parameters)
+
+    @property
+    def mesh(self) -> jax.sharding.Mesh | None:
+        """Over which the weights lie; None: they are on one device."""
+        return mesh_of(self.parameters)
+
+    def outputs(self, inputs: Arrays, hidden_states: bool = False) -> dict[str, jax.Array]:
+        """What `forward` returns, on the device."""
+        return self._run("outputs", inputs, hidden_states)
+
+    def gradients(self, inputs: Arrays) -> Parameters:
+        """The gradient of the loss, by our names."""
+        return self._run("gradients", inputs)
 
     def encode(self, inputs: Arrays) -> tuple[jax.Array, Mask]:
         """An encoder's output [B, S, D] for "input_ids" and "attention_mask", and its mask."""
-        return self.compiled["encode"](self.parameters, inputs)
+        return self._run("encode", inputs)
+
+    def _run(self, name: str, inputs: Arrays, *options: Any) -> Any:
+        check_rows(self.mesh, len(next(iter(inputs.values()))))
+        with on_mesh(self.mesh):
+            return self._compiled[name](self.parameters, inputs, *options)
 
     @cached_property
-    def compiled(self) -> dict[str, Callable]:
-        """The compiled forward pass, gradient and encoder."""
+    def _compiled(self) -> dict[str, Callable]:
         return {
-            "forward": jax.jit(self._outputs, static_argnums=2),
+            "outputs": jax.jit(self._outputs, static_argnums=2),
             "gradients": jax.jit(jax.grad(self._loss)),
             "encode": jax.jit(self._encoded),
         }
 
     def _outputs(self, parameters: Parameters, inputs: Arrays, layers: bool) -> dict:
-        return outputs_of(self.template.module(parameters), self.source, inputs, layers)
+        return outputs_of(self.template.module(parameters), self.source, on_rows(inputs), layers)
 
     def _encoded(self, parameters: Parameters, inputs: Arrays) -> tuple[jax.Array, Mask]:
-        return encoded(self.template.module(parameters), self.source, inputs)
+        return encoded(self.template.module(parameters), self.source, on_rows(inputs))
 
     def _loss(self, parameters: Parameters, inputs: Arrays) -> jax.Array:
         outputs = self._outputs(parameters, inputs, False)
@@ -223,7 +239,7 @@ def forward(
         DataError: An array is missing, unknown, of a wrong shape, or has ids beyond a table.
     """
     arrays = checked_inputs(inputs, pretrained.config)
-    outputs = pretrained.compiled["forward"](pretrained.parameters, arrays, output_hidden_states)
+    outputs = pretrained.outputs(arrays, output_hidden_states)
     return {name: _as_numpy(array) for name, array in outputs.items()}
 
 
@@ -238,7 +254,7 @@ def gradients(pretrained: Pretrained, inputs: Arrays) -> dict[str, np.ndarray]:
         DataError: As `forward`, or there are no labels.
     """
     arrays = checked_inputs(inputs, pretrained.config)
-    found = pretrained.compiled["gradients"](pretrained.parameters, arrays)
+    found = pretrained.gradients(arrays)
     return dict(tensors_of(found, pretrained.placements))
 
 

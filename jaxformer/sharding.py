@@ -1,7 +1,9 @@
 """The device mesh, and the one table from logical axes to mesh axes."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
@@ -9,7 +11,7 @@ from jax.experimental.mesh_utils import create_device_mesh
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxformer.errors import ConfigError
-from jaxformer.functional.placement import mesh_axes
+from jaxformer.functional.placement import mesh_axes, place
 
 MESH_AXES = ("data", "fsdp", "tensor")
 
@@ -107,6 +109,36 @@ def spec(*axes: str | None) -> PartitionSpec | None:
     """
     rules = [None if axis is None else RULES[axis] for axis in axes]
     return None if jax.sharding.get_abstract_mesh().empty else PartitionSpec(*rules)
+
+
+def on_rows(arrays: Any) -> Any:
+    """A tree of arrays `[B, ...]`, each row where the model reads it."""
+    return jax.tree.map(lambda x: place(x, spec("batch", *[None] * (x.ndim - 1))), arrays)
+
+
+def on_mesh(mesh: Mesh | None) -> AbstractContextManager:
+    """Where programs run whose parameters lie over a mesh; None: on one device."""
+    return nullcontext() if mesh is None else jax.set_mesh(mesh)
+
+
+def mesh_of(arrays: Mapping[str, jax.Array]) -> Mesh | None:
+    """The mesh over which all of them lie; None: there is none."""
+    sharding = next(iter(arrays.values())).sharding
+    return sharding.mesh if isinstance(sharding, NamedSharding) else None
+
+
+def row_multiple(mesh: Mesh | None) -> int:
+    """Into how many parts the rows of a batch are cut: it has a multiple of them."""
+    return 1 if mesh is None else mesh.shape["data"] * mesh.shape["fsdp"]
+
+
+def check_rows(mesh: Mesh | None, rows: int) -> None:
+    """Raises ConfigError unless so many rows can be cut over the mesh."""
+    parts = row_multiple(mesh)
+    if rows % parts:
+        raise ConfigError(
+            f"{rows} rows cannot be cut over data x fsdp = {parts} devices: give a multiple"
+        )
 
 
 def parameter_sharding(

@@ -2,25 +2,21 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
-import jax
 import numpy as np
 
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.generating import asked, generator_of
-from jaxformer.generation.batch import Batch, batch_of, batch_of_rows
-from jaxformer.generation.generator import Sources, row_keys
+from jaxformer.generation.batch import Batch, are_real, batch_of, batch_of_rows, copies
+from jaxformer.generation.generator import row_keys
 from jaxformer.generation.options import Decoding
 from jaxformer.generation.prompts import read_prompt_encoder
+from jaxformer.generation.state import Sources
 from jaxformer.generation.text_stream import TextStream
-from jaxformer.generation.token_stream import Part, sliding_stream, token_stream
+from jaxformer.generation.token_stream import READ_EVERY, Part, sliding_stream, token_stream
 from jaxformer.models import EncoderDecoderConfig
 from jaxformer.nn.cache import Storage
 from jaxformer.pretrained import Pretrained
-
-_READ_EVERY = 16
-"""Tokens after which stop strings are looked for in a batch."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +105,7 @@ class Writer:
         if self.decoding.num_beams > 1:
             rows = self._best(batch, sources)
         else:
-            copies = partial(np.repeat, repeats=count, axis=0)
-            batch, sources = jax.tree.map(copies, (batch, sources))
+            batch, sources = copies((batch, sources), count)
             rows = self._chosen(batch, sources, count * first + np.arange(len(batch.lengths)))
         return [rows[n : n + count] for n in range(0, len(rows), count)]
 
@@ -128,7 +123,7 @@ class Writer:
         """Token by token; `numbers` are those of the rows."""
         texts = [self._text() for _ in numbers]
         made: list[list[Part]] = [[] for _ in numbers]
-        for parts in self._parts(batch, sources, numbers, _READ_EVERY, texts):
+        for parts in self._parts(batch, sources, numbers, READ_EVERY, texts):
             for text, row, part in zip(texts, made, parts, strict=True):
                 text.push(part.tokens)
                 row.append(part)
@@ -156,8 +151,8 @@ class Writer:
                     f"prompt {number} is empty, and the tokenizer adds nothing to it: give a text"
                 )
         rows = batch_of_rows(prompts)
-        real = np.arange(rows.tokens.shape[1])[None, :] < rows.lengths[:, None]
-        inputs = {"input_ids": rows.tokens, "attention_mask": real.astype(np.int32)}
+        mask = are_real(rows.lengths, rows.tokens.shape[1]).astype(np.int32)
+        inputs = {"input_ids": rows.tokens, "attention_mask": mask}
         start, mask, sources = asked(self.pretrained, inputs)
         return batch_of(start, mask, config.vocab_size), sources
 

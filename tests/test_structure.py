@@ -37,7 +37,7 @@ ALLOWED = {
     "models": {"functional", "nn"},
     "generation": {"functional", "models", "nn", "serialization", "sharding"},
     "config": {"data", "models", "nn", "serialization", "sharding", "training"},
-    "hub": {"functional", "models", "nn", "serialization"},
+    "hub": {"functional", "models", "nn", "serialization", "sharding"},
     "zoo": {"functional", "hub", "models", "nn"},
     "pretrained": {"folders", "functional", "generation", "hub", "models", "sharding", "zoo"},
     "generating": {"generation", "hub", "models", "nn", "pretrained"},

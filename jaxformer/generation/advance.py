@@ -9,7 +9,7 @@ from jaxformer.functional.placement import place, spec_of
 from jaxformer.generation.processors import History
 from jaxformer.models import Decoder, EncoderDecoder
 from jaxformer.models.cache import Cache
-from jaxformer.sharding import spec
+from jaxformer.sharding import on_rows, spec
 
 Generative = Decoder | EncoderDecoder
 """The families that generate."""
@@ -67,8 +67,29 @@ def logits_of_lacking(
       every device of a mesh; and the cache of all tokens.
     """
     tokens, count = _lacked(history, cache, active, lacking)
-    hidden, cache = _extended(model, tokens, count, cache, history.lengths)
+    hidden, cache = extended(model, tokens, count, cache, history.lengths)
     return place(model.logits(hidden), spec(None, None, None)), cache
+
+
+def extended(
+    model: Generative, tokens: jax.Array, count: jax.Array, cache: Cache, lengths: jax.Array
+) -> tuple[jax.Array, Cache]:
+    """Reads tokens.
+
+    Args:
+      model: with its weights.
+      tokens: int `[B, T]`.
+      count: int `[B]`: how many of them are real, the first ones.
+      cache: of the tokens before them.
+      lengths: int `[B]`: of the rows.
+
+    Returns:
+      Their states `[B, T, D]`, and the cache after them.
+    """
+    tokens, count, lengths = on_rows((tokens, count, lengths))
+    hidden, after = model.extend(tokens, cache, count=count, lengths=lengths)
+    # A loop's types stay as they are.
+    return hidden, replace(after, lengths=place(after.lengths, spec_of(cache.lengths)))
 
 
 def _lacked(history, cache, active, most):
@@ -79,21 +100,10 @@ def _lacked(history, cache, active, most):
     return tokens, jnp.where(active, history.lengths - start, 0)
 
 
-def _extended(model, tokens, count, cache, lengths):
-    """The states `[B, T, D]` of tokens of which the first `count` are real, and the cache."""
-    tokens, count, lengths = (
-        place(x, spec("batch", *[None] * (x.ndim - 1))) for x in (tokens, count, lengths)
-    )
-    hidden, extended = model.extend(tokens, cache, count=count, lengths=lengths)
-    # A loop's types stay as they are.
-    kept = place(extended.lengths, spec_of(cache.lengths))
-    return hidden, replace(extended, lengths=kept)
-
-
 def _read(model, tokens, count, cache, lengths):
     """The state `[B, 1, D]` of the last of `count` tokens, and the cache after them."""
-    hidden, cache = _extended(model, tokens, count, cache, lengths)
+    hidden, cache = extended(model, tokens, count, cache, lengths)
     if tokens.shape[1] > 1:
-        last = place(jnp.maximum(count - 1, 0), spec("batch"))[:, None, None]
+        last = on_rows(jnp.maximum(count - 1, 0))[:, None, None]
         hidden = jnp.take_along_axis(hidden, last, axis=1)
     return hidden, cache

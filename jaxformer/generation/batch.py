@@ -1,8 +1,10 @@
 """Prompts of different lengths as the rows of one batch."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from jaxformer.errors import DataError
@@ -62,6 +64,16 @@ def batch_of_rows(rows: Sequence[Sequence[int]]) -> Batch:
     for row, ids in enumerate(rows):
         tokens[row, : len(ids)] = ids
     return Batch(tokens, lengths)
+
+
+def are_real(lengths: np.ndarray, width: int) -> np.ndarray:
+    """Bool `[B, width]`: the places of rows of so many tokens `[B]` that are not padding."""
+    return np.arange(width)[None, :] < lengths[:, None]
+
+
+def copies(arrays: Any, count: int) -> Any:
+    """A tree of arrays `[B count, ...]`: each row of `[B, ...]` several times in a row."""
+    return jax.tree.map(partial(np.repeat, repeats=count, axis=0), arrays)
 
 
 def bucket(size: int, least: int) -> int:

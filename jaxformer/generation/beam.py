@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.generation.advance import Generative, next_logits
+from jaxformer.generation.loop import are_ends
 from jaxformer.generation.options import Decoding
 from jaxformer.generation.processors import History, Processor, process
 from jaxformer.models.cache import Cache
@@ -180,7 +181,7 @@ def _continuations(
     totals, places = jax.lax.top_k(sums.reshape(rows, -1), min(most, count * vocab_size))
     tokens = places % vocab_size
     longest = history.lengths[:, :1] + 1 >= history.limits[:, :1]
-    end = jnp.isin(tokens, jnp.asarray(search.end_tokens, jnp.int32)) | longest
+    end = are_ends(tokens, search.end_tokens) | longest
     return _Continuations(totals, places // vocab_size, tokens, end)
 
 

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
-from jaxformer.generation.batch import Batch, batch_of_rows
-from jaxformer.generation.generator import Generator, Sources
+from jaxformer.generation.batch import Batch, are_real, batch_of_rows
+from jaxformer.generation.generator import Generator
 from jaxformer.generation.loop import Method
 from jaxformer.generation.options import Decoding
+from jaxformer.generation.state import Sources
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def continuations(
     lengths = history.lengths - history.prompt_lengths
     longest = int(lengths.max())
     places = history.prompt_lengths[:, None] + np.arange(longest)[None, :]
-    real = np.arange(longest)[None, :] < lengths[:, None]
+    real = are_real(lengths, longest)
     places = np.where(real, places, 0)
     tokens, log_probs = (np.take_along_axis(x, places, 1) for x in (history.tokens, log_probs))
     return Continuations(

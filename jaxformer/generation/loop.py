@@ -1,6 +1,8 @@
 """The compiled loop: one token of every row after another, without leaving the device."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +10,7 @@ import jax.numpy as jnp
 from jaxformer.functional.sampling import greedy, sample, token_log_probabilities
 from jaxformer.generation.advance import Generative, next_logits
 from jaxformer.generation.processors import Processor, process
-from jaxformer.generation.state import State
+from jaxformer.generation.state import AnyState, State
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,27 @@ class Method:
     """After these a row is over."""
 
 
+def are_ends(tokens: jax.Array, end_tokens: tuple[int, ...]) -> jax.Array:
+    """Which tokens are among those that end a text, bool of their shape."""
+    return jnp.isin(tokens, jnp.asarray(end_tokens, jnp.int32))
+
+
+def while_active(
+    step: Callable[[AnyState], AnyState], state: AnyState, most: jax.Array
+) -> AnyState:
+    """The state after at most so many steps, fewer where all rows are over before."""
+
+    def unfinished(carry):
+        number, state = carry
+        return (number < most) & jnp.any(state.active)
+
+    def advanced(carry):
+        number, state = carry
+        return number + 1, step(state)
+
+    return jax.lax.while_loop(unfinished, advanced, (jnp.zeros((), jnp.int32), state))[1]
+
+
 def generate_tokens(model: Generative, method: Method, state: State, steps: jax.Array) -> State:
     """Adds up to `steps` tokens to every row that is not over.
 
@@ -35,16 +58,7 @@ def generate_tokens(model: Generative, method: Method, state: State, steps: jax.
     Returns:
       The state after them. A row is over after an end token, or at its limit.
     """
-
-    def unfinished(carry):
-        number, state = carry
-        return (number < steps) & jnp.any(state.active)
-
-    def add(carry):
-        number, state = carry
-        return number + 1, _with_a_token(model, method, state)
-
-    return jax.lax.while_loop(unfinished, add, (jnp.zeros((), jnp.int32), state))[1]
+    return while_active(partial(_with_a_token, model, method), state, steps)
 
 
 def _with_a_token(model: Generative, method: Method, state: State) -> State:
@@ -66,7 +80,7 @@ def _with_a_token(model: Generative, method: Method, state: State) -> State:
             processed, mode="drop"
         )
     lengths = history.lengths + active
-    ends = jnp.isin(tokens, jnp.asarray(method.end_tokens, jnp.int32))
+    ends = are_ends(tokens, method.end_tokens)
     return replace(
         state,
         history=history._replace(

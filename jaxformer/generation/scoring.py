@@ -14,9 +14,10 @@ from jaxformer.functional.placement import place
 from jaxformer.functional.sampling import greedy, token_log_probabilities
 from jaxformer.generation.advance import Generative
 from jaxformer.generation.batch import Batch, bucket
-from jaxformer.generation.generator import Generator, Sources
+from jaxformer.generation.generator import Generator
+from jaxformer.generation.state import Sources
 from jaxformer.models import EncoderDecoder
-from jaxformer.sharding import spec
+from jaxformer.sharding import row_multiple, spec
 
 _LEAST_LENGTH, _LEAST_SCORED = 16, 4
 
@@ -97,7 +98,7 @@ class Scorer:
             raise ConfigError(f"rows = {rows}: must be at least 1")
         self.generator, self.rows = generator, rows
         # A full pass stretches the positions of all its rows as the longest of them needs it.
-        self._apart = generator.changes_at(np.zeros(1, np.int32)) is not None
+        self._apart = generator.programs.changes_at(np.zeros(1, np.int32)) is not None
         self._score = jax.jit(self._scored)
 
     def __call__(
@@ -137,9 +138,7 @@ class Scorer:
         ]
 
     def _rows_of_a_pass(self, total: int) -> int:
-        mesh = self.generator.mesh
-        least = 1 if mesh is None else mesh.shape["data"] * mesh.shape["fsdp"]
-        return max(least, min(self.rows, bucket(total, 1)))
+        return max(row_multiple(self.generator.mesh), min(self.rows, bucket(total, 1)))
 
     def _pass(self, asked: list["_Asked"], sources: Sources) -> list[Score]:
         lengths = np.array([one.length for one in asked], np.int32)
@@ -163,7 +162,7 @@ class Scorer:
         ]
 
     def _scored(self, parameters, tokens, lengths, starts, targets, sources):
-        model, length = self.generator.module(parameters), tokens.shape[1]
+        model, length = self.generator.programs.module(parameters), tokens.shape[1]
         tokens, targets = (place(x, spec("batch", None)) for x in (tokens, targets))
         positions = None
         if self._apart:

@@ -10,10 +10,10 @@ import numpy as np
 
 from jaxformer.errors import ConfigError, check_field
 from jaxformer.generation.batch import Batch
-from jaxformer.generation.generator import CHUNK, Generator, Sources
+from jaxformer.generation.generator import CHUNK, Generator
 from jaxformer.generation.loop import Method
 from jaxformer.generation.speculative_loop import SpeculativeState, speculate
-from jaxformer.generation.state import State
+from jaxformer.generation.state import Sources, State
 from jaxformer.generation.stream import states_from
 
 
@@ -143,7 +143,7 @@ class SpeculativeGenerator:
 
     def _speculated(self, method, parameters, caches, state, steps) -> SpeculativeState:
         target, draft = (
-            model.module(own)
+            model.programs.module(own)
             for model, own in zip((self.target, self.draft), parameters, strict=True)
         )
         state = replace(state, cache=caches[0], draft_cache=caches[1])
@@ -156,7 +156,7 @@ def _check_positions(name: str, model: Generator, prompts: Batch, max_new_tokens
         model.check_length(int(prompts.lengths.max()), max_new_tokens)
     except ConfigError as error:
         raise ConfigError(f"{name}: {error}") from error
-    changes = model.changes_at(prompts.lengths[:, None] + np.arange(1, max_new_tokens + 1))
+    changes = model.programs.changes_at(prompts.lengths[:, None] + np.arange(1, max_new_tokens + 1))
     if changes is not None and changes.any():
         row, number = np.argwhere(changes)[0]
         raise ConfigError(

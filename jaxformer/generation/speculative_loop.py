@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxformer.functional.sampling import greedy, sample, token_log_probabilities
 from jaxformer.functional.speculation import Verdict, accept_by_chance, accept_greedily
 from jaxformer.generation.advance import Generative, logits_of_lacking, next_logits
-from jaxformer.generation.loop import Method
+from jaxformer.generation.loop import Method, are_ends, while_active
 from jaxformer.generation.processors import History, process
 from jaxformer.generation.state import State
 from jaxformer.models.cache import Cache
@@ -18,14 +18,7 @@ from jaxformer.models.cache import Cache
 _TO_PROPOSE, _TO_JUDGE = 0, 1
 
 
-@partial(
-    jax.tree_util.register_dataclass,
-    data_fields=(
-        *("history", "cache", "active", "keys", "log_probs", "scores"),
-        *("draft_cache", "proposed", "accepted"),
-    ),
-    meta_fields=(),
-)
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class SpeculativeState(State):
     """Of B rows. The draft's cache lacks the last token of each row, or the last two."""
@@ -74,16 +67,8 @@ def speculate(
     Returns:
       The state after them. A row is over after an end token, or at its limit.
     """
-
-    def unfinished(carry):
-        number, state = carry
-        return (number < steps) & jnp.any(state.active)
-
-    def add(carry):
-        number, state = carry
-        return number + 1, _with_accepted_tokens(target, draft, method, proposals, state)
-
-    return jax.lax.while_loop(unfinished, add, (jnp.zeros((), jnp.int32), state))[1]
+    step = partial(_with_accepted_tokens, target, draft, method, proposals)
+    return while_active(step, state, steps)
 
 
 def _with_accepted_tokens(target, draft, method, proposals, state) -> SpeculativeState:
@@ -112,11 +97,12 @@ def _with_accepted_tokens(target, draft, method, proposals, state) -> Speculativ
     log_probs = state.log_probs.at[rows[:, None], jnp.where(kept, places, nowhere)].set(
         log_probs, mode="drop"
     )
+    ends = are_ends(verdict.replacement, method.end_tokens)
     return replace(
         state,
         history=history._replace(tokens=tokens, lengths=lengths),
         cache=_taken_back(cache, lengths),
-        active=replaces & ~_are_ends(method, verdict.replacement) & (lengths < history.limits),
+        active=replaces & ~ends & (lengths < history.limits),
         log_probs=log_probs,
         scores=scores,
         draft_cache=_taken_back(proposal.cache, lengths),
@@ -141,7 +127,7 @@ def _proposed(draft: Generative, method: Method, proposals: int, state) -> _Prop
             tokens, logits = greedy(logits), None
         rows = jnp.arange(tokens.shape[0])
         places = jnp.where(going, history.lengths, history.tokens.shape[1])
-        ended = ended | (going & _are_ends(method, tokens))
+        ended = ended | (going & are_ends(tokens, method.end_tokens))
         history = history._replace(
             tokens=history.tokens.at[rows, places].set(tokens, mode="drop"),
             lengths=history.lengths + going,
@@ -184,10 +170,6 @@ def _place_keys(row_keys, number):
     token before it, whatever it was itself.
     """
     return jax.vmap(jax.random.split)(jax.vmap(jax.random.fold_in)(row_keys, number))
-
-
-def _are_ends(method: Method, tokens):
-    return jnp.isin(tokens, jnp.asarray(method.end_tokens, jnp.int32))
 
 
 def _tokens_at(tokens, places):

@@ -1,19 +1,22 @@
 """Where the generation of a batch stands: what the compiled programs read and return."""
 
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 
+from jaxformer.generation.advance import Generative
 from jaxformer.generation.processors import History
 from jaxformer.models.cache import Cache
+from jaxformer.nn.cache import CacheShape
+from jaxformer.sharding import on_rows, spec
+
+Sources = tuple[Any, ...]
+"""An encoder's output `[B, S, D]` and its mask; nothing for a decoder alone."""
 
 
-@partial(
-    jax.tree_util.register_dataclass,
-    data_fields=("history", "cache", "active", "keys", "log_probs", "scores"),
-    meta_fields=(),
-)
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class State:
     """Of B rows with room for S tokens. The cache lacks the last token of each row."""
@@ -31,3 +34,36 @@ class State:
     scores: jax.Array | None
     """float32 `[N, B, V]`: the logits from which the n-th token was chosen; None if not asked
     for."""
+
+
+AnyState = TypeVar("AnyState", bound=State)
+
+
+def started(
+    model: Generative,
+    shape: CacheShape,
+    history: History,
+    *,
+    keys: jax.Array,
+    sources: Sources = (),
+    scores: tuple[int, int, int] | None = None,
+) -> State:
+    """Where rows stand before the model has read anything of them.
+
+    Args:
+      model: with its weights.
+      shape: how much is to be kept; where it lies follows from the mesh.
+      history: the prompts.
+      keys: random keys `[B]`.
+      sources: what the decoder reads besides.
+      scores: the shape `[N, B, V]` of the logits that are to be kept; None: none are.
+    """
+    shape = replace(shape, spec=spec("batch", None, "kv_heads", None))
+    return State(
+        history=history,
+        cache=model.start(shape, *on_rows(sources)),
+        active=history.limits > history.lengths,
+        keys=keys,
+        log_probs=jnp.zeros(history.tokens.shape, jnp.float32),
+        scores=None if scores is None else jnp.zeros(scores, jnp.float32),
+    )

@@ -2,14 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TypeVar
 
 import jax
 import numpy as np
 
-from jaxformer.generation.state import State
-
-AnyState = TypeVar("AnyState", bound=State)
+from jaxformer.generation.state import AnyState
 
 
 def states_from(

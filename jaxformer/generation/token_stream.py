@@ -11,8 +11,12 @@ import numpy as np
 from jaxformer.errors import ConfigError
 from jaxformer.generation.batch import Batch, batch_of_rows
 from jaxformer.generation.continuation import method_of
-from jaxformer.generation.generator import Generator, Sources
+from jaxformer.generation.generator import Generator
 from jaxformer.generation.options import Decoding
+from jaxformer.generation.state import Sources
+
+READ_EVERY = 16
+"""Tokens of a batch after which the host looks at them."""
 
 
 class Part(NamedTuple):

@@ -23,6 +23,7 @@ from jaxformer.models import (
 )
 from jaxformer.models.family import Family
 from jaxformer.models.label_heads import Pooling
+from jaxformer.sharding import on_rows
 
 IGNORED = -100  # the label of what does not count
 Arrays = Mapping[str, jax.Array]
@@ -281,7 +282,8 @@ def token_loss(logits: jax.Array, labels: jax.Array) -> jax.Array:
       logits: `[..., V]`.
       labels: int `[...]`.
     """
-    counted = labels != IGNORED
+    # Where the vocabulary is cut, no device could look up a label alone.
+    logits, counted = on_rows(logits), labels != IGNORED
     picked = jnp.take_along_axis(logits, jnp.where(counted, labels, 0)[..., None], axis=-1)[..., 0]
     losses = jax.nn.logsumexp(logits, axis=-1) - picked
     return jnp.sum(jnp.where(counted, losses, 0.0)) / jnp.sum(counted)

@@ -1,22 +1,19 @@
 """What a model remembers of the tokens that its decoder has read."""
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
 from jaxformer.functional.masks import Mask
+from jaxformer.functional.placement import place
 from jaxformer.nn import Transformer
-from jaxformer.nn.cache import KeyValueCache, Span, picked_rows
+from jaxformer.nn.cache import CacheShape, KeyValueCache, Span, picked_rows
 
 
-@partial(
-    jax.tree_util.register_dataclass,
-    data_fields=("lengths", "layers", "memory_mask"),
-    meta_fields=(),
-)
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Cache:
     """A pytree of all that the next tokens depend on."""
@@ -29,8 +26,17 @@ class Cache:
     memory_mask: Mask = Mask()
     """Which places of an encoder's output are real."""
 
+    @classmethod
+    def empty(
+        cls, shape: CacheShape, layers: list[Any], memory_mask: Mask | None = None
+    ) -> "Cache":
+        """The cache before the first token, of what the blocks keep then."""
+        lengths = jnp.zeros(shape.batch_size, jnp.int32)
+        rows = None if shape.spec is None else PartitionSpec(shape.spec[0])
+        return cls(place(lengths, rows), layers, Mask() if memory_mask is None else memory_mask)
+
     def emptied(self) -> "Cache":
-        """The cache before the first token."""
+        """The cache as it was before the first token."""
         return replace(self, lengths=jnp.zeros_like(self.lengths))
 
     def picked(self, chosen: jax.Array) -> "Cache":

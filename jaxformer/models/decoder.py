@@ -2,7 +2,6 @@
 
 import chex
 import jax
-import jax.numpy as jnp
 
 from jaxformer.functional.masks import Mask, Prefix, Segments, causal
 from jaxformer.models.cache import Cache, extend
@@ -75,8 +74,7 @@ class Decoder(Family):
 
     def start(self, shape: CacheShape) -> Cache:
         """A cache in which no token is yet."""
-        lengths = jnp.zeros(shape.batch_size, jnp.int32)
-        return Cache(lengths, self.transformer.start(shape))
+        return Cache.empty(shape, self.transformer.start(shape))
 
     def extend(
         self,

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import chex
 import jax
-import jax.numpy as jnp
 
 from jaxformer.functional.dropout import split
 from jaxformer.functional.masks import KeyPadding, Mask, Segments, causal
@@ -137,9 +136,7 @@ class EncoderDecoder(Family):
           memory: `[B, S, D]`, from `encode`.
           memory_mask: which places of the memory each token sees; None: all.
         """
-        lengths = jnp.zeros(shape.batch_size, jnp.int32)
-        mask = Mask() if memory_mask is None else memory_mask
-        return Cache(lengths, self.decoder.start(shape, memory), mask)
+        return Cache.empty(shape, self.decoder.start(shape, memory), memory_mask)
 
     def extend(
         self,

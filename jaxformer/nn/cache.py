@@ -28,7 +28,7 @@ class CacheShape:
     storage: Storage
     """The numbers' type; "int8" has a float32 scale for every token and head besides."""
     spec: PartitionSpec | None = None
-    """How the arrays `[B, C, K, H]` lie on a mesh; None without one."""
+    """How arrays `[B, C, K, H]` lie on a mesh (a single head is whole); None without one."""
 
     def slots(self, window: int | None) -> int:
         """C: the places for tokens in a layer with this window."""
@@ -131,8 +131,11 @@ class KeyValueCache:
     @classmethod
     def of(cls, key: jax.Array, value: jax.Array, shape: CacheShape) -> KeyValueCache:
         """Keys and values `[B, S, K, H]` as they are kept."""
+        spec = shape.spec
+        if spec is not None and key.shape[2] == 1:
+            spec = PartitionSpec(spec[0], spec[1], None, spec[3])
         kept = [Kept.of(x, shape.storage) for x in (key, value)]
-        return cls(*jax.tree.map(lambda x: place(x, shape.spec), kept))
+        return cls(*jax.tree.map(lambda x: place(x, spec), kept))
 
     @property
     def capacity(self) -> int:

@@ -17,10 +17,10 @@ from jaxformer.config import (
     check_vocabulary,
     row_lengths,
     validate,
+    writes_samples,
 )
 from jaxformer.data import Datasets
 from jaxformer.errors import DataError
-from jaxformer.models import DecoderConfig
 from jaxformer.models.flops import model_flops
 from jaxformer.serialization import to_json
 from jaxformer.sharding import make_mesh
@@ -31,7 +31,7 @@ from jaxformer.training.loss import Loss
 from jaxformer.training.metrics import read_metrics
 from jaxformer.training.plot import plot_loss
 from jaxformer.training.preemption import StopSignal
-from jaxformer.training.preview import sample_text
+from jaxformer.training.preview import Preview
 from jaxformer.training.processes import (
     DeviceBatches,
     agreed,
@@ -64,6 +64,8 @@ class Run:
     program: TrainProgram
     log: RunLog
     watch: EarlyStopping
+    preview: Preview | None
+    """None where the model does not continue texts, or no samples are wanted."""
 
 
 def train(config: Config, folder: Path, fresh: bool = False) -> None:
@@ -109,7 +111,7 @@ def train(config: Config, folder: Path, fresh: bool = False) -> None:
         watch = watch_of(config, folder, step)
         log = resources.enter_context(contextlib.closing(RunLog(config, folder, step, work)))
         log.message(f"continuing from step {step}" if step else "starting from step 0")
-        run = Run(config, folder, data, program, log, watch)
+        run = Run(config, folder, data, program, log, watch, _preview(config, program, data))
         step, state, validation = _take_steps(run, step, state)
         if agreed(watch.ended):
             log.message(
@@ -199,7 +201,7 @@ def _take_steps(run: Run, step: int, state: Any) -> tuple[int, Any, dict | None]
             if settings.sample_interval is not None and step % settings.sample_interval == 0:
                 log.flush()
                 started = time.perf_counter()
-                text = _sample(run, state)
+                text = run.preview.text(state.best_params)
                 log.sample(step, text, time.perf_counter() - started)
             due = step % settings.checkpoint_interval == 0
             if last or ended or stopping or better or due:
@@ -238,8 +240,7 @@ def _finish(run: Run, step: int, state: Any, validation: dict | None) -> None:
     config, folder = run.config, run.folder
     params, say = state.best_params, run.log.message
     conclusion = conclude(config, run.program, params, run.data, step, say, validation)
-    writes = isinstance(config.model, DecoderConfig) and config.train.sample_tokens
-    text = _sample(run, state) if writes else ""
+    text = "" if run.preview is None else run.preview.text(params)
     run.log.close()
     if not is_first():
         return
@@ -292,15 +293,7 @@ def _next_commands(run: Run, step: int) -> str:
     return f"{commands}or change the model: --model.num-layers {deeper} --run-dir {folder}-deeper"
 
 
-def _sample(run: Run, state: Any) -> str:
-    settings = run.config.train
-    return sample_text(
-        run.program,
-        state.best_params,
-        run.data.tokenizer,
-        prompt=settings.sample_prompt,
-        length=settings.sample_tokens,
-        window=run.config.data.lengths["inputs"],
-        temperature=settings.sample_temperature,
-        seed=settings.seed,
-    )
+def _preview(config: Config, program: TrainProgram, data: Datasets) -> Preview | None:
+    if not writes_samples(config):
+        return None
+    return Preview(program, data.tokenizer, config.train, window=config.data.lengths["inputs"])

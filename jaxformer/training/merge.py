@@ -9,10 +9,8 @@ import jax.numpy as jnp
 from jaxformer.config import Config
 from jaxformer.errors import ConfigError
 from jaxformer.folders import check_unused, write_whole
+from jaxformer.training.run_folder import KEPT
 from jaxformer.training.saved_run import SavedRun, write_run
-
-# What the data have put into a run's folder and a model depends on.
-_KEPT = ("tokenizer", "labels.json")
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,7 @@ def merge(source: Path, target: Path, step: int | None = None) -> Merged:
 
     def write(written: Path) -> None:
         write_run(written, config, saved.step, arrays, saved.validation)
-        for name in _KEPT:
+        for name in KEPT:
             if (kept := saved.folder / name).is_dir():
                 shutil.copytree(kept, written / name)
             elif kept.exists():

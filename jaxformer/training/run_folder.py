@@ -19,6 +19,8 @@ from jaxformer.training.metrics import FILE as METRICS_FILE
 
 CONFIG_FILE = "config.json"
 CHECKPOINTS = "checkpoints"
+KEPT = ("tokenizer", "labels.json")
+"""What the data have put into a run's folder and a model depends on."""
 _LOCK_FILE = ".lock"
 
 

@@ -15,10 +15,9 @@ from jaxformer.functional.masks import KeyPadding
 from jaxformer.functional.placement import place
 from jaxformer.generation.loop import Method, generate_tokens
 from jaxformer.generation.processors import History
-from jaxformer.generation.state import State
+from jaxformer.generation.state import started
 from jaxformer.models import Parameters, Template
 from jaxformer.nn.cache import CacheShape
-from jaxformer.sharding import spec
 from jaxformer.training.step import Batch, TrainProgram
 
 
@@ -87,14 +86,12 @@ def _decode(template: Template, end: int, params: Parameters, batch: Batch):
     rows, length = batch["decoder_inputs"].shape
     start = place(batch["decoder_inputs"][:, :1], PartitionSpec())
     ones = jnp.ones(rows, jnp.int32)
-    shape = CacheShape(rows, length, 1, model.dtype.name, spec("batch", None, "kv_heads", None))
-    state = State(
-        history=History(jnp.pad(start, ((0, 0), (0, length))), ones, ones, ones + length),
-        cache=model.start(shape, memory, KeyPadding(batch["segments"] > 0)),
-        active=ones > 0,
+    state = started(
+        model,
+        CacheShape(rows, capacity=length, chunk=1, storage=model.dtype.name),
+        History(jnp.pad(start, ((0, 0), (0, length))), ones, ones, ones + length),
         keys=ones,  # Nothing is drawn.
-        log_probs=jnp.zeros((rows, 1 + length)),
-        scores=None,
+        sources=(memory, KeyPadding(batch["segments"] > 0)),
     )
     history = generate_tokens(model, Method((), False, (end,)), state, length).history
     real = jnp.arange(1, 1 + length)[None, :] < history.lengths[:, None]

@@ -17,6 +17,7 @@ from jaxformer.generation.continuation import continuations
 from jaxformer.generation.generator import Generator, row_keys
 from jaxformer.generation.options import Decoding
 from jaxformer.generation.processors import History
+from jaxformer.generation.programs import Programs
 from jaxformer.nn.cache import CacheShape
 from jaxformer.sharding import MeshConfig, make_mesh, parameter_sharding
 
@@ -33,7 +34,7 @@ SEARCH = Decoding(
 
 
 def generator_of(config):
-    return Generator(config, template_of(config), random_parameters(config))
+    return Generator(Programs(config, template_of(config)), random_parameters(config))
 
 
 @pytest.fixture(scope="module")
@@ -144,8 +145,8 @@ def test_a_mesh_finds_the_same():
     }
     memory = np.random.default_rng(0).normal(size=(2, 5, 24)).astype(np.float32)
     sources = memory, KeyPadding(np.arange(5)[None, :] < np.array([[5], [2]]))
-    one = Generator(config, template, parameters)
-    several = Generator(config, template, placed, mesh=mesh)
+    one = Generator(Programs(config, template), parameters)
+    several = Generator(Programs(config, template, mesh), placed)
     found, expected = (
         generator.beams(batch_of_rows([[1], [3, 2]]), SEARCH, sources=sources)
         for generator in (one, several)

@@ -11,6 +11,7 @@ from jaxformer.generation.batch import batch_of, batch_of_rows, bucket
 from jaxformer.generation.continuation import continuations, method_of
 from jaxformer.generation.generator import CHUNK, Generator, row_keys
 from jaxformer.generation.options import Decoding
+from jaxformer.generation.programs import Programs
 from jaxformer.generation.token_stream import sliding_stream, token_stream
 from jaxformer.models import Classification
 from jaxformer.sharding import MeshConfig, make_mesh, parameter_sharding
@@ -24,7 +25,7 @@ DRAWN = Decoding(max_new_tokens=10, do_sample=True, temperature=1.5, top_k=20)
 
 def generator_of(**changes):
     config = tiny(**changes)
-    return Generator(config, template_of(config), random_parameters(config))
+    return Generator(Programs(config, template_of(config)), random_parameters(config))
 
 
 def generated(generator, prompts, decoding, numbers=None, **options):
@@ -51,7 +52,7 @@ def generator():
 def test_every_logit_is_that_of_the_full_pass(position):
     config = tiny(position=position, windows=(3, None))
     parameters = random_parameters(config)
-    generator = Generator(config, template_of(config), parameters)
+    generator = Generator(Programs(config, template_of(config)), parameters)
     found = generated(generator, PROMPTS, GREEDY, keep_scores=True)
     full = jax.jit(lambda inputs: template_of(config).module(parameters)(inputs))
     for row, prompt in enumerate(PROMPTS):
@@ -123,7 +124,7 @@ def test_a_long_prompt_is_read_in_chunks(monkeypatch):
     prompts = [list(np.asarray(tokens(1, n, seed=n))[0]) for n in (50, 17, 2)]
     whole = generated(generator_of(windows=(3, None)), prompts, GREEDY)
     monkeypatch.setattr("jaxformer.generation.generator.CHUNK", 16)
-    small = Generator(config, template_of(config), random_parameters(config))
+    small = Generator(Programs(config, template_of(config)), random_parameters(config))
     np.testing.assert_array_equal(generated(small, prompts, GREEDY).tokens, whole.tokens)
     assert CHUNK == 512
 
@@ -132,8 +133,8 @@ def test_few_programs_are_compiled():
     generator = generator_of()
     for length in (1, 2, 3, 9, 16, 20, 33, 40, 50):
         generated(generator, [[1] * length], GREEDY)
-    assert generator._generate._cache_size() == 1
-    assert generator._read._cache_size() == 3  # of 16, 32 and 64 tokens
+    assert generator.programs.generate._cache_size() == 1
+    assert generator.programs.read._cache_size() == 3  # of 16, 32 and 64 tokens
     assert [bucket(size, 16) for size in (1, 16, 17, 64, 65)] == [16, 16, 32, 64, 128]
 
 
@@ -142,7 +143,7 @@ def test_few_programs_are_compiled():
 def test_a_mesh_generates_the_same(sizes, decoding):
     config = tiny(windows=(3, None), model_dim=24, mlp_dim=18, vocab_size=36)
     template, parameters = template_of(config), random_parameters(config)
-    one = generated(Generator(config, template, parameters), PROMPTS, decoding)
+    one = generated(Generator(Programs(config, template), parameters), PROMPTS, decoding)
     mesh = make_mesh(MeshConfig(**sizes))
     placed = {
         name: jax.device_put(
@@ -150,7 +151,7 @@ def test_a_mesh_generates_the_same(sizes, decoding):
         )
         for name, array in parameters.items()
     }
-    generator = Generator(config, template, placed, mesh=mesh)
+    generator = Generator(Programs(config, template, mesh), placed)
     found = generated(generator, PROMPTS, decoding)
     np.testing.assert_array_equal(found.tokens, one.tokens)
     np.testing.assert_allclose(found.log_probs, one.log_probs, atol=1e-4)
@@ -166,8 +167,8 @@ def test_one_row_on_a_mesh_of_one_device():
     config = tiny(windows=(3, None))
     template, parameters = template_of(config), random_parameters(config)
     mesh = make_mesh(MeshConfig())
-    on_mesh = Generator(config, template, parameters, mesh=mesh)
-    one = Generator(config, template, parameters)
+    on_mesh = Generator(Programs(config, template, mesh), parameters)
+    one = Generator(Programs(config, template), parameters)
     found, expected = (generated(each, PROMPTS[:1], DRAWN) for each in (on_mesh, one))
     np.testing.assert_array_equal(found.tokens, expected.tokens)
 
@@ -212,7 +213,7 @@ def test_bad_prompts(ids, mask, message):
 def test_a_model_without_a_language_model_is_refused():
     config = tiny(heads=(Classification(num_labels=3),))
     with pytest.raises(ConfigError, match="no head that predicts the next token"):
-        Generator(config, template_of(config), random_parameters(config))
+        Generator(Programs(config, template_of(config)), random_parameters(config))
 
 
 def test_methods_are_static():

@@ -22,6 +22,7 @@ from jaxformer.functional.positional_schemes import Learned, RoPE
 from jaxformer.functional.rope_scaling import DynamicNTK
 from jaxformer.generation.batch import Batch
 from jaxformer.generation.generator import Generator
+from jaxformer.generation.programs import Programs
 from jaxformer.generation.scoring import Score, Scorer, best_of
 from jaxformer.hub.reference import Reference, save_random
 from jaxformer.zoo import FORMATS
@@ -32,7 +33,7 @@ CONTINUATIONS = [[[3], [4, 5, 6], [30, 0, 2, 2]], [[7, 7]], [], [[1], [2]]]
 
 @lru_cache
 def scorer(config, rows=16):
-    return Scorer(Generator(config, template_of(config), random_parameters(config)), rows)
+    return Scorer(Generator(Programs(config, template_of(config)), random_parameters(config)), rows)
 
 
 def prompts_of(*lengths, seed=0, vocab_size=31):
@@ -175,7 +176,7 @@ def loaded(kind, head, folder):
     architecture = next(each for each in format.architectures if each.name.endswith(head))
     save_random(format, architecture, folder)
     ours = jaxformer.load(folder, compute_dtype="float32")
-    generator = Generator(ours.config, ours.template, ours.parameters)
+    generator = Generator(Programs(ours.config, ours.template), ours.parameters)
     return Reference(folder, architecture.name), ours, Scorer(generator)
 
 

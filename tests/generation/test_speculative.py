@@ -20,6 +20,7 @@ from jaxformer.generation.generator import Generator, row_keys
 from jaxformer.generation.loop import Method
 from jaxformer.generation.options import Decoding
 from jaxformer.generation.processors import History, process
+from jaxformer.generation.programs import Programs
 from jaxformer.generation.speculative import SpeculativeGenerator
 from jaxformer.pretrained import shardings_of
 from jaxformer.sharding import MeshConfig, make_mesh
@@ -34,7 +35,7 @@ NEW = 20
 
 @lru_cache
 def generator(config, seed=0, scale=0.7):
-    return Generator(config, template_of(config), random_parameters(config, seed, scale))
+    return Generator(Programs(config, template_of(config)), random_parameters(config, seed, scale))
 
 
 def prompts_of(*lengths, vocab_size=31, seed=0):
@@ -277,10 +278,8 @@ def test_a_mesh_writes_the_same():
     placed = shardings_of(template, mesh)
     target, draft = (
         Generator(
-            config,
-            template,
+            Programs(config, template, mesh),
             jax.device_put(random_parameters(config, 0, scale), placed),
-            mesh=mesh,
         )
         for scale in (0.7, 0.72)
     )
@@ -317,5 +316,5 @@ def test_what_does_not_fit_is_an_error():
     template, parameters = template_of(config), random_parameters(config)
     with pytest.raises(ConfigError, match="mesh of the target"):
         SpeculativeGenerator(
-            generator(config), Generator(config, template, parameters, mesh=mesh), 3
+            generator(config), Generator(Programs(config, template, mesh), parameters), 3
         )

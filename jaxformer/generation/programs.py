@@ -1,0 +1,126 @@
+"""The compiled programs of a model that generates."""
+
+from contextlib import AbstractContextManager
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer.errors import ConfigError
+from jaxformer.generation.advance import Generative, extended
+from jaxformer.generation.beam import BeamSearch, Hypotheses, beam_search
+from jaxformer.generation.loop import Method, generate_tokens
+from jaxformer.generation.processors import History
+from jaxformer.generation.state import Sources, State, started
+from jaxformer.models import EncoderDecoderConfig, Parameters, Template
+from jaxformer.models.build import ModelConfig, build_model
+from jaxformer.models.cache import Cache
+from jaxformer.nn.cache import CacheShape
+from jaxformer.sharding import on_mesh
+
+
+class Programs:
+    """What is compiled for one model, to be run with any weights of it.
+
+    `parameters` are always those that `set_apart` returns, and the programs run `on_mesh`.
+    """
+
+    def __init__(
+        self, config: ModelConfig, template: Template, mesh: jax.sharding.Mesh | None = None
+    ):
+        """Compiles nothing yet.
+
+        Args:
+          config: of the model.
+          template: its structure.
+          mesh: over which its weights lie; None: one device.
+
+        Raises:
+          ConfigError: the model does not predict the next token.
+        """
+        if "language_model" not in [head.name for head in getattr(config, "heads", ())]:
+            raise ConfigError(
+                "generate: the model has no head that predicts the next token; a decoder or an "
+                "encoder-decoder with a language model's head has one"
+            )
+        self.config, self.mesh = config, mesh
+        self._template = Template(lambda key: _set_apart(build_model(key, config=config)))
+        self._arrange = jax.jit(
+            lambda given: self._template.parameters(_set_apart(template.module(given)))
+        )
+        self.start = jax.jit(self._started, static_argnums=(0, 1))
+        self.read = jax.jit(self._read, static_argnums=0, donate_argnums=2)
+        self.generate = jax.jit(self._generated, static_argnums=0, donate_argnums=2)
+        self.search = jax.jit(self._searched)
+
+    @property
+    def max_length(self) -> int | None:
+        """The most tokens of a row, prompt included; None: there is no limit."""
+        encodes = isinstance(self.config, EncoderDecoderConfig)
+        position = self.config.decoder_position if encodes else self.config.position
+        return position.max_length
+
+    def on_mesh(self) -> AbstractContextManager:
+        """Where the programs run."""
+        return on_mesh(self.mesh)
+
+    def set_apart(self, parameters: Parameters) -> Parameters:
+        """The model's parameters with each layer's by themselves; the given ones can be let go."""
+        with self.on_mesh():
+            return self._arrange(parameters)
+
+    def module(self, parameters: Parameters) -> Generative:
+        """The model, inside a compiled program that is given its `parameters`."""
+        return self._template.module(parameters)
+
+    def changes_at(self, lengths: np.ndarray) -> np.ndarray | None:
+        """Whether a row of so many tokens is read in another way than one with one token less.
+
+        Args:
+          lengths: int, of any shape.
+
+        Returns:
+          bool of that shape; None: never. See `Transformer.changes_at`.
+        """
+        changes = self.module(self._template.shapes).reader.changes_at(lengths)
+        return None if changes is None else np.asarray(changes)
+
+    def _started(
+        self,
+        shape: CacheShape,
+        scores: tuple[int, int, int] | None,
+        parameters: Parameters,
+        history: History,
+        keys: jax.Array,
+        sources: Sources,
+    ) -> State:
+        """Where rows stand before the model has read anything of them."""
+        model = self.module(parameters)
+        return started(model, shape, history, keys=keys, sources=sources, scores=scores)
+
+    def _read(
+        self, size: int, parameters: Parameters, cache: Cache, history: History, start: jax.Array
+    ) -> Cache:
+        """The cache after `size` tokens from `start` on; the last of a prompt is left out."""
+        tokens = jax.lax.dynamic_slice_in_dim(history.tokens, start, size, axis=1)
+        count = jnp.clip(history.lengths - 1 - start, 0, size)
+        return extended(self.module(parameters), tokens, count, cache, history.lengths)[1]
+
+    def _generated(
+        self, method: Method, parameters: Parameters, cache: Cache, state: State, steps: jax.Array
+    ) -> State:
+        """The state after up to `steps` tokens more; the cache is given apart, and used up."""
+        state = replace(state, cache=cache)
+        return generate_tokens(self.module(parameters), method, state, steps)
+
+    def _searched(
+        self, search: BeamSearch, parameters: Parameters, history: History, cache: Cache
+    ) -> Hypotheses:
+        """The texts that are found."""
+        return beam_search(self.module(parameters), search, history, cache)
+
+
+def _set_apart(model: Generative) -> Generative:
+    model.reader.stack.set_apart()
+    return model

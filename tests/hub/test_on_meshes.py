@@ -1,0 +1,63 @@
+"""Models loaded over a mesh: the outputs, gradients and texts of one device."""
+
+import numpy as np
+import pytest
+from saved_folders import save_tiny
+
+import jaxformer
+from jaxformer.errors import ConfigError
+from jaxformer.hub.compare import differences
+from jaxformer.hub.examples import example_inputs
+from jaxformer.sharding import MeshConfig, make_mesh
+
+pytestmark = [pytest.mark.torch, pytest.mark.optimized]
+
+TOLERANCE = 2e-5
+CASES = [
+    ("llama", "ForCausalLM"),
+    ("bert", "ForPreTraining"),
+    ("roberta", "ForQuestionAnswering"),
+    ("bart", "ForSequenceClassification"),
+    ("t5", "ForConditionalGeneration"),
+    ("vit", "ForImageClassification"),
+]
+
+
+def load_twice(kind, head, folder):
+    """A model on one device, and over data x fsdp x tensor."""
+    changes = {} if kind == "vit" else {"vocab_size": 132}
+    save_tiny(kind, folder, head, **changes)
+    mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
+    return jaxformer.load(folder), jaxformer.load(folder, mesh=mesh)
+
+
+@pytest.mark.parametrize(("kind", "head"), CASES, ids=[kind for kind, _ in CASES])
+def test_outputs_and_gradients_are_those_of_one_device(kind, head, tmp_path):
+    one, several = load_twice(kind, head, tmp_path)
+    inputs = example_inputs(one.source, "right", rows=4)
+    expected, actual = (jaxformer.forward(model, inputs) for model in (one, several))
+    assert "loss" in expected
+    assert max(differences(actual, expected, inputs).values()) <= TOLERANCE
+    expected, actual = (jaxformer.gradients(model, inputs) for model in (one, several))
+    largest = max(np.abs(array).max() for array in expected.values())
+    for name, array in expected.items():
+        np.testing.assert_allclose(actual[name], array, rtol=0, atol=TOLERANCE * largest)
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_what_an_encoder_decoder_writes_is_that_of_one_device(num_beams, tmp_path):
+    one, several = load_twice("t5", "ForConditionalGeneration", tmp_path)
+    inputs = example_inputs(one.source, "right", rows=4)
+    inputs = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+    options = {"max_new_tokens": 6, "num_beams": num_beams}
+    expected, actual = (
+        jaxformer.generate(model, inputs, **options)["sequences"] for model in (one, several)
+    )
+    np.testing.assert_array_equal(actual, expected)
+
+
+def test_rows_that_cannot_be_cut_are_refused(tmp_path):
+    model = load_twice("llama", "ForCausalLM", tmp_path)[1]
+    message = r"3 rows cannot be cut over data x fsdp = 4 devices: give a multiple"
+    with pytest.raises(ConfigError, match=message):
+        jaxformer.forward(model, {"input_ids": np.ones((3, 5), int)})
