@@ -25,7 +25,11 @@ class Embedding(nnx.Module):
 
     def __call__(self, ids: jax.Array, dtype: jnp.dtype) -> jax.Array:
         """Int `[B, T]` -> `[B, T, D]` in `dtype`."""
-        x = lookup(self.table[...].astype(dtype), ids)
+        table = self.table[...]
+        if table.dtype == dtype == jnp.bfloat16:
+            # In a loop a CPU would look up in a float32 copy of the whole table, made before it.
+            table, ids = jax.lax.optimization_barrier((table, ids))
+        x = lookup(table.astype(dtype), ids)
         if self.padding_id is None:
             return x
         return jnp.where((ids == self.padding_id)[..., None], jax.lax.stop_gradient(x), x)
