@@ -100,7 +100,8 @@ class Pretrained:
         return self._run("encode", inputs)
 
     def _run(self, name: str, inputs: Arrays, *options: Any) -> Any:
-        check_rows(self.mesh, len(next(iter(inputs.values()))))
+        for array in inputs.values():
+            check_rows(self.mesh, len(array))
         with on_mesh(self.mesh):
             return self._compiled[name](self.parameters, inputs, *options)
 
