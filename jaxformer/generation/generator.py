@@ -34,7 +34,7 @@ class Generator:
     Programs are compiled for powers of two: of the room for a row's tokens (from 64), and of the
     tokens of a prompt that are read at once (from 16 to `CHUNK`). So for each number of rows and
     each way to choose, prompts and texts of up to S tokens need at most `log2(S / 64) + 1` programs
-    for the loop, and six times as many, all of them small, for prompts.
+    for the loop, and six times as many for prompts.
     """
 
     def __init__(self, programs: Programs, parameters: Parameters):
@@ -67,8 +67,9 @@ class Generator:
         keys: jax.Array,
         sources: Sources = (),
         keep_scores: bool = False,
+        most_lacking: int = CHUNK,
     ) -> State:
-        """Reads prompts.
+        """Reads prompts, but for what is read together with the choice of the first token.
 
         Args:
           prompts: the rows.
@@ -76,6 +77,7 @@ class Generator:
           keys: random keys `[B]`.
           sources: what the decoder reads besides; arrays with a leading axis of B.
           keep_scores: whether to keep the logits of every step.
+          most_lacking: at most so many tokens of a prompt are left for that.
 
         Raises:
           ConfigError: the rows would become longer than the model's positions allow, or there are
@@ -100,12 +102,14 @@ class Generator:
         scores = (max_new_tokens, rows, self.config.vocab_size) if keep_scores else None
         with self.on_mesh():
             state = self.programs.start(shape, scores, self.parameters, history, keys, sources)
-            start, end = 0, longest - 1  # the loop reads the last token
-            while start < end:
-                size = min(bucket(end - start, _LEAST_CHUNK), shape.chunk)
+            start = 0
+            while longest - start > min(most_lacking, shape.chunk):
+                size = min(bucket(longest - 1 - start, _LEAST_CHUNK), shape.chunk)
                 cache = self.programs.read(size, self.parameters, state.cache, state.history, start)
                 state, start = replace(state, cache=cache), start + size
-        return state
+        left = longest - start
+        lacking = min(bucket(left, _LEAST_CHUNK), shape.chunk) if left > 1 else 1
+        return replace(state, lacking=lacking)
 
     def storing(self, storage: Storage) -> "Generator":
         """The same generator with a cache of another type than that of the computation."""
@@ -126,6 +130,10 @@ class Generator:
     def run(self, method: Method, state: State, steps: int) -> State:
         """Adds up to `steps` tokens to every row that is not over; the given cache is used up."""
         with self.on_mesh():
+            if state.lacking > 1:
+                rest = replace(state, cache=None)
+                state = self.programs.first(method, self.parameters, state.cache, rest)
+                steps -= 1
             rest = replace(state, cache=None)
             return self.programs.generate(method, self.parameters, state.cache, rest, steps)
 
@@ -162,7 +170,8 @@ class Generator:
           ConfigError: the rows would become longer than the model's positions allow.
         """
         keys = row_keys(0, np.arange(len(prompts.lengths)))  # Nothing is drawn.
-        state = self.start(prompts, decoding.max_new_tokens, keys=keys, sources=sources)
+        options = {"keys": keys, "sources": sources, "most_lacking": 1}
+        state = self.start(prompts, decoding.max_new_tokens, **options)
         search = BeamSearch.of(decoding)
         with self.on_mesh():
             found = self.programs.search(search, self.parameters, state.history, state.cache)

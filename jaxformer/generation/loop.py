@@ -52,18 +52,25 @@ def generate_tokens(model: Generative, method: Method, state: State, steps: jax.
     Args:
       model: with its weights.
       method: how tokens are chosen.
-      state: where the rows stand.
+      state: where the rows stand; the cache lacks one token of each.
       steps: int: at most so many tokens.
 
     Returns:
       The state after them. A row is over after an end token, or at its limit.
     """
-    return while_active(partial(_with_a_token, model, method), state, steps)
+    return while_active(partial(add_token, model, method), state, steps)
 
 
-def _with_a_token(model: Generative, method: Method, state: State) -> State:
+def add_token(model: Generative, method: Method, state: State) -> State:
+    """Reads what the cache lacks, and adds a token to every row that is not over.
+
+    Args:
+      model: with its weights.
+      method: how the token is chosen.
+      state: where the rows stand.
+    """
     history, active = state.history, state.active
-    logits, cache = next_logits(model, history, state.cache, active)
+    logits, cache = next_logits(model, history, state.cache, active, state.lacking)
     processed = process(method.processors, logits, history)
     number = history.lengths - history.prompt_lengths
     if method.draws:
@@ -90,4 +97,5 @@ def _with_a_token(model: Generative, method: Method, state: State) -> State:
         active=active & ~ends & (lengths < history.limits),
         log_probs=state.log_probs.at[rows, places].set(log_probs, mode="drop"),
         scores=scores,
+        lacking=1,
     )

@@ -10,7 +10,7 @@ import numpy as np
 from jaxformer.errors import ConfigError
 from jaxformer.generation.advance import Generative, extended
 from jaxformer.generation.beam import BeamSearch, Hypotheses, beam_search
-from jaxformer.generation.loop import Method, generate_tokens
+from jaxformer.generation.loop import Method, add_token, generate_tokens
 from jaxformer.generation.processors import History
 from jaxformer.generation.state import Sources, State, started
 from jaxformer.models import EncoderDecoderConfig, Parameters, Template
@@ -51,6 +51,7 @@ class Programs:
         )
         self.start = jax.jit(self._started, static_argnums=(0, 1))
         self.read = jax.jit(self._read, static_argnums=0, donate_argnums=2)
+        self.first = jax.jit(self._with_first, static_argnums=0, donate_argnums=2)
         self.generate = jax.jit(self._generated, static_argnums=0, donate_argnums=2)
         self.search = jax.jit(self._searched)
 
@@ -96,8 +97,9 @@ class Programs:
         sources: Sources,
     ) -> State:
         """Where rows stand before the model has read anything of them."""
-        model = self.module(parameters)
-        return started(model, shape, history, keys=keys, sources=sources, scores=scores)
+        longest = history.tokens.shape[1]
+        options = {"keys": keys, "longest": longest, "sources": sources, "scores": scores}
+        return started(self.module(parameters), shape, history, **options)
 
     def _read(
         self, size: int, parameters: Parameters, cache: Cache, history: History, start: jax.Array
@@ -106,6 +108,12 @@ class Programs:
         tokens = jax.lax.dynamic_slice_in_dim(history.tokens, start, size, axis=1)
         count = jnp.clip(history.lengths - 1 - start, 0, size)
         return extended(self.module(parameters), tokens, count, cache, history.lengths)[1]
+
+    def _with_first(
+        self, method: Method, parameters: Parameters, cache: Cache, state: State
+    ) -> State:
+        """The state after the first token, for which the rest of the prompts is read."""
+        return add_token(self.module(parameters), method, replace(state, cache=cache))
 
     def _generated(
         self, method: Method, parameters: Parameters, cache: Cache, state: State, steps: jax.Array

@@ -101,7 +101,7 @@ class SpeculativeGenerator:
         ):
             _check_positions(name, model, prompts, max_new_tokens)
             scored = keep_scores and name == "target"
-            options = {"keys": keys, "sources": read, "keep_scores": scored}
+            options = {"keys": keys, "sources": read, "keep_scores": scored, "most_lacking": 1}
             states.append(model.start(prompts, max_new_tokens, **options))
         state, draft = states
         nothing = jnp.zeros(len(prompts.lengths), jnp.int32)

@@ -1,6 +1,6 @@
 """Where the generation of a batch stands: what the compiled programs read and return."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import jax
@@ -19,7 +19,7 @@ Sources = tuple[Any, ...]
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class State:
-    """Of B rows with room for S tokens. The cache lacks the last token of each row."""
+    """Of B rows with room for S tokens. The cache lacks at least the last token of each row."""
 
     history: History
     """The tokens."""
@@ -34,6 +34,8 @@ class State:
     scores: jax.Array | None
     """float32 `[N, B, V]`: the logits from which the n-th token was chosen; None if not asked
     for."""
+    lacking: int = field(metadata={"static": True})
+    """The most tokens of a row that the cache lacks; 1 from the first new token on."""
 
 
 AnyState = TypeVar("AnyState", bound=State)
@@ -45,6 +47,7 @@ def started(
     history: History,
     *,
     keys: jax.Array,
+    longest: int,
     sources: Sources = (),
     scores: tuple[int, int, int] | None = None,
 ) -> State:
@@ -55,6 +58,7 @@ def started(
       shape: how much is to be kept; where it lies follows from the mesh.
       history: the prompts.
       keys: random keys `[B]`.
+      longest: the most tokens of a prompt.
       sources: what the decoder reads besides.
       scores: the shape `[N, B, V]` of the logits that are to be kept; None: none are.
     """
@@ -66,4 +70,5 @@ def started(
         keys=keys,
         log_probs=jnp.zeros(history.tokens.shape, jnp.float32),
         scores=None if scores is None else jnp.zeros(scores, jnp.float32),
+        lacking=longest,
     )

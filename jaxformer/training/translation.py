@@ -91,6 +91,7 @@ def _decode(template: Template, end: int, params: Parameters, batch: Batch):
         CacheShape(rows, capacity=length, chunk=1, storage=model.dtype.name),
         History(jnp.pad(start, ((0, 0), (0, length))), ones, ones, ones + length),
         keys=ones,  # Nothing is drawn.
+        longest=1,
         sources=(memory, KeyPadding(batch["segments"] > 0)),
     )
     history = generate_tokens(model, Method((), False, (end,)), state, length).history

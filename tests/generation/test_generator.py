@@ -134,7 +134,8 @@ def test_few_programs_are_compiled():
     for length in (1, 2, 3, 9, 16, 20, 33, 40, 50):
         generated(generator, [[1] * length], GREEDY)
     assert generator.programs.generate._cache_size() == 1
-    assert generator.programs.read._cache_size() == 3  # of 16, 32 and 64 tokens
+    assert generator.programs.first._cache_size() == 3  # of 16, 32 and 64 tokens
+    assert generator.programs.read._cache_size() == 0
     assert [bucket(size, 16) for size in (1, 16, 17, 64, 65)] == [16, 16, 32, 64, 128]
 
 
