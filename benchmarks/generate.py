@@ -54,8 +54,12 @@ def main() -> None:
             )
             results.append(summarise(dtype, sizes, rows, prefills, bandwidth))
             # Whoever ends a long run keeps what was measured.
-            report = {"copy_bytes_per_second": bandwidth, "results": results}
-            write(arguments.output, {"machine": machine()} | report)
+            report = {
+                "machine": machine(),
+                "copy_bytes_per_second": bandwidth,
+                "results": results,
+            }
+            write(arguments.output, report)
 
 
 def summarise(dtype: str, sizes: tuple, rows: dict, prefills: dict, bandwidth: float) -> dict:

@@ -16,6 +16,7 @@ from jaxformer.data import CausalLM, Data, DataConfig, PrefixLM
 from jaxformer.data.images import Images
 from jaxformer.data.labels import shown
 from jaxformer.errors import ConfigError
+from jaxformer.models.build import predicts_next_token
 from jaxformer.models.config import (
     DecoderConfig,
     EncoderConfig,
@@ -273,8 +274,7 @@ def _check_tensor_axis(model: TransformerConfig, tensor: int) -> None:
 
 def writes_samples(config: Config) -> bool:
     """Whether a run shows how its model continues a text."""
-    heads = [head.name for head in getattr(config.model, "heads", ())]
-    decodes = isinstance(config.model, DecoderConfig) and "language_model" in heads
+    decodes = isinstance(config.model, DecoderConfig) and predicts_next_token(config.model)
     return decodes and config.train.sample_tokens > 0
 
 

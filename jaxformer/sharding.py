@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.experimental.mesh_utils import create_device_mesh
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxformer.errors import ConfigError
 from jaxformer.functional.placement import mesh_axes, place
@@ -116,9 +116,12 @@ def on_rows(arrays: Any) -> Any:
     return jax.tree.map(lambda x: place(x, spec("batch", *[None] * (x.ndim - 1))), arrays)
 
 
-def on_mesh(mesh: Mesh | None) -> AbstractContextManager:
-    """Where programs run whose parameters lie over a mesh; None: on one device."""
-    return nullcontext() if mesh is None else jax.set_mesh(mesh)
+def on_mesh(mesh: Mesh | AbstractMesh | None) -> AbstractContextManager:
+    """Where programs run, or are traced, whose parameters lie over a mesh; None: on one device."""
+    if mesh is None:
+        return nullcontext()
+    abstract = isinstance(mesh, AbstractMesh)
+    return jax.sharding.use_abstract_mesh(mesh) if abstract else jax.set_mesh(mesh)
 
 
 def mesh_of(arrays: Mapping[str, jax.Array]) -> Mesh | None:

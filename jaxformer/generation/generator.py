@@ -20,6 +20,7 @@ from jaxformer.generation.programs import Programs
 from jaxformer.generation.state import Sources, State
 from jaxformer.generation.stream import states_from
 from jaxformer.models import Parameters
+from jaxformer.models.cache import Cache
 from jaxformer.nn.cache import CacheShape, Storage
 from jaxformer.sharding import check_rows
 
@@ -131,11 +132,9 @@ class Generator:
         """Adds up to `steps` tokens to every row that is not over; the given cache is used up."""
         with self.on_mesh():
             if state.lacking > 1:
-                rest = replace(state, cache=None)
-                state = self.programs.first(method, self.parameters, state.cache, rest)
+                state = self.programs.first(method, self.parameters, *_apart(state))
                 steps -= 1
-            rest = replace(state, cache=None)
-            return self.programs.generate(method, self.parameters, state.cache, rest, steps)
+            return self.programs.generate(method, self.parameters, *_apart(state), steps)
 
     def stream(
         self,
@@ -180,6 +179,11 @@ class Generator:
             jax.device_get(found),
         )
         return best._replace(tokens=best.tokens[:, : best.lengths.max()])
+
+
+def _apart(state: State) -> tuple[Cache, State]:
+    """The cache, which a program uses up, and the rest of a state, which it does not."""
+    return state.cache, replace(state, cache=None)
 
 
 def row_keys(seed: int, rows: np.ndarray) -> jax.Array:

@@ -14,7 +14,7 @@ from jaxformer.generation.loop import Method, add_token, generate_tokens
 from jaxformer.generation.processors import History
 from jaxformer.generation.state import Sources, State, started
 from jaxformer.models import EncoderDecoderConfig, Parameters, Template
-from jaxformer.models.build import ModelConfig, build_model
+from jaxformer.models.build import ModelConfig, build_model, predicts_next_token
 from jaxformer.models.cache import Cache
 from jaxformer.nn.cache import CacheShape
 from jaxformer.sharding import on_mesh
@@ -39,7 +39,7 @@ class Programs:
         Raises:
           ConfigError: the model does not predict the next token.
         """
-        if "language_model" not in [head.name for head in getattr(config, "heads", ())]:
+        if not predicts_next_token(config):
             raise ConfigError(
                 "generate: the model has no head that predicts the next token; a decoder or an "
                 "encoder-decoder with a language model's head has one"

@@ -10,14 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.functional.placement import place
 from jaxformer.functional.sampling import greedy, token_log_probabilities
 from jaxformer.generation.advance import Generative
 from jaxformer.generation.batch import Batch, bucket
 from jaxformer.generation.generator import Generator
 from jaxformer.generation.state import Sources
 from jaxformer.models import EncoderDecoder
-from jaxformer.sharding import row_multiple, spec
+from jaxformer.sharding import on_rows, row_multiple
 
 _LEAST_LENGTH, _LEAST_SCORED = 16, 4
 
@@ -163,14 +162,14 @@ class Scorer:
 
     def _scored(self, parameters, tokens, lengths, starts, targets, sources):
         model, length = self.generator.programs.module(parameters), tokens.shape[1]
-        tokens, targets = (place(x, spec("batch", None)) for x in (tokens, targets))
+        tokens, targets = on_rows((tokens, targets))
         positions = None
         if self._apart:
             positions = jnp.minimum(jnp.arange(length)[None, :], lengths[:, None] - 1)
         hidden = _hidden(model, tokens, positions, sources)
         # The state before each token that is scored; any state beyond the last of them.
         places = starts[:, None] + jnp.arange(targets.shape[1])[None, :]
-        places = place(jnp.minimum(places, length - 1), spec("batch", None))
+        places = on_rows(jnp.minimum(places, length - 1))
         logits = model.logits(jnp.take_along_axis(hidden, places[..., None], axis=1))
         return token_log_probabilities(logits, targets), greedy(logits) == targets
 

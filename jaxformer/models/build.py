@@ -22,3 +22,8 @@ FAMILIES: dict[type, type[Family]] = {
 def build_model(key: jax.Array, config: ModelConfig) -> Family:
     """A model of the family that the config's type names, with fresh parameters."""
     return FAMILIES[type(config)](key, config)
+
+
+def predicts_next_token(config: ModelConfig) -> bool:
+    """Whether a model has the head that continues a text."""
+    return "language_model" in [head.name for head in getattr(config, "heads", ())]

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxformer.functional.losses import LossSums
 from jaxformer.functional.placement import place
@@ -15,7 +15,7 @@ from jaxformer.models.build import ModelConfig, build_model
 from jaxformer.models.heads import LossOptions, Outcome
 from jaxformer.models.lora import LoraTemplate
 from jaxformer.models.parameters import Parameters, Template
-from jaxformer.sharding import RULES, parameter_sharding
+from jaxformer.sharding import RULES, on_mesh, parameter_sharding
 from jaxformer.training.config import TrainConfig
 from jaxformer.training.frozen import trained_names
 from jaxformer.training.loss import Batch, Loss, Sums
@@ -75,7 +75,7 @@ class TrainProgram:
     def state_shapes(self) -> TrainState:
         """The state's shapes, dtypes and shardings, for restoring a checkpoint into."""
         key = jax.random.key(0)
-        with self._on_mesh():
+        with on_mesh(self.mesh):
             shapes = jax.eval_shape(self._new_state, key)
 
         def placed(leaf):
@@ -88,7 +88,7 @@ class TrainProgram:
     def init(self, seed: int) -> TrainState:
         """The state before the first step, each parameter created where it lives."""
         key = jax.random.key(seed)
-        with self._on_mesh():
+        with on_mesh(self.mesh):
             return self._init(key)
 
     def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict]:
@@ -104,12 +104,12 @@ class TrainProgram:
           skipped_in_a_row; with several heads also "<head>_loss" and "<head>_accuracy". See
           `Loss.metrics`.
         """
-        with self._on_mesh():
+        with on_mesh(self.mesh):
             return self._update(state, batch, self.loss.parameters)
 
     def eval_step(self, params: Parameters, batch: Batch) -> Measured:
         """What some parameters make of a batch; every process can read all of it."""
-        with self._on_mesh():
+        with on_mesh(self.mesh):
             return self._evaluate(params, batch)
 
     def lower(self, rows: int, lengths: dict[str, int], **options) -> jax.stages.Lowered:
@@ -123,12 +123,8 @@ class TrainProgram:
         shapes = batch_shapes(self.model, rows, lengths)
         batch = {name: x.update(sharding=self.batch_sharding) for name, x in shapes.items()}
         state = self.state_shapes
-        with self._on_mesh():
+        with on_mesh(self.mesh):
             return self._update.trace(state, batch, self.loss.parameters).lower(**options)
-
-    def _on_mesh(self):
-        abstract = isinstance(self.mesh, AbstractMesh)
-        return jax.sharding.use_abstract_mesh(self.mesh) if abstract else jax.set_mesh(self.mesh)
 
     def _new_state(self, key) -> TrainState:
         init_key, step_key = jax.random.split(key)

@@ -18,6 +18,7 @@ from jaxformer.generation.processors import History
 from jaxformer.generation.state import started
 from jaxformer.models import Parameters, Template
 from jaxformer.nn.cache import CacheShape
+from jaxformer.sharding import on_mesh
 from jaxformer.training.step import Batch, TrainProgram
 
 
@@ -49,7 +50,7 @@ def translate(
         A translation for each row, in their order; cut where it fills the target's length.
     """
     end = tokenizer.end_of_text_id
-    with jax.set_mesh(program.mesh):
+    with on_mesh(program.mesh):
         decode = jax.jit(partial(_decode, program.template, end))
         results = [jax.device_get(decode(params, batch)) for batch in batches]
     found = []
