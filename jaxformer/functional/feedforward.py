@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.errors import ConfigError
-from jaxformer.functional.linear import linear
+from jaxformer.functional.linear import Kernel, linear
 
 Activation = Callable[[jax.Array], jax.Array]
 
@@ -63,11 +63,11 @@ def activation(name: str) -> Activation:
 
 def feed_forward(
     x: jax.Array,
-    up: jax.Array,
-    down: jax.Array,
+    up: Kernel,
+    down: Kernel,
     *,
     activation: Activation,
-    gate: jax.Array | None = None,
+    gate: Kernel | None = None,
     up_bias: jax.Array | None = None,
     gate_bias: jax.Array | None = None,
     down_bias: jax.Array | None = None,
@@ -84,7 +84,7 @@ def feed_forward(
 
     Args:
       x: `[..., D]`.
-      up: `[D, F]`.
+      up: `[D, F]`; each kernel may be `Transposed`.
       down: `[F, D]`.
       activation: a, elementwise.
       gate: `[D, F]`, or None for the form without a gate.
@@ -102,13 +102,13 @@ def feed_forward(
       Vaswani et al., Attention Is All You Need (https://arxiv.org/abs/1706.03762);
       Shazeer, GLU Variants Improve Transformer (https://arxiv.org/abs/2002.05202).
     """
-    chex.assert_rank([up, down], 2)
+    chex.assert_rank(jax.tree.leaves([up, down]), 2)
     if gate is None:
         if gate_bias is not None:
             raise ValueError("gate_bias is given, but there is no gate")
         hidden = _activated(activation, linear(x, up, up_bias))
     else:
-        chex.assert_equal_shape([up, gate])
+        chex.assert_equal_shape(jax.tree.leaves([up, gate]))
         hidden = _activated(activation, linear(x, gate, gate_bias), linear(x, up, up_bias))
     return linear(hidden, down, down_bias)
 

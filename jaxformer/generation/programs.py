@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.errors import ConfigError
+from jaxformer.functional.placement import platform
 from jaxformer.generation.advance import Generative, extended
 from jaxformer.generation.beam import BeamSearch, Hypotheses, beam_search
 from jaxformer.generation.loop import Method, add_token, generate_tokens
@@ -17,6 +18,7 @@ from jaxformer.models import EncoderDecoderConfig, Parameters, Template
 from jaxformer.models.build import ModelConfig, build_model, predicts_next_token
 from jaxformer.models.cache import Cache
 from jaxformer.nn.cache import CacheShape
+from jaxformer.nn.transpose import transpose_kernels
 from jaxformer.sharding import on_mesh
 
 
@@ -45,9 +47,9 @@ class Programs:
                 "encoder-decoder with a language model's head has one"
             )
         self.config, self.mesh = config, mesh
-        self._template = Template(lambda key: _set_apart(build_model(key, config=config)))
+        self._template = Template(lambda key: self._arranged(build_model(key, config)))
         self._arrange = jax.jit(
-            lambda given: self._template.parameters(_set_apart(template.module(given)))
+            lambda given: self._template.parameters(self._arranged(template.module(given)))
         )
         self.start = jax.jit(self._started, static_argnums=(0, 1))
         self.read = jax.jit(self._read, static_argnums=0, donate_argnums=2)
@@ -86,6 +88,14 @@ class Programs:
         """
         changes = self.module(self._template.shapes).reader.changes_at(lengths)
         return None if changes is None else np.asarray(changes)
+
+    def _arranged(self, model: Generative) -> Generative:
+        """A model with its weights as they are read fastest for a few tokens."""
+        model.reader.stack.set_apart()
+        # XLA's CPU backend reads kernels up to three times as fast with the contracted axis last.
+        if self.mesh is None and platform() == "cpu":
+            transpose_kernels(model)
+        return model
 
     def _started(
         self,
@@ -127,8 +137,3 @@ class Programs:
     ) -> Hypotheses:
         """The texts that are found."""
         return beam_search(self.module(parameters), search, history, cache)
-
-
-def _set_apart(model: Generative) -> Generative:
-    model.reader.stack.set_apart()
-    return model

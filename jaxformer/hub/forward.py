@@ -78,7 +78,7 @@ def _decoder(config: DecoderConfig, model, source, inputs, layers):
     # Classifiers there read the last token that is not padding, by its id.
     pad_id = source.settings.take("pad_token_id", None)
     valid = jnp.ones_like(ids, bool) if pad_id is None else ids != pad_id
-    states = States(hidden, None, model.embedding.table[...], valid)
+    states = States(hidden, None, model.embedding.kernel(), valid)
     return states, {"last_hidden_state": hidden} | _hidden_states(source, capture, hidden)
 
 
@@ -99,7 +99,7 @@ def _encoder(config: EncoderConfig, model, source, inputs, layers):
         outputs["pooler_output"] = pooled
     given = inputs.get("attention_mask")
     valid = None if given is None else given > 0
-    return States(hidden, pooled, model.embedding.table[...], valid), outputs
+    return States(hidden, pooled, model.embedding.kernel(), valid), outputs
 
 
 @_run.register
@@ -120,7 +120,7 @@ def _encoder_decoder(config: EncoderDecoderConfig, model, source, inputs, layers
     outputs = {"last_hidden_state": hidden, "encoder_last_hidden_state": memory}
     outputs |= _stacked("encoder_hidden_states", captures[0], memory)
     outputs |= _stacked("decoder_hidden_states", captures[1], hidden)
-    return States(hidden, hidden[:, 0], model.target_embedding.table[...]), outputs
+    return States(hidden, hidden[:, 0], model.target_embedding.kernel()), outputs
 
 
 @_run.register

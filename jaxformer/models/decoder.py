@@ -105,11 +105,11 @@ class Decoder(Family):
         options = {name: batch[name] for name in names if name in batch}
         hidden = self.hidden(batch["inputs"], key=key, **options)
         valid = self.valid(batch)
-        return States(hidden, pool(hidden, valid, "first"), self.embedding.table[...], valid)
+        return States(hidden, pool(hidden, valid, "first"), self.embedding.kernel(), valid)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """The language model's float32 logits `[B, T, V]` from hidden states."""
-        states = States(hidden, table=self.embedding.table[...])
+        states = States(hidden, tied=self.embedding.kernel())
         return self.heads["language_model"].scores(states)
 
     def __call__(self, inputs: jax.Array, **options) -> jax.Array:

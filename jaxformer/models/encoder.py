@@ -83,4 +83,4 @@ class Encoder(Family):
         options = {name: batch[name] for name in ("positions", "segments") if name in batch}
         hidden = self.hidden(batch["inputs"], kinds=batch, key=key, **options)
         valid = self.valid(batch)
-        return States(hidden, self.pooled(hidden, valid), self.embedding.table[...], valid)
+        return States(hidden, self.pooled(hidden, valid), self.embedding.kernel(), valid)

@@ -162,12 +162,12 @@ class EncoderDecoder(Family):
         hidden = self.decode(
             batch["decoder_inputs"], memory, memory_mask=memory_mask, key=decoder_key, **target
         )
-        valid, table = self.valid(batch), self.target_embedding.table[...]
-        return States(hidden, pool(hidden, valid, "first"), table, valid)
+        valid, tied = self.valid(batch), self.target_embedding.kernel()
+        return States(hidden, pool(hidden, valid, "first"), tied, valid)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """The language model's float32 logits `[B, T, V]` from the decoder's hidden states."""
-        states = States(hidden, table=self.target_embedding.table[...])
+        states = States(hidden, tied=self.target_embedding.kernel())
         return self.heads["language_model"].scores(states)
 
     def __call__(self, inputs: jax.Array, decoder_inputs: jax.Array, **batch) -> jax.Array:

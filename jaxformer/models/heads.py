@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxformer.errors import ConfigError
+from jaxformer.functional.linear import Kernel
 from jaxformer.functional.losses import LossSums
 from jaxformer.nn.config import TransformerConfig
 
@@ -23,8 +24,8 @@ class States(NamedTuple):
     """`[B, T, D]`, in the compute dtype."""
     pooled: jax.Array | None = None
     """`[B, D]`: the first token's state, through the pooler if there is one."""
-    table: jax.Array | None = None
-    """`[V, E]`: the embedding table, for tied outputs."""
+    tied: Kernel | None = None
+    """`[E, V]`: the kernel of the embedding, for outputs that are tied to it."""
     valid: jax.Array | None = None
     """bool `[B, T]`: real tokens; None: all are."""
 

@@ -8,13 +8,13 @@ import jax.numpy as jnp
 
 from jaxformer.errors import ConfigError
 from jaxformer.functional.feedforward import activation
-from jaxformer.functional.linear import linear
+from jaxformer.functional.linear import Kernel, linear
 from jaxformer.functional.losses import chunked_cross_entropy, cross_entropy
 from jaxformer.models.heads import Head, HeadModule, States
 from jaxformer.nn.config import TextConfig
 from jaxformer.nn.linear import Linear
 from jaxformer.nn.norm import NormLayer
-from jaxformer.nn.parameter import constant, normal, parameter, value_of
+from jaxformer.nn.parameter import constant, kernel_of, normal, parameter, value_of
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class MaskedLanguageModel(Head):
 class Projection(NamedTuple):
     """The map from hidden states to logits over the vocabulary."""
 
-    kernel: jax.Array
+    kernel: Kernel
     """`[E, V]`."""
     bias: jax.Array | None
     """`[V]` or None."""
@@ -97,8 +97,8 @@ class VocabularyHead(HeadModule):
         self.scale, self.softcap = config.logit_scale, config.logit_softcap
 
     def projection(self, states: States) -> Projection:
-        """The kernel and bias; a tied kernel is the transposed table, never a copy of it."""
-        kernel = _transposed(states.table) if self.kernel is None else self.kernel[...]
+        """The kernel and bias; a tied kernel is the embedding's."""
+        kernel = states.tied if self.kernel is None else kernel_of(self.kernel)
         return Projection(kernel, value_of(self.bias))
 
     def features(self, states: States) -> jax.Array:
@@ -157,16 +157,3 @@ class MaskedHead(VocabularyHead):
         """1 at every real token, masked or not: each has a distribution to learn (DistilBERT)."""
         del batch
         return valid
-
-
-@jax.custom_vjp
-def _transposed(table: jax.Array) -> jax.Array:
-    return table.T
-
-
-# Without the barrier XLA's CPU backend folds the transpose into the product that makes the
-# gradient, and has no kernel for the bfloat16 x bfloat16 -> float32 product in that layout.
-_transposed.defvjp(
-    lambda table: (table.T, None),
-    lambda _, gradient: (jax.lax.optimization_barrier(gradient).T,),
-)

@@ -4,8 +4,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jaxformer.functional.linear import Kernel, Transposed
 from jaxformer.functional.lookup import lookup
-from jaxformer.nn.parameter import Initializer, parameter
+from jaxformer.nn.parameter import Initializer, kernel_of, parameter
 
 
 class Embedding(nnx.Module):
@@ -33,3 +34,21 @@ class Embedding(nnx.Module):
         if self.padding_id is None:
             return x
         return jnp.where((ids == self.padding_id)[..., None], jax.lax.stop_gradient(x), x)
+
+    def kernel(self) -> Kernel:
+        """The table as the kernel `[D, V]` of a head that is tied to it, never a copy of it."""
+        kernel = kernel_of(self.table)
+        return kernel if isinstance(kernel, Transposed) else _transposed(kernel)
+
+
+@jax.custom_vjp
+def _transposed(table: jax.Array) -> jax.Array:
+    return table.T
+
+
+# Without the barrier XLA's CPU backend folds the transpose into the product that makes the
+# gradient, and has no kernel for the bfloat16 x bfloat16 -> float32 product in that layout.
+_transposed.defvjp(
+    lambda table: (table.T, None),
+    lambda _, gradient: (jax.lax.optimization_barrier(gradient).T,),
+)

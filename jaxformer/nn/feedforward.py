@@ -6,7 +6,7 @@ from jaxformer.functional.feedforward import activation, feed_forward
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.context import Context
 from jaxformer.nn.linear import Linear
-from jaxformer.nn.parameter import normal, value_of
+from jaxformer.nn.parameter import kernel_of, normal, value_of
 from jaxformer.nn.sublayer import Sublayer
 
 
@@ -28,10 +28,10 @@ class FeedForward(Sublayer):
         up, gate, down = self.up, self.gate, self.down
         return feed_forward(
             x,
-            up.kernel[...],
-            down.kernel[...],
+            kernel_of(up.kernel),
+            kernel_of(down.kernel),
             activation=activation(self.activation),
-            gate=None if gate is None else gate.kernel[...],
+            gate=None if gate is None else kernel_of(gate.kernel),
             up_bias=value_of(up.bias),
             gate_bias=None if gate is None else value_of(gate.bias),
             down_bias=value_of(down.bias),

@@ -4,7 +4,7 @@ import jax
 from flax import nnx
 
 from jaxformer.functional.linear import linear
-from jaxformer.nn.parameter import Initializer, constant, parameter, value_of
+from jaxformer.nn.parameter import Initializer, constant, kernel_of, parameter, value_of
 
 
 class Linear(nnx.Module):
@@ -34,4 +34,4 @@ class Linear(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """`[..., *inputs] -> [..., *outputs]` in the dtype of `x`."""
-        return linear(x, self.kernel[...], value_of(self.bias), contract=self.contract)
+        return linear(x, kernel_of(self.kernel), value_of(self.bias), contract=self.contract)

@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jaxformer.functional.linear import Kernel, Transposed
+
 Initializer = Callable[[jax.Array, tuple[int, ...]], jax.Array]
 
 
@@ -41,3 +43,9 @@ def parameter(
 def value_of(variable: nnx.Param | None) -> jax.Array | None:
     """The array of a parameter that a module may not have."""
     return None if variable is None else variable[...]
+
+
+def kernel_of(variable: nnx.Param) -> Kernel:
+    """The kernel that a parameter holds, however it lies there."""
+    outputs = variable.get_metadata().get("outputs")
+    return variable[...] if outputs is None else Transposed(variable[...], outputs)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from jax.extend.core import jaxprs_in_params
 from jax.sharding import AxisType, PartitionSpec
 
-from jaxformer.functional.linear import dot, linear
+from jaxformer.functional.linear import Transposed, dot, linear
 
 pytestmark = pytest.mark.optimized
 
@@ -80,6 +80,22 @@ def test_bfloat16_over_a_float32_master_weight(kernel_dtype, batch):
     assert_close(value, expected, 2**-7)
     assert_close(dx, gradients[0], 2**-8)
     assert_close(dkernel, gradients[1], 1e-6 if kernel_dtype == jnp.float32 else 2**-8)
+    assert_close(dbias, gradients[2], 1e-6)
+
+
+@given(
+    batch=st.sampled_from([(3,), (2, 5), (1, 1), ()]),
+    contracted=st.sampled_from([(7,), (3, 5)]),
+    outputs=st.sampled_from([(11,), (2, 3)]),
+    bias=st.booleans(),
+    dtype=st.sampled_from([jnp.float32, jnp.bfloat16]),
+)
+def test_a_transposed_kernel_maps_as_it_does_in_order(batch, contracted, outputs, bias, dtype):
+    (x, kernel, added), _ = problem(batch, contracted, outputs, bias=bias)
+    transposed = Transposed(jnp.array(kernel.reshape(-1, np.prod(outputs)).T), outputs)
+    options = {"contract": len(contracted), "dtype": jnp.float32}
+    expected = linear(x.astype(dtype), kernel, added, **options)
+    assert_close(linear(x.astype(dtype), transposed, added, **options), expected, 1e-6)
 
 
 def products(jaxpr):
@@ -122,6 +138,13 @@ def test_shapes_that_do_not_fit_are_an_error(contract, x_shape, bias_shape):
     bias = None if bias_shape is None else jnp.zeros(bias_shape)
     with pytest.raises(AssertionError):
         linear(jnp.zeros(x_shape), jnp.zeros((4, 6)), bias, contract=contract)
+
+
+def test_a_transposed_kernel_that_does_not_fit_is_an_error():
+    kernel = Transposed(jnp.zeros((6, 4)), (6,))
+    for x_shape, bias in (((3, 5), None), ((3, 4), jnp.zeros(5))):
+        with pytest.raises(AssertionError):
+            linear(jnp.zeros(x_shape), kernel, bias)
 
 
 # Over a mesh -----------------------------------------------------------------------------------
