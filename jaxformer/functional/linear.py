@@ -21,9 +21,10 @@ PRODUCT = "product"
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Transposed:
-    """A kernel as a matrix with the contracted axis last, on one device.
+    """A kernel on one device, as a matrix with the contracted axis last.
 
-    As XLA's CPU backend reads bfloat16 fastest, and only if neither operand has more axes.
+    XLA's CPU backend reads it so two to three times as fast for few rows, if neither operand of
+    the product has more axes.
     """
 
     matrix: jax.Array

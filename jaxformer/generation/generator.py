@@ -30,7 +30,7 @@ _LEAST_ROOM, _LEAST_CHUNK = 64, 16
 
 
 class Generator:
-    """A model with its weights, each layer's apart.
+    """A model with its weights, arranged as they are read fastest for few tokens.
 
     Programs are compiled for powers of two: of the room for a row's tokens (from 64), and of the
     tokens of a prompt that are read at once (from 16 to `CHUNK`). So for each number of rows and
@@ -39,7 +39,7 @@ class Generator:
     """
 
     def __init__(self, programs: Programs, parameters: Parameters):
-        """Sets the layers' parameters apart; the given ones can be let go.
+        """Arranges the parameters to be read for few tokens; the given ones can be let go.
 
         Args:
           programs: of the model.
@@ -47,7 +47,7 @@ class Generator:
         """
         self.programs = programs
         self.config, self.mesh = programs.config, programs.mesh
-        self.parameters = programs.set_apart(parameters)
+        self.parameters = programs.arrange(parameters)
         self._storage = self.config.compute_dtype
         self._rereads = programs.changes_at(np.zeros(1, np.int32)) is not None
 

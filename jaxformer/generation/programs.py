@@ -25,7 +25,7 @@ from jaxformer.sharding import on_mesh
 class Programs:
     """What is compiled for one model, to be run with any weights of it.
 
-    `parameters` are always those that `set_apart` returns, and the programs run `on_mesh`.
+    `parameters` are always those that `arrange` returns, and the programs run `on_mesh`.
     """
 
     def __init__(
@@ -68,8 +68,8 @@ class Programs:
         """Where the programs run."""
         return on_mesh(self.mesh)
 
-    def set_apart(self, parameters: Parameters) -> Parameters:
-        """The model's parameters with each layer's by themselves; the given ones can be let go."""
+    def arrange(self, parameters: Parameters) -> Parameters:
+        """The model's parameters as the programs read them; the given ones can be let go."""
         with self.on_mesh():
             return self._arrange(parameters)
 
