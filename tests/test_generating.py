@@ -29,6 +29,15 @@ def prompts(vocab_size, rows=3, length=9):
     return {"input_ids": ids, "attention_mask": mask}
 
 
+def padded_on_the_right(left):
+    """The same prompts with their padding on the other side."""
+    right = {name: np.zeros_like(array) for name, array in left.items()}
+    for row, real in enumerate(left["attention_mask"] > 0):
+        for name, array in left.items():
+            right[name][row, : real.sum()] = array[row, real]
+    return right
+
+
 def theirs(folder, name, inputs, **options):
     """What transformers makes of the same."""
     import torch
@@ -61,6 +70,29 @@ def test_greedy_text_is_that_of_transformers(format, architecture, tmp_path):
     scores = np.stack([each.numpy() for each in expected.scores])
     largest = np.abs(np.where(np.isfinite(scores), scores, 0)).max()
     np.testing.assert_allclose(found["scores"], scores, atol=2e-5 * largest)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("format", "architecture"),
+    [each for each in GENERATIVE if isinstance(each[1].task, CausalLM)],
+    ids=lambda each: getattr(each, "name", ""),
+)
+def test_every_step_is_that_of_the_full_pass(format, architecture, tmp_path):
+    save_random(format, architecture, tmp_path)
+    ours = jaxformer.load(tmp_path)
+    left = prompts(ours.config.vocab_size)
+    for inputs in (left, padded_on_the_right(left)):
+        found = jaxformer.generate(ours, inputs, max_new_tokens=4, output_scores=True)
+        count = found["scores"].shape[0]
+        mask = np.concatenate([inputs["attention_mask"], np.ones((3, count), int)], axis=1)
+        for row in range(3):
+            for step in range(count):
+                # A text so far, alone: a frequency may depend on its length.
+                text = found["sequences"][row, : 9 + step][mask[row, : 9 + step] > 0]
+                logits = jaxformer.forward(ours, {"input_ids": text[None]})["logits"][0, -1]
+                largest = np.abs(logits).max()
+                np.testing.assert_allclose(found["scores"][step, row], logits, atol=1e-5 * largest)
 
 
 @pytest.fixture(scope="module")
@@ -105,11 +137,8 @@ def test_an_answer_may_begin_with_what_is_given(t5):
 
 def test_padding_on_the_right_is_the_same(gpt2):
     left = prompts(131)
-    right = {name: np.zeros_like(array) for name, array in left.items()}
-    for row, real in enumerate(left["attention_mask"] > 0):
-        for name, array in left.items():
-            right[name][row, : real.sum()] = array[row, real]
-    one, other = (jaxformer.generate(gpt2, each, max_new_tokens=NEW) for each in (left, right))
+    both = (left, padded_on_the_right(left))
+    one, other = (jaxformer.generate(gpt2, each, max_new_tokens=NEW) for each in both)
     np.testing.assert_array_equal(one["sequences"][:, 9:], other["sequences"][:, 9:])
     np.testing.assert_array_equal(one["sequences"][:, :9], left["input_ids"])
 
