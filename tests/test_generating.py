@@ -18,6 +18,7 @@ GENERATIVE = [
     for architecture in format.architectures
     if isinstance(architecture.task, CausalLM | Seq2SeqLM)
 ]
+CAUSAL = [each for each in GENERATIVE if isinstance(each[1].task, CausalLM)]
 NEW = 8
 
 
@@ -75,8 +76,8 @@ def test_greedy_text_is_that_of_transformers(format, architecture, tmp_path):
 @pytest.mark.torch
 @pytest.mark.parametrize(
     ("format", "architecture"),
-    [each for each in GENERATIVE if isinstance(each[1].task, CausalLM)],
-    ids=lambda each: getattr(each, "name", ""),
+    CAUSAL,
+    ids=[each.name for _, each in CAUSAL],
 )
 def test_every_step_is_that_of_the_full_pass(format, architecture, tmp_path):
     save_random(format, architecture, tmp_path)

@@ -115,29 +115,25 @@ def _contract(x, kernel, contract, dtype):
         spec = PartitionSpec(*spec_of(x)[: x.ndim - contract], *spec_of(kernel)[contract:])
     last = tuple(range(x.ndim - contract, x.ndim))
     dimensions = (last, tuple(range(contract))), ((), ())
-    if _is_slow_row(x, contract):
-        return dot(jnp.concatenate([x, x]), kernel, dimensions, spec)[:1].astype(dtype)
-    return dot(x, kernel, dimensions, spec).astype(dtype)
+    return _dot_rows(x, kernel, dimensions, spec).astype(dtype)
 
 
 def _contract_transposed(x, kernel, contract):
     batch = x.shape[: x.ndim - contract]
     rows, matrix = x.reshape(math.prod(batch), -1), kernel.matrix.astype(x.dtype)
     chex.assert_equal(rows.shape[1], matrix.shape[1])
-    single = _is_slow_row(rows, 1)
-    if single:
-        rows = jnp.concatenate([rows, rows])
-    y = dot(rows, matrix, (((1,), (1,)), ((), ())))
-    return (y[:1] if single else y).reshape(*batch, *kernel.outputs)
+    return _dot_rows(rows, matrix, (((1,), (1,)), ((), ()))).reshape(*batch, *kernel.outputs)
 
 
-def _is_slow_row(x, contract):
-    """Whether `x` is a single bfloat16 row on a CPU, as in the decoding of one text.
+def _dot_rows(x, kernel, dimensions, spec=None):
+    """`dot`, of two rows where one bfloat16 row is slow: on a CPU, in the decoding of one text.
 
     XLA multiplies two rows eight times as fast as one.
     """
-    single = x.ndim > contract and math.prod(x.shape[: x.ndim - contract]) == 1
-    return single and x.dtype == jnp.bfloat16 and platform() == "cpu"
+    rows = x.shape[: x.ndim - len(dimensions[0][0])]
+    if rows and math.prod(rows) == 1 and x.dtype == jnp.bfloat16 and platform() == "cpu":
+        return dot(jnp.concatenate([x, x]), kernel, dimensions, spec)[:1]
+    return dot(x, kernel, dimensions, spec)
 
 
 def _contract_forward(x, kernel, contract, dtype):

@@ -18,7 +18,7 @@ from jaxformer.loading import load
 from jaxformer.parity import measure, parse_page
 from jaxformer.zoo import FORMATS
 
-pytestmark = [pytest.mark.torch]
+pytestmark = pytest.mark.torch
 
 TOLERANCE = 2e-5
 CLASSES = {
