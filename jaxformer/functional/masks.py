@@ -43,6 +43,10 @@ class Mask:
         """`(low, high)` such that no query attends to a key outside `[low, high)`."""
         return 0, key_length
 
+    def grain(self, key_length: int) -> int:
+        """The largest blocks of queries and keys by which most of what is excluded is skipped."""
+        return key_length
+
 
 def terms_of(mask: Mask) -> tuple[Mask, ...]:
     """The masks whose intersection `mask` is; none where it allows everything."""
@@ -117,6 +121,9 @@ class All(Mask):
         low = reduce(jnp.maximum, (low for low, _ in bounds), 0)
         return low, reduce(jnp.minimum, (high for _, high in bounds), key_length)
 
+    def grain(self, key_length):
+        return min((term.grain(key_length) for term in self.terms), default=key_length)
+
 
 @_spec
 class Band(Mask):
@@ -149,6 +156,11 @@ class Band(Mask):
             last = jnp.max(self.query_offset) + query_length - 1
             high = jnp.clip(last + self.after + 1, 0, key_length)
         return low, high
+
+    def grain(self, key_length):
+        if self.before is None or self.after is None:
+            return key_length if self.before is self.after else key_length // 4
+        return min(key_length, self.before + self.after + 1) // 2
 
 
 def causal(query_offset: int | jax.Array = 0) -> Band:
@@ -194,6 +206,9 @@ class Prefix(Mask):
     def key_bounds(self, query_length, key_length):
         _, high = causal(self.query_offset).key_bounds(query_length, key_length)
         return 0, jnp.clip(jnp.max(self.lengths), high, key_length)
+
+    def grain(self, key_length):
+        return causal().grain(key_length)
 
 
 @_spec

@@ -2,6 +2,7 @@
 
 import itertools
 from functools import partial
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +22,7 @@ from attention_cases import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxformer.functional import attention_blockwise
 from jaxformer.functional.attention import attention
 from jaxformer.functional.masks import Mask, causal
 
@@ -51,6 +53,16 @@ def test_reference(kind, lengths, heads, options):
 LENGTHS = [(130, 257), (257, 130), (37, 37)]
 
 
+def small_blocks(query_length, key_length, grain):
+    """Several blocks of both, of other sizes, the last ones padded."""
+    del grain
+    return attention_blockwise._Blocks(min(64, query_length), min(96, key_length))
+
+
+SMALL_BLOCKS = mock.patch.object(attention_blockwise, "_block_sizes", small_blocks)
+
+
+@SMALL_BLOCKS
 @pytest.mark.torch
 @pytest.mark.parametrize(
     ("kind", "lengths"), list(zip(KINDS, itertools.cycle(LENGTHS), strict=False))
@@ -63,6 +75,7 @@ def test_blockwise_with_every_mask(kind, lengths):
         assert_trees_close(actual, exact(inputs, cotangent, mask=mask), 1e-12)
 
 
+@SMALL_BLOCKS
 @pytest.mark.torch
 @settings(max_examples=8)
 @given(
@@ -144,6 +157,16 @@ def test_lower_precision_stays_near_float64(implementation, dtype):
     # float32 rounds to 2^-24 and bfloat16 to 2^-9; a few of these add up.
     tolerance = 5e-6 if dtype == jnp.float32 else 1e-2
     assert_trees_close((output, (gradients, of_bias)), expected, tolerance)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("kind", ["none", "causal", "left padding"])
+def test_lengths_that_its_own_blocks_do_not_divide(kind):
+    with jax.enable_x64(True):
+        *inputs, cotangent = arrays(600, 600, heads=(2, 1), dtype=np.float64)
+        mask = random_mask(kind, 600, 600)
+        actual = value_and_gradients("blockwise", inputs, cotangent, mask=mask)
+        assert_trees_close(actual, exact(inputs, cotangent, mask=mask), 1e-12)
 
 
 @BOTH

@@ -125,6 +125,24 @@ def test_padded_leaves_the_real_pairs_alone(name):
     assert_same(padded[:, :T, :S], expected)
 
 
+@pytest.mark.parametrize(
+    ("mask", "grain"),
+    [
+        (Mask(), 1000),
+        (Band(), 1000),
+        (KeyPadding(jnp.ones((1, 1000), bool)), 1000),
+        (causal(), 250),
+        (Band(before=0), 250),
+        (Prefix(jnp.asarray([9])), 250),
+        (sliding_window(64), 32),
+        (Band(before=3, after=2000), 500),
+        (causal() & sliding_window(64) & KeyPadding(jnp.ones((1, 1000), bool)), 32),
+    ],
+)
+def test_the_grain_is_the_smaller_the_more_is_excluded(mask, grain):
+    assert mask.grain(1000) == grain
+
+
 @given(
     names=st.lists(st.sampled_from(sorted(SPECS)), min_size=1, max_size=3),
     query_start=st.integers(0, T - 3),
