@@ -100,7 +100,8 @@ def chunked_cross_entropy(
       hidden: `[B, T, D]`.
       head: `[D, V]`, usually a float32 master weight.
       targets: `[B, T]` integers in `[0, V)`; any value where the weight is 0.
-      weights: `[B, T]`, 0 for a token that does not count; None weighs every token 1.
+      weights: `[B, T]`, 0 for a token that does not count; None weighs every token 1. A chunk in
+        which none counts is not computed, and its weights have no gradient.
       chunk_size: positions per chunk, of every row; T need not be a multiple.
       bias: `[V]` or None.
       softcap: s, the bound of the logits' magnitude, or None.
@@ -190,19 +191,29 @@ def _specs(hidden, whole):
     )
 
 
+def _where_tokens_count(step):
+    """`step` of a scan over (hidden, targets, weights); zeros for a chunk without a weight."""
+
+    def skip(carry, chunk):
+        _, outputs = jax.eval_shape(step, carry, chunk)
+        return carry, jax.tree.map(jnp.zeros_like, outputs)
+
+    return lambda carry, chunk: jax.lax.cond(jnp.any(chunk[-1] != 0), step, skip, carry, chunk)
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(5, 6))
 def _chunked(hidden, head, bias, weights, targets, chunk_size, terms):
     whole_DV = gathered(head.astype(hidden.dtype), hidden, 1)
     logits_spec, _ = _specs(hidden, whole_DV)
 
     def chunk_losses(_, chunk):
-        hidden_BCD, targets_BC = chunk
+        hidden_BCD, targets_BC, _ = chunk
         logits_BCV = dot(hidden_BCD, whole_DV, (((2,), (0,)), ((), ())), logits_spec)
         return None, _token_losses(logits_BCV, bias, targets_BC, terms)
 
-    chunks = jax.tree.map(lambda x: _chunks(x, chunk_size), (hidden, targets))
-    _, (losses, metrics) = jax.lax.scan(chunk_losses, None, chunks)
-    return _sums(losses, metrics, _chunks(weights, chunk_size))
+    chunks = jax.tree.map(lambda x: _chunks(x, chunk_size), (hidden, targets, weights))
+    _, (losses, metrics) = jax.lax.scan(_where_tokens_count(chunk_losses), None, chunks)
+    return _sums(losses, metrics, chunks[-1])
 
 
 def _chunked_forward(hidden, head, bias, weights, targets, chunk_size, terms):
@@ -214,22 +225,25 @@ def _chunked_forward(hidden, head, bias, weights, targets, chunk_size, terms):
         hidden_BCD, targets_BC, weights_BC = chunk
         logits_BCV = dot(hidden_BCD, whole_DV, (((2,), (0,)), ((), ())), logits_spec)
 
-        def losses(logits_BCV, bias):
+        def losses(logits_BCV):
             return _token_losses(logits_BCV, bias, targets_BC, terms)
 
-        losses_BC, pullback, metrics = jax.vjp(losses, logits_BCV, bias, has_aux=True)
-        dlogits_BCV, chunk_dbias_V = pullback(weights_BC.astype(losses_BC.dtype))
+        losses_BC, pullback, metrics = jax.vjp(losses, logits_BCV, has_aux=True)
+        (dlogits_BCV,) = pullback(weights_BC.astype(losses_BC.dtype))
+        if bias is not None:
+            dbias_V += jnp.sum(dlogits_BCV, axis=(0, 1))
         dlogits_BCV = dlogits_BCV.astype(hidden.dtype)
         dhidden_BCD = dot(dlogits_BCV, whole_DV, (((2,), (1,)), ((), ())), spec_of(hidden))
         dhead_DV += dot(hidden_BCD, dlogits_BCV, (((0, 1), (0, 1)), ((), ())), dhead_spec)
-        dbias_V = jax.tree.map(jnp.add, dbias_V, chunk_dbias_V)
         return (dhead_DV, dbias_V), (losses_BC, metrics, dhidden_BCD.astype(hidden.dtype))
 
     accumulator = jnp.promote_types(hidden.dtype, jnp.float32)
     zeros_DV = place(jnp.zeros(head.shape, accumulator), dhead_spec)
     start = zeros_DV, jax.tree.map(jnp.zeros_like, bias)
     chunks = jax.tree.map(lambda x: _chunks(x, chunk_size), (hidden, targets, weights))
-    (dhead_DV, dbias_V), (losses, metrics, dhidden) = jax.lax.scan(chunk_gradients, start, chunks)
+    (dhead_DV, dbias_V), (losses, metrics, dhidden) = jax.lax.scan(
+        _where_tokens_count(chunk_gradients), start, chunks
+    )
     gradients = (
         _joined(dhidden, hidden.shape[1]),
         place(dhead_DV, spec_of(head)).astype(head.dtype),

@@ -32,7 +32,8 @@ class TrainConfig:
     distillation: Distillation | None = None
     """A finished run as the teacher; None: no teacher."""
     loss_chunk: int | None = None
-    """Positions whose logits exist at a time in the loss; None: all of a batch at once."""
+    """Positions whose logits exist at a time in the loss; None: all of a batch at once, or an
+    eighth of the positions where tokens are masked, of which the others are not computed."""
     max_nonfinite_steps: int = 10
     """Updates with a non-finite loss or gradient, in a row, that stop the run."""
     eval_interval: int = 250

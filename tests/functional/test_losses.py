@@ -174,6 +174,24 @@ def test_chunk_size_changes_nothing(length, chunk_size):
     assert_close(in_chunks, with_gradients(dense, *arrays, **rows), rtol=1e-5, atol=1e-5)
 
 
+def test_a_chunk_in_which_no_token_counts_is_not_computed():
+    hidden, head, bias, targets, weights = problem(length=9)
+    weights = weights.at[:, 3:6].set(0)
+    poisoned = hidden.at[:, 3:6].set(jnp.nan)
+    options = {"targets": targets, "weights": weights, "argnums": (0, 1, 2)}
+    skipped = with_gradients(chunked, poisoned, head, bias, **options)
+    assert_close(
+        skipped, with_gradients(dense, hidden, head, bias, **options), rtol=1e-5, atol=1e-5
+    )
+    assert np.isfinite(jax.jit(chunked)(poisoned, head, bias, targets, weights).loss)
+
+
+def test_no_token_counts():
+    *arrays, targets, weights = problem()
+    sums, gradients = with_gradients(chunked, *arrays, targets=targets, weights=0 * weights)
+    assert_close((sums, gradients), jax.tree.map(jnp.zeros_like, (sums, gradients)), atol=0)
+
+
 def test_without_gradients_the_sums_are_the_same():
     *arrays, targets, weights = problem()
     plain = jax.jit(partial(chunked, z_loss=1e-3))(*arrays, targets, weights)

@@ -19,6 +19,7 @@ from tiny_models import (
 )
 
 from jaxformer.errors import ConfigError
+from jaxformer.functional.losses import cross_entropy
 from jaxformer.functional.positional_schemes import Learned
 from jaxformer.models import (
     Classification,
@@ -30,7 +31,7 @@ from jaxformer.models import (
     Span,
     TokenClassification,
 )
-from jaxformer.models.heads import pool
+from jaxformer.models.heads import States, pool
 from jaxformer.models.label_heads import best_spans
 from jaxformer.models.lora import LoRA, LoraTemplate
 
@@ -92,6 +93,40 @@ def test_losses_are_weighted_sums(chunk_size):
     close(sums["rating"].loss, (errors * given["rating_weights"]).sum())
     for name, weight in weights.items():
         close(weight, sums[name].weight, err_msg=name)
+
+
+def masked_head_and_batch():
+    """The head and what it reads: hidden states, and two chosen tokens in each row."""
+    head = template_of(CONFIG).module(random_parameters(CONFIG)).heads["masked_language_model"]
+    random = np.random.default_rng(5)
+    hidden = random.normal(size=(ROWS, LENGTH, CONFIG.model_dim)).astype(np.float32)
+    weights = random.permuted(np.tile(np.arange(LENGTH) < 2, (ROWS, 1)), axis=1)
+    targets = random.integers(0, CONFIG.vocab_size, (ROWS, LENGTH))
+    table = random.normal(size=(CONFIG.embedding_width, CONFIG.vocab_size)).astype(np.float32)
+    return head, hidden, table, {"targets": targets, "weights": weights.astype(np.float32)}
+
+
+def test_masked_tokens_have_the_gradient_of_the_scores_of_all():
+    head, hidden, table, given = masked_head_and_batch()
+
+    def chosen(hidden, table):
+        return head.sums(States(hidden, tied=table), given, LossOptions(), None).loss
+
+    def every(hidden, table):
+        return cross_entropy(head.scores(States(hidden, tied=table)), **given).loss
+
+    actual, expected = (jax.grad(f, (0, 1))(hidden, table) for f in (chosen, every))
+    jax.tree.map(close, actual, expected)
+    assert np.abs(expected[0]).max() > 1e-2
+
+
+def test_the_logits_of_other_tokens_are_not_computed():
+    head, hidden, table, given = masked_head_and_batch()
+    poisoned = np.where(given["weights"][..., None] > 0, hidden, np.nan)
+    sums, expected = (
+        head.sums(States(x, tied=table), given, LossOptions(), None) for x in (poisoned, hidden)
+    )
+    assert sums == expected
 
 
 def test_a_span_never_ends_in_padding():
