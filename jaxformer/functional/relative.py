@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
+from jaxformer.functional.placement import spec_of
+
 
 def alibi_slopes(num_heads: int) -> jax.Array:
     r"""The slope of every head: `2^(-8 (n + 1) / N)` for n = 0 .. N - 1 if N is a power of two.
@@ -168,14 +170,28 @@ def t5_bias(
         Raffel et al., 2020 (section 2.1), https://arxiv.org/abs/1910.10683
     """
     chex.assert_rank([table, query_positions, key_positions], [2, 2, 2])
-    bucket_BTS = t5_bucket(
-        key_positions[:, None, :] - query_positions[:, :, None],
+    # Beyond max_distance all share a bucket, so a row for each distance up to it is enough.
+    bucket_of_distance = t5_bucket(
+        jnp.arange(-max_distance, max_distance + 1),
         bidirectional=bidirectional,
         num_buckets=table.shape[0],
         max_distance=max_distance,
     )
-    buckets, heads = jax.typeof(bucket_BTS).sharding, jax.typeof(table).sharding
-    explicit = buckets.mesh.are_all_axes_explicit
-    out = PartitionSpec(*buckets.spec, heads.spec[1]) if explicit else None
-    bias_BTSN = jnp.asarray(table, jnp.float32).at[bucket_BTS].get(out_sharding=out)
-    return bias_BTSN.transpose(0, 3, 1, 2)
+    distance_BTS = key_positions[:, None, :] - query_positions[:, :, None]
+    index_BTS = jnp.clip(distance_BTS, -max_distance, max_distance) + max_distance
+    pairs, heads = spec_of(index_BTS), jax.typeof(table).sharding.spec[1]
+    bucket_BTS = bucket_of_distance.at[index_BTS].get(out_sharding=pairs)
+    table = jnp.asarray(table, jnp.float32)
+    if bucket_BTS.shape[0] > 1:
+        out = None if pairs is None else PartitionSpec(*pairs, heads)
+        return table.at[bucket_BTS].get(out_sharding=out).transpose(0, 3, 1, 2)
+    # One bias for all rows: XLA makes a product once, but a gather anew for each row's logits.
+    chosen_BTSC = jax.nn.one_hot(bucket_BTS, table.shape[0], dtype=table.dtype)
+    bias_NBTS = jax.lax.dot_general(
+        table,
+        chosen_BTSC,
+        (((0,), (3,)), ((), ())),
+        precision=jax.lax.Precision.HIGHEST,
+        out_sharding=None if pairs is None else PartitionSpec(heads, *pairs),
+    )
+    return bias_NBTS.transpose(1, 0, 2, 3)

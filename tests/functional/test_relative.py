@@ -1,6 +1,7 @@
 """ALiBi and T5 biases: equal to the published ones, translation invariant, right gradients."""
 
 import math
+from functools import partial
 
 import chex
 import jax
@@ -135,12 +136,22 @@ def test_t5_bias_equals_transformers(is_decoder):
     np.testing.assert_array_equal(bias, published)
 
 
-@pytest.mark.parametrize("bidirectional", [True, False])
-def test_t5_table_gradient_equals_one_hot(bidirectional):
+def test_rows_with_positions_of_their_own_have_the_bias_of_each():
     table = jax.random.normal(jax.random.key(0), (8, 3))
     queries = jax.random.randint(jax.random.key(1), (2, 5), 0, 40)
     keys = jax.random.randint(jax.random.key(2), (2, 7), 0, 40)
-    weights = jax.random.normal(jax.random.key(3), (2, 3, 5, 7))
+    bias = partial(t5_bias, table, bidirectional=True, max_distance=20)
+    one_by_one = [bias(queries[row : row + 1], keys[row : row + 1]) for row in range(2)]
+    np.testing.assert_array_equal(bias(queries, keys), jnp.concatenate(one_by_one))
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("bidirectional", [True, False])
+def test_t5_table_gradient_equals_one_hot(bidirectional, rows):
+    table = jax.random.normal(jax.random.key(0), (8, 3))
+    queries = jax.random.randint(jax.random.key(1), (rows, 5), 0, 40)
+    keys = jax.random.randint(jax.random.key(2), (rows, 7), 0, 40)
+    weights = jax.random.normal(jax.random.key(3), (rows, 3, 5, 7))
     options = {"bidirectional": bidirectional, "max_distance": 20}
 
     def dense(table):
