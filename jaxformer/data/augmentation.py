@@ -48,10 +48,11 @@ class RandomCrop(Augmentation):
         check_field(self, "padding", self.padding >= 1, "at least 1")
 
     def __call__(self, example, rng, other):
-        (height, width, _), by = example.image.shape, self.padding
-        padded = np.pad(example.image, ((by, by), (by, by), (0, 0)), mode="edge")
-        top, left = rng.integers(2 * by + 1, size=2)
-        return example._replace(image=padded[top : top + height, left : left + width])
+        height, width, _ = example.image.shape
+        top, left = rng.integers(2 * self.padding + 1, size=2) - self.padding
+        moved = example.image.take(np.arange(top, top + height), axis=0, mode="clip")
+        moved = moved.take(np.arange(left, left + width), axis=1, mode="clip")
+        return example._replace(image=moved)
 
 
 @dataclass(frozen=True)
