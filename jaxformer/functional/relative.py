@@ -170,7 +170,7 @@ def t5_bias(
         Raffel et al., 2020 (section 2.1), https://arxiv.org/abs/1910.10683
     """
     chex.assert_rank([table, query_positions, key_positions], [2, 2, 2])
-    # Beyond max_distance all share a bucket, so a row for each distance up to it is enough.
+    # Beyond max_distance all share a bucket, so those of the distances up to it are all there are.
     bucket_of_distance = t5_bucket(
         jnp.arange(-max_distance, max_distance + 1),
         bidirectional=bidirectional,
