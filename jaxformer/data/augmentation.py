@@ -49,7 +49,7 @@ class RandomCrop(Augmentation):
 
     def __call__(self, example, rng, other):
         height, width, _ = example.image.shape
-        top, left = rng.integers(2 * self.padding + 1, size=2) - self.padding
+        top, left = (rng.integers(-self.padding, self.padding + 1) for _ in range(2))
         moved = example.image.take(np.arange(top, top + height), axis=0, mode="clip")
         moved = moved.take(np.arange(left, left + width), axis=1, mode="clip")
         return example._replace(image=moved)

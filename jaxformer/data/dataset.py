@@ -6,6 +6,7 @@ from functools import partial
 
 import grain
 import numpy as np
+from grain.experimental import index_shuffle
 from numpy.typing import ArrayLike
 
 from jaxformer.errors import ConfigError
@@ -50,9 +51,6 @@ class Dataset:
     ):
         self.examples, self.batch_size = examples, batch_size
         self._seed, self._read_options = seed, read_options
-        # Grain's shuffle computes each index on its own: any epoch, no list of rows in memory.
-        self._order = grain.MapDataset.range(len(examples)).shuffle(seed=seed % 2**32)
-        self._order[0]  # its statistics must be set up before threads read it
 
     @property
     def num_rows(self) -> int:
@@ -75,7 +73,7 @@ class Dataset:
         """
         wanted = self._wanted(rows, self.batch_size)
         numbers = (step * self.batch_size + int(row) for row in wanted)
-        return _stack([self.examples.read(self._order[n], self._rng(n)) for n in numbers])
+        return _stack([self.examples.read(self._index(n), self._rng(n)) for n in numbers])
 
     def iterate(
         self, start_step: int = 0, rows: ArrayLike | None = None, stop_step: int | None = None
@@ -124,6 +122,12 @@ class Dataset:
             return self.examples.blank() | {"row": np.int32(-1)}
         index = number * self.num_rows // total
         return self.examples.read(index, self._rng(number)) | {"row": np.int32(index)}
+
+    def _index(self, number: int) -> int:
+        """Which row is number n of the order: each on its own, in any epoch, without a list."""
+        epoch, place = divmod(number, self.num_rows)
+        seed = (self._seed + epoch) % 2**32
+        return index_shuffle(place, max_index=self.num_rows - 1, seed=seed, rounds=4)
 
     def _rng(self, number: int) -> np.random.Generator:
         return np.random.Generator(np.random.Philox(key=[self._seed, number]))

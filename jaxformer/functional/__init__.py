@@ -9,7 +9,13 @@ from jaxformer.functional.absolute import (
 )
 from jaxformer.functional.attention import attention
 from jaxformer.functional.dropout import dropout
-from jaxformer.functional.feedforward import ACTIVATIONS, activation, feed_forward, quick_gelu
+from jaxformer.functional.feedforward import (
+    ACTIVATIONS,
+    activation,
+    feed_forward,
+    gelu,
+    quick_gelu,
+)
 from jaxformer.functional.linear import linear
 from jaxformer.functional.losses import LossSums, chunked_cross_entropy, cross_entropy
 from jaxformer.functional.masks import (
@@ -114,6 +120,7 @@ __all__ = [
     "feed_forward",
     "force_token",
     "frequency_penalty",
+    "gelu",
     "greedy",
     "integer_code",
     "inverse_frequencies",

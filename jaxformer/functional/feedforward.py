@@ -1,6 +1,7 @@
 """The position-wise feed-forward network, plain and gated, and its activations."""
 
 import difflib
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -12,6 +13,26 @@ from jaxformer.errors import ConfigError
 from jaxformer.functional.linear import Kernel, linear
 
 Activation = Callable[[jax.Array], jax.Array]
+
+
+def gelu(x: jax.Array) -> jax.Array:
+    r"""The Gaussian error linear unit itself.
+
+    .. math:: y = \frac{x}{2} \left(1 + \mathrm{erf} \frac{x}{\sqrt 2}\right)
+
+    `jax.nn.gelu` writes the bracket as the complement of erf, which keeps the digits of values
+    below 1e-6 and takes twice the time on a CPU.
+
+    Args:
+      x: any shape.
+
+    Returns:
+      The shape and dtype of `x`.
+
+    References:
+      Hendrycks and Gimpel, Gaussian Error Linear Units (https://arxiv.org/abs/1606.08415).
+    """
+    return 0.5 * x * (1.0 + jax.lax.erf(x * math.sqrt(0.5)))
 
 
 def quick_gelu(x: jax.Array) -> jax.Array:
@@ -33,7 +54,7 @@ def quick_gelu(x: jax.Array) -> jax.Array:
 
 ACTIVATIONS: dict[str, Activation] = {
     "relu": jax.nn.relu,
-    "gelu": partial(jax.nn.gelu, approximate=False),
+    "gelu": gelu,
     "gelu_tanh": partial(jax.nn.gelu, approximate=True),
     "silu": jax.nn.silu,
     "quick_gelu": quick_gelu,

@@ -82,7 +82,7 @@ def test_blockwise_with_every_mask(kind, lengths):
     kinds=st.lists(st.sampled_from(KINDS), min_size=1, max_size=3, unique=True),
     lengths=st.sampled_from([(130, 257), (37, 37), (1, 130)]),
     heads=st.sampled_from([(2, 2), (6, 2), (8, 1)]),
-    scale=st.sampled_from([None, 0.1, 3.0]),
+    scale=st.sampled_from([None, 0.1, 3.0, -0.5, 0.0]),
     softcap=st.sampled_from([None, 2.0]),
     bias=st.sampled_from([None, "array", "alibi", "t5"]),
     dropout_rate=st.sampled_from([0.0, 0.3]),

@@ -36,6 +36,18 @@ def test_activations_equal_those_of_transformers(name):
     np.testing.assert_allclose(ours, ACT2FN[theirs](torch.tensor(x)).numpy(), rtol=1e-9, atol=1e-14)
 
 
+@pytest.mark.torch
+@pytest.mark.parametrize("name", list(ACTIVATIONS))
+def test_activations_keep_float32s_digits(name):
+    import torch
+    from transformers.activations import ACT2FN
+
+    theirs = {"gelu_tanh": "gelu_pytorch_tanh"}.get(name, name)
+    x = np.linspace(-20, 20, 401, dtype=np.float32)
+    exact = ACT2FN[theirs](torch.tensor(x, dtype=torch.float64)).numpy()
+    np.testing.assert_allclose(activation(name)(jnp.asarray(x)), exact, rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("name", "nearest"), [("gelutanh", "gelu_tanh"), ("Silu", "silu"), ("swish", None)]
 )
