@@ -63,16 +63,6 @@ def test_an_epoch_of_training_holds_every_token_once(datasets):
         assert targets(batches) == Counter(train.examples.stream.tokens[1:].tolist())
 
 
-def test_each_epoch_has_its_own_order(datasets):
-    train = datasets.train
-    orders = [
-        tuple(train._order[epoch * train.num_rows + i] for i in range(train.num_rows))
-        for epoch in range(4)
-    ]
-    assert len({*orders, tuple(range(train.num_rows))}) == 5
-    assert all(sorted(order) == list(range(train.num_rows)) for order in orders)
-
-
 def test_the_order_is_a_function_of_the_seed(config, tmp_path):
     seeds = [dataclasses.replace(config, seed=seed) for seed in (3, 3, 4, 2**40)]
     first, again, *others = (c.prepare(tmp_path).train.batch(7)["inputs"] for c in seeds)

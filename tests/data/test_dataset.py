@@ -1,0 +1,60 @@
+"""The order of rows: a permutation of its own for every epoch, a function of (seed, step)."""
+
+import grain
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxformer.data.dataset import Dataset, Examples
+
+
+class Numbers(Examples):
+    """Rows that say which they are."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def read(self, index, rng):
+        return {"index": np.int32(index)}
+
+    def blank(self):
+        return {"index": np.int32(-1)}
+
+
+def order(count, seed, epochs, batch_size=1):
+    """`[epochs, count]`: the rows that training reads, batch by batch."""
+    dataset = Dataset(Numbers(count), batch_size, seed, grain.ReadOptions())
+    steps = -(-epochs * count // batch_size)
+    indices = [index for step in range(steps) for index in dataset.batch(step)["index"]]
+    return np.array(indices[: epochs * count]).reshape(epochs, count)
+
+
+@given(
+    count=st.integers(1, 40),
+    seed=st.integers(0, 2**40),
+    batch_size=st.integers(1, 50),
+)
+def test_every_epoch_reads_every_row_once(count, seed, batch_size):
+    epochs = order(count, seed, 3, batch_size)
+    np.testing.assert_array_equal(np.sort(epochs, axis=1), np.tile(np.arange(count), (3, 1)))
+
+
+@given(seed=st.integers(0, 2**40))
+def test_every_epoch_and_seed_has_an_order_of_its_own(seed):
+    orders = {tuple(epoch) for epoch in order(50, seed, 4)}
+    assert len(orders | {tuple(range(50))}) == 5
+    assert tuple(order(50, seed + 4, 1)[0]) not in orders
+
+
+@given(seed=st.integers(0, 2**40), batch_size=st.integers(1, 50))
+def test_the_order_does_not_depend_on_the_size_of_a_batch(seed, batch_size):
+    np.testing.assert_array_equal(order(30, seed, 2, batch_size), order(30, seed, 2))
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+def test_the_order_is_that_of_grains_shuffle(seed):
+    shuffled = grain.MapDataset.range(30).shuffle(seed=seed).repeat(2)
+    assert [shuffled[i] for i in range(60)] == order(30, seed, 2).ravel().tolist()
