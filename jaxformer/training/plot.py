@@ -36,8 +36,9 @@ def plot_loss(folder: Path, title: str, subtitle: str = "") -> Path | None:
     if len(validation[0]):
         axes.plot(*validation, color=red, linewidth=1.4, marker="o", markersize=3.5)
         labels.append((validation[0][-1], validation[1][-1], "validation", red))
-    _frame(axes, [train[1], validation[1]])
-    _label_ends(axes, labels)
+    per_token = is_per_token(folder)
+    _frame(axes, [train[1], validation[1]], per_token)
+    _label_ends(axes, labels, per_token)
     return _save(figure, folder / "loss.png")
 
 
@@ -60,8 +61,9 @@ def plot_comparison(folders: Mapping[str, Path], path: Path, title: str) -> Path
             axes.plot(steps, losses, color=colour, linewidth=1.6, marker="o", markersize=3)
             labels.append((steps[-1], losses[-1], name, colour))
             values.append(losses)
-    _frame(axes, values)
-    _label_ends(axes, labels)
+    per_token = all(map(is_per_token, folders.values()))
+    _frame(axes, values, per_token)
+    _label_ends(axes, labels, per_token)
     return _save(figure, path)
 
 
@@ -74,6 +76,11 @@ def curve(folder: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
     ]
     steps, losses = zip(*rows, strict=True) if rows else ((), ())
     return np.asarray(steps, float), np.asarray(losses, float)
+
+
+def is_per_token(folder: Path) -> bool:
+    """Whether the loss is that of predicted tokens alone, so that it has a perplexity."""
+    return any("perplexity" in row for row in read_metrics(folder))
 
 
 def smooth(values: np.ndarray) -> np.ndarray:
@@ -100,7 +107,7 @@ def _canvas(title: str, subtitle: str) -> tuple[Any, Any]:
     return figure, axes
 
 
-def _frame(axes: Any, curves: Sequence[np.ndarray]) -> None:
+def _frame(axes: Any, curves: Sequence[np.ndarray], per_token: bool) -> None:
     """Grid, axis names, and a logarithmic loss axis where the loss spans more than a factor 3."""
     values = np.concatenate([values for values in curves if len(values)])
     if len(values) and values.min() > 0 and values.max() / values.min() > 3:
@@ -110,7 +117,7 @@ def _frame(axes: Any, curves: Sequence[np.ndarray]) -> None:
         axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.minorticks_off()
     axes.set_xlabel("step")
-    axes.set_ylabel("loss (nats per token)")
+    axes.set_ylabel("loss (nats per token)" if per_token else "loss")
     axes.set_xlim(left=0)
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
@@ -118,7 +125,9 @@ def _frame(axes: Any, curves: Sequence[np.ndarray]) -> None:
         axes.spines[side].set_visible(False)
 
 
-def _label_ends(axes: Any, labels: Sequence[tuple[float, float, str, str]]) -> None:
+def _label_ends(
+    axes: Any, labels: Sequence[tuple[float, float, str, str]], per_token: bool
+) -> None:
     """Names each curve at its last point, moved apart where the names would overlap."""
     to_pixels, to_data = axes.transData.transform, axes.transAxes.inverted().transform
     placed = -np.inf
@@ -129,7 +138,7 @@ def _label_ends(axes: Any, labels: Sequence[tuple[float, float, str, str]]) -> N
         axes.text(
             1.015,
             height,
-            f"{name}  {y:.3f}\nperplexity {np.exp(y):.1f}",
+            f"{name}  {y:.3f}" + (f"\nperplexity {np.exp(y):.1f}" if per_token else ""),
             transform=axes.transAxes,
             color=colour,
             fontsize=9,

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from jaxformer.training import progress
 from jaxformer.training.metrics import FILE, MetricsLog, read_metrics
-from jaxformer.training.plot import curve, plot_loss, smooth
+from jaxformer.training.plot import curve, is_per_token, plot_loss, smooth
 from jaxformer.training.preemption import StopSignal
 from jaxformer.training.processes import DeviceBatches, local_rows
 from jaxformer.training.progress import LineProgress, LiveProgress, duration, short_number
@@ -83,6 +83,14 @@ def test_the_picture(tmp_path):
     path = plot_loss(tmp_path, "run", "3 steps")
     assert path == tmp_path / "loss.png"
     assert path.stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("metric", ["perplexity", "accuracy"])
+def test_a_loss_has_a_perplexity_where_it_is_one_of_tokens(tmp_path, metric):
+    log = MetricsLog(tmp_path, 0)
+    log.write("validation", 1, {"loss": 2.0, metric: 0.5})
+    log.close()
+    assert is_per_token(tmp_path) == (metric == "perplexity")
 
 
 @given(st.lists(st.floats(-10, 10), min_size=1, max_size=300))
