@@ -1,7 +1,11 @@
 """The errors a user can cause, each with a message that names what to change."""
 
 
-class ConfigError(ValueError):
+class ArgumentError(ValueError):
+    """An argument of a function has a value that cannot work."""
+
+
+class ConfigError(ArgumentError):
     """A field of a configuration has a value that cannot work; raised before any compilation."""
 
 
@@ -9,8 +13,29 @@ class DataError(ValueError):
     """A file, line or corpus cannot be used; names the file, the line and what would be right."""
 
 
+def check_argument(name: str, value: object, valid: bool, expected: str) -> None:
+    """Raises ArgumentError unless `valid`: "softcap = 0: must be a positive, finite number".
+
+    Args:
+        name: The argument as its caller knows it.
+        value: What was given.
+        valid: Whether it can work.
+        expected: What would be right; completes "must be ...".
+    """
+    if not valid:
+        raise ArgumentError(f"{name} = {_short(value)}: must be {expected}")
+
+
 def check_field(owner: object, field: str, valid: bool, expected: str) -> None:
     """Raises ConfigError naming the field, its value and what would be right, unless `valid`."""
     if not valid:
         value = getattr(owner, field)
-        raise ConfigError(f"{type(owner).__name__}.{field} = {value!r}: must be {expected}")
+        raise ConfigError(f"{type(owner).__name__}.{field} = {_short(value)}: must be {expected}")
+
+
+def _short(value: object) -> str:
+    """A value as Python writes it, cut where it would fill the screen."""
+    if isinstance(value, int) and value.bit_length() > 200:  # Python refuses to print huge ones
+        return f"an integer of {value.bit_length()} bits"
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}... ({type(value).__name__})"
