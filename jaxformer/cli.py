@@ -20,7 +20,7 @@ from jaxformer.cli_generate import add_chat, add_generate
 from jaxformer.cli_hub import add_export, add_forward, add_import, add_parity, add_verify
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.serialization import summary
-from jaxformer.training import checkpoint, checkpoint_files, run_folder
+from jaxformer.training import checkpoint, checkpoint_files, choice, manifest, run_folder
 from jaxformer.training.early_stopping import cost
 from jaxformer.training.merge import merge
 from jaxformer.training.plot import curve, plot_comparison
@@ -96,7 +96,7 @@ def inspect(options: argparse.Namespace) -> None:
     config = run_folder.read_config(options.run_dir)
     folder = (options.run_dir / run_folder.CHECKPOINTS).absolute()
     steps = checkpoint_files.saved_steps(folder)
-    problems = {step: checkpoint_files.damage(folder / str(step)) for step in steps}
+    problems = {step: manifest.damage(folder / str(step)) for step in steps}
     whole = [step for step in steps if problems[step] is None]
     rows = [("steps held", ", ".join(map(str, whole)) or "none")]
     rows += [(f"step {step} is damaged", problem) for step, problem in problems.items() if problem]
@@ -104,14 +104,17 @@ def inspect(options: argparse.Namespace) -> None:
         raise ConfigError(f"--step {options.step}: {folder} holds {rows[0][1]}")
     if whole:
         step = whole[-1] if options.step is None else options.step
+        choice.saved_config(options.run_dir, step)
         rows += _checkpoint_rows(folder, step, whole, config.train.metric)
     print_pairs([("run", options.run_dir), *rows, *_config_rows(config)])
+    if not whole and (steps or checkpoint_files.damaged_ones(folder)):
+        raise checkpoint.CheckpointError(f"Every checkpoint in {folder} is damaged")
 
 
 def _checkpoint_rows(
     folder: Path, step: int, whole: list[int], metric: str
 ) -> list[tuple[str, str]]:
-    metas = {item: checkpoint_files.read_item(folder / str(item), "meta") for item in whole}
+    metas = {item: manifest.read_item(folder / str(item), "meta") for item in whole}
     measured = {item: checkpoint_files.validation_of(meta) for item, meta in metas.items()}
     values = {item: metrics.get(metric) for item, metrics in measured.items()}
     best = checkpoint_files.best_step({k: cost(metric, v) for k, v in values.items()})

@@ -18,11 +18,12 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.launch import Job, join, make_cpu_devices
 from jaxformer.overrides import parse
 from jaxformer.sharding import MeshConfig, make_mesh
+from jaxformer.training.choice import chosen_step, saved_config
 from jaxformer.training.evaluation import EVALUATION_FILE, Conclusion, conclude
-from jaxformer.training.finished_run import chosen_step, restore_parameters
 from jaxformer.training.processes import is_first
 from jaxformer.training.report import print_table
-from jaxformer.training.run_folder import KEPT, read_config
+from jaxformer.training.restore import restore_parameters
+from jaxformer.training.run_folder import CHECKPOINTS, KEPT, read_config
 from jaxformer.training.step import TrainProgram
 from jaxformer.training.translation import shown
 
@@ -74,14 +75,16 @@ def evaluate(options: argparse.Namespace) -> None:
         prog=f"python -m jaxformer evaluate {folder}",
     )
     output = _writable(wanted.output or folder / EVALUATION_FILE)
+    mesh = _started_mesh(wanted, run)
     step = chosen_step(folder, wanted.step)
-    config = replace(run, data=wanted.data, mesh=_started_mesh(wanted, run))
+    config = replace(saved_config(folder, step), data=wanted.data, mesh=mesh)
     validate(config, jax.device_count())
     with _kept_by(folder, run.data, config.data) as kept:
         data = _prepared(config.data, kept)
         _check(config, data)
         program = TrainProgram(config.model, config.optimizer, config.train, make_mesh(config.mesh))
-        params = restore_parameters(folder, step, config, program)
+        averaged = config.train.ema_decay is not None
+        params = restore_parameters(folder / CHECKPOINTS / str(step), program, averaged)
         conclusion = conclude(config, program, params, data, step, say=_say)
     if set(conclusion.metrics) == {"loss"}:
         raise DataError(

@@ -24,9 +24,10 @@ from jaxformer.models import Classification, Span, TokenClassification
 from jaxformer.serialization import to_json
 from jaxformer.sharding import MeshConfig, make_mesh
 from jaxformer.training.checkpoint import Checkpointer
+from jaxformer.training.choice import chosen_step
 from jaxformer.training.evaluation import evaluate
-from jaxformer.training.finished_run import chosen_step, restore_parameters
 from jaxformer.training.optim import SGD
+from jaxformer.training.restore import restore_parameters
 from jaxformer.training.run_folder import open_run_folder
 from jaxformer.training.schedules import Constant
 from jaxformer.training.step import TrainProgram
@@ -100,7 +101,8 @@ def metrics_of(folder, config, step):
     """Those of `evaluate` on all rows."""
     config = replace(config, data=replace(config.data, max_validation_batches=None))
     program = program_of(config)
-    params = restore_parameters(folder, step, config, program)
+    averaged = config.train.ema_decay is not None
+    params = restore_parameters(folder / "checkpoints" / str(step), program, averaged)
     return evaluate(config, program, params, config.data.prepare(folder))
 
 

@@ -21,6 +21,7 @@ import orbax.checkpoint as ocp
 
 import jaxformer
 from jaxformer.training import checkpoint_files as files
+from jaxformer.training import manifest
 from jaxformer.training.early_stopping import cost
 
 FORMAT = 2
@@ -79,8 +80,13 @@ class Checkpointer:
             self.folder.mkdir(parents=True, exist_ok=True)
             files.remove_leftovers(self.folder)
         self._costs = {step: self._saved_cost(step) for step in self.steps()}
+        handlers = ocp.CompositeCheckpointHandler(
+            state=manifest.DigestingHandler(),
+            config=ocp.JsonCheckpointHandler(),
+            meta=ocp.JsonCheckpointHandler(),
+        )
         self._writer = ocp.AsyncCheckpointer(
-            item_handlers(),
+            handlers,
             async_options=ocp.options.AsyncOptions(post_finalization_callback=self._before_commit),
         )
 
@@ -114,7 +120,7 @@ class Checkpointer:
             "jax": jax.__version__,
         }
         items = ocp.args.Composite(
-            state=ocp.args.PyTreeSave(arrays),
+            state=manifest.DigestedSave(arrays),
             config=ocp.args.JsonSave(self._config),
             meta=ocp.args.JsonSave(meta),
         )
@@ -148,14 +154,14 @@ class Checkpointer:
 
     def _saved_cost(self, step: int) -> float | None:
         try:
-            meta = files.read_item(self.folder / str(step), "meta")
+            meta = manifest.read_item(self.folder / str(step), "meta")
             return cost(self._metric, files.validation_of(meta).get(self._metric))
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError, KeyError):  # damaged: never the best
             return None
 
     def _before_commit(self) -> None:
         """Runs in the background on process 0, before the rename that completes a step."""
-        files.write_manifest(self.folder, self._saving)
+        manifest.write_manifest(self.folder, self._saving)
 
     @contextlib.contextmanager
     def _reporting(self) -> Iterator[None]:
@@ -165,26 +171,19 @@ class Checkpointer:
             self._costs.pop(self._saving, None)
             if jax.process_index() == 0:
                 files.remove_leftovers(self.folder)
-            good = [step for step in self.steps() if files.damage(self.folder / str(step)) is None]
+            newest_first = [(step, self.folder / str(step)) for step in reversed(self.steps())]
+            whole = (step for step, folder in newest_first if manifest.damage(folder) is None)
+            newest = next(whole, None)
             kept = (
-                f"The checkpoint of step {good[-1]} is whole: free some space and start the same "
+                f"The checkpoint of step {newest} is whole: free some space and start the same "
                 "command again to continue from there."
-                if good
+                if newest is not None
                 else "There is no earlier checkpoint."
             )
             raise CheckpointError(
                 f"Could not save the checkpoint of step {self._saving} in {self.folder}: "
                 f"{_cause(error)}. {kept}"
             ) from error
-
-
-def item_handlers() -> ocp.CompositeCheckpointHandler:
-    """Returns how each item of a checkpoint is written and read."""
-    return ocp.CompositeCheckpointHandler(
-        state=ocp.PyTreeCheckpointHandler(),
-        config=ocp.JsonCheckpointHandler(),
-        meta=ocp.JsonCheckpointHandler(),
-    )
 
 
 def is_key(leaf: Any) -> bool:

@@ -1,55 +1,38 @@
-"""What a folder of checkpoints holds on disk: steps, completeness, retention.
+"""What a folder of checkpoints holds on disk: steps, retention, leftovers.
 
 A step is a folder named by its number. Orbax writes it under a temporary name and renames it when
-every byte is on disk, so a folder with a plain number was complete once. Its ``files.json`` holds
-the size of every file: a folder that lost something since (a copy that broke off, a hand) is
-recognised without reading the arrays.
+every byte is on disk, so a folder with a plain number was complete once. Whether it still is, its
+manifest says (``manifest.py``).
 """
 
 import json
 import os
+import re
 import shutil
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-MANIFEST = "files.json"
 _TEMPORARY = ".orbax-checkpoint-tmp"
 _DELETING = ".deleting"
 _DAMAGED = ".damaged"
-# What orbax still writes after the manifest, and no restore needs.
-_UNLISTED = (MANIFEST, MANIFEST + ".tmp", "_CHECKPOINT_METADATA", "commit_success.txt")
+# A step as it is written, within an optimizer's int32: nothing else with digits is a checkpoint.
+_STEP = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
 def saved_steps(folder: Path) -> list[int]:
     """Returns the steps that were saved in ``folder``, ascending, damaged ones included."""
     if not folder.is_dir():
         return []
-    return sorted(int(item.name) for item in folder.iterdir() if item.name.isdecimal())
+    names = [item.name for item in folder.iterdir() if item.is_dir()]
+    return sorted(int(name) for name in names if _STEP.fullmatch(name))
 
 
-def write_manifest(folder: Path, step: int) -> None:
-    """Records the size of every file of a checkpoint that is about to be renamed into place."""
+def unfinished_step(folder: Path, step: int) -> Path:
+    """Returns where the files of a step lie until it is complete."""
     (unfinished,) = folder.glob(f"{step}{_TEMPORARY}*")
-    write_json(unfinished / MANIFEST, _file_sizes(unfinished))
-
-
-def damage(step_folder: Path) -> str | None:
-    """Compares a checkpoint with its manifest; returns what is wrong with it, or None."""
-    try:
-        expected = json.loads((step_folder / MANIFEST).read_text())
-    except FileNotFoundError:
-        return f"{MANIFEST} is missing"
-    except ValueError:
-        return f"{MANIFEST} is not readable"
-    found = _file_sizes(step_folder)
-    for name, size in expected.items():
-        if name not in found:
-            return f"{name} is missing"
-        if found[name] != size:
-            return f"{name} has {found[name]} bytes instead of {size}"
-    return None
+    return unfinished
 
 
 def set_aside(step_folder: Path) -> Path:
@@ -82,6 +65,11 @@ def best_step(costs: Mapping[int, float | None]) -> int | None:
     return min(measured)[1] if measured else None
 
 
+def damaged_ones(folder: Path) -> list[Path]:
+    """Returns the checkpoints that were set aside."""
+    return sorted(folder.glob(f"*{_DAMAGED}*")) if folder.is_dir() else []
+
+
 def validation_of(meta: Mapping[str, Any]) -> dict[str, float]:
     """Returns what was measured at the step of a ``meta`` item, by the name of the metric."""
     if "validation" in meta:
@@ -105,11 +93,6 @@ def remove_leftovers(folder: Path) -> None:
             shutil.rmtree(item, ignore_errors=True)
 
 
-def read_item(step_folder: Path, item: str) -> dict[str, Any]:
-    """Reads the ``config`` or the ``meta`` item of a checkpoint."""
-    return json.loads((step_folder / item / "metadata").read_text())
-
-
 def write_json(path: Path, data: object) -> None:
     """Writes a JSON file that is never seen half-written."""
     temporary = path.with_name(path.name + ".tmp")
@@ -119,11 +102,3 @@ def write_json(path: Path, data: object) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
-
-
-def _file_sizes(folder: Path) -> dict[str, int]:
-    return {
-        str(item.relative_to(folder)): item.stat().st_size
-        for item in sorted(folder.rglob("*"))
-        if item.is_file() and item.name not in _UNLISTED
-    }

@@ -1,5 +1,6 @@
 """Checkpoints read back: the newest whole one, on any mesh; or array by array, on none."""
 
+import contextlib
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,17 +9,19 @@ from typing import Any
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
-from jax.experimental import multihost_utils
 
+from jaxformer.models import Parameters
 from jaxformer.training import checkpoint_files as files
 from jaxformer.training.checkpoint import (
     CheckpointError,
     CheckpointMismatch,
     first_line,
     is_key,
-    item_handlers,
     named_arrays,
 )
+from jaxformer.training.choice import newest_whole
+from jaxformer.training.manifest import read_item
+from jaxformer.training.step import TrainProgram
 
 
 def restore_newest(
@@ -40,9 +43,15 @@ def restore_newest(
         CheckpointError: There are checkpoints and all of them are damaged.
     """
     folder = Path(folder).absolute()
-    tried = False
-    while (step := _newest_step(folder, warn)) is not None:
-        tried = True
+
+    def skip(step_folder: Path, problem: str) -> None:
+        renamed = files.set_aside(step_folder)
+        warn(
+            f"Skipped the damaged checkpoint {step_folder} ({problem}); it is now {renamed.name}. "
+            "Trying the one before it."
+        )
+
+    while (step := newest_whole(folder, skip)) is not None:
         try:
             return step, restore(folder / str(step), target)
         except CheckpointMismatch:
@@ -51,8 +60,8 @@ def restore_newest(
             # Several processes could disagree about what is readable; one process cannot.
             if jax.process_count() > 1:
                 raise
-            _skip(folder / str(step), first_line(error), warn)
-    if tried or _damaged_ones(folder):
+            skip(folder / str(step), first_line(error))
+    if files.damaged_ones(folder):
         raise CheckpointError(
             f"Every checkpoint in {folder} is damaged (they are kept, renamed). Start again with "
             "--fresh, which keeps this folder under another name."
@@ -62,32 +71,39 @@ def restore_newest(
 
 def restore(step_folder: Path, target: Any) -> Any:
     """Restores one checkpoint into the structure, dtypes and shardings of ``target``."""
-    meta = files.read_item(step_folder, "meta")
+    meta = read_item(step_folder, "meta")
     names = named_arrays(target)
     wanted = {name: _raw_key(leaf) for name, leaf in names.items()}
     saved = _array_metadata(step_folder)
     _check_same_arrays(step_folder, wanted, saved)
-    arguments = jax.tree.map(
-        lambda leaf: ocp.ArrayRestoreArgs(
-            sharding=leaf.sharding, global_shape=leaf.shape, dtype=leaf.dtype
-        ),
-        wanted,
-    )
-    with ocp.Checkpointer(item_handlers()) as reader:
-        arrays = reader.restore(
-            step_folder,
-            args=ocp.args.Composite(
-                state=ocp.args.PyTreeRestore(item=wanted, restore_args=arguments)
-            ),
-        ).state
+    arrays = _restored(step_folder, wanted)
     for name, kind in meta["key_types"].items():
         arrays[name] = jax.random.wrap_key_data(arrays[name], impl=kind)
     return jax.tree.unflatten(jax.tree.structure(target), [arrays[name] for name in names])
 
 
+def restore_parameters(step_folder: Path, program: TrainProgram, averaged: bool) -> Parameters:
+    """Reads the parameters of a checkpoint to the program's mesh, each device its own part.
+
+    Args:
+        step_folder: The checkpoint.
+        program: Says where each parameter shall be.
+        averaged: Whether the averaged parameters are meant, of a run that keeps such.
+    """
+    prefix = "ema/" if averaged else "params/"
+    wanted = {
+        prefix + name: jax.ShapeDtypeStruct(
+            shape.shape, shape.dtype, sharding=program.param_shardings[name]
+        )
+        for name, shape in program.template.shapes.items()
+    }
+    found = _restored(step_folder, wanted)
+    return {name.removeprefix(prefix): array for name, array in found.items()}
+
+
 def read_arrays(step_folder: Path, prefixes: tuple[str, ...] = ("",)) -> Iterator[tuple[str, Any]]:
     """Reads the arrays of a checkpoint one at a time as numpy, in the order of their names."""
-    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+    with _reader() as reader:
         for name in sorted(_array_metadata(step_folder)):
             if name.startswith(prefixes):
                 arguments = ocp.args.PyTreeRestore(
@@ -103,6 +119,21 @@ def array_shapes(step_folder: Path) -> dict[str, tuple[int, ...]]:
     return {name: tuple(array.shape) for name, array in _array_metadata(step_folder).items()}
 
 
+def _restored(step_folder: Path, wanted: dict[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
+    """Reads the wanted arrays of a checkpoint, each to its sharding."""
+    arguments = {
+        name: ocp.ArrayRestoreArgs(
+            sharding=leaf.sharding, global_shape=leaf.shape, dtype=leaf.dtype
+        )
+        for name, leaf in wanted.items()
+    }
+    with _reader() as reader:
+        return reader.restore(
+            (step_folder / "state").absolute(),
+            args=ocp.args.PyTreeRestore(item=wanted, restore_args=arguments, partial_restore=True),
+        )
+
+
 def _raw_key(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     if not is_key(leaf):
         return leaf
@@ -111,8 +142,13 @@ def _raw_key(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
 
 
 def _array_metadata(step_folder: Path) -> dict[str, Any]:
-    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
-        return dict(reader.metadata(step_folder / "state").item_metadata.tree)
+    with _reader() as reader:
+        return dict(reader.metadata(step_folder / "state").tree)
+
+
+def _reader() -> contextlib.closing[ocp.PyTreeCheckpointHandler]:
+    # The handler alone: a Checkpointer around it would look for notes that no restore needs.
+    return contextlib.closing(ocp.PyTreeCheckpointHandler())
 
 
 def _check_same_arrays(step_folder: Path, wanted: dict[str, Any], saved: dict[str, Any]) -> None:
@@ -128,30 +164,3 @@ def _check_same_arrays(step_folder: Path, wanted: dict[str, Any], saved: dict[st
         raise CheckpointMismatch(
             f"The checkpoint {step_folder} does not fit this model and optimizer: {listed}."
         )
-
-
-def _newest_step(folder: Path, warn: Callable[[str], None]) -> int | None:
-    """The newest step that its manifest calls whole; decided by process 0 for everyone."""
-    step = -1
-    if jax.process_index() == 0:
-        for candidate in reversed(files.saved_steps(folder)):
-            problem = files.damage(folder / str(candidate))
-            if problem is None:
-                step = candidate
-                break
-            _skip(folder / str(candidate), problem, warn)
-    if jax.process_count() > 1:
-        step = int(multihost_utils.broadcast_one_to_all(np.asarray(step)))
-    return None if step < 0 else step
-
-
-def _skip(step_folder: Path, problem: str, warn: Callable[[str], None]) -> None:
-    renamed = files.set_aside(step_folder)
-    warn(
-        f"Skipped the damaged checkpoint {step_folder} ({problem}); it is now {renamed.name}. "
-        "Trying the one before it."
-    )
-
-
-def _damaged_ones(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.damaged*")) if folder.is_dir() else []

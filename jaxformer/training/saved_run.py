@@ -11,8 +11,9 @@ from jaxformer.models.lora import FACTORS, adapted, is_factor
 from jaxformer.models.parameters import Parameters
 from jaxformer.serialization import to_json
 from jaxformer.training import checkpoint_files as files
-from jaxformer.training.checkpoint import Checkpointer
-from jaxformer.training.finished_run import chosen_step
+from jaxformer.training.checkpoint import Checkpointer, CheckpointError
+from jaxformer.training.choice import chosen_step, saved_config
+from jaxformer.training.manifest import read_item
 from jaxformer.training.restore import array_shapes, read_arrays
 from jaxformer.training.run_folder import CHECKPOINTS, open_run_folder, read_config
 
@@ -27,16 +28,18 @@ class SavedRun:
 
     Raises:
         ConfigError: The folder is no run, or has no such checkpoint.
+        CheckpointError: All of its checkpoints are damaged.
     """
 
     def __init__(self, folder: Path, asked_by: str, step: int | None = None):
         folder, named = run_and_step(folder)
         step = named if step is None else step
         try:
-            self.config = read_config(folder)
+            read_config(folder)
             self.step = chosen_step(folder, step)
-        except ConfigError as error:
-            raise ConfigError(f"{asked_by}: {error}") from error
+            self.config = saved_config(folder, self.step)
+        except (ConfigError, CheckpointError) as error:
+            raise type(error)(f"{asked_by}: {error}") from error
         self.folder, self.model = folder, self.config.model
         self._home = (folder / CHECKPOINTS / str(self.step)).absolute()
         arrays = array_shapes(self._home)
@@ -50,7 +53,7 @@ class SavedRun:
     @property
     def validation(self) -> dict[str, float]:
         """What was measured at this step, if anything."""
-        return files.validation_of(files.read_item(self._home, "meta"))
+        return files.validation_of(read_item(self._home, "meta"))
 
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
         """Reads parameters into the host's memory."""

@@ -16,6 +16,7 @@ from jaxformer.serialization import from_json
 from jaxformer.training import checkpoint_files, loop
 from jaxformer.training.checkpoint import content_hash
 from jaxformer.training.loop import train
+from jaxformer.training.manifest import read_item
 from jaxformer.training.metrics import read_metrics
 from jaxformer.training.restore import read_arrays
 from jaxformer.training.run_folder import locked
@@ -53,7 +54,7 @@ def test_a_run_leaves_everything_behind(finished):
 
 
 def test_the_configuration_beside_a_checkpoint_is_enough(finished):
-    saved = from_json(checkpoint_files.read_item(finished / "checkpoints" / "12", "config"))
+    saved = from_json(read_item(finished / "checkpoints" / "12", "config"))
     assert saved == tiny_config()
     assert from_json(json.loads((finished / "config.json").read_text())) == tiny_config()
 
