@@ -1,11 +1,13 @@
 """The map from the parameters of transformers' models to ours, and what both compute compared."""
 
+import copy
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from jaxformer.hub.compare import beyond_rounding, gradient_errors
 from jaxformer.models import ModelConfig
 
 _LAYERS = re.compile(r"(?:transformer|encoder|decoder)\.stack\.group\.(\d+)\.")
@@ -122,27 +124,26 @@ def their_gradients(mapped: dict, theirs: dict, gradients: dict) -> dict:
     return {name: gradient.numpy() for name, gradient in zip(theirs, back, strict=True)}
 
 
-_KEY_BIAS = re.compile(r"\b(k)(ey|_lin|_proj)\.bias$")
+def in_both_precisions(compute: Callable, model):
+    """What `compute` makes of their model, and of the same numbers in float64."""
+    from jaxformer.hub.reference import float64_throughout
+
+    found = compute(model)
+    with float64_throughout():
+        return found, compute(copy.deepcopy(model).double())
 
 
-def assert_gradients_close(actual: dict, expected: dict):
-    """Equal gradients by their names."""
-    expected = {name: np.asarray(gradient) for name, gradient in expected.items()}
-    for name, gradient in expected.items():
-        if _KEY_BIAS.search(name):
-            # Without a rotation no softmax sees a key's bias: next to the gradient of the query's,
-            # what it has is rounding.
-            query = _KEY_BIAS.sub(lambda k: f"q{'uery' if k[2] == 'ey' else k[2]}.bias", name)
-            limit = 2e-5 * np.abs(expected[query]).max()
-            if np.abs(gradient).max() <= limit:
-                assert np.abs(actual[name]).max() <= limit, name
-                continue
-        assert_close(actual[name], gradient, name)
+def of_its_precision(model, arguments: dict) -> dict:
+    """Their arguments, as precise as their model."""
+    dtype = next(model.parameters()).dtype
+    return {n: x.to(dtype) if x.is_floating_point() else x for n, x in arguments.items()}
 
 
-def assert_close(actual, expected, name: str):
-    """Equal within 2e-5 of the largest entry, which must not be zero."""
-    actual, expected = np.asarray(actual), np.asarray(expected)
-    largest = np.abs(expected).max()
-    assert largest > 0, name
-    np.testing.assert_allclose(actual, expected, rtol=0, atol=2e-5 * largest, err_msg=name)
+def assert_same(actual: dict, expected: dict, exact: dict):
+    """Nothing but rounding tells ours from theirs, and nothing is zero throughout."""
+    ours, theirs, exact = (
+        {name: np.asarray(x) for name, x in found.items()} for found in (actual, expected, exact)
+    )
+    assert ours.keys() == theirs.keys() == exact.keys()
+    assert all(np.abs(x).max() > 0 for x in theirs.values())
+    assert not beyond_rounding(gradient_errors(ours, theirs, exact))

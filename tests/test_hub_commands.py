@@ -131,11 +131,14 @@ def test_what_is_exported_is_verified(run_folder, tmp_path, capsys):
     assert "equal in transformers" in capsys.readouterr().out
     receipt = json.loads((tmp_path / "out" / "receipt.json").read_text())
     assert receipt["agrees"]
-    assert receipt["worst_relative_difference"] <= receipt["tolerance"] == 2e-5
+    assert receipt["worst_relative_difference"] <= 2e-5
     assert receipt["dtype"] == "float32"
     assert set(receipt["cases"]) == {"none", "right", "left"}
     for case in receipt["cases"].values():
         assert case["likeliest_agree"] == 1.0
+        assert not case["beyond_rounding"]
+        for pair in case["from_float64"].values():
+            assert max(pair.values()) <= case["limit_of_rounding"] <= 2e-5
         assert len(case["layers"]["hidden_states"]) == 4
     assert {"jaxformer", "torch", "transformers", "jax"} <= set(receipt["versions"])
     assert len(receipt["content_hash"]) == 64
@@ -150,7 +153,8 @@ def test_a_model_that_computes_something_else_is_found_out(folder, tmp_path, cap
 
     monkeypatch.setattr(verification.pretrained, "forward", wrong)
     assert cli.main(["verify", str(spoiled)]) == 2
-    assert "transformers computes something else: the largest" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "transformers computes something else: logits with padding none is 1.0e-03" in said
     assert not json.loads((spoiled / "receipt.json").read_text())["agrees"]
 
 

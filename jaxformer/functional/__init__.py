@@ -73,6 +73,7 @@ from jaxformer.functional.sampling import (
     top_p_filter,
     typical_filter,
 )
+from jaxformer.functional.testing import assert_relative, assert_shift_invariant
 
 __all__ = [
     "ACTIVATIONS",
@@ -109,6 +110,8 @@ __all__ = [
     "alibi_bias",
     "alibi_slopes",
     "apply_rope",
+    "assert_relative",
+    "assert_shift_invariant",
     "attention",
     "ban_sequences",
     "ban_tokens",

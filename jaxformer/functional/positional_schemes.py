@@ -231,6 +231,8 @@ class RoPE(Position):
         if self.changes_at(lengths) is None:
             # The frequencies are the same for every length.
             return self._rotated(query, key, query_positions, key_positions, 0)
+        query_positions = jnp.broadcast_to(query_positions, query.shape[:2])
+        key_positions = jnp.broadcast_to(key_positions, key.shape[:2])
         arrays = query[:, None], key[:, None], query_positions[:, None], key_positions[:, None]
         query, key = jax.vmap(self._rotated)(*arrays, lengths)
         return query[:, 0], key[:, 0]

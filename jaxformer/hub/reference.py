@@ -1,8 +1,10 @@
 """The same model in transformers, which is asked what is right; needs torch and transformers."""
 
+import contextlib
 import copy
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ class Reference:
                 missing, unexpected or of another shape for it.
         """
         torch, transformers = _libraries()
-        self._torch = torch
+        self._torch, self._precision = torch, contextlib.nullcontext
         kind = Settings.of_folder(folder).take("model_type")
         self.model, report = getattr(transformers, architecture).from_pretrained(
             folder,
@@ -42,10 +44,31 @@ class Reference:
         if problems:
             raise DataError(f"{folder}: transformers does not load all of it: {problems}")
 
+    def to_float64(self) -> "Reference":
+        """Makes this model compute with the same numbers in float64; returns it."""
+        self.model.double()
+        self._precision = float64_throughout
+        return self
+
+    @cached_property
+    def exact(self) -> "Reference":
+        """A copy that computes with the same numbers in float64."""
+        twin = copy.copy(self)
+        twin.model = copy.deepcopy(self.model)
+        return twin.to_float64()
+
+    def forward(self, inputs: Mapping[str, np.ndarray], **options: Any) -> Any:
+        """What the model itself returns."""
+        tensors = {name: self._torch.tensor(array) for name, array in inputs.items()}
+        for name, x in tensors.items():
+            tensors[name] = x.to(self.model.dtype) if x.is_floating_point() else x
+        with self._precision():
+            return self.model(**tensors, **options)
+
     def outputs(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """What the model gives, hidden states stacked."""
         with self._torch.no_grad():
-            found = self.model(**self._tensors(inputs), output_hidden_states=True)
+            found = self.forward(inputs, output_hidden_states=True)
         return {
             name: _numpy(self._stacked(value) if name in _STACKED else value)
             for name, value in found.items()
@@ -55,7 +78,7 @@ class Reference:
     def gradients(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The gradient of the loss by the names that the parameters have in a file."""
         self.model.zero_grad()
-        self.model(**self._tensors(inputs)).loss.backward()
+        self.forward(inputs).loss.backward()
         # A model that has the gradients for weights, saved, gives them the names of its files.
         twin, missing = copy.deepcopy(self.model), float("nan")
         with self._torch.no_grad(), tempfile.TemporaryDirectory() as folder:
@@ -73,8 +96,32 @@ class Reference:
         """States as one tensor, but for a last one of another width (OPT 350M)."""
         return self._torch.stack([x for x in states if x.shape == states[0].shape])
 
-    def _tensors(self, inputs: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        return {name: self._torch.tensor(array) for name, array in inputs.items()}
+
+def float64_throughout() -> contextlib.AbstractContextManager:
+    """Keeps float64 what models of transformers cast to float32: before a softmax, a norm, RoPE.
+
+    What is not float64, such as positions, is cast as ever, so that constants made while it lasts
+    are those of float32.
+    """
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    def widened(x: Any) -> Any:
+        if torch.is_tensor(x) and x.dtype == torch.float32:
+            return x.double()
+        return torch.float64 if x is torch.float32 else x
+
+    class StaysFloat64(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            kwargs = kwargs or {}
+            if args and torch.is_tensor(args[0]) and args[0].dtype == torch.float64:
+                if func is torch.Tensor.float:
+                    return args[0]
+                args = [widened(x) for x in args]
+                kwargs = {name: widened(x) for name, x in kwargs.items()}
+            return func(*args, **kwargs)
+
+    return StaysFloat64()
 
 
 def save_random(
@@ -121,4 +168,4 @@ def _libraries():
 
 
 def _numpy(tensor) -> np.ndarray:
-    return tensor.detach().float().numpy()
+    return tensor.detach().numpy()

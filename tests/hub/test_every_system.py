@@ -20,7 +20,6 @@ from jaxformer.zoo import FORMATS
 
 pytestmark = pytest.mark.torch
 
-TOLERANCE = 2e-5
 CLASSES = {
     f"{format.model_type}-{architecture.name}": (format, architecture)
     for format in FORMATS.values()
@@ -34,8 +33,7 @@ DOCUMENTED = parse_page((Path(__file__).parents[2] / "docs" / "parity.md").read_
 def test_equal_in_transformers_and_no_worse_than_documented(format, architecture, tmp_path):
     row = measure(format, architecture, tmp_path)
     jax.clear_caches()
-    assert row.outputs <= TOLERANCE, row
-    assert row.gradient is None or row.gradient <= TOLERANCE, row
+    assert not row.wrong, row
     assert row.agreement in (None, 1.0), row
     assert row.exported, row
     documented = DOCUMENTED[row.system, row.architecture]
@@ -77,7 +75,8 @@ def test_eager_and_unrolled_are_the_same(kind, tmp_path):
     with jax.disable_jit():
         eager = pretrained.forward(unrolled, inputs, output_hidden_states=True)
     for actual in (pretrained.forward(unrolled, inputs, output_hidden_states=True), eager):
-        assert max(differences(actual, expected, inputs).values()) <= TOLERANCE
+        # Both are ours: what a compiler may change in sums of 50 terms, through 4 layers.
+        assert max(differences(actual, expected, inputs).values()) <= 2e-5
 
 
 @pytest.mark.parametrize("kind", FAMILIES)

@@ -12,7 +12,7 @@ from variants import check_outputs, models
 
 from jaxformer import pretrained
 from jaxformer.errors import ConfigError
-from jaxformer.hub.compare import gradient_differences
+from jaxformer.hub.compare import beyond_rounding, gradient_errors
 from jaxformer.hub.embedding_tasks import end_places
 from jaxformer.hub.examples import example_inputs
 from jaxformer.hub.forward import outputs_of
@@ -23,7 +23,6 @@ from jaxformer.zoo import FORMATS, SYSTEMS
 
 pytestmark = pytest.mark.torch
 
-TOLERANCE = 2e-5
 CLASSES = [(f, a) for f in FORMATS.values() for a in f.architectures if "lip" in f.model_type]
 
 
@@ -102,14 +101,17 @@ def test_gradients(format, architecture, tmp_path):
         return sum((outputs[name] * weight).sum() for name, weight in weights.items())
 
     found = pretrained.tensors_of(jax.grad(total)(ours.parameters), ours.placements)
-    outputs = theirs.model(**{name: torch.tensor(x) for name, x in inputs.items()})
-    sum((outputs[name] * torch.tensor(x)).sum() for name, x in weights.items()).backward()
-    theirs_found = {
-        name: np.zeros(x.shape, "f4") if x.grad is None else x.grad.numpy()
-        for name, x in theirs.model.named_parameters()
-    }
-    differences = gradient_differences(dict(found), theirs_found)
-    assert max(differences.values()) <= TOLERANCE, differences
+
+    def their_gradients(theirs):
+        outputs = theirs.forward(inputs)
+        sum((outputs[name] * torch.tensor(x)).sum() for name, x in weights.items()).backward()
+        return {
+            name: np.zeros(x.shape) if x.grad is None else x.grad.numpy()
+            for name, x in theirs.model.named_parameters()
+        }
+
+    gradients = their_gradients(theirs), their_gradients(theirs.exact)
+    assert not beyond_rounding(gradient_errors(dict(found), *gradients))
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,10 @@ from safetensors.numpy import load_file
 from saved_folders import save_tiny
 
 from jaxformer import pretrained
-from jaxformer.hub.compare import differences, gradient_differences
+from jaxformer.hub.compare import beyond_rounding, errors, gradient_errors
 from jaxformer.hub.examples import example_inputs
 from jaxformer.hub.reference import Reference
 from jaxformer.loading import load
-
-TOLERANCE = 2e-5
 
 
 def check_variant(folder, model_type, changes, kind="", inputs=None):
@@ -45,18 +43,16 @@ def models(folder):
 
 def check_outputs(ours, theirs, inputs):
     """Asserts that all outputs agree where they mean something."""
-    expected = theirs.outputs(inputs)
-    found = differences(
-        pretrained.forward(ours, inputs, output_hidden_states=True), expected, inputs
-    )
-    assert set(expected) <= set(found), sorted(expected)
-    assert max(found.values()) <= TOLERANCE, found
+    expected, exact = theirs.outputs(inputs), theirs.exact.outputs(inputs)
+    actual = pretrained.forward(ours, inputs, output_hidden_states=True)
+    assert set(expected) <= set(actual), sorted(expected)
+    assert not beyond_rounding(errors(actual, expected, exact, inputs))
 
 
 def check_gradients(ours, theirs, inputs):
-    """Asserts that the gradients agree, but for those that are rounding alone."""
-    found = gradient_differences(pretrained.gradients(ours, inputs), theirs.gradients(inputs))
-    assert all(difference <= TOLERANCE for difference in found.values()), found
+    """Asserts that the gradients agree."""
+    expected, exact = theirs.gradients(inputs), theirs.exact.gradients(inputs)
+    assert not beyond_rounding(gradient_errors(pretrained.gradients(ours, inputs), expected, exact))
 
 
 def with_holes(source):

@@ -48,34 +48,47 @@ def random_model(case):
     return model, theirs
 
 
+def weights_of(case, batch, scores):
+    """What each score counts for in the function whose gradient is compared."""
+    random = np.random.default_rng(1)
+    # Only real tokens count: what a padded query sees is anyone's choice.
+    return [
+        (random.normal(size=found.shape) * count).astype(np.float32)
+        for found, count in zip(scores, what_counts(case, batch), strict=True)
+    ]
+
+
+def outputs_of(case, batch, scores, loss) -> dict:
+    """The scores where they mean something, and the loss."""
+    named = zip(case.scores, scores, what_counts(case, batch), strict=True)
+    return {name: np.where(count, found, 0) for name, found, count in named} | {"loss": loss}
+
+
 def assert_equal_to_theirs(case, batch):
     import torch
 
+    def outputs_and_gradients(model):
+        arguments = hf_mapping.of_its_precision(model, their_arguments(case, batch))
+        outputs, tensors = case.run(model, arguments), hf_mapping.tensors(model)
+        scores = their_scores(case, outputs)
+        weights = map(torch.tensor, weights_of(case, batch, scores))
+        total = sum((x * w).sum() for x, w in zip(scores, weights, strict=True))
+        gradients = torch.autograd.grad(total, tensors.values())
+        scores, loss = [x.detach().numpy() for x in scores], outputs.loss.detach()
+        found = outputs_of(case, batch, scores, loss)
+        return found, dict(zip(tensors, gradients, strict=True))
+
     model, theirs = random_model(case)
-    outputs = case.run(model, their_arguments(case, batch))
-    their = their_scores(case, outputs)
-
-    # Only real tokens count: what a padded query sees is anyone's choice.
-    counts = what_counts(case, batch)
-    random = np.random.default_rng(1)
-    weights = [
-        (random.normal(size=scores.shape) * count).astype(np.float32)
-        for scores, count in zip(their, counts, strict=True)
-    ]
-    total = sum((scores * torch.tensor(w)).sum() for scores, w in zip(their, weights, strict=True))
-    their_gradients = torch.autograd.grad(total, theirs.values(), retain_graph=True)
-    their_gradients = {n: g.numpy() for n, g in zip(theirs, their_gradients, strict=True)}
-
+    expected, exact = hf_mapping.in_both_precisions(outputs_and_gradients, model)
     shapes = Template(partial(build_model, config=case.ours)).shapes
     mapped = hf_mapping.our_parameters(case.ours, case.names, theirs, shapes)
     ours = {name: jnp.asarray(tensor.detach().numpy()) for name, tensor in mapped.items()}
+    weights = weights_of(case, batch, [expected[0][name] for name in case.scores])
     scores, loss, gradients = scores_loss_gradients(case.ours, ours, batch, weights)
-    for name, actual, expected, count in zip(case.scores, scores, their, counts, strict=True):
-        expected = expected.detach().numpy()
-        hf_mapping.assert_close(np.where(count, actual, 0), np.where(count, expected, 0), name)
-    assert float(loss) == pytest.approx(outputs.loss.item(), rel=2e-5)
     back = hf_mapping.their_gradients(mapped, theirs, gradients)
-    hf_mapping.assert_gradients_close(back, their_gradients)
+    actual = outputs_of(case, batch, scores, loss), back
+    for outputs in zip(actual, expected, exact, strict=True):
+        hf_mapping.assert_same(*outputs)
 
 
 @pytest.mark.torch
@@ -105,20 +118,27 @@ def hidden_states_of(config, parameters, batch):
 def test_hidden_states(name):
     case, (model, theirs) = CASES[name], random_model(CASES[name])
     batch = batch_of(case)
-    outputs = model(**their_arguments(case, batch), output_hidden_states=True)
+    valid = [batch["segments"] if name != "ViT" else np.ones((1, 1))]
     if isinstance(case.ours, EncoderDecoderConfig):
-        expected = [outputs.decoder_hidden_states[-1], outputs.encoder_last_hidden_state]
-        valid = [batch["decoder_segments"], batch["segments"]]
-    else:
-        expected = [outputs.hidden_states[-1]]
-        valid = [batch["segments"] if name != "ViT" else np.ones((1, 1))]
-    if name == "ViT":  # theirs are those before the final norm
-        expected = [model.vit.layernorm(expected[0])]
+        valid = [batch["decoder_segments"], *valid]
+
+    def real(states):
+        pairs = zip(states, valid, strict=True)
+        return {str(n): np.where(v[..., None] > 0, x, 0) for n, (x, v) in enumerate(pairs)}
+
+    def hidden_states(model):
+        arguments = hf_mapping.of_its_precision(model, their_arguments(case, batch))
+        outputs = model(**arguments, output_hidden_states=True)
+        if isinstance(case.ours, EncoderDecoderConfig):
+            found = [outputs.decoder_hidden_states[-1], outputs.encoder_last_hidden_state]
+        elif name == "ViT":  # theirs are those before the final norm
+            found = [model.vit.layernorm(outputs.hidden_states[-1])]
+        else:
+            found = [outputs.hidden_states[-1]]
+        return real([x.detach().numpy() for x in found])
+
     shapes = Template(partial(build_model, config=case.ours)).shapes
     mapped = hf_mapping.our_parameters(case.ours, case.names, theirs, shapes)
     ours = {path: jnp.asarray(tensor.detach().numpy()) for path, tensor in mapped.items()}
-    actual = hidden_states_of(case.ours, ours, batch)
-    for states, theirs_, real in zip(actual, expected, valid, strict=True):
-        real = real[..., None] > 0
-        theirs_ = np.where(real, theirs_.detach().numpy(), 0)
-        hf_mapping.assert_close(np.where(real, states, 0), theirs_, name)
+    expected, exact = hf_mapping.in_both_precisions(hidden_states, model)
+    hf_mapping.assert_same(real(hidden_states_of(case.ours, ours, batch)), expected, exact)

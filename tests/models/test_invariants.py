@@ -2,18 +2,31 @@
 
 from dataclasses import replace
 from functools import partial
+from itertools import count
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from broken_schemes import KeysLeftAlone, KeysTurnedBack, float32_angles
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_models import each_scheme, logits_of, random_parameters, template_of, tiny, tokens
+from tiny_models import (
+    SCHEMES,
+    each_scheme,
+    logits_of,
+    random_parameters,
+    template_of,
+    tiny,
+    tokens,
+)
 
+from jaxformer.functional import rope
 from jaxformer.functional.masks import KeyPadding, Mask
 from jaxformer.functional.position import NoPosition
 from jaxformer.functional.positional_schemes import ALiBi, RoPE, T5Bias
+from jaxformer.functional.testing import assert_shift_invariant
+from jaxformer.nn.attention import Attention
 
 with_scheme = each_scheme(pytest.mark.parametrize)
 close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
@@ -137,3 +150,101 @@ def test_packed_documents_are_as_separate_ones(position):
 @pytest.mark.parametrize("position", [RoPE(), T5Bias(8, 12, bidirectional=False)])
 def test_packed_documents_are_as_separate_ones_blockwise(position):
     assert_packed_is_separate(tiny(position=position, attention="blockwise", windows=(3,)))
+
+
+ABSOLUTE = ("integer", "binary", "sinusoidal", "learned")
+RELATIVE = {name: scheme for name, scheme in SCHEMES.items() if name not in ABSOLUTE}
+
+
+def of_positions(position, **changes):
+    """The logits of a decoder as a function of positions, compiled anew, and their rounding."""
+    config, inputs = tiny(position=position, **changes), tokens(2, 7)
+    parameters = random_parameters(config)
+
+    @jax.jit
+    def logits(positions):
+        return template_of(config).module(parameters)(inputs, positions=positions)
+
+    # As everywhere here: some units in the last place of the largest.
+    return logits, 2e-5 * float(jnp.abs(logits(jnp.arange(7)[None])).max())
+
+
+@pytest.mark.parametrize("position", RELATIVE.values(), ids=RELATIVE)
+def test_a_decoder_sees_distances_alone(position):
+    logits, rounding = of_positions(position)
+    assert_shift_invariant(logits, jnp.arange(7)[None], atol=rounding)
+    apart = logits(2 * jnp.arange(7)[None]) - logits(jnp.arange(7)[None])
+    assert jnp.abs(apart).max() > 100 * rounding
+
+
+@pytest.mark.parametrize("name", ABSOLUTE)
+def test_a_decoder_with_absolute_positions_does_not(name):
+    logits, rounding = of_positions(SCHEMES[name])
+    with pytest.raises(AssertionError, match="shifted by 1"):
+        assert_shift_invariant(logits, jnp.arange(7)[None], shifts=[1], atol=rounding)
+
+
+def check_one_place(position):
+    """Asserts that tokens that stand at one place are as without positions.
+
+    Shifted positions do not show a layer whose queries stand beside their tokens: there, too,
+    distances alone count, but they are other ones.
+    """
+    logits, rounding = of_positions(position)
+    expected = of_positions(NoPosition())[0](jnp.zeros((1, 7), jnp.int32))
+    actual = logits(jnp.full((1, 7), 5))
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=rounding)
+
+
+@pytest.mark.parametrize("position", [RoPE(theta=100.0), ALiBi()])
+def test_at_one_place_there_are_no_positions(position):
+    check_one_place(position)
+
+
+def in_second_layer(monkeypatch, places):
+    """Lets the second of two layers attend by other positions of queries and keys."""
+    plain, calls = Attention.__call__, count()
+
+    def attend(self, x, *, positions, **options):
+        if next(calls) % 2:
+            positions, options["kv_positions"] = places(positions)
+        return plain(self, x, positions=positions, **options)
+
+    monkeypatch.setattr(Attention, "__call__", attend)
+
+
+@pytest.mark.parametrize("scheme", [KeysLeftAlone(), KeysTurnedBack()], ids=str)
+def test_a_scheme_that_is_not_relative_is_seen_in_a_decoder(scheme):
+    logits, rounding = of_positions(scheme)
+    with pytest.raises(AssertionError, match="shifted by 1"):
+        assert_shift_invariant(logits, jnp.arange(7)[None], atol=rounding)
+
+
+def test_float32_angles_are_seen_in_a_decoder(monkeypatch):
+    monkeypatch.setattr(rope, "rotary_angles", float32_angles)
+    logits, rounding = of_positions(RoPE())
+    with pytest.raises(AssertionError, match="shifted by 1000003"):
+        assert_shift_invariant(logits, jnp.arange(7)[None], atol=rounding)
+
+
+def test_a_layer_whose_keys_are_not_shifted_is_seen(monkeypatch):
+    in_second_layer(monkeypatch, lambda positions: (positions, jnp.arange(7)[None]))
+    logits, rounding = of_positions(RoPE())
+    with pytest.raises(AssertionError, match="shifted by 1"):
+        assert_shift_invariant(logits, jnp.arange(7)[None], atol=rounding)
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        lambda positions: (positions + 1, positions),
+        lambda positions: (positions, positions + 1),
+        lambda positions: 2 * (jnp.arange(7)[None],),
+    ],
+    ids=["queries shifted", "keys shifted", "counted anew"],
+)
+def test_a_layer_with_positions_of_its_own_is_seen(places, monkeypatch):
+    check_one_place(RoPE())
+    in_second_layer(monkeypatch, places)
+    with pytest.raises(AssertionError, match="Not equal to tolerance"):
+        check_one_place(RoPE())
