@@ -16,6 +16,7 @@ from jaxformer.folders import write_whole
 from jaxformer.functional.masks import Mask
 from jaxformer.generation.generator import Generator
 from jaxformer.generation.programs import Programs
+from jaxformer.generation.tokenizer_files import read_tokenizer
 from jaxformer.hub.folders import copy_travelling, write_settings
 from jaxformer.hub.forward import encoded, outputs_of
 from jaxformer.hub.inputs import checked_inputs
@@ -63,8 +64,7 @@ class Pretrained:
     @cached_property
     def tokenizer(self) -> Tokenizer | None:
         """The tokenizer; None where the folder has none."""
-        path = None if self.folder is None else self.folder / "tokenizer.json"
-        return Tokenizer.from_file(str(path)) if path and path.is_file() else None
+        return None if self.folder is None else read_tokenizer(self.folder)
 
     @cached_property
     def template(self) -> Template:

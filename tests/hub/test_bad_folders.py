@@ -136,8 +136,8 @@ def mapped(**places):
         (drop, [f"{QUERY} is missing"]),
         (add, ["surprise is used by nothing"]),
         (no_weights, ["neither model.safetensors nor model.safetensors.index.json"]),
-        (index("{no json"), [INDEX, "weight_map"]),
-        (index("[1, 2]"), [INDEX, "weight_map"]),
+        (index("{no json"), [INDEX, "not valid JSON"]),
+        (index("[1, 2]"), [INDEX, "expected a JSON object, found a list"]),
         (index('{"weight_map": {"a": 3}}'), [INDEX, "a file's name is no text"]),
         (mapped(a="../part.safetensors"), ["'../part.safetensors'", "lies outside of"]),
         (mapped(a="/part.safetensors"), ["'/part.safetensors'", "lies outside of"]),
@@ -202,7 +202,7 @@ def test_a_configuration_that_is_not_there(spoiled, tmp_path, refused):
 
 
 @pytest.mark.parametrize(
-    ("text", "part"), [("{no", "not valid JSON"), ("[]", "no JSON object"), ("", "not valid JSON")]
+    ("text", "part"), [("{no", "not valid JSON"), ("[]", "expected a JSON object, found a list"), ("", "not valid JSON")]
 )
 def test_a_configuration_that_is_no_json(text, part, spoiled, tmp_path, refused):
     (spoiled / "config.json").write_text(text)
