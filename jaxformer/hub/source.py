@@ -1,7 +1,8 @@
 """What a folder of transformers' holds: which system, which class, which configuration."""
 
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Any, get_type_hints
 
 from jaxformer.errors import ConfigError, check_field
@@ -9,6 +10,7 @@ from jaxformer.hub.fields import spelt_out
 from jaxformer.hub.format import Architecture, Format
 from jaxformer.hub.settings import Settings
 from jaxformer.hub.tasks import Task
+from jaxformer.hub.tensors import TensorFiles
 from jaxformer.models.build import ModelConfig
 from jaxformer.serialization import diff, nearest
 
@@ -17,6 +19,12 @@ _OURS_ALONE = frozenset({
     "attention", "attention_dropout", "compute_dtype", "depth_scaled_init", "dropout",
     "embedding_dropout", "heads", "init_std", "padding_id", "remat", "scan_layers",
 })  # fmt: skip
+
+_MOST_LAYERS = 2_000
+_DEEPEST = 20
+_SIZES = (
+    "vocab_size", "model_dim", "mlp_dim", "num_heads", "num_kv_heads", "head_dim", "embedding_dim"
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -60,6 +68,8 @@ def read_source(settings: Settings, formats: Mapping[str, Format]) -> Source:
             f"{nearest(str(kind), list(formats))} Known: {', '.join(sorted(formats))}"
         )
     format = formats[kind]
+    _check_numbers(settings)
+    _check_not_quantised(settings)
     settings = _completed(settings, format)
     architecture = _architecture(settings, format)
     try:
@@ -77,10 +87,57 @@ def read_source(settings: Settings, formats: Mapping[str, Format]) -> Source:
     return Source(format, architecture, settings, config)
 
 
-def _check_types(config: ModelConfig) -> None:
+def _check_numbers(settings: Settings) -> None:
+    """Refuses numbers that no model has, before anything is as long as one of them says."""
+    pending = [(name, value, 0) for name, value in settings.values.items()]
+    while pending:
+        name, value, depth = pending.pop()
+        where = f"{settings.path}: {name}"
+        if isinstance(value, dict | list):
+            if depth > _DEEPEST:
+                raise ConfigError(f"{where}: objects and lists are nested too deeply")
+            inner = value.items() if isinstance(value, dict) else ((name, part) for part in value)
+            pending += [(key, part, depth + 1) for key, part in inner]
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"{where} = {value}: must be finite")
+        elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise ConfigError(f"{where} has {value.bit_length()} bits: must be a number of 64")
+        elif isinstance(value, int) and "layer" in name and value > _MOST_LAYERS:
+            raise ConfigError(f"{where} = {value}: must be {_MOST_LAYERS:,} at most")
+
+
+def _check_not_quantised(settings: Settings) -> None:
+    quantised = settings.values.get("quantization_config")
+    if quantised:
+        method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
+        raise ConfigError(
+            f"{settings.path}: quantization_config: the weights were quantised ({method!r}), which "
+            "cannot be read: fetch the model in bfloat16 or float32"
+        )
+
+
+def check_sizes(source: Source, files: TensorFiles) -> None:
+    """Checks that the files can hold a model as large as config.json says, before it is built.
+
+    Raises:
+        ConfigError: They cannot: a size is larger than all tensors together, say.
+    """
+    weights = sum(math.prod(tensor.shape) for tensor in files.tensors.values())
+    for name in _SIZES:
+        size = getattr(source.config, name, None) or 0
+        if size > weights:
+            raise ConfigError(
+                f"{source.settings.path}: {name} = {size}, but all tensors in {files.folder} have "
+                f"no more than {weights:,} values together"
+            )
+
+
+def _check_types(config: Any) -> None:
     """Checks that what is a flag or a number with us was one in the file."""
     for name, kind in get_type_hints(type(config)).items():
         value = getattr(config, name)
+        if is_dataclass(value):
+            _check_types(value)
         for known, expected in ((bool, "true or false"), (int, "a whole number")):
             if kind in (known, known | None) and value is not None:
                 check_field(config, name, type(value) is known, expected)

@@ -101,8 +101,7 @@ class WeightFile:
         if self._zeros:
             names = sorted(self._zeros)
             _log.warning(
-                "%s: %d kernels hold nothing but zeros: %s%s. A file that was fetched in part looks "
-                "like that",
+                "%s: %d kernels hold nothing but zeros, as where a file was fetched in part: %s%s",
                 self._files.folder, len(names), ", ".join(names[:4]), " ..." if names[4:] else "",
             )  # fmt: skip
 

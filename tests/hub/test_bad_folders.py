@@ -202,7 +202,12 @@ def test_a_configuration_that_is_not_there(spoiled, tmp_path, refused):
 
 
 @pytest.mark.parametrize(
-    ("text", "part"), [("{no", "not valid JSON"), ("[]", "expected a JSON object, found a list"), ("", "not valid JSON")]
+    ("text", "part"),
+    [
+        ("{no", "not valid JSON"),
+        ("[]", "expected a JSON object, found a list"),
+        ("", "not valid JSON"),
+    ],
 )
 def test_a_configuration_that_is_no_json(text, part, spoiled, tmp_path, refused):
     (spoiled / "config.json").write_text(text)
