@@ -22,6 +22,7 @@ _OURS_ALONE = frozenset({
 
 _MOST_LAYERS = 2_000
 _DEEPEST = 20
+_ORDINARY_SIZE = 10**6
 _SIZES = (
     "vocab_size", "model_dim", "mlp_dim", "num_heads", "num_kv_heads", "head_dim", "embedding_dim"
 )  # fmt: skip
@@ -117,15 +118,17 @@ def _check_not_quantised(settings: Settings) -> None:
 
 
 def check_sizes(source: Source, files: TensorFiles) -> None:
-    """Checks that the files can hold a model as large as config.json says, before it is built.
+    """Checks that a model is not far larger than its files, before anything is as large as it.
+
+    What is missing of an ordinary model is told tensor by tensor, later.
 
     Raises:
-        ConfigError: They cannot: a size is larger than all tensors together, say.
+        ConfigError: A size is larger than all tensors together.
     """
     weights = sum(math.prod(tensor.shape) for tensor in files.tensors.values())
     for name in _SIZES:
         size = getattr(source.config, name, None) or 0
-        if size > weights:
+        if size > max(weights, _ORDINARY_SIZE):
             raise ConfigError(
                 f"{source.settings.path}: {name} = {size}, but all tensors in {files.folder} have "
                 f"no more than {weights:,} values together"
