@@ -25,6 +25,7 @@ from jaxformer.models.config import (
 )
 from jaxformer.models.label_heads import Classification, TokenClassification
 from jaxformer.nn import TextConfig, TransformerConfig
+from jaxformer.paths import local_path
 from jaxformer.serialization import diff, nearest
 from jaxformer.sharding import MeshConfig
 from jaxformer.training.config import TrainConfig
@@ -108,6 +109,8 @@ def validate(config: Config, num_devices: int) -> None:
         _check_tokenizer_size(config)
     if config.init_layers is not None and config.init_from is None:
         raise ConfigError("init_layers names layers of another run: name the run with --init-from")
+    if config.init_from is not None:
+        local_path(config.init_from, "init_from")
     config.optimizer.schedule.build(config.train.steps)
 
 

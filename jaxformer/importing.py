@@ -23,7 +23,9 @@ from jaxformer.training.saved_run import write_run
 _log = logging.getLogger(__name__)
 
 
-def import_folder(folder: Path, run_dir: Path, dtype: str | None = None) -> pretrained.Pretrained:
+def import_folder(
+    folder: str | Path, run_dir: str | Path, dtype: str | None = None
+) -> pretrained.Pretrained:
     """Writes a run whose one checkpoint, of step 0, has the weights of a folder.
 
     Args:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,7 +36,6 @@ from jaxformer.model_files import read_object
 from jaxformer.models.build import ModelConfig, build_model
 from jaxformer.models.family import Family
 from jaxformer.models.parameters import Parameters, Template
-from jaxformer.paths import local_path
 from jaxformer.sharding import check_rows, mesh_of, on_mesh, on_rows, parameter_sharding
 from jaxformer.zoo import FORMATS
 
@@ -307,9 +307,11 @@ def save(
             model is.
         DataError: The disk has too little room, or a weight is not finite (in its new dtype).
     """
-    folder, dtype = local_path(folder, "folder"), checked_dtype(dtype)
+    dtype = checked_dtype(dtype)
     if format != "hf":
         raise ConfigError(f"format = {format!r}: only 'hf'")
+    if not (isinstance(max_shard_bytes, Real) and max_shard_bytes >= 1):
+        raise ConfigError(f"max_shard_bytes = {max_shard_bytes!r}: must be at least 1")
     source = pretrained.source
     target = jnp.dtype(dtype or next(iter(pretrained.parameters.values())).dtype)
     sizes = [shape.size for shape in pretrained.template.shapes.values()]

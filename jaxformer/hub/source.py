@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, is_dataclass, replace
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from jaxformer.errors import ConfigError, check_field
 from jaxformer.hub.fields import spelt_out
@@ -139,8 +139,12 @@ def _check_types(config: Any) -> None:
     """Checks that what is a flag or a number with us was one in the file."""
     for name, kind in get_type_hints(type(config)).items():
         value = getattr(config, name)
-        if is_dataclass(value):
-            _check_types(value)
+        parts = value if isinstance(value, tuple) else (value,)
+        for part in filter(is_dataclass, parts):
+            _check_types(part)
+        if get_origin(kind) is tuple and float not in get_args(kind):
+            whole = not any(isinstance(part, float | bool) for part in parts)
+            check_field(config, name, whole, "whole numbers")
         for known, expected in ((bool, "true or false"), (int, "a whole number")):
             if kind in (known, known | None) and value is not None:
                 check_field(config, name, type(value) is known, expected)

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -83,15 +84,15 @@ class TensorFiles:
             with safetensors.safe_open(path, "np"):
                 pass
             header, start = _header(path)
-        except (safetensors.SafetensorError, OSError) as error:
+        except (safetensors.SafetensorError, OSError, ValueError) as error:
             raise DataError(
                 f"{path}: not a whole safetensors file ({error}): fetch it again"
             ) from error
         for name, entry in header.items():
             if entry["dtype"] not in _DTYPES:
                 raise DataError(
-                    f"{path}: {name} is kept as {entry['dtype']}, which cannot be read: one of "
-                    f"{', '.join(_DTYPES)}"
+                    f"{path}: {name} is kept as {entry['dtype']}, as where weights were quantised: "
+                    f"only one of {', '.join(_DTYPES)} can be read; fetch the model in bfloat16"
                 )
             if name in self._places:
                 raise DataError(f"{path}: {name} is in {self._places[name].path.name} as well")
@@ -171,9 +172,16 @@ def _header(path: Path) -> tuple[dict[str, dict], int]:
     """What a file says of its tensors, and where their bytes begin."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(length))
+        header = json.loads(file.read(length), object_pairs_hook=_without_doubles)
     header.pop("__metadata__", None)
     return header, 8 + length
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    names = Counter(name for name, _ in pairs)
+    if twice := [name for name, count in names.items() if count > 1]:
+        raise ValueError(f"the header has {twice[0]!r} twice")
+    return dict(pairs)
 
 
 def _num_bytes(tensor: Tensor) -> int:

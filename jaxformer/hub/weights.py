@@ -149,7 +149,8 @@ class WeightFile:
     def _dtype(self, placements: Iterable[Placement]) -> np.dtype:
         """The dtype of most of these tensors."""
         dtypes = [self._files.tensors[self.names[each.tensor]].dtype for each in placements]
-        return max(dtypes, key=dtypes.count)
+        # JAX makes float32 of float64.
+        return jax.dtypes.canonicalize_dtype(max(dtypes, key=dtypes.count))
 
     def _part(self, placement: Placement, parameter: str) -> np.ndarray:
         """What a tensor holds of one parameter."""
