@@ -95,6 +95,8 @@ def validate(config: Config, num_devices: int) -> None:
     Raises:
         ConfigError: Names the fields, their values and what would be right.
     """
+    if config.init_from is not None:
+        local_path(config.init_from, "init_from")
     sizes = dict(zip(("data", "fsdp", "tensor"), config.mesh.sizes(num_devices), strict=True))
     check_mesh(config.model, sizes)
     _check_batch(config, sizes["data"] * sizes["fsdp"])
@@ -109,8 +111,6 @@ def validate(config: Config, num_devices: int) -> None:
         _check_tokenizer_size(config)
     if config.init_layers is not None and config.init_from is None:
         raise ConfigError("init_layers names layers of another run: name the run with --init-from")
-    if config.init_from is not None:
-        local_path(config.init_from, "init_from")
     config.optimizer.schedule.build(config.train.steps)
 
 

@@ -22,6 +22,7 @@ _OURS_ALONE = frozenset({
 
 _MOST_LAYERS = 2_000
 _DEEPEST = 20
+_LONGEST = 1500
 _ORDINARY_SIZE = 10**6
 _SIZES = (
     "vocab_size", "model_dim", "mlp_dim", "num_heads", "num_kv_heads", "head_dim", "embedding_dim"
@@ -62,6 +63,18 @@ def read_source(settings: Settings, formats: Mapping[str, Format]) -> Source:
         ConfigError: The system or its class is unknown, or a field has a value that is not
             supported; names the nearest.
     """
+    try:
+        return _understood(settings, formats)
+    except ConfigError as error:
+        message = str(error)
+        if not message.startswith(str(settings.path)):
+            message = f"{settings.path}: {message}"
+        if len(message) > _LONGEST:  # a field may hold a text of any length
+            message = f"{message[:_LONGEST]} ..."
+        raise ConfigError(message) from error
+
+
+def _understood(settings: Settings, formats: Mapping[str, Format]) -> Source:
     kind = settings.take("model_type", None)
     if not isinstance(kind, str) or kind not in formats:
         raise ConfigError(
@@ -78,9 +91,8 @@ def read_source(settings: Settings, formats: Mapping[str, Format]) -> Source:
         heads = architecture.task.heads(settings)
         config = replace(config, heads=heads, **architecture.changes)
         _check_types(config)
-    except ConfigError as error:
-        named = str(error).startswith(str(settings.path))
-        raise error if named else ConfigError(f"{settings.path}: {error}") from error
+    except ConfigError:
+        raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         # A list, say, where a number belongs, which `read` did not expect.
         raise ConfigError(f"{settings.path}: {settings.last} cannot be used: {error}") from error

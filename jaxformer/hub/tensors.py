@@ -86,7 +86,7 @@ class TensorFiles:
             header, start = _header(path)
         except (safetensors.SafetensorError, OSError, ValueError) as error:
             raise DataError(
-                f"{path}: not a whole safetensors file ({error}): fetch it again"
+                f"{path}: not a whole safetensors file ({str(error)[:300]}): fetch it again"
             ) from error
         for name, entry in header.items():
             if entry["dtype"] not in _DTYPES:
