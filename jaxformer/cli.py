@@ -19,6 +19,7 @@ from jaxformer.cli_evaluate import add_evaluate
 from jaxformer.cli_generate import add_chat, add_generate
 from jaxformer.cli_hub import add_export, add_forward, add_import, add_parity, add_verify
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.paths import check_local_paths
 from jaxformer.serialization import summary
 from jaxformer.training import checkpoint, checkpoint_files, choice, manifest, run_folder
 from jaxformer.training.early_stopping import cost
@@ -47,7 +48,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for add in (add_import, add_forward, add_export, add_verify, add_parity):
         add(commands)
     options = parser.parse_args(arguments)
-    return reporting_errors(lambda: options.run(options))
+    return reporting_errors(lambda: _run(options))
+
+
+def _run(options: argparse.Namespace) -> None:
+    check_local_paths(vars(options))
+    options.run(options)
 
 
 def reporting_errors(action: Callable[[], object]) -> int:

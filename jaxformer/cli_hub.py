@@ -1,6 +1,7 @@
 """The commands that read and write folders of transformers'."""
 
 import argparse
+import math
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,11 @@ from rich.console import Console
 from rich.table import Table
 
 from jaxformer import parity, pretrained, verification
-from jaxformer.errors import DataError
+from jaxformer.errors import ConfigError, DataError
 from jaxformer.folders import check_unused
 from jaxformer.importing import import_folder
 from jaxformer.loading import load
-
-DTYPES = ("float32", "bfloat16", "float16")
+from jaxformer.pretrained import DTYPES
 
 
 def add_import(commands: Any) -> None:
@@ -110,9 +110,11 @@ def add_export(commands: Any) -> None:
 
 def export(options: argparse.Namespace) -> None:
     """Writes a folder for transformers."""
+    if not 0 < options.max_shard_gb < math.inf:
+        raise ConfigError(f"--max-shard-gb {options.max_shard_gb}: must be positive and finite")
     check_unused(options.out_dir)
     model = load(options.run_dir, dtype=None)
-    size = int(options.max_shard_gb * 1e9)
+    size = math.ceil(options.max_shard_gb * 1e9)
     pretrained.save(model, options.out_dir, dtype=options.dtype, max_shard_bytes=size)
     print(
         f"{options.out_dir}: {model.source.architecture.name}\n"

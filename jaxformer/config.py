@@ -25,6 +25,7 @@ from jaxformer.models.config import (
 )
 from jaxformer.models.label_heads import Classification, TokenClassification
 from jaxformer.nn import TextConfig, TransformerConfig
+from jaxformer.paths import local_path
 from jaxformer.serialization import diff, nearest
 from jaxformer.sharding import MeshConfig
 from jaxformer.training.config import TrainConfig
@@ -94,6 +95,8 @@ def validate(config: Config, num_devices: int) -> None:
     Raises:
         ConfigError: Names the fields, their values and what would be right.
     """
+    if config.init_from is not None:
+        local_path(config.init_from, "init_from")
     sizes = dict(zip(("data", "fsdp", "tensor"), config.mesh.sizes(num_devices), strict=True))
     check_mesh(config.model, sizes)
     _check_batch(config, sizes["data"] * sizes["fsdp"])

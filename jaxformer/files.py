@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from jaxformer.errors import DataError
+from jaxformer.paths import local_path
 
 
 def ordinary_file(path: str | os.PathLike) -> Path:
@@ -15,9 +16,10 @@ def ordinary_file(path: str | os.PathLike) -> Path:
     Opening a pipe would wait for ever, and a device such as /dev/zero has no end.
 
     Raises:
+        ConfigError: It is a URL.
         DataError: There is no such file, or it is a folder, a pipe or a device.
     """
-    path = Path(os.path.expanduser(path))
+    path = local_path(path, "file")
     try:
         found = path.exists()
     except OSError as error:  # a folder on the way may not be read, or the name is too long

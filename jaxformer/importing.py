@@ -13,15 +13,19 @@ from jaxformer.data.images import Images
 from jaxformer.data.tokenizers import Tokenizer, TokenizerFile, load_tokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.folders import check_unused, write_whole
-from jaxformer.hub.folders import copy_travelling, write_settings
+from jaxformer.hub.folders import copy_travelling, travelling_files, write_settings
 from jaxformer.loading import IMPORTED, load
+from jaxformer.model_files import TOKENIZER, file_in
 from jaxformer.models import VisionConfig
+from jaxformer.paths import local_path
 from jaxformer.training.saved_run import write_run
 
 _log = logging.getLogger(__name__)
 
 
-def import_folder(folder: Path, run_dir: Path, dtype: str | None = None) -> pretrained.Pretrained:
+def import_folder(
+    folder: str | Path, run_dir: str | Path, dtype: str | None = None
+) -> pretrained.Pretrained:
     """Writes a run whose one checkpoint, of step 0, has the weights of a folder.
 
     Args:
@@ -34,9 +38,12 @@ def import_folder(folder: Path, run_dir: Path, dtype: str | None = None) -> pret
 
     Raises:
         ConfigError: The configuration is not supported, or the run's folder is in use.
-        DataError: The tensors do not fit, or the disk has too little room.
+        DataError: The tensors do not fit, a file is a link out of the folder, or the disk has too
+            little room.
     """
+    folder, run_dir = local_path(folder, "HF_DIR"), local_path(run_dir, "RUN_DIR")
     check_unused(run_dir)
+    travelling_files(folder)
     model = load(folder, dtype=dtype)
     if model.folder != folder:
         raise ConfigError(f"import {folder}: this is a run already")
@@ -72,7 +79,7 @@ def _tokenizer_of(folder: Path) -> Tokenizer | None:
 
     Its files travel in any case.
     """
-    if not (folder / "tokenizer.json").is_file():
+    if file_in(folder, TOKENIZER) is None:
         return None
     try:
         return load_tokenizer(folder)

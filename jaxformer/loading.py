@@ -11,11 +11,14 @@ import numpy as np
 from jaxformer.data import Data
 from jaxformer.data.labels import kept_labels
 from jaxformer.data.tokenizers import load_tokenizer
+from jaxformer.hub.finite import check_finite
 from jaxformer.hub.native import source_of
-from jaxformer.hub.settings import CONFIG, Settings
+from jaxformer.hub.settings import CONFIG
+from jaxformer.model_files import TOKENIZER, file_in, read_object
 from jaxformer.models.build import build_model
 from jaxformer.models.parameters import Template
-from jaxformer.pretrained import Pretrained, is_pretrained, load_folder, shardings_of
+from jaxformer.paths import local_path
+from jaxformer.pretrained import Pretrained, checked_dtype, is_pretrained, load_folder, shardings_of
 from jaxformer.training.saved_run import SavedRun
 from jaxformer.zoo import FORMATS
 
@@ -42,10 +45,11 @@ def load(
             if `dtype` is float32, else in bfloat16.
 
     Raises:
-        ConfigError: The configuration is not known or has a value that is not supported.
-        DataError: The tensors are missing, damaged or do not fit.
+        ConfigError: The configuration is not known or has a value that is not supported, or the
+            dtype is another.
+        DataError: The tensors are missing, damaged or do not fit, or a weight is not finite.
     """
-    folder = Path(folder).expanduser()
+    folder, dtype = local_path(folder, "folder"), checked_dtype(dtype)
     fields = {"compute_dtype": "float32" if dtype == "float32" else "bfloat16"} | model_fields
     if is_pretrained(folder):
         return load_folder(folder, dtype, mesh, **fields)
@@ -58,22 +62,26 @@ def load(
     arrays = run.read(template.shapes)
     parameters = {
         # Each is let go when it is placed, so that not all are there twice.
-        name: jax.device_put(_cast(arrays.pop(name), dtype), shardings[name])
+        name: jax.device_put(
+            _cast(f"{run.folder}: {name}", arrays.pop(name), dtype), shardings[name]
+        )
         for name in template.shapes
     }
     return Pretrained(source, parameters, home)
 
 
-def _cast(array: np.ndarray, dtype: str | None) -> np.ndarray:
-    return array if dtype is None else array.astype(dtype, copy=False)
+def _cast(where: str, array: np.ndarray, dtype: str | None) -> np.ndarray:
+    cast = array if dtype is None else array.astype(dtype, copy=False)
+    check_finite(where, cast, array)
+    return cast
 
 
 def _extra_settings(folder: Path, home: Path, data: Data) -> dict[str, Any]:
     """What config.json says besides the architecture: of the model a run was made of, or anew."""
-    if (home / CONFIG).is_file():
-        return Settings.of_folder(home).values
+    if (kept := read_object(home, CONFIG)) is not None:
+        return kept
     extra: dict[str, Any] = {}
-    if (home / "tokenizer.json").is_file():
+    if file_in(home, TOKENIZER):
         tokenizer = load_tokenizer(home)
         end, pad = tokenizer.end_of_text_id, tokenizer.pad_id
         extra = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": pad}

@@ -16,6 +16,7 @@ from typing import Any
 import tyro
 
 from jaxformer.errors import ConfigError
+from jaxformer.paths import check_local_paths
 from jaxformer.serialization import nearest
 
 
@@ -31,7 +32,8 @@ def parse(default: Any, arguments: Sequence[str], prog: str) -> Any:
         A new instance of the same type, validated by its own ``__post_init__``.
 
     Raises:
-        ConfigError: An unknown option or component; names the nearest spelling.
+        ConfigError: An unknown option or component; names the nearest spelling. Or a URL where a
+            path belongs.
         SystemExit: Status 0 after ``--help``, 2 where a value does not parse (tyro prints why).
     """
     tree, remaining = _choose_components(default, arguments)
@@ -39,13 +41,15 @@ def parse(default: Any, arguments: Sequence[str], prog: str) -> Any:
     if not asks_help:
         _check_names(tree, remaining)
     try:
-        return tyro.cli(
+        parsed = tyro.cli(
             type(default),
             default=tree,
             args=remaining,
             prog=prog,
             config=(tyro.conf.AvoidSubcommands,),
         )
+        check_local_paths(parsed)
+        return parsed
     finally:
         if asks_help:
             _print_components(tree)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,11 +17,12 @@ from jaxformer.folders import write_whole
 from jaxformer.functional.masks import Mask
 from jaxformer.generation.generator import Generator
 from jaxformer.generation.programs import Programs
+from jaxformer.generation.tokenizer_files import read_tokenizer
 from jaxformer.hub.folders import copy_travelling, write_settings
 from jaxformer.hub.forward import encoded, outputs_of
 from jaxformer.hub.inputs import checked_inputs
 from jaxformer.hub.settings import CONFIG, Settings
-from jaxformer.hub.source import Source, read_source, settings_values
+from jaxformer.hub.source import Source, check_sizes, read_source, settings_values
 from jaxformer.hub.table import Placement
 from jaxformer.hub.tensors import TensorFiles, write_tensors
 from jaxformer.hub.weights import (
@@ -30,6 +32,7 @@ from jaxformer.hub.weights import (
     named_placements,
     tensors_of,
 )
+from jaxformer.model_files import read_object
 from jaxformer.models.build import ModelConfig, build_model
 from jaxformer.models.family import Family
 from jaxformer.models.parameters import Parameters, Template
@@ -37,6 +40,8 @@ from jaxformer.sharding import check_rows, mesh_of, on_mesh, on_rows, parameter_
 from jaxformer.zoo import FORMATS
 
 Arrays = Mapping[str, Any]
+DTYPES = ("float32", "bfloat16", "float16")
+"""In which weights are loaded and saved."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +68,7 @@ class Pretrained:
     @cached_property
     def tokenizer(self) -> Tokenizer | None:
         """The tokenizer; None where the folder has none."""
-        path = None if self.folder is None else self.folder / "tokenizer.json"
-        return Tokenizer.from_file(str(path)) if path and path.is_file() else None
+        return None if self.folder is None else read_tokenizer(self.folder)
 
     @cached_property
     def template(self) -> Template:
@@ -142,11 +146,15 @@ class Opened(NamedTuple):
 
 
 def is_pretrained(folder: Path) -> bool:
-    """Whether a folder is one of transformers', whole or not."""
+    """Whether a folder is one of transformers', whole or not.
+
+    Raises:
+        DataError: Its config.json cannot be read.
+    """
     if any(True for suffix in ("safetensors", "bin", "pt") for _ in folder.glob(f"*.{suffix}")):
         return True
     # A run's has no model_type.
-    return (folder / CONFIG).is_file() and "model_type" in Settings.of_folder(folder).values
+    return "model_type" in (read_object(folder, CONFIG) or {})
 
 
 def open_folder(folder: Path, **model_fields: Any) -> Opened:
@@ -161,6 +169,7 @@ def open_folder(folder: Path, **model_fields: Any) -> Opened:
         DataError: The tensors are missing, damaged or do not fit.
     """
     source, files = read_source(Settings.of_folder(folder), FORMATS), TensorFiles(folder)
+    check_sizes(source, files)
     config = replace(source.format.fitted(source.config, files), **model_fields)
     source = replace(source, config=config)
     template = Template(partial(build_model, config=config))
@@ -184,12 +193,29 @@ def load_folder(
             `scan_layers`, `attention`, `remat`.
 
     Raises:
-        ConfigError: The configuration is not known or has a value that is not supported.
-        DataError: The tensors are missing, damaged or do not fit.
+        ConfigError: The configuration is not known or has a value that is not supported, or the
+            dtype is another.
+        DataError: The tensors are missing, damaged or do not fit, or a weight is not finite.
     """
+    dtype = checked_dtype(dtype)
     source, template, file = open_folder(folder, **model_fields)
     parameters = load_parameters(file, template, shardings_of(template, mesh), dtype)
     return Pretrained(source, parameters, folder)
+
+
+def checked_dtype(dtype: Any) -> str | None:
+    """The name of a dtype in which a model's weights can be; None for None.
+
+    Raises:
+        ConfigError: It is none of `DTYPES`.
+    """
+    try:
+        name = None if dtype is None else jnp.dtype(dtype).name
+    except TypeError:
+        name = dtype
+    if name not in (None, *DTYPES):
+        raise ConfigError(f"dtype = {name!r}: must be one of {', '.join(DTYPES)}, or None")
+    return name
 
 
 def shardings_of(
@@ -277,11 +303,15 @@ def save(
         max_shard_bytes: The most bytes of a file, unless one tensor has more.
 
     Raises:
-        ConfigError: The folder is in use, or the format cannot say what the model is.
-        DataError: The disk has too little room.
+        ConfigError: The folder is in use, the dtype is another, or the format cannot say what the
+            model is.
+        DataError: The disk has too little room, or a weight is not finite (in its new dtype).
     """
+    dtype = checked_dtype(dtype)
     if format != "hf":
         raise ConfigError(f"format = {format!r}: only 'hf'")
+    if not (isinstance(max_shard_bytes, Real) and max_shard_bytes >= 1):
+        raise ConfigError(f"max_shard_bytes = {max_shard_bytes!r}: must be at least 1")
     source = pretrained.source
     target = jnp.dtype(dtype or next(iter(pretrained.parameters.values())).dtype)
     sizes = [shape.size for shape in pretrained.template.shapes.values()]

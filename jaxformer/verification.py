@@ -25,6 +25,7 @@ from jaxformer.hub.compare import (
 from jaxformer.hub.examples import PADDINGS, example_inputs
 from jaxformer.hub.reference import Reference
 from jaxformer.loading import load
+from jaxformer.paths import local_path
 from jaxformer.training.checkpoint import content_hash
 from jaxformer.training.checkpoint_files import write_json
 
@@ -33,7 +34,7 @@ RECEIPT = "receipt.json"
 _LAYERS = ("hidden_states", "encoder_hidden_states", "decoder_hidden_states")
 
 
-def verify(folder: Path) -> dict[str, Any]:
+def verify(folder: str | Path) -> dict[str, Any]:
     """Runs transformers and jaxformer in float32 on the same inputs; writes receipt.json.
 
     Args:
@@ -49,6 +50,7 @@ def verify(folder: Path) -> dict[str, Any]:
         ConfigError: The folder is a run, or not to be understood.
         DataError: torch or transformers is missing, or a tensor does not fit.
     """
+    folder = local_path(folder, "folder")
     ours = load(folder)
     if ours.folder != folder:
         raise ConfigError(

@@ -24,12 +24,14 @@ MODULES = {
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 400, 60
 
 # What any room may use, and what each may use of the others.
-LEAVES = {"digests", "errors", "files", "json_files"}
+LEAVES = {"digests", "errors", "files", "json_files", "model_files", "paths"}
 ALLOWED = {
     "digests": set(),
     "errors": set(),
     "files": set(),
     "json_files": set(),
+    "model_files": set(),
+    "paths": set(),
     "serialization": set(),
     "overrides": {"serialization"},
     "folders": set(),

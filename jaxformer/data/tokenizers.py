@@ -19,6 +19,7 @@ from jaxformer.data import tokenizer_training
 from jaxformer.data.special_tokens import Role, ids_of, names_to_add
 from jaxformer.data.tokenizer_training import END_OF_TEXT, PAD
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.model_files import read_object, small_file_in
 
 _FILE = "tokenizer.json"
 _SETTINGS = "tokenizer_config.json"
@@ -233,7 +234,7 @@ class TokenizerFile(TokenizerSpec):
     def fit(self, texts: Iterable[str], special_tokens: Sequence[Role] = ()) -> Tokenizer:
         """Returns the tokenizer in the file; reads no text."""
         path = Path(self.path).expanduser()
-        file = path / _FILE if path.is_dir() else path
+        file = _file_in(path) if path.is_dir() else path
         tokenizer = _load(file, self.end_of_text, self.pad)
         for role in special_tokens:
             try:
@@ -290,12 +291,13 @@ def load_tokenizer(folder: str | os.PathLike) -> Tokenizer:
         DataError: There is no tokenizer, or it cannot be read.
     """
     nested = Path(folder, "tokenizer")
-    found = nested if (nested / _FILE).exists() else Path(folder)
+    found = nested if os.path.lexists(nested / _FILE) else Path(folder)
+    file = _file_in(found)
     if _settings(found).get("jaxformer_kind") == "bytes":
-        rust = RustTokenizer.from_file(str(found / _FILE))
+        rust = RustTokenizer.from_file(str(file))
         added = sorted(rust.get_added_tokens_decoder().items())
         return ByteTokenizer([token.content for id_, token in added if id_ > ByteTokenizer.pad_id])
-    return _load(found / _FILE, None, None)
+    return _load(file, None, None)
 
 
 def _check_size(kind: str, vocab_size: int, extra: int) -> None:
@@ -305,6 +307,10 @@ def _check_size(kind: str, vocab_size: int, extra: int) -> None:
             f"vocab_size: a {kind} tokenizer needs at least {smallest} tokens (its alphabet and "
             f"special tokens), got {vocab_size}"
         )
+
+
+def _file_in(folder: Path) -> Path:
+    return small_file_in(folder, _FILE) or folder / _FILE
 
 
 def _load(file: Path, end_of_text: str | None, pad: str | None) -> HuggingFaceTokenizer:
@@ -332,7 +338,7 @@ def _special(rust, file: Path, name: str, asked: str | None, stored: object) -> 
     """Returns the token the user named, else the one stored beside the file, if there is one."""
     if asked is not None and rust.token_to_id(asked) is None:
         raise DataError(f"{file}: {name}={asked!r} is not in the vocabulary")
-    stored = stored["content"] if isinstance(stored, dict) else stored
+    stored = stored.get("content") if isinstance(stored, dict) else stored
     known = isinstance(stored, str) and rust.token_to_id(stored) is not None
     return asked or (stored if known else None)
 
@@ -342,11 +348,7 @@ def _first_known(rust: RustTokenizer, names: Sequence[str]) -> str | None:
 
 
 def _settings(folder: Path) -> dict:
-    file = folder / _SETTINGS
-    try:
-        return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    except ValueError as error:
-        raise DataError(f"{file}: not valid JSON: {error}") from error
+    return read_object(folder, _SETTINGS) or {}
 
 
 def _write(folder, rust: RustTokenizer, end_of_text: str, pad: str, kind: str) -> None:

@@ -14,6 +14,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from jaxformer.errors import DataError
 from jaxformer.generation.tokenizer_files import SETTINGS, read_json_object
+from jaxformer.model_files import small_file_in
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,7 @@ def read_chat_template(folder: str | Path) -> ChatTemplate | None:
 
 
 def _find(folder: Path) -> tuple[Path, str] | None:
-    file = folder / "chat_template.jinja"
-    if file.is_file():
+    if file := small_file_in(folder, "chat_template.jinja"):
         try:
             return file, file.read_text(encoding="utf-8")
         except ValueError as error:

@@ -6,7 +6,8 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from jaxformer.errors import DataError
-from jaxformer.generation.tokenizer_files import SETTINGS, read_json_object
+from jaxformer.generation.tokenizer_files import SETTINGS, read_json_object, read_tokenizer
+from jaxformer.model_files import TOKENIZER
 
 
 @dataclass(frozen=True)
@@ -61,16 +62,12 @@ def read_prompt_encoder(folder: str | Path) -> PromptEncoder:
     Raises:
         DataError: There is no tokenizer.json, or one of the files cannot be read.
     """
-    file = Path(folder, "tokenizer.json")
-    if not file.is_file():
+    tokenizer = read_tokenizer(folder)
+    if tokenizer is None:
         raise DataError(
-            f"{file} does not exist; other tokenizer files become one with transformers: "
-            "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+            f"{Path(folder, TOKENIZER)} does not exist; other tokenizer files become one with "
+            "transformers: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         )
-    try:
-        tokenizer = Tokenizer.from_file(str(file))
-    except Exception as error:  # the Rust library raises bare Exception
-        raise DataError(f"{file}: not a tokenizer.json that can be loaded: {error}") from error
     # Some are saved as they were last used, and would cut a long prompt or fill up a short one.
     tokenizer.no_truncation()
     tokenizer.no_padding()

@@ -1,9 +1,11 @@
 """The JSON files beside a tokenizer."""
 
-import json
 from pathlib import Path
 
+from tokenizers import Tokenizer
+
 from jaxformer.errors import DataError
+from jaxformer.model_files import TOKENIZER, read_object, small_file_in
 
 SETTINGS = "tokenizer_config.json"
 
@@ -12,14 +14,19 @@ def read_json_object(file: Path) -> dict:
     """Returns what a file of JSON says; nothing if there is no such file.
 
     Raises:
-        DataError: It cannot be read, or is not a JSON object.
+        DataError: It cannot be read, is not a JSON object, or no file of its folder.
     """
+    return read_object(file.parent, file.name) or {}
+
+
+def read_tokenizer(folder: str | Path) -> Tokenizer | None:
+    """Returns the tokenizer in a folder; None if it has none.
+
+    Raises:
+        DataError: It cannot be read, or is no file of the folder.
+    """
+    file = small_file_in(folder, TOKENIZER)
     try:
-        values = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    except OSError as error:
-        raise DataError(f"{file}: cannot be read: {error}") from error
-    except ValueError as error:
-        raise DataError(f"{file}: not valid JSON: {error}") from error
-    if not isinstance(values, dict):
-        raise DataError(f"{file}: must be a JSON object, got {type(values).__name__}")
-    return values
+        return None if file is None else Tokenizer.from_file(str(file))
+    except Exception as error:  # the Rust library raises bare Exception
+        raise DataError(f"{file}: not a tokenizer.json that can be loaded: {error}") from error

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxformer.hub.settings import CONFIG
+from jaxformer.model_files import small_file_in
 
 # What belongs to a model besides its configuration and weights, and travels unchanged.
 TRAVELLING = (
@@ -17,11 +18,20 @@ TRAVELLING = (
 )  # fmt: skip
 
 
+def travelling_files(source: Path | None) -> list[Path]:
+    """Tokenizer, generation settings and the like, where the source has them.
+
+    Raises:
+        DataError: One is not a file of that folder, or too large.
+    """
+    found = [] if source is None else [small_file_in(source, name) for name in TRAVELLING]
+    return [file for file in found if file is not None]
+
+
 def copy_travelling(source: Path | None, target: Path) -> None:
-    """Copies tokenizer, generation settings and the like, where the source has them."""
-    for name in TRAVELLING:
-        if source is not None and (source / name).is_file():
-            shutil.copyfile(source / name, target / name)
+    """Copies `travelling_files`."""
+    for file in travelling_files(source):
+        shutil.copyfile(file, target / file.name)
 
 
 def write_settings(folder: Path, values: Mapping[str, Any]) -> None:

@@ -33,12 +33,15 @@ class Reference:
         torch, transformers = _libraries()
         self._torch, self._precision = torch, contextlib.nullcontext
         kind = Settings.of_folder(folder).take("model_type")
-        self.model, report = getattr(transformers, architecture).from_pretrained(
-            folder,
-            attn_implementation=_ATTENTION.get(kind, "eager"),
-            dtype=torch.float32,
-            output_loading_info=True,
-        )
+        try:
+            self.model, report = getattr(transformers, architecture).from_pretrained(
+                folder,
+                attn_implementation=_ATTENTION.get(kind, "eager"),
+                dtype=torch.float32,
+                output_loading_info=True,
+            )
+        except Exception as error:  # what another library may raise is not known
+            raise DataError(f"{folder}: transformers cannot load it: {error}") from error
         self.model.eval()
         problems = {name: found for name, found in report.items() if found}
         if problems:

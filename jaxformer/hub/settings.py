@@ -2,12 +2,12 @@
 
 import difflib
 import fnmatch
-import json
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxformer.errors import ConfigError
+from jaxformer.model_files import read_object
 
 CONFIG = "config.json"
 _REQUIRED = object()
@@ -48,20 +48,15 @@ class Settings:
         """Reads a folder's config.json.
 
         Raises:
-            ConfigError: There is none, or it is no JSON object.
+            ConfigError: There is none.
+            DataError: It is no JSON object, or no file of the folder.
         """
-        path = Path(folder, CONFIG)
-        try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-        except OSError:
+        path, values = Path(folder, CONFIG), read_object(folder, CONFIG)
+        if values is None:
             raise ConfigError(
                 f"{path} does not exist: a folder that transformers saved has one, with "
                 "model.safetensors"
-            ) from None
-        except ValueError as error:
-            raise ConfigError(f"{path} is not valid JSON: {error}") from error
-        if not isinstance(values, dict):
-            raise ConfigError(f"{path} holds no JSON object")
+            )
         return cls(values, path)
 
     @property

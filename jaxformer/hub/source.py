@@ -1,14 +1,16 @@
 """What a folder of transformers' holds: which system, which class, which configuration."""
 
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, get_type_hints
+from dataclasses import dataclass, is_dataclass, replace
+from typing import Any, get_args, get_origin, get_type_hints
 
 from jaxformer.errors import ConfigError, check_field
 from jaxformer.hub.fields import spelt_out
 from jaxformer.hub.format import Architecture, Format
 from jaxformer.hub.settings import Settings
 from jaxformer.hub.tasks import Task
+from jaxformer.hub.tensors import TensorFiles
 from jaxformer.models.build import ModelConfig
 from jaxformer.serialization import diff, nearest
 
@@ -17,6 +19,14 @@ _OURS_ALONE = frozenset({
     "attention", "attention_dropout", "compute_dtype", "depth_scaled_init", "dropout",
     "embedding_dropout", "heads", "init_std", "padding_id", "remat", "scan_layers",
 })  # fmt: skip
+
+_MOST_LAYERS = 2_000
+_DEEPEST = 20
+_LONGEST = 1500
+_ORDINARY_SIZE = 10**6
+_SIZES = (
+    "vocab_size", "model_dim", "mlp_dim", "num_heads", "num_kv_heads", "head_dim", "embedding_dim"
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -53,6 +63,18 @@ def read_source(settings: Settings, formats: Mapping[str, Format]) -> Source:
         ConfigError: The system or its class is unknown, or a field has a value that is not
             supported; names the nearest.
     """
+    try:
+        return _understood(settings, formats)
+    except ConfigError as error:
+        message = str(error)
+        if not message.startswith(str(settings.path)):
+            message = f"{settings.path}: {message}"
+        if len(message) > _LONGEST:  # a field may hold a text of any length
+            message = f"{message[:_LONGEST]} ..."
+        raise ConfigError(message) from error
+
+
+def _understood(settings: Settings, formats: Mapping[str, Format]) -> Source:
     kind = settings.take("model_type", None)
     if not isinstance(kind, str) or kind not in formats:
         raise ConfigError(
@@ -60,6 +82,8 @@ def read_source(settings: Settings, formats: Mapping[str, Format]) -> Source:
             f"{nearest(str(kind), list(formats))} Known: {', '.join(sorted(formats))}"
         )
     format = formats[kind]
+    _check_numbers(settings)
+    _check_not_quantised(settings)
     settings = _completed(settings, format)
     architecture = _architecture(settings, format)
     try:
@@ -67,9 +91,8 @@ def read_source(settings: Settings, formats: Mapping[str, Format]) -> Source:
         heads = architecture.task.heads(settings)
         config = replace(config, heads=heads, **architecture.changes)
         _check_types(config)
-    except ConfigError as error:
-        named = str(error).startswith(str(settings.path))
-        raise error if named else ConfigError(f"{settings.path}: {error}") from error
+    except ConfigError:
+        raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         # A list, say, where a number belongs, which `read` did not expect.
         raise ConfigError(f"{settings.path}: {settings.last} cannot be used: {error}") from error
@@ -77,10 +100,63 @@ def read_source(settings: Settings, formats: Mapping[str, Format]) -> Source:
     return Source(format, architecture, settings, config)
 
 
-def _check_types(config: ModelConfig) -> None:
+def _check_numbers(settings: Settings) -> None:
+    """Refuses numbers that no model has, before anything is as long as one of them says."""
+    pending = [(name, value, 0) for name, value in settings.values.items()]
+    while pending:
+        name, value, depth = pending.pop()
+        where = f"{settings.path}: {name}"
+        if isinstance(value, dict | list):
+            if depth > _DEEPEST:
+                raise ConfigError(f"{where}: objects and lists are nested too deeply")
+            inner = value.items() if isinstance(value, dict) else ((name, part) for part in value)
+            pending += [(key, part, depth + 1) for key, part in inner]
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"{where} = {value}: must be finite")
+        elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise ConfigError(f"{where} has {value.bit_length()} bits: must be a number of 64")
+        elif isinstance(value, int) and "layer" in name and value > _MOST_LAYERS:
+            raise ConfigError(f"{where} = {value}: must be {_MOST_LAYERS:,} at most")
+
+
+def _check_not_quantised(settings: Settings) -> None:
+    quantised = settings.values.get("quantization_config")
+    if quantised:
+        method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
+        raise ConfigError(
+            f"{settings.path}: quantization_config: the weights were quantised ({method!r}), which "
+            "cannot be read: fetch the model in bfloat16 or float32"
+        )
+
+
+def check_sizes(source: Source, files: TensorFiles) -> None:
+    """Checks that a model is not far larger than its files, before anything is as large as it.
+
+    What is missing of an ordinary model is told tensor by tensor, later.
+
+    Raises:
+        ConfigError: A size is larger than all tensors together.
+    """
+    weights = sum(math.prod(tensor.shape) for tensor in files.tensors.values())
+    for name in _SIZES:
+        size = getattr(source.config, name, None) or 0
+        if size > max(weights, _ORDINARY_SIZE):
+            raise ConfigError(
+                f"{source.settings.path}: {name} = {size}, but all tensors in {files.folder} have "
+                f"no more than {weights:,} values together"
+            )
+
+
+def _check_types(config: Any) -> None:
     """Checks that what is a flag or a number with us was one in the file."""
     for name, kind in get_type_hints(type(config)).items():
         value = getattr(config, name)
+        parts = value if isinstance(value, tuple) else (value,)
+        for part in filter(is_dataclass, parts):
+            _check_types(part)
+        if get_origin(kind) is tuple and float not in get_args(kind):
+            whole = not any(isinstance(part, float | bool) for part in parts)
+            check_field(config, name, whole, "whole numbers")
         for known, expected in ((bool, "true or false"), (int, "a whole number")):
             if kind in (known, known | None) and value is not None:
                 check_field(config, name, type(value) is known, expected)

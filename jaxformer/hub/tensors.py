@@ -3,6 +3,7 @@
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +14,9 @@ import safetensors
 
 from jaxformer.errors import DataError
 from jaxformer.hub.copying import copy_into
+from jaxformer.hub.finite import check_finite
 from jaxformer.hub.layouts import Shape
+from jaxformer.model_files import file_in, read_object
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -60,9 +63,13 @@ class TensorFiles:
         self.folder = Path(folder)
         self._places: dict[str, _Place] = {}
         self.tensors: dict[str, Tensor] = {}
-        for path in _paths(self.folder):
+        for path, tensors in _shards(self.folder).items():
             self._open(path)
-        _check_index(self.folder, self._places)
+            for name in tensors:
+                if name not in self._places or self._places[name].path != path:
+                    raise DataError(
+                        f"{self.folder / INDEX} says that {name} is in {path.name}, where it is not"
+                    )
 
     def read(self, name: str) -> np.ndarray:
         """The tensor of that name: a view of the file, whose pages are let go with it."""
@@ -77,17 +84,15 @@ class TensorFiles:
             with safetensors.safe_open(path, "np"):
                 pass
             header, start = _header(path)
-        except FileNotFoundError:
-            raise DataError(f"{path} does not exist, though {INDEX} names it") from None
-        except (safetensors.SafetensorError, OSError) as error:
+        except (safetensors.SafetensorError, OSError, ValueError) as error:
             raise DataError(
-                f"{path}: not a whole safetensors file ({error}): fetch it again"
+                f"{path}: not a whole safetensors file ({str(error)[:300]}): fetch it again"
             ) from error
         for name, entry in header.items():
             if entry["dtype"] not in _DTYPES:
                 raise DataError(
-                    f"{path}: {name} is kept as {entry['dtype']}, which cannot be read: one of "
-                    f"{', '.join(_DTYPES)}"
+                    f"{path}: {name} is kept as {entry['dtype']}, as where weights were quantised: "
+                    f"only one of {', '.join(_DTYPES)} can be read; fetch the model in bfloat16"
                 )
             if name in self._places:
                 raise DataError(f"{path}: {name} is in {self._places[name].path.name} as well")
@@ -112,6 +117,9 @@ def write_tensors(
 
     Returns:
         The bytes of all tensors together.
+
+    Raises:
+        DataError: A weight is not finite, or not in its new dtype.
     """
     shards: list[dict[str, Tensor]] = [{}]
     held = total = 0
@@ -154,7 +162,9 @@ def _write_file(
             if (coming, array.shape) != (name, tensor.shape):
                 raise ValueError(f"{coming} {array.shape} comes where {name} {tensor} is to be")
             part = buffer[: _num_bytes(tensor)]
-            copy_into(part.view(tensor.dtype).reshape(tensor.shape), array)
+            copied = part.view(tensor.dtype).reshape(tensor.shape)
+            copy_into(copied, array)
+            check_finite(name, copied, array)
             file.write(part.data)
 
 
@@ -162,9 +172,16 @@ def _header(path: Path) -> tuple[dict[str, dict], int]:
     """What a file says of its tensors, and where their bytes begin."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(length))
+        header = json.loads(file.read(length), object_pairs_hook=_without_doubles)
     header.pop("__metadata__", None)
     return header, 8 + length
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    names = Counter(name for name, _ in pairs)
+    if twice := [name for name, count in names.items() if count > 1]:
+        raise ValueError(f"the header has {twice[0]!r} twice")
+    return dict(pairs)
 
 
 def _num_bytes(tensor: Tensor) -> int:
@@ -185,36 +202,38 @@ def _name_shards(folder: Path, shards: list[list[str]], total: int) -> None:
     (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
-def _paths(folder: Path) -> list[Path]:
-    """The files of a folder: one, or those that the index names."""
-    if (folder / SINGLE).is_file():
-        return [folder / SINGLE]
-    if not (folder / INDEX).is_file():
-        raise DataError(_nothing_to_read(folder))
-    files = sorted(set(_weight_map(folder).values()))
-    for file in files:
-        if Path(file).name != file or file in ("", ".."):
-            raise DataError(f"{folder / INDEX} names {file!r}, which lies outside of {folder}")
-    return [folder / file for file in files]
+def _shards(folder: Path) -> dict[Path, list[str]]:
+    """The files of a folder: one, or those that the index names, with the tensors it says so of."""
+    if single := file_in(folder, SINGLE):
+        return {single: []}
+    shards: dict[str, list[str]] = {}
+    for tensor, file in _weight_map(folder).items():
+        shards.setdefault(file, []).append(tensor)
+    return {_shard(folder, file): tensors for file, tensors in sorted(shards.items())}
+
+
+def _shard(folder: Path, file: str) -> Path:
+    if Path(file).name != file or file in ("", ".."):
+        raise DataError(f"{folder / INDEX} names {file!r}, which lies outside of {folder}")
+    if path := file_in(folder, file):
+        return path
+    raise DataError(f"{folder / file} does not exist, though {INDEX} names it")
 
 
 def _weight_map(folder: Path) -> dict[str, str]:
-    path = folder / INDEX
-    try:
-        places = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
-        if not all(isinstance(place, str) for place in places.values()):
-            raise TypeError("a file's name is no text")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{path}: no index with a weight_map: {error}") from error
+    """The index: the file of each tensor."""
+    index = read_object(folder, INDEX)
+    if index is None:
+        raise DataError(_nothing_to_read(folder))
+    places = index.get("weight_map")
+    if not isinstance(places, dict):
+        raise DataError(f"{folder / INDEX}: no index with a weight_map: it must be an object")
+    for tensor, file in places.items():
+        if not isinstance(file, str):
+            raise DataError(
+                f"{folder / INDEX}: weight_map has {file!r} for {tensor}: a file's name is no text"
+            )
     return places
-
-
-def _check_index(folder: Path, found: dict) -> None:
-    if (folder / SINGLE).is_file():
-        return
-    for name, file in _weight_map(folder).items():
-        if name not in found:
-            raise DataError(f"{folder / INDEX} says that {name} is in {file}, where it is not")
 
 
 def _nothing_to_read(folder: Path) -> str:

@@ -1,6 +1,7 @@
 """Parameters from the tensors of a folder, placed one at a time; and tensors from parameters."""
 
 import fnmatch
+import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -9,14 +10,18 @@ from itertools import product
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.errors import DataError
 from jaxformer.hub.copying import aligned_empty, copy_into
+from jaxformer.hub.finite import check_finite, only_zeros
 from jaxformer.hub.format import Format
 from jaxformer.hub.table import Placement
 from jaxformer.hub.tensors import Tensor, TensorFiles
 from jaxformer.models.parameters import Parameters, Template
+
+_log = logging.getLogger(__name__)
 
 Shardings = Mapping[str, jax.sharding.Sharding]
 Reader = Callable[[tuple[slice, ...]], np.ndarray]
@@ -50,8 +55,8 @@ class WeightFile:
         """Finds every tensor.
 
         Raises:
-            DataError: Tensors are missing, have another shape, or are there and used by nothing
-                (lists them).
+            DataError: Tensors are missing, have another shape, are whole numbers, or are there and
+                used by nothing (lists them).
         """
         self._files = files
         known = {_current(name, format): name for name in files.tensors}
@@ -67,6 +72,12 @@ class WeightFile:
             for p in placements
             if p.tensor in self.names and files.tensors[self.names[p.tensor]].shape != p.shape
         ]
+        problems += [
+            f"{name} holds {files.tensors[name].dtype}, no floating-point numbers: weights that "
+            "were quantised cannot be read"
+            for name in self.names.values()
+            if not jnp.issubdtype(files.tensors[name].dtype, jnp.floating)
+        ]
         used = set(self.names.values())
         problems += [
             f"{name} is used by nothing"
@@ -79,10 +90,20 @@ class WeightFile:
                 f"{files.folder}: the tensors do not fit the model that config.json describes: "
                 f"{'; '.join(problems[:12])}{more}"
             )
+        self._zeros: set[str] = set()
         self._rows: dict[str, dict[tuple[int, ...], Placement]] = {}
         for placement in placements:
             for parameter, row in placement.places:
                 self._rows.setdefault(parameter, {})[row] = placement
+
+    def warn(self) -> None:
+        """Says what is suspicious of all that was read so far: kernels of zeros."""
+        if self._zeros:
+            names = sorted(self._zeros)
+            _log.warning(
+                "%s: %d kernels hold nothing but zeros, as where a file was fetched in part: %s%s",
+                self._files.folder, len(names), ", ".join(names[:4]), " ..." if names[4:] else "",
+            )  # fmt: skip
 
     def tensors(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yields all that are used, by the table's names: views of the files."""
@@ -102,6 +123,7 @@ class WeightFile:
             dtype: To which it is cast; None: that of its tensors (of most of them).
         """
         rows = self._rows[parameter]
+        kernel = any(slot.inputs for slot in next(iter(rows.values())).slots)
         depth = len(next(iter(rows)))
         dtype = self._dtype(rows.values()) if dtype is None else np.dtype(dtype)
 
@@ -110,8 +132,13 @@ class WeightFile:
             part = aligned_empty(tuple(len(numbers) for numbers in kept), dtype)
 
             def copy(place: tuple[int, ...], row: tuple[int, ...]) -> None:
-                tensor = self._part(rows[row], parameter)
-                copy_into(part[(*place, ...)], tensor[(*index[depth:], ...)])
+                held = self._part(rows[row], parameter)[(*index[depth:], ...)]
+                copied = part[(*place, ...)]
+                copy_into(copied, held)
+                name = self.names[rows[row].tensor]
+                check_finite(f"{self._files.folder}: {name}", copied, held)
+                if kernel and copied.shape == shape[depth:] and only_zeros(copied):
+                    self._zeros.add(name)
 
             with ThreadPoolExecutor(os.cpu_count()) as pool:
                 list(pool.map(copy, np.ndindex(part.shape[:depth]), product(*kept[:depth])))
@@ -122,7 +149,8 @@ class WeightFile:
     def _dtype(self, placements: Iterable[Placement]) -> np.dtype:
         """The dtype of most of these tensors."""
         dtypes = [self._files.tensors[self.names[each.tensor]].dtype for each in placements]
-        return max(dtypes, key=dtypes.count)
+        # JAX makes float32 of float64.
+        return jax.dtypes.canonicalize_dtype(max(dtypes, key=dtypes.count))
 
     def _part(self, placement: Placement, parameter: str) -> np.ndarray:
         """What a tensor holds of one parameter."""
@@ -159,13 +187,18 @@ def load_parameters(
         template: The model.
         shardings: Of the parameters by name.
         dtype: To which they are cast; None keeps the files' own.
+
+    Raises:
+        DataError: A weight is not finite, or not in its new dtype; names its tensor.
     """
-    return {
+    parameters = {
         name: jax.make_array_from_callback(
             shape.shape, shardings[name], file.reader(name, shape.shape, dtype)
         )
         for name, shape in template.shapes.items()
     }
+    file.warn()
+    return parameters
 
 
 def described(

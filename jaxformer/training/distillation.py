@@ -12,6 +12,7 @@ from jaxformer.functional.losses import LossSums
 from jaxformer.models.family import Family
 from jaxformer.models.heads import Batch, States
 from jaxformer.models.parameters import Parameters, Template
+from jaxformer.paths import local_path
 from jaxformer.training.loss import Loss, mean
 
 COSINE = "cosine"
@@ -53,6 +54,7 @@ class Distillation:
     """Weight of the hidden states' distance; it needs a teacher of the same width. 0: no term."""
 
     def __post_init__(self):
+        local_path(self.teacher, "train.distillation.teacher")
         check_field(self, "temperature", self.temperature > 0, "positive")
         for name in ("soft_weight", "hard_weight", "cosine_weight"):
             check_field(self, name, getattr(self, name) >= 0, "0 or more")

@@ -22,6 +22,7 @@ from jaxformer.config import (
 from jaxformer.data import Datasets
 from jaxformer.errors import DataError
 from jaxformer.models.flops import model_flops
+from jaxformer.paths import local_path
 from jaxformer.serialization import to_json
 from jaxformer.sharding import make_mesh
 from jaxformer.training.checkpoint import Checkpointer
@@ -68,7 +69,7 @@ class Run:
     """None where the model does not continue texts, or no samples are wanted."""
 
 
-def train(config: Config, folder: Path, fresh: bool = False) -> None:
+def train(config: Config, folder: str | Path, fresh: bool = False) -> None:
     """Trains an experiment, or continues it where its folder left off.
 
     Args:
@@ -82,6 +83,7 @@ def train(config: Config, folder: Path, fresh: bool = False) -> None:
         CheckpointError: A checkpoint could not be saved, or all of them are damaged.
         TrainingDiverged: Too many updates in a row were not finite.
     """
+    folder = local_path(folder, "run_dir")
     config = with_tokenizer_of_origin(config)
     validate(config, jax.device_count())
     with contextlib.ExitStack() as resources:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from jaxformer.config import Config, changed_fields
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.pretrained import is_pretrained
 from jaxformer.serialization import from_json, to_json
 from jaxformer.training.checkpoint_files import saved_steps, write_json
 from jaxformer.training.metrics import FILE as METRICS_FILE
@@ -93,6 +94,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 def read_config(folder: Path) -> Config:
     """Loads the configuration that a run was started with."""
+    _refuse_pretrained(folder)
     path = folder / CONFIG_FILE
     try:
         return from_json(json.loads(path.read_text()))
@@ -102,6 +104,15 @@ def read_config(folder: Path) -> Config:
         raise ConfigError(f"{path}: {error}") from error
     except ValueError as error:
         raise ConfigError(f"{path} is not valid JSON: {error}") from error
+
+
+def _refuse_pretrained(folder: Path) -> None:
+    with contextlib.suppress(DataError):  # what is damaged is no less so for a run
+        if is_pretrained(folder):
+            raise ConfigError(
+                f"{folder} is a model that transformers saved, and no run: make one of it first: "
+                f"python -m jaxformer import {folder} RUN_DIR"
+            )
 
 
 def _has_learned(folder: Path) -> bool:

@@ -55,15 +55,17 @@ def _read_windows(settings: Settings) -> Windows:
     """
     types = settings.take("attention_types")
     windows = {"global": None, "local": settings.number("window_size")}
+    layers = settings.number("num_layers")
     try:
-        kinds = [kind for pattern, repeats in types for kind in list(pattern) * repeats]
+        # The least of the two, because what was written by others may say billions.
+        kinds = [k for pattern, times in types for k in list(pattern) * min(times, layers + 1)]
         found = [windows[kind] for kind in kinds]
     except (KeyError, TypeError, ValueError):
         found = kinds = []
-    if len(found) != settings.number("num_layers") or not found:
+    if len(found) != layers or not found:
         raise ConfigError(
             f'{settings.path}: attention_types = {types!r}: must be [[["global", "local"], '
-            f"repeats], ...] for {settings.number('num_layers')} layers in all"
+            f"repeats], ...] for {layers} layers in all"
         )
     settings.expect("attention_layers", kinds)
     return shortest_pattern(found)

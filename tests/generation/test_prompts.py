@@ -87,7 +87,7 @@ def test_a_bad_folder_is_an_error_that_names_the_file(tmp_path):
     settings = tmp_path / "tokenizer_config.json"
     for text, words in [
         ("{", "not valid JSON"),
-        ("[]", "must be a JSON object, got list"),
+        ("[]", "expected a JSON object, found a list"),
         ('{"jaxformer_kind": "bytes"}', "eos_token = None"),
         ('{"jaxformer_kind": "bytes", "eos_token": "<none>"}', "eos_token = '<none>'"),
     ]:

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import resource
 import shutil
 import sys
@@ -20,6 +21,7 @@ from jaxformer.hub.source import read_source
 from jaxformer.importing import import_folder
 from jaxformer.loading import load
 from jaxformer.pretrained import Pretrained, save
+from jaxformer.training.saved_folder import open_saved
 from jaxformer.zoo import FORMATS
 
 pytestmark = pytest.mark.torch
@@ -136,8 +138,8 @@ def mapped(**places):
         (drop, [f"{QUERY} is missing"]),
         (add, ["surprise is used by nothing"]),
         (no_weights, ["neither model.safetensors nor model.safetensors.index.json"]),
-        (index("{no json"), [INDEX, "weight_map"]),
-        (index("[1, 2]"), [INDEX, "weight_map"]),
+        (index("{no json"), [INDEX, "not valid JSON"]),
+        (index("[1, 2]"), [INDEX, "expected a JSON object, found a list"]),
         (index('{"weight_map": {"a": 3}}'), [INDEX, "a file's name is no text"]),
         (mapped(a="../part.safetensors"), ["'../part.safetensors'", "lies outside of"]),
         (mapped(a="/part.safetensors"), ["'/part.safetensors'", "lies outside of"]),
@@ -160,6 +162,155 @@ def test_a_tensor_that_two_files_have(spoiled):
     (spoiled / INDEX).write_text(json.dumps({"weight_map": places}))
     with pytest.raises(DataError, match=r"is in a\.safetensors as well"):
         load(spoiled)
+
+
+def change_one(name, change):
+    def spoil(folder):
+        change_tensors(folder, lambda tensors: tensors.update({name: change(tensors[name])}))
+
+    return spoil
+
+
+def with_values(*values):
+    """Puts values at the end of a tensor."""
+
+    def change(tensor):
+        tensor = tensor.copy()
+        tensor.reshape(-1)[-len(values) :] = values
+        return tensor
+
+    return change
+
+
+NORM = "model.norm.weight"
+WRONG_WEIGHTS = [
+    (change_one(QUERY, with_values(np.nan)), [QUERY, "1 NaN and 0 infinite values among 3,456"]),
+    (change_one(NORM, with_values(np.inf, -np.inf)), [NORM, "0 NaN and 2 infinite"]),
+    (change_one(QUERY, lambda x: np.full_like(x, np.nan)), [QUERY, "3,456 NaN"]),
+    (change_one(QUERY, lambda x: x.astype(np.int32)), [f"{QUERY} holds int32", "quantised"]),
+    (change_one(NORM, lambda x: x > 0), [f"{NORM} holds bool"]),
+    (change_one(QUERY, lambda x: x.astype(np.int8)), [f"{QUERY} is kept as I8", "quantised"]),
+]
+
+
+def read_all(folder):
+    """As --init-from does."""
+    saved = open_saved(folder, "--init-from")
+    return saved.read(saved.shapes)
+
+
+@pytest.mark.parametrize(("spoil", "parts"), WRONG_WEIGHTS)
+def test_weights_that_cannot_be_right(spoil, parts, spoiled, tmp_path, refused):
+    spoil(spoiled)
+    np.savez(tmp_path / "in.npz", input_ids=[[1, 2]])
+    arrays = ("--inputs", tmp_path / "in.npz", "--output", tmp_path / "out.npz")
+    for command in (
+        ("import", spoiled, tmp_path / "run"),
+        ("export", spoiled, tmp_path / "out"),
+        ("forward", spoiled, *arrays),
+        ("generate", spoiled, "--prompt", "the dog"),
+        ("verify", spoiled),
+    ):
+        message = refused(*command)
+        for part in parts:
+            assert part in message, message
+    with pytest.raises((ConfigError, DataError), match=parts[0].split()[0]):
+        read_all(spoiled)
+
+
+def test_values_that_a_cast_would_make_infinite(spoiled, tmp_path):
+    change_one(QUERY, with_values(1e9))(spoiled)
+    for dtype in ("float32", "bfloat16", None):
+        load(spoiled, dtype=dtype)
+    match = r"q_proj\.weight has values up to 1e\+09, which float16 cannot hold: choose bfloat16"
+    with pytest.warns(RuntimeWarning), pytest.raises(DataError, match=match):
+        load(spoiled, dtype="float16")
+    with pytest.warns(RuntimeWarning), pytest.raises(DataError, match=match):
+        save(load(spoiled), tmp_path / "out", dtype="float16")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_kernel_of_zeros_is_said(spoiled, caplog):
+    load(spoiled)
+    assert not caplog.records
+    change_one(QUERY, np.zeros_like)(spoiled)
+    load(spoiled)
+    (record,) = caplog.records
+    assert f"1 kernels hold nothing but zeros, as where a file was fetched in part: {QUERY}" in (
+        record.getMessage()
+    )
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float7", "float64", 5, "", "int32"])
+def test_dtypes_that_weights_cannot_have(dtype, llama, run_folder, tmp_path):
+    for folder in (llama, run_folder):
+        with pytest.raises(ConfigError, match=r"dtype = .*: must be one of float32, bfloat16"):
+            load(folder, dtype=dtype)
+    with pytest.raises(ConfigError, match=r"dtype = .*: must be one of float32, bfloat16"):
+        save(load(llama), tmp_path / "out", dtype=dtype)
+
+
+def test_a_dtype_may_be_one_of_numpys(llama):
+    model = load(llama, dtype=np.float32)
+    assert model.config.compute_dtype == "float32"
+    assert {str(x.dtype) for x in model.parameters.values()} == {"float32"}
+
+
+@pytest.mark.parametrize("size", ["nan", "inf", "0", "-1"])
+def test_sizes_that_no_file_has(size, llama, tmp_path, refused):
+    message = refused("export", llama, tmp_path / "out", "--max-shard-gb", size)
+    assert "--max-shard-gb" in message
+    assert "must be positive and finite" in message
+    with pytest.raises(ConfigError, match="max_shard_bytes = "):
+        save(load(llama), tmp_path / "out", max_shard_bytes=min(float(size), 0))
+
+
+# Files ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
+)
+def test_what_is_a_pipe_is_not_waited_for(name, spoiled, tmp_path, refused):
+    (spoiled / name).unlink()
+    os.mkfifo(spoiled / name)
+    assert f"{name} is a pipe or a device" in refused("import", spoiled, tmp_path / "run")
+
+
+def test_nothing_outside_a_folder_is_read(spoiled, tmp_path, refused):
+    (tmp_path / "secret").write_text("mine")
+    (spoiled / "vocab.txt").symlink_to(tmp_path / "secret")
+    for command in ("import", "export"):
+        message = refused(command, spoiled, tmp_path / "out")
+        assert "vocab.txt is a link to" in message
+        assert "outside of the model's folder" in message
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        folder = copy_of(spoiled, tmp_path / f"linked-{name}")
+        (folder / "vocab.txt").unlink()
+        (folder / name).rename(tmp_path / name)
+        (folder / name).symlink_to(tmp_path / name)
+        assert f"{name} is a link to" in refused("import", folder, tmp_path / "out")
+
+
+def test_a_folder_of_a_cache_is_imported(llama, tmp_path):
+    home = tmp_path / "models--a--b"
+    snapshot = home / "snapshots" / "0123"
+    snapshot.mkdir(parents=True)
+    (home / "blobs").mkdir()
+    for number, file in enumerate(llama.iterdir()):
+        shutil.copy(file, home / "blobs" / str(number))
+        (snapshot / file.name).symlink_to(f"../../blobs/{number}")
+    (tmp_path / "link").symlink_to(snapshot)
+    import_folder(tmp_path / "link", tmp_path / "run")
+    kept = tmp_path / "run" / "huggingface" / "tokenizer_config.json"
+    assert kept.read_bytes() == (llama / "tokenizer_config.json").read_bytes()
+    assert not kept.is_symlink()
+
+
+@pytest.mark.parametrize("command", ["evaluate", "inspect", "merge"])
+def test_commands_that_want_a_run(command, llama, tmp_path, refused):
+    message = refused(command, llama, *([tmp_path / "out"] if command == "merge" else []))
+    assert f"make one of it first: python -m jaxformer import {llama} RUN_DIR" in message
 
 
 # Configurations ---------------------------------------------------------------------------------
@@ -185,6 +336,17 @@ def test_a_tensor_that_two_files_have(spoiled):
         ({"vocab_size": None}, ["vocab_size = None"]),
         ({"attention_bias": "yes"}, ["attention_bias = 'yes'"]),
         ({"tie_word_embeddings": 7}, ["tie_embeddings = 7", "true or false"]),
+        ({"num_hidden_layers": 10**9}, ["num_hidden_layers = 1000000000", "2,000 at most"]),
+        ({"num_hidden_layers": 1.5}, ["num_layers = 1.5"]),
+        ({"hidden_size": 48 * 10**9}, ["model_dim = 48000000000", "no more than"]),
+        ({"vocab_size": 10**10}, ["vocab_size = 10000000000", "no more than"]),
+        ({"vocab_size": 10**40}, ["vocab_size has 133 bits"]),
+        ({"num_attention_heads": True}, ["num_attention_heads = True"]),
+        ({"intermediate_size": [64]}, ["intermediate_size = [64]"]),
+        ({"rms_norm_eps": float("nan")}, ["rms_norm_eps = nan: must be finite"]),
+        ({"rope_parameters": {"rope_theta": float("inf")}}, ["rope_theta = inf: must be finite"]),
+        ({"id2label": [[[[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]]]}, ["nested too deeply"]),
+        ({"quantization_config": {"quant_method": "gptq"}}, ["quantised ('gptq')", "bfloat16"]),
     ],
 )
 def test_configurations_that_no_one_implements(changes, parts, spoiled, tmp_path, refused):
@@ -202,7 +364,12 @@ def test_a_configuration_that_is_not_there(spoiled, tmp_path, refused):
 
 
 @pytest.mark.parametrize(
-    ("text", "part"), [("{no", "not valid JSON"), ("[]", "no JSON object"), ("", "not valid JSON")]
+    ("text", "part"),
+    [
+        ("{no", "not valid JSON"),
+        ("[]", "expected a JSON object, found a list"),
+        ("", "not valid JSON"),
+    ],
 )
 def test_a_configuration_that_is_no_json(text, part, spoiled, tmp_path, refused):
     (spoiled / "config.json").write_text(text)

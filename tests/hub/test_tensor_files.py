@@ -90,7 +90,7 @@ def test_tensors_that_do_not_begin_at_a_multiple_of_their_size(tmp_path):
 
 def test_a_dtype_that_no_array_has(tmp_path):
     save_file({"x": random((4,), ml_dtypes.float8_e4m3fn)}, tmp_path / SINGLE)
-    with pytest.raises(DataError, match=r"x is kept as F8_E4M3.*one of F64, F32"):
+    with pytest.raises(DataError, match=r"x is kept as F8_E4M3.*quantised: only one of F64, F32"):
         TensorFiles(tmp_path)
 
 

@@ -1,0 +1,63 @@
+"""Weights that are NaN or infinite are found in every dtype, wherever they are."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxformer.errors import DataError
+from jaxformer.hub.finite import all_finite, check_finite, only_zeros
+
+DTYPES = (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)
+each_dtype = pytest.mark.parametrize("dtype", DTYPES)
+
+
+@given(st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=40), st.sampled_from(DTYPES))
+def test_every_pattern_of_bits(bits, dtype):
+    size = np.dtype(dtype).itemsize
+    array = np.array(bits, np.uint64).astype(f"u{size}").view(dtype)
+    assert all_finite(array) == bool(np.isfinite(array.astype(np.float64)).all())
+
+
+@each_dtype
+@pytest.mark.parametrize("value", [np.nan, -np.nan, np.inf, -np.inf])
+def test_one_of_many(dtype, value):
+    array = np.ones((3, 50_000), dtype)
+    assert all_finite(array)
+    for place in ((0, 0), (1, 15_536), (2, -1)):
+        spoiled = array.copy()
+        spoiled[place] = value
+        assert not all_finite(spoiled)
+
+
+@each_dtype
+def test_the_ends_of_a_dtype_are_finite(dtype):
+    info = ml_dtypes.finfo(dtype)
+    array = np.array([info.max, info.min, info.tiny, 0.0, -0.0], dtype)
+    assert all_finite(array)
+    assert all_finite(array[:0])
+    assert all_finite(array[:1].reshape(()))
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.bool_, np.uint8])
+def test_whole_numbers_are_finite(dtype):
+    assert all_finite(np.ones(3, dtype))
+
+
+def test_the_message_counts():
+    array = np.array([1, np.nan, np.inf, -np.inf], np.float32)
+    with pytest.raises(DataError, match="a: b has 1 NaN and 2 infinite values among 4"):
+        check_finite("a: b", array)
+    large = np.array([1e6, -2e6], np.float32)
+    with pytest.warns(RuntimeWarning), pytest.raises(DataError, match=r"b has values up to 2e\+06"):
+        check_finite("b", large.astype(np.float16), large)
+    check_finite("b", large)
+
+
+@each_dtype
+def test_only_zeros(dtype):
+    array = np.zeros((2, 100_000), dtype)
+    assert only_zeros(array)
+    array[1, -1] = 1
+    assert not only_zeros(array)

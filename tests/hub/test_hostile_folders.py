@@ -1,0 +1,62 @@
+"""Whatever is wrong with a folder is one sentence that names the file, soon, or is harmless."""
+
+import time
+
+import pytest
+from hostile_folders import spoil
+from saved_folders import save_tiny
+
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.generating import RECOMMENDED
+from jaxformer.generation.prompts import read_prompt_encoder
+from jaxformer.generation.tokenizer_files import read_json_object
+from jaxformer.hub.folders import travelling_files
+from jaxformer.pretrained import load_folder, open_folder, save
+
+pytestmark = pytest.mark.torch
+
+TRIED = 150
+SECONDS = 1.0
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    """One folder with one file of tensors, and one with several."""
+    whole = save_tiny("llama", tmp_path_factory.mktemp("models") / "llama")
+    save(load_folder(whole), whole.with_name("shards"), max_shard_bytes=60_000)
+    return whole, whole.with_name("shards")
+
+
+def described(folder):
+    """All that is understood of a folder before the model runs."""
+    travelling_files(folder)
+    opened = open_folder(folder)
+    encoder = read_prompt_encoder(folder)
+    encoder.plain("the dog runs")
+    read_json_object(folder / RECOMMENDED)
+    return opened.source.config
+
+
+def problem(source, folder, expected):
+    """What is wrong with how a spoiled copy is answered; None if nothing is."""
+    started = time.process_time()
+    try:
+        found = described(folder)
+    except (ConfigError, DataError) as error:
+        named = str(folder) in str(error) and len(str(error)) < 2000
+        wrong = None if named else f"not one sentence that names the file: {error}"
+    except BaseException as error:
+        return repr(error)
+    else:
+        same = (folder / "config.json").read_bytes() == (source / "config.json").read_bytes()
+        wrong = f"another configuration: {found}" if same and found != expected else None
+    return wrong if time.process_time() - started < SECONDS else "too slow"
+
+
+@pytest.mark.parametrize("part", range(10))
+def test_spoiled_folders_are_refused_in_one_sentence(part, sources, tmp_path):
+    expected = {source: described(source) for source in sources}
+    for seed in range(part, TRIED, 10):
+        source, folder = sources[seed % 3 == 0], tmp_path / str(seed)
+        done = spoil(source, folder, seed)
+        assert problem(source, folder, expected[source]) is None, done
