@@ -170,6 +170,6 @@ def _number(label: str, place: str) -> float:
         number = float(label)
     except ValueError:
         number = np.nan
-    if not abs(number) <= np.finfo(np.float32).max:
+    if not abs(number) <= float(np.finfo(np.float32).max):
         raise DataError(f"{place}: the label {label!r} is not a number")
     return number
