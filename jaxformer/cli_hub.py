@@ -2,7 +2,6 @@
 
 import argparse
 import math
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,11 @@ from rich.table import Table
 
 from jaxformer import parity, pretrained, verification
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.files import replacing
 from jaxformer.folders import check_unused
 from jaxformer.importing import import_folder
 from jaxformer.loading import load
+from jaxformer.npz_files import read_npz
 from jaxformer.pretrained import DTYPES
 
 
@@ -62,7 +63,7 @@ def add_forward(commands: Any) -> None:
 
 def forward(options: argparse.Namespace) -> None:
     """Writes a model's outputs."""
-    inputs = _read_arrays(options.inputs)
+    inputs = read_npz(options.inputs)
     model = load(options.folder, dtype=options.dtype)
     outputs = pretrained.forward(model, inputs, output_hidden_states=options.hidden_states)
     _write_arrays(options.output, outputs)
@@ -71,26 +72,11 @@ def forward(options: argparse.Namespace) -> None:
     print(f"written to {options.output}")
 
 
-def _read_arrays(path: Path) -> dict[str, np.ndarray]:
-    try:
-        with np.load(path) as file:
-            return dict(file)
-    except (OSError, ValueError, TypeError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path}: not an .npz file that can be read: {error}") from error
-
-
 def _write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """Writes an .npz file aside and renames it when it is complete."""
-    aside = path.with_name(f".{path.name}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as aside:
+        aside.parent.mkdir(parents=True, exist_ok=True)
         with aside.open("wb") as file:
             np.savez(file, **arrays)
-        aside.replace(path)
-    except OSError as error:
-        raise DataError(f"{path} cannot be written: {error}") from error
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def add_export(commands: Any) -> None:

@@ -41,7 +41,7 @@ def parse_json(text: str | bytes, where: str, kind: type = dict) -> Any:
         DataError: It is no JSON, or of another type.
     """
     try:
-        value = json.loads(text if isinstance(text, str) else text.decode("utf-8-sig"))
+        value = json.loads(text if isinstance(text, str) else text.decode().removeprefix("\ufeff"))
     except json.JSONDecodeError as error:
         line = f" of line {error.lineno}" if error.lineno > 1 else ""
         raise DataError(

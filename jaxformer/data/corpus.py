@@ -9,30 +9,31 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from jaxformer.data.corpus_files import CORPUS_FILES, SIZES, Corpus, StreamWriter, read_corpus
 from jaxformer.data.packing import TokenStream
 from jaxformer.data.sources import Document, Source
 from jaxformer.data.special_tokens import Role
 from jaxformer.data.splitting import Split
-from jaxformer.data.tokenizers import Tokenizer, TokenizerSpec, load_tokenizer
+from jaxformer.data.tokenizers import (
+    DIGESTS,
+    TOKENIZER_FILES,
+    Tokenizer,
+    TokenizerSpec,
+    load_tokenizer,
+)
+from jaxformer.digests import check_digests, write_digests
 from jaxformer.errors import DataError
+from jaxformer.files import read_bytes
+from jaxformer.json_files import read_json
 
 _FORMAT = 1
+_SPEC = "spec.json"
 _BATCH_CHARACTERS = 1 << 21
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Corpus:
-    """A tokenizer and the two sides of the documents in its tokens."""
-
-    tokenizer: Tokenizer
-    train: TokenStream
-    validation: TokenStream
 
 
 def load_or_build(
@@ -72,7 +73,7 @@ def load_or_build(
                 folder,
             )
         _publish(home, lambda temporary: _tokenise(split, tokenizer, temporary))
-        corpus = _load(home, tokenizer)
+        corpus = read_corpus(home, tokenizer)
     return corpus
 
 
@@ -123,31 +124,55 @@ def keep_tokenizer(
         DataError: The folder holds another tokenizer, or this one cannot be had.
     """
     home = Path(folder, "tokenizer")
-    home.parent.mkdir(parents=True, exist_ok=True)
-    record = home / "spec.json"
     asked = repr(spec)
     if special_tokens:
         asked += f" with special tokens ({', '.join(special_tokens)})"
-    if not record.exists():
 
-        def write(temporary: Path) -> None:
-            start = time.perf_counter()
-            tokenizer = spec.fit(texts, special_tokens)
-            tokenizer.save(temporary)
-            (temporary / record.name).write_text(json.dumps(asked), encoding="utf-8")
-            seconds = time.perf_counter() - start
-            _log.info("Tokenizer of %d tokens ready in %.1f s", tokenizer.vocab_size, seconds)
+    def write(temporary: Path) -> None:
+        start = time.perf_counter()
+        tokenizer = spec.fit(texts, special_tokens)
+        tokenizer.save(temporary)
+        (temporary / _SPEC).write_text(json.dumps(asked), encoding="utf-8")
+        write_digests(temporary / DIGESTS, (*TOKENIZER_FILES, _SPEC))
+        seconds = time.perf_counter() - start
+        _log.info("Tokenizer of %d tokens ready in %.1f s", tokenizer.vocab_size, seconds)
 
+    if not home.is_dir():
         _publish(home, write)
-    if not record.exists():
-        raise DataError(f"{home} is in the way: it holds no {record.name}, so no tokenizer of ours")
-    made_by = json.loads(record.read_text(encoding="utf-8"))
+    if (home / DIGESTS).exists():
+        _repair_tokenizer(home, write)
+    elif not (home / _SPEC).exists():
+        raise DataError(f"{home} is in the way: it holds no {_SPEC}, so no tokenizer of ours")
+    made_by = read_json(home / _SPEC, str)
     if made_by != asked:
         raise DataError(
             f"{home} holds the tokenizer {made_by}, but {asked} is asked for: use another "
             "folder, or delete this one if no model depends on it"
         )
-    return load_tokenizer(home)
+    tokenizer = load_tokenizer(home)
+    _write_missing_digests(home, (*TOKENIZER_FILES, _SPEC))
+    return tokenizer
+
+
+def _repair_tokenizer(home: Path, write: Callable[[Path], None]) -> None:
+    """Makes a damaged tokenizer again, where that gives the very files that were there."""
+    try:
+        check_digests(home / DIGESTS, (*TOKENIZER_FILES, _SPEC))
+        return
+    except DataError as error:
+        damage = error
+    try:
+        with _written_aside(home, write) as made:
+            if read_bytes(made / DIGESTS) != read_bytes(home / DIGESTS):
+                raise DataError("the same experiment now gives another tokenizer")
+            _remove(home)
+            _move(made, home)
+    except DataError as error:
+        raise DataError(
+            f"{damage}, and it cannot be made again: {error}. Put a copy of the file back, or "
+            "use another folder"
+        ) from error
+    _log.warning("%s; made again as it was", damage)
 
 
 def _fingerprint(split: Split, tokenizer: Tokenizer) -> str:
@@ -157,18 +182,48 @@ def _fingerprint(split: Split, tokenizer: Tokenizer) -> str:
 
 
 def _publish(home: Path, write: Callable[[Path], None]) -> None:
-    """Fills a folder elsewhere and renames it into place, unless another process came first."""
+    """Fills a folder elsewhere and moves it into place, unless another process came first."""
+    with _written_aside(home, write) as made:
+        _move(made, home)
+
+
+@contextlib.contextmanager
+def _written_aside(home: Path, write: Callable[[Path], None]) -> Iterator[Path]:
+    """Gives a folder beside another, filled; it goes again unless it is moved away."""
     temporary = home.with_name(f".{home.name}.{uuid.uuid4().hex}")
-    temporary.mkdir()
     try:
-        write(temporary)
-        # Renaming onto a folder that holds files fails everywhere, which decides the race.
-        with contextlib.suppress(OSError):
-            temporary.rename(home)
+        try:
+            temporary.mkdir(parents=True)
+            write(temporary)
+        except OSError as error:
+            reason = error.strerror or error
+            raise DataError(f"{home} cannot be written, and nothing of it was: {reason}") from error
+        yield temporary
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _move(made: Path, home: Path) -> None:
+    # Renaming onto a folder that holds files fails everywhere, which decides the race.
+    with contextlib.suppress(OSError):
+        made.rename(home)
     if not home.is_dir():
         raise DataError(f"could not move the finished {home.name} into {home.parent}")
+
+
+def _remove(home: Path) -> None:
+    """Takes a folder away; a link to one goes alone."""
+    if home.is_symlink() or not home.is_dir():
+        home.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _write_missing_digests(home: Path, names: Iterable[str]) -> None:
+    """Adds the digests that earlier versions did not write."""
+    if not (home / DIGESTS).exists():
+        with contextlib.suppress(OSError, DataError):  # a folder that can only be read
+            write_digests(home / DIGESTS, names)
 
 
 def _load(home: Path, tokenizer: Tokenizer) -> Corpus | None:
@@ -176,34 +231,28 @@ def _load(home: Path, tokenizer: Tokenizer) -> Corpus | None:
     if not home.exists():
         return None
     try:
-        sizes = json.loads((home / "corpus.json").read_text(encoding="utf-8"))
-        train, validation = (
-            TokenStream(
-                tokens=np.load(home / f"{side}.tokens.npy", mmap_mode="r"),
-                offsets=np.load(home / f"{side}.offsets.npy"),
-                num_bytes=sizes[side]["bytes"],
-            )
-            for side in ("train", "validation")
-        )
-    except (OSError, ValueError, KeyError) as error:
-        _log.warning("%s cannot be read (%s): tokenising again", home, error)
-        shutil.rmtree(home, ignore_errors=True)
+        corpus = read_corpus(home, tokenizer)
+    except DataError as error:
+        _log.warning("%s; tokenising again", error)
+        _remove(home)
         return None
-    return Corpus(tokenizer, train, validation)
+    _write_missing_digests(home, CORPUS_FILES)
+    return corpus
 
 
 def _tokenise(split: Split, tokenizer: Tokenizer, folder: Path) -> None:
     start = time.perf_counter()
     with (
-        _StreamWriter(folder, "train", tokenizer) as train,
-        _StreamWriter(folder, "validation", tokenizer) as validation,
+        StreamWriter(folder, "train", tokenizer) as train,
+        StreamWriter(folder, "validation", tokenizer) as validation,
     ):
         for batch in _batches(split):
             ids = tokenizer.encode_batch([document.text for document, _ in batch])
             for (document, is_validation), tokens in zip(batch, ids, strict=True):
                 (validation if is_validation else train).append(document, tokens)
     sizes = {"train": train.sizes(), "validation": validation.sizes()}
-    (folder / "corpus.json").write_text(json.dumps(sizes, indent=2) + "\n", encoding="utf-8")
+    (folder / SIZES).write_text(json.dumps(sizes, indent=2) + "\n", encoding="utf-8")
+    write_digests(folder / DIGESTS, CORPUS_FILES)
     _log.info("Tokenised the corpus in %.1f s: %s", time.perf_counter() - start, sizes)
 
 
@@ -218,45 +267,3 @@ def _batches(split: Split) -> Iterator[list[tuple[Document, bool]]]:
             batch, size = [], 0
     if batch:
         yield batch
-
-
-class _StreamWriter:
-    """Writes one side as it comes, in the layout of `TokenStream`, without holding it in memory."""
-
-    def __init__(self, folder: Path, side: str, tokenizer: Tokenizer):
-        self._folder, self._side = folder, side
-        self._separator = np.array([tokenizer.end_of_text_id])
-        self._dtype = np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32)
-        self._offsets, self._num_bytes = [0], 0
-
-    def __enter__(self):
-        self._file = open(self._folder / f"{self._side}.tokens.npy", "wb")
-        self._header(0)
-        self._write(self._separator)
-        return self
-
-    def append(self, document: Document, tokens: np.ndarray) -> None:
-        """Adds a document's tokens and the end-of-text after them."""
-        self._write(tokens)
-        self._write(self._separator)
-        self._offsets.append(self._offsets[-1] + len(tokens) + 1)
-        self._num_bytes += len(document.text.encode())
-
-    def sizes(self) -> dict[str, int]:
-        """Returns what was written, for people to read."""
-        documents = len(self._offsets) - 1
-        return {"documents": documents, "tokens": self._offsets[-1], "bytes": self._num_bytes}
-
-    def __exit__(self, *exception) -> None:
-        # The size is known only now. NumPy leaves room in a header for a larger one.
-        self._file.seek(0)
-        self._header(self._offsets[-1] + 1)
-        self._file.close()
-        np.save(self._folder / f"{self._side}.offsets.npy", np.array(self._offsets, np.int64))
-
-    def _write(self, tokens: np.ndarray) -> None:
-        self._file.write(tokens.astype(self._dtype).tobytes())
-
-    def _header(self, size: int) -> None:
-        header = {"descr": self._dtype.str, "fortran_order": False, "shape": (size,)}
-        np.lib.format.write_array_header_1_0(self._file, header)

@@ -2,6 +2,7 @@
 
 import abc
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from jaxformer.errors import DataError
+from jaxformer.files import ordinary_file
 
 _ENDINGS = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 
@@ -81,7 +83,7 @@ class ImageFolder(ImageSource):
     """The folder; sub-folders of sub-folders count to the one on top."""
 
     def load(self, size, channels):
-        return _FolderSet(Path(self.path).expanduser(), size, channels)
+        return _FolderSet(Path(os.path.expanduser(self.path)), size, channels)
 
 
 class _DigitSet(ImageSet):
@@ -104,7 +106,7 @@ class _FolderSet(ImageSet):
         self._root, self._size, self._mode = root, size, {1: "L", 3: "RGB"}[channels]
         self.names = sorted(
             Path(folder, file).relative_to(root).as_posix()
-            for folder, _, files in os.walk(root, followlinks=True)
+            for folder, files in _walk(root)
             for file in files
             if Path(file).suffix.lower() in _ENDINGS and Path(folder) != root
         )
@@ -127,9 +129,33 @@ class _FolderSet(ImageSet):
     def decode(self, index):
         file = self._root / self.names[index]
         try:
-            with Image.open(file) as image:
-                fitted = ImageOps.fit(image.convert(self._mode), self._size[::-1])
-        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+            with Image.open(ordinary_file(file)) as image:
+                fitted = ImageOps.fit(_eight_bits(image).convert(self._mode), self._size[::-1])
+        except DataError:
+            raise
+        except Exception as error:  # Pillow's decoders raise many, of damaged files
             raise DataError(f"{file}: not an image that can be decoded: {error}") from error
         pixels = np.asarray(fitted, np.float32) / 255
         return pixels.reshape(*self._size, -1)
+
+
+def _walk(root: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yields each folder with its files; links are followed, but not in a circle."""
+
+    def refuse(error: OSError) -> None:
+        raise DataError(f"{error.filename}: {error.strerror}") from error
+
+    for folder, _, files in os.walk(root, onerror=refuse, followlinks=True):
+        home = Path(folder).resolve()
+        if os.path.islink(folder) and Path(folder).parent.resolve().is_relative_to(home):
+            raise DataError(f"{folder} is a link to {home}, in which it lies: take it away")
+        yield folder, files
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """Scales pixels of 16 bits, which Pillow would cut off at 255."""
+    if image.mode.startswith("I;16"):
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise ValueError("pixels of 32 bits, whose scale is not known; convert it to 8 or 16 bits")
+    return image

@@ -1,6 +1,7 @@
 """Texts, or pairs of texts, with one label each: classification and regression."""
 
 import os
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -165,9 +166,11 @@ class LabelledExamples(Examples):
 
 def _label(record: Record, column: str) -> str:
     value = record.value(column)
-    if value is None or not str(value).strip():
+    missing = value is None or value != value or not str(value).strip()  # NaN differs from itself
+    if missing or not isinstance(value, str | int | float):
+        shown = reprlib.repr(value)
         raise DataError(
-            f"{record.where}: no label: column {column!r} holds {value!r}; give one, or leave the "
+            f"{record.where}: no label: column {column!r} holds {shown}; give one, or leave the "
             "row out"
         )
     return str(value)

@@ -1,19 +1,27 @@
 """What labels mean: the names of classes, kept with the run, or numbers."""
 
 import abc
+import contextlib
+import hashlib
 import json
-import math
+import logging
 import os
-import uuid
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from jaxformer.data.sources import encodable
+from jaxformer.digests import check_digests, write_digests
 from jaxformer.errors import DataError
+from jaxformer.files import read_bytes, replacing
+from jaxformer.json_files import read_json
 
-_FILE = "labels.json"
+_FILE, _DIGEST = LABEL_FILES = ("labels.json", "labels.json.sha256")
+_INTEGER = re.compile(r"-?\d{1,4000}")  # Python reads no more digits
+_log = logging.getLogger(__name__)
 
 
 def keep_labels(folder: str | os.PathLike, names: Iterable[str]) -> tuple[str, ...]:
@@ -31,26 +39,53 @@ def keep_labels(folder: str | os.PathLike, names: Iterable[str]) -> tuple[str, .
     Raises:
         DataError: The folder holds other names, from an earlier start on other data.
     """
-    names, file = tuple(names), Path(folder, _FILE)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    if not file.exists():
-        # Several processes may write at once, each the same; a file appears whole or not at all.
-        temporary = file.with_name(f".{_FILE}.{uuid.uuid4().hex}")
-        temporary.write_text(json.dumps(names, ensure_ascii=False) + "\n", encoding="utf-8")
-        temporary.replace(file)
-    kept = kept_labels(folder)
+    names, file, record = tuple(names), Path(folder, _FILE), Path(folder, _DIGEST)
+    for name in names:
+        encodable(name, f"the label {name!r}")
+    text = json.dumps(names, ensure_ascii=False) + "\n"
+    if not file.exists() and not record.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        _write(file, text)
+    try:
+        kept = kept_labels(folder)
+    except DataError as damage:
+        if hashlib.sha256(text.encode()).hexdigest() not in read_bytes(record).decode("latin-1"):
+            raise
+        _log.warning("%s; made again as it was", damage)
+        _write(file, text)
+        kept = names
     if kept != names:
         raise DataError(
             f"{file} holds the labels {shown(kept)}, but the training data now have "
             f"{shown(names)}: use another folder, or give the data that the run began with"
         )
+    if not record.exists():  # earlier versions wrote none
+        with contextlib.suppress(OSError, DataError):
+            write_digests(record, [_FILE])
     return names
 
 
 def kept_labels(folder: str | os.PathLike) -> tuple[str, ...]:
-    """Returns the names that `keep_labels` left in a folder; none where it left nothing."""
-    file = Path(folder, _FILE)
-    return tuple(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else ()
+    """Returns the names that `keep_labels` left in a folder; none where it left nothing.
+
+    Raises:
+        DataError: The file is damaged.
+    """
+    file, record = Path(folder, _FILE), Path(folder, _DIGEST)
+    if record.exists():
+        check_digests(record, [_FILE])
+    elif not file.exists():
+        return ()
+    names = read_json(file, list)
+    if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise DataError(f"{file}: must be a list of different strings")
+    return tuple(names)
+
+
+def _write(file: Path, text: str) -> None:
+    with replacing(file) as aside:
+        aside.write_text(text, encoding="utf-8")
+    write_digests(file.with_name(_DIGEST), [_FILE])
 
 
 def numbered(labels: Iterable[str], names: Sequence[str], places: Iterable[str]) -> np.ndarray:
@@ -110,7 +145,7 @@ class Classes(LabelKind):
 
     def names(self, labels):
         found = set(labels)
-        whole = all(label.lstrip("-").isdecimal() for label in found)
+        whole = all(_INTEGER.fullmatch(label) for label in found)
         return tuple(sorted(found, key=lambda label: (int(label) if whole else 0, label)))
 
     def values(self, labels, names, places):
@@ -134,7 +169,7 @@ def _number(label: str, place: str) -> float:
     try:
         number = float(label)
     except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
+        number = np.nan
+    if not abs(number) <= float(np.finfo(np.float32).max):
         raise DataError(f"{place}: the label {label!r} is not a number")
     return number

@@ -1,7 +1,7 @@
 """Questions about a text whose answers are parts of it, as SQuAD distributes them."""
 
-import json
 import os
+import reprlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import Any
 
 from jaxformer.data.records import Record, read_records
 from jaxformer.errors import DataError
+from jaxformer.json_files import read_json
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ def read_questions(path: str | os.PathLike) -> list[Question]:
         DataError: The file cannot be read, lacks a field or holds an answer that does not stand
             where it should; names the file and the line or question.
     """
-    path = Path(path).expanduser()
+    path = Path(os.path.expanduser(path))
     records = _squad(path) if path.suffix.lower() == ".json" else read_records(path)
     questions = [_question(record) for record in records]
     if not questions:
@@ -46,17 +47,13 @@ def read_questions(path: str | os.PathLike) -> list[Question]:
 
 
 def _squad(path: Path) -> Iterator[Record]:
+    content = read_json(path, object)
     try:
-        articles = json.loads(path.read_text(encoding="utf-8"))["data"]
-        for article in articles:
+        for article in content["data"]:
             for paragraph in article["paragraphs"]:
                 for question in paragraph["qas"]:
                     values = {"context": paragraph["context"], **question}
                     yield Record(f"{path}, question {question.get('id')!r}", values)
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror}") from error
-    except ValueError as error:
-        raise DataError(f"{path}: not valid JSON: {error}") from error
     except (KeyError, TypeError) as error:
         raise DataError(
             f"{path}: not in SQuAD's form, data > paragraphs > context, qas: {error}"
@@ -84,8 +81,13 @@ def _answers(record: Record) -> list[tuple[str, int]]:
             pairs = list(zip(answers["text"], answers["answer_start"], strict=True))
         else:
             pairs = [(answer["text"], answer["answer_start"]) for answer in answers]
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataError(
-            f'{record.where}: "answers" must hold "text" and "answer_start", got {answers!r}'
-        ) from error
+    except (KeyError, TypeError, ValueError):
+        pairs = [(None, None)]
+    for text, start in pairs:
+        known = isinstance(text, str) and type(start) is int and start >= 0
+        if not known or not text.strip():
+            raise DataError(
+                f'{record.where}: "answers" must hold the "text" of each answer, which is not '
+                f'empty, and its "answer_start", counted from 0; got {reprlib.repr(answers)}'
+            )
     return pairs

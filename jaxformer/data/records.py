@@ -3,13 +3,17 @@
 import csv
 import importlib
 import os
+import reprlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
-from jaxformer.data.sources import json_object
+from jaxformer.data.sources import encodable
 from jaxformer.errors import DataError
+from jaxformer.files import ordinary_file
+from jaxformer.json_files import parse_json
+
+_LOST = b"\0" * 16  # what a file system leaves of a block that was never written
 
 
 class Record(NamedTuple):
@@ -28,8 +32,9 @@ class Record(NamedTuple):
         """
         value = self.value(column)
         if not isinstance(value, str):
-            raise DataError(f"{self.where}: column {column!r} holds {value!r}, which is no text")
-        return value
+            shown = reprlib.repr(value)
+            raise DataError(f"{self.where}: column {column!r} holds {shown}, which is no text")
+        return encodable(value, f"{self.where}: column {column!r}")
 
     def value(self, column: str) -> Any:
         """Returns what stands in a column.
@@ -58,7 +63,7 @@ def read_records(path: str | os.PathLike, header: bool = True) -> Iterator[Recor
     Raises:
         DataError: The file cannot be read; names the file, the line and what is wrong.
     """
-    path = Path(path).expanduser()
+    path = Path(os.path.expanduser(path))
     readers = {
         ".csv": lambda: _named(_comma_separated(path), header),
         ".json": lambda: _json_lines(path),
@@ -95,16 +100,15 @@ def read_columns(path: str | os.PathLike) -> Iterator[list[Word]]:
             fields; names the file and the line.
     """
     sentence, width = [], None
-    with _opened(path) as file:
-        for number, line in enumerate(file, start=1):
-            fields = line.split()
-            if fields and not line.startswith("-DOCSTART-"):
-                width = width or len(fields)
-                _check_width(f"{path}:{number}", fields, width)
-                sentence.append(Word(f"{path}:{number}", fields))
-            elif sentence:
-                yield sentence
-                sentence = []
+    for number, line in enumerate(_lines(path), start=1):
+        fields = line.split()
+        if fields and not line.startswith("-DOCSTART-"):
+            width = width or len(fields)
+            _check_width(f"{path}:{number}", fields, width)
+            sentence.append(Word(f"{path}:{number}", fields))
+        elif sentence:
+            yield sentence
+            sentence = []
     if sentence:
         yield sentence
 
@@ -115,10 +119,7 @@ def read_parallel(source: str | os.PathLike, target: str | os.PathLike) -> list[
     Raises:
         DataError: A file cannot be read, or they have different numbers of lines.
     """
-    sides = []
-    for path in (source, target):
-        with _opened(path) as file:
-            sides.append([line.rstrip("\r\n") for line in file])
+    sides = [[line.rstrip("\r\n") for line in _lines(path)] for path in (source, target)]
     if len(sides[0]) != len(sides[1]):
         raise DataError(
             f"{source} has {len(sides[0])} lines and {target} has {len(sides[1])}: each line of "
@@ -144,51 +145,41 @@ def optional_module(name: str, purpose: str) -> Any:
         raise DataError(f"{purpose} needs {package}: pip install {package}") from error
 
 
-@contextmanager
-def _opened(path: str | os.PathLike) -> Iterator[TextIO]:
-    """Opens a text file whose lines end with a newline alone, with its errors as DataErrors."""
+def _lines(path: str | os.PathLike) -> Iterator[str]:
+    """Yields the lines of a text file, which end with a newline alone.
+
+    Raises:
+        DataError: The file cannot be read, or a line is no text; names the line.
+    """
+    number = 1
     try:
-        with open(Path(path).expanduser(), encoding="utf-8-sig", newline="\n") as file:
-            yield file
-    except FileNotFoundError as error:
-        raise DataError(f"{path} does not exist (looked from {Path.cwd()})") from error
+        with open(ordinary_file(path), "rb") as file:
+            for number, line in enumerate(file, start=1):
+                if _LOST in line:
+                    raise DataError(f"{path}:{number}: not text: it holds a run of null bytes")
+                text = line.decode()
+                yield text.removeprefix("\ufeff") if number == 1 else text
     except UnicodeDecodeError as error:
-        # The error counts its bytes from the start of what the decoder was given last.
-        line = _first_line_not_utf8(path)
-        raise DataError(f"{path}:{line}: not UTF-8 ({error.reason}): convert the file") from error
+        raise DataError(f"{path}:{number}: not UTF-8 ({error.reason}): convert the file") from error
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}") from error
 
 
-def _first_line_not_utf8(path: str | os.PathLike) -> int:
-    with open(Path(path).expanduser(), "rb") as file:
-        return next(number for number, line in enumerate(file, start=1) if not _is_utf8(line))
-
-
-def _is_utf8(line: bytes) -> bool:
-    try:
-        line.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
 def _tab_separated(path: Path) -> Iterator[tuple[str, list[str]]]:
-    with _opened(path) as file:
-        for number, line in enumerate(file, start=1):
-            if line.strip("\r\n"):
-                yield f"{path}:{number}", line.rstrip("\r\n").split("\t")
+    for number, line in enumerate(_lines(path), start=1):
+        if line.strip("\r\n"):
+            yield f"{path}:{number}", line.rstrip("\r\n").split("\t")
 
 
 def _comma_separated(path: Path) -> Iterator[tuple[str, list[str]]]:
-    with _opened(path) as file:
-        rows = csv.reader(file, strict=True)
-        try:
-            for fields in rows:
-                if fields:
-                    yield f"{path}:{rows.line_num}", fields
-        except csv.Error as error:
-            raise DataError(f"{path}:{rows.line_num}: not valid CSV: {error}") from error
+    rows, first = csv.reader(_lines(path), strict=True), 1
+    try:
+        for fields in rows:
+            if fields:
+                yield f"{path}:{first}", fields
+            first = rows.line_num + 1  # a quoted field may hold several lines
+    except csv.Error as error:
+        raise DataError(f"{path}:{first}: not valid CSV: {error}") from error
 
 
 def _named(rows: Iterable[tuple[str, list[str]]], header: bool) -> Iterator[Record]:
@@ -196,6 +187,8 @@ def _named(rows: Iterable[tuple[str, list[str]]], header: bool) -> Iterator[Reco
     for where, fields in rows:
         if names is None:
             names = fields if header else list(map(str, range(len(fields))))
+            if twice := sorted({name for name in names if name and names.count(name) > 1}):
+                raise DataError(f"{where}: two columns are called {twice[0]!r}: rename one")
             if header:
                 continue
         _check_width(where, fields, len(names))
@@ -211,19 +204,20 @@ def _check_width(where: str, fields: list[str], width: int) -> None:
 
 
 def _json_lines(path: Path) -> Iterator[Record]:
-    with _opened(path) as file:
-        for number, line in enumerate(file, start=1):
-            if line.strip():
-                where = f"{path}:{number}"
-                yield Record(where, json_object(line, where))
+    for number, line in enumerate(_lines(path), start=1):
+        if line.strip():
+            where = f"{path}:{number}"
+            yield Record(where, parse_json(line, where))
 
 
 def _parquet(path: Path) -> Iterator[Record]:
     parquet = optional_module("pyarrow.parquet", f"reading {path}")
     try:
-        with parquet.ParquetFile(path) as file:
+        with parquet.ParquetFile(ordinary_file(path)) as file:
             batches = (batch.to_pylist() for batch in file.iter_batches())
             for number, values in enumerate((row for rows in batches for row in rows), start=1):
                 yield Record(f"{path}, row {number}", values)
-    except (OSError, ValueError) as error:  # pyarrow's own errors derive from these
+    except DataError:
+        raise
+    except Exception as error:  # pyarrow's own errors have many bases
         raise DataError(f"{path}: not a Parquet file that can be read: {error}") from error

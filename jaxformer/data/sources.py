@@ -11,9 +11,10 @@ import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.files import ordinary_file, read_bytes
+from jaxformer.json_files import json_type, parse_json
 
 _NOT_LIBRARY = frozenset(
     {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
@@ -148,52 +149,45 @@ class JsonLines(Source):
                 the line and what is wrong.
         """
         for name, path in _find(self.path, self.pattern):
-            with open(path, "rb") as file:
-                for number, line in enumerate(file, start=1):
-                    if line := line.strip():
-                        yield Document(f"{name}:{number}", self._text(line, f"{path}:{number}"))
+            for number, line in enumerate(_lines(path), start=1):
+                if line := line.strip():
+                    yield Document(f"{name}:{number}", self._text(line, f"{path}:{number}"))
 
     def fingerprint(self) -> str:
         """Returns a digest of the field and the files' names, sizes and modification times."""
         return _digest(["JsonLines", self.field, *_stamps(self.path, self.pattern)])
 
     def _text(self, line: bytes, where: str) -> str:
-        record = json_object(line, where)
+        record = parse_json(line, where)
         if self.field not in record:
             held = ", ".join(map(repr, record)) or "none"
             raise DataError(f"{where}: no field {self.field!r}; the fields are: {held}")
         text = record[self.field]
         if not isinstance(text, str):
-            raise DataError(f"{where}: field {self.field!r} holds {_json_type(text)}, not a string")
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
             raise DataError(
-                f"{where}: field {self.field!r} holds half of a surrogate pair at character "
-                f"{error.start}, which no UTF-8 text can contain"
-            ) from error
-        return text
+                f"{where}: field {self.field!r} holds {json_type(type(text))}, not a string"
+            )
+        return encodable(text, f"{where}: field {self.field!r}")
 
 
-def json_object(line: bytes, where: str) -> dict[str, Any]:
-    """Returns the JSON object that a line holds.
+def encodable(text: str, what: str) -> str:
+    """Returns a text that UTF-8 can hold.
 
     Args:
-        line: The line.
-        where: "file:line", for the message.
+        text: The text.
+        what: What it is, for the message.
 
     Raises:
-        DataError: It holds something else.
+        DataError: It holds half of a surrogate pair, which JSON can write.
     """
     try:
-        record = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise DataError(f"{where}: not valid JSON: {error.msg} at column {error.colno}") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{where}: not UTF-8 at byte {error.start} of the line") from error
-    if not isinstance(record, dict):
-        raise DataError(f"{where}: expected a JSON object, found {_json_type(record)}")
-    return record
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{what} holds half of a surrogate pair at character {error.start}, which no UTF-8 "
+            "text can contain"
+        ) from error
+    return text
 
 
 def _library_root() -> Path:
@@ -223,18 +217,16 @@ def _is_text_module(folder: str, name: str) -> bool:
 
 def _find(path: str, pattern: str) -> list[tuple[str, Path]]:
     """Returns (name below the root, file) for a file, a folder or a glob, ordered by name."""
-    root = Path(path).expanduser()
-    if root.is_file():
-        return [(root.name, root)]
-    if root.is_dir():
+    root = Path(os.path.expanduser(path))
+    if os.path.isdir(root):
         files = list(root.rglob(pattern))
         wanted = f"no file matches {pattern!r} in the folder {path}: change the pattern"
-    elif glob.has_magic(path):
+    elif glob.has_magic(path) and not os.path.exists(root):
         files = [Path(match) for match in glob.glob(str(root), recursive=True)]
         wanted = f"no file matches {path}"
         root = _fixed_part(root)
     else:
-        raise DataError(f"{path} does not exist (looked from {Path.cwd()})")
+        return [(root.name, ordinary_file(root))]
     named = sorted((file.relative_to(root).as_posix(), file) for file in files if file.is_file())
     if not named:
         raise DataError(wanted)
@@ -249,15 +241,21 @@ def _fixed_part(path: Path) -> Path:
 
 
 def _read_text(path: Path) -> str:
-    # newline="" keeps the line endings as they are: what is decoded later is what was read.
+    # Every byte of zeros is valid UTF-8, and none is text.
+    remedy = "convert the file, or leave it out with `pattern`"
+    content = read_bytes(path)
+    if (place := content.find(b"\0")) >= 0:
+        raise DataError(f"{path}: not text: byte {place} is null; {remedy}")
     try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            return file.read()
+        return content.decode().removeprefix("\ufeff")
     except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path}: not UTF-8 at byte {error.start}; convert the file, or leave it out with "
-            "`pattern`"
-        ) from error
+        raise DataError(f"{path}: not UTF-8 at byte {error.start}; {remedy}") from error
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    try:
+        with open(ordinary_file(path), "rb") as file:
+            yield from file
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}") from error
 
@@ -265,11 +263,6 @@ def _read_text(path: Path) -> str:
 def _stamps(path: str, pattern: str) -> list[tuple[str, int, int]]:
     stats = [(name, file.stat()) for name, file in _find(path, pattern)]
     return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
-
-
-def _json_type(value: object) -> str:
-    names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean"}
-    return "null" if value is None else names.get(type(value), "a number")
 
 
 def _digest(value: object) -> str:

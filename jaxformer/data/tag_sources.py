@@ -66,12 +66,18 @@ class ColumnFile(TagSource):
     def sentences(self):
         for number, words in enumerate(read_columns(self.path), start=1):
             texts = [self._field(word, self.word) for word in words]
+            tags = [self._field(word, self.tag) for word in words]
+            if (self.word - self.tag) % len(words[0].fields) == 0:
+                raise DataError(
+                    f"{words[0].where}: word={self.word} and tag={self.tag} are the same column "
+                    f"of {len(words[0].fields)}"
+                )
             blanks = ["", *[" "] * (len(words) - 1)]
             yield Sentence(
                 f"{number} {' '.join(texts)}",
                 [
-                    TaggedWord(blank + text, self._field(word, self.tag), word.where)
-                    for blank, text, word in zip(blanks, texts, words, strict=True)
+                    TaggedWord(blank + text, tag, word.where)
+                    for blank, text, tag, word in zip(blanks, texts, tags, words, strict=True)
                 ],
             )
 

@@ -163,7 +163,8 @@ def _row(
     words = [word for word in sentence.words if len(pieces[word.text])]
     sizes = [len(pieces[word.text]) for word in words]
     first = 1 + np.cumsum([0, *sizes])[:-1]  # after the first mark
-    text = joined([np.concatenate([pieces[word.text] for word in words])], marks, length)
+    ids = [np.zeros(0, np.int32), *(pieces[word.text] for word in words)]
+    text = joined([np.concatenate(ids)], marks, length)
     numbers = numbered((word.tag for word in words), tags, (word.where for word in words))
     inside = first < len(text.tokens) - 1
     targets = np.zeros(len(text.tokens), np.int32)

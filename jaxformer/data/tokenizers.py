@@ -18,11 +18,17 @@ from tokenizers import Tokenizer as RustTokenizer
 from jaxformer.data import tokenizer_training
 from jaxformer.data.special_tokens import Role, ids_of, names_to_add
 from jaxformer.data.tokenizer_training import END_OF_TEXT, PAD
+from jaxformer.digests import check_digests
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.files import read_bytes, replacing
 from jaxformer.model_files import read_object, small_file_in
 
 _FILE = "tokenizer.json"
 _SETTINGS = "tokenizer_config.json"
+TOKENIZER_FILES = (_FILE, _SETTINGS)
+"""What `Tokenizer.save` writes."""
+DIGESTS = "SHA256SUMS"
+"""The digests of the files in a folder that a run has made."""
 # What the published tokenizers call these two, most explicit first.
 _END_OF_TEXT_NAMES = (
     END_OF_TEXT, "<|end_of_text|>", "<|im_end|>", "</s>", "<eos>", "[EOS]", "[SEP]",
@@ -233,7 +239,7 @@ class TokenizerFile(TokenizerSpec):
 
     def fit(self, texts: Iterable[str], special_tokens: Sequence[Role] = ()) -> Tokenizer:
         """Returns the tokenizer in the file; reads no text."""
-        path = Path(self.path).expanduser()
+        path = Path(os.path.expanduser(self.path))
         file = _file_in(path) if path.is_dir() else path
         tokenizer = _load(file, self.end_of_text, self.pad)
         for role in special_tokens:
@@ -292,12 +298,20 @@ def load_tokenizer(folder: str | os.PathLike) -> Tokenizer:
     """
     nested = Path(folder, "tokenizer")
     found = nested if os.path.lexists(nested / _FILE) else Path(folder)
+    if (found / DIGESTS).exists():
+        check_digests(found / DIGESTS, TOKENIZER_FILES)
     file = _file_in(found)
     if _settings(found).get("jaxformer_kind") == "bytes":
-        rust = RustTokenizer.from_file(str(file))
-        added = sorted(rust.get_added_tokens_decoder().items())
-        return ByteTokenizer([token.content for id_, token in added if id_ > ByteTokenizer.pad_id])
+        return _load_bytes(file)
     return _load(file, None, None)
+
+
+def _load_bytes(file: Path) -> ByteTokenizer:
+    added = sorted(_read(file).get_added_tokens_decoder().items())
+    ids, names = [id_ for id_, _ in added], [token.content for _, token in added]
+    if ids != list(range(256, 256 + len(ids))) or names[:2] != [END_OF_TEXT, PAD]:
+        raise DataError(f"{file}: not the 256 bytes with their special tokens")
+    return ByteTokenizer(names[2:])
 
 
 def _check_size(kind: str, vocab_size: int, extra: int) -> None:
@@ -314,12 +328,7 @@ def _file_in(folder: Path) -> Path:
 
 
 def _load(file: Path, end_of_text: str | None, pad: str | None) -> HuggingFaceTokenizer:
-    if not file.is_file():
-        raise DataError(f"{file} does not exist: give a tokenizer.json or the folder holding it")
-    try:
-        rust = RustTokenizer.from_file(str(file))
-    except Exception as error:  # the Rust library raises bare Exception
-        raise DataError(f"{file}: not a tokenizer.json that can be loaded: {error}") from error
+    rust = _read(file)
     settings = _settings(file.parent)
     end_of_text = _special(rust, file, "end_of_text", end_of_text, settings.get("eos_token"))
     end_of_text = end_of_text or _first_known(rust, _END_OF_TEXT_NAMES)
@@ -332,6 +341,16 @@ def _load(file: Path, end_of_text: str | None, pad: str | None) -> HuggingFaceTo
     return HuggingFaceTokenizer(
         rust, end_of_text, pad or _first_known(rust, _PAD_NAMES) or end_of_text
     )
+
+
+def _read(file: Path) -> RustTokenizer:
+    if not file.exists():
+        raise DataError(f"{file} does not exist: give a tokenizer.json or the folder holding it")
+    text = read_bytes(file)
+    try:
+        return RustTokenizer.from_buffer(text)
+    except Exception as error:  # the Rust library raises bare Exception
+        raise DataError(f"{file}: not a tokenizer.json that can be loaded: {error}") from error
 
 
 def _special(rust, file: Path, name: str, asked: str | None, stored: object) -> str | None:
@@ -363,8 +382,10 @@ def _write(folder, rust: RustTokenizer, end_of_text: str, pad: str, kind: str) -
     for role in ("cls", "sep", "mask"):
         with suppress(ConfigError):
             settings[f"{role}_token"] = rust.id_to_token(ids_of(role, rust.token_to_id)[0])
-    (folder / _SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-    rust.save(str(folder / _FILE))
+    texts = {_SETTINGS: json.dumps(settings, indent=2) + "\n", _FILE: rust.to_str(pretty=True)}
+    for name, text in texts.items():
+        with replacing(folder / name) as aside:
+            aside.write_text(text, encoding="utf-8")
 
 
 @contextmanager

@@ -110,8 +110,8 @@ def train(config: Config, folder: str | Path, fresh: bool = False) -> None:
         step, state = restored or (0, _fresh_state(program, config, data))
         if step == 0 and config.train.metric != "loss":
             check_metric(config.train.metric, evaluate(config, program, state.best_params, data))
-        watch = watch_of(config, folder, step)
         log = resources.enter_context(contextlib.closing(RunLog(config, folder, step, work)))
+        watch = watch_of(config, folder, step)
         log.message(f"continuing from step {step}" if step else "starting from step 0")
         run = Run(config, folder, data, program, log, watch, _preview(config, program, data))
         step, state, validation = _take_steps(run, step, state)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from jaxformer.config import Config, changed_fields
+from jaxformer.data.labels import LABEL_FILES
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.pretrained import is_pretrained
 from jaxformer.serialization import from_json, to_json
@@ -20,7 +21,7 @@ from jaxformer.training.metrics import FILE as METRICS_FILE
 
 CONFIG_FILE = "config.json"
 CHECKPOINTS = "checkpoints"
-KEPT = ("tokenizer", "labels.json")
+KEPT = ("tokenizer", *LABEL_FILES)
 """What the data have put into a run's folder and a model depends on."""
 _LOCK_FILE = ".lock"
 

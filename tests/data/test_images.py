@@ -1,5 +1,8 @@
 import dataclasses
 import json
+import os
+import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -71,6 +74,79 @@ def test_an_image_that_does_not_decode_is_named(folder, tmp_path):
     data = of_folder(folder, validation_source=ImageFolder(str(folder))).prepare(tmp_path / "run")
     with pytest.raises(DataError, match=r"cat/broken\.png: not an image that can be decoded"):
         data.train.examples.read(0, np.random.default_rng(0))
+
+
+def png(width, height):
+    """A file of some bytes that says it is an image of any size."""
+
+    def chunk(name, content):
+        checked = name + content
+        return struct.pack(">I", len(content)) + checked + struct.pack(">I", zlib.crc32(checked))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    parts = [chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(b"")), chunk(b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        png(30_000, 30_000),
+        png(2**31 - 1, 2**31 - 1),
+        png(100, 100),
+        png(0, 5),
+        b"P6\n100000 100000\n255\n",
+        b"P6\n0 0\n255\n",
+        b"",
+    ],
+    ids=["bomb", "larger", "cut", "no pixels", "ppm bomb", "ppm of none", "empty"],
+)
+def test_bombs_and_damaged_images_are_refused(folder, content):
+    (folder / "cat" / "0.png").write_bytes(content)
+    images = ImageFolder(str(folder)).load((6, 9), 3)
+    with pytest.raises(DataError, match=r"cat/0\.png: not an image that can be decoded"):
+        images.decode(images.names.index("cat/0.png"))
+
+
+@given(st.sampled_from(["png", "jpeg", "gif", "bmp", "ppm", "tiff", "webp"]), st.data())
+def test_any_damage_to_an_image_gives_pixels_or_one_error(tmp_path_factory, kind, data):
+    path = tmp_path_factory.mktemp("damaged") / "cat" / f"0.{kind}"
+    path.parent.mkdir()
+    pixels = np.random.default_rng(0).integers(0, 256, (9, 9, 3), np.uint8)
+    Image.fromarray(pixels).save(path)
+    content = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    path.write_bytes(content[: data.draw(st.integers(0, len(content)))])
+    images = ImageFolder(str(path.parents[1])).load((6, 9), 3)
+    try:
+        assert images.decode(0).shape == (6, 9, 3)
+    except DataError as error:
+        assert str(path) in str(error)  # noqa: PT017
+
+
+def test_pixels_of_16_bits_are_scaled_and_of_32_refused(tmp_path):
+    (tmp_path / "a").mkdir()
+    pixels = np.array([[0, 0x8000], [0x4000, 0xFFFF]], np.uint16)
+    Image.fromarray(pixels).save(tmp_path / "a" / "0.png")
+    Image.fromarray(pixels.astype(np.float32)).save(tmp_path / "a" / "1.tiff")
+    images = ImageFolder(str(tmp_path)).load((2, 2), 1)
+    expected = np.float32([[0, 128], [64, 255]]) / 255
+    np.testing.assert_allclose(images.decode(0)[..., 0], expected, rtol=0, atol=1e-6)
+    with pytest.raises(DataError, match=r"a/1\.tiff.*pixels of 32 bits"):
+        images.decode(1)
+
+
+def test_pipes_and_links_in_a_circle_are_refused(folder):
+    os.mkfifo(folder / "cat" / "pipe.png")
+    images = ImageFolder(str(folder)).load((6, 9), 3)
+    with pytest.raises(DataError, match=r"pipe\.png is a pipe"):
+        images.decode(images.names.index("cat/pipe.png"))
+    (folder / "dog" / "again").symlink_to(folder / "cat")
+    assert len(ImageFolder(str(folder)).load((6, 9), 3).names) == 11
+    (folder / "dog" / "circle").symlink_to(folder)
+    with pytest.raises(DataError, match=r"dog/circle is a link to .*images, in which it lies"):
+        ImageFolder(str(folder)).load((6, 9), 3)
 
 
 def test_a_label_only_in_validation_is_refused(folder, tmp_path):

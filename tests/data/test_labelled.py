@@ -169,3 +169,29 @@ def test_a_row_without_a_label_is_refused(config, tmp_path, label):
     file = table(tmp_path, [("x", "y", "yes"), ("x", "y", label)])
     with pytest.raises(DataError, match=r"train\.tsv:3: no label: column 'label' holds '"):
         dataclasses.replace(config, train=file).prepare(tmp_path / "run")
+
+
+@pytest.mark.parametrize("label", ["NaN", "[1]", "{}", "null"])
+def test_a_label_that_is_none_is_refused(config, tmp_path, label):
+    file = tmp_path / "a.jsonl"
+    file.write_text(
+        f'{{"a": "x", "b": "y", "label": "no"}}\n{{"a": "x", "b": "y", "label": {label}}}'
+    )
+    with pytest.raises(DataError, match=r"a\.jsonl:2: no label: column 'label' holds"):
+        dataclasses.replace(config, train=str(file)).prepare(tmp_path / "run")
+
+
+@pytest.mark.parametrize("labels", [("--5", "1"), ("9" * 5000, "1"), ("\u00b2", "1")])
+def test_labels_that_look_like_numbers_are_names(labels):
+    assert Classes().names(labels) == tuple(sorted(labels))
+
+
+@pytest.mark.parametrize("label", ["nan", "inf", "1e39", "-1e39", "1e999", "x", ""])
+def test_a_number_beyond_float32_is_refused(label):
+    with pytest.raises(DataError, match=r"there: the label .* is not a number"):
+        Number().values([label], (), ["there"])
+
+
+def test_a_label_that_no_file_can_hold_is_refused(tmp_path):
+    with pytest.raises(DataError, match=r"label .* surrogate pair"):
+        keep_labels(tmp_path, ["\ud800"])

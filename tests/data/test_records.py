@@ -1,5 +1,6 @@
 import csv
 import json
+import os
 
 import pytest
 from hypothesis import given
@@ -171,3 +172,55 @@ def test_files_of_different_lengths_are_refused_with_both_counts(tmp_path):
     source, target = write(tmp_path, "s", "one\ntwo\n"), write(tmp_path, "t", "eins\n")
     with pytest.raises(DataError, match=r"s has 2 lines and .*t has 1"):
         read_parallel(source, target)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.jsonl", b'{"a": "x"}\n\n' + b"[" * 9999, r"a\.jsonl:3: .* nested too deeply"),
+        ("a.jsonl", b'{"a": %s}' % (b"9" * 5000), r"a\.jsonl:1: .* too many digits"),
+        ("a.jsonl", b'{"a": "x"}\r\n{"a": "\xff"}\r\n', r"a\.jsonl:2: not UTF-8"),
+        ("a.jsonl", b'{"a": "x"}\n{"a": "\\ud800"}', r"a\.jsonl:2: .*'a' .* surrogate pair"),
+        (
+            "a.jsonl",
+            b'{"a": ["' + b"x" * 9999 + b'"]}',
+            r"a\.jsonl:1: column 'a' holds .{0,60}, wh",
+        ),
+        ("a.tsv", b"a\tb\ta\nx\ty\tz\n", r"a\.tsv:1: two columns are called 'a'"),
+        ("a.tsv", b"a\nx\n" + bytes(512) + b"\n", r"a\.tsv:3: not text: it holds a run of null"),
+        ("a.tsv", "a\nx\n".encode("utf-16"), r"a\.tsv:1: not UTF-8"),
+        ("a.csv", b'a\n"x\ny"\n"z\nz"z\n', r"a\.csv:4: not valid CSV"),
+        ("a.csv", b'a\n"x\n\ny"\n"z\n\n\n', r"a\.csv:5: not valid CSV: unexpected end"),
+        ("a.csv", b'a\n"x\n\ny"\n\n"z","w"\n', r"a\.csv:6: 2 fields"),
+        ("a.parquet", b"PAR1" + bytes(100) + b"PAR1", r"a\.parquet: not a Parquet file"),
+        ("a.parquet", b"", r"a\.parquet: not a Parquet file"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_line(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        [record.text("a") for record in read_records(tmp_path / name)]
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.jsonl", "a.parquet"])
+def test_pipes_and_folders_are_no_tables(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(DataError, match=rf"{name} is a pipe or a device"):
+        list(read_records(tmp_path / name))
+    (tmp_path / name).unlink()
+    (tmp_path / name).mkdir()
+    with pytest.raises(DataError, match=rf"{name} is a folder"):
+        list(read_records(tmp_path / name))
+
+
+@given(st.binary(max_size=300), st.sampled_from(["csv", "json", "jsonl", "parquet", "tsv", "txt"]))
+def test_any_bytes_are_a_table_or_one_error(tmp_path_factory, content, ending):
+    path = tmp_path_factory.mktemp("any") / f"a.{ending}"
+    path.write_bytes(content)
+    try:
+        records = list(read_records(path))
+    except DataError as error:
+        assert str(error).startswith(str(path))  # noqa: PT017
+        return
+    for record in records:
+        assert record.where.startswith(str(path))

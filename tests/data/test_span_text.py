@@ -153,3 +153,36 @@ def test_the_last_batch_is_filled_with_rows_of_no_weight(config, tmp_path):
     batches = list(config.prepare(tmp_path / "run").validation.epoch())
     assert [batch["span"].shape for batch in batches] == [(2, 2)] * 3
     assert batches[-1]["span_weights"].tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [{"text": "Denver", "answer_start": "4"}],
+        [{"text": "Denver", "answer_start": 4.0}],
+        [{"text": "Denver", "answer_start": -9}],
+        [{"text": None, "answer_start": 4}],
+        [{"text": " ", "answer_start": 3}],
+        [{"text": "", "answer_start": 0}],
+        [["Denver", 4]],
+        {"text": "Denver", "answer_start": "456789"},
+        {"text": ["Denver"], "answer_start": []},
+        "Denver",
+        5,
+    ],
+    ids=str,
+)
+def test_answers_that_are_none_are_refused(tmp_path, answers):
+    file = tmp_path / "train.jsonl"
+    file.write_text(json.dumps({"context": CONTEXT, "question": "?", "answers": answers}) + "\n")
+    with pytest.raises(DataError, match=r'train\.jsonl:1: "answers" must hold the "text"'):
+        read_questions(file)
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 9999, '{"data": 9%s}' % ("9" * 5000), '{"data": [5]}', '{"data": {"a": 1}}']
+)
+def test_hostile_files_are_refused(tmp_path, text):
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(DataError, match=r"a\.json: not "):
+        read_questions(tmp_path / "a.json")

@@ -109,3 +109,20 @@ def test_the_default_needs_no_file(tmp_path):
     batch = data.train.batch(0)
     assert set(np.unique(batch["targets"])) <= set(range(6))
     assert (batch["weights"] <= batch["segments"]).all()
+
+
+def test_a_word_that_is_its_own_tag_is_refused(tmp_path):
+    (tmp_path / "a.txt").write_text("EU\nrejects\n")
+    with pytest.raises(DataError, match=r"a\.txt:1: word=0 and tag=-1 are the same column of 1"):
+        list(ColumnFile(str(tmp_path / "a.txt")).sentences())
+
+
+def test_a_sentence_without_tokens_counts_for_nothing(config, tmp_path):
+    spec = TrainTokenizer(kind="wordpiece", vocab_size=60)
+    nothing = "\u200b"  # WordPiece takes it away
+    text = (tmp_path / "train.txt").read_text() + f"\n{nothing} O\n"
+    (tmp_path / "train.txt").write_text(text)
+    source = ColumnFile(str(tmp_path / "train.txt"))
+    data = replace(config, train=source, validation=source, tokenizer=spec)
+    (batch,) = data.prepare(tmp_path / "run").validation.epoch(batch_size=20, max_batches=1)
+    assert (batch["weights"].sum(1)[batch["row"] >= 0] == 0).sum() == 1

@@ -3,7 +3,9 @@
 import io
 import itertools
 import json
+import os
 import signal
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -49,9 +51,76 @@ def test_a_line_that_a_killed_process_cut_off_is_dropped(tmp_path):
     assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2]
     write_steps(tmp_path, 2, [3])
     assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2, 3]
-    path.write_text("oops\n" + path.read_text())
-    with pytest.raises(ValueError, match="line 1"):
-        read_metrics(tmp_path)
+
+
+DAMAGED = [
+    b"oops",
+    b"",
+    b"\x00" * 50,
+    b'{"step": 2, "split": "tr\xff"}',
+    b"[" * 9999,
+    b'{"step": %s, "split": "train"}' % (b"9" * 5000),
+    b"[1, 2]",
+    b'{"split": "train", "loss": 1.0}',
+    b'{"step": "2", "split": "train"}',
+    b'{"step": 2.0, "split": "train"}',
+    b'{"step": true, "split": "train"}',
+    b'{"step": -2, "split": "train"}',
+    b'{"step": 2}',
+    b'{"step": 2, "split": null}',
+    b'{"step": 2, "split": "train", "loss": "low"}',
+    b'{"step": 2, "split": "train", "loss": NaN}',
+    b'{"step": 2, "split": "train", "loss": Infinity}',
+    b'{"step": 2, "split": "train", "loss": 1%s}' % (b"0" * 400),
+    b'{"step": 2, "split": "train", "loss": [1]}',
+]
+
+
+@pytest.mark.parametrize("line", DAMAGED, ids=lambda line: repr(line[:45]))
+def test_damaged_lines_are_set_aside_and_the_others_stay(tmp_path, caplog, line):
+    write_steps(tmp_path, 0, [1, 2])
+    path = tmp_path / FILE
+    first, second = path.read_bytes().splitlines()
+    path.write_bytes(b"\n".join([first, line, second, b""]))
+    with caplog.at_level("WARNING"):
+        assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2]
+        assert curve(tmp_path, "train")[0].tolist() == [1, 2]
+    assert all("metrics.jsonl:2: " in said.message for said in caplog.records)
+    caplog.clear()
+    write_steps(tmp_path, 2, [3])
+    (said,) = caplog.messages
+    assert "metrics.jsonl:2: " in said
+    assert "1 damaged line kept in metrics.jsonl.damaged" in said
+    assert (tmp_path / "metrics.jsonl.damaged").read_bytes() == line + b"\n"
+    caplog.clear()
+    assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2, 3]
+    path.write_bytes(b"again\n" + path.read_bytes())
+    write_steps(tmp_path, 3, [])
+    assert (tmp_path / "metrics.jsonl.damaged").read_bytes() == line + b"\n"
+    assert (tmp_path / "metrics.jsonl.damaged-2").read_bytes() == b"again\n"
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("absent")])
+def test_what_is_in_the_place_of_the_metrics_is_moved(tmp_path, caplog, make):
+    make(tmp_path / FILE)
+    assert read_metrics(tmp_path) == []
+    write_steps(tmp_path, 0, [1])
+    assert [row["step"] for row in read_metrics(tmp_path)] == [1]
+    assert "it kept in metrics.jsonl.damaged" in caplog.messages[-1]
+    assert os.path.lexists(tmp_path / "metrics.jsonl.damaged")
+
+
+@given(st.binary(max_size=200), st.integers(0, 120))
+def test_any_bytes_give_rows_or_damage(tmp_path_factory, junk, place):
+    folder = tmp_path_factory.mktemp("junk")
+    rows = b"".join(b'{"step": %d, "split": "train", "loss": 1.5}\n' % n for n in range(1, 6))
+    (folder / FILE).write_bytes(rows[:place] + junk + rows[place:])
+    for row in read_metrics(folder):
+        assert row["step"] >= 0
+        assert row["split"]
+    log = MetricsLog(folder, 9)
+    log.close()
+    assert [row["step"] for row in read_metrics(folder)].count(5) >= 1
 
 
 def test_rows_are_valid_json_whatever_was_measured(tmp_path):
