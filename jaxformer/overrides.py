@@ -1,20 +1,20 @@
 """Typed command-line overrides for a tree of frozen dataclasses.
 
 ``--model.num-layers 6`` sets a field. ``--model.position ALiBi`` puts another component where the
-field's type allows several (any dataclass derived from the same base), after which
+field's type allows several (any concrete dataclass derived from the same base), after which
 ``--model.position.FIELD`` are the fields of the new one. The parsing itself is tyro's.
 """
 
 import copy
 import dataclasses
 import difflib
-import types
 import typing
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tyro
 
+from jaxformer.components import all_types, type_name, union_members
 from jaxformer.errors import ConfigError
 from jaxformer.serialization import nearest
 
@@ -57,36 +57,29 @@ def given(arguments: Sequence[str]) -> set[str]:
     return names | {name.removeprefix("no_") for name in names}
 
 
-def component_choices(owner: Any, name: str) -> dict[str, type | None]:
-    """Returns the classes that may stand in a field, by name; empty where it is no component.
+def component_choices(owner: Any, name: str) -> dict[str, Any]:
+    """Returns what may stand in a field, by name; empty where it is no component.
 
     Args:
         owner: The dataclass instance that has the field.
         name: The field.
 
     Returns:
-        ``{"RoPE": RoPE, ...}``, with ``"None": None`` where the field is optional.
+        ``{"RoPE": RoPE, ...}``, with the full name of a class where another has the same, with
+        ``"None": None`` where the field is optional, and with the words it allows.
     """
-    hint = typing.get_type_hints(type(owner))[name]
-    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
-    members = typing.get_args(hint) if is_union else (hint,)
-    kinds = [kind for member in members for kind in _leaves(member)]
-    found: dict[str, type | None] = {
-        kind.__name__: kind for kind in kinds if dataclasses.is_dataclass(kind)
-    }
+    members = union_members(typing.get_type_hints(type(owner))[name])
+    found: dict[str, Any] = {}
+    for kind in (kind for member in members for kind in all_types(member)):
+        taken = found.get(kind.__name__)
+        is_other = taken is not None and type_name(taken) != type_name(kind)
+        found[type_name(kind) if is_other else kind.__name__] = kind
+    if found:
+        words = [word for member in members for word in typing.get_args(member)]
+        found |= {word: word for word in words if isinstance(word, str)}
     if found and type(None) in members:
         found["None"] = None
     return found if len(found) > 1 else {}
-
-
-def _leaves(kind: Any) -> Iterator[type]:
-    """The classes below a base that nothing derives from: the ones meant to be used."""
-    if isinstance(kind, type) and kind.__module__ != "builtins":
-        subclasses = kind.__subclasses__()
-        if not subclasses:
-            yield kind
-        for subclass in subclasses:
-            yield from _leaves(subclass)
 
 
 def _choose_components(tree: Any, arguments: Sequence[str]) -> tuple[Any, list[str]]:
@@ -118,7 +111,8 @@ def _with_implied(tree: Any, path: list[str], chosen: list[list[str]]) -> Any:
         if not (dataclasses.is_dataclass(owner) and name in _field_names(owner)):
             return tree
         if getattr(owner, name) is None and path[:depth] not in chosen:
-            kinds = [kind for kind in component_choices(owner, name).values() if kind]
+            choices = component_choices(owner, name).values()
+            kinds = [kind for kind in choices if isinstance(kind, type)]
             if len(kinds) != 1:
                 return tree
             tree = _replaced(tree, path[:depth], _unvalidated(kinds[0]))
@@ -127,15 +121,15 @@ def _with_implied(tree: Any, path: list[str], chosen: list[list[str]]) -> Any:
     return tree
 
 
-def _chosen(option: str, values: list[str], choices: dict[str, type | None]) -> Any:
+def _chosen(option: str, values: list[str], choices: dict[str, Any]) -> Any:
     given = " ".join(values)
     spelled = {name.lower(): name for name in choices}
-    name = spelled.get(given.lower().replace("-", ""))
+    name = spelled.get(given.lower()) or spelled.get(given.lower().replace("-", ""))
     if name is None:
         raise ConfigError(
             f"{option}: got {given!r}; choose one of {', '.join(choices)}.{nearest(given, choices)}"
         )
-    return None if name == "None" else _unvalidated(choices[name])
+    return _unvalidated(choices[name]) if isinstance(choices[name], type) else choices[name]
 
 
 def _unvalidated(kind: type) -> Any:
@@ -174,18 +168,26 @@ def _check_names(tree: Any, arguments: Sequence[str]) -> None:
 
 
 def _unknown_option(option: str, name: str, allowed: list[str]) -> str:
+    """What to say of an option that there is not: the nearest spelling, by its last word first."""
     group, word = _split(name)
-    siblings = {_split(item)[1]: item for item in allowed if _split(item)[0] == group}
-    searches = (
-        (word, siblings),  # --model.num-layer
-        (name, {} if siblings else {item: item for item in allowed}),  # --modle.num-layers
-        (word, {} if group else {_split(item)[1]: item for item in allowed}),  # --num-layers
-    )
-    for wanted, pool in searches:
-        if found := difflib.get_close_matches(wanted, pool, n=1):
-            return f"Unknown option {option}. Did you mean {pool[found[0]]}?"
-    listed = ", ".join(list(siblings.values() or allowed)[:12])
+    likeness = {item: _likeness(word, _split(item)[1]) for item in allowed}
+    closest = max(likeness.values())
+    if closest >= 0.6:
+        alike = [item for item in allowed if likeness[item] == closest]
+        whole = {item: _likeness(name, item) for item in alike}
+        best = [item for item in alike if not group or whole[item] == max(whole.values())]
+        return f"Unknown option {option}. Did you mean {' or '.join(best[:4])}?"
+    siblings = [item for item in allowed if _split(item)[0] == group]
+    listed = ", ".join((siblings or allowed)[:12])
     return f"Unknown option {option}. There are {listed}; --help lists them all."
+
+
+def _likeness(given: str, word: str) -> float:
+    """How alike two spellings are, 0 to 1; initials stand for their words (lr: learning-rate)."""
+    initials = "".join(part[0] for part in word.split("-") if part)
+    if len(given) > 1 and given == initials:
+        return 0.9
+    return difflib.SequenceMatcher(None, given, word).ratio()
 
 
 def _split(option: str) -> tuple[str, str]:
@@ -218,7 +220,7 @@ def _print_components(tree: Any) -> None:
         for name in _field_names(owner):
             if choices := component_choices(owner, name):
                 value = getattr(owner, name)
-                now = "None" if value is None else type(value).__name__
+                now = type(value).__name__ if dataclasses.is_dataclass(value) else value
                 print(f"  {prefix}{name.replace('_', '-')} {{{','.join(choices)}}} (now {now})")
 
 

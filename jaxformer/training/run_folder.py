@@ -13,19 +13,24 @@ from pathlib import Path
 
 from jaxformer.config import Config, changed_fields
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.serialization import from_json, to_json
+from jaxformer.serialization import as_saved, from_json, to_json
 from jaxformer.training.checkpoint_files import saved_steps, write_json
 from jaxformer.training.metrics import FILE as METRICS_FILE
+from jaxformer.user_code import KEPT_FILE, check_unchanged, experiment_text, find_own, origins
 
 CONFIG_FILE = "config.json"
 CHECKPOINTS = "checkpoints"
 KEPT = ("tokenizer", "labels.json")
 """What the data have put into a run's folder and a model depends on."""
+_ORIGINS = "origins"
+"""What config.json says, besides the configuration, of components that are the user's own."""
 _LOCK_FILE = ".lock"
 
 
 def open_run_folder(folder: Path, config: Config) -> None:
     """Makes a folder ready for this experiment and writes its ``config.json``.
+
+    Where the experiment's file defines components, the folder keeps a copy of it.
 
     Args:
         folder: Absent, empty, or the folder of an earlier start of the same experiment.
@@ -33,17 +38,21 @@ def open_run_folder(folder: Path, config: Config) -> None:
 
     Raises:
         ConfigError: The folder holds another experiment (names the fields that differ), or things
-            that are no run at all.
+            that are no run at all; or the configuration could not be read back.
     """
+    as_saved(config)
+    text, own = experiment_text(config), origins(config)
     if (folder / CONFIG_FILE).exists():
         _check_same_experiment(folder, config)
-    elif folder.exists() and (others := _foreign_items(folder)):
+    elif folder.exists() and (others := _foreign_items(folder, text)):
         raise ConfigError(
             f"{folder} is not the folder of a run: it has no {CONFIG_FILE} and holds "
             f"{', '.join(others[:5])}. Name an empty or a new folder with --run-dir."
         )
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / CONFIG_FILE, to_json(config))
+    if text is not None:
+        _write(folder / KEPT_FILE, text)
+    write_json(folder / CONFIG_FILE, to_json(config) | ({_ORIGINS: own} if own else {}))
 
 
 def move_away(folder: Path) -> Path | None:
@@ -92,16 +101,28 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def read_config(folder: Path) -> Config:
-    """Loads the configuration that a run was started with."""
+    """Loads the configuration that a run was started with.
+
+    Components of the user's own are imported from where the run says that they are.
+
+    Raises:
+        ConfigError: There is none, or it cannot be used.
+    """
     path = folder / CONFIG_FILE
+    if not path.is_file():
+        raise ConfigError(f"{folder} is not the folder of a run: {path} does not exist")
     try:
-        return from_json(json.loads(path.read_text()))
-    except FileNotFoundError:
-        raise ConfigError(f"{folder} is not the folder of a run: {path} does not exist") from None
+        saved = json.loads(path.read_text())
+        known = saved.pop(_ORIGINS, {}) if isinstance(saved, dict) else {}
+        return from_json(saved, Config, lambda name: find_own(name, known, folder / KEPT_FILE))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{path} is not a configuration: it is nested too deeply") from error
     except ValueError as error:
         raise ConfigError(f"{path} is not valid JSON: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _has_learned(folder: Path) -> bool:
@@ -119,6 +140,7 @@ def _take_back(folder: Path, before: set[str] | None) -> None:
 
 
 def _check_same_experiment(folder: Path, config: Config) -> None:
+    check_unchanged(config, folder / KEPT_FILE)
     changes = changed_fields(read_config(folder), config)
     if changes:
         listed = "".join(
@@ -131,6 +153,17 @@ def _check_same_experiment(folder: Path, config: Config) -> None:
         )
 
 
-def _foreign_items(folder: Path) -> list[str]:
-    own = (_LOCK_FILE, CONFIG_FILE + ".tmp")
+def _foreign_items(folder: Path, text: bytes | None) -> list[str]:
+    """What is in a folder that a start of this experiment has not put there."""
+    own = {_LOCK_FILE, CONFIG_FILE + ".tmp", KEPT_FILE + ".tmp"}
+    kept = folder / KEPT_FILE
+    if kept.is_file() and kept.read_bytes() == text:
+        own.add(KEPT_FILE)
     return sorted(item.name for item in folder.iterdir() if item.name not in own)
+
+
+def _write(file: Path, content: bytes) -> None:
+    """Writes a file, which appears whole or not at all."""
+    unfinished = file.with_name(file.name + ".tmp")
+    unfinished.write_bytes(content)
+    unfinished.replace(file)
