@@ -2,7 +2,9 @@
 
 ``--model.num-layers 6`` sets a field. ``--model.position ALiBi`` puts another component where the
 field's type allows several (any concrete dataclass derived from the same base), after which
-``--model.position.FIELD`` are the fields of the new one. The parsing itself is tyro's.
+``--model.position.FIELD`` are the fields of the new one. ``--model.heads Span LanguageModel`` puts
+several where there may be several; their fields are ``--model.heads.0.FIELD``. The parsing itself
+is tyro's.
 """
 
 import copy
@@ -68,7 +70,8 @@ def component_choices(owner: Any, name: str) -> dict[str, Any]:
         ``{"RoPE": RoPE, ...}``, with the full name of a class where another has the same, with
         ``"None": None`` where the field is optional, and with the words it allows.
     """
-    members = union_members(typing.get_type_hints(type(owner))[name])
+    hint = typing.get_type_hints(type(owner))[name]
+    members = typing.get_args(hint) if _is_tuple(hint) else union_members(hint)
     found: dict[str, Any] = {}
     for kind in (kind for member in members for kind in all_types(member)):
         taken = found.get(kind.__name__)
@@ -82,6 +85,10 @@ def component_choices(owner: Any, name: str) -> dict[str, Any]:
     return found if len(found) > 1 else {}
 
 
+def _is_tuple(hint: Any) -> bool:
+    return typing.get_origin(hint) is tuple
+
+
 def _choose_components(tree: Any, arguments: Sequence[str]) -> tuple[Any, list[str]]:
     """Replaces ``--path.to.field Name`` by the component of that name, outer ones first.
 
@@ -92,11 +99,14 @@ def _choose_components(tree: Any, arguments: Sequence[str]) -> tuple[Any, list[s
         path = _path(option)
         owner = tree
         for name in path[:-1]:
-            owner = getattr(owner, name, None)
+            owner = _child(owner, name)
         is_field = dataclasses.is_dataclass(owner) and path[-1] in _field_names(owner)
         choices = component_choices(owner, path[-1]) if is_field else {}
         if choices:
-            tree = _replaced(tree, path, _chosen(option, values, choices))
+            several = _is_tuple(typing.get_type_hints(type(owner))[path[-1]])
+            words = values if several else [" ".join(values)]
+            picked = tuple(_chosen(option, word, choices) for word in words)
+            tree = _replaced(tree, path, picked if several else picked[0])
             chosen.append(path)
         else:
             tree = _with_implied(tree, path, chosen)
@@ -108,21 +118,19 @@ def _with_implied(tree: Any, path: list[str], chosen: list[list[str]]) -> Any:
     """Puts the only component there is where the path of an option leads through None."""
     owner = tree
     for depth, name in enumerate(path[:-1], 1):
-        if not (dataclasses.is_dataclass(owner) and name in _field_names(owner)):
-            return tree
-        if getattr(owner, name) is None and path[:depth] not in chosen:
+        is_field = dataclasses.is_dataclass(owner) and name in _field_names(owner)
+        if is_field and getattr(owner, name) is None and path[:depth] not in chosen:
             choices = component_choices(owner, name).values()
             kinds = [kind for kind in choices if isinstance(kind, type)]
             if len(kinds) != 1:
                 return tree
             tree = _replaced(tree, path[:depth], _unvalidated(kinds[0]))
             return _with_implied(tree, path, chosen)
-        owner = getattr(owner, name)
+        owner = _child(owner, name)
     return tree
 
 
-def _chosen(option: str, values: list[str], choices: dict[str, Any]) -> Any:
-    given = " ".join(values)
+def _chosen(option: str, given: str, choices: dict[str, Any]) -> Any:
     spelled = {name.lower(): name for name in choices}
     name = spelled.get(given.lower()) or spelled.get(given.lower().replace("-", ""))
     if name is None:
@@ -149,6 +157,9 @@ def _replaced(tree: Any, path: list[str], value: Any) -> Any:
     """A copy of the tree with one field changed and nothing validated yet."""
     if not path:
         return value
+    if isinstance(tree, tuple):
+        place = int(path[0])
+        return (*tree[:place], _replaced(tree[place], path[1:], value), *tree[place + 1 :])
     tree = copy.copy(tree)
     object.__setattr__(tree, path[0], _replaced(getattr(tree, path[0]), path[1:], value))
     return tree
@@ -183,11 +194,13 @@ def _unknown_option(option: str, name: str, allowed: list[str]) -> str:
 
 
 def _likeness(given: str, word: str) -> float:
-    """How alike two spellings are, 0 to 1; initials stand for their words (lr: learning-rate)."""
-    initials = "".join(part[0] for part in word.split("-") if part)
-    if len(given) > 1 and given == initials:
+    """How alike two spellings are, 0 to 1: `lr`, `rate` and `learning-rates` to `learning-rate`."""
+    parts = word.split("-")
+    if len(given) > 1 and given == "".join(part[:1] for part in parts):
         return 0.9
-    return difflib.SequenceMatcher(None, given, word).ratio()
+    ratio = difflib.SequenceMatcher(None, given, word).ratio()
+    words, own = {*given.split("-")}, {*parts}
+    return 0.85 + ratio / 10 if words < own or own < words else ratio
 
 
 def _split(option: str) -> tuple[str, str]:
@@ -201,8 +214,9 @@ def _options(tree: Any, prefix: str = "--") -> Iterator[tuple[str, Any]]:
     hints = typing.get_type_hints(type(tree))
     for name in _field_names(tree):
         option = prefix + name.replace("_", "-")
-        if dataclasses.is_dataclass(getattr(tree, name)):
-            yield from _options(getattr(tree, name), option + ".")
+        if parts := _parts(getattr(tree, name), option):
+            for inner, part in parts:
+                yield from _options(part, inner + ".")
         else:
             for spelling in _spellings(option) if hints[name] is bool else (option,):
                 yield spelling, hints[name]
@@ -219,16 +233,32 @@ def _print_components(tree: Any) -> None:
     for prefix, owner in _owners(tree, "--"):
         for name in _field_names(owner):
             if choices := component_choices(owner, name):
-                value = getattr(owner, name)
-                now = type(value).__name__ if dataclasses.is_dataclass(value) else value
-                print(f"  {prefix}{name.replace('_', '-')} {{{','.join(choices)}}} (now {now})")
+                option, value = prefix + name.replace("_", "-"), getattr(owner, name)
+                parts = [type(part).__name__ for _, part in _parts(value, option)]
+                now = " ".join(parts) or ("nothing" if value == () else value)
+                print(f"  {option} {{{','.join(choices)}}} (now {now})")
 
 
 def _owners(tree: Any, prefix: str) -> Iterator[tuple[str, Any]]:
     yield prefix, tree
     for name in _field_names(tree):
-        if dataclasses.is_dataclass(getattr(tree, name)):
-            yield from _owners(getattr(tree, name), f"{prefix}{name.replace('_', '-')}.")
+        for option, part in _parts(getattr(tree, name), prefix + name.replace("_", "-")):
+            yield from _owners(part, option + ".")
+
+
+def _parts(value: Any, option: str) -> list[tuple[str, Any]]:
+    """The components in a field and the option of each: that of the field, or numbered."""
+    if dataclasses.is_dataclass(value):
+        return [(option, value)]
+    several = isinstance(value, tuple) and all(dataclasses.is_dataclass(item) for item in value)
+    return [(f"{option}.{i}", item) for i, item in enumerate(value)] if several else []
+
+
+def _child(owner: Any, name: str) -> Any:
+    """A field of a dataclass or an item of a tuple; None where there is none."""
+    if isinstance(owner, tuple):
+        return owner[int(name)] if name.isdecimal() and int(name) < len(owner) else None
+    return getattr(owner, name, None)
 
 
 def _groups(arguments: Sequence[str]) -> Iterator[tuple[str, list[str]]]:

@@ -15,6 +15,7 @@ from jaxformer.functional.rope_scaling import LinearScaling
 from jaxformer.models.config import DecoderConfig
 from jaxformer.serialization import diff, from_json, nearest, summary, to_json
 from jaxformer.training.config import TrainConfig
+from jaxformer.training.schedules import Schedule
 
 MODEL = DecoderConfig(
     vocab_size=64,
@@ -34,7 +35,7 @@ CONFIG = Config(
 
 def test_what_is_written_reads_back_equal():
     text = json.dumps(to_json(CONFIG))
-    assert from_json(json.loads(text)) == CONFIG
+    assert from_json(json.loads(text), Config) == CONFIG
     assert (
         json.loads(text)["model"]["position"]["type"]
         == "jaxformer.functional.positional_schemes.RoPE"
@@ -43,7 +44,7 @@ def test_what_is_written_reads_back_equal():
 
 def test_modules_are_imported_as_needed():
     data = {"type": "jaxformer.training.schedules.Constant", "learning_rate": 1.0}
-    assert from_json(data).learning_rate == 1.0
+    assert from_json(data, Schedule).learning_rate == 1.0
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Outside:
 
 
 def test_types_of_imported_modules_and_nested_ones():
-    assert from_json(to_json(Outside.Nested())) == Outside.Nested()
+    assert from_json(to_json(Outside.Nested()), Outside.Nested) == Outside.Nested()
 
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
@@ -66,7 +67,7 @@ TREES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3).map(tupl
 @given(TREES)
 def test_any_tree_of_scalars_reads_back_equal(tree):
     value = Outside.Nested(x=(tree,))
-    assert from_json(json.loads(json.dumps(to_json(value)))) == value
+    assert from_json(json.loads(json.dumps(to_json(value))), Outside.Nested) == value
     assert diff(value, value) == {}
 
 
@@ -87,7 +88,7 @@ def test_reading_is_strict(change, texts):
     data = to_json(CONFIG)
     data["model"] |= change
     with pytest.raises((ConfigError, TypeError)) as error:
-        from_json(data)
+        from_json(data, Config)
     for text in texts:
         assert text in str(error.value)
 
@@ -96,7 +97,7 @@ def test_a_missing_field_is_named():
     data = to_json(CONFIG)
     del data["model"]["mlp_dim"]
     with pytest.raises(ConfigError, match=r"config\.model: DecoderConfig needs mlp_dim"):
-        from_json(data)
+        from_json(data, Config)
 
 
 def test_what_json_cannot_hold_is_named():
@@ -116,7 +117,7 @@ def test_differences_by_name():
         "model.position.type": ("RoPE", "ALiBi"),
         "model.windows": ([8, None], [8, 16]),
     }
-    assert diff(CONFIG, from_json(to_json(CONFIG))) == {}
+    assert diff(CONFIG, from_json(to_json(CONFIG), Config)) == {}
 
 
 def test_summaries_leave_defaults_out():
