@@ -180,7 +180,7 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def _is_component(hint: Any) -> bool:
-    return isinstance(hint, type) and hint.__module__ != "builtins"
+    return isinstance(hint, type) and hint is not Any and hint.__module__ != "builtins"
 
 
 def _holds(hint: Any, kind: type) -> bool:
