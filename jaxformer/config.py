@@ -5,7 +5,6 @@ without compiling anything is checked by ``validate``.
 """
 
 import dataclasses
-import importlib.util
 import inspect
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -26,10 +25,11 @@ from jaxformer.models.config import (
 from jaxformer.models.label_heads import Classification, TokenClassification
 from jaxformer.nn import TextConfig, TransformerConfig
 from jaxformer.paths import local_path
-from jaxformer.serialization import diff, nearest
+from jaxformer.serialization import as_saved, diff, nearest
 from jaxformer.sharding import MeshConfig
 from jaxformer.training.config import TrainConfig
 from jaxformer.training.optim import AdamW, Optimizer
+from jaxformer.user_code import import_file, in_one_sentence
 
 __all__ = ["Config", "TrainConfig", "changed_fields", "check_vocabulary", "load_config", "validate"]
 
@@ -234,34 +234,31 @@ def load_config(spec: str) -> Config:
         What its ``get_config`` returned.
 
     Raises:
-        ConfigError: There is no such file, or it does not define an experiment.
+        ConfigError: There is no such file, it does not define an experiment, or its code raises an
+            error; names the line.
     """
     name, _, argument = spec.partition(":")
     path = Path(name)
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"{path} is not a file: name the Python file of an experiment")
     if not path.is_file():
         siblings = sorted(str(item) for item in path.parent.glob("*.py"))
         listed = f" There are {', '.join(siblings)}." if siblings else ""
         raise ConfigError(f"{path} does not exist.{nearest(name, siblings) or listed}")
-    get_config = getattr(_import_file(path), "get_config", None)
-    if get_config is None:
+    get_config = getattr(import_file(path), "get_config", None)
+    if not callable(get_config):
         raise ConfigError(f"{path} does not define get_config().")
     takes_argument = bool(inspect.signature(get_config).parameters)
     if argument and not takes_argument:
         raise ConfigError(f"{spec}: get_config() of {path} takes no argument, got {argument!r}.")
-    try:
+    with in_one_sentence(path):
         config = get_config(argument) if argument else get_config()
-    except TypeError as error:  # a misspelt field of one of the dataclasses
-        raise ConfigError(f"{path}: {error}") from error
     if not isinstance(config, Config):
         raise ConfigError(f"{path}: get_config() returned a {type(config).__name__}, not a Config.")
-    return config
-
-
-def _import_file(path: Path) -> Any:
-    spec = importlib.util.spec_from_file_location(f"jaxformer_experiment_{path.stem}", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    try:
+        return as_saved(config)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
 
 
 def _check_tensor_axis(model: TransformerConfig, tensor: int) -> None:

@@ -23,18 +23,19 @@ def check_argument(name: str, value: object, valid: bool, expected: str) -> None
         expected: What would be right; completes "must be ...".
     """
     if not valid:
-        raise ArgumentError(f"{name} = {_short(value)}: must be {expected}")
+        raise ArgumentError(f"{name} = {shortened(value)}: must be {expected}")
 
 
 def check_field(owner: object, field: str, valid: bool, expected: str) -> None:
     """Raises ConfigError naming the field, its value and what would be right, unless `valid`."""
     if not valid:
         value = getattr(owner, field)
-        raise ConfigError(f"{type(owner).__name__}.{field} = {_short(value)}: must be {expected}")
+        name = f"{type(owner).__name__}.{field}"
+        raise ConfigError(f"{name} = {shortened(value)}: must be {expected}")
 
 
-def _short(value: object) -> str:
-    """A value as Python writes it, cut where it would fill the screen."""
+def shortened(value: object) -> str:
+    """Returns a value as Python writes it, cut where it would fill the screen."""
     if isinstance(value, int) and value.bit_length() > 200:  # Python refuses to print huge ones
         return f"an integer of {value.bit_length()} bits"
     text = repr(value)

@@ -1,20 +1,22 @@
 """Typed command-line overrides for a tree of frozen dataclasses.
 
 ``--model.num-layers 6`` sets a field. ``--model.position ALiBi`` puts another component where the
-field's type allows several (any dataclass derived from the same base), after which
-``--model.position.FIELD`` are the fields of the new one. The parsing itself is tyro's.
+field's type allows several (any concrete dataclass derived from the same base), after which
+``--model.position.FIELD`` are the fields of the new one. ``--model.heads Span LanguageModel`` puts
+several where there may be several; their fields are ``--model.heads.0.FIELD``. The parsing itself
+is tyro's.
 """
 
 import copy
 import dataclasses
 import difflib
-import types
 import typing
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tyro
 
+from jaxformer.components import all_types, type_name, union_members
 from jaxformer.errors import ConfigError
 from jaxformer.paths import check_local_paths
 from jaxformer.serialization import nearest
@@ -61,36 +63,34 @@ def given(arguments: Sequence[str]) -> set[str]:
     return names | {name.removeprefix("no_") for name in names}
 
 
-def component_choices(owner: Any, name: str) -> dict[str, type | None]:
-    """Returns the classes that may stand in a field, by name; empty where it is no component.
+def component_choices(owner: Any, name: str) -> dict[str, Any]:
+    """Returns what may stand in a field, by name; empty where it is no component.
 
     Args:
         owner: The dataclass instance that has the field.
         name: The field.
 
     Returns:
-        ``{"RoPE": RoPE, ...}``, with ``"None": None`` where the field is optional.
+        ``{"RoPE": RoPE, ...}``, with the full name of a class where another has the same, with
+        ``"None": None`` where the field is optional, and with the words it allows.
     """
     hint = typing.get_type_hints(type(owner))[name]
-    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
-    members = typing.get_args(hint) if is_union else (hint,)
-    kinds = [kind for member in members for kind in _leaves(member)]
-    found: dict[str, type | None] = {
-        kind.__name__: kind for kind in kinds if dataclasses.is_dataclass(kind)
-    }
+    members = typing.get_args(hint) if _is_tuple(hint) else union_members(hint)
+    found: dict[str, Any] = {}
+    for kind in (kind for member in members for kind in all_types(member)):
+        taken = found.get(kind.__name__)
+        is_other = taken is not None and type_name(taken) != type_name(kind)
+        found[type_name(kind) if is_other else kind.__name__] = kind
+    if found:
+        words = [word for member in members for word in typing.get_args(member)]
+        found |= {word: word for word in words if isinstance(word, str)}
     if found and type(None) in members:
         found["None"] = None
     return found if len(found) > 1 else {}
 
 
-def _leaves(kind: Any) -> Iterator[type]:
-    """The classes below a base that nothing derives from: the ones meant to be used."""
-    if isinstance(kind, type) and kind.__module__ != "builtins":
-        subclasses = kind.__subclasses__()
-        if not subclasses:
-            yield kind
-        for subclass in subclasses:
-            yield from _leaves(subclass)
+def _is_tuple(hint: Any) -> bool:
+    return typing.get_origin(hint) is tuple
 
 
 def _choose_components(tree: Any, arguments: Sequence[str]) -> tuple[Any, list[str]]:
@@ -103,11 +103,14 @@ def _choose_components(tree: Any, arguments: Sequence[str]) -> tuple[Any, list[s
         path = _path(option)
         owner = tree
         for name in path[:-1]:
-            owner = getattr(owner, name, None)
+            owner = _child(owner, name)
         is_field = dataclasses.is_dataclass(owner) and path[-1] in _field_names(owner)
         choices = component_choices(owner, path[-1]) if is_field else {}
         if choices:
-            tree = _replaced(tree, path, _chosen(option, values, choices))
+            several = _is_tuple(typing.get_type_hints(type(owner))[path[-1]])
+            words = values if several else [" ".join(values)]
+            picked = tuple(_chosen(option, word, choices) for word in words)
+            tree = _replaced(tree, path, picked if several else picked[0])
             chosen.append(path)
         else:
             tree = _with_implied(tree, path, chosen)
@@ -119,27 +122,26 @@ def _with_implied(tree: Any, path: list[str], chosen: list[list[str]]) -> Any:
     """Puts the only component there is where the path of an option leads through None."""
     owner = tree
     for depth, name in enumerate(path[:-1], 1):
-        if not (dataclasses.is_dataclass(owner) and name in _field_names(owner)):
-            return tree
-        if getattr(owner, name) is None and path[:depth] not in chosen:
-            kinds = [kind for kind in component_choices(owner, name).values() if kind]
+        is_field = dataclasses.is_dataclass(owner) and name in _field_names(owner)
+        if is_field and getattr(owner, name) is None and path[:depth] not in chosen:
+            choices = component_choices(owner, name).values()
+            kinds = [kind for kind in choices if isinstance(kind, type)]
             if len(kinds) != 1:
                 return tree
             tree = _replaced(tree, path[:depth], _unvalidated(kinds[0]))
             return _with_implied(tree, path, chosen)
-        owner = getattr(owner, name)
+        owner = _child(owner, name)
     return tree
 
 
-def _chosen(option: str, values: list[str], choices: dict[str, type | None]) -> Any:
-    given = " ".join(values)
+def _chosen(option: str, given: str, choices: dict[str, Any]) -> Any:
     spelled = {name.lower(): name for name in choices}
-    name = spelled.get(given.lower().replace("-", ""))
+    name = spelled.get(given.lower()) or spelled.get(given.lower().replace("-", ""))
     if name is None:
         raise ConfigError(
             f"{option}: got {given!r}; choose one of {', '.join(choices)}.{nearest(given, choices)}"
         )
-    return None if name == "None" else _unvalidated(choices[name])
+    return _unvalidated(choices[name]) if isinstance(choices[name], type) else choices[name]
 
 
 def _unvalidated(kind: type) -> Any:
@@ -159,6 +161,9 @@ def _replaced(tree: Any, path: list[str], value: Any) -> Any:
     """A copy of the tree with one field changed and nothing validated yet."""
     if not path:
         return value
+    if isinstance(tree, tuple):
+        place = int(path[0])
+        return (*tree[:place], _replaced(tree[place], path[1:], value), *tree[place + 1 :])
     tree = copy.copy(tree)
     object.__setattr__(tree, path[0], _replaced(getattr(tree, path[0]), path[1:], value))
     return tree
@@ -178,18 +183,28 @@ def _check_names(tree: Any, arguments: Sequence[str]) -> None:
 
 
 def _unknown_option(option: str, name: str, allowed: list[str]) -> str:
+    """What to say of an option that there is not: the nearest spelling, by its last word first."""
     group, word = _split(name)
-    siblings = {_split(item)[1]: item for item in allowed if _split(item)[0] == group}
-    searches = (
-        (word, siblings),  # --model.num-layer
-        (name, {} if siblings else {item: item for item in allowed}),  # --modle.num-layers
-        (word, {} if group else {_split(item)[1]: item for item in allowed}),  # --num-layers
-    )
-    for wanted, pool in searches:
-        if found := difflib.get_close_matches(wanted, pool, n=1):
-            return f"Unknown option {option}. Did you mean {pool[found[0]]}?"
-    listed = ", ".join(list(siblings.values() or allowed)[:12])
+    likeness = {item: _likeness(word, _split(item)[1]) for item in allowed}
+    closest = max(likeness.values())
+    if closest >= 0.6:
+        alike = [item for item in allowed if likeness[item] == closest]
+        whole = {item: _likeness(name, item) for item in alike}
+        best = [item for item in alike if not group or whole[item] == max(whole.values())]
+        return f"Unknown option {option}. Did you mean {' or '.join(best[:4])}?"
+    siblings = [item for item in allowed if _split(item)[0] == group]
+    listed = ", ".join((siblings or allowed)[:12])
     return f"Unknown option {option}. There are {listed}; --help lists them all."
+
+
+def _likeness(given: str, word: str) -> float:
+    """How alike two spellings are, 0 to 1: `lr`, `rate` and `learning-rates` to `learning-rate`."""
+    parts = word.split("-")
+    if len(given) > 1 and given == "".join(part[:1] for part in parts):
+        return 0.9
+    ratio = difflib.SequenceMatcher(None, given, word).ratio()
+    words, own = {*given.split("-")}, {*parts}
+    return 0.85 + ratio / 10 if words < own or own < words else ratio
 
 
 def _split(option: str) -> tuple[str, str]:
@@ -203,8 +218,9 @@ def _options(tree: Any, prefix: str = "--") -> Iterator[tuple[str, Any]]:
     hints = typing.get_type_hints(type(tree))
     for name in _field_names(tree):
         option = prefix + name.replace("_", "-")
-        if dataclasses.is_dataclass(getattr(tree, name)):
-            yield from _options(getattr(tree, name), option + ".")
+        if parts := _parts(getattr(tree, name), option):
+            for inner, part in parts:
+                yield from _options(part, inner + ".")
         else:
             for spelling in _spellings(option) if hints[name] is bool else (option,):
                 yield spelling, hints[name]
@@ -221,16 +237,32 @@ def _print_components(tree: Any) -> None:
     for prefix, owner in _owners(tree, "--"):
         for name in _field_names(owner):
             if choices := component_choices(owner, name):
-                value = getattr(owner, name)
-                now = "None" if value is None else type(value).__name__
-                print(f"  {prefix}{name.replace('_', '-')} {{{','.join(choices)}}} (now {now})")
+                option, value = prefix + name.replace("_", "-"), getattr(owner, name)
+                parts = [type(part).__name__ for _, part in _parts(value, option)]
+                now = " ".join(parts) or ("nothing" if value == () else value)
+                print(f"  {option} {{{','.join(choices)}}} (now {now})")
 
 
 def _owners(tree: Any, prefix: str) -> Iterator[tuple[str, Any]]:
     yield prefix, tree
     for name in _field_names(tree):
-        if dataclasses.is_dataclass(getattr(tree, name)):
-            yield from _owners(getattr(tree, name), f"{prefix}{name.replace('_', '-')}.")
+        for option, part in _parts(getattr(tree, name), prefix + name.replace("_", "-")):
+            yield from _owners(part, option + ".")
+
+
+def _parts(value: Any, option: str) -> list[tuple[str, Any]]:
+    """The components in a field and the option of each: that of the field, or numbered."""
+    if dataclasses.is_dataclass(value):
+        return [(option, value)]
+    several = isinstance(value, tuple) and all(dataclasses.is_dataclass(item) for item in value)
+    return [(f"{option}.{i}", item) for i, item in enumerate(value)] if several else []
+
+
+def _child(owner: Any, name: str) -> Any:
+    """A field of a dataclass or an item of a tuple; None where there is none."""
+    if isinstance(owner, tuple):
+        return owner[int(name)] if name.isdecimal() and int(name) < len(owner) else None
+    return getattr(owner, name, None)
 
 
 def _groups(arguments: Sequence[str]) -> Iterator[tuple[str, list[str]]]:

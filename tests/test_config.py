@@ -42,7 +42,7 @@ CONFIG = Config(model=MODEL)
 def test_every_experiment_is_consistent_and_survives_json(path):
     config = load_config(str(path))
     validate(config, num_devices=max(1, config.mesh.data * config.mesh.fsdp * config.mesh.tensor))
-    assert from_json(to_json(config)) == config
+    assert from_json(to_json(config), Config) == config
     assert parse(config, [], "train.py") == config
 
 

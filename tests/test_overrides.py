@@ -2,6 +2,7 @@
 
 import abc
 from dataclasses import dataclass
+from typing import Literal
 
 import pytest
 
@@ -48,12 +49,33 @@ class ALiBi(Position):
 
 
 @dataclass(frozen=True)
+class Norm(abc.ABC):  # noqa: B024
+    """A base whose own word says so."""
+
+    eps: float = 1.0
+
+
+@dataclass(frozen=True)
+class Plain(Norm):
+    """It can be chosen although another derives from it."""
+
+
+@dataclass(frozen=True)
+class Gained(Plain):
+    """The other."""
+
+    gain: float = 3.0
+
+
+@dataclass(frozen=True)
 class Model:
     num_layers: int = 4
     """Blocks."""
     windows: tuple[int | None, ...] = (None,)
     position: Position = RoPE(theta=1e4)
     dropout: float | None = None
+    pooler: Literal["tanh", "relu"] | Norm | None = "tanh"
+    norms: tuple[Norm, ...] = (Plain(), Plain(eps=2.0))
     tied: bool = False
 
     def __post_init__(self):
@@ -93,6 +115,19 @@ def test_components_are_chosen_by_name_in_any_order():
     assert run("--model.position.scaling", "None").model.position.scaling is None
 
 
+def test_words_stand_beside_components():
+    assert run("--model.pooler", "relu").model.pooler == "relu"
+    assert run("--model.pooler", "plain", "--model.pooler.eps", "3").model.pooler == Plain(3.0)
+    assert run("--model.pooler", "None").model.pooler is None
+
+
+def test_several_components_of_one_field():
+    assert run("--model.norms.1.eps", "3").model.norms == (Plain(), Plain(3.0))
+    several = ["--model.norms.2.gain", "5", "--model.norms", "Plain", "Plain", "Gained"]
+    assert run(*several).model.norms == (Plain(), Plain(), Gained(gain=5.0))
+    assert run("--model.norms").model.norms == ()
+
+
 def test_a_field_of_the_only_component_chooses_it():
     assert run("--model.position.scaling.factor", "2").model.position == RoPE(1e4, Linear(2.0))
     with pytest.raises(ConfigError, match=r"Did you mean --model.position.scaling.factor"):
@@ -105,6 +140,8 @@ def test_a_field_of_the_only_component_chooses_it():
 
 def test_component_choices_leave_the_base_out():
     assert list(component_choices(Model(), "position")) == ["RoPE", "ALiBi"]
+    assert list(component_choices(Model(), "norms")) == ["Plain", "Gained"]
+    assert list(component_choices(Model(), "pooler")) == ["Plain", "Gained", "tanh", "relu", "None"]
     assert list(component_choices(RoPE(theta=1.0), "scaling")) == ["Linear", "None"]
     assert component_choices(Model(), "num_layers") == {}
     assert component_choices(Experiment(), "model") == {}
@@ -117,6 +154,13 @@ def test_component_choices_leave_the_base_out():
         (["--modle.num-layers", "6"], "Did you mean --model.num-layers?"),
         (["--num-layers", "6"], "Did you mean --model.num-layers?"),
         (["--step", "x"], "Did you mean --steps?"),
+        (["--layers", "6"], "Did you mean --model.num-layers?"),
+        (["--max-steps", "6"], "Did you mean --steps?"),
+        (["--nl", "6"], "Did you mean --model.num-layers?"),
+        (["--model.theta", "6"], "Did you mean --model.position.theta?"),
+        (["--model.norms.2.eps", "6"], "Did you mean --model.norms.0.eps or --model.norms.1.eps?"),
+        (["--model.norms", "Plain", "Gain"], "choose one of Plain, Gained. Did you mean 'Gained'"),
+        (["--model.pooler", "thin"], "choose one of Plain, Gained, tanh, relu, None."),
         (["--model.qqq", "6"], "There are --model.num-layers, --model.windows"),
         (["--mesh", "6"], "Unknown option --mesh."),
         (["stray"], "Unknown option"),
@@ -155,3 +199,5 @@ def test_help_lists_options_and_components(capsys):
     text = capsys.readouterr().out
     assert "Blocks. (default: 2)" in text
     assert "--model.position {RoPE,ALiBi} (now RoPE)" in text
+    assert "--model.norms {Plain,Gained} (now Plain Plain)" in text
+    assert "--model.pooler {Plain,Gained,tanh,relu,None} (now tanh)" in text

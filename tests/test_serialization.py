@@ -1,7 +1,9 @@
 """Configurations as JSON: exact both ways, strict when reading, differences by name."""
 
 import json
-from dataclasses import dataclass, replace
+import sys
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,8 +15,10 @@ from jaxformer.errors import ConfigError
 from jaxformer.functional.positional_schemes import ALiBi, RoPE
 from jaxformer.functional.rope_scaling import LinearScaling
 from jaxformer.models.config import DecoderConfig
-from jaxformer.serialization import diff, from_json, nearest, summary, to_json
+from jaxformer.serialization import as_saved, diff, from_json, nearest, summary, to_json
 from jaxformer.training.config import TrainConfig
+from jaxformer.training.optim import AdamW
+from jaxformer.training.schedules import Schedule
 
 MODEL = DecoderConfig(
     vocab_size=64,
@@ -34,7 +38,7 @@ CONFIG = Config(
 
 def test_what_is_written_reads_back_equal():
     text = json.dumps(to_json(CONFIG))
-    assert from_json(json.loads(text)) == CONFIG
+    assert from_json(json.loads(text), Config) == CONFIG
     assert (
         json.loads(text)["model"]["position"]["type"]
         == "jaxformer.functional.positional_schemes.RoPE"
@@ -43,7 +47,7 @@ def test_what_is_written_reads_back_equal():
 
 def test_modules_are_imported_as_needed():
     data = {"type": "jaxformer.training.schedules.Constant", "learning_rate": 1.0}
-    assert from_json(data).learning_rate == 1.0
+    assert from_json(data, Schedule).learning_rate == 1.0
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,7 @@ class Outside:
 
 
 def test_types_of_imported_modules_and_nested_ones():
-    assert from_json(to_json(Outside.Nested())) == Outside.Nested()
+    assert from_json(to_json(Outside.Nested()), Outside.Nested) == Outside.Nested()
 
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
@@ -66,7 +70,7 @@ TREES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3).map(tupl
 @given(TREES)
 def test_any_tree_of_scalars_reads_back_equal(tree):
     value = Outside.Nested(x=(tree,))
-    assert from_json(json.loads(json.dumps(to_json(value)))) == value
+    assert from_json(json.loads(json.dumps(to_json(value))), Outside.Nested) == value
     assert diff(value, value) == {}
 
 
@@ -79,24 +83,88 @@ def test_any_tree_of_scalars_reads_back_equal(tree):
         ({"type": "subprocess.Popen", "args": "ls"}, ["not a known type"]),
         ({"type": "jaxformer.models.decoder.Decoder"}, ["not a known type"]),
         ({"type": 3}, ["not a known type"]),
+        ({"type": "jaxformer.__main__.main"}, ["not a known type", "DecoderConfig"]),
+        ({"type": "jaxformer.__main__.X"}, ["not a known type", "DecoderConfig"]),
+        ({"type": "jaxformer.nn.config.TextConfig"}, ["not a known type", "DecoderConfig"]),
+        ({"type": "jaxformer.functional.norms.RMSNorm"}, ["not a known type", "DecoderConfig"]),
         ({"num_layers": 0}, ["num_layers = 0"]),
-        ({"windows": ["x"]}, []),
+        ({"num_layers": "2"}, ["config.model.num_layers = '2': must be an integer"]),
+        ({"num_layers": 2.0}, ["config.model.num_layers = 2.0: must be an integer"]),
+        ({"num_layers": True}, ["config.model.num_layers = True: must be an integer"]),
+        ({"num_layers": None}, ["config.model.num_layers = None: must be an integer"]),
+        ({"num_kv_heads": "2"}, ["config.model.num_kv_heads = '2': must be an integer or null"]),
+        ({"gated": 1}, ["config.model.gated = 1: must be true or false"]),
+        ({"dropout": "0.1"}, ["config.model.dropout = '0.1': must be a number"]),
+        ({"dropout": False}, ["config.model.dropout = False: must be a number"]),
+        ({"activation": "rel"}, ["must be 'relu' or 'gelu' or", "Did you mean 'relu'"]),
+        ({"windows": ["x"]}, ["config.model.windows[0] = 'x': must be an integer or null"]),
+        ({"windows": 8}, ["config.model.windows = 8: must be a list of an integer or null"]),
+        ({"windows": {"0": 8}}, ["config.model.windows = {'0': 8}: must be a list of"]),
+        ({"position": "RoPE"}, ["config.model.position = 'RoPE': must be a component"]),
+        ({"position": {"theta": 1e4}}, ["config.model.position.type = None", "one of", "RoPE"]),
+        ({"position": to_json(AdamW())}, ["optim.AdamW' is not a known type", "one of", "RoPE"]),
+        ({"heads": [3]}, ["config.model.heads[0] = 3: must be a component"]),
+        ({"heads": [to_json(AdamW())]}, ["config.model.heads[0].type", "LanguageModel"]),
     ],
 )
 def test_reading_is_strict(change, texts):
     data = to_json(CONFIG)
     data["model"] |= change
-    with pytest.raises((ConfigError, TypeError)) as error:
-        from_json(data)
+    with pytest.raises(ConfigError) as error:
+        from_json(data, Config)
     for text in texts:
         assert text in str(error.value)
+
+
+@pytest.mark.parametrize("data", [5, "x", None, [], {}, {"model": 3}, {"type": 5}])
+def test_what_is_no_configuration_at_all(data):
+    with pytest.raises(ConfigError, match="config"):
+        from_json(data, Config)
+
+
+def test_reading_a_type_does_not_run_its_module(monkeypatch):
+    monkeypatch.delitem(sys.modules, "jaxformer.__main__", raising=False)
+    data = to_json(CONFIG) | {"optimizer": {"type": "jaxformer.__main__.main"}}
+    with pytest.raises(ConfigError, match="not a known type: it must be one of AdamW, LAMB"):
+        from_json(data, Config)
+    assert "jaxformer.__main__" not in sys.modules
+
+
+def test_numbers_of_a_tuple_are_counted():
+    data = to_json(CONFIG)
+    data["train"]["profile_steps"] = [1, 2, 3]
+    with pytest.raises(ConfigError, match=r"profile_steps = \[1, 2, 3\]: must be a list of 2"):
+        from_json(data, Config)
+
+
+@dataclass(frozen=True)
+class Loose:
+    """A component whose author annotated little."""
+
+    names: list[str] = field(default_factory=list)
+    table: dict[str, float] = field(default_factory=dict)
+    anything: Any = None
+
+    def __post_init__(self):
+        len(self.names[0])
+
+
+def test_containers_that_json_has():
+    loose = Loose(["a", "b"], {"x": 1.5}, (1, ("b", None)))
+    assert as_saved(loose) == loose
+    with pytest.raises(ConfigError, match=r"config.names\[0\] = 3: must be a string"):
+        from_json({"type": f"{__name__}.Loose", "names": [3]}, Loose)
+    with pytest.raises(ConfigError, match="config: Loose refuses its fields: list index"):
+        from_json({"type": f"{__name__}.Loose"}, Loose)
+    with pytest.raises(ConfigError, match=r"config\.anything = .*annotate the field"):
+        as_saved(Loose(["a"], anything=ALiBi()))
 
 
 def test_a_missing_field_is_named():
     data = to_json(CONFIG)
     del data["model"]["mlp_dim"]
     with pytest.raises(ConfigError, match=r"config\.model: DecoderConfig needs mlp_dim"):
-        from_json(data)
+        from_json(data, Config)
 
 
 def test_what_json_cannot_hold_is_named():
@@ -116,7 +184,7 @@ def test_differences_by_name():
         "model.position.type": ("RoPE", "ALiBi"),
         "model.windows": ([8, None], [8, 16]),
     }
-    assert diff(CONFIG, from_json(to_json(CONFIG))) == {}
+    assert diff(CONFIG, from_json(to_json(CONFIG), Config)) == {}
 
 
 def test_summaries_leave_defaults_out():

@@ -1,5 +1,6 @@
 """What every kind of training data has in common."""
 
+import abc
 import hashlib
 import os
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ class Datasets:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Data:
+class Data(abc.ABC):
     """Where batches come from; a subclass for each kind of data."""
 
     batch_size: int = 16
@@ -71,14 +72,15 @@ class Data:
             )
 
     @property
+    @abc.abstractmethod
     def lengths(self) -> dict[str, int]:
         """The tokens of a row: of "inputs", and of "decoder_inputs" where there are such."""
-        raise NotImplementedError
 
     def start_id(self, tokenizer: Tokenizer) -> int | None:
         """The token with which a decoder beside an encoder starts; None where there is none."""
         del tokenizer
 
+    @abc.abstractmethod
     def prepare(self, folder: str | os.PathLike) -> Datasets:
         """Reads the data, or takes what an earlier start left in the folder.
 
@@ -88,7 +90,6 @@ class Data:
         Raises:
             DataError: The data are missing, empty or unreadable.
         """
-        raise NotImplementedError
 
     def prepare_validation(self, folder: str | os.PathLike) -> Datasets:
         """Reads what an evaluation needs, with the tokenizer and the labels that a run has kept.

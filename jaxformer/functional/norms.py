@@ -1,5 +1,6 @@
 """Layer and root-mean-square normalisation over the last axis, and the objects that choose one."""
 
+import abc
 from dataclasses import dataclass
 
 import chex
@@ -124,7 +125,7 @@ ParameterTable = dict[str, tuple[tuple[int, ...], tuple[str, ...], float]]
 
 
 @dataclass(frozen=True)
-class Norm:
+class Norm(abc.ABC):
     """A normalisation over the last axis: what it stores and what it computes."""
 
     eps: float
@@ -136,15 +137,15 @@ class Norm:
                 f"{type(self).__name__}.eps is {self.eps}, expected a positive number"
             )
 
+    @abc.abstractmethod
     def parameters(self, dim: int, axis: str = "embed") -> ParameterTable:
         """The parameters of a norm over an axis of size `dim` whose logical name is `axis`."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def __call__(
         self, x: jax.Array, scale: jax.Array | None, bias: jax.Array | None = None
     ) -> jax.Array:
         """`x` `[..., D]` normalised, with the parameters that `parameters` names."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

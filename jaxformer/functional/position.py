@@ -4,6 +4,7 @@ The model calls `embed` once, attention calls `rotate` and `bias` in every layer
 not do is the identity it inherits from `Position`. The schemes are in `positional_schemes`.
 """
 
+import abc
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
@@ -69,7 +70,7 @@ class Bias:
 
 
 @dataclass(frozen=True)
-class Position:
+class Position(abc.ABC):  # noqa: B024 (as a choice, the identity is NoPosition)
     """A positional scheme; this base class is the identity everywhere."""
 
     max_length: ClassVar[int | None] = None

@@ -1,5 +1,6 @@
 """The published ways to stretch RoPE beyond the trained length: one small frozen object each."""
 
+import abc
 import math
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from jaxformer.functional.rope import Frequencies, inverse_frequencies
 
 
 @dataclass(frozen=True)
-class Scaling:
+class Scaling(abc.ABC):  # noqa: B024 (as a choice, the identity is NoScaling)
     """How RoPE frequencies are stretched beyond the trained length; this base class keeps them."""
 
     def frequencies(

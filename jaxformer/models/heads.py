@@ -1,5 +1,6 @@
 """What is predicted from hidden states: one description and one module for each kind of output."""
 
+import abc
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -55,17 +56,17 @@ class Outcome(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Head:
+class Head(abc.ABC):
     """Describes one output of a model; `build` makes the module that computes it."""
 
     @property
+    @abc.abstractmethod
     def name(self) -> str:
         """The name of the head's parameters, of its loss and of its metrics."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def build(self, key: jax.Array, config: TransformerConfig) -> "HeadModule":
         """Declares the head's parameters."""
-        raise NotImplementedError
 
     def reads(self, rows: int, length: int) -> Shapes:
         """What the loss reads of a batch: by default a target and its weight for each token.

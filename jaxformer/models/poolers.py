@@ -1,5 +1,6 @@
 """From the states of an image's tokens to the one that stands for the image."""
 
+import abc
 from dataclasses import dataclass
 
 import jax
@@ -22,12 +23,12 @@ ACTIVATIONS = ("tanh", "relu", "gelu")
 
 
 @dataclass(frozen=True)
-class Pooler:
+class Pooler(abc.ABC):
     """Describes a pooler; `build` makes the module, `[B, T, D] -> [B, D]`."""
 
+    @abc.abstractmethod
     def build(self, key: jax.Array, config: TransformerConfig) -> nnx.Module:
         """Declares the parameters."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """What a stack of blocks is made of: sizes and component objects, checked on construction."""
 
+import abc
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, get_args
 
@@ -16,7 +17,7 @@ from jaxformer.nn.residual import PreNorm, Residual
 
 
 @dataclass(frozen=True)
-class TransformerConfig:
+class TransformerConfig(abc.ABC):
     """A stack of transformer blocks: what the families have in common."""
 
     num_layers: int
@@ -196,7 +197,7 @@ class TransformerConfig:
 
 
 @dataclass(frozen=True)
-class TextConfig(TransformerConfig):
+class TextConfig(TransformerConfig, abc.ABC):
     """Blocks that read token ids."""
 
     vocab_size: int = field(kw_only=True)

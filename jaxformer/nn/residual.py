@@ -1,5 +1,6 @@
 """Where the norm sits around the sublayers of a block: one small object for each arrangement."""
 
+import abc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ Map = Callable[[jax.Array], jax.Array]
 
 
 @dataclass(frozen=True)
-class Residual:
+class Residual(abc.ABC):
     """How the sublayers of one block join the residual stream."""
 
     @property
@@ -21,9 +22,9 @@ class Residual:
         """How many norms a block with `num_sublayers` owns."""
         return num_sublayers
 
+    @abc.abstractmethod
     def __call__(self, x: jax.Array, sublayers: Sequence[Map], norms: Sequence[Map]) -> jax.Array:
         """Applies the block to `x` `[B, T, D]`."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,10 @@ from jax.experimental import multihost_utils
 
 from jaxformer.config import Config, changed_fields
 from jaxformer.errors import ConfigError
-from jaxformer.serialization import from_json
 from jaxformer.training import checkpoint_files as files
 from jaxformer.training import manifest
 from jaxformer.training.checkpoint import CheckpointError
-from jaxformer.training.run_folder import CHECKPOINTS, CONFIG_FILE, read_config
+from jaxformer.training.run_folder import CHECKPOINTS, CONFIG_FILE, build_config, read_config
 
 _log = logging.getLogger(__name__)
 
@@ -85,7 +84,7 @@ def saved_config(run: Path, step: int) -> Config:
     Raises:
         ConfigError: The run's config.json says something else, so one of the two was changed.
     """
-    saved = from_json(manifest.read_item(run / CHECKPOINTS / str(step), "config"))
+    saved = build_config(run, manifest.read_item(run / CHECKPOINTS / str(step), "config"))
     if changes := changed_fields(saved, read_config(run)):
         listed = "; ".join(
             f"{name} was {old!r}, is {new!r}" for name, (old, new) in changes.items()

@@ -5,6 +5,7 @@ Every update is `-η_t (direction + λ W)` with the decay λ on matrices only
 training step, which reports the norm.
 """
 
+import abc
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +23,7 @@ from jaxformer.training.schedules import Cosine, Linear, Schedule
 
 
 @dataclass(frozen=True)
-class Optimizer:
+class Optimizer(abc.ABC):
     """What an optimizer has in common with the others: the rate and the decay."""
 
     schedule: Schedule = Cosine()
@@ -61,9 +62,9 @@ class Optimizer:
             optax.scale_by_learning_rate(self.schedule.build(total_steps)),
         )
 
+    @abc.abstractmethod
     def direction(self, axes: Any) -> optax.GradientTransformation:
         """The ascent direction, before weight decay and learning rate."""
-        raise NotImplementedError
 
     def decayed(self, axes: Any) -> optax.GradientTransformation:
         """From the direction to what is multiplied by the learning rate: adds the weight decay."""

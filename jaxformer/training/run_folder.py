@@ -6,28 +6,34 @@ that holds another is refused with the fields that differ.
 
 import contextlib
 import fcntl
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from jaxformer.config import Config, changed_fields
 from jaxformer.data.labels import LABEL_FILES
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.json_files import read_json
 from jaxformer.pretrained import is_pretrained
-from jaxformer.serialization import from_json, to_json
+from jaxformer.serialization import as_saved, from_json, to_json
 from jaxformer.training.checkpoint_files import saved_steps, write_json
 from jaxformer.training.metrics import FILE as METRICS_FILE
+from jaxformer.user_code import KEPT_FILE, check_unchanged, experiment_text, find_own, origins
 
 CONFIG_FILE = "config.json"
 CHECKPOINTS = "checkpoints"
 KEPT = ("tokenizer", *LABEL_FILES)
 """What the data have put into a run's folder and a model depends on."""
+_ORIGINS = "origins"
+"""What config.json says, besides the configuration, of components that are the user's own."""
 _LOCK_FILE = ".lock"
 
 
 def open_run_folder(folder: Path, config: Config) -> None:
     """Makes a folder ready for this experiment and writes its ``config.json``.
+
+    Where the experiment's file defines components, the folder keeps a copy of it.
 
     Args:
         folder: Absent, empty, or the folder of an earlier start of the same experiment.
@@ -35,17 +41,21 @@ def open_run_folder(folder: Path, config: Config) -> None:
 
     Raises:
         ConfigError: The folder holds another experiment (names the fields that differ), or things
-            that are no run at all.
+            that are no run at all; or the configuration could not be read back.
     """
+    as_saved(config)
+    text, own = experiment_text(config), origins(config)
     if (folder / CONFIG_FILE).exists():
         _check_same_experiment(folder, config)
-    elif folder.exists() and (others := _foreign_items(folder)):
+    elif folder.exists() and (others := _foreign_items(folder, text)):
         raise ConfigError(
             f"{folder} is not the folder of a run: it has no {CONFIG_FILE} and holds "
             f"{', '.join(others[:5])}. Name an empty or a new folder with --run-dir."
         )
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / CONFIG_FILE, to_json(config))
+    if text is not None:
+        _write(folder / KEPT_FILE, text)
+    write_json(folder / CONFIG_FILE, to_json(config) | ({_ORIGINS: own} if own else {}))
 
 
 def move_away(folder: Path) -> Path | None:
@@ -94,17 +104,42 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def read_config(folder: Path) -> Config:
-    """Loads the configuration that a run was started with."""
+    """Loads the configuration that a run was started with.
+
+    Components of the user's own are imported from where the run says that they are.
+
+    Raises:
+        ConfigError: There is none, or it cannot be used.
+    """
     _refuse_pretrained(folder)
     path = folder / CONFIG_FILE
     try:
-        return from_json(json.loads(path.read_text()))
-    except FileNotFoundError:
-        raise ConfigError(f"{folder} is not the folder of a run: {path} does not exist") from None
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from error
-    except ValueError as error:
-        raise ConfigError(f"{path} is not valid JSON: {error}") from error
+        return build_config(folder, _read_saved(folder))
+    except (ConfigError, DataError) as error:
+        at = "" if str(error).startswith(str(folder)) else f"{path}: "
+        raise ConfigError(f"{at}{error}") from error
+
+
+def build_config(folder: Path, saved: dict[str, Any]) -> Config:
+    """Builds the configuration that a run or one of its checkpoints has saved.
+
+    Args:
+        folder: The run's, which says where components of the user's own come from.
+        saved: What the JSON file holds.
+
+    Raises:
+        ConfigError: A field or a type is unknown or has a wrong value.
+    """
+    own = _read_saved(folder).get(_ORIGINS, {})
+    fields = {name: value for name, value in saved.items() if name != _ORIGINS}
+    return from_json(fields, Config, lambda name: find_own(name, own, folder / KEPT_FILE))
+
+
+def _read_saved(folder: Path) -> dict[str, Any]:
+    path = folder / CONFIG_FILE
+    if not path.exists():
+        raise ConfigError(f"{folder} is not the folder of a run: {path} does not exist")
+    return read_json(path)
 
 
 def _refuse_pretrained(folder: Path) -> None:
@@ -131,6 +166,7 @@ def _take_back(folder: Path, before: set[str] | None) -> None:
 
 
 def _check_same_experiment(folder: Path, config: Config) -> None:
+    check_unchanged(config, folder / KEPT_FILE)
     changes = changed_fields(read_config(folder), config)
     if changes:
         listed = "".join(
@@ -143,6 +179,17 @@ def _check_same_experiment(folder: Path, config: Config) -> None:
         )
 
 
-def _foreign_items(folder: Path) -> list[str]:
-    own = (_LOCK_FILE, CONFIG_FILE + ".tmp")
+def _foreign_items(folder: Path, text: bytes | None) -> list[str]:
+    """What is in a folder that a start of this experiment has not put there."""
+    own = {_LOCK_FILE, CONFIG_FILE + ".tmp", KEPT_FILE + ".tmp"}
+    kept = folder / KEPT_FILE
+    if kept.is_file() and kept.read_bytes() == text:
+        own.add(KEPT_FILE)
     return sorted(item.name for item in folder.iterdir() if item.name not in own)
+
+
+def _write(file: Path, content: bytes) -> None:
+    """Writes a file, which appears whole or not at all."""
+    unfinished = file.with_name(file.name + ".tmp")
+    unfinished.write_bytes(content)
+    unfinished.replace(file)

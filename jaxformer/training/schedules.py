@@ -1,5 +1,6 @@
 """Learning rate as a function of the step: a linear warm-up, then one of five shapes."""
 
+import abc
 from dataclasses import dataclass
 
 import jax
@@ -10,7 +11,7 @@ from jaxformer.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class Schedule:
+class Schedule(abc.ABC):
     r"""A linear warm-up from 0 to the peak, then a shape that each subclass defines.
 
     .. math::
@@ -55,9 +56,9 @@ class Schedule:
 
         return schedule
 
+    @abc.abstractmethod
     def shape(self, step: jax.Array, total_steps: int) -> jax.Array:
         """f: the fraction of the peak at a float32 `step` `[]` in `[warmup_steps, total_steps]`."""
-        raise NotImplementedError
 
     def _refuse(self, field, expected):
         name = f"{type(self).__name__}.{field}"

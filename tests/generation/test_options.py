@@ -253,4 +253,4 @@ def test_help_explains_every_option(capsys):
 
 def test_options_are_saved_as_json():
     options = Decoding(**RULES, **FILTERS)
-    assert from_json(json.loads(json.dumps(to_json(options)))) == options
+    assert from_json(json.loads(json.dumps(to_json(options))), Decoding) == options

@@ -13,7 +13,7 @@ from jaxformer.functional.norms import LayerNorm, layer_norm
 from jaxformer.functional.positional_schemes import Learned
 from jaxformer.models import AttentionPooler, Classification, NormPooler, Projection
 from jaxformer.models.heads import States
-from jaxformer.nn import PreNorm
+from jaxformer.nn import PreNorm, TransformerConfig
 from jaxformer.serialization import from_json, to_json
 
 close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
@@ -119,4 +119,4 @@ def test_configurations_survive_json():
     heads = (Projection(7), Classification(num_labels=2))
     for pooler in (AttentionPooler(), NormPooler()):
         config = tiny_vision(pooler=pooler, residual=PreNorm(final_norm=False), heads=heads)
-        assert from_json(to_json(config)) == config
+        assert from_json(to_json(config), TransformerConfig) == config

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tiny_run import on_mesh, tiny_config
 
-from jaxformer.config import validate
+from jaxformer.config import Config, validate
 from jaxformer.data.dataset import Dataset
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.models import EncoderConfig
@@ -54,9 +54,9 @@ def test_a_run_leaves_everything_behind(finished):
 
 
 def test_the_configuration_beside_a_checkpoint_is_enough(finished):
-    saved = from_json(read_item(finished / "checkpoints" / "12", "config"))
+    saved = from_json(read_item(finished / "checkpoints" / "12", "config"), Config)
     assert saved == tiny_config()
-    assert from_json(json.loads((finished / "config.json").read_text())) == tiny_config()
+    assert from_json(json.loads((finished / "config.json").read_text()), Config) == tiny_config()
 
 
 def test_it_ends_with_what_came_out(tmp_path, capsys):

@@ -12,6 +12,7 @@ from test_step import GROUPED, rows
 from tiny_run import tiny_config
 
 from jaxformer import cli
+from jaxformer.config import Config
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.models import Classification, EncoderConfig
 from jaxformer.models.lora import LoRA, is_factor
@@ -205,7 +206,7 @@ def test_merged_weights_compute_the_same(tuned, merged):
 
 
 def test_a_merged_folder_is_a_run_like_any_other(tuned, merged, capsys):
-    config = from_json(json.loads((merged / "config.json").read_text()))
+    config = from_json(json.loads((merged / "config.json").read_text()), Config)
     assert config.train.lora is None
     assert config.init_from == str(tuned)
     assert config.model == tiny_config().model
