@@ -9,7 +9,7 @@ from typing import ClassVar, Protocol
 
 import jax
 
-from jaxformer.errors import ConfigError
+from jaxformer.errors import ConfigError, check_types
 
 
 class Scores(Protocol):
@@ -78,6 +78,9 @@ class Position:
     """Whether training changes the scheme's table."""
     shared: ClassVar[bool] = True
     """Whether all layers have one table."""
+
+    def __post_init__(self):
+        check_types(self)
 
     def table(
         self, *, model_dim: int, num_heads: int

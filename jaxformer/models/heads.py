@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxformer.errors import ConfigError
+from jaxformer.errors import ConfigError, check_types
 from jaxformer.functional.linear import Kernel
 from jaxformer.functional.losses import LossSums
 from jaxformer.nn.config import TransformerConfig
@@ -57,6 +57,9 @@ class Outcome(NamedTuple):
 @dataclass(frozen=True)
 class Head:
     """Describes one output of a model; `build` makes the module that computes it."""
+
+    def __post_init__(self):
+        check_types(self)
 
     @property
     def name(self) -> str:

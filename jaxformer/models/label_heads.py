@@ -1,14 +1,14 @@
 """Heads over a few labels: of a sequence, of its tokens, of where an answer stands."""
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import chex
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxformer.errors import check_field
+from jaxformer.errors import check_field, check_types
 from jaxformer.functional.dropout import dropout
 from jaxformer.functional.feedforward import activation
 from jaxformer.functional.losses import LossSums, cross_entropy
@@ -36,6 +36,7 @@ class Dense:
     """Whether the model's norm follows."""
 
     def __post_init__(self):
+        check_types(self)
         activation(self.activation)
 
 
@@ -83,9 +84,8 @@ class Classification(Head):
     """A layer before the output (BART); None: there is none."""
 
     def __post_init__(self):
+        super().__post_init__()
         check_field(self, "num_labels", self.num_labels >= 1, "at least 1")
-        known = ", ".join(map(repr, get_args(Pooling)))
-        check_field(self, "pooling", self.pooling in get_args(Pooling), f"one of {known}")
 
     @property
     def name(self) -> str:
@@ -206,6 +206,7 @@ class TokenClassification(Head):
     """A layer before the output (ModernBERT); None: there is none."""
 
     def __post_init__(self):
+        super().__post_init__()
         check_field(self, "num_labels", self.num_labels >= 1, "at least 1")
 
     @property
@@ -272,6 +273,7 @@ class Span(Head):
     """A layer before the output (ModernBERT); None: there is none."""
 
     def __post_init__(self):
+        super().__post_init__()
         check_field(self, "longest", self.longest >= 1, "at least 1")
 
     @property

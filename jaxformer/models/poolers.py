@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jaxformer.errors import check_types
 from jaxformer.functional.feedforward import activation
 from jaxformer.functional.masks import Mask
 from jaxformer.functional.placement import place, spec_of
@@ -24,6 +25,9 @@ ACTIVATIONS = ("tanh", "relu", "gelu")
 @dataclass(frozen=True)
 class Pooler:
     """Describes a pooler; `build` makes the module, `[B, T, D] -> [B, D]`."""
+
+    def __post_init__(self):
+        check_types(self)
 
     def build(self, key: jax.Array, config: TransformerConfig) -> nnx.Module:
         """Declares the parameters."""

@@ -59,6 +59,7 @@ class MaskedLanguageModel(Head):
     """Whether the dense layer has a bias."""
 
     def __post_init__(self):
+        super().__post_init__()
         if self.activation is not None:
             activation(self.activation)
 
