@@ -164,7 +164,7 @@ def _nearest(value: object, rule: Rule) -> str:
 
 def _settled(value: Any) -> Any:
     """A value as a configuration keeps it: without scalars of NumPy and JAX, and without lists."""
-    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+    if type(value) in (list, tuple):
         return tuple(map(_settled, value))
     return plain(value)
 

@@ -81,7 +81,7 @@ def activation(name: str) -> Activation:
         return ACTIVATIONS[name]
     nearest = difflib.get_close_matches(str(name), ACTIVATIONS, n=1, cutoff=0.4)
     hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-    raise ConfigError(f"activation is {name!r}, expected one of {', '.join(ACTIVATIONS)}{hint}")
+    raise ConfigError(f"activation = {name!r}: must be one of {', '.join(ACTIVATIONS)}{hint}")
 
 
 def feed_forward(

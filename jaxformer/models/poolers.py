@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxformer.errors import check_types
+from jaxformer.functional.assertions import assert_axes
 from jaxformer.functional.feedforward import activation
 from jaxformer.functional.masks import Mask
 from jaxformer.functional.placement import place, spec_of
@@ -18,8 +19,6 @@ from jaxformer.nn.feedforward import FeedForward
 from jaxformer.nn.linear import Linear
 from jaxformer.nn.norm import NormLayer
 from jaxformer.nn.parameter import normal, parameter
-
-ACTIVATIONS = ("tanh", "relu", "gelu")
 
 
 @dataclass(frozen=True)
@@ -69,6 +68,7 @@ class FirstNorm(NormLayer):
 
     def __call__(self, hidden: jax.Array) -> jax.Array:
         """`[B, T, D] -> [B, D]`."""
+        assert_axes(hidden=(hidden, "B T D"))
         return super().__call__(hidden[:, 0])
 
 
@@ -83,6 +83,7 @@ class FirstDense(Linear):
 
     def __call__(self, hidden: jax.Array) -> jax.Array:
         """`[B, T, D] -> [B, D]`."""
+        assert_axes(hidden=(hidden, "B T D"))
         return activation(self.activation)(super().__call__(hidden[:, 0]))
 
 
@@ -99,6 +100,7 @@ class AttentionPooling(nnx.Module):
 
     def __call__(self, hidden: jax.Array) -> jax.Array:
         """`[B, T, D] -> [B, D]`."""
+        assert_axes(hidden=(hidden, "B T D"))
         rows, length, dim = hidden.shape
         probe = jnp.broadcast_to(self.probe[...].astype(hidden.dtype), (rows, 1, dim))
         places, first = jnp.arange(length)[None, :], jnp.zeros((1, 1), jnp.int32)

@@ -214,7 +214,7 @@ class TextConfig(TransformerConfig):
     """Bounds those logits (Gemma 2)."""
 
     def __post_init__(self):
-        check_types(self)
+        super().__post_init__()
         check_size("vocab_size", self.vocab_size)
         check_size("embedding_dim", self.embedding_dim)
         for name in ("logit_softcap", "logit_scale"):
@@ -222,7 +222,6 @@ class TextConfig(TransformerConfig):
                 check_positive(name, getattr(self, name))
         known = self.padding_id is None or 0 <= self.padding_id < self.vocab_size
         check_field(self, "padding_id", known, f"from 0 to vocab_size - 1 = {self.vocab_size - 1}")
-        super().__post_init__()
 
     @property
     def embedding_width(self) -> int:
