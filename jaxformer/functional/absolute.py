@@ -2,13 +2,27 @@
 
 from typing import Literal
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxformer.errors import Rule, is_integer
+from jaxformer.functional.assertions import (
+    SWITCH,
+    above,
+    assert_axes,
+    assert_floating,
+    assert_ids,
+    assert_integers,
+    at_least,
+    check_choice,
+    multiple_of,
+    static,
+)
 from jaxformer.functional.lookup import lookup
 from jaxformer.functional.rope import rotary_angles
+
+_BITS = Rule(lambda value: is_integer(value) and 1 <= value <= 31, "an integer from 1 to 31")
 
 
 def integer_code(positions: jax.Array, *, max_length: int) -> jax.Array:
@@ -21,7 +35,9 @@ def integer_code(positions: jax.Array, *, max_length: int) -> jax.Array:
     Returns:
         [..., T, 1] float32.
     """
-    chex.assert_type(positions, int)
+    assert_axes(positions=(positions, "... T"))
+    assert_integers(positions=positions)
+    max_length = static("max_length", max_length, at_least(1))
     return (positions.astype(jnp.float32) / max_length)[..., None]
 
 
@@ -35,7 +51,9 @@ def binary_code(positions: jax.Array, *, num_bits: int) -> jax.Array:
     Returns:
         [..., T, num_bits] float32, zeros and ones.
     """
-    chex.assert_type(positions, int)
+    assert_axes(positions=(positions, "... T"))
+    assert_integers(positions=positions)
+    num_bits = static("num_bits", num_bits, _BITS)
     places = jnp.arange(num_bits, dtype=positions.dtype)
     places = places.reshape((1,) * positions.ndim + (num_bits,))
     return ((positions[..., None] >> places) & 1).astype(jnp.float32)
@@ -67,13 +85,20 @@ def sinusoidal_code(
         [..., T, D] float32.
 
     Raises:
-        ValueError: if `model_dim` is odd or the layout is unknown.
+        AssertionError: `positions` are no integers.
+        ArgumentError: `model_dim` is odd, `theta` not positive or the layout unknown.
 
     Reference:
         Vaswani et al., 2017 (section 3.5), https://arxiv.org/abs/1706.03762
     """
-    if model_dim < 2 or model_dim % 2:
-        raise ValueError(f"model_dim = {model_dim}: must be even and at least 2")
+    assert_axes(positions=(positions, "... T"))
+    assert_integers(positions=positions)
+    model_dim, theta = (
+        static("model_dim", model_dim, multiple_of(2)),
+        static("theta", theta, above(0)),
+    )
+    check_choice("layout", layout, ("interleaved", "half"))
+    endpoint = static("endpoint", endpoint, SWITCH)
     waves = model_dim // 2
     exact = np.float64(theta) ** (-np.arange(waves) / max(waves - endpoint, 1))
     rounded = exact.astype(np.float32)
@@ -84,9 +109,7 @@ def sinusoidal_code(
     sin, cos = jnp.sin(angles), jnp.cos(angles)
     if layout == "interleaved":
         return jnp.stack([sin, cos], axis=-1).reshape((*positions.shape, model_dim))
-    if layout == "half":
-        return jnp.concatenate([sin, cos], axis=-1)
-    raise ValueError(f'layout = {layout!r}: must be "interleaved" or "half"')
+    return jnp.concatenate([sin, cos], axis=-1)
 
 
 def sinusoidal_grid_code(
@@ -108,15 +131,18 @@ def sinusoidal_grid_code(
         [..., T, D] float32.
 
     Raises:
-        ValueError: if `model_dim` is not a multiple of 4.
+        AssertionError: `rows` and `columns` differ in shape, or are no integers.
+        ArgumentError: `model_dim` is not a multiple of 4, or `theta` not positive.
 
     Reference:
         Dosovitskiy et al., 2020 (appendix D.4), https://arxiv.org/abs/2010.11929;
         He et al., Masked Autoencoders, 2021, https://arxiv.org/abs/2111.06377, whose code has this
         order of the channels.
     """
-    if model_dim % 4:
-        raise ValueError(f"model_dim = {model_dim}: must be a multiple of 4")
+    assert_axes(rows=(rows, "... T"))
+    assert_axes(columns=(columns, " ".join(map(str, rows.shape))))
+    assert_integers(rows=rows, columns=columns)
+    model_dim = static("model_dim", model_dim, multiple_of(4))
     half = {"model_dim": model_dim // 2, "theta": theta, "layout": "half"}
     codes = [sinusoidal_code(places, **half) for places in (columns, rows)]
     return jnp.concatenate(codes, axis=-1)
@@ -127,10 +153,13 @@ def learned_code(table: jax.Array, positions: jax.Array) -> jax.Array:
 
     Args:
         table: [P, D], one row per position.
-        positions: [..., T] integer positions below P; a larger one would read the last row.
+        positions: [..., T] integer positions below P; a larger one of a `jax.Array` reads another
+            row.
 
     Returns:
         [..., T, D] in the dtype of `table`.
     """
-    chex.assert_type(positions, int)
+    assert_axes(table=(table, "P D"), positions=(positions, "... T"))
+    assert_floating(table=table)
+    assert_ids(table.shape[0], positions=positions)
     return lookup(jnp.asarray(table), positions)

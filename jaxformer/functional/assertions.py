@@ -1,11 +1,34 @@
-"""Assertions about arrays, by the letters of the package docstring."""
+"""Assertions about arguments: arrays by the letters of the package docstring, numbers by range.
 
+One rule says what is looked at. Shapes and dtypes are checked of every array: a trace knows them,
+so nothing is added to what is compiled. Values are checked of what the host holds, the numbers of
+Python and the arrays of NumPy, and never of a `jax.Array`: a trace does not have them, and reading
+them would wait for a device.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer.errors import (
+    ArgumentError,
+    Rule,
+    check_argument,
+    is_integer,
+    is_number,
+    one_of,
+    plain,
+)
 
 
-def assert_axes(**arrays: tuple[Any, str]) -> dict[str, int]:
+def assert_axes(
+    known: Mapping[str, int] | None = None, /, **arrays: tuple[Any, str]
+) -> dict[str, int]:
     """Asserts that arrays have the axes that a function documents.
 
     A letter stands for the same size in all arrays of a call and takes its size from the first
@@ -16,6 +39,7 @@ def assert_axes(**arrays: tuple[Any, str]) -> dict[str, int]:
       ``sizes = assert_axes(query=(query, "B T N H"), key=(key, "B S K H"))``
 
     Args:
+      known: sizes of letters that no array gives.
       **arrays: each argument's name, with its array and the letters of its axes.
 
     Returns:
@@ -24,26 +48,26 @@ def assert_axes(**arrays: tuple[Any, str]) -> dict[str, int]:
     Raises:
       AssertionError: names the argument, its shape, the axes it must have and their sizes.
     """
-    sizes: dict[str, int] = {}
+    sizes = dict(known or {})
     for name, (array, axes) in arrays.items():
         letters = axes.split()
         shape = getattr(array, "shape", None)
-        known = {
+        needed = {
             key: sizes[key] for key in (letter.split("/")[0] for letter in letters) if key in sizes
         }
         where = (
-            f" with {', '.join(f'{key} = {size}' for key, size in known.items())}" if known else ""
+            f" with {', '.join(f'{key} = {size}' for key, size in needed.items())}"
+            if needed
+            else ""
         )
         found = f"shape {tuple(shape)}" if shape is not None else f"type {type(array).__name__}"
         message = f"{name} has {found}: must be an array [{', '.join(letters)}]{where}"
         if shape is None:
             raise AssertionError(message)
-        chex.assert_shape(
-            array,
-            tuple(_expected(letter, sizes) for letter in letters),
-            custom_message=message,
-            include_default_message=False,
-        )
+        try:
+            chex.assert_shape(array, tuple(_expected(letter, sizes) for letter in letters))
+        except AssertionError:
+            raise AssertionError(message) from None
         named = letters[1:] if letters[:1] == ["..."] else letters
         trailing = shape[len(shape) - len(named) :]
         for letter, size in zip(named, trailing, strict=True):
@@ -52,10 +76,177 @@ def assert_axes(**arrays: tuple[Any, str]) -> dict[str, int]:
     return sizes
 
 
-def _expected(letter: str, sizes: dict[str, int]) -> Any:
+def _expected(letter: str, sizes: Mapping[str, int]) -> Any:
     """What chex compares the size of one axis with."""
     if letter == "...":
         return ...
     letter, _, alternative = letter.partition("/")
     size = int(letter) if letter.isdecimal() else sizes.get(letter)
     return {size, int(alternative)} if alternative and size is not None else size
+
+
+def assert_floating(**arrays: Any) -> None:
+    """Asserts that arrays hold floating-point numbers.
+
+    Raises:
+      AssertionError: names the argument and its dtype.
+    """
+    for name, array in arrays.items():
+        _assert_dtype(name, array, jnp.floating, "floating-point numbers")
+
+
+def assert_bool(**arrays: Any) -> None:
+    """Asserts that arrays hold booleans.
+
+    Raises:
+      AssertionError: names the argument and its dtype.
+    """
+    for name, array in arrays.items():
+        _assert_dtype(name, array, jnp.bool_, "bool")
+
+
+def assert_numbers(**arrays: Any) -> None:
+    """Asserts that arrays hold real numbers or booleans.
+
+    Raises:
+      AssertionError: names the argument and its dtype.
+    """
+    for name, array in arrays.items():
+        _assert_dtype(name, array, (jnp.floating, jnp.integer, jnp.bool_), "numbers")
+
+
+def assert_integers(**arrays: Any) -> None:
+    """Asserts that arrays hold integers, and those of NumPy such as an int32 can hold.
+
+    Raises:
+      AssertionError: names the argument and its dtype.
+      ArgumentError: names the argument and what it holds.
+    """
+    for name, array in arrays.items():
+        _assert_dtype(name, array, jnp.integer, "integers")
+        if isinstance(array, np.ndarray) and not np.can_cast(array.dtype, np.int32):
+            limits = np.iinfo(np.int32)
+            _check_values(name, array, limits.min, limits.max)
+
+
+def assert_ids(size: int, /, **arrays: Any) -> None:
+    """Asserts that arrays hold integers, and those of NumPy such as number the rows of a table.
+
+    Args:
+      size: rows of the table.
+      **arrays: the ids, by their names.
+
+    Raises:
+      AssertionError: names the argument and its dtype.
+      ArgumentError: names the argument and what it holds.
+    """
+    for name, array in arrays.items():
+        _assert_dtype(name, array, jnp.integer, "integers")
+        if isinstance(array, np.ndarray):
+            _check_values(name, array, 0, size - 1)
+
+
+def assert_keys(**keys: Any) -> None:
+    """Asserts that arguments are single random keys.
+
+    Raises:
+      ArgumentError: names the argument.
+    """
+    for name, key in keys.items():
+        dtype, rank = getattr(key, "dtype", np.dtype(object)), np.ndim(key)
+        typed = jnp.issubdtype(dtype, jax.dtypes.prng_key) and rank == 0
+        raw = dtype == jnp.uint32 and rank == 1
+        check_argument(name, key, typed or raw, "one random key, such as jax.random.key(0)")
+
+
+def _assert_dtype(name: str, array: Any, kinds: Any, expected: str) -> None:
+    dtype = getattr(array, "dtype", None)
+    kinds = kinds if isinstance(kinds, tuple) else (kinds,)
+    if dtype is None or not any(jnp.issubdtype(dtype, kind) for kind in kinds):
+        found = f"type {type(array).__name__}" if dtype is None else f"dtype {dtype}"
+        raise AssertionError(f"{name} has {found}: must be an array of {expected}")
+
+
+def _check_values(name: str, array: np.ndarray, least: int, most: int) -> None:
+    if array.size and not least <= (low := array.min()) <= (high := array.max()) <= most:
+        raise ArgumentError(
+            f"{name} holds {low} to {high}: must be integers from {least} to {most}"
+        )
+
+
+def at_least(least: int) -> Rule:
+    """The integers from `least` on."""
+    return Rule(
+        lambda value: is_integer(value) and value >= least, f"an integer of at least {least}"
+    )
+
+
+def multiple_of(factor: int) -> Rule:
+    """The positive multiples of an integer."""
+    return Rule(
+        lambda value: is_integer(value) and value >= factor and value % factor == 0,
+        f"a multiple of {factor}, at least {factor}",
+    )
+
+
+def above(limit: float) -> Rule:
+    """The finite numbers above a limit."""
+    return Rule(lambda value: _is_finite(value) and value > limit, f"a finite number above {limit}")
+
+
+def _is_finite(value: Any) -> bool:
+    return is_number(value) and math.isfinite(value)
+
+
+FINITE = Rule(_is_finite, "a finite number")
+POSITIVE = Rule(lambda value: _is_finite(value) and value > 0, "a positive, finite number")
+NOT_NEGATIVE = Rule(lambda value: _is_finite(value) and value >= 0, "a finite number of at least 0")
+PROBABILITY = Rule(lambda value: _is_finite(value) and 0 <= value <= 1, "a number from 0 to 1")
+RATE = Rule(lambda value: _is_finite(value) and 0 <= value < 1, "a number from 0 to below 1")
+SWITCH = Rule(lambda value: isinstance(value, bool), "True or False")
+
+
+def check_numbers(**numbers: tuple[Any, Rule]) -> None:
+    """Checks scalars that may be traced; of a `jax.Array` only that it is a scalar of numbers.
+
+    Example:
+      ``check_numbers(eps=(eps, NOT_NEGATIVE))``
+
+    Raises:
+      ArgumentError: names the argument, its value and what would be right.
+    """
+    for name, (value, rule) in numbers.items():
+        if isinstance(value, jax.Array):
+            kinds = jnp.floating, jnp.integer
+            fits = value.ndim == 0 and any(jnp.issubdtype(value.dtype, kind) for kind in kinds)
+        else:
+            fits = rule.allows(plain(value))
+        check_argument(name, value, fits, rule.expected)
+
+
+def static(name: str, value: Any, rule: Rule) -> Any:
+    """The Python number that an argument is, where it has to be known while tracing.
+
+    Args:
+      name: the argument.
+      value: a number of Python, or a scalar of NumPy or JAX.
+      rule: which numbers are allowed.
+
+    Raises:
+      ArgumentError: names the argument, its value and what would be right.
+    """
+    known = not isinstance(value, jax.core.Tracer)
+    check_argument(name, value, known, f"{rule.expected}, known while tracing")
+    value = plain(value)
+    check_argument(name, value, rule.allows(value), rule.expected)
+    return value
+
+
+def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
+    """Checks a name among those that there are.
+
+    Raises:
+      ArgumentError: names the argument, its value and the choices.
+    """
+    rule = one_of(choices)
+    check_argument(name, value, rule.allows(value), rule.expected)

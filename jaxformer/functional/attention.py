@@ -3,18 +3,29 @@
 import warnings
 from typing import Literal
 
-import chex
 import jax
+import numpy as np
 from jax.sharding import PartitionSpec
 
+from jaxformer.errors import check_argument
 from jaxformer.functional import (
     attention_blockwise,
     attention_cudnn,
     attention_reference,
     attention_splash,
 )
+from jaxformer.functional.assertions import (
+    FINITE,
+    POSITIVE,
+    RATE,
+    assert_axes,
+    assert_floating,
+    assert_keys,
+    check_choice,
+    static,
+)
 from jaxformer.functional.attention_request import AttentionBias, Dropout, Request
-from jaxformer.functional.masks import Mask
+from jaxformer.functional.masks import Dense, Mask, attended
 from jaxformer.functional.placement import place, platform, spec_of
 from jaxformer.functional.position import Bias
 
@@ -35,7 +46,7 @@ def attention(
     key: jax.Array,
     value: jax.Array,
     *,
-    mask: Mask | None = None,
+    mask: Mask | jax.Array | None = None,
     bias: AttentionBias | None = None,
     scale: float | None = None,
     softcap: float | None = None,
@@ -50,15 +61,17 @@ def attention(
               \qquad c(x) = \mathrm{cap} \tanh(x / \mathrm{cap})
 
     over the keys that the mask allows; `c` is the identity without a soft-cap. A query that may
-    attend to nothing gives zeros, with zero gradients. The softmax is computed in float32. Query
-    head `n` reads key/value head `n // (N / K)`: K = N is multi-head, K = 1 multi-query attention.
+    attend to nothing gives zeros, with zero gradients; B, T and S may be 0. The softmax is computed
+    in float32. Query head `n` reads key/value head `n // (N / K)`: K = N is multi-head, K = 1
+    multi-query attention.
     In an explicit mesh each device attends within its own batch rows and heads.
 
     Args:
       query: `[B, T, N, H]`.
       key: `[B, S, K, H]` with N a multiple of K.
       value: `[B, S, K, H']`.
-      mask: a spec of `jaxformer.functional.masks`; None allows every pair.
+      mask: a spec of `jaxformer.functional.masks`, or a bool array `[T, S]`, `[B or 1, T, S]` or
+        `[B or 1, 1, T, S]`, True = attend; None allows every pair.
       bias: added to the scaled logits: an array `[B or 1, N or 1, T, S]`, or a `Bias` that a
         positional scheme makes (never materialised by the blockwise implementation).
       scale: multiplies the logits; None is 1/sqrt(H).
@@ -75,25 +88,28 @@ def attention(
       `[B, T, N, H']` in the dtype of `query`; with `return_weights` also `[B, N, T, S]` float32.
 
     Raises:
-      AssertionError: for arrays, a mask or a bias whose shapes do not fit together.
-      ValueError: for an unknown implementation or a dropout rate outside [0, 1).
+      AssertionError: for arrays, a mask or a bias whose shapes do not fit together, or that hold
+        another kind of numbers.
+      ArgumentError: for an unknown implementation, or a number that is out of its range.
 
     References:
       Vaswani et al., Attention is all you need, 2017. Ainslie et al., GQA, 2023.
     """
-    mask = Mask() if mask is None else mask
-    _check_shapes(query, key, value, mask, bias)
-    if not 0.0 <= dropout_rate < 1.0:
-        raise ValueError(f"attention: dropout_rate must be in [0, 1), got {dropout_rate}")
+    sizes = _check_arrays(query, key, value)
+    mask = _mask(mask, sizes)
+    _check_pairs(mask, bias, sizes)
+    check_choice("implementation", implementation, ("auto", *_IMPLEMENTATIONS))
+    dropout_rate = static("dropout_rate", dropout_rate, RATE)
     dropout = None
     if dropout_rate > 0.0 and dropout_key is not None:
+        assert_keys(dropout_key=dropout_key)
         dropout = Dropout.create(dropout_key, dropout_rate, query.shape[0], query.shape[2])
     request = Request(
         mask=mask,
         bias=bias,
         dropout=dropout,
-        scale=query.shape[-1] ** -0.5 if scale is None else scale,
-        softcap=softcap,
+        scale=query.shape[-1] ** -0.5 if scale is None else static("scale", scale, FINITE),
+        softcap=None if softcap is None else static("softcap", softcap, POSITIVE),
     )
     if return_weights:
         return _per_device(attention_reference.attend_with_weights, 2, query, key, value, request)
@@ -101,19 +117,47 @@ def attention(
     return _per_device(attend, 1, query, key, value, request)
 
 
-def _check_shapes(query, key, value, mask, bias):
-    chex.assert_rank([query, key, value], 4)
-    chex.assert_equal_shape_prefix([key, value], 3)
-    chex.assert_equal(query.shape[0], key.shape[0])
-    chex.assert_equal(query.shape[3], key.shape[3])
-    chex.assert_is_divisible(query.shape[2], key.shape[2])
-    batch, length, num_heads, _ = query.shape
-    pairs = (length, key.shape[1])
+def _check_arrays(query, key, value) -> dict[str, int]:
+    """The sizes of the axes, by their letters."""
+    sizes = assert_axes(query=(query, "B T N H"), key=(key, "B S K H"))
+    assert_axes(sizes, value=(value, "B S K _"))
+    assert_floating(query=query, key=key, value=value)
+    num_heads, num_kv_heads, width = sizes["N"], sizes["K"], sizes["H"]
+    if not (num_heads and num_kv_heads and width):
+        raise AssertionError(
+            f"query has shape {query.shape}, key {key.shape}: there must be a head at least, and "
+            "its width above 0"
+        )
+    if num_heads % num_kv_heads:
+        raise AssertionError(
+            f"query has N = {num_heads} heads, key K = {num_kv_heads}: N must be a multiple of K"
+        )
+    return sizes
+
+
+def _mask(mask: Mask | jax.Array | None, sizes: dict[str, int]) -> Mask:
+    """A mask that may be given as an array, as a spec."""
+    if mask is None or isinstance(mask, Mask):
+        return Mask() if mask is None else mask
+    given = isinstance(mask, jax.Array | np.ndarray)
+    check_argument("mask", mask, given, "a mask such as causal(), or a bool array [B or 1, T, S]")
+    if mask.ndim == 4:
+        assert_axes(sizes, mask=(mask, "B/1 1 T S"))
+        mask = mask[:, 0]
+    if mask.ndim == 2:
+        assert_axes(sizes, mask=(mask, "T S"))
+        mask = mask[None]
+    assert_axes(sizes, mask=(mask, "B/1 T S"))
+    return Dense(attended("mask", mask))
+
+
+def _check_pairs(mask: Mask, bias: AttentionBias | None, sizes: dict[str, int]) -> None:
     # A slice beyond an array's end is clamped without a word, so a wrong length is caught here.
-    chex.assert_shape(_materialised(mask, *pairs), ({1, batch}, *pairs))
+    assert_axes(sizes, mask=(_materialised(mask, sizes["T"], sizes["S"]), "B/1 T S"))
     if bias is not None:
         values = _materialised(bias) if isinstance(bias, Bias) else bias
-        chex.assert_shape(values, ({1, batch}, {1, num_heads}, *pairs))
+        assert_axes(sizes, bias=(values, "B/1 N/1 T S"))
+        assert_floating(bias=values)
 
 
 def _materialised(spec: Mask | Bias, *lengths: int) -> jax.ShapeDtypeStruct:
@@ -123,6 +167,8 @@ def _materialised(spec: Mask | Bias, *lengths: int) -> jax.ShapeDtypeStruct:
 
 
 def _choose(implementation, query, key, value, request):
+    if 0 in (query.size, key.size):
+        return attention_reference.attend
     if implementation == "auto":
         # One query per row (a decode step) has nothing to save by working in blocks.
         if query.shape[1] == 1:
@@ -131,9 +177,6 @@ def _choose(implementation, query, key, value, request):
             if _IMPLEMENTATIONS[name].unsupported(query, key, value, request) is None:
                 return _IMPLEMENTATIONS[name].attend
         return attention_blockwise.attend
-    if implementation not in _IMPLEMENTATIONS:
-        names = ", ".join(["auto", *_IMPLEMENTATIONS])
-        raise ValueError(f"attention: unknown implementation {implementation!r}; one of {names}")
     chosen = _IMPLEMENTATIONS[implementation]
     reason = chosen.unsupported(query, key, value, request)
     if reason is None:

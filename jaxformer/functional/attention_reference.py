@@ -21,7 +21,8 @@ def attend_with_weights(query, key, value, request: Request) -> tuple[jax.Array,
     batch, length, num_heads, _ = query.shape
     num_keys, num_kv_heads = key.shape[1:3]
     accumulator = jnp.promote_types(query.dtype, jnp.float32)
-    grouped_BTKGH = query.reshape(batch, length, num_kv_heads, num_heads // num_kv_heads, -1)
+    groups = num_heads // num_kv_heads
+    grouped_BTKGH = query.reshape(batch, length, num_kv_heads, groups, query.shape[3])
     logits_BKGTS = jnp.einsum(
         "btkgh,bskh->bkgts", grouped_BTKGH, key, preferred_element_type=accumulator
     )

@@ -1,8 +1,9 @@
 """How far a student is from its teacher: in what it predicts, and in its hidden states."""
 
-import chex
 import jax
 import jax.numpy as jnp
+
+from jaxformer.functional.assertions import POSITIVE, assert_axes, assert_floating, check_numbers
 
 
 def soft_divergence(student: jax.Array, teacher: jax.Array, *, temperature: float) -> jax.Array:
@@ -22,11 +23,16 @@ def soft_divergence(student: jax.Array, teacher: jax.Array, *, temperature: floa
     Returns:
       float32 `[...]`.
 
+    Raises:
+      AssertionError: the shapes differ, or an array holds no floating-point numbers.
+      ArgumentError: the temperature is not positive, or not finite.
+
     References:
       Hinton et al., Distilling the Knowledge in a Neural Network
       (https://arxiv.org/abs/1503.02531).
     """
-    chex.assert_equal_shape([student, teacher])
+    _assert_alike(student, teacher)
+    check_numbers(temperature=(temperature, POSITIVE))
     student, teacher = (x.astype(jnp.float32) / temperature for x in (student, teacher))
     log_q = jax.nn.log_softmax(student)
     log_p = jax.nn.log_softmax(jax.lax.stop_gradient(teacher))
@@ -47,12 +53,21 @@ def cosine_distance(student: jax.Array, teacher: jax.Array) -> jax.Array:
     Returns:
       float32 `[...]`.
 
+    Raises:
+      AssertionError: the shapes differ, or an array holds no floating-point numbers.
+
     References:
       Sanh et al., DistilBERT (https://arxiv.org/abs/1910.01108).
     """
-    chex.assert_equal_shape([student, teacher])
+    _assert_alike(student, teacher)
     student, teacher = student.astype(jnp.float32), teacher.astype(jnp.float32)
     teacher = jax.lax.stop_gradient(teacher)
     squares = jnp.sum(student**2, axis=-1) * jnp.sum(teacher**2, axis=-1)
     # The root of 0 has no gradient.
     return 1.0 - jnp.sum(student * teacher, axis=-1) * jax.lax.rsqrt(squares + 1e-24)
+
+
+def _assert_alike(student, teacher):
+    assert_axes(student=(student, "... D"))
+    assert_axes(teacher=(teacher, " ".join(map(str, student.shape))))
+    assert_floating(student=student, teacher=teacher)

@@ -3,6 +3,8 @@
 import jax
 import jax.numpy as jnp
 
+from jaxformer.functional.assertions import RATE, assert_floating, assert_keys, static
+
 
 def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
     r"""Zeroes each element with probability `rate` and divides the others by `1 - rate`.
@@ -13,15 +15,17 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
       key: a PRNG key; None (evaluation) leaves `x` unchanged.
 
     Raises:
-      ValueError: for a rate outside [0, 1).
+      ArgumentError: the rate is outside [0, 1), or `key` is no key.
+      AssertionError: `x` holds no floating-point numbers.
 
     References:
       Srivastava et al., Dropout, 2014.
     """
-    if not 0.0 <= rate < 1.0:
-        raise ValueError(f"dropout: rate must be in [0, 1), got {rate}")
+    rate = static("rate", rate, RATE)
+    assert_floating(x=x)
     if rate == 0.0 or key is None:
         return x
+    assert_keys(key=key)
     kept = jax.random.bernoulli(key, 1.0 - rate, x.shape)
     return jnp.where(kept, x / (1.0 - rate), jnp.zeros((), x.dtype))
 

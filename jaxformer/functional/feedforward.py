@@ -5,12 +5,12 @@ import math
 from collections.abc import Callable
 from functools import partial
 
-import chex
 import jax
 import jax.numpy as jnp
 
-from jaxformer.errors import ConfigError
-from jaxformer.functional.linear import Kernel, linear
+from jaxformer.errors import ArgumentError, ConfigError, check_argument
+from jaxformer.functional.assertions import assert_axes, assert_floating
+from jaxformer.functional.linear import Kernel, Transposed, linear
 
 Activation = Callable[[jax.Array], jax.Array]
 
@@ -32,6 +32,7 @@ def gelu(x: jax.Array) -> jax.Array:
     References:
       Hendrycks and Gimpel, Gaussian Error Linear Units (https://arxiv.org/abs/1606.08415).
     """
+    assert_floating(x=x)
     return 0.5 * x * (1.0 + jax.lax.erf(x * math.sqrt(0.5)))
 
 
@@ -49,6 +50,7 @@ def quick_gelu(x: jax.Array) -> jax.Array:
     References:
       Hendrycks and Gimpel, Gaussian Error Linear Units (https://arxiv.org/abs/1606.08415).
     """
+    assert_floating(x=x)
     return x * jax.nn.sigmoid(1.702 * x)
 
 
@@ -75,11 +77,11 @@ def activation(name: str) -> Activation:
     Raises:
       ConfigError: there is no such activation; the message has the nearest spelling.
     """
-    if name in ACTIVATIONS:
+    if isinstance(name, str) and name in ACTIVATIONS:
         return ACTIVATIONS[name]
-    nearest = difflib.get_close_matches(name, ACTIVATIONS, n=1, cutoff=0.4)
+    nearest = difflib.get_close_matches(str(name), ACTIVATIONS, n=1, cutoff=0.4)
     hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-    raise ConfigError(f"activation is {name!r}, expected one of {', '.join(ACTIVATIONS)}{hint}")
+    raise ConfigError(f"activation = {name!r}: must be one of {', '.join(ACTIVATIONS)}{hint}")
 
 
 def feed_forward(
@@ -117,21 +119,38 @@ def feed_forward(
       `[..., D]` in the dtype of `x`.
 
     Raises:
-      ValueError: a gate's bias is given without a gate.
+      AssertionError: shapes do not fit together, or an array holds no floating-point numbers.
+      ArgumentError: a gate's bias is given without a gate, or the activation is no function.
 
     References:
       Vaswani et al., Attention Is All You Need (https://arxiv.org/abs/1706.03762);
       Shazeer, GLU Variants Improve Transformer (https://arxiv.org/abs/2002.05202).
     """
-    chex.assert_rank(jax.tree.leaves([up, down]), 2)
+    wanted = 'a function of an array, such as activation("silu")'
+    check_argument("activation", activation, callable(activation), wanted)
+    matrices = {"up": (up, "D F"), "down": (down, "F D"), "gate": (gate, "D F")}
+    assert_axes(
+        x=(x, "... D"),
+        **{
+            name: (_matrix(kernel), axes)
+            for name, (kernel, axes) in matrices.items()
+            if kernel is not None
+        },
+    )
     if gate is None:
         if gate_bias is not None:
-            raise ValueError("gate_bias is given, but there is no gate")
+            raise ArgumentError("gate_bias is given, but there is no gate: give both or neither")
         hidden = _activated(activation, linear(x, up, up_bias))
     else:
-        chex.assert_equal_shape(jax.tree.leaves([up, gate]))
         hidden = _activated(activation, linear(x, gate, gate_bias), linear(x, up, up_bias))
     return linear(hidden, down, down_bias)
+
+
+def _matrix(kernel: Kernel) -> jax.Array | jax.ShapeDtypeStruct:
+    """A kernel as a matrix with the contracted axis first, or what has its shape."""
+    if not isinstance(kernel, Transposed):
+        return kernel
+    return jax.ShapeDtypeStruct(kernel.matrix.shape[::-1], kernel.matrix.dtype)
 
 
 def _activated(activation, x, factor=None):

@@ -4,13 +4,14 @@ import math
 from dataclasses import dataclass, field
 from functools import partial
 
-import chex
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 from jax.typing import DTypeLike
 
+from jaxformer.errors import check_argument
+from jaxformer.functional.assertions import assert_axes, assert_floating, at_least, static
 from jaxformer.functional.placement import mesh_axes, place, platform, spec_of, without
 
 # A checkpoint policy does not see the products themselves: they have a rule of their own.
@@ -65,17 +66,30 @@ def linear(
 
     Returns:
       `[..., *outputs]`.
+
+    Raises:
+      AssertionError: shapes do not fit together, or an array holds no floating-point numbers.
+      ArgumentError: `contract` or `dtype` cannot be.
     """
+    contract = static("contract", contract, at_least(1))
+    assert_axes(x=(x, " ".join(["...", *["_"] * contract])))
+    assert_floating(x=x)
     dtype = jnp.dtype(x.dtype if dtype is None else dtype)
+    check_argument("dtype", dtype, jnp.issubdtype(dtype, jnp.floating), "one of floating point")
+    contracted = x.shape[x.ndim - contract :]
     if isinstance(kernel, Transposed):
+        assert_axes(kernel=(kernel.matrix, f"_ {math.prod(contracted)}"))
         outputs, y = kernel.outputs, _contract_transposed(x, kernel, contract).astype(dtype)
     else:
-        chex.assert_equal(x.shape[x.ndim - contract :], kernel.shape[:contract])
+        free = getattr(kernel, "ndim", 0) - contract
+        assert_axes(kernel=(kernel, " ".join([*map(str, contracted), *["_"] * free])))
+        assert_floating(kernel=kernel)
         outputs, y = kernel.shape[contract:], _contract(x, kernel, contract, dtype)
     y = checkpoint_name(y, PRODUCT)
     if bias is None:
         return y
-    chex.assert_shape(bias, outputs)
+    assert_axes(bias=(bias, " ".join(map(str, outputs))))
+    assert_floating(bias=bias)
     # In float32, for then the bias's gradient is summed in it too; XLA's CPU backend sums bfloat16
     # twenty times as slowly.
     wide = jnp.promote_types(y.dtype, jnp.float32)
@@ -121,7 +135,6 @@ def _contract(x, kernel, contract, dtype):
 def _contract_transposed(x, kernel, contract):
     batch = x.shape[: x.ndim - contract]
     rows, matrix = x.reshape(math.prod(batch), -1), kernel.matrix.astype(x.dtype)
-    chex.assert_equal(rows.shape[1], matrix.shape[1])
     return _dot_rows(rows, matrix, (((1,), (1,)), ((), ()))).reshape(*batch, *kernel.outputs)
 
 

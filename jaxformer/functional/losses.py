@@ -3,11 +3,23 @@
 from functools import partial
 from typing import NamedTuple
 
-import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import PartitionSpec
 
+from jaxformer.functional.assertions import (
+    NOT_NEGATIVE,
+    POSITIVE,
+    PROBABILITY,
+    assert_axes,
+    assert_floating,
+    assert_ids,
+    assert_integers,
+    assert_numbers,
+    at_least,
+    static,
+)
 from jaxformer.functional.linear import dot, gathered
 from jaxformer.functional.placement import mesh_axes, place, spec_of
 
@@ -54,7 +66,8 @@ def cross_entropy(
 
     Args:
       logits: `[..., V]`.
-      targets: `[...]` integers in `[0, V)`; any value where the weight is 0.
+      targets: `[...]` integers in `[0, V)`; any value where the weight is 0. Another one makes the
+        loss NaN.
       weights: `[...]`, 0 for a token that does not count; None weighs every token 1.
       label_smoothing: ε, the probability mass spread evenly over the vocabulary.
       z_loss: ζ, the strength of the pull of log Z towards 0.
@@ -62,15 +75,20 @@ def cross_entropy(
     Returns:
       The sums over all tokens.
 
+    Raises:
+      AssertionError: shapes do not fit together, or an array holds another kind of numbers.
+      ArgumentError: a number is out of its range, or targets in an array of NumPy are.
+
     References:
       Szegedy et al., Rethinking the Inception Architecture (https://arxiv.org/abs/1512.00567);
       Chowdhery et al., PaLM (https://arxiv.org/abs/2204.02311), for the z-loss.
     """
-    chex.assert_shape(targets, logits.shape[:-1])
-    weights = _weights_or_ones(weights, targets)
-    terms = _Terms(label_smoothing, z_loss)
+    sizes = assert_axes(logits=(logits, "... V"))
+    assert_floating(logits=logits)
+    terms = _terms(label_smoothing, z_loss)
+    weights = _checked_weights(weights, targets, logits.shape[:-1], sizes["V"])
     losses, metrics = _token_losses(logits, None, targets, terms)
-    return _sums(losses, metrics, weights)
+    return _sums(losses, metrics, weights, targets, sizes["V"])
 
 
 def chunked_cross_entropy(
@@ -99,7 +117,7 @@ def chunked_cross_entropy(
     Args:
       hidden: `[B, T, D]`.
       head: `[D, V]`, usually a float32 master weight.
-      targets: `[B, T]` integers in `[0, V)`; any value where the weight is 0.
+      targets: `[B, T]` integers in `[0, V)`, as in `cross_entropy`.
       weights: `[B, T]`, 0 for a token that does not count; None weighs every token 1. A chunk in
         which none counts is not computed, and its weights have no gradient.
       chunk_size: positions per chunk, of every row; T need not be a multiple.
@@ -112,25 +130,39 @@ def chunked_cross_entropy(
       The sums over all tokens.
 
     Raises:
-      ValueError: `chunk_size` is not positive.
+      AssertionError: shapes do not fit together, or an array holds another kind of numbers.
+      ArgumentError: a number is out of its range, or targets in an array of NumPy are.
     """
-    chex.assert_rank([hidden, head], [3, 2])
-    chex.assert_shape(targets, hidden.shape[:2])
-    chex.assert_axis_dimension(head, 0, hidden.shape[-1])
-    if chunk_size < 1:
-        raise ValueError(f"chunk_size is {chunk_size}, expected a positive number of positions")
-    weights = _weights_or_ones(weights, targets)
+    sizes = assert_axes(hidden=(hidden, "B T D"), head=(head, "D V"))
+    assert_floating(hidden=hidden, head=head)
+    chunk_size = static("chunk_size", chunk_size, at_least(1))
+    softcap = None if softcap is None else static("softcap", softcap, POSITIVE)
+    weights = _checked_weights(weights, targets, hidden.shape[:2], sizes["V"])
     if bias is not None:
-        chex.assert_shape(bias, head.shape[1:])
+        assert_axes(sizes, bias=(bias, "V"))
+        assert_floating(bias=bias)
         bias = gathered(bias.astype(jnp.promote_types(hidden.dtype, jnp.float32)), hidden, 1)
-    terms = _Terms(label_smoothing, z_loss, softcap)
+    terms = _terms(label_smoothing, z_loss, softcap)
     return _chunked(hidden, head, bias, weights, targets, chunk_size, terms)
 
 
-def _weights_or_ones(weights, targets):
+def _terms(label_smoothing, z_loss, softcap=None):
+    smoothing = static("label_smoothing", label_smoothing, PROBABILITY)
+    return _Terms(smoothing, static("z_loss", z_loss, NOT_NEGATIVE), softcap)
+
+
+def _checked_weights(weights, targets, shape, vocab_size):
+    """The weights, 1 where there are none, of targets that are checked as far as they can be."""
+    axes = " ".join(map(str, shape))
+    assert_axes(targets=(targets, axes))
+    assert_integers(targets=targets)
     if weights is None:
+        assert_ids(vocab_size, targets=targets)
         return jnp.ones_like(targets, dtype=jnp.float32)
-    chex.assert_equal_shape([weights, targets])
+    assert_axes(weights=(weights, axes))
+    assert_numbers(weights=weights)
+    if isinstance(targets, np.ndarray) and isinstance(weights, np.ndarray):
+        assert_ids(vocab_size, targets=targets[weights != 0])
     return weights.astype(jnp.promote_types(weights.dtype, jnp.float32))
 
 
@@ -153,10 +185,11 @@ def _token_losses(raw, bias, targets, terms):
     return log_z - attracted + z_losses, (correct, z_losses)
 
 
-def _sums(losses, metrics, weights):
+def _sums(losses, metrics, weights, targets, vocab_size):
     correct, z_losses = jax.lax.stop_gradient(metrics)
+    wrong = (weights != 0) & ((targets < 0) | (targets >= vocab_size))
     return LossSums(
-        loss=jnp.sum(losses * weights),
+        loss=jnp.sum(jnp.where(wrong, jnp.nan, losses * weights)),
         weight=jax.lax.stop_gradient(jnp.sum(weights)),
         correct=jnp.sum(correct * jax.lax.stop_gradient(weights)),
         z_loss=jnp.sum(z_losses * jax.lax.stop_gradient(weights)),
@@ -213,7 +246,7 @@ def _chunked(hidden, head, bias, weights, targets, chunk_size, terms):
 
     chunks = jax.tree.map(lambda x: _chunks(x, chunk_size), (hidden, targets, weights))
     _, (losses, metrics) = jax.lax.scan(_where_tokens_count(chunk_losses), None, chunks)
-    return _sums(losses, metrics, chunks[-1])
+    return _sums(losses, metrics, chunks[2], chunks[1], head.shape[1])
 
 
 def _chunked_forward(hidden, head, bias, weights, targets, chunk_size, terms):
@@ -250,7 +283,7 @@ def _chunked_forward(hidden, head, bias, weights, targets, chunk_size, terms):
         dbias_V,
         _joined(losses, hidden.shape[1]).astype(weights.dtype),
     )
-    return _sums(losses, metrics, chunks[-1]), gradients
+    return _sums(losses, metrics, chunks[2], chunks[1], head.shape[1]), gradients
 
 
 def _chunked_backward(chunk_size, terms, gradients, cotangent):

@@ -13,18 +13,24 @@ import dataclasses
 from dataclasses import dataclass
 from functools import reduce
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from jaxformer.errors import ArgumentError, Rule, check_argument, is_integer
+from jaxformer.functional.assertions import assert_axes, assert_integers, at_least, static
 
 
 @dataclass(frozen=True)
 class Mask:
     """The mask that allows everything, and the interface of all others."""
 
+    __array_ufunc__ = None  # or NumPy would take `array & mask` element by element
+
     def __and__(self, other: Mask) -> Mask:
         """The intersection: a pair is allowed when both masks allow it."""
+        wanted = "a mask; write Dense(array) for an array [B or 1, T, S]"
+        check_argument("other", other, isinstance(other, Mask), wanted)
         return All((*terms_of(self), *terms_of(other)))
 
     def values(self, query_length: int, key_length: int) -> jax.Array:
@@ -59,7 +65,8 @@ def _spec(cls):
     """Makes `cls` a frozen dataclass and a pytree whose leaves are its arrays.
 
     Python integers and None belong to the tree's structure, so an offset that is known while
-    tracing stays known inside `jit`, `scan` and `shard_map`, where a kernel asks for it.
+    tracing stays known inside `jit`, `scan` and `shard_map`, where a kernel asks for it. What JAX
+    puts in the place of arrays meanwhile is not checked as arguments are.
     """
     cls = dataclass(frozen=True)(cls)
     names = [field.name for field in dataclasses.fields(cls)]
@@ -71,8 +78,10 @@ def _spec(cls):
         return [(key, value) for key, value in keyed if not _is_static(value)], static
 
     def unflatten(static, leaves):
-        leaves = iter(leaves)
-        return cls(*(next(leaves) if value is ... else value for value in static))
+        leaves, mask = iter(leaves), object.__new__(cls)
+        for name, value in zip(names, static, strict=True):
+            object.__setattr__(mask, name, next(leaves) if value is ... else value)
+        return mask
 
     jax.tree_util.register_pytree_with_keys(cls, flatten, unflatten)
     return cls
@@ -83,6 +92,51 @@ def _is_static(value) -> bool:
 
 
 jax.tree_util.register_dataclass(Mask, data_fields=(), meta_fields=())
+
+
+_INTEGER = Rule(is_integer, "an integer")
+
+
+def _check_distance(mask: Mask, name: str) -> None:
+    """Makes a distance in tokens an integer of Python; None is unlimited."""
+    if (value := getattr(mask, name)) is not None:
+        object.__setattr__(mask, name, static(name, value, _INTEGER))
+
+
+def _check_offset(mask: Mask) -> None:
+    """An offset that is no array is an integer of Python from here on."""
+    offset = mask.query_offset
+    if getattr(offset, "shape", ()) == () and not isinstance(offset, jax.Array):
+        object.__setattr__(mask, "query_offset", static("query_offset", offset, _INTEGER))
+        return
+    if offset.ndim:
+        assert_axes(query_offset=(offset, "B"))
+    assert_integers(query_offset=offset)
+
+
+def attended(name: str, array: jax.Array) -> jax.Array:
+    """An array that says who attends to whom, as bool.
+
+    Args:
+      name: the argument, for messages.
+      array: bool, True = attend, or integers 1 and 0.
+
+    Raises:
+      ArgumentError: the array holds other numbers; says how to write what they may mean.
+    """
+    if jnp.issubdtype(array.dtype, jnp.bool_):
+        return array
+    if jnp.issubdtype(array.dtype, jnp.floating):
+        raise ArgumentError(
+            f"{name} has dtype {array.dtype}: must be bool, True = attend; give {name} == 0 where "
+            f"0 and -inf are added to the logits, {name} > 0 where 1 stands for True"
+        )
+    assert_integers(**{name: array})
+    if isinstance(array, np.ndarray) and not np.isin(array, (0, 1)).all():
+        raise ArgumentError(
+            f"{name} holds {array.min()} to {array.max()}: must be bool, or 1 = attend and 0"
+        )
+    return array.astype(bool)
 
 
 def _row(offset) -> jax.Array:
@@ -133,6 +187,11 @@ class Band(Mask):
     after: int | None = None
     query_offset: int | jax.Array = 0
 
+    def __post_init__(self):
+        _check_distance(self, "before")
+        _check_distance(self, "after")
+        _check_offset(self)
+
     def values(self, query_length, key_length):
         query = jnp.arange(query_length)[None, :, None] + _row(self.query_offset)
         key = jnp.arange(key_length)[None, None, :]
@@ -180,8 +239,7 @@ def sliding_window(size: int, query_offset: int | jax.Array = 0) -> Band:
       size: the number of keys, at least 1: `query - size < key <= query`.
       query_offset: int or int `[B]`: the index of the first query among the keys.
     """
-    if size < 1:
-        raise ValueError(f"sliding_window: size must be at least 1, got {size}")
+    size = static("size", size, at_least(1))
     return Band(before=size - 1, after=0, query_offset=query_offset)
 
 
@@ -194,6 +252,11 @@ class Prefix(Mask):
 
     lengths: jax.Array
     query_offset: int | jax.Array = 0
+
+    def __post_init__(self):
+        assert_axes(lengths=(self.lengths, "B"))
+        assert_integers(lengths=self.lengths)
+        _check_offset(self)
 
     def values(self, query_length, key_length):
         key = jnp.arange(key_length)[None, None, :]
@@ -213,21 +276,25 @@ class Prefix(Mask):
 
 @_spec
 class KeyPadding(Mask):
-    """Only real keys: `valid` is bool `[B, S]`, False at padding, on whichever side."""
+    """Only real keys: `valid` is bool `[B, S]`, False (or 0) at padding, on whichever side."""
 
     valid: jax.Array
 
+    def __post_init__(self):
+        assert_axes(valid=(self.valid, "B S"))
+        object.__setattr__(self, "valid", attended("valid", self.valid))
+
     def values(self, query_length, key_length):
-        chex.assert_shape(self.valid, (None, key_length))
+        assert_axes({"S": key_length}, valid=(self.valid, "B S"))
         return jnp.broadcast_to(
-            self.valid.astype(bool)[:, None, :], (self.valid.shape[0], query_length, key_length)
+            self.valid[:, None, :], (self.valid.shape[0], query_length, key_length)
         )
 
     def block(self, query_start, query_size, key_start, key_size):
         return KeyPadding(_slice(self.valid, 1, key_start, key_size))
 
     def padded(self, query_padding, key_padding):
-        return KeyPadding(_pad(self.valid.astype(bool), 1, key_padding, False))
+        return KeyPadding(_pad(self.valid, 1, key_padding, False))
 
     def key_bounds(self, query_length, key_length):
         return _extent(jnp.any(self.valid, axis=0))
@@ -244,9 +311,13 @@ class Segments(Mask):
     query: jax.Array
     key: jax.Array
 
+    def __post_init__(self):
+        assert_axes(query=(self.query, "B T"), key=(self.key, "B S"))
+        assert_integers(query=self.query, key=self.key)
+
     def values(self, query_length, key_length):
-        chex.assert_shape(self.query, (None, query_length))
-        chex.assert_shape(self.key, (None, key_length))
+        lengths = {"T": query_length, "S": key_length}
+        assert_axes(lengths, query=(self.query, "B T"), key=(self.key, "B S"))
         query, key = self.query[:, :, None], self.key[:, None, :]
         return (query == key) & (query > 0)
 
@@ -277,9 +348,14 @@ class Places(Mask):
     key: jax.Array
     before: int | None = None
 
+    def __post_init__(self):
+        assert_axes(query=(self.query, "B T"), key=(self.key, "B S"))
+        assert_integers(query=self.query, key=self.key)
+        _check_distance(self, "before")
+
     def values(self, query_length, key_length):
-        chex.assert_shape(self.query, (None, query_length))
-        chex.assert_shape(self.key, (None, key_length))
+        lengths = {"T": query_length, "S": key_length}
+        assert_axes(lengths, query=(self.query, "B T"), key=(self.key, "B S"))
         distance = self.query[:, :, None] - self.key[:, None, :]
         allowed = (self.key >= 0)[:, None, :] & (distance >= 0)
         return allowed if self.before is None else allowed & (distance <= self.before)
@@ -301,20 +377,25 @@ class Places(Mask):
 
 @_spec
 class Dense(Mask):
-    """Any pattern: `allowed` is bool `[B or 1, T, S]`, True = attend."""
+    """Any pattern: `allowed` is bool `[B or 1, T, S]`, True (or 1) = attend."""
 
     allowed: jax.Array
 
+    def __post_init__(self):
+        assert_axes(allowed=(self.allowed, "B T S"))
+        object.__setattr__(self, "allowed", attended("allowed", self.allowed))
+
     def values(self, query_length, key_length):
-        chex.assert_shape(self.allowed, (None, query_length, key_length))
-        return self.allowed.astype(bool)
+        lengths = {"T": query_length, "S": key_length}
+        assert_axes(lengths, allowed=(self.allowed, "B T S"))
+        return jnp.asarray(self.allowed)
 
     def block(self, query_start, query_size, key_start, key_size):
         rows = _slice(self.allowed, 1, query_start, query_size)
         return Dense(_slice(rows, 2, key_start, key_size))
 
     def padded(self, query_padding, key_padding):
-        rows = _pad(self.allowed.astype(bool), 1, query_padding, False)
+        rows = _pad(self.allowed, 1, query_padding, False)
         return Dense(_pad(rows, 2, key_padding, False))
 
     def key_bounds(self, query_length, key_length):

@@ -1,13 +1,22 @@
 """Layer and root-mean-square normalisation over the last axis, and the objects that choose one."""
 
 import abc
+import math
 from dataclasses import dataclass
 
-import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from jaxformer.errors import ConfigError
+from jaxformer.errors import ArgumentError, check_field, check_types
+from jaxformer.functional.assertions import (
+    NOT_NEGATIVE,
+    SWITCH,
+    assert_axes,
+    assert_floating,
+    check_numbers,
+    static,
+)
 from jaxformer.functional.linear import gathered
 
 # Under `jax.checkpoint` the backward pass recomputes the float32 intermediates from `x` in its own
@@ -32,12 +41,14 @@ def layer_norm(
     Returns:
       `[..., D]` in the dtype of `x`.
 
+    Raises:
+      AssertionError: shapes do not fit together, or an array holds no floating-point numbers.
+      ArgumentError: `eps` is negative or not finite.
+
     References:
       Ba et al., Layer Normalization (https://arxiv.org/abs/1607.06450).
     """
-    for weight in (scale, bias):
-        if weight is not None:
-            chex.assert_shape(weight, x.shape[x.ndim - weight.ndim :])
+    _assert_normalisable(x, eps, scale=scale, bias=bias)
 
     @jax.checkpoint
     def normalise(x, scale, bias):
@@ -71,11 +82,15 @@ def rms_norm(x: jax.Array, scale: jax.Array | None, *, eps: float, unit_offset: 
     Returns:
       `[..., D]` in the dtype of `x`.
 
+    Raises:
+      AssertionError: shapes do not fit together, or an array holds no floating-point numbers.
+      ArgumentError: `eps` is negative or not finite.
+
     References:
       Zhang and Sennrich, Root Mean Square Layer Normalization (https://arxiv.org/abs/1910.07467).
     """
-    if scale is not None:
-        chex.assert_shape(scale, x.shape[x.ndim - scale.ndim :])
+    _assert_normalisable(x, eps, scale=scale)
+    unit_offset = static("unit_offset", unit_offset, SWITCH)
 
     @jax.checkpoint
     def normalise(x, scale):
@@ -103,8 +118,20 @@ def scaled(x: jax.Array, scale: jax.Array) -> jax.Array:
     Reference:
       Touvron et al., Going deeper with Image Transformers (https://arxiv.org/abs/2103.17239).
     """
-    chex.assert_shape(scale, x.shape[-1:])
+    assert_axes(x=(x, "... D"), scale=(scale, "D"))
+    assert_floating(x=x, scale=scale)
     return (_wide(x) * _aligned(scale, x)).astype(x.dtype)
+
+
+def _assert_normalisable(x, eps, **weights):
+    assert_axes(x=(x, "... D"))
+    assert_floating(x=x)
+    check_numbers(eps=(eps, NOT_NEGATIVE))
+    for name, weight in weights.items():
+        if weight is not None:
+            first = x.ndim - min(max(np.ndim(weight), 1), x.ndim)
+            assert_axes(**{name: (weight, " ".join(map(str, x.shape[first:])))})
+            assert_floating(**{name: weight})
 
 
 def _wide(x):
@@ -132,10 +159,8 @@ class Norm(abc.ABC):
     """Added to the variance or mean square before the root."""
 
     def __post_init__(self):
-        if not self.eps > 0:
-            raise ConfigError(
-                f"{type(self).__name__}.eps is {self.eps}, expected a positive number"
-            )
+        check_types(self)
+        check_field(self, "eps", 0 < self.eps < math.inf, "a positive, finite number")
 
     @abc.abstractmethod
     def parameters(self, dim: int, axis: str = "embed") -> ParameterTable:
@@ -189,7 +214,7 @@ class RMSNorm(Norm):
     ) -> jax.Array:
         """`rms_norm` of `x` `[..., D]`; there is no bias to add."""
         if bias is not None:
-            raise ValueError("RMSNorm has no bias")
+            raise ArgumentError("bias is given, but RMSNorm has no bias: use LayerNorm")
         return rms_norm(x, scale, eps=self.eps, unit_offset=self.unit_offset)
 
 

@@ -1,11 +1,14 @@
 """Images as sequences of patches, and learned positions for another number of them."""
 
-import chex
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
+from jaxformer.errors import ArgumentError, check_argument
+from jaxformer.functional.assertions import assert_axes, assert_floating, at_least, static
 from jaxformer.functional.placement import spec_of
 
 
@@ -15,24 +18,27 @@ def patches(images: jax.Array, size: tuple[int, int]) -> jax.Array:
     .. math:: y_{b,\; i W' + j,\; r,\; s,\; c} = x_{b,\; i P + r,\; j Q + s,\; c}, \quad W' = W / Q
 
     Args:
-      images: `[B, height, width, C]`.
+      images: `[B, height, width, C]`, of any dtype.
       size: (P, Q), which divide height and width.
 
     Returns:
       `[B, T, P, Q, C]` with T = (height / P) (width / Q).
 
     Raises:
-      ValueError: the patches do not fit the image.
+      AssertionError: the images have other axes.
+      ArgumentError: the patches do not fit the image.
 
     Reference:
       Dosovitskiy et al., An Image is Worth 16x16 Words (https://arxiv.org/abs/2010.11929).
     """
+    assert_axes(images=(images, "B height width C"))
     images = jnp.asarray(images)
-    chex.assert_rank(images, 4)
     batch, height, width, channels = images.shape
-    (rows, columns) = size
+    rows, columns = _pair("size", size)
     if height % rows or width % columns:
-        raise ValueError(f"patches of {rows} x {columns} do not fit images of {height} x {width}")
+        raise ArgumentError(
+            f"size: patches of {rows} x {columns} do not fit images of {height} x {width}"
+        )
     spec = spec_of(images)
     by_row = None if spec is None else PartitionSpec(spec[0])  # whole images on each device
     cut = (batch, height // rows, rows, width // columns, columns, channels)
@@ -55,21 +61,36 @@ def resize_positions(
       `[prefix + new rows * new columns, D]`.
 
     Raises:
-      ValueError: the table does not have as many rows as the old grid.
+      AssertionError: the table is no matrix of floating-point numbers.
+      ArgumentError: the table does not have as many rows as the old grid, or a grid is none.
 
     Reference:
       Dosovitskiy et al., 2020 (https://arxiv.org/abs/2010.11929), section 3.2;
       Keys, 1981, with the coefficient -3/4 and the repeated borders of torch's "bicubic", so that
       resized tables are those that transformers makes.
     """
-    chex.assert_rank(table, 2)
+    assert_axes(table=(table, "P D"))
+    assert_floating(table=table)
+    old_grid, new_grid = _pair("old_grid", old_grid), _pair("new_grid", new_grid)
+    prefix = static("prefix", prefix, at_least(0))
     expected = prefix + old_grid[0] * old_grid[1]
     if table.shape[0] != expected:
-        raise ValueError(f"the table has {table.shape[0]} rows, the grid {old_grid} {expected}")
+        raise ArgumentError(
+            f"table has {table.shape[0]} rows, the grid {old_grid} {expected}: give the grid (and "
+            "prefix) that it was trained for"
+        )
     first, rest = table[:prefix], table[prefix:]
     rows, columns = map(_cubic_weights, old_grid, new_grid)
     resized = jnp.einsum("pr,qc,rcd->pqd", rows, columns, rest.reshape(*old_grid, -1))
     return jnp.concatenate([first, resized.reshape(-1, table.shape[1])])
+
+
+def _pair(name: str, sizes: Sequence[int]) -> tuple[int, int]:
+    """Two sizes of an image or a grid as Python's integers."""
+    two = isinstance(sizes, Sequence | np.ndarray) and len(sizes) == 2
+    check_argument(name, sizes, two, "two integers, (rows, columns)")
+    rows, columns = (static(name, size, at_least(1)) for size in sizes)
+    return rows, columns
 
 
 def _cubic_weights(old: int, new: int) -> np.ndarray:

@@ -4,15 +4,24 @@ A history is `tokens [B, S]` with `lengths [B]`: each row's tokens from the left
 are; what lies beyond is never read. Shapes are static, so all of it runs inside a compiled loop.
 """
 
-import math
 from collections.abc import Sequence
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.errors import ConfigError
+from jaxformer.errors import check_argument
+from jaxformer.functional.assertions import (
+    FINITE,
+    POSITIVE,
+    assert_axes,
+    assert_bool,
+    assert_floating,
+    assert_integers,
+    at_least,
+    check_numbers,
+    static,
+)
 from jaxformer.functional.sampling import assert_tokens
 
 
@@ -27,8 +36,10 @@ def token_counts(tokens: jax.Array, counted: jax.Array, vocab_size: int) -> jax.
     Returns:
       `[B, V]` int32.
     """
-    chex.assert_rank(tokens, 2)
-    chex.assert_equal_shape((tokens, counted))
+    assert_axes(tokens=(tokens, "B S"), counted=(counted, "B S"))
+    assert_integers(tokens=tokens)
+    assert_bool(counted=counted)
+    vocab_size = static("vocab_size", vocab_size, at_least(1))
     places = jnp.where(counted & (tokens >= 0), tokens, vocab_size)
 
     def count(places):
@@ -51,14 +62,13 @@ def repetition_penalty(logits: jax.Array, seen: jax.Array, penalty: float) -> ja
       `[B, V]`.
 
     Raises:
-      ConfigError: `penalty` is not positive, or infinite.
+      ArgumentError: `penalty` is not positive, or infinite.
 
     References:
       Keskar et al., CTRL (https://arxiv.org/abs/1909.05858).
     """
-    if not 0 < penalty < math.inf:
-        raise ConfigError(f"penalty is {penalty}, expected a positive, finite number")
-    chex.assert_equal_shape((logits, seen))
+    _assert_seen(logits, seen)
+    check_numbers(penalty=(penalty, POSITIVE))
     return jnp.where(seen, jnp.where(logits < 0, logits * penalty, logits / penalty), logits)
 
 
@@ -75,10 +85,14 @@ def presence_penalty(logits: jax.Array, seen: jax.Array, penalty: float) -> jax.
     Returns:
       `[B, V]`.
 
+    Raises:
+      ArgumentError: `penalty` is not finite.
+
     References:
       OpenAI, API reference (https://platform.openai.com/docs/api-reference/completions/create).
     """
-    chex.assert_equal_shape((logits, seen))
+    _assert_seen(logits, seen)
+    check_numbers(penalty=(penalty, FINITE))
     return jnp.where(seen, logits - penalty, logits)
 
 
@@ -95,10 +109,16 @@ def frequency_penalty(logits: jax.Array, counts: jax.Array, penalty: float) -> j
     Returns:
       `[B, V]`.
 
+    Raises:
+      ArgumentError: `penalty` is not finite.
+
     References:
       OpenAI, API reference (https://platform.openai.com/docs/api-reference/completions/create).
     """
-    chex.assert_equal_shape((logits, counts))
+    assert_axes(logits=(logits, "B V"), counts=(counts, "B V"))
+    assert_floating(logits=logits)
+    assert_integers(counts=counts)
+    check_numbers(penalty=(penalty, FINITE))
     return logits - penalty * counts.astype(logits.dtype)
 
 
@@ -117,14 +137,14 @@ def no_repeat_ngram(
       `[B, V]`, -inf where excluded.
 
     Raises:
-      ConfigError: `ngram_size` is below 1.
+      ArgumentError: `ngram_size` is below 1.
 
     References:
       Paulus et al., A Deep Reinforced Model for Abstractive Summarization
       (https://arxiv.org/abs/1705.04304).
     """
-    if ngram_size < 1:
-        raise ConfigError(f"ngram_size is {ngram_size}, expected at least 1")
+    _assert_history(logits, tokens, lengths)
+    ngram_size = static("ngram_size", ngram_size, at_least(1))
     num_windows = tokens.shape[1] - ngram_size + 1
     if num_windows < 1:
         return logits
@@ -154,11 +174,13 @@ def ban_sequences(
       `[B, V]`, -inf where excluded.
 
     Raises:
-      ConfigError: a sequence is empty, or a token is not in the vocabulary.
+      ArgumentError: a sequence is empty, or a token is not in the vocabulary.
     """
-    if not all(sequences):
-        raise ConfigError(f"sequences are {sequences}, expected at least one token in each")
-    assert_tokens([token for sequence in sequences for token in sequence], logits.shape[-1])
+    _assert_history(logits, tokens, lengths)
+    listed = isinstance(sequences, Sequence) and all(isinstance(s, Sequence) for s in sequences)
+    wanted = "a sequence of sequences of tokens, such as ((7,), (3, 5)), none of them empty"
+    check_argument("sequences", sequences, listed and all(sequences), wanted)
+    sequences = [assert_tokens("sequences", each, logits.shape[-1]) for each in sequences]
     # What has to come before, aligned to the right; -1 stands for any token, and for none.
     width = max((len(sequence) - 1 for sequence in sequences), default=0)
     before = np.full((len(sequences), width), -1)
@@ -173,6 +195,18 @@ def ban_sequences(
         jnp.broadcast_to(last[None, :], matched.shape), matched, logits.shape[-1]
     )
     return jnp.where(completions > 0, -jnp.inf, logits)
+
+
+def _assert_seen(logits, seen):
+    assert_axes(logits=(logits, "B V"), seen=(seen, "B V"))
+    assert_floating(logits=logits)
+    assert_bool(seen=seen)
+
+
+def _assert_history(logits, tokens, lengths):
+    assert_axes(logits=(logits, "B V"), tokens=(tokens, "B S"), lengths=(lengths, "B"))
+    assert_floating(logits=logits)
+    assert_integers(tokens=tokens, lengths=lengths)
 
 
 def _last_tokens(tokens, lengths, count: int):

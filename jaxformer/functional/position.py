@@ -10,7 +10,7 @@ from typing import ClassVar, Protocol
 
 import jax
 
-from jaxformer.errors import ConfigError
+from jaxformer.errors import ConfigError, check_types
 
 
 class Scores(Protocol):
@@ -79,6 +79,9 @@ class Position(abc.ABC):  # noqa: B024 (as a choice, the identity is NoPosition)
     """Whether training changes the scheme's table."""
     shared: ClassVar[bool] = True
     """Whether all layers have one table."""
+
+    def __post_init__(self):
+        check_types(self)
 
     def table(
         self, *, model_dim: int, num_heads: int

@@ -7,7 +7,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from jaxformer.errors import ConfigError, check_field
+from jaxformer.errors import ArgumentError, ConfigError, check_field
 from jaxformer.functional.absolute import (
     binary_code,
     integer_code,
@@ -25,6 +25,13 @@ from jaxformer.functional.relative import (
 from jaxformer.functional.rope import apply_rope
 from jaxformer.functional.rope_scaling import NoScaling, Scaling
 
+_LONGEST = 2**31 - 1  # positions are int32
+
+
+def _check_length(owner: object) -> None:
+    fits = 1 <= owner.max_length <= _LONGEST
+    check_field(owner, "max_length", fits, f"at least 1, and at most {_LONGEST}")
+
 
 @dataclass(frozen=True)
 class Integer(Position):
@@ -37,7 +44,8 @@ class Integer(Position):
     """Longest sequence in tokens; the index is divided by it."""
 
     def __post_init__(self):
-        check_field(self, "max_length", self.max_length >= 1, "at least 1")
+        super().__post_init__()
+        _check_length(self)
 
     def embed(self, x, positions, table=None):
         del table
@@ -56,6 +64,7 @@ class Binary(Position):
     """Number of digits: sequences have at most 2^num_bits tokens."""
 
     def __post_init__(self):
+        super().__post_init__()
         check_field(self, "num_bits", 1 <= self.num_bits <= 31, "from 1 to 31")
 
     @property
@@ -90,9 +99,8 @@ class Sinusoidal(Position):
     with 0 no position is below 0."""
 
     def __post_init__(self):
-        check_field(self, "theta", self.theta > 1, "above 1")
-        known = self.layout in ("interleaved", "half")
-        check_field(self, "layout", known, '"interleaved" or "half"')
+        super().__post_init__()
+        check_field(self, "theta", 1 < self.theta < math.inf, "above 1 and finite")
         check_field(self, "offset", self.offset >= 0, "0 or more")
 
     def embed(self, x, positions, table=None):
@@ -129,10 +137,9 @@ class Sinusoidal2D(Position):
     """Tokens before the patches: 1 with a class token."""
 
     def __post_init__(self):
-        object.__setattr__(self, "grid", tuple(self.grid))
-        fits = len(self.grid) == 2 and min(self.grid) >= 1
-        check_field(self, "grid", fits, "rows and columns, at least 1 each")
-        check_field(self, "theta", self.theta > 1, "above 1")
+        super().__post_init__()
+        check_field(self, "grid", min(self.grid) >= 1, "rows and columns, at least 1 each")
+        check_field(self, "theta", 1 < self.theta < math.inf, "above 1 and finite")
         check_field(self, "prefix", self.prefix >= 0, "0 or more")
 
     @property
@@ -176,7 +183,8 @@ class Learned(Position):
     """False: the rows are given and stay as they are (Pegasus has sinusoids in them)."""
 
     def __post_init__(self):
-        check_field(self, "max_length", self.max_length >= 1, "at least 1")
+        super().__post_init__()
+        _check_length(self)
         check_field(self, "offset", self.offset >= 0, "0 or more")
 
     def table(self, *, model_dim, num_heads):
@@ -212,13 +220,9 @@ class RoPE(Position):
     """How the frequencies are stretched for sequences beyond the trained length."""
 
     def __post_init__(self):
-        check_field(self, "theta", self.theta > 1, "above 1")
+        super().__post_init__()
+        check_field(self, "theta", 1 < self.theta < math.inf, "above 1 and finite")
         check_field(self, "fraction", 0 < self.fraction <= 1, "above 0 and at most 1")
-        check_field(
-            self, "layout", self.layout in ("half", "interleaved"), '"half" or "interleaved"'
-        )
-        known = isinstance(self.scaling, Scaling)
-        check_field(self, "scaling", known, "a Scaling, such as LinearScaling(factor=2.0)")
 
     def rotary_dim(self, head_dim: int) -> int:
         """The number of channels of a head that rotate."""
@@ -275,7 +279,8 @@ class ALiBi(Position):
     """Slopes, and their products with the keys' positions, are rounded to bfloat16 (Falcon)."""
 
     def __post_init__(self):
-        check_field(self, "factor", self.factor > 0, "positive")
+        super().__post_init__()
+        check_field(self, "factor", 0 < self.factor < math.inf, "a positive, finite number")
 
     def bias(self, query_positions, key_positions, *, num_heads, table=None):
         del table
@@ -303,6 +308,7 @@ class T5Bias(Position):
     """Whether all layers have one table, or each has its own (UMT5)."""
 
     def __post_init__(self):
+        super().__post_init__()
         least = 4 if self.bidirectional else 2
         check_field(self, "num_buckets", self.num_buckets >= least, f"at least {least}")
         one_way = self.num_buckets // 2 if self.bidirectional else self.num_buckets
@@ -337,5 +343,5 @@ def _add_to_first_channels(x_BTD: jax.Array, code_BTC: jax.Array) -> jax.Array:
 
 def _require_table(scheme: Position, table: jax.Array | None) -> jax.Array:
     if table is None:
-        raise ValueError(f"{scheme} needs its learned table, see `table()` for its shape")
+        raise ArgumentError(f"table = None: {scheme} needs its learned table, see `table()`")
     return table

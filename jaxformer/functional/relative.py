@@ -2,12 +2,20 @@
 
 import math
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
+from jaxformer.errors import ArgumentError
+from jaxformer.functional.assertions import (
+    SWITCH,
+    assert_axes,
+    assert_floating,
+    assert_integers,
+    at_least,
+    static,
+)
 from jaxformer.functional.placement import spec_of
 
 
@@ -25,8 +33,7 @@ def alibi_slopes(num_heads: int) -> jax.Array:
     Reference:
         Press et al., 2022 (section 3 and its code), https://arxiv.org/abs/2108.12409
     """
-    if num_heads < 1:
-        raise ValueError(f"num_heads = {num_heads}: must be at least 1")
+    num_heads = static("num_heads", num_heads, at_least(1))
 
     def geometric(count: int) -> np.ndarray:
         return 2.0 ** (-8.0 * np.arange(1, count + 1) / count)
@@ -55,8 +62,9 @@ def alibi_bias(
     Reference:
         Press et al., 2022, https://arxiv.org/abs/2108.12409
     """
-    chex.assert_rank([slopes, query_positions, key_positions], [1, 2, 2])
-    chex.assert_type([query_positions, key_positions], int)
+    assert_axes(slopes=(slopes, "N"))
+    assert_floating(slopes=slopes)
+    _assert_positions(query_positions, key_positions)
     distance_BTS = jnp.abs(query_positions[:, :, None] - key_positions[:, None, :])
     slopes = slopes.astype(jnp.float32)[None, :, None, None]
     return -slopes * distance_BTS[:, None].astype(jnp.float32)
@@ -81,8 +89,9 @@ def rounded_alibi_bias(
     Reference:
         Almazrouei et al., 2023, https://arxiv.org/abs/2311.16867, whose smaller models have it.
     """
-    chex.assert_rank([slopes, query_positions, key_positions], [1, 2, 2])
-    chex.assert_type([query_positions, key_positions], int)
+    assert_axes(slopes=(slopes, "N"))
+    assert_floating(slopes=slopes)
+    _assert_positions(query_positions, key_positions)
 
     def rounded(x: jax.Array) -> jax.Array:
         # A cast to bfloat16 and back may be optimised away; this may not.
@@ -91,6 +100,13 @@ def rounded_alibi_bias(
     products_BNS = rounded(rounded(slopes)[None, :, None] * rounded(key_positions)[:, None, :])
     shape = (*products_BNS.shape[:2], query_positions.shape[1], products_BNS.shape[2])
     return jnp.broadcast_to(products_BNS[:, :, None], shape)
+
+
+def _assert_positions(query_positions, key_positions):
+    assert_axes(query_positions=(query_positions, "_ T"), key_positions=(key_positions, "_ S"))
+    assert_integers(query_positions=query_positions, key_positions=key_positions)
+    if 1 not in (rows := (query_positions.shape[0], key_positions.shape[0])) and rows[0] != rows[1]:
+        raise AssertionError(f"query_positions has {rows[0]} rows, key_positions {rows[1]}")
 
 
 def _bucket_starts(num_buckets: int, max_distance: int) -> np.ndarray:
@@ -124,15 +140,19 @@ def t5_bucket(
         [...] int32 in [0, num_buckets).
 
     Raises:
-        ValueError: if there are too few buckets, or more exact ones than `max_distance`.
+        AssertionError: `relative_position` is no array of integers.
+        ArgumentError: there are too few buckets, or more exact ones than `max_distance`.
 
     Reference:
         Raffel et al., 2020 (section 2.1), https://arxiv.org/abs/1910.10683
     """
-    chex.assert_type(relative_position, int)
+    assert_integers(relative_position=relative_position)
+    bidirectional = static("bidirectional", bidirectional, SWITCH)
+    num_buckets = static("num_buckets", num_buckets, at_least(2))
+    max_distance = static("max_distance", max_distance, at_least(2))
     one_way = num_buckets // 2 if bidirectional else num_buckets
     if one_way < 2 or max_distance <= one_way // 2:
-        raise ValueError(
+        raise ArgumentError(
             f"num_buckets = {num_buckets}, max_distance = {max_distance}: needs two buckets or more"
             " in a direction, and max_distance beyond the half of them that are exact"
         )
@@ -169,7 +189,10 @@ def t5_bias(
     Reference:
         Raffel et al., 2020 (section 2.1), https://arxiv.org/abs/1910.10683
     """
-    chex.assert_rank([table, query_positions, key_positions], [2, 2, 2])
+    assert_axes(table=(table, "num_buckets N"))
+    assert_floating(table=table)
+    _assert_positions(query_positions, key_positions)
+    max_distance = static("max_distance", max_distance, at_least(2))
     # Beyond max_distance all share a bucket, so those of the distances up to it are all there are.
     bucket_of_distance = t5_bucket(
         jnp.arange(-max_distance, max_distance + 1),

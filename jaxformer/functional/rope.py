@@ -3,10 +3,22 @@
 import math
 from typing import Literal
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from jaxformer.errors import ArgumentError
+from jaxformer.functional.assertions import (
+    FINITE,
+    above,
+    assert_axes,
+    assert_floating,
+    assert_integers,
+    check_choice,
+    check_numbers,
+    multiple_of,
+    static,
+)
 
 Frequencies = np.ndarray | jax.Array
 
@@ -33,8 +45,10 @@ def inverse_frequencies(theta: float, rotary_dim: int) -> np.ndarray:
     Reference:
         Su et al., 2021, https://arxiv.org/abs/2104.09864
     """
-    if rotary_dim < 2 or rotary_dim % 2:
-        raise ValueError(f"rotary_dim = {rotary_dim}: must be even and at least 2")
+    theta, rotary_dim = (
+        static("theta", theta, above(0)),
+        static("rotary_dim", rotary_dim, multiple_of(2)),
+    )
     exponents = np.arange(0, rotary_dim, 2, dtype=np.float32) / np.float32(rotary_dim)
     return (1 / np.float64(theta) ** exponents.astype(np.float64)).astype(np.float32)
 
@@ -75,8 +89,9 @@ def rotary_angles(positions: jax.Array, inverse_frequencies: Frequencies) -> jax
     Returns:
         [..., T, R / 2] float32 angles in [-pi, pi], differentiable in `inverse_frequencies`.
     """
-    chex.assert_type(positions, int)
-    chex.assert_rank(inverse_frequencies, 1)
+    assert_axes(positions=(positions, "... T"), inverse_frequencies=(inverse_frequencies, "F"))
+    assert_integers(positions=positions)
+    assert_floating(inverse_frequencies=inverse_frequencies)
     inverse_frequencies = jnp.asarray(inverse_frequencies, jnp.float32)
     column = (1,) * positions.ndim + inverse_frequencies.shape
     coarse, fine = (word.reshape(column) for word in _fixed_point_turns(inverse_frequencies))
@@ -121,26 +136,34 @@ def apply_rope(
         [B, T, N, H] in the dtype of `x`; the arithmetic is float32.
 
     Raises:
-        ValueError: if the layout is unknown or more channels would rotate than there are.
+        AssertionError: shapes do not fit together, or an array holds another kind of numbers.
+        ArgumentError: the layout is unknown, or more channels would rotate than there are.
 
     Reference:
         Su et al., 2021, https://arxiv.org/abs/2104.09864
     """
-    chex.assert_rank([x, positions], [4, 2])
-    chex.assert_shape(positions, ({1, x.shape[0]}, x.shape[1]))
+    assert_axes(
+        x=(x, "B T N H"),
+        positions=(positions, "B/1 T"),
+        inverse_frequencies=(inverse_frequencies, "F"),
+    )
+    assert_floating(x=x, inverse_frequencies=inverse_frequencies)
+    check_choice("layout", layout, ("half", "interleaved"))
+    check_numbers(attention_factor=(attention_factor, FINITE))
     rotary_dim = 2 * inverse_frequencies.shape[0]
     if rotary_dim > x.shape[-1]:
-        raise ValueError(f"{rotary_dim} channels would rotate, but a head has {x.shape[-1]}")
+        raise ArgumentError(
+            f"inverse_frequencies: {rotary_dim} channels would rotate, but a head of x has "
+            f"{x.shape[-1]}: give at most {x.shape[-1] // 2} frequencies"
+        )
     angles_BTF = rotary_angles(positions, inverse_frequencies)
     cos_BTNF = (jnp.cos(angles_BTF) * attention_factor)[:, :, None, :]
     sin_BTNF = (jnp.sin(angles_BTF) * attention_factor)[:, :, None, :]
     rotary, rest = x[..., :rotary_dim].astype(jnp.float32), x[..., rotary_dim:]
     if layout == "half":
         a_BTNF, b_BTNF = jnp.split(rotary, 2, axis=-1)
-    elif layout == "interleaved":
-        a_BTNF, b_BTNF = rotary[..., 0::2], rotary[..., 1::2]
     else:
-        raise ValueError(f'layout = {layout!r}: must be "half" or "interleaved"')
+        a_BTNF, b_BTNF = rotary[..., 0::2], rotary[..., 1::2]
     turned = (a_BTNF * cos_BTNF - b_BTNF * sin_BTNF, b_BTNF * cos_BTNF + a_BTNF * sin_BTNF)
     if layout == "half":
         rotary = jnp.concatenate(turned, axis=-1)

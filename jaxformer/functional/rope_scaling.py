@@ -8,13 +8,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.errors import ConfigError, check_field
+from jaxformer.errors import ConfigError, check_field, check_types
 from jaxformer.functional.rope import Frequencies, inverse_frequencies
+
+
+def _check_positive(owner: object, field: str) -> None:
+    value = getattr(owner, field)
+    check_field(owner, field, 0 < value < math.inf, "a positive, finite number")
 
 
 @dataclass(frozen=True)
 class Scaling(abc.ABC):  # noqa: B024 (as a choice, the identity is NoScaling)
     """How RoPE frequencies are stretched beyond the trained length; this base class keeps them."""
+
+    def __post_init__(self):
+        check_types(self)
 
     def frequencies(
         self, theta: float, rotary_dim: int, length: jax.Array | int
@@ -65,7 +73,8 @@ class LinearScaling(Scaling):
     """s, new length / trained length."""
 
     def __post_init__(self):
-        check_field(self, "factor", self.factor > 0, "positive")
+        super().__post_init__()
+        _check_positive(self, "factor")
 
     def frequencies(self, theta, rotary_dim, length):
         del length
@@ -89,7 +98,8 @@ class DynamicNTK(Scaling):
     """L0, the trained length in tokens; shorter batches are not scaled."""
 
     def __post_init__(self):
-        check_field(self, "factor", self.factor >= 1, "at least 1")
+        super().__post_init__()
+        check_field(self, "factor", 1 <= self.factor < math.inf, "at least 1, and finite")
         check_field(self, "original_max_length", self.original_max_length >= 1, "at least 1")
 
     def frequencies(self, theta, rotary_dim, length):
@@ -139,11 +149,17 @@ class YaRN(Scaling):
     """Multiplier of cos and sin; computed from the factor when absent."""
 
     def __post_init__(self):
-        check_field(self, "factor", self.factor > 0, "positive")
+        super().__post_init__()
+        _check_positive(self, "factor")
         check_field(self, "original_max_length", self.original_max_length >= 1, "at least 1")
-        check_field(self, "beta_slow", self.beta_slow > 0, "positive")
-        ordered = self.beta_fast >= self.beta_slow
-        check_field(self, "beta_fast", ordered, f"at least beta_slow = {self.beta_slow}")
+        _check_positive(self, "beta_slow")
+        ordered = self.beta_slow <= self.beta_fast < math.inf
+        check_field(self, "beta_fast", ordered, f"finite, at least beta_slow = {self.beta_slow}")
+        if self.attention_factor is not None:
+            _check_positive(self, "attention_factor")
+        for field in ("mscale", "mscale_all_dim"):
+            if (value := getattr(self, field)) is not None:
+                check_field(self, field, 0 <= value < math.inf, "at least 0 and finite, or None")
 
     def frequencies(self, theta, rotary_dim, length):
         del length
@@ -195,11 +211,14 @@ class Llama3Scaling(Scaling):
     """L0, the trained length in tokens."""
 
     def __post_init__(self):
-        check_field(self, "factor", self.factor > 0, "positive")
+        super().__post_init__()
+        _check_positive(self, "factor")
         check_field(self, "original_max_length", self.original_max_length >= 1, "at least 1")
+        _check_positive(self, "low_frequency_factor")
         low = self.low_frequency_factor
-        above = self.high_frequency_factor > low
-        check_field(self, "high_frequency_factor", above, f"above low_frequency_factor = {low}")
+        above = low < self.high_frequency_factor < math.inf
+        wanted = f"finite, above low_frequency_factor = {low}"
+        check_field(self, "high_frequency_factor", above, wanted)
 
     def frequencies(self, theta, rotary_dim, length):
         del length
@@ -233,14 +252,16 @@ class LongRoPE(Scaling):
     """Multiplier of cos and sin; computed from the factor when absent."""
 
     def __post_init__(self):
+        super().__post_init__()
         for field in ("short_factors", "long_factors"):
-            # A list (from JSON) would not hash.
-            object.__setattr__(self, field, tuple(getattr(self, field)))
-            check_field(self, field, all(f > 0 for f in getattr(self, field)), "positive numbers")
+            positive = all(0 < factor < math.inf for factor in getattr(self, field))
+            check_field(self, field, positive, "positive, finite numbers")
         count = len(self.short_factors)
         check_field(self, "long_factors", len(self.long_factors) == count, f"{count} numbers")
         check_field(self, "original_max_length", self.original_max_length >= 2, "at least 2")
-        check_field(self, "factor", self.factor > 0, "positive")
+        _check_positive(self, "factor")
+        if self.attention_factor is not None:
+            _check_positive(self, "attention_factor")
 
     def frequencies(self, theta, rotary_dim, length):
         unscaled = inverse_frequencies(theta, rotary_dim)

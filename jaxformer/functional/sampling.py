@@ -3,14 +3,27 @@
 import math
 from collections.abc import Sequence
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from jaxformer.errors import ConfigError
+from jaxformer.errors import ArgumentError, Rule, check_argument, is_integer, is_number, plain
+from jaxformer.functional.assertions import (
+    PROBABILITY,
+    assert_axes,
+    assert_floating,
+    assert_ids,
+    at_least,
+    check_numbers,
+    static,
+)
 from jaxformer.functional.placement import place, spec_of
+
+_TEMPERATURE = Rule(
+    lambda value: is_number(value) and 1e-30 <= value < math.inf,
+    "a positive, finite number, and at least 1e-30 lest logits overflow; greedy() is the limit",
+)
 
 
 def greedy(logits: jax.Array) -> jax.Array:
@@ -24,6 +37,7 @@ def greedy(logits: jax.Array) -> jax.Array:
     Returns:
       `[...]` int32.
     """
+    _assert_logits(logits)
     return jnp.argmax(logits, axis=-1).astype(jnp.int32)
 
 
@@ -34,16 +48,16 @@ def scale_temperature(logits: jax.Array, temperature: float) -> jax.Array:
 
     Args:
       logits: `[..., V]`.
-      temperature: τ > 0.
+      temperature: τ, at least 1e-30.
 
     Returns:
       `[..., V]`.
 
     Raises:
-      ConfigError: `temperature` is not positive, or infinite.
+      ArgumentError: `temperature` is not positive, so small that logits overflow, or infinite.
     """
-    if not 0 < temperature < math.inf:
-        raise ConfigError(f"temperature is {temperature}, expected a positive, finite number")
+    _assert_logits(logits)
+    check_numbers(temperature=(temperature, _TEMPERATURE))
     return logits / temperature
 
 
@@ -58,13 +72,13 @@ def top_k_filter(logits: jax.Array, top_k: int) -> jax.Array:
       `[..., V]`, -inf where excluded.
 
     Raises:
-      ConfigError: `top_k` is below 1.
+      ArgumentError: `top_k` is below 1.
 
     References:
       Fan et al., Hierarchical Neural Story Generation (https://arxiv.org/abs/1805.04833).
     """
-    if top_k < 1:
-        raise ConfigError(f"top_k is {top_k}, expected at least 1")
+    _assert_logits(logits)
+    top_k = static("top_k", top_k, at_least(1))
     largest, _ = jax.lax.top_k(logits, min(top_k, logits.shape[-1]))
     return _keep(logits, logits >= largest[..., -1:])
 
@@ -83,13 +97,14 @@ def top_p_filter(logits: jax.Array, top_p: float) -> jax.Array:
       `[..., V]`, -inf where excluded.
 
     Raises:
-      ConfigError: `top_p` is not a probability.
+      ArgumentError: `top_p` is not a probability.
 
     References:
       Holtzman et al., The Curious Case of Neural Text Degeneration
       (https://arxiv.org/abs/1904.09751).
     """
-    _assert_probability("top_p", top_p)
+    _assert_logits(logits)
+    check_numbers(top_p=(top_p, PROBABILITY))
     ascending = jnp.sort(logits.astype(jnp.float32), axis=-1)
     excluded = jnp.cumsum(jax.nn.softmax(ascending, axis=-1), axis=-1) <= 1 - top_p
     # The last is the most probable token, which a sum rounded down must not exclude.
@@ -112,12 +127,13 @@ def min_p_filter(logits: jax.Array, min_p: float) -> jax.Array:
       `[..., V]`, -inf where excluded.
 
     Raises:
-      ConfigError: `min_p` is not a fraction.
+      ArgumentError: `min_p` is not a fraction.
 
     References:
       Nguyen et al., Min-p Sampling (https://arxiv.org/abs/2407.01082).
     """
-    _assert_probability("min_p", min_p)
+    _assert_logits(logits)
+    check_numbers(min_p=(min_p, PROBABILITY))
     probabilities = jax.nn.softmax(logits.astype(jnp.float32), axis=-1)
     largest = jnp.max(probabilities, axis=-1, keepdims=True)
     return _keep(logits, probabilities >= min_p * largest)
@@ -139,12 +155,13 @@ def typical_filter(logits: jax.Array, typical_p: float) -> jax.Array:
       `[..., V]`, -inf where excluded.
 
     Raises:
-      ConfigError: `typical_p` is not a probability.
+      ArgumentError: `typical_p` is not a probability.
 
     References:
       Meister et al., Locally Typical Sampling (https://arxiv.org/abs/2202.00666).
     """
-    _assert_probability("typical_p", typical_p)
+    _assert_logits(logits)
+    check_numbers(typical_p=(typical_p, PROBABILITY))
     surprise = -jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1)
     probabilities = jnp.exp(-surprise)
     information = jnp.where(probabilities > 0, probabilities * surprise, 0)
@@ -166,9 +183,9 @@ def ban_tokens(logits: jax.Array, tokens: Sequence[int]) -> jax.Array:
       `[..., V]`, -inf where excluded.
 
     Raises:
-      ConfigError: a token is not in the vocabulary.
+      ArgumentError: a token is not in the vocabulary.
     """
-    return _keep(logits, ~_is_one_of(logits, tokens))
+    return _keep(logits, ~_is_one_of(logits, "tokens", tokens))
 
 
 def force_token(logits: jax.Array, token: int) -> jax.Array:
@@ -182,9 +199,10 @@ def force_token(logits: jax.Array, token: int) -> jax.Array:
       `[..., V]`.
 
     Raises:
-      ConfigError: `token` is not in the vocabulary.
+      ArgumentError: `token` is not in the vocabulary.
     """
-    return _keep(jnp.zeros_like(logits), _is_one_of(logits, (token,)))
+    kept = _is_one_of(logits, "token", (token,))
+    return _keep(jnp.zeros_like(logits), kept)
 
 
 def sample(keys: jax.Array, logits: jax.Array) -> jax.Array:
@@ -202,7 +220,10 @@ def sample(keys: jax.Array, logits: jax.Array) -> jax.Array:
     Returns:
       `[...]` int32.
     """
-    chex.assert_shape(keys, logits.shape[:-1])
+    _assert_logits(logits)
+    assert_axes(keys=(keys, " ".join(map(str, logits.shape[:-1]))))
+    if not jnp.issubdtype(keys.dtype, jax.dtypes.prng_key):
+        raise AssertionError(f"keys has dtype {keys.dtype}: must be keys of jax.random.key")
     spec = spec_of(logits)
     keys = place(keys, None if spec is None else PartitionSpec(*spec[:-1]))
     draw = jax.random.categorical
@@ -225,33 +246,53 @@ def token_log_probabilities(logits: jax.Array, tokens: jax.Array) -> jax.Array:
     Returns:
       `[...]` float32, -inf for an excluded token.
     """
-    chex.assert_shape(tokens, logits.shape[:-1])
+    _assert_logits(logits)
+    assert_axes(tokens=(tokens, " ".join(map(str, logits.shape[:-1]))))
+    assert_ids(logits.shape[-1], tokens=tokens)
     logits = logits.astype(jnp.float32)
     vocabulary = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
     chosen = jnp.where(vocabulary == tokens[..., None], logits, 0)
     return jnp.sum(chosen, axis=-1) - jax.nn.logsumexp(logits, axis=-1)
 
 
-def assert_tokens(tokens: Sequence[int], vocab_size: int) -> None:
-    """Raises ConfigError naming the tokens that are not in `[0, vocab_size)`."""
-    if unknown := [token for token in tokens if not 0 <= token < vocab_size]:
-        raise ConfigError(
-            f"tokens {unknown} are not in the vocabulary, expected 0 to {vocab_size - 1}"
+def assert_tokens(name: str, tokens: Sequence[int], vocab_size: int) -> list[int]:
+    """The tokens as Python's integers.
+
+    Args:
+      name: the argument, for messages.
+      tokens: integers of Python or NumPy.
+      vocab_size: V.
+
+    Raises:
+      ArgumentError: names the tokens that are not in `[0, vocab_size)`.
+    """
+    tokens = [plain(token) for token in tokens]
+    known = [is_integer(token) and 0 <= token < vocab_size for token in tokens]
+    if unknown := [token for token, fits in zip(tokens, known, strict=True) if not fits]:
+        raise ArgumentError(
+            f"{name}: {unknown} are not in the vocabulary: must be integers from 0 to "
+            f"{vocab_size - 1}"
         )
+    return tokens
 
 
-def _is_one_of(logits, tokens):
+def _assert_logits(logits):
+    assert_axes(logits=(logits, "... V"))
+    assert_floating(logits=logits)
+    if not logits.shape[-1]:
+        raise AssertionError(f"logits has shape {logits.shape}: there must be a token to choose")
+
+
+def _is_one_of(logits, name, tokens):
     """Bool of the shape of the logits."""
+    _assert_logits(logits)
     vocab_size = logits.shape[-1]
-    assert_tokens(tokens, vocab_size)
+    listed = isinstance(tokens, Sequence | np.ndarray) and not isinstance(tokens, str)
+    check_argument(name, tokens, listed, "a sequence of tokens, such as (0, 5)")
+    tokens = assert_tokens(name, tokens, vocab_size)
     found = np.isin(np.arange(vocab_size), np.asarray(tokens, int))
     return jnp.broadcast_to(found, logits.shape)
 
 
 def _keep(logits, kept):
     return jnp.where(kept, logits, -jnp.inf)
-
-
-def _assert_probability(name, value):
-    if not 0 <= value <= 1:
-        raise ConfigError(f"{name} is {value}, expected a number from 0 to 1")

@@ -7,10 +7,10 @@ after one, and so on.
 
 from typing import NamedTuple
 
-import chex
 import jax
 import jax.numpy as jnp
 
+from jaxformer.functional.assertions import assert_axes, assert_floating, assert_integers
 from jaxformer.functional.sampling import greedy, sample
 
 
@@ -68,8 +68,9 @@ def accept_by_chance(
       Model Decoding with Speculative Sampling (https://arxiv.org/abs/2302.01318), algorithm 2.
     """
     _assert_shapes(tokens, count, target)
-    chex.assert_shape(keys, target.shape[:2])
-    chex.assert_shape(draft, (*tokens.shape, target.shape[-1]))
+    sizes = assert_axes(tokens=(tokens, "B k"), target=(target, "B _ V"), draft=(draft, "B k V"))
+    assert_axes(keys=(keys, f"{sizes['B']} {sizes['k'] + 1}"))
+    assert_floating(draft=draft)
     halves = jax.vmap(jax.vmap(jax.random.split))(keys)
     chance = jax.vmap(jax.vmap(jax.random.uniform))(halves[:, :-1, 0])
     proposed = _is_proposed(tokens, count)
@@ -88,9 +89,11 @@ def accept_by_chance(
 
 
 def _assert_shapes(tokens, count, target):
+    assert_axes(tokens=(tokens, "B k"), count=(count, "B"))
+    assert_integers(tokens=tokens, count=count)
     rows, proposals = tokens.shape
-    chex.assert_shape(count, (rows,))
-    chex.assert_shape(target, (rows, proposals + 1, None))
+    assert_axes(target=(target, f"{rows} {proposals + 1} V"))
+    assert_floating(target=target)
 
 
 def _is_proposed(tokens, count):

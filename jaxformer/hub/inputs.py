@@ -13,6 +13,8 @@ from jaxformer.models import (
     Classification,
     DecoderConfig,
     EncoderDecoderConfig,
+    LanguageModel,
+    MaskedLanguageModel,
     TokenClassification,
     VisionConfig,
 )
@@ -25,24 +27,39 @@ _TEXT = ("attention_mask", "input_ids", "position_ids", "task_type_ids", "token_
 _DECODER = ("decoder_attention_mask", "decoder_input_ids")
 _VISION = ("bool_masked_pos", "pixel_values")
 _KNOWN = sorted((*_LABELS, *_TEXT, *_DECODER, *_VISION))
+_MASKS = ("attention_mask", "bool_masked_pos", "decoder_attention_mask")
+_MOST = np.iinfo(np.int32).max
 _KINDS = {"token_type_ids": "token_types", "task_type_ids": "task_types"}
-_FLOATS = ("attention_mask", "decoder_attention_mask", "labels", "pixel_values")
-"""What may be other numbers than integers."""
+
+_INTEGERS, _BOOL, _FLOATS = (jnp.integer, "integers"), (jnp.bool_, "bool"), (jnp.floating, "floats")
+_MAY_HOLD = {
+    "pixel_values": (_FLOATS,),
+    "labels": (_INTEGERS, _BOOL, _FLOATS),
+    **dict.fromkeys(("input_ids", "decoder_input_ids", "position_ids"), (_INTEGERS,)),
+    **dict.fromkeys(_MASKS, (_INTEGERS, _BOOL, _FLOATS)),
+}
+"""The kinds of numbers of each array; those of all others are integers or bool."""
 
 
 def checked_inputs(inputs: Mapping[str, Any], config: ModelConfig) -> dict[str, jax.Array]:
     """Arrays of int32 and float32 for a model.
 
     Args:
-        inputs: Arrays under transformers' names.
+        inputs: Arrays, or lists of lists of one length, under transformers' names.
         config: The model's.
 
     Raises:
         DataError: A name is not known or not of this model, an array has another shape or dtype
-            than the others ask for, ids or labels are beyond their table, or rows are longer than
-            the model's positions.
+            than the others ask for, holds what it cannot mean (ids, labels or positions beyond
+            their table, a mask that is not of 0 and 1, NaN), or rows are longer than the model's
+            positions.
     """
-    arrays = {name: np.asarray(value) for name, value in inputs.items()}
+    if not isinstance(inputs, Mapping):
+        raise DataError(
+            f"inputs is of type {type(inputs).__name__}: must be a mapping such as "
+            '{"input_ids": ids}'
+        )
+    arrays = {name: _as_array(name, value) for name, value in inputs.items()}
     for name, array in arrays.items():
         _check_name(name, config)
         _check_dtype(name, array)
@@ -50,18 +67,32 @@ def checked_inputs(inputs: Mapping[str, Any], config: ModelConfig) -> dict[str, 
             _check_ids(name, array, config)
         elif name == "pixel_values":
             _check_pixels(array, config)
-        elif name == "labels":
-            _check_labels(array, arrays, config)
+        elif name == "position_ids":
+            _check_positions(array, config)
+        elif name in _MASKS:
+            _check_mask(name, array)
         elif name in _KINDS:
             _check_kinds(name, array, config)
         _check_shape(name, array, arrays)
-    if "position_ids" in arrays and not isinstance(config, VisionConfig):
-        _check_length("position_ids", int(arrays["position_ids"].max()) + 1, config)
-    whole = {name: not np.issubdtype(array.dtype, np.floating) for name, array in arrays.items()}
+        if name in _LABELS:
+            _check_labels(name, array, arrays, config)
     return {
-        name: jnp.asarray(array, jnp.int32 if whole[name] else jnp.float32)
+        name: jnp.asarray(array, jnp.float32 if _is_floating(array) else jnp.int32)
         for name, array in arrays.items()
     }
+
+
+def _as_array(name: str, value: Any) -> np.ndarray:
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"inputs: {name} is no array: must be one, or lists of one length ({error})"
+        ) from error
+
+
+def _is_floating(array: np.ndarray) -> bool:
+    return jnp.issubdtype(array.dtype, jnp.floating)
 
 
 def _check_name(name: str, config: ModelConfig) -> None:
@@ -79,12 +110,21 @@ def _check_name(name: str, config: ModelConfig) -> None:
 
 
 def _check_dtype(name: str, array: np.ndarray) -> None:
-    allowed = "iubf" if name in _FLOATS else "iub"
-    if array.dtype.kind not in allowed:
-        kind = "numbers" if name in _FLOATS else "integers"
-        raise DataError(f"inputs: {name} must hold {kind}, not {array.dtype}")
+    kinds = _MAY_HOLD.get(name, (_INTEGERS, _BOOL))
+    if not any(jnp.issubdtype(array.dtype, kind) for kind, _ in kinds):
+        words = " or ".join(word for _, word in kinds)
+        raise DataError(f"inputs: {name} must hold {words}, not {array.dtype}")
     if not array.size:
         raise DataError(f"inputs: {name} is empty: its shape is {array.shape}")
+    if not array.ndim:
+        raise DataError(f"inputs: {name} is a number: must be an array with a row for each text")
+    if _is_floating(array):
+        if not np.isfinite(array.astype(np.float32)).all() and name not in _MASKS:
+            raise DataError(f"inputs: {name} holds NaN or numbers that are infinite in float32")
+    elif array.dtype != bool and not -_MOST - 1 <= int(array.min()) <= int(array.max()) <= _MOST:
+        raise DataError(
+            f"inputs: {name} holds {array.min()} to {array.max()}, more than an int32 can"
+        )
 
 
 def _check_ids(name: str, ids: np.ndarray, config: Any) -> None:
@@ -98,6 +138,24 @@ def _check_range(name: str, ids: np.ndarray, size: int, table: str) -> None:
     if ids.min() < 0 or ids.max() >= size:
         raise DataError(
             f"inputs: {name} holds {ids.min()} to {ids.max()}, but {table} has 0 to {size - 1}"
+        )
+
+
+def _check_positions(positions: np.ndarray, config: Any) -> None:
+    limit = config.position.max_length
+    if limit is not None and positions.min() < 0:
+        raise DataError(
+            f"inputs: position_ids holds {positions.min()} to {positions.max()}, but the model has "
+            f"the positions 0 to {limit - 1}"
+        )
+    _check_length("position_ids", int(positions.max()) + 1, config)
+
+
+def _check_mask(name: str, mask: np.ndarray) -> None:
+    if not ((mask == 0) | (mask == 1)).all():
+        raise DataError(
+            f"inputs: {name} holds {mask.min()} to {mask.max()}: must hold 0 and 1, or bool; give "
+            "mask == 0 for a mask of 0 and -inf"
         )
 
 
@@ -115,18 +173,63 @@ def _check_kinds(name: str, kinds: np.ndarray, config: Any) -> None:
     _check_range(name, kinds, getattr(config, "kinds", {}).get(_KINDS[name], 1), "the model")
 
 
-def _check_labels(labels: np.ndarray, arrays: Mapping[str, np.ndarray], config: Any) -> None:
+def _check_labels(
+    name: str, labels: np.ndarray, arrays: Mapping[str, np.ndarray], config: Any
+) -> None:
     head = config.heads[0] if config.heads else None
-    if isinstance(head, Classification | TokenClassification):
-        size = head.num_labels
-    else:
-        size = getattr(config, "vocab_size", 1)
-    if not np.issubdtype(labels.dtype, np.floating) and size > 1:
-        counted = labels[labels != IGNORED]
-        _check_range("labels", counted if counted.size else np.zeros(1, int), size, "the model")
-    becomes_inputs = isinstance(config, EncoderDecoderConfig) and "decoder_input_ids" not in arrays
-    if becomes_inputs and labels.ndim == 2 and not isinstance(head, Classification):
+    if name.endswith("_label"):
+        _check_range(name, labels, 2, "the model")
+        _check_rows(name, labels)
+    elif name.endswith("_positions"):
+        _check_rows(name, labels)
+        if labels.min() < 0:
+            raise DataError(f"inputs: {name} holds {labels.min()}: must be places from 0 on")
+    elif head is None:
+        _check_counted(labels, getattr(config, "vocab_size", 1))  # nobody reads them
+    elif isinstance(head, Classification):
+        _check_classes(labels, head.num_labels)
+    elif isinstance(head, TokenClassification):
+        _check_token_labels(labels, arrays, config, head.num_labels)
+    elif isinstance(head, LanguageModel | MaskedLanguageModel):
+        _check_token_labels(labels, arrays, config, config.vocab_size)
+
+
+def _check_rows(name: str, labels: np.ndarray) -> None:
+    if labels.ndim != 1:
+        raise DataError(f"inputs: {name} must have the shape [B], not {labels.shape}")
+
+
+def _check_classes(labels: np.ndarray, size: int) -> None:
+    """Checks a class, a number or a number for each of several labels of each row."""
+    one_each = labels.ndim == 1 or labels.shape[1:] == (1,)
+    whole = not _is_floating(labels)
+    if labels.shape[1:] != (size,) and not (one_each and (whole or size == 1)):
+        wanted = "[B]" if whole or size == 1 else f"[B, {size}], a float for each label"
+        raise DataError(f"inputs: labels must have the shape {wanted}, not {labels.shape}")
+    if whole and size > 1:
+        _check_counted(labels, size)
+
+
+def _check_token_labels(
+    labels: np.ndarray, arrays: Mapping[str, np.ndarray], config: Any, size: int
+) -> None:
+    if _is_floating(labels) and size > 1:
+        raise DataError(f"inputs: labels must hold integers, not {labels.dtype}")
+    _check_counted(labels, max(size, 2))
+    decodes = isinstance(config, EncoderDecoderConfig)
+    ids = arrays.get("decoder_input_ids" if decodes else "input_ids")
+    if ids is not None and labels.shape != ids.shape:
+        raise DataError(f"inputs: labels has shape {labels.shape}, its ids {ids.shape}")
+    if labels.ndim != 2:
+        raise DataError(f"inputs: labels must have the shape [B, T], not {labels.shape}")
+    if decodes and ids is None:
         _check_length("labels", labels.shape[1], config)
+
+
+def _check_counted(labels: np.ndarray, size: int) -> None:
+    counted = labels[labels != IGNORED]
+    if counted.size and size > 1:
+        _check_range("labels", counted, size, "the model")
 
 
 def _check_shape(name: str, array: np.ndarray, arrays: Mapping[str, np.ndarray]) -> None:

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from jaxformer.functional.assertions import assert_axes, assert_integers
 from jaxformer.functional.masks import Mask
 from jaxformer.functional.placement import place
 from jaxformer.nn import Transformer
@@ -70,6 +71,11 @@ def extend(
       count: int `[B]`: how many of the T are real, the first of them; None: all.
       lengths: int `[B]`: of the rows, for positions that depend on them; None: up to these tokens.
     """
+    sizes = assert_axes(lengths=(cache.lengths, "B"), embedded=(embedded, "B T E"))
+    for name, array in (("count", count), ("lengths", lengths)):
+        if array is not None:
+            assert_axes(sizes, **{name: (array, "B")})
+            assert_integers(**{name: array})
     if count is None:
         count = jnp.full_like(cache.lengths, embedded.shape[1])
     span = Span(cache.lengths, count)

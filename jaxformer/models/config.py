@@ -13,9 +13,9 @@ from jaxformer.functional.position import Position
 from jaxformer.functional.positional_schemes import Learned, T5Bias
 from jaxformer.models.heads import Head
 from jaxformer.models.label_heads import Classification
-from jaxformer.models.poolers import ACTIVATIONS, Pooler
+from jaxformer.models.poolers import Pooler
 from jaxformer.models.vocabulary_heads import LanguageModel, MaskedLanguageModel
-from jaxformer.nn.config import TextConfig, TransformerConfig, check_positive
+from jaxformer.nn.config import MOST_LAYERS, TextConfig, TransformerConfig, check_size
 from jaxformer.nn.residual import PostNorm, Residual
 
 POSITION_TABLE = "transformer.inputs.position_table"
@@ -30,11 +30,6 @@ class DecoderConfig(TextConfig):
     norm, with a bias (ALBERT); "both": to it first, and back at the end, without (OPT 350M)."""
     heads: tuple[Head, ...] = (LanguageModel(),)
     """What is predicted from the hidden states."""
-
-    def __post_init__(self):
-        super().__post_init__()
-        known = self.embedding_projection in ("input", "both")
-        check_field(self, "embedding_projection", known, '"input" or "both"')
 
     @property
     def output_width(self) -> int:
@@ -94,8 +89,6 @@ class EncoderConfig(TextConfig):
         super().__post_init__()
         for name in ("token_types", "task_types"):
             check_field(self, name, getattr(self, name) >= 0, "0 or more")
-        known = self.pooler in (None, *ACTIVATIONS)
-        check_field(self, "pooler", known, f"{ACTIVATIONS} or None")
 
     @property
     def kinds(self) -> dict[str, int]:
@@ -123,7 +116,7 @@ class EncoderDecoderConfig(TextConfig):
         super().__post_init__()
         check_no_windows(self)
         if self.num_decoder_layers is not None:
-            check_positive("num_decoder_layers", self.num_decoder_layers)
+            check_size("num_decoder_layers", self.num_decoder_layers, MOST_LAYERS)
             fits = self.num_decoder_layers % self.layer_repeats == 0
             wanted = f"a multiple of layer_repeats = {self.layer_repeats}"
             check_field(self, "num_decoder_layers", fits, wanted)
@@ -180,13 +173,11 @@ class VisionConfig(TransformerConfig):
     def __post_init__(self):
         super().__post_init__()
         check_no_windows(self)
-        check_positive("channels", self.channels)
+        check_size("channels", self.channels)
         for pixels, patch in zip(self.image_size, self.patch_size, strict=True):
             whole = self.crop or (patch > 0 and pixels % patch == 0)
             fits = 0 < patch <= pixels and whole
             check_field(self, "patch_size", fits, f"a divisor of image_size = {self.image_size}")
-        known = self.pooler in (None, *ACTIVATIONS) or isinstance(self.pooler, Pooler)
-        check_field(self, "pooler", known, f"{ACTIVATIONS}, a Pooler or None")
         after = self.class_token or not self.distillation_token
         check_field(self, "distillation_token", after, "False: there is no class token")
         self.position.validate_grid(self.grid, self.num_prefix)

@@ -1,12 +1,11 @@
 """The decoder-only family: GPT, Llama, Mistral and the like from data alone."""
 
-import chex
 import jax
 
 from jaxformer.functional.masks import Mask, Prefix, Segments, causal
 from jaxformer.models.cache import Cache, extend
 from jaxformer.models.config import DecoderConfig
-from jaxformer.models.family import Family
+from jaxformer.models.family import Family, assert_tokens
 from jaxformer.models.heads import States, build_heads, pool
 from jaxformer.nn import Embedding, Transformer, self_block
 from jaxformer.nn.cache import CacheShape
@@ -59,7 +58,8 @@ class Decoder(Family):
         Returns:
           `[B, T, D]` in the compute dtype.
         """
-        chex.assert_rank(inputs, 2)
+        options = {"positions": positions, "segments": segments, "mask": mask}
+        assert_tokens(self.embedding.vocab_size, inputs, **options)
         order = causal() if prefix is None else Prefix(prefix)
         mask = order & (Mask() if mask is None else mask)
         if segments is not None:
@@ -98,6 +98,7 @@ class Decoder(Family):
         Returns:
           `[B, T, D]` in the compute dtype, and the cache after these tokens.
         """
+        assert_tokens(self.embedding.vocab_size, inputs)
         return extend(self.transformer, self.embedding(inputs, self.dtype), cache, count, lengths)
 
     def states(self, batch, key=None):

@@ -1,12 +1,11 @@
 """The encoder-only family: BERT, RoBERTa, DistilBERT, ALBERT, ERNIE from data alone."""
 
-import chex
 import jax
 
 from jaxformer.functional.feedforward import activation
 from jaxformer.functional.masks import Mask, Segments
 from jaxformer.models.config import EncoderConfig
-from jaxformer.models.family import Family
+from jaxformer.models.family import Family, assert_tokens
 from jaxformer.models.heads import States, build_heads, pool
 from jaxformer.nn import Embedding, Linear, Transformer, self_block
 from jaxformer.nn.parameter import normal
@@ -60,7 +59,8 @@ class Encoder(Family):
         Returns:
           `[B, T, D]` in the compute dtype.
         """
-        chex.assert_rank(inputs, 2)
+        options = {"positions": positions, "segments": segments, "mask": mask}
+        assert_tokens(self.embedding.vocab_size, inputs, **options)
         mask = Mask() if mask is None else mask
         if segments is not None:
             mask = mask & Segments(segments, segments)

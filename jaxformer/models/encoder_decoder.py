@@ -2,14 +2,14 @@
 
 from dataclasses import replace
 
-import chex
 import jax
 
+from jaxformer.functional.assertions import assert_axes
 from jaxformer.functional.dropout import split
 from jaxformer.functional.masks import KeyPadding, Mask, Segments, causal
 from jaxformer.models.cache import Cache, extend
 from jaxformer.models.config import EncoderDecoderConfig
-from jaxformer.models.family import Family
+from jaxformer.models.family import Family, assert_tokens
 from jaxformer.models.heads import States, build_heads, pool
 from jaxformer.nn import Embedding, Transformer, cross_block, self_block
 from jaxformer.nn.cache import CacheShape
@@ -75,7 +75,8 @@ class EncoderDecoder(Family):
         Returns:
           `[B, S, D]` in the compute dtype.
         """
-        chex.assert_rank(inputs, 2)
+        options = {"positions": positions, "segments": segments, "mask": mask}
+        assert_tokens(self.embedding.vocab_size, inputs, **options)
         mask = Mask() if mask is None else mask
         if segments is not None:
             mask = mask & Segments(segments, segments)
@@ -109,7 +110,9 @@ class EncoderDecoder(Family):
         Returns:
           `[B, T, D]` in the compute dtype.
         """
-        chex.assert_rank([inputs, memory], [2, 3])
+        options = {"positions": positions, "segments": segments, "mask": mask}
+        assert_tokens(self.target_embedding.vocab_size, inputs, **options)
+        assert_axes({"B": inputs.shape[0]}, memory=(memory, "B S D"))
         mask = causal() & (Mask() if mask is None else mask)
         if segments is not None:
             mask = mask & Segments(segments, segments)
@@ -147,6 +150,7 @@ class EncoderDecoder(Family):
         lengths: jax.Array | None = None,
     ) -> tuple[jax.Array, Cache]:
         """The decoder's hidden states of the next tokens, see `Decoder.extend`."""
+        assert_tokens(self.target_embedding.vocab_size, inputs)
         embedded = self.target_embedding(inputs, self.dtype)
         return extend(self.decoder, embedded, cache, count, lengths)
 

@@ -3,9 +3,46 @@
 import jax
 from flax import nnx
 
+from jaxformer.errors import check_argument
+from jaxformer.functional.assertions import assert_axes, assert_ids, assert_integers
 from jaxformer.functional.dropout import split
 from jaxformer.functional.losses import LossSums
+from jaxformer.functional.masks import Mask
 from jaxformer.models.heads import DEFAULT_OPTIONS, Batch, LossOptions, Outcome, States
+
+
+def assert_tokens(
+    vocab_size: int,
+    inputs: jax.Array,
+    *,
+    positions: jax.Array | None = None,
+    mask: Mask | None = None,
+    **per_token: jax.Array | None,
+) -> None:
+    """Asserts that the tokens of a family and what belongs to them fit together.
+
+    Args:
+      vocab_size: V.
+      inputs: int `[B, T]`.
+      positions: int `[B or 1, T]` or None.
+      mask: a mask or None.
+      **per_token: other int arrays `[B, T]`, by their names, or None.
+
+    Raises:
+      AssertionError: names the array, its shape or dtype, and what is right.
+      ArgumentError: names the argument, its value and what is right.
+    """
+    sizes = assert_axes(inputs=(inputs, "B T"))
+    assert_ids(vocab_size, inputs=inputs)
+    wanted = "a mask such as KeyPadding(valid), for an array Dense(array), or None"
+    check_argument("mask", mask, mask is None or isinstance(mask, Mask), wanted)
+    if positions is not None:
+        assert_axes(sizes, positions=(positions, "B/1 T"))
+        assert_integers(positions=positions)
+    for name, array in per_token.items():
+        if array is not None:
+            assert_axes(sizes, **{name: (array, "B T")})
+            assert_integers(**{name: array})
 
 
 class Family(nnx.Module):

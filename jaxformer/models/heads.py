@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxformer.errors import ConfigError
+from jaxformer.errors import ConfigError, check_types
+from jaxformer.functional.assertions import assert_axes, assert_bool, check_choice
 from jaxformer.functional.linear import Kernel
 from jaxformer.functional.losses import LossSums
 from jaxformer.nn.config import TransformerConfig
@@ -58,6 +59,9 @@ class Outcome(NamedTuple):
 @dataclass(frozen=True)
 class Head(abc.ABC):
     """Describes one output of a model; `build` makes the module that computes it."""
+
+    def __post_init__(self):
+        check_types(self)
 
     @property
     @abc.abstractmethod
@@ -140,7 +144,11 @@ def pool(
     Returns:
       `[B, D]` in the dtype of `hidden`.
     """
+    check_choice("pooling", pooling, ("first", "last", "mean"))
+    assert_axes(hidden=(hidden, "B T D"))
     valid = jnp.ones(hidden.shape[:2], bool) if valid is None else valid
+    assert_axes(hidden=(hidden, "B T D"), valid=(valid, "B T"))
+    assert_bool(valid=valid)
     places = jnp.arange(hidden.shape[1])[None, :]
     if pooling == "first":
         chosen = places == jnp.argmax(valid, axis=1, keepdims=True)

@@ -1,14 +1,14 @@
 """Heads over a few labels: of a sequence, of its tokens, of where an answer stands."""
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
-import chex
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxformer.errors import check_field
+from jaxformer.errors import check_field, check_types
+from jaxformer.functional.assertions import assert_axes, at_least, static
 from jaxformer.functional.dropout import dropout
 from jaxformer.functional.feedforward import activation
 from jaxformer.functional.losses import LossSums, cross_entropy
@@ -36,6 +36,7 @@ class Dense:
     """Whether the model's norm follows."""
 
     def __post_init__(self):
+        check_types(self)
         activation(self.activation)
 
 
@@ -83,9 +84,8 @@ class Classification(Head):
     """A layer before the output (BART); None: there is none."""
 
     def __post_init__(self):
+        super().__post_init__()
         check_field(self, "num_labels", self.num_labels >= 1, "at least 1")
-        known = ", ".join(map(repr, get_args(Pooling)))
-        check_field(self, "pooling", self.pooling in get_args(Pooling), f"one of {known}")
 
     @property
     def name(self) -> str:
@@ -184,7 +184,10 @@ class RegressionHead(ClassificationHead):
     def sums(self, states, batch, options, key):
         del options
         weights = batch[f"{self.label}_weights"]
-        errors = jnp.square(self.scores(states, key) - batch[self.label])
+        scores, numbers = self.scores(states, key), batch[self.label]
+        arrays = {self.label: (numbers, "B"), f"{self.label}_weights": (weights, "B")}
+        assert_axes({"B": scores.shape[0]}, **arrays)
+        errors = jnp.square(scores - numbers)
         zero = jnp.zeros((), jnp.float32)
         return LossSums(jnp.sum(errors * weights), jnp.sum(weights), zero, zero)
 
@@ -206,6 +209,7 @@ class TokenClassification(Head):
     """A layer before the output (ModernBERT); None: there is none."""
 
     def __post_init__(self):
+        super().__post_init__()
         check_field(self, "num_labels", self.num_labels >= 1, "at least 1")
 
     @property
@@ -272,6 +276,7 @@ class Span(Head):
     """A layer before the output (ModernBERT); None: there is none."""
 
     def __post_init__(self):
+        super().__post_init__()
         check_field(self, "longest", self.longest >= 1, "at least 1")
 
     @property
@@ -310,6 +315,8 @@ class SpanHead(HeadModule):
 
     def sums(self, states, batch, options, key):
         scores, weights = self.scores(states, key), batch["span_weights"]
+        rows = {"B": scores.shape[0]}
+        assert_axes(rows, span=(batch["span"], "B 2"), span_weights=(weights, "B"))
         halves = jnp.broadcast_to(weights[:, None] / 2, batch["span"].shape)
         smoothing = options.label_smoothing
         return cross_entropy(scores, batch["span"], halves, label_smoothing=smoothing)
@@ -337,7 +344,8 @@ def best_spans(scores: jax.Array, longest: int) -> tuple[jax.Array, jax.Array]:
     Returns:
       The first and the last token, int32 `[B, 2]`, the shorter span of equals; its sum, `[B]`.
     """
-    chex.assert_shape(scores, (None, 2, None))
+    assert_axes(scores=(scores, "B 2 T"))
+    longest = static("longest", longest, at_least(1))
     size = scores.shape[2]
     firsts, lasts = scores[:, 0], scores[:, 1]
     lasts = jnp.pad(lasts, ((0, 0), (0, longest - 1)), constant_values=-jnp.inf)

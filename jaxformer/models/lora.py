@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxformer.errors import ConfigError, check_field
+from jaxformer.errors import ConfigError, check_field, check_types
 from jaxformer.models.parameters import Parameters, Template
 from jaxformer.nn.parameter import normal
 
@@ -49,8 +49,9 @@ class LoRA:
     """Parameters that learn besides, as patterns of their names."""
 
     def __post_init__(self):
+        check_types(self)
         check_field(self, "rank", self.rank >= 1, "at least 1")
-        check_field(self, "alpha", self.alpha > 0, "positive")
+        check_field(self, "alpha", 0 < self.alpha < math.inf, "a positive, finite number")
         check_field(self, "targets", len(self.targets) > 0, "one pattern at least")
 
     @property

@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jaxformer.errors import check_types
+from jaxformer.functional.assertions import assert_axes
 from jaxformer.functional.feedforward import activation
 from jaxformer.functional.masks import Mask
 from jaxformer.functional.placement import place, spec_of
@@ -19,12 +21,13 @@ from jaxformer.nn.linear import Linear
 from jaxformer.nn.norm import NormLayer
 from jaxformer.nn.parameter import normal, parameter
 
-ACTIVATIONS = ("tanh", "relu", "gelu")
-
 
 @dataclass(frozen=True)
 class Pooler(abc.ABC):
     """Describes a pooler; `build` makes the module, `[B, T, D] -> [B, D]`."""
+
+    def __post_init__(self):
+        check_types(self)
 
     @abc.abstractmethod
     def build(self, key: jax.Array, config: TransformerConfig) -> nnx.Module:
@@ -66,6 +69,7 @@ class FirstNorm(NormLayer):
 
     def __call__(self, hidden: jax.Array) -> jax.Array:
         """`[B, T, D] -> [B, D]`."""
+        assert_axes(hidden=(hidden, "B T D"))
         return super().__call__(hidden[:, 0])
 
 
@@ -80,6 +84,7 @@ class FirstDense(Linear):
 
     def __call__(self, hidden: jax.Array) -> jax.Array:
         """`[B, T, D] -> [B, D]`."""
+        assert_axes(hidden=(hidden, "B T D"))
         return activation(self.activation)(super().__call__(hidden[:, 0]))
 
 
@@ -96,6 +101,7 @@ class AttentionPooling(nnx.Module):
 
     def __call__(self, hidden: jax.Array) -> jax.Array:
         """`[B, T, D] -> [B, D]`."""
+        assert_axes(hidden=(hidden, "B T D"))
         rows, length, dim = hidden.shape
         probe = jnp.broadcast_to(self.probe[...].astype(hidden.dtype), (rows, 1, dim))
         places, first = jnp.arange(length)[None, :], jnp.zeros((1, 1), jnp.int32)

@@ -33,8 +33,8 @@ class Projection(Head):
     """Whether b is there (SigLIP)."""
 
     def __post_init__(self):
+        super().__post_init__()
         check_field(self, "width", self.width >= 1, "at least 1")
-        check_field(self, "pooling", self.pooling in ("first", "last"), '"first" or "last"')
 
     @property
     def name(self) -> str:

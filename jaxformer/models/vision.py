@@ -2,11 +2,12 @@
 
 from functools import partial
 
-import chex
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jaxformer.errors import check_argument
+from jaxformer.functional.assertions import assert_axes, assert_bool, assert_floating
 from jaxformer.functional.masks import Mask
 from jaxformer.functional.patches import patches
 from jaxformer.functional.placement import place, spec_of
@@ -68,11 +69,16 @@ class Vision(Family):
           capture: that of `Transformer`.
           masked: bool `[B, patches]`: where the mask token replaces a patch; None: nowhere.
         """
-        chex.assert_shape(images, (None, *self.image_shape))
+        sizes = assert_axes(images=(images, " ".join(["B", *map(str, self.image_shape)])))
+        assert_floating(images=images)
         height, width = self.kept
         images = images[:, :height, :width]
         x = self.patch_projection(patches(images.astype(self.dtype), self.patch_size))
         if masked is not None:
+            wanted = "None: the model has no token for masked patches"
+            check_argument("masked", masked, self.mask_token is not None, wanted)
+            assert_axes({"B": sizes["B"], "patches": x.shape[1]}, masked=(masked, "B patches"))
+            assert_bool(masked=masked)
             x = jnp.where(masked[..., None], self._tokens(self.mask_token, x), x)
         first = [self._tokens(token, x) for token in (self.class_token, self.distillation_token)]
         x = jnp.concatenate([*(token for token in first if token is not None), x], axis=1)

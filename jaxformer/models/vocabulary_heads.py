@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.errors import ConfigError
+from jaxformer.functional.assertions import assert_axes
 from jaxformer.functional.feedforward import activation
 from jaxformer.functional.linear import Kernel, linear
 from jaxformer.functional.losses import chunked_cross_entropy, cross_entropy
@@ -59,6 +60,7 @@ class MaskedLanguageModel(Head):
     """Whether the dense layer has a bias."""
 
     def __post_init__(self):
+        super().__post_init__()
         if self.activation is not None:
             activation(self.activation)
 
@@ -97,6 +99,7 @@ class VocabularyHead(HeadModule):
         learns = config.head_bias_learns
         bias = parameter(key, (size,), ("vocab",), constant(0.0), learns=learns)
         self.bias = bias if biased else None
+        self.width = width
         self.scale, self.softcap = config.logit_scale, config.logit_softcap
 
     def projection(self, states: States) -> Projection:
@@ -106,6 +109,7 @@ class VocabularyHead(HeadModule):
 
     def features(self, states: States) -> jax.Array:
         """`[B, T, E]`: what is multiplied with the kernel."""
+        assert_axes(hidden=(states.hidden, f"B T {self.width}"))
         return states.hidden * jnp.asarray(self.scale, states.hidden.dtype)
 
     def scores(self, states, key=None):

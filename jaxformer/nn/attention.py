@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jaxformer.functional.assertions import assert_axes, assert_floating, assert_integers
 from jaxformer.functional.attention import attention
 from jaxformer.functional.masks import Band, Mask, Places
 from jaxformer.functional.placement import spec_of
@@ -75,8 +76,16 @@ class Attention(nnx.Module):
         Returns:
           `[B, T, D]`.
         """
+        kv = x if kv is None else kv
+        width = {"D": self.query.inputs[0]}
+        sizes = assert_axes(width, x=(x, "B T D"), kv=(kv, "B S D"), positions=(positions, "B/1 T"))
+        assert_floating(x=x, kv=kv)
+        assert_integers(positions=positions)
+        if kv_positions is not None:
+            assert_axes(sizes, kv_positions=(kv_positions, "B/1 S"))
+            assert_integers(kv_positions=kv_positions)
         query_BTNH = self.queries(x, factor)
-        key_BSKH, value_BSKH = self.keys_and_values(x if kv is None else kv)
+        key_BSKH, value_BSKH = self.keys_and_values(kv)
         places = positions, positions if kv_positions is None else kv_positions
         rotated = self.position.rotate(query_BTNH, key_BSKH, *places)
         return self.attend(*rotated, value_BSKH, mask=mask, bias=bias, key=key)

@@ -7,6 +7,7 @@ from itertools import zip_longest
 import jax
 from flax import nnx
 
+from jaxformer.functional.assertions import assert_axes, assert_floating
 from jaxformer.functional.dropout import dropout, split
 from jaxformer.functional.norms import NoNorm, scaled
 from jaxformer.nn.cache import CacheShape
@@ -44,6 +45,8 @@ class Block(nnx.Module):
 
     def __call__(self, x: jax.Array, context: Context, key: jax.Array | None) -> jax.Array:
         """`[B, T, D] -> [B, T, D]`; `key` is None in evaluation."""
+        assert_axes(x=(x, "B T D"))
+        assert_floating(x=x)
         keys = split(key, len(self.sublayers))
         branches = [
             partial(self._branch, sublayer, context, k, scale)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import chex
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from jaxformer.errors import check_field, check_types
+from jaxformer.functional.assertions import assert_axes, assert_floating, assert_integers
 from jaxformer.functional.placement import place, spec_of
 
 Storage = Literal["float32", "bfloat16", "float16", "int8"]
@@ -29,6 +30,11 @@ class CacheShape:
     """The numbers' type; "int8" has a float32 scale for every token and head besides."""
     spec: PartitionSpec | None = None
     """How arrays `[B, C, K, H]` lie on a mesh (a single head is whole); None without one."""
+
+    def __post_init__(self):
+        check_types(self)
+        for name in ("batch_size", "capacity", "chunk"):
+            check_field(self, name, getattr(self, name) >= 1, "at least 1")
 
     def slots(self, window: int | None) -> int:
         """C: the places for tokens in a layer with this window."""
@@ -148,7 +154,12 @@ class KeyValueCache:
 
     def write(self, key: jax.Array, value: jax.Array, span: Span) -> KeyValueCache:
         """With the keys and values `[B, T, K, H]` of a pass."""
-        chex.assert_equal_shape_prefix([key, value], 3)
+        rows, _, heads, width = self.key.values.shape
+        sizes = {"B": rows, "K": heads, "H": width}
+        assert_axes(sizes, key=(key, "B T K H"), value=(value, "B T K _"))
+        assert_floating(key=key, value=value)
+        assert_axes(sizes, start=(span.start, "B"), count=(span.count, "B"))
+        assert_integers(start=span.start, count=span.count)
         slots = span.slots(key.shape[1], self.capacity)
         return replace(self, key=self.key.write(slots, key), value=self.value.write(slots, value))
 

@@ -1,19 +1,24 @@
 """What a stack of blocks is made of: sizes and component objects, checked on construction."""
 
 import abc
+import math
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.errors import ConfigError, check_field
+from jaxformer.errors import ConfigError, check_field, check_types
 from jaxformer.functional.attention import Implementation
-from jaxformer.functional.feedforward import activation
 from jaxformer.functional.norms import Norm, RMSNorm
 from jaxformer.functional.position import Position
 from jaxformer.functional.positional_schemes import RoPE
 from jaxformer.nn.residual import PreNorm, Residual
+
+LARGEST = 2**31 - 1
+"""The largest size of an axis: an index is an int32."""
+MOST_LAYERS = 10_000
+"""The most layers of a model, ten times those of the deepest that have been published."""
 
 
 @dataclass(frozen=True)
@@ -107,10 +112,11 @@ class TransformerConfig(abc.ABC):
     """What the backward pass recomputes: none, dots (all but matrix products), full (all)."""
 
     def __post_init__(self):
-        sizes = ("num_layers", "model_dim", "num_heads", "mlp_dim", "layer_repeats")
-        for name in sizes:
-            check_positive(name, getattr(self, name))
-        for name in ("num_kv_heads", "head_dim", "attention_softcap", "attention_scale"):
+        check_types(self)
+        sizes = ("model_dim", "num_heads", "mlp_dim", "layer_repeats", "num_kv_heads", "head_dim")
+        for name in ("num_layers", *sizes):
+            check_size(name, getattr(self, name), MOST_LAYERS if name == "num_layers" else LARGEST)
+        for name in ("attention_softcap", "attention_scale", "attention_clip", "layer_scale"):
             if getattr(self, name) is not None:
                 check_positive(name, getattr(self, name))
         for name in ("init_std", "embedding_scale"):
@@ -118,15 +124,6 @@ class TransformerConfig(abc.ABC):
         for name in ("dropout", "embedding_dropout", "attention_dropout"):
             if not 0.0 <= (getattr(self, name) or 0.0) < 1.0:
                 raise ConfigError(f"model.{name} = {getattr(self, name)}: give a rate in [0, 1)")
-        activation(self.activation)
-        for name, choices in (
-            ("compute_dtype", ("bfloat16", "float32")),
-            ("attention", get_args(Implementation)),
-            ("remat", ("none", "dots", "full")),
-            ("query_key_norm_over", ("head", "each_head", "all_heads")),
-        ):
-            if (value := getattr(self, name)) not in choices:
-                raise ConfigError(f"model.{name} = {value!r}: one of {', '.join(choices)}")
         if self.head_dim is None and self.model_dim % self.num_heads:
             raise ConfigError(
                 f"model.model_dim = {self.model_dim} is not divisible by model.num_heads = "
@@ -145,7 +142,7 @@ class TransformerConfig(abc.ABC):
         check_field(self, "window_position", used, "None: no layer has a window")
         for window in self.windows or (0,):
             if window is not None:
-                check_positive("windows", window)
+                check_size("windows", window)
         if self.num_layers % (len(self.windows) * self.layer_repeats):
             raise ConfigError(
                 f"model.num_layers = {self.num_layers} is not divisible by the {len(self.windows)} "
@@ -218,13 +215,14 @@ class TextConfig(TransformerConfig, abc.ABC):
     """Bounds those logits (Gemma 2)."""
 
     def __post_init__(self):
-        check_positive("vocab_size", self.vocab_size)
-        for name in ("embedding_dim", "logit_softcap", "logit_scale"):
+        super().__post_init__()
+        check_size("vocab_size", self.vocab_size)
+        check_size("embedding_dim", self.embedding_dim)
+        for name in ("logit_softcap", "logit_scale"):
             if getattr(self, name) is not None:
                 check_positive(name, getattr(self, name))
         known = self.padding_id is None or 0 <= self.padding_id < self.vocab_size
         check_field(self, "padding_id", known, f"from 0 to vocab_size - 1 = {self.vocab_size - 1}")
-        super().__post_init__()
 
     @property
     def embedding_width(self) -> int:
@@ -234,5 +232,12 @@ class TextConfig(TransformerConfig, abc.ABC):
 
 def check_positive(name: str, value: float):
     """Raises a ConfigError that names the field of the model unless `value` is positive."""
-    if not value > 0:
-        raise ConfigError(f"model.{name} = {value}: must be positive")
+    if not 0 < value < math.inf:
+        raise ConfigError(f"model.{name} = {value}: must be positive, and finite")
+
+
+def check_size(name: str, value: int | None, largest: int = LARGEST):
+    """Raises a ConfigError that names the field of the model unless `value` can be a size of it."""
+    if value is not None and not 0 < value <= largest:
+        shown = value if abs(value) < 10**30 else f"an integer of {value.bit_length()} bits"
+        raise ConfigError(f"model.{name} = {shown}: must be positive, and at most {largest}")

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jaxformer.functional.assertions import assert_axes, assert_ids
 from jaxformer.functional.linear import Kernel, Transposed
 from jaxformer.functional.lookup import lookup
 from jaxformer.nn.parameter import Initializer, kernel_of, parameter
@@ -22,11 +23,13 @@ class Embedding(nnx.Module):
     ):
         """Declares the table; the row `padding_id` does not learn from being looked up."""
         self.table = parameter(key, (vocab_size, dim), ("vocab", "vocab_embed"), initializer)
-        self.padding_id = padding_id
+        self.vocab_size, self.padding_id = vocab_size, padding_id
 
     def __call__(self, ids: jax.Array, dtype: jnp.dtype) -> jax.Array:
         """Int `[B, T]` -> `[B, T, D]` in `dtype`."""
         table = self.table[...]
+        assert_axes(ids=(ids, "B T"))
+        assert_ids(table.shape[0], ids=ids)
         if table.dtype == dtype == jnp.bfloat16:
             # In a loop a CPU would look up in a float32 copy of the whole table, made before it.
             table, ids = jax.lax.optimization_barrier((table, ids))

@@ -2,6 +2,7 @@
 
 import jax
 
+from jaxformer.functional.assertions import assert_axes
 from jaxformer.functional.feedforward import activation, feed_forward
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.context import Context
@@ -26,6 +27,7 @@ class FeedForward(Sublayer):
     def __call__(self, x: jax.Array, context: Context, key: jax.Array | None) -> jax.Array:
         """`[B, T, D] -> [B, T, D]`; reads neither context nor key."""
         up, gate, down = self.up, self.gate, self.down
+        assert_axes(x=(x, f"... {up.inputs[0]}"))
         return feed_forward(
             x,
             kernel_of(up.kernel),

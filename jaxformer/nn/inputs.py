@@ -6,6 +6,12 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jaxformer.functional.assertions import (
+    assert_axes,
+    assert_floating,
+    assert_ids,
+    assert_integers,
+)
 from jaxformer.functional.dropout import dropout
 from jaxformer.functional.lookup import lookup
 from jaxformer.functional.position import Bias, Position
@@ -86,6 +92,13 @@ class InputLayer(nnx.Module):
           kinds: int `[B, T]` for the tables by name; a table without ids gives its row 0.
           key: the dropout key; None in evaluation.
         """
+        sizes = assert_axes(x=(x, "B T E"), positions=(positions, "B/1 T"))
+        assert_floating(x=x)
+        assert_integers(positions=positions)
+        for name, table in self.kinds.items():
+            if kinds is not None and name in kinds:
+                assert_axes(sizes, **{name: (kinds[name], "B T")})
+                assert_ids(table.shape[0], **{name: kinds[name]})
         x = x * jnp.asarray(self.scale, x.dtype)
         if self.project_first:
             x = self.projection(x)

@@ -3,6 +3,7 @@
 import jax
 from flax import nnx
 
+from jaxformer.functional.assertions import assert_axes
 from jaxformer.functional.linear import linear
 from jaxformer.nn.parameter import Initializer, constant, kernel_of, parameter, value_of
 
@@ -25,6 +26,7 @@ class Linear(nnx.Module):
     ):
         """Declares the kernel `[*inputs, *outputs]` and, if asked, the bias `[*outputs]`."""
         axes = inputs | outputs
+        self.inputs = tuple(inputs.values())
         self.contract = len(inputs)
         self.kernel = parameter(
             key, tuple(axes.values()), tuple(axes), initializer, contract=self.contract
@@ -34,4 +36,5 @@ class Linear(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """`[..., *inputs] -> [..., *outputs]` in the dtype of `x`."""
+        assert_axes(x=(x, " ".join(["...", *map(str, self.inputs)])))
         return linear(x, kernel_of(self.kernel), value_of(self.bias), contract=self.contract)

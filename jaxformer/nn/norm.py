@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import jax
 from flax import nnx
 
+from jaxformer.functional.assertions import assert_axes
 from jaxformer.functional.norms import Norm
 from jaxformer.nn.parameter import constant, parameter, value_of
 
@@ -21,7 +22,7 @@ class NormLayer(nnx.Module):
           dim: size of the last axis.
           per: axes before it, by name, along which the parameters differ: `{"heads": N}`.
         """
-        self.norm, per = norm, per or {}
+        self.norm, self.dim, per = norm, dim, per or {}
         declared = {
             name: parameter(key, (*per.values(), *shape), (*per, *axes), constant(initial))
             for name, (shape, axes, initial) in norm.parameters(dim, axis="norm").items()
@@ -30,6 +31,7 @@ class NormLayer(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """`[..., dim] -> [..., dim]` in the dtype of `x`."""
+        assert_axes(x=(x, f"... {self.dim}"))
         return self.norm(x, value_of(self.scale), value_of(self.bias))
 
 

@@ -6,12 +6,17 @@ from dataclasses import dataclass
 
 import jax
 
+from jaxformer.errors import check_types
+
 Map = Callable[[jax.Array], jax.Array]
 
 
 @dataclass(frozen=True)
 class Residual(abc.ABC):
     """How the sublayers of one block join the residual stream."""
+
+    def __post_init__(self):
+        check_types(self)
 
     @property
     def final_norm(self) -> bool:

@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jaxformer.errors import check_argument
+from jaxformer.functional.assertions import assert_axes, assert_keys
 from jaxformer.functional.dropout import split
 from jaxformer.functional.masks import Mask
 from jaxformer.functional.position import Position
@@ -90,7 +92,14 @@ class Transformer(nnx.Module):
           capture: receives what goes into the first block and what comes out of each; None in
             training.
         """
+        sizes = assert_axes(x=(x, "B T E"))
+        check_argument("mask", mask, isinstance(mask, Mask), "a mask, such as causal()")
+        if memory is not None:
+            assert_axes(sizes, memory=(memory, "B S D"))
+        if key is not None:
+            assert_keys(key=key)
         if positions is None:
+            self.inputs.position.validate_length(x.shape[1])
             positions = jnp.arange(x.shape[1])[None, :]
         input_key, stack_key = split(key, 2)
         x = self.inputs(x, positions, kinds, input_key)

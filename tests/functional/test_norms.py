@@ -130,7 +130,7 @@ def test_sharded_equals_unsharded(norm):
 
 @pytest.mark.parametrize("eps", [0.0, -1e-5, float("nan")])
 def test_eps_must_be_positive(eps):
-    with pytest.raises(ConfigError, match=r"LayerNorm\.eps is"):
+    with pytest.raises(ConfigError, match=r"LayerNorm\.eps = "):
         LayerNorm(eps=eps)
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import AxisType, PartitionSpec
 
-from jaxformer.errors import ConfigError
+from jaxformer.errors import ArgumentError
 from jaxformer.functional.sampling import (
     ban_tokens,
     force_token,
@@ -224,18 +224,18 @@ def test_every_row_needs_a_key(key, shape):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda x: scale_temperature(x, -1.0), "temperature is -1.0"),
-        (lambda x: scale_temperature(x, float("nan")), "temperature is nan"),
-        (lambda x: scale_temperature(x, float("inf")), "temperature is inf"),
-        (lambda x: top_k_filter(x, 0), "top_k is 0"),
-        (lambda x: top_p_filter(x, 1.5), "top_p is 1.5"),
-        (lambda x: top_p_filter(x, -0.1), "top_p is -0.1"),
-        (lambda x: min_p_filter(x, 2.0), "min_p is 2.0"),
-        (lambda x: typical_filter(x, 1.1), "typical_p is 1.1"),
-        (lambda x: ban_tokens(x, (4, 5, -1)), r"tokens \[5, -1\]"),
-        (lambda x: force_token(x, 5), r"tokens \[5\]"),
+        (lambda x: scale_temperature(x, -1.0), "temperature = -1.0"),
+        (lambda x: scale_temperature(x, float("nan")), "temperature = nan"),
+        (lambda x: scale_temperature(x, float("inf")), "temperature = inf"),
+        (lambda x: top_k_filter(x, 0), "top_k = 0"),
+        (lambda x: top_p_filter(x, 1.5), "top_p = 1.5"),
+        (lambda x: top_p_filter(x, -0.1), "top_p = -0.1"),
+        (lambda x: min_p_filter(x, 2.0), "min_p = 2.0"),
+        (lambda x: typical_filter(x, 1.1), "typical_p = 1.1"),
+        (lambda x: ban_tokens(x, (4, 5, -1)), r"tokens: \[5, -1\]"),
+        (lambda x: force_token(x, 5), r"token: \[5\]"),
     ],
 )
 def test_out_of_range_is_an_error_that_names_the_argument(call, message):
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ArgumentError, match=message):
         call(jnp.zeros((2, 5)))

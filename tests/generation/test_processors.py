@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer.errors import ConfigError
+from jaxformer.errors import ArgumentError, ConfigError
 from jaxformer.generation.processors import (
     BannedSequences,
     BannedTokens,
@@ -219,5 +219,5 @@ def test_a_value_out_of_range_is_an_error_that_names_the_field(make, message):
     "processor", [BannedTokens((VOCAB,)), BannedSequences(((1, VOCAB),)), ForcedLast(VOCAB)]
 )
 def test_a_token_beyond_the_vocabulary_is_an_error(processor):
-    with pytest.raises(ConfigError, match=rf"\[{VOCAB}\] are not in the vocabulary"):
+    with pytest.raises(ArgumentError, match=rf"\[{VOCAB}\] are not in the vocabulary"):
         processor(*random_case(0))

@@ -50,7 +50,7 @@ def test_rates(name, value):
         ),
         ({"head_dim": 5, "position": RoPE()}, "fraction"),
         ({"model_dim": 21, "position": Sinusoidal()}, "Sinusoidal"),
-        ({"activation": "gelutanh"}, "activation is 'gelutanh', .* 'gelu_tanh'"),
+        ({"activation": "gelutanh"}, "activation = 'gelutanh': .* 'gelu_tanh'"),
     ],
 )
 def test_sizes_and_components_that_do_not_fit(changes, message):

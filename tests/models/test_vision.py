@@ -175,7 +175,9 @@ def test_learned_positions_are_resized(size, class_token):
     target = replace(source, image_size=size, position=position)
     table = np.asarray(random_parameters(source)[TABLE])
     resized = target.adapted(TABLE, table, source)
-    expected = resize_positions(jnp.asarray(table), (2, 4), (rows, columns), prefix=class_token)
+    expected = resize_positions(
+        jnp.asarray(table), (2, 4), (rows, columns), prefix=int(class_token)
+    )
     np.testing.assert_array_equal(resized, expected)
     assert resized.shape == template_of(target).shapes[TABLE].shape
     if class_token:
