@@ -33,6 +33,12 @@ def check_field(owner: object, field: str, valid: bool, expected: str) -> None:
         raise ConfigError(f"{type(owner).__name__}.{field} = {_short(value)}: must be {expected}")
 
 
+def system_message(error: OSError) -> str:
+    """What the system refused, as people read it: "runs/a/config.json: Permission denied"."""
+    reason = error.strerror or str(error) or type(error).__name__
+    return reason if error.filename is None else f"{error.filename}: {reason}"
+
+
 def _short(value: object) -> str:
     """A value as Python writes it, cut where it would fill the screen."""
     if isinstance(value, int) and value.bit_length() > 200:  # Python refuses to print huge ones

@@ -32,7 +32,9 @@ ALLOWED = {
     "functional": set(),
     "data": set(),
     "sharding": {"functional"},
-    "launch": {"sharding"},
+    "cluster": set(),
+    "interruption": set(),
+    "launch": {"cluster", "sharding"},
     "nn": {"functional"},
     "models": {"functional", "nn"},
     "generation": {"functional", "models", "nn", "serialization", "sharding"},
@@ -48,6 +50,7 @@ ALLOWED = {
         "data",
         "folders",
         "functional",
+        "launch",
         "models",
         "nn",
         "pretrained",
@@ -67,7 +70,15 @@ ALLOWED = {
     },
     "verification": {"hub", "loading", "pretrained", "training"},
     "parity": {"hub", "loading", "pretrained", "verification", "zoo"},
-    "cli": {"cli_evaluate", "cli_generate", "cli_hub", "serialization", "training", "zoo"},
+    "cli": {
+        "cli_evaluate",
+        "cli_generate",
+        "cli_hub",
+        "launch",
+        "serialization",
+        "training",
+        "zoo",
+    },
     "cli_generate": {
         "generating",
         "generation",
@@ -79,7 +90,7 @@ ALLOWED = {
     },
     "cli_hub": {"folders", "importing", "loading", "parity", "pretrained", "verification"},
     "cli_evaluate": {"config", "data", "launch", "overrides", "sharding", "training"},
-    "__main__": {"cli"},
+    "__main__": {"cli", "interruption"},
 }
 # All that someone has to install who wants the pure functions alone.
 FUNCTIONAL_NEEDS = {"jax", "chex", "numpy"}

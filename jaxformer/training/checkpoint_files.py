@@ -110,6 +110,11 @@ def read_item(step_folder: Path, item: str) -> dict[str, Any]:
     return json.loads((step_folder / item / "metadata").read_text())
 
 
+def saved_rows(folder: Path, step: int) -> list[dict[str, float]]:
+    """Returns what `RunLog.unlogged` was at a step; empty at step 0."""
+    return read_item(folder / str(step), "meta").get("unlogged", []) if step else []
+
+
 def write_json(path: Path, data: object) -> None:
     """Writes a JSON file that is never seen half-written."""
     temporary = path.with_name(path.name + ".tmp")
