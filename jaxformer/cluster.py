@@ -175,7 +175,8 @@ def _tpu_pod(variables: Variables) -> Processes | None:
         return None
     if not workers:  # Google's metadata server knows them
         return Processes(None, None, None)
-    name = "CLOUD_TPU_TASK_ID" if "TPU_WORKER_ID" not in variables else "TPU_WORKER_ID"
+    older = "CLOUD_TPU_TASK_ID" in variables and "TPU_WORKER_ID" not in variables
+    name = "CLOUD_TPU_TASK_ID" if older else "TPU_WORKER_ID"
     worker = _needed(variables, name, "the TPU pod")
     which = _needed(variables, "MEGASCALE_SLICE_ID", "the TPU pod") if slices > 1 else 0
     host = (variables.get("MEGASCALE_COORDINATOR_ADDRESS") or workers[0]).split(":")[0]

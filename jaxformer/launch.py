@@ -74,20 +74,22 @@ def leave(status: int) -> int:
 
     Args:
         status: The exit status; where it is not 0, the process exits here: the others, which may
-            be waiting for it in the middle of a step, learn of it at once.
+            be waiting for it in the middle of a step, learn of it at once. So it does where the
+            others are gone before their time, with status 1.
 
     Returns:
-        The status, or 1 where the others are gone before their time.
+        The status.
     """
     if not jax.distributed.is_initialized():
         return status
     _leaving.set()
     if status == 0:
-        return 0 if _shut_down() else _say_lost()
-    # Those that end for the same reason leave together; nobody else would come.
-    together = threading.Thread(target=_shut_down, daemon=True)
-    together.start()
-    together.join(timeout=5)
+        try:
+            jax.distributed.shutdown()
+            return 0
+        except RuntimeError:
+            status = _say_lost()
+    time.sleep(1)  # where all fail for the same reason, each says so before the first is gone
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):
             stream.flush()
@@ -120,7 +122,7 @@ def _ending_when_broken() -> Iterator[None]:
     `jax.distributed.initialize` has no argument for. Where jaxlib cannot convert the callback's
     argument for Python (0.10), the exception for that reaches the terminate handler of C++.
     """
-    if not any(name in os.environ for name in ("JAX_LOGGING_LEVEL", "TF_CPP_MIN_LOG_LEVEL")):
+    if "JAX_LOGGING_LEVEL" not in os.environ:
         jax.config.update("jax_logging_level", "CRITICAL")
     create = distributed._jax.get_distributed_runtime_client
     distributed._jax.get_distributed_runtime_client = partial(
@@ -133,15 +135,6 @@ def _ending_when_broken() -> Iterator[None]:
         yield
     finally:
         distributed._jax.get_distributed_runtime_client = create
-
-
-def _shut_down() -> bool:
-    """Waits for the other processes to end as well; False where one has been lost."""
-    try:
-        jax.distributed.shutdown()
-    except RuntimeError:
-        return False
-    return True
 
 
 def _end_as_lost(*_: object) -> None:
