@@ -9,12 +9,15 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxformer import cli
-from jaxformer.config import Config, load_config
-from jaxformer.errors import ConfigError
-from jaxformer.launch import Job, join, make_cpu_devices
-from jaxformer.overrides import parse
-from jaxformer.training.loop import train
+from jaxformer.interruption import quitting_on_interrupt
+
+with quitting_on_interrupt():
+    from jaxformer import cli
+    from jaxformer.config import Config, load_config
+    from jaxformer.errors import ConfigError
+    from jaxformer.launch import Job, join, make_cpu_devices
+    from jaxformer.overrides import parse
+    from jaxformer.training.loop import train
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,16 @@
-"""``python -m jaxformer``: see ``jaxformer.cli``."""
+"""``python -m jaxformer``, and the command ``jaxformer``: see ``jaxformer.cli``."""
 
 import sys
 
-from jaxformer.cli import main
+from jaxformer.interruption import quitting_on_interrupt
 
-sys.exit(main())
+
+def main() -> int:
+    """Runs one command; returns the exit status."""
+    with quitting_on_interrupt():
+        from jaxformer import cli
+    return cli.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 import textwrap
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,13 @@ from rich.table import Table
 from jaxformer.cli_evaluate import add_evaluate
 from jaxformer.cli_generate import add_chat, add_generate
 from jaxformer.cli_hub import add_export, add_forward, add_import, add_parity, add_verify
-from jaxformer.errors import ArgumentError, ConfigError, DataError
+from jaxformer.errors import ArgumentError, ConfigError, DataError, system_message
+from jaxformer.launch import leave
 from jaxformer.paths import check_local_paths
 from jaxformer.serialization import summary
 from jaxformer.training import checkpoint, checkpoint_files, choice, manifest, run_folder
 from jaxformer.training.early_stopping import cost
+from jaxformer.training.failures import OutOfMemory, ProcessLost, out_of_memory
 from jaxformer.training.merge import merge
 from jaxformer.training.plot import curve, plot_comparison
 from jaxformer.training.report import print_pairs
@@ -47,40 +50,72 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_chat(commands)
     for add in (add_import, add_forward, add_export, add_verify, add_parity):
         add(commands)
-    options = parser.parse_args(arguments)
-    return reporting_errors(lambda: _run(options))
 
+    def run():
+        options = parser.parse_args(arguments)
+        check_local_paths(vars(options))
+        options.run(options)
 
-def _run(options: argparse.Namespace) -> None:
-    check_local_paths(vars(options))
-    options.run(options)
+    return reporting_errors(run)
 
 
 def reporting_errors(action: Callable[[], object]) -> int:
     """Runs an action; an error that a user can cause becomes one message instead of a traceback.
 
+    In a job of several processes, one that fails ends here and at once: see `launch.leave`.
+
     Returns:
-        0 for success, 2 for a configuration or data that cannot work, 1 for a run that had to stop.
+        0 for success, 2 for an argument, a configuration or data that cannot work, 1 for a run that
+        had to stop, 130 for Ctrl-C.
     """
     # Orbax logs warnings and tracebacks where this package reports a sentence.
     logging.getLogger("absl").setLevel(logging.CRITICAL)
     try:
+        status = _status(action)
+    except Exception as error:
+        error.add_note(
+            "This is a bug in jaxformer, unless it comes from a file of yours: please report it "
+            "with the lines above."
+        )
+        if not jax.distributed.is_initialized():
+            raise
+        traceback.print_exception(error)
+        status = 1
+    return leave(status)
+
+
+def _status(action: Callable[[], object]) -> int:
+    """Runs an action; prints the message of an error, and returns the exit status."""
+    try:
         action()
+        sys.stdout.flush()
     except (ArgumentError, DataError) as error:
         return _fail(error, 2)
-    except (checkpoint.CheckpointError, TrainingDiverged) as error:
+    except (checkpoint.CheckpointError, TrainingDiverged, OutOfMemory, ProcessLost) as error:
         return _fail(error, 1)
-    except BrokenPipeError:
-        # The reader (head, less) has seen enough; what is still buffered has nowhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    except BrokenPipeError:  # the reader (head, less) has seen enough
+        return _drop_output(1)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        return _fail(f"{error}. What was saved before is kept: free some space and go on.", 1)
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        advice = " What was saved before is kept: free some space and go on." if full else ""
+        return _drop_output(_fail(f"{system_message(error)}.{advice}", 1))
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
+    except (MemoryError, jax.errors.JaxRuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+        reason = checkpoint.first_line(error)
+        return _fail(f"out of memory ({reason}): take fewer or shorter rows at a time", 1)
     return 0
+
+
+def _drop_output(status: int) -> int:
+    """Lets go of what is still buffered where it has nowhere to go; returns the status."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return status
 
 
 def add_inspect(commands: Any) -> None:

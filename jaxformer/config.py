@@ -6,16 +6,20 @@ without compiling anything is checked by ``validate``.
 
 import dataclasses
 import inspect
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from jax.sharding import AbstractMesh
 
 from jaxformer.data import CausalLM, Data, DataConfig, PrefixLM
 from jaxformer.data.images import Images
 from jaxformer.data.labels import shown
 from jaxformer.errors import ConfigError
-from jaxformer.models.build import predicts_next_token
+from jaxformer.models.build import build_model, predicts_next_token
 from jaxformer.models.config import (
     DecoderConfig,
     EncoderConfig,
@@ -23,10 +27,11 @@ from jaxformer.models.config import (
     VisionConfig,
 )
 from jaxformer.models.label_heads import Classification, TokenClassification
+from jaxformer.models.parameters import Template
 from jaxformer.nn import TextConfig, TransformerConfig
 from jaxformer.paths import local_path
 from jaxformer.serialization import as_saved, diff, nearest
-from jaxformer.sharding import MeshConfig
+from jaxformer.sharding import MeshConfig, parameter_shardings
 from jaxformer.training.config import TrainConfig
 from jaxformer.training.optim import AdamW, Optimizer
 from jaxformer.user_code import import_file, in_one_sentence
@@ -128,6 +133,10 @@ def check_mesh(model: TransformerConfig, sizes: Mapping[str, int]) -> None:
     _check_divides("mesh.fsdp", sizes["fsdp"], "model.model_dim", model.model_dim)
     if isinstance(model, TextConfig):
         _check_vocabulary(model, sizes["tensor"] * sizes["fsdp"])
+    if math.prod(sizes.values()) > 1:
+        template = Template(partial(build_model, config=model))
+        mesh = AbstractMesh(tuple(sizes.values()), tuple(sizes))
+        parameter_shardings(mesh, template.axes, template.shapes)
 
 
 def check_lengths(model: TransformerConfig, lengths: Mapping[str, int]) -> None:

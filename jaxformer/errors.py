@@ -43,6 +43,12 @@ def check_field(owner: object, field: str, valid: bool, expected: str) -> None:
         raise ConfigError(f"{name} = {shortened(value)}: must be {expected}")
 
 
+def system_message(error: OSError) -> str:
+    """What the system refused, as people read it: "runs/a/config.json: Permission denied"."""
+    reason = error.strerror or str(error) or type(error).__name__
+    return reason if error.filename is None else f"{error.filename}: {reason}"
+
+
 def check_types(owner: object) -> None:
     """Raises ConfigError unless each field of a frozen dataclass holds what its annotation says.
 

@@ -1,32 +1,31 @@
-"""Before JAX starts: joining the other processes of a job, making virtual devices on a CPU."""
+"""Before JAX starts: joining the other processes of a job, making virtual devices on a CPU.
 
+And after: leaving the job, so that nobody waits for a process that has failed.
+"""
+
+import contextlib
+import ctypes
 import math
 import os
-from dataclasses import dataclass
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
 
 import jax
+from jax._src import distributed
 
+from jaxformer.cluster import Job, find_processes
 from jaxformer.errors import ConfigError
 from jaxformer.sharding import MeshConfig
 
+__all__ = ["Job", "join", "leave", "make_cpu_devices"]
 
-@dataclass(frozen=True)
-class Job:
-    """The processes that train together.
-
-    Under SLURM, Open MPI and Kubernetes, and with ``auto`` on TPU pods, JAX finds everything by
-    itself. Elsewhere start the same command once per process, with an address of process 0 that
-    all can reach, the number of processes and each one's own index.
-    """
-
-    coordinator: str | None = None
-    """HOST:PORT of process 0 (or JAX_COORDINATOR_ADDRESS)."""
-    num_processes: int | None = None
-    """How many processes (or JAX_NUM_PROCESSES)."""
-    process_id: int | None = None
-    """This one's index, from 0 (or JAX_PROCESS_ID)."""
-    auto: bool = False
-    """Ask the cluster (TPU pods)."""
+HEARTBEAT_SECONDS = 20
+"""After so long without a sign of life a process counts as lost."""
+LOST = "another process of this job has ended or cannot be reached; its own output says why"
+_leaving = threading.Event()
 
 
 def join(job: Job) -> int:
@@ -36,25 +35,65 @@ def join(job: Job) -> int:
         The number of processes as far as it is known before JAX starts; 1 where there is no job.
 
     Raises:
-        ConfigError: The job is described in part only.
+        ConfigError: The job is described in part only, or its processes do not find each other.
     """
-    address = job.coordinator or os.environ.get("JAX_COORDINATOR_ADDRESS")
-    count = _number(job.num_processes, "JAX_NUM_PROCESSES")
-    index = _number(job.process_id, "JAX_PROCESS_ID")
-    launched = _launcher_processes()
-    if not (address or job.auto or launched > 1):
-        if count is not None or index is not None:
-            raise ConfigError(
-                "a job of several processes needs --job.coordinator HOST:PORT (or "
-                "JAX_COORDINATOR_ADDRESS) besides their number and index"
-            )
+    found = find_processes(job, os.environ)
+    if found is None:
         return 1
-    if address and launched == 1 and (count is None or index is None):
+    asks = None in (found.coordinator, found.count, found.index)
+    try:
+        with _ending_when_broken():
+            jax.distributed.initialize(
+                found.coordinator,
+                found.count,
+                found.index,
+                found.devices,
+                # Else JAX takes one GPU for each process of a launcher, however many there are.
+                cluster_detection_method=None if asks else "deactivate",
+                initialization_timeout=job.initialization_timeout,
+                heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+            )
+    except (RuntimeError, ValueError, TypeError, LookupError, OSError) as error:
+        _leaving.set()
+        if asks:
+            raise ConfigError(
+                f"JAX does not find the other processes by itself ({error}): give "
+                "--job.coordinator HOST:PORT, --job.num-processes and --job.process-id"
+            ) from error
         raise ConfigError(
-            f"the coordinator is {address}, but --job.num-processes or --job.process-id is missing"
-        )
-    jax.distributed.initialize(address, count, index)
-    return count or launched
+            f"process {found.index} of {found.count} did not meet the others at "
+            f"{found.coordinator} within job.initialization_timeout = "
+            f"{job.initialization_timeout} s: is process 0 there, is its port free and reachable, "
+            "and were all processes started?"
+        ) from error
+    return found.count or 1
+
+
+def leave(status: int) -> int:
+    """Ends this process's part in a job of several, if there is one.
+
+    Args:
+        status: The exit status; where it is not 0, the process exits here: the others, which may
+            be waiting for it in the middle of a step, learn of it at once. So it does where the
+            others are gone before their time, with status 1.
+
+    Returns:
+        The status.
+    """
+    if not jax.distributed.is_initialized():
+        return status
+    _leaving.set()
+    if status == 0:
+        try:
+            jax.distributed.shutdown()
+            return 0
+        except RuntimeError:
+            status = _say_lost()
+    time.sleep(1)  # where all fail for the same reason, each says so before the first is gone
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
+    os._exit(status)
 
 
 def make_cpu_devices(mesh: MeshConfig, num_processes: int = 1) -> None:
@@ -75,11 +114,39 @@ def make_cpu_devices(mesh: MeshConfig, num_processes: int = 1) -> None:
         jax.config.update("jax_num_cpu_devices", devices)
 
 
-def _number(given: int | None, variable: str) -> int | None:
-    return int(os.environ[variable]) if given is None and variable in os.environ else given
+@contextlib.contextmanager
+def _ending_when_broken() -> Iterator[None]:
+    """What is connected within ends with a sentence when another process of the job is lost.
+
+    By default JAX's client ends the process with a stack trace of C++. It takes a callback, which
+    `jax.distributed.initialize` has no argument for. Where jaxlib cannot convert the callback's
+    argument for Python (0.10), the exception for that reaches the terminate handler of C++.
+    """
+    if "JAX_LOGGING_LEVEL" not in os.environ:
+        jax.config.update("jax_logging_level", "CRITICAL")
+    create = distributed._jax.get_distributed_runtime_client
+    distributed._jax.get_distributed_runtime_client = partial(
+        create, missed_heartbeat_callback=_end_as_lost
+    )
+    with contextlib.suppress(OSError, AttributeError):
+        library = ctypes.CDLL("libc++.1.dylib" if sys.platform == "darwin" else "libstdc++.so.6")
+        library._ZSt13set_terminatePFvvE(_TERMINATE)  # std::set_terminate
+    try:
+        yield
+    finally:
+        distributed._jax.get_distributed_runtime_client = create
 
 
-def _launcher_processes() -> int:
-    """How many processes a launcher that JAX knows has started."""
-    variables = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
-    return max(int(os.environ.get(name, "1")) for name in variables)
+def _end_as_lost(*_: object) -> None:
+    """Ends this process, unless it is about to say more itself: a step may have failed as well."""
+    if _leaving.wait(timeout=3):
+        time.sleep(60)
+    os._exit(_say_lost())
+
+
+_TERMINATE = ctypes.CFUNCTYPE(None)(_end_as_lost)  # kept, as long as C++ may call it
+
+
+def _say_lost() -> int:
+    print(f"error: {LOST}", file=sys.stderr, flush=True)
+    return 1

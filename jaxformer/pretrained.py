@@ -36,7 +36,7 @@ from jaxformer.model_files import read_object
 from jaxformer.models.build import ModelConfig, build_model
 from jaxformer.models.family import Family
 from jaxformer.models.parameters import Parameters, Template
-from jaxformer.sharding import check_rows, mesh_of, on_mesh, on_rows, parameter_sharding
+from jaxformer.sharding import check_rows, mesh_of, on_mesh, on_rows, parameter_shardings
 from jaxformer.zoo import FORMATS
 
 Arrays = Mapping[str, Any]
@@ -224,19 +224,7 @@ def shardings_of(
     """Where each parameter goes: over the mesh, or all on one device."""
     if mesh is None:
         return dict.fromkeys(template.shapes, jax.sharding.SingleDeviceSharding(jax.devices()[0]))
-    found = {
-        name: parameter_sharding(mesh, name, axes, template.shapes[name].shape)
-        for name, axes in template.axes.items()
-    }
-    for name, sharding in found.items():
-        try:
-            sharding.shard_shape(shape := template.shapes[name].shape)
-        except ValueError as error:
-            raise ConfigError(
-                f"the parameter {name} {shape} cannot be cut as {sharding.spec} over a mesh of "
-                f"{dict(mesh.shape)}: choose sizes that divide it"
-            ) from error
-    return found
+    return parameter_shardings(mesh, template.axes, template.shapes)
 
 
 def computed_as_kept(pretrained: Pretrained) -> Pretrained:

@@ -1,12 +1,12 @@
 """The device mesh, and the one table from logical axes to mesh axes."""
 
+import math
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import jax
-import numpy as np
 from jax.experimental.mesh_utils import create_device_mesh
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
@@ -14,6 +14,7 @@ from jaxformer.errors import ConfigError
 from jaxformer.functional.placement import mesh_axes, place
 
 MESH_AXES = ("data", "fsdp", "tensor")
+_MOST_VIRTUAL_DEVICES = 1024
 
 # Where each logical axis lives. The vocabulary is the only sharded axis of its tables: a table cut
 # along both axes makes the partitioner rematerialise the whole of it at the lookup.
@@ -67,13 +68,16 @@ class MeshConfig:
           ConfigError: the mesh does not fit the devices.
         """
         sizes = [self.data, self.fsdp, self.tensor]
-        given = int(np.prod([size for size in sizes if size != -1]))
+        given = math.prod(size for size in sizes if size != -1)
         shape = f"mesh data x fsdp x tensor = {self.data} x {self.fsdp} x {self.tensor}"
         if given > num_devices:
             are = "is" if num_devices == 1 else "are"
+            virtual = (
+                f" To try it on a CPU, make virtual devices: JAX_NUM_CPU_DEVICES={given} python ..."
+            )
             raise ConfigError(
-                f"{shape} needs {given} devices, {num_devices} {are} here. "
-                f"To try it on a CPU, make virtual devices: JAX_NUM_CPU_DEVICES={given} python ..."
+                f"{shape} needs {given} devices, {num_devices} {are} here."
+                + (virtual if given <= _MOST_VIRTUAL_DEVICES else "")
             )
         if -1 in sizes:
             if num_devices % given:
@@ -90,7 +94,7 @@ def make_mesh(config: MeshConfig, devices: Iterable[jax.Device] | None = None) -
     """
     devices = list(jax.devices() if devices is None else devices)
     sizes = config.sizes(len(devices))
-    used = int(np.prod(sizes))
+    used = math.prod(sizes)
     if used < len(devices) and jax.process_count() > 1:
         raise ConfigError(
             f"mesh {sizes} uses {used} of {len(devices)} devices: a job of several processes "
@@ -144,13 +148,23 @@ def check_rows(mesh: Mesh | None, rows: int) -> None:
         )
 
 
+def parameter_shardings(
+    mesh: Mesh | AbstractMesh,
+    axes: Mapping[str, tuple[str, ...]],
+    shapes: Mapping[str, jax.ShapeDtypeStruct],
+) -> dict[str, NamedSharding]:
+    """Where each parameter lives: `parameter_sharding` of all of them."""
+    return {name: parameter_sharding(mesh, name, axes[name], shapes[name].shape) for name in axes}
+
+
 def parameter_sharding(
-    mesh: Mesh, name: str, axes: tuple[str, ...], shape: tuple[int, ...]
+    mesh: Mesh | AbstractMesh, name: str, axes: tuple[str, ...], shape: tuple[int, ...]
 ) -> NamedSharding:
     """Where a parameter lives. An axis of size 1 (the one head of multi-query attention) is whole.
 
     Raises:
-      ConfigError: an axis has no rule, or two axes want the same mesh axis.
+      ConfigError: an axis has no rule, two axes want the same mesh axis, or a size is not
+        divisible by the devices over which it is cut.
     """
     used: set[str] = set()
     entries = []
@@ -161,5 +175,13 @@ def parameter_sharding(
         if used & wanted:
             raise ConfigError(f"parameter {name}: axes {axes} use {used & wanted} twice")
         used |= wanted
+        parts = math.prod(mesh.shape[mesh_axis] for mesh_axis in wanted)
+        if size != 1 and size % parts:
+            over = " x ".join(f"mesh.{mesh_axis}" for mesh_axis in mesh_axes(RULES[axis]))
+            raise ConfigError(
+                f"the parameter {name} {tuple(shape)} cannot be cut as {axes} over a mesh of "
+                f"{dict(mesh.shape)}: {axis!r} = {size} is not divisible by {over} = {parts}; "
+                "choose sizes that divide it"
+            )
         entries.append(None if size == 1 else RULES[axis])
     return NamedSharding(mesh, PartitionSpec(*entries))

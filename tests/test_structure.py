@@ -39,7 +39,9 @@ ALLOWED = {
     "functional": set(),
     "data": set(),
     "sharding": {"functional"},
-    "launch": {"sharding"},
+    "cluster": set(),
+    "interruption": set(),
+    "launch": {"cluster", "sharding"},
     "nn": {"functional"},
     "models": {"functional", "nn"},
     "generation": {"functional", "models", "nn", "serialization", "sharding"},
@@ -55,6 +57,7 @@ ALLOWED = {
         "data",
         "folders",
         "functional",
+        "launch",
         "models",
         "nn",
         "pretrained",
@@ -74,7 +77,15 @@ ALLOWED = {
     },
     "verification": {"hub", "loading", "pretrained", "training"},
     "parity": {"hub", "loading", "pretrained", "verification", "zoo"},
-    "cli": {"cli_evaluate", "cli_generate", "cli_hub", "serialization", "training", "zoo"},
+    "cli": {
+        "cli_evaluate",
+        "cli_generate",
+        "cli_hub",
+        "launch",
+        "serialization",
+        "training",
+        "zoo",
+    },
     "cli_generate": {
         "generating",
         "generation",
@@ -86,7 +97,7 @@ ALLOWED = {
     },
     "cli_hub": {"folders", "importing", "loading", "parity", "pretrained", "verification"},
     "cli_evaluate": {"config", "data", "launch", "overrides", "sharding", "training"},
-    "__main__": {"cli"},
+    "__main__": {"cli", "interruption"},
 }
 # All that someone has to install who wants the pure functions alone.
 FUNCTIONAL_NEEDS = {"jax", "chex", "numpy"}

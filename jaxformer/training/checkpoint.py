@@ -11,7 +11,7 @@ import errno
 import hashlib
 import math
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,13 +94,20 @@ class Checkpointer:
         """Returns the steps on disk, ascending."""
         return files.saved_steps(self.folder)
 
-    def save(self, step: int, state: Any, validation: Mapping[str, float] | None = None) -> None:
+    def save(
+        self,
+        step: int,
+        state: Any,
+        validation: Mapping[str, float] | None = None,
+        unlogged: Sequence[Mapping[str, float]] = (),
+    ) -> None:
         """Starts saving; returns when the arrays are copied, so that the state may be donated.
 
         Args:
             step: Updates done so far. Nothing happens where this step is saved already.
             state: Pytree of arrays (and typed random keys).
             validation: The metrics measured at this very step, if they were.
+            unlogged: The metrics of the steps since the last row of the log, see `RunLog`.
 
         Raises:
             CheckpointError: This save, or the previous one in the background, failed.
@@ -115,6 +122,7 @@ class Checkpointer:
             "format": FORMAT,
             "step": step,
             "validation": measured,
+            "unlogged": list(unlogged),
             "key_types": key_types,
             "jaxformer": jaxformer.__version__,
             "jax": jax.__version__,

@@ -28,6 +28,7 @@ from jaxformer.sharding import make_mesh
 from jaxformer.training.checkpoint import Checkpointer
 from jaxformer.training.early_stopping import EarlyStopping, check_metric
 from jaxformer.training.evaluation import EVALUATION_FILE, Conclusion, conclude, evaluate
+from jaxformer.training.failures import explained
 from jaxformer.training.loss import Loss
 from jaxformer.training.metrics import read_metrics
 from jaxformer.training.plot import plot_loss
@@ -43,8 +44,8 @@ from jaxformer.training.processes import (
 from jaxformer.training.profiling import StepProfiler
 from jaxformer.training.progress import short_number
 from jaxformer.training.report import parameter_count, print_table, start_report
-from jaxformer.training.restore import restore_newest
-from jaxformer.training.run_folder import CHECKPOINTS, locked, move_away, open_run_folder
+from jaxformer.training.restore import restore_newest, unlogged_rows
+from jaxformer.training.run_folder import CHECKPOINTS, locked, moved_away, open_run_folder
 from jaxformer.training.run_log import RunLog, in_words
 from jaxformer.training.state import TrainState
 from jaxformer.training.step import TrainProgram
@@ -82,15 +83,18 @@ def train(config: Config, folder: str | Path, fresh: bool = False) -> None:
         DataError: The corpus cannot be used.
         CheckpointError: A checkpoint could not be saved, or all of them are damaged.
         TrainingDiverged: Too many updates in a row were not finite.
+        OutOfMemory: A step needs more memory than there is.
+        ProcessLost: Another process of the job has ended.
     """
     folder = local_path(folder, "run_dir")
     config = with_tokenizer_of_origin(config)
     validate(config, jax.device_count())
     with contextlib.ExitStack() as resources:
+        resources.enter_context(explained(config, folder / CHECKPOINTS))
 
         def open_folder():
             if fresh:
-                move_away(folder)
+                resources.enter_context(moved_away(folder))
             resources.enter_context(locked(folder))
             open_run_folder(folder, config)
 
@@ -110,7 +114,8 @@ def train(config: Config, folder: str | Path, fresh: bool = False) -> None:
         step, state = restored or (0, _fresh_state(program, config, data))
         if step == 0 and config.train.metric != "loss":
             check_metric(config.train.metric, evaluate(config, program, state.best_params, data))
-        log = resources.enter_context(contextlib.closing(RunLog(config, folder, step, work)))
+        log = RunLog(config, folder, step, work, unlogged_rows(folder / CHECKPOINTS, step))
+        resources.enter_context(contextlib.closing(log))
         watch = watch_of(config, folder, step)
         log.message(f"continuing from step {step}" if step else "starting from step 0")
         run = Run(config, folder, data, program, log, watch, _preview(config, program, data))
@@ -186,7 +191,7 @@ def _take_steps(run: Run, step: int, state: Any) -> tuple[int, Any, dict | None]
         while step < settings.steps and not ended:
             profiler.before(step + 1)
             asked = time.perf_counter()
-            batch = _next(batches, checkpoints, step, state)
+            batch = _next(batches, checkpoints, log, step, state)
             waited = time.perf_counter() - asked
             state, metrics = program.train_step(state, batch)
             step, validation = step + 1, None
@@ -209,7 +214,7 @@ def _take_steps(run: Run, step: int, state: Any) -> tuple[int, Any, dict | None]
             if last or ended or stopping or better or due:
                 log.flush()
                 started = time.perf_counter()
-                checkpoints.save(step, state, validation)
+                checkpoints.save(step, state, validation, log.unlogged)
                 log.saved(time.perf_counter() - started)
             checkpoints.check()
             if stopping:
@@ -217,14 +222,17 @@ def _take_steps(run: Run, step: int, state: Any) -> tuple[int, Any, dict | None]
     return step, state, validation
 
 
-def _next(batches: DeviceBatches, checkpoints: Checkpointer, step: int, state: Any) -> Any:
+def _next(
+    batches: DeviceBatches, checkpoints: Checkpointer, log: RunLog, step: int, state: Any
+) -> Any:
     """The next batch; a row that cannot be read ends the run, but loses nothing of it."""
     try:
         return next(batches)
     except DataError:
         # The other processes of a larger run would not come to save it.
         if jax.process_count() == 1 and step > 0:
-            checkpoints.save(step, state)
+            log.flush()
+            checkpoints.save(step, state, unlogged=log.unlogged)
         raise
 
 

@@ -1,4 +1,4 @@
-"""Stopping in time: SIGTERM (preemption) and Ctrl-C end a run after the step in progress."""
+"""Stopping in time: a signal (preemption, Ctrl-C, a lost terminal) ends a run after its step."""
 
 import os
 import signal
@@ -9,22 +9,25 @@ from jax.experimental import multihost_utils
 
 
 class StopSignal:
-    """A context that turns SIGTERM and SIGINT into a question the loop asks after each step.
+    """A context that turns SIGTERM, SIGINT, SIGHUP and SIGQUIT into a question after each step.
 
     The first signal asks for a clean end; the second one acts at once, as without this context.
+    A SIGHUP that is ignored stays so: that is what nohup asks for.
     In a job of several processes JAX's preemption service listens for SIGTERM and makes all of
-    them stop after the same step, whichever of them was told; SIGINT is passed on to it.
+    them stop after the same step, whichever of them was told; the others are passed on to it.
     """
 
     def __enter__(self):
         self._received = False
-        self._previous = {signal.SIGINT: signal.getsignal(signal.SIGINT)}
-        if jax.process_count() > 1:
-            signal.signal(signal.SIGINT, self._pass_on)
-        else:
-            self._previous[signal.SIGTERM] = signal.getsignal(signal.SIGTERM)
-            for number in self._previous:
-                signal.signal(number, self._note)
+        numbers = [signal.SIGINT, signal.SIGQUIT]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            numbers.append(signal.SIGHUP)
+        several = jax.process_count() > 1
+        if not several:
+            numbers.append(signal.SIGTERM)
+        self._previous = {number: signal.getsignal(number) for number in numbers}
+        for number in numbers:
+            signal.signal(number, self._pass_on if several else self._note)
         return self
 
     def __exit__(self, *_):

@@ -20,13 +20,13 @@ def first_process_only(action: Callable[[], Any]) -> None:
     """Runs an action on the first process while the others wait.
 
     Raises:
-        ConfigError: On every process, where the action raised one.
+        ConfigError: On the others, where the action failed.
     """
     failure = None
     if is_first():
         try:
             action()
-        except ConfigError as error:
+        except Exception as error:
             failure = error
     if jax.process_count() > 1:
         failed = multihost_utils.broadcast_one_to_all(np.asarray(failure is not None))

@@ -13,7 +13,7 @@ from typing import Any
 
 from jaxformer.config import Config, changed_fields
 from jaxformer.data.labels import LABEL_FILES
-from jaxformer.errors import ConfigError, DataError
+from jaxformer.errors import ConfigError, DataError, system_message
 from jaxformer.json_files import read_json
 from jaxformer.pretrained import is_pretrained
 from jaxformer.serialization import as_saved, from_json, to_json
@@ -58,34 +58,46 @@ def open_run_folder(folder: Path, config: Config) -> None:
     write_json(folder / CONFIG_FILE, to_json(config) | ({_ORIGINS: own} if own else {}))
 
 
-def move_away(folder: Path) -> Path | None:
+@contextlib.contextmanager
+def moved_away(folder: Path) -> Iterator[Path | None]:
     """Renames a folder to the first free of ``folder-1``, ``folder-2``, ...; None if absent.
 
+    It comes back where the start that needed its place fails and leaves nothing there.
+
     Raises:
-        ConfigError: A process is training there.
+        ConfigError: A process is training there, or it cannot be renamed.
     """
-    if not folder.exists():
-        return None
-    with locked(folder):
-        number = 1
-        while (target := folder.with_name(f"{folder.name}-{number}")).exists():
-            number += 1
-        return folder.rename(target)
+    target = None
+    with _accessible(folder):
+        if folder.exists():
+            with locked(folder):
+                number = 1
+                while (target := folder.with_name(f"{folder.name}-{number}")).exists():
+                    number += 1
+                folder.rename(target)
+    try:
+        yield target
+    except BaseException:
+        if target is not None and not folder.exists():
+            target.rename(folder)
+        raise
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Keeps a second process from training in the same folder; a killed process lets go of it.
 
-    Where the configuration or the data are refused before anything was learned, what this start
-    has put there goes again, so that the next one finds the folder as this one did.
+    Where the start fails, for whatever reason, before anything was learned, what it has put there
+    goes again, so that the next one finds the folder as this one did.
 
     Raises:
-        ConfigError: Another process is at work there.
+        ConfigError: Another process is at work there, or the folder cannot be written to.
     """
-    before = {item.name for item in folder.iterdir()} if folder.exists() else None
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / _LOCK_FILE).open("w") as file:
+    with _accessible(folder):
+        before = _contents(folder) if folder.exists() else None
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / _LOCK_FILE).open("w")
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -97,9 +109,10 @@ def locked(folder: Path) -> Iterator[None]:
             pass  # a file system without locks
         try:
             yield
-        except (ConfigError, DataError):
-            if not _has_learned(folder):
-                _take_back(folder, before)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                if not _has_learned(folder):
+                    _take_back(folder, before)
             raise
 
 
@@ -156,13 +169,34 @@ def _has_learned(folder: Path) -> bool:
     return bool(saved_steps(folder / CHECKPOINTS)) or (rows.exists() and rows.stat().st_size > 0)
 
 
-def _take_back(folder: Path, before: set[str] | None) -> None:
-    """Removes what was not in a folder before, and the folder itself if that was not there."""
+@contextlib.contextmanager
+def _accessible(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(
+            f"{folder} cannot be the folder of a run ({system_message(error)}): name another one "
+            "with --run-dir"
+        ) from error
+
+
+def _contents(folder: Path) -> dict[str, bytes | None]:
+    """The names in a folder; with the configuration itself, which every start writes anew."""
+    return {
+        item.name: item.read_bytes() if item.name == CONFIG_FILE else None
+        for item in folder.iterdir()
+    }
+
+
+def _take_back(folder: Path, before: dict[str, bytes | None] | None) -> None:
+    """Leaves a folder with what was in it before, and removes it if it was not there."""
     for item in folder.iterdir():
         if item.name not in (before or ()):
             shutil.rmtree(item) if item.is_dir() and not item.is_symlink() else item.unlink()
     if before is None:
         folder.rmdir()
+    elif CONFIG_FILE in before:
+        (folder / CONFIG_FILE).write_bytes(before[CONFIG_FILE])
 
 
 def _check_same_experiment(folder: Path, config: Config) -> None:

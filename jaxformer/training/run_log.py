@@ -1,7 +1,7 @@
 """The numbers of a run on their way to the screen and to disk, always one step late."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -28,15 +28,23 @@ class RunLog:
         folder: The run's folder.
         step: The step that training starts from.
         work: What a step computes.
+        unlogged: What the property was when that step was saved.
     """
 
-    def __init__(self, config: Config, folder: Path, step: int, work: Workload):
+    def __init__(
+        self,
+        config: Config,
+        folder: Path,
+        step: int,
+        work: Workload,
+        unlogged: Sequence[Mapping[str, float]] = (),
+    ):
         self._config = config.train
         self._stopwatch = Stopwatch(work)
         self._progress = make_progress(config.train.steps, step, is_first())
         self._files = MetricsLog(folder, step) if is_first() else None
         self._pending: tuple[int, Any] | None = None
-        self._rows: list[dict[str, float]] = []
+        self._rows = list(unlogged)
         self._started = time.perf_counter()
         self._compiled = False
 
@@ -54,6 +62,11 @@ class RunLog:
         self._stopwatch.waited(waited)
         self.flush()
         self._pending = (step, metrics)
+
+    @property
+    def unlogged(self) -> list[Mapping[str, float]]:
+        """The metrics of the steps that were read since the last row was written."""
+        return list(self._rows)
 
     def flush(self) -> None:
         """Waits for the step whose metrics are still pending, and reads them."""
@@ -133,7 +146,7 @@ def _mean(values: list[float]) -> float:
     return sum(finite) / len(finite) if finite else float("nan")
 
 
-def _diverged(step: int, row: Mapping[str, float], rows: list[dict[str, float]]) -> str:
+def _diverged(step: int, row: Mapping[str, float], rows: list[Mapping[str, float]]) -> str:
     finite = [item["loss"] for item in rows if np.isfinite(item["loss"])]
     before = f" (the last finite loss was {finite[-1]:.3f})" if finite else ""
     return (

@@ -15,7 +15,7 @@ from jaxformer.models.build import ModelConfig, build_model
 from jaxformer.models.heads import LossOptions, Outcome
 from jaxformer.models.lora import LoraTemplate
 from jaxformer.models.parameters import Parameters, Template
-from jaxformer.sharding import RULES, on_mesh, parameter_sharding
+from jaxformer.sharding import RULES, on_mesh, parameter_shardings
 from jaxformer.training.config import TrainConfig
 from jaxformer.training.frozen import trained_names
 from jaxformer.training.loss import Batch, Loss, Sums
@@ -62,10 +62,7 @@ class TrainProgram:
         self.trained = trained_names(self.template, train.frozen)
         trained_axes = {name: self.template.axes[name] for name in self.trained}
         self.optimizer = optimizer.build(train.steps, trained_axes)
-        self.param_shardings = {
-            name: parameter_sharding(mesh, name, axes, self.template.shapes[name].shape)
-            for name, axes in self.template.axes.items()
-        }
+        self.param_shardings = parameter_shardings(mesh, self.template.axes, self.template.shapes)
         self.batch_sharding = NamedSharding(mesh, PartitionSpec(RULES["batch"]))
         self._init = jax.jit(self._new_state)
         self._update = jax.jit(self._updated, donate_argnums=0)

@@ -1,0 +1,77 @@
+"""What stops a step from outside: too little memory, or another process that is gone."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+
+from jaxformer.config import Config
+from jaxformer.launch import LOST
+from jaxformer.training.checkpoint import first_line
+from jaxformer.training.checkpoint_files import saved_steps
+
+# What the messages of JAX's collectives and of its coordination service have in common.
+_PEERS = ("Gloo", "NCCL", "UNAVAILABLE", "DEADLINE_EXCEEDED", "oordination service", "heartbeat")
+
+
+class OutOfMemory(RuntimeError):
+    """A step needs more memory than there is; says what to change."""
+
+
+class ProcessLost(RuntimeError):
+    """Another process of the job has ended; says where the run continues."""
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an exception of Python's or XLA's says that memory did not suffice."""
+    exhausted = "RESOURCE_EXHAUSTED" in str(error) or "Out of memory" in str(error)
+    return isinstance(error, MemoryError) or (
+        isinstance(error, jax.errors.JaxRuntimeError) and exhausted
+    )
+
+
+@contextlib.contextmanager
+def explained(config: Config, checkpoints: Path) -> Iterator[None]:
+    """Turns the errors of a device into a sentence.
+
+    Args:
+        config: The experiment.
+        checkpoints: The run's.
+
+    Raises:
+        OutOfMemory: Memory did not suffice.
+        ProcessLost: Another process of the job has ended.
+    """
+    try:
+        yield
+    except (MemoryError, jax.errors.JaxRuntimeError) as error:
+        steps = saved_steps(checkpoints)
+        if out_of_memory(error):
+            raise OutOfMemory(_too_large(config, error, steps)) from error
+        if jax.process_count() > 1 and any(word in str(error) for word in _PEERS):
+            raise ProcessLost(f"{LOST} ({first_line(error)}). {_kept(steps)}") from error
+        raise
+
+
+def _too_large(config: Config, error: BaseException, steps: list[int]) -> str:
+    """What to change: of a run that has learned only what does not make it another run."""
+    train, model, mesh = config.train, config.model, config.mesh
+    changes = [
+        f"data.batch_size = {config.data.batch_size}: lower it",
+        f"train.gradient_accumulation = {train.gradient_accumulation}: raise it",
+    ]
+    changes = [] if steps else changes
+    if model.remat != "full":
+        changes.append(f'model.remat = "{model.remat}": set it to "full"')
+    changes.append(f"mesh.fsdp = {mesh.fsdp}: cut the parameters over more devices")
+    if train.loss_chunk is None:
+        changes.append("train.loss_chunk = None: set it to 128, say")
+    listed = "; ".join(changes)
+    return f"out of memory ({first_line(error)}). Change one of: {listed}. {_kept(steps)}"
+
+
+def _kept(steps: list[int]) -> str:
+    if not steps:
+        return "No checkpoint was saved yet: the run starts anew."
+    return f"The checkpoint of step {steps[-1]} is kept: the same command continues from there."
