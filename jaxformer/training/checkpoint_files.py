@@ -6,13 +6,14 @@ manifest says (``manifest.py``).
 """
 
 import json
-import os
 import re
 import shutil
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from jaxformer.files import replacing
 
 _TEMPORARY = ".orbax-checkpoint-tmp"
 _DELETING = ".deleting"
@@ -95,10 +96,5 @@ def remove_leftovers(folder: Path) -> None:
 
 def write_json(path: Path, data: object) -> None:
     """Writes a JSON file that is never seen half-written."""
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("w") as file:
-        json.dump(data, file, indent=1)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    with replacing(path) as aside:
+        aside.write_text(json.dumps(data, indent=1) + "\n")

@@ -23,7 +23,7 @@ from jaxformer.training.checkpoint_files import unfinished_step, write_json
 MANIFEST = "files.json"
 _PART = "digests.process_{}.json"
 # What orbax still writes after the manifest, and no restore reads.
-_UNLISTED = (MANIFEST, MANIFEST + ".tmp", "_CHECKPOINT_METADATA", "commit_success.txt")
+_UNLISTED = (MANIFEST, "_CHECKPOINT_METADATA", "commit_success.txt")
 _THREADS = 4
 
 _log = logging.getLogger(__name__)

@@ -14,6 +14,7 @@ from typing import Any
 from jaxformer.config import Config, changed_fields
 from jaxformer.data.labels import LABEL_FILES
 from jaxformer.errors import ConfigError, DataError, system_message
+from jaxformer.files import replacing
 from jaxformer.json_files import read_json
 from jaxformer.pretrained import is_pretrained
 from jaxformer.serialization import as_saved, from_json, to_json
@@ -54,7 +55,8 @@ def open_run_folder(folder: Path, config: Config) -> None:
         )
     folder.mkdir(parents=True, exist_ok=True)
     if text is not None:
-        _write(folder / KEPT_FILE, text)
+        with replacing(folder / KEPT_FILE) as aside:
+            aside.write_bytes(text)
     write_json(folder / CONFIG_FILE, to_json(config) | ({_ORIGINS: own} if own else {}))
 
 
@@ -215,15 +217,11 @@ def _check_same_experiment(folder: Path, config: Config) -> None:
 
 def _foreign_items(folder: Path, text: bytes | None) -> list[str]:
     """What is in a folder that a start of this experiment has not put there."""
-    own = {_LOCK_FILE, CONFIG_FILE + ".tmp", KEPT_FILE + ".tmp"}
-    kept = folder / KEPT_FILE
+    own, kept = {_LOCK_FILE}, folder / KEPT_FILE
     if kept.is_file() and kept.read_bytes() == text:
         own.add(KEPT_FILE)
-    return sorted(item.name for item in folder.iterdir() if item.name not in own)
-
-
-def _write(file: Path, content: bytes) -> None:
-    """Writes a file, which appears whole or not at all."""
-    unfinished = file.with_name(file.name + ".tmp")
-    unfinished.write_bytes(content)
-    unfinished.replace(file)
+    unfinished = tuple(
+        f".{name}." for name in (CONFIG_FILE, KEPT_FILE)
+    )  # by a start that was killed
+    names = (item.name for item in folder.iterdir())
+    return sorted(name for name in names if name not in own and not name.startswith(unfinished))
