@@ -59,13 +59,32 @@ def assert_relative(
         query_positions=(query_positions, "B/1 T"),
         key_positions=(key_positions, "B/1 S"),
     )
-    query, key = (jnp.asarray(x, jnp.float32) for x in (query, key))
     last = int(jnp.maximum(jnp.max(query_positions), jnp.max(key_positions)))
     end = np.inf if scheme.max_length is None else scheme.max_length - 1
     check_argument(
         "query_positions, key_positions", last, last < end, f"below {end}, the last of {scheme}"
     )
+    shifts = [shift for shift in SHIFTS if last + shift <= end]
     lengths = jnp.full(sizes["B"], last + 1)
+    query, key = (jnp.asarray(x, jnp.float32) for x in (query, key))
+    rotated = scheme.rotate(query, key, query_positions, key_positions, lengths)
+    # Such that no score is above 1.
+    norms = (jnp.max(jnp.linalg.norm(x, axis=-1)) for x in rotated)
+    query, key = (x / norm for x, norm in zip((query, key), norms, strict=True))
+    for name, (function, atol) in _functions_of(scheme, query, key, lengths, table).items():
+        assert_shift_invariant(
+            function,
+            query_positions,
+            key_positions,
+            atol=atol,
+            shifts=shifts,
+            name=f"{name} of {scheme}",
+        )
+
+
+def _functions_of(scheme, query, key, lengths, table) -> dict[str, tuple[Callable, float]]:
+    """All that the scheme makes of the positions of queries and keys, and its rounding."""
+    num_heads, num_kv_heads = query.shape[2], key.shape[2]
 
     def embedded(query_positions, key_positions):
         del key_positions
@@ -75,49 +94,31 @@ def assert_relative(
         return scheme.rotate(query, key, *positions, lengths)
 
     def bias(*positions):
-        return scheme.bias(*positions, num_heads=sizes["N"], table=table)
-
-    value = key / jnp.max(jnp.abs(key))
-    # What a score is at most.
-    largest = np.prod(
-        [np.linalg.norm(x, axis=-1).max() for x in rotated(query_positions, key_positions)]
-    )
-    usual = 0 < largest < np.inf
-    check_argument("largest |query| |key|", float(largest), usual, "positive and finite")
+        return scheme.bias(*positions, num_heads=num_heads, table=table)
 
     def products(*positions):
         # In float64, so that the sums themselves add no rounding.
         query, key = (np.asarray(x, np.float64) for x in rotated(*positions))
-        key = np.repeat(key, sizes["N"] // sizes["K"], axis=2)
-        return np.einsum("btnh,bsnh->bnts", query, key) / largest
+        return np.einsum("btnh,bsnh->bnts", query, key.repeat(num_heads // num_kv_heads, axis=2))
 
     def biases(*positions):
         found = bias(*positions)
         return None if found is None else found.values()
 
     def attended(*positions):
-        query, key = rotated(*positions)
-        options = {"bias": bias(*positions), "scale": 1 / largest, "implementation": "reference"}
+        options = {"bias": bias(*positions), "scale": 1.0, "implementation": "reference"}
+        value = key / jnp.max(jnp.abs(key))
         with jax.default_matmul_precision("highest"):
-            return attention(query, key, value, **options)
+            return attention(*rotated(*positions), value, **options)
 
-    # A logit of at most 1 is a sum of H products; an output one of S weights times at most 1.
-    unit = float(jnp.finfo(jnp.float32).eps)
-    of_outputs = 2 * (_ROUNDING + sizes["H"] * unit) + sizes["S"] * unit
-    for name, function, atol in (
-        ("embed", embedded, 0.0),
-        ("rotate", products, _ROUNDING),
-        ("bias", biases, 0.0),
-        ("attention", attended, of_outputs),
-    ):
-        assert_shift_invariant(
-            function,
-            query_positions,
-            key_positions,
-            atol=atol,
-            shifts=[shift for shift in SHIFTS if last + shift <= end],
-            name=f"{name} of {scheme}",
-        )
+    # Those of scores, which move weights, and of the sums of H products and of S.
+    sums = float(jnp.finfo(jnp.float32).eps) * (2 * query.shape[3] + key.shape[1])
+    return {
+        "embed": (embedded, 0.0),
+        "rotate": (products, _ROUNDING),
+        "bias": (biases, 0.0),
+        "attention": (attended, 2 * _ROUNDING + sums),
+    }
 
 
 def assert_shift_invariant(
