@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -17,18 +17,17 @@ from tokenizers import Tokenizer as RustTokenizer
 
 from jaxformer.data import tokenizer_training
 from jaxformer.data.special_tokens import Role, ids_of, names_to_add
+from jaxformer.data.tokenizer_files import (
+    TOKENIZER,
+    TOKENIZER_FILES,
+    read_settings,
+    read_tokenizer,
+    write_tokenizer,
+)
 from jaxformer.data.tokenizer_training import END_OF_TEXT, PAD
-from jaxformer.digests import check_digests
+from jaxformer.digests import DIGESTS, check_digests
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.files import read_bytes, replacing
-from jaxformer.json_files import read_json
 
-_FILE = "tokenizer.json"
-_SETTINGS = "tokenizer_config.json"
-TOKENIZER_FILES = (_FILE, _SETTINGS)
-"""What `Tokenizer.save` writes."""
-DIGESTS = "SHA256SUMS"
-"""The digests of the files in a folder that a run has made."""
 # What the published tokenizers call these two, most explicit first.
 _END_OF_TEXT_NAMES = (
     END_OF_TEXT, "<|end_of_text|>", "<|im_end|>", "</s>", "<eos>", "[EOS]", "[SEP]",
@@ -132,7 +131,7 @@ class ByteTokenizer(Tokenizer):
         rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         rust.decoder = decoders.ByteLevel()
         rust.add_special_tokens([AddedToken(name) for name in self._special])
-        _write(folder, rust, END_OF_TEXT, PAD, kind="bytes")
+        write_tokenizer(folder, rust, END_OF_TEXT, PAD, kind="bytes")
 
     def fingerprint(self) -> str:
         """Returns what tells byte tokenizers apart: their special tokens."""
@@ -190,7 +189,7 @@ class HuggingFaceTokenizer(Tokenizer):
 
     def save(self, folder: str | os.PathLike) -> None:
         """Writes the tokenizer and the names of its special tokens."""
-        _write(folder, self._rust, self._end_of_text, self._pad, kind="huggingface")
+        write_tokenizer(folder, self._rust, self._end_of_text, self._pad, kind="huggingface")
 
     def fingerprint(self) -> str:
         """Returns a digest of the tokenizer's definition."""
@@ -240,7 +239,7 @@ class TokenizerFile(TokenizerSpec):
     def fit(self, texts: Iterable[str], special_tokens: Sequence[Role] = ()) -> Tokenizer:
         """Returns the tokenizer in the file; reads no text."""
         path = Path(os.path.expanduser(self.path))
-        file = path / _FILE if path.is_dir() else path
+        file = path / TOKENIZER if path.is_dir() else path
         tokenizer = _load(file, self.end_of_text, self.pad)
         for role in special_tokens:
             try:
@@ -297,16 +296,16 @@ def load_tokenizer(folder: str | os.PathLike) -> Tokenizer:
         DataError: There is no tokenizer, or it cannot be read.
     """
     nested = Path(folder, "tokenizer")
-    found = nested if (nested / _FILE).exists() else Path(folder)
+    found = nested if (nested / TOKENIZER).exists() else Path(folder)
     if (found / DIGESTS).exists():
         check_digests(found / DIGESTS, TOKENIZER_FILES)
-    if _settings(found).get("jaxformer_kind") == "bytes":
-        return _load_bytes(found / _FILE)
-    return _load(found / _FILE, None, None)
+    if read_settings(found).get("jaxformer_kind") == "bytes":
+        return _load_bytes(found / TOKENIZER)
+    return _load(found / TOKENIZER, None, None)
 
 
 def _load_bytes(file: Path) -> ByteTokenizer:
-    added = sorted(_read(file).get_added_tokens_decoder().items())
+    added = sorted(read_tokenizer(file).get_added_tokens_decoder().items())
     ids, names = [id_ for id_, _ in added], [token.content for _, token in added]
     if ids != list(range(256, 256 + len(ids))) or names[:2] != [END_OF_TEXT, PAD]:
         raise DataError(f"{file}: not the 256 bytes with their special tokens")
@@ -323,8 +322,8 @@ def _check_size(kind: str, vocab_size: int, extra: int) -> None:
 
 
 def _load(file: Path, end_of_text: str | None, pad: str | None) -> HuggingFaceTokenizer:
-    rust = _read(file)
-    settings = _settings(file.parent)
+    rust = read_tokenizer(file)
+    settings = read_settings(file.parent)
     end_of_text = _special(rust, file, "end_of_text", end_of_text, settings.get("eos_token"))
     end_of_text = end_of_text or _first_known(rust, _END_OF_TEXT_NAMES)
     if end_of_text is None:
@@ -338,16 +337,6 @@ def _load(file: Path, end_of_text: str | None, pad: str | None) -> HuggingFaceTo
     )
 
 
-def _read(file: Path) -> RustTokenizer:
-    if not file.exists():
-        raise DataError(f"{file} does not exist: give a tokenizer.json or the folder holding it")
-    text = read_bytes(file)
-    try:
-        return RustTokenizer.from_buffer(text)
-    except Exception as error:  # the Rust library raises bare Exception
-        raise DataError(f"{file}: not a tokenizer.json that can be loaded: {error}") from error
-
-
 def _special(rust, file: Path, name: str, asked: str | None, stored: object) -> str | None:
     """Returns the token the user named, else the one stored beside the file, if there is one."""
     if asked is not None and rust.token_to_id(asked) is None:
@@ -359,29 +348,6 @@ def _special(rust, file: Path, name: str, asked: str | None, stored: object) -> 
 
 def _first_known(rust: RustTokenizer, names: Sequence[str]) -> str | None:
     return next((name for name in names if rust.token_to_id(name) is not None), None)
-
-
-def _settings(folder: Path) -> dict:
-    file = folder / _SETTINGS
-    return read_json(file) if file.exists() else {}
-
-
-def _write(folder, rust: RustTokenizer, end_of_text: str, pad: str, kind: str) -> None:
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    settings = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "eos_token": end_of_text,
-        "pad_token": pad,
-        "jaxformer_kind": kind,
-    }
-    for role in ("cls", "sep", "mask"):
-        with suppress(ConfigError):
-            settings[f"{role}_token"] = rust.id_to_token(ids_of(role, rust.token_to_id)[0])
-    texts = {_SETTINGS: json.dumps(settings, indent=2) + "\n", _FILE: rust.to_str(pretty=True)}
-    for name, text in texts.items():
-        with replacing(folder / name) as aside:
-            aside.write_text(text, encoding="utf-8")
 
 
 @contextmanager
