@@ -293,12 +293,18 @@ def load_tokenizer(folder: str | os.PathLike) -> Tokenizer:
         folder: Holds tokenizer.json itself or in its subfolder "tokenizer".
 
     Raises:
-        DataError: There is no tokenizer, or it cannot be read.
+        DataError: There is no tokenizer, or it cannot be read or is damaged.
     """
     nested = Path(folder, "tokenizer")
     found = nested if (nested / TOKENIZER).exists() else Path(folder)
     if (found / DIGESTS).exists():
-        check_digests(found / DIGESTS, TOKENIZER_FILES)
+        try:
+            check_digests(found / DIGESTS, TOKENIZER_FILES)
+        except DataError as error:
+            raise DataError(
+                f"{error}: put a copy of the file back, or start the run once more, which makes "
+                "the same tokenizer again if the data are what they were"
+            ) from error
     if read_settings(found).get("jaxformer_kind") == "bytes":
         return _load_bytes(found / TOKENIZER)
     return _load(found / TOKENIZER, None, None)
