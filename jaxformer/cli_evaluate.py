@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from jaxformer.config import Config, check_labels, check_vocabulary, validate
-from jaxformer.data import Data, Datasets
+from jaxformer.data import Data, Datasets, load_tokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.launch import Job, join, make_cpu_devices
 from jaxformer.overrides import parse
@@ -127,6 +127,8 @@ def _kept_by(folder: Path, old: Data, new: Data) -> Iterator[Path]:
         raise ConfigError("--data.tokenizer: the run's own tokenizer is what its model can read")
     if hasattr(old, "tokenizer") and not (folder / "tokenizer").is_dir():
         raise ConfigError(f"{folder}/tokenizer is missing: without it no text can be read")
+    if hasattr(old, "tokenizer"):
+        load_tokenizer(folder)  # damage is said of the run's own file
     names = [*KEPT]
     documents = ("source", "validation_fraction", "split_seed")
     if all(getattr(old, name, None) == getattr(new, name, None) for name in documents):

@@ -8,6 +8,9 @@ from pathlib import Path
 from jaxformer.errors import DataError
 from jaxformer.files import ordinary_file, read_bytes, replacing
 
+DIGESTS = "SHA256SUMS"
+"""The file of the digests of a folder."""
+
 
 def sha256_of(path: str | os.PathLike) -> str:
     """Returns the SHA-256 of a file in hexadecimal, reading it piece by piece."""

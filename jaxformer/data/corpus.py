@@ -18,14 +18,9 @@ from jaxformer.data.packing import TokenStream
 from jaxformer.data.sources import Document, Source
 from jaxformer.data.special_tokens import Role
 from jaxformer.data.splitting import Split
-from jaxformer.data.tokenizers import (
-    DIGESTS,
-    TOKENIZER_FILES,
-    Tokenizer,
-    TokenizerSpec,
-    load_tokenizer,
-)
-from jaxformer.digests import check_digests, write_digests
+from jaxformer.data.tokenizer_files import TOKENIZER_FILES
+from jaxformer.data.tokenizers import Tokenizer, TokenizerSpec, load_tokenizer
+from jaxformer.digests import DIGESTS, check_digests, write_digests
 from jaxformer.errors import DataError
 from jaxformer.files import read_bytes
 from jaxformer.json_files import read_json

@@ -7,8 +7,8 @@ import numpy as np
 
 from jaxformer.data.packing import TokenStream
 from jaxformer.data.sources import Document
-from jaxformer.data.tokenizers import DIGESTS, Tokenizer
-from jaxformer.digests import check_digests
+from jaxformer.data.tokenizers import Tokenizer
+from jaxformer.digests import DIGESTS, check_digests
 from jaxformer.errors import DataError
 from jaxformer.files import ordinary_file
 from jaxformer.json_files import read_json

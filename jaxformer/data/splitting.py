@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TypeVar
 
 import numpy as np
@@ -81,7 +82,7 @@ class Split:
         """Yields (document, whether it is held out) in the source's order, empty ones left out.
 
         Raises:
-            DataError: There is no text, or too little to give both sides some.
+            DataError: There is no text, too little to give both sides some, or it changes meanwhile.
         """
         names = [document.name for document in self._documents()]
         if not names:
@@ -92,9 +93,11 @@ class Split:
         if len(names) == 1:
             yield from self._halves(next(self._documents()))
             return
-        yield from zip(
-            self._documents(), held_out(names, self.fraction, self.seed).tolist(), strict=True
-        )
+        held = held_out(names, self.fraction, self.seed).tolist()
+        for name, side, document in zip_longest(names, held, self._documents()):
+            if document is None or document.name != name:
+                raise DataError(f"{self.source}: the documents changed while they were read")
+            yield document, side
 
     def _documents(self) -> Iterator[Document]:
         return (document for document in self.source.documents() if document.text)

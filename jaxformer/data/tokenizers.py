@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -17,18 +17,18 @@ from tokenizers import Tokenizer as RustTokenizer
 
 from jaxformer.data import tokenizer_training
 from jaxformer.data.special_tokens import Role, ids_of, names_to_add
+from jaxformer.data.tokenizer_files import (
+    TOKENIZER,
+    TOKENIZER_FILES,
+    read_settings,
+    read_tokenizer,
+    write_tokenizer,
+)
 from jaxformer.data.tokenizer_training import END_OF_TEXT, PAD
-from jaxformer.digests import check_digests
+from jaxformer.digests import DIGESTS, check_digests
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.files import read_bytes, replacing
-from jaxformer.model_files import read_object, small_file_in
+from jaxformer.model_files import small_file_in
 
-_FILE = "tokenizer.json"
-_SETTINGS = "tokenizer_config.json"
-TOKENIZER_FILES = (_FILE, _SETTINGS)
-"""What `Tokenizer.save` writes."""
-DIGESTS = "SHA256SUMS"
-"""The digests of the files in a folder that a run has made."""
 # What the published tokenizers call these two, most explicit first.
 _END_OF_TEXT_NAMES = (
     END_OF_TEXT, "<|end_of_text|>", "<|im_end|>", "</s>", "<eos>", "[EOS]", "[SEP]",
@@ -132,7 +132,7 @@ class ByteTokenizer(Tokenizer):
         rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         rust.decoder = decoders.ByteLevel()
         rust.add_special_tokens([AddedToken(name) for name in self._special])
-        _write(folder, rust, END_OF_TEXT, PAD, kind="bytes")
+        write_tokenizer(folder, rust, END_OF_TEXT, PAD, kind="bytes")
 
     def fingerprint(self) -> str:
         """Returns what tells byte tokenizers apart: their special tokens."""
@@ -190,7 +190,7 @@ class HuggingFaceTokenizer(Tokenizer):
 
     def save(self, folder: str | os.PathLike) -> None:
         """Writes the tokenizer and the names of its special tokens."""
-        _write(folder, self._rust, self._end_of_text, self._pad, kind="huggingface")
+        write_tokenizer(folder, self._rust, self._end_of_text, self._pad, kind="huggingface")
 
     def fingerprint(self) -> str:
         """Returns a digest of the tokenizer's definition."""
@@ -294,20 +294,26 @@ def load_tokenizer(folder: str | os.PathLike) -> Tokenizer:
         folder: Holds tokenizer.json itself or in its subfolder "tokenizer".
 
     Raises:
-        DataError: There is no tokenizer, or it cannot be read.
+        DataError: There is no tokenizer, or it cannot be read or is damaged.
     """
     nested = Path(folder, "tokenizer")
-    found = nested if os.path.lexists(nested / _FILE) else Path(folder)
+    found = nested if os.path.lexists(nested / TOKENIZER) else Path(folder)
     if (found / DIGESTS).exists():
-        check_digests(found / DIGESTS, TOKENIZER_FILES)
+        try:
+            check_digests(found / DIGESTS, TOKENIZER_FILES)
+        except DataError as error:
+            raise DataError(
+                f"{error}: put a copy of the file back, or start the run once more, which makes "
+                "the same tokenizer again if the data are what they were"
+            ) from error
     file = _file_in(found)
-    if _settings(found).get("jaxformer_kind") == "bytes":
+    if read_settings(found).get("jaxformer_kind") == "bytes":
         return _load_bytes(file)
     return _load(file, None, None)
 
 
 def _load_bytes(file: Path) -> ByteTokenizer:
-    added = sorted(_read(file).get_added_tokens_decoder().items())
+    added = sorted(read_tokenizer(file).get_added_tokens_decoder().items())
     ids, names = [id_ for id_, _ in added], [token.content for _, token in added]
     if ids != list(range(256, 256 + len(ids))) or names[:2] != [END_OF_TEXT, PAD]:
         raise DataError(f"{file}: not the 256 bytes with their special tokens")
@@ -324,12 +330,12 @@ def _check_size(kind: str, vocab_size: int, extra: int) -> None:
 
 
 def _file_in(folder: Path) -> Path:
-    return small_file_in(folder, _FILE) or folder / _FILE
+    return small_file_in(folder, TOKENIZER) or folder / TOKENIZER
 
 
 def _load(file: Path, end_of_text: str | None, pad: str | None) -> HuggingFaceTokenizer:
-    rust = _read(file)
-    settings = _settings(file.parent)
+    rust = read_tokenizer(file)
+    settings = read_settings(file.parent)
     end_of_text = _special(rust, file, "end_of_text", end_of_text, settings.get("eos_token"))
     end_of_text = end_of_text or _first_known(rust, _END_OF_TEXT_NAMES)
     if end_of_text is None:
@@ -343,16 +349,6 @@ def _load(file: Path, end_of_text: str | None, pad: str | None) -> HuggingFaceTo
     )
 
 
-def _read(file: Path) -> RustTokenizer:
-    if not file.exists():
-        raise DataError(f"{file} does not exist: give a tokenizer.json or the folder holding it")
-    text = read_bytes(file)
-    try:
-        return RustTokenizer.from_buffer(text)
-    except Exception as error:  # the Rust library raises bare Exception
-        raise DataError(f"{file}: not a tokenizer.json that can be loaded: {error}") from error
-
-
 def _special(rust, file: Path, name: str, asked: str | None, stored: object) -> str | None:
     """Returns the token the user named, else the one stored beside the file, if there is one."""
     if asked is not None and rust.token_to_id(asked) is None:
@@ -364,28 +360,6 @@ def _special(rust, file: Path, name: str, asked: str | None, stored: object) -> 
 
 def _first_known(rust: RustTokenizer, names: Sequence[str]) -> str | None:
     return next((name for name in names if rust.token_to_id(name) is not None), None)
-
-
-def _settings(folder: Path) -> dict:
-    return read_object(folder, _SETTINGS) or {}
-
-
-def _write(folder, rust: RustTokenizer, end_of_text: str, pad: str, kind: str) -> None:
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    settings = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "eos_token": end_of_text,
-        "pad_token": pad,
-        "jaxformer_kind": kind,
-    }
-    for role in ("cls", "sep", "mask"):
-        with suppress(ConfigError):
-            settings[f"{role}_token"] = rust.id_to_token(ids_of(role, rust.token_to_id)[0])
-    texts = {_SETTINGS: json.dumps(settings, indent=2) + "\n", _FILE: rust.to_str(pretty=True)}
-    for name, text in texts.items():
-        with replacing(folder / name) as aside:
-            aside.write_text(text, encoding="utf-8")
 
 
 @contextmanager

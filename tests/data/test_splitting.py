@@ -81,3 +81,17 @@ def test_no_text_is_an_error(texts):
 def test_one_character_cannot_be_split():
     with pytest.raises(DataError, match="too little to keep a part for validation"):
         list(Split(Texts(("a",)), 0.1, seed=0))
+
+
+@dataclass(frozen=True)
+class Changing(Source):
+    passes: list[tuple[str, ...]]
+
+    def documents(self):
+        yield from Texts(self.passes.pop(0)).documents()
+
+
+@pytest.mark.parametrize("later", [("a", "b"), ("a", "b", "c", "d"), ("a", "", "c")])
+def test_documents_that_change_while_they_are_read_are_an_error(later):
+    with pytest.raises(DataError, match=r"Changing\(.*\): the documents changed while"):
+        list(Split(Changing([("a", "b", "c"), later]), 0.5, seed=0))

@@ -298,3 +298,36 @@ def test_transformers_finds_the_special_tokens(with_special_tokens, tmp_path):
         ours = [int(tokenizer.special_ids(role)[0]) for role in ("cls", "sep", "mask")]
         assert [theirs.cls_token_id, theirs.sep_token_id, theirs.mask_token_id] == ours
         assert theirs.convert_tokens_to_ids("<extra_id_0>") == tokenizer.vocab_size - 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (lambda d: d["model"]["vocab"].update(a=2**31), "'a' has the id 2147483648, but there are"),
+        (lambda d: d["added_tokens"][0].update(content="other"), "not the 256 bytes"),
+        (lambda d: d["added_tokens"].pop(), "not the 256 bytes"),
+        (lambda d: d.update(model=5), "not a tokenizer.json that can be loaded"),
+    ],
+)
+def test_a_definition_that_cannot_be_ours_is_refused(tmp_path, changes, message):
+    Bytes().fit([]).save(tmp_path)
+    file = tmp_path / "tokenizer.json"
+    definition = json.loads(file.read_text())
+    changes(definition)
+    file.write_text(json.dumps(definition))
+    with pytest.raises(DataError, match=rf"tokenizer\.json: .*{message}"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["[]", "5", "[" * 9999, '{"a": %s}' % ("9" * 5000), "{"])
+def test_settings_that_are_no_object_are_refused(tmp_path, text):
+    TrainTokenizer("bpe", 300).fit(["text"]).save(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(text)
+    with pytest.raises(DataError, match=r"tokenizer_config\.json: "):
+        load_tokenizer(tmp_path)
+
+
+def test_a_file_that_is_none_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "tokenizer.json")
+    with pytest.raises(DataError, match=r"tokenizer\.json is a pipe"):
+        TokenizerFile(str(tmp_path)).fit([])
