@@ -26,8 +26,10 @@ MAX_FILE_LINES, MAX_FUNCTION_LINES = 400, 60
 # What each room may use of the others; any may use `errors`.
 ALLOWED = {
     "errors": set(),
-    "serialization": set(),
-    "overrides": {"serialization"},
+    "components": set(),
+    "serialization": {"components"},
+    "overrides": {"components", "serialization"},
+    "user_code": {"components"},
     "folders": set(),
     "functional": set(),
     "data": set(),
@@ -36,7 +38,7 @@ ALLOWED = {
     "nn": {"functional"},
     "models": {"functional", "nn"},
     "generation": {"functional", "models", "nn", "serialization", "sharding"},
-    "config": {"data", "models", "nn", "serialization", "sharding", "training"},
+    "config": {"data", "models", "nn", "serialization", "sharding", "training", "user_code"},
     "hub": {"functional", "models", "nn", "serialization", "sharding"},
     "zoo": {"functional", "hub", "models", "nn"},
     "pretrained": {"folders", "functional", "generation", "hub", "models", "sharding", "zoo"},
@@ -53,6 +55,7 @@ ALLOWED = {
         "pretrained",
         "serialization",
         "sharding",
+        "user_code",
     },
     "loading": {"data", "hub", "models", "pretrained", "training", "zoo"},
     "importing": {
