@@ -346,11 +346,16 @@ def test_a_run_with_own_components_is_opened_by_everything_from_anywhere(tmp_pat
     file.write_text(DOCUMENTED)
 
     def start(*arguments, status=0):
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_NUM_CPU_DEVICES": "1"}
+        environment = os.environ | {
+            "PYTHONPATH": str(ROOT),
+            "JAX_NUM_CPU_DEVICES": "1",
+            "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "compiled"),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        }
         done = subprocess.run(
             [sys.executable, *map(str, arguments)],
             cwd=elsewhere,
-            env=environment | {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "compiled")},
+            env=environment,
             capture_output=True,
             text=True,
         )
@@ -365,22 +370,18 @@ def test_a_run_with_own_components_is_opened_by_everything_from_anywhere(tmp_pat
     start(*train, "--run-dir", run, *TINY)
     more = [*TINY, "--train.steps", "6"]
     assert "continuing from step 4" in start(*train, "--run-dir", run, *more)
-    other = [*more, "--model.position", "RoPE"]
-    assert "'GroupedRoPE' there, 'RoPE' now" in start(*train, "--run-dir", run, *other, status=2)
-
     tuned = [*TINY, "--init-from", run, "--train.lora", "LoRA", "--run-dir", tmp_path / "tuned"]
     start(*train, *tuned)
     file.unlink()
     used = f"executing {run / KEPT_FILE}, which defines experiment.GroupedRoPE"
     prompt = ("--prompt", "The", "--max-new-tokens", "3")
-    for words in (("inspect", run), ("generate", run, *prompt), ("evaluate", run)):
+    for words in (("generate", run, *prompt), ("evaluate", run)):
         assert used in start(*command, *words)
-    assert "GroupedRoPE(theta=10000.0)" in start(*command, "inspect", run)
+    assert "position=GroupedRoPE(" in start(*command, "inspect", run)
     start(*command, "compare", run, tmp_path / "tuned")
     refusal = start(*command, "export", run, tmp_path / "exported", status=2)
     assert "position.type = 'GroupedRoPE'" in refusal
     start(*command, "merge", tmp_path / "tuned", tmp_path / "merged")
-    start(*command, "generate", tmp_path / "merged", *prompt)
     # The copy is an experiment's file itself.
     again = (ROOT / "train.py", tmp_path / "merged" / KEPT_FILE)
     start(*again, "--init-from", tmp_path / "merged", "--run-dir", tmp_path / "again", *TINY)
