@@ -70,6 +70,7 @@ def load(
     return Pretrained(source, parameters, home)
 
 
+@np.errstate(over="ignore")  # the check says it better
 def _cast(where: str, array: np.ndarray, dtype: str | None) -> np.ndarray:
     cast = array if dtype is None else array.astype(dtype, copy=False)
     check_finite(where, cast, array)

@@ -29,4 +29,5 @@ def read_tokenizer(folder: str | Path) -> Tokenizer | None:
     try:
         return None if file is None else Tokenizer.from_file(str(file))
     except Exception as error:  # the Rust library raises bare Exception
-        raise DataError(f"{file}: not a tokenizer.json that can be loaded: {error}") from error
+        reason = str(error)[:300]
+        raise DataError(f"{file}: not a tokenizer.json that can be loaded: {reason}") from error

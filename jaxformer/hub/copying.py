@@ -17,8 +17,11 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     return buffer[start : start + count].view(dtype).reshape(shape)
 
 
+@np.errstate(over="ignore")
 def copy_into(target: np.ndarray, source: np.ndarray) -> None:
     """Copies an array into another of its shape, casting it; fast where the axes were turned.
+
+    What is too large for the target's dtype becomes infinite, which `check_finite` finds.
 
     Args:
         target: Its last axis is contiguous.
