@@ -63,7 +63,7 @@ def _too_large(config: Config, error: BaseException, steps: list[int]) -> str:
     ]
     changes = [] if steps else changes
     if model.remat != "full":
-        changes.append(f'model.remat = "{model.remat}": set it to "full"')
+        changes.append(f"model.remat = {model.remat!r}: set it to 'full'")
     changes.append(f"mesh.fsdp = {mesh.fsdp}: cut the parameters over more devices")
     if train.loss_chunk is None:
         changes.append("train.loss_chunk = None: set it to 128, say")

@@ -4,10 +4,12 @@ import contextlib
 import dataclasses
 import json
 
+import jax
 import numpy as np
 import pytest
 from tiny_run import on_mesh, tiny_config
 
+from jaxformer.cli import reporting_errors
 from jaxformer.config import Config, validate
 from jaxformer.data.dataset import Dataset
 from jaxformer.errors import ConfigError, DataError
@@ -100,14 +102,15 @@ def test_a_finished_run_can_be_extended_and_displayed_differently(tmp_path):
     assert steps_in(tmp_path / "run") == [1, 2, 3, 4, 5, 6, 8, 10, 12]
 
 
+class StopAfter6(contextlib.nullcontext):
+    def __enter__(self):
+        return self
+
+    def requested(self, step):
+        return step == 6
+
+
 def test_an_interrupted_run_ends_with_the_same_bits(tmp_path, finished, monkeypatch):
-    class StopAfter6(contextlib.nullcontext):
-        def __enter__(self):
-            return self
-
-        def requested(self, step):
-            return step == 6
-
     with monkeypatch.context() as patch:
         patch.setattr(loop, "StopSignal", StopAfter6)
         train(tiny_config(), tmp_path / "run")
@@ -116,6 +119,65 @@ def test_an_interrupted_run_ends_with_the_same_bits(tmp_path, finished, monkeypa
     assert hash_of(tmp_path / "run", 12) == hash_of(finished, 12)
     losses = [[row["loss"] for row in read_metrics(f)] for f in (tmp_path / "run", finished)]
     assert losses[0] == losses[1]
+
+
+def test_a_row_averages_the_same_steps_after_a_resume(tmp_path, finished, monkeypatch):
+    config = tiny_config(log_interval=5, eval_interval=12)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "StopSignal", StopAfter6)
+        train(config, tmp_path / "run")
+    train(config, tmp_path / "run")
+    rows, single = (
+        {row["step"]: row for row in read_metrics(folder) if row["split"] == "train"}
+        for folder in (tmp_path / "run", finished)
+    )
+    assert set(rows) == {5, 10, 12}
+    for last, steps in ((5, range(1, 6)), (10, range(6, 11)), (12, range(11, 13))):
+        for name in ("loss", "accuracy", "gradient_norm"):
+            assert rows[last][name] == sum(single[step][name] for step in steps) / len(steps)
+
+
+def test_a_step_that_does_not_fit_says_what_to_change(tmp_path, monkeypatch, capsys):
+    """By the exceptions of XLA and of Python; a run that has learned says where it goes on."""
+    xla = jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.\nmore")
+    config, original = tiny_config(steps=8), loop.TrainProgram.train_step
+
+    def fail(error, after):
+        def train_step(self, state, batch):
+            if int(state.step) == after:
+                raise error
+            return original(self, state, batch)
+
+        monkeypatch.setattr(loop.TrainProgram, "train_step", train_step)
+        assert reporting_errors(lambda: train(config, tmp_path / "run")) == 1
+        (message,) = capsys.readouterr().err.splitlines()
+        return message
+
+    for error in (xla, MemoryError()):
+        message = fail(error, after=0)
+        assert "error: out of memory" in message
+        for name in ("data.batch_size = 8: lower", "train.gradient_accumulation = 2: raise"):
+            assert name in message
+        for name in ("model.remat = 'none'", "mesh.fsdp = 1", "No checkpoint was saved yet"):
+            assert name in message
+        assert not (tmp_path / "run").exists()
+    message = fail(xla, after=6)
+    assert "Out of memory allocating 9 bytes." in message
+    assert "The checkpoint of step 4 is kept" in message
+    assert "data.batch_size" not in message  # that would be another run
+    monkeypatch.undo()
+    train(config, tmp_path / "run")
+    assert "continuing from step 4" in capsys.readouterr().out
+
+
+def test_memory_elsewhere_and_other_errors_of_the_device(capsys):
+    def fail(text):
+        raise jax.errors.JaxRuntimeError(text)
+
+    assert reporting_errors(lambda: fail("RESOURCE_EXHAUSTED: 9 bytes")) == 1
+    assert "out of memory (RESOURCE_EXHAUSTED: 9 bytes)" in capsys.readouterr().err
+    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
+        reporting_errors(lambda: fail("INTERNAL: a bug"))
 
 
 @pytest.mark.slow

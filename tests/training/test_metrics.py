@@ -279,7 +279,9 @@ def test_batches_reach_the_devices_whole(rows):
         np.testing.assert_array_equal(placed[name], array)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT], ids=lambda n: n.name
+)
 def test_a_first_signal_asks_and_a_second_one_acts(number):
     def acted(*_):
         raise InterruptedError
@@ -295,3 +297,13 @@ def test_a_first_signal_asks_and_a_second_one_acts(number):
         assert signal.getsignal(number) is acted
     finally:
         signal.signal(number, before)
+
+
+def test_a_run_under_nohup_outlives_its_terminal():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopSignal() as stop:
+            signal.raise_signal(signal.SIGHUP)
+            assert not stop.requested(1)
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -74,6 +74,59 @@ def test_a_signal_to_one_process_stops_both(runs, tmp_path):
     assert f"continuing from step {stopped}" in finish(start_two(runs, run_dir, *runs_on))[0]
 
 
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_process_that_dies_is_one_sentence_for_the_other(runs, tmp_path, victim):
+    run_dir = tmp_path / "run"
+    processes = start_two(runs, run_dir, "--train.steps", "2000", "--mesh.data", "2")
+    metrics = run_dir / "metrics.jsonl"
+    while not (metrics.exists() and metrics.read_text().count("train") > 20):
+        assert [process.poll() for process in processes] == [None, None]
+        time.sleep(0.01)
+    processes[victim].kill()
+    output, _ = processes[1 - victim].communicate(timeout=15)
+    assert processes[1 - victim].returncode == 1
+    last, *others = reversed([line for line in output.splitlines() if "Gloo] Rank" not in line])
+    assert "error: another process of this job has ended" in last
+    assert "is kept: the same command continues from there" in last
+    assert not any(line.startswith(("error", "Traceback", "E", "F", "***")) for line in others)
+    processes[victim].communicate()
+    assert (
+        "continuing from step"
+        in finish(start_two(runs, run_dir, "--train.steps", "30", "--mesh.data", "2"))[0]
+    )
+
+
+def test_a_process_that_hangs_is_one_sentence_for_the_other(runs, tmp_path):
+    """No collective fails then: it is the heartbeats that stop."""
+    run_dir = tmp_path / "run"
+    processes = start_two(runs, run_dir, "--train.steps", "2000", "--mesh.data", "2")
+    metrics = run_dir / "metrics.jsonl"
+    while not (metrics.exists() and metrics.read_text().count("train") > 20):
+        assert [process.poll() for process in processes] == [None, None]
+        time.sleep(0.01)
+    processes[1].send_signal(signal.SIGSTOP)
+    try:
+        output, _ = processes[0].communicate(timeout=60)
+    finally:
+        processes[1].kill()
+        processes[1].communicate()
+    assert processes[0].returncode == 1
+    assert "error: another process of this job has ended" in output.splitlines()[-1]
+    assert "Traceback" not in output
+
+
+def test_processes_that_do_not_meet(runs, tmp_path):
+    options = ("--mesh.data", "2", "--job.initialization-timeout", "3")
+    first, second = start_two(runs, tmp_path / "run", *options)
+    first.kill()
+    first.communicate()
+    output, _ = second.communicate(timeout=60)
+    assert second.returncode == 2
+    assert "process 1 of 2 did not meet the others at localhost:" in output
+    assert "job.initialization_timeout = 3 s" in output.splitlines()[-1]
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_refusal_ends_every_process(runs, tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     processes = start_two(runs, tmp_path, "--mesh.data", "2")
