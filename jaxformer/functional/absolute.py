@@ -140,8 +140,9 @@ def sinusoidal_grid_code(
         order of the channels.
     """
     assert_axes(rows=(rows, "... T"))
+    assert_integers(rows=rows)
     assert_axes(columns=(columns, " ".join(map(str, rows.shape))))
-    assert_integers(rows=rows, columns=columns)
+    assert_integers(columns=columns)
     model_dim = static("model_dim", model_dim, multiple_of(4))
     half = {"model_dim": model_dim // 2, "theta": theta, "layout": "half"}
     codes = [sinusoidal_code(places, **half) for places in (columns, rows)]

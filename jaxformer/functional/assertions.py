@@ -168,9 +168,9 @@ def _assert_dtype(name: str, array: Any, kinds: Any, expected: str) -> None:
 
 
 def _check_values(name: str, array: np.ndarray, least: int, most: int) -> None:
-    if array.size and not least <= (low := array.min()) <= (high := array.max()) <= most:
+    if array.size and not least <= array.min() <= array.max() <= most:
         raise ArgumentError(
-            f"{name} holds {low} to {high}: must be integers from {least} to {most}"
+            f"{name} holds {array.min()} to {array.max()}: must be integers from {least} to {most}"
         )
 
 

@@ -128,15 +128,19 @@ def feed_forward(
     """
     wanted = 'a function of an array, such as activation("silu")'
     check_argument("activation", activation, callable(activation), wanted)
-    matrices = {"up": (up, "D F"), "down": (down, "F D"), "gate": (gate, "D F")}
-    assert_axes(
-        x=(x, "... D"),
-        **{
-            name: (_matrix(kernel), axes)
-            for name, (kernel, axes) in matrices.items()
-            if kernel is not None
-        },
-    )
+    kernels = {"up": (up, "D F"), "down": (down, "F D"), "gate": (gate, "D F")}
+    biases = {
+        "up_bias": (up_bias, "F"),
+        "gate_bias": (gate_bias, "F"),
+        "down_bias": (down_bias, "D"),
+    }
+    given = {
+        name: (_matrix(array), axes)
+        for name, (array, axes) in (kernels | biases).items()
+        if array is not None or name in ("up", "down")
+    }
+    assert_axes(x=(x, "... D"), **given)
+    assert_floating(x=x, **{name: array for name, (array, _) in given.items()})
     if gate is None:
         if gate_bias is not None:
             raise ArgumentError("gate_bias is given, but there is no gate: give both or neither")

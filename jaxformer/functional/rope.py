@@ -73,7 +73,6 @@ def _fixed_point_turns(inverse_frequencies: jax.Array) -> tuple[jax.Array, jax.A
     return coarse + (fine >> 16), fine & 0xFFFF
 
 
-@jax.custom_jvp
 def rotary_angles(positions: jax.Array, inverse_frequencies: Frequencies) -> jax.Array:
     r"""The angles `p w_i`, reduced exactly to half a turn either side of zero.
 
@@ -92,6 +91,11 @@ def rotary_angles(positions: jax.Array, inverse_frequencies: Frequencies) -> jax
     assert_axes(positions=(positions, "... T"), inverse_frequencies=(inverse_frequencies, "F"))
     assert_integers(positions=positions)
     assert_floating(inverse_frequencies=inverse_frequencies)
+    return _rotary_angles(positions, inverse_frequencies)
+
+
+@jax.custom_jvp
+def _rotary_angles(positions, inverse_frequencies):
     inverse_frequencies = jnp.asarray(inverse_frequencies, jnp.float32)
     column = (1,) * positions.ndim + inverse_frequencies.shape
     coarse, fine = (word.reshape(column) for word in _fixed_point_turns(inverse_frequencies))
@@ -101,12 +105,12 @@ def rotary_angles(positions: jax.Array, inverse_frequencies: Frequencies) -> jax
     return jax.lax.bitcast_convert_type(phase, jnp.int32).astype(jnp.float32) * (math.tau / 2**32)
 
 
-@rotary_angles.defjvp
+@_rotary_angles.defjvp
 def _rotary_angles_jvp(primals, tangents):
     # Integer arithmetic has no derivative of its own; d(p w)/dw = p.
     positions, inverse_frequencies = primals
     slope = jnp.asarray(tangents[1], jnp.float32).reshape((1,) * positions.ndim + (-1,))
-    return rotary_angles(positions, inverse_frequencies), positions.astype(jnp.float32)[
+    return _rotary_angles(positions, inverse_frequencies), positions.astype(jnp.float32)[
         ..., None
     ] * slope
 

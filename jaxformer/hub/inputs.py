@@ -31,14 +31,16 @@ _MASKS = ("attention_mask", "bool_masked_pos", "decoder_attention_mask")
 _MOST = np.iinfo(np.int32).max
 _KINDS = {"token_type_ids": "token_types", "task_type_ids": "task_types"}
 
-_INTEGERS, _BOOL, _FLOATS = (jnp.integer, "integers"), (jnp.bool_, "bool"), (jnp.floating, "floats")
+_INTEGERS = (jnp.integer,), "integers"
+_INTEGERS_OR_BOOL = (jnp.integer, jnp.bool_), "integers"
+_FLOATS = (jnp.floating,), "floats"
+_NUMBERS = (jnp.integer, jnp.bool_, jnp.floating), "numbers"
 _MAY_HOLD = {
-    "pixel_values": (_FLOATS,),
-    "labels": (_INTEGERS, _BOOL, _FLOATS),
-    **dict.fromkeys(("input_ids", "decoder_input_ids", "position_ids"), (_INTEGERS,)),
-    **dict.fromkeys(_MASKS, (_INTEGERS, _BOOL, _FLOATS)),
+    "pixel_values": _FLOATS,
+    **dict.fromkeys(("input_ids", "decoder_input_ids", "position_ids"), _INTEGERS),
+    **dict.fromkeys(("labels", *_MASKS), _NUMBERS),
 }
-"""The kinds of numbers of each array; those of all others are integers or bool."""
+"""What each array may hold; all others integers or bool."""
 
 
 def checked_inputs(inputs: Mapping[str, Any], config: ModelConfig) -> dict[str, jax.Array]:
@@ -110,16 +112,15 @@ def _check_name(name: str, config: ModelConfig) -> None:
 
 
 def _check_dtype(name: str, array: np.ndarray) -> None:
-    kinds = _MAY_HOLD.get(name, (_INTEGERS, _BOOL))
-    if not any(jnp.issubdtype(array.dtype, kind) for kind, _ in kinds):
-        words = " or ".join(word for _, word in kinds)
-        raise DataError(f"inputs: {name} must hold {words}, not {array.dtype}")
+    kinds, word = _MAY_HOLD.get(name, _INTEGERS_OR_BOOL)
+    if not any(jnp.issubdtype(array.dtype, kind) for kind in kinds):
+        raise DataError(f"inputs: {name} must hold {word}, not {array.dtype}")
     if not array.size:
         raise DataError(f"inputs: {name} is empty: its shape is {array.shape}")
     if not array.ndim:
         raise DataError(f"inputs: {name} is a number: must be an array with a row for each text")
     if _is_floating(array):
-        if not np.isfinite(array.astype(np.float32)).all() and name not in _MASKS:
+        if name not in _MASKS and not (np.abs(array) <= np.finfo(np.float32).max).all():
             raise DataError(f"inputs: {name} holds NaN or numbers that are infinite in float32")
     elif array.dtype != bool and not -_MOST - 1 <= int(array.min()) <= int(array.max()) <= _MOST:
         raise DataError(

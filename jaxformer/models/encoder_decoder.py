@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import jax
 
-from jaxformer.functional.assertions import assert_axes
 from jaxformer.functional.dropout import split
 from jaxformer.functional.masks import KeyPadding, Mask, Segments, causal
 from jaxformer.models.cache import Cache, extend
@@ -112,7 +111,6 @@ class EncoderDecoder(Family):
         """
         options = {"positions": positions, "segments": segments, "mask": mask}
         assert_tokens(self.target_embedding.vocab_size, inputs, **options)
-        assert_axes({"B": inputs.shape[0]}, memory=(memory, "B S D"))
         mask = causal() & (Mask() if mask is None else mask)
         if segments is not None:
             mask = mask & Segments(segments, segments)

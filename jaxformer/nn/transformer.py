@@ -64,6 +64,7 @@ class Transformer(nnx.Module):
         # The other keys, and with them all initial values, are those of models without it.
         projection = Linear(jax.random.fold_in(key, 3), model, outputs, normal(config.init_std))
         self.projection = None if config.output_width == config.model_dim else projection
+        self.model_dim = config.model_dim
         self.scan, self.remat = config.scan_layers, config.remat
         self.schemes = tuple(_position(config, position, window) for window in config.windows)
 
@@ -93,9 +94,10 @@ class Transformer(nnx.Module):
             training.
         """
         sizes = assert_axes(x=(x, "B T E"))
-        check_argument("mask", mask, isinstance(mask, Mask), "a mask, such as causal()")
+        for name, spec in (("mask", mask), ("memory_mask", memory_mask)):
+            check_argument(name, spec, isinstance(spec, Mask), "a mask, such as causal()")
         if memory is not None:
-            assert_axes(sizes, memory=(memory, "B S D"))
+            assert_axes(sizes | {"D": self.model_dim}, memory=(memory, "B S D"))
         if key is not None:
             assert_keys(key=key)
         if positions is None:
