@@ -18,7 +18,7 @@ def read_json_object(file: Path) -> dict:
         values = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     except OSError as error:
         raise DataError(f"{file}: cannot be read: {error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{file}: not valid JSON: {error}") from error
     if not isinstance(values, dict):
         raise DataError(f"{file}: must be a JSON object, got {type(values).__name__}")
