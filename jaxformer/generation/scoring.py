@@ -13,6 +13,7 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.functional.sampling import greedy, token_log_probabilities
 from jaxformer.generation.advance import Generative
 from jaxformer.generation.batch import Batch, bucket
+from jaxformer.generation.checks import at_least, check
 from jaxformer.generation.generator import Generator
 from jaxformer.generation.state import Sources
 from jaxformer.models import EncoderDecoder
@@ -93,9 +94,8 @@ class Scorer:
         Raises:
           ConfigError: `rows` is below 1.
         """
-        if rows < 1:
-            raise ConfigError(f"rows = {rows}: must be at least 1")
         self.generator, self.rows = generator, rows
+        check(self, rows=at_least(1))
         # A full pass stretches the positions of all its rows as the longest of them needs it.
         self._apart = generator.programs.changes_at(np.zeros(1, np.int32)) is not None
         self._score = jax.jit(self._scored)
