@@ -18,7 +18,7 @@ from rich.table import Table
 from jaxformer.cli_evaluate import add_evaluate
 from jaxformer.cli_generate import add_chat, add_generate
 from jaxformer.cli_hub import add_export, add_forward, add_import, add_parity, add_verify
-from jaxformer.errors import ConfigError, DataError
+from jaxformer.errors import ArgumentError, ConfigError, DataError
 from jaxformer.serialization import summary
 from jaxformer.training import checkpoint, checkpoint_files, run_folder
 from jaxformer.training.early_stopping import cost
@@ -60,7 +60,7 @@ def reporting_errors(action: Callable[[], object]) -> int:
     logging.getLogger("absl").setLevel(logging.CRITICAL)
     try:
         action()
-    except (ConfigError, DataError) as error:
+    except (ArgumentError, DataError) as error:
         return _fail(error, 2)
     except (checkpoint.CheckpointError, TrainingDiverged) as error:
         return _fail(error, 1)

@@ -1,11 +1,32 @@
 """Folders that are written whole or not at all."""
 
+import os
 import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from jaxformer.errors import ConfigError, DataError
+from jaxformer.errors import ArgumentError, ConfigError, DataError, check_argument
+
+
+def folder_path(name: str, value: object) -> Path:
+    """The path that an argument gives: of a folder, which may be absent.
+
+    Args:
+        name: The argument as its caller knows it.
+        value: A text or a path.
+
+    Raises:
+        ArgumentError: It is no path, or that of a file.
+    """
+    is_path = isinstance(value, str | os.PathLike) and os.fspath(value) not in ("", b"")
+    check_argument(name, value, is_path, "the path of a folder")
+    try:
+        path = Path(value).expanduser()
+        check_argument(name, value, path.is_dir() or not path.exists(), "a folder, not a file")
+    except (OSError, RuntimeError, TypeError) as error:  # no such user; not to be looked at
+        raise ArgumentError(f"{name} = {value!r}: must be the path of a folder: {error}") from error
+    return path
 
 
 def check_unused(folder: str | Path) -> None:

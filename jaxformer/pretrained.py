@@ -1,8 +1,9 @@
 """Models with their weights from a folder of transformers', numpy in and numpy out."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
+from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,11 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 from tokenizers import Tokenizer
 
-from jaxformer.errors import ConfigError, DataError
-from jaxformer.folders import write_whole
+from jaxformer.errors import ConfigError, DataError, check_argument
+from jaxformer.folders import folder_path, write_whole
 from jaxformer.functional.masks import Mask
 from jaxformer.generation.generator import Generator
 from jaxformer.generation.programs import Programs
+from jaxformer.generation.prompts import PromptEncoder, read_prompt_encoder
 from jaxformer.hub.folders import copy_travelling, write_settings
 from jaxformer.hub.forward import encoded, outputs_of
 from jaxformer.hub.inputs import checked_inputs
@@ -33,10 +35,14 @@ from jaxformer.hub.weights import (
 from jaxformer.models.build import ModelConfig, build_model
 from jaxformer.models.family import Family
 from jaxformer.models.parameters import Parameters, Template
+from jaxformer.serialization import nearest
 from jaxformer.sharding import check_rows, mesh_of, on_mesh, on_rows, parameter_sharding
 from jaxformer.zoo import FORMATS
 
 Arrays = Mapping[str, Any]
+
+DTYPES = ("float32", "bfloat16", "float16")
+"""What parameters may be kept in."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,17 @@ class Pretrained:
         """The tokenizer; None where the folder has none."""
         path = None if self.folder is None else self.folder / "tokenizer.json"
         return Tokenizer.from_file(str(path)) if path and path.is_file() else None
+
+    @cached_property
+    def prompt_encoder(self) -> PromptEncoder:
+        """What turns texts into ids, as the model's training did.
+
+        Raises:
+            DataError: The folder has no tokenizer.
+        """
+        if self.folder is None:
+            raise DataError("the model has no folder, and so no tokenizer")
+        return read_prompt_encoder(self.folder)
 
     @cached_property
     def template(self) -> Template:
@@ -161,11 +178,26 @@ def open_folder(folder: Path, **model_fields: Any) -> Opened:
         DataError: The tensors are missing, damaged or do not fit.
     """
     source, files = read_source(Settings.of_folder(folder), FORMATS), TensorFiles(folder)
-    config = replace(source.format.fitted(source.config, files), **model_fields)
+    config = with_fields(source.format.fitted(source.config, files), model_fields)
     source = replace(source, config=config)
     template = Template(partial(build_model, config=config))
     placements = named_placements(source.format, config, template, source.prefix)
     return Opened(source, template, WeightFile(files, source.format, placements))
+
+
+def with_fields(config: ModelConfig, changes: Mapping[str, Any]) -> ModelConfig:
+    """A configuration with other values of some fields.
+
+    Raises:
+        ConfigError: There is no such field, or it cannot have such a value.
+    """
+    names = [field.name for field in fields(config) if field.init]
+    for name in changes:
+        if name not in names:
+            raise ConfigError(
+                f"{name}: {type(config).__name__} has no such field.{nearest(name, names)}"
+            )
+    return replace(config, **changes)
 
 
 def load_folder(
@@ -221,6 +253,27 @@ def computed_as_kept(pretrained: Pretrained) -> Pretrained:
     return replace(pretrained, source=replace(pretrained.source, config=config))
 
 
+def check_pretrained(name: str, value: object) -> None:
+    """Raises ArgumentError unless an argument is a model with its weights."""
+    check_argument(name, value, isinstance(value, Pretrained), "a model, as jaxformer.load returns")
+
+
+def dtype_name(dtype: Any) -> str | None:
+    """The name of a dtype for parameters, however it is given; None for None.
+
+    Raises:
+        ArgumentError: Parameters cannot be kept in it.
+    """
+    if dtype is None:
+        return None
+    try:
+        name = jnp.dtype(dtype).name
+    except (TypeError, ValueError, SyntaxError):
+        name = ""
+    check_argument("dtype", dtype, name in DTYPES, f"one of {', '.join(DTYPES)}, or None")
+    return name
+
+
 def forward(
     pretrained: Pretrained, inputs: Arrays, *, output_hidden_states: bool = False
 ) -> dict[str, np.ndarray]:
@@ -237,8 +290,10 @@ def forward(
         "last_hidden_state", and "logits", "pooler_output", "loss", ... where the model has them.
 
     Raises:
+        ArgumentError: There is no model, or no dictionary.
         DataError: An array is missing, unknown, of a wrong shape, or has ids beyond a table.
     """
+    _check_arguments(pretrained, inputs)
     arrays = checked_inputs(inputs, pretrained.config)
     outputs = pretrained.outputs(arrays, output_hidden_states)
     return {name: _as_numpy(array) for name, array in outputs.items()}
@@ -252,8 +307,10 @@ def gradients(pretrained: Pretrained, inputs: Arrays) -> dict[str, np.ndarray]:
         inputs: As for `forward`, with labels.
 
     Raises:
+        ArgumentError: There is no model, or no dictionary.
         DataError: As `forward`, or there are no labels.
     """
+    _check_arguments(pretrained, inputs)
     arrays = checked_inputs(inputs, pretrained.config)
     found = pretrained.gradients(arrays)
     return dict(tensors_of(found, pretrained.placements))
@@ -277,11 +334,18 @@ def save(
         max_shard_bytes: The most bytes of a file, unless one tensor has more.
 
     Raises:
+        ArgumentError: An argument has a value that it cannot have.
         ConfigError: The folder is in use, or the format cannot say what the model is.
         DataError: The disk has too little room.
     """
+    check_pretrained("pretrained", pretrained)
+    folder, dtype = folder_path("folder", folder), dtype_name(dtype)
     if format != "hf":
         raise ConfigError(f"format = {format!r}: only 'hf'")
+    is_number = isinstance(max_shard_bytes, Real) and not isinstance(max_shard_bytes, bool)
+    check_argument(
+        "max_shard_bytes", max_shard_bytes, is_number and max_shard_bytes > 0, "a positive number"
+    )
     source = pretrained.source
     target = jnp.dtype(dtype or next(iter(pretrained.parameters.values())).dtype)
     sizes = [shape.size for shape in pretrained.template.shapes.values()]
@@ -295,6 +359,12 @@ def save(
         copy_travelling(pretrained.folder, written)
 
     write_whole(folder, sum(sizes) * target.itemsize, write)
+
+
+def _check_arguments(pretrained: Pretrained, inputs: Arrays) -> None:
+    check_pretrained("pretrained", pretrained)
+    expected = 'a dictionary of arrays, such as {"input_ids": ids}'
+    check_argument("inputs", inputs, isinstance(inputs, Mapping), expected)
 
 
 def _as_numpy(array: jax.Array) -> np.ndarray:

@@ -39,7 +39,16 @@ ALLOWED = {
     "config": {"data", "models", "nn", "serialization", "sharding", "training"},
     "hub": {"functional", "models", "nn", "serialization", "sharding"},
     "zoo": {"functional", "hub", "models", "nn"},
-    "pretrained": {"folders", "functional", "generation", "hub", "models", "sharding", "zoo"},
+    "pretrained": {
+        "folders",
+        "functional",
+        "generation",
+        "hub",
+        "models",
+        "serialization",
+        "sharding",
+        "zoo",
+    },
     "generating": {"generation", "hub", "models", "nn", "pretrained"},
     "writing": {"generating", "generation", "models", "nn", "pretrained"},
     "training": {
@@ -54,7 +63,7 @@ ALLOWED = {
         "serialization",
         "sharding",
     },
-    "loading": {"data", "hub", "models", "pretrained", "training", "zoo"},
+    "loading": {"data", "folders", "hub", "models", "pretrained", "sharding", "training", "zoo"},
     "importing": {
         "config",
         "data",

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jinja2
-import markupsafe
+import jinja2.utils
 
 from jaxformer.errors import ArgumentError, DataError
 from jaxformer.generation import chat_renderer
@@ -140,7 +139,9 @@ def _ask(source: str, variables: dict[str, Any] | None) -> dict[str, Any]:
             f"messages: must be lists, dictionaries, texts and numbers: {error}"
         ) from error
     # Without the start-up files of site-packages, which take longer than all the rest.
-    paths = sorted({str(Path(module.__file__).parents[1]) for module in (jinja2, markupsafe)})
+    paths = sorted(
+        {str(Path(module.__file__).parents[1]) for module in (jinja2, jinja2.utils.markupsafe)}
+    )
     script = (
         f"import runpy, sys; sys.path += {paths}; "
         f"runpy.run_path({chat_renderer.__file__!r}, run_name='__main__')"

@@ -20,7 +20,8 @@ from jaxformer.config import (
     writes_samples,
 )
 from jaxformer.data import Datasets
-from jaxformer.errors import DataError
+from jaxformer.errors import DataError, check_argument
+from jaxformer.folders import folder_path
 from jaxformer.models.flops import model_flops
 from jaxformer.serialization import to_json
 from jaxformer.sharding import make_mesh
@@ -68,7 +69,7 @@ class Run:
     """None where the model does not continue texts, or no samples are wanted."""
 
 
-def train(config: Config, folder: Path, fresh: bool = False) -> None:
+def train(config: Config, folder: str | Path, fresh: bool = False) -> None:
     """Trains an experiment, or continues it where its folder left off.
 
     Args:
@@ -77,11 +78,15 @@ def train(config: Config, folder: Path, fresh: bool = False) -> None:
         fresh: Start anew; an earlier run in the folder moves to another name.
 
     Raises:
+        ArgumentError: `config` is no `Config`, or `folder` no path of a folder.
         ConfigError: The configuration cannot work, or the folder holds another run.
         DataError: The corpus cannot be used.
         CheckpointError: A checkpoint could not be saved, or all of them are damaged.
         TrainingDiverged: Too many updates in a row were not finite.
     """
+    expected = "a Config; jaxformer.config.load_config reads that of a file"
+    check_argument("config", config, isinstance(config, Config), expected)
+    folder = folder_path("folder", folder)
     config = with_tokenizer_of_origin(config)
     validate(config, jax.device_count())
     with contextlib.ExitStack() as resources:
