@@ -89,7 +89,8 @@ def generate(
     generator = generator_of(pretrained, decoding, draft, proposals, storage)
     if decoding.stop_strings:
         raise ConfigError(
-            f"stop_strings = {decoding.stop_strings}: only where there is text, as in the command"
+            f"stop_strings = {decoding.stop_strings}: must be () here; the generate command and "
+            "jaxformer.writing.Writer end texts at strings"
         )
     if decoding.num_beams > 1:
         found = generator.beams(batch, decoding, sources=sources)
@@ -236,13 +237,15 @@ def asked(
         return ids, mask, ()
     real_tokens(ids, mask, config.vocab_size)
     prompt = arrays.get("decoder_input_ids")
+    mask = arrays.get("decoder_attention_mask")
     if prompt is None:
+        if mask is not None:
+            raise DataError("inputs: decoder_attention_mask is given without decoder_input_ids")
         prompt = np.full((len(ids), 1), _start_token(pretrained), np.int32)
     if len(prompt) != len(ids):
         raise DataError(
             f"inputs: decoder_input_ids has {len(prompt)} rows, and input_ids has {len(ids)}"
         )
-    mask = arrays.get("decoder_attention_mask")
     return np.asarray(prompt), mask, pretrained.encode(_lengthened(arrays))
 
 

@@ -18,7 +18,7 @@ from jaxformer.models.build import build_model
 from jaxformer.models.parameters import Template
 from jaxformer.pretrained import (
     Pretrained,
-    dtype_name,
+    checked_dtype,
     is_pretrained,
     load_folder,
     shardings_of,
@@ -55,7 +55,7 @@ def load(
         ConfigError: The configuration is not known or has a value that is not supported.
         DataError: The tensors are missing, damaged or do not fit.
     """
-    dtype, given = dtype_name(dtype), folder
+    dtype, given = checked_dtype(dtype), folder
     folder = folder_path("folder", given)
     expected = f"the folder of a run or of a Hugging Face model; looked from {Path.cwd()}"
     check_argument("folder", given, folder.is_dir(), expected)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from tokenizers import Tokenizer
 
-from jaxformer.errors import ConfigError, DataError, check_argument
+from jaxformer.errors import ArgumentError, ConfigError, DataError, check_argument
 from jaxformer.folders import folder_path, write_whole
 from jaxformer.functional.masks import Mask
 from jaxformer.generation.generator import Generator
@@ -255,10 +255,13 @@ def computed_as_kept(pretrained: Pretrained) -> Pretrained:
 
 def check_pretrained(name: str, value: object) -> None:
     """Raises ArgumentError unless an argument is a model with its weights."""
-    check_argument(name, value, isinstance(value, Pretrained), "a model, as jaxformer.load returns")
+    if not isinstance(value, Pretrained):
+        raise ArgumentError(
+            f"{name} is a {type(value).__name__}: must be a model, as jaxformer.load returns it"
+        )
 
 
-def dtype_name(dtype: Any) -> str | None:
+def checked_dtype(dtype: Any) -> str | None:
     """The name of a dtype for parameters, however it is given; None for None.
 
     Raises:
@@ -290,12 +293,14 @@ def forward(
         "last_hidden_state", and "logits", "pooler_output", "loss", ... where the model has them.
 
     Raises:
-        ArgumentError: There is no model, or no dictionary.
+        ArgumentError: An argument has a value that it cannot have.
         DataError: An array is missing, unknown, of a wrong shape, or has ids beyond a table.
     """
-    _check_arguments(pretrained, inputs)
+    check_pretrained("pretrained", pretrained)
+    is_switch = isinstance(output_hidden_states, bool | np.bool_)
+    check_argument("output_hidden_states", output_hidden_states, is_switch, "True or False")
     arrays = checked_inputs(inputs, pretrained.config)
-    outputs = pretrained.outputs(arrays, output_hidden_states)
+    outputs = pretrained.outputs(arrays, bool(output_hidden_states))
     return {name: _as_numpy(array) for name, array in outputs.items()}
 
 
@@ -307,10 +312,10 @@ def gradients(pretrained: Pretrained, inputs: Arrays) -> dict[str, np.ndarray]:
         inputs: As for `forward`, with labels.
 
     Raises:
-        ArgumentError: There is no model, or no dictionary.
+        ArgumentError: There is no model.
         DataError: As `forward`, or there are no labels.
     """
-    _check_arguments(pretrained, inputs)
+    check_pretrained("pretrained", pretrained)
     arrays = checked_inputs(inputs, pretrained.config)
     found = pretrained.gradients(arrays)
     return dict(tensors_of(found, pretrained.placements))
@@ -339,7 +344,7 @@ def save(
         DataError: The disk has too little room.
     """
     check_pretrained("pretrained", pretrained)
-    folder, dtype = folder_path("folder", folder), dtype_name(dtype)
+    folder, dtype = folder_path("folder", folder), checked_dtype(dtype)
     if format != "hf":
         raise ConfigError(f"format = {format!r}: only 'hf'")
     is_number = isinstance(max_shard_bytes, Real) and not isinstance(max_shard_bytes, bool)
@@ -359,12 +364,6 @@ def save(
         copy_travelling(pretrained.folder, written)
 
     write_whole(folder, sum(sizes) * target.itemsize, write)
-
-
-def _check_arguments(pretrained: Pretrained, inputs: Arrays) -> None:
-    check_pretrained("pretrained", pretrained)
-    expected = 'a dictionary of arrays, such as {"input_ids": ids}'
-    check_argument("inputs", inputs, isinstance(inputs, Mapping), expected)
 
 
 def _as_numpy(array: jax.Array) -> np.ndarray:

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxformer.errors import ConfigError, DataError
+from jaxformer.errors import ConfigError
 from jaxformer.generating import asked, generator_of, ids_of_text
-from jaxformer.generation.batch import Batch, are_real, batch_of, batch_of_rows, copies
+from jaxformer.generation.batch import Batch, batch_of, copies
 from jaxformer.generation.generator import row_keys
 from jaxformer.generation.options import Decoding
+from jaxformer.generation.prompts import padded
 from jaxformer.generation.state import Sources
 from jaxformer.generation.text_stream import TextStream
 from jaxformer.generation.token_stream import READ_EVERY, Part, sliding_stream, token_stream
@@ -141,15 +142,7 @@ class Writer:
     def _read(self, prompts: Sequence[Sequence[int]]) -> tuple[Batch, Sources]:
         """What the decoder continues, and what it reads besides."""
         config = self.pretrained.config
-        for number, ids in enumerate(prompts):
-            if not len(ids):
-                raise DataError(
-                    f"prompt {number} is empty, and the tokenizer adds nothing to it: give a text"
-                )
-        rows = batch_of_rows(prompts)
-        mask = are_real(rows.lengths, rows.tokens.shape[1]).astype(np.int32)
-        inputs = {"input_ids": rows.tokens, "attention_mask": mask}
-        start, mask, sources = asked(self.pretrained, inputs)
+        start, mask, sources = asked(self.pretrained, padded(prompts, 0, left=False))
         return batch_of(start, mask, config.vocab_size), sources
 
     def _parts(

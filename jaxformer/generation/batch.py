@@ -42,14 +42,7 @@ def real_tokens(ids: np.ndarray, mask: np.ndarray | None, vocab_size: int) -> np
         raise DataError(
             f"input_ids: expected integers [rows, tokens], got {ids.dtype} {list(ids.shape)}"
         )
-    mask = np.ones(ids.shape, bool) if mask is None else np.asarray(mask)
-    if not np.isin(mask, (0, 1)).all():
-        value = mask[~np.isin(mask, (0, 1))][0]
-        raise DataError(
-            f"attention_mask holds {value}: must be 1 (or True) at real tokens and 0 at padding, "
-            "not what is added to logits"
-        )
-    real = mask > 0
+    real = np.ones(ids.shape, bool) if mask is None else np.asarray(mask) > 0
     if real.shape != ids.shape:
         raise DataError(
             f"attention_mask: expected the shape of input_ids, {list(ids.shape)}, got "

@@ -85,7 +85,13 @@ def padded(rows: Sequence[Sequence[int]], padding: int, left: bool) -> Mapping[s
         rows: Their tokens.
         padding: What fills them up.
         left: On which side.
+
+    Raises:
+        DataError: A row is empty.
     """
+    for number, row in enumerate(rows):
+        if not len(row):
+            raise DataError(f"prompt {number} is empty: it needs one token at least")
     width = max(map(len, rows))
     ids = np.full((len(rows), width), padding, np.int64)
     mask = np.zeros_like(ids)
