@@ -57,6 +57,6 @@ def _check_array(name: str, array: jax.Array, expected: jax.ShapeDtypeStruct, re
     what = f"batch: {name}, which {reader} reads,"
     assert_axes(**{what: (array, " ".join(map(str, expected.shape)))})
     whole = jnp.issubdtype(expected.dtype, jnp.integer)
-    if whole != jnp.issubdtype(array.dtype, jnp.integer):
+    if not jnp.issubdtype(array.dtype, jnp.integer if whole else jnp.floating):
         kind = "integers" if whole else "floating-point numbers"
         raise ArgumentError(f"{what} has dtype {array.dtype}: must be {kind}")
