@@ -1,26 +1,32 @@
 """Tokens that a model with its weights adds to prompts: numpy in, numpy out."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 import numpy as np
 
-from jaxformer.errors import ConfigError, DataError
-from jaxformer.generation.batch import are_real, batch_of, bucket, copies
+from jaxformer.errors import ConfigError, DataError, check_argument
+from jaxformer.generation.batch import are_real, batch_of, bucket, copies, real_tokens
+from jaxformer.generation.checks import SWITCH, TOKEN, plain
 from jaxformer.generation.continuation import collected, continuations
 from jaxformer.generation.generator import Generator, row_keys
 from jaxformer.generation.options import Decoding
+from jaxformer.generation.programs import check_generates
+from jaxformer.generation.prompts import padded, rows_of, texts_of
 from jaxformer.generation.scoring import Continuations, Score, Scorer
 from jaxformer.generation.speculative import SpeculativeGenerator
 from jaxformer.generation.state import Sources
+from jaxformer.generation.text_stream import TextStream
 from jaxformer.generation.token_stream import READ_EVERY, sliding_stream
 from jaxformer.generation.tokenizer_files import read_json_object
 from jaxformer.hub.inputs import checked_inputs
 from jaxformer.models import DecoderConfig, EncoderDecoderConfig
 from jaxformer.nn.cache import Storage
-from jaxformer.pretrained import Pretrained
+from jaxformer.pretrained import Pretrained, check_pretrained
 
 Arrays = Mapping[str, Any]
+Inputs = Arrays | str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]] | np.ndarray
+"""Arrays under transformers' names; or texts or token ids, of one prompt or of several."""
 
 RECOMMENDED = "generation_config.json"
 """Where a folder of transformers' says how its model is best asked."""
@@ -29,7 +35,7 @@ _LEAST_SOURCE = 16
 
 def generate(
     pretrained: Pretrained,
-    inputs: Arrays,
+    inputs: Inputs,
     *,
     output_scores: bool = False,
     slide: bool = False,
@@ -43,7 +49,9 @@ def generate(
     Args:
         pretrained: The model.
         inputs: "input_ids" [B, T], "attention_mask" (padding on either side), and for an
-            encoder-decoder perhaps "decoder_input_ids", with which its answer begins.
+            encoder-decoder perhaps "decoder_input_ids", with which its answer begins. Or only a
+            text, token ids, or a list of either for several prompts; shorter ones are padded on
+            the left.
         output_scores: Whether to return the logits from which each token was chosen; without beams
             and `slide`.
         slide: Where the model's positions are too few for the prompt and what is added, read the
@@ -63,20 +71,26 @@ def generate(
         then padding. "log_probs" float32 [B n, new tokens] of the tokens in the model's own
         distribution, 0 at padding; with `output_scores` also "scores" float32 [new tokens, B n, V],
         after penalties and filters. From beam search "sequences_scores" [B n] instead of these.
+        For prompts that are texts also "texts", a list of the B n new ones.
 
     Raises:
+        ArgumentError: An argument has a value that it cannot have.
         ConfigError: An option has a value that it cannot have, or the model has too few positions.
-        DataError: A prompt is empty, or has a token that is not in the vocabulary.
+        DataError: A prompt is empty, or has a token that is not in the vocabulary; or there is no
+            tokenizer for a text.
     """
+    for name, value in {"output_scores": output_scores, "slide": slide}.items():
+        check_argument(name, value, SWITCH.allows(plain(value)), SWITCH.expected)
     decoding = decoding_for(pretrained, options)
-    prompts, mask, sources = asked(pretrained, inputs)
+    prompts, mask, sources = asked(pretrained, inputs, decoding.padding)
     batch = batch_of(prompts, mask, pretrained.config.vocab_size)
     if slide and (decoding.num_beams > 1 or output_scores):
         raise ConfigError("slide = True: not with beams or output_scores")
     generator = generator_of(pretrained, decoding, draft, proposals, storage)
     if decoding.stop_strings:
         raise ConfigError(
-            f"stop_strings = {decoding.stop_strings}: only where there is text, as in the command"
+            f"stop_strings = {decoding.stop_strings}: must be () here; the generate command and "
+            "jaxformer.writing.Writer end texts at strings"
         )
     if decoding.num_beams > 1:
         found = generator.beams(batch, decoding, sources=sources)
@@ -98,11 +112,16 @@ def generate(
     prompts = np.repeat(prompts, decoding.num_return_sequences, axis=0)
     real = are_real(found.lengths, found.tokens.shape[1])
     new = np.where(real, found.tokens, decoding.padding)
-    return {"sequences": np.concatenate([prompts, new], axis=1), **scores}
+    sequences = np.concatenate([prompts, new], axis=1)
+    if texts_of(inputs) is None:
+        return {"sequences": sequences, **scores}
+    rows = zip(found.tokens, found.lengths, strict=True)
+    texts = [_text(pretrained, tokens[:length]) for tokens, length in rows]
+    return {"sequences": sequences, "texts": texts, **scores}
 
 
 def score(
-    pretrained: Pretrained, inputs: Arrays, continuations: Continuations
+    pretrained: Pretrained, inputs: Inputs, continuations: Continuations
 ) -> list[list[Score]]:
     """How probable continuations are: for evaluation by likelihood and multiple choice.
 
@@ -116,8 +135,10 @@ def score(
         For each prompt the scores of its continuations; `generation.scoring.best_of` chooses.
 
     Raises:
-        ConfigError: A text is longer than the model's positions.
-        DataError: A prompt or continuation is empty, or has a token that is not in the vocabulary.
+        ArgumentError: An argument has a value that it cannot have.
+        ConfigError: The model does not predict the next token.
+        DataError: A text is longer than the model's positions; a prompt or continuation is empty,
+            or has a token that is not in the vocabulary.
     """
     prompts, mask, sources = asked(pretrained, inputs)
     batch = batch_of(prompts, mask, pretrained.config.vocab_size)
@@ -136,6 +157,8 @@ def generator_of(
     Raises:
         ConfigError: The two do not go together, or not with beams; the storage is not known.
     """
+    if draft is not None:
+        check_pretrained("draft", draft)
     if storage not in (None, *get_args(Storage)):
         raise ConfigError(f"storage = {storage!r}: one of {', '.join(get_args(Storage))}")
     target = pretrained.generator if storage is None else pretrained.generator.storing(storage)
@@ -157,36 +180,113 @@ def decoding_for(pretrained: Pretrained, options: Mapping[str, Any]) -> Decoding
     """How a model is asked: what is given, else what its folder recommends.
 
     Raises:
-        ConfigError: An option is not known or has a value that it cannot have.
+        ArgumentError: There is no model.
+        ConfigError: The model does not predict the next token; an option is not known or has a
+            value that it cannot have.
         DataError: generation_config.json cannot be read.
     """
-    recommended = dict(pretrained.source.settings.values)
-    file = None if pretrained.folder is None else pretrained.folder / RECOMMENDED
-    if file is not None:
-        recommended |= read_json_object(file)
-    return Decoding.of(recommended, options)
+    check_pretrained("pretrained", pretrained)
+    check_generates(pretrained.config)
+    vocab_size = pretrained.config.vocab_size
+    recommended = {**pretrained.source.settings.values, **_recommendations(pretrained)}
+    ends = recommended.get("eos_token_id")
+    decoding = Decoding.of(recommended | {"eos_token_id": _known(ends, vocab_size)}, options)
+    decoding.check_vocabulary(vocab_size)
+    return decoding
 
 
-def asked(pretrained: Pretrained, inputs: Arrays) -> tuple[np.ndarray, np.ndarray | None, Sources]:
+def _recommendations(pretrained: Pretrained) -> dict[str, Any]:
+    return {} if pretrained.folder is None else read_json_object(pretrained.folder / RECOMMENDED)
+
+
+def _known(ends: Any, vocab_size: int) -> Any:
+    """The end tokens that a model can write: files name others where a vocabulary was cut."""
+    if isinstance(ends, list):
+        return [end for end in ends if _known(end, vocab_size) is not None or end is None]
+    return None if TOKEN.allows(ends) and ends >= vocab_size else ends
+
+
+def asked(
+    pretrained: Pretrained, inputs: Inputs, padding: int = 0
+) -> tuple[np.ndarray, np.ndarray | None, Sources]:
     """What a decoder is to continue, and what it reads besides.
+
+    Args:
+        pretrained: The model.
+        inputs: See `generate`.
+        padding: What fills up prompts that are given without.
 
     Returns:
         Ids int32 [B, T], their mask [B, T] or None, and an encoder's output with its mask.
 
     Raises:
+        ArgumentError: There is no model, or the inputs are of no kind that is known.
+        ConfigError: The model does not predict the next token.
         DataError: An array is missing, or does not fit the model.
     """
-    arrays = checked_inputs(inputs, pretrained.config)
+    check_pretrained("pretrained", pretrained)
+    check_generates(pretrained.config)
+    config = pretrained.config
+    arrays = checked_inputs(_arrays(pretrained, inputs, padding), config)
     if "input_ids" not in arrays:
         raise DataError(f"inputs: input_ids is missing; there are {', '.join(arrays) or 'none'}")
-    if not isinstance(pretrained.config, EncoderDecoderConfig):
-        return np.asarray(arrays["input_ids"]), arrays.get("attention_mask"), ()
+    if "position_ids" in arrays:
+        raise DataError("inputs: position_ids: must be left out; attention_mask decides them")
+    ids, mask = np.asarray(arrays["input_ids"]), arrays.get("attention_mask")
+    if not isinstance(config, EncoderDecoderConfig):
+        return ids, mask, ()
+    real_tokens(ids, mask, config.vocab_size)
     prompt = arrays.get("decoder_input_ids")
-    if prompt is None:
-        start = pretrained.source.settings.take("decoder_start_token_id")
-        prompt = np.full((len(arrays["input_ids"]), 1), start, np.int32)
     mask = arrays.get("decoder_attention_mask")
+    if prompt is None:
+        if mask is not None:
+            raise DataError("inputs: decoder_attention_mask is given without decoder_input_ids")
+        prompt = np.full((len(ids), 1), _start_token(pretrained), np.int32)
+    if len(prompt) != len(ids):
+        raise DataError(
+            f"inputs: decoder_input_ids has {len(prompt)} rows, and input_ids has {len(ids)}"
+        )
     return np.asarray(prompt), mask, pretrained.encode(_lengthened(arrays))
+
+
+def ids_of_text(pretrained: Pretrained, text: str) -> list[int]:
+    """The tokens of a prompt, or of what an encoder reads.
+
+    Raises:
+        DataError: The model has no tokenizer.
+    """
+    encoder = pretrained.prompt_encoder
+    encodes = isinstance(pretrained.config, EncoderDecoderConfig)
+    return encoder.source(text) if encodes else encoder.plain(text)
+
+
+def _arrays(pretrained: Pretrained, inputs: Inputs, padding: int) -> Arrays:
+    """Inputs under transformers' names."""
+    if isinstance(inputs, Mapping):
+        return inputs
+    texts = texts_of(inputs)
+    rows = rows_of(inputs) if texts is None else [ids_of_text(pretrained, text) for text in texts]
+    return padded(rows, padding, left=not isinstance(pretrained.config, EncoderDecoderConfig))
+
+
+def _text(pretrained: Pretrained, tokens: np.ndarray) -> str:
+    stream = TextStream(pretrained.prompt_encoder.tokenizer)
+    return stream.push(tokens) + stream.flush()
+
+
+def _start_token(pretrained: Pretrained) -> int:
+    """With which an encoder-decoder's answer begins, as in transformers."""
+    files = _recommendations(pretrained), pretrained.source.settings.values
+    names = "decoder_start_token_id", "bos_token_id"
+    given = [values.get(name) for name in names for values in files]
+    start = next((token for token in given if token is not None), None)
+    size = pretrained.config.vocab_size
+    if not (TOKEN.allows(start) and start < size):
+        raise ConfigError(
+            f"decoder_start_token_id = {start!r} in {RECOMMENDED} or config.json: must be a token "
+            f"of the model, 0 to {size - 1}; correct it, or give decoder_input_ids"
+        )
+    return start
 
 
 def _lengthened(arrays: Arrays) -> Arrays:

@@ -1,6 +1,5 @@
 """Models with their weights: from a run of ours or from a folder that transformers saved."""
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,23 @@ import numpy as np
 from jaxformer.data import Data
 from jaxformer.data.labels import kept_labels
 from jaxformer.data.tokenizers import load_tokenizer
+from jaxformer.errors import check_argument
 from jaxformer.hub.finite import check_finite
 from jaxformer.hub.native import source_of
 from jaxformer.hub.settings import CONFIG
 from jaxformer.model_files import TOKENIZER, file_in, read_object
 from jaxformer.models.build import build_model
 from jaxformer.models.parameters import Template
-from jaxformer.paths import local_path
-from jaxformer.pretrained import Pretrained, checked_dtype, is_pretrained, load_folder, shardings_of
+from jaxformer.paths import folder_path
+from jaxformer.pretrained import (
+    Pretrained,
+    checked_dtype,
+    is_pretrained,
+    load_folder,
+    shardings_of,
+    with_fields,
+)
+from jaxformer.sharding import MESH_AXES
 from jaxformer.training.saved_run import SavedRun
 from jaxformer.zoo import FORMATS
 
@@ -45,16 +53,22 @@ def load(
             if `dtype` is float32, else in bfloat16.
 
     Raises:
-        ConfigError: The configuration is not known or has a value that is not supported, or the
-            dtype is another.
+        ArgumentError: An argument has a value that it cannot have.
+        ConfigError: The configuration is not known or has a value that is not supported.
         DataError: The tensors are missing, damaged or do not fit, or a weight is not finite.
     """
-    folder, dtype = local_path(folder, "folder"), checked_dtype(dtype)
+    dtype, given = checked_dtype(dtype), folder
+    folder = folder_path(given, "folder")
+    expected = f"the folder of a run or of a Hugging Face model; looked from {Path.cwd()}"
+    check_argument("folder", given, folder.is_dir(), expected)
+    axes = f"None, or a mesh with the axes {', '.join(MESH_AXES)}, as make_mesh makes it"
+    fits = isinstance(mesh, jax.sharding.Mesh) and set(MESH_AXES) <= set(mesh.axis_names)
+    check_argument("mesh", mesh, mesh is None or fits, axes)
     fields = {"compute_dtype": "float32" if dtype == "float32" else "bfloat16"} | model_fields
     if is_pretrained(folder):
         return load_folder(folder, dtype, mesh, **fields)
     run = SavedRun(folder, str(folder))
-    config = replace(run.config.model, **fields)
+    config = with_fields(run.config.model, fields)
     home = run.folder / IMPORTED if (run.folder / IMPORTED).is_dir() else run.folder / "tokenizer"
     source = source_of(config, FORMATS.values(), _extra_settings(run.folder, home, run.config.data))
     template = Template(partial(build_model, config=config))

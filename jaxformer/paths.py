@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from jaxformer.errors import ConfigError
+from jaxformer.errors import ConfigError, shortened
 
 # Two letters at least: "C:/" is a drive. A Path has made one slash of two.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+")
@@ -22,9 +22,9 @@ def local_path(path: str | os.PathLike, name: str) -> Path:
     Raises:
         ConfigError: It is no path, or a URL such as gs://bucket/folder.
     """
-    if not isinstance(path, str | os.PathLike):
-        raise ConfigError(f"{name} = {path!r}: must be a path")
-    text = os.fspath(path)
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(text, str) or not text:
+        raise ConfigError(f"{name} = {shortened(path)}: must be a path")
     if scheme := _SCHEME.match(text):
         url = _SCHEME.sub(rf"{scheme[1]}://", text, count=1)
         raise ConfigError(
@@ -32,6 +32,22 @@ def local_path(path: str | os.PathLike, name: str) -> Path:
             "copy the files here, or mount them"
         )
     return Path(os.path.expanduser(text))
+
+
+def folder_path(path: str | os.PathLike, name: str) -> Path:
+    """`local_path` for a folder, which may be absent.
+
+    Raises:
+        ConfigError: It is no path, a URL, or the path of a file.
+    """
+    folder = local_path(path, name)
+    try:
+        is_file = folder.exists() and not folder.is_dir()
+    except OSError as error:  # a folder on the way may not be read, or the name is too long
+        raise ConfigError(f"{name} = {folder}: must be the path of a folder: {error}") from error
+    if is_file:
+        raise ConfigError(f"{name} = {folder}: must be a folder, not a file")
+    return folder
 
 
 def check_local_paths(values: Any, name: str = "") -> None:

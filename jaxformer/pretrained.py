@@ -1,7 +1,7 @@
 """Models with their weights from a folder of transformers', numpy in and numpy out."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from numbers import Real
 from pathlib import Path
@@ -12,11 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 from tokenizers import Tokenizer
 
-from jaxformer.errors import ConfigError, DataError
+from jaxformer.errors import ArgumentError, ConfigError, DataError, check_argument
 from jaxformer.folders import write_whole
 from jaxformer.functional.masks import Mask
 from jaxformer.generation.generator import Generator
 from jaxformer.generation.programs import Programs
+from jaxformer.generation.prompts import PromptEncoder, read_prompt_encoder
 from jaxformer.generation.tokenizer_files import read_tokenizer
 from jaxformer.hub.folders import copy_travelling, write_settings
 from jaxformer.hub.forward import encoded, outputs_of
@@ -36,6 +37,8 @@ from jaxformer.model_files import read_object
 from jaxformer.models.build import ModelConfig, build_model
 from jaxformer.models.family import Family
 from jaxformer.models.parameters import Parameters, Template
+from jaxformer.paths import folder_path
+from jaxformer.serialization import nearest
 from jaxformer.sharding import check_rows, mesh_of, on_mesh, on_rows, parameter_shardings
 from jaxformer.zoo import FORMATS
 
@@ -69,6 +72,17 @@ class Pretrained:
     def tokenizer(self) -> Tokenizer | None:
         """The tokenizer; None where the folder has none."""
         return None if self.folder is None else read_tokenizer(self.folder)
+
+    @cached_property
+    def prompt_encoder(self) -> PromptEncoder:
+        """What turns texts into ids, as the model's training did.
+
+        Raises:
+            DataError: The folder has no tokenizer.
+        """
+        if self.folder is None:
+            raise DataError("the model has no folder, and so no tokenizer")
+        return read_prompt_encoder(self.folder)
 
     @cached_property
     def template(self) -> Template:
@@ -170,11 +184,26 @@ def open_folder(folder: Path, **model_fields: Any) -> Opened:
     """
     source, files = read_source(Settings.of_folder(folder), FORMATS), TensorFiles(folder)
     check_sizes(source, files)
-    config = replace(source.format.fitted(source.config, files), **model_fields)
+    config = with_fields(source.format.fitted(source.config, files), model_fields)
     source = replace(source, config=config)
     template = Template(partial(build_model, config=config))
     placements = named_placements(source.format, config, template, source.prefix)
     return Opened(source, template, WeightFile(files, source.format, placements))
+
+
+def with_fields(config: ModelConfig, changes: Mapping[str, Any]) -> ModelConfig:
+    """A configuration with other values of some fields.
+
+    Raises:
+        ConfigError: There is no such field, or it cannot have such a value.
+    """
+    names = [field.name for field in fields(config) if field.init]
+    for name in changes:
+        if name not in names:
+            raise ConfigError(
+                f"{name}: {type(config).__name__} has no such field.{nearest(name, names)}"
+            )
+    return replace(config, **changes)
 
 
 def load_folder(
@@ -203,21 +232,6 @@ def load_folder(
     return Pretrained(source, parameters, folder)
 
 
-def checked_dtype(dtype: Any) -> str | None:
-    """The name of a dtype in which a model's weights can be; None for None.
-
-    Raises:
-        ConfigError: It is none of `DTYPES`.
-    """
-    try:
-        name = None if dtype is None else jnp.dtype(dtype).name
-    except TypeError:
-        name = dtype
-    if name not in (None, *DTYPES):
-        raise ConfigError(f"dtype = {name!r}: must be one of {', '.join(DTYPES)}, or None")
-    return name
-
-
 def shardings_of(
     template: Template, mesh: jax.sharding.Mesh | None
 ) -> dict[str, jax.sharding.Sharding]:
@@ -233,6 +247,30 @@ def computed_as_kept(pretrained: Pretrained) -> Pretrained:
     compute_dtype = "float32" if kept == jnp.float32 else "bfloat16"
     config = replace(pretrained.config, compute_dtype=compute_dtype)
     return replace(pretrained, source=replace(pretrained.source, config=config))
+
+
+def check_pretrained(name: str, value: object) -> None:
+    """Raises ArgumentError unless an argument is a model with its weights."""
+    if not isinstance(value, Pretrained):
+        raise ArgumentError(
+            f"{name} is a {type(value).__name__}: must be a model, as jaxformer.load returns it"
+        )
+
+
+def checked_dtype(dtype: Any) -> str | None:
+    """The name of a dtype for parameters, however it is given; None for None.
+
+    Raises:
+        ArgumentError: Parameters cannot be kept in it.
+    """
+    if dtype is None:
+        return None
+    try:
+        name = jnp.dtype(dtype).name
+    except (TypeError, ValueError, SyntaxError):
+        name = ""
+    check_argument("dtype", dtype, name in DTYPES, f"one of {', '.join(DTYPES)}, or None")
+    return name
 
 
 def forward(
@@ -251,10 +289,14 @@ def forward(
         "last_hidden_state", and "logits", "pooler_output", "loss", ... where the model has them.
 
     Raises:
+        ArgumentError: An argument has a value that it cannot have.
         DataError: An array is missing, unknown, of a wrong shape, or has ids beyond a table.
     """
+    check_pretrained("pretrained", pretrained)
+    is_switch = isinstance(output_hidden_states, bool | np.bool_)
+    check_argument("output_hidden_states", output_hidden_states, is_switch, "True or False")
     arrays = checked_inputs(inputs, pretrained.config)
-    outputs = pretrained.outputs(arrays, output_hidden_states)
+    outputs = pretrained.outputs(arrays, bool(output_hidden_states))
     return {name: _as_numpy(array) for name, array in outputs.items()}
 
 
@@ -266,8 +308,10 @@ def gradients(pretrained: Pretrained, inputs: Arrays) -> dict[str, np.ndarray]:
         inputs: As for `forward`, with labels.
 
     Raises:
+        ArgumentError: There is no model.
         DataError: As `forward`, or there are no labels.
     """
+    check_pretrained("pretrained", pretrained)
     arrays = checked_inputs(inputs, pretrained.config)
     found = pretrained.gradients(arrays)
     return dict(tensors_of(found, pretrained.placements))
@@ -291,15 +335,18 @@ def save(
         max_shard_bytes: The most bytes of a file, unless one tensor has more.
 
     Raises:
-        ConfigError: The folder is in use, the dtype is another, or the format cannot say what the
-            model is.
+        ArgumentError: An argument has a value that it cannot have.
+        ConfigError: The folder is in use, or the format cannot say what the model is.
         DataError: The disk has too little room, or a weight is not finite (in its new dtype).
     """
-    dtype = checked_dtype(dtype)
+    check_pretrained("pretrained", pretrained)
+    folder, dtype = folder_path(folder, "folder"), checked_dtype(dtype)
     if format != "hf":
         raise ConfigError(f"format = {format!r}: only 'hf'")
-    if not (isinstance(max_shard_bytes, Real) and max_shard_bytes >= 1):
-        raise ConfigError(f"max_shard_bytes = {max_shard_bytes!r}: must be at least 1")
+    is_number = isinstance(max_shard_bytes, Real) and not isinstance(max_shard_bytes, bool)
+    check_argument(
+        "max_shard_bytes", max_shard_bytes, is_number and max_shard_bytes >= 1, "at least 1"
+    )
     source = pretrained.source
     target = jnp.dtype(dtype or next(iter(pretrained.parameters.values())).dtype)
     sizes = [shape.size for shape in pretrained.template.shapes.values()]

@@ -5,18 +5,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxformer.errors import ConfigError, DataError
-from jaxformer.generating import asked, generator_of
-from jaxformer.generation.batch import Batch, are_real, batch_of, batch_of_rows, copies
+from jaxformer.errors import ConfigError
+from jaxformer.generating import asked, generator_of, ids_of_text
+from jaxformer.generation.batch import Batch, batch_of, copies
 from jaxformer.generation.generator import row_keys
 from jaxformer.generation.options import Decoding
-from jaxformer.generation.prompts import read_prompt_encoder
+from jaxformer.generation.prompts import padded
 from jaxformer.generation.state import Sources
 from jaxformer.generation.text_stream import TextStream
 from jaxformer.generation.token_stream import READ_EVERY, Part, sliding_stream, token_stream
-from jaxformer.models import EncoderDecoderConfig
 from jaxformer.nn.cache import Storage
-from jaxformer.pretrained import Pretrained
+from jaxformer.pretrained import Pretrained, check_pretrained
 
 
 @dataclass(frozen=True)
@@ -51,8 +50,7 @@ class Writer:
             DataError: The model has none.
             ConfigError: The options do not go together.
         """
-        if pretrained.folder is None:
-            raise DataError("generate: the model has no folder, and so no tokenizer")
+        check_pretrained("pretrained", pretrained)
         if slide and (decoding.num_beams > 1 or decoding.stop_strings):
             raise ConfigError("slide = True: not with beams or stop strings")
         if decoding.stop_strings and decoding.num_beams > 1:
@@ -60,14 +58,13 @@ class Writer:
                 f"stop_strings = {decoding.stop_strings}: not with num_beams = "
                 f"{decoding.num_beams}, whose text is known at the end alone"
             )
-        self.encoder = read_prompt_encoder(pretrained.folder)
+        self.encoder = pretrained.prompt_encoder
         self.generator = generator_of(pretrained, decoding, draft, proposals, storage)
         self.pretrained, self.decoding, self.slide = pretrained, decoding, slide
 
     def ids(self, prompt: str) -> list[int]:
         """The tokens of a prompt, or of what an encoder reads."""
-        encodes = isinstance(self.pretrained.config, EncoderDecoderConfig)
-        return self.encoder.source(prompt) if encodes else self.encoder.plain(prompt)
+        return ids_of_text(self.pretrained, prompt)
 
     def stream(self, ids: Sequence[int]) -> Iterator[str]:
         """Yields what follows the tokens of one prompt, as soon as it may be shown.
@@ -145,15 +142,7 @@ class Writer:
     def _read(self, prompts: Sequence[Sequence[int]]) -> tuple[Batch, Sources]:
         """What the decoder continues, and what it reads besides."""
         config = self.pretrained.config
-        for number, ids in enumerate(prompts):
-            if not len(ids):
-                raise DataError(
-                    f"prompt {number} is empty, and the tokenizer adds nothing to it: give a text"
-                )
-        rows = batch_of_rows(prompts)
-        mask = are_real(rows.lengths, rows.tokens.shape[1]).astype(np.int32)
-        inputs = {"input_ids": rows.tokens, "attention_mask": mask}
-        start, mask, sources = asked(self.pretrained, inputs)
+        start, mask, sources = asked(self.pretrained, padded(prompts, 0, left=False))
         return batch_of(start, mask, config.vocab_size), sources
 
     def _parts(

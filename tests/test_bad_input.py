@@ -13,6 +13,7 @@ from PIL import Image
 
 from jaxformer import cli
 from jaxformer.config import load_config
+from jaxformer.errors import ArgumentError
 from jaxformer.training import loop
 from jaxformer.training.run_folder import open_run_folder
 
@@ -395,6 +396,27 @@ def test_experiment_files_that_are_none(run, tmp_path, content, text):
     status, output = run(name=str(tmp_path / "broken.py"))
     assert status == 2
     assert text in output
+
+
+@pytest.mark.parametrize(
+    ("config", "folder", "message"),
+    [
+        ("tiny.py", "run", "config = 'tiny.py': must be a Config; jaxformer.config.load_config"),
+        (None, 5, "folder = 5: must be "),
+        (None, "", "folder = '': must be "),
+        (None, __file__, "must be a folder, not a file"),
+    ],
+)
+def test_arguments_of_train_that_cannot_be(config, folder, message):
+    config = load_config(str(ROOT / "configs" / "tiny_decoder.py")) if config is None else config
+    with pytest.raises(ArgumentError, match=message):
+        loop.train(config, folder)
+
+
+def test_the_folder_of_train_may_be_a_text(run, tmp_path):
+    with pytest.raises(AssertionError, match="training program"):
+        loop.train(load_config(str(tmp_path / "tiny.py")), str(tmp_path / "run"))
+    assert (tmp_path / "run" / "config.json").exists()
 
 
 def test_a_disk_that_fills_up_is_reported(capsys):

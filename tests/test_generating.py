@@ -1,14 +1,18 @@
 import json
+from dataclasses import replace
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from saved_folders import save_tiny
 
 import jaxformer
-from jaxformer.errors import ConfigError, DataError
+from jaxformer.errors import ArgumentError, ConfigError, DataError
 from jaxformer.generating import decoding_for
 from jaxformer.generation.options import Decoding
 from jaxformer.hub.reference import save_random
+from jaxformer.hub.settings import Settings
 from jaxformer.hub.tasks import CausalLM, Seq2SeqLM
 from jaxformer.zoo import FORMATS
 
@@ -204,6 +208,183 @@ def test_what_the_folder_recommends_is_done_unless_told_otherwise(gpt2, tmp_path
 def test_bad_input(gpt2, changes, options, error, message):
     with pytest.raises(error, match=message):
         jaxformer.generate(gpt2, prompts(131) | changes, **({"max_new_tokens": 4} | options))
+
+
+def test_scalars_of_numpy_ask_for_the_same(gpt2):
+    asked = {"max_new_tokens": 3, "temperature": 0.5, "seed": 7, "eos_token_id": [3, 4]}
+    ours = jaxformer.generate(gpt2, prompts(131), **asked)
+    numpys = {"max_new_tokens": np.int64(3), "temperature": np.float64(0.5), "seed": np.uint32(7)}
+    theirs = jaxformer.generate(gpt2, prompts(131), **numpys, eos_token_id=np.array([3, 4]))
+    np.testing.assert_array_equal(ours["sequences"], theirs["sequences"])
+
+
+@pytest.mark.parametrize("name", ["gpt2", "t5"])
+def test_prompts_are_texts_ids_or_arrays(name, request):
+    model = request.getfixturevalue(name)
+    texts, rows = ["the dog runs", "dog"], [[1, 2, 4], [2]]
+    left = name == "gpt2"
+    mask = np.array([[1, 1, 1], [0, 0, 1] if left else [1, 0, 0]])
+    ids = np.array([[1, 2, 4], [0, 0, 2] if left else [2, 0, 0]])
+    asked = {"max_new_tokens": 4, "pad_token_id": 0}
+    expected = jaxformer.generate(model, {"input_ids": ids, "attention_mask": mask}, **asked)
+    for inputs in (texts, rows, [np.array(row) for row in rows]):
+        found = jaxformer.generate(model, inputs, **asked)
+        np.testing.assert_array_equal(found["sequences"], expected["sequences"])
+        assert ("texts" in found) == (inputs is texts)
+    one = jaxformer.generate(model, "the dog runs", **asked)
+    np.testing.assert_array_equal(one["sequences"], expected["sequences"][:1])
+    new = one["sequences"][0, 3 if left else 1 :]
+    assert one["texts"] == [model.tokenizer.decode(new).strip()]
+
+
+def test_where_an_answer_begins_is_said_by_the_files(t5):
+    def beginning(file, recommended=None):
+        (t5.folder / "generation_config.json").write_text(json.dumps(recommended or {}))
+        model = replace(t5, source=replace(t5.source, settings=Settings(file)))
+        found = jaxformer.generate(model, [[5, 6]], max_new_tokens=1, eos_token_id=None)
+        return found["sequences"][0, 0]
+
+    assert beginning({"decoder_start_token_id": 3}) == 3
+    assert beginning({"decoder_start_token_id": 3}, {"decoder_start_token_id": 4}) == 4
+    assert beginning({"decoder_start_token_id": 3}, {"decoder_start_token_id": None}) == 3
+    assert beginning({"decoder_start_token_id": None, "bos_token_id": 6}) == 6
+    for wrong in (None, -1, 131, 10**40, "<s>", [1, 2]):
+        with pytest.raises(ConfigError, match=r"decoder_start_token_id = .*: must be a token"):
+            beginning({"decoder_start_token_id": wrong})
+
+
+def test_an_end_that_the_vocabulary_lacks_is_left_out(gpt2):
+    """Small models often keep the numbers of the large one's tokens."""
+    settings = Settings({"eos_token_id": [50256, 7], "pad_token_id": None})
+    model = replace(gpt2, source=replace(gpt2.source, settings=settings))
+    assert decoding_for(model, {}).end_tokens == (7,)
+    for wrong in ({"pad_token_id": 50256}, {"eos_token_id": [1, None]}, {"eos_token_id": "x"}):
+        model = replace(gpt2, source=replace(gpt2.source, settings=Settings(wrong)))
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            decoding_for(model, {})
+
+
+MASK = np.ones((3, 9), int)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "options", "message"),
+    [
+        (5, {}, "inputs = 5: must be a text"),
+        (None, {}, "inputs = None: must be"),
+        ([], {}, r"inputs = \[\]: must be"),
+        (b"Hello", {}, "inputs = b'Hello': must be"),
+        ([[1], []], {}, "prompt 1 is empty"),
+        ("", {}, "prompt 0 is empty"),
+        ([1.5], {}, "prompt 0 must be a list of integers"),
+        ([131], {}, "input_ids holds 131"),
+        ([-1], {}, "input_ids holds -1"),
+        ([2**32 + 1], {}, "input_ids holds 4294967297"),
+        ({"input_ids": prompts(131)["input_ids"][0]}, {}, r"input_ids must have the shape \[B, T"),
+        (prompts(131) | {"attention_mask": MASK[:, 1:]}, {}, "attention_mask has shape"),
+        (prompts(131) | {"attention_mask": 0 * MASK}, {}, "row 0 is empty"),
+        (prompts(131) | {"position_ids": 0 * MASK}, {}, "position_ids: must be left out"),
+        ([1], {"max_new_tokens": 10**12}, r"max_new_tokens = 1000000000000: .*the model has 20"),
+        ([1], {"num_beams": 10**8}, r"100000000 beams .* GB of memory"),
+        ([1], {"temperature": 1, "num_return_sequences": 10**13}, "num_return_sequences = 1000000"),
+        ([1], {"pad_token_id": 131}, "pad_token_id = 131"),
+        ([1], {"eos_token_id": [1, 131]}, "eos_token_id"),
+        ([1], {"bad_words_ids": [[131]]}, "bad_words_ids"),
+        ([1], {"suppress_tokens": [131]}, "suppress_tokens"),
+        ([1], {"forced_bos_token_id": 131}, "forced_bos_token_id"),
+        ([1], {"stop_strings": ["."]}, "stop_strings"),
+        ([1], {"slide": "yes"}, "slide = 'yes': must be True or False"),
+        ([1], {"output_scores": 1}, "output_scores = 1: must be True or False"),
+        ([1], {"draft": "folder"}, "draft is a str: must be a model"),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_is_named(gpt2, inputs, options, message):
+    with pytest.raises((ArgumentError, DataError), match=message):
+        jaxformer.generate(gpt2, inputs, **({"max_new_tokens": 2} | options))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"attention_mask": 0 * MASK}, "row 0 is empty"),
+        ({"decoder_input_ids": MASK[:2]}, "decoder_input_ids has 2 rows, and input_ids has 3"),
+        ({"decoder_attention_mask": MASK}, "without decoder_input_ids"),
+    ],
+)
+def test_what_an_encoder_decoder_cannot_read(t5, changes, message):
+    with pytest.raises(DataError, match=message):
+        jaxformer.generate(t5, prompts(131) | changes, max_new_tokens=2)
+
+
+def test_every_function_asks_for_a_model(gpt2, tmp_path):
+    inputs = prompts(131)
+    for call in (
+        lambda: jaxformer.generate(inputs, gpt2),
+        lambda: jaxformer.score(inputs, gpt2, []),
+        lambda: jaxformer.forward(inputs, gpt2),
+        lambda: jaxformer.gradients(inputs, gpt2),
+        lambda: jaxformer.save(inputs, tmp_path / "out"),
+    ):
+        with pytest.raises(ArgumentError, match="pretrained is a dict: must be a model, as jaxfo"):
+            call()
+    with pytest.raises(ArgumentError, match="output_hidden_states = 'all'"):
+        jaxformer.forward(gpt2, inputs, output_hidden_states="all")
+    with pytest.raises(DataError, match="needs labels"):
+        jaxformer.gradients(gpt2, inputs)
+    bare = replace(gpt2, folder=None)
+    with pytest.raises(DataError, match="no tokenizer"):
+        jaxformer.generate(bare, "the dog")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dtype": "float7"}, "dtype = 'float7': must be one of float32"),
+        ({"dtype": "int8"}, "dtype = 'int8': must be one of float32"),
+        ({"dtype": "float64"}, "dtype = 'float64': must be one of float32"),
+        ({"dtype": 5}, "dtype = 5"),
+        ({"format": "pt"}, "format = 'pt'"),
+        ({"max_shard_bytes": 0}, "max_shard_bytes = 0"),
+        ({"max_shard_bytes": float("nan")}, "max_shard_bytes = nan"),
+        ({"max_shard_bytes": "5GB"}, "max_shard_bytes = '5GB'"),
+        ({"folder": 5}, "folder = 5: must be "),
+        ({"folder": ""}, "folder = '': must be "),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_saved(gpt2, tmp_path, options, message):
+    with pytest.raises(ArgumentError, match=message):
+        jaxformer.save(gpt2, **({"folder": tmp_path / "out"} | options))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dtype": "int8"}, "dtype = 'int8': must be one of float32"),
+        ({"dtype": "float64"}, "dtype = 'float64': must be one of float32"),
+        ({"mesh": 5}, "mesh = 5: must be None, or a mesh with the axes data, fsdp, tensor"),
+        ({"mesh": jax.make_mesh((1,), ("x",))}, "mesh = .* must be None, or a mesh with the axes"),
+        ({"num_layer": 1}, "num_layer: DecoderConfig has no such field. Did you mean 'num_layers'"),
+        ({"folder": 5}, "folder = 5: must be "),
+        ({"folder": ""}, "folder = '': must be "),
+        ({"folder": "no/such"}, "folder = 'no/such': must be the folder of a run or of a Hugging"),
+        ({"folder": __file__}, "folder = .*: must be a folder, not a file"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_loaded(gpt2, options, message):
+    with pytest.raises(ArgumentError, match=message):
+        jaxformer.load(**({"folder": gpt2.folder} | options))
+
+
+def test_dtypes_are_names_or_types(gpt2):
+    for dtype in ("bfloat16", jnp.bfloat16, np.dtype(jnp.bfloat16)):
+        loaded = jaxformer.load(gpt2.folder, dtype=dtype)
+        assert {array.dtype.name for array in loaded.parameters.values()} == {"bfloat16"}
+        assert loaded.config.compute_dtype == "bfloat16"
+    assert jaxformer.load(gpt2.folder, dtype=np.float32).config.compute_dtype == "float32"
 
 
 def test_a_window_slides_when_asked(gpt2):

@@ -50,7 +50,16 @@ ALLOWED = {
     "config": {"data", "models", "nn", "serialization", "sharding", "training", "user_code"},
     "hub": {"functional", "models", "nn", "serialization", "sharding"},
     "zoo": {"functional", "hub", "models", "nn"},
-    "pretrained": {"folders", "functional", "generation", "hub", "models", "sharding", "zoo"},
+    "pretrained": {
+        "folders",
+        "functional",
+        "generation",
+        "hub",
+        "models",
+        "serialization",
+        "sharding",
+        "zoo",
+    },
     "generating": {"generation", "hub", "models", "nn", "pretrained"},
     "writing": {"generating", "generation", "models", "nn", "pretrained"},
     "training": {
@@ -67,7 +76,7 @@ ALLOWED = {
         "sharding",
         "user_code",
     },
-    "loading": {"data", "hub", "models", "pretrained", "training", "zoo"},
+    "loading": {"data", "folders", "hub", "models", "pretrained", "sharding", "training", "zoo"},
     "importing": {
         "config",
         "data",

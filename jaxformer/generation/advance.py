@@ -5,6 +5,7 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 
+from jaxformer.functional.assertions import assert_axes
 from jaxformer.functional.placement import place, spec_of
 from jaxformer.generation.processors import History
 from jaxformer.models import Decoder, EncoderDecoder
@@ -86,6 +87,7 @@ def extended(
     Returns:
       Their states `[B, T, D]`, and the cache after them.
     """
+    assert_axes(tokens=(tokens, "B T"), count=(count, "B"), lengths=(lengths, "B"))
     tokens, count, lengths = on_rows((tokens, count, lengths))
     hidden, after = model.extend(tokens, cache, count=count, lengths=lengths)
     # A loop's types stay as they are.

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxformer.errors import DataError
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.generation.memory import available_bytes, num_bytes
 
 
 class Batch(NamedTuple):
@@ -24,12 +25,18 @@ def batch_of(ids: np.ndarray, mask: np.ndarray | None, vocab_size: int) -> Batch
 
     Args:
       ids: int `[B, T]`.
-      mask: `[B, T]`, 0 at padding, on either side; None: there is none.
+      mask: `[B, T]`, 1 at real tokens and 0 at padding, wherever it is; None: there is none.
       vocab_size: V.
 
     Raises:
       DataError: a prompt is empty, a token is not in the vocabulary, or the shapes do not fit.
     """
+    real = real_tokens(ids, mask, vocab_size)
+    return batch_of_rows([row[kept] for row, kept in zip(np.asarray(ids), real, strict=True)])
+
+
+def real_tokens(ids: np.ndarray, mask: np.ndarray | None, vocab_size: int) -> np.ndarray:
+    """Bool `[B, T]`: which ids are not padding; arguments and errors are those of `batch_of`."""
     ids = np.asarray(ids)
     if ids.ndim != 2 or not np.issubdtype(ids.dtype, np.integer):
         raise DataError(
@@ -54,7 +61,22 @@ def batch_of(ids: np.ndarray, mask: np.ndarray | None, vocab_size: int) -> Batch
             f"input_ids: token {ids[row, place]} in row {row} is not in the vocabulary, expected 0 "
             f"to {vocab_size - 1}"
         )
-    return batch_of_rows([row[kept] for row, kept in zip(ids, real, strict=True)])
+    return real
+
+
+def token_ids(name: str, value: Any) -> np.ndarray:
+    """Tokens that a user gives, int `[T]`.
+
+    Raises:
+      DataError: they are no list of integers; names them.
+    """
+    try:
+        tokens = np.asarray(value)
+    except ValueError:  # lists of several lengths
+        tokens = np.asarray(value, object)
+    if tokens.ndim != 1 or (tokens.size and not np.issubdtype(tokens.dtype, np.integer)):
+        raise DataError(f"{name} must be a list of integers, got {tokens.dtype} {[*tokens.shape]}")
+    return tokens
 
 
 def batch_of_rows(rows: Sequence[Sequence[int]]) -> Batch:
@@ -72,7 +94,17 @@ def are_real(lengths: np.ndarray, width: int) -> np.ndarray:
 
 
 def copies(arrays: Any, count: int) -> Any:
-    """A tree of arrays `[B count, ...]`: each row of `[B, ...]` several times in a row."""
+    """A tree of arrays `[B count, ...]`: each row of `[B, ...]` several times in a row.
+
+    Raises:
+      ConfigError: they would be larger than all memory.
+    """
+    needed, available = count * num_bytes(arrays), available_bytes(jax.local_devices())
+    if needed > available:
+        raise ConfigError(
+            f"num_return_sequences = {count}: the prompts alone need {needed / 1e9:,.1f} GB of "
+            f"memory, and there are {available / 1e9:,.1f} GB: ask for fewer"
+        )
     return jax.tree.map(partial(np.repeat, repeats=count, axis=0), arrays)
 
 

@@ -1,20 +1,32 @@
-"""Chat templates: messages become the text that a model was tuned on, as in transformers."""
+"""Chat templates: messages become the text that a model was tuned on, as in transformers.
+
+A template is a program of whoever published the model. Jinja's sandbox keeps it from files and
+from Python's internals, but not from computing without end: `'a' * 10**9` is one operation. So
+`chat_renderer.py` compiles and renders it in a process of its own, which the operating system
+stops at a limit of processor time and memory. That costs about a tenth of a second for each
+message of a chat.
+"""
 
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-import jinja2
-from jinja2 import nodes
-from jinja2.ext import Extension
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+import jinja2.utils
 
-from jaxformer.errors import DataError
+from jaxformer.errors import ArgumentError, DataError
+from jaxformer.generation import chat_renderer
 from jaxformer.generation.tokenizer_files import SETTINGS, read_json_object
 from jaxformer.model_files import small_file_in
+
+_LARGEST = 10**6
+"""Bytes of a template's file; published ones have some thousand."""
+_PATIENCE = 60
+"""Seconds after which a renderer that gets no processor time is given up."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +36,8 @@ class ChatTemplate:
     file: Path
     """Where the template was found."""
 
-    template: jinja2.Template
+    source: str
+    """The template, which compiles."""
 
     special_tokens: Mapping[str, str]
     """What the template may write, by the name under which it knows it: "bos_token", ..."""
@@ -39,19 +52,22 @@ class ChatTemplate:
             add_generation_prompt: Whether the text ends with what precedes an answer.
 
         Raises:
-            DataError: The template cannot write such a chat; with the reason that it gives.
+            ArgumentError: The messages hold something that JSON does not know.
+            DataError: The template cannot write such a chat, or needs too much time or memory;
+                with the reason.
         """
-        try:
-            return self.template.render(
-                messages=messages,
-                add_generation_prompt=add_generation_prompt,
-                # Templates ask whether these are none.
-                tools=None,
-                documents=None,
-                **self.special_tokens,
-            )
-        except Exception as error:  # the template is a program, and may fail like any other
-            raise DataError(f"{self.file}: the template refused this chat: {error}") from error
+        variables = {
+            "messages": messages,
+            "add_generation_prompt": add_generation_prompt,
+            # Templates ask whether these are none.
+            "tools": None,
+            "documents": None,
+            **self.special_tokens,
+        }
+        answer = _ask(self.source, variables)
+        if "error" in answer:
+            raise DataError(f"{self.file}: the template refused this chat: {answer['error']}")
+        return answer["text"]
 
 
 def read_chat_template(folder: str | Path) -> ChatTemplate | None:
@@ -69,17 +85,17 @@ def read_chat_template(folder: str | Path) -> ChatTemplate | None:
     if found is None:
         return None
     file, source = found
-    try:
-        template = _environment().from_string(source)
-    except jinja2.TemplateSyntaxError as error:
-        raise DataError(
-            f"{file}: line {error.lineno} of the chat template: {error.message}"
-        ) from error
-    return ChatTemplate(file, template, _special_tokens(folder))
+    answer = _ask(source, None)
+    if "error" in answer:
+        line = f"line {answer['line']} of the chat template" if "line" in answer else "the template"
+        raise DataError(f"{file}: {line}: {answer['error']}")
+    return ChatTemplate(file, source, _special_tokens(folder))
 
 
 def _find(folder: Path) -> tuple[Path, str] | None:
     if file := small_file_in(folder, "chat_template.jinja"):
+        if (size := file.stat().st_size) > _LARGEST:
+            raise DataError(f"{file}: {size:,} bytes: must be at most {_LARGEST:,}")
         try:
             return file, file.read_text(encoding="utf-8")
         except ValueError as error:
@@ -114,43 +130,37 @@ def _special_tokens(folder: Path) -> dict[str, str]:
     return found
 
 
-def _environment() -> ImmutableSandboxedEnvironment:
-    """What templates are written for; a sandbox, because they are programs of strangers."""
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True,
-        lstrip_blocks=True,
-        extensions=[_Generation, "jinja2.ext.loopcontrols"],
+def _ask(source: str, variables: dict[str, Any] | None) -> dict[str, Any]:
+    """What the renderer says to a template, and what it writes with these variables, if any."""
+    try:
+        request = json.dumps({"source": source, "variables": variables})
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ArgumentError(
+            f"messages: must be lists, dictionaries, texts and numbers: {error}"
+        ) from error
+    # Without the start-up files of site-packages, which take longer than all the rest.
+    paths = sorted(
+        {str(Path(module.__file__).parents[1]) for module in (jinja2, jinja2.utils.markupsafe)}
     )
-    environment.filters["tojson"] = _to_json
-    environment.globals |= {"raise_exception": _refuse, "strftime_now": _now}
-    return environment
-
-
-class _Generation(Extension):
-    """Reads `{% generation %}`: it marks what an assistant says for training, and writes it."""
-
-    tags = frozenset({"generation"})
-
-    def parse(self, parser):
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.Scope(body, lineno=line)
-
-
-def _to_json(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False) -> str:
-    """Unlike jinja's own filter, it leaves <, > and & as they are."""
-    return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
+    script = (
+        f"import runpy, sys; sys.path += {paths}; "
+        f"runpy.run_path({chat_renderer.__file__!r}, run_name='__main__')"
     )
-
-
-def _refuse(message: str) -> NoReturn:
-    raise jinja2.TemplateError(message)
-
-
-def _now(format: str) -> str:
-    return datetime.now().strftime(format)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", script],
+            input=request.encode(),
+            capture_output=True,
+            timeout=_PATIENCE,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": f"it has not ended after {_PATIENCE} seconds"}
+    if done.returncode == 0:
+        return json.loads(done.stdout)
+    if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+        return {"error": f"it computes for longer than {chat_renderer.CPU_SECONDS} seconds"}
+    return {
+        "error": f"it needs more than {chat_renderer.MEGABYTES} MB of memory, or is nested too "
+        "deeply"
+    }

@@ -1,11 +1,16 @@
 """What a setting of generation may be: the rules that processors and options share."""
 
-import math
 from collections.abc import Callable
-from numbers import Integral, Real
 from typing import Any, NamedTuple
 
+import jax
+import numpy as np
+
 from jaxformer.errors import check_field
+
+_LEAST, _MOST = 1e-30, 1e30
+"""The sizes of factors and terms: with any logits, float32 neither overflows nor underflows."""
+_LARGEST_TOKEN = 2**31 - 1
 
 
 class Rule(NamedTuple):
@@ -16,9 +21,22 @@ class Rule(NamedTuple):
 
 
 def check(owner: object, **rules: Rule) -> None:
-    """Raises ConfigError for the first field of `owner` that its rule does not allow."""
+    """Raises ConfigError for the first field of `owner` that its rule does not allow.
+
+    Scalars of numpy and JAX become Python's.
+    """
     for field, rule in rules.items():
-        check_field(owner, field, rule.allows(getattr(owner, field)), rule.expected)
+        value = plain(getattr(owner, field))
+        check_field(owner, field, rule.allows(value), rule.expected)
+        object.__setattr__(owner, field, value)
+
+
+def plain(value: Any) -> Any:
+    """A value with Python's scalars for those of numpy and JAX, in tuples too."""
+    if isinstance(value, tuple):
+        return tuple(map(plain, value))
+    is_scalar = isinstance(value, np.generic | np.ndarray | jax.Array) and value.ndim == 0
+    return value.item() if is_scalar else value
 
 
 def optional(rule: Rule) -> Rule:
@@ -33,28 +51,42 @@ def at_least(least: int) -> Rule:
     )
 
 
+def between(least: int, most: int) -> Rule:
+    """The integers from `least` to `most`."""
+    return Rule(
+        lambda value: _is_integer(value) and least <= value <= most,
+        f"from {least} to {most}, an integer",
+    )
+
+
 def _is_number(value) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _MOST
 
 
 def _is_integer(value) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _is_token(value) -> bool:
-    return _is_integer(value) and value >= 0
+    return _is_integer(value) and 0 <= value <= _LARGEST_TOKEN
 
 
 def _are_tokens(value) -> bool:
     return isinstance(value, tuple) and all(map(_is_token, value))
 
 
-NUMBER = Rule(_is_number, "a finite number")
-POSITIVE = Rule(lambda value: _is_number(value) and value > 0, "a positive, finite number")
-NOT_NEGATIVE = Rule(lambda value: _is_number(value) and value >= 0, "a finite number, at least 0")
+NUMBER = Rule(_is_number, f"a finite number, from {-_MOST} to {_MOST}")
+POSITIVE = Rule(
+    lambda value: _is_number(value) and value >= _LEAST,
+    f"a positive, finite number, from {_LEAST} to {_MOST}",
+)
+POSITIVE_OR_ZERO = Rule(
+    lambda value: _is_number(value) and (value == 0 or value >= _LEAST),
+    f"a finite number, at least 0: 0, or from {_LEAST} to {_MOST}",
+)
 PROBABILITY = Rule(lambda value: _is_number(value) and 0 <= value <= 1, "a number from 0 to 1")
 SWITCH = Rule(lambda value: isinstance(value, bool), "True or False")
-TOKEN = Rule(_is_token, "the number of a token, at least 0")
+TOKEN = Rule(_is_token, f"the number of a token, from 0 to {_LARGEST_TOKEN}")
 TOKENS = Rule(_are_tokens, "a tuple of numbers of tokens, such as (0, 5)")
 TOKEN_OR_TOKENS = Rule(
     lambda value: _is_token(value) or _are_tokens(value),
@@ -69,5 +101,6 @@ STRINGS = Rule(
     'a tuple of strings, such as ("###",), none of them empty',
 )
 EARLY_STOPPING = Rule(
-    lambda value: isinstance(value, bool) or value == "never", 'True, False or "never"'
+    lambda value: isinstance(value, bool) or (isinstance(value, str) and value == "never"),
+    'True, False or "never"',
 )

@@ -11,9 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.errors import ConfigError
+from jaxformer.functional.assertions import assert_axes
 from jaxformer.generation.batch import Batch, bucket
 from jaxformer.generation.beam import BeamSearch, Hypotheses
 from jaxformer.generation.loop import Method
+from jaxformer.generation.memory import available_bytes
 from jaxformer.generation.options import Decoding
 from jaxformer.generation.processors import History
 from jaxformer.generation.programs import Programs
@@ -69,6 +71,7 @@ class Generator:
         sources: Sources = (),
         keep_scores: bool = False,
         most_lacking: int = CHUNK,
+        num_beams: int = 1,
     ) -> State:
         """Reads prompts, but for what is read together with the choice of the first token.
 
@@ -79,28 +82,27 @@ class Generator:
           sources: what the decoder reads besides; arrays with a leading axis of B.
           keep_scores: whether to keep the logits of every step.
           most_lacking: at most so many tokens of a prompt are left for that.
+          num_beams: the texts of each row that beam search will keep.
 
         Raises:
-          ConfigError: the rows would become longer than the model's positions allow, or there are
-            not as many as the mesh cuts.
+          ConfigError: the rows would become longer than the model's positions allow, need more
+            memory than there is, or are not as many as the mesh cuts.
         """
-        longest = int(prompts.lengths.max())
-        self.check_length(longest, max_new_tokens)
-        room = bucket(longest + max_new_tokens, _LEAST_ROOM)
-        rows = len(prompts.lengths)
-        check_rows(self.mesh, rows)
-        shape = CacheShape(
-            rows,
-            capacity=room,
-            # What reads all tokens again reads them at once.
-            chunk=room if self._rereads else min(CHUNK, room),
-            storage=self._storage,
+        assert_axes(
+            prompts=(prompts.tokens, "B T"),
+            lengths=(prompts.lengths, "B"),
+            keys=(keys, "B"),
+            **({"sources": (sources[0], "B S D")} if sources else {}),
         )
-        tokens = np.zeros((rows, room), np.int32)
+        longest, rows = int(prompts.lengths.max()), len(prompts.lengths)
+        check_rows(self.mesh, rows)
+        scores = (max_new_tokens, rows, self.config.vocab_size) if keep_scores else None
+        options = {"sources": sources, "scores": scores, "num_beams": num_beams}
+        shape = self.checked_shape(rows, longest, max_new_tokens, **options)
+        tokens = np.zeros((rows, shape.capacity), np.int32)
         tokens[:, : prompts.tokens.shape[1]] = prompts.tokens
         limits = prompts.lengths + max_new_tokens
         history = History(tokens, prompts.lengths, prompts.lengths, limits)
-        scores = (max_new_tokens, rows, self.config.vocab_size) if keep_scores else None
         with self.on_mesh():
             state = self.programs.start(shape, scores, self.parameters, history, keys, sources)
             start = 0
@@ -118,7 +120,53 @@ class Generator:
         other._storage = storage
         return other
 
-    def check_length(self, prompt: int, max_new_tokens: int):
+    def checked_shape(
+        self,
+        rows: int,
+        prompt: int,
+        max_new_tokens: int,
+        *,
+        sources: Sources = (),
+        scores: tuple[int, int, int] | None = None,
+        num_beams: int = 1,
+    ) -> CacheShape:
+        """How much is kept of rows, before anything is allocated.
+
+        Args:
+          rows: B.
+          prompt: the most tokens of a prompt.
+          max_new_tokens: at most so many tokens are added to each.
+          sources: what the decoder reads besides; arrays with a leading axis of B, or their shapes.
+          scores: the shape `[N, B, V]` of the logits that are to be kept; None: none are.
+          num_beams: the texts of each row.
+
+        Raises:
+          ConfigError: the model has too few positions, or the machine too little memory.
+        """
+        self._check_length(prompt, max_new_tokens)
+        room = bucket(prompt + max_new_tokens, _LEAST_ROOM)
+        # What reads all tokens again reads them at once.
+        chunk = room if self._rereads else min(CHUNK, room)
+        shape = CacheShape(rows, capacity=room, chunk=chunk, storage=self._storage)
+        with self.on_mesh():
+            needed = self.programs.num_bytes(shape, scores, self.parameters, sources, num_beams)
+        available = available_bytes(self._devices)
+        if needed > available:
+            beams = f" with {num_beams} beams" if num_beams > 1 else ""
+            raise ConfigError(
+                f"max_new_tokens = {max_new_tokens}: {rows} rows{beams} of {prompt} + "
+                f"{max_new_tokens} tokens need {needed / 1e9:,.1f} GB of memory, and there are "
+                f"{available / 1e9:,.1f} GB: ask for fewer"
+            )
+        return shape
+
+    @property
+    def _devices(self) -> list[jax.Device]:
+        if self.mesh is not None:
+            return list(self.mesh.devices.flat)
+        return list(next(iter(self.parameters.values())).devices())
+
+    def _check_length(self, prompt: int, max_new_tokens: int):
         """Raises ConfigError unless the model has places for a prompt and what is added to it."""
         if self.max_length is not None and prompt + max_new_tokens > self.max_length:
             raise ConfigError(
@@ -170,7 +218,8 @@ class Generator:
         """
         keys = row_keys(0, np.arange(len(prompts.lengths)))  # Nothing is drawn.
         options = {"keys": keys, "sources": sources, "most_lacking": 1}
-        state = self.start(prompts, decoding.max_new_tokens, **options)
+        beams = decoding.num_beams
+        state = self.start(prompts, decoding.max_new_tokens, num_beams=beams, **options)
         search = BeamSearch.of(decoding)
         with self.on_mesh():
             found = self.programs.search(search, self.parameters, state.history, state.cache)

@@ -1,15 +1,19 @@
 """How tokens are chosen and when generation stops, in the words of transformers' `generate`."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
+import jax
+import numpy as np
+
 from jaxformer.errors import ConfigError, check_field
 from jaxformer.generation.checks import (
     EARLY_STOPPING,
-    NOT_NEGATIVE,
     NUMBER,
     POSITIVE,
+    POSITIVE_OR_ZERO,
     PROBABILITY,
     SEQUENCES,
     STRINGS,
@@ -18,8 +22,10 @@ from jaxformer.generation.checks import (
     TOKEN_OR_TOKENS,
     TOKENS,
     at_least,
+    between,
     check,
     optional,
+    plain,
 )
 from jaxformer.generation.processors import (
     BannedSequences,
@@ -49,6 +55,32 @@ _OF_A_DRAW = {
     "typical_p": (1.0,),
 }
 _OF_BEAMS = {"length_penalty": (1.0,), "early_stopping": (False,)}
+_RULES = {
+    "max_new_tokens": at_least(1),
+    "min_new_tokens": at_least(0),
+    "eos_token_id": optional(TOKEN_OR_TOKENS),
+    "pad_token_id": optional(TOKEN),
+    "stop_strings": STRINGS,
+    "do_sample": SWITCH,
+    "num_return_sequences": at_least(1),
+    "seed": between(0, 2**32 - 1),
+    "temperature": POSITIVE_OR_ZERO,
+    "top_k": at_least(0),
+    "top_p": PROBABILITY,
+    "min_p": PROBABILITY,
+    "typical_p": PROBABILITY,
+    "num_beams": at_least(1),
+    "length_penalty": NUMBER,
+    "early_stopping": EARLY_STOPPING,
+    "repetition_penalty": POSITIVE,
+    "presence_penalty": NUMBER,
+    "frequency_penalty": NUMBER,
+    "no_repeat_ngram_size": at_least(0),
+    "bad_words_ids": SEQUENCES,
+    "suppress_tokens": TOKENS,
+    "forced_bos_token_id": optional(TOKEN),
+    "forced_eos_token_id": optional(TOKEN),
+}
 
 
 @dataclass(frozen=True)
@@ -107,33 +139,7 @@ class Decoding:
     """The token at the last of max_new_tokens places; None: chosen as the others are."""
 
     def __post_init__(self):
-        check(
-            self,
-            max_new_tokens=at_least(1),
-            min_new_tokens=at_least(0),
-            eos_token_id=optional(TOKEN_OR_TOKENS),
-            pad_token_id=optional(TOKEN),
-            stop_strings=STRINGS,
-            do_sample=SWITCH,
-            num_return_sequences=at_least(1),
-            seed=at_least(0),
-            temperature=NOT_NEGATIVE,
-            top_k=at_least(0),
-            top_p=PROBABILITY,
-            min_p=PROBABILITY,
-            typical_p=PROBABILITY,
-            num_beams=at_least(1),
-            length_penalty=NUMBER,
-            early_stopping=EARLY_STOPPING,
-            repetition_penalty=POSITIVE,
-            presence_penalty=NUMBER,
-            frequency_penalty=NUMBER,
-            no_repeat_ngram_size=at_least(0),
-            bad_words_ids=SEQUENCES,
-            suppress_tokens=TOKENS,
-            forced_bos_token_id=optional(TOKEN),
-            forced_eos_token_id=optional(TOKEN),
-        )
+        check(self, **_RULES)
         self._check_tokens()
         self._check_method()
 
@@ -146,7 +152,7 @@ class Decoding:
 
         Args:
             recommended: Values by name, as JSON has them; other names, and null, are passed over.
-            given: Values by name.
+            given: Values by name; lists and arrays stand for tuples.
 
         Raises:
             ConfigError: A name is not known, or a value is not allowed.
@@ -155,8 +161,11 @@ class Decoding:
         for name in given:
             if name not in names:
                 raise ConfigError(f"generate: {name} is not known.{nearest(name, names)}")
+        given = {name: _frozen(value) for name, value in given.items()}
         values = {
-            name: _frozen(recommended[name]) for name in names if recommended.get(name) is not None
+            name: _frozen(recommended[name])
+            for name in names
+            if name not in given and recommended.get(name) is not None
         }
         drawn = any(
             given.get(name, allowed[0]) not in allowed for name, allowed in _OF_A_DRAW.items()
@@ -167,7 +176,14 @@ class Decoding:
             do_sample = False
         idle = (*(() if do_sample else _OF_A_DRAW), *(() if num_beams != 1 else _OF_BEAMS))
         kept = {name: value for name, value in values.items() if name not in idle}
-        return cls(**kept | {"do_sample": do_sample, "num_beams": num_beams} | dict(given))
+        for name, value in kept.items():
+            rule = _RULES[name]
+            if not rule.allows(value):
+                raise ConfigError(
+                    f"the model's generation_config.json or config.json recommends {name} = "
+                    f"{value!r}: must be {rule.expected}; correct it, or give {name} yourself"
+                )
+        return cls(**kept | {"do_sample": do_sample, "num_beams": num_beams} | given)
 
     @property
     def draws(self) -> bool:
@@ -187,6 +203,20 @@ class Decoding:
         if self.pad_token_id is not None:
             return self.pad_token_id
         return self.end_tokens[0] if self.end_tokens else 0
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Raises ConfigError for a token that a vocabulary of this size does not have."""
+        asked = {
+            "eos_token_id": self.end_tokens,
+            "pad_token_id": (self.pad_token_id,),
+            "bad_words_ids": sum(self.bad_words_ids, ()),
+            "suppress_tokens": self.suppress_tokens,
+            "forced_bos_token_id": (self.forced_bos_token_id,),
+            "forced_eos_token_id": (self.forced_eos_token_id,),
+        }
+        for field, tokens in asked.items():
+            known = all(token is None or token < vocab_size for token in tokens)
+            check_field(self, field, known, f"of the model's vocabulary, 0 to {vocab_size - 1}")
 
     def processors(self) -> tuple[Processor, ...]:
         """What happens to the logits before a token is chosen, in the order of transformers."""
@@ -240,6 +270,11 @@ class Decoding:
             most = f"at most num_beams = {self.num_beams}"
             enough = self.num_return_sequences <= self.num_beams
             check_field(self, "num_return_sequences", enough, most)
+            # A text's length to this power divides its log-probability.
+            largest = 30 / max(1, math.log10(self.max_new_tokens))
+            most = f"from {-largest:.3g} to {largest:.3g} with max_new_tokens = "
+            enough = abs(self.length_penalty) <= largest
+            check_field(self, "length_penalty", enough, f"{most}{self.max_new_tokens}")
         else:
             instead = "unless do_sample is True"
             self._check_unused(_OF_BEAMS, "unless num_beams is above 1")
@@ -255,5 +290,7 @@ class Decoding:
 
 
 def _frozen(value: Any) -> Any:
-    """A value of JSON with tuples for its lists."""
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+    """A value with tuples for lists and arrays, and Python's scalars for numpy's and JAX's."""
+    if isinstance(value, np.ndarray | jax.Array) and value.ndim:
+        value = value.tolist()
+    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else plain(value)

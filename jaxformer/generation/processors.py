@@ -12,6 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxformer.functional.assertions import assert_axes
 from jaxformer.functional.penalties import (
     ban_sequences,
     frequency_penalty,
@@ -68,9 +69,24 @@ def process(processors: Sequence[Processor], logits: jax.Array, history: History
 
     Returns:
         [B, V] float32.
+
+    Raises:
+        AssertionError: An array, or what a processor returns, has other axes or another dtype;
+            names it.
     """
+    sizes = assert_axes(
+        logits=(logits, "B V"),
+        tokens=(history.tokens, "B S"),
+        lengths=(history.lengths, "B"),
+        prompt_lengths=(history.prompt_lengths, "B"),
+        limits=(history.limits, "B"),
+    )
     for processor in processors:
         logits = processor(logits, history)
+        name = f"what {getattr(processor, '__name__', processor)} returns"
+        assert_axes(**{name: (logits, f"{sizes['B']} {sizes['V']}")})
+        if logits.dtype != jnp.float32:
+            raise AssertionError(f"{name} has dtype {logits.dtype}: must be float32")
     return logits
 
 

@@ -2,6 +2,7 @@
 
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ from jaxformer.functional.placement import platform
 from jaxformer.generation.advance import Generative, extended
 from jaxformer.generation.beam import BeamSearch, Hypotheses, beam_search
 from jaxformer.generation.loop import Method, add_token, generate_tokens
+from jaxformer.generation.memory import num_bytes
 from jaxformer.generation.processors import History
 from jaxformer.generation.state import Sources, State, started
 from jaxformer.models import EncoderDecoderConfig, Parameters, Template
@@ -20,6 +22,15 @@ from jaxformer.models.cache import Cache
 from jaxformer.nn.cache import CacheShape
 from jaxformer.nn.transpose import transpose_kernels
 from jaxformer.sharding import on_mesh
+
+
+def check_generates(config: ModelConfig) -> None:
+    """Raises ConfigError unless a model predicts the next token."""
+    if not predicts_next_token(config):
+        raise ConfigError(
+            "generate: the model has no head that predicts the next token; a decoder or an "
+            "encoder-decoder with a language model's head has one"
+        )
 
 
 class Programs:
@@ -41,11 +52,7 @@ class Programs:
         Raises:
           ConfigError: the model does not predict the next token.
         """
-        if not predicts_next_token(config):
-            raise ConfigError(
-                "generate: the model has no head that predicts the next token; a decoder or an "
-                "encoder-decoder with a language model's head has one"
-            )
+        check_generates(config)
         self.config, self.mesh = config, mesh
         self._template = Template(lambda key: self._arranged(build_model(key, config)))
         self._arrange = jax.jit(
@@ -88,6 +95,38 @@ class Programs:
         """
         changes = self.module(self._template.shapes).reader.changes_at(lengths)
         return None if changes is None else np.asarray(changes)
+
+    def num_bytes(
+        self,
+        shape: CacheShape,
+        scores: tuple[int, int, int] | None,
+        parameters: Parameters,
+        sources: Sources,
+        num_beams: int,
+    ) -> int:
+        """The memory that the rows of a cache need, besides the weights; allocates nothing.
+
+        Args:
+          shape: of the cache.
+          scores: the shape `[N, B, V]` of the logits that are to be kept; None: none are.
+          parameters: the weights.
+          sources: what the decoder reads besides; arrays with a leading axis of B, or their shapes.
+          num_beams: the texts of each row.
+        """
+        rows = shape.batch_size
+
+        def array(*shape: int, dtype: Any = jnp.int32) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct(shape, dtype)
+
+        history = History(array(rows, shape.capacity), *[array(rows)] * 3)
+        keys = array(rows, dtype=jax.random.key(0).dtype)
+        state = self.start.eval_shape(shape, scores, parameters, history, keys, sources)
+        cache = state.cache
+        if num_beams > 1:
+            cache = jax.eval_shape(Cache.picked, cache, array(rows, num_beams))
+        logits = array(rows, num_beams, self.config.vocab_size, dtype=jnp.float32)
+        kept = num_bytes((cache, state.log_probs, state.scores, logits))
+        return kept + num_beams * num_bytes(history)
 
     def _arranged(self, model: Generative) -> Generative:
         """A model with its weights as they are read fastest for a few tokens."""

@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.errors import ConfigError, DataError
+from jaxformer.errors import ConfigError, DataError, check_argument
 from jaxformer.functional.sampling import greedy, token_log_probabilities
 from jaxformer.generation.advance import Generative
-from jaxformer.generation.batch import Batch, bucket
+from jaxformer.generation.batch import Batch, bucket, token_ids
+from jaxformer.generation.checks import at_least, check
 from jaxformer.generation.generator import Generator
 from jaxformer.generation.state import Sources
 from jaxformer.models import EncoderDecoder
@@ -93,9 +94,8 @@ class Scorer:
         Raises:
           ConfigError: `rows` is below 1.
         """
-        if rows < 1:
-            raise ConfigError(f"rows = {rows}: must be at least 1")
         self.generator, self.rows = generator, rows
+        check(self, rows=at_least(1))
         # A full pass stretches the positions of all its rows as the longest of them needs it.
         self._apart = generator.programs.changes_at(np.zeros(1, np.int32)) is not None
         self._score = jax.jit(self._scored)
@@ -198,15 +198,25 @@ def _hidden(model: Generative, tokens, positions, sources: Sources) -> jax.Array
 
 
 def _check(generator: Generator, prompts: Batch, continuations: Continuations) -> None:
+    expected = "for each prompt a list of continuations, each a list of token ids"
+    is_list = isinstance(continuations, Sequence | np.ndarray) and not isinstance(
+        continuations, str
+    )
+    check_argument("continuations", continuations, is_list, expected)
     if len(continuations) != len(prompts.lengths):
         raise DataError(
             f"continuations: there are {len(continuations)} lists, expected one for each of the "
             f"{len(prompts.lengths)} prompts"
         )
     for row, several in enumerate(continuations):
+        if isinstance(several, str) or not isinstance(several, Sequence | np.ndarray):
+            raise DataError(
+                f"continuations: row {row} holds a {type(several).__name__}: must be a list of "
+                "continuations, each a list of token ids"
+            )
         for number, tokens in enumerate(several):
             name = f"continuations: continuation {number} of row {row}"
-            _check_tokens(name, np.asarray(tokens), generator.config.vocab_size)
+            _check_tokens(name, token_ids(name, tokens), generator.config.vocab_size)
             length = int(prompts.lengths[row]) + len(tokens) - 1
             if generator.max_length is not None and length > generator.max_length:
                 raise DataError(
@@ -218,10 +228,6 @@ def _check(generator: Generator, prompts: Batch, continuations: Continuations) -
 def _check_tokens(name: str, tokens: np.ndarray, vocab_size: int) -> None:
     if not tokens.size:
         raise DataError(f"{name} is empty: it needs one token at least")
-    if tokens.ndim != 1 or not np.issubdtype(tokens.dtype, np.integer):
-        raise DataError(
-            f"{name} must be a list of integers, got {tokens.dtype} {list(tokens.shape)}"
-        )
     unknown = tokens[(tokens < 0) | (tokens >= vocab_size)]
     if unknown.size:
         raise DataError(

@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.errors import ConfigError, check_field
+from jaxformer.errors import ConfigError
 from jaxformer.generation.batch import Batch
+from jaxformer.generation.checks import between, check
 from jaxformer.generation.generator import CHUNK, Generator
 from jaxformer.generation.loop import Method
 from jaxformer.generation.speculative_loop import SpeculativeState, speculate
@@ -57,7 +58,7 @@ class SpeculativeGenerator:
             raise ConfigError("draft: it must lie on the mesh of the target")
         self.target, self.draft, self.proposals = target, draft, proposals
         # A layer with a window keeps what is taken back only as far as one pass reads.
-        check_field(self, "proposals", 1 <= proposals < CHUNK, f"from 1 to {CHUNK - 1}")
+        check(self, proposals=between(1, CHUNK - 1))
         self._speculate = jax.jit(self._speculated, static_argnums=0, donate_argnums=2)
 
     @property
@@ -99,7 +100,7 @@ class SpeculativeGenerator:
             ("target", self.target, sources),
             ("draft", self.draft, draft_sources),
         ):
-            _check_positions(name, model, prompts, max_new_tokens)
+            _check_positions(name, model, prompts, max_new_tokens, read)
             scored = keep_scores and name == "target"
             options = {"keys": keys, "sources": read, "keep_scores": scored, "most_lacking": 1}
             states.append(model.start(prompts, max_new_tokens, **options))
@@ -150,10 +151,13 @@ class SpeculativeGenerator:
         return speculate(target, draft, method, self.proposals, state, steps)
 
 
-def _check_positions(name: str, model: Generator, prompts: Batch, max_new_tokens: int) -> None:
+def _check_positions(
+    name: str, model: Generator, prompts: Batch, max_new_tokens: int, sources: Sources
+) -> None:
     """Raises ConfigError unless what a model keeps of a row is of use up to the row's end."""
+    rows, longest = len(prompts.lengths), int(prompts.lengths.max())
     try:
-        model.check_length(int(prompts.lengths.max()), max_new_tokens)
+        model.checked_shape(rows, longest, max_new_tokens, sources=sources)
     except ConfigError as error:
         raise ConfigError(f"{name}: {error}") from error
     changes = model.programs.changes_at(prompts.lengths[:, None] + np.arange(1, max_new_tokens + 1))

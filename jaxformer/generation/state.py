@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
+from jaxformer.functional.assertions import assert_axes
 from jaxformer.generation.advance import Generative
 from jaxformer.generation.processors import History
 from jaxformer.models.cache import Cache
@@ -62,6 +63,11 @@ def started(
       sources: what the decoder reads besides.
       scores: the shape `[N, B, V]` of the logits that are to be kept; None: none are.
     """
+    assert_axes(
+        tokens=(history.tokens, f"{shape.batch_size} S"),
+        lengths=(history.lengths, f"{shape.batch_size}"),
+        keys=(keys, f"{shape.batch_size}"),
+    )
     shape = replace(shape, spec=spec("batch", None, "kv_heads", None))
     return State(
         history=history,

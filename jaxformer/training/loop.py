@@ -20,9 +20,9 @@ from jaxformer.config import (
     writes_samples,
 )
 from jaxformer.data import Datasets
-from jaxformer.errors import DataError
+from jaxformer.errors import DataError, check_argument
 from jaxformer.models.flops import model_flops
-from jaxformer.paths import local_path
+from jaxformer.paths import folder_path
 from jaxformer.serialization import to_json
 from jaxformer.sharding import make_mesh
 from jaxformer.training.checkpoint import Checkpointer
@@ -79,6 +79,7 @@ def train(config: Config, folder: str | Path, fresh: bool = False) -> None:
         fresh: Start anew; an earlier run in the folder moves to another name.
 
     Raises:
+        ArgumentError: `config` is no `Config`, or `folder` no path of a folder.
         ConfigError: The configuration cannot work, or the folder holds another run.
         DataError: The corpus cannot be used.
         CheckpointError: A checkpoint could not be saved, or all of them are damaged.
@@ -86,7 +87,9 @@ def train(config: Config, folder: str | Path, fresh: bool = False) -> None:
         OutOfMemory: A step needs more memory than there is.
         ProcessLost: Another process of the job has ended.
     """
-    folder = local_path(folder, "run_dir")
+    expected = "a Config; jaxformer.config.load_config reads that of a file"
+    check_argument("config", config, isinstance(config, Config), expected)
+    folder = folder_path(folder, "run_dir")
     config = with_tokenizer_of_origin(config)
     validate(config, jax.device_count())
     with contextlib.ExitStack() as resources:

@@ -16,6 +16,7 @@ from jaxformer.models.heads import LossOptions, Outcome
 from jaxformer.models.lora import LoraTemplate
 from jaxformer.models.parameters import Parameters, Template
 from jaxformer.sharding import RULES, on_mesh, parameter_shardings
+from jaxformer.training.batch_checks import check_batch
 from jaxformer.training.config import TrainConfig
 from jaxformer.training.frozen import trained_names
 from jaxformer.training.loss import Batch, Loss, Sums
@@ -163,6 +164,7 @@ class TrainProgram:
         self, params: Parameters, others: Parameters, batch: Batch, key
     ) -> tuple[Parameters, Sums]:
         """The gradient of the whole batch's loss, and its sums, over all parts of the batch."""
+        check_batch(self.model, batch)
         weights = self.loss.weights(self.template.module(params), batch)
         weights = {name: jnp.maximum(weight, 1.0) for name, weight in weights.items()}
         learning, differentiate = self._learning(params), jax.grad(self._loss, has_aux=True)
@@ -216,6 +218,7 @@ class TrainProgram:
         return state, metrics
 
     def _evaluated(self, params: Parameters, batch: Batch) -> Measured:
+        check_batch(self.model, batch)
         options = LossOptions(chunk_size=self.train.loss_chunk)
         sums, outcomes = self.template.module(params).evaluation(batch, options)
         everywhere = partial(place, spec=PartitionSpec())

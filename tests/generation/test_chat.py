@@ -3,7 +3,7 @@ import json
 import pytest
 from tokenizers import Tokenizer, models
 
-from jaxformer.errors import DataError
+from jaxformer.errors import ArgumentError, DataError
 from jaxformer.generation.chat import read_chat_template
 
 CHATML = """
@@ -208,6 +208,62 @@ def test_a_template_that_refuses_says_why(tmp_path, template, words):
     assert words in str(error.value)
 
 
+# What takes all the time or memory there is, as it compiles or as it renders.
+BOMBS = {
+    "loops": ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", 2),
+    "power": ("{{ (messages | length + 1) ** (10 ** 9) }}", None),
+    "product": ("{{ 'a' * (10 ** 9) }}", 128),
+    "text": ("{{ messages[0].content * (10 ** 6) }}", "more than 10,000,000 characters"),
+    "list": ("{{ [0] * 10 ** 9 }}", 128),
+    "percent": ("{{ '%1000000000d' % 1 }}", 128),
+    "format": ("{{ '{:1000000000}'.format(messages | length) }}", 128),
+    "width": ("{{ messages[0].content.ljust(10 ** 9) }}", 128),
+    "center": ("{{ messages[0].content | center(10 ** 9) }}", 128),
+    "join": ("{{ (['a' * 999] * 99999) | join('a' * 9999) }}", 128),
+    "doubling": (
+        "{% set n = namespace(x='ab') %}{% for i in range(99) %}{% set n.x = n.x ~ n.x %}"
+        "{% endfor %}",
+        128,
+    ),
+    "parentheses": ("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "nested too deeply"),
+    "macro": ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "nested too deeply"),
+    "recursive": (
+        "{% for m in messages recursive %}{{ loop(messages) }}{% endfor %}",
+        "nested too deeply",
+    ),
+    "file": ("a" * 10**6 + "a", "at most 1,000,000"),
+}
+REASONS = {
+    2: "it computes for longer than 2 seconds",
+    128: "it needs more than 128 MB of memory",
+    None: "it (computes for longer than 2 seconds|needs more than 128 MB)",
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_template_without_end_is_stopped(tmp_path, name):
+    template, reason = BOMBS[name]
+    save(tmp_path, template)
+    words = REASONS.get(reason, reason)
+    with pytest.raises(DataError, match=rf"chat_template\.jinja: .*{words}"):
+        read_chat_template(tmp_path).render(CHATS[0])
+
+
+def test_a_stopped_template_does_no_harm_to_the_next(tmp_path):
+    save(tmp_path, "{% if messages | length > 1 %}{{ 'a' * (messages | length) ** 15 }}{% endif %}")
+    chat = read_chat_template(tmp_path)
+    for _ in range(2):
+        with pytest.raises(DataError, match="memory"):
+            chat.render(CHATS[1])
+        assert chat.render(CHATS[0]) == ""
+
+
+def test_messages_that_json_does_not_know_are_refused(tmp_path):
+    save(tmp_path, CHATML)
+    with pytest.raises(ArgumentError, match="messages: must be lists"):
+        read_chat_template(tmp_path).render([{"role": "user", "content": b"bytes"}])
+
+
 @pytest.mark.parametrize(
     "stored", [3, {}, [], ["text"], [{"name": "rag", "template": "a"}], [{"name": "default"}]]
 )
@@ -219,6 +275,9 @@ def test_something_else_in_place_of_a_template_is_an_error(tmp_path, stored):
 
 def test_a_file_that_cannot_be_read_is_an_error(tmp_path):
     (tmp_path / "chat_template.json").write_text("{")
+    with pytest.raises(DataError, match=r"chat_template\.json: not valid JSON"):
+        read_chat_template(tmp_path)
+    (tmp_path / "chat_template.json").write_text("[" * 10**5)
     with pytest.raises(DataError, match=r"chat_template\.json: not valid JSON"):
         read_chat_template(tmp_path)
     (tmp_path / "chat_template.jinja").write_bytes(b"\xff")

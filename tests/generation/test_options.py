@@ -165,7 +165,7 @@ NAN = float("nan")
         ("do_sample", 1, "True or False"),
         ("num_return_sequences", 0, "at least 1"),
         ("num_return_sequences", 2, "1 unless do_sample is True and temperature above 0"),
-        ("seed", -1, "at least 0"),
+        ("seed", -1, "from 0 to 4294967295"),
         ("temperature", -0.5, "at least 0"),
         ("temperature", NAN, "at least 0"),
         ("temperature", 0.7, "1.0 unless do_sample is True"),

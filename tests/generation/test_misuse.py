@@ -1,0 +1,249 @@
+"""What a user may get wrong about generation: each is named before anything is allocated."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny_models import random_parameters, template_of, tiny, tiny_encoder_decoder
+
+from jaxformer.errors import ArgumentError, ConfigError, DataError
+from jaxformer.generation import generator as generator_module
+from jaxformer.generation.batch import batch_of_rows, copies, token_ids
+from jaxformer.generation.generator import Generator, row_keys
+from jaxformer.generation.memory import available_bytes, num_bytes
+from jaxformer.generation.options import Decoding
+from jaxformer.generation.processors import History, Temperature, process
+from jaxformer.generation.programs import Programs
+from jaxformer.generation.prompts import padded, rows_of, texts_of
+from jaxformer.generation.scoring import Scorer
+from jaxformer.generation.speculative import SpeculativeGenerator
+
+NAN = float("nan")
+PROMPTS = batch_of_rows([[3, 4, 5], [6]])
+KEYS = row_keys(0, np.arange(2))
+
+
+@pytest.fixture(scope="module", params=[tiny, tiny_encoder_decoder], ids=["decoder", "both"])
+def generator(request):
+    config = request.param(num_layers=1)
+    return Generator(Programs(config, template_of(config)), random_parameters(config))
+
+
+def sources_of(generator, rows=2):
+    """What the decoder of an encoder-decoder reads."""
+    config = generator.config
+    return () if config == tiny(num_layers=1) else (jnp.zeros((rows, 5, config.model_dim)),)
+
+
+# Options ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("integer", [np.int64, np.int32, np.uint8, np.array, jnp.int32])
+@pytest.mark.parametrize("number", [np.float32, np.float64, np.array, jnp.float32])
+def test_scalars_of_numpy_and_jax_are_pythons(integer, number):
+    ours = {"max_new_tokens": 2, "temperature": 0.5, "do_sample": True, "eos_token_id": (3, 4)}
+    theirs = {
+        "max_new_tokens": integer(2),
+        "temperature": number(0.5),
+        "do_sample": np.bool_(True),
+        "eos_token_id": (integer(3), integer(4)),
+    }
+    assert Decoding(**theirs) == Decoding(**ours)
+    assert type(Decoding(**theirs).max_new_tokens) is int
+    assert hash(Decoding(**theirs).processors()) == hash(Decoding(**ours).processors())
+    assert hash(Temperature(number(0.5))) == hash(Temperature(0.5))
+    theirs["eos_token_id"] = np.array([3, 4])
+    assert Decoding.of({}, theirs) == Decoding.of({}, ours | {"eos_token_id": [3, 4]})
+
+
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [
+        ("max_new_tokens", (True, 2.0, "2", None, NAN, [2, 3], np.array([2, 3]))),
+        ("temperature", (1e-45, 1e-31, 1e31, NAN, np.inf, -1, "1", True, 10**400, [1.0, 2.0])),
+        ("repetition_penalty", (0, -1, 1e-45, NAN, np.inf, "1", np.float32(1e-40))),
+        ("presence_penalty", (NAN, np.inf, 1e31, "1", 10**400)),
+        ("num_beams", (0, 2.5, True, "2", -1)),
+        ("seed", (-1, 2**32, 0.5, "0", True)),
+        ("pad_token_id", (10**40, -1, 2**31, 1.5, True, "0")),
+        ("eos_token_id", ([1, "a"], [1, -1], [[1]], True, 1.5, [None], 10**40)),
+        ("bad_words_ids", ([1], [[]], [[-1]], 5)),
+        ("stop_strings", ([1], [""], 5)),
+        ("early_stopping", (1, "always", [True, False])),
+        ("do_sample", (1, 0.0, "yes")),
+    ],
+)
+def test_an_option_is_named(field, values):
+    for value in values:
+        with pytest.raises(ConfigError, match=rf"^Decoding\.{field} = .*: must be "):
+            Decoding.of({}, {field: value})
+
+
+def test_a_length_penalty_that_float32_cannot_apply():
+    Decoding(num_beams=2, length_penalty=8.0, max_new_tokens=1000)
+    with pytest.raises(ConfigError, match="length_penalty = 100: must be from -10 to 10 with max"):
+        Decoding(num_beams=2, length_penalty=100, max_new_tokens=1000)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("eos_token_id", (3, 31)),
+        ("pad_token_id", 31),
+        ("bad_words_ids", ((3,), (4, 40))),
+        ("suppress_tokens", (31,)),
+        ("forced_bos_token_id", 31),
+        ("forced_eos_token_id", 99),
+    ],
+)
+def test_a_token_that_the_vocabulary_lacks(field, value):
+    decoding = Decoding(**{field: value})
+    decoding.check_vocabulary(100)
+    with pytest.raises(ConfigError, match=rf"{field} = .*: must be of the model's vocabulary, 0"):
+        decoding.check_vocabulary(31)
+
+
+def test_a_file_that_recommends_nonsense_is_named_unless_another_value_is_given():
+    for recommended in ({"pad_token_id": -1}, {"eos_token_id": [1, "a"]}, {"num_beams": 0}):
+        (name,) = recommended
+        with pytest.raises(ConfigError, match=rf"generation_config.json .* recommends {name} = "):
+            Decoding.of(recommended, {})
+        Decoding.of(recommended, {name: 1})
+
+
+# Memory -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("new", "beams"), [(10**12, 1), (2**31 - 9, 1), (8, 10**10)])
+def test_what_memory_cannot_hold_is_refused_at_once(generator, new, beams):
+    options = {"keys": KEYS, "sources": sources_of(generator), "num_beams": beams}
+    with pytest.raises(ConfigError, match=rf"max_new_tokens = {new}: .* GB of memory, and there"):
+        generator.start(PROMPTS, new, **options)
+
+
+def test_the_memory_is_that_of_the_state(generator, monkeypatch):
+    sources = sources_of(generator)
+    state = generator.start(PROMPTS, 100, keys=KEYS, sources=sources)
+    needed = num_bytes((state.cache, state.history, state.log_probs)) + 2 * 31 * 4
+    for room in (needed, needed - 1):
+        monkeypatch.setattr(generator_module, "available_bytes", lambda devices, room=room: room)
+        if room == needed:
+            generator.start(PROMPTS, 100, keys=KEYS, sources=sources)
+        else:
+            with pytest.raises(ConfigError, match=r"2 rows of 3 \+ 100 tokens need 0.0 GB"):
+                generator.start(PROMPTS, 100, keys=KEYS, sources=sources)
+
+
+def test_copies_that_memory_cannot_hold():
+    assert available_bytes(jax.devices()) > 10**8
+    with pytest.raises(ConfigError, match=r"num_return_sequences = 1000000000000: .* GB"):
+        copies(PROMPTS, 10**12)
+
+
+# Arrays -----------------------------------------------------------------------------------------
+
+
+def test_arrays_that_do_not_fit_are_named(generator):
+    sources = sources_of(generator)
+    with pytest.raises(AssertionError, match=r"keys has shape \(3,\): .* \[B\] with B = 2"):
+        generator.start(PROMPTS, 4, keys=row_keys(0, np.arange(3)), sources=sources)
+    lengths = np.ones(3, np.int32)
+    with pytest.raises(AssertionError, match="lengths has shape"):
+        generator.start(PROMPTS._replace(lengths=lengths), 4, keys=KEYS, sources=sources)
+    if sources:
+        with pytest.raises(AssertionError, match=r"sources has shape \(3, 5, "):
+            generator.start(PROMPTS, 4, keys=KEYS, sources=sources_of(generator, rows=3))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda logits: logits[:, :-1], r"what mine returns has shape \(2, 6\)"),
+        (lambda logits: logits.sum(-1), r"what mine returns has shape \(2,\)"),
+        (lambda logits: logits.astype(jnp.bfloat16), "what mine returns has dtype bfloat16"),
+        (lambda logits: logits > 0, "what mine returns has dtype bool"),
+        (lambda logits: None, "what mine returns has type NoneType"),
+    ],
+)
+def test_a_processor_of_the_users_own_returns_logits(change, message):
+    def mine(logits, history):
+        return change(logits)
+
+    ones = jnp.ones(2, jnp.int32)
+    history = History(jnp.zeros((2, 5), jnp.int32), ones, ones, ones + 3)
+    logits = jnp.zeros((2, 7))
+    np.testing.assert_array_equal(process((lambda x, _: x + 1,), logits, history), logits + 1)
+    with pytest.raises(AssertionError, match=message):
+        jax.eval_shape(lambda x: process((mine,), x, history), logits)
+    with pytest.raises(AssertionError, match="lengths has shape"):
+        process((mine,), logits, history._replace(lengths=jnp.ones(3, jnp.int32)))
+
+
+# Prompts ----------------------------------------------------------------------------------------
+
+
+def test_texts_and_rows_in_every_form():
+    assert texts_of("the dog") == ["the dog"]
+    assert texts_of(["a", "b"]) == texts_of(np.array(["a", "b"])) == ["a", "b"]
+    for inputs in ([], [1], np.zeros(2, int), 5, None, ["a", 1]):
+        assert texts_of(inputs) is None
+    for inputs in ([1, 2], np.array([1, 2]), jnp.array([1, 2]), (1, 2), [np.int64(1), 2]):
+        assert [row.tolist() for row in rows_of(inputs)] == [[1, 2]]
+    for inputs in ([[1, 2], [3]], [np.array([1, 2]), [3]]):
+        assert [row.tolist() for row in rows_of(inputs)] == [[1, 2], [3]]
+    left, right = (padded([[1, 2], [3]], 9, left=side) for side in (True, False))
+    assert left["input_ids"].tolist() == [[1, 2], [9, 3]]
+    assert right["input_ids"].tolist() == [[1, 2], [3, 9]]
+    assert left["attention_mask"].tolist() == [[1, 1], [0, 1]]
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [5, None, [], b"Hello", {1, 2}, np.zeros((1, 2, 3), int), ["a", 5], [1.5], [True], [[[1]]]],
+    ids=repr,
+)
+def test_what_is_no_prompt_is_named(inputs):
+    with pytest.raises((ArgumentError, DataError), match="inputs"):
+        rows_of(inputs)
+
+
+def test_tokens_are_lists_of_integers():
+    assert token_ids("x", [1, 2]).tolist() == [1, 2]
+    for value in (1, [1.0], [[1]], "text", [1, [2]], [10**30], None):
+        with pytest.raises(DataError, match="x must be a list of integers"):
+            token_ids("x", value)
+    with pytest.raises(DataError, match="prompt 1 is empty"):
+        padded([[1], []], 0, left=True)
+
+
+# Continuations and proposals --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("continuations", "message"),
+    [
+        (5, "continuations = 5: must be"),
+        ("ab", "continuations = 'ab': must be"),
+        ([1, 2], "row 0 holds a int"),
+        ([None, None], "row 0 holds a NoneType"),
+        ([["text"], ["text"]], "continuation 0 of row 0 must be a list of integers"),
+        ([[[1.5]], [[1]]], "continuation 0 of row 0 must be a list of integers"),
+        ([[[1, [2]]], [[1]]], "continuation 0 of row 0 must be a list of integers"),
+    ],
+)
+def test_continuations_are_lists_of_lists_of_tokens(continuations, message):
+    config = tiny(num_layers=1)
+    generator = Generator(Programs(config, template_of(config)), random_parameters(config))
+    with pytest.raises((ArgumentError, DataError), match=message):
+        Scorer(generator)(PROMPTS, continuations)
+
+
+@pytest.mark.parametrize("value", [0, 2.5, True, "2", None])
+def test_counts_are_integers(value):
+    config = tiny(num_layers=1)
+    generator = Generator(Programs(config, template_of(config)), random_parameters(config))
+    with pytest.raises(ConfigError, match=r"rows = .*: must be an integer"):
+        Scorer(generator, rows=value)
+    with pytest.raises(ConfigError, match=r"proposals = .*: must be from 1 to 511"):
+        SpeculativeGenerator(generator, generator, value)
+    assert SpeculativeGenerator(generator, generator, np.int64(2)).proposals == 2

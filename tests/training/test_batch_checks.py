@@ -1,0 +1,66 @@
+"""Batches that do not fit the model: each array is named, with who reads it."""
+
+import numpy as np
+import pytest
+from tiny_models import batch_for, tiny, tiny_encoder, tiny_encoder_decoder, tiny_vision
+
+from jaxformer.errors import ArgumentError
+from jaxformer.sharding import MeshConfig, make_mesh
+from jaxformer.training.batch_checks import check_batch
+from jaxformer.training.config import TrainConfig
+from jaxformer.training.optim import SGD
+from jaxformer.training.schedules import Constant
+from jaxformer.training.step import TrainProgram
+
+MODELS = {
+    "decoder": tiny(),
+    "encoder": tiny_encoder(),
+    "both": tiny_encoder_decoder(),
+    "images": tiny_vision(),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_batch_of_the_models_own_fits(name):
+    batch = batch_for(MODELS[name])
+    check_batch(MODELS[name], batch)
+    batch.pop("segments", None)
+    check_batch(MODELS[name], batch)
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "change", "message"),
+    [
+        ("decoder", "inputs", None, "inputs, which the model reads, is missing"),
+        ("decoder", "targets", None, "targets, which the head language_model reads, is missing"),
+        ("decoder", "weights", lambda x: x[:, :-1], "weights, .* language_model .* has shape"),
+        ("decoder", "weights", lambda x: x[:-1], "weights, .* language_model .* has shape"),
+        ("decoder", "targets", lambda x: x.astype(np.float32), "targets, .* must be integers"),
+        ("decoder", "weights", lambda x: x > 0, "weights, .* must be floating-point numbers"),
+        ("decoder", "inputs", lambda x: x[0], "inputs has shape"),
+        ("encoder", "label", None, "label, which the head .* reads, is missing"),
+        ("encoder", "label", lambda x: x[:, None], "label, which the head .* has shape"),
+        ("encoder", "segments", lambda x: x[:, 1:], "segments, which the model reads, has shape"),
+        ("both", "decoder_inputs", None, "decoder_inputs, which the decoder reads, is missing"),
+        ("both", "decoder_inputs", lambda x: x[1:], "decoder_inputs has shape"),
+        ("images", "images", None, "images, which the model reads, is missing"),
+        ("images", "images", lambda x: x[..., :1], "images, which the model reads, has shape"),
+        ("images", "images", lambda x: x.astype(np.uint8), "images, .* has dtype uint8"),
+    ],
+)
+def test_an_array_that_does_not_fit_is_named(name, array, change, message):
+    batch = batch_for(MODELS[name])
+    batch = {key: x for key, x in batch.items() if key != array or change is not None}
+    if change is not None:
+        batch[array] = change(batch[array])
+    with pytest.raises((ArgumentError, AssertionError), match=message):
+        check_batch(MODELS[name], batch)
+
+
+def test_the_training_step_checks_before_it_compiles():
+    optimizer = SGD(schedule=Constant(learning_rate=0.1, warmup_steps=0))
+    program = TrainProgram(tiny(), optimizer, TrainConfig(), make_mesh(MeshConfig()))
+    batch = batch_for(tiny())
+    del batch["targets"]
+    with pytest.raises(ArgumentError, match="targets, which the head language_model reads"):
+        program.train_step(program.state_shapes, batch)
