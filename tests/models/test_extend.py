@@ -68,7 +68,9 @@ def read_together(config, parameters, inputs):
 
 
 def check(config, tolerance=1e-5):
-    parameters = random_parameters(config)
+    # Larger weights carry a rounding error through layers that repeat to 1e-5, as some machines
+    # round: the two programs add in another order.
+    parameters = random_parameters(config, scale=0.2)
     inputs = np.asarray(tokens(len(LENGTHS), ROOM))
     together = np.asarray(read_together(config, parameters, inputs))
     for row, found in enumerate(read_in_passes(config, parameters, inputs)):
