@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.errors import ArgumentError, Rule, check_argument, is_integer
+from jaxformer.errors import Rule, check_argument, is_integer
 from jaxformer.functional.assertions import (
     assert_axes,
     assert_integers,
