@@ -82,7 +82,8 @@ class Split:
         """Yields (document, whether it is held out) in the source's order, empty ones left out.
 
         Raises:
-            DataError: There is no text, too little to give both sides some, or it changes meanwhile.
+            DataError: There is no text, too little to give both sides some, or it changed
+                meanwhile.
         """
         names = [document.name for document in self._documents()]
         if not names:
