@@ -21,11 +21,12 @@ from jaxformer.functional.assertions import (
     assert_axes,
     assert_floating,
     assert_keys,
+    attended,
     check_choice,
     static,
 )
 from jaxformer.functional.attention_request import AttentionBias, Dropout, Request
-from jaxformer.functional.masks import Dense, Mask, attended
+from jaxformer.functional.masks import Dense, Mask
 from jaxformer.functional.placement import place, platform, spec_of
 from jaxformer.functional.position import Bias
 
