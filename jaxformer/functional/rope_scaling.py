@@ -14,7 +14,7 @@ from jaxformer.functional.rope import Frequencies, inverse_frequencies
 
 def _check_positive(owner: object, field: str) -> None:
     value = getattr(owner, field)
-    check_field(owner, field, 0 < value < math.inf, "a positive, finite number")
+    check_field(owner, field, 0 < value < math.inf, "positive, and finite")
 
 
 @dataclass(frozen=True)
