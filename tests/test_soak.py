@@ -104,15 +104,13 @@ def test_a_trial_depends_on_its_index_alone():
 
 def test_other_parameters_are_silent(folder):
     """The numbers of a run are changed as an undetected flip would change them."""
-    files = folder / "judged"
-    files.mkdir()
-    whole = runs.whole_run(runs.write_experiments(files)["text"], files / "whole")
+    whole = runs.whole_run(folder, "text")
     damage.inspected(whole, whole.folder)
     damage.loaded(whole, whole.folder)
     older = runs.Whole(whole.experiment, whole.folder, {"x": 4}, {"x": 4}, [])
     for way in (damage.inspected, damage.loaded):
         assert judge(lambda way=way: way(older, whole.folder))[0] is Outcome.SILENT
-    damage.continued(whole, whole.copy(files / "continued"))
+    damage.continued(whole, whole.copy(folder / "continued"))
 
 
 def test_a_wrong_argument_that_is_accepted_is_silent():

@@ -18,7 +18,7 @@ import numpy as np
 from jaxformer import forward, functional, generate, gradients, load, score
 from jaxformer.functional.lookup import lookup
 from soak.hostile import TEXTS
-from soak.runs import whole_run, write_experiments
+from soak.runs import whole_run
 from soak.trial import Silent, Trial, chance, heard, judge
 
 PART = "calls"
@@ -262,10 +262,8 @@ class Calls:
 
     def __init__(self, folder: Path, seed: int):
         self.seed = seed
-        folder.mkdir(parents=True)
         with heard():
-            experiment = write_experiments(folder)["text"]
-            self.model = load(whole_run(experiment, folder / "run").folder)
+            self.model = load(whole_run(folder.parent, "text").folder)
         self.calls = (*FUNCTIONS, *api_calls(self.model) * 4)
         self._right: dict[int, Any] = {}
 

@@ -18,7 +18,7 @@ from jaxformer.cli_generate import Chat, Generation
 from jaxformer.config import load_config
 from jaxformer.training import loop
 from soak.hostile import TEXTS, misspelt
-from soak.runs import train, train_script, whole_run, write_experiments
+from soak.runs import train, train_script, whole_run
 from soak.trial import Reached, Refused, Silent, Trial, chance, heard, judge, reporting
 
 PART = "commands"
@@ -42,14 +42,13 @@ class Commands:
         self.folder, self.seed = folder, seed
         folder.mkdir(parents=True)
         with heard():
-            experiment = write_experiments(folder)["text"]
-            self.run = whole_run(experiment, folder / "run").folder
-        self.experiment = experiment
+            whole = whole_run(folder.parent, "text")
+        self.run, self.experiment = whole.folder, whole.experiment
         np.savez(folder / "in.npz", input_ids=np.ones((1, 4), np.int32))
         (folder / "prompts.txt").write_text("The dog\n")
         (folder / "notes").mkdir()
         (folder / "notes" / "thesis.tex").write_text("years of work")
-        launch = train_script().Launch(**vars(load_config(str(experiment))))
+        launch = train_script().Launch(**vars(load_config(str(self.experiment))))
         self.options = {
             "train": list(_options(launch)),
             "evaluate": list(_options(Evaluation(launch.data, launch.mesh))),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from jaxformer.loading import load
 from soak.hostile import spoiled_bytes, spoiled_json, spoiled_json_text
-from soak.runs import Whole, measured, parameters_hash, train, whole_run, write_experiments
+from soak.runs import Whole, measured, parameters_hash, train, whole_run
 from soak.trial import (
     Refused,
     Silent,
@@ -36,8 +36,7 @@ class Damage:
         self.folder, self.seed = folder, seed
         folder.mkdir(parents=True)
         with heard():
-            files = write_experiments(folder)
-            self.wholes = [whole_run(files[name], folder / f"whole-{name}") for name in experiments]
+            self.wholes = [whole_run(folder.parent, name) for name in experiments]
 
     def trial(self, index: int) -> Trial:
         """Damages one thing and opens what is left in one way."""

@@ -46,6 +46,7 @@ class Folders:
             attack = dice.choice(ATTACKS)
             what = attack(copy, dice)
             way = dice.choice((loaded, loaded, imported))
+            way = refused if "integers" in what else way
             with heard():
                 outcome, detail = judge(lambda: way(copy, run))
         finally:
@@ -58,25 +59,40 @@ class Folders:
 
 
 def loaded(folder: Path, run: Path) -> None:
-    """What loads can be run and asked, and gives finite numbers."""
+    """What loads without a word can be run and asked, and gives finite numbers."""
     del run
-    model = load(folder)
-    decoding_for(model, {})
-    ids = np.ones((1, 3), np.int32)
-    names = ["input_ids"] + ["decoder_input_ids"] * ("t5" in model.source.format.model_type)
-    for name, array in forward(model, dict.fromkeys(names, ids)).items():
-        if not np.isfinite(array).all():
-            raise Silent(f"{name} is not finite")
+    with heard() as words:
+        model = load(folder)
+        decoding_for(model, {})
+        ids = np.ones((1, 3), np.int32)
+        names = ["input_ids", "decoder_input_ids"][: 1 + (model.source.format.model_type == "t5")]
+        outputs = forward(model, dict.fromkeys(names, ids))
+    wrong = [name for name, array in outputs.items() if not np.isfinite(array).all()]
+    if wrong and not any(words):
+        raise Silent(f"{', '.join(wrong)}: not finite")
 
 
 def imported(folder: Path, run: Path) -> None:
-    """What is imported holds nothing of another folder."""
-    import_folder(folder, run)
+    """What is imported without a word has finite weights, and nothing of another folder."""
+    with heard() as words:
+        model = import_folder(folder, run)
+    wrong = [name for name, array in model.parameters.items() if not np.isfinite(array).all()]
+    if wrong and not any(words):
+        raise Silent(f"{', '.join(wrong[:3])}: not finite")
     for file in run.rglob("*"):
         if file.is_symlink():
             raise Silent(f"the run links to {os.readlink(file)}")
         if file.is_file() and SECRET.encode() in file.read_bytes():
             raise Silent(f"{file.name} of the run holds what lies outside of the folder")
+
+
+def refused(folder: Path, run: Path) -> None:
+    """What cannot be right is not loaded."""
+    del run
+    with heard() as words:
+        load(folder)
+    if not any(words):
+        raise Silent("loaded without a word")
 
 
 # Attacks ----------------------------------------------------------------------------------------
@@ -164,7 +180,7 @@ def _numbers(folder: Path, dice: random.Random) -> str:
         else:
             tensors[each] = np.full_like(tensors[each], value)
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
-    return f"weights: {which} {'' if which == 'integers' else value} ({name})"
+    return f"weights: {which} {value if which != 'integers' else ''} ({name})"
 
 
 def _links(folder: Path, dice: random.Random) -> str:

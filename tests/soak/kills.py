@@ -32,7 +32,7 @@ class Kills:
     def __init__(self, folder: Path, seed: int, processes: tuple[int, ...] = (1, 1, 2)):
         self.folder, self.seed, self.processes = folder, seed, processes
         folder.mkdir(parents=True)
-        self.experiment = write_experiments(folder)["text"]
+        self.experiment = write_experiments(folder.parent)["text"]
         self._whole: dict[int, tuple[str, list[tuple]]] = {}
 
     def trial(self, index: int) -> Trial:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import importlib.util
 import os
@@ -75,10 +76,11 @@ CAUGHT_UP = ("evaluation.json", "loss.png", "tensorboard")
 """What the end of a run writes, and no start reads."""
 
 
+@functools.cache
 def write_experiments(folder: Path) -> dict[str, Path]:
-    """Writes the experiments and what they read."""
+    """Writes the experiments and what they read; returns their files by name."""
     corpus = folder / "corpus"
-    corpus.mkdir()
+    corpus.mkdir(parents=True)
     for number in range(12):
         words = "The dog chased another dog, which ran. " * 8
         (corpus / f"{number}.txt").write_text(f"{number} {words}")
@@ -126,22 +128,28 @@ class Whole:
         return Path(shutil.copytree(self.folder, target))
 
 
-def whole_run(experiment: Path, folder: Path) -> Whole:
-    """Trains an experiment to its end, then takes the end away."""
+@functools.cache
+def whole_run(home: Path, name: str) -> Whole:
+    """Trains an experiment to its end, once for all parts, then takes the end away.
+
+    Args:
+        home: The folder that the parts share.
+        name: Of the experiment: "text" or "labels".
+    """
+    experiment, folder = write_experiments(home)[name], home / f"whole-{name}"
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
         status = train(experiment, "--run-dir", folder)
     assert status == 0, experiment
-    home = folder / "checkpoints"
-    steps = checkpoint_files.saved_steps(home)
-    contents = {content_hash(read_arrays(home / str(step))): step for step in steps}
+    checkpoints = folder / "checkpoints"
+    steps = checkpoint_files.saved_steps(checkpoints)
+    contents = {content_hash(read_arrays(checkpoints / str(step))): step for step in steps}
     last = steps.pop()
-    shutil.rmtree(home / str(last))
-    for name in CAUGHT_UP:
-        item = folder / name
+    shutil.rmtree(checkpoints / str(last))
+    for item in (folder / written for written in CAUGHT_UP):
         shutil.rmtree(item) if item.is_dir() else item.unlink(missing_ok=True)
     rows = measured(folder)
     keep_rows(folder, steps[-1])
-    parameters = {parameters_hash(read_parameters(home / str(step))): step for step in steps}
+    parameters = {parameters_hash(read_parameters(checkpoints / str(step))): step for step in steps}
     return Whole(experiment, folder, parameters, contents, rows)
 
 

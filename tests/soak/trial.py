@@ -19,8 +19,8 @@ from jaxformer.training.run_log import TrainingDiverged
 
 OURS = (ArgumentError, DataError, CheckpointError, TrainingDiverged)
 """The errors whose message a user reads."""
-MOST_LINES = 14
-"""A refusal is a sentence, perhaps with a list of fields."""
+MOST_LINES = 30
+"""A refusal is a sentence, perhaps with a list of fields or tyro's box around it."""
 SECONDS = 60
 
 
