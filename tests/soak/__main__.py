@@ -136,4 +136,6 @@ def _machine() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    sys.stdout.flush()
+    os._exit(status)  # what an attack has left running must not hold the end
