@@ -130,8 +130,8 @@ def fixed(value: Any) -> Argument:
     return Argument(value)
 
 
-def _attention(query, key, value, mask, scale, softcap, implementation="reference"):
-    spec = functional.Dense(mask)
+def _attention(query, key, value, allowed, scale, softcap, implementation="reference"):
+    spec = functional.Dense(allowed)
     options = {"scale": scale, "softcap": softcap, "implementation": implementation}
     return functional.attention(query, key, value, mask=spec, **options)
 
@@ -148,7 +148,7 @@ FUNCTIONS = (
     Call(
         _attention,
         HEADS
-        | {"mask": switches(1, 4, 4), "scale": number(0.5), "softcap": number(5.0, 0.0, -1.0)},
+        | {"allowed": switches(1, 4, 4), "scale": number(0.5), "softcap": number(5.0, 0.0, -1.0)},
     ),
     Call(functional.attention, HEADS | {"implementation": choice("blockwise")}),
     Call(_masked("KeyPadding"), {"valid": switches(2, 4)}, "KeyPadding"),
@@ -160,9 +160,9 @@ FUNCTIONS = (
         {"size": count(2)},
         "sliding_window",
     ),
-    Call(functional.layer_norm, {"x": activations(2, D), "scale": floats(D), "bias": floats(D)}
-         | {"eps": number(1e-5, -1.0)}),
-    Call(functional.rms_norm, {"x": activations(2, D), "scale": floats(D)}
+    Call(functional.layer_norm, {"x": activations(2, D), "eps": number(1e-5, -1.0)}
+         | {"scale": floats(D, optional=True), "bias": floats(D, optional=True)}),
+    Call(functional.rms_norm, {"x": activations(2, D), "scale": floats(D, optional=True)}
          | {"eps": number(1e-5, -1.0), "unit_offset": fixed(False)}),
     Call(functional.cross_entropy, {"logits": floats(2, 4, V), "targets": ids(2, 4)}
          | {"weights": floats(2, 4, optional=True), "label_smoothing": number(0.1, -0.1, 2.0)}
@@ -171,8 +171,8 @@ FUNCTIONS = (
          | {"targets": ids(2, 4), "chunk_size": count(2), "softcap": number(5.0, 0.0, none=True)}
          | {"label_smoothing": number(0.1, -0.1, 2.0)}),
     Call(lookup, {"table": floats(V, D), "ids": ids(2, 4)}),
-    Call(functional.linear, {"x": floats(2, D), "kernel": floats(D, 3), "bias": floats(3, optional=True)}
-         | {"contract": count(1)}),
+    Call(functional.linear, {"x": floats(2, D), "kernel": floats(D, 3)}
+         | {"bias": floats(3, optional=True), "contract": count(1)}),
     Call(functional.feed_forward, {"x": floats(2, D), "up": floats(D, 6), "down": floats(6, D)}
          | {"activation": fixed(jax.nn.gelu)}),
     Call(functional.dropout, {"x": floats(2, D), "rate": share(0.5), "key": fixed(KEYS[0])}),

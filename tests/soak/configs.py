@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from jaxformer.config import load_config, validate
-from jaxformer.serialization import from_json, to_json
+from jaxformer.serialization import to_json
 from jaxformer.training.run_folder import read_config
 from soak.hostile import spoiled_json, spoiled_json_text
 from soak.runs import ROOT
@@ -49,7 +49,8 @@ def read(folder: Path) -> None:
     validate(config, 1)
     if wrong := mistyped(config, "config"):
         raise Silent(wrong)
-    if from_json(json.loads(json.dumps(to_json(config)))) != config:
+    (folder / "config.json").write_text(json.dumps(to_json(config)))
+    if read_config(folder) != config:
         raise Silent("written and read again, it is another configuration")
 
 
