@@ -6,12 +6,13 @@ TORCH ?= torch==2.13.0
 LIBTPU ?= libtpu>=0.0.42,<0.1
 WORKERS ?= 2
 
-.PHONY: help train test test-tpu lint clean
+.PHONY: help train test test-tpu soak lint clean
 
 help:
 	@echo "make train     set up and train the default model on the standard library's text"
 	@echo "make test      set up and run the whole test suite"
 	@echo "make test-tpu  compile a training step for a TPU pod, on this CPU (Linux, x86)"
+	@echo "make soak      attack the library for minutes (SOAK='--kills 100 --damage 1000 ...' for longer)"
 	@echo "make lint      ruff"
 	@echo "make clean     remove the virtual environment"
 
@@ -47,6 +48,10 @@ $(VENV)/libtpu: $(VENV)/.installed-test
 
 test-tpu: $(VENV)/libtpu
 	PYTHONPATH=$(VENV)/libtpu $(RUN) -m pytest -m tpu_compiler
+
+# What a short version of it in the test suite does with a handful: docs/reliability.md
+soak: $(VENV)/.installed-test
+	PYTHONPATH=.:tests:tests/training $(RUN) -m soak $(SOAK)
 
 clean:
 	rm -rf $(VENV)

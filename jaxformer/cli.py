@@ -16,6 +16,7 @@ import jax
 from rich.console import Console
 from rich.table import Table
 
+from jaxformer.cli_doctor import add_doctor
 from jaxformer.cli_evaluate import add_evaluate
 from jaxformer.cli_generate import add_chat, add_generate
 from jaxformer.cli_hub import add_export, add_forward, add_import, add_parity, add_verify
@@ -46,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_merge(commands)
     add_compare(commands)
     add_zoo(commands)
+    add_doctor(commands)
     add_generate(commands)
     add_chat(commands)
     for add in (add_import, add_forward, add_export, add_verify, add_parity):

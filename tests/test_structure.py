@@ -89,7 +89,11 @@ ALLOWED = {
     },
     "verification": {"hub", "loading", "pretrained", "training"},
     "parity": {"hub", "loading", "pretrained", "verification", "zoo"},
+    "doctor_cases": {"functional"},
+    "doctor": {"doctor_cases"},
+    "cli_doctor": {"doctor", "training"},
     "cli": {
+        "cli_doctor",
         "cli_evaluate",
         "cli_generate",
         "cli_hub",

@@ -1,0 +1,86 @@
+"""Spoiled config.json files: what is accepted has the types that it says."""
+
+import dataclasses
+import json
+import types
+import typing
+from pathlib import Path
+from typing import Any, Literal
+
+from jaxformer.config import load_config, validate
+from jaxformer.serialization import to_json
+from jaxformer.training.run_folder import read_config
+from soak.hostile import spoiled_json, spoiled_json_text
+from soak.runs import ROOT
+from soak.trial import Silent, Trial, chance, heard, judge
+
+PART = "configs"
+
+
+class Configs:
+    """Reads spoiled configurations of every experiment that is shipped."""
+
+    def __init__(self, folder: Path, seed: int):
+        self.folder, self.seed = folder, seed
+        folder.mkdir(parents=True)
+        self.whole = {
+            path.stem: to_json(load_config(str(path)))
+            for path in sorted((ROOT / "configs").glob("*.py"))
+        }
+
+    def trial(self, index: int) -> Trial:
+        """Spoils one configuration and reads it."""
+        dice = chance(self.seed, PART, index)
+        name = dice.choice(sorted(self.whole))
+        if dice.random() < 0.1:
+            what, content = spoiled_json_text(json.dumps(self.whole[name]), dice)
+        else:
+            what, data = spoiled_json(self.whole[name], dice)
+            content = json.dumps(data).encode()
+        (self.folder / "config.json").write_bytes(content)
+        with heard():
+            outcome, detail = judge(lambda: read(self.folder))
+        return Trial(PART, index, f"{name}: {what}", outcome, detail)
+
+
+def read(folder: Path) -> None:
+    """Reads a run's configuration as everything does that opens a run."""
+    config = read_config(folder)
+    validate(config, 1)
+    if wrong := mistyped(config, "config"):
+        raise Silent(wrong)
+    (folder / "config.json").write_text(json.dumps(to_json(config)))
+    if read_config(folder) != config:
+        raise Silent("written and read again, it is another configuration")
+
+
+def mistyped(value: Any, name: str) -> str:
+    """Names a field whose value is not of its type; empty where all are."""
+    hints = typing.get_type_hints(type(value))
+    for field in dataclasses.fields(value):
+        item = getattr(value, field.name)
+        if not fits(item, hints[field.name]):
+            return f"{name}.{field.name} = {item!r}, which should be {field.type}"
+        if dataclasses.is_dataclass(item) and (wrong := mistyped(item, f"{name}.{field.name}")):
+            return wrong
+    return ""
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of a type as it is written in a dataclass."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return any(value == item and type(value) is type(item) for item in arguments)
+    if origin in (typing.Union, types.UnionType):
+        return any(fits(value, argument) for argument in arguments)
+    if origin is tuple:
+        if not isinstance(value, tuple):
+            return False
+        if arguments[1:] == (...,):
+            return all(fits(item, arguments[0]) for item in value)
+        return len(value) == len(arguments) and all(map(fits, value, arguments))
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, hint) if isinstance(hint, type) else True

@@ -1,0 +1,226 @@
+"""Hostile folders in the layout of Hugging Face: what they say, hold and link to."""
+
+import json
+import os
+import random
+import shutil
+import struct
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+from saved_folders import save_tiny
+
+from jaxformer import forward, load
+from jaxformer.generating import decoding_for
+from jaxformer.importing import import_folder
+from soak.hostile import VALUES, spoiled_bytes, spoiled_json, spoiled_json_text
+from soak.trial import Silent, Trial, chance, heard, judge
+
+PART = "folders"
+KINDS = {"gpt2": "LMHeadModel", "bert": "MaskedLM", "llama": "ForCausalLM", "t5": ""}
+SECRET = "the secret of another folder"
+HUGE = (10**9, 2**31, 2**63, 10**40, 10**4300)
+JSON_FILES = ("config.json", "config.json", "generation_config.json", "tokenizer_config.json")
+JSON_FILES += ("tokenizer.json",)
+WEIGHTS = "model.safetensors"
+
+
+class Folders:
+    """Loads, imports and runs models from spoiled copies of good folders."""
+
+    def __init__(self, folder: Path, seed: int, kinds: tuple[str, ...] = tuple(KINDS)):
+        self.folder, self.seed = folder, seed
+        folder.mkdir(parents=True)
+        (folder / "secret.txt").write_text(SECRET)
+        with heard():
+            self.whole = [save_tiny(kind, folder / kind, KINDS[kind]) for kind in kinds]
+
+    def trial(self, index: int) -> Trial:
+        """Spoils one folder and opens it."""
+        dice = chance(self.seed, PART, index)
+        whole = dice.choice(self.whole)
+        copy = Path(shutil.copytree(whole, self.folder / "copy"))
+        run = self.folder / "run"
+        try:
+            attack = dice.choice(ATTACKS)
+            what = attack(copy, dice)
+            way = dice.choice((loaded, loaded, imported))
+            way = refused if "integers" in what else way
+            with heard():
+                outcome, detail = judge(lambda: way(copy, run))
+        finally:
+            shutil.rmtree(copy)
+            shutil.rmtree(run, ignore_errors=True)
+        return Trial(PART, index, f"{whole.name}: {what}; {way.__name__}", outcome, detail)
+
+
+# Ways to open a folder --------------------------------------------------------------------------
+
+
+def loaded(folder: Path, run: Path) -> None:
+    """What loads without a word can be run and asked, and gives finite numbers."""
+    del run
+    with heard() as words:
+        model = load(folder)
+        decoding_for(model, {})
+        ids = np.ones((1, 3), np.int32)
+        names = ["input_ids", "decoder_input_ids"][: 1 + (model.source.format.model_type == "t5")]
+        outputs = forward(model, dict.fromkeys(names, ids))
+    wrong = [name for name, array in outputs.items() if not np.isfinite(array).all()]
+    if wrong and not any(words):
+        raise Silent(f"{', '.join(wrong)}: not finite")
+
+
+def imported(folder: Path, run: Path) -> None:
+    """What is imported without a word has finite weights, and nothing of another folder."""
+    with heard() as words:
+        model = import_folder(folder, run)
+    wrong = [name for name, array in model.parameters.items() if not np.isfinite(array).all()]
+    if wrong and not any(words):
+        raise Silent(f"{', '.join(wrong[:3])}: not finite")
+    for file in run.rglob("*"):
+        if file.is_symlink():
+            raise Silent(f"the run links to {os.readlink(file)}")
+        if file.is_file() and SECRET.encode() in file.read_bytes():
+            raise Silent(f"{file.name} of the run holds what lies outside of the folder")
+
+
+def refused(folder: Path, run: Path) -> None:
+    """What cannot be right is not loaded."""
+    del run
+    with heard() as words:
+        load(folder)
+    if not any(words):
+        raise Silent("loaded without a word")
+
+
+# Attacks ----------------------------------------------------------------------------------------
+
+
+def _said(folder: Path, dice: random.Random) -> str:
+    """A file of JSON says something else."""
+    path = folder / dice.choice(JSON_FILES)
+    what, data = spoiled_json(json.loads(path.read_text()), dice)
+    path.write_text(json.dumps(data))
+    return f"{path.name}: {what}"
+
+
+def _huge(folder: Path, dice: random.Random) -> str:
+    """A size is larger than any machine."""
+    path = folder / "config.json"
+    values = json.loads(path.read_text())
+    sizes = [name for name, value in values.items() if type(value) is int]
+    name, value = dice.choice(sizes), dice.choice(HUGE)
+    text = json.dumps(values | {name: 0}).replace(f'"{name}": 0', f'"{name}": {_digits(value)}')
+    path.write_text(text)
+    return f"config.json: {name} = {_digits(value)[:30]}"
+
+
+def _digits(value: int) -> str:
+    return str(value) if value < 10**100 else "1" + "0" * 4300
+
+
+def _unreadable(folder: Path, dice: random.Random) -> str:
+    """A file of JSON is none."""
+    path = folder / dice.choice(JSON_FILES)
+    what, content = spoiled_json_text(path.read_text(), dice)
+    path.write_bytes(content)
+    return f"{path.name}: {what}"
+
+
+def _spoiled(folder: Path, dice: random.Random) -> str:
+    """A file of JSON is damaged."""
+    path = folder / dice.choice(JSON_FILES)
+    what, content = spoiled_bytes(path.read_bytes(), dice)
+    path.write_bytes(content)
+    return f"{path.name}: {what}"
+
+
+def _header(folder: Path, dice: random.Random) -> str:
+    """The header of the weights lies, or is damaged."""
+    path = folder / WEIGHTS
+    whole = path.read_bytes()
+    (size,) = struct.unpack("<Q", whole[:8])
+    header = whole[8 : 8 + size]
+    if dice.random() < 0.2:
+        lie = dice.choice((0, 1, size - 1, size + 1, 2**31, 2**63, 2**64 - 1))
+        path.write_bytes(struct.pack("<Q", lie) + whole[8:])
+        return f"weights: a header of {lie} bytes"
+    if dice.random() < 0.3:
+        what, header = spoiled_bytes(header, dice)
+    else:
+        what, data = spoiled_json(json.loads(header), dice)
+        header = json.dumps(data).encode()
+    path.write_bytes(struct.pack("<Q", len(header)) + header + whole[8 + size :])
+    return f"weights' header: {what}"
+
+
+def _cut(folder: Path, dice: random.Random) -> str:
+    """The weights end early, or something follows them."""
+    path = folder / WEIGHTS
+    whole = path.read_bytes()
+    end = dice.randrange(len(whole))
+    path.write_bytes(whole[:end] if dice.random() < 0.7 else whole + bytes(end))
+    return f"weights: {path.stat().st_size} bytes instead of {len(whole)}"
+
+
+def _numbers(folder: Path, dice: random.Random) -> str:
+    """The weights hold what no training leaves."""
+    tensors = load_file(folder / WEIGHTS)
+    name = dice.choice(sorted(tensors))
+    value = dice.choice((np.nan, np.inf, -np.inf))
+    which = dice.choice(("one tensor", "all", "one number", "integers"))
+    for each in tensors if which == "all" else [name]:
+        if which == "one number":
+            tensors[each] = tensors[each].copy()
+            tensors[each].flat[0] = value
+        elif which == "integers":
+            tensors[each] = np.ones(tensors[each].shape, np.int8)
+        else:
+            tensors[each] = np.full_like(tensors[each], value)
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    return f"weights: {which} {value if which != 'integers' else ''} ({name})"
+
+
+def _links(folder: Path, dice: random.Random) -> str:
+    """A file is a link out of the folder, to itself, to a device or to nothing."""
+    names = (*JSON_FILES, "vocab.txt", "merges.txt", "spiece.model", "chat_template.jinja", WEIGHTS)
+    path = folder / dice.choice(names)
+    path.unlink(missing_ok=True)
+    goal = dice.choice(("../secret.txt", "../secret.txt", path.name, "/dev/zero", "nothing"))
+    path.symlink_to(goal)
+    return f"{path.name} -> {goal}"
+
+
+def _places(folder: Path, dice: random.Random) -> str:
+    """A pipe, a folder or nothing stands where a file should."""
+    path = folder / dice.choice((*JSON_FILES, WEIGHTS))
+    path.unlink()
+    kind = dice.choice(("pipe", "folder", "nothing", "empty file"))
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "empty file":
+        path.touch()
+    return f"{path.name}: a {kind}"
+
+
+def _index(folder: Path, dice: random.Random) -> str:
+    """The weights are named by an index that leads elsewhere."""
+    names = (WEIGHTS, "../secret.txt", "/etc/passwd", "nothing.safetensors", "", ".")
+    file = dice.choice((*names, f"a/../{WEIGHTS}", *VALUES))
+    shards = {"weight_map": {"wte.weight": file, "x": WEIGHTS}}
+    if dice.random() < 0.2:
+        shards = dice.choice(([], {}, {"weight_map": []}, {"weight_map": {"a": {}}}))
+    (folder / f"{WEIGHTS}.index.json").write_text(json.dumps(shards))
+    if dice.random() < 0.5:
+        (folder / WEIGHTS).rename(folder / "model-00001-of-00001.safetensors")
+    return f"index: {str(shards)[:60]}"
+
+
+ATTACKS = (
+    *(_said, _said, _said, _said, _huge, _unreadable, _spoiled, _header, _header, _cut),
+    *(_numbers, _links, _places, _index),
+)

@@ -1,0 +1,179 @@
+"""Runs small enough to be killed and damaged many times, made once and copied for each attack."""
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import importlib.util
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from jaxformer import cli
+from jaxformer.training import checkpoint_files
+from jaxformer.training.checkpoint import content_hash
+from jaxformer.training.metrics import MetricsLog, read_metrics
+from jaxformer.training.restore import read_arrays
+
+ROOT = Path(__file__).parents[2]
+
+TEXT = """
+from jaxformer.config import Config, TrainConfig
+from jaxformer.data import Bytes, DataConfig, Packed, TextFiles
+from jaxformer.models.config import DecoderConfig
+from jaxformer.training.optim import AdamW
+from jaxformer.training.schedules import Cosine
+
+def get_config():
+    return Config(
+        model=DecoderConfig(
+            vocab_size=264, num_layers=2, model_dim=32, num_heads=4, mlp_dim=64, dropout=0.1,
+            compute_dtype="float32", scan_layers=False,
+        ),
+        data=DataConfig(
+            source=TextFiles({corpus!r}), tokenizer=Bytes(), packing=Packed(), sequence_length=32,
+            batch_size=8, max_validation_batches=1, validation_fraction=0.2,
+        ),
+        optimizer=AdamW(schedule=Cosine(learning_rate=5e-3, warmup_steps=3)),
+        train=TrainConfig(
+            steps=12, eval_interval=4, checkpoint_interval=4, log_interval=1, sample_tokens=0,
+            keep=3,
+        ),
+    )
+"""
+"""Packed bytes, with dropout."""
+
+LABELS = """
+from jaxformer.config import Config, TrainConfig
+from jaxformer.data import TrainTokenizer
+from jaxformer.data.labelled import LabelledText
+from jaxformer.functional.positional_schemes import Learned
+from jaxformer.models import Classification, EncoderConfig
+from jaxformer.training.optim import AdamW
+from jaxformer.training.schedules import Constant
+
+def get_config():
+    return Config(
+        EncoderConfig(
+            vocab_size=128, num_layers=1, model_dim=16, num_heads=2, mlp_dim=16,
+            position=Learned(16), heads=(Classification(num_labels=2),), compute_dtype="float32",
+            scan_layers=False,
+        ),
+        LabelledText(
+            train={rows!r}, sequence_length=16, batch_size=4, validation_fraction=0.3,
+            tokenizer=TrainTokenizer(kind="wordpiece", vocab_size=100), truncate=True,
+        ),
+        AdamW(schedule=Constant(warmup_steps=0)),
+        TrainConfig(steps=12, eval_interval=4, checkpoint_interval=4, sample_tokens=0, keep=3),
+    )
+"""
+"""A trained tokenizer and labels."""
+
+CAUGHT_UP = ("evaluation.json", "loss.png", "tensorboard")
+"""What the end of a run writes, and no start reads."""
+
+
+@functools.cache
+def write_experiments(folder: Path) -> dict[str, Path]:
+    """Writes the experiments and what they read; returns their files by name."""
+    corpus = folder / "corpus"
+    corpus.mkdir(parents=True)
+    for number in range(12):
+        words = "The dog chased another dog, which ran. " * 8
+        (corpus / f"{number}.txt").write_text(f"{number} {words}")
+    rows = "".join(f"text {n} of some words\t{'ab'[n % 2]}\n" for n in range(40))
+    (folder / "rows.tsv").write_text("sentence\tlabel\n" + rows)
+    experiments = {
+        "text": TEXT.format(corpus=str(corpus)),
+        "labels": LABELS.format(rows=str(folder / "rows.tsv")),
+    }
+    for name, text in experiments.items():
+        (folder / f"{name}.py").write_text(text)
+    return {name: folder / f"{name}.py" for name in experiments}
+
+
+def train_script():
+    """train.py as a module."""
+    if "train_script" not in sys.modules:
+        spec = importlib.util.spec_from_file_location("train_script", ROOT / "train.py")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["train_script"] = module
+        spec.loader.exec_module(module)
+    return sys.modules["train_script"]
+
+
+def train(*arguments: object) -> int:
+    """Runs train.py in this process; returns the exit status."""
+    return cli.reporting_errors(lambda: train_script().main(list(map(str, arguments))))
+
+
+@dataclasses.dataclass(frozen=True)
+class Whole:
+    """A run that stopped after two of three checkpoints, and what is right about it."""
+
+    experiment: Path
+    folder: Path
+    parameters: dict[str, int]
+    """The step of each hash of the parameters at a checkpoint."""
+    contents: dict[str, int]
+    """The step of each content hash, that of the run when it has ended included."""
+    losses: list[tuple]
+    """What an undisturbed run measures."""
+
+    def copy(self, target: Path) -> Path:
+        """A copy to spoil."""
+        return Path(shutil.copytree(self.folder, target))
+
+
+@functools.cache
+def whole_run(home: Path, name: str) -> Whole:
+    """Trains an experiment to its end, once for all parts, then takes the end away.
+
+    Args:
+        home: The folder that the parts share.
+        name: Of the experiment: "text" or "labels".
+    """
+    experiment, folder = write_experiments(home)[name], home / f"whole-{name}"
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+        status = train(experiment, "--run-dir", folder)
+    assert status == 0, experiment
+    checkpoints = folder / "checkpoints"
+    steps = checkpoint_files.saved_steps(checkpoints)
+    contents = {content_hash(read_arrays(checkpoints / str(step))): step for step in steps}
+    last = steps.pop()
+    shutil.rmtree(checkpoints / str(last))
+    for item in (folder / written for written in CAUGHT_UP):
+        shutil.rmtree(item) if item.is_dir() else item.unlink(missing_ok=True)
+    rows = measured(folder)
+    keep_rows(folder, steps[-1])
+    parameters = {parameters_hash(read_parameters(checkpoints / str(step))): step for step in steps}
+    return Whole(experiment, folder, parameters, contents, rows)
+
+
+def read_parameters(step_folder: Path) -> dict[str, np.ndarray]:
+    """The parameters in a checkpoint, by their own names."""
+    arrays = read_arrays(step_folder, ("params/",))
+    return {name.removeprefix("params/"): array for name, array in arrays}
+
+
+def parameters_hash(parameters) -> str:
+    """One hash of named arrays."""
+    digest = hashlib.sha256()
+    for name in sorted(parameters):
+        array = np.ascontiguousarray(parameters[name])
+        digest.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
+    return digest.hexdigest()
+
+
+def measured(folder: Path) -> list[tuple]:
+    """The losses of a run, as rows that can be compared."""
+    return [(row["step"], row["split"], row["loss"]) for row in read_metrics(folder)]
+
+
+def keep_rows(folder: Path, step: int) -> None:
+    """Cuts metrics.jsonl off after a step, as a run that stopped there leaves it."""
+    MetricsLog(folder, step).close()
+    shutil.rmtree(folder / "tensorboard", ignore_errors=True)

@@ -1,0 +1,150 @@
+"""The short version of `make soak`: a handful of each attack, and that what is wrong is seen."""
+
+import json
+
+import numpy as np
+import pytest
+from soak import damage, runs
+from soak.__main__ import table
+from soak.calls import Argument, Call, Calls, compared
+from soak.commands import Commands
+from soak.configs import Configs, mistyped
+from soak.damage import Damage
+from soak.folders import Folders
+from soak.hostile import spoiled_bytes, spoiled_json
+from soak.trial import Outcome, Reached, Refused, Silent, Trial, chance, judge
+
+from jaxformer.config import load_config
+from jaxformer.errors import ConfigError, DataError
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("soak")
+
+
+def outcomes(attacker, count):
+    """What came of trials, each with what says how to repeat it."""
+    trials = [attacker.trial(index) for index in range(count)]
+    return [(f"{trial.part}:{trial.index}", trial) for trial in trials if trial.outcome.failed]
+
+
+# A handful of each ------------------------------------------------------------------------------
+
+
+def test_damaged_runs(folder):
+    assert outcomes(Damage(folder / "damage", 0, ("text",)), 12) == []
+
+
+@pytest.mark.torch
+def test_hostile_folders(folder):
+    assert outcomes(Folders(folder / "folders", 0, ("gpt2",)), 20) == []
+
+
+def test_spoiled_configurations(folder):
+    assert outcomes(Configs(folder / "configs", 0), 200) == []
+
+
+def test_fuzzed_commands(folder):
+    assert outcomes(Commands(folder / "commands", 0), 20) == []
+
+
+def test_wrong_arguments(folder):
+    assert outcomes(Calls(folder / "calls", 0), 30) == []
+
+
+# The judges -------------------------------------------------------------------------------------
+
+
+def raising(error):
+    def action():
+        raise error
+
+    return action
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (ConfigError("model.x = 1: must be 2"), Outcome.REFUSED),
+        (DataError("rows.tsv:3: no label"), Outcome.REFUSED),
+        (Refused("error: --step 3: there is none"), Outcome.REFUSED),
+        (SystemExit(2), Outcome.REFUSED),
+        (SystemExit(0), Outcome.SURVIVED),
+        (Reached("TrainProgram"), Outcome.SURVIVED),
+        (Silent("another loss"), Outcome.SILENT),
+        (TypeError("softcap = None: must be a number"), Outcome.REFUSED),
+        (TypeError("unsupported operand"), Outcome.TRACEBACK),
+        (KeyError("model"), Outcome.TRACEBACK),
+        (DataError(""), Outcome.TRACEBACK),
+        (DataError("a\n" * 100), Outcome.TRACEBACK),
+    ],
+)
+def test_what_counts_as_a_refusal(error, outcome):
+    assert judge(raising(error), ("softcap",))[0] is outcome
+    assert judge(lambda: None)[0] is Outcome.SURVIVED
+
+
+def test_an_attack_that_does_not_end():
+    def forever():
+        while True:
+            pass
+
+    assert judge(forever, seconds=1) == (Outcome.TRACEBACK, "no end after 1 s")
+
+
+def test_a_trial_depends_on_its_index_alone():
+    text = json.loads(json.dumps({"a": [1, 2], "b": {"c": "d"}}))
+    for spoil, whole in ((spoiled_bytes, bytes(range(99))), (spoiled_json, text)):
+        one, again, other = (repr(spoil(whole, chance(3, "x", n))) for n in (5, 5, 6))
+        assert one == again
+        assert one != other
+    assert text == {"a": [1, 2], "b": {"c": "d"}}
+
+
+def test_other_parameters_are_silent(folder):
+    """The numbers of a run are changed as an undetected flip would change them."""
+    whole = runs.whole_run(folder, "text")
+    damage.inspected(whole, whole.folder)
+    damage.loaded(whole, whole.folder)
+    older = runs.Whole(whole.experiment, whole.folder, {"x": 4}, {"x": 4}, [])
+    for way in (damage.inspected, damage.loaded):
+        assert judge(lambda way=way: way(older, whole.folder))[0] is Outcome.SILENT
+    damage.continued(whole, whole.copy(folder / "continued"))
+
+
+def test_a_wrong_argument_that_is_accepted_is_silent():
+    call = Call(lambda x: x * 2, {"x": Argument(np.ones(2))})
+    right = np.full(2, 2.0)
+    for verdict, value, silent in (
+        ("wrong", np.zeros(2), True),
+        ("same", np.ones(2), False),
+        ("same", np.zeros(2), True),
+        ("any", np.zeros(3), False),
+        ("any", np.full(2, np.nan), True),
+    ):
+        outcome, _ = judge(
+            lambda verdict=verdict, value=value: compared(call, "x", verdict, value, right)
+        )
+        assert outcome is (Outcome.SILENT if silent else Outcome.SURVIVED)
+
+
+def test_a_field_of_another_type_is_named():
+    config = load_config(str(runs.ROOT / "configs" / "tiny_decoder.py"))
+    assert mistyped(config, "config") == ""
+    object.__setattr__(config.model, "num_layers", "2")
+    assert "config.model.num_layers = '2'" in mistyped(config, "config")
+
+
+def test_the_table():
+    trials = [
+        Trial("kills", 0, "", Outcome.SURVIVED, "", 5),
+        Trial("damage", 0, "", Outcome.REFUSED),
+        Trial("damage", 1, "", Outcome.SILENT),
+    ]
+    assert table(trials).splitlines() == [
+        "| attack | tried | survived | refused in one sentence | silent | traceback |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+        "| times that a training process was killed | 5 | 5 | 0 | 0 | 0 |",
+        "| damaged runs | 2 | 0 | 1 | 1 | 0 |",
+    ]
