@@ -275,28 +275,3 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
     """
     rule = one_of(choices)
     check_argument(name, value, rule.allows(value), rule.expected)
-
-
-def attended(name: str, array: jax.Array) -> jax.Array:
-    """An array that says who attends to whom, as bool.
-
-    Args:
-      name: the argument, for messages.
-      array: bool, True = attend, or integers 1 and 0.
-
-    Raises:
-      ArgumentError: the array holds other numbers; says how to write what they may mean.
-    """
-    if jnp.issubdtype(array.dtype, jnp.bool_):
-        return array
-    if jnp.issubdtype(array.dtype, jnp.floating):
-        raise ArgumentError(
-            f"{name} has dtype {array.dtype}: must be bool, True = attend; give {name} == 0 where "
-            f"0 and -inf are added to the logits, {name} > 0 where 1 stands for True"
-        )
-    assert_integers(**{name: array})
-    if isinstance(array, np.ndarray) and not np.isin(array, (0, 1)).all():
-        raise ArgumentError(
-            f"{name} holds {array.min()} to {array.max()}: must be bool, or 1 = attend and 0"
-        )
-    return array.astype(bool)
