@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxformer.errors import ConfigError, DataError, check_argument
 from jaxformer.generation.batch import are_real, batch_of, bucket, copies, real_tokens
-from jaxformer.generation.checks import SWITCH, TOKEN, plain
+from jaxformer.generation.checks import SWITCH, TOKEN
 from jaxformer.generation.continuation import collected, continuations
 from jaxformer.generation.generator import Generator, row_keys
 from jaxformer.generation.options import Decoding
@@ -23,6 +23,7 @@ from jaxformer.hub.inputs import checked_inputs
 from jaxformer.models import DecoderConfig, EncoderDecoderConfig
 from jaxformer.nn.cache import Storage
 from jaxformer.pretrained import Pretrained, check_pretrained
+from jaxformer.rules import plain
 
 Arrays = Mapping[str, Any]
 Inputs = Arrays | str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]] | np.ndarray

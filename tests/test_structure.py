@@ -24,7 +24,7 @@ MODULES = {
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 400, 60
 
 # What any room may use, and what each may use of the others.
-LEAVES = {"digests", "errors", "files", "json_files", "model_files", "npz_files", "paths"}
+LEAVES = {"digests", "errors", "files", "json_files", "model_files", "npz_files", "paths", "rules"}
 ALLOWED = {
     "digests": set(),
     "errors": set(),
@@ -32,6 +32,7 @@ ALLOWED = {
     "json_files": set(),
     "model_files": set(),
     "paths": set(),
+    "rules": set(),
     "npz_files": set(),
     "components": set(),
     "serialization": {"components"},

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.errors import Rule, is_integer
 from jaxformer.functional.assertions import (
     SWITCH,
     above,
@@ -21,6 +20,7 @@ from jaxformer.functional.assertions import (
 )
 from jaxformer.functional.lookup import lookup
 from jaxformer.functional.rope import rotary_angles
+from jaxformer.rules import Rule, is_integer
 
 _BITS = Rule(lambda value: is_integer(value) and 1 <= value <= 31, "an integer from 1 to 31")
 

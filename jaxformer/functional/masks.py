@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.errors import Rule, check_argument, is_integer
+from jaxformer.errors import check_argument
 from jaxformer.functional.assertions import (
     assert_axes,
     assert_integers,
@@ -25,6 +25,7 @@ from jaxformer.functional.assertions import (
     attended,
     static,
 )
+from jaxformer.rules import Rule, is_integer
 
 
 @dataclass(frozen=True)

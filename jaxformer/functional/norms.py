@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.errors import ArgumentError, check_field, check_types
+from jaxformer.errors import ArgumentError, check_field
 from jaxformer.functional.assertions import (
     NOT_NEGATIVE,
     SWITCH,
@@ -18,6 +18,7 @@ from jaxformer.functional.assertions import (
     static,
 )
 from jaxformer.functional.linear import gathered
+from jaxformer.rules import check_types
 
 # Under `jax.checkpoint` the backward pass recomputes the float32 intermediates from `x` in its own
 # dtype; stored, they would be two float32 copies of the activation per norm.

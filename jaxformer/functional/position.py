@@ -10,7 +10,8 @@ from typing import ClassVar, Protocol
 
 import jax
 
-from jaxformer.errors import ConfigError, check_types
+from jaxformer.errors import ConfigError
+from jaxformer.rules import check_types
 
 
 class Scores(Protocol):

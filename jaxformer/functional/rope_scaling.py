@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.errors import ConfigError, check_field, check_types
+from jaxformer.errors import ConfigError, check_field
 from jaxformer.functional.rope import Frequencies, inverse_frequencies
+from jaxformer.rules import check_types
 
 
 def _check_positive(owner: object, field: str) -> None:

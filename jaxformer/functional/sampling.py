@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from jaxformer.errors import ArgumentError, Rule, check_argument, is_integer, is_number, plain
+from jaxformer.errors import ArgumentError, check_argument
 from jaxformer.functional.assertions import (
     PROBABILITY,
     assert_axes,
@@ -19,6 +19,7 @@ from jaxformer.functional.assertions import (
     static,
 )
 from jaxformer.functional.placement import place, spec_of
+from jaxformer.rules import Rule, is_integer, is_number, plain
 
 _TEMPERATURE = Rule(
     lambda value: is_number(value) and 1e-30 <= value < math.inf,

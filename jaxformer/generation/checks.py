@@ -1,23 +1,11 @@
 """What a setting of generation may be: the rules that processors and options share."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
-
-import jax
-import numpy as np
-
 from jaxformer.errors import check_field
+from jaxformer.rules import Rule, is_integer, is_number, plain
 
 _LEAST, _MOST = 1e-30, 1e30
 """The sizes of factors and terms: with any logits, float32 neither overflows nor underflows."""
 _LARGEST_TOKEN = 2**31 - 1
-
-
-class Rule(NamedTuple):
-    """Which values are allowed, and the words that follow "must be" for any other."""
-
-    allows: Callable[[Any], bool]
-    expected: str
 
 
 def check(owner: object, **rules: Rule) -> None:
@@ -31,14 +19,6 @@ def check(owner: object, **rules: Rule) -> None:
         object.__setattr__(owner, field, value)
 
 
-def plain(value: Any) -> Any:
-    """A value with Python's scalars for those of numpy and JAX, in tuples too."""
-    if isinstance(value, tuple):
-        return tuple(map(plain, value))
-    is_scalar = isinstance(value, np.generic | np.ndarray | jax.Array) and value.ndim == 0
-    return value.item() if is_scalar else value
-
-
 def optional(rule: Rule) -> Rule:
     """The same rule for a field that may be None."""
     return Rule(lambda value: value is None or rule.allows(value), f"{rule.expected}, or None")
@@ -46,29 +26,23 @@ def optional(rule: Rule) -> Rule:
 
 def at_least(least: int) -> Rule:
     """The integers from `least` on."""
-    return Rule(
-        lambda value: _is_integer(value) and value >= least, f"an integer, at least {least}"
-    )
+    return Rule(lambda value: is_integer(value) and value >= least, f"an integer, at least {least}")
 
 
 def between(least: int, most: int) -> Rule:
     """The integers from `least` to `most`."""
     return Rule(
-        lambda value: _is_integer(value) and least <= value <= most,
+        lambda value: is_integer(value) and least <= value <= most,
         f"from {least} to {most}, an integer",
     )
 
 
 def _is_number(value) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _MOST
-
-
-def _is_integer(value) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return is_number(value) and abs(value) <= _MOST
 
 
 def _is_token(value) -> bool:
-    return _is_integer(value) and 0 <= value <= _LARGEST_TOKEN
+    return is_integer(value) and 0 <= value <= _LARGEST_TOKEN
 
 
 def _are_tokens(value) -> bool:

@@ -25,7 +25,6 @@ from jaxformer.generation.checks import (
     between,
     check,
     optional,
-    plain,
 )
 from jaxformer.generation.processors import (
     BannedSequences,
@@ -44,6 +43,7 @@ from jaxformer.generation.processors import (
     TopP,
     Typical,
 )
+from jaxformer.rules import plain
 from jaxformer.serialization import nearest
 
 # What has no meaning without a draw, and without beams, and the values that ask for nothing.

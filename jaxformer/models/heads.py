@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxformer.errors import ConfigError, check_types
+from jaxformer.errors import ConfigError
 from jaxformer.functional.assertions import assert_axes, assert_bool, check_choice
 from jaxformer.functional.linear import Kernel
 from jaxformer.functional.losses import LossSums
 from jaxformer.nn.config import TransformerConfig
+from jaxformer.rules import check_types
 
 Batch = Mapping[str, jax.Array]
 Shapes = dict[str, jax.ShapeDtypeStruct]

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxformer.errors import check_field, check_types
+from jaxformer.errors import check_field
 from jaxformer.functional.assertions import assert_axes, at_least, static
 from jaxformer.functional.dropout import dropout
 from jaxformer.functional.feedforward import activation
@@ -17,6 +17,7 @@ from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.linear import Linear
 from jaxformer.nn.norm import optional_norm
 from jaxformer.nn.parameter import normal
+from jaxformer.rules import check_types
 
 Pooling = Literal["first", "last", "mean", "first_and_mean", "second"]
 

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxformer.errors import check_types
 from jaxformer.functional.assertions import assert_axes
 from jaxformer.functional.feedforward import activation
 from jaxformer.functional.masks import Mask
@@ -20,6 +19,7 @@ from jaxformer.nn.feedforward import FeedForward
 from jaxformer.nn.linear import Linear
 from jaxformer.nn.norm import NormLayer
 from jaxformer.nn.parameter import normal, parameter
+from jaxformer.rules import check_types
 
 
 @dataclass(frozen=True)

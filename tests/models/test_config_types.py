@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tiny_models import tiny, tiny_encoder, tiny_encoder_decoder, tiny_vision
 
-from jaxformer.errors import ConfigError, check_types
+from jaxformer.errors import ConfigError
 from jaxformer.functional import norms, positional_schemes, rope_scaling
 from jaxformer.functional.norms import LayerNorm, RMSNorm
 from jaxformer.functional.position import NoPosition, Position
@@ -21,6 +21,7 @@ from jaxformer.models.lora import LoRA
 from jaxformer.models.poolers import NormPooler
 from jaxformer.nn.cache import CacheShape
 from jaxformer.nn.residual import Parallel, PreNorm
+from jaxformer.rules import check_types
 
 NAN, INF = float("nan"), float("inf")
 HUGE = 10**40
