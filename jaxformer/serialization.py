@@ -253,7 +253,9 @@ def diff(old: Any, new: Any) -> dict[str, tuple[Any, Any]]:
 def _diff(old: Any, new: Any, where: str) -> Iterable[tuple[str, tuple[Any, Any]]]:
     if isinstance(old, dict) and isinstance(new, dict):
         if old.get("type") != new.get("type"):
-            yield f"{where}.type".lstrip("."), (_short(old), _short(new))
+            names = _short(old), _short(new)
+            is_one = names[0] == names[1]  # of two modules
+            yield f"{where}.type".lstrip("."), (old["type"], new["type"]) if is_one else names
             return
         for key in {**old, **new}:
             yield from _diff(old.get(key), new.get(key), f"{where}.{key}".lstrip("."))
