@@ -124,10 +124,10 @@ def _check_arrays(query, key, value) -> dict[str, int]:
     assert_axes(sizes, value=(value, "B S K _"))
     assert_floating(query=query, key=key, value=value)
     num_heads, num_kv_heads, width = sizes["N"], sizes["K"], sizes["H"]
-    if not (num_heads and num_kv_heads and width):
+    if not (num_heads and num_kv_heads and width and value.shape[3]):
         raise AssertionError(
-            f"query has shape {query.shape}, key {key.shape}: there must be a head at least, and "
-            "its width above 0"
+            f"query has shape {query.shape}, key {key.shape}, value {value.shape}: there must be a "
+            "head at least, and its width above 0"
         )
     if num_heads % num_kv_heads:
         raise AssertionError(

@@ -214,7 +214,7 @@ def _check_classes(labels: np.ndarray, size: int) -> None:
 def _check_token_labels(
     labels: np.ndarray, arrays: Mapping[str, np.ndarray], config: Any, size: int
 ) -> None:
-    if _is_floating(labels) and size > 1:
+    if (_is_floating(labels) and size > 1) or (labels.dtype == bool and size > 2):
         raise DataError(f"inputs: labels must hold integers, not {labels.dtype}")
     _check_counted(labels, max(size, 2))
     decodes = isinstance(config, EncoderDecoderConfig)

@@ -22,6 +22,7 @@ from jaxformer.functional.positional_schemes import ALiBi
         {"query": jnp.zeros((BATCH, 5, 3, 4))},
         {"query": jnp.zeros((BATCH, 5, 2, 6))},
         {"query": jnp.zeros((1, 5, 2, 4))},
+        {"value": jnp.zeros((BATCH, 9, 2, 0))},
     ],
 )
 def test_shapes_that_do_not_fit_are_an_error(change):

@@ -131,6 +131,7 @@ def head_config(head):
     ("head", "labels", "message"),
     [
         (MaskedLanguageModel(), IDS.astype(float), "labels must hold integers, not float64"),
+        (MaskedLanguageModel(), IDS > 5, "labels must hold integers, not bool"),
         (MaskedLanguageModel(), IDS[:, :3], r"labels has shape \(2, 3\), its ids \(2, 11\)"),
         (TokenClassification(3), IDS % 4, "labels holds 0 to 3, but the model has 0 to 2"),
         (TokenClassification(3), np.zeros(2, int), r"labels has shape \(2,\), its ids"),
