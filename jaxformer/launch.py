@@ -148,5 +148,6 @@ _TERMINATE = ctypes.CFUNCTYPE(None)(_end_as_lost)  # kept, as long as C++ may ca
 
 
 def _say_lost() -> int:
-    print(f"error: {LOST}", file=sys.stderr, flush=True)
+    resume = "a run that has checkpoints: the same command continues from the newest"
+    print(f"error: {LOST} ({resume})", file=sys.stderr, flush=True)
     return 1

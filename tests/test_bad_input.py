@@ -1,9 +1,11 @@
 """Whatever a user gets wrong: one clear message, status 2, before anything compiles."""
 
 import contextlib
+import errno
 import importlib.util
 import io
 import json
+import os
 import sys
 from pathlib import Path
 from unittest.mock import Mock
@@ -146,6 +148,9 @@ def test_the_experiment_itself_is_fine(run):
         (["--data.batch-size", "6", "--mesh.fsdp", "4"], ["data.batch_size = 6", "mesh.fsdp"]),
         (["--mesh.data", "16"], ["needs 16 devices", "JAX_NUM_CPU_DEVICES=16"]),
         (["--mesh.data", "0"], ["mesh.data = 0"]),
+        (["--mesh.data", "-2"], ["mesh.data = -2"]),
+        (["--mesh.data", "4294967296"], ["needs 4294967296 devices, 8 are here."]),
+        (["--mesh.data", str(2**32), "--mesh.fsdp", str(2**32)], [f"needs {2**64} devices"]),
         (["--mesh.data", "-1", "--mesh.fsdp", "-1"], ["only one axis"]),
         (["--model.vocab-size", "259", "--mesh.tensor", "2"], ["259", "pad it to 260"]),
         (
@@ -417,6 +422,36 @@ def test_the_folder_of_train_may_be_a_text(run, tmp_path):
     with pytest.raises(AssertionError, match="training program"):
         loop.train(load_config(str(tmp_path / "tiny.py")), str(tmp_path / "run"))
     assert (tmp_path / "run" / "config.json").exists()
+
+
+@pytest.mark.parametrize("inside", ["corpus/0.txt/run", "a" * 300, "/proc/nothing/run"])
+def test_a_folder_that_cannot_be_made(run, tmp_path, inside):
+    folder = str(tmp_path / inside)
+    for options in ([], ["--fresh"]):
+        status, output = run(*options, "--run-dir", folder)
+        assert status == 2
+        (message,) = output.splitlines()
+        assert f"error: {folder} cannot be the folder of a run (" in message
+        assert message.endswith("name another one with --run-dir")
+
+
+@pytest.mark.parametrize(
+    "number", [errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EIO, errno.EMFILE]
+)
+def test_what_the_system_refuses_is_one_sentence(capsys, number):
+    def write():
+        raise OSError(number, os.strerror(number), "runs/a/loss.png")
+
+    assert cli.reporting_errors(write) == 1
+    assert capsys.readouterr().err == f"error: runs/a/loss.png: {os.strerror(number)}.\n"
+
+
+def test_wrong_arguments_are_reported(capsys):
+    def refuse():
+        raise ArgumentError("softcap = 0: must be positive")
+
+    assert cli.reporting_errors(refuse) == 2
+    assert capsys.readouterr().err == "error: softcap = 0: must be positive\n"
 
 
 def test_a_disk_that_fills_up_is_reported(capsys):

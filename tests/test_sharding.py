@@ -16,12 +16,18 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxformer.config import load_config
+from jaxformer.config import check_mesh, load_config
 from jaxformer.errors import ConfigError
 from jaxformer.functional import LayerNorm, RMSNorm, RoPE, T5Bias
 from jaxformer.functional.lookup import lookup
 from jaxformer.functional.placement import mesh_axes
-from jaxformer.models import DecoderConfig, Template, build_model
+from jaxformer.models import (
+    DecoderConfig,
+    EncoderConfig,
+    MaskedLanguageModel,
+    Template,
+    build_model,
+)
 from jaxformer.nn import Parallel
 from jaxformer.sharding import MESH_AXES, RULES, MeshConfig, make_mesh, parameter_sharding, spec
 from jaxformer.training.config import TrainConfig
@@ -356,6 +362,27 @@ def test_a_name_without_a_rule_is_refused():
 def test_two_axes_that_want_the_same_devices_are_refused(axes, shape):
     with pytest.raises(ConfigError, match=r"parameter w: .* twice"):
         parameter_sharding(make_mesh(MeshConfig()), "w", axes, shape)
+
+
+@pytest.mark.parametrize("value", [5, 6, 12])
+def test_a_size_that_does_not_divide_is_refused_by_name(value):
+    """Whatever field it came from: here the width of factored embeddings (ALBERT)."""
+    model = EncoderConfig(
+        vocab_size=40,
+        num_layers=1,
+        model_dim=24,
+        num_heads=8,
+        mlp_dim=16,
+        embedding_dim=value,
+        heads=(MaskedLanguageModel(),),
+    )
+    sizes = {"data": 1, "fsdp": 4, "tensor": 2}
+    if value == 12:
+        check_mesh(model, sizes)
+        return
+    with pytest.raises(ConfigError, match=rf"parameter \S+ .*= {value} is not div.* mesh.fsdp = 4"):
+        check_mesh(model, sizes)
+    check_mesh(model, sizes | {"fsdp": 1})
 
 
 def test_axes_that_do_not_fit_the_shape_are_refused():

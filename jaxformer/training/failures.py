@@ -8,7 +8,7 @@ import jax
 
 from jaxformer.config import Config
 from jaxformer.launch import LOST
-from jaxformer.training.checkpoint import first_line
+from jaxformer.training.checkpoint import CheckpointError, first_line
 from jaxformer.training.checkpoint_files import saved_steps
 
 # What the messages of JAX's collectives and of its coordination service have in common.
@@ -45,13 +45,22 @@ def explained(config: Config, checkpoints: Path) -> Iterator[None]:
     """
     try:
         yield
-    except (MemoryError, jax.errors.JaxRuntimeError) as error:
+    except (MemoryError, jax.errors.JaxRuntimeError, CheckpointError) as error:
         steps = saved_steps(checkpoints)
         if out_of_memory(error):
             raise OutOfMemory(_too_large(config, error, steps)) from error
-        if jax.process_count() > 1 and any(word in str(error) for word in _PEERS):
-            raise ProcessLost(f"{LOST} ({first_line(error)}). {_kept(steps)}") from error
+        if (reason := _lost(error)) is not None:
+            raise ProcessLost(f"{LOST} ({reason}). {_kept(steps)}") from error
         raise
+
+
+def _lost(error: BaseException | None) -> str | None:
+    """What says that a process is gone: the error, or what led to it, as in a save that waits."""
+    while error is not None and jax.process_count() > 1:
+        if any(word in str(error) for word in _PEERS):
+            return first_line(error)
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def _too_large(config: Config, error: BaseException, steps: list[int]) -> str:

@@ -83,11 +83,11 @@ def test_a_process_that_dies_is_one_sentence_for_the_other(runs, tmp_path, victi
         assert [process.poll() for process in processes] == [None, None]
         time.sleep(0.01)
     processes[victim].kill()
-    output, _ = processes[1 - victim].communicate(timeout=15)
+    output, _ = processes[1 - victim].communicate(timeout=40)
     assert processes[1 - victim].returncode == 1
     last, *others = reversed([line for line in output.splitlines() if "Gloo] Rank" not in line])
     assert "error: another process of this job has ended" in last
-    assert "is kept: the same command continues from there" in last
+    assert "the same command continues from" in last
     assert not any(line.startswith(("error", "Traceback", "E", "F", "***")) for line in others)
     processes[victim].communicate()
     assert (
@@ -106,7 +106,7 @@ def test_a_process_that_hangs_is_one_sentence_for_the_other(runs, tmp_path):
         time.sleep(0.01)
     processes[1].send_signal(signal.SIGSTOP)
     try:
-        output, _ = processes[0].communicate(timeout=60)
+        output, _ = processes[0].communicate(timeout=120)
     finally:
         processes[1].kill()
         processes[1].communicate()
@@ -120,7 +120,7 @@ def test_processes_that_do_not_meet(runs, tmp_path):
     first, second = start_two(runs, tmp_path / "run", *options)
     first.kill()
     first.communicate()
-    output, _ = second.communicate(timeout=60)
+    output, _ = second.communicate(timeout=120)
     assert second.returncode == 2
     assert "process 1 of 2 did not meet the others at localhost:" in output
     assert "job.initialization_timeout = 3 s" in output.splitlines()[-1]
