@@ -89,7 +89,7 @@ def train(config: Config, folder: str | Path, fresh: bool = False) -> None:
     """
     expected = "a Config; jaxformer.config.load_config reads that of a file"
     check_argument("config", config, isinstance(config, Config), expected)
-    folder = folder_path(folder, "run_dir")
+    folder = folder_path(folder, "folder")
     config = with_tokenizer_of_origin(config)
     validate(config, jax.device_count())
     with contextlib.ExitStack() as resources:
