@@ -1,6 +1,6 @@
-"""Saving a training state with the digest of every file, beside plain orbax without any.
+"""Saving a training state with the digest of every file, beside orbax without any.
 
-Both save the same arrays in the background, in turns. "Foreground" is what training waits for,
+Both save the same items in the background, in turns. "Foreground" is what training waits for,
 "written" is when the checkpoint is complete. Then the digests are verified and the state restored,
 as every command that opens a run does.
 
@@ -57,11 +57,19 @@ def main() -> None:
 def alternate(state: dict, folder: Path, rounds: int) -> dict[str, dict[str, list[float]]]:
     """Seconds of each save, ours and orbax's in turns; the first of each does not count."""
     ours = Checkpointer(folder / "jaxformer", {}, keep=1)
-    plain = ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler())
+    handlers = ocp.CompositeCheckpointHandler(
+        state=ocp.PyTreeCheckpointHandler(),
+        config=ocp.JsonCheckpointHandler(),
+        meta=ocp.JsonCheckpointHandler(),
+    )
+    plain = ocp.AsyncCheckpointer(handlers)
+    items = ocp.args.Composite(
+        state=ocp.args.PyTreeSave(state), config=ocp.args.JsonSave({}), meta=ocp.args.JsonSave({})
+    )
     contenders: dict[str, tuple[Callable, Callable]] = {
         "jaxformer": (lambda step: ours.save(step, state), ours.wait),
         "orbax": (
-            lambda step: plain.save(folder / "orbax" / str(step), args=ocp.args.PyTreeSave(state)),
+            lambda step: plain.save(folder / "orbax" / str(step), args=items),
             plain.wait_until_finished,
         ),
     }
