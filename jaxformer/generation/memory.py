@@ -9,7 +9,8 @@ import jax
 
 def available_bytes(devices: Sequence[jax.Device]) -> int:
     """The memory of all these devices together, whatever is in use; a CPU's is the host's."""
-    found = (devices[0].memory_stats() or {}).get("bytes_limit")
+    own = next(device for device in devices if device.process_index == jax.process_index())
+    found = (own.memory_stats() or {}).get("bytes_limit")
     if found is not None:
         return found * len(devices)
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * jax.process_count()
