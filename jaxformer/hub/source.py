@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, is_dataclass, replace
-from typing import Any, get_args, get_origin, get_type_hints
+from dataclasses import dataclass, replace
+from typing import Any
 
-from jaxformer.errors import ConfigError, check_field
+from jaxformer.errors import ConfigError
 from jaxformer.hub.fields import spelt_out
 from jaxformer.hub.format import Architecture, Format
 from jaxformer.hub.settings import Settings
@@ -90,7 +90,6 @@ def _understood(settings: Settings, formats: Mapping[str, Format]) -> Source:
         config = format.read(settings)
         heads = architecture.task.heads(settings)
         config = replace(config, heads=heads, **architecture.changes)
-        _check_types(config)
     except ConfigError:
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -145,21 +144,6 @@ def check_sizes(source: Source, files: TensorFiles) -> None:
                 f"{source.settings.path}: {name} = {size}, but all tensors in {files.folder} have "
                 f"no more than {weights:,} values together"
             )
-
-
-def _check_types(config: Any) -> None:
-    """Checks that what is a flag or a number with us was one in the file."""
-    for name, kind in get_type_hints(type(config)).items():
-        value = getattr(config, name)
-        parts = value if isinstance(value, tuple) else (value,)
-        for part in filter(is_dataclass, parts):
-            _check_types(part)
-        if get_origin(kind) is tuple and float not in get_args(kind):
-            whole = not any(isinstance(part, float | bool) for part in parts)
-            check_field(config, name, whole, "whole numbers")
-        for known, expected in ((bool, "true or false"), (int, "a whole number")):
-            if kind in (known, known | None) and value is not None:
-                check_field(config, name, type(value) is known, expected)
 
 
 def settings_values(source: Source) -> dict[str, Any]:

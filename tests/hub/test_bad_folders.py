@@ -14,7 +14,7 @@ import pytest
 from saved_folders import change_settings, change_tensors, copy_of, save_tiny
 
 from jaxformer import cli
-from jaxformer.errors import ConfigError, DataError
+from jaxformer.errors import ArgumentError, ConfigError, DataError
 from jaxformer.hub.native import source_of
 from jaxformer.hub.settings import Settings
 from jaxformer.hub.source import read_source
@@ -244,9 +244,9 @@ def test_a_kernel_of_zeros_is_said(spoiled, caplog):
 @pytest.mark.parametrize("dtype", ["int8", "float7", "float64", 5, "", "int32"])
 def test_dtypes_that_weights_cannot_have(dtype, llama, run_folder, tmp_path):
     for folder in (llama, run_folder):
-        with pytest.raises(ConfigError, match=r"dtype = .*: must be one of float32, bfloat16"):
+        with pytest.raises(ArgumentError, match=r"dtype = .*: must be one of float32, bfloat16"):
             load(folder, dtype=dtype)
-    with pytest.raises(ConfigError, match=r"dtype = .*: must be one of float32, bfloat16"):
+    with pytest.raises(ArgumentError, match=r"dtype = .*: must be one of float32, bfloat16"):
         save(load(llama), tmp_path / "out", dtype=dtype)
 
 
@@ -261,7 +261,7 @@ def test_sizes_that_no_file_has(size, llama, tmp_path, refused):
     message = refused("export", llama, tmp_path / "out", "--max-shard-gb", size)
     assert "--max-shard-gb" in message
     assert "must be positive and finite" in message
-    with pytest.raises(ConfigError, match="max_shard_bytes = "):
+    with pytest.raises(ArgumentError, match="max_shard_bytes = "):
         save(load(llama), tmp_path / "out", max_shard_bytes=min(float(size), 0))
 
 
@@ -335,11 +335,12 @@ def test_commands_that_want_a_run(command, llama, tmp_path, refused):
         ({"num_attention_heads": 5}, ["num_heads"]),
         ({"vocab_size": None}, ["vocab_size = None"]),
         ({"attention_bias": "yes"}, ["attention_bias = 'yes'"]),
-        ({"tie_word_embeddings": 7}, ["tie_embeddings = 7", "true or false"]),
+        ({"tie_word_embeddings": 7}, ["tie_embeddings = 7", "True or False"]),
         ({"num_hidden_layers": 10**9}, ["num_hidden_layers = 1000000000", "2,000 at most"]),
         ({"num_hidden_layers": 1.5}, ["num_layers = 1.5"]),
-        ({"hidden_size": 48 * 10**9}, ["model_dim = 48000000000", "no more than"]),
-        ({"vocab_size": 10**10}, ["vocab_size = 10000000000", "no more than"]),
+        ({"hidden_size": 48 * 10**7}, ["model_dim = 480000000", "no more than"]),
+        ({"vocab_size": 10**9}, ["vocab_size = 1000000000", "no more than"]),
+        ({"vocab_size": 10**10}, ["vocab_size = 10000000000", "at most 2147483647"]),
         ({"vocab_size": 10**40}, ["vocab_size has 133 bits"]),
         ({"num_attention_heads": True}, ["num_attention_heads = True"]),
         ({"intermediate_size": [64]}, ["intermediate_size = [64]"]),
