@@ -47,7 +47,7 @@ def parse(default: Any, arguments: Sequence[str], prog: str) -> Any:
             type(default),
             default=tree,
             args=remaining,
-            prog=prog,
+            prog=prog if len(prog) <= 100 else f"{prog[:100]}...",  # tyro repeats it
             config=(tyro.conf.AvoidSubcommands,),
         )
         check_local_paths(parsed)

@@ -28,13 +28,23 @@ class MetricsLog:
     Args:
         folder: The run's folder.
         step: The step that training starts from.
+        logged: The last step that had a row of training when that step was saved.
     """
 
-    def __init__(self, folder: Path, step: int):
+    def __init__(self, folder: Path, step: int, logged: int = 0):
         from tensorboardX import SummaryWriter
 
         self._path = folder / FILE
         rows = [row for row in _repaired(self._path) if row["step"] <= step]
+        trained = [row["step"] for row in rows if row["split"] == "train"]
+        if (last := max(trained, default=0)) < logged:
+            _log.warning(
+                "%s is damaged: its last row of training is of step %d instead of %d; the "
+                "checkpoints are not affected",
+                self._path,
+                last,
+                logged,
+            )
         with replacing(self._path) as aside:
             aside.write_text("".join(json.dumps(row) + "\n" for row in rows))
         # buffering=1 writes row by row, so that a killed process loses at most half a line.

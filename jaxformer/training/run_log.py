@@ -28,7 +28,7 @@ class RunLog:
         folder: The run's folder.
         step: The step that training starts from.
         work: What a step computes.
-        unlogged: What the property was when that step was saved.
+        unlogged: What the property was when that step was saved; None: not known.
     """
 
     def __init__(
@@ -37,14 +37,15 @@ class RunLog:
         folder: Path,
         step: int,
         work: Workload,
-        unlogged: Sequence[Mapping[str, float]] = (),
+        unlogged: Sequence[Mapping[str, float]] | None = (),
     ):
         self._config = config.train
         self._stopwatch = Stopwatch(work)
         self._progress = make_progress(config.train.steps, step, is_first())
-        self._files = MetricsLog(folder, step) if is_first() else None
+        logged = 0 if unlogged is None else step - len(unlogged)
+        self._files = MetricsLog(folder, step, logged) if is_first() else None
         self._pending: tuple[int, Any] | None = None
-        self._rows = list(unlogged)
+        self._rows = list(unlogged or ())
         self._started = time.perf_counter()
         self._compiled = False
 
