@@ -83,7 +83,7 @@ def restore(step_folder: Path, target: Any) -> Any:
 
 
 def unlogged_rows(folder: Path, step: int) -> list[dict[str, float]] | None:
-    """Returns what `RunLog.unlogged` was at a step; empty at step 0, None where it was not saved."""
+    """Returns what `RunLog.unlogged` was at a step: empty at step 0, None if it was not saved."""
     return read_item(folder / str(step), "meta").get("unlogged") if step else []
 
 

@@ -148,7 +148,8 @@ FUNCTIONS = (
     Call(
         _attention,
         HEADS
-        | {"allowed": switches(1, 4, 4), "scale": number(0.5, none=True), "softcap": number(5.0, 0.0, -1.0, none=True)},
+        | {"allowed": switches(1, 4, 4), "scale": number(0.5, none=True)}
+        | {"softcap": number(5.0, 0.0, -1.0, none=True)},
     ),
     Call(functional.attention, HEADS | {"implementation": choice("blockwise")}),
     Call(_masked("KeyPadding"), {"valid": switches(2, 4)}, "KeyPadding"),
