@@ -5,12 +5,14 @@ otherwise; the same command, given again, continues where the last checkpoint le
 """
 
 import dataclasses
+import logging
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from jaxformer.interruption import quitting_on_interrupt
 
+logging.basicConfig(format="%(levelname)s: %(message)s")  # before a library does it
 with quitting_on_interrupt():
     from jaxformer import cli
     from jaxformer.config import Config, load_config

@@ -1,5 +1,6 @@
 """``python -m jaxformer``, and the command ``jaxformer``: see ``jaxformer.cli``."""
 
+import logging
 import sys
 
 from jaxformer.interruption import quitting_on_interrupt
@@ -7,6 +8,7 @@ from jaxformer.interruption import quitting_on_interrupt
 
 def main() -> int:
     """Runs one command; returns the exit status."""
+    logging.basicConfig(format="%(levelname)s: %(message)s")
     with quitting_on_interrupt():
         from jaxformer import cli
     return cli.main()
