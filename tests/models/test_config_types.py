@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tiny_models import tiny, tiny_encoder, tiny_encoder_decoder, tiny_vision
 
+from jaxformer.components import is_concrete
 from jaxformer.errors import ConfigError
 from jaxformer.functional import norms, positional_schemes, rope_scaling
 from jaxformer.functional.norms import LayerNorm, RMSNorm
@@ -144,7 +145,7 @@ def test_every_component_checks_its_types():
     """A field of another type is refused by each scheme, norm and scaling there is."""
     for module in (positional_schemes, rope_scaling, norms):
         for kind in vars(module).values():
-            if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
+            if not is_concrete(kind):
                 continue
             names = [field.name for field in dataclasses.fields(kind)]
             if names and kind.__module__ == module.__name__:
