@@ -11,7 +11,7 @@ import errno
 import hashlib
 import math
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +99,7 @@ class Checkpointer:
         step: int,
         state: Any,
         validation: Mapping[str, float] | None = None,
-        unlogged: Sequence[Mapping[str, float]] = (),
+        log: Mapping[str, Any] | None = None,
     ) -> None:
         """Starts saving; returns when the arrays are copied, so that the state may be donated.
 
@@ -107,7 +107,7 @@ class Checkpointer:
             step: Updates done so far. Nothing happens where this step is saved already.
             state: Pytree of arrays (and typed random keys).
             validation: The metrics measured at this very step, if they were.
-            unlogged: The metrics of the steps since the last row of the log, see `RunLog`.
+            log: `RunLog.state`, from which the log goes on.
 
         Raises:
             CheckpointError: This save, or the previous one in the background, failed.
@@ -122,7 +122,7 @@ class Checkpointer:
             "format": FORMAT,
             "step": step,
             "validation": measured,
-            "unlogged": list(unlogged),
+            "log": dict(log or {}),
             "key_types": key_types,
             "jaxformer": jaxformer.__version__,
             "jax": jax.__version__,

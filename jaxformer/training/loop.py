@@ -44,7 +44,7 @@ from jaxformer.training.processes import (
 from jaxformer.training.profiling import StepProfiler
 from jaxformer.training.progress import short_number
 from jaxformer.training.report import parameter_count, print_table, start_report
-from jaxformer.training.restore import restore_newest, unlogged_rows
+from jaxformer.training.restore import restore_newest, saved_log
 from jaxformer.training.run_folder import CHECKPOINTS, locked, moved_away, open_run_folder
 from jaxformer.training.run_log import RunLog, in_words
 from jaxformer.training.state import TrainState
@@ -117,7 +117,7 @@ def train(config: Config, folder: str | Path, fresh: bool = False) -> None:
         step, state = restored or (0, _fresh_state(program, config, data))
         if step == 0 and config.train.metric != "loss":
             check_metric(config.train.metric, evaluate(config, program, state.best_params, data))
-        log = RunLog(config, folder, step, work, unlogged_rows(folder / CHECKPOINTS, step))
+        log = RunLog(config, folder, step, work, saved_log(folder / CHECKPOINTS, step))
         resources.enter_context(contextlib.closing(log))
         watch = watch_of(config, folder, step)
         log.message(f"continuing from step {step}" if step else "starting from step 0")
@@ -217,7 +217,7 @@ def _take_steps(run: Run, step: int, state: Any) -> tuple[int, Any, dict | None]
             if last or ended or stopping or better or due:
                 log.flush()
                 started = time.perf_counter()
-                checkpoints.save(step, state, validation, log.unlogged)
+                checkpoints.save(step, state, validation, log.state)
                 log.saved(time.perf_counter() - started)
             checkpoints.check()
             if stopping:
@@ -235,7 +235,7 @@ def _next(
         # The other processes of a larger run would not come to save it.
         if jax.process_count() == 1 and step > 0:
             log.flush()
-            checkpoints.save(step, state, unlogged=log.unlogged)
+            checkpoints.save(step, state, log=log.state)
         raise
 
 

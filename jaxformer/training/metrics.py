@@ -28,23 +28,24 @@ class MetricsLog:
     Args:
         folder: The run's folder.
         step: The step that training starts from.
-        logged: The last step that had a row of training when that step was saved.
+        num_rows: How many rows there were when that step was saved; 0: not known.
     """
 
-    def __init__(self, folder: Path, step: int, logged: int = 0):
+    def __init__(self, folder: Path, step: int, num_rows: int = 0):
         from tensorboardX import SummaryWriter
 
         self._path = folder / FILE
         rows = [row for row in _repaired(self._path) if row["step"] <= step]
-        trained = [row["step"] for row in rows if row["split"] == "train"]
-        if (last := max(trained, default=0)) < logged:
+        if len(rows) < num_rows:
             _log.warning(
-                "%s is damaged: its last row of training is of step %d instead of %d; the "
-                "checkpoints are not affected",
+                "%s is damaged: it has %d rows up to step %d instead of %d; the checkpoints are "
+                "not affected",
                 self._path,
-                last,
-                logged,
+                len(rows),
+                step,
+                num_rows,
             )
+        self.num_rows = len(rows)
         with replacing(self._path) as aside:
             aside.write_text("".join(json.dumps(row) + "\n" for row in rows))
         # buffering=1 writes row by row, so that a killed process loses at most half a line.
@@ -61,6 +62,7 @@ class MetricsLog:
         """
         finite = {k: float(v) if math.isfinite(v) else None for k, v in values.items()}
         self._file.write(json.dumps({"step": step, "split": split, **finite}) + "\n")
+        self.num_rows += 1
         for name, value in values.items():
             self._events.add_scalar(f"{split}/{name}", float(value), step)
 

@@ -82,9 +82,9 @@ def restore(step_folder: Path, target: Any) -> Any:
     return jax.tree.unflatten(jax.tree.structure(target), [arrays[name] for name in names])
 
 
-def unlogged_rows(folder: Path, step: int) -> list[dict[str, float]] | None:
-    """Returns what `RunLog.unlogged` was at a step: empty at step 0, None if it was not saved."""
-    return read_item(folder / str(step), "meta").get("unlogged") if step else []
+def saved_log(folder: Path, step: int) -> dict[str, Any]:
+    """Returns what `RunLog.state` was at a step; empty at step 0 and where it was not saved."""
+    return read_item(folder / str(step), "meta").get("log", {}) if step else {}
 
 
 def restore_parameters(step_folder: Path, program: TrainProgram, averaged: bool) -> Parameters:

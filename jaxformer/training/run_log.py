@@ -1,9 +1,10 @@
 """The numbers of a run on their way to the screen and to disk, always one step late."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import takewhile
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -28,7 +29,7 @@ class RunLog:
         folder: The run's folder.
         step: The step that training starts from.
         work: What a step computes.
-        unlogged: What the property was when that step was saved; None: not known.
+        state: What the property was when that step was saved; empty where it is not known.
     """
 
     def __init__(
@@ -37,15 +38,14 @@ class RunLog:
         folder: Path,
         step: int,
         work: Workload,
-        unlogged: Sequence[Mapping[str, float]] | None = (),
+        state: Mapping[str, Any] = MappingProxyType({}),
     ):
         self._config = config.train
         self._stopwatch = Stopwatch(work)
         self._progress = make_progress(config.train.steps, step, is_first())
-        logged = 0 if unlogged is None else step - len(unlogged)
-        self._files = MetricsLog(folder, step, logged) if is_first() else None
+        self._files = MetricsLog(folder, step, state.get("rows", 0)) if is_first() else None
         self._pending: tuple[int, Any] | None = None
-        self._rows = list(unlogged or ())
+        self._rows = list(state.get("unlogged", ()))
         self._started = time.perf_counter()
         self._compiled = False
 
@@ -65,9 +65,10 @@ class RunLog:
         self._pending = (step, metrics)
 
     @property
-    def unlogged(self) -> list[Mapping[str, float]]:
-        """The metrics of the steps that were read since the last row was written."""
-        return list(self._rows)
+    def state(self) -> dict[str, Any]:
+        """How many rows there are, and the metrics of the steps read since the last one."""
+        rows = 0 if self._files is None else self._files.num_rows
+        return {"rows": rows, "unlogged": list(self._rows)}
 
     def flush(self) -> None:
         """Waits for the step whose metrics are still pending, and reads them."""

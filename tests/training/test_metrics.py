@@ -125,12 +125,10 @@ def test_any_bytes_give_rows_or_damage(tmp_path_factory, junk, place):
 
 def test_lost_rows_are_said(tmp_path, caplog):
     (tmp_path / FILE).write_text('{"step": 5, "split": "train", "loss": 1.5}\n')
-    MetricsLog(tmp_path, 7, logged=5).close()
+    MetricsLog(tmp_path, 7, num_rows=1).close()
     assert not caplog.records
-    MetricsLog(tmp_path, 10, logged=10).close()
-    assert "metrics.jsonl is damaged: its last row of training is of step 5 instead of 10" in (
-        caplog.text
-    )
+    MetricsLog(tmp_path, 10, num_rows=2).close()
+    assert "metrics.jsonl is damaged: it has 1 rows up to step 10 instead of 2" in caplog.text
 
 
 def test_rows_are_valid_json_whatever_was_measured(tmp_path):
