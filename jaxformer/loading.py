@@ -60,7 +60,7 @@ def load(
     dtype, given = checked_dtype(dtype), folder
     folder = folder_path(given, "folder")
     expected = f"the folder of a run or of a Hugging Face model; looked from {Path.cwd()}"
-    check_argument("folder", given, folder.is_dir(), expected)
+    check_argument("folder", given, os.path.isdir(folder), expected)
     axes = f"None, or a mesh with the axes {', '.join(MESH_AXES)}, as make_mesh makes it"
     fits = isinstance(mesh, jax.sharding.Mesh) and set(MESH_AXES) <= set(mesh.axis_names)
     check_argument("mesh", mesh, mesh is None or fits, axes)

@@ -41,11 +41,7 @@ def folder_path(path: str | os.PathLike, name: str) -> Path:
         ConfigError: It is no path, a URL, or the path of a file.
     """
     folder = local_path(path, name)
-    try:
-        is_file = folder.exists() and not folder.is_dir()
-    except OSError as error:  # a folder on the way may not be read, or the name is too long
-        raise ConfigError(f"{name} = {folder}: must be the path of a folder: {error}") from error
-    if is_file:
+    if os.path.exists(folder) and not os.path.isdir(folder):
         raise ConfigError(f"{name} = {folder}: must be a folder, not a file")
     return folder
 

@@ -97,6 +97,7 @@ class Kills:
             free.bind(("localhost", 0))
             address = f"localhost:{free.getsockname()[1]}"
         options += ("--mesh.data", processes, "--job.coordinator", address)
+        options += ("--job.initialization-timeout", 20)  # who is killed before that is not missed
         options += ("--job.num-processes", processes, "--job.process-id")
         return [
             self._process("train.py", self.experiment, *options, index)
