@@ -1,5 +1,6 @@
 """Models with their weights: from a run of ours or from a folder that transformers saved."""
 
+import os
 from functools import partial
 from pathlib import Path
 from typing import Any

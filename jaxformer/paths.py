@@ -23,7 +23,7 @@ def local_path(path: str | os.PathLike, name: str) -> Path:
         ConfigError: It is no path, or a URL such as gs://bucket/folder.
     """
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
-    if not isinstance(text, str) or not text:
+    if not isinstance(text, str):
         raise ConfigError(f"{name} = {shortened(path)}: must be a path")
     if scheme := _SCHEME.match(text):
         url = _SCHEME.sub(rf"{scheme[1]}://", text, count=1)
@@ -41,6 +41,8 @@ def folder_path(path: str | os.PathLike, name: str) -> Path:
         ConfigError: It is no path, a URL, or the path of a file.
     """
     folder = local_path(path, name)
+    if path == "":
+        raise ConfigError(f"{name} = {path!r}: must be the path of a folder")
     if os.path.exists(folder) and not os.path.isdir(folder):
         raise ConfigError(f"{name} = {folder}: must be a folder, not a file")
     return folder
