@@ -50,8 +50,17 @@ def read_object(folder: str | os.PathLike, name: str) -> dict[str, Any] | None:
     Raises:
         DataError: It is something else, too large, or no file of the folder.
     """
-    path = _limited(file_in(folder, name), _LARGEST_SETTINGS)
-    return None if path is None else read_json(path)
+    path = file_in(folder, name)
+    return None if path is None else read_settings(path)
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Returns the JSON object in a file of settings, wherever the file lies.
+
+    Raises:
+        DataError: It is something else, or too large.
+    """
+    return read_json(_limited(path, _LARGEST_SETTINGS))
 
 
 def _limited(path: Path | None, most: int) -> Path | None:

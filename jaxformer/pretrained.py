@@ -33,7 +33,7 @@ from jaxformer.hub.weights import (
     named_placements,
     tensors_of,
 )
-from jaxformer.model_files import read_object
+from jaxformer.model_files import read_settings
 from jaxformer.models.build import ModelConfig, build_model
 from jaxformer.models.family import Family
 from jaxformer.models.parameters import Parameters, Template
@@ -167,8 +167,9 @@ def is_pretrained(folder: Path) -> bool:
     """
     if any(True for suffix in ("safetensors", "bin", "pt") for _ in folder.glob(f"*.{suffix}")):
         return True
-    # A run's has no model_type.
-    return "model_type" in (read_object(folder, CONFIG) or {})
+    # A run's has no model_type, and may be a link: its files are the user's own.
+    config = folder / CONFIG
+    return config.exists() and "model_type" in read_settings(config)
 
 
 def open_folder(folder: Path, **model_fields: Any) -> Opened:
