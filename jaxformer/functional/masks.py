@@ -10,6 +10,7 @@ after the first key (the length of a cache, say), so nothing assumes that T == S
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 
@@ -119,6 +120,13 @@ def _check_offset(mask: Mask) -> None:
     if offset.ndim:
         assert_axes(query_offset=(offset, "B"))
     assert_integers(query_offset=offset)
+
+
+def _assert_rows(query: jax.Array, key: jax.Array, lengths: Mapping[str, int] | None = None):
+    """Asserts that what is said of queries is `[B or 1, T]`, and of keys `[B or 1, S]`."""
+    assert_axes(lengths, query=(query, "_ T"), key=(key, "_ S"))
+    rows = {"B": max(query.shape[0], key.shape[0])}
+    assert_axes(rows, query=(query, "B/1 T"), key=(key, "B/1 S"))
 
 
 def _row(offset) -> jax.Array:
@@ -294,12 +302,12 @@ class Segments(Mask):
     key: jax.Array
 
     def __post_init__(self):
-        assert_axes(query=(self.query, "B T"), key=(self.key, "B S"))
+        _assert_rows(self.query, self.key)
         assert_integers(query=self.query, key=self.key)
 
     def values(self, query_length, key_length):
         lengths = {"T": query_length, "S": key_length}
-        assert_axes(lengths, query=(self.query, "B T"), key=(self.key, "B S"))
+        _assert_rows(self.query, self.key, lengths)
         query, key = self.query[:, :, None], self.key[:, None, :]
         return (query == key) & (query > 0)
 
@@ -331,13 +339,13 @@ class Places(Mask):
     before: int | None = None
 
     def __post_init__(self):
-        assert_axes(query=(self.query, "B T"), key=(self.key, "B S"))
+        _assert_rows(self.query, self.key)
         assert_integers(query=self.query, key=self.key)
         _check_distance(self, "before")
 
     def values(self, query_length, key_length):
         lengths = {"T": query_length, "S": key_length}
-        assert_axes(lengths, query=(self.query, "B T"), key=(self.key, "B S"))
+        _assert_rows(self.query, self.key, lengths)
         distance = self.query[:, :, None] - self.key[:, None, :]
         allowed = (self.key >= 0)[:, None, :] & (distance >= 0)
         return allowed if self.before is None else allowed & (distance <= self.before)
