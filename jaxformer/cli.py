@@ -26,7 +26,7 @@ from jaxformer.paths import check_local_paths
 from jaxformer.serialization import summary
 from jaxformer.training import checkpoint, checkpoint_files, choice, manifest, run_folder
 from jaxformer.training.early_stopping import cost
-from jaxformer.training.failures import OutOfMemory, ProcessLost, out_of_memory
+from jaxformer.training.failures import OF_DEVICES, OutOfMemory, ProcessLost, out_of_memory
 from jaxformer.training.merge import merge
 from jaxformer.training.plot import curve, plot_comparison
 from jaxformer.training.report import print_pairs
@@ -103,7 +103,7 @@ def _status(action: Callable[[], object]) -> int:
         return _drop_output(_fail(f"{system_message(error)}.{advice}", 1))
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
-    except (MemoryError, jax.errors.JaxRuntimeError) as error:
+    except (MemoryError, *OF_DEVICES) as error:
         if not out_of_memory(error):
             raise
         reason = checkpoint.first_line(error)

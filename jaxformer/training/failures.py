@@ -7,10 +7,13 @@ from pathlib import Path
 import jax
 
 from jaxformer.config import Config
+from jaxformer.errors import ArgumentError, DataError
 from jaxformer.launch import LOST
 from jaxformer.training.checkpoint import CheckpointError, first_line
 from jaxformer.training.checkpoint_files import saved_steps
 
+OF_DEVICES = (jax.errors.JaxRuntimeError, ValueError)
+"""What XLA's errors are raised as; where a program is started, JAX makes ValueErrors of them."""
 # What the messages of JAX's collectives and of its coordination service have in common.
 _PEERS = ("Gloo", "NCCL", "UNAVAILABLE", "DEADLINE_EXCEEDED", "oordination service", "heartbeat")
 
@@ -26,9 +29,7 @@ class ProcessLost(RuntimeError):
 def out_of_memory(error: BaseException) -> bool:
     """Whether an exception of Python's or XLA's says that memory did not suffice."""
     exhausted = "RESOURCE_EXHAUSTED" in str(error) or "Out of memory" in str(error)
-    return isinstance(error, MemoryError) or (
-        isinstance(error, jax.errors.JaxRuntimeError) and exhausted
-    )
+    return isinstance(error, MemoryError) or (isinstance(error, OF_DEVICES) and exhausted)
 
 
 @contextlib.contextmanager
@@ -45,7 +46,9 @@ def explained(config: Config, checkpoints: Path) -> Iterator[None]:
     """
     try:
         yield
-    except (MemoryError, jax.errors.JaxRuntimeError, CheckpointError) as error:
+    except (ArgumentError, DataError):
+        raise
+    except (MemoryError, *OF_DEVICES, CheckpointError) as error:
         steps = saved_steps(checkpoints)
         if out_of_memory(error):
             raise OutOfMemory(_too_large(config, error, steps)) from error

@@ -17,6 +17,7 @@ from jaxformer.models import EncoderConfig
 from jaxformer.serialization import from_json
 from jaxformer.training import checkpoint_files, loop
 from jaxformer.training.checkpoint import content_hash
+from jaxformer.training.failures import ProcessLost, explained
 from jaxformer.training.loop import train
 from jaxformer.training.manifest import read_item
 from jaxformer.training.metrics import read_metrics
@@ -168,6 +169,16 @@ def test_a_step_that_does_not_fit_says_what_to_change(tmp_path, monkeypatch, cap
     monkeypatch.undo()
     train(config, tmp_path / "run")
     assert "continuing from step 4" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", [jax.errors.JaxRuntimeError, ValueError])
+def test_a_lost_process_is_said_however_jax_raises_it(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(ProcessLost, match=r"another process .*Connection closed by peer"):
+        with explained(tiny_config(), tmp_path):
+            raise kind("UNKNOWN: Gloo all-reduce failed: Connection closed by peer [1]")
+    with pytest.raises(DataError), explained(tiny_config(), tmp_path):
+        raise DataError("a text about Gloo")
 
 
 def test_memory_elsewhere_and_other_errors_of_the_device(capsys):
