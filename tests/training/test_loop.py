@@ -174,9 +174,9 @@ def test_a_step_that_does_not_fit_says_what_to_change(tmp_path, monkeypatch, cap
 @pytest.mark.parametrize("kind", [jax.errors.JaxRuntimeError, ValueError])
 def test_a_lost_process_is_said_however_jax_raises_it(tmp_path, monkeypatch, kind):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    with pytest.raises(ProcessLost, match=r"another process .*Connection closed by peer"):
-        with explained(tiny_config(), tmp_path):
-            raise kind("UNKNOWN: Gloo all-reduce failed: Connection closed by peer [1]")
+    lost = pytest.raises(ProcessLost, match=r"another process .*Connection closed by peer")
+    with lost, explained(tiny_config(), tmp_path):
+        raise kind("UNKNOWN: Gloo all-reduce failed: Connection closed by peer [1]")
     with pytest.raises(DataError), explained(tiny_config(), tmp_path):
         raise DataError("a text about Gloo")
 
