@@ -170,7 +170,7 @@ def parameters_hash(parameters) -> str:
 
 def measured(folder: Path) -> list[tuple]:
     """The losses of a run, as rows that can be compared."""
-    return [(row["step"], row["split"], row["loss"]) for row in read_metrics(folder)]
+    return [(row["step"], row["split"], row.get("loss")) for row in read_metrics(folder)]
 
 
 def keep_rows(folder: Path, step: int) -> None:
