@@ -7,9 +7,12 @@ several where there may be several; their fields are ``--model.heads.0.FIELD``. 
 is tyro's.
 """
 
+import contextlib
 import copy
 import dataclasses
 import difflib
+import io
+import sys
 import typing
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -43,18 +46,32 @@ def parse(default: Any, arguments: Sequence[str], prog: str) -> Any:
     if not asks_help:
         _check_names(tree, remaining)
     try:
-        parsed = tyro.cli(
-            type(default),
-            default=tree,
-            args=remaining,
-            prog=prog if len(prog) <= 100 else f"{prog[:100]}...",  # tyro repeats it
-            config=(tyro.conf.AvoidSubcommands,),
-        )
+        with _shortened_errors():
+            parsed = tyro.cli(
+                type(default),
+                default=tree,
+                args=remaining,
+                prog=prog,
+                config=(tyro.conf.AvoidSubcommands,),
+            )
         check_local_paths(parsed)
         return parsed
     finally:
         if asks_help:
             _print_components(tree)
+
+
+@contextlib.contextmanager
+def _shortened_errors() -> Iterator[None]:
+    """What tyro says of a value it repeats, however long that is: its middle is left out."""
+    written = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(written):
+            yield
+    finally:
+        lines = written.getvalue().splitlines()
+        cut = [*lines[:12], "  ...", *lines[-8:]] if len(lines) > 24 else lines
+        print("".join(f"{line}\n" for line in cut), end="", file=sys.stderr)
 
 
 def given(arguments: Sequence[str]) -> set[str]:
