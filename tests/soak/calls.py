@@ -210,7 +210,7 @@ FUNCTIONS = (
         (1, 2), (("wrong", (V,)), ("wrong", (-1,)), ("wrong", (1.5,)), ("wrong", "12")))}),
     Call(functional.force_token, LOGITS | {"token": Argument(
         1, (("wrong", V), ("wrong", -1), ("wrong", 1.5), ("same", np.int64(1)), *NONSENSE))}),
-    Call(functional.token_counts, {"tokens": ids(2, 4), "counted": switches(2, 4)}
+    Call(functional.token_counts, {"tokens": positions(2, 4), "counted": switches(2, 4)}
          | {"vocab_size": count(V)}),
     Call(functional.repetition_penalty, LOGITS | {"seen": switches(2, V)}
          | {"penalty": number(1.5, 0.0, -1.0)}),
