@@ -35,10 +35,19 @@ def is_library(module: str) -> bool:
 
 
 def type_name(kind: type) -> str:
-    """The full name of a class, "jaxformer.functional.norms.RMSNorm"; "experiment.Mine" if it is
-    defined in an experiment file, wherever that is.
+    """The name of a class in files and messages: stable, wherever the library defines it.
+
+    "RMSNorm" for a class of the library, "my_module.Mine" for one of the user's, and
+    "experiment.Mine" for one that is defined in an experiment file.
     """
+    if is_library(kind.__module__):
+        return kind.__qualname__
     return f"{kind.__module__.partition('@')[0]}.{kind.__qualname__}"
+
+
+def is_own_name(name: str) -> bool:
+    """Whether a name in a file is that of a class outside of the library."""
+    return "." in name and not is_library(name)
 
 
 def union_members(hint: Any) -> tuple[Any, ...]:
@@ -63,22 +72,21 @@ def all_types(base: Any) -> list[type]:
 
 
 def find_type(name: str, base: type) -> type | None:
-    """Looks a concrete class up by its full name.
+    """Looks a concrete class up by its name.
 
-    Nothing is imported but the module of that name in the package of the base, if there is one.
+    Files written before names were stable have "jaxformer.functional.norms.RMSNorm": of the name
+    of a class of the library only the last part counts.
 
     Args:
         name: What `type_name` gives.
-        base: The annotation of the field in which it is to stand.
+        base: The annotation of the field in which the class is to stand.
 
     Returns:
         The class; None where no such class derives from the base.
     """
-    module = name.rpartition(".")[0]
-    if module in _package_modules(_package_of(base)):
-        importlib.import_module(module)
+    stable = name if is_own_name(name) else name.rpartition(".")[2]
     # Of two versions of one experiment file the later counts.
-    return {type_name(kind): kind for kind in imported_types(base)}.get(name)
+    return {type_name(kind): kind for kind in all_types(base)}.get(stable)
 
 
 def _descendants(base: Any) -> Iterator[type]:
@@ -100,8 +108,4 @@ def _package_modules(package: str) -> tuple[str, ...]:
     if not package:
         return ()
     path = importlib.import_module(package).__path__
-    return tuple(
-        item.name
-        for item in pkgutil.iter_modules(path, f"{package}.")
-        if not item.ispkg and not item.name.endswith(".__main__")
-    )
+    return tuple(item.name for item in pkgutil.walk_packages(path, f"{package}."))

@@ -1,4 +1,4 @@
-"""Configuration objects as JSON: ``{"type": "module.QualName", "field": value, ...}`` and back.
+"""Configuration objects as JSON: ``{"type": "RMSNorm", "field": value, ...}`` and back.
 
 Reading is strict: every value must be what its field is annotated with. An unknown field, a number
 written as a string and a class that may not stand in its field are errors, so a file that loads
@@ -12,7 +12,7 @@ import typing
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from jaxformer.components import all_types, find_type, is_library, type_name, union_members
+from jaxformer.components import all_types, find_type, is_own_name, type_name, union_members
 from jaxformer.errors import ConfigError, shortened
 
 _SCALARS = (bool, int, float, str, type(None))
@@ -40,7 +40,7 @@ def to_json(value: Any) -> Any:
             nested at will.
 
     Returns:
-        Dictionaries, lists and scalars. A dataclass becomes ``{"type": "module.QualName", ...}``.
+        Dictionaries, lists and scalars. A dataclass becomes ``{"type": "RMSNorm", ...}``.
 
     Raises:
         ConfigError: A value has no JSON form; the message names the field it sits in.
@@ -145,7 +145,7 @@ def _find_type(
     name: Any, bases: list[Any], where: str, find_own: Callable[[str], Any] | None
 ) -> type:
     """Looks a component up by its full name, among those that may stand in the field."""
-    if isinstance(name, str) and find_own and not is_library(name):
+    if isinstance(name, str) and find_own and is_own_name(name):
         found = find_own(name)
         if any(found in all_types(base) for base in bases):
             return found

@@ -7,25 +7,35 @@ from pathlib import Path
 
 import pytest
 
-from jaxformer.components import all_types, find_type, imported_types, is_concrete, type_name
+from jaxformer.components import (
+    all_types,
+    find_type,
+    imported_types,
+    is_concrete,
+    is_library,
+    type_name,
+)
 from jaxformer.config import Config, load_config
 from jaxformer.data import Data
+from jaxformer.data.objectives import Objective
 from jaxformer.functional.norms import LayerNorm, Norm
 from jaxformer.functional.position import NoPosition, Position
 from jaxformer.functional.positional_schemes import RoPE
 from jaxformer.models import DecoderConfig
+from jaxformer.models.heads import Head
 from jaxformer.nn import TransformerConfig
+from jaxformer.nn.residual import Residual
 from jaxformer.overrides import component_choices, parse
 from jaxformer.training.optim import LAMB, AdamW, Optimizer
 from jaxformer.training.schedules import Schedule
 
 ROOT = Path(__file__).parents[1]
 EXPERIMENTS = sorted((ROOT / "configs").glob("*.py"))
+BASES = Position, Norm, TransformerConfig, Schedule, Data, Optimizer, Head, Residual, Objective
 
 
 def test_bases_are_no_choice_and_what_others_derive_from_is():
-    bases = Position, Norm, TransformerConfig, Schedule, Data
-    assert not any(is_concrete(kind) for kind in bases)
+    assert not any(is_concrete(kind) for kind in BASES)
     assert {AdamW, LAMB} < set(all_types(Optimizer))
     assert {NoPosition, RoPE} < set(all_types(Position))
     assert {kind.__name__ for kind in all_types(Schedule)} == {
@@ -70,11 +80,18 @@ def test_all_are_found_before_they_are_imported():
         "from jaxformer.data import Data\n"
         "import sys\n"
         "assert 'jaxformer.data.tagged' not in sys.modules\n"
-        "assert find_type('jaxformer.data.tagged.TaggedText', Data).__name__ == 'TaggedText'\n"
-        "assert 'jaxformer.data.labelled' not in sys.modules\n"
+        "assert find_type('TaggedText', Data).__name__ == 'TaggedText'\n"
+        "assert find_type('jaxformer.data.anywhere.TaggedText', Data).__name__ == 'TaggedText'\n"
         "assert 'LabelledText' in [kind.__name__ for kind in all_types(Data)]\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
+
+
+@pytest.mark.parametrize("base", BASES, ids=lambda base: base.__name__)
+def test_the_name_of_a_component_says_which_it_is(base):
+    names = [type_name(kind) for kind in all_types(base) if is_library(kind.__module__)]
+    assert names
+    assert len(names) == len(set(names))
 
 
 def test_nothing_is_found_outside_of_the_bases_package():
