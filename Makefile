@@ -51,7 +51,7 @@ test-tpu: $(VENV)/libtpu
 
 # What a short version of it in the test suite does with a handful: docs/reliability.md
 soak: $(VENV)/.installed-test
-	PYTHONPATH=.:tests:tests/training $(RUN) -m soak $(SOAK)
+	PYTHONPATH=.:tests $(RUN) -m soak $(SOAK)
 
 clean:
 	rm -rf $(VENV)

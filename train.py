@@ -10,15 +10,15 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxformer.interruption import quitting_on_interrupt
+from jaxformer.distributed.interruption import quitting_on_interrupt
 
 logging.basicConfig(format="%(levelname)s: %(message)s")  # before a library does it
 with quitting_on_interrupt():
-    from jaxformer import cli
+    from jaxformer.cli import main as cli
     from jaxformer.config import Config, load_config
+    from jaxformer.config.overrides import parse
+    from jaxformer.distributed.join import Job, join, make_cpu_devices
     from jaxformer.errors import ConfigError
-    from jaxformer.launch import Job, join, make_cpu_devices
-    from jaxformer.overrides import parse
     from jaxformer.training.loop import train
 
 

@@ -19,9 +19,9 @@ import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from harness import machine, seconds, write
 
-from jaxformer.training import manifest
-from jaxformer.training.checkpoint import Checkpointer
-from jaxformer.training.restore import restore
+from jaxformer.checkpoints import manifest
+from jaxformer.checkpoints.checkpointer import Checkpointer
+from jaxformer.checkpoints.restore import restore
 
 
 def main() -> None:

@@ -16,10 +16,11 @@ from pathlib import Path
 import jax
 from harness import machine, write
 
-from jaxformer.config import load_config, row_lengths
+from jaxformer.config import load_config
+from jaxformer.config.experiment import row_lengths
 from jaxformer.data import Denoising, MaskedLM, SentencePairs
-from jaxformer.data.augmentation import HorizontalFlip, Mixup, RandomCrop
-from jaxformer.sharding import MeshConfig, make_mesh
+from jaxformer.data.tasks import HorizontalFlip, Mixup, RandomCrop
+from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.training.step import TrainProgram
 
 CONFIGS = Path(__file__).parents[1] / "configs"

@@ -6,8 +6,8 @@ from dataclasses import replace
 from family_shapes import corrupted_batch, masked_batch
 from our_step import training_step
 
+from jaxformer.config import TrainConfig
 from jaxformer.models import MaskedLanguageModel
-from jaxformer.training.config import TrainConfig
 from jaxformer.zoo import SYSTEMS
 
 

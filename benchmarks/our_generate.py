@@ -7,11 +7,10 @@ import jax
 import numpy as np
 
 from jaxformer.generation.batch import Batch
+from jaxformer.generation.decode.loop import Method
 from jaxformer.generation.generator import Generator, row_keys
-from jaxformer.generation.loop import Method
 from jaxformer.generation.programs import Programs
-from jaxformer.models import LanguageModel, Template
-from jaxformer.models.build import build_model
+from jaxformer.models import LanguageModel, Template, build_model
 from jaxformer.zoo.llama import llama
 
 

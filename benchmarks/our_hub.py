@@ -10,7 +10,7 @@ from resident import baseline, measured
 import jaxformer
 from jaxformer.hub.source import describe
 from jaxformer.models import LanguageModel
-from jaxformer.pretrained import Pretrained
+from jaxformer.pretrained.model import Pretrained
 from jaxformer.zoo import FORMATS
 from jaxformer.zoo.llama import llama
 

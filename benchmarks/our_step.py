@@ -7,11 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from shapes import random_tokens
 
+from jaxformer.config import TrainConfig
+from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.models import DecoderConfig, ModelConfig
-from jaxformer.sharding import MeshConfig, make_mesh
-from jaxformer.training.config import TrainConfig
-from jaxformer.training.optim import AdamW
-from jaxformer.training.schedules import Constant
+from jaxformer.optim import AdamW, Constant
 from jaxformer.training.step import TrainProgram
 
 

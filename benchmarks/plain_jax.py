@@ -7,9 +7,7 @@ import jax.numpy as jnp
 import optax
 from shapes import random_tokens
 
-from jaxformer.models.config import DecoderConfig
-from jaxformer.models.decoder import Decoder
-from jaxformer.models.parameters import Template
+from jaxformer.models import Decoder, DecoderConfig, Template
 
 
 def step(shape: dict, batch: int, length: int) -> Callable[[], None]:

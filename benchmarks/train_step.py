@@ -61,7 +61,7 @@ def contenders(arguments: argparse.Namespace) -> dict[str, tuple]:
 
 def summarise(rows: dict[str, dict], arguments: argparse.Namespace) -> dict:
     """Prints the table and returns the report."""
-    from jaxformer.models.config import DecoderConfig
+    from jaxformer.models import DecoderConfig
     from jaxformer.models.flops import decoder_flops
 
     shape, tokens = SHAPES[arguments.shape], arguments.batch * arguments.length

@@ -15,9 +15,8 @@ from dataclasses import replace
 
 from jaxformer.config import Config, TrainConfig
 from jaxformer.data import DataConfig, MaskedLM, SentencePairs, TrainTokenizer
-from jaxformer.sharding import MeshConfig
-from jaxformer.training.optim import LAMB
-from jaxformer.training.schedules import Linear
+from jaxformer.distributed import MeshConfig
+from jaxformer.optim import LAMB, Linear
 from jaxformer.zoo.recipes import choose, padded
 
 

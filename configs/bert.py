@@ -16,9 +16,8 @@ from dataclasses import replace
 
 from jaxformer.config import Config, TrainConfig
 from jaxformer.data import DataConfig, SentencePairs, TrainTokenizer
-from jaxformer.sharding import MeshConfig
-from jaxformer.training.optim import AdamW
-from jaxformer.training.schedules import Linear
+from jaxformer.distributed import MeshConfig
+from jaxformer.optim import AdamW, Linear
 from jaxformer.zoo.recipes import choose, padded
 
 

@@ -16,10 +16,9 @@ from dataclasses import replace
 
 from jaxformer.config import Config, TrainConfig
 from jaxformer.data import TrainTokenizer
-from jaxformer.data.labelled import LabelledText
-from jaxformer.models.label_heads import Classification
-from jaxformer.training.optim import AdamW
-from jaxformer.training.schedules import Linear
+from jaxformer.data.tasks import LabelledText
+from jaxformer.models import Classification
+from jaxformer.optim import AdamW, Linear
 from jaxformer.zoo import SYSTEMS
 
 _STEPS = 3 * 67_349 // 32  # three epochs

@@ -15,12 +15,10 @@ standard library's text. Books and Wikipedia: --data.source TextFiles --data.sou
 
 from dataclasses import replace
 
-from jaxformer.config import Config, TrainConfig
+from jaxformer.config import Config, Distillation, TrainConfig
 from jaxformer.data import DataConfig, MaskedLM, TokenizerFile
-from jaxformer.sharding import MeshConfig
-from jaxformer.training.distillation import Distillation
-from jaxformer.training.optim import AdamW
-from jaxformer.training.schedules import Linear
+from jaxformer.distributed import MeshConfig
+from jaxformer.optim import AdamW, Linear
 from jaxformer.zoo.recipes import choose, padded
 
 TEACHER = "runs/bert-base"

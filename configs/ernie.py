@@ -20,9 +20,8 @@ from dataclasses import replace
 
 from jaxformer.config import Config, TrainConfig
 from jaxformer.data import DataConfig, MaskedLM, TrainTokenizer
-from jaxformer.sharding import MeshConfig
-from jaxformer.training.optim import AdamW
-from jaxformer.training.schedules import InverseSquareRoot
+from jaxformer.distributed import MeshConfig
+from jaxformer.optim import AdamW, InverseSquareRoot
 from jaxformer.zoo.recipes import choose, padded
 
 PEAKS = {"2.0-base-en": 5e-5, "3.0-base-zh": 1.28e-4}

@@ -27,9 +27,8 @@ from typing import NamedTuple
 
 from jaxformer.config import Config, TrainConfig
 from jaxformer.data import DataConfig, TrainTokenizer
-from jaxformer.sharding import MeshConfig
-from jaxformer.training.optim import AdamW
-from jaxformer.training.schedules import Cosine
+from jaxformer.distributed import MeshConfig
+from jaxformer.optim import AdamW, Cosine
 from jaxformer.zoo.recipes import choose
 
 

@@ -13,9 +13,8 @@ from dataclasses import replace
 
 from jaxformer.config import Config, TrainConfig
 from jaxformer.data import DataConfig, SpanCorruption, TrainTokenizer
-from jaxformer.sharding import MeshConfig
-from jaxformer.training.optim import Adafactor
-from jaxformer.training.schedules import InverseSquareRoot
+from jaxformer.distributed import MeshConfig
+from jaxformer.optim import Adafactor, InverseSquareRoot
 from jaxformer.zoo.recipes import choose
 
 

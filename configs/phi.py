@@ -16,9 +16,8 @@ from dataclasses import replace
 
 from jaxformer.config import Config, TrainConfig
 from jaxformer.data import DataConfig, TrainTokenizer
-from jaxformer.sharding import MeshConfig
-from jaxformer.training.optim import AdamW
-from jaxformer.training.schedules import Constant
+from jaxformer.distributed import MeshConfig
+from jaxformer.optim import AdamW, Constant
 from jaxformer.zoo.recipes import choose
 
 TOKENS = {"1.5": 150 * 10**9, "2": 1400 * 10**9}

@@ -6,9 +6,8 @@ bits per byte: expect 3.6 to 3.8.
 
 from jaxformer.config import Config, TrainConfig
 from jaxformer.data import DataConfig, TrainTokenizer
-from jaxformer.models.config import DecoderConfig
-from jaxformer.training.optim import Muon
-from jaxformer.training.schedules import Cosine
+from jaxformer.models import DecoderConfig
+from jaxformer.optim import Cosine, Muon
 
 
 def get_config() -> Config:

@@ -10,11 +10,10 @@ the time. With this seed 300 steps reach 5.60 and 13 %: expect 5.5 to 5.7. More 
 
 from jaxformer.config import Config, TrainConfig
 from jaxformer.data import DataConfig, MaskedLM, TrainTokenizer
-from jaxformer.functional.positional_schemes import Learned
-from jaxformer.models.config import EncoderConfig
-from jaxformer.nn.residual import PreNorm
-from jaxformer.training.optim import Muon
-from jaxformer.training.schedules import Cosine
+from jaxformer.functional import Learned
+from jaxformer.models import EncoderConfig
+from jaxformer.nn import PreNorm
+from jaxformer.optim import Cosine, Muon
 
 
 def get_config() -> Config:

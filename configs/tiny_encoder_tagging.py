@@ -20,10 +20,10 @@ from pathlib import Path
 
 from jaxformer.config import Config, TrainConfig, load_config
 from jaxformer.data import TrainTokenizer
-from jaxformer.data.tagged import PythonTokens, TaggedText
-from jaxformer.models.label_heads import TokenClassification
-from jaxformer.training.optim import AdamW
-from jaxformer.training.schedules import Linear
+from jaxformer.data.tasks import TaggedText
+from jaxformer.data.tasks.tagged import PythonTokens
+from jaxformer.models import TokenClassification
+from jaxformer.optim import AdamW, Linear
 
 
 def get_config() -> Config:

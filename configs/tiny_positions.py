@@ -15,12 +15,12 @@ from pathlib import Path
 
 from jaxformer.config import Config, load_config
 from jaxformer.errors import ConfigError
-from jaxformer.functional.position import NoPosition
-from jaxformer.functional.positional_schemes import (
+from jaxformer.functional import (
     ALiBi,
     Binary,
     Integer,
     Learned,
+    NoPosition,
     RoPE,
     Sinusoidal,
     T5Bias,

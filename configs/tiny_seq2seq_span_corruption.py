@@ -10,11 +10,9 @@ The frequencies of the targets' tokens alone have a loss of 5.75. With this seed
 
 from jaxformer.config import Config, TrainConfig
 from jaxformer.data import DataConfig, SpanCorruption, TrainTokenizer
-from jaxformer.functional.norms import RMSNorm
-from jaxformer.functional.positional_schemes import T5Bias
-from jaxformer.models.config import EncoderDecoderConfig
-from jaxformer.training.optim import Muon
-from jaxformer.training.schedules import Cosine
+from jaxformer.functional import RMSNorm, T5Bias
+from jaxformer.models import EncoderDecoderConfig
+from jaxformer.optim import Cosine, Muon
 
 
 def get_config() -> Config:

@@ -13,13 +13,11 @@ Translate something else, line by line: --data.source src.txt --data.target tgt.
 
 from jaxformer.config import Config, TrainConfig
 from jaxformer.data import TrainTokenizer
-from jaxformer.data.parallel_text import ParallelText
-from jaxformer.functional.norms import LayerNorm
-from jaxformer.functional.positional_schemes import Sinusoidal
-from jaxformer.models.config import EncoderDecoderConfig
-from jaxformer.nn.residual import PostNorm
-from jaxformer.training.optim import AdamW
-from jaxformer.training.schedules import InverseSquareRoot
+from jaxformer.data.tasks import ParallelText
+from jaxformer.functional import LayerNorm, Sinusoidal
+from jaxformer.models import EncoderDecoderConfig
+from jaxformer.nn import PostNorm
+from jaxformer.optim import AdamW, InverseSquareRoot
 
 
 def get_config() -> Config:

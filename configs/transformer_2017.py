@@ -18,10 +18,9 @@ from dataclasses import replace
 
 from jaxformer.config import Config, TrainConfig
 from jaxformer.data import TrainTokenizer
-from jaxformer.data.parallel_text import ParallelText
-from jaxformer.sharding import MeshConfig
-from jaxformer.training.optim import AdamW
-from jaxformer.training.schedules import InverseSquareRoot
+from jaxformer.data.tasks import ParallelText
+from jaxformer.distributed import MeshConfig
+from jaxformer.optim import AdamW, InverseSquareRoot
 from jaxformer.zoo.recipes import choose, padded
 
 STEPS = {"base": 100_000, "big": 300_000}

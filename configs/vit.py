@@ -23,12 +23,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from jaxformer.config import Config, TrainConfig
-from jaxformer.data.augmentation import HorizontalFlip, RandomCrop
-from jaxformer.data.image_sources import ImageFolder
-from jaxformer.data.images import Images
-from jaxformer.sharding import MeshConfig
-from jaxformer.training.optim import AdamW
-from jaxformer.training.schedules import Cosine, InverseSquareRoot, Schedule
+from jaxformer.data.tasks import HorizontalFlip, ImageFolder, Images, RandomCrop
+from jaxformer.distributed import MeshConfig
+from jaxformer.optim import AdamW, Cosine, InverseSquareRoot, Schedule
 from jaxformer.zoo.recipes import choose
 
 

@@ -17,12 +17,12 @@ __version__ = "0.1.0"
 __all__ = ["forward", "generate", "gradients", "load", "save", "score"]
 
 _HOMES = {
-    "forward": "pretrained",
-    "generate": "generating",
-    "gradients": "pretrained",
-    "load": "loading",
-    "save": "pretrained",
-    "score": "generating",
+    "forward": "pretrained.model",
+    "generate": "generation.api",
+    "gradients": "pretrained.model",
+    "load": "pretrained.auto",
+    "save": "pretrained.model",
+    "score": "generation.api",
 }
 
 

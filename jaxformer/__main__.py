@@ -1,16 +1,16 @@
-"""``python -m jaxformer``, and the command ``jaxformer``: see ``jaxformer.cli``."""
+"""``python -m jaxformer``, and the command ``jaxformer``: see ``jaxformer.cli.main``."""
 
 import logging
 import sys
 
-from jaxformer.interruption import quitting_on_interrupt
+from jaxformer.distributed.interruption import quitting_on_interrupt
 
 
 def main() -> int:
     """Runs one command; returns the exit status."""
     logging.basicConfig(format="%(levelname)s: %(message)s")
     with quitting_on_interrupt():
-        from jaxformer import cli
+        from jaxformer.cli import main as cli
     return cli.main()
 
 

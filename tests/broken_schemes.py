@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import jax.numpy as jnp
 
-from jaxformer.functional.positional_schemes import ALiBi, RoPE, T5Bias
+from jaxformer.functional import ALiBi, RoPE, T5Bias
 
 
 class KeysLeftAlone(RoPE):

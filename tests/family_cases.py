@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from tiny_models import tiny, tiny_encoder, tiny_encoder_decoder, tiny_vision
 
-from jaxformer.functional.norms import LayerNorm
-from jaxformer.functional.positional_schemes import Learned, Sinusoidal, Sinusoidal2D
+from jaxformer.functional import LayerNorm, Learned, Sinusoidal, Sinusoidal2D
 from jaxformer.models import (
     Classification,
     LanguageModel,

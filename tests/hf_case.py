@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import hf_mapping
 
-from jaxformer.functional.norms import LayerNorm
+from jaxformer.functional import LayerNorm
 from jaxformer.models import (
     Classification,
     MaskedLanguageModel,

@@ -5,7 +5,7 @@ from hf_case import EPS, HF_SIZES, NORM, PAD, SIZES, VOCAB, case
 from hf_encoder_cases import ENCODERS
 from hf_encoder_decoder_cases import ENCODER_DECODERS
 
-from jaxformer.functional.positional_schemes import Learned
+from jaxformer.functional import Learned
 from jaxformer.models import Classification, DecoderConfig, VisionConfig
 
 HF_IMAGES = HF_SIZES | {

@@ -6,8 +6,7 @@ import hf_mapping
 import hf_names
 from hf_case import HEADS, HF_TEXT, NORM, PAD, SIZES, VOCAB, Case, case
 
-from jaxformer.functional.norms import LayerNorm
-from jaxformer.functional.positional_schemes import Learned
+from jaxformer.functional import LayerNorm, Learned
 from jaxformer.models import EncoderConfig
 
 

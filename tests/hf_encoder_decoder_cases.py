@@ -3,8 +3,7 @@
 import hf_names
 from hf_case import EPS, PAD, SIZES, VOCAB, Case, case
 
-from jaxformer.functional.norms import LayerNorm, RMSNorm
-from jaxformer.functional.positional_schemes import Learned, Sinusoidal, T5Bias
+from jaxformer.functional import LayerNorm, Learned, RMSNorm, Sinusoidal, T5Bias
 from jaxformer.models import EncoderDecoderConfig
 from jaxformer.nn import PostNorm
 

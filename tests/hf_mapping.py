@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxformer.hub.compare import beyond_rounding, gradient_errors
 from jaxformer.models import ModelConfig
+from jaxformer.parity.compare import beyond_rounding, gradient_errors
 
 _LAYERS = re.compile(r"(?:transformer|encoder|decoder)\.stack\.group\.(\d+)\.")
 _LEAVES = ("kernel", "bias", "scale", "table")
@@ -126,7 +126,7 @@ def their_gradients(mapped: dict, theirs: dict, gradients: dict) -> dict:
 
 def in_both_precisions(compute: Callable, model):
     """What `compute` makes of their model, and of the same numbers in float64."""
-    from jaxformer.hub.reference import float64_throughout
+    from jaxformer.parity.reference import float64_throughout
 
     found = compute(model)
     with float64_throughout():

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from jaxformer.hub.reference import save_random
+from jaxformer.parity.reference import save_random
 from jaxformer.zoo import FORMATS
 
 WORDS = {"[UNK]": 0, "the": 1, "dog": 2, "[PAD]": 3, "runs": 4, "[CLS]": 5, "[SEP]": 6, "[MASK]": 7}

@@ -13,11 +13,11 @@ from unittest.mock import Mock
 import pytest
 from PIL import Image
 
-from jaxformer import cli
+from jaxformer.checkpoints.run_dir import open_run_folder
+from jaxformer.cli import main as cli
 from jaxformer.config import load_config
 from jaxformer.errors import ArgumentError
 from jaxformer.training import loop
-from jaxformer.training.run_folder import open_run_folder
 
 ROOT = Path(__file__).parents[1]
 
@@ -25,8 +25,8 @@ EXPERIMENT = """
 from jaxformer.config import Config, TrainConfig
 from jaxformer.data import Bytes, DataConfig, TextFiles
 from jaxformer.models.config import DecoderConfig
-from jaxformer.training.optim import AdamW
-from jaxformer.training.schedules import Constant
+from jaxformer.optim.optimizers import AdamW
+from jaxformer.optim.schedules import Constant
 
 def get_config(argument=None):
     return Config(
@@ -46,17 +46,17 @@ from dataclasses import replace
 
 from jaxformer.config import Config, TrainConfig
 from jaxformer.data import *
-from jaxformer.data.image_sources import ImageFolder
-from jaxformer.data.images import Images
-from jaxformer.data.labelled import LabelledText
+from jaxformer.data.tasks.image_sources import ImageFolder
+from jaxformer.data.tasks.images import Images
+from jaxformer.data.tasks.labelled import LabelledText
 from jaxformer.data.labels import Number
-from jaxformer.data.parallel_text import ParallelText
-from jaxformer.data.tag_sources import ColumnFile
-from jaxformer.data.tagged import TaggedText
-from jaxformer.functional.positional_schemes import Learned
+from jaxformer.data.tasks.parallel_text import ParallelText
+from jaxformer.data.tasks.tag_sources import ColumnFile
+from jaxformer.data.tasks.tagged import TaggedText
+from jaxformer.functional.positions.schemes import Learned
 from jaxformer.models import *
-from jaxformer.training.optim import AdamW
-from jaxformer.training.schedules import Constant
+from jaxformer.optim.optimizers import AdamW
+from jaxformer.optim.schedules import Constant
 
 SIZES = dict(num_layers=1, model_dim=16, num_heads=2, mlp_dim=16)
 TEXT = SIZES | dict(vocab_size=264)
@@ -363,7 +363,9 @@ def test_a_run_folder_with_another_configuration(run, tmp_path):
 
 def test_a_run_folder_whose_configuration_is_damaged(run, tmp_path):
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.json").write_text('{"type": "jaxformer.config.Config", "mod')
+    (tmp_path / "run" / "config.json").write_text(
+        '{"type": "jaxformer.config.experiment.Config", "mod'
+    )
     status, output = run()
     assert status == 2
     assert "config.json: not valid JSON" in output
@@ -406,7 +408,11 @@ def test_experiment_files_that_are_none(run, tmp_path, content, text):
 @pytest.mark.parametrize(
     ("config", "folder", "message"),
     [
-        ("tiny.py", "run", "config = 'tiny.py': must be a Config; jaxformer.config.load_config"),
+        (
+            "tiny.py",
+            "run",
+            "config = 'tiny.py': must be a Config; jaxformer.config.experiment.load_config",
+        ),
         (None, 5, "folder = 5: must be "),
         (None, "", "folder = '': must be "),
         (None, __file__, "must be a folder, not a file"),

@@ -12,7 +12,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from jaxformer.config import Config, check_heads, check_labels, check_vocabulary, validate
+from jaxformer.checkpoints.checkpointer import Checkpointer
+from jaxformer.checkpoints.restore import restore_newest
+from jaxformer.config import Config, TrainConfig, validate
+from jaxformer.config.experiment import check_heads, check_labels, check_vocabulary
 from jaxformer.data import (
     Bytes,
     CausalLM,
@@ -25,19 +28,28 @@ from jaxformer.data import (
     SpanCorruption,
     TrainTokenizer,
 )
-from jaxformer.data.augmentation import HorizontalFlip, Mixup
-from jaxformer.data.image_sources import ImageFolder
-from jaxformer.data.images import Images
-from jaxformer.data.labelled import LabelledText
-from jaxformer.data.labels import Number
-from jaxformer.data.parallel_text import ParallelText
-from jaxformer.data.span_text import SpanText
-from jaxformer.data.tag_sources import ColumnFile
-from jaxformer.data.tagged import TaggedText
+from jaxformer.data.tasks import (
+    ColumnFile,
+    HorizontalFlip,
+    ImageFolder,
+    Images,
+    LabelledText,
+    Mixup,
+    Number,
+    ParallelText,
+    SpanText,
+    TaggedText,
+)
+from jaxformer.distributed import make_mesh
 from jaxformer.errors import DataError
-from jaxformer.functional.norms import LayerNorm
-from jaxformer.functional.patches import resize_positions
-from jaxformer.functional.positional_schemes import Learned, Sinusoidal, Sinusoidal2D, T5Bias
+from jaxformer.functional import (
+    LayerNorm,
+    Learned,
+    Sinusoidal,
+    Sinusoidal2D,
+    T5Bias,
+    resize_positions,
+)
 from jaxformer.models import (
     Classification,
     DecoderConfig,
@@ -50,16 +62,11 @@ from jaxformer.models import (
     VisionConfig,
 )
 from jaxformer.nn import PostNorm
-from jaxformer.sharding import make_mesh
-from jaxformer.training.checkpoint import Checkpointer
-from jaxformer.training.config import TrainConfig
-from jaxformer.training.evaluation import evaluate
+from jaxformer.optim import AdamW, Constant
+from jaxformer.training.evaluation.evaluate import evaluate
 from jaxformer.training.loop import train
-from jaxformer.training.optim import AdamW
-from jaxformer.training.restore import restore_newest
-from jaxformer.training.schedules import Constant
 from jaxformer.training.step import TrainProgram
-from jaxformer.training.transfer import transfer
+from jaxformer.training.transfer.transfer import transfer
 
 LENGTH, ROWS, VOCAB = 32, 8, 512
 WORDS = ("the", "a", "dog", "cat", "sat", "ran", "under", "over", "mat", "tree", "red", "old")

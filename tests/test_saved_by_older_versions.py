@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import jaxformer
-from jaxformer.cli import main
+from jaxformer.checkpoints.run_dir import read_config
+from jaxformer.cli.main import main
 from jaxformer.config import Config, load_config
-from jaxformer.serialization import from_json
+from jaxformer.io.serialization import from_json
+from jaxformer.training.logging.metrics_writer import read_metrics
 from jaxformer.training.loop import train
-from jaxformer.training.metrics import read_metrics
-from jaxformer.training.run_folder import read_config
 
 FIXTURES = Path(__file__).parent / "fixtures"
 CONFIGS = json.loads((FIXTURES / "configs_6e84e0a.json").read_text())

@@ -6,15 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.functional.positional_schemes import (
-    ALiBi,
-    Binary,
-    Integer,
-    Learned,
-    RoPE,
-    Sinusoidal,
-    T5Bias,
-)
+from jaxformer.functional import ALiBi, Binary, Integer, Learned, RoPE, Sinusoidal, T5Bias
 from jaxformer.models import (
     Classification,
     DecoderConfig,

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxformer.data.sources import encodable
-from jaxformer.digests import check_digests, write_digests
+from jaxformer.data.text.sources import encodable
 from jaxformer.errors import DataError
-from jaxformer.files import read_bytes, replacing
-from jaxformer.json_files import read_json
+from jaxformer.io.digests import check_digests, write_digests
+from jaxformer.io.files import read_bytes, replacing
+from jaxformer.io.json_files import read_json
 
 _FILE, _DIGEST = LABEL_FILES = ("labels.json", "labels.json.sha256")
 _INTEGER = re.compile(r"-?\d{1,4000}")  # Python reads no more digits

@@ -1,13 +1,6 @@
 """Pure functions: arrays in, arrays out. No mesh, no config, no trainer, no parameters."""
 
-from jaxformer.functional.absolute import (
-    binary_code,
-    integer_code,
-    learned_code,
-    sinusoidal_code,
-    sinusoidal_grid_code,
-)
-from jaxformer.functional.attention import attention
+from jaxformer.functional.attention.api import attention
 from jaxformer.functional.dropout import dropout
 from jaxformer.functional.feedforward import (
     ACTIVATIONS,
@@ -31,16 +24,26 @@ from jaxformer.functional.masks import (
 )
 from jaxformer.functional.norms import LayerNorm, Norm, RMSNorm, layer_norm, rms_norm
 from jaxformer.functional.patches import patches, resize_positions
-from jaxformer.functional.penalties import (
-    ban_sequences,
-    frequency_penalty,
-    no_repeat_ngram,
-    presence_penalty,
-    repetition_penalty,
-    token_counts,
+from jaxformer.functional.positions.absolute import (
+    binary_code,
+    integer_code,
+    learned_code,
+    sinusoidal_code,
+    sinusoidal_grid_code,
 )
-from jaxformer.functional.position import Bias, NoPosition, Position
-from jaxformer.functional.positional_schemes import (
+from jaxformer.functional.positions.base import Bias, NoPosition, Position
+from jaxformer.functional.positions.relative import alibi_bias, alibi_slopes, t5_bias, t5_bucket
+from jaxformer.functional.positions.rope import apply_rope, inverse_frequencies, rotary_angles
+from jaxformer.functional.positions.rope_scaling import (
+    DynamicNTK,
+    LinearScaling,
+    Llama3Scaling,
+    LongRoPE,
+    NoScaling,
+    Scaling,
+    YaRN,
+)
+from jaxformer.functional.positions.schemes import (
     ALiBi,
     Binary,
     Integer,
@@ -50,18 +53,7 @@ from jaxformer.functional.positional_schemes import (
     Sinusoidal2D,
     T5Bias,
 )
-from jaxformer.functional.relative import alibi_bias, alibi_slopes, t5_bias, t5_bucket
-from jaxformer.functional.rope import apply_rope, inverse_frequencies, rotary_angles
-from jaxformer.functional.rope_scaling import (
-    DynamicNTK,
-    LinearScaling,
-    Llama3Scaling,
-    LongRoPE,
-    NoScaling,
-    Scaling,
-    YaRN,
-)
-from jaxformer.functional.sampling import (
+from jaxformer.functional.sampling.next_token import (
     ban_tokens,
     force_token,
     greedy,
@@ -72,6 +64,14 @@ from jaxformer.functional.sampling import (
     top_k_filter,
     top_p_filter,
     typical_filter,
+)
+from jaxformer.functional.sampling.penalties import (
+    ban_sequences,
+    frequency_penalty,
+    no_repeat_ngram,
+    presence_penalty,
+    repetition_penalty,
+    token_counts,
 )
 from jaxformer.functional.testing import assert_relative, assert_shift_invariant
 

@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxformer.checks import Rule, is_integer, is_number, one_of, plain
 from jaxformer.errors import ArgumentError, check_argument
-from jaxformer.rules import Rule, is_integer, is_number, one_of, plain
 
 
 def assert_axes(

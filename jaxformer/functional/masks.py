@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxformer.checks import Rule, is_integer
 from jaxformer.errors import check_argument
 from jaxformer.functional.assertions import (
     assert_axes,
@@ -26,7 +27,6 @@ from jaxformer.functional.assertions import (
     attended,
     static,
 )
-from jaxformer.rules import Rule, is_integer
 
 
 @dataclass(frozen=True)

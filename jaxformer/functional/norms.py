@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxformer.checks import check_types
 from jaxformer.errors import ArgumentError, check_field
 from jaxformer.functional.assertions import (
     NOT_NEGATIVE,
@@ -18,7 +19,6 @@ from jaxformer.functional.assertions import (
     static,
 )
 from jaxformer.functional.linear import gathered
-from jaxformer.rules import check_types
 
 # Under `jax.checkpoint` the backward pass recomputes the float32 intermediates from `x` in its own
 # dtype; stored, they would be two float32 copies of the activation per norm.

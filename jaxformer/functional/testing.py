@@ -10,8 +10,8 @@ import numpy as np
 
 from jaxformer.errors import check_argument
 from jaxformer.functional.assertions import assert_axes
-from jaxformer.functional.attention import attention
-from jaxformer.functional.position import Position
+from jaxformer.functional.attention.api import attention
+from jaxformer.functional.positions.base import Position
 
 # The angles of a float32 product of position and frequency are wrong by 0.03 rad at the second.
 SHIFTS = (1, 1_000_003)

@@ -1,7 +1,7 @@
 """What a setting of generation may be: the rules that processors and options share."""
 
+from jaxformer.checks import Rule, is_integer, is_number, plain
 from jaxformer.errors import check_field
-from jaxformer.rules import Rule, is_integer, is_number, plain
 
 _LEAST, _MOST = 1e-30, 1e30
 """The sizes of factors and terms: with any logits, float32 neither overflows nor underflows."""

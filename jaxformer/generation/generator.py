@@ -1,6 +1,7 @@
 """A model that generates: what runs on the host around the compiled programs."""
 
 import copy
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -10,21 +11,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxformer.distributed.sharding import check_rows
 from jaxformer.errors import ConfigError
 from jaxformer.functional.assertions import assert_axes
 from jaxformer.generation.batch import Batch, bucket
-from jaxformer.generation.beam import BeamSearch, Hypotheses
-from jaxformer.generation.loop import Method
+from jaxformer.generation.decode.beam import BeamSearch, Hypotheses
+from jaxformer.generation.decode.loop import Method
+from jaxformer.generation.decode.processors import History
+from jaxformer.generation.decode.state import Sources, State
 from jaxformer.generation.memory import available_bytes
 from jaxformer.generation.options import Decoding
-from jaxformer.generation.processors import History
 from jaxformer.generation.programs import Programs
-from jaxformer.generation.state import Sources, State
-from jaxformer.generation.stream import states_from
+from jaxformer.generation.streaming.stream import states_from
 from jaxformer.models import Parameters
 from jaxformer.models.cache import Cache
 from jaxformer.nn.cache import CacheShape, Storage
-from jaxformer.sharding import check_rows
+from jaxformer.pretrained.model import Pretrained
 
 CHUNK = 512
 """Tokens of a prompt that are read at once."""
@@ -238,3 +240,17 @@ def _apart(state: State) -> tuple[Cache, State]:
 def row_keys(seed: int, rows: np.ndarray) -> jax.Array:
     """Random keys `[B]` of rows by their numbers, whatever batch they are in."""
     return jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(jnp.asarray(rows))
+
+
+_GENERATORS: weakref.WeakKeyDictionary[Pretrained, Generator] = weakref.WeakKeyDictionary()
+
+
+def generator_for(pretrained: Pretrained) -> Generator:
+    """What generates with the weights of a model, kept with its programs as long as the model is.
+
+    It holds a second copy of the weights, layer by layer.
+    """
+    if pretrained not in _GENERATORS:
+        programs = Programs(pretrained.config, pretrained.template, pretrained.mesh)
+        _GENERATORS[pretrained] = Generator(programs, pretrained.parameters)
+    return _GENERATORS[pretrained]

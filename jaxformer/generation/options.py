@@ -8,6 +8,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
+from jaxformer.checks import plain
 from jaxformer.errors import ConfigError, check_field
 from jaxformer.generation.checks import (
     EARLY_STOPPING,
@@ -26,7 +27,7 @@ from jaxformer.generation.checks import (
     check,
     optional,
 )
-from jaxformer.generation.processors import (
+from jaxformer.generation.decode.processors import (
     BannedSequences,
     BannedTokens,
     ForcedFirst,
@@ -43,8 +44,7 @@ from jaxformer.generation.processors import (
     TopP,
     Typical,
 )
-from jaxformer.rules import plain
-from jaxformer.serialization import nearest
+from jaxformer.io.serialization import nearest
 
 # What has no meaning without a draw, and without beams, and the values that ask for nothing.
 _OF_A_DRAW = {

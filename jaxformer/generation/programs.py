@@ -8,20 +8,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxformer.distributed.sharding import on_mesh
 from jaxformer.errors import ConfigError
 from jaxformer.functional.placement import platform
-from jaxformer.generation.advance import Generative, extended
-from jaxformer.generation.beam import BeamSearch, Hypotheses, beam_search
-from jaxformer.generation.loop import Method, add_token, generate_tokens
+from jaxformer.generation.decode.advance import Generative, extended
+from jaxformer.generation.decode.beam import BeamSearch, Hypotheses, beam_search
+from jaxformer.generation.decode.loop import Method, add_token, generate_tokens
+from jaxformer.generation.decode.processors import History
+from jaxformer.generation.decode.state import Sources, State, started
 from jaxformer.generation.memory import num_bytes
-from jaxformer.generation.processors import History
-from jaxformer.generation.state import Sources, State, started
 from jaxformer.models import EncoderDecoderConfig, Parameters, Template
 from jaxformer.models.build import ModelConfig, build_model, predicts_next_token
 from jaxformer.models.cache import Cache
 from jaxformer.nn.cache import CacheShape
 from jaxformer.nn.transpose import transpose_kernels
-from jaxformer.sharding import on_mesh
 
 
 def check_generates(config: ModelConfig) -> None:

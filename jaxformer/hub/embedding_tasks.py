@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxformer.hub.settings import Settings
 from jaxformer.hub.tasks import Task, with_ends
 from jaxformer.models import Projection
-from jaxformer.models.heads import pool
+from jaxformer.models.heads.base import pool
 
 _OLD_END = 2
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxformer.hub.settings import CONFIG
-from jaxformer.model_files import small_file_in
+from jaxformer.io.model_files import read_settings, small_file_in
 
 # What belongs to a model besides its configuration and weights, and travels unchanged.
 TRAVELLING = (
@@ -16,6 +16,19 @@ TRAVELLING = (
     "special_tokens_map.json", "spiece.model", "target.spm", "tokenizer.json", "tokenizer.model",
     "tokenizer_config.json", "vocab.json", "vocab.txt",
 )  # fmt: skip
+
+
+def is_pretrained(folder: Path) -> bool:
+    """Whether a folder is one of transformers', whole or not.
+
+    Raises:
+        DataError: Its config.json cannot be read.
+    """
+    if any(True for suffix in ("safetensors", "bin", "pt") for _ in folder.glob(f"*.{suffix}")):
+        return True
+    # A run's has no model_type, and may be a link: its files are the user's own.
+    config = folder / CONFIG
+    return config.exists() and "model_type" in read_settings(config)
 
 
 def travelling_files(source: Path | None) -> list[Path]:

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.hub.settings import Settings
-from jaxformer.hub.table import Table
 from jaxformer.hub.tasks import IGNORED, Task
-from jaxformer.hub.tensors import TensorFiles
+from jaxformer.hub.weights.table import Table
+from jaxformer.hub.weights.tensors import TensorFiles
 from jaxformer.models.build import ModelConfig
 
 

@@ -6,8 +6,7 @@ from dataclasses import MISSING, fields
 from typing import Any, NamedTuple
 
 from jaxformer.errors import ConfigError
-from jaxformer.functional.positional_schemes import RoPE
-from jaxformer.functional.rope_scaling import (
+from jaxformer.functional.positions.rope_scaling import (
     DynamicNTK,
     LinearScaling,
     Llama3Scaling,
@@ -16,6 +15,7 @@ from jaxformer.functional.rope_scaling import (
     Scaling,
     YaRN,
 )
+from jaxformer.functional.positions.schemes import RoPE
 from jaxformer.hub.settings import Settings
 
 _ORIGINAL = "original_max_position_embeddings"

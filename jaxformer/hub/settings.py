@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxformer.errors import ConfigError
-from jaxformer.model_files import read_object
+from jaxformer.io.model_files import read_object
 
 CONFIG = "config.json"
 _REQUIRED = object()

@@ -10,9 +10,9 @@ from jaxformer.hub.fields import spelt_out
 from jaxformer.hub.format import Architecture, Format
 from jaxformer.hub.settings import Settings
 from jaxformer.hub.tasks import Task
-from jaxformer.hub.tensors import TensorFiles
+from jaxformer.hub.weights.tensors import TensorFiles
+from jaxformer.io.serialization import diff, nearest
 from jaxformer.models.build import ModelConfig
-from jaxformer.serialization import diff, nearest
 
 # What a configuration says of how something is computed or trained, and not of what.
 _OURS_ALONE = frozenset({

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxformer.distributed.sharding import on_rows
 from jaxformer.errors import DataError
 from jaxformer.hub.settings import Settings
 from jaxformer.models import (
@@ -22,8 +23,7 @@ from jaxformer.models import (
     TokenClassification,
 )
 from jaxformer.models.family import Family
-from jaxformer.models.label_heads import Pooling
-from jaxformer.sharding import on_rows
+from jaxformer.models.heads.labels import Pooling
 
 IGNORED = -100  # the label of what does not count
 Arrays = Mapping[str, jax.Array]

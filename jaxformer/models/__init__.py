@@ -11,19 +11,19 @@ from jaxformer.models.decoder import Decoder
 from jaxformer.models.encoder import Encoder
 from jaxformer.models.encoder_decoder import EncoderDecoder
 from jaxformer.models.family import Family
-from jaxformer.models.heads import Head, LossOptions, States
-from jaxformer.models.label_heads import (
+from jaxformer.models.heads.base import Head, LossOptions, States
+from jaxformer.models.heads.labels import (
     Classification,
     Dense,
     Regression,
     Span,
     TokenClassification,
 )
+from jaxformer.models.heads.poolers import AttentionPooler, NormPooler, Pooler
+from jaxformer.models.heads.projection import Projection
+from jaxformer.models.heads.vocabulary import LanguageModel, MaskedLanguageModel
 from jaxformer.models.parameters import Parameters, Template
-from jaxformer.models.poolers import AttentionPooler, NormPooler, Pooler
-from jaxformer.models.projection import Projection
 from jaxformer.models.vision import Vision
-from jaxformer.models.vocabulary_heads import LanguageModel, MaskedLanguageModel
 
 __all__ = [
     "FAMILIES",

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from jaxformer.models.build import ModelConfig
 from jaxformer.models.config import DecoderConfig, EncoderConfig, EncoderDecoderConfig, VisionConfig
-from jaxformer.models.heads import Shapes, array
+from jaxformer.models.heads.base import Shapes, array
 
 _Lengths = Mapping[str, int]
 

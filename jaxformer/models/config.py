@@ -9,12 +9,12 @@ import numpy as np
 from jaxformer.errors import check_field
 from jaxformer.functional.norms import LayerNorm, Norm
 from jaxformer.functional.patches import resize_positions
-from jaxformer.functional.position import Position
-from jaxformer.functional.positional_schemes import Learned, T5Bias
-from jaxformer.models.heads import Head
-from jaxformer.models.label_heads import Classification
-from jaxformer.models.poolers import Pooler
-from jaxformer.models.vocabulary_heads import LanguageModel, MaskedLanguageModel
+from jaxformer.functional.positions.base import Position
+from jaxformer.functional.positions.schemes import Learned, T5Bias
+from jaxformer.models.heads.base import Head
+from jaxformer.models.heads.labels import Classification
+from jaxformer.models.heads.poolers import Pooler
+from jaxformer.models.heads.vocabulary import LanguageModel, MaskedLanguageModel
 from jaxformer.nn.config import MOST_LAYERS, TextConfig, TransformerConfig, check_size
 from jaxformer.nn.residual import PostNorm, Residual
 

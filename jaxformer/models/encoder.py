@@ -6,7 +6,7 @@ from jaxformer.functional.feedforward import activation
 from jaxformer.functional.masks import Mask, Segments
 from jaxformer.models.config import EncoderConfig
 from jaxformer.models.family import Family, assert_tokens
-from jaxformer.models.heads import States, build_heads, pool
+from jaxformer.models.heads.base import States, build_heads, pool
 from jaxformer.nn import Embedding, Linear, Transformer, self_block
 from jaxformer.nn.parameter import normal
 

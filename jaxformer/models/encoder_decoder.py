@@ -9,7 +9,7 @@ from jaxformer.functional.masks import KeyPadding, Mask, Segments, causal
 from jaxformer.models.cache import Cache, extend
 from jaxformer.models.config import EncoderDecoderConfig
 from jaxformer.models.family import Family, assert_tokens
-from jaxformer.models.heads import States, build_heads, pool
+from jaxformer.models.heads.base import States, build_heads, pool
 from jaxformer.nn import Embedding, Transformer, cross_block, self_block
 from jaxformer.nn.cache import CacheShape
 from jaxformer.nn.parameter import normal

@@ -8,7 +8,7 @@ from jaxformer.functional.assertions import assert_axes, assert_ids, assert_inte
 from jaxformer.functional.dropout import split
 from jaxformer.functional.losses import LossSums
 from jaxformer.functional.masks import Mask
-from jaxformer.models.heads import DEFAULT_OPTIONS, Batch, LossOptions, Outcome, States
+from jaxformer.models.heads.base import DEFAULT_OPTIONS, Batch, LossOptions, Outcome, States
 
 
 def assert_tokens(

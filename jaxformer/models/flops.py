@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from jaxformer.models.build import ModelConfig
 from jaxformer.models.config import DecoderConfig, EncoderConfig, EncoderDecoderConfig, VisionConfig
-from jaxformer.models.vocabulary_heads import MaskedLanguageModel
+from jaxformer.models.heads.vocabulary import MaskedLanguageModel
 from jaxformer.nn.config import TextConfig, TransformerConfig
 
 

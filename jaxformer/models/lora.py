@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jaxformer.checks import check_types
 from jaxformer.errors import ConfigError, check_field
 from jaxformer.models.parameters import Parameters, Template
 from jaxformer.nn.parameter import normal
-from jaxformer.rules import check_types
 
 FACTORS = (".lora_a", ".lora_b")
 """What the names of the two factors add to that of their kernel."""

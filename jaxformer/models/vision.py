@@ -13,8 +13,8 @@ from jaxformer.functional.patches import patches
 from jaxformer.functional.placement import place, spec_of
 from jaxformer.models.config import VisionConfig
 from jaxformer.models.family import Family
-from jaxformer.models.heads import States, build_heads
-from jaxformer.models.poolers import build_pooler
+from jaxformer.models.heads.base import States, build_heads
+from jaxformer.models.heads.poolers import build_pooler
 from jaxformer.nn import Linear, Transformer, self_block
 from jaxformer.nn.parameter import normal, parameter
 

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxformer.functional.assertions import assert_axes, assert_floating, assert_integers
-from jaxformer.functional.attention import attention
+from jaxformer.functional.attention.api import attention
 from jaxformer.functional.masks import Band, Mask, Places
 from jaxformer.functional.placement import spec_of
-from jaxformer.functional.position import Bias, NoPosition, Position
+from jaxformer.functional.positions.base import Bias, NoPosition, Position
 from jaxformer.nn.cache import CacheShape, KeyValueCache, MemoryCache
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.context import Context

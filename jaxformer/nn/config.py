@@ -8,13 +8,13 @@ from typing import ClassVar, Literal
 import jax.numpy as jnp
 import numpy as np
 
+from jaxformer.checks import check_types
 from jaxformer.errors import ConfigError, check_field
-from jaxformer.functional.attention import Implementation
+from jaxformer.functional.attention.api import Implementation
 from jaxformer.functional.norms import Norm, RMSNorm
-from jaxformer.functional.position import Position
-from jaxformer.functional.positional_schemes import RoPE
+from jaxformer.functional.positions.base import Position
+from jaxformer.functional.positions.schemes import RoPE
 from jaxformer.nn.residual import PreNorm, Residual
-from jaxformer.rules import check_types
 
 LARGEST = 2**31 - 1
 """The largest size of an axis: an index is an int32."""

@@ -6,7 +6,7 @@ from functools import partial
 import jax
 
 from jaxformer.functional.masks import Mask
-from jaxformer.functional.position import Bias
+from jaxformer.functional.positions.base import Bias
 from jaxformer.nn.cache import Span
 
 

@@ -14,7 +14,7 @@ from jaxformer.functional.assertions import (
 )
 from jaxformer.functional.dropout import dropout
 from jaxformer.functional.lookup import lookup
-from jaxformer.functional.position import Bias, Position
+from jaxformer.functional.positions.base import Bias, Position
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.linear import Linear
 from jaxformer.nn.norm import optional_norm

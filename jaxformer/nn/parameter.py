@@ -30,7 +30,7 @@ def parameter(
     contract: int = 0,
     learns: bool = True,
 ) -> nnx.Param:
-    """A float32 parameter whose `axes` metadata names each dimension for `jaxformer.sharding`.
+    """A float32 parameter whose `axes` metadata names each dimension (`distributed.sharding`).
 
     `contract` is the number of input axes of a kernel, which come first; 0: it is no kernel.
     Training leaves a parameter that does not learn as it is.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import jax
 
-from jaxformer.rules import check_types
+from jaxformer.checks import check_types
 
 Map = Callable[[jax.Array], jax.Array]
 

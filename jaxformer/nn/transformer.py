@@ -12,7 +12,7 @@ from jaxformer.errors import check_argument
 from jaxformer.functional.assertions import assert_axes, assert_keys
 from jaxformer.functional.dropout import split
 from jaxformer.functional.masks import Mask
-from jaxformer.functional.position import Position
+from jaxformer.functional.positions.base import Position
 from jaxformer.nn.attention import CrossAttention, SelfAttention
 from jaxformer.nn.block import Block
 from jaxformer.nn.cache import CacheShape, Span

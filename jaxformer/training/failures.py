@@ -6,11 +6,11 @@ from pathlib import Path
 
 import jax
 
-from jaxformer.config import Config
+from jaxformer.checkpoints.checkpointer import CheckpointError, first_line
+from jaxformer.checkpoints.files import saved_steps
+from jaxformer.config.experiment import Config
+from jaxformer.distributed.join import LOST
 from jaxformer.errors import ArgumentError, DataError
-from jaxformer.launch import LOST
-from jaxformer.training.checkpoint import CheckpointError, first_line
-from jaxformer.training.checkpoint_files import saved_steps
 
 OF_DEVICES = (jax.errors.JaxRuntimeError, ValueError)
 """What XLA's errors are raised as; where a program is started, JAX makes ValueErrors of them."""

@@ -10,7 +10,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxformer.config import (
+from jaxformer.checkpoints.checkpointer import Checkpointer
+from jaxformer.checkpoints.restore import restore_newest, saved_log
+from jaxformer.checkpoints.run_dir import CHECKPOINTS, locked, moved_away, open_run_folder
+from jaxformer.config.experiment import (
     Config,
     check_heads,
     check_labels,
@@ -20,40 +23,37 @@ from jaxformer.config import (
     writes_samples,
 )
 from jaxformer.data import Datasets
-from jaxformer.errors import DataError, check_argument
-from jaxformer.models.flops import model_flops
-from jaxformer.paths import folder_path
-from jaxformer.serialization import to_json
-from jaxformer.sharding import make_mesh
-from jaxformer.training.checkpoint import Checkpointer
-from jaxformer.training.early_stopping import EarlyStopping, check_metric
-from jaxformer.training.evaluation import EVALUATION_FILE, Conclusion, conclude, evaluate
-from jaxformer.training.failures import explained
-from jaxformer.training.loss import Loss
-from jaxformer.training.metrics import read_metrics
-from jaxformer.training.plot import plot_loss
-from jaxformer.training.preemption import StopSignal
-from jaxformer.training.preview import Preview
-from jaxformer.training.processes import (
+from jaxformer.distributed.preemption import StopSignal
+from jaxformer.distributed.processes import (
     DeviceBatches,
     agreed,
     first_process_only,
     is_first,
     local_rows,
 )
-from jaxformer.training.profiling import StepProfiler
-from jaxformer.training.progress import short_number
-from jaxformer.training.report import parameter_count, print_table, start_report
-from jaxformer.training.restore import restore_newest, saved_log
-from jaxformer.training.run_folder import CHECKPOINTS, locked, moved_away, open_run_folder
-from jaxformer.training.run_log import RunLog, in_words
+from jaxformer.distributed.sharding import make_mesh
+from jaxformer.errors import DataError, check_argument
+from jaxformer.io.paths import folder_path
+from jaxformer.io.serialization import to_json
+from jaxformer.models.flops import model_flops
+from jaxformer.training.distillation.teacher import distillation_loss
+from jaxformer.training.evaluation.early_stopping import EarlyStopping, check_metric, cost
+from jaxformer.training.evaluation.evaluate import EVALUATION_FILE, Conclusion, conclude, evaluate
+from jaxformer.training.evaluation.translation import shown
+from jaxformer.training.failures import explained
+from jaxformer.training.logging.metrics_writer import read_metrics
+from jaxformer.training.logging.plot import plot_loss
+from jaxformer.training.logging.preview import Preview
+from jaxformer.training.logging.profiling import StepProfiler
+from jaxformer.training.logging.progress import short_number
+from jaxformer.training.logging.report import parameter_count, print_table, start_report
+from jaxformer.training.logging.run_logger import RunLog, in_words
+from jaxformer.training.logging.throughput import Workload, peak_flops
+from jaxformer.training.loss import Loss
 from jaxformer.training.state import TrainState
 from jaxformer.training.step import TrainProgram
-from jaxformer.training.teacher import distillation_loss
-from jaxformer.training.throughput import Workload, peak_flops
-from jaxformer.training.tokens import check_same_tokens, with_tokenizer_of_origin
-from jaxformer.training.transfer import transfer
-from jaxformer.training.translation import shown
+from jaxformer.training.transfer.tokens import check_same_tokens, with_tokenizer_of_origin
+from jaxformer.training.transfer.transfer import transfer
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def train(config: Config, folder: str | Path, fresh: bool = False) -> None:
         OutOfMemory: A step needs more memory than there is.
         ProcessLost: Another process of the job has ended.
     """
-    expected = "a Config; jaxformer.config.load_config reads that of a file"
+    expected = "a Config; jaxformer.config.experiment.load_config reads that of a file"
     check_argument("config", config, isinstance(config, Config), expected)
     folder = folder_path(folder, "folder")
     config = with_tokenizer_of_origin(config)
@@ -187,7 +187,12 @@ def _take_steps(run: Run, step: int, state: Any) -> tuple[int, Any, dict | None]
     settings, program, log, validation = run.config.train, run.program, run.log, None
     batches = _batches(run, step)
     folder = run.folder / CHECKPOINTS
-    checkpoints = Checkpointer(folder, to_json(run.config), settings.keep, settings.metric)
+    checkpoints = Checkpointer(
+        folder,
+        to_json(run.config),
+        settings.keep,
+        lambda measured: cost(settings.metric, measured.get(settings.metric)),
+    )
     profiler = StepProfiler(settings.profile_steps, run.folder)
     with contextlib.closing(checkpoints), StopSignal() as stop:
         ended = agreed(run.watch.ended)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from jaxformer.functional.losses import LossSums
 from jaxformer.models.family import Family
-from jaxformer.models.heads import LossOptions
+from jaxformer.models.heads.base import LossOptions
 from jaxformer.models.parameters import Parameters
 
 Batch = dict[str, jax.Array]

@@ -8,19 +8,19 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from jaxformer.config.train import TrainConfig
+from jaxformer.distributed.sharding import RULES, on_mesh, parameter_shardings
 from jaxformer.functional.losses import LossSums
 from jaxformer.functional.placement import place
 from jaxformer.models.batch import batch_shapes
 from jaxformer.models.build import ModelConfig, build_model
-from jaxformer.models.heads import LossOptions, Outcome
+from jaxformer.models.heads.base import LossOptions, Outcome
 from jaxformer.models.lora import LoraTemplate
 from jaxformer.models.parameters import Parameters, Template
-from jaxformer.sharding import RULES, on_mesh, parameter_shardings
+from jaxformer.optim.optimizers import Optimizer
+from jaxformer.optim.parameter_roles import trained_names
 from jaxformer.training.batch_checks import check_batch
-from jaxformer.training.config import TrainConfig
-from jaxformer.training.frozen import trained_names
 from jaxformer.training.loss import Batch, Loss, Sums
-from jaxformer.training.optim import Optimizer
 from jaxformer.training.state import TrainState
 
 

@@ -6,7 +6,6 @@ from typing import Any
 from jaxformer.errors import ConfigError
 from jaxformer.hub.format import Architecture, Format
 from jaxformer.hub.settings import Settings
-from jaxformer.hub.table import Table, attention, block
 from jaxformer.hub.tasks import (
     MaskedLM,
     PreTraining,
@@ -15,6 +14,7 @@ from jaxformer.hub.tasks import (
     Task,
     TokenLabels,
 )
+from jaxformer.hub.weights.table import Table, attention, block
 from jaxformer.models import Classification, EncoderConfig, MaskedLanguageModel
 from jaxformer.zoo.bert import LABELS, TINY, bert, body, read_bert, write_bert
 from jaxformer.zoo.system import System

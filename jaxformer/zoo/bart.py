@@ -4,14 +4,14 @@ from dataclasses import replace
 from typing import Any
 
 from jaxformer.functional.norms import LayerNorm
-from jaxformer.functional.positional_schemes import Learned
+from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.activations import read_activation, write_activation
 from jaxformer.hub.format import Architecture, Format
-from jaxformer.hub.layouts import Same
 from jaxformer.hub.settings import Settings
-from jaxformer.hub.table import Table, attention, block
 from jaxformer.hub.tasks import EndTokenClassification, QuestionAnswering, Seq2SeqLM, Task
-from jaxformer.hub.tensors import TensorFiles
+from jaxformer.hub.weights.layouts import Same
+from jaxformer.hub.weights.table import Table, attention, block
+from jaxformer.hub.weights.tensors import TensorFiles
 from jaxformer.models import EncoderDecoderConfig
 from jaxformer.nn import PostNorm
 from jaxformer.zoo.system import System

@@ -3,11 +3,10 @@
 from typing import Any
 
 from jaxformer.functional.norms import LayerNorm
-from jaxformer.functional.positional_schemes import Learned
+from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.activations import read_activation, write_activation
 from jaxformer.hub.format import Architecture, Format
 from jaxformer.hub.settings import Settings
-from jaxformer.hub.table import Table, attention, block
 from jaxformer.hub.tasks import (
     MaskedLM,
     NextSentence,
@@ -17,6 +16,7 @@ from jaxformer.hub.tasks import (
     Task,
     TokenLabels,
 )
+from jaxformer.hub.weights.table import Table, attention, block
 from jaxformer.models import Classification, EncoderConfig, MaskedLanguageModel
 from jaxformer.zoo.system import System
 

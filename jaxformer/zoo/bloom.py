@@ -3,12 +3,12 @@
 from typing import Any
 
 from jaxformer.functional.norms import LayerNorm
-from jaxformer.functional.positional_schemes import ALiBi
+from jaxformer.functional.positions.schemes import ALiBi
 from jaxformer.hub.fields import read_flags, read_numbers, write_fields
 from jaxformer.hub.format import CountedByMask, Format
-from jaxformer.hub.layouts import PerKeyHead
 from jaxformer.hub.settings import Settings
-from jaxformer.hub.table import Table, block
+from jaxformer.hub.weights.layouts import PerKeyHead
+from jaxformer.hub.weights.table import Table, block
 from jaxformer.models import DecoderConfig
 from jaxformer.zoo.gpt import HEADS, TOKENS, fused, gpt
 from jaxformer.zoo.llama import classes

@@ -3,15 +3,15 @@
 from typing import Any
 
 from jaxformer.functional.norms import LayerNorm
-from jaxformer.functional.positional_schemes import Learned
+from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.activations import read_activation, write_activation
 from jaxformer.hub.embedding_tasks import EndState, ImageEmbedding, TextEmbedding
 from jaxformer.hub.fields import read_numbers, write_fields
 from jaxformer.hub.format import Architecture, Format
-from jaxformer.hub.layouts import Patches
 from jaxformer.hub.settings import Settings
-from jaxformer.hub.table import Table, attention, block
 from jaxformer.hub.tasks import Task
+from jaxformer.hub.weights.layouts import Patches
+from jaxformer.hub.weights.table import Table, attention, block
 from jaxformer.models import DecoderConfig, NormPooler, Projection, VisionConfig
 from jaxformer.models.build import ModelConfig
 from jaxformer.nn import PreNorm

@@ -3,8 +3,8 @@
 from functools import partial
 
 from jaxformer.hub.format import Architecture, Format
-from jaxformer.hub.table import Table
 from jaxformer.hub.tasks import SequenceClassification, Task, TaughtClassification
+from jaxformer.hub.weights.table import Table
 from jaxformer.models import VisionConfig
 from jaxformer.zoo.vit import LAYOUTS, TINY, names, read_vit, write_vit
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 from typing import Any
 
 from jaxformer.hub.format import Architecture, Format
-from jaxformer.hub.layouts import Concatenated
 from jaxformer.hub.settings import Settings
-from jaxformer.hub.table import Fused, Table
 from jaxformer.hub.tasks import SequenceClassification, Task
+from jaxformer.hub.weights.layouts import Concatenated
+from jaxformer.hub.weights.table import Fused, Table
 from jaxformer.models import VisionConfig
 from jaxformer.zoo.vit import ATTENTION, LAYOUTS, TINY, names, read_vit, write_vit
 

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from jaxformer.hub.activations import read_activation
 from jaxformer.hub.format import Architecture, Format
 from jaxformer.hub.settings import Settings
-from jaxformer.hub.table import Table
 from jaxformer.hub.tasks import (
     MaskedLM,
     QuestionAnswering,
@@ -17,6 +16,7 @@ from jaxformer.hub.tasks import (
     Task,
     TokenLabels,
 )
+from jaxformer.hub.weights.table import Table
 from jaxformer.models import Dense, EncoderConfig, TokenClassification
 from jaxformer.zoo.bert import LABELS, TINY, body, read_bert, write_bert
 

@@ -3,10 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
-from jaxformer.functional.positional_schemes import Learned
+from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.format import Format
 from jaxformer.hub.settings import Settings
-from jaxformer.hub.table import Table
+from jaxformer.hub.weights.table import Table
 from jaxformer.models import EncoderConfig, MaskedLanguageModel
 from jaxformer.zoo.bert import HEADS, LABELS, TINY, architectures, bert, body, read_bert, write_bert
 from jaxformer.zoo.system import System

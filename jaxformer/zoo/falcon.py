@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxformer.functional.norms import LayerNorm
-from jaxformer.functional.positional_schemes import ALiBi
+from jaxformer.functional.positions.schemes import ALiBi
 from jaxformer.hub.activations import read_activation, write_activation
 from jaxformer.hub.fields import read_flags, read_numbers, write_fields
 from jaxformer.hub.format import CountedByMask, Format
 from jaxformer.hub.rope import read_rope, write_rope
 from jaxformer.hub.settings import Settings
-from jaxformer.hub.table import Table
+from jaxformer.hub.weights.table import Table
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import Parallel, PreNorm, Residual
 from jaxformer.zoo.bloom import BLOCK, QUERY_KEY_VALUE, names

@@ -9,8 +9,8 @@ from jaxformer.hub.activations import read_activation, write_activation
 from jaxformer.hub.format import Architecture, Format
 from jaxformer.hub.rope import read_layer_ropes, read_rope, write_layer_ropes, write_rope
 from jaxformer.hub.settings import Settings
-from jaxformer.hub.table import Table
 from jaxformer.hub.tasks import CausalLM, SequenceClassification, Task
+from jaxformer.hub.weights.table import Table
 from jaxformer.hub.windows import FULL, SLIDING, read_windows, write_windows
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import SandwichNorm

@@ -4,13 +4,13 @@ from dataclasses import replace
 from typing import Any
 
 from jaxformer.functional.norms import LayerNorm
-from jaxformer.functional.positional_schemes import Learned
+from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.activations import read_activation, write_activation
 from jaxformer.hub.fields import read_flags, read_numbers, write_fields
 from jaxformer.hub.format import Architecture, Format
-from jaxformer.hub.layouts import Concatenated, InOut, Layout
 from jaxformer.hub.settings import Settings
-from jaxformer.hub.table import Fused, Table, block
+from jaxformer.hub.weights.layouts import Concatenated, InOut, Layout
+from jaxformer.hub.weights.table import Fused, Table, block
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import PostNorm
 from jaxformer.zoo.llama import classes

@@ -4,12 +4,12 @@ from typing import Any
 
 from jaxformer.errors import ConfigError
 from jaxformer.functional.norms import LayerNorm
-from jaxformer.functional.positional_schemes import Learned
+from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.activations import read_activation, write_activation
 from jaxformer.hub.fields import read_flags, read_numbers, write_fields
 from jaxformer.hub.format import Format
 from jaxformer.hub.settings import Settings
-from jaxformer.hub.table import Table, attention, block
+from jaxformer.hub.weights.table import Table, attention, block
 from jaxformer.hub.windows import Windows, shortest_pattern
 from jaxformer.models import DecoderConfig
 from jaxformer.zoo.gpt import BLOCK, HARMLESS, HEADS, TOKENS, gpt

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from jaxformer.functional.positional_schemes import RoPE
+from jaxformer.functional.positions.schemes import RoPE
 from jaxformer.hub.format import Format
 from jaxformer.hub.settings import Settings
-from jaxformer.hub.table import Table, attention, block
+from jaxformer.hub.weights.table import Table, attention, block
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import Parallel
 from jaxformer.zoo.gpt import (

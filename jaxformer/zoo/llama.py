@@ -4,13 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxformer.functional.norms import RMSNorm
-from jaxformer.functional.positional_schemes import RoPE
-from jaxformer.functional.rope_scaling import Llama3Scaling
+from jaxformer.functional.positions.rope_scaling import Llama3Scaling
+from jaxformer.functional.positions.schemes import RoPE
 from jaxformer.hub.activations import read_activation, write_activation
 from jaxformer.hub.format import Architecture, Format
 from jaxformer.hub.rope import read_rope, write_rope
 from jaxformer.hub.settings import Settings
-from jaxformer.hub.table import Table, attention, block
 from jaxformer.hub.tasks import (
     CausalLM,
     QuestionAnswering,
@@ -18,6 +17,7 @@ from jaxformer.hub.tasks import (
     Task,
     TokenLabels,
 )
+from jaxformer.hub.weights.table import Table, attention, block
 from jaxformer.models import DecoderConfig
 from jaxformer.zoo.system import System
 

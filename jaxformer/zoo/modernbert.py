@@ -6,10 +6,8 @@ from typing import Any
 from jaxformer.functional.norms import LayerNorm
 from jaxformer.hub.activations import read_activation, write_activation
 from jaxformer.hub.format import Architecture, Format
-from jaxformer.hub.layouts import Concatenated
 from jaxformer.hub.rope import read_layer_ropes, write_layer_ropes
 from jaxformer.hub.settings import Settings
-from jaxformer.hub.table import Fused, Table, block
 from jaxformer.hub.tasks import (
     MaskedLM,
     QuestionAnswering,
@@ -18,6 +16,8 @@ from jaxformer.hub.tasks import (
     TokenLabels,
     num_labels,
 )
+from jaxformer.hub.weights.layouts import Concatenated
+from jaxformer.hub.weights.table import Fused, Table, block
 from jaxformer.hub.windows import FULL, SLIDING, read_windows
 from jaxformer.models import (
     Classification,

@@ -3,10 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
-from jaxformer.functional.positional_schemes import T5Bias
+from jaxformer.functional.positions.schemes import T5Bias
 from jaxformer.hub.format import Architecture, CountedByIds, Format
 from jaxformer.hub.settings import Settings
-from jaxformer.hub.table import Table, attention, block
 from jaxformer.hub.tasks import (
     MaskedLM,
     QuestionAnswering,
@@ -14,6 +13,7 @@ from jaxformer.hub.tasks import (
     Task,
     TokenLabels,
 )
+from jaxformer.hub.weights.table import Table, attention, block
 from jaxformer.models import EncoderConfig
 from jaxformer.zoo.bert import BLOCK, LABELS, TINY, body
 from jaxformer.zoo.roberta import CLASSIFIER, LM_HEAD, read_roberta, write_roberta

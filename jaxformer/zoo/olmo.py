@@ -7,7 +7,7 @@ from jaxformer.hub.activations import read_activation, write_activation
 from jaxformer.hub.format import Format
 from jaxformer.hub.rope import read_rope, write_rope
 from jaxformer.hub.settings import Settings
-from jaxformer.hub.table import Table
+from jaxformer.hub.weights.table import Table
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import BranchNorm
 from jaxformer.zoo.llama import (

@@ -3,12 +3,12 @@
 from typing import Any
 
 from jaxformer.functional.norms import LayerNorm
-from jaxformer.functional.positional_schemes import Learned
+from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.activations import read_activation, write_activation
 from jaxformer.hub.fields import read_flags, read_numbers, write_fields
 from jaxformer.hub.format import CountedByMask, Format
 from jaxformer.hub.settings import Settings
-from jaxformer.hub.table import Table, attention, block
+from jaxformer.hub.weights.table import Table, attention, block
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import PostNorm, PreNorm
 from jaxformer.zoo.gpt import HEADS, TOKENS, gpt

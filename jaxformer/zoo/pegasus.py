@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from jaxformer.functional.positional_schemes import Learned
+from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.format import Architecture
 from jaxformer.hub.settings import Settings
 from jaxformer.hub.tasks import Seq2SeqLM, Task

@@ -3,13 +3,13 @@
 from typing import Any
 
 from jaxformer.errors import ConfigError
-from jaxformer.functional.rope_scaling import LongRoPE, NoScaling, Scaling
+from jaxformer.functional.positions.rope_scaling import LongRoPE, NoScaling, Scaling
 from jaxformer.hub.activations import read_activation, write_activation
 from jaxformer.hub.format import Format
-from jaxformer.hub.layouts import Concatenated
 from jaxformer.hub.rope import read_rope, write_rope
 from jaxformer.hub.settings import Settings
-from jaxformer.hub.table import Fused, Table
+from jaxformer.hub.weights.layouts import Concatenated
+from jaxformer.hub.weights.table import Fused, Table
 from jaxformer.models import DecoderConfig
 from jaxformer.zoo.llama import DEFAULTS, FILES, NAMES, TINY, classes, read_sizes, write_sizes
 

@@ -3,14 +3,14 @@
 from typing import Any
 
 from jaxformer.functional.norms import LayerNorm
-from jaxformer.functional.positional_schemes import RoPE
+from jaxformer.functional.positions.schemes import RoPE
 from jaxformer.hub.activations import read_activation, write_activation
 from jaxformer.hub.fields import read_flags, read_numbers, write_fields
 from jaxformer.hub.format import Format
-from jaxformer.hub.layouts import PerKeyHead
 from jaxformer.hub.rope import read_rope, write_rope
 from jaxformer.hub.settings import Settings
-from jaxformer.hub.table import Table, block
+from jaxformer.hub.weights.layouts import PerKeyHead
+from jaxformer.hub.weights.table import Table, block
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import Parallel, PreNorm
 from jaxformer.zoo.gpt import HEADS, TOKENS, fused, gpt

@@ -4,10 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 from jaxformer.functional.norms import LayerNorm
-from jaxformer.functional.positional_schemes import Learned
+from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.format import Architecture, CountedByIds, Format
 from jaxformer.hub.settings import Settings
-from jaxformer.hub.table import Table
 from jaxformer.hub.tasks import (
     MaskedLM,
     QuestionAnswering,
@@ -15,6 +14,7 @@ from jaxformer.hub.tasks import (
     Task,
     TokenLabels,
 )
+from jaxformer.hub.weights.table import Table
 from jaxformer.models import EncoderConfig, MaskedLanguageModel
 from jaxformer.zoo.bert import LABELS, TINY, bert, body, read_bert, write_bert
 from jaxformer.zoo.system import System

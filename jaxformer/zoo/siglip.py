@@ -4,13 +4,13 @@ from functools import partial
 from typing import Any
 
 from jaxformer.functional.norms import LayerNorm
-from jaxformer.functional.positional_schemes import Learned
+from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.embedding_tasks import LastPlace
 from jaxformer.hub.format import Architecture, Format
-from jaxformer.hub.layouts import Concatenated, Same
 from jaxformer.hub.settings import Settings
-from jaxformer.hub.table import Fused, Table
 from jaxformer.hub.tasks import Task
+from jaxformer.hub.weights.layouts import Concatenated, Same
+from jaxformer.hub.weights.table import Fused, Table
 from jaxformer.models import AttentionPooler, EncoderConfig, Projection, VisionConfig
 from jaxformer.nn import PreNorm
 from jaxformer.zoo.clip import (

@@ -8,7 +8,7 @@ from jaxformer.hub.fields import read_flags, read_numbers, write_fields
 from jaxformer.hub.format import Format
 from jaxformer.hub.rope import read_rope, write_rope
 from jaxformer.hub.settings import Settings
-from jaxformer.hub.table import Table, block
+from jaxformer.hub.weights.table import Table, block
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import Parallel, PreNorm
 from jaxformer.zoo.llama import FILES, NAMES, classes, llama

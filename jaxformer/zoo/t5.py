@@ -6,11 +6,10 @@ from typing import Any
 import numpy as np
 
 from jaxformer.functional.norms import RMSNorm
-from jaxformer.functional.positional_schemes import T5Bias
+from jaxformer.functional.positions.schemes import T5Bias
 from jaxformer.hub.activations import read_activation, write_activation
 from jaxformer.hub.format import Architecture, Format
 from jaxformer.hub.settings import Settings
-from jaxformer.hub.table import Table, attention, block
 from jaxformer.hub.tasks import (
     EndTokenClassification,
     QuestionAnswering,
@@ -18,7 +17,8 @@ from jaxformer.hub.tasks import (
     Task,
     TokenLabels,
 )
-from jaxformer.hub.tensors import TensorFiles
+from jaxformer.hub.weights.table import Table, attention, block
+from jaxformer.hub.weights.tensors import TensorFiles
 from jaxformer.models import EncoderConfig, EncoderDecoderConfig
 from jaxformer.nn.config import TextConfig
 from jaxformer.zoo.system import System

@@ -4,12 +4,12 @@ from dataclasses import replace
 from typing import Any
 
 from jaxformer.functional.norms import LayerNorm
-from jaxformer.functional.positional_schemes import Sinusoidal
+from jaxformer.functional.positions.schemes import Sinusoidal
 from jaxformer.hub.format import Architecture
-from jaxformer.hub.layouts import Same
 from jaxformer.hub.settings import Settings
-from jaxformer.hub.table import Table
 from jaxformer.hub.tasks import Seq2SeqLM
+from jaxformer.hub.weights.layouts import Same
+from jaxformer.hub.weights.table import Table
 from jaxformer.models import EncoderDecoderConfig
 from jaxformer.nn import PostNorm
 from jaxformer.zoo.bart import NAMES, bart_format, read_bart, write_bart

@@ -3,13 +3,13 @@
 from typing import Any
 
 from jaxformer.functional.norms import LayerNorm, RMSNorm
-from jaxformer.functional.positional_schemes import Learned
+from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.activations import read_activation, write_activation
 from jaxformer.hub.format import Architecture, Format
-from jaxformer.hub.layouts import Patches, Same
 from jaxformer.hub.settings import Settings
-from jaxformer.hub.table import Table, attention, block
 from jaxformer.hub.tasks import SequenceClassification, Task
+from jaxformer.hub.weights.layouts import Patches, Same
+from jaxformer.hub.weights.table import Table, attention, block
 from jaxformer.models import Classification, VisionConfig
 from jaxformer.nn import Parallel
 from jaxformer.zoo.system import System

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from jaxformer.data import Bytes, JsonLines, StandardLibrary, TextFiles, TrainTokenizer
-from jaxformer.data import corpus as corpus_module
-from jaxformer.data.corpus import load_or_build
-from jaxformer.data.splitting import Split
+from jaxformer.data.text import corpus as corpus_module
+from jaxformer.data.text.corpus import load_or_build
+from jaxformer.data.text.splitting import Split
 from jaxformer.errors import DataError
 
 TEXTS = [f"document number {number}\n" * (number % 5 + 1) for number in range(40)]
@@ -62,7 +62,7 @@ def test_batches_of_documents_change_nothing(source, tmp_path, monkeypatch):
 
 
 def test_large_vocabularies_get_wider_tokens(source, tmp_path, monkeypatch):
-    monkeypatch.setattr("jaxformer.data.tokenizers.ByteTokenizer.vocab_size", (1 << 16) + 1)
+    monkeypatch.setattr("jaxformer.data.tokenizers.specs.ByteTokenizer.vocab_size", (1 << 16) + 1)
     corpus = load_or_build(Split(source, 0.2, seed=0), Bytes(), tmp_path / "run")
     assert corpus.train.tokens.dtype == np.uint32
 

@@ -9,11 +9,17 @@ import shutil
 import numpy as np
 import pytest
 
-from jaxformer.data import Bytes, DataConfig, JsonLines, TokenizerFile, TrainTokenizer
-from jaxformer.data.corpus import kept_corpus
-from jaxformer.data.labelled import LabelledText
+from jaxformer.data import (
+    Bytes,
+    DataConfig,
+    JsonLines,
+    TokenizerFile,
+    TrainTokenizer,
+    load_tokenizer,
+)
 from jaxformer.data.labels import keep_labels, kept_labels
-from jaxformer.data.tokenizers import load_tokenizer
+from jaxformer.data.tasks import LabelledText
+from jaxformer.data.text.corpus import kept_corpus
 from jaxformer.errors import DataError
 
 FIELDS = {"batch_size": 4, "sequence_length": 16, "prefetch_threads": 1, "prefetch_batches": 1}

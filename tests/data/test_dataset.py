@@ -5,7 +5,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxformer.data.dataset import Dataset, Examples
+from jaxformer.data import Dataset, Examples
 
 
 class Numbers(Examples):

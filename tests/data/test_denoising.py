@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxformer.data import Bytes, Denoising, Packed, Row, StandardLibrary, TrainTokenizer
-from jaxformer.data.denoising import delete, ends_of_sentences, infill, permute_sentences
+from jaxformer.data.objectives.denoising import delete, ends_of_sentences, infill, permute_sentences
 from jaxformer.errors import ConfigError
 
 TOKENIZER = Bytes().fit([], Denoising.special_tokens)

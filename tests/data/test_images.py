@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from jaxformer.data.augmentation import HorizontalFlip, LabelledImage, Mixup, RandomCrop
-from jaxformer.data.image_sources import Digits, ImageFolder
-from jaxformer.data.images import Images
+from jaxformer.data.tasks import Digits, HorizontalFlip, ImageFolder, Images, Mixup, RandomCrop
+from jaxformer.data.tasks.augmentation import LabelledImage
 from jaxformer.errors import ConfigError, DataError
 
 AUGMENTED = Images(augmentation=(RandomCrop(2), HorizontalFlip(), Mixup(0.4)), batch_size=8)

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxformer.data import Bytes, TrainTokenizer
-from jaxformer.data.labelled import LabelledText
-from jaxformer.data.labels import Classes, Number, keep_labels
-from jaxformer.data.sequences import Marks, joined, kept_lengths
+from jaxformer.data.labels import keep_labels
+from jaxformer.data.tasks import Classes, LabelledText, Number
+from jaxformer.data.tasks.sequences import Marks, joined, kept_lengths
 from jaxformer.errors import ConfigError, DataError
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxformer.data import Bytes, Joined, MaskedLM, Packed, Row, StandardLibrary, TrainTokenizer
-from jaxformer.data.masking import Vocabulary, find_units, frame
+from jaxformer.data.objectives.masking import Vocabulary, find_units, frame
 from jaxformer.errors import ConfigError
 
 TEXTS = [document.text for document in StandardLibrary(max_bytes=100_000).documents()]

@@ -20,7 +20,7 @@ from jaxformer.data import (
     SpanCorruption,
     TokenizerFile,
 )
-from jaxformer.data.objectives import teacher_forced
+from jaxformer.data.objectives.base import teacher_forced
 from jaxformer.errors import ConfigError
 
 OBJECTIVES = {

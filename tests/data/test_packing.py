@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxformer.data import Joined, Packed, TokenStream
-from jaxformer.data.objectives import next_tokens
-from jaxformer.data.packing import best_fit_decreasing
+from jaxformer.data.objectives.base import next_tokens
+from jaxformer.data.text.packing import best_fit_decreasing
 
 END, PAD = 0, 1
 DOCUMENTS = st.lists(st.integers(0, 40), min_size=1, max_size=20)

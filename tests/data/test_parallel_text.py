@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from jaxformer.data import Bytes, TrainTokenizer
-from jaxformer.data.locale_pairs import LocalePairs
-from jaxformer.data.parallel_text import ParallelText
+from jaxformer.data.tasks import LocalePairs, ParallelText
 from jaxformer.errors import ConfigError, DataError
 
 

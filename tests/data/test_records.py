@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxformer.data.records import (
+from jaxformer.data.tasks.records import (
     optional_module,
     read_columns,
     read_parallel,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxformer.data import Bytes, Joined, Packed, Row, SpanCorruption
-from jaxformer.data.span_corruption import corrupt, noise_counts, noise_mask
+from jaxformer.data.objectives.span_corruption import corrupt, noise_counts, noise_mask
 from jaxformer.errors import ConfigError
 
 TOKENIZER = Bytes().fit([], ["sentinels"])

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from jaxformer.data import Bytes, TrainTokenizer
-from jaxformer.data.questions import read_questions
-from jaxformer.data.span_text import SpanText
+from jaxformer.data.tasks import SpanText
+from jaxformer.data.tasks.questions import read_questions
 from jaxformer.errors import ConfigError, DataError
 
 CONTEXT = "The Denver Broncos, of Denver (Colorado), won  Super Bowl 50 by 24–10 in Santa Clara."

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from jaxformer.data import Bytes, TrainTokenizer
-from jaxformer.data.tag_sources import ColumnFile, PythonTokens, _words
-from jaxformer.data.tagged import TaggedText
+from jaxformer.data.tasks import ColumnFile, PythonTokens, TaggedText
+from jaxformer.data.tasks.tag_sources import _words
 from jaxformer.errors import DataError
 
 SENTENCES = "EU ORG\nrejects O\nGerman MISC\n\nPeter PER\nBlackburn PER\n\nBRUSSELS LOC\n"

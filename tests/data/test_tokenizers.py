@@ -10,14 +10,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as RustTokenizer
 from tokenizers import models, pre_tokenizers
 
-from jaxformer.data import (
-    Bytes,
-    StandardLibrary,
-    TokenizerFile,
-    TrainTokenizer,
-    load_tokenizer,
-    tokenizer_training,
-)
+from jaxformer.data import Bytes, StandardLibrary, TokenizerFile, TrainTokenizer, load_tokenizer
+from jaxformer.data.tokenizers import training as tokenizer_training
 from jaxformer.errors import ConfigError, DataError
 
 LIBRARY = [document.text for document in StandardLibrary(max_bytes=100_000).documents()]

@@ -8,20 +8,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer.functional.attention import attention
-from jaxformer.functional.attention_request import Dropout
-from jaxformer.functional.masks import (
+from jaxformer.functional import (
+    ALiBi,
     Band,
+    Bias,
     Dense,
     KeyPadding,
     Mask,
     Prefix,
     Segments,
+    T5Bias,
+    attention,
     causal,
     sliding_window,
 )
-from jaxformer.functional.position import Bias
-from jaxformer.functional.positional_schemes import ALiBi, T5Bias
+from jaxformer.functional.attention.request import Dropout
 
 BOTH = pytest.mark.parametrize("implementation", ["reference", "blockwise"])
 BATCH = 2

@@ -2,22 +2,21 @@
 
 import jax
 
-from jaxformer.functional.position import NoPosition, Position
-from jaxformer.functional.positional_schemes import (
+from jaxformer.functional import (
     ALiBi,
     Binary,
+    DynamicNTK,
     Integer,
     Learned,
+    LinearScaling,
+    Llama3Scaling,
+    LongRoPE,
+    NoPosition,
+    Position,
     RoPE,
     Sinusoidal,
     Sinusoidal2D,
     T5Bias,
-)
-from jaxformer.functional.rope_scaling import (
-    DynamicNTK,
-    LinearScaling,
-    Llama3Scaling,
-    LongRoPE,
     YaRN,
 )
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxformer.functional.absolute import (
+from jaxformer.functional import (
     binary_code,
     integer_code,
     learned_code,

@@ -22,9 +22,8 @@ from attention_cases import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxformer.functional import attention_blockwise
-from jaxformer.functional.attention import attention
-from jaxformer.functional.masks import Mask, causal
+from jaxformer.functional import Mask, attention, causal
+from jaxformer.functional.attention import blockwise as attention_blockwise
 
 
 @pytest.mark.torch

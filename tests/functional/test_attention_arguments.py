@@ -4,9 +4,7 @@ import jax.numpy as jnp
 import pytest
 from attention_cases import BATCH, arrays
 
-from jaxformer.functional.attention import attention
-from jaxformer.functional.masks import Dense, KeyPadding
-from jaxformer.functional.positional_schemes import ALiBi
+from jaxformer.functional import ALiBi, Dense, KeyPadding, attention
 
 
 @pytest.mark.parametrize(

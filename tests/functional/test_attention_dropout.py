@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from attention_cases import arrays
 
-from jaxformer.functional.attention import attention
+from jaxformer.functional import attention
 
 
 def test_dropout_drops_at_its_rate_and_keeps_the_mean():

@@ -10,29 +10,27 @@ import pytest
 from jax.sharding import AxisType, PartitionSpec
 
 from jaxformer.functional import (
-    attention_blockwise,
-    attention_cudnn,
-    attention_reference,
-    attention_splash,
-)
-from jaxformer.functional.attention import attention
-from jaxformer.functional.attention_request import Dropout, Request
-from jaxformer.functional.masks import (
+    ALiBi,
     Band,
     Dense,
     KeyPadding,
     Mask,
     Prefix,
     Segments,
+    attention,
     causal,
     sliding_window,
 )
-from jaxformer.functional.positional_schemes import ALiBi
+from jaxformer.functional.attention import blockwise as attention_blockwise
+from jaxformer.functional.attention import cudnn as attention_cudnn
+from jaxformer.functional.attention import reference as attention_reference
+from jaxformer.functional.attention import splash as attention_splash
+from jaxformer.functional.attention.request import Dropout, Request
 
 pytestmark = pytest.mark.optimized
 
 # The package exports the function under the module's name.
-choosing = importlib.import_module("jaxformer.functional.attention")
+choosing = importlib.import_module("jaxformer.functional.attention.api")
 
 BATCH = 2
 quick_jit = partial(

@@ -14,20 +14,18 @@ from jax.sharding import PartitionSpec as P
 
 from jaxformer.functional import (
     ALiBi,
-    attention,
-    attention_cudnn,
-    attention_splash,
-    placement,
-)
-from jaxformer.functional.masks import (
     Band,
     Dense,
     KeyPadding,
     Prefix,
     Segments,
+    attention,
     causal,
+    placement,
     sliding_window,
 )
+from jaxformer.functional.attention import cudnn as attention_cudnn
+from jaxformer.functional.attention import splash as attention_splash
 
 pytestmark = pytest.mark.optimized
 
@@ -42,7 +40,7 @@ CALLS = {
 }
 CALLS_WITH_ARRAY = ["__cudnn$fmhaScaleBiasSoftmax", "__cudnn$fmhaScaleBiasSoftmaxBackward"]
 # The package exports the function under the module's name.
-choosing = importlib.import_module("jaxformer.functional.attention")
+choosing = importlib.import_module("jaxformer.functional.attention.api")
 
 
 @pytest.fixture

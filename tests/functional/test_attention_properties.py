@@ -14,8 +14,7 @@ from attention_cases import (
     value_and_gradients,
 )
 
-from jaxformer.functional.attention import attention
-from jaxformer.functional.masks import Dense, KeyPadding, Segments, causal, sliding_window
+from jaxformer.functional import Dense, KeyPadding, Segments, attention, causal, sliding_window
 
 
 @BOTH

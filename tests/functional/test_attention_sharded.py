@@ -7,10 +7,16 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, PartitionSpec
 
-from jaxformer.functional.attention import attention
-from jaxformer.functional.masks import Dense, KeyPadding, Prefix, Segments, causal
-from jaxformer.functional.position import Bias
-from jaxformer.functional.positional_schemes import T5Bias
+from jaxformer.functional import (
+    Bias,
+    Dense,
+    KeyPadding,
+    Prefix,
+    Segments,
+    T5Bias,
+    attention,
+    causal,
+)
 
 P = PartitionSpec
 BATCH, T, S = 4, 20, 137

@@ -7,8 +7,15 @@ import pytest
 from attention_cases import BATCH, arrays, make_bias, value_and_gradients
 from jax.extend.core import jaxprs_in_params
 
-from jaxformer.functional.attention import attention
-from jaxformer.functional.masks import Dense, KeyPadding, Prefix, Segments, causal, sliding_window
+from jaxformer.functional import (
+    Dense,
+    KeyPadding,
+    Prefix,
+    Segments,
+    attention,
+    causal,
+    sliding_window,
+)
 
 
 def sizes(jaxpr):

@@ -6,7 +6,8 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from jaxformer.errors import ConfigError
-from jaxformer.functional.feedforward import ACTIVATIONS, activation, feed_forward
+from jaxformer.functional import activation, feed_forward
+from jaxformer.functional.feedforward import ACTIVATIONS
 
 pytestmark = pytest.mark.optimized
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from jax.extend.core import jaxprs_in_params
 from jax.sharding import AxisType, PartitionSpec
 
-from jaxformer.functional.linear import Transposed, dot, linear
+from jaxformer.functional import linear
+from jaxformer.functional.linear import Transposed, dot
 
 pytestmark = pytest.mark.optimized
 

@@ -8,7 +8,7 @@ import pytest
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from jaxformer.functional.losses import LossSums, chunked_cross_entropy, cross_entropy
+from jaxformer.functional import LossSums, chunked_cross_entropy, cross_entropy
 
 pytestmark = pytest.mark.optimized
 

@@ -5,19 +5,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxformer.functional.masks import (
+from jaxformer.functional import (
     All,
     Band,
     Dense,
     KeyPadding,
     Mask,
-    Places,
     Prefix,
     Segments,
     causal,
     sliding_window,
-    terms_of,
 )
+from jaxformer.functional.masks import Places, terms_of
 
 BATCH, T, S = 2, 7, 11
 rows = np.arange(BATCH)[:, None, None]

@@ -18,7 +18,7 @@ from jaxformer.errors import ArgumentError
 from jaxformer.functional import assertions, feedforward, linear, losses, masks, norms
 from jaxformer.functional.distillation import cosine_distance, soft_divergence
 from jaxformer.functional.lookup import lookup
-from jaxformer.functional.speculation import accept_by_chance, accept_greedily
+from jaxformer.functional.sampling.speculative import accept_by_chance, accept_greedily
 
 NAN, INF = math.nan, math.inf
 
@@ -388,7 +388,7 @@ def test_nothing_is_added_to_what_is_compiled(function, arrays, monkeypatch):
     expected = lowered()
     checks = [name for name in vars(assertions) if name.startswith("assert_")]
     modules = [
-        sys.modules["jaxformer.functional.attention"],
+        sys.modules["jaxformer.functional.attention.api"],
         feedforward,
         linear,
         losses,

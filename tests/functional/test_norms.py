@@ -8,7 +8,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from jaxformer.errors import ConfigError
-from jaxformer.functional.norms import LayerNorm, RMSNorm, layer_norm, rms_norm
+from jaxformer.functional import LayerNorm, RMSNorm, layer_norm, rms_norm
 
 
 def normal(seed, *shape, dtype=jnp.float32):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxformer.functional.patches import patches, resize_positions
+from jaxformer.functional import patches, resize_positions
 
 sizes = st.integers(1, 4)
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxformer.errors import ArgumentError
-from jaxformer.functional.penalties import (
+from jaxformer.functional import (
     ban_sequences,
     frequency_penalty,
     no_repeat_ngram,

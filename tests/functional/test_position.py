@@ -12,21 +12,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 from position_cases import IDS, LONGROPE, SCHEMES, B, D, H, N, S, T, arrays, outputs, table_of
 
-from jaxformer.functional.absolute import binary_code, sinusoidal_code, sinusoidal_grid_code
-from jaxformer.functional.position import Bias, NoPosition, Position
-from jaxformer.functional.positional_schemes import (
+from jaxformer.functional import (
     ALiBi,
+    Bias,
     Binary,
+    DynamicNTK,
     Integer,
     Learned,
+    LinearScaling,
+    NoPosition,
+    Position,
     RoPE,
     Sinusoidal,
     Sinusoidal2D,
     T5Bias,
+    alibi_bias,
+    alibi_slopes,
+    apply_rope,
+    binary_code,
+    inverse_frequencies,
+    sinusoidal_code,
+    sinusoidal_grid_code,
+    t5_bias,
 )
-from jaxformer.functional.relative import alibi_bias, alibi_slopes, t5_bias
-from jaxformer.functional.rope import apply_rope, inverse_frequencies
-from jaxformer.functional.rope_scaling import DynamicNTK, LinearScaling
 
 
 @pytest.mark.parametrize("scheme", [Position(), NoPosition()])

@@ -7,18 +7,18 @@ import pytest
 from position_cases import IDS, LONGROPE, SCHEMES, D, H
 
 from jaxformer.errors import ConfigError
-from jaxformer.functional.position import NoPosition
-from jaxformer.functional.positional_schemes import (
+from jaxformer.functional import (
     ALiBi,
     Binary,
+    DynamicNTK,
     Integer,
     Learned,
+    NoPosition,
     RoPE,
     Sinusoidal,
     Sinusoidal2D,
     T5Bias,
 )
-from jaxformer.functional.rope_scaling import DynamicNTK
 
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=IDS)

@@ -12,8 +12,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from position_cases import IDS, SCHEMES, N, S, T, arrays, outputs, table_of
 
-from jaxformer.functional.position import Bias
-from jaxformer.functional.positional_schemes import ALiBi, Learned, T5Bias
+from jaxformer.functional import ALiBi, Bias, Learned, T5Bias
 
 BATCH = ("data", "fsdp")
 SPECS = {

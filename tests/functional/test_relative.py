@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxformer.functional.relative import alibi_bias, alibi_slopes, t5_bias, t5_bucket
+from jaxformer.functional import alibi_bias, alibi_slopes, t5_bias, t5_bucket
 
 
 def test_slopes_of_the_paper():

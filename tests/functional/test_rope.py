@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxformer.errors import ConfigError
-from jaxformer.functional.rope import apply_rope, inverse_frequencies, rotary_angles
-from jaxformer.functional.rope_scaling import (
+from jaxformer.functional import (
     DynamicNTK,
     LinearScaling,
     Llama3Scaling,
@@ -18,6 +17,9 @@ from jaxformer.functional.rope_scaling import (
     NoScaling,
     Scaling,
     YaRN,
+    apply_rope,
+    inverse_frequencies,
+    rotary_angles,
 )
 
 LAYOUTS = ("half", "interleaved")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from jax.sharding import AxisType, PartitionSpec
 
 from jaxformer.errors import ArgumentError
-from jaxformer.functional.sampling import (
+from jaxformer.functional import (
     ban_tokens,
     force_token,
     greedy,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
-from jaxformer.functional.speculation import accept_by_chance, accept_greedily
+from jaxformer.functional.sampling.speculative import accept_by_chance, accept_greedily
 
 ROWS, VOCAB, PROPOSALS = 20_000, 5, 2
 

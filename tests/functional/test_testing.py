@@ -19,19 +19,21 @@ from position_cases import SCHEMES
 from test_rope import scalings
 
 from jaxformer.errors import ArgumentError
-from jaxformer.functional import rope
-from jaxformer.functional.position import NoPosition, Position
-from jaxformer.functional.positional_schemes import (
+from jaxformer.functional import (
     ALiBi,
     Binary,
     Integer,
     Learned,
+    NoPosition,
+    Position,
     RoPE,
     Sinusoidal,
     Sinusoidal2D,
     T5Bias,
+    assert_relative,
+    assert_shift_invariant,
 )
-from jaxformer.functional.testing import assert_relative, assert_shift_invariant
+from jaxformer.functional.positions import rope
 
 # T != S, odd, three query heads to one of keys; every scaling beyond its trained length of 64.
 B, T, S, N, K, H = 2, 5, 9, 6, 2, 16

@@ -8,18 +8,17 @@ import numpy as np
 import pytest
 from tiny_models import random_parameters, template_of, tiny, tiny_encoder_decoder
 
-from jaxformer.functional.masks import KeyPadding
-from jaxformer.functional.positional_schemes import RoPE
-from jaxformer.functional.rope_scaling import DynamicNTK
+from jaxformer.distributed import MeshConfig, make_mesh
+from jaxformer.distributed.sharding import parameter_sharding
+from jaxformer.functional import DynamicNTK, KeyPadding, RoPE
 from jaxformer.generation.batch import batch_of, batch_of_rows
-from jaxformer.generation.beam import BeamSearch, beam_search
-from jaxformer.generation.continuation import continuations
+from jaxformer.generation.decode.beam import BeamSearch, beam_search
+from jaxformer.generation.decode.continuation import continuations
+from jaxformer.generation.decode.processors import History
 from jaxformer.generation.generator import Generator, row_keys
 from jaxformer.generation.options import Decoding
-from jaxformer.generation.processors import History
 from jaxformer.generation.programs import Programs
 from jaxformer.nn.cache import CacheShape
-from jaxformer.sharding import MeshConfig, make_mesh, parameter_sharding
 
 MOST, BEAMS, END, VOCABULARY = 5, 3, 4, 6
 CONFIG = tiny(num_layers=1, vocab_size=VOCABULARY)

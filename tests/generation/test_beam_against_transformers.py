@@ -8,12 +8,13 @@ from itertools import chain, product
 import numpy as np
 import pytest
 
-from jaxformer.generating import asked
+from jaxformer.generation.api import asked
 from jaxformer.generation.batch import batch_of
+from jaxformer.generation.generator import generator_for
 from jaxformer.generation.options import Decoding
-from jaxformer.hub.reference import Reference, save_random
-from jaxformer.loading import load
-from jaxformer.pretrained import Pretrained
+from jaxformer.parity.reference import Reference, save_random
+from jaxformer.pretrained.auto import load
+from jaxformer.pretrained.model import Pretrained
 from jaxformer.zoo import FORMATS
 
 pytestmark = pytest.mark.torch
@@ -47,7 +48,7 @@ class Pair:
         """Texts and their scores, those of all rows."""
         prompts, mask, sources = asked(self.ours, inputs)
         batch = batch_of(prompts, mask, self.ours.config.vocab_size)
-        found = self.ours.generator.beams(batch, Decoding(**options), sources=sources)
+        found = generator_for(self.ours).beams(batch, Decoding(**options), sources=sources)
         rows = zip(found.tokens.tolist(), found.lengths, strict=True)
         return [tokens[:length] for tokens, length in rows], found.scores
 

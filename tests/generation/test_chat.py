@@ -4,7 +4,7 @@ import pytest
 from tokenizers import Tokenizer, models
 
 from jaxformer.errors import ArgumentError, DataError
-from jaxformer.generation.chat import read_chat_template
+from jaxformer.generation.chat.template import read_chat_template
 
 CHATML = """
 {%- for message in messages %}

@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 from tiny_models import random_parameters, template_of, tiny, tokens
 
+from jaxformer.distributed import MeshConfig, make_mesh
+from jaxformer.distributed.sharding import parameter_sharding
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.functional.positional_schemes import ALiBi, Learned, RoPE
-from jaxformer.functional.rope_scaling import DynamicNTK, LongRoPE
+from jaxformer.functional import ALiBi, DynamicNTK, Learned, LongRoPE, RoPE
 from jaxformer.generation.batch import batch_of, batch_of_rows, bucket
-from jaxformer.generation.continuation import continuations, method_of
+from jaxformer.generation.decode.continuation import continuations, method_of
 from jaxformer.generation.generator import CHUNK, Generator, row_keys
 from jaxformer.generation.options import Decoding
 from jaxformer.generation.programs import Programs
-from jaxformer.generation.token_stream import sliding_stream, token_stream
+from jaxformer.generation.streaming.token_stream import sliding_stream, token_stream
 from jaxformer.models import Classification
-from jaxformer.sharding import MeshConfig, make_mesh, parameter_sharding
 
 VOCABULARY = 31
 LENGTHS = np.array([7, 3, 1])

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from jaxformer.config.overrides import parse
 from jaxformer.errors import ConfigError
-from jaxformer.generation.options import Decoding
-from jaxformer.generation.processors import (
+from jaxformer.generation.decode.processors import (
     BannedSequences,
     BannedTokens,
     ForcedFirst,
@@ -22,8 +22,8 @@ from jaxformer.generation.processors import (
     TopP,
     Typical,
 )
-from jaxformer.overrides import parse
-from jaxformer.serialization import from_json, to_json
+from jaxformer.generation.options import Decoding
+from jaxformer.io.serialization import from_json, to_json
 
 RULES = {
     "repetition_penalty": 1.2,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxformer.errors import ArgumentError, ConfigError
-from jaxformer.generation.processors import (
+from jaxformer.generation.decode.processors import (
     BannedSequences,
     BannedTokens,
     ForcedFirst,

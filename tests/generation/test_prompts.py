@@ -5,8 +5,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from tokenizers.processors import TemplateProcessing
 
 from jaxformer.data import Bytes, TrainTokenizer, load_tokenizer
+from jaxformer.data.tokenizers.prompts import read_prompt_encoder
 from jaxformer.errors import DataError
-from jaxformer.generation.prompts import read_prompt_encoder
 
 TEXT = "one two three one two é"
 

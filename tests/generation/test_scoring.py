@@ -17,14 +17,12 @@ from tiny_models import (
 
 import jaxformer
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.functional.masks import KeyPadding
-from jaxformer.functional.positional_schemes import Learned, RoPE
-from jaxformer.functional.rope_scaling import DynamicNTK
+from jaxformer.functional import DynamicNTK, KeyPadding, Learned, RoPE
 from jaxformer.generation.batch import Batch
 from jaxformer.generation.generator import Generator
 from jaxformer.generation.programs import Programs
 from jaxformer.generation.scoring import Score, Scorer, best_of
-from jaxformer.hub.reference import Reference, save_random
+from jaxformer.parity.reference import Reference, save_random
 from jaxformer.zoo import FORMATS
 
 CONFIG = tiny(num_layers=1)

@@ -10,20 +10,18 @@ import pytest
 from scipy.stats import chi2
 from tiny_models import logits_of, random_parameters, template_of, tiny, tiny_encoder_decoder
 
+from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.errors import ConfigError
-from jaxformer.functional.masks import KeyPadding
-from jaxformer.functional.positional_schemes import ALiBi, Learned, RoPE
-from jaxformer.functional.rope_scaling import DynamicNTK
+from jaxformer.functional import ALiBi, DynamicNTK, KeyPadding, Learned, RoPE
 from jaxformer.generation.batch import Batch
-from jaxformer.generation.continuation import method_of
+from jaxformer.generation.decode.continuation import method_of
+from jaxformer.generation.decode.loop import Method
+from jaxformer.generation.decode.processors import History, process
+from jaxformer.generation.decode.speculative import SpeculativeGenerator
 from jaxformer.generation.generator import Generator, row_keys
-from jaxformer.generation.loop import Method
 from jaxformer.generation.options import Decoding
-from jaxformer.generation.processors import History, process
 from jaxformer.generation.programs import Programs
-from jaxformer.generation.speculative import SpeculativeGenerator
-from jaxformer.pretrained import shardings_of
-from jaxformer.sharding import MeshConfig, make_mesh
+from jaxformer.pretrained.model import shardings_of
 
 GREEDY = Method((), False, ())
 SIZES = {"num_layers": 2, "model_dim": 12, "num_heads": 2, "num_kv_heads": 1, "head_dim": 4}

@@ -9,14 +9,14 @@ from tiny_models import random_parameters, template_of, tiny, tiny_encoder_decod
 from jaxformer.errors import ArgumentError, ConfigError, DataError
 from jaxformer.generation import generator as generator_module
 from jaxformer.generation.batch import batch_of_rows, copies, token_ids
+from jaxformer.generation.decode.processors import History, Temperature, process
+from jaxformer.generation.decode.speculative import SpeculativeGenerator
 from jaxformer.generation.generator import Generator, row_keys
 from jaxformer.generation.memory import available_bytes, num_bytes
 from jaxformer.generation.options import Decoding
-from jaxformer.generation.processors import History, Temperature, process
 from jaxformer.generation.programs import Programs
 from jaxformer.generation.prompts import padded, rows_of, texts_of
 from jaxformer.generation.scoring import Scorer
-from jaxformer.generation.speculative import SpeculativeGenerator
 
 NAN = float("nan")
 PROMPTS = batch_of_rows([[3, 4, 5], [6]])

@@ -2,7 +2,7 @@
 
 from tokenizers import AddedToken, Tokenizer, decoders, models
 
-from jaxformer.data.tokenizer_training import byte_alphabet
+from jaxformer.data.tokenizers.training import byte_alphabet
 
 EMOJI = "👩‍🚀🙂"
 SPECIAL, PLAIN = "<|end|>", "naïve 日本"

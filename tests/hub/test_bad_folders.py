@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 from saved_folders import change_settings, change_tensors, copy_of, save_tiny
 
-from jaxformer import cli
+from jaxformer.cli import main as cli
 from jaxformer.errors import ArgumentError, ConfigError, DataError
-from jaxformer.hub.native import source_of
 from jaxformer.hub.settings import Settings
 from jaxformer.hub.source import read_source
-from jaxformer.importing import import_folder
-from jaxformer.loading import load
-from jaxformer.pretrained import Pretrained, save
-from jaxformer.training.saved_folder import open_saved
+from jaxformer.hub.weights.native import source_of
+from jaxformer.pretrained.auto import load
+from jaxformer.pretrained.import_run import import_folder
+from jaxformer.pretrained.model import Pretrained, save
+from jaxformer.training.transfer.saved_folder import open_saved
 from jaxformer.zoo import FORMATS
 
 pytestmark = pytest.mark.torch
@@ -390,7 +390,7 @@ def test_an_output_folder_that_is_not_empty(command, llama, tmp_path, refused, m
     target = tmp_path / "out"
     target.mkdir()
     (target / "precious").write_text("mine")
-    monkeypatch.setattr("jaxformer.loading.load_folder", None)  # refused before it is read
+    monkeypatch.setattr("jaxformer.pretrained.auto.load_folder", None)  # refused before it is read
     message = refused(command, llama, target)
     assert f"{target} is not empty: name a new or an empty folder" in message
     assert [item.name for item in target.iterdir()] == ["precious"]

@@ -6,7 +6,7 @@ import pytest
 from saved_folders import save_tiny
 
 import jaxformer
-from jaxformer import cli
+from jaxformer.cli import main as cli
 from jaxformer.errors import DataError
 from jaxformer.hub.forward import outputs_of
 from jaxformer.hub.inputs import checked_inputs

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from jaxformer.hub.compare import (
+from jaxformer.parity.compare import (
     Errors,
     beyond_rounding,
     differences,

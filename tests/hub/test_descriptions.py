@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 
 from jaxformer.errors import ConfigError
-from jaxformer.functional.positional_schemes import RoPE
+from jaxformer.functional import RoPE
 from jaxformer.hub.activations import read_activation, write_activation
 from jaxformer.hub.fields import read_flags, read_numbers, write_fields
 from jaxformer.hub.folders import TRAVELLING, copy_travelling
-from jaxformer.hub.native import source_of
 from jaxformer.hub.settings import Settings
 from jaxformer.hub.source import describe, read_source, settings_values
+from jaxformer.hub.weights.native import source_of
 from jaxformer.models import DecoderConfig, LanguageModel, TokenClassification
 from jaxformer.zoo import FORMATS
 from jaxformer.zoo.bert import bert

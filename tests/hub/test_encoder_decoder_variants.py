@@ -5,12 +5,12 @@ import pytest
 from saved_folders import change_settings, change_tensors, save_tiny
 from variants import check_gradients, check_outputs, check_variant, models
 
-from jaxformer import pretrained
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.hub.examples import example_inputs
 from jaxformer.hub.settings import Settings
 from jaxformer.hub.source import describe, read_source
-from jaxformer.loading import load
+from jaxformer.parity.examples import example_inputs
+from jaxformer.pretrained import model as pretrained
+from jaxformer.pretrained.auto import load
 from jaxformer.zoo import FORMATS, SYSTEMS
 
 pytestmark = pytest.mark.torch

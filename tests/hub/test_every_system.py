@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from saved_folders import save_tiny
 
-from jaxformer import pretrained
-from jaxformer.hub.compare import differences
-from jaxformer.hub.examples import example_inputs
 from jaxformer.hub.fields import spelt_out
 from jaxformer.hub.settings import Settings
 from jaxformer.hub.source import read_source
-from jaxformer.loading import load
-from jaxformer.parity import measure, parse_page
+from jaxformer.parity.compare import differences
+from jaxformer.parity.examples import example_inputs
+from jaxformer.parity.table import measure, parse_page
+from jaxformer.pretrained import model as pretrained
+from jaxformer.pretrained.auto import load
 from jaxformer.zoo import FORMATS
 
 pytestmark = pytest.mark.torch

@@ -8,14 +8,12 @@ from safetensors.numpy import load_file, save_file
 from variants import check_variant, with_holes
 
 from jaxformer.errors import ConfigError
-from jaxformer.functional.norms import LayerNorm
-from jaxformer.functional.positional_schemes import ALiBi, RoPE
-from jaxformer.functional.rope_scaling import LinearScaling
+from jaxformer.functional import ALiBi, LayerNorm, LinearScaling, RoPE
 from jaxformer.hub.fields import spelt_out
 from jaxformer.hub.settings import Settings
 from jaxformer.hub.source import describe, read_source
-from jaxformer.loading import load
 from jaxformer.nn import Parallel, PostNorm, PreNorm
+from jaxformer.pretrained.auto import load
 from jaxformer.zoo import FORMATS
 
 pytestmark = pytest.mark.torch

@@ -6,12 +6,12 @@ import pytest
 from hostile_folders import spoil
 from saved_folders import save_tiny
 
+from jaxformer.data.tokenizers.prompts import read_prompt_encoder
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.generating import RECOMMENDED
-from jaxformer.generation.prompts import read_prompt_encoder
-from jaxformer.generation.tokenizer_files import read_json_object
+from jaxformer.generation.api import RECOMMENDED
 from jaxformer.hub.folders import travelling_files
-from jaxformer.pretrained import load_folder, open_folder, save
+from jaxformer.io.model_files import read_object
+from jaxformer.pretrained.model import load_folder, open_folder, save
 
 pytestmark = pytest.mark.torch
 
@@ -33,7 +33,7 @@ def described(folder):
     opened = open_folder(folder)
     encoder = read_prompt_encoder(folder)
     encoder.plain("the dog runs")
-    read_json_object(folder / RECOMMENDED)
+    read_object(folder, RECOMMENDED)
     return opened.source.config
 
 

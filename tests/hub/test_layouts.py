@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxformer.hub.layouts import (
+from jaxformer.hub.weights.layouts import (
     Concatenated,
     Flat,
     InOut,

@@ -8,17 +8,16 @@ from safetensors.numpy import load_file, save_file
 from saved_folders import save_tiny
 from variants import models
 
-from jaxformer import pretrained
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.functional.positional_schemes import RoPE
-from jaxformer.functional.rope_scaling import LinearScaling, Llama3Scaling, LongRoPE
-from jaxformer.hub.compare import beyond_rounding, errors
-from jaxformer.hub.examples import example_inputs
+from jaxformer.functional import LinearScaling, Llama3Scaling, LongRoPE, RoPE
 from jaxformer.hub.fields import spelt_out
 from jaxformer.hub.settings import Settings
 from jaxformer.hub.source import describe, read_source
 from jaxformer.hub.windows import FULL, SLIDING, read_windows, shortest_pattern, write_windows
-from jaxformer.loading import load
+from jaxformer.parity.compare import beyond_rounding, errors
+from jaxformer.parity.examples import example_inputs
+from jaxformer.pretrained import model as pretrained
+from jaxformer.pretrained.auto import load
 from jaxformer.zoo import FORMATS, SYSTEMS
 
 LLAMA2 = {

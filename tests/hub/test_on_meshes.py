@@ -5,10 +5,10 @@ import pytest
 from saved_folders import save_tiny
 
 import jaxformer
+from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.errors import ConfigError
-from jaxformer.hub.compare import differences
-from jaxformer.hub.examples import example_inputs
-from jaxformer.sharding import MeshConfig, make_mesh
+from jaxformer.parity.compare import differences
+from jaxformer.parity.examples import example_inputs
 
 pytestmark = [pytest.mark.torch, pytest.mark.optimized]
 

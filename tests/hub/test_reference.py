@@ -5,9 +5,9 @@ import pytest
 import torch
 from saved_folders import save_tiny
 
-from jaxformer.hub.examples import example_inputs
-from jaxformer.hub.reference import Reference, float64_throughout
-from jaxformer.loading import load
+from jaxformer.parity.examples import example_inputs
+from jaxformer.parity.reference import Reference, float64_throughout
+from jaxformer.pretrained.auto import load
 
 pytestmark = pytest.mark.torch
 

@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 
 from jaxformer.errors import ConfigError
-from jaxformer.functional.positional_schemes import RoPE
-from jaxformer.functional.rope_scaling import (
+from jaxformer.functional import (
     DynamicNTK,
     LinearScaling,
     Llama3Scaling,
     LongRoPE,
     NoScaling,
+    RoPE,
     Scaling,
     YaRN,
 )

@@ -11,7 +11,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from jaxformer.errors import DataError
-from jaxformer.hub.tensors import INDEX, SINGLE, Tensor, TensorFiles, write_tensors
+from jaxformer.hub.weights.tensors import INDEX, SINGLE, Tensor, TensorFiles, write_tensors
 
 DTYPES = [np.dtype(x) for x in (np.float32, np.float16, ml_dtypes.bfloat16, np.int64, np.bool_)]
 

@@ -6,14 +6,13 @@ import pytest
 import torch
 from saved_folders import save_tiny
 
-from jaxformer.hub.compare import beyond_rounding, errors
-from jaxformer.hub.reference import Reference
-from jaxformer.loading import load
-from jaxformer.sharding import MeshConfig, make_mesh
-from jaxformer.training.config import TrainConfig
-from jaxformer.training.optim import AdamW
-from jaxformer.training.parameter_roles import decay_mask
-from jaxformer.training.schedules import Constant
+from jaxformer.config import TrainConfig
+from jaxformer.distributed import MeshConfig, make_mesh
+from jaxformer.optim import AdamW, Constant
+from jaxformer.optim.parameter_roles import decay_mask
+from jaxformer.parity.compare import beyond_rounding, errors
+from jaxformer.parity.reference import Reference
+from jaxformer.pretrained.auto import load
 from jaxformer.training.step import TrainProgram
 
 pytestmark = pytest.mark.torch

@@ -10,15 +10,15 @@ from safetensors.numpy import load_file, save_file
 from saved_folders import save_tiny
 from variants import check_outputs, models
 
-from jaxformer import pretrained
 from jaxformer.errors import ConfigError
-from jaxformer.hub.compare import beyond_rounding, gradient_errors
 from jaxformer.hub.embedding_tasks import end_places
-from jaxformer.hub.examples import example_inputs
 from jaxformer.hub.forward import outputs_of
 from jaxformer.hub.settings import Settings
 from jaxformer.hub.source import describe, read_source
-from jaxformer.loading import load
+from jaxformer.parity.compare import beyond_rounding, gradient_errors
+from jaxformer.parity.examples import example_inputs
+from jaxformer.pretrained import model as pretrained
+from jaxformer.pretrained.auto import load
 from jaxformer.zoo import FORMATS, SYSTEMS
 
 pytestmark = pytest.mark.torch

@@ -8,9 +8,9 @@ from saved_folders import change_tensors, copy_of, save_tiny
 
 import jaxformer
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.hub.table import Fused, Table, attention, block
-from jaxformer.hub.weights import described, tensors_of
-from jaxformer.pretrained import open_folder
+from jaxformer.hub.weights.table import Fused, Table, attention, block
+from jaxformer.hub.weights.weights import described, tensors_of
+from jaxformer.pretrained.model import open_folder
 
 pytestmark = pytest.mark.torch
 

@@ -4,11 +4,11 @@ import numpy as np
 from safetensors.numpy import load_file
 from saved_folders import save_tiny
 
-from jaxformer import pretrained
-from jaxformer.hub.compare import beyond_rounding, errors, gradient_errors
-from jaxformer.hub.examples import example_inputs
-from jaxformer.hub.reference import Reference
-from jaxformer.loading import load
+from jaxformer.parity.compare import beyond_rounding, errors, gradient_errors
+from jaxformer.parity.examples import example_inputs
+from jaxformer.parity.reference import Reference
+from jaxformer.pretrained import model as pretrained
+from jaxformer.pretrained.auto import load
 
 
 def check_variant(folder, model_type, changes, kind="", inputs=None):

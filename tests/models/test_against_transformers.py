@@ -11,10 +11,7 @@ import numpy as np
 import pytest
 from tiny_models import template_of
 
-from jaxformer.functional.masks import KeyPadding
-from jaxformer.functional.norms import LayerNorm, RMSNorm
-from jaxformer.functional.positional_schemes import ALiBi, Learned, RoPE
-from jaxformer.functional.rope_scaling import Llama3Scaling
+from jaxformer.functional import ALiBi, KeyPadding, LayerNorm, Learned, Llama3Scaling, RMSNorm, RoPE
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import Parallel, PostNorm, SandwichNorm
 

@@ -10,19 +10,38 @@ import numpy as np
 import pytest
 from tiny_models import tiny, tiny_encoder, tiny_encoder_decoder, tiny_vision
 
-from jaxformer.components import is_concrete
+from jaxformer.checks import check_types
 from jaxformer.errors import ConfigError
-from jaxformer.functional import norms, positional_schemes, rope_scaling
-from jaxformer.functional.norms import LayerNorm, RMSNorm
-from jaxformer.functional.position import NoPosition, Position
-from jaxformer.functional.positional_schemes import Binary, Learned, RoPE, Sinusoidal2D, T5Bias
-from jaxformer.functional.rope_scaling import DynamicNTK, LinearScaling, LongRoPE, YaRN
-from jaxformer.models import Classification, Dense, LanguageModel, Span, TokenClassification
+from jaxformer.functional import (
+    Binary,
+    DynamicNTK,
+    LayerNorm,
+    Learned,
+    LinearScaling,
+    LongRoPE,
+    NoPosition,
+    Position,
+    RMSNorm,
+    RoPE,
+    Sinusoidal2D,
+    T5Bias,
+    YaRN,
+    norms,
+)
+from jaxformer.functional.positions import rope_scaling
+from jaxformer.functional.positions import schemes as positional_schemes
+from jaxformer.io.components import is_concrete
+from jaxformer.models import (
+    Classification,
+    Dense,
+    LanguageModel,
+    NormPooler,
+    Span,
+    TokenClassification,
+)
 from jaxformer.models.lora import LoRA
-from jaxformer.models.poolers import NormPooler
+from jaxformer.nn import Parallel, PreNorm
 from jaxformer.nn.cache import CacheShape
-from jaxformer.nn.residual import Parallel, PreNorm
-from jaxformer.rules import check_types
 
 NAN, INF = float("nan"), float("inf")
 HUGE = 10**40

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tiny_models import gradients_of, logits_of, random_parameters, template_of, tiny, tokens
 
-from jaxformer.functional.positional_schemes import RoPE, T5Bias
+from jaxformer.functional import RoPE, T5Bias
 from jaxformer.nn import Parallel
 
 close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)

@@ -6,7 +6,7 @@ import pytest
 from tiny_models import tiny
 
 from jaxformer.errors import ConfigError
-from jaxformer.functional.positional_schemes import RoPE, Sinusoidal
+from jaxformer.functional import RoPE, Sinusoidal
 
 POSITIVE = ["vocab_size", "num_layers", "model_dim", "num_heads", "mlp_dim", "num_kv_heads"]
 POSITIVE += ["head_dim", "attention_softcap", "attention_scale", "init_std", "embedding_scale"]

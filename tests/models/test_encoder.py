@@ -23,8 +23,7 @@ from tiny_models import (
 )
 
 from jaxformer.errors import ConfigError
-from jaxformer.functional.position import NoPosition
-from jaxformer.functional.positional_schemes import T5Bias
+from jaxformer.functional import NoPosition, T5Bias
 from jaxformer.models import Classification, EncoderConfig, MaskedLanguageModel
 from jaxformer.nn import PreNorm
 

@@ -18,9 +18,7 @@ from tiny_models import (
 )
 
 from jaxformer.errors import ConfigError
-from jaxformer.functional.masks import KeyPadding
-from jaxformer.functional.position import NoPosition
-from jaxformer.functional.positional_schemes import RoPE, T5Bias
+from jaxformer.functional import KeyPadding, NoPosition, RoPE, T5Bias
 
 close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
 BOTH_WAYS = SCHEMES | {"t5": T5Bias(8, 12, bidirectional=True)}

@@ -9,7 +9,7 @@ import numpy as np
 from family_cases import assert_gradients_close, each_family, size_of_gradient
 from tiny_models import batch_for, loss_and_gradients_of, random_parameters, scores_of, template_of
 
-from jaxformer.sharding import RULES
+from jaxformer.distributed.sharding import RULES
 
 KEY = jax.random.key(3)
 RANDOM = {"dropout": 0.2, "attention_dropout": 0.2}

@@ -15,17 +15,19 @@ from tiny_models import (
     tokens,
 )
 
-from jaxformer.functional.masks import KeyPadding
-from jaxformer.functional.positional_schemes import Learned, RoPE, Sinusoidal
-from jaxformer.functional.rope_scaling import (
+from jaxformer.functional import (
     DynamicNTK,
+    KeyPadding,
+    Learned,
     LinearScaling,
     Llama3Scaling,
     LongRoPE,
+    RoPE,
+    Sinusoidal,
     YaRN,
 )
+from jaxformer.nn import Parallel, PostNorm, SandwichNorm
 from jaxformer.nn.cache import CacheShape
-from jaxformer.nn.residual import Parallel, PostNorm, SandwichNorm
 
 LENGTHS = np.array([8, 5, 3])
 ROOM, CHUNK = 8, 3

@@ -11,7 +11,7 @@ from hf_batches import batch_of, their_arguments, their_scores, what_counts
 from hf_cases import CASES, WITHOUT_MASK
 
 from jaxformer.models import EncoderDecoderConfig, Template, build_model
-from jaxformer.models.heads import DEFAULT_OPTIONS
+from jaxformer.models.heads.base import DEFAULT_OPTIONS
 
 STD = 0.15
 

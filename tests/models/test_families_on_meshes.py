@@ -10,10 +10,9 @@ import numpy as np
 from family_cases import assert_gradients_close, each_family
 from tiny_models import batch_for, random_parameters
 
-from jaxformer.sharding import MeshConfig, make_mesh
-from jaxformer.training.config import TrainConfig
-from jaxformer.training.optim import SGD
-from jaxformer.training.schedules import Constant
+from jaxformer.config import TrainConfig
+from jaxformer.distributed import MeshConfig, make_mesh
+from jaxformer.optim import SGD, Constant
 from jaxformer.training.step import TrainProgram
 
 

@@ -19,8 +19,7 @@ from tiny_models import (
 )
 
 from jaxformer.errors import ConfigError
-from jaxformer.functional.losses import cross_entropy
-from jaxformer.functional.positional_schemes import Learned
+from jaxformer.functional import Learned, cross_entropy
 from jaxformer.models import (
     Classification,
     Dense,
@@ -29,10 +28,11 @@ from jaxformer.models import (
     MaskedLanguageModel,
     Regression,
     Span,
+    States,
     TokenClassification,
 )
-from jaxformer.models.heads import States, pool
-from jaxformer.models.label_heads import best_spans
+from jaxformer.models.heads.base import pool
+from jaxformer.models.heads.labels import best_spans
 from jaxformer.models.lora import LoRA, LoraTemplate
 
 close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from tiny_models import random_parameters, template_of, tiny, tokens
 
-from jaxformer.functional.norms import LayerNorm, RMSNorm
-from jaxformer.functional.positional_schemes import Learned, T5Bias
+from jaxformer.functional import LayerNorm, Learned, RMSNorm, T5Bias
 from jaxformer.models import Decoder, DecoderConfig, Template
 from jaxformer.nn import PostNorm, SandwichNorm
 

@@ -21,12 +21,17 @@ from tiny_models import (
     tokens,
 )
 
-from jaxformer.functional import rope
-from jaxformer.functional.masks import KeyPadding, Mask
-from jaxformer.functional.position import NoPosition
-from jaxformer.functional.positional_schemes import ALiBi, RoPE, T5Bias
-from jaxformer.functional.testing import assert_shift_invariant
-from jaxformer.nn.attention import Attention
+from jaxformer.functional import (
+    ALiBi,
+    KeyPadding,
+    Mask,
+    NoPosition,
+    RoPE,
+    T5Bias,
+    assert_shift_invariant,
+)
+from jaxformer.functional.positions import rope
+from jaxformer.nn import Attention
 
 with_scheme = each_scheme(pytest.mark.parametrize)
 close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)

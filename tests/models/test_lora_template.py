@@ -19,13 +19,13 @@ from tiny_models import (
     tiny_vision,
 )
 
+from jaxformer.distributed.sharding import RULES
 from jaxformer.errors import ConfigError
 from jaxformer.models import Template
 from jaxformer.models.lora import LoRA, LoraTemplate, adapted, is_factor
 from jaxformer.nn import Linear
 from jaxformer.nn.parameter import normal
-from jaxformer.sharding import RULES
-from jaxformer.training.parameter_roles import Matrix, matrix
+from jaxformer.optim.parameter_roles import Matrix, matrix
 
 EVERY_KERNEL = LoRA(rank=3, alpha=7.0, targets=("*.kernel",))
 MODELS = {

@@ -18,12 +18,10 @@ from tiny_models import (
 )
 
 from jaxformer.errors import ArgumentError, ConfigError
-from jaxformer.functional.masks import causal
-from jaxformer.functional.positional_schemes import Learned
-from jaxformer.models import Regression, Span
-from jaxformer.models.heads import pool
-from jaxformer.models.label_heads import best_spans
-from jaxformer.models.poolers import AttentionPooler, NormPooler
+from jaxformer.functional import Learned, causal
+from jaxformer.models import AttentionPooler, NormPooler, Regression, Span
+from jaxformer.models.heads.base import pool
+from jaxformer.models.heads.labels import best_spans
 from jaxformer.nn.cache import CacheShape
 
 CONFIGS = {

@@ -9,12 +9,10 @@ import pytest
 from tiny_models import batch_for, random_parameters, template_of, tiny, tiny_vision, tokens
 
 from jaxformer.errors import ConfigError
-from jaxformer.functional.norms import LayerNorm, layer_norm
-from jaxformer.functional.positional_schemes import Learned
-from jaxformer.models import AttentionPooler, Classification, NormPooler, Projection
-from jaxformer.models.heads import States
+from jaxformer.functional import LayerNorm, Learned, layer_norm
+from jaxformer.io.serialization import from_json, to_json
+from jaxformer.models import AttentionPooler, Classification, NormPooler, Projection, States
 from jaxformer.nn import PreNorm, TransformerConfig
-from jaxformer.serialization import from_json, to_json
 
 close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
 NORM = LayerNorm(eps=1e-3)

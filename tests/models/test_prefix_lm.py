@@ -17,10 +17,8 @@ from tiny_models import (
     tokens,
 )
 
-from jaxformer.data.objectives import PrefixLM
-from jaxformer.data.packing import Row
-from jaxformer.functional.position import NoPosition
-from jaxformer.functional.positional_schemes import Learned, RoPE, T5Bias
+from jaxformer.data import PrefixLM, Row
+from jaxformer.functional import Learned, NoPosition, RoPE, T5Bias
 
 close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
 with_scheme = each_scheme(pytest.mark.parametrize)

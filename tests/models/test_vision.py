@@ -19,21 +19,20 @@ from tiny_models import (
 )
 
 from jaxformer.errors import ConfigError
-from jaxformer.functional.masks import KeyPadding
-from jaxformer.functional.norms import layer_norm
-from jaxformer.functional.patches import resize_positions
-from jaxformer.functional.position import NoPosition
-from jaxformer.functional.positional_schemes import (
+from jaxformer.functional import (
     Binary,
+    KeyPadding,
     Learned,
+    NoPosition,
     Sinusoidal,
     Sinusoidal2D,
     T5Bias,
+    layer_norm,
+    resize_positions,
 )
-from jaxformer.models import Classification, LanguageModel, Template, VisionConfig
+from jaxformer.models import Classification, Family, LanguageModel, States, Template, VisionConfig
 from jaxformer.models import TokenClassification as Tags
-from jaxformer.models.family import Family
-from jaxformer.models.heads import States, build_heads
+from jaxformer.models.heads.base import build_heads
 from jaxformer.nn import Linear, Transformer, TransformerConfig, self_block
 from jaxformer.nn.parameter import normal
 

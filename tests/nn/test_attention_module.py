@@ -9,10 +9,7 @@ import numpy as np
 import pytest
 from tiny_models import tiny
 
-from jaxformer.functional.masks import Dense, KeyPadding, Mask, causal
-from jaxformer.functional.norms import RMSNorm
-from jaxformer.functional.position import NoPosition
-from jaxformer.functional.positional_schemes import ALiBi, RoPE
+from jaxformer.functional import ALiBi, Dense, KeyPadding, Mask, NoPosition, RMSNorm, RoPE, causal
 from jaxformer.nn import Attention, Context, CrossAttention, SelfAttention
 
 close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)

@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 from tiny_models import tiny
 
-from jaxformer.functional.masks import KeyPadding, causal
-from jaxformer.functional.norms import LayerNorm, RMSNorm
-from jaxformer.functional.positional_schemes import RoPE
+from jaxformer.functional import KeyPadding, LayerNorm, RMSNorm, RoPE, causal
 from jaxformer.nn import (
     Block,
     Context,

@@ -12,9 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer.functional.masks import KeyPadding, Mask, causal
-from jaxformer.functional.norms import LayerNorm
-from jaxformer.functional.position import NoPosition
+from jaxformer.functional import KeyPadding, LayerNorm, Mask, NoPosition, causal
 from jaxformer.nn import (
     Block,
     Context,

@@ -9,9 +9,7 @@ import pytest
 from tiny_models import tiny
 
 from jaxformer.errors import ArgumentError
-from jaxformer.functional.masks import causal
-from jaxformer.functional.norms import LayerNorm
-from jaxformer.functional.positional_schemes import RoPE
+from jaxformer.functional import LayerNorm, RoPE, causal
 from jaxformer.nn import (
     Attention,
     Context,

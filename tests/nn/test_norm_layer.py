@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer.functional.norms import LayerNorm, NoNorm, RMSNorm
+from jaxformer.functional import LayerNorm, RMSNorm
+from jaxformer.functional.norms import NoNorm
 from jaxformer.nn import NormLayer
 from jaxformer.nn.norm import optional_norm
 

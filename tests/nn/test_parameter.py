@@ -7,10 +7,10 @@ import pytest
 from flax import nnx
 from tiny_models import SCHEMES, template_of, tiny
 
-from jaxformer.functional.norms import LayerNorm, RMSNorm
+from jaxformer.distributed.sharding import RULES
+from jaxformer.functional import LayerNorm, RMSNorm
 from jaxformer.nn import Embedding, Parallel, PostNorm, SandwichNorm
 from jaxformer.nn.parameter import constant, normal, parameter, value_of
-from jaxformer.sharding import RULES
 
 BIASED = {
     "attention_bias": True,

@@ -10,8 +10,7 @@ from flax import nnx
 from jax.extend.core import jaxprs_in_params
 from tiny_models import tiny
 
-from jaxformer.functional.dropout import dropout
-from jaxformer.functional.masks import causal
+from jaxformer.functional import causal, dropout
 from jaxformer.nn import Context, Linear, Stack, self_block
 from jaxformer.nn.parameter import normal
 

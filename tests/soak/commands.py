@@ -12,10 +12,14 @@ from unittest import mock
 import jax
 import numpy as np
 
-from jaxformer import cli, cli_evaluate, cli_generate, cli_hub, parity
-from jaxformer.cli_evaluate import Evaluation
-from jaxformer.cli_generate import Chat, Generation
+from jaxformer.cli import evaluate as cli_evaluate
+from jaxformer.cli import generate as cli_generate
+from jaxformer.cli import hub as cli_hub
+from jaxformer.cli import main as cli
+from jaxformer.cli.evaluate import Evaluation
+from jaxformer.cli.generate import Chat, Generation
 from jaxformer.config import load_config
+from jaxformer.parity import table as parity
 from jaxformer.training import loop
 from soak.hostile import TEXTS, misspelt
 from soak.runs import train, train_script, whole_run

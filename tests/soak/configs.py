@@ -7,9 +7,9 @@ import typing
 from pathlib import Path
 from typing import Any, Literal
 
+from jaxformer.checkpoints.run_dir import read_config
 from jaxformer.config import load_config, validate
-from jaxformer.serialization import to_json
-from jaxformer.training.run_folder import read_config
+from jaxformer.io.serialization import to_json
 from soak.hostile import spoiled_json, spoiled_json_text
 from soak.runs import ROOT
 from soak.trial import Silent, Trial, chance, heard, judge

@@ -6,7 +6,7 @@ import re
 import shutil
 from pathlib import Path
 
-from jaxformer.loading import load
+from jaxformer.pretrained.auto import load
 from soak.hostile import spoiled_bytes, spoiled_json, spoiled_json_text
 from soak.runs import Whole, measured, parameters_hash, train, whole_run
 from soak.trial import (

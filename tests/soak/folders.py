@@ -12,8 +12,8 @@ from safetensors.numpy import load_file, save_file
 from saved_folders import save_tiny
 
 from jaxformer import forward, load
-from jaxformer.generating import decoding_for
-from jaxformer.importing import import_folder
+from jaxformer.generation.api import decoding_for
+from jaxformer.pretrained.import_run import import_folder
 from soak.hostile import VALUES, spoiled_bytes, spoiled_json, spoiled_json_text
 from soak.trial import Silent, Trial, chance, heard, judge
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxformer import cli
-from jaxformer.training import checkpoint_files
-from jaxformer.training.checkpoint import content_hash
-from jaxformer.training.metrics import MetricsLog, read_metrics
-from jaxformer.training.restore import read_arrays
+from jaxformer.checkpoints import files as checkpoint_files
+from jaxformer.checkpoints.checkpointer import content_hash
+from jaxformer.checkpoints.restore import read_arrays
+from jaxformer.cli import main as cli
+from jaxformer.training.logging.metrics_writer import MetricsLog, read_metrics
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,8 +24,8 @@ TEXT = """
 from jaxformer.config import Config, TrainConfig
 from jaxformer.data import Bytes, DataConfig, Packed, TextFiles
 from jaxformer.models.config import DecoderConfig
-from jaxformer.training.optim import AdamW
-from jaxformer.training.schedules import Cosine
+from jaxformer.optim.optimizers import AdamW
+from jaxformer.optim.schedules import Cosine
 
 def get_config():
     return Config(
@@ -49,11 +49,11 @@ def get_config():
 LABELS = """
 from jaxformer.config import Config, TrainConfig
 from jaxformer.data import TrainTokenizer
-from jaxformer.data.labelled import LabelledText
-from jaxformer.functional.positional_schemes import Learned
+from jaxformer.data.tasks.labelled import LabelledText
+from jaxformer.functional.positions.schemes import Learned
 from jaxformer.models import Classification, EncoderConfig
-from jaxformer.training.optim import AdamW
-from jaxformer.training.schedules import Constant
+from jaxformer.optim.optimizers import AdamW
+from jaxformer.optim.schedules import Constant
 
 def get_config():
     return Config(

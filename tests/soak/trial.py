@@ -12,10 +12,10 @@ import warnings
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
-from jaxformer import cli
+from jaxformer.checkpoints.checkpointer import CheckpointError
+from jaxformer.cli import main as cli
 from jaxformer.errors import ArgumentError, DataError
-from jaxformer.training.checkpoint import CheckpointError
-from jaxformer.training.run_log import TrainingDiverged
+from jaxformer.training.logging.run_logger import TrainingDiverged
 
 OURS = (ArgumentError, DataError, CheckpointError, TrainingDiverged)
 """The errors whose message a user reads."""

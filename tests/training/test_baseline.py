@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jaxformer.models import Classification, LanguageModel, Regression, Span
-from jaxformer.training.baseline import constant_answer
+from jaxformer.training.evaluation.baseline import constant_answer
 
 
 def batches(name, values, weights):

@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 from tiny_models import batch_for, tiny, tiny_encoder, tiny_encoder_decoder, tiny_vision
 
+from jaxformer.config import TrainConfig
+from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.errors import ArgumentError
-from jaxformer.sharding import MeshConfig, make_mesh
+from jaxformer.optim import SGD, Constant
 from jaxformer.training.batch_checks import check_batch
-from jaxformer.training.config import TrainConfig
-from jaxformer.training.optim import SGD
-from jaxformer.training.schedules import Constant
 from jaxformer.training.step import TrainProgram
 
 MODELS = {

@@ -18,26 +18,26 @@ from tiny_models import (
 )
 from tiny_run import tiny_config
 
+from jaxformer.checkpoints import files as checkpoint_files
+from jaxformer.checkpoints.checkpointer import Checkpointer, content_hash
+from jaxformer.checkpoints.restore import read_arrays
+from jaxformer.checkpoints.run_dir import open_run_folder
+from jaxformer.config import Distillation, TrainConfig
 from jaxformer.data import Datasets, MaskedLM
+from jaxformer.distributed import MeshConfig, make_mesh
+from jaxformer.distributed.processes import placed
+from jaxformer.distributed.sharding import parameter_sharding
 from jaxformer.errors import ConfigError
+from jaxformer.io.serialization import to_json
 from jaxformer.models import Regression, Span
-from jaxformer.models.heads import DEFAULT_OPTIONS
+from jaxformer.models.heads.base import DEFAULT_OPTIONS
 from jaxformer.models.lora import LoRA, LoraTemplate
-from jaxformer.serialization import to_json
-from jaxformer.sharding import MeshConfig, make_mesh, parameter_sharding
-from jaxformer.training import checkpoint_files
-from jaxformer.training.checkpoint import Checkpointer, content_hash
-from jaxformer.training.config import TrainConfig
-from jaxformer.training.distillation import Distillation, DistillationLoss
+from jaxformer.optim import SGD, Constant
+from jaxformer.training.distillation.loss import DistillationLoss
+from jaxformer.training.distillation.teacher import distillation_loss
+from jaxformer.training.logging.metrics_writer import read_metrics
 from jaxformer.training.loop import train
-from jaxformer.training.metrics import read_metrics
-from jaxformer.training.optim import SGD
-from jaxformer.training.processes import placed
-from jaxformer.training.restore import read_arrays
-from jaxformer.training.run_folder import open_run_folder
-from jaxformer.training.schedules import Constant
 from jaxformer.training.step import TrainProgram
-from jaxformer.training.teacher import distillation_loss
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 

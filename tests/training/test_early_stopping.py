@@ -8,15 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_run import tiny_config
 
-from jaxformer import cli
+from jaxformer.checkpoints import files as checkpoint_files
+from jaxformer.checkpoints.checkpointer import content_hash
+from jaxformer.checkpoints.restore import read_arrays
+from jaxformer.cli import main as cli
+from jaxformer.config import TrainConfig
 from jaxformer.errors import ConfigError
-from jaxformer.training import checkpoint_files, loop
-from jaxformer.training.checkpoint import content_hash
-from jaxformer.training.config import TrainConfig
-from jaxformer.training.early_stopping import EarlyStopping, cost, lower_is_better
+from jaxformer.training import loop
+from jaxformer.training.evaluation.early_stopping import EarlyStopping, cost, lower_is_better
+from jaxformer.training.logging.metrics_writer import read_metrics
 from jaxformer.training.loop import train
-from jaxformer.training.metrics import read_metrics
-from jaxformer.training.restore import read_arrays
 
 VALUES = st.lists(st.sampled_from([0.0, 0.5, 1.0, 1.5, math.nan, math.inf]), max_size=12)
 

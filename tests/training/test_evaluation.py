@@ -17,19 +17,21 @@ from tiny_run import tiny_config
 
 from jaxformer.config import Config, TrainConfig
 from jaxformer.data import Bytes, Data, Datasets, Examples
-from jaxformer.data.span_text import SpanText
-from jaxformer.functional.losses import LossSums
+from jaxformer.data.tasks import SpanText
+from jaxformer.distributed import MeshConfig, make_mesh
+from jaxformer.functional import LossSums
 from jaxformer.models import (
     Classification,
+    Head,
     LanguageModel,
     MaskedLanguageModel,
     Regression,
     Span,
     TokenClassification,
 )
-from jaxformer.models.heads import Head, Outcome
-from jaxformer.sharding import MeshConfig, make_mesh
-from jaxformer.training.evaluation import (
+from jaxformer.models.heads import Outcome
+from jaxformer.optim import SGD, Constant
+from jaxformer.training.evaluation.evaluate import (
     Conclusion,
     HeadResult,
     best_answers,
@@ -37,10 +39,8 @@ from jaxformer.training.evaluation import (
     head_metrics,
     measure,
 )
-from jaxformer.training.optim import SGD
-from jaxformer.training.run_log import in_words
-from jaxformer.training.schedules import Constant
-from jaxformer.training.scores import answer_scores
+from jaxformer.training.evaluation.metrics import answer_scores
+from jaxformer.training.logging.run_logger import in_words
 from jaxformer.training.step import TrainProgram
 
 ROWS, LENGTH = 13, 7

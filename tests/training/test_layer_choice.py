@@ -11,19 +11,18 @@ from hypothesis import strategies as st
 from tiny_models import random_parameters, template_of, tiny, tiny_encoder, tiny_encoder_decoder
 from tiny_run import tiny_config
 
-from jaxformer.config import Config, validate
+from jaxformer.checkpoints.checkpointer import Checkpointer
+from jaxformer.checkpoints.run_dir import open_run_folder
+from jaxformer.config import Config, TrainConfig, validate
+from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.errors import ConfigError
+from jaxformer.io.serialization import to_json
 from jaxformer.models import Classification
 from jaxformer.models.lora import LoRA, is_factor
-from jaxformer.serialization import to_json
-from jaxformer.sharding import MeshConfig, make_mesh
-from jaxformer.training.checkpoint import Checkpointer
-from jaxformer.training.config import TrainConfig
+from jaxformer.optim import AdamW
 from jaxformer.training.loop import train
-from jaxformer.training.optim import AdamW
-from jaxformer.training.run_folder import open_run_folder
 from jaxformer.training.step import TrainProgram
-from jaxformer.training.transfer import transfer
+from jaxformer.training.transfer.transfer import transfer
 
 DEEP = {
     "plain": tiny(num_layers=6, tie_embeddings=False),

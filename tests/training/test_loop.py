@@ -9,22 +9,23 @@ import numpy as np
 import pytest
 from tiny_run import on_mesh, tiny_config
 
-from jaxformer.cli import reporting_errors
+from jaxformer.checkpoints import files as checkpoint_files
+from jaxformer.checkpoints.checkpointer import content_hash
+from jaxformer.checkpoints.manifest import read_item
+from jaxformer.checkpoints.restore import read_arrays
+from jaxformer.checkpoints.run_dir import locked
+from jaxformer.cli.main import reporting_errors
 from jaxformer.config import Config, validate
-from jaxformer.data.dataset import Dataset
+from jaxformer.data import Dataset
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.io.serialization import from_json
 from jaxformer.models import EncoderConfig
-from jaxformer.serialization import from_json
-from jaxformer.training import checkpoint_files, loop
-from jaxformer.training.checkpoint import content_hash
+from jaxformer.training import loop
 from jaxformer.training.failures import ProcessLost, explained
+from jaxformer.training.logging.metrics_writer import read_metrics
+from jaxformer.training.logging.run_logger import RunLog, TrainingDiverged
+from jaxformer.training.logging.throughput import Workload
 from jaxformer.training.loop import train
-from jaxformer.training.manifest import read_item
-from jaxformer.training.metrics import read_metrics
-from jaxformer.training.restore import read_arrays
-from jaxformer.training.run_folder import locked
-from jaxformer.training.run_log import RunLog, TrainingDiverged
-from jaxformer.training.throughput import Workload
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 

@@ -11,24 +11,23 @@ import pytest
 from test_step import GROUPED, rows
 from tiny_run import tiny_config
 
-from jaxformer import cli
-from jaxformer.config import Config
+from jaxformer.checkpoints import files as checkpoint_files
+from jaxformer.checkpoints.checkpointer import content_hash
+from jaxformer.checkpoints.restore import read_arrays
+from jaxformer.cli import main as cli
+from jaxformer.config import Config, TrainConfig
+from jaxformer.distributed import MeshConfig, make_mesh
+from jaxformer.distributed.processes import placed
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.io.serialization import from_json
 from jaxformer.models import Classification, EncoderConfig
 from jaxformer.models.lora import LoRA, is_factor
-from jaxformer.serialization import from_json
-from jaxformer.sharding import MeshConfig, make_mesh
-from jaxformer.training import checkpoint_files, loop
-from jaxformer.training.checkpoint import content_hash
-from jaxformer.training.config import TrainConfig
+from jaxformer.optim import SGD, AdamW, Constant
+from jaxformer.training import loop
 from jaxformer.training.loop import train
-from jaxformer.training.merge import merge
-from jaxformer.training.optim import SGD, AdamW
-from jaxformer.training.processes import placed
-from jaxformer.training.restore import read_arrays
-from jaxformer.training.schedules import Constant
 from jaxformer.training.step import TrainProgram
-from jaxformer.training.transfer import transfer
+from jaxformer.training.transfer.merge import merge
+from jaxformer.training.transfer.transfer import transfer
 
 pytestmark = [pytest.mark.usefixtures("compiled_once"), pytest.mark.optimized]
 
@@ -274,7 +273,7 @@ def test_a_failure_leaves_nothing_behind(tuned, tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError("no space")
 
-    monkeypatch.setattr("jaxformer.training.saved_run.Checkpointer", full)
+    monkeypatch.setattr("jaxformer.checkpoints.saved_run.Checkpointer", full)
     with pytest.raises(DataError, match="nothing of it was: no space"):
         merge(tuned, tmp_path / "out")
     assert not list(tmp_path.iterdir())

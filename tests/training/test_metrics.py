@@ -16,14 +16,20 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from rich.console import Console
 
-from jaxformer.training import progress
-from jaxformer.training.metrics import FILE, MetricsLog, read_metrics
-from jaxformer.training.plot import curve, is_per_token, plot_loss, smooth
-from jaxformer.training.preemption import StopSignal
-from jaxformer.training.processes import DeviceBatches, local_rows
-from jaxformer.training.progress import LineProgress, LiveProgress, duration, short_number
-from jaxformer.training.report import bytes_per_device, parameter_count, short_bytes, total_bytes
-from jaxformer.training.throughput import PEAK_FLOPS, Stopwatch, Workload, peak_flops
+from jaxformer.checkpoints.run_dir import METRICS_FILE
+from jaxformer.distributed.preemption import StopSignal
+from jaxformer.distributed.processes import DeviceBatches, local_rows
+from jaxformer.training.logging import progress
+from jaxformer.training.logging.metrics_writer import MetricsLog, read_metrics
+from jaxformer.training.logging.plot import curve, is_per_token, plot_loss, smooth
+from jaxformer.training.logging.progress import LineProgress, LiveProgress, duration, short_number
+from jaxformer.training.logging.report import (
+    bytes_per_device,
+    parameter_count,
+    short_bytes,
+    total_bytes,
+)
+from jaxformer.training.logging.throughput import PEAK_FLOPS, Stopwatch, Workload, peak_flops
 
 ROW = {"loss": 2.5, "gradient_norm": 1.0, "learning_rate": 1e-3}
 RATES = {"tokens_per_second": 12345.0, "step_seconds": 0.25, "data_wait_seconds": 0.001}
@@ -46,7 +52,7 @@ def test_rows_past_the_step_that_a_run_resumes_from_go(tmp_path):
 
 def test_a_line_that_a_killed_process_cut_off_is_dropped(tmp_path):
     write_steps(tmp_path, 0, [1, 2])
-    path = tmp_path / FILE
+    path = tmp_path / METRICS_FILE
     path.write_text(path.read_text() + '{"step": 3, "spl')
     assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2]
     write_steps(tmp_path, 2, [3])
@@ -79,7 +85,7 @@ DAMAGED = [
 @pytest.mark.parametrize("line", DAMAGED, ids=lambda line: repr(line[:45]))
 def test_damaged_lines_are_set_aside_and_the_others_stay(tmp_path, caplog, line):
     write_steps(tmp_path, 0, [1, 2])
-    path = tmp_path / FILE
+    path = tmp_path / METRICS_FILE
     first, second = path.read_bytes().splitlines()
     path.write_bytes(b"\n".join([first, line, second, b""]))
     with caplog.at_level("WARNING"):
@@ -102,7 +108,7 @@ def test_damaged_lines_are_set_aside_and_the_others_stay(tmp_path, caplog, line)
 
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("absent")])
 def test_what_is_in_the_place_of_the_metrics_is_moved(tmp_path, caplog, make):
-    make(tmp_path / FILE)
+    make(tmp_path / METRICS_FILE)
     assert read_metrics(tmp_path) == []
     write_steps(tmp_path, 0, [1])
     assert [row["step"] for row in read_metrics(tmp_path)] == [1]
@@ -114,7 +120,7 @@ def test_what_is_in_the_place_of_the_metrics_is_moved(tmp_path, caplog, make):
 def test_any_bytes_give_rows_or_damage(tmp_path_factory, junk, place):
     folder = tmp_path_factory.mktemp("junk")
     rows = b"".join(b'{"step": %d, "split": "train", "loss": 1.5}\n' % n for n in range(1, 6))
-    (folder / FILE).write_bytes(rows[:place] + junk + rows[place:])
+    (folder / METRICS_FILE).write_bytes(rows[:place] + junk + rows[place:])
     for row in read_metrics(folder):
         assert row["step"] >= 0
         assert row["split"]
@@ -124,7 +130,7 @@ def test_any_bytes_give_rows_or_damage(tmp_path_factory, junk, place):
 
 
 def test_lost_rows_are_said(tmp_path, caplog):
-    (tmp_path / FILE).write_text('{"step": 5, "split": "train", "loss": 1.5}\n')
+    (tmp_path / METRICS_FILE).write_text('{"step": 5, "split": "train", "loss": 1.5}\n')
     MetricsLog(tmp_path, 7, num_rows=1).close()
     assert not caplog.records
     MetricsLog(tmp_path, 10, num_rows=2).close()
@@ -139,7 +145,7 @@ def test_rows_are_valid_json_whatever_was_measured(tmp_path):
     def refuse(name):
         raise AssertionError(name)
 
-    (line,) = (tmp_path / FILE).read_text().splitlines()
+    (line,) = (tmp_path / METRICS_FILE).read_text().splitlines()
     assert json.loads(line, parse_constant=refuse)["loss"] is None
     assert len(curve(tmp_path, "train")[0]) == 0
 

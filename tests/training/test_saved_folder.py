@@ -7,20 +7,19 @@ import numpy as np
 import pytest
 from saved_folders import save_tiny
 
+from jaxformer.checkpoints.restore import read_arrays
 from jaxformer.config import Config, TrainConfig
 from jaxformer.data import TokenizerFile, TrainTokenizer
-from jaxformer.data.labelled import LabelledText
+from jaxformer.data.tasks import LabelledText
+from jaxformer.distributed import MeshConfig
 from jaxformer.errors import ConfigError
-from jaxformer.loading import load
 from jaxformer.models import Classification
-from jaxformer.sharding import MeshConfig
+from jaxformer.optim import AdamW, Constant
+from jaxformer.pretrained.auto import load
 from jaxformer.training.loop import train
-from jaxformer.training.optim import AdamW
-from jaxformer.training.restore import read_arrays
-from jaxformer.training.saved_folder import SavedFolder, open_saved
-from jaxformer.training.schedules import Constant
-from jaxformer.training.tokens import with_tokenizer_of_origin
-from jaxformer.training.transfer import transfer
+from jaxformer.training.transfer.saved_folder import SavedFolder, open_saved
+from jaxformer.training.transfer.tokens import with_tokenizer_of_origin
+from jaxformer.training.transfer.transfer import transfer
 
 pytestmark = pytest.mark.torch
 

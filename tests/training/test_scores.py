@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxformer.training.scores import (
+from jaxformer.training.evaluation.metrics import (
     answer_scores,
     classification_scores,
     regression_scores,

@@ -7,12 +7,11 @@ import jax
 import numpy as np
 import pytest
 
+from jaxformer.config import TrainConfig
+from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.functional import ALiBi, RoPE
 from jaxformer.models import DecoderConfig
-from jaxformer.sharding import MeshConfig, make_mesh
-from jaxformer.training.config import TrainConfig
-from jaxformer.training.optim import SGD
-from jaxformer.training.schedules import Constant
+from jaxformer.optim import SGD, Constant
 from jaxformer.training.step import TrainProgram
 
 GROUPED = DecoderConfig(

@@ -7,18 +7,17 @@ import numpy as np
 import pytest
 from tiny_run import tiny_config
 
+from jaxformer.checkpoints.restore import read_arrays
+from jaxformer.config import TrainConfig
 from jaxformer.data import MaskedLM, TrainTokenizer
+from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.errors import ConfigError
 from jaxformer.models import Classification, DecoderConfig, LanguageModel
-from jaxformer.sharding import MeshConfig, make_mesh
-from jaxformer.training.config import TrainConfig
+from jaxformer.optim import AdamW, Constant
 from jaxformer.training.loop import train
-from jaxformer.training.optim import AdamW
-from jaxformer.training.restore import read_arrays
-from jaxformer.training.schedules import Constant
 from jaxformer.training.step import TrainProgram
-from jaxformer.training.tokens import check_same_tokens
-from jaxformer.training.transfer import transfer
+from jaxformer.training.transfer.tokens import check_same_tokens
+from jaxformer.training.transfer.transfer import transfer
 
 OPTIMIZER = AdamW(schedule=Constant(learning_rate=0.1, warmup_steps=0))
 

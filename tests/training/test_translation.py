@@ -10,17 +10,15 @@ from tiny_models import random_parameters, scores_of, template_of, tiny_encoder_
 
 from jaxformer.config import Config, TrainConfig
 from jaxformer.data import TrainTokenizer
-from jaxformer.data.parallel_text import ParallelText
-from jaxformer.data.tokenizers import ByteTokenizer
-from jaxformer.functional.norms import RMSNorm
-from jaxformer.functional.positional_schemes import T5Bias
+from jaxformer.data.tasks import ParallelText
+from jaxformer.data.tokenizers.specs import ByteTokenizer
+from jaxformer.distributed import MeshConfig, make_mesh
+from jaxformer.functional import RMSNorm, T5Bias
 from jaxformer.models import EncoderDecoderConfig
-from jaxformer.sharding import MeshConfig, make_mesh
-from jaxformer.training.evaluation import conclude
-from jaxformer.training.optim import SGD
-from jaxformer.training.schedules import Constant
+from jaxformer.optim import SGD, Constant
+from jaxformer.training.evaluation.evaluate import conclude
+from jaxformer.training.evaluation.translation import Translation, shown, translate
 from jaxformer.training.step import TrainProgram
-from jaxformer.training.translation import Translation, shown, translate
 
 ROWS, LENGTH, START, PAD, END = 6, 9, 1, 1, 2
 

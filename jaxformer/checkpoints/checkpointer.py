@@ -1,0 +1,224 @@
+"""Checkpoints: saved in the background, complete or invisible.
+
+A checkpoint is a folder ``<step>/`` with three items: ``state`` (every array of the training state
+under a flat name such as ``params/embed/table``), ``config`` (the whole configuration as JSON) and
+``meta`` (step, versions, validation metrics). Step ``n`` means that ``n`` updates are done, hence
+the next batch is number ``n``: the data position is the step. Reading them back is in ``restore``.
+"""
+
+import contextlib
+import errno
+import hashlib
+import math
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+import jaxformer
+from jaxformer.checkpoints import files, manifest
+
+FORMAT = 2
+BestFn = Callable[[Mapping[str, float]], float | None]
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint could not be saved, or none can be restored; says which ones are good."""
+
+
+class CheckpointMismatch(CheckpointError):
+    """A whole checkpoint holds other arrays than the state it is to fill."""
+
+
+def named_arrays(tree: Any) -> dict[str, Any]:
+    """Flattens a pytree to ``{"params/embed/table": leaf, ...}``."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+
+
+def content_hash(arrays: Iterable[tuple[str, Any]]) -> str:
+    """Hashes the parameters and the optimizer state, bit for bit.
+
+    Args:
+        arrays: Pairs of flat name and array, as ``named_arrays(state).items()`` or ``read_arrays``
+            give them. Only names under ``params`` and ``opt_state`` count.
+
+    Returns:
+        The SHA-256 over name, dtype, shape and bytes of each array, in the order of the names.
+    """
+    digest = hashlib.sha256()
+    for name, array in sorted(arrays, key=lambda pair: pair[0]):
+        if name.split("/")[0] in ("params", "opt_state"):
+            value = np.asarray(array)
+            digest.update(f"{name} {value.dtype} {value.shape}\n".encode())
+            digest.update(np.ascontiguousarray(value).tobytes())
+    return digest.hexdigest()
+
+
+def loss_of(measured: Mapping[str, float]) -> float | None:
+    """The validation loss, by which the best checkpoint is chosen unless a run says otherwise."""
+    return measured.get("loss")
+
+
+class Checkpointer:
+    """Saves the training state in the background and keeps the newest and the best.
+
+    Args:
+        folder: Where the checkpoints go; created if absent. All processes see the same folder.
+        config: JSON form of the configuration, saved within every checkpoint.
+        keep: How many of the newest checkpoints to keep, besides the best one.
+        best_fn: Of what was measured at a step, a number that is lowest at the best one; None: it
+            was not measured.
+    """
+
+    def __init__(self, folder: Path, config: dict[str, Any], keep: int, best_fn: BestFn = loss_of):
+        self.folder = Path(folder).absolute()
+        self._config = config
+        self._keep, self._best_fn = keep, best_fn
+        self._saving: int | None = None
+        self._deletions: list[threading.Thread] = []
+        if jax.process_index() == 0:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            files.remove_leftovers(self.folder)
+        self._costs = {step: self._saved_cost(step) for step in self.steps()}
+        handlers = ocp.CompositeCheckpointHandler(
+            state=manifest.DigestingHandler(),
+            config=ocp.JsonCheckpointHandler(),
+            meta=ocp.JsonCheckpointHandler(),
+        )
+        self._writer = ocp.AsyncCheckpointer(
+            handlers,
+            async_options=ocp.options.AsyncOptions(post_finalization_callback=self._before_commit),
+        )
+
+    def steps(self) -> list[int]:
+        """Returns the steps on disk, ascending."""
+        return files.saved_steps(self.folder)
+
+    def save(
+        self,
+        step: int,
+        state: Any,
+        validation: Mapping[str, float] | None = None,
+        log: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Starts saving; returns when the arrays are copied, so that the state may be donated.
+
+        Args:
+            step: Updates done so far. Nothing happens where this step is saved already.
+            state: Pytree of arrays (and typed random keys).
+            validation: The metrics measured at this very step, if they were.
+            log: `RunLog.state`, from which the log goes on.
+
+        Raises:
+            CheckpointError: This save, or the previous one in the background, failed.
+        """
+        self.wait()
+        if step in self._costs:
+            return
+        measured = {k: float(v) for k, v in (validation or {}).items() if math.isfinite(v)}
+        self._saving, self._costs[step] = step, self._best_fn(measured)
+        arrays, key_types = _to_savable(state)
+        meta = {
+            "format": FORMAT,
+            "step": step,
+            "validation": measured,
+            "log": dict(log or {}),
+            "key_types": key_types,
+            "jaxformer": jaxformer.__version__,
+            "jax": jax.__version__,
+        }
+        items = ocp.args.Composite(
+            state=manifest.DigestedSave(arrays),
+            config=ocp.args.JsonSave(self._config),
+            meta=ocp.args.JsonSave(meta),
+        )
+        with self._reporting():
+            self._writer.save(self.folder / str(step), args=items)
+
+    def check(self) -> None:
+        """Raises ``CheckpointError`` if a save in the background has failed since."""
+        with self._reporting():
+            self._writer.check_for_errors()
+
+    def wait(self) -> None:
+        """Waits until everything is on disk; raises as ``check`` does."""
+        with self._reporting():
+            self._writer.wait_until_finished()
+        kept = files.steps_to_keep(self._costs, self._keep)
+        for step in [step for step in self._costs if step not in kept]:
+            del self._costs[step]
+            if jax.process_index() == 0:
+                self._deletions.append(files.delete_step(self.folder / str(step)))
+
+    def close(self) -> None:
+        """Waits, and ends the background threads."""
+        try:
+            self.wait()
+        finally:
+            for deletion in self._deletions:
+                deletion.join()
+            with contextlib.suppress(Exception):
+                self._writer.close()
+
+    def _saved_cost(self, step: int) -> float | None:
+        try:
+            meta = manifest.read_item(self.folder / str(step), "meta")
+            return self._best_fn(files.validation_of(meta))
+        except (OSError, ValueError, KeyError):  # damaged: never the best
+            return None
+
+    def _before_commit(self) -> None:
+        """Runs in the background on process 0, before the rename that completes a step."""
+        manifest.write_manifest(self.folder, self._saving)
+
+    @contextlib.contextmanager
+    def _reporting(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self._costs.pop(self._saving, None)
+            if jax.process_index() == 0:
+                files.remove_leftovers(self.folder)
+            newest_first = [(step, self.folder / str(step)) for step in reversed(self.steps())]
+            whole = (step for step, folder in newest_first if manifest.damage(folder) is None)
+            newest = next(whole, None)
+            kept = (
+                f"The checkpoint of step {newest} is whole: free some space and start the same "
+                "command again to continue from there."
+                if newest is not None
+                else "There is no earlier checkpoint."
+            )
+            raise CheckpointError(
+                f"Could not save the checkpoint of step {self._saving} in {self.folder}: "
+                f"{_cause(error)}. {kept}"
+            ) from error
+
+
+def is_key(leaf: Any) -> bool:
+    """Whether an array is a typed random key."""
+    return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def first_line(error: BaseException) -> str:
+    """Returns the beginning of an error's message."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+
+
+def _to_savable(state: Any) -> tuple[dict[str, Any], dict[str, str]]:
+    """Flattens the state; random keys become their words, and their kind is noted by name."""
+    arrays = named_arrays(state)
+    kinds = {name: str(jax.random.key_impl(key)) for name, key in arrays.items() if is_key(key)}
+    for name in kinds:
+        arrays[name] = jax.random.key_data(arrays[name])
+    return arrays, kinds
+
+
+def _cause(error: BaseException) -> str:
+    # The library that writes the arrays has no exception of its own for this.
+    full = "RESOURCE_EXHAUSTED" in str(error) or getattr(error, "errno", None) == errno.ENOSPC
+    return f"the disk is full ({first_line(error)})" if full else first_line(error)

@@ -1,0 +1,174 @@
+"""Checkpoints read back: the newest whole one, on any mesh; or array by array, on none."""
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+from jaxformer.checkpoints import files
+from jaxformer.checkpoints.checkpointer import (
+    CheckpointError,
+    CheckpointMismatch,
+    first_line,
+    is_key,
+    named_arrays,
+)
+from jaxformer.checkpoints.manifest import read_item
+from jaxformer.checkpoints.select import newest_whole
+from jaxformer.models import Parameters
+
+
+def restore_newest(
+    folder: Path, target: Any, warn: Callable[[str], None] = warnings.warn
+) -> tuple[int, Any] | None:
+    """Restores the newest checkpoint that is whole; sets damaged ones aside with a warning.
+
+    Args:
+        folder: The folder of a ``Checkpointer``.
+        target: Pytree of ``jax.ShapeDtypeStruct`` with the shardings to restore to, on whatever
+            mesh.
+        warn: Receives one message per damaged checkpoint.
+
+    Returns:
+        The step and the state, or None where the folder holds no checkpoint.
+
+    Raises:
+        CheckpointMismatch: The checkpoint is whole and does not fit ``target``.
+        CheckpointError: There are checkpoints and all of them are damaged.
+    """
+    folder = Path(folder).absolute()
+
+    def skip(step_folder: Path, problem: str) -> None:
+        renamed = files.set_aside(step_folder)
+        warn(
+            f"Skipped the damaged checkpoint {step_folder} ({problem}); it is now {renamed.name}. "
+            "Trying the one before it."
+        )
+
+    while (step := newest_whole(folder, skip)) is not None:
+        try:
+            return step, restore(folder / str(step), target)
+        except CheckpointMismatch:
+            raise
+        except Exception as error:
+            # Several processes could disagree about what is readable; one process cannot.
+            if jax.process_count() > 1:
+                raise
+            skip(folder / str(step), first_line(error))
+    if files.damaged_ones(folder):
+        raise CheckpointError(
+            f"Every checkpoint in {folder} is damaged (they are kept, renamed). Start again with "
+            "--fresh, which keeps this folder under another name."
+        )
+    return None
+
+
+def restore(step_folder: Path, target: Any) -> Any:
+    """Restores one checkpoint into the structure, dtypes and shardings of ``target``."""
+    meta = read_item(step_folder, "meta")
+    names = named_arrays(target)
+    wanted = {name: _raw_key(leaf) for name, leaf in names.items()}
+    saved = _array_metadata(step_folder)
+    _check_same_arrays(step_folder, wanted, saved)
+    arrays = _restored(step_folder, wanted)
+    for name, kind in meta["key_types"].items():
+        arrays[name] = jax.random.wrap_key_data(arrays[name], impl=kind)
+    return jax.tree.unflatten(jax.tree.structure(target), [arrays[name] for name in names])
+
+
+def saved_log(folder: Path, step: int) -> dict[str, Any]:
+    """Returns what `RunLog.state` was at a step; empty at step 0 and where it was not saved."""
+    return read_item(folder / str(step), "meta").get("log", {}) if step else {}
+
+
+def restore_parameters(
+    step_folder: Path,
+    shapes: Mapping[str, jax.ShapeDtypeStruct],
+    shardings: Mapping[str, jax.sharding.Sharding],
+    averaged: bool,
+) -> Parameters:
+    """Reads the parameters of a checkpoint to a mesh, each device its own part.
+
+    Args:
+        step_folder: The checkpoint.
+        shapes: Of each parameter, by name.
+        shardings: Where each parameter shall be.
+        averaged: Whether the averaged parameters are meant, of a run that keeps such.
+    """
+    prefix = "ema/" if averaged else "params/"
+    wanted = {
+        prefix + name: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=shardings[name])
+        for name, shape in shapes.items()
+    }
+    found = _restored(step_folder, wanted)
+    return {name.removeprefix(prefix): array for name, array in found.items()}
+
+
+def read_arrays(step_folder: Path, prefixes: tuple[str, ...] = ("",)) -> Iterator[tuple[str, Any]]:
+    """Reads the arrays of a checkpoint one at a time as numpy, in the order of their names."""
+    with _reader() as reader:
+        for name in sorted(_array_metadata(step_folder)):
+            if name.startswith(prefixes):
+                arguments = ocp.args.PyTreeRestore(
+                    item={name: 0},
+                    restore_args={name: ocp.RestoreArgs(restore_type=np.ndarray)},
+                    partial_restore=True,
+                )
+                yield name, reader.restore(step_folder / "state", args=arguments)[name]
+
+
+def array_shapes(step_folder: Path) -> dict[str, tuple[int, ...]]:
+    """Returns the shape of every array of a checkpoint by its name, without reading any."""
+    return {name: tuple(array.shape) for name, array in _array_metadata(step_folder).items()}
+
+
+def _restored(step_folder: Path, wanted: dict[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
+    """Reads the wanted arrays of a checkpoint, each to its sharding."""
+    arguments = {
+        name: ocp.ArrayRestoreArgs(
+            sharding=leaf.sharding, global_shape=leaf.shape, dtype=leaf.dtype
+        )
+        for name, leaf in wanted.items()
+    }
+    with _reader() as reader:
+        return reader.restore(
+            (step_folder / "state").absolute(),
+            args=ocp.args.PyTreeRestore(item=wanted, restore_args=arguments, partial_restore=True),
+        )
+
+
+def _raw_key(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    if not is_key(leaf):
+        return leaf
+    words = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(leaf.shape, leaf.dtype))
+    return jax.ShapeDtypeStruct(words.shape, words.dtype, sharding=leaf.sharding)
+
+
+def _array_metadata(step_folder: Path) -> dict[str, Any]:
+    with _reader() as reader:
+        return dict(reader.metadata(step_folder / "state").tree)
+
+
+def _reader() -> contextlib.closing[ocp.PyTreeCheckpointHandler]:
+    # The handler alone: a Checkpointer around it would look for notes that no restore needs.
+    return contextlib.closing(ocp.PyTreeCheckpointHandler())
+
+
+def _check_same_arrays(step_folder: Path, wanted: dict[str, Any], saved: dict[str, Any]) -> None:
+    problems = [f"{name} is not in it" for name in wanted if name not in saved]
+    problems += [f"{name} is only in it" for name in saved if name not in wanted]
+    problems += [
+        f"{name} has shape {tuple(saved[name].shape)} there and {tuple(leaf.shape)} here"
+        for name, leaf in wanted.items()
+        if name in saved and tuple(saved[name].shape) != tuple(leaf.shape)
+    ]
+    if problems:
+        listed = "; ".join(problems[:8]) + (" ..." if len(problems) > 8 else "")
+        raise CheckpointMismatch(
+            f"The checkpoint {step_folder} does not fit this model and optimizer: {listed}."
+        )

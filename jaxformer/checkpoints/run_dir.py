@@ -1,0 +1,233 @@
+"""The folder of a run: one experiment, one writer, and nothing of the user's ever deleted.
+
+A folder that is absent or empty starts a run; one that holds the same experiment continues it; one
+that holds another is refused with the fields that differ.
+"""
+
+import contextlib
+import fcntl
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from jaxformer.checkpoints.files import saved_steps, write_json
+from jaxformer.config.experiment import Config, changed_fields
+from jaxformer.config.user_code import (
+    KEPT_FILE,
+    check_unchanged,
+    experiment_text,
+    find_own,
+    origins,
+)
+from jaxformer.data.labels import LABEL_FILES
+from jaxformer.errors import ConfigError, DataError, system_message
+from jaxformer.hub.folders import is_pretrained
+from jaxformer.io.files import replacing
+from jaxformer.io.json_files import read_json
+from jaxformer.io.serialization import as_saved, from_json, to_json
+
+CONFIG_FILE = "config.json"
+CHECKPOINTS = "checkpoints"
+METRICS_FILE = "metrics.jsonl"
+KEPT = ("tokenizer", *LABEL_FILES)
+"""What the data have put into a run's folder and a model depends on."""
+_ORIGINS = "origins"
+"""What config.json says, besides the configuration, of components that are the user's own."""
+_LOCK_FILE = ".lock"
+
+
+def open_run_folder(folder: Path, config: Config) -> None:
+    """Makes a folder ready for this experiment and writes its ``config.json``.
+
+    Where the experiment's file defines components, the folder keeps a copy of it.
+
+    Args:
+        folder: Absent, empty, or the folder of an earlier start of the same experiment.
+        config: The experiment.
+
+    Raises:
+        ConfigError: The folder holds another experiment (names the fields that differ), or things
+            that are no run at all; or the configuration could not be read back.
+    """
+    as_saved(config)
+    text, own = experiment_text(config), origins(config)
+    if (folder / CONFIG_FILE).exists():
+        _check_same_experiment(folder, config)
+    elif folder.exists() and (others := _foreign_items(folder, text)):
+        raise ConfigError(
+            f"{folder} is not the folder of a run: it has no {CONFIG_FILE} and holds "
+            f"{', '.join(others[:5])}. Name an empty or a new folder with --run-dir."
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    if text is not None:
+        with replacing(folder / KEPT_FILE) as aside:
+            aside.write_bytes(text)
+    write_json(folder / CONFIG_FILE, to_json(config) | ({_ORIGINS: own} if own else {}))
+
+
+@contextlib.contextmanager
+def moved_away(folder: Path) -> Iterator[Path | None]:
+    """Renames a folder to the first free of ``folder-1``, ``folder-2``, ...; None if absent.
+
+    It comes back where the start that needed its place fails and leaves nothing there.
+
+    Raises:
+        ConfigError: A process is training there, or it cannot be renamed.
+    """
+    target = None
+    with _accessible(folder):
+        if folder.exists():
+            with locked(folder):
+                number = 1
+                while (target := folder.with_name(f"{folder.name}-{number}")).exists():
+                    number += 1
+                folder.rename(target)
+    try:
+        yield target
+    except BaseException:
+        if target is not None and not folder.exists():
+            target.rename(folder)
+        raise
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keeps a second process from training in the same folder; a killed process lets go of it.
+
+    Where the start fails, for whatever reason, before anything was learned, what it has put there
+    goes again, so that the next one finds the folder as this one did.
+
+    Raises:
+        ConfigError: Another process is at work there, or the folder cannot be written to.
+    """
+    with _accessible(folder):
+        before = _contents(folder) if folder.exists() else None
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / _LOCK_FILE).open("w")
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"another process is training in {folder}: wait for it, or name another folder "
+                "with --run-dir"
+            ) from None
+        except OSError:
+            pass  # a file system without locks
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(OSError):
+                if not _has_learned(folder):
+                    _take_back(folder, before)
+            raise
+
+
+def read_config(folder: Path) -> Config:
+    """Loads the configuration that a run was started with.
+
+    Components of the user's own are imported from where the run says that they are.
+
+    Raises:
+        ConfigError: There is none, or it cannot be used.
+    """
+    _refuse_pretrained(folder)
+    path = folder / CONFIG_FILE
+    try:
+        return build_config(folder, _read_saved(folder))
+    except (ConfigError, DataError) as error:
+        at = "" if str(error).startswith(str(folder)) else f"{path}: "
+        raise ConfigError(f"{at}{error}") from error
+
+
+def build_config(folder: Path, saved: dict[str, Any]) -> Config:
+    """Builds the configuration that a run or one of its checkpoints has saved.
+
+    Args:
+        folder: The run's, which says where components of the user's own come from.
+        saved: What the JSON file holds.
+
+    Raises:
+        ConfigError: A field or a type is unknown or has a wrong value.
+    """
+    own = _read_saved(folder).get(_ORIGINS, {})
+    fields = {name: value for name, value in saved.items() if name != _ORIGINS}
+    return from_json(fields, Config, lambda name: find_own(name, own, folder / KEPT_FILE))
+
+
+def _read_saved(folder: Path) -> dict[str, Any]:
+    path = folder / CONFIG_FILE
+    if not path.exists():
+        raise ConfigError(f"{folder} is not the folder of a run: {path} does not exist")
+    return read_json(path)
+
+
+def _refuse_pretrained(folder: Path) -> None:
+    with contextlib.suppress(DataError):  # what is damaged is no less so for a run
+        if is_pretrained(folder):
+            raise ConfigError(
+                f"{folder} is a model that transformers saved, and no run: make one of it first: "
+                f"python -m jaxformer import {folder} RUN_DIR"
+            )
+
+
+def _has_learned(folder: Path) -> bool:
+    rows = folder / METRICS_FILE
+    return bool(saved_steps(folder / CHECKPOINTS)) or (rows.exists() and rows.stat().st_size > 0)
+
+
+@contextlib.contextmanager
+def _accessible(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(
+            f"{folder} cannot be the folder of a run ({system_message(error)}): name another one "
+            "with --run-dir"
+        ) from error
+
+
+def _contents(folder: Path) -> dict[str, bytes | None]:
+    """The names in a folder; with the configuration itself, which every start writes anew."""
+    return {
+        item.name: item.read_bytes() if item.name == CONFIG_FILE else None
+        for item in folder.iterdir()
+    }
+
+
+def _take_back(folder: Path, before: dict[str, bytes | None] | None) -> None:
+    """Leaves a folder with what was in it before, and removes it if it was not there."""
+    for item in folder.iterdir():
+        if item.name not in (before or ()):
+            shutil.rmtree(item) if item.is_dir() and not item.is_symlink() else item.unlink()
+    if before is None:
+        folder.rmdir()
+    elif CONFIG_FILE in before:
+        (folder / CONFIG_FILE).write_bytes(before[CONFIG_FILE])
+
+
+def _check_same_experiment(folder: Path, config: Config) -> None:
+    check_unchanged(config, folder / KEPT_FILE)
+    changes = changed_fields(read_config(folder), config)
+    if changes:
+        listed = "".join(
+            f"  {name}: {old!r} there, {new!r} now\n" for name, (old, new) in changes.items()
+        )
+        raise ConfigError(
+            f"{folder} holds a run with another configuration:\n{listed}"
+            "Name another folder with --run-dir, or start anew with --fresh (the old run is kept "
+            "under another name)."
+        )
+
+
+def _foreign_items(folder: Path, text: bytes | None) -> list[str]:
+    """What is in a folder that a start of this experiment has not put there."""
+    own, kept = {_LOCK_FILE}, folder / KEPT_FILE
+    if kept.is_file() and kept.read_bytes() == text:
+        own.add(KEPT_FILE)
+    unfinished = tuple(
+        f".{name}." for name in (CONFIG_FILE, KEPT_FILE)
+    )  # by a start that was killed
+    names = (item.name for item in folder.iterdir())
+    return sorted(name for name in names if name not in own and not name.startswith(unfinished))

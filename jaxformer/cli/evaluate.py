@@ -1,0 +1,190 @@
+"""``python -m jaxformer evaluate RUN_DIR``: the metrics of a run on validation data."""
+
+import argparse
+import contextlib
+import dataclasses
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jaxformer.checkpoints.restore import restore_parameters
+from jaxformer.checkpoints.run_dir import CHECKPOINTS, KEPT, read_config
+from jaxformer.checkpoints.select import chosen_step, saved_config
+from jaxformer.config.experiment import Config, check_labels, check_vocabulary, validate
+from jaxformer.config.overrides import parse
+from jaxformer.data import Data, Datasets, load_tokenizer
+from jaxformer.distributed.join import Job, join, make_cpu_devices
+from jaxformer.distributed.processes import is_first
+from jaxformer.distributed.sharding import MeshConfig, make_mesh
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.training.evaluation.evaluate import EVALUATION_FILE, Conclusion, conclude
+from jaxformer.training.evaluation.translation import shown
+from jaxformer.training.logging.report import print_table
+from jaxformer.training.step import TrainProgram
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What is evaluated, and on what."""
+
+    data: Data
+    """The run's data; validation data of your own take the place of its validation rows."""
+    mesh: MeshConfig
+    """How the work is spread over devices."""
+    step: int | None = None
+    """The checkpoint to evaluate (default: the newest)."""
+    output: Path | None = None
+    """The JSON file to write (default: evaluation.json in RUN_DIR); translations go beside it."""
+    job: Job = field(default_factory=Job)
+    """The processes that evaluate together."""
+
+
+def add_evaluate(commands: Any) -> None:
+    """Adds ``evaluate RUN_DIR``."""
+    parser = commands.add_parser(
+        "evaluate",
+        help="a run's metrics on all its validation rows, or on a file of yours",
+        usage="%(prog)s RUN_DIR [--step N] [--output FILE.json] [--data.validation FILE ...]",
+        description="Evaluates the newest checkpoint of a run on all validation rows, shows its "
+        "metrics and writes them as JSON. `evaluate RUN_DIR --help` lists the options.",
+    )
+    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    parser.add_argument(
+        "overrides",
+        nargs=argparse.REMAINDER,
+        metavar="OPTION",
+        help="--step, --output, and the run's data as they were given to train.py: "
+        "--data.validation dev.tsv, --data.validation-source src.txt, --data.text sentence ...",
+    )
+    parser.set_defaults(run=evaluate)
+
+
+def evaluate(options: argparse.Namespace) -> None:
+    """Prints and writes the metrics of a run's parameters."""
+    folder = options.run_dir
+    run = read_config(folder)
+    everything = replace(run.data, max_validation_batches=None)
+    wanted = parse(
+        Evaluation(everything, run.mesh),
+        options.overrides,
+        prog=f"python -m jaxformer evaluate {folder}",
+    )
+    output = _writable(wanted.output or folder / EVALUATION_FILE)
+    mesh = _started_mesh(wanted, run)
+    step = chosen_step(folder, wanted.step)
+    config = replace(saved_config(folder, step), data=wanted.data, mesh=mesh)
+    validate(config, jax.device_count())
+    with _kept_by(folder, run.data, config.data) as kept:
+        data = _prepared(config.data, kept)
+        _check(config, data)
+        program = TrainProgram(config.model, config.optimizer, config.train, make_mesh(config.mesh))
+        averaged = config.train.ema_decay is not None
+        checkpoint = folder / CHECKPOINTS / str(step)
+        params = restore_parameters(
+            checkpoint, program.template.shapes, program.param_shardings, averaged
+        )
+        conclusion = conclude(config, program, params, data, step, say=_say)
+    if set(conclusion.metrics) == {"loss"}:
+        raise DataError(
+            f"none of the {conclusion.rows} validation rows has anything to predict, so there is "
+            "nothing to measure"
+        )
+    if is_first():
+        _report(conclusion, folder, config, output)
+
+
+def _writable(file: Path) -> Path:
+    """The file, if it can be written: better known before the work than after it."""
+    if file.suffix != ".json":
+        raise ConfigError(f"--output {file}: the metrics are JSON; name a file that ends in .json")
+    if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise ConfigError(f"--output {file} cannot be written: name another file")
+    return file
+
+
+def _started_mesh(wanted: Evaluation, run: Config) -> MeshConfig:
+    """The mesh asked for; one device where only the run asked, and on a larger machine."""
+    make_cpu_devices(wanted.mesh, join(wanted.job))
+    try:
+        wanted.mesh.sizes(jax.device_count())
+    except ConfigError:
+        if wanted.mesh != run.mesh:
+            raise
+        _say(f"on one device: the run's mesh is larger than the {jax.device_count()} here")
+        return MeshConfig()
+    return wanted.mesh
+
+
+@contextlib.contextmanager
+def _kept_by(folder: Path, old: Data, new: Data) -> Iterator[Path]:
+    """A folder with what a run has kept of its data, in which nothing of the run's is changed.
+
+    The tokens of the run's documents are there as long as these are the documents asked for.
+    """
+    if getattr(old, "tokenizer", None) != getattr(new, "tokenizer", None):
+        raise ConfigError("--data.tokenizer: the run's own tokenizer is what its model can read")
+    if hasattr(old, "tokenizer") and not (folder / "tokenizer").is_dir():
+        raise ConfigError(f"{folder}/tokenizer is missing: without it no text can be read")
+    if hasattr(old, "tokenizer"):
+        load_tokenizer(folder)  # damage is said of the run's own file
+    names = [*KEPT]
+    documents = ("source", "validation_fraction", "split_seed")
+    if all(getattr(old, name, None) == getattr(new, name, None) for name in documents):
+        names += [item.name for item in folder.glob("corpus-*")]
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in names:
+            if (folder / name).exists():
+                Path(scratch, name).symlink_to((folder / name).absolute())
+        yield Path(scratch)
+
+
+def _prepared(data: Data, kept: Path) -> Datasets:
+    try:
+        return data.prepare_validation(kept)
+    except DataError as error:
+        if _own_validation(data):
+            raise
+        raise DataError(
+            f"{error}. The run's validation rows are a share of its training data: say where "
+            "these are now, or give validation data of their own; --help lists the options"
+        ) from error
+
+
+def _own_validation(data: Data) -> dict[str, Any]:
+    """The fields that name validation data of their own."""
+    names = [item.name for item in dataclasses.fields(data) if item.name.startswith("validation")]
+    values = {name: getattr(data, name) for name in names if name != "validation_fraction"}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _check(config: Config, data: Datasets) -> None:
+    if data.tokenizer is not None:
+        check_vocabulary(config, data.tokenizer.vocab_size)
+    check_labels(config, data.labels)
+
+
+def _say(text: str) -> None:
+    if is_first():
+        print(text, flush=True)
+
+
+def _report(conclusion: Conclusion, folder: Path, config: Config, output: Path) -> None:
+    averaged = "" if config.train.ema_decay is None else " (averaged parameters)"
+    own = ", ".join(map(str, _own_validation(config.data).values()))
+    held_out = f"{config.data.validation_fraction:.3g} of the rows, held out of training"
+    if conclusion.translations:
+        print(f"\n{shown(conclusion.translations)}\n")
+    rows = [
+        ("step", f"{conclusion.step}{averaged}"),
+        ("validation data", own or held_out),
+        ("rows", f"{conclusion.rows:,}"),
+    ]
+    rows += [(k.replace("_", " "), f"{v:.5g}") for k, v in conclusion.metrics.items()]
+    print_table(str(folder), rows)
+    for file in conclusion.save(output, folder, config):
+        print(f"written to {file}")

@@ -1,0 +1,6 @@
+"""The configuration of an experiment, its files and its command-line options."""
+
+from jaxformer.config.experiment import Config, load_config, validate
+from jaxformer.config.train import Distillation, TrainConfig
+
+__all__ = ["Config", "Distillation", "TrainConfig", "load_config", "validate"]

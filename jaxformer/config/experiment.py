@@ -1,0 +1,355 @@
+"""The configuration of an experiment: model, data, optimizer, training loop and mesh in one object.
+
+An experiment is a Python file with ``get_config() -> Config``. Everything that can be checked
+without compiling anything is checked by ``validate``.
+"""
+
+import dataclasses
+import inspect
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from jax.sharding import AbstractMesh
+
+from jaxformer.config.train import TrainConfig
+from jaxformer.config.user_code import import_file, in_one_sentence
+from jaxformer.data import CausalLM, Data, DataConfig, PrefixLM
+from jaxformer.data.labels import shown
+from jaxformer.data.tasks.images import Images
+from jaxformer.distributed.sharding import MeshConfig, parameter_shardings
+from jaxformer.errors import ConfigError
+from jaxformer.io.paths import local_path
+from jaxformer.io.serialization import as_saved, diff, nearest
+from jaxformer.models.build import build_model, predicts_next_token
+from jaxformer.models.config import (
+    DecoderConfig,
+    EncoderConfig,
+    EncoderDecoderConfig,
+    VisionConfig,
+)
+from jaxformer.models.heads.labels import Classification, TokenClassification
+from jaxformer.models.parameters import Template
+from jaxformer.nn import TextConfig, TransformerConfig
+from jaxformer.optim.optimizers import AdamW, Optimizer
+
+__all__ = ["Config", "TrainConfig", "changed_fields", "check_vocabulary", "load_config", "validate"]
+
+# A run may be continued with another value of these. They change when and how something is
+# computed, reported or kept, not what: the parameters at a given step stay the same within
+# rounding. `train.steps` and `train.patience` are among them so that a finished run can be
+# extended.
+CHANGEABLE_FIELDS = (
+    "data.max_validation_batches",
+    "data.prefetch_batches",
+    "data.prefetch_threads",
+    "mesh.data",
+    "mesh.fsdp",
+    "mesh.tensor",
+    "model.attention",
+    "model.remat",
+    "model.scan_layers",
+    "train.checkpoint_interval",
+    "train.eval_interval",
+    "train.keep",
+    "train.log_interval",
+    "train.loss_chunk",
+    "train.max_nonfinite_steps",
+    "train.metric",
+    "train.patience",
+    "train.profile_steps",
+    "train.sample_interval",
+    "train.sample_prompt",
+    "train.sample_temperature",
+    "train.sample_tokens",
+    "train.steps",
+)
+
+
+@dataclass(frozen=True)
+class Config:
+    """One experiment."""
+
+    model: TransformerConfig
+    """The model: a DecoderConfig, EncoderConfig or EncoderDecoderConfig."""
+    data: Data = dataclasses.field(default_factory=DataConfig)
+    """The data, and how they become batches."""
+    optimizer: Optimizer = dataclasses.field(default_factory=AdamW)
+    """AdamW, Adafactor, LAMB, Lion, SGD or Muon, each with its schedule."""
+    train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
+    """How long to train, and what to report and keep."""
+    mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
+    """How the work is spread over devices."""
+    init_from: str | None = None
+    """The folder of a run whose parameters this one starts with, or of one of its checkpoints
+    (RUN/checkpoints/300); heads may differ."""
+    init_layers: tuple[int, ...] | None = None
+    """Which of that model's layers, from 0, become this one's in order ("0 2 4"); None: all."""
+
+
+def validate(config: Config, num_devices: int) -> None:
+    """Checks what the parts of a configuration demand of each other, before anything compiles.
+
+    Args:
+        config: The experiment.
+        num_devices: Devices of all processes together.
+
+    Raises:
+        ConfigError: Names the fields, their values and what would be right.
+    """
+    if config.init_from is not None:
+        local_path(config.init_from, "init_from")
+    sizes = dict(zip(("data", "fsdp", "tensor"), config.mesh.sizes(num_devices), strict=True))
+    check_mesh(config.model, sizes)
+    _check_batch(config, sizes["data"] * sizes["fsdp"])
+    if config.train.sample_interval is not None and not writes_samples(config):
+        raise ConfigError(
+            f"train.sample_interval = {config.train.sample_interval}: samples are of decoders that "
+            "predict the next token, where train.sample_tokens is above 0; leave it out"
+        )
+    _check_family(config)
+    check_lengths(config.model, row_lengths(config))
+    if isinstance(config.model, TextConfig):
+        _check_tokenizer_size(config)
+    if config.init_layers is not None and config.init_from is None:
+        raise ConfigError("init_layers names layers of another run: name the run with --init-from")
+    config.optimizer.schedule.build(config.train.steps)
+
+
+def check_mesh(model: TransformerConfig, sizes: Mapping[str, int]) -> None:
+    """Checks that a model can be cut over a mesh.
+
+    Args:
+        model: Its configuration.
+        sizes: Of the mesh axes, by name.
+
+    Raises:
+        ConfigError: A size of the model is not divisible; names both, and what would be right.
+    """
+    _check_tensor_axis(model, sizes["tensor"])
+    _check_divides("mesh.fsdp", sizes["fsdp"], "model.model_dim", model.model_dim)
+    if isinstance(model, TextConfig):
+        _check_vocabulary(model, sizes["tensor"] * sizes["fsdp"])
+    if math.prod(sizes.values()) > 1:
+        template = Template(partial(build_model, config=model))
+        mesh = AbstractMesh(tuple(sizes.values()), tuple(sizes))
+        parameter_shardings(mesh, template.axes, template.shapes)
+
+
+def check_lengths(model: TransformerConfig, lengths: Mapping[str, int]) -> None:
+    """Checks that a model's positions reach to the end of a row.
+
+    Args:
+        model: Its configuration.
+        lengths: What `row_lengths` gives.
+
+    Raises:
+        ConfigError: A row is longer than a table of positions.
+    """
+    model.position.validate_length(lengths["inputs"])
+    if "decoder_inputs" in lengths:
+        model.decoder_position.validate_length(lengths["decoder_inputs"])
+
+
+def row_lengths(config: Config) -> dict[str, int]:
+    """Returns the tokens of a row: the data's, or those that the model makes of an image."""
+    if isinstance(config.model, VisionConfig):
+        return {"inputs": config.model.num_tokens}
+    return config.data.lengths
+
+
+def check_vocabulary(config: Config, tokenizer_size: int) -> None:
+    """Checks that every token of the tokenizer has a row of the model's embedding table.
+
+    Args:
+        config: The experiment.
+        tokenizer_size: Tokens of the tokenizer as it was loaded or trained.
+
+    Raises:
+        ConfigError: The tokenizer has more tokens than the model.
+    """
+    if tokenizer_size > config.model.vocab_size:
+        raise ConfigError(
+            f"the tokenizer has {tokenizer_size} tokens, more than model.vocab_size = "
+            f"{config.model.vocab_size}: set model.vocab_size to at least {tokenizer_size} "
+            "(a multiple of 128 is fast)"
+        )
+
+
+def check_labels(config: Config, labels: tuple[str, ...]) -> None:
+    """Checks that the heads that choose among labels have an output for each.
+
+    Args:
+        config: The experiment.
+        labels: The labels of the training data; empty where the data have none.
+
+    Raises:
+        ConfigError: A head has another number of labels than the data.
+    """
+    for head in config.model.heads:
+        chooses = isinstance(head, Classification | TokenClassification)
+        if labels and chooses and head.num_labels != len(labels):
+            raise ConfigError(
+                f"the head {head.name!r} of model.heads has num_labels = {head.num_labels}, but "
+                f"the training data have {len(labels)} labels ({shown(labels)}): set "
+                f"num_labels = {len(labels)}"
+            )
+
+
+def check_heads(config: Config, names: Collection[str]) -> None:
+    """Checks that the data have what the model's heads predict.
+
+    Args:
+        config: The experiment.
+        names: Of the arrays of a batch.
+
+    Raises:
+        ConfigError: A head reads something else.
+    """
+    for head in config.model.heads:
+        missing = sorted(head.reads(rows=1, length=1).keys() - set(names))
+        if missing:
+            raise ConfigError(
+                f"the head {head.name!r} of model.heads reads {', '.join(missing)}, but the data "
+                f"have {', '.join(sorted(names))}: choose a head for these data, or other data"
+            )
+
+
+def changed_fields(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
+    """Returns what differs and would make a continued run another run.
+
+    Args:
+        old: The configuration that a run was started with.
+        new: The one it is to be continued with.
+
+    Returns:
+        ``{"model.num_layers": (old value, new value), ...}`` without ``CHANGEABLE_FIELDS``.
+    """
+    changes = diff(old, new)
+    return {name: changes[name] for name in changes if name not in CHANGEABLE_FIELDS}
+
+
+def load_config(spec: str) -> Config:
+    """Loads an experiment file.
+
+    Args:
+        spec: ``path/to/file.py``, or ``path/to/file.py:argument`` where its ``get_config`` takes
+            one.
+
+    Returns:
+        What its ``get_config`` returned.
+
+    Raises:
+        ConfigError: There is no such file, it does not define an experiment, or its code raises an
+            error; names the line.
+    """
+    name, _, argument = spec.partition(":")
+    path = Path(name)
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"{path} is not a file: name the Python file of an experiment")
+    if not path.is_file():
+        siblings = sorted(str(item) for item in path.parent.glob("*.py"))
+        listed = f" There are {', '.join(siblings)}." if siblings else ""
+        raise ConfigError(f"{path} does not exist.{nearest(name, siblings) or listed}")
+    get_config = getattr(import_file(path), "get_config", None)
+    if not callable(get_config):
+        raise ConfigError(f"{path} does not define get_config().")
+    takes_argument = bool(inspect.signature(get_config).parameters)
+    if argument and not takes_argument:
+        raise ConfigError(f"{spec}: get_config() of {path} takes no argument, got {argument!r}.")
+    with in_one_sentence(path):
+        config = get_config(argument) if argument else get_config()
+    if not isinstance(config, Config):
+        raise ConfigError(f"{path}: get_config() returned a {type(config).__name__}, not a Config.")
+    try:
+        return as_saved(config)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def _check_tensor_axis(model: TransformerConfig, tensor: int) -> None:
+    _check_divides("mesh.tensor", tensor, "model.num_heads", model.num_heads)
+    _check_divides("mesh.tensor", tensor, "model.mlp_dim", model.mlp_dim)
+    if model.kv_heads != 1 and model.kv_heads % tensor:
+        raise ConfigError(
+            f"model.num_kv_heads = {model.kv_heads} is not divisible by mesh.tensor = {tensor}: "
+            "each device needs whole key/value heads; choose a mesh.tensor that divides it, or "
+            "model.num_kv_heads = 1, which every device keeps"
+        )
+
+
+def writes_samples(config: Config) -> bool:
+    """Whether a run shows how its model continues a text."""
+    decodes = isinstance(config.model, DecoderConfig) and predicts_next_token(config.model)
+    return decodes and config.train.sample_tokens > 0
+
+
+def _check_family(config: Config) -> None:
+    """Refuses data that a family cannot read, or from which it would learn nothing."""
+    model, data, kind = config.model, config.data, type(config.model).__name__
+    objective = data.objective if isinstance(data, DataConfig) else data
+    name, decodes = type(objective).__name__, "decoder_inputs" in data.lengths
+    if isinstance(model, VisionConfig) != isinstance(data, Images):
+        reads = "images" if isinstance(model, VisionConfig) else "text"
+        raise ConfigError(f"{kind} reads {reads}, which {name} does not make")
+    for field in ("image_size", "channels") if isinstance(data, Images) else ():
+        there, here = getattr(data, field), getattr(model, field)
+        if there != here:
+            raise ConfigError(f"data.{field} = {there} must equal model.{field} = {here}")
+    if decodes and not isinstance(model, EncoderDecoderConfig):
+        raise ConfigError(
+            f"{name} makes inputs for an encoder and others for a decoder, which {kind} does not "
+            "read: use an EncoderDecoderConfig"
+        )
+    if isinstance(model, EncoderDecoderConfig) and not decodes:
+        raise ConfigError(
+            f"{kind} has a decoder, for which {name} makes nothing: use SpanCorruption, Denoising "
+            "or ParallelText, or a model without one"
+        )
+    if isinstance(model, EncoderConfig) and isinstance(objective, CausalLM | PrefixLM):
+        raise ConfigError(
+            f"data.objective = {name}: it asks for the next token, which every token of an encoder "
+            f"({kind}) sees: use MaskedLM, or a DecoderConfig"
+        )
+
+
+def _check_batch(config: Config, replicas: int) -> None:
+    parts = config.train.gradient_accumulation
+    if config.data.batch_size % (parts * replicas):
+        raise ConfigError(
+            f"data.batch_size = {config.data.batch_size} is not divisible by "
+            f"train.gradient_accumulation x mesh.data x mesh.fsdp = {parts} x {replicas} = "
+            f"{parts * replicas}: every device takes the same number of rows in every part"
+        )
+
+
+def _check_vocabulary(model: TextConfig, devices: int) -> None:
+    size = model.vocab_size
+    if size % devices:
+        padded = -(-size // devices) * devices
+        raise ConfigError(
+            f"model.vocab_size = {size} is not divisible by mesh.tensor x mesh.fsdp = "
+            f"{devices}, over which the vocabulary is cut: pad it to {padded} (rows beyond the "
+            "tokenizer's tokens do no harm)"
+        )
+
+
+def _check_tokenizer_size(config: Config) -> None:
+    size = config.model.vocab_size
+    wanted = getattr(config.data.tokenizer, "vocab_size", None)
+    if wanted is not None and wanted > size:
+        raise ConfigError(
+            f"data.tokenizer.vocab_size = {wanted} exceeds model.vocab_size = {size}: every token "
+            "needs a row of the embedding table"
+        )
+
+
+def _check_divides(axis: str, size: int, field: str, value: int) -> None:
+    if value % size:
+        raise ConfigError(
+            f"{field} = {value} is not divisible by {axis} = {size}: choose a {axis} that "
+            f"divides it, or a {field} that is a multiple of {size}"
+        )

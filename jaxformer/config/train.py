@@ -1,0 +1,134 @@
+"""How long to train, what to watch and what to keep: the settings of the training loop."""
+
+from dataclasses import dataclass
+
+from jaxformer.errors import ConfigError, check_field
+from jaxformer.io.paths import local_path
+from jaxformer.models.lora import LoRA
+
+
+@dataclass(frozen=True)
+class Distillation:
+    r"""A finished run as the teacher of this one.
+
+    .. math::
+      L = w_{soft}\, \tau^2\, \mathrm{KL}(p^{teacher}_\tau \,\|\, p^{student}_\tau)
+          + w_{hard}\, L_{heads} + w_{cos}\, (1 - \cos(h^{student}, h^{teacher}))
+
+    Each term is a mean over the places where it counts. The cosine counts at all real tokens. The
+    soft predictions of masked tokens do so too, masked or not, as in DistilBERT's released
+    training: the teacher has something to say about each. Those of a language model count where
+    the batch weighs the next token, those of a classifier where it weighs the label: elsewhere (a
+    prompt, padding) nothing is predicted when the student is used.
+
+    The teacher reads the same batches, without dropout. Its averaged parameters are taken, where
+    it has them.
+
+    References:
+      Sanh et al., DistilBERT (https://arxiv.org/abs/1910.01108);
+      Hinton et al., Distilling the Knowledge in a Neural Network
+      (https://arxiv.org/abs/1503.02531).
+    """
+
+    teacher: str
+    """The teacher's run folder, whose newest checkpoint is read, or RUN/checkpoints/STEP."""
+    temperature: float = 2.0
+    """What both sides' logits are divided by in the soft predictions."""
+    soft_weight: float = 5.0
+    """Weight of the divergence from the teacher's soft predictions."""
+    hard_weight: float = 2.0
+    """Weight of the heads' own losses."""
+    cosine_weight: float = 1.0
+    """Weight of the hidden states' distance; it needs a teacher of the same width. 0: no term."""
+
+    def __post_init__(self):
+        local_path(self.teacher, "train.distillation.teacher")
+        check_field(self, "temperature", self.temperature > 0, "positive")
+        for name in ("soft_weight", "hard_weight", "cosine_weight"):
+            check_field(self, name, getattr(self, name) >= 0, "0 or more")
+        some = self.soft_weight > 0 or self.cosine_weight > 0
+        check_field(self, "soft_weight", some, "positive, or cosine_weight be: nothing is learned")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """The training loop."""
+
+    steps: int = 1000
+    """Optimizer updates in the whole run."""
+    seed: int = 0
+    """Seed of the initial parameters and of dropout; the order of the data is data.seed."""
+    gradient_accumulation: int = 1
+    """Parts in which a batch is computed; the update equals that of the whole batch."""
+    clip_norm: float | None = 1.0
+    """Largest global norm of the gradient; None: no clipping."""
+    ema_decay: float | None = None
+    """Decay of the moving average of the parameters that evaluation uses; None: no average."""
+    z_loss: float = 0.0
+    """Weight of the squared log-partition function in the loss."""
+    label_smoothing: float = 0.0
+    """Probability mass spread over the whole vocabulary in the training targets."""
+    frozen: tuple[str, ...] = ()
+    """Parameters that do not learn, as patterns of their names: "embedding.*", "*.stack.*"."""
+    lora: LoRA | None = None
+    """Low-rank factors that learn in place of the model's own parameters; None: no factors."""
+    distillation: Distillation | None = None
+    """A finished run as the teacher; None: no teacher."""
+    loss_chunk: int | None = None
+    """Positions whose logits exist at a time in the loss; None: all of a batch at once, or an
+    eighth of the positions where tokens are masked, of which the others are not computed."""
+    max_nonfinite_steps: int = 10
+    """Updates with a non-finite loss or gradient, in a row, that stop the run."""
+    eval_interval: int = 250
+    """Steps between evaluations."""
+    metric: str = "loss"
+    """The validation metric by which the best checkpoint is chosen and that patience watches."""
+    patience: int | None = None
+    """Evaluations in a row without a better metric that end the run; None: it takes all steps."""
+    checkpoint_interval: int = 250
+    """Steps between checkpoints."""
+    keep: int = 2
+    """Newest checkpoints to keep; the one with the best validation metric is kept besides."""
+    log_interval: int = 10
+    """Steps between rows of metrics."""
+    profile_steps: tuple[int, int] | None = None
+    """First and last step to trace with the JAX profiler, into the run's folder; None: no trace."""
+    sample_prompt: str = ""
+    """Start of the text that the trained model continues; empty: the start of a document."""
+    sample_tokens: int = 200
+    """Tokens of that sample; 0: no sample."""
+    sample_temperature: float = 0.8
+    """Temperature of that sample; 0: the most likely token each time."""
+    sample_interval: int | None = None
+    """Steps between such samples during training, as text in TensorBoard; None: at the end."""
+
+    def __post_init__(self):
+        positive = (
+            "steps",
+            "gradient_accumulation",
+            "max_nonfinite_steps",
+            "eval_interval",
+            "checkpoint_interval",
+            "keep",
+            "log_interval",
+        )
+        for name in positive:
+            self._require(name, getattr(self, name) >= 1, "must be at least 1")
+        for name in ("seed", "z_loss", "sample_tokens", "sample_temperature"):
+            self._require(name, getattr(self, name) >= 0, "must not be negative")
+        for name in ("clip_norm", "loss_chunk", "patience", "sample_interval"):
+            value = getattr(self, name)
+            self._require(name, value is None or value > 0, "must be positive, or None")
+        in_unit = self.ema_decay is None or 0 < self.ema_decay < 1
+        self._require("ema_decay", in_unit, "must lie between 0 and 1, or be None")
+        self._require("label_smoothing", 0 <= self.label_smoothing < 1, "must lie in [0, 1)")
+        chunked = self.distillation is not None and self.loss_chunk is not None
+        rule = "must be None with distillation, which compares all logits of a batch at once"
+        self._require("loss_chunk", not chunked, rule)
+        window = self.profile_steps
+        ordered = window is None or (len(window) == 2 and 1 <= window[0] <= window[1])
+        self._require("profile_steps", ordered, "must be a first and a last step, counted from 1")
+
+    def _require(self, name: str, holds: bool, rule: str) -> None:
+        if not holds:
+            raise ConfigError(f"train.{name}: {rule}; got {getattr(self, name)!r}.")

@@ -1,0 +1,144 @@
+"""What every kind of training data has in common."""
+
+import abc
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import grain
+
+from jaxformer.data.dataset import Dataset, Examples
+from jaxformer.data.labels import kept_labels
+from jaxformer.data.tokenizers.specs import Tokenizer, load_tokenizer
+from jaxformer.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Datasets:
+    """What a run trains on: the two sides of the data, and the tokenizer where there is one."""
+
+    train: Dataset | None
+    """None where only the validation side was asked for."""
+    validation: Dataset
+    tokenizer: Tokenizer | None = None
+    tokens_per_byte: float | None = None
+    """Predicted tokens per byte of the validation text, where every token is predicted."""
+    labels: tuple[str, ...] = ()
+    """The names of the labels in the order of their numbers, where the data have such."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data(abc.ABC):
+    """Where batches come from; a subclass for each kind of data."""
+
+    batch_size: int = 16
+    """Rows of a step, over all hosts."""
+
+    seed: int = 0
+    """Chooses the order of the rows, and an objective's random choices."""
+
+    validation_fraction: float = 0.02
+    """The share of the documents held out for validation."""
+
+    split_seed: int = 0
+    """Chooses which documents are held out; runs that differ in `seed` alone stay comparable."""
+
+    max_validation_batches: int | None = 50
+    """The most batches an evaluation reads, spread evenly over the validation rows; None reads all.
+    """
+
+    prefetch_threads: int = 2
+    """Threads that prepare batches ahead of the step."""
+
+    prefetch_batches: int = 8
+    """Batches kept ready."""
+
+    def __post_init__(self):
+        for name in ("batch_size", "prefetch_threads"):
+            at_least(name, getattr(self, name), 1)
+        for name in ("seed", "split_seed"):
+            at_least(name, getattr(self, name), 0)
+        if self.max_validation_batches is not None:
+            at_least("max_validation_batches", self.max_validation_batches, 1)
+        if not 0 < self.validation_fraction < 1:
+            raise ConfigError(
+                f"validation_fraction must lie between 0 and 1, got {self.validation_fraction}"
+            )
+        if self.prefetch_batches < self.prefetch_threads:
+            raise ConfigError(
+                f"prefetch_batches ({self.prefetch_batches}) must be at least prefetch_threads "
+                f"({self.prefetch_threads}): each thread prepares a batch of its own"
+            )
+
+    @property
+    @abc.abstractmethod
+    def lengths(self) -> dict[str, int]:
+        """The tokens of a row: of "inputs", and of "decoder_inputs" where there are such."""
+
+    def start_id(self, tokenizer: Tokenizer) -> int | None:
+        """The token with which a decoder beside an encoder starts; None where there is none."""
+        del tokenizer
+
+    @abc.abstractmethod
+    def prepare(self, folder: str | os.PathLike) -> Datasets:
+        """Reads the data, or takes what an earlier start left in the folder.
+
+        Args:
+            folder: The run's folder; the tokenizer and prepared data are kept in it.
+
+        Raises:
+            DataError: The data are missing, empty or unreadable.
+        """
+
+    def prepare_validation(self, folder: str | os.PathLike) -> Datasets:
+        """Reads what an evaluation needs, with the tokenizer and the labels that a run has kept.
+
+        The training data are read only where the validation rows are a share of them.
+
+        Args:
+            folder: The run's folder.
+
+        Raises:
+            DataError: The data are missing, empty or unreadable, or hold an unknown label.
+        """
+        home = Path(folder, "tokenizer")
+        tokenizer = load_tokenizer(home) if home.is_dir() else None
+        labels = kept_labels(folder)
+        examples = self.validation_examples(tokenizer, labels)
+        if examples is None:
+            return self.prepare(folder)
+        return Datasets(None, self.dataset(examples, "validation"), tokenizer, labels=labels)
+
+    def validation_examples(
+        self, tokenizer: Tokenizer | None, labels: tuple[str, ...]
+    ) -> Examples | None:
+        """Returns the examples for validation, or None where they are a share of the others.
+
+        Args:
+            tokenizer: The run's.
+            labels: The names of the run's labels, in the order of their numbers.
+        """
+        del tokenizer, labels
+        return None
+
+    def dataset(self, examples: Examples, name: str) -> Dataset:
+        """Returns the batches of some examples.
+
+        Args:
+            examples: One side of the data.
+            name: "train" or "validation"; keeps the random choices of the two apart.
+        """
+        digest = hashlib.blake2b(f"{self.seed}/{name}".encode(), digest_size=8).digest()
+        return Dataset(
+            examples,
+            self.batch_size,
+            seed=int.from_bytes(digest, "big"),
+            read_options=grain.ReadOptions(self.prefetch_threads, self.prefetch_batches),
+        )
+
+
+def at_least(name: str, value: int, least: int) -> None:
+    """Raises a ConfigError that names a field whose value is too small."""
+    if value < least:
+        raise ConfigError(f"{name} must be at least {least}, got {value}")

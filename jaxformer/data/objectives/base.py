@@ -1,0 +1,228 @@
+"""Training objectives: what the model is given of the text, and what it must predict."""
+
+import abc
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from jaxformer.data.base import at_least
+from jaxformer.data.dataset import Batch, Examples
+from jaxformer.data.text.packing import Joined, Packing, Row, Rows, TokenStream
+from jaxformer.data.tokenizers.special_tokens import Role
+from jaxformer.data.tokenizers.specs import Tokenizer
+from jaxformer.errors import ConfigError, check_field
+
+RowFunction = Callable[[Row, np.random.Generator], Batch]
+
+
+class Objective(abc.ABC):
+    """A way to make examples of a stream of tokens; subclasses are frozen dataclasses."""
+
+    special_tokens: ClassVar[tuple[Role, ...]] = ()
+    """The roles for which the tokenizer must have special tokens."""
+
+    predicts_every_token: ClassVar[bool] = False
+    """Whether the loss is that of the text as a whole, so that it can be given in bits per byte."""
+
+    least_length: ClassVar[int] = 1
+    """The smallest sequence_length that leaves something to predict."""
+
+    takes_segments: ClassVar[bool] = True
+    """Whether a row may hold several documents that do not see each other."""
+
+    def lengths(self, sequence_length: int) -> dict[str, int]:
+        """The tokens of "inputs", and of "decoder_inputs" where the objective makes such."""
+        return {"inputs": sequence_length}
+
+    def start_id(self, tokenizer: Tokenizer) -> int | None:
+        """The token with which a decoder beside an encoder starts; None where there is none.
+
+        Args:
+            tokenizer: What made the tokens.
+        """
+        del tokenizer
+
+    def raw_length(self, sequence_length: int) -> int:
+        """The tokens of text that an example is made of."""
+        return sequence_length
+
+    def validate(self, packing: Packing, sequence_length: int) -> None:
+        """Checks that examples can be made so.
+
+        Args:
+            packing: How documents become rows.
+            sequence_length: The tokens of "inputs".
+
+        Raises:
+            ConfigError: The objective cannot use such rows, or not of that length.
+        """
+        at_least("sequence_length", sequence_length, self.least_length)
+        if not (self.takes_segments or isinstance(packing, Joined)):
+            raise ConfigError(
+                f"packing = {packing}: {type(self).__name__} takes each row as one text; use "
+                "Joined()"
+            )
+
+    @abc.abstractmethod
+    def examples(
+        self, stream: TokenStream, packing: Packing, sequence_length: int, tokenizer: Tokenizer
+    ) -> Examples:
+        """Returns the examples of a stream.
+
+        Args:
+            stream: The tokens.
+            packing: How documents become rows.
+            sequence_length: The tokens of "inputs".
+            tokenizer: What made the tokens; it has the special tokens.
+        """
+
+
+class RowObjective(Objective):
+    """An objective whose examples are each made of one row, by a pure function."""
+
+    @abc.abstractmethod
+    def bind(self, tokenizer: Tokenizer, sequence_length: int) -> RowFunction:
+        """Returns the function from a row and its random generator to one row of the batch.
+
+        Args:
+            tokenizer: Gives the ids of special tokens, and tells words apart.
+            sequence_length: The tokens of "inputs".
+        """
+
+    def examples(self, stream, packing, sequence_length, tokenizer):
+        rows = packing.rows(stream, self.raw_length(sequence_length), tokenizer.pad_id)
+        return RowExamples(stream, rows, self.bind(tokenizer, sequence_length))
+
+
+class RowExamples(Examples):
+    """An objective's view of the rows over a stream of tokens.
+
+    Attributes:
+        stream: The tokens.
+        rows: The rows over them.
+    """
+
+    def __init__(self, stream: TokenStream, rows: Rows, function: RowFunction):
+        """`function` makes an example of a row, see `RowObjective.bind`."""
+        self.stream, self.rows, self._function = stream, rows, function
+
+    def __len__(self) -> int:
+        return self.rows.num_rows
+
+    def read(self, index: int, rng: np.random.Generator) -> Batch:
+        """Returns the objective's example of row `index`."""
+        return self._function(self.rows.read(index), rng)
+
+    def blank(self) -> Batch:
+        """Returns the objective's example of a row of padding."""
+        return self._function(self.rows.blank(), np.random.default_rng(0))
+
+
+@dataclass(frozen=True)
+class CausalLM(RowObjective):
+    """Predict each next token.
+
+    inputs[t] = x[t],  targets[t] = x[t + 1],  weights[t] = 1 unless t is padding
+    """
+
+    predicts_every_token: ClassVar[bool] = True
+
+    def bind(self, tokenizer, sequence_length):
+        return lambda row, rng: next_tokens(row)
+
+
+@dataclass(frozen=True)
+class PrefixLM(RowObjective):
+    """Predict each next token after a prefix of random length, all of which the model may see.
+
+    n tokens give a prefix of P = floor(u n) tokens, u uniform in [min_fraction, max_fraction].
+    The token at P is the first that is not seen, and P - 1 the place that predicts it:
+
+        inputs[t] = x[t],  targets[t] = x[t + 1],  weights[t] = 1 for P - 1 <= t < n
+
+    "prefix" holds P, the number of leading tokens that see each other in both directions.
+
+    References:
+        Liu et al. 2018, https://arxiv.org/abs/1801.10198; Raffel et al. 2020, section 3.2.1,
+        https://arxiv.org/abs/1910.10683
+    """
+
+    takes_segments: ClassVar[bool] = False
+
+    min_fraction: float = 0.0
+    """The smallest share of a row that is prefix."""
+
+    max_fraction: float = 1.0
+    """The largest share of a row that is prefix."""
+
+    def __post_init__(self):
+        check_field(self, "min_fraction", 0 <= self.min_fraction <= 1, "between 0 and 1")
+        in_order = self.min_fraction <= self.max_fraction <= 1
+        check_field(self, "max_fraction", in_order, "between min_fraction and 1")
+
+    def bind(self, tokenizer, sequence_length):
+        def example(row: Row, rng: np.random.Generator) -> Batch:
+            fraction = rng.uniform(self.min_fraction, self.max_fraction)
+            return after_prefix(next_tokens(row), int(fraction * row.valid.sum()))
+
+        return example
+
+
+def next_tokens(row: Row) -> Batch:
+    """Returns a row as inputs [T] and the tokens that follow as targets [T], with weights [T]."""
+    example = {
+        "inputs": row.tokens,
+        "targets": row.following,
+        "weights": row.valid.astype(np.float32),
+    }
+    if row.segments is not None:
+        example |= {"segments": row.segments, "positions": row.positions}
+    return example
+
+
+def after_prefix(example: Batch, prefix: int) -> Batch:
+    """Returns the example with "prefix", and weight only where an unseen token is predicted."""
+    places = np.arange(len(example["weights"]))
+    seen = places < prefix - 1
+    weights = np.where(seen, 0, example["weights"]).astype(np.float32)
+    return example | {"prefix": np.asarray(prefix, np.int32), "weights": weights}
+
+
+def teacher_forced(
+    source: np.ndarray, targets: np.ndarray, lengths: dict[str, int], pad_id: int, start_id: int
+) -> Batch:
+    """Returns what an encoder-decoder reads and predicts, padded to its lengths.
+
+    decoder_inputs[0] = start,  decoder_inputs[t] = targets[t - 1]
+
+    Args:
+        source: int [s], what the encoder reads.
+        targets: int [t], what the decoder predicts.
+        lengths: S >= s of "inputs" and T >= t of "decoder_inputs".
+        pad_id: The padding token.
+        start_id: The token before the first target.
+
+    Returns:
+        "inputs" and "segments" int32 [S]; "decoder_inputs", "decoder_segments" and "targets"
+        int32 [T]; "weights" float32 [T]. Segments are 1, and 0 at padding.
+    """
+    size, decoder_size = lengths["inputs"], lengths["decoder_inputs"]
+    shifted = np.concatenate([[start_id], targets])[: len(targets)]
+    valid = np.arange(decoder_size) < len(targets)
+    return {
+        "inputs": padded(source, size, pad_id),
+        "segments": (np.arange(size) < len(source)).astype(np.int32),
+        "decoder_inputs": padded(shifted, decoder_size, pad_id),
+        "decoder_segments": valid.astype(np.int32),
+        "targets": padded(targets, decoder_size, pad_id),
+        "weights": valid.astype(np.float32),
+    }
+
+
+def padded(tokens: np.ndarray, size: int, fill: int) -> np.ndarray:
+    """Returns tokens, int [n], followed by `fill` up to `size`: int32 [size]."""
+    row = np.full(size, fill, np.int32)
+    row[: len(tokens)] = tokens
+    return row

@@ -1,0 +1,140 @@
+"""BART's denoising: the decoder gives back the text whose corruption the encoder reads."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from jaxformer.data.dataset import Batch
+from jaxformer.data.objectives.base import RowObjective, teacher_forced
+from jaxformer.data.text.packing import Row
+from jaxformer.data.tokenizers.special_tokens import Role
+from jaxformer.data.tokenizers.specs import Tokenizer
+from jaxformer.errors import check_field
+
+_SENTENCE_ENDS = (".", "!", "?", "\n")
+
+
+@dataclass(frozen=True)
+class Denoising(RowObjective):
+    """Predict the whole text from a version with shuffled sentences, hidden spans and gaps.
+
+        inputs  = [CLS] infill(delete(permute(x))) </s>
+        targets = [CLS] x </s>,   decoder_inputs = </s>, targets without the last
+
+    Sentences end with ".", "!", "?" or a line. Infilling puts one mask token in the place of a span
+    of Poisson(mean_span) tokens, until a share of `mask_ratio` of the tokens is hidden; a span of
+    none is a mask token where nothing is missing. The defaults are those BART was trained with.
+
+    References:
+        Lewis et al. 2019, section 2.2, https://arxiv.org/abs/1910.13461
+    """
+
+    special_tokens: ClassVar[tuple[Role, ...]] = ("cls", "mask")
+    least_length: ClassVar[int] = 3
+    takes_segments: ClassVar[bool] = False
+
+    mask_ratio: float = 0.3
+    """The share of the tokens that infilling hides."""
+
+    mean_span: float = 3.0
+    """The mean length of the spans it hides."""
+
+    deletion: float = 0.0
+    """The share of the tokens that are dropped without a trace."""
+
+    permute_sentences: bool = True
+    """Whether the sentences come in random order."""
+
+    def __post_init__(self):
+        check_field(self, "mask_ratio", 0 <= self.mask_ratio <= 1, "between 0 and 1")
+        check_field(self, "mean_span", self.mean_span > 0, "positive")
+        check_field(self, "deletion", 0 <= self.deletion < 1, "at least 0 and below 1")
+
+    def raw_length(self, sequence_length):
+        return sequence_length - 2
+
+    def lengths(self, sequence_length):
+        return {"inputs": sequence_length, "decoder_inputs": sequence_length}
+
+    def start_id(self, tokenizer):
+        return tokenizer.end_of_text_id
+
+    def bind(self, tokenizer, sequence_length):
+        lengths, start_id = self.lengths(sequence_length), self.start_id(tokenizer)
+        pad_id, end_id = tokenizer.pad_id, tokenizer.end_of_text_id
+        (first_id,), (mask_id,) = (tokenizer.special_ids(role) for role in ("cls", "mask"))
+        sentence_ends = ends_of_sentences(tokenizer)
+
+        def example(row: Row, rng: np.random.Generator) -> Batch:
+            tokens = row.tokens[row.valid]
+            if not len(tokens):
+                return teacher_forced(tokens, tokens, lengths, pad_id, start_id=start_id)
+            noisy = tokens
+            if self.permute_sentences:
+                noisy = permute_sentences(noisy, sentence_ends[noisy], rng)
+            noisy = delete(noisy, self.deletion, rng)
+            noisy = infill(noisy, self.mask_ratio, self.mean_span, mask_id, rng)
+            source, targets = ([first_id, *part, end_id] for part in (noisy, tokens))
+            return teacher_forced(
+                np.array(source), np.array(targets), lengths, pad_id, start_id=start_id
+            )
+
+        return example
+
+
+def ends_of_sentences(tokenizer: Tokenizer) -> np.ndarray:
+    """Returns which ids end a sentence or a document: bool [V]."""
+    ends = np.array(
+        [piece is not None and piece.endswith(_SENTENCE_ENDS) for piece in tokenizer.pieces()]
+    )
+    ends[tokenizer.end_of_text_id] = True
+    return ends
+
+
+def permute_sentences(tokens: np.ndarray, ends: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Returns the sentences in random order.
+
+    Args:
+        tokens: int [n].
+        ends: bool [n], the last token of each sentence; what follows the last is one too.
+        rng: The row's generator.
+    """
+    sentences = np.split(tokens, np.flatnonzero(ends[:-1]) + 1)
+    return np.concatenate([sentences[i] for i in rng.permutation(len(sentences))])
+
+
+def delete(tokens: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
+    """Returns the tokens [n] without round(share n) of them, at least one staying."""
+    count = min(round(share * len(tokens)), len(tokens) - 1)
+    return np.delete(tokens, rng.choice(len(tokens), size=count, replace=False))
+
+
+def infill(
+    tokens: np.ndarray, ratio: float, mean_span: float, mask_id: int, rng: np.random.Generator
+) -> np.ndarray:
+    """Returns the tokens with one mask in the place of each hidden span.
+
+    Span lengths are drawn until they hold round(ratio n) tokens, the last cut to fit; then the
+    spans and the tokens that stay are laid out in an order drawn from all. Spans of no token
+    only add a mask; there are at most as many spans as hidden tokens, so the text never grows.
+
+    Args:
+        tokens: int [n].
+        ratio: The share that is hidden.
+        mean_span: The mean of the Poisson distribution of span lengths.
+        mask_id: The mask token.
+        rng: The row's generator.
+    """
+    budget = round(ratio * len(tokens))
+    lengths: list[int] = []
+    while budget > sum(lengths):
+        lengths.append(min(int(rng.poisson(mean_span)), budget - sum(lengths)))
+    empty = [length for length in lengths if not length]
+    spans = [length for length in lengths if length]
+    spans += empty[: budget - len(spans)]
+    # Items in random order: a span, or one token that stays.
+    items = np.concatenate([np.array(spans, int), np.full(len(tokens) - budget, -1)])
+    rng.shuffle(items)
+    ends = np.cumsum(np.abs(items))
+    return np.where(items < 0, tokens[ends - 1], mask_id)

@@ -1,0 +1,166 @@
+"""Span corruption, T5's objective: spans give way to sentinels, and the decoder tells the spans."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from jaxformer.data.dataset import Batch
+from jaxformer.data.objectives.base import RowObjective, teacher_forced
+from jaxformer.data.text.packing import Row
+from jaxformer.data.tokenizers.special_tokens import NUM_SENTINELS, Role
+from jaxformer.errors import ConfigError, check_field
+
+
+@dataclass(frozen=True)
+class SpanCorruption(RowObjective):
+    """Predict the spans that sentinels stand for.
+
+    With a, b, ... the pieces of text that stay and x, y, ... the spans that go:
+
+        inputs  = a <0> b <1> ... </s>
+        targets = <0> x <1> y ... <last> </s>,   decoder_inputs = pad, targets without the last
+
+    The number of tokens that go and of spans are functions of the length of the text alone, so it
+    is chosen such that inputs have `sequence_length` tokens exactly, and the targets always have
+    the same number. The decoder starts from the padding token.
+
+    T5's vocabulary has its sentinels at the end, the first last. ByT5 has mean_span=20.
+
+    References:
+        Raffel et al. 2020, section 3.1.4, https://arxiv.org/abs/1910.10683; Xue et al. 2022,
+        https://arxiv.org/abs/2105.13626 (bytes)
+    """
+
+    special_tokens: ClassVar[tuple[Role, ...]] = ("sentinels",)
+    least_length: ClassVar[int] = 3
+    takes_segments: ClassVar[bool] = False
+
+    noise_density: float = 0.15
+    """The share of the tokens that go."""
+
+    mean_span: float = 3.0
+    """The mean number of tokens of a span."""
+
+    final_sentinel: bool = True
+    """One more sentinel after the last span, as in the paper; T5's published code leaves it out."""
+
+    def __post_init__(self):
+        check_field(self, "noise_density", 0 < self.noise_density < 1, "between 0 and 1")
+        # Every span needs a token that stays in front of it.
+        least = max(1.0, self.noise_density / (1 - self.noise_density))
+        check_field(self, "mean_span", self.mean_span >= least, f"at least {least:g}")
+
+    def raw_length(self, sequence_length):
+        length = 1
+        while self._lengths(length + 1)[0] <= sequence_length:
+            length += 1
+        return length
+
+    def lengths(self, sequence_length):
+        _, targets = self._lengths(self.raw_length(sequence_length))
+        return {"inputs": sequence_length, "decoder_inputs": targets}
+
+    def validate(self, packing, sequence_length):
+        super().validate(packing, sequence_length)
+        _, spans = noise_counts(
+            self.raw_length(sequence_length), self.noise_density, self.mean_span
+        )
+        if spans + self.final_sentinel > NUM_SENTINELS:
+            raise ConfigError(
+                f"sequence_length = {sequence_length} needs {spans + self.final_sentinel} "
+                f"sentinels, but there are {NUM_SENTINELS}: choose a shorter one, or an "
+                f"objective.mean_span above {self.mean_span:g}"
+            )
+
+    def start_id(self, tokenizer):
+        return tokenizer.pad_id
+
+    def bind(self, tokenizer, sequence_length):
+        sentinels = tokenizer.special_ids("sentinels")
+        lengths, start_id = self.lengths(sequence_length), self.start_id(tokenizer)
+        pad_id, end_id = tokenizer.pad_id, tokenizer.end_of_text_id
+
+        def example(row: Row, rng: np.random.Generator) -> Batch:
+            tokens = row.tokens[row.valid]
+            if not len(tokens):
+                return teacher_forced(tokens, tokens, lengths, pad_id, start_id=start_id)
+            noise = noise_mask(len(tokens), self.noise_density, self.mean_span, rng)
+            source, targets = corrupt(tokens, noise, sentinels, self.final_sentinel)
+            source, targets = np.append(source, end_id), np.append(targets, end_id)
+            return teacher_forced(source, targets, lengths, pad_id, start_id=start_id)
+
+        return example
+
+    def _lengths(self, length: int) -> tuple[int, int]:
+        """What a text becomes: the tokens of inputs and targets, with their end-of-text."""
+        noise, spans = noise_counts(length, self.noise_density, self.mean_span)
+        return length - noise + spans + 1, noise + spans + self.final_sentinel + 1
+
+
+def noise_counts(length: int, density: float, mean_span: float) -> tuple[int, int]:
+    """Returns how many of a text's tokens go, and in how many spans.
+
+        noise = round(density * length),  spans = round(noise / mean_span)
+
+    at least one each, with one token at least that stays before every span.
+
+    Args:
+        length: The tokens of the text.
+        density: The share of them that go.
+        mean_span: The mean length of a span.
+    """
+    if length < 2:
+        return 0, 0
+    noise = min(max(round(length * density), 1), length - 1)
+    return noise, min(max(round(noise / mean_span), 1), length - noise)
+
+
+def noise_mask(
+    length: int, density: float, mean_span: float, rng: np.random.Generator
+) -> np.ndarray:
+    """Returns which tokens go: bool [length], all masks with the given counts equally likely.
+
+    The text is cut into stretches that stay and go in turn, beginning with one that stays and
+    ending with one that goes.
+
+    Args:
+        length: The tokens of the text.
+        density: The share of them that go.
+        mean_span: The mean length of a span.
+        rng: The row's generator.
+    """
+    noise, spans = noise_counts(length, density, mean_span)
+    if not spans:
+        return np.zeros(length, bool)
+    stretches = np.empty(2 * spans, np.int64)
+    stretches[0::2] = _partition(length - noise, spans, rng)
+    stretches[1::2] = _partition(noise, spans, rng)
+    return np.repeat(np.arange(2 * spans) % 2 == 1, stretches)
+
+
+def corrupt(
+    tokens: np.ndarray, noise: np.ndarray, sentinels: np.ndarray, final_sentinel: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the text with a sentinel for each span that goes, and the spans behind theirs.
+
+    Args:
+        tokens: int [length].
+        noise: bool [length], the tokens that go.
+        sentinels: int [sentinels], in the order of their use.
+        final_sentinel: Whether one more follows the last span.
+    """
+    starts = noise & ~np.concatenate([[False], noise[:-1]])
+    used = sentinels[: starts.sum()]
+    source = tokens.copy()
+    source[starts] = used
+    targets = np.insert(tokens[noise], np.flatnonzero(starts[noise]), used)
+    if final_sentinel:
+        targets = np.append(targets, sentinels[len(used)])
+    return source[~noise | starts], targets
+
+
+def _partition(count: int, parts: int, rng: np.random.Generator) -> np.ndarray:
+    """Cuts `count` items into non-empty parts, every way equally likely: int [parts]."""
+    cuts = np.sort(rng.choice(count - 1, size=parts - 1, replace=False)) + 1
+    return np.diff(cuts, prepend=0, append=count)

@@ -1,0 +1,161 @@
+"""Where labelled images come from."""
+
+import abc
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from jaxformer.errors import DataError
+from jaxformer.io.files import ordinary_file
+
+_ENDINGS = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+
+
+class ImageSet(abc.ABC):
+    """Images in a fixed order, each decoded when it is asked for.
+
+    Attributes:
+        names: What each image goes by; decides on which side of the validation split it falls.
+        labels: The label of each image.
+    """
+
+    names: list[str]
+    labels: list[str]
+
+    @abc.abstractmethod
+    def decode(self, index: int) -> np.ndarray:
+        """Returns float32 [height, width, channels] between 0 and 1.
+
+        Raises:
+            DataError: It cannot be decoded.
+        """
+
+
+@dataclass(frozen=True)
+class ImageSource(abc.ABC):
+    """A place that labelled images come from; subclasses are frozen dataclasses."""
+
+    @abc.abstractmethod
+    def load(self, size: tuple[int, int], channels: int) -> ImageSet:
+        """Finds the images.
+
+        Args:
+            size: The height and width that all are to have.
+            channels: 1 for grey, 3 for red, green and blue.
+
+        Raises:
+            DataError: There are none, or they cannot have this form.
+        """
+
+
+@dataclass(frozen=True)
+class Digits(ImageSource):
+    """The 1797 photographs of handwritten digits that scikit-learn carries: 8 x 8, one channel.
+
+    Reference:
+        Alpaydin & Kaynak 1998, Optical Recognition of Handwritten Digits, UCI Machine Learning
+        Repository, https://doi.org/10.24432/C50P49
+    """
+
+    def load(self, size, channels):
+        if (*size, channels) != (8, 8, 1):
+            raise DataError(
+                f"Digits are 8 x 8 pixels of 1 channel, but image_size={size} and "
+                f"channels={channels} are asked for"
+            )
+        return _DigitSet()
+
+
+@dataclass(frozen=True)
+class ImageFolder(ImageSource):
+    """A folder with a sub-folder of images for each label.
+
+    An image of another size is scaled to fill the wanted one, and what hangs over on two sides is
+    cut off.
+    """
+
+    path: str
+    """The folder; sub-folders of sub-folders count to the one on top."""
+
+    def load(self, size, channels):
+        return _FolderSet(Path(os.path.expanduser(self.path)), size, channels)
+
+
+class _DigitSet(ImageSet):
+    def __init__(self):
+        from sklearn.datasets import load_digits  # takes a second to import
+
+        digits = load_digits()
+        self._images = (digits.images / 16).astype(np.float32)[..., None]
+        self.labels = [str(digit) for digit in digits.target]
+        self.names = [str(number) for number in range(len(self.labels))]
+
+    def decode(self, index):
+        return self._images[index]
+
+
+class _FolderSet(ImageSet):
+    def __init__(self, root: Path, size: tuple[int, int], channels: int):
+        if not root.is_dir():
+            raise DataError(f"{root} is no folder (looked from {Path.cwd()})")
+        self._root, self._size, self._mode = root, size, {1: "L", 3: "RGB"}[channels]
+        self.names = sorted(
+            Path(folder, file).relative_to(root).as_posix()
+            for folder, files in _walk(root)
+            for file in files
+            if Path(file).suffix.lower() in _ENDINGS and Path(folder) != root
+        )
+        if not self.names:
+            raise DataError(
+                f"{root} holds no images: expected {root}/LABEL/FILE with one of the endings "
+                f"{', '.join(sorted(_ENDINGS))}"
+            )
+        folders = {folder.name for folder in root.iterdir() if folder.is_dir()}
+        if without := sorted(folders - set(self.labels)):
+            raise DataError(
+                f"{root / without[0]} holds no images, and every folder in {root} is a label: put "
+                f"images in it ({', '.join(sorted(_ENDINGS))}), or take it away"
+            )
+
+    @cached_property
+    def labels(self) -> list[str]:
+        return [name.partition("/")[0] for name in self.names]
+
+    def decode(self, index):
+        file = self._root / self.names[index]
+        try:
+            with Image.open(ordinary_file(file)) as image:
+                fitted = ImageOps.fit(_eight_bits(image).convert(self._mode), self._size[::-1])
+        except DataError:
+            raise
+        except Exception as error:  # Pillow's decoders raise many, of damaged files
+            raise DataError(f"{file}: not an image that can be decoded: {error}") from error
+        pixels = np.asarray(fitted, np.float32) / 255
+        return pixels.reshape(*self._size, -1)
+
+
+def _walk(root: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yields each folder with its files; links are followed, but not in a circle."""
+
+    def refuse(error: OSError) -> None:
+        raise DataError(f"{error.filename}: {error.strerror}") from error
+
+    for folder, _, files in os.walk(root, onerror=refuse, followlinks=True):
+        home = Path(folder).resolve()
+        if os.path.islink(folder) and Path(folder).parent.resolve().is_relative_to(home):
+            raise DataError(f"{folder} is a link to {home}, in which it lies: take it away")
+        yield folder, files
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """Scales pixels of 16 bits, which Pillow would cut off at 255."""
+    if image.mode.startswith("I;16"):
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise ValueError("pixels of 32 bits, whose scale is not known; convert it to 8 or 16 bits")
+    return image

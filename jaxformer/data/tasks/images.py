@@ -1,0 +1,141 @@
+"""Labelled images as training data."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from jaxformer.data.base import Data, Datasets
+from jaxformer.data.dataset import Batch, Examples
+from jaxformer.data.labels import keep_labels, numbered
+from jaxformer.data.tasks.augmentation import Augmentation, LabelledImage
+from jaxformer.data.tasks.image_sources import Digits, ImageSet, ImageSource
+from jaxformer.data.text.splitting import sides
+from jaxformer.errors import check_field
+
+
+@dataclass(frozen=True)
+class Images(Data):
+    """Images with one label each.
+
+    A row has "images" float32 [height, width, channels], "label" int32 and "label_weights"
+    float32, which is 0 where the row only fills up a batch.
+    """
+
+    source: ImageSource = Digits()
+    """Where the images come from."""
+
+    validation_source: ImageSource | None = None
+    """Where those for validation come from; None holds a share of the others out."""
+
+    image_size: tuple[int, int] = (8, 8)
+    """Height and width in pixels."""
+
+    channels: int = 1
+    """1 for grey, 3 for red, green and blue."""
+
+    mean: tuple[float, ...] = (0.5,)
+    """Subtracted from the pixels, which lie between 0 and 1: one number, or one per channel."""
+
+    std: tuple[float, ...] = (0.5,)
+    """Divides them after that, likewise."""
+
+    augmentation: tuple[Augmentation, ...] = ()
+    """Random changes of the training images, in this order."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_field(self, "channels", self.channels in (1, 3), "1 or 3")
+        check_field(self, "image_size", min(self.image_size) >= 1, "positive")
+        expected = f"one number, or {self.channels}"
+        for name in ("mean", "std"):
+            check_field(self, name, len(getattr(self, name)) in (1, self.channels), expected)
+        check_field(self, "std", min(self.std) > 0, "positive")
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        """Empty: how many tokens an image is, the model decides."""
+        return {}
+
+    def prepare(self, folder: str | os.PathLike) -> Datasets:
+        """Finds the images, and keeps the names of their labels in labels.json.
+
+        Args:
+            folder: The run's folder.
+
+        Raises:
+            DataError: There are too few images, or one for validation has an unknown label.
+        """
+        images = self.source.load(self.image_size, self.channels)
+        labels = keep_labels(folder, sorted(set(images.labels)))
+        if self.validation_source is None:
+            train, validation = sides(
+                range(len(images.names)),
+                images.names,
+                self.validation_fraction,
+                self.split_seed,
+                self.source,
+            )
+            held_out = self._examples(images, validation, labels)
+        else:
+            train, held_out = range(len(images.names)), self.validation_examples(None, labels)
+        shown = self._examples(images, train, labels, self.augmentation)
+        return Datasets(
+            self.dataset(shown, "train"), self.dataset(held_out, "validation"), labels=labels
+        )
+
+    def validation_examples(self, tokenizer, labels):
+        if self.validation_source is None:
+            return None
+        images = self.validation_source.load(self.image_size, self.channels)
+        return self._examples(images, range(len(images.names)), labels)
+
+    def _examples(self, images, chosen, labels, augmentation=()) -> "ImageExamples":
+        return ImageExamples(images, chosen, labels, self.mean, self.std, augmentation)
+
+
+class ImageExamples(Examples):
+    """Some images of a set, changed at random and normalised."""
+
+    def __init__(
+        self,
+        images: ImageSet,
+        chosen: Sequence[int],
+        labels: tuple[str, ...],
+        mean: tuple[float, ...],
+        std: tuple[float, ...],
+        augmentation: tuple[Augmentation, ...] = (),
+    ):
+        """Takes the images `chosen` [rows] of a set; raises DataError for a label of no number."""
+        self._images, self._chosen, self._augmentation = images, chosen, augmentation
+        self._mean, self._std = np.array(mean, np.float32), np.array(std, np.float32)
+        self._labels = numbered(
+            [images.labels[number] for number in chosen],
+            labels,
+            [images.names[number] for number in chosen],
+        )
+
+    def __len__(self) -> int:
+        return len(self._chosen)
+
+    def read(self, index: int, rng: np.random.Generator) -> Batch:
+        """Returns "images" [height, width, channels], "label" and "label_weights"."""
+        example = self._example(index)
+        for change in self._augmentation:
+            example = change(example, rng, lambda: self._example(int(rng.integers(len(self)))))
+        return self._row(*example, weight=1.0)
+
+    def blank(self) -> Batch:
+        """Returns a row of the same shapes whose weight is 0."""
+        return self._row(np.zeros_like(self._example(0).image), 0, weight=0.0)
+
+    def _example(self, index: int) -> LabelledImage:
+        return LabelledImage(self._images.decode(self._chosen[index]), int(self._labels[index]))
+
+    def _row(self, image: np.ndarray, label: int, weight: float) -> Batch:
+        return {
+            "images": ((image - self._mean) / self._std).astype(np.float32),
+            "label": np.int32(label),
+            "label_weights": np.float32(weight),
+        }

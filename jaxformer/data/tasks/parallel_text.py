@@ -1,0 +1,192 @@
+"""Texts and their translations, or any other texts that follow from texts."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from jaxformer.data.base import Data, Datasets, at_least
+from jaxformer.data.dataset import Batch, Examples
+from jaxformer.data.tasks.locale_pairs import LocalePairs
+from jaxformer.data.tasks.records import read_parallel
+from jaxformer.data.tasks.sequences import check_fit, padded
+from jaxformer.data.text.corpus import keep_tokenizer
+from jaxformer.data.text.splitting import sides
+from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
+from jaxformer.errors import ConfigError, DataError
+
+
+class Pair(NamedTuple):
+    """A text and its translation."""
+
+    texts: tuple[str, str]
+    places: tuple[str, str]
+    """Where each stands ("file:line"), for messages."""
+
+
+@dataclass(frozen=True)
+class ParallelText(Data):
+    """Pairs of texts, the second to be made from the first.
+
+    A row of a batch has "inputs" int32 [S], the source and end-of-text; "decoder_inputs" int32 [T],
+    the start token and the target; "targets" int32 [T], the target and end-of-text; "weights"
+    float32 [T]; "segments" [S] and "decoder_segments" [T], 1 for tokens and 0 for padding.
+    """
+
+    source: str | None = None
+    """The file of source texts, one per line; None takes the pairs of `builtin`."""
+
+    target: str | None = None
+    """The file of their translations, line by line."""
+
+    validation_source: str | None = None
+    """The source texts for validation; None holds a share of the others out."""
+
+    validation_target: str | None = None
+    """Their translations."""
+
+    builtin: LocalePairs = LocalePairs()
+    """The pairs that need no file."""
+
+    tokenizer: TokenizerSpec = TrainTokenizer()
+    """How text becomes tokens, in both languages."""
+
+    start: Literal["pad", "end_of_text"] = "pad"
+    """The decoder's first input: the padding token (T5, Marian) or end-of-text (BART)."""
+
+    source_length: int = 64
+    """The most tokens of a source, end-of-text included."""
+
+    target_length: int = 64
+    """The most tokens of a target, likewise."""
+
+    truncate: bool = False
+    """Cut longer texts; otherwise they are an error."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        for name in ("source_length", "target_length"):
+            at_least(name, getattr(self, name), 2)
+        for first, second in (("source", "target"), ("validation_source", "validation_target")):
+            if (getattr(self, first) is None) != (getattr(self, second) is None):
+                raise ConfigError(
+                    f"{first}={getattr(self, first)!r} and {second}={getattr(self, second)!r}: "
+                    "give both files or neither"
+                )
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        return {"inputs": self.source_length, "decoder_inputs": self.target_length}
+
+    def prepare(self, folder: str | os.PathLike) -> Datasets:
+        """Reads and tokenises the pairs; keeps the tokenizer.
+
+        Args:
+            folder: The run's folder.
+
+        Raises:
+            DataError: A file cannot be read, two have different numbers of lines, or a line is
+                too long; names the files and the line.
+        """
+        train, validation = self._sides()
+        texts = (text for pair in train for text in pair.texts)
+        tokenizer = keep_tokenizer(folder, self.tokenizer, texts)
+        return Datasets(
+            self.dataset(self._examples(train, tokenizer), "train"),
+            self.dataset(self._examples(validation, tokenizer), "validation"),
+            tokenizer,
+        )
+
+    def start_id(self, tokenizer):
+        return tokenizer.pad_id if self.start == "pad" else tokenizer.end_of_text_id
+
+    def validation_examples(self, tokenizer, labels):
+        if self.validation_source is None:
+            return None
+        pairs = _read(self.validation_source, self.validation_target)
+        return self._examples(pairs, tokenizer)
+
+    def _sides(self) -> tuple[list[Pair], list[Pair]]:
+        pairs = self._without_files() if self.source is None else _read(self.source, self.target)
+        if self.validation_source is not None:
+            return pairs, _read(self.validation_source, self.validation_target)
+        names = [pair.texts[0] for pair in pairs]
+        origin = self.source or self.builtin
+        return sides(pairs, names, self.validation_fraction, self.split_seed, origin)
+
+    def _without_files(self) -> list[Pair]:
+        place = type(self.builtin).__name__
+        return [
+            Pair(texts, tuple(f"{place}, {text!r}" for text in texts))
+            for texts in self.builtin.pairs()
+        ]
+
+    def _examples(self, rows: Sequence[Pair], tokenizer: Tokenizer) -> "ParallelExamples":
+        pairs = [row.texts for row in rows]
+        sources, targets = (tokenizer.encode_batch(side) for side in zip(*pairs, strict=True))
+        places = zip(*(row.places for row in rows), strict=True)
+        fields = ("source_length", "target_length")
+        for ids, where, field in zip((sources, targets), places, fields, strict=True):
+            sizes, limit = [len(row) + 1 for row in ids], getattr(self, field)
+            check_fit(sizes, where, limit, f"data.{field}", self.truncate)
+        start = self.start_id(tokenizer)
+        return ParallelExamples(pairs, sources, targets, self.lengths, tokenizer, start)
+
+
+class ParallelExamples(Examples):
+    """Tokenised pairs.
+
+    Attributes:
+        pairs: The texts themselves, (source, target), for scoring translations.
+    """
+
+    def __init__(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        sources: Sequence[np.ndarray],
+        targets: Sequence[np.ndarray],
+        lengths: dict[str, int],
+        tokenizer: Tokenizer,
+        start: int,
+    ):
+        """Takes texts, their tokens [tokens], the lengths of a row and the start token."""
+        self.pairs, self._sources, self._targets = pairs, sources, targets
+        self._lengths, self._start = lengths, start
+        self._end, self._pad = tokenizer.end_of_text_id, tokenizer.pad_id
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def read(self, index: int, rng: np.random.Generator) -> Batch:
+        """Returns the encoder's and the decoder's inputs, "targets" and "weights"."""
+        size, target_size = self._lengths["inputs"], self._lengths["decoder_inputs"]
+        source = np.append(self._sources[index][: size - 1], np.int32(self._end))
+        target = np.append(self._targets[index][: target_size - 1], np.int32(self._end))
+        shifted = np.insert(target[:-1], 0, self._start)
+        return {
+            "inputs": padded(source, size, self._pad),
+            "segments": padded(np.ones_like(source), size, 0),
+            "decoder_inputs": padded(shifted, target_size, self._pad),
+            "decoder_segments": padded(np.ones_like(shifted), target_size, 0),
+            "targets": padded(target, target_size, self._pad),
+            "weights": padded(np.ones(len(target), np.float32), target_size, 0),
+        }
+
+    def blank(self) -> Batch:
+        """Returns a row of the same shapes whose weights are 0."""
+        row = self.read(0, np.random.default_rng(0))
+        return row | {"weights": np.zeros_like(row["weights"])}
+
+
+def _read(source: str, target: str) -> list[Pair]:
+    pairs = read_parallel(source, target)
+    if not pairs:
+        raise DataError(f"{source} has no lines")
+    if not any(text.strip() and translation.strip() for text, translation in pairs):
+        raise DataError(f"no line of {source} and {target} has text in both")
+    return [
+        Pair(texts, (f"{source}:{number}", f"{target}:{number}"))
+        for number, texts in enumerate(pairs, start=1)
+    ]

@@ -1,0 +1,128 @@
+"""One or two texts as one row: marks around them, types for each, padding behind them."""
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxformer.data.dataset import Batch
+from jaxformer.data.tokenizers.special_tokens import Role
+from jaxformer.data.tokenizers.specs import Tokenizer
+from jaxformer.errors import ConfigError, DataError
+
+_log = logging.getLogger(__name__)
+
+
+class Marks(NamedTuple):
+    """The tokens around texts: first a last b last."""
+
+    first: int
+    """Before all, whose state stands for the row: [CLS]."""
+    last: int
+    """After each text: [SEP]."""
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> "Marks":
+        """Returns a tokenizer's marks; end-of-text in place of those that it lacks."""
+        return cls(_mark(tokenizer, "cls"), _mark(tokenizer, "sep"))
+
+
+class MarkedText(NamedTuple):
+    """A row before padding; arrays are int32 [tokens]."""
+
+    tokens: np.ndarray
+    types: np.ndarray
+
+
+def kept_lengths(lengths: Sequence[int], space: int) -> tuple[int, ...]:
+    """Returns how many tokens of one or two texts stay, cutting from the longer one first.
+
+    Args:
+        lengths: The tokens of each.
+        space: The most tokens that may stay.
+    """
+    if len(lengths) == 1:
+        return (min(lengths[0], space),)
+    first, second = lengths
+    if first + second <= space:
+        return first, second
+    half = space // 2
+    if second <= half:
+        return space - second, second
+    return (first, space - first) if first <= space - half else (space - half, half)
+
+
+def joined(texts: Sequence[np.ndarray], marks: Marks, length: int) -> MarkedText:
+    """Returns one or two texts with their marks, cut to a length from the longer one first.
+
+    Args:
+        texts: int32 [tokens] each.
+        marks: What stands around them.
+        length: The most tokens of the result.
+    """
+    kept = kept_lengths([len(text) for text in texts], length - 1 - len(texts))
+    parts = [np.append(text[:size], marks.last) for text, size in zip(texts, kept, strict=True)]
+    parts[0] = np.insert(parts[0], 0, marks.first)
+    types = [np.full(len(part), number) for number, part in enumerate(parts)]
+    return MarkedText(*(np.concatenate(side).astype(np.int32) for side in (parts, types)))
+
+
+def encode_words(words: Iterable[str], tokenizer: Tokenizer) -> dict[str, np.ndarray]:
+    """Returns the tokens of each word, int32 [tokens], encoded on its own: few are different."""
+    different = sorted(set(words))
+    return dict(zip(different, tokenizer.encode_batch(different), strict=True))
+
+
+def padded(values: np.ndarray, length: int, fill: float) -> np.ndarray:
+    """Returns values [tokens] followed by `fill` up to `length`, of the same dtype."""
+    # Several times as fast as `np.pad`, which is made for more dimensions.
+    row = np.full(length, fill, values.dtype)
+    row[: len(values)] = values
+    return row
+
+
+def model_inputs(text: MarkedText, length: int, pad_id: int) -> Batch:
+    """Returns what an encoder reads: "inputs", "segments" and "token_types", int32 [length]."""
+    return {
+        "inputs": padded(text.tokens, length, pad_id),
+        "segments": padded(np.ones_like(text.tokens), length, 0),
+        "token_types": padded(text.types, length, 0),
+    }
+
+
+def check_fit(
+    sizes: Sequence[int], places: Sequence[str], limit: int, field: str, truncate: bool
+) -> None:
+    """Says how many rows are too long, which is an error unless they may be cut.
+
+    Args:
+        sizes: The tokens of each row, marks included.
+        places: Where each row stands ("file:line"), for the message.
+        limit: The most tokens that a row may have.
+        field: What the limit is called: "data.sequence_length".
+        truncate: Whether longer rows are to be cut.
+
+    Raises:
+        DataError: A row is too long and may not be cut; names it, its length and what to do.
+    """
+    long = [number for number, size in enumerate(sizes) if size > limit]
+    if not long:
+        return
+    count = f"{len(long):,} of {len(sizes):,} rows"
+    if truncate:
+        _log.warning("%s are longer than %s = %d and were cut", count, field, limit)
+        return
+    longest = max(sizes)
+    raise DataError(
+        f"{places[long[0]]}: {sizes[long[0]]} tokens, more than {field} = {limit}, and so have "
+        f"{count}: set {field} to {longest}, which the model's positions must reach, or cut them "
+        "with --data.truncate"
+    )
+
+
+def _mark(tokenizer: Tokenizer, role: Role) -> int:
+    try:
+        return int(tokenizer.special_ids(role)[0])
+    except ConfigError:
+        return tokenizer.end_of_text_id

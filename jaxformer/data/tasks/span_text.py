@@ -1,0 +1,235 @@
+"""Questions whose answer is a span of a text: extractive question answering."""
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxformer.data.base import Data, Datasets, at_least
+from jaxformer.data.dataset import Batch, Examples
+from jaxformer.data.tasks.questions import Question, read_questions
+from jaxformer.data.tasks.sequences import (
+    MarkedText,
+    Marks,
+    check_fit,
+    encode_words,
+    joined,
+    model_inputs,
+)
+from jaxformer.data.text.corpus import keep_tokenizer
+from jaxformer.data.text.splitting import sides
+from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
+from jaxformer.errors import ConfigError
+
+# A run of letters and digits or any other character, with the blanks before it.
+_WORD = re.compile(r"\s*(?:\w+|[^\w\s])")
+
+
+@dataclass(frozen=True)
+class SpanText(Data):
+    """Questions and contexts with the answer's place in the context.
+
+    A row has "inputs", "segments" and "token_types" int32 [T]: [CLS] question [SEP] context [SEP];
+    "span" int32 [2], the answer's first and last token, and "span_weights" float32; "span_places"
+    bool [T], true for the context's tokens. A context that is too long becomes several rows that
+    overlap; a row without the answer has weight 0. Where the context has no answer at all the span
+    is [CLS] alone.
+
+    Reference:
+        Devlin et al., BERT, https://arxiv.org/abs/1810.04805, sections 4.2 and 4.3.
+    """
+
+    train: str = "train-v1.1.json"
+    """The training questions: SQuAD's .json, or .jsonl or .parquet with a question in each row."""
+
+    validation: str | None = None
+    """Those for validation; None holds the questions on a share of the contexts out."""
+
+    tokenizer: TokenizerSpec = TrainTokenizer(kind="wordpiece")
+    """How text becomes tokens."""
+
+    sequence_length: int = 384
+    """Tokens of a row."""
+
+    question_length: int = 64
+    """The most tokens of a question."""
+
+    truncate: bool = False
+    """Cut longer questions; otherwise they are an error."""
+
+    stride: int = 128
+    """Tokens between the starts of two rows over one context."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        for name in ("question_length", "stride"):
+            at_least(name, getattr(self, name), 1)
+        room = self.sequence_length - self.question_length - 3
+        if self.stride > room:
+            raise ConfigError(
+                f"stride={self.stride} would leave tokens of the context out: sequence_length="
+                f"{self.sequence_length} and question_length={self.question_length} leave {room} "
+                "for it"
+            )
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        return {"inputs": self.sequence_length}
+
+    def prepare(self, folder: str | os.PathLike) -> Datasets:
+        """Reads and tokenises the questions; keeps the tokenizer.
+
+        Args:
+            folder: The run's folder.
+
+        Raises:
+            DataError: A file cannot be read, an answer is not where it should be, or a question
+                is too long.
+        """
+        train = read_questions(self.train)
+        if self.validation is None:
+            contexts = [question.context for question in train]
+            train, validation = sides(
+                train, contexts, self.validation_fraction, self.split_seed, self.train
+            )
+        else:
+            validation = read_questions(self.validation)
+        texts = (text for question in train for text in (question.text, question.context))
+        tokenizer = keep_tokenizer(folder, self.tokenizer, texts)
+        return Datasets(
+            self.dataset(self._examples(train, tokenizer), "train"),
+            self.dataset(self._examples(validation, tokenizer), "validation"),
+            tokenizer,
+        )
+
+    def validation_examples(self, tokenizer, labels):
+        if self.validation is None:
+            return None
+        return self._examples(read_questions(self.validation), tokenizer)
+
+    def _examples(self, questions: Sequence[Question], tokenizer: Tokenizer) -> "SpanExamples":
+        words = [_words(question.context) for question in questions]
+        pieces = encode_words((text for context in words for text, _, _ in context), tokenizer)
+        asked = tokenizer.encode_batch([question.text for question in questions])
+        sizes, places = [len(ids) for ids in asked], [question.where for question in questions]
+        limit = self.question_length
+        check_fit(sizes, places, limit, "data.question_length", self.truncate)
+        marks, windows = Marks.of(tokenizer), []
+        for number, (question, context) in enumerate(zip(questions, words, strict=True)):
+            tokens = _Tokens.of(context, pieces)
+            head = asked[number][: self.question_length]
+            windows += self._windows(number, question, head, tokens, marks)
+        return SpanExamples(questions, windows, self.sequence_length, tokenizer.pad_id)
+
+    def _windows(
+        self, number: int, question: Question, head: np.ndarray, tokens: "_Tokens", marks: Marks
+    ) -> list["Window"]:
+        """The rows over one context."""
+        offset = len(head) + 2  # of the context in the row
+        room = self.sequence_length - offset - 1
+        answer = tokens.span_of(question)
+        last_start = max(len(tokens.ids) - room, 0)
+        starts = [*range(0, last_start, self.stride), last_start]
+        windows = []
+        for start in starts:
+            ids = tokens.ids[start : start + room]
+            span, weight = (0, 0), 1.0
+            if answer is not None:
+                inside = start <= answer[0] and answer[1] < start + len(ids)
+                weight = float(inside)
+                span = tuple(place - start + offset for place in answer) if inside else (0, 0)
+            text = joined([head, ids], marks, self.sequence_length)
+            characters = tokens.characters[start : start + room]
+            windows.append(Window(number, text, span, weight, offset, characters))
+        return windows
+
+
+class Window(NamedTuple):
+    """A question and a stretch of its context."""
+
+    question: int
+    """The question's number."""
+    text: MarkedText
+    span: tuple[int, int]
+    """The answer's first and last token."""
+    weight: float
+    """0 if the answer lies elsewhere in the context."""
+    offset: int
+    """The context's first token."""
+    characters: np.ndarray
+    """int [tokens, 2], where the word of each token of the context begins and ends in it."""
+
+
+class SpanExamples(Examples):
+    """Tokenised questions.
+
+    Attributes:
+        questions: The questions.
+        windows: The rows, those of a question after one another.
+    """
+
+    def __init__(
+        self, questions: Sequence[Question], windows: Sequence[Window], length: int, pad_id: int
+    ):
+        self.questions, self.windows, self._shape = questions, windows, (length, pad_id)
+
+    def __len__(self) -> int:
+        return len(self.windows)
+
+    def read(self, index: int, rng: np.random.Generator) -> Batch:
+        """Returns the model's inputs with "span", "span_weights" and "span_places"."""
+        window, (length, _) = self.windows[index], self._shape
+        places = np.arange(length) - window.offset
+        return model_inputs(window.text, *self._shape) | {
+            "span": np.array(window.span, np.int32),
+            "span_weights": np.float32(window.weight),
+            "span_places": (places >= 0) & (places < len(window.characters)),
+        }
+
+    def blank(self) -> Batch:
+        """Returns a row of the same shapes whose weight is 0."""
+        return self.read(0, np.random.default_rng(0)) | {"span_weights": np.float32(0)}
+
+    def answer(self, index: int, first: int, last: int) -> str:
+        """Returns the text of a row's tokens `first` to `last`; empty if they are no such part."""
+        window = self.windows[index]
+        first, last = first - window.offset, last - window.offset
+        if not 0 <= first <= last < len(window.characters):
+            return ""
+        context = self.questions[window.question].context
+        return context[window.characters[first, 0] : window.characters[last, 1]]
+
+
+class _Tokens(NamedTuple):
+    """A whole context in tokens."""
+
+    ids: np.ndarray
+    characters: np.ndarray
+
+    @classmethod
+    def of(cls, words: list[tuple[str, int, int]], pieces: dict[str, np.ndarray]) -> "_Tokens":
+        ids = [np.zeros(0, np.int32), *(pieces[text] for text, _, _ in words)]
+        places = [place for text, *place in words for _ in pieces[text]]
+        return cls(np.concatenate(ids), np.array(places, np.int32).reshape(-1, 2))
+
+    def span_of(self, question: Question) -> tuple[int, int] | None:
+        """The first and last token of the words that hold the answer."""
+        if question.start is None:
+            return None
+        end = question.start + len(question.answers[0])
+        begins, ends = self.characters.T
+        touched = np.flatnonzero((begins < end) & (ends > question.start))
+        return (int(touched[0]), int(touched[-1])) if len(touched) else None
+
+
+def _words(context: str) -> list[tuple[str, int, int]]:
+    """(the word with a blank before it if there is one, where it begins and ends)."""
+    words = []
+    for match in _WORD.finditer(context):
+        word = match[0].lstrip()
+        blank = " " if len(word) < len(match[0]) else ""
+        words.append((blank + word, match.end() - len(word), match.end()))
+    return words

@@ -1,0 +1,159 @@
+"""Where sentences with a tag for each word come from."""
+
+import abc
+import io
+import keyword
+import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from typing import NamedTuple
+
+from jaxformer.data.tasks.records import Word, read_columns
+from jaxformer.data.text.sources import StandardLibrary
+from jaxformer.errors import DataError, check_field
+
+
+class TaggedWord(NamedTuple):
+    """One word."""
+
+    text: str
+    """The word, with a blank before it where there is one in the text."""
+    tag: str
+    where: str
+    """Where it stands, for messages."""
+
+
+class Sentence(NamedTuple):
+    """Words that belong together."""
+
+    name: str
+    """Decides on which side of the validation split it falls."""
+    words: list[TaggedWord]
+
+
+@dataclass(frozen=True)
+class TagSource(abc.ABC):
+    """A place that tagged sentences come from; subclasses are frozen dataclasses."""
+
+    @abc.abstractmethod
+    def sentences(self) -> Iterator[Sentence]:
+        """Yields every sentence, in the same order each time.
+
+        Raises:
+            DataError: They are missing or cannot be read.
+        """
+
+
+@dataclass(frozen=True)
+class ColumnFile(TagSource):
+    """A file with a word and its tag on each line, and an empty line after each sentence.
+
+    Reference:
+        Tjong Kim Sang & De Meulder 2003, the CoNLL-2003 shared task,
+        https://aclanthology.org/W03-0419
+    """
+
+    path: str
+    """The file."""
+
+    word: int = 0
+    """The column of the words, counted from 0; -1 is the last."""
+
+    tag: int = -1
+    """The column of the tags."""
+
+    def sentences(self):
+        for number, words in enumerate(read_columns(self.path), start=1):
+            texts = [self._field(word, self.word) for word in words]
+            tags = [self._field(word, self.tag) for word in words]
+            if (self.word - self.tag) % len(words[0].fields) == 0:
+                raise DataError(
+                    f"{words[0].where}: word={self.word} and tag={self.tag} are the same column "
+                    f"of {len(words[0].fields)}"
+                )
+            blanks = ["", *[" "] * (len(words) - 1)]
+            yield Sentence(
+                f"{number} {' '.join(texts)}",
+                [
+                    TaggedWord(blank + text, tag, word.where)
+                    for blank, text, tag, word in zip(blanks, texts, tags, words, strict=True)
+                ],
+            )
+
+    def _field(self, word: Word, column: int) -> str:
+        if not -len(word.fields) <= column < len(word.fields):
+            raise DataError(
+                f"{word.where}: no column {column}; there are {len(word.fields)}, from 0: "
+                f"{' | '.join(word.fields)}"
+            )
+        return word.fields[column]
+
+
+@dataclass(frozen=True)
+class PythonTokens(TagSource):
+    """The standard library's modules, each word tagged with the class of its Python token.
+
+    The tags are "comment", "keyword", "name", "number", "operator" and "string", as the library's
+    own `tokenize` and `keyword` modules tell them. What stands between blanks in a comment or a
+    string is a word of its own, so that "for" may be a keyword, or a word of a docstring. Whole
+    modules fall on one side of the validation split.
+    """
+
+    max_bytes: int | None = 2_000_000
+    """Stop before the module that would exceed this many bytes; None takes all 12 MB."""
+
+    sentence_words: int = 64
+    """The least words of a sentence, which ends with the first line of code that brings as many."""
+
+    def __post_init__(self):
+        check_field(self, "sentence_words", self.sentence_words >= 1, "at least 1")
+
+    def sentences(self):
+        for document in StandardLibrary(self.max_bytes).documents():
+            if document.name.endswith(".py"):
+                yield from self._module(document.name, document.text)
+
+    def _module(self, name: str, text: str) -> Iterator[Sentence]:
+        words: list[TaggedWord] = []
+        for _, line in groupby(_words(name, text), key=lambda numbered: numbered[0]):
+            words += [word for _, word in line]
+            if len(words) >= self.sentence_words:
+                yield Sentence(name, words)
+                words = []
+        if words:
+            yield Sentence(name, words)
+
+
+_CLASSES = {
+    tokenize.COMMENT: "comment",
+    tokenize.NAME: "name",
+    tokenize.NUMBER: "number",
+    tokenize.OP: "operator",
+    tokenize.STRING: "string",
+}
+# From Python 3.12 on, f-strings come in pieces.
+_CLASSES |= {
+    getattr(tokenize, name): "string"
+    for name in ("FSTRING_START", "FSTRING_MIDDLE", "FSTRING_END")
+    if hasattr(tokenize, name)
+}
+
+
+def _words(name: str, text: str) -> Iterator[tuple[int, TaggedWord]]:
+    """Yields (line, word); a module that Python's grammar refuses ends where it breaks off."""
+    end = (1, 0)
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            tag = _CLASSES.get(token.type)
+            if tag == "name" and keyword.iskeyword(token.string):
+                tag = "keyword"
+            if tag is not None:
+                blank = "" if token.start == end else " "
+                where = f"{name}:{token.start[0]}"
+                for number, part in enumerate(token.string.split()):
+                    before = " " if number else blank
+                    yield token.start[0], TaggedWord(before + part, tag, where)
+            end = token.end
+    except (tokenize.TokenError, SyntaxError):
+        return

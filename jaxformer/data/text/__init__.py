@@ -1,0 +1,1 @@
+"""Streams of text: sources, the tokenised corpus, packing."""

@@ -1,0 +1,122 @@
+"""The validation split: whole documents, chosen by a hash of their names."""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import TypeVar
+
+import numpy as np
+
+from jaxformer.data.text.sources import Document, Source
+from jaxformer.errors import DataError
+
+Row = TypeVar("Row")
+
+
+def held_out(names: Iterable[str], fraction: float, seed: int) -> np.ndarray:
+    """Chooses which documents are kept for validation.
+
+        held_out(name) = hash(seed, name) / 2^64 < fraction
+
+    A document's side depends on its own name alone, so adding documents moves no other. The only
+    exception keeps both sides non-empty: where the rule would leave one without a document, it
+    gets the one whose hash comes nearest.
+
+    Args:
+        names: The documents' names, at least two.
+        fraction: The expected share of documents held out, between 0 and 1.
+        seed: Chooses another split.
+
+    Returns:
+        bool [documents], True for validation.
+    """
+    hashes = np.array([_hash(f"{seed}/{name}") for name in names])
+    chosen = hashes < fraction
+    if not chosen.any():
+        chosen[hashes.argmin()] = True
+    elif chosen.all():
+        chosen[hashes.argmax()] = False
+    return chosen
+
+
+def sides(
+    rows: Sequence[Row], names: Iterable[str], fraction: float, seed: int, source: object
+) -> tuple[list[Row], list[Row]]:
+    """Returns the rows for training and those held out, see `held_out`.
+
+    Args:
+        rows: The rows.
+        names: What decides on each row's side.
+        fraction: The expected share of rows held out.
+        seed: Chooses another split.
+        source: Where they come from, for the message.
+
+    Raises:
+        DataError: There are fewer than two.
+    """
+    if len(rows) < 2:
+        raise DataError(
+            f"{source}: {len(rows)} rows, too few to hold some out for validation; give more, or "
+            "validation data of their own"
+        )
+    held = held_out(names, fraction, seed)
+    train = [row for row, out in zip(rows, held, strict=True) if not out]
+    return train, [row for row, out in zip(rows, held, strict=True) if out]
+
+
+@dataclass(frozen=True)
+class Split:
+    """A source's documents, each with its side.
+
+    Of a source with a single document the tail is held out instead: its last `fraction` of
+    characters, from the start of a line where one begins near.
+    """
+
+    source: Source
+    fraction: float | None
+    """The expected share of documents held out; None: none is."""
+    seed: int
+
+    def __iter__(self) -> Iterator[tuple[Document, bool]]:
+        """Yields (document, whether it is held out) in the source's order, empty ones left out.
+
+        Raises:
+            DataError: There is no text, too little for both sides, or it changes meanwhile.
+        """
+        names = [document.name for document in self._documents()]
+        if not names:
+            raise DataError(f"{self.source} holds no text: check its path, or give another source")
+        if self.fraction is None:
+            yield from ((document, False) for document in self._documents())
+            return
+        if len(names) == 1:
+            yield from self._halves(next(self._documents()))
+            return
+        held = held_out(names, self.fraction, self.seed).tolist()
+        for name, side, document in zip_longest(names, held, self._documents()):
+            if document is None or document.name != name:
+                raise DataError(f"{self.source}: the documents changed while they were read")
+            yield document, side
+
+    def _documents(self) -> Iterator[Document]:
+        return (document for document in self.source.documents() if document.text)
+
+    def _halves(self, document: Document) -> Iterator[tuple[Document, bool]]:
+        size = len(document.text)
+        if size < 2:
+            raise DataError(
+                f"{document.name} is the only document and holds one character: too little to "
+                "keep a part for validation"
+            )
+        cut = min(max(round(size * (1 - self.fraction)), 1), size - 1)
+        newline = document.text.find("\n", cut, cut + (size - cut) // 2)
+        cut = cut if newline < 0 else newline + 1
+        yield Document(document.name, document.text[:cut]), False
+        yield Document(f"{document.name} (tail)", document.text[cut:]), True
+
+
+def _hash(text: str) -> float:
+    # A file's name may hold bytes that are not UTF-8; Python carries them as lone surrogates.
+    digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "big") / 2**64

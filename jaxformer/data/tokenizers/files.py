@@ -1,0 +1,90 @@
+"""The files of a tokenizer: tokenizer.json, and tokenizer_config.json beside it."""
+
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from jaxformer.data.tokenizers.special_tokens import ids_of
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.io.files import read_bytes, replacing
+from jaxformer.io.model_files import TOKENIZER, read_object
+
+SETTINGS = "tokenizer_config.json"
+TOKENIZER_FILES = (TOKENIZER, SETTINGS)
+"""What `write_tokenizer` writes."""
+# Published vocabularies leave some ids unused, never most of them.
+_MOST_UNUSED = 1 << 16
+
+
+def read_tokenizer(file: Path) -> Tokenizer:
+    """Reads a tokenizer.json.
+
+    Raises:
+        DataError: It is missing, no such file, or one of its ids is far beyond the others.
+    """
+    if not file.exists():
+        raise DataError(f"{file} does not exist: give a tokenizer.json or the folder holding it")
+    definition = read_bytes(file)
+    try:
+        tokenizer = Tokenizer.from_buffer(definition)
+    except Exception as error:  # the Rust library raises bare Exception
+        raise DataError(
+            f"{file}: not a tokenizer.json that can be loaded: {str(error)[:300]}"
+        ) from error
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    last = max(vocabulary, key=vocabulary.get, default=None)
+    if last is None:
+        raise DataError(f"{file}: it has no tokens")
+    # A table of all ids would not end.
+    if vocabulary[last] > 2 * len(vocabulary) + _MOST_UNUSED:
+        raise DataError(
+            f"{file}: the token {last!r} has the id {vocabulary[last]}, but there are only "
+            f"{len(vocabulary)} tokens"
+        )
+    return tokenizer
+
+
+def read_settings(folder: Path) -> dict[str, Any]:
+    """Reads the tokenizer_config.json of a folder; empty where there is none.
+
+    Raises:
+        DataError: It is no JSON object, or no file of the folder.
+    """
+    return read_object(folder, SETTINGS) or {}
+
+
+def write_tokenizer(
+    folder: str | os.PathLike, tokenizer: Tokenizer, end_of_text: str, pad: str, kind: str
+) -> None:
+    """Writes a tokenizer and the names of its special tokens.
+
+    Args:
+        folder: The folder; made if missing.
+        tokenizer: The tokenizer.
+        end_of_text: The token between documents.
+        pad: The padding token.
+        kind: Which of our classes it is: "bytes" or "huggingface".
+
+    Raises:
+        DataError: The disk is full or cannot be written to.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": end_of_text,
+        "pad_token": pad,
+        "jaxformer_kind": kind,
+    }
+    for role in ("cls", "sep", "mask"):
+        with suppress(ConfigError):
+            (first, *_) = ids_of(role, tokenizer.token_to_id)
+            settings[f"{role}_token"] = tokenizer.id_to_token(first)
+    texts = (tokenizer.to_str(pretty=True), json.dumps(settings, indent=2) + "\n")
+    for name, text in zip(TOKENIZER_FILES, texts, strict=True):
+        with replacing(folder / name) as aside:
+            aside.write_text(text, encoding="utf-8")

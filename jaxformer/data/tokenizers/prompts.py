@@ -1,0 +1,85 @@
+"""Token ids of what a model is given to read, with the special tokens it saw in training."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from jaxformer.data.tokenizers.files import SETTINGS, read_settings, read_tokenizer
+from jaxformer.errors import DataError
+from jaxformer.io.model_files import TOKENIZER, small_file_in
+
+
+@dataclass(frozen=True)
+class PromptEncoder:
+    """Turns prompts into ids, as the model's training did."""
+
+    tokenizer: Tokenizer
+
+    end_of_text: int | None
+    """The id between the documents of one of our runs; None: the tokenizer adds special tokens of
+    its own (its post-processor), as it does in transformers."""
+
+    def plain(self, text: str) -> list[int]:
+        """Returns the ids of a text to be continued, [tokens].
+
+        One of our models reads it as the start of a document, and the name of a special token in it
+        as ordinary text. Of an empty text, a tokenizer that adds nothing makes nothing.
+        """
+        if self.end_of_text is None:
+            return self._encode(text, add_special_tokens=True)
+        return [self.end_of_text, *self._ordinary(text)]
+
+    def source(self, text: str) -> list[int]:
+        """Returns the ids of what an encoder reads, [tokens]; one of our models' ends with its end.
+
+        Names of special tokens are read as in `plain`.
+        """
+        if self.end_of_text is None:
+            return self._encode(text, add_special_tokens=True)
+        return [*self._ordinary(text), self.end_of_text]
+
+    def rendered(self, text: str) -> list[int]:
+        """Returns the ids of what a chat template wrote, [tokens]: it has all special tokens."""
+        return self._encode(text, add_special_tokens=False)
+
+    def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        self.tokenizer.encode_special_tokens = False
+        return self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+
+    def _ordinary(self, text: str) -> list[int]:
+        self.tokenizer.encode_special_tokens = True
+        return self.tokenizer.encode(text, add_special_tokens=False).ids
+
+
+def read_prompt_encoder(folder: str | Path) -> PromptEncoder:
+    """Reads the tokenizer of a model.
+
+    Args:
+        folder: Holds tokenizer.json, and tokenizer_config.json, which says whether it is of one of
+            our runs.
+
+    Raises:
+        DataError: There is no tokenizer.json, or one of the files cannot be read.
+    """
+    file = small_file_in(folder, TOKENIZER)
+    if file is None:
+        raise DataError(
+            f"{Path(folder, TOKENIZER)} does not exist; other tokenizer files become one with "
+            "transformers: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+        )
+    tokenizer = read_tokenizer(file)
+    # Some are saved as they were last used, and would cut a long prompt or fill up a short one.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    settings = read_settings(Path(folder))
+    if "jaxformer_kind" not in settings:
+        return PromptEncoder(tokenizer, None)
+    name = settings.get("eos_token")
+    id_ = tokenizer.token_to_id(name) if isinstance(name, str) else None
+    if id_ is None:
+        raise DataError(
+            f"{Path(folder, SETTINGS)}: eos_token = {name!r}: must be a token of "
+            "tokenizer.json, the one between documents"
+        )
+    return PromptEncoder(tokenizer, id_)

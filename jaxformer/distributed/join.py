@@ -1,0 +1,153 @@
+"""Before JAX starts: joining the other processes of a job, making virtual devices on a CPU.
+
+And after: leaving the job, so that nobody waits for a process that has failed.
+"""
+
+import contextlib
+import ctypes
+import math
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+
+import jax
+from jax._src import distributed
+
+from jaxformer.distributed.cluster import Job, find_processes
+from jaxformer.distributed.sharding import MeshConfig
+from jaxformer.errors import ConfigError
+
+__all__ = ["Job", "join", "leave", "make_cpu_devices"]
+
+HEARTBEAT_SECONDS = 20
+"""After so long without a sign of life a process counts as lost."""
+LOST = "another process of this job has ended or cannot be reached; its own output says why"
+_leaving = threading.Event()
+
+
+def join(job: Job) -> int:
+    """Connects to the other processes of a job.
+
+    Returns:
+        The number of processes as far as it is known before JAX starts; 1 where there is no job.
+
+    Raises:
+        ConfigError: The job is described in part only, or its processes do not find each other.
+    """
+    found = find_processes(job, os.environ)
+    if found is None:
+        return 1
+    asks = None in (found.coordinator, found.count, found.index)
+    try:
+        with _ending_when_broken():
+            jax.distributed.initialize(
+                found.coordinator,
+                found.count,
+                found.index,
+                found.devices,
+                # Else JAX takes one GPU for each process of a launcher, however many there are.
+                cluster_detection_method=None if asks else "deactivate",
+                initialization_timeout=job.initialization_timeout,
+                heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+            )
+    except (RuntimeError, ValueError, TypeError, LookupError, OSError) as error:
+        _leaving.set()
+        if asks:
+            raise ConfigError(
+                f"JAX does not find the other processes by itself ({error}): give "
+                "--job.coordinator HOST:PORT, --job.num-processes and --job.process-id"
+            ) from error
+        raise ConfigError(
+            f"process {found.index} of {found.count} did not meet the others at "
+            f"{found.coordinator} within job.initialization_timeout = "
+            f"{job.initialization_timeout} s: is process 0 there, is its port free and reachable, "
+            "and were all processes started?"
+        ) from error
+    return found.count or 1
+
+
+def leave(status: int) -> int:
+    """Ends this process's part in a job of several, if there is one.
+
+    Args:
+        status: The exit status; where it is not 0, the process exits here: the others, which may
+            be waiting for it in the middle of a step, learn of it at once. So it does where the
+            others are gone before their time, with status 1.
+
+    Returns:
+        The status.
+    """
+    if not jax.distributed.is_initialized():
+        return status
+    _leaving.set()
+    if status == 0:
+        try:
+            jax.distributed.shutdown()
+            return 0
+        except RuntimeError:
+            status = _say_lost()
+    time.sleep(1)  # where all fail for the same reason, each says so before the first is gone
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
+    os._exit(status)
+
+
+def make_cpu_devices(mesh: MeshConfig, num_processes: int = 1) -> None:
+    """Lets a mesh run on a CPU as typed, with a virtual device per core where it needs several.
+
+    A number of devices that the user has set stays, and a mesh larger than the cores is left to
+    fail with the message that says how to get more. Accelerators are not affected.
+
+    Args:
+        mesh: The mesh to run on.
+        num_processes: Processes that share it.
+    """
+    chosen = "JAX_NUM_CPU_DEVICES" in os.environ
+    forced = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+    sizes = (mesh.data, mesh.fsdp, mesh.tensor)
+    devices = math.prod(size for size in sizes if size != -1) // num_processes
+    if not (chosen or forced) and 1 < devices <= len(os.sched_getaffinity(0)):
+        jax.config.update("jax_num_cpu_devices", devices)
+
+
+@contextlib.contextmanager
+def _ending_when_broken() -> Iterator[None]:
+    """What is connected within ends with a sentence when another process of the job is lost.
+
+    By default JAX's client ends the process with a stack trace of C++. It takes a callback, which
+    `jax.distributed.initialize` has no argument for. Where jaxlib cannot convert the callback's
+    argument for Python (0.10), the exception for that reaches the terminate handler of C++.
+    """
+    if "JAX_LOGGING_LEVEL" not in os.environ:
+        jax.config.update("jax_logging_level", "CRITICAL")
+    create = distributed._jax.get_distributed_runtime_client
+    distributed._jax.get_distributed_runtime_client = partial(
+        create, missed_heartbeat_callback=_end_as_lost
+    )
+    with contextlib.suppress(OSError, AttributeError):
+        library = ctypes.CDLL("libc++.1.dylib" if sys.platform == "darwin" else "libstdc++.so.6")
+        library._ZSt13set_terminatePFvvE(_TERMINATE)  # std::set_terminate
+    try:
+        yield
+    finally:
+        distributed._jax.get_distributed_runtime_client = create
+
+
+def _end_as_lost(*_: object) -> None:
+    """Ends this process, unless it is about to say more itself: a step may have failed as well."""
+    if _leaving.wait(timeout=3):
+        time.sleep(60)
+    os._exit(_say_lost())
+
+
+_TERMINATE = ctypes.CFUNCTYPE(None)(_end_as_lost)  # kept, as long as C++ may call it
+
+
+def _say_lost() -> int:
+    resume = "a run that has checkpoints: the same command continues from the newest"
+    print(f"error: {LOST} ({resume})", file=sys.stderr, flush=True)
+    return 1

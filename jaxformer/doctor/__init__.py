@@ -1,0 +1,1 @@
+"""Whether a machine computes correctly."""

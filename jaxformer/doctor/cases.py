@@ -1,0 +1,393 @@
+"""Computations that releases of jaxlib are known to get wrong, each beside the truth in float64.
+
+``python -m jaxformer.doctor.cases`` runs them and prints a line of JSON before and after each: one
+that kills or hangs the process is the last that began.
+"""
+
+import faulthandler
+import json
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer.functional import attention, cross_entropy, layer_norm, rotary_angles
+from jaxformer.functional.lookup import lookup
+from jaxformer.functional.masks import Dense, causal
+
+SECONDS = 8
+"""How long a case may run before it counts as hanging; each takes a fraction of one."""
+
+NO_YNN_REDUCTIONS = "XLA_FLAGS=--xla_cpu_experimental_ynn_fusion_type=-reduce"
+FULL_PRECISION = "JAX_DEFAULT_MATMUL_PRECISION=float32"
+_JAX = "https://github.com/jax-ml/jax/issues/"
+_XLA = "https://github.com/openxla/xla/issues/"
+
+_PRECISION = jax.config.jax_default_matmul_precision
+"""As the user has it: only one case is about it."""
+
+Pairs = Iterable[tuple[Any, Any]]
+"""What JAX computed, and what is right."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A computation that is known to go wrong somewhere."""
+
+    name: str
+    meaning: str
+    """What a wrong result means to a user."""
+    remedy: str
+    """What to set or to change."""
+    issue: str
+    """Where it is reported."""
+    tolerance: float
+    """The largest error that is right, relative to the largest value."""
+    run: Callable[[], Pairs]
+    in_transformers: bool = True
+    """Whether transformers compute this; otherwise a wrong result is worth a note only."""
+
+    def error(self) -> float:
+        """Runs the case; returns the largest error relative to the largest value."""
+        with jax.default_matmul_precision("highest"):
+            return max(_distance(*pair) for pair in self.run())
+
+
+def _distance(computed: Any, truth: Any) -> float:
+    computed, truth = np.asarray(computed, np.float64), np.asarray(truth, np.float64)
+    if computed.shape != truth.shape or not np.isfinite(computed).all():
+        return float("inf")
+    return float(np.abs(computed - truth).max() / max(np.abs(truth).max(), 1e-30))
+
+
+def _normal(*shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).normal(size=shape).astype(np.float32)
+
+
+# What transformers compute ----------------------------------------------------------------------
+
+
+def _one_operation_at_a_time() -> Pairs:
+    yield jnp.ones(4) + 1, np.full(4, 2.0)
+    yield jnp.sqrt(jnp.full(8, 512.0)), np.full(8, 512.0**0.5)
+    gathered = jax.vjp(lambda x: x[:, jnp.arange(8), :], np.zeros((256, 8, 128), np.float32))[1]
+    yield gathered(jnp.asarray(x := _normal(256, 8, 128)))[0], x
+
+
+def _bfloat16_products() -> Pairs:
+    left, right = (jnp.asarray(_normal(*shape), jnp.bfloat16) for shape in ((8, 4096), (4096, 8)))
+    product = jax.jit(partial(jnp.matmul, preferred_element_type=jnp.float32))
+    yield product(left, right), np.asarray(left, np.float64) @ np.asarray(right, np.float64)
+    ones = jnp.ones((8, 4096), jnp.bfloat16)
+    yield product(ones, ones.T), np.full((8, 8), 4096.0)
+
+
+def _scaled_bias() -> Pairs:
+    x, weight, bias = _normal(64, 64), _normal(64, 64), _normal(1, 64)
+
+    def step(carry, _):
+        return carry + (jnp.tanh(carry) @ weight + bias) / 64, None
+
+    truth = x.astype(np.float64)
+    for _ in range(4):
+        truth = truth + (np.tanh(truth) @ weight.astype(np.float64) + bias) / 64
+    scan = partial(jax.lax.scan, step, xs=None, length=4)
+    yield scan(jnp.asarray(x))[0], truth
+    yield jax.jit(scan)(jnp.asarray(x))[0], truth
+    product = x.astype(np.float64) @ weight + bias
+    yield jax.jit(lambda x: x @ weight + bias)(x), product
+
+
+def _attention_gradients() -> Pairs:
+    for batch, length, heads, channels in ((2, 64, 2, 16), (512, 10, 4, 32)):
+        arrays = [_normal(batch, length, heads, channels) for _ in range(3)]
+        arrays[1] = arrays[1][::-1].copy()
+        weights = _normal(batch, length, heads, channels)[..., ::-1].copy()
+
+        def weighted(*arrays, weights=weights):
+            return jnp.sum(attention(*arrays, mask=causal()) * weights)
+
+        gradients = jax.jit(jax.grad(weighted, (0, 1, 2)))(*arrays)
+        yield from zip(gradients, _true_attention_gradients(*arrays, weights), strict=True)
+
+
+def _true_attention_gradients(query, key, value, upstream) -> list[np.ndarray]:
+    query, key, value, upstream = (
+        np.moveaxis(array.astype(np.float64), 2, 1) for array in (query, key, value, upstream)
+    )
+    scale = query.shape[-1] ** -0.5
+    allowed = np.tril(np.ones((query.shape[2], key.shape[2]), bool))
+    scores = np.where(allowed, scale * query @ key.swapaxes(-1, -2), -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    of_weights = upstream @ value.swapaxes(-1, -2)
+    of_scores = scale * weights * (of_weights - (of_weights * weights).sum(-1, keepdims=True))
+    found = of_scores @ key, of_scores.swapaxes(-1, -2) @ query, weights.swapaxes(-1, -2) @ upstream
+    return [np.moveaxis(array, 1, 2) for array in found]
+
+
+def _queries_without_keys() -> Pairs:
+    x = _normal(2, 8, 2, 16)
+    nothing = Dense(jnp.zeros((1, 8, 8), bool))
+
+    def squared(x):
+        return jnp.sum(attention(x, x, x, mask=nothing) ** 2)
+
+    value, gradient = jax.jit(jax.value_and_grad(squared))(x)
+    yield value, 0.0
+    yield gradient, np.zeros_like(x)
+
+
+def _cross_entropy() -> Pairs:
+    logits, targets = _normal(32, 50_257) * 3, np.arange(32) * 1_567
+    loss, gradient = jax.jit(jax.value_and_grad(lambda x: cross_entropy(x, targets).loss))(logits)
+    wide = logits.astype(np.float64)
+    shares = np.exp(wide - wide.max(-1, keepdims=True))
+    shares /= shares.sum(-1, keepdims=True)
+    rows = np.arange(len(targets))
+    yield loss, -np.log(shares[rows, targets]).sum()
+    shares[rows, targets] -= 1
+    yield gradient, shares
+
+
+def _norm_gradients() -> Pairs:
+    x, scale, upstream = _normal(40_000, 32), _normal(32), _normal(40_000, 32)[::-1].copy()
+
+    def weighted(x, scale, bias):
+        return jnp.sum(layer_norm(x, scale, bias, eps=1e-5) * upstream)
+
+    found = jax.jit(jax.grad(weighted, (0, 1, 2)))(x, scale, jnp.zeros(32))
+    x, scale, upstream = (array.astype(np.float64) for array in (x, scale, upstream))
+    centred = x - x.mean(-1, keepdims=True)
+    deviation = np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
+    unit, inner = centred / deviation, upstream * scale
+    means = inner.mean(-1, keepdims=True) + unit * (inner * unit).mean(-1, keepdims=True)
+    truth = (inner - means) / deviation, (upstream * unit).sum(0), upstream.sum(0)
+    yield from zip(found, truth, strict=True)
+
+
+def _embedding_gradients() -> Pairs:
+    ids = np.arange(2 * 16 * jax.device_count()).reshape(2, -1) ** 2 % 96
+    upstream = _normal(*ids.shape, 64)
+
+    def accumulated(table, ids, upstream):
+        def micro_batch(total, rows):
+            ids, upstream = rows
+            return total + jax.vjp(lambda table: table[ids], table)[1](upstream)[0], None
+
+        return jax.lax.scan(micro_batch, jnp.zeros_like(table), (ids, upstream))[0]
+
+    truth = np.zeros((96, 64))
+    np.add.at(truth, ids.ravel(), upstream.reshape(-1, 64))
+    spread = _over_devices(ids, None, "data"), _over_devices(upstream, None, "data")
+    yield jax.jit(accumulated)(np.zeros((96, 64), np.float32), *spread), truth
+    table = _normal(96, 64)
+    yield jax.jit(lookup)(table, ids), table[ids]
+
+
+def _sums_over_devices() -> Pairs:
+    x = _normal(128 * jax.device_count(), 64)
+    yield jax.jit(lambda x: x.T @ x)(_over_devices(x, "data")), x.T.astype(np.float64) @ x
+
+
+def _over_devices(array: np.ndarray, *axes: str | None) -> jax.Array:
+    """Cut along the axis that is called "data"."""
+    automatic = (jax.sharding.AxisType.Auto,)
+    mesh = jax.make_mesh((jax.device_count(),), ("data",), automatic)
+    return jax.device_put(array, jax.sharding.NamedSharding(mesh, jax.P(*axes)))
+
+
+def _angles() -> Pairs:
+    positions = np.asarray([0, 1, 4_095, 131_071, 1_048_575], np.int32)
+    frequencies = np.asarray([1.0, 0.1, 1e-3, 1e-6], np.float32)
+    angles = np.asarray(jax.jit(rotary_angles)(positions, frequencies), np.float64)
+    exact = np.outer(positions.astype(np.longdouble), frequencies.astype(np.longdouble))
+    # Their sine and cosine: an angle just below pi and one just above -pi are the same.
+    yield np.sin(angles), np.sin(exact)
+    yield np.cos(angles), np.cos(exact)
+
+
+def _not_a_number() -> Pairs:
+    spoiled = np.asarray([1.0, np.nan, 2.0], np.float32)
+    with jax.debug_nans(False):
+        yield jax.jit(jnp.isnan)(spoiled), [0, 1, 0]
+        yield jax.jit(lambda x: jnp.isfinite(jnp.sum(x)))(spoiled), 0
+        yield jax.jit(lambda x: jnp.isnan(jnp.max(jax.nn.softmax(x))))(spoiled), 1
+
+
+# What they do not -------------------------------------------------------------------------------
+
+
+def _float32_products() -> Pairs:
+    left, right = _normal(64, 512), _normal(512, 64)
+    with jax.default_matmul_precision(_PRECISION):
+        yield jax.jit(jnp.matmul)(left, right), left.astype(np.float64) @ right
+
+
+def _rows_of_three() -> Pairs:
+    rows = np.zeros((32_769, 3), np.float32)
+    rows[:, 0] = np.arange(len(rows))
+    matrix = jnp.eye(3)
+    found = jax.jit(jax.vmap(lambda row: jnp.sum((matrix @ row) ** 2)))(rows)
+    yield found, (rows.astype(np.float64) ** 2).sum(-1)
+
+
+def _seven_axes() -> Pairs:
+    for shape, axis in (((3, 1, 2, 2, 8, 8, 8), 3), ((10, 4, 6, 9, 9, 9, 9, 9), 2)):
+        left = _normal(*shape[:4], *(1,) * (len(shape) - 4))
+        right = np.ones(shape, np.float32)
+        found = jax.jit(partial(_product_sum, axis=axis))(left, right)
+        yield found, (left.astype(np.float64) * right).sum(axis)
+
+
+def _product_sum(left, right, axis):
+    return jnp.sum(left * right, axis=axis)
+
+
+_OTHER_RELEASE = "another release of jaxlib"
+CASES = (
+    Case(
+        "operations outside jit",
+        "the first of a run of small kernels reads what another has left",
+        f"{_OTHER_RELEASE}: 0.11.0 and 0.11.1 do this on some GPUs, libtpu 0.0.42 on TPUs",
+        _JAX + "40633",
+        1e-6,
+        _one_operation_at_a_time,
+    ),
+    Case(
+        "bfloat16 products",
+        "products of bfloat16 do not accumulate in float32: long sums stop growing",
+        "take away any XLA_FLAGS that allow sums in bfloat16",
+        _JAX + "26130",
+        1e-4,
+        _bfloat16_products,
+    ),
+    Case(
+        "a product with a bias",
+        "x W + b is scaled without its bias, or b is added along the wrong axis",
+        "XLA_FLAGS=--xla_gpu_autotune_level=3",
+        _XLA + "46110",
+        1e-5,
+        _scaled_bias,
+    ),
+    Case(
+        "gradients of attention",
+        "attention learns from wrong gradients, or the process aborts",
+        f"{_OTHER_RELEASE}: 0.10.0 and 0.10.1 abort on some CPUs",
+        _JAX + "39264",
+        1e-5,
+        _attention_gradients,
+    ),
+    Case(
+        "queries without a key",
+        "padding turns into NaN or into a mean of the values",
+        _OTHER_RELEASE,
+        _JAX + "38486",
+        0.0,
+        _queries_without_keys,
+    ),
+    Case(
+        "cross-entropy of 50,257 tokens",
+        "the loss or its gradient is wrong",
+        _OTHER_RELEASE,
+        _JAX + "39103",
+        1e-5,
+        _cross_entropy,
+    ),
+    Case(
+        "gradients of a norm",
+        "sums over many rows are wrong",
+        NO_YNN_REDUCTIONS,
+        _JAX + "39103",
+        1e-5,
+        _norm_gradients,
+    ),
+    Case(
+        "gradients of an embedding",
+        "micro-batches add their gradients to the wrong rows",
+        "XLA_FLAGS=--xla_disable_hlo_passes=while-loop-all-reduce-code-motion",
+        _XLA + "49143",
+        1e-6,
+        _embedding_gradients,
+    ),
+    Case(
+        "sums over devices",
+        "devices do not receive what others send",
+        "NCCL_P2P_DISABLE=1, or the IOMMU switched off where the machine starts",
+        "https://github.com/NVIDIA/nccl/issues/257",
+        1e-5,
+        _sums_over_devices,
+    ),
+    Case(
+        "angles of RoPE",
+        "positions of long texts turn by wrong angles",
+        "take away any XLA_FLAGS that allow fast arithmetic",
+        _JAX + "939",
+        1e-6,
+        _angles,
+    ),
+    Case(
+        "NaN is seen",
+        "a run that diverges is not stopped",
+        "take away --xla_cpu_enable_fast_math from XLA_FLAGS",
+        _JAX + "939",
+        0.0,
+        _not_a_number,
+    ),
+    Case(
+        "float32 products",
+        "float32 products are rounded to TF32 or bfloat16 first: fast, and what accelerators do "
+        "unless told otherwise",
+        f"{FULL_PRECISION}, where float32 shall mean float32",
+        _JAX + "24909",
+        1e-5,
+        _float32_products,
+        in_transformers=False,
+    ),
+    Case(
+        "sums over rows of 3",
+        "a product summed over an axis of 3 in 32,769 columns or more is wrong; no shape of a "
+        "transformer was found to be",
+        NO_YNN_REDUCTIONS,
+        _JAX + "39103",
+        1e-6,
+        _rows_of_three,
+        in_transformers=False,
+    ),
+    Case(
+        "sums in arrays of 7 axes",
+        "a sum in an array of 7 axes or more kills the process or hangs; transformers have 5",
+        NO_YNN_REDUCTIONS,
+        _JAX + "39257",
+        1e-6,
+        _seven_axes,
+        in_transformers=False,
+    ),
+)
+
+
+def main(names: list[str]) -> None:
+    """Runs the cases of these names; prints what begins and what it came to."""
+    chosen = {case.name: case for case in CASES}
+    jax.devices()  # what cannot even start ends before any case begins
+    for name in names:
+        _say(begins=name)
+        faulthandler.dump_traceback_later(SECONDS, exit=True)
+        try:
+            _say(ended=name, error=chosen[name].error())
+        except Exception as error:
+            _say(ended=name, message=f"{type(error).__name__}: {error}".splitlines()[0][:200])
+    faulthandler.cancel_dump_traceback_later()
+
+
+def _say(**words: object) -> None:
+    print(json.dumps(words), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,221 @@
+"""What a machine has, what its environment sets, and whether its jaxlib computes correctly."""
+
+import difflib
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import jax
+
+from jaxformer.doctor import cases as doctor_cases
+from jaxformer.doctor.cases import CASES, FULL_PRECISION, NO_YNN_REDUCTIONS, Case
+
+Status = Literal["PASS", "note", "FAIL"]
+
+PACKAGES = (
+    *("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "chex", "numpy", "transformers"),
+    *("torch", "libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin"),
+)
+STARTS = "JAX starts"
+"""The finding where it does not, and no case could run."""
+
+CPU_FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_tile", "amx_bf16", "asimd", "bf16", "sve")
+"""What decides how fast a CPU multiplies matrices, and by which of XLA's kernels."""
+
+_PREFIXES = ("XLA_", "JAX_", "LIBTPU_", "TPU_", "NCCL_", "TF_GPU_")
+_SINGLE = ("GLIBC_TUNABLES", "NVIDIA_TF32_OVERRIDE", "CUDA_VISIBLE_DEVICES", "NNX_GRAPH_MODE")
+# Variables that jax reads besides one for each option of its configuration.
+_JAX_VARIABLES = (
+    *("JAX_COORDINATOR_ADDRESS", "JAX_COORDINATOR_BIND_ADDRESS", "JAX_COORDINATOR_PORT"),
+    *("JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_LOCAL_DEVICE_IDS", "JAX_FORCE_TPU_INIT"),
+    *("JAX_PARTITION_INDEX", "JAX_SLICE_INDEX"),
+)
+_OFF = ("", "0", "false", "off", "no")
+
+# A variable or an XLA flag, the values that do harm (None: all but "off"), and what they do.
+_HARMFUL: tuple[tuple[str, str | None, str], ...] = (
+    (
+        "JAX_ENABLE_X64",
+        None,
+        "integers and floats of 64 bits where 32 are meant",
+    ),
+    ("JAX_DISABLE_JIT", None, "nothing is compiled: a hundred times slower"),
+    ("JAX_DISABLE_MOST_OPTIMIZATIONS", None, "compiles fast and runs slowly"),
+    ("JAX_DEBUG_NANS", None, "waits for every result: slow"),
+    ("JAX_DEBUG_INFS", None, "stops at -inf, which a mask of attention is"),
+    ("JAX_ENABLE_CHECKS", None, "checks for developers of JAX: slow"),
+    ("JAX_DEFAULT_PRNG_IMPL", "rbg|unsafe_rbg", "dropout depends on how many devices there are"),
+    ("JAX_THREEFRY_PARTITIONABLE", "0|false", "dropout depends on how many devices there are"),
+    ("NVIDIA_TF32_OVERRIDE", "1", f"float32 products become TF32, even under {FULL_PRECISION}"),
+    ("--xla_cpu_enable_fast_math", "true|1", "NaN and infinity may go unseen"),
+    ("--xla_backend_optimization_level", "0|1", "compiles fast and runs slowly"),
+    (
+        "--xla_cpu_experimental_ynn_fusion_type",
+        "",
+        f"halves the speed of bfloat16 products; {NO_YNN_REDUCTIONS} does not",
+    ),
+    ("--xla_gpu_autotune_level", "0", "no kernel is chosen by its speed"),
+    ("--xla_dump_to", None, "writes files for every program that is compiled"),
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found of one thing."""
+
+    name: str
+    status: Status
+    meaning: str = ""
+    """What is wrong, and what it means."""
+    remedy: str = ""
+    """What to set or to change."""
+    issue: str = ""
+    """Where it is reported."""
+
+
+def machine() -> list[tuple[str, str]]:
+    """Pairs of what and how much: versions, processor, memory. Starts no device."""
+    found = {name: _version(name) for name in PACKAGES}
+    memory = " of ".join(f"{size / 2**30:.1f} GiB" for size in _memory())
+    return [
+        ("python", f"{platform.python_version()} on {platform.platform()}"),
+        *((name, version) for name, version in found.items() if version),
+        ("processor", f"{len(os.sched_getaffinity(0))} cores, {', '.join(_cpu()) or 'unknown'}"),
+        ("memory", f"{memory} free"),
+    ]
+
+
+def devices() -> list[tuple[str, str]]:
+    """Pairs of a platform and its devices, with their memory; starts them."""
+    rows = []
+    for device in jax.local_devices():
+        memory = device.memory_stats() or {}
+        room = ""
+        if "bytes_limit" in memory:
+            free = memory["bytes_limit"] - memory.get("bytes_in_use", 0)
+            room = f", {free / 2**30:.1f} of {memory['bytes_limit'] / 2**30:.1f} GiB free"
+        rows.append((str(device), f"{device.device_kind}{room}"))
+    return [("platform", jax.default_backend()), *rows]
+
+
+def variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that change what JAX does."""
+    return {
+        name: value
+        for name, value in sorted(environment.items())
+        if name.startswith(_PREFIXES) or name in _SINGLE
+    }
+
+
+def judged(environment: Mapping[str, str]) -> list[Finding]:
+    """What the variables do that is unknown to JAX or does harm; nothing where all is well."""
+    found = []
+    known = {name.upper() for name in jax.config.values} | set(_JAX_VARIABLES)
+    for name in environment:
+        if name.startswith("JAX_") and name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            guess = f"did you mean {near[0]}?" if near else "take it away"
+            found.append(Finding(name, "note", "JAX does not know this variable", guess))
+    settings = dict(environment) | _flags(environment.get("XLA_FLAGS", ""))
+    for name, values, harm in _HARMFUL:
+        if name in settings and _matches(settings[name], values):
+            shown = f"{name}={settings[name]}"
+            found.append(Finding(shown, "note", harm, "take it away, unless that is what you want"))
+    return found
+
+
+def examined(cases: Sequence[Case] = CASES) -> Iterator[Finding]:
+    """Runs cases in processes of their own: one may kill its process, and the next goes on."""
+    left = list(cases)
+    while left:
+        run = subprocess.run(
+            [sys.executable, "-m", doctor_cases.__name__, *(case.name for case in left)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        lines = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
+        ended = {line["ended"]: line for line in lines if "ended" in line}
+        begun = [line["begins"] for line in lines if "begins" in line]
+        if not begun:
+            yield Finding(STARTS, "FAIL", _last_words(run), "correct XLA_FLAGS or JAX_PLATFORMS")
+            return
+        for case in left[: len(begun)]:
+            yield finding(case, ended.get(case.name, {"message": _how_it_ended(run)}))
+        left = left[len(begun) :]
+
+
+def finding(case: Case, outcome: Mapping[str, object]) -> Finding:
+    """Judges what a case came to: its ``error``, or a ``message`` where it came to nothing."""
+    error = outcome.get("error", float("inf"))
+    if error <= case.tolerance:
+        return Finding(case.name, "PASS")
+    status = "FAIL" if case.in_transformers else "note"
+    what = outcome.get("message") or f"relative error {error:.1e}"
+    return Finding(case.name, status, f"{what}: {case.meaning}", case.remedy, case.issue)
+
+
+def is_well(findings: Iterable[Finding]) -> bool:
+    """Whether nothing is wrong that a transformer computes."""
+    return all(found.status != "FAIL" for found in findings)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _cpu() -> list[str]:
+    """The processor's name and those of its features that matter."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return [platform.processor()]
+    names = re.findall(r"^(?:model name|Model)\s*: (.+)$", text, re.MULTILINE)[:1]
+    words = set(re.findall(r"^(?:flags|Features)\s*: (.+)$", text, re.MULTILINE)[:1] or [""])
+    features = set(" ".join(words).split())
+    return names + [feature for feature in CPU_FEATURES if feature in features]
+
+
+def _memory() -> list[float]:
+    """Free bytes, where they are known, and all."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        free = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
+    except OSError:
+        free = None
+    return [int(free.group(1)) * 1024, total] if free else [total]
+
+
+def _flags(text: str) -> dict[str, str]:
+    """``--xla_a=1 --xla_b`` as names and values; a flag without a value is true."""
+    parts = (flag.partition("=") for flag in text.split() if flag.startswith("--"))
+    return {name: value if equals else "true" for name, equals, value in parts}
+
+
+def _matches(value: str, values: str | None) -> bool:
+    return value.lower() not in _OFF if values is None else value.lower() in values.split("|")
+
+
+def _how_it_ended(run: subprocess.CompletedProcess) -> str:
+    if run.returncode < 0:
+        return f"the process died of {signal.Signals(-run.returncode).name}"
+    return f"no result in {doctor_cases.SECONDS} seconds"
+
+
+def _last_words(run: subprocess.CompletedProcess) -> str:
+    """Why a process came to nothing: XLA's own sentence, or the last line of a traceback."""
+    lines = [line.strip() for line in run.stderr.splitlines() if line.strip()]
+    fatal = [line.partition("] ")[2] for line in lines if re.match(r"F\d{4} ", line)]
+    return (fatal or lines or [_how_it_ended(run)])[-1][:300]

@@ -1,0 +1,205 @@
+"""Scaled dot-product attention: one contract, several implementations."""
+
+import warnings
+from typing import Literal
+
+import jax
+import numpy as np
+from jax.sharding import PartitionSpec
+
+from jaxformer.errors import check_argument
+from jaxformer.functional.assertions import (
+    FINITE,
+    POSITIVE,
+    RATE,
+    assert_axes,
+    assert_floating,
+    assert_keys,
+    attended,
+    check_choice,
+    static,
+)
+from jaxformer.functional.attention import blockwise as attention_blockwise
+from jaxformer.functional.attention import cudnn as attention_cudnn
+from jaxformer.functional.attention import reference as attention_reference
+from jaxformer.functional.attention import splash as attention_splash
+from jaxformer.functional.attention.request import AttentionBias, Dropout, Request
+from jaxformer.functional.masks import Dense, Mask
+from jaxformer.functional.placement import place, platform, spec_of
+from jaxformer.functional.positions.base import Bias
+
+Implementation = Literal["auto", "reference", "blockwise", "cudnn", "splash"]
+
+_IMPLEMENTATIONS = {
+    "reference": attention_reference,
+    "blockwise": attention_blockwise,
+    "cudnn": attention_cudnn,
+    "splash": attention_splash,
+}
+# The kernels that "auto" asks first; blockwise can express everything.
+_PREFERRED = {"gpu": ("cudnn",), "tpu": ("splash",)}
+
+
+def attention(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    *,
+    mask: Mask | jax.Array | None = None,
+    bias: AttentionBias | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    dropout_rate: float = 0.0,
+    dropout_key: jax.Array | None = None,
+    implementation: Implementation = "auto",
+    return_weights: bool = False,
+) -> jax.Array | tuple[jax.Array, jax.Array]:
+    r"""Scaled dot-product attention with grouped heads.
+
+    .. math:: O = \mathrm{dropout}(\mathrm{softmax}(c(s\, Q K^\top) + \mathrm{bias}))\, V,
+              \qquad c(x) = \mathrm{cap} \tanh(x / \mathrm{cap})
+
+    over the keys that the mask allows; `c` is the identity without a soft-cap. A query that may
+    attend to nothing gives zeros, with zero gradients; B, T and S may be 0. The softmax is computed
+    in float32. Query head `n` reads key/value head `n // (N / K)`: K = N is multi-head, K = 1
+    multi-query attention.
+    In an explicit mesh each device attends within its own batch rows and heads.
+
+    Args:
+      query: `[B, T, N, H]`.
+      key: `[B, S, K, H]` with N a multiple of K.
+      value: `[B, S, K, H']`.
+      mask: a spec of `jaxformer.functional.masks`, or a bool array `[T, S]`, `[B or 1, T, S]` or
+        `[B or 1, 1, T, S]`, True = attend; None allows every pair.
+      bias: added to the scaled logits: an array `[B or 1, N or 1, T, S]`, or a `Bias` that a
+        positional scheme makes (never materialised by the blockwise implementation).
+      scale: multiplies the logits; None is 1/sqrt(H).
+      softcap: bounds the logits to +-softcap (Gemma 2), before the bias and the mask.
+      dropout_rate: the probability in [0, 1) with which an attention probability is dropped.
+        The dropped pairs are a function of the key and the (b, n, t, s) index alone.
+      dropout_key: a PRNG key; None means no dropout.
+      implementation: "reference" defines the semantics; "blockwise" needs O(T + S) memory;
+        "cudnn" (GPU) and "splash" (TPU) are accelerator kernels, which fall back to "blockwise"
+        with a warning where they cannot express the request; "auto" chooses.
+      return_weights: also return the probabilities (after dropout), by the reference.
+
+    Returns:
+      `[B, T, N, H']` in the dtype of `query`; with `return_weights` also `[B, N, T, S]` float32.
+
+    Raises:
+      AssertionError: for arrays, a mask or a bias whose shapes do not fit together, or that hold
+        another kind of numbers.
+      ArgumentError: for an unknown implementation, or a number that is out of its range.
+
+    References:
+      Vaswani et al., Attention is all you need, 2017. Ainslie et al., GQA, 2023.
+    """
+    sizes = _check_arrays(query, key, value)
+    mask = _mask(mask, sizes)
+    _check_pairs(mask, bias, sizes)
+    check_choice("implementation", implementation, ("auto", *_IMPLEMENTATIONS))
+    dropout_rate = static("dropout_rate", dropout_rate, RATE)
+    dropout = None
+    if dropout_rate > 0.0 and dropout_key is not None:
+        assert_keys(dropout_key=dropout_key)
+        dropout = Dropout.create(dropout_key, dropout_rate, query.shape[0], query.shape[2])
+    request = Request(
+        mask=mask,
+        bias=bias,
+        dropout=dropout,
+        scale=query.shape[-1] ** -0.5 if scale is None else static("scale", scale, FINITE),
+        softcap=None if softcap is None else static("softcap", softcap, POSITIVE),
+    )
+    if return_weights:
+        return _per_device(attention_reference.attend_with_weights, 2, query, key, value, request)
+    attend = _choose(implementation, query, key, value, request)
+    return _per_device(attend, 1, query, key, value, request)
+
+
+def _check_arrays(query, key, value) -> dict[str, int]:
+    """The sizes of the axes, by their letters."""
+    sizes = assert_axes(query=(query, "B T N H"), key=(key, "B S K H"))
+    assert_axes(sizes, value=(value, "B S K _"))
+    assert_floating(query=query, key=key, value=value)
+    num_heads, num_kv_heads, width = sizes["N"], sizes["K"], sizes["H"]
+    if not (num_heads and num_kv_heads and width and value.shape[3]):
+        raise AssertionError(
+            f"query has shape {query.shape}, key {key.shape}, value {value.shape}: there must be a "
+            "head at least, and its width above 0"
+        )
+    if num_heads % num_kv_heads:
+        raise AssertionError(
+            f"query has N = {num_heads} heads, key K = {num_kv_heads}: N must be a multiple of K"
+        )
+    return sizes
+
+
+def _mask(mask: Mask | jax.Array | None, sizes: dict[str, int]) -> Mask:
+    """A mask that may be given as an array, as a spec."""
+    if mask is None or isinstance(mask, Mask):
+        return Mask() if mask is None else mask
+    given = isinstance(mask, jax.Array | np.ndarray)
+    check_argument("mask", mask, given, "a mask such as causal(), or a bool array [B or 1, T, S]")
+    if mask.ndim == 4:
+        assert_axes(sizes, mask=(mask, "B/1 1 T S"))
+        mask = mask[:, 0]
+    if mask.ndim == 2:
+        assert_axes(sizes, mask=(mask, "T S"))
+        mask = mask[None]
+    assert_axes(sizes, mask=(mask, "B/1 T S"))
+    return Dense(attended("mask", mask))
+
+
+def _check_pairs(mask: Mask, bias: AttentionBias | None, sizes: dict[str, int]) -> None:
+    # A slice beyond an array's end is clamped without a word, so a wrong length is caught here.
+    assert_axes(sizes, mask=(_materialised(mask, sizes["T"], sizes["S"]), "B/1 T S"))
+    if bias is not None:
+        values = _materialised(bias) if isinstance(bias, Bias) else bias
+        assert_axes(sizes, bias=(values, "B/1 N/1 T S"))
+        assert_floating(bias=values)
+
+
+def _materialised(spec: Mask | Bias, *lengths: int) -> jax.ShapeDtypeStruct:
+    """The shape of a mask's or a bias's values, without computing them or asking for a mesh."""
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), spec)
+    return jax.eval_shape(lambda spec: spec.values(*lengths), shapes)
+
+
+def _choose(implementation, query, key, value, request):
+    if 0 in (query.size, key.size):
+        return attention_reference.attend
+    if implementation == "auto":
+        # One query per row (a decode step) has nothing to save by working in blocks.
+        if query.shape[1] == 1:
+            return attention_reference.attend
+        for name in _PREFERRED.get(platform(), ()):
+            if _IMPLEMENTATIONS[name].unsupported(query, key, value, request) is None:
+                return _IMPLEMENTATIONS[name].attend
+        return attention_blockwise.attend
+    chosen = _IMPLEMENTATIONS[implementation]
+    reason = chosen.unsupported(query, key, value, request)
+    if reason is None:
+        return chosen.attend
+    message = f"attention: {implementation} cannot run here ({reason}); using blockwise"
+    warnings.warn(message, stacklevel=3)
+    return attention_blockwise.attend
+
+
+def _per_device(attend, num_outputs, query, key, value, request):
+    """Runs `attend` on each device's own rows and heads where the arrays are sharded."""
+    spec = spec_of(query)
+    if spec is None:
+        return attend(query, key, value, request)
+    batch, _, heads, _ = spec
+    of_query = PartitionSpec(batch, None, heads, None)
+    of_key = PartitionSpec(batch, None, heads if key.shape[2] > 1 else None, None)
+    of_request = request.partition_specs(query.shape[0], query.shape[2], batch, heads)
+    in_specs = (of_query, of_key, of_key, of_request)
+    out_specs = (of_query, PartitionSpec(batch, heads, None, None))[:num_outputs]
+    arguments = jax.tree.map(place, (query, key, value, request), in_specs)
+    return jax.shard_map(
+        attend,
+        in_specs=in_specs,
+        out_specs=out_specs if num_outputs > 1 else out_specs[0],
+        check_vma=False,
+    )(*arguments)

@@ -1,0 +1,159 @@
+"""Splash attention, JAX's own flash-attention kernel for TPUs.
+
+The kernel skips the blocks that a causal mask or a window excludes. Padding and packed documents
+become its segment ids: they cost no memory and skip nothing.
+"""
+
+from functools import lru_cache, reduce
+
+import jax
+import jax.numpy as jnp
+from jax.experimental.pallas.ops.tpu.splash_attention import (
+    splash_attention_kernel,
+    splash_attention_mask,
+    splash_attention_mask_info,
+)
+
+from jaxformer.functional.attention.request import Request
+from jaxformer.functional.masks import Band, KeyPadding, Mask, Segments, terms_of
+from jaxformer.functional.placement import platform
+
+# The kernel works on tiles of 128 lanes, so lengths are padded to a multiple of them.
+_LANES = 128
+# Far below any logit and far above what the kernel puts in place of an excluded one.
+_LOWEST = -1e30
+# Segment ids that match nothing: of queries and of keys.
+_NO_QUERY, _NO_KEY = -1, -2
+
+
+def unsupported(query, key, value, request: Request) -> str | None:
+    """Why this kernel cannot compute the request, or None."""
+    if platform() != "tpu":
+        return f"it needs a TPU, not a {platform()}"
+    if request.bias is not None:
+        return "it takes no bias"
+    if request.dropout is not None:
+        return "it has no dropout"
+    if query.dtype not in (jnp.bfloat16, jnp.float32):
+        return f"it needs bfloat16 or float32, not {query.dtype}"
+    if not query.dtype == key.dtype == value.dtype:
+        return "it needs query, key and value of one dtype"
+    return _unsupported_mask(request.mask, query.shape[1], key.shape[1])
+
+
+def _unsupported_mask(mask: Mask, query_length: int, key_length: int) -> str | None:
+    for term in terms_of(mask):
+        if not isinstance(term, Band | KeyPadding | Segments):
+            return f"it cannot express the mask {type(term).__name__}"
+        if isinstance(term, Band) and not isinstance(term.query_offset, int):
+            return "it needs a query offset that is known while tracing"
+    if sum(isinstance(term, Segments) for term in terms_of(mask)) > 1:
+        return "it takes one set of segments"
+    low, high = _band(mask, query_length, key_length)
+    if low > high:
+        return "it cannot express a mask that excludes every pair"
+    return None
+
+
+def attend(query: jax.Array, key: jax.Array, value: jax.Array, request: Request) -> jax.Array:
+    """Attention by the splash kernel, interpreted where there is no TPU; see `attention`."""
+    batch, query_length, num_heads, _ = query.shape
+    key_length = key.shape[1]
+    query_padding, key_padding = -query_length % _LANES, -key_length % _LANES
+    pairs = (query_length + query_padding, key_length + key_padding)
+    band = _band(request.mask, *pairs)
+    kernel = _kernel(pairs, num_heads, band, request.softcap, platform() != "tpu")
+    scaled = (query.astype(jnp.float32) * request.scale).astype(query.dtype)
+    ids = None
+    if key_padding or any(not isinstance(term, Band) for term in terms_of(request.mask)):
+        ids = splash_attention_kernel.SegmentIds(
+            _pad(_query_ids(request.mask, batch, query_length), query_padding, _NO_QUERY),
+            _pad(_key_ids(request.mask, batch, key_length), key_padding, _NO_KEY),
+        )
+    # A sink is one more key with this logit and no value: nothing beside a real key, and all there
+    # is for a query that may attend to nothing, which so gets zeros and no gradient.
+    sinks = jnp.full((num_heads,), _LOWEST, jnp.float32)
+    output_BNTH = jax.vmap(lambda *arrays: kernel(*arrays, sinks=sinks))(
+        _pad(scaled.transpose(0, 2, 1, 3), query_padding, axis=2),
+        _pad(key.transpose(0, 2, 1, 3), key_padding, axis=2),
+        _pad(value.transpose(0, 2, 1, 3), key_padding, axis=2),
+        ids,
+    )
+    return output_BNTH[:, :, :query_length].transpose(0, 2, 1, 3)
+
+
+@lru_cache
+def _kernel(pairs, num_heads, band, softcap, interpret):
+    low, high = band
+    if band == _band(Mask(), *pairs):
+        mask = splash_attention_mask.FullMask(pairs)
+    else:
+        mask = splash_attention_mask.LocalMask(pairs, (-low, high), 0)
+    masks = splash_attention_mask.MultiHeadMask([mask] * num_heads)
+    query_block, key_block = (_block_size(length) for length in pairs)
+    # `make_splash_mha` does the same, but puts these arrays on a device, and a compilation ahead
+    # of time has none.
+    blocks = (query_block, key_block)
+    by_query, in_band = splash_attention_mask_info.process_mask(masks, blocks)
+    by_key, _ = splash_attention_mask_info.process_mask_dkv(masks, blocks)
+    return splash_attention_kernel.SplashAttentionKernel(
+        by_query,
+        by_query,
+        by_key,
+        block_sizes=splash_attention_kernel.BlockSizes(
+            block_q=query_block,
+            block_kv=key_block,
+            block_q_dkv=query_block,
+            block_kv_dkv=key_block,
+            block_q_dq=query_block,
+            block_kv_dq=key_block,
+        ),
+        is_mqa=False,
+        save_residuals=False,
+        mask_value=splash_attention_kernel.DEFAULT_MASK_VALUE,
+        attn_logits_soft_cap=softcap,
+        residual_checkpoint_name=None,
+        mask_function=in_band,
+        interpret=interpret,
+    )
+
+
+def _block_size(length: int) -> int:
+    return next(size for size in (512, 384, 256, 128) if length % size == 0)
+
+
+def _band(mask: Mask, query_length: int, key_length: int) -> tuple[int, int]:
+    """The lowest and the highest `key - query` that the mask allows."""
+    low, high = 1 - query_length, key_length - 1
+    for term in terms_of(mask):
+        if isinstance(term, Band):
+            if term.before is not None:
+                low = max(low, term.query_offset - term.before)
+            if term.after is not None:
+                high = min(high, term.query_offset + term.after)
+    return low, high
+
+
+def _query_ids(mask: Mask, batch: int, length: int) -> jax.Array:
+    for term in terms_of(mask):
+        if isinstance(term, Segments):
+            ids = jnp.where(term.query > 0, term.query, _NO_QUERY)
+            return jnp.broadcast_to(ids.astype(jnp.int32), (batch, length))
+    return jnp.ones((batch, length), jnp.int32)
+
+
+def _key_ids(mask: Mask, batch: int, length: int) -> jax.Array:
+    def excluded(ids, term):
+        if isinstance(term, KeyPadding):
+            return jnp.where(term.valid, ids, _NO_KEY)
+        if isinstance(term, Segments):
+            return jnp.where((term.key > 0) & (ids > 0), term.key, _NO_KEY)
+        return ids
+
+    ids = reduce(excluded, terms_of(mask), jnp.ones((batch, length), jnp.int32))
+    return ids.astype(jnp.int32)
+
+
+def _pad(x: jax.Array, padding: int, value: int = 0, axis: int = 1) -> jax.Array:
+    widths = [(0, padding if i == axis else 0) for i in range(x.ndim)]
+    return jnp.pad(x, widths, constant_values=value)

@@ -1,0 +1,166 @@
+"""Absolute position codes: integer, binary, sinusoidal in one or two axes, learned lookup."""
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer.checks import Rule, is_integer
+from jaxformer.functional.assertions import (
+    SWITCH,
+    above,
+    assert_axes,
+    assert_floating,
+    assert_ids,
+    assert_integers,
+    at_least,
+    check_choice,
+    multiple_of,
+    static,
+)
+from jaxformer.functional.lookup import lookup
+from jaxformer.functional.positions.rope import rotary_angles
+
+_BITS = Rule(lambda value: is_integer(value) and 1 <= value <= 31, "an integer from 1 to 31")
+
+
+def integer_code(positions: jax.Array, *, max_length: int) -> jax.Array:
+    """The raw index as one feature, `p / max_length`.
+
+    Args:
+        positions: [..., T] integer positions.
+        max_length: the length in tokens that maps to one, so that the feature stays below it.
+
+    Returns:
+        [..., T, 1] float32.
+    """
+    assert_axes(positions=(positions, "... T"))
+    assert_integers(positions=positions)
+    max_length = static("max_length", max_length, at_least(1))
+    return (positions.astype(jnp.float32) / max_length)[..., None]
+
+
+def binary_code(positions: jax.Array, *, num_bits: int) -> jax.Array:
+    """The binary digits of the index, least significant first, `floor(p / 2^i) mod 2`.
+
+    Args:
+        positions: [..., T] integer positions; distinct codes below `2^num_bits`.
+        num_bits: number of digits, at most 31.
+
+    Returns:
+        [..., T, num_bits] float32, zeros and ones.
+    """
+    assert_axes(positions=(positions, "... T"))
+    assert_integers(positions=positions)
+    num_bits = static("num_bits", num_bits, _BITS)
+    places = jnp.arange(num_bits, dtype=positions.dtype)
+    places = places.reshape((1,) * positions.ndim + (num_bits,))
+    return ((positions[..., None] >> places) & 1).astype(jnp.float32)
+
+
+def sinusoidal_code(
+    positions: jax.Array,
+    *,
+    model_dim: int,
+    theta: float,
+    layout: Literal["interleaved", "half"],
+    endpoint: bool = False,
+) -> jax.Array:
+    r"""Sines and cosines of the index at geometrically spaced frequencies `w_i = theta^(-2i / D)`.
+
+    `PE(p)` holds the pairs `(sin(p w_i), cos(p w_i))`, so that `PE(p + k)` is `PE(p)` with pair i
+    rotated by `k w_i`. With `endpoint` the frequencies are `theta^(-i / (D/2 - 1))`, down to 1 /
+    theta itself.
+
+    Args:
+        positions: [..., T] integer positions.
+        model_dim: D, even.
+        theta: the base, 10000 in the paper.
+        layout: "interleaved" (sin, cos, sin, cos, ...; the paper) or "half" (all sines, then all
+            cosines; Marian, Pegasus).
+        endpoint: whether 1 / theta is one of the frequencies (fairseq, M2M-100, Whisper).
+
+    Returns:
+        [..., T, D] float32.
+
+    Raises:
+        AssertionError: `positions` are no integers.
+        ArgumentError: `model_dim` is odd, `theta` not positive or the layout unknown.
+
+    Reference:
+        Vaswani et al., 2017 (section 3.5), https://arxiv.org/abs/1706.03762
+    """
+    assert_axes(positions=(positions, "... T"))
+    assert_integers(positions=positions)
+    model_dim, theta = (
+        static("model_dim", model_dim, multiple_of(2)),
+        static("theta", theta, above(0)),
+    )
+    check_choice("layout", layout, ("interleaved", "half"))
+    endpoint = static("endpoint", endpoint, SWITCH)
+    waves = model_dim // 2
+    exact = np.float64(theta) ** (-np.arange(waves) / max(waves - endpoint, 1))
+    rounded = exact.astype(np.float32)
+    # What float32 loses of the frequency is added as a (small) angle of its own.
+    residual = (exact - rounded).astype(np.float32).reshape((1,) * positions.ndim + (-1,))
+    angles = rotary_angles(positions, rounded)
+    angles = angles + positions.astype(jnp.float32)[..., None] * residual
+    sin, cos = jnp.sin(angles), jnp.cos(angles)
+    if layout == "interleaved":
+        return jnp.stack([sin, cos], axis=-1).reshape((*positions.shape, model_dim))
+    return jnp.concatenate([sin, cos], axis=-1)
+
+
+def sinusoidal_grid_code(
+    rows: jax.Array, columns: jax.Array, *, model_dim: int, theta: float
+) -> jax.Array:
+    r"""Sines and cosines of a place's column in the first half of the channels, of its row after.
+
+    .. math:: \mathrm{PE}(r, c) = [\mathrm{PE}_{D/2}(c),\; \mathrm{PE}_{D/2}(r)]
+
+    with all sines before all cosines in either half.
+
+    Args:
+        rows: [..., T] integer rows.
+        columns: [..., T] integer columns.
+        model_dim: D, a multiple of 4.
+        theta: the base of the frequencies.
+
+    Returns:
+        [..., T, D] float32.
+
+    Raises:
+        AssertionError: `rows` and `columns` differ in shape, or are no integers.
+        ArgumentError: `model_dim` is not a multiple of 4, or `theta` not positive.
+
+    Reference:
+        Dosovitskiy et al., 2020 (appendix D.4), https://arxiv.org/abs/2010.11929;
+        He et al., Masked Autoencoders, 2021, https://arxiv.org/abs/2111.06377, whose code has this
+        order of the channels.
+    """
+    assert_axes(rows=(rows, "... T"))
+    assert_integers(rows=rows)
+    assert_axes(columns=(columns, " ".join(map(str, rows.shape))))
+    assert_integers(columns=columns)
+    model_dim = static("model_dim", model_dim, multiple_of(4))
+    half = {"model_dim": model_dim // 2, "theta": theta, "layout": "half"}
+    codes = [sinusoidal_code(places, **half) for places in (columns, rows)]
+    return jnp.concatenate(codes, axis=-1)
+
+
+def learned_code(table: jax.Array, positions: jax.Array) -> jax.Array:
+    """Row p of a learned table.
+
+    Args:
+        table: [P, D], one row per position.
+        positions: [..., T] integer positions below P; a larger one of a `jax.Array` reads another
+            row.
+
+    Returns:
+        [..., T, D] in the dtype of `table`.
+    """
+    assert_axes(table=(table, "P D"), positions=(positions, "... T"))
+    assert_floating(table=table)
+    assert_ids(table.shape[0], positions=positions)
+    return lookup(jnp.asarray(table), positions)

@@ -1,0 +1,204 @@
+"""The interface of a positional scheme: embed, rotate, bias.
+
+The model calls `embed` once, attention calls `rotate` and `bias` in every layer; what a scheme does
+not do is the identity it inherits from `Position`. The schemes are in `positional_schemes`.
+"""
+
+import abc
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol
+
+import jax
+
+from jaxformer.checks import check_types
+from jaxformer.errors import ConfigError
+
+
+class Scores(Protocol):
+    """What turns positions into an additive bias: ALiBi, T5's buckets."""
+
+    def score(
+        self, heads: jax.Array, query_positions: jax.Array, key_positions: jax.Array
+    ) -> jax.Array:
+        """The bias of every pair, [B or 1, N, T, S] float32."""
+        ...
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Bias:
+    """An additive attention bias that is not materialised yet, `score(q, k)` per head.
+
+    Attributes:
+        heads: [..., N] what distinguishes the heads (slopes, or a learned table); the last axis is
+            the heads, which may be sharded. Gradients flow to it.
+        query_positions: [B or 1, T] integer positions.
+        key_positions: [B or 1, S] integer positions.
+        scheme: the scheme whose `score` turns these into numbers.
+    """
+
+    heads: jax.Array
+    query_positions: jax.Array
+    key_positions: jax.Array
+    scheme: Scores = field(metadata={"static": True})
+
+    def values(self) -> jax.Array:
+        """The whole bias, [B or 1, N, T, S] float32."""
+        return self.scheme.score(self.heads, self.query_positions, self.key_positions)
+
+    def block(
+        self,
+        query_start: jax.Array | int,
+        query_size: int,
+        key_start: jax.Array | int,
+        key_size: int,
+    ) -> "Bias":
+        """The bias of a window of queries and keys, for attention in blocks.
+
+        Args:
+            query_start: index (not position) of the first query; may be traced.
+            query_size: number of queries.
+            key_start: index of the first key; may be traced.
+            key_size: number of keys.
+
+        Returns:
+            A Bias whose `values()` is [B or 1, N, query_size, key_size].
+        """
+        window = jax.lax.dynamic_slice_in_dim
+        queries = window(self.query_positions, query_start, query_size, axis=1)
+        keys = window(self.key_positions, key_start, key_size, axis=1)
+        return Bias(self.heads, queries, keys, self.scheme)
+
+
+@dataclass(frozen=True)
+class Position(abc.ABC):  # noqa: B024 (as a choice, the identity is NoPosition)
+    """A positional scheme; this base class is the identity everywhere."""
+
+    max_length: ClassVar[int | None] = None
+    """Number of positions the scheme can tell apart; None where there is no limit."""
+    learns: ClassVar[bool] = True
+    """Whether training changes the scheme's table."""
+    shared: ClassVar[bool] = True
+    """Whether all layers have one table."""
+
+    def __post_init__(self):
+        check_types(self)
+
+    def table(
+        self, *, model_dim: int, num_heads: int
+    ) -> tuple[tuple[int, ...], tuple[str, ...]] | None:
+        """Shape and logical axes of the one learned table of the scheme, or None.
+
+        Args:
+            model_dim: D.
+            num_heads: N.
+
+        Returns:
+            (shape, axis names), as many names as dimensions.
+        """
+        del model_dim, num_heads
+        return None
+
+    def embed(
+        self, x: jax.Array, positions: jax.Array, table: jax.Array | None = None
+    ) -> jax.Array:
+        """Adds the position code to the token embeddings.
+
+        Args:
+            x: [B, T, D].
+            positions: [B or 1, T] integer positions.
+            table: the learned table, if the scheme has one.
+
+        Returns:
+            [B, T, D] in the dtype of `x`.
+        """
+        del positions, table
+        return x
+
+    def rotate(
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        query_positions: jax.Array,
+        key_positions: jax.Array,
+        lengths: jax.Array | None = None,
+    ) -> tuple[jax.Array, jax.Array]:
+        """Rotates queries and keys by their positions.
+
+        Args:
+            query: [B, T, N, H].
+            key: [B, S, K, H].
+            query_positions: [B or 1, T] integer positions.
+            key_positions: [B or 1, S] integer positions.
+            lengths: [B] integer: the length of each row, for the schemes that depend on it; None:
+                one for all, the largest position + 1.
+
+        Returns:
+            (query, key), same shapes and dtypes.
+        """
+        del query_positions, key_positions, lengths
+        return query, key
+
+    def changes_at(self, lengths: jax.Array) -> jax.Array | None:
+        """Whether a token more makes the scheme treat those before it in another way.
+
+        What a cache keeps of them is then of no use any more.
+
+        Args:
+            lengths: integer, of any shape: with that token.
+
+        Returns:
+            bool of that shape; None: never.
+        """
+        del lengths
+
+    def bias(
+        self,
+        query_positions: jax.Array,
+        key_positions: jax.Array,
+        *,
+        num_heads: int,
+        table: jax.Array | None = None,
+    ) -> Bias | None:
+        """The additive bias of the attention scores, or None.
+
+        Args:
+            query_positions: [B or 1, T] integer positions.
+            key_positions: [B or 1, S] integer positions.
+            num_heads: N, the number of query heads.
+            table: the learned table, if the scheme has one.
+
+        Returns:
+            A Bias, materialised only by what needs it.
+        """
+        del query_positions, key_positions, num_heads, table
+        return None
+
+    def validate_length(self, length: int) -> None:
+        """Raises ConfigError if sequences of `length` tokens have positions beyond the scheme's."""
+        if self.max_length is not None and length > self.max_length:
+            raise ConfigError(
+                f"{self} has {self.max_length} positions, fewer than the sequence length {length}:"
+                f" {self._remedy(length)}, or use sequences of at most {self.max_length} tokens"
+            )
+
+    def validate_grid(self, grid: tuple[int, int], prefix: int) -> None:
+        """Raises ConfigError if the scheme does not fit the patches of an image.
+
+        Args:
+            grid: rows and columns of the patches, which follow one another row by row.
+            prefix: tokens before them: 1 with a class token.
+        """
+        self.validate_length(prefix + grid[0] * grid[1])
+
+    def validate_sizes(self, *, model_dim: int, head_dim: int) -> None:
+        """Raises ConfigError if the scheme cannot serve a model of these sizes."""
+        del model_dim, head_dim
+
+    def _remedy(self, length: int) -> str:
+        return f"set max_length to at least {length}"
+
+
+@dataclass(frozen=True)
+class NoPosition(Position):
+    """No positions at all: a bidirectional model then cannot tell word orders apart."""

@@ -1,0 +1,347 @@
+"""The positional schemes, one small frozen object each, behind the interface `Position`."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from jaxformer.errors import ArgumentError, ConfigError, check_field
+from jaxformer.functional.positions.absolute import (
+    binary_code,
+    integer_code,
+    learned_code,
+    sinusoidal_code,
+    sinusoidal_grid_code,
+)
+from jaxformer.functional.positions.base import Bias, Position
+from jaxformer.functional.positions.relative import (
+    alibi_bias,
+    alibi_slopes,
+    rounded_alibi_bias,
+    t5_bias,
+)
+from jaxformer.functional.positions.rope import apply_rope
+from jaxformer.functional.positions.rope_scaling import NoScaling, Scaling
+
+_LONGEST = 2**31 - 1  # positions are int32
+
+
+def _check_length(owner: object) -> None:
+    fits = 1 <= owner.max_length <= _LONGEST
+    check_field(owner, "max_length", fits, f"at least 1, and at most {_LONGEST}")
+
+
+@dataclass(frozen=True)
+class Integer(Position):
+    """Adds the raw index, `p / max_length`, to the first channel.
+
+    One channel and not all: a shift common to all channels is removed by the next layer norm.
+    """
+
+    max_length: int = field()  # field(): the inherited None is not the default.
+    """Longest sequence in tokens; the index is divided by it."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        _check_length(self)
+
+    def embed(self, x, positions, table=None):
+        del table
+        return _add_to_first_channels(x, integer_code(positions, max_length=self.max_length))
+
+
+@dataclass(frozen=True)
+class Binary(Position):
+    """Adds the binary digits of the index, least significant first, to the first channels.
+
+    The digits are 0 or 1. They must leave a channel free: ones in every channel would be removed by
+    the next layer norm.
+    """
+
+    num_bits: int
+    """Number of digits: sequences have at most 2^num_bits tokens."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_field(self, "num_bits", 1 <= self.num_bits <= 31, "from 1 to 31")
+
+    @property
+    def max_length(self) -> int:
+        """Number of distinct codes."""
+        return 2**self.num_bits
+
+    def embed(self, x, positions, table=None):
+        del table
+        return _add_to_first_channels(x, binary_code(positions, num_bits=self.num_bits))
+
+    def validate_sizes(self, *, model_dim, head_dim):
+        del head_dim
+        check_field(self, "num_bits", self.num_bits < model_dim, f"below model_dim = {model_dim}")
+
+    def _remedy(self, length):
+        return f"set num_bits to at least {math.ceil(math.log2(length))}"
+
+
+@dataclass(frozen=True)
+class Sinusoidal(Position):
+    """Adds sines and cosines of the index (Vaswani et al., 2017)."""
+
+    theta: float = 10_000.0
+    """Base of the frequencies."""
+    layout: Literal["interleaved", "half"] = "interleaved"
+    """"interleaved" (sin, cos, sin, ...; the paper) or "half" (all sines, then all cosines)."""
+    endpoint: bool = False
+    """Whether 1 / theta is one of the frequencies (M2M-100), or that which would follow them."""
+    offset: int = 0
+    """The index that position 0 gets: 2 in M2M-100, where positions below 0 (padding) get nothing;
+    with 0 no position is below 0."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_field(self, "theta", 1 < self.theta < math.inf, "above 1 and finite")
+        check_field(self, "offset", self.offset >= 0, "0 or more")
+
+    def embed(self, x, positions, table=None):
+        del table
+        code = sinusoidal_code(
+            positions + self.offset,
+            model_dim=x.shape[-1],
+            theta=self.theta,
+            layout=self.layout,
+            endpoint=self.endpoint,
+        )
+        if self.offset:
+            code = jnp.where(positions[..., None] < 0, 0.0, code)
+        return x + code.astype(x.dtype)
+
+    def validate_sizes(self, *, model_dim, head_dim):
+        del head_dim
+        if model_dim % 2:
+            raise ConfigError(f"model_dim = {model_dim}: must be even for {self}")
+
+
+@dataclass(frozen=True)
+class Sinusoidal2D(Position):
+    """Adds sines and cosines of a patch's column and row, half of the channels for each.
+
+    Tokens before the patches get nothing. Reference: He et al., Masked Autoencoders, 2021.
+    """
+
+    grid: tuple[int, int]
+    """Rows and columns of patches, which follow one another row by row."""
+    theta: float = 10_000.0
+    """Base of the frequencies."""
+    prefix: int = 1
+    """Tokens before the patches: 1 with a class token."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_field(self, "grid", min(self.grid) >= 1, "rows and columns, at least 1 each")
+        check_field(self, "theta", 1 < self.theta < math.inf, "above 1 and finite")
+        check_field(self, "prefix", self.prefix >= 0, "0 or more")
+
+    @property
+    def max_length(self) -> int:
+        """Number of tokens: the prefix and the patches."""
+        return self.prefix + self.grid[0] * self.grid[1]
+
+    def embed(self, x, positions, table=None):
+        del table
+        columns, patch = self.grid[1], jnp.maximum(positions - self.prefix, 0)
+        code = sinusoidal_grid_code(
+            patch // columns, patch % columns, model_dim=x.shape[-1], theta=self.theta
+        )
+        return x + jnp.where(positions[..., None] < self.prefix, 0.0, code).astype(x.dtype)
+
+    def validate_grid(self, grid, prefix):
+        wanted = f"{grid}, the rows and columns of patches"
+        check_field(self, "grid", self.grid == grid, wanted)
+        before = f"{prefix}, the tokens before them" if prefix else "0: there is no class token"
+        check_field(self, "prefix", self.prefix == prefix, before)
+
+    def validate_sizes(self, *, model_dim, head_dim):
+        del head_dim
+        if model_dim % 4:
+            raise ConfigError(f"model_dim = {model_dim}: must be a multiple of 4 for {self}")
+
+    def _remedy(self, length):
+        return "set grid to the rows and columns of the patches"
+
+
+@dataclass(frozen=True)
+class Learned(Position):
+    """Adds a learned vector per position (BERT, GPT-2)."""
+
+    max_length: int = field()  # field(): the inherited None is not the default.
+    """The longest sequence in tokens."""
+    offset: int = 0
+    """Rows of the table before that of position 0: 2 in RoBERTa, whose padding stands at -1, and
+    BART. They do not learn."""
+    learns: bool = True
+    """False: the rows are given and stay as they are (Pegasus has sinusoids in them)."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        _check_length(self)
+        check_field(self, "offset", self.offset >= 0, "0 or more")
+
+    def table(self, *, model_dim, num_heads):
+        del num_heads
+        return (self.offset + self.max_length, model_dim), ("positions", "embed")
+
+    def embed(self, x, positions, table=None):
+        code = learned_code(_require_table(self, table), positions + self.offset)
+        if self.offset:
+            code = jnp.where(positions[..., None] < 0, jax.lax.stop_gradient(code), code)
+        return x + code.astype(x.dtype)
+
+    def validate_grid(self, grid, prefix):
+        # Rows that no patch has would stay as they were initialised, and no resizing could tell.
+        tokens = prefix + grid[0] * grid[1]
+        before = {0: "", 1: "the class token and "}.get(prefix, f"{prefix} tokens and ")
+        wanted = f"{tokens}, for {before}{grid[0]} x {grid[1]} patches"
+        check_field(self, "max_length", self.max_length == tokens, wanted)
+        check_field(self, "offset", self.offset == 0, "0 for patches")
+
+
+@dataclass(frozen=True)
+class RoPE(Position):
+    """Rotates queries and keys so that scores depend on distances (Su et al., 2021)."""
+
+    theta: float = 10_000.0
+    """Base of the frequencies."""
+    fraction: float = 1.0
+    """Share of the channels of a head that rotate, the first int(head_dim * fraction)."""
+    layout: Literal["half", "interleaved"] = "half"
+    """"half" (channel i with i + R/2; Llama, GPT-NeoX) or "interleaved" (2i with 2i + 1; GPT-J)."""
+    scaling: Scaling = NoScaling()
+    """How the frequencies are stretched for sequences beyond the trained length."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_field(self, "theta", 1 < self.theta < math.inf, "above 1 and finite")
+        check_field(self, "fraction", 0 < self.fraction <= 1, "above 0 and at most 1")
+
+    def rotary_dim(self, head_dim: int) -> int:
+        """The number of channels of a head that rotate."""
+        return int(head_dim * self.fraction)
+
+    def rotate(self, query, key, query_positions, key_positions, lengths=None):
+        if lengths is None:
+            longest = jnp.maximum(jnp.max(query_positions), jnp.max(key_positions)) + 1
+            return self._rotated(query, key, query_positions, key_positions, longest)
+        if self.changes_at(lengths) is None:
+            # The frequencies are the same for every length.
+            return self._rotated(query, key, query_positions, key_positions, 0)
+        query_positions = jnp.broadcast_to(query_positions, query.shape[:2])
+        key_positions = jnp.broadcast_to(key_positions, key.shape[:2])
+        arrays = query[:, None], key[:, None], query_positions[:, None], key_positions[:, None]
+        query, key = jax.vmap(self._rotated)(*arrays, lengths)
+        return query[:, 0], key[:, 0]
+
+    def changes_at(self, lengths):
+        return self.scaling.changes_at(lengths)
+
+    def _rotated(self, query, key, query_positions, key_positions, length):
+        frequencies, attention_factor = self.scaling.frequencies(
+            self.theta, self.rotary_dim(query.shape[-1]), length
+        )
+
+        def rotated(x_BTNH: jax.Array, positions_BT: jax.Array) -> jax.Array:
+            return apply_rope(
+                x_BTNH,
+                positions_BT,
+                frequencies,
+                layout=self.layout,
+                attention_factor=attention_factor,
+            )
+
+        return rotated(query, query_positions), rotated(key, key_positions)
+
+    def validate_sizes(self, *, model_dim, head_dim):
+        del model_dim
+        rotary_dim = self.rotary_dim(head_dim)
+        even = rotary_dim >= 2 and rotary_dim % 2 == 0
+        wanted = f"such that int({head_dim} * fraction) is even and positive, not {rotary_dim}"
+        check_field(self, "fraction", even, wanted)
+        self.scaling.validate_rotary_dim(rotary_dim)
+
+
+@dataclass(frozen=True)
+class ALiBi(Position):
+    """Penalises scores linearly with the distance (Press et al., 2022)."""
+
+    factor: float = 1.0
+    """Multiplies the penalties: head_dim^-0.5 in Falcon, which scales them with the scores."""
+    rounded: bool = False
+    """Slopes, and their products with the keys' positions, are rounded to bfloat16 (Falcon)."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_field(self, "factor", 0 < self.factor < math.inf, "a positive, finite number")
+
+    def bias(self, query_positions, key_positions, *, num_heads, table=None):
+        del table
+        return Bias(alibi_slopes(num_heads), query_positions, key_positions, self)
+
+    def score(
+        self, heads: jax.Array, query_positions: jax.Array, key_positions: jax.Array
+    ) -> jax.Array:
+        """See `alibi_bias` and `rounded_alibi_bias`; `heads` are the slopes."""
+        function = rounded_alibi_bias if self.rounded else alibi_bias
+        return self.factor * function(heads, query_positions, key_positions)
+
+
+@dataclass(frozen=True)
+class T5Bias(Position):
+    """Adds a learned scalar per head and bucket of the distance (Raffel et al., 2020)."""
+
+    num_buckets: int = 32
+    """Number of buckets, for both directions together."""
+    max_distance: int = 128
+    """Distance from which all share the last bucket."""
+    bidirectional: bool = field(kw_only=True)
+    """True in encoders; False where keys ahead of the query are masked."""
+    shared: bool = field(default=True, kw_only=True)
+    """Whether all layers have one table, or each has its own (UMT5)."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        least = 4 if self.bidirectional else 2
+        check_field(self, "num_buckets", self.num_buckets >= least, f"at least {least}")
+        one_way = self.num_buckets // 2 if self.bidirectional else self.num_buckets
+        beyond = self.max_distance > one_way // 2
+        check_field(self, "max_distance", beyond, f"above {one_way // 2}, the exact buckets")
+
+    def table(self, *, model_dim, num_heads):
+        del model_dim
+        return (self.num_buckets, num_heads), ("buckets", "heads")
+
+    def bias(self, query_positions, key_positions, *, num_heads, table=None):
+        del num_heads
+        return Bias(_require_table(self, table), query_positions, key_positions, self)
+
+    def score(
+        self, heads: jax.Array, query_positions: jax.Array, key_positions: jax.Array
+    ) -> jax.Array:
+        """See `t5_bias`; `heads` is the table."""
+        return t5_bias(
+            heads,
+            query_positions,
+            key_positions,
+            bidirectional=self.bidirectional,
+            max_distance=self.max_distance,
+        )
+
+
+def _add_to_first_channels(x_BTD: jax.Array, code_BTC: jax.Array) -> jax.Array:
+    missing = x_BTD.shape[-1] - code_BTC.shape[-1]
+    return x_BTD + jnp.pad(code_BTC, ((0, 0), (0, 0), (0, missing))).astype(x_BTD.dtype)
+
+
+def _require_table(scheme: Position, table: jax.Array | None) -> jax.Array:
+    if table is None:
+        raise ArgumentError(f"table = None: {scheme} needs its learned table, see `table()`")
+    return table

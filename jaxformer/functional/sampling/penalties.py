@@ -1,0 +1,215 @@
+"""What the tokens already there do to the logits of the next one.
+
+A history is `tokens [B, S]` with `lengths [B]`: each row's tokens from the left, and how many there
+are; what lies beyond is never read. Shapes are static, so all of it runs inside a compiled loop.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer.errors import check_argument
+from jaxformer.functional.assertions import (
+    FINITE,
+    POSITIVE,
+    assert_axes,
+    assert_bool,
+    assert_floating,
+    assert_integers,
+    at_least,
+    check_numbers,
+    static,
+)
+from jaxformer.functional.sampling.next_token import assert_tokens
+
+
+def token_counts(tokens: jax.Array, counted: jax.Array, vocab_size: int) -> jax.Array:
+    """How often each token of the vocabulary occurs in each row.
+
+    Args:
+      tokens: `[B, S]` integers; those that are not in the vocabulary are left out.
+      counted: `[B, S]` bool, the places that count.
+      vocab_size: V.
+
+    Returns:
+      `[B, V]` int32.
+    """
+    assert_axes(tokens=(tokens, "B S"), counted=(counted, "B S"))
+    assert_integers(tokens=tokens)
+    assert_bool(counted=counted)
+    vocab_size = static("vocab_size", vocab_size, at_least(1))
+    places = jnp.where(counted & (tokens >= 0), tokens, vocab_size)
+
+    def count(places):
+        return jnp.zeros(vocab_size, jnp.int32).at[places].add(1, mode="drop")
+
+    return jax.vmap(count)(places)
+
+
+def repetition_penalty(logits: jax.Array, seen: jax.Array, penalty: float) -> jax.Array:
+    r"""Makes tokens that have been seen less probable, by a factor on their logits.
+
+    .. math:: x'_v = x_v / \theta \text{ where } x_v \ge 0, \quad x_v \theta \text{ elsewhere}
+
+    Args:
+      logits: `[B, V]`.
+      seen: `[B, V]` bool.
+      penalty: θ > 0; above 1 discourages repetition, below 1 encourages it.
+
+    Returns:
+      `[B, V]`.
+
+    Raises:
+      ArgumentError: `penalty` is not positive, or infinite.
+
+    References:
+      Keskar et al., CTRL (https://arxiv.org/abs/1909.05858).
+    """
+    _assert_seen(logits, seen)
+    check_numbers(penalty=(penalty, POSITIVE))
+    return jnp.where(seen, jnp.where(logits < 0, logits * penalty, logits / penalty), logits)
+
+
+def presence_penalty(logits: jax.Array, seen: jax.Array, penalty: float) -> jax.Array:
+    r"""Makes tokens that have been generated less probable, however often that was.
+
+    .. math:: x'_v = x_v - \alpha [c_v > 0]
+
+    Args:
+      logits: `[B, V]`.
+      seen: `[B, V]` bool, whether the token is in what was generated.
+      penalty: α; negative encourages repetition.
+
+    Returns:
+      `[B, V]`.
+
+    Raises:
+      ArgumentError: `penalty` is not finite.
+
+    References:
+      OpenAI, API reference (https://platform.openai.com/docs/api-reference/completions/create).
+    """
+    _assert_seen(logits, seen)
+    check_numbers(penalty=(penalty, FINITE))
+    return jnp.where(seen, logits - penalty, logits)
+
+
+def frequency_penalty(logits: jax.Array, counts: jax.Array, penalty: float) -> jax.Array:
+    r"""Makes tokens that have been generated less probable, each time more.
+
+    .. math:: x'_v = x_v - \alpha c_v
+
+    Args:
+      logits: `[B, V]`.
+      counts: `[B, V]` int32, how often the token is in what was generated.
+      penalty: α; negative encourages repetition.
+
+    Returns:
+      `[B, V]`.
+
+    Raises:
+      ArgumentError: `penalty` is not finite.
+
+    References:
+      OpenAI, API reference (https://platform.openai.com/docs/api-reference/completions/create).
+    """
+    assert_axes(logits=(logits, "B V"), counts=(counts, "B V"))
+    assert_floating(logits=logits)
+    assert_integers(counts=counts)
+    check_numbers(penalty=(penalty, FINITE))
+    return logits - penalty * counts.astype(logits.dtype)
+
+
+def no_repeat_ngram(
+    logits: jax.Array, tokens: jax.Array, lengths: jax.Array, ngram_size: int
+) -> jax.Array:
+    """Excludes the tokens that would complete an n-gram which its row holds already.
+
+    Args:
+      logits: `[B, V]`.
+      tokens: `[B, S]` integers.
+      lengths: `[B]` integers, how many of them are there.
+      ngram_size: n, at least 1; 1 excludes every token of the row.
+
+    Returns:
+      `[B, V]`, -inf where excluded.
+
+    Raises:
+      ArgumentError: `ngram_size` is below 1.
+
+    References:
+      Paulus et al., A Deep Reinforced Model for Abstractive Summarization
+      (https://arxiv.org/abs/1705.04304).
+    """
+    _assert_history(logits, tokens, lengths)
+    ngram_size = static("ngram_size", ngram_size, at_least(1))
+    num_windows = tokens.shape[1] - ngram_size + 1
+    if num_windows < 1:
+        return logits
+    prefix = _last_tokens(tokens, lengths, ngram_size - 1)
+    # The window that starts at s holds the tokens s to s + n - 1; its last one is excluded where
+    # the ones before it are the row's last ones.
+    ends = jnp.arange(ngram_size - 1, tokens.shape[1])
+    repeated = ends[None, :] < lengths[:, None]
+    for i in range(ngram_size - 1):
+        repeated &= tokens[:, i : i + num_windows] == prefix[:, i : i + 1]
+    completions = token_counts(tokens[:, ngram_size - 1 :], repeated, logits.shape[-1])
+    return jnp.where(completions > 0, -jnp.inf, logits)
+
+
+def ban_sequences(
+    logits: jax.Array, tokens: jax.Array, lengths: jax.Array, sequences: Sequence[Sequence[int]]
+) -> jax.Array:
+    """Excludes the last token of a sequence where the ones before it have just been written.
+
+    Args:
+      logits: `[B, V]`.
+      tokens: `[B, S]` integers.
+      lengths: `[B]` integers, how many of them are there.
+      sequences: tokens that must not follow each other; a sequence of one is always excluded.
+
+    Returns:
+      `[B, V]`, -inf where excluded.
+
+    Raises:
+      ArgumentError: a sequence is empty, or a token is not in the vocabulary.
+    """
+    _assert_history(logits, tokens, lengths)
+    listed = isinstance(sequences, Sequence) and all(isinstance(s, Sequence) for s in sequences)
+    wanted = "a sequence of sequences of tokens, such as ((7,), (3, 5)), none of them empty"
+    check_argument("sequences", sequences, listed and all(sequences), wanted)
+    sequences = [assert_tokens("sequences", each, logits.shape[-1]) for each in sequences]
+    # What has to come before, aligned to the right; -1 stands for any token, and for none.
+    width = max((len(sequence) - 1 for sequence in sequences), default=0)
+    before = np.full((len(sequences), width), -1)
+    for row, (*prefix, _) in zip(before, sequences, strict=True):
+        row[width - len(prefix) :] = prefix
+    written = _last_tokens(tokens, lengths, width)
+    there = jnp.arange(width)[None, :] >= width - lengths[:, None]
+    written = jnp.where(there, written, -2)[:, None, :]
+    matched = jnp.all((written == before[None]) | (before[None] == -1), axis=-1)
+    last = jnp.array([sequence[-1] for sequence in sequences], jnp.int32)
+    completions = token_counts(
+        jnp.broadcast_to(last[None, :], matched.shape), matched, logits.shape[-1]
+    )
+    return jnp.where(completions > 0, -jnp.inf, logits)
+
+
+def _assert_seen(logits, seen):
+    assert_axes(logits=(logits, "B V"), seen=(seen, "B V"))
+    assert_floating(logits=logits)
+    assert_bool(seen=seen)
+
+
+def _assert_history(logits, tokens, lengths):
+    assert_axes(logits=(logits, "B V"), tokens=(tokens, "B S"), lengths=(lengths, "B"))
+    assert_floating(logits=logits)
+    assert_integers(tokens=tokens, lengths=lengths)
+
+
+def _last_tokens(tokens, lengths, count: int):
+    """The last `count` tokens of every row `[B, count]`; unspecified where it has fewer."""
+    places = lengths[:, None] - count + jnp.arange(count)[None, :]
+    return jnp.take_along_axis(tokens, jnp.maximum(places, 0), axis=1)

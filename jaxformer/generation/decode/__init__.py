@@ -1,0 +1,1 @@
+"""The compiled loop: prefill, decode steps, beams, speculation."""

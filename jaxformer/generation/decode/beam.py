@@ -1,0 +1,238 @@
+"""Beam search: several texts of a row in view at a time, in one compiled loop."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxformer.generation.decode.advance import Generative, next_logits
+from jaxformer.generation.decode.loop import are_ends
+from jaxformer.generation.decode.processors import History, Processor, process
+from jaxformer.generation.options import Decoding
+from jaxformer.models.cache import Cache
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("length_penalty",),
+    meta_fields=("processors", "end_tokens", "num_beams", "early_stopping"),
+)
+@dataclass(frozen=True)
+class BeamSearch:
+    """What is searched for, and when it is found; a program serves all penalties of length."""
+
+    processors: tuple[Processor, ...]
+    """What happens to the log-probabilities before texts are compared."""
+    end_tokens: tuple[int, ...]
+    """After these a text is complete."""
+    num_beams: int
+    """n: texts of a row in view at a time."""
+    length_penalty: float | jax.Array
+    """Power of a text's length that divides its log-probability."""
+    early_stopping: bool | Literal["never"]
+    """A row is over when n texts are complete (True), or when no better one will come: than they
+    are if the best in view could end at its length (False), or at any length ("never")."""
+
+    @classmethod
+    def of(cls, decoding: Decoding) -> "BeamSearch":
+        """What these options ask for."""
+        return cls(
+            decoding.processors(),
+            decoding.end_tokens,
+            decoding.num_beams,
+            decoding.length_penalty,
+            decoding.early_stopping,
+        )
+
+    def score(self, totals: jax.Array, lengths: jax.Array) -> jax.Array:
+        """By what texts are compared when they are complete, float32 `[B, n]`.
+
+        Args:
+          totals: float32 `[B, n]`: the sums of their tokens' log-probabilities.
+          lengths: int `[B]`: of how many tokens, the end token among them.
+        """
+        return totals / (lengths[:, None].astype(jnp.float32) ** self.length_penalty)
+
+
+class Hypotheses(NamedTuple):
+    """Complete texts, n for each of B rows, the best first."""
+
+    tokens: jax.Array
+    """int32 `[B, n, S]`, 0 beyond a text's length."""
+    lengths: jax.Array
+    """int32 `[B, n]`."""
+    scores: jax.Array
+    """float32 `[B, n]`: log-probability / length^length_penalty; -inf: there is no such text."""
+
+
+class _State(NamedTuple):
+    """Of B rows with n beams each. A row's beams have one length and follow each other."""
+
+    history: History
+    """The texts in view, `[B n, S]`, the most probable of a row first."""
+    cache: Cache
+    """What the model keeps of them: it lacks the last token."""
+    totals: jax.Array
+    """float32 `[B, n]`: their summed log-probabilities; -inf: no text."""
+    complete: Hypotheses
+    """The best of those that are complete."""
+    active: jax.Array
+    """bool `[B]`: which rows go on."""
+
+
+class _Continuations(NamedTuple):
+    """The most probable continuations of a row by one token, best first."""
+
+    totals: jax.Array
+    """float32 `[B, k]`: summed log-probabilities."""
+    parents: jax.Array
+    """int32 `[B, k]`: which beam they continue."""
+    tokens: jax.Array
+    """int32 `[B, k]`: with which token."""
+    end: jax.Array
+    """bool `[B, k]`: whether the text is complete with it."""
+
+
+def beam_search(
+    model: Generative, search: BeamSearch, history: History, cache: Cache
+) -> Hypotheses:
+    r"""Looks for the most probable texts that begin with B prompts.
+
+    The beams of a row are continued by each token; of the `max(2, 1 + ends) n` most probable
+    continuations, those among the first n that are complete are kept aside if their scores
+
+    .. math:: s(y) = \frac{1}{|y|^\alpha} \sum_t \log p(y_t | y_{<t})
+
+    are among the n best so far (|y| counts the new tokens), and the n best of the others are the
+    beams of the next step. What is longest is complete. The rules are those of transformers, but
+    that a row is over by itself, and what cannot be continued is no text.
+
+    Args:
+      model: with its weights.
+      search: what is searched for.
+      history: the prompts `[B, S]`, with room for the longest text.
+      cache: of all their tokens but the last.
+
+    Returns:
+      The new tokens of n texts for each.
+
+    References:
+      Graves, Sequence transduction with recurrent neural networks (arXiv:1211.3711). Wu et al.,
+      Google's neural machine translation system (arXiv:1609.08144), for the lengths.
+    """
+    state = _started(search, history, cache)
+    step = partial(_stepped, model, search)
+    complete = jax.lax.while_loop(lambda state: jnp.any(state.active), step, state).complete
+    return _without_prompts(complete, history.prompt_lengths)
+
+
+def _started(search: BeamSearch, history: History, cache: Cache) -> _State:
+    rows, count = history.lengths.shape[0], search.num_beams
+    beams = jax.tree.map(partial(jnp.repeat, repeats=count, axis=0), history)
+    # All beams are the prompt: one is to be continued, and none is complete.
+    first = jnp.arange(count)[None, :] == 0
+    complete = Hypotheses(
+        beams.tokens.reshape(rows, count, -1),
+        beams.lengths.reshape(rows, count),
+        jnp.full((rows, count), -jnp.inf),
+    )
+    return _State(
+        history=beams,
+        cache=cache.picked(jnp.zeros((rows, count), jnp.int32)),
+        totals=jnp.broadcast_to(jnp.where(first, 0.0, -jnp.inf), (rows, count)),
+        complete=complete,
+        active=history.limits > history.lengths,
+    )
+
+
+def _stepped(model: Generative, search: BeamSearch, state: _State) -> _State:
+    count = search.num_beams
+    logits, cache = next_logits(model, state.history, state.cache, jnp.repeat(state.active, count))
+    log_probs = process(search.processors, jax.nn.log_softmax(logits), state.history)
+    history = jax.tree.map(lambda x: x.reshape(-1, count, *x.shape[1:]), state.history)
+    found = _continuations(search, state.totals, log_probs, history)
+    complete = _completed(search, state, history, found)
+    # A text that is complete is no longer in view.
+    totals, order = jax.lax.top_k(jnp.where(found.end, -jnp.inf, found.totals), count)
+    parents, tokens = (_along(x, order) for x in (found.parents, found.tokens))
+    history = history._replace(
+        tokens=_continued(history, parents, tokens),
+        lengths=history.lengths + state.active[:, None],
+    )
+    return _State(
+        history=jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), history),
+        cache=cache.picked(parents),
+        totals=totals,
+        complete=complete,
+        active=state.active & _promising(search, history, totals, complete),
+    )
+
+
+def _continuations(
+    search: BeamSearch, totals: jax.Array, log_probs: jax.Array, history: History
+) -> _Continuations:
+    rows, count = totals.shape
+    vocab_size = log_probs.shape[1]
+    sums = log_probs.reshape(rows, count, vocab_size) + totals[:, :, None]
+    # Among so many, as many as there are beams do not end.
+    most = max(2, 1 + len(search.end_tokens)) * count
+    totals, places = jax.lax.top_k(sums.reshape(rows, -1), min(most, count * vocab_size))
+    tokens = places % vocab_size
+    longest = history.lengths[:, :1] + 1 >= history.limits[:, :1]
+    end = are_ends(tokens, search.end_tokens) | longest
+    return _Continuations(totals, places // vocab_size, tokens, end)
+
+
+def _completed(
+    search: BeamSearch, state: _State, history: History, found: _Continuations
+) -> Hypotheses:
+    """The best complete texts, now with those of a step; of rows that are over as they were."""
+    found = jax.tree.map(lambda x: x[:, : search.num_beams], found)
+    lengths = history.lengths + 1
+    scores = search.score(found.totals, (lengths - history.prompt_lengths)[:, 0])
+    new = Hypotheses(
+        _continued(history, found.parents, found.tokens),
+        lengths,
+        jnp.where(found.end & state.active[:, None], scores, -jnp.inf),
+    )
+    both = jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), state.complete, new)
+    order = jax.lax.top_k(both.scores, search.num_beams)[1]
+    return jax.tree.map(lambda x: _along(x, order), both)
+
+
+def _promising(
+    search: BeamSearch, history: History, totals: jax.Array, complete: Hypotheses
+) -> jax.Array:
+    """Bool `[B]`: whether a better text may come."""
+    ends = history.lengths
+    if search.early_stopping == "never":
+        # At this length its score is the highest that it can have.
+        ends = jnp.where(search.length_penalty > 0, history.limits, ends)
+    best = search.score(totals[:, :1], (ends - history.prompt_lengths)[:, 0])
+    worst = complete.scores[:, -1]
+    promising = (best[:, 0] > worst) & (history.lengths < history.limits)[:, 0]
+    # Not all n are there while the last of them has no score.
+    return promising & (worst == -jnp.inf) if search.early_stopping is True else promising
+
+
+def _continued(history: History, parents: jax.Array, tokens: jax.Array) -> jax.Array:
+    """The texts `[B, n, S]` of beams with one more token each, both `[B, n]`."""
+    places = jnp.arange(history.tokens.shape[2])[None, None, :]
+    last = places == history.lengths[:, :1, None]
+    return jnp.where(last, tokens[:, :, None], _along(history.tokens, parents))
+
+
+def _along(x: jax.Array, order: jax.Array) -> jax.Array:
+    """Of `x` `[B, m, ...]` what stands at `order` `[B, n]`."""
+    order = order.reshape(*order.shape, *[1] * (x.ndim - 2))
+    return jnp.take_along_axis(x, order, axis=1, mode="clip")
+
+
+def _without_prompts(texts: Hypotheses, prompt_lengths: jax.Array) -> Hypotheses:
+    lengths = texts.lengths - prompt_lengths[:, None]
+    order = jnp.arange(texts.tokens.shape[2])[None, None, :]
+    places = order + prompt_lengths[:, None, None]
+    tokens = jnp.take_along_axis(texts.tokens, places, axis=2, mode="clip")
+    return Hypotheses(jnp.where(order < lengths[:, :, None], tokens, 0), lengths, texts.scores)

@@ -1,0 +1,1 @@
+"""Text that is shown as it is generated."""

@@ -1,0 +1,1 @@
+"""Tensors in files, and how their names and layouts map to ours."""

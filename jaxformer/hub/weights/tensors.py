@@ -1,0 +1,251 @@
+"""The tensors of a folder of safetensors files, read one at a time and written in shards."""
+
+import json
+import math
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import safetensors
+
+from jaxformer.errors import DataError
+from jaxformer.hub.weights.copying import copy_into
+from jaxformer.hub.weights.finite import check_finite
+from jaxformer.hub.weights.layouts import Shape
+from jaxformer.io.model_files import file_in, read_object
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+_DTYPES = {
+    "F64": np.dtype(np.float64),
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "BF16": np.dtype(jnp.bfloat16),
+    "I64": np.dtype(np.int64),
+    "I32": np.dtype(np.int32),
+    "BOOL": np.dtype(np.bool_),
+    "U8": np.dtype(np.uint8),
+}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+
+
+class Tensor(NamedTuple):
+    """What a file says of a tensor."""
+
+    shape: Shape
+    dtype: np.dtype
+
+
+class _Place(NamedTuple):
+    """Where a tensor lies."""
+
+    path: Path
+    start: int
+
+
+class TensorFiles:
+    """The tensors of a folder, each mapped into memory when it is asked for.
+
+    Attributes:
+        tensors: name -> shape and dtype.
+    """
+
+    def __init__(self, folder: str | os.PathLike):
+        """Opens the files.
+
+        Raises:
+            DataError: There are none, only pickles, or one is damaged or not where it should be.
+        """
+        self.folder = Path(folder)
+        self._places: dict[str, _Place] = {}
+        self.tensors: dict[str, Tensor] = {}
+        for path, tensors in _shards(self.folder).items():
+            self._open(path)
+            for name in tensors:
+                if name not in self._places or self._places[name].path != path:
+                    raise DataError(
+                        f"{self.folder / INDEX} says that {name} is in {path.name}, where it is not"
+                    )
+
+    def read(self, name: str) -> np.ndarray:
+        """The tensor of that name: a view of the file, whose pages are let go with it."""
+        (shape, dtype), (path, start) = self.tensors[name], self._places[name]
+        if 0 in shape:
+            return np.empty(shape, dtype)
+        return np.asarray(np.memmap(path, dtype, "r", start, shape))
+
+    def _open(self, path: Path) -> None:
+        try:
+            # Checks that the file is whole: names, shapes, dtypes and places fit together.
+            with safetensors.safe_open(path, "np"):
+                pass
+            header, start = _header(path)
+        except (safetensors.SafetensorError, OSError, ValueError) as error:
+            raise DataError(
+                f"{path}: not a whole safetensors file ({str(error)[:300]}): fetch it again"
+            ) from error
+        for name, entry in header.items():
+            if entry["dtype"] not in _DTYPES:
+                raise DataError(
+                    f"{path}: {name} is kept as {entry['dtype']}, as where weights were quantised: "
+                    f"only one of {', '.join(_DTYPES)} can be read; fetch the model in bfloat16"
+                )
+            if name in self._places:
+                raise DataError(f"{path}: {name} is in {self._places[name].path.name} as well")
+            self._places[name] = _Place(path, start + entry["data_offsets"][0])
+            self.tensors[name] = Tensor(tuple(entry["shape"]), _DTYPES[entry["dtype"]])
+
+
+def write_tensors(
+    folder: str | os.PathLike,
+    described: Mapping[str, Tensor],
+    tensors: Iterable[tuple[str, np.ndarray]],
+    max_bytes: int,
+) -> int:
+    """Writes tensors to one file, or to several with an index where they are too large for one.
+
+    Args:
+        folder: Where; it exists.
+        described: What comes, so that no more than one tensor has to be held at a time, and the
+            dtypes to which they are cast.
+        tensors: Pairs of name and tensor, in the same order.
+        max_bytes: The most bytes of a file, unless a single tensor has more.
+
+    Returns:
+        The bytes of all tensors together.
+
+    Raises:
+        DataError: A weight is not finite, or not in its new dtype.
+    """
+    shards: list[dict[str, Tensor]] = [{}]
+    held = total = 0
+    for name, tensor in described.items():
+        size = _num_bytes(tensor)
+        if shards[-1] and held + size > max_bytes:
+            shards.append({})
+            held = 0
+        shards[-1][name] = tensor
+        held, total = held + size, total + size
+    coming = iter(tensors)
+    for number, shard in enumerate(shards):
+        _write_file(Path(folder, f"shard-{number}.tmp"), shard, coming)
+    _name_shards(Path(folder), [list(shard) for shard in shards], total)
+    return total
+
+
+def _write_file(
+    path: Path, described: Mapping[str, Tensor], tensors: Iterator[tuple[str, np.ndarray]]
+) -> None:
+    """Writes a safetensors file: the length of the header, the header, the tensors' bytes."""
+    # The field is what transformers looks for.
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, tensor in described.items():
+        start, end = end, end + _num_bytes(tensor)
+        header[name] = {
+            "dtype": _NAMES[tensor.dtype],
+            "shape": tensor.shape,
+            "data_offsets": (start, end),
+        }
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # so that the tensors are aligned
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        # One buffer for all: memory that is new to a process costs as much as the copy.
+        buffer = np.empty(max(map(_num_bytes, described.values()), default=0), np.uint8)
+        for name, tensor in described.items():
+            coming, array = next(tensors)
+            if (coming, array.shape) != (name, tensor.shape):
+                raise ValueError(f"{coming} {array.shape} comes where {name} {tensor} is to be")
+            part = buffer[: _num_bytes(tensor)]
+            copied = part.view(tensor.dtype).reshape(tensor.shape)
+            copy_into(copied, array)
+            check_finite(name, copied, array)
+            file.write(part.data)
+
+
+def _header(path: Path) -> tuple[dict[str, dict], int]:
+    """What a file says of its tensors, and where their bytes begin."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length), object_pairs_hook=_without_doubles)
+    header.pop("__metadata__", None)
+    return header, 8 + length
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    names = Counter(name for name, _ in pairs)
+    if twice := [name for name, count in names.items() if count > 1]:
+        raise ValueError(f"the header has {twice[0]!r} twice")
+    return dict(pairs)
+
+
+def _num_bytes(tensor: Tensor) -> int:
+    return math.prod(tensor.shape) * tensor.dtype.itemsize
+
+
+def _name_shards(folder: Path, shards: list[list[str]], total: int) -> None:
+    """Gives the files their final names, which say how many there are."""
+    if len(shards) == 1:
+        (folder / "shard-0.tmp").rename(folder / SINGLE)
+        return
+    places = {}
+    for number, names in enumerate(shards):
+        file = f"model-{number + 1:05d}-of-{len(shards):05d}.safetensors"
+        (folder / f"shard-{number}.tmp").rename(folder / file)
+        places |= dict.fromkeys(names, file)
+    index = {"metadata": {"total_size": total}, "weight_map": places}
+    (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+
+def _shards(folder: Path) -> dict[Path, list[str]]:
+    """The files of a folder: one, or those that the index names, with the tensors it says so of."""
+    if single := file_in(folder, SINGLE):
+        return {single: []}
+    shards: dict[str, list[str]] = {}
+    for tensor, file in _weight_map(folder).items():
+        shards.setdefault(file, []).append(tensor)
+    return {_shard(folder, file): tensors for file, tensors in sorted(shards.items())}
+
+
+def _shard(folder: Path, file: str) -> Path:
+    if Path(file).name != file or file in ("", ".."):
+        raise DataError(f"{folder / INDEX} names {file!r}, which lies outside of {folder}")
+    if path := file_in(folder, file):
+        return path
+    raise DataError(f"{folder / file} does not exist, though {INDEX} names it")
+
+
+def _weight_map(folder: Path) -> dict[str, str]:
+    """The index: the file of each tensor."""
+    index = read_object(folder, INDEX)
+    if index is None:
+        raise DataError(_nothing_to_read(folder))
+    places = index.get("weight_map")
+    if not isinstance(places, dict):
+        raise DataError(f"{folder / INDEX}: no index with a weight_map: it must be an object")
+    for tensor, file in places.items():
+        if not isinstance(file, str):
+            raise DataError(
+                f"{folder / INDEX}: weight_map has {file!r} for {tensor}: a file's name is no text"
+            )
+    return places
+
+
+def _nothing_to_read(folder: Path) -> str:
+    if not folder.is_dir():
+        return f"{folder} is no folder (looked from {Path.cwd()})"
+    pickles = sorted(
+        item.name for item in folder.iterdir() if item.suffix in (".bin", ".pt", ".pth", ".ckpt")
+    )
+    if pickles:
+        return (
+            f"{folder} holds {pickles[0]}, a pickle, which can run any code when it is read: "
+            "convert it with transformers, from_pretrained(...).save_pretrained(FOLDER), which "
+            f"writes {SINGLE}"
+        )
+    return f"{folder} holds neither {SINGLE} nor {INDEX}"

@@ -1,0 +1,251 @@
+"""Parameters from the tensors of a folder, placed one at a time; and tensors from parameters."""
+
+import fnmatch
+import logging
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer.errors import DataError
+from jaxformer.hub.format import Format
+from jaxformer.hub.weights.copying import aligned_empty, copy_into
+from jaxformer.hub.weights.finite import check_finite, only_zeros
+from jaxformer.hub.weights.table import Placement
+from jaxformer.hub.weights.tensors import Tensor, TensorFiles
+from jaxformer.models.parameters import Parameters, Template
+
+_log = logging.getLogger(__name__)
+
+Shardings = Mapping[str, jax.sharding.Sharding]
+Reader = Callable[[tuple[slice, ...]], np.ndarray]
+"""The part of a parameter at an index, as `jax.make_array_from_callback` asks for it."""
+
+
+def named_placements(
+    format: Format, config: Any, template: Template, prefix: str
+) -> list[Placement]:
+    """Every tensor of a model's file.
+
+    Args:
+        format: The system, whose table has the names of a model with heads.
+        config: The model's.
+        template: Its structure.
+        prefix: What comes before the names of the body in this file.
+    """
+
+    def named(tensor: str) -> str:
+        bare = tensor.removeprefix(format.prefix)
+        return tensor if bare == tensor else prefix + bare
+
+    placements = format.table(config).placements(template)
+    return [placement._replace(tensor=named(placement.tensor)) for placement in placements]
+
+
+class WeightFile:
+    """The tensors of a folder, and the parameters that a table finds in them."""
+
+    def __init__(self, files: TensorFiles, format: Format, placements: list[Placement]):
+        """Finds every tensor.
+
+        Raises:
+            DataError: Tensors are missing, have another shape, are whole numbers, or are there and
+                used by nothing (lists them).
+        """
+        self._files = files
+        known = {_current(name, format): name for name in files.tensors}
+        self.names: dict[str, str] = {}
+        """The table's name -> the file's."""
+        for placement in placements:
+            for name in _spellings(placement.tensor, format.prefix):
+                if name in known:
+                    self.names[placement.tensor] = known[name]
+        problems = [f"{p.tensor} is missing" for p in placements if p.tensor not in self.names]
+        problems += [
+            f"{p.tensor} has shape {files.tensors[self.names[p.tensor]].shape}, not {p.shape}"
+            for p in placements
+            if p.tensor in self.names and files.tensors[self.names[p.tensor]].shape != p.shape
+        ]
+        problems += [
+            f"{name} holds {files.tensors[name].dtype}, no floating-point numbers: weights that "
+            "were quantised cannot be read"
+            for name in self.names.values()
+            if not jnp.issubdtype(files.tensors[name].dtype, jnp.floating)
+        ]
+        used = set(self.names.values())
+        problems += [
+            f"{name} is used by nothing"
+            for current, name in known.items()
+            if name not in used and not self._superfluous(current, format)
+        ]
+        if problems:
+            more = f" ... ({len(problems)} in all)" if len(problems) > 12 else ""
+            raise DataError(
+                f"{files.folder}: the tensors do not fit the model that config.json describes: "
+                f"{'; '.join(problems[:12])}{more}"
+            )
+        self._zeros: set[str] = set()
+        self._rows: dict[str, dict[tuple[int, ...], Placement]] = {}
+        for placement in placements:
+            for parameter, row in placement.places:
+                self._rows.setdefault(parameter, {})[row] = placement
+
+    def warn(self) -> None:
+        """Says what is suspicious of all that was read so far: kernels of zeros."""
+        if self._zeros:
+            names = sorted(self._zeros)
+            _log.warning(
+                "%s: %d kernels hold nothing but zeros, as where a file was fetched in part: %s%s",
+                self._files.folder, len(names), ", ".join(names[:4]), " ..." if names[4:] else "",
+            )  # fmt: skip
+
+    def tensors(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yields all that are used, by the table's names: views of the files."""
+        for name, kept in self.names.items():
+            yield name, self._files.read(kept)
+
+    def read(self, parameter: str, shape: tuple[int, ...]) -> np.ndarray:
+        """One whole parameter, in the dtype of its tensors (of most of them)."""
+        return self.reader(parameter, shape)(tuple(slice(None) for _ in shape))
+
+    def reader(self, parameter: str, shape: tuple[int, ...], dtype: Any = None) -> Reader:
+        """What reads a part of one parameter.
+
+        Args:
+            parameter: Its name.
+            shape: Its shape.
+            dtype: To which it is cast; None: that of its tensors (of most of them).
+        """
+        rows = self._rows[parameter]
+        kernel = any(slot.inputs for slot in next(iter(rows.values())).slots)
+        depth = len(next(iter(rows)))
+        dtype = self._dtype(rows.values()) if dtype is None else np.dtype(dtype)
+
+        def read(index: tuple[slice, ...]) -> np.ndarray:
+            kept = [range(size)[part] for size, part in zip(shape, index, strict=True)]
+            part = aligned_empty(tuple(len(numbers) for numbers in kept), dtype)
+
+            def copy(place: tuple[int, ...], row: tuple[int, ...]) -> None:
+                held = self._part(rows[row], parameter)[(*index[depth:], ...)]
+                copied = part[(*place, ...)]
+                copy_into(copied, held)
+                name = self.names[rows[row].tensor]
+                check_finite(f"{self._files.folder}: {name}", copied, held)
+                if kernel and copied.shape == shape[depth:] and only_zeros(copied):
+                    self._zeros.add(name)
+
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                list(pool.map(copy, np.ndindex(part.shape[:depth]), product(*kept[:depth])))
+            return part
+
+        return read
+
+    def _dtype(self, placements: Iterable[Placement]) -> np.dtype:
+        """The dtype of most of these tensors."""
+        dtypes = [self._files.tensors[self.names[each.tensor]].dtype for each in placements]
+        # JAX makes float32 of float64.
+        return jax.dtypes.canonicalize_dtype(max(dtypes, key=dtypes.count))
+
+    def _part(self, placement: Placement, parameter: str) -> np.ndarray:
+        """What a tensor holds of one parameter."""
+        tensor = self._files.read(self.names[placement.tensor])
+        parts = placement.layout.read(tensor, placement.slots)
+        return parts[[place.parameter for place in placement.places].index(parameter)]
+
+    def _superfluous(self, name: str, format: Format) -> bool:
+        """Whether a tensor that nothing uses is one that says nothing new."""
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in format.buffers):
+            return True
+        original = next(
+            (
+                self.names[spelling]
+                for copy, source in format.copies.items()
+                if name in _spellings(copy, format.prefix)
+                for spelling in _spellings(source, format.prefix)
+                if spelling in self.names
+            ),
+            None,
+        )
+        return original is not None and np.array_equal(
+            self._files.read(original), self._files.read(name)
+        )
+
+
+def load_parameters(
+    file: WeightFile, template: Template, shardings: Shardings, dtype: Any = None
+) -> Parameters:
+    """Reads parameters one at a time, each straight into its sharding.
+
+    Args:
+        file: The tensors.
+        template: The model.
+        shardings: Of the parameters by name.
+        dtype: To which they are cast; None keeps the files' own.
+
+    Raises:
+        DataError: A weight is not finite, or not in its new dtype; names its tensor.
+    """
+    parameters = {
+        name: jax.make_array_from_callback(
+            shape.shape, shardings[name], file.reader(name, shape.shape, dtype)
+        )
+        for name, shape in template.shapes.items()
+    }
+    file.warn()
+    return parameters
+
+
+def described(
+    parameters: Parameters, placements: list[Placement], dtype: Any = None
+) -> dict[str, Tensor]:
+    """Shapes and dtypes of what `tensors_of` yields, in its order."""
+    return {
+        placement.tensor: Tensor(
+            placement.shape,
+            np.dtype(parameters[placement.places[0].parameter].dtype if dtype is None else dtype),
+        )
+        for placement in placements
+    }
+
+
+def tensors_of(
+    parameters: Parameters, placements: list[Placement]
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yields the tensors of a file, one at a time, views of the parameters where that is possible.
+
+    Args:
+        parameters: Of the model (or their gradients).
+        placements: Where each of them goes.
+    """
+    for placement in placements:
+        arrays = [_row(parameters[parameter], row) for parameter, row in placement.places]
+        yield placement.tensor, placement.layout.write(arrays, placement.slots)
+
+
+def _row(array: jax.Array, row: tuple[int, ...]) -> np.ndarray:
+    """One row of an array, or the whole of it for (), in the host's memory."""
+    devices = array.sharding.device_set
+    if row and (len(devices) > 1 or next(iter(devices)).platform != "cpu"):
+        array, row = array[row], ()  # so that no more than this comes over
+    return np.asarray(jax.device_get(array))[row]
+
+
+def _current(name: str, format: Format) -> str:
+    """A tensor's name as it is spelt today."""
+    for old, new in format.aliases.items():
+        name = re.sub(old, new, name)
+    return name
+
+
+def _spellings(name: str, prefix: str) -> tuple[str, ...]:
+    """A name with and without the prefix of models with heads."""
+    if not prefix:
+        return (name,)
+    bare = name.removeprefix(prefix)
+    return (name, prefix + bare, bare)

@@ -1,0 +1,1 @@
+"""Files: paths, atomic writes, JSON, arrays, digests, and configurations as JSON."""

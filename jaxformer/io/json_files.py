@@ -1,0 +1,65 @@
+"""JSON that someone else wrote: a value of the expected type, or an error that names the file."""
+
+import json
+import os
+from typing import Any
+
+from jaxformer.errors import DataError
+from jaxformer.io.files import read_bytes
+
+_NAMES = {
+    dict: "a JSON object",
+    list: "a list",
+    str: "a string",
+    bool: "a boolean",
+    type(None): "null",
+}
+
+
+def read_json(path: str | os.PathLike, kind: type = dict) -> Any:
+    """Returns the value that a JSON file holds.
+
+    Args:
+        path: The file.
+        kind: The type that the value must have; `object` accepts any.
+
+    Raises:
+        DataError: The file is missing, no ordinary file, unreadable, no JSON or of another type.
+    """
+    return parse_json(read_bytes(path), str(path), kind)
+
+
+def parse_json(text: str | bytes, where: str, kind: type = dict) -> Any:
+    """Returns the value that a JSON text holds.
+
+    Args:
+        text: The text; bytes are UTF-8.
+        where: The file, or "file:line", for messages.
+        kind: The type that the value must have; `object` accepts any.
+
+    Raises:
+        DataError: It is no JSON, or of another type.
+    """
+    try:
+        value = json.loads(text if isinstance(text, str) else text.decode().removeprefix("\ufeff"))
+    except json.JSONDecodeError as error:
+        line = f" of line {error.lineno}" if error.lineno > 1 else ""
+        raise DataError(
+            f"{where}: not valid JSON: {error.msg} at column {error.colno}{line}"
+        ) from error
+    except UnicodeDecodeError as error:
+        before = error.object[: error.start].split(b"\n")
+        line = f"line {len(before)}" if len(before) > 1 else "the line"
+        raise DataError(f"{where}: not UTF-8 at byte {len(before[-1])} of {line}") from error
+    except RecursionError:
+        raise DataError(f"{where}: not valid JSON: nested too deeply") from None
+    except ValueError as error:  # Python reads integers of 4,300 digits at most
+        raise DataError(f"{where}: not valid JSON: a number has too many digits") from error
+    if not isinstance(value, kind):
+        raise DataError(f"{where}: expected {json_type(kind)}, found {json_type(type(value))}")
+    return value
+
+
+def json_type(kind: type) -> str:
+    """Returns what JSON calls the values of a Python type: "a list"."""
+    return _NAMES.get(kind, "a number")

@@ -1,0 +1,32 @@
+"""What is predicted from hidden states."""
+
+from jaxformer.models.heads.base import Head, HeadModule, LossOptions, Outcome, States
+from jaxformer.models.heads.labels import (
+    Classification,
+    Dense,
+    Regression,
+    Span,
+    TokenClassification,
+)
+from jaxformer.models.heads.poolers import AttentionPooler, NormPooler, Pooler
+from jaxformer.models.heads.projection import Projection
+from jaxformer.models.heads.vocabulary import LanguageModel, MaskedLanguageModel
+
+__all__ = [
+    "AttentionPooler",
+    "Classification",
+    "Dense",
+    "Head",
+    "HeadModule",
+    "LanguageModel",
+    "LossOptions",
+    "MaskedLanguageModel",
+    "NormPooler",
+    "Outcome",
+    "Pooler",
+    "Projection",
+    "Regression",
+    "Span",
+    "States",
+    "TokenClassification",
+]

@@ -1,0 +1,177 @@
+"""What is predicted from hidden states: one description and one module for each kind of output."""
+
+import abc
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxformer.checks import check_types
+from jaxformer.errors import ConfigError
+from jaxformer.functional.assertions import assert_axes, assert_bool, check_choice
+from jaxformer.functional.linear import Kernel
+from jaxformer.functional.losses import LossSums
+from jaxformer.nn.config import TransformerConfig
+
+Batch = Mapping[str, jax.Array]
+Shapes = dict[str, jax.ShapeDtypeStruct]
+
+
+class States(NamedTuple):
+    """What a family hands to its heads."""
+
+    hidden: jax.Array
+    """`[B, T, D]`, in the compute dtype."""
+    pooled: jax.Array | None = None
+    """`[B, D]`: the first token's state, through the pooler if there is one."""
+    tied: Kernel | None = None
+    """`[E, V]`: the kernel of the embedding, for outputs that are tied to it."""
+    valid: jax.Array | None = None
+    """bool `[B, T]`: real tokens; None: all are."""
+
+
+class LossOptions(NamedTuple):
+    """How token losses are computed, see `functional.losses`."""
+
+    label_smoothing: float = 0.0
+    z_loss: float = 0.0
+    chunk_size: int | None = None
+
+
+DEFAULT_OPTIONS = LossOptions()
+
+
+class Outcome(NamedTuple):
+    """What a head predicts of a batch, beside what is right."""
+
+    predictions: jax.Array
+    """A label or a number `[B]`, a label for each token `[B, T]`, a span's two ends `[B, 2]`."""
+    references: jax.Array
+    """What is right, likewise."""
+    weights: jax.Array
+    """float32 `[B]` or `[B, T]`, 0 where nothing is to be predicted."""
+    scores: jax.Array | None = None
+    """float32 `[B, ...]`, how sure the head is, where rows compete for one answer."""
+
+
+@dataclass(frozen=True)
+class Head(abc.ABC):
+    """Describes one output of a model; `build` makes the module that computes it."""
+
+    def __post_init__(self):
+        check_types(self)
+
+    @property
+    @abc.abstractmethod
+    def name(self) -> str:
+        """The name of the head's parameters, of its loss and of its metrics."""
+
+    @abc.abstractmethod
+    def build(self, key: jax.Array, config: TransformerConfig) -> "HeadModule":
+        """Declares the head's parameters."""
+
+    def reads(self, rows: int, length: int) -> Shapes:
+        """What the loss reads of a batch: by default a target and its weight for each token.
+
+        Args:
+          rows: rows of the batch.
+          length: tokens of a row of hidden states.
+
+        Returns:
+          The shape and dtype of each array, by its name.
+        """
+        weights = array(rows, length, dtype=jnp.float32)
+        return {"targets": array(rows, length), "weights": weights}
+
+    def choices(self, config: TransformerConfig) -> int | None:
+        """How many choices the scores are over; None: they are no choice (a number, a place)."""
+        del config
+        return None
+
+
+class HeadModule(nnx.Module):
+    """Computes one output and its loss."""
+
+    def scores(self, states: States, key: jax.Array | None = None) -> jax.Array:
+        """Unnormalised float32 predictions; `key` is the dropout key."""
+        raise NotImplementedError
+
+    def weight(self, batch: Batch) -> jax.Array:
+        """The total weight of what is predicted: the loss is a mean over it."""
+        raise NotImplementedError
+
+    def sums(
+        self, states: States, batch: Batch, options: LossOptions, key: jax.Array | None
+    ) -> LossSums:
+        """The summed losses of a batch."""
+        raise NotImplementedError
+
+    def outcome(self, states: States, batch: Batch) -> Outcome | None:
+        """The predictions of a batch; None where the sums tell all that is asked of them."""
+        del states, batch
+        return None
+
+    def soft_weights(self, batch: Batch, valid: jax.Array) -> jax.Array:
+        """The weights of the places where a teacher's scores may be the targets.
+
+        Args:
+          batch: arrays by name.
+          valid: float32 `[B, T]`, 1 at real tokens.
+
+        Returns:
+          float32, the shape of `scores` without its last axis.
+        """
+        raise NotImplementedError
+
+
+def array(*shape: int, dtype: jnp.dtype = jnp.int32) -> jax.ShapeDtypeStruct:
+    """An array of a batch that is described and not made."""
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+def pool(
+    hidden: jax.Array, valid: jax.Array | None, pooling: Literal["first", "last", "mean"]
+) -> jax.Array:
+    """One state for a sequence: that of its first or last real token, or the mean over them.
+
+    Args:
+      hidden: `[B, T, D]`.
+      valid: bool `[B, T]`, the real tokens; None: all are.
+      pooling: which.
+
+    Returns:
+      `[B, D]` in the dtype of `hidden`.
+    """
+    check_choice("pooling", pooling, ("first", "last", "mean"))
+    assert_axes(hidden=(hidden, "B T D"))
+    valid = jnp.ones(hidden.shape[:2], bool) if valid is None else valid
+    assert_axes(hidden=(hidden, "B T D"), valid=(valid, "B T"))
+    assert_bool(valid=valid)
+    places = jnp.arange(hidden.shape[1])[None, :]
+    if pooling == "first":
+        chosen = places == jnp.argmax(valid, axis=1, keepdims=True)
+    elif pooling == "last":
+        chosen = places == jnp.max(jnp.where(valid, places, 0), axis=1, keepdims=True)
+    else:
+        chosen = valid
+    total = jnp.einsum(
+        "btd,bt->bd", hidden, chosen.astype(hidden.dtype), preferred_element_type=jnp.float32
+    )
+    count = jnp.maximum(jnp.sum(chosen, axis=1, keepdims=True), 1)
+    return (total / count).astype(hidden.dtype)
+
+
+def build_heads(key: jax.Array, config: TransformerConfig, heads: tuple[Head, ...]) -> nnx.Dict:
+    """The modules of a model's heads, by name.
+
+    Raises:
+      ConfigError: two heads share a name, or one cannot serve the model.
+    """
+    given = [head.name for head in heads]
+    if len(set(given)) < len(given):
+        raise ConfigError(f"model.heads: {', '.join(given)}: each needs a name (label) of its own")
+    keys = jax.random.split(key, max(len(heads), 1))
+    return nnx.Dict({h.name: h.build(k, config) for h, k in zip(heads, keys, strict=False)})

@@ -1,0 +1,356 @@
+"""Heads over a few labels: of a sequence, of its tokens, of where an answer stands."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxformer.checks import check_types
+from jaxformer.errors import check_field
+from jaxformer.functional.assertions import assert_axes, at_least, static
+from jaxformer.functional.dropout import dropout
+from jaxformer.functional.feedforward import activation
+from jaxformer.functional.losses import LossSums, cross_entropy
+from jaxformer.models.heads.base import Head, HeadModule, Outcome, States, array, pool
+from jaxformer.nn.config import TransformerConfig
+from jaxformer.nn.linear import Linear
+from jaxformer.nn.norm import optional_norm
+from jaxformer.nn.parameter import normal
+
+Pooling = Literal["first", "last", "mean", "first_and_mean", "second"]
+
+
+@dataclass(frozen=True)
+class Dense:
+    r"""A layer of the stream's width between the states and a head's output.
+
+    .. math:: y = \mathrm{norm}(a(x W + b))
+    """
+
+    activation: str
+    """The nonlinearity a."""
+    bias: bool = True
+    """Whether b is there."""
+    norm: bool = False
+    """Whether the model's norm follows."""
+
+    def __post_init__(self):
+        check_types(self)
+        activation(self.activation)
+
+
+class DenseLayer(nnx.Module):
+    """`Dense` with its parameters."""
+
+    def __init__(self, key: jax.Array, config: TransformerConfig, dense: Dense, width: int):
+        """Declares the linear layer and the norm; `width` is that of the states."""
+        keys, std = jax.random.split(key), normal(config.init_std)
+        self.linear = Linear(keys[0], {"embed": width}, {"pooled": width}, std, bias=dense.bias)
+        self.norm = optional_norm(keys[1], config.norm if dense.norm else None, width)
+        self.activation = dense.activation
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """`[..., width] -> [..., width]`."""
+        y = activation(self.activation)(self.linear(x))
+        return y if self.norm is None else self.norm(y)
+
+
+def _dense(
+    key: jax.Array, dense: Dense | None, config: TransformerConfig, width: int
+) -> DenseLayer | None:
+    key = jax.random.fold_in(key, 1)
+    return None if dense is None else DenseLayer(key, config, dense, width)
+
+
+@dataclass(frozen=True)
+class Classification(Head):
+    """One of a few labels for the whole sequence or image.
+
+    Reads the label's name, int `[B]`, and "<name>_weights", float `[B]`.
+    """
+
+    num_labels: int = 2
+    """Number of labels."""
+    label: str = "label"
+    """What is predicted: "label", or "next_sentence", "sentence_order"."""
+    pooling: Pooling = "first"
+    """The state that is read: the first token's (and the pooler's), the last real token's, the mean
+    over the real tokens, the first's and the mean side by side (DINOv2), or that of the second
+    place (DeiT's distillation token)."""
+    bias: bool = True
+    """Whether the output layer has a bias."""
+    dense: Dense | None = None
+    """A layer before the output (BART); None: there is none."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_field(self, "num_labels", self.num_labels >= 1, "at least 1")
+
+    @property
+    def name(self) -> str:
+        return self.label
+
+    def build(self, key, config):
+        return ClassificationHead(key, config, self)
+
+    def reads(self, rows, length):
+        del length
+        return {self.label: array(rows), f"{self.label}_weights": array(rows, dtype=jnp.float32)}
+
+    def choices(self, config):
+        del config
+        return self.num_labels
+
+
+@dataclass(frozen=True)
+class Regression(Classification):
+    """A number for the whole sequence (STS-B); the loss is the squared error.
+
+    Reads the label's name and "<name>_weights", float `[B]`.
+    """
+
+    num_labels: int = 1
+    """Numbers that are predicted; one."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_field(self, "num_labels", self.num_labels == 1, "1")
+
+    def build(self, key, config):
+        return RegressionHead(key, config, self)
+
+    def reads(self, rows, length):
+        return super().reads(rows, length) | {self.label: array(rows, dtype=jnp.float32)}
+
+    def choices(self, config):
+        del config
+
+
+class ClassificationHead(HeadModule):
+    """Pooling, dropout and a linear layer, perhaps a dense one before it."""
+
+    def __init__(self, key: jax.Array, config: TransformerConfig, head: Classification):
+        """Declares the layers."""
+        width = config.output_width * (2 if head.pooling == "first_and_mean" else 1)
+        inputs, outputs = {"embed": width}, {"labels": head.num_labels}
+        self.output = Linear(key, inputs, outputs, normal(config.init_std), bias=head.bias)
+        self.dense = _dense(key, head.dense, config, width)
+        self.pooling, self.label, self.dropout = head.pooling, head.label, config.dropout
+
+    def scores(self, states, key=None):
+        pooled = self._pooled(states)
+        pooled = pooled if self.dense is None else self.dense(pooled)
+        return self.output(dropout(pooled, self.dropout, key)).astype(jnp.float32)
+
+    def weight(self, batch):
+        return jnp.sum(batch[f"{self.label}_weights"])
+
+    def soft_weights(self, batch, valid):
+        """Those of the true labels."""
+        del valid
+        return batch[f"{self.label}_weights"]
+
+    def sums(self, states, batch, options, key):
+        weights = batch[f"{self.label}_weights"]
+        smoothing = options.label_smoothing
+        scores = self.scores(states, key)
+        return cross_entropy(scores, batch[self.label], weights, label_smoothing=smoothing)
+
+    def outcome(self, states, batch):
+        """The label that scores highest."""
+        return self._outcome(jnp.argmax(self.scores(states), axis=-1), batch)
+
+    def _outcome(self, predictions, batch) -> Outcome:
+        return Outcome(predictions, batch[self.label], batch[f"{self.label}_weights"])
+
+    def _pooled(self, states: States) -> jax.Array:
+        if self.pooling == "first":
+            return states.pooled
+        if self.pooling == "second":
+            return states.hidden[:, 1]
+        if self.pooling == "first_and_mean":
+            mean = pool(states.hidden, states.valid, "mean")
+            return jnp.concatenate([states.pooled, mean], axis=-1)
+        return pool(states.hidden, states.valid, self.pooling)
+
+
+class RegressionHead(ClassificationHead):
+    """The same layers; their one output is the number."""
+
+    def scores(self, states, key=None):
+        return super().scores(states, key)[:, 0]
+
+    def sums(self, states, batch, options, key):
+        del options
+        weights = batch[f"{self.label}_weights"]
+        scores, numbers = self.scores(states, key), batch[self.label]
+        arrays = {self.label: (numbers, "B"), f"{self.label}_weights": (weights, "B")}
+        assert_axes({"B": scores.shape[0]}, **arrays)
+        errors = jnp.square(scores - numbers)
+        zero = jnp.zeros((), jnp.float32)
+        return LossSums(jnp.sum(errors * weights), jnp.sum(weights), zero, zero)
+
+    def outcome(self, states, batch):
+        """The number."""
+        return self._outcome(self.scores(states), batch)
+
+
+@dataclass(frozen=True)
+class TokenClassification(Head):
+    """One of a few labels for each token (named entities, parts of speech).
+
+    Reads "targets" and "weights" `[B, T]`; the weight is 0 beyond the first piece of each word.
+    """
+
+    num_labels: int = 2
+    """Number of labels."""
+    dense: Dense | None = None
+    """A layer before the output (ModernBERT); None: there is none."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_field(self, "num_labels", self.num_labels >= 1, "at least 1")
+
+    @property
+    def name(self) -> str:
+        return "tags"
+
+    def build(self, key, config):
+        return TokenClassificationHead(key, config, self)
+
+    def choices(self, config):
+        del config
+        return self.num_labels
+
+
+class TokenClassificationHead(HeadModule):
+    """Dropout and a linear layer on every token's state, perhaps a dense one before it."""
+
+    def __init__(self, key: jax.Array, config: TransformerConfig, head: TokenClassification):
+        """Declares the layers."""
+        inputs, outputs = {"embed": config.output_width}, {"labels": head.num_labels}
+        self.output = Linear(key, inputs, outputs, normal(config.init_std), bias=True)
+        self.dense = _dense(key, head.dense, config, config.output_width)
+        self.dropout = config.dropout
+
+    def scores(self, states, key=None):
+        hidden = states.hidden if self.dense is None else self.dense(states.hidden)
+        return self.output(dropout(hidden, self.dropout, key)).astype(jnp.float32)
+
+    def weight(self, batch):
+        return jnp.sum(batch["weights"])
+
+    def soft_weights(self, batch, valid):
+        """Those of the true labels: one place for each word."""
+        del valid
+        return batch["weights"]
+
+    def sums(self, states, batch, options, key):
+        smoothing = options.label_smoothing
+        scores = self.scores(states, key)
+        targets, weights = batch["targets"], batch["weights"]
+        return cross_entropy(scores, targets, weights, label_smoothing=smoothing)
+
+    def outcome(self, states, batch):
+        """The label that scores highest for each token."""
+        predictions = jnp.argmax(self.scores(states), axis=-1)
+        return Outcome(predictions, batch["targets"], batch["weights"])
+
+
+@dataclass(frozen=True)
+class Span(Head):
+    """The first and last token of an answer within the sequence (SQuAD).
+
+    Reads "span" int `[B, 2]` and "span_weights" `[B]`; the loss is the mean of the two ends'. The
+    span of the first token alone stands for no answer. Predicted spans lie where "span_places",
+    bool `[B, T]`, is true; anywhere but in padding without it.
+
+    Reference:
+      Devlin et al., BERT (https://arxiv.org/abs/1810.04805), sections 4.2 and 4.3.
+    """
+
+    longest: int = 30
+    """The most tokens of a predicted span."""
+    dense: Dense | None = None
+    """A layer before the output (ModernBERT); None: there is none."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_field(self, "longest", self.longest >= 1, "at least 1")
+
+    @property
+    def name(self) -> str:
+        return "span"
+
+    def build(self, key, config):
+        return SpanHead(key, config, self)
+
+    def reads(self, rows, length):
+        del length
+        return {"span": array(rows, 2), "span_weights": array(rows, dtype=jnp.float32)}
+
+
+class SpanHead(HeadModule):
+    """A linear layer that scores every token as the first and as the last."""
+
+    def __init__(self, key: jax.Array, config: TransformerConfig, head: Span):
+        """Declares the layers."""
+        inputs, outputs = {"embed": config.output_width}, {"labels": 2}
+        self.output = Linear(key, inputs, outputs, normal(config.init_std), bias=True)
+        self.dense = _dense(key, head.dense, config, config.output_width)
+        self.longest = head.longest
+
+    def scores(self, states, key=None):
+        """`[B, 2, T]`; minus a large number at padding."""
+        del key
+        hidden = states.hidden if self.dense is None else self.dense(states.hidden)
+        logits_B2T = jnp.swapaxes(self.output(hidden).astype(jnp.float32), 1, 2)
+        if states.valid is None:
+            return logits_B2T
+        return jnp.where(states.valid[:, None, :], logits_B2T, -1e9)
+
+    def weight(self, batch):
+        return jnp.sum(batch["span_weights"])
+
+    def sums(self, states, batch, options, key):
+        scores, weights = self.scores(states, key), batch["span_weights"]
+        rows = {"B": scores.shape[0]}
+        assert_axes(rows, span=(batch["span"], "B 2"), span_weights=(weights, "B"))
+        halves = jnp.broadcast_to(weights[:, None] / 2, batch["span"].shape)
+        smoothing = options.label_smoothing
+        return cross_entropy(scores, batch["span"], halves, label_smoothing=smoothing)
+
+    def outcome(self, states, batch):
+        """The best span; its score and that of no answer, `[B, 2]`, which windows compete with."""
+        scores = self.scores(states)
+        nothing = scores[:, 0, 0] + scores[:, 1, 0]
+        if "span_places" in batch:
+            scores = jnp.where(batch["span_places"][:, None, :], scores, -1e9)
+        spans, best = best_spans(scores, self.longest)
+        scores = jnp.stack([best, nothing], axis=1)
+        return Outcome(spans, batch["span"], batch["span_weights"], scores)
+
+
+def best_spans(scores: jax.Array, longest: int) -> tuple[jax.Array, jax.Array]:
+    r"""The span with the largest sum of the scores of its ends.
+
+    .. math:: \arg\max_{(i, j)} a_i + b_j, \quad 0 \le j - i < n
+
+    Args:
+      scores: `[B, 2, T]`: a, of each token as the first, and b, as the last.
+      longest: n, the most tokens of a span.
+
+    Returns:
+      The first and the last token, int32 `[B, 2]`, the shorter span of equals; its sum, `[B]`.
+    """
+    assert_axes(scores=(scores, "B 2 T"))
+    longest = static("longest", longest, at_least(1))
+    size = scores.shape[2]
+    firsts, lasts = scores[:, 0], scores[:, 1]
+    lasts = jnp.pad(lasts, ((0, 0), (0, longest - 1)), constant_values=-jnp.inf)
+    sums = [firsts + lasts[:, extra : extra + size] for extra in range(longest)]
+    sums_BN = jnp.concatenate(sums, axis=1)
+    extra, first = jnp.divmod(jnp.argmax(sums_BN, axis=1), size)
+    return jnp.stack([first, first + extra], axis=1), jnp.max(sums_BN, axis=1)

@@ -1,0 +1,125 @@
+"""From the states of an image's tokens to the one that stands for the image."""
+
+import abc
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxformer.checks import check_types
+from jaxformer.functional.assertions import assert_axes
+from jaxformer.functional.feedforward import activation
+from jaxformer.functional.masks import Mask
+from jaxformer.functional.placement import place, spec_of
+from jaxformer.functional.positions.base import NoPosition
+from jaxformer.nn.attention import Attention
+from jaxformer.nn.config import TransformerConfig
+from jaxformer.nn.context import Context
+from jaxformer.nn.feedforward import FeedForward
+from jaxformer.nn.linear import Linear
+from jaxformer.nn.norm import NormLayer
+from jaxformer.nn.parameter import normal, parameter
+
+
+@dataclass(frozen=True)
+class Pooler(abc.ABC):
+    """Describes a pooler; `build` makes the module, `[B, T, D] -> [B, D]`."""
+
+    def __post_init__(self):
+        check_types(self)
+
+    @abc.abstractmethod
+    def build(self, key: jax.Array, config: TransformerConfig) -> nnx.Module:
+        """Declares the parameters."""
+
+
+@dataclass(frozen=True)
+class NormPooler(Pooler):
+    r"""The model's norm of the first token's state (CLIP).
+
+    .. math:: y = \mathrm{norm}(h_0)
+
+    Reference:
+      Radford et al., 2021 (https://arxiv.org/abs/2103.00020), section 2.4.
+    """
+
+    def build(self, key, config):
+        return FirstNorm(key, config.norm, config.model_dim)
+
+
+@dataclass(frozen=True)
+class AttentionPooler(Pooler):
+    r"""What a learned query finds in all states, and a feed-forward layer (SigLIP).
+
+    .. math:: a = \mathrm{attention}(q, h, h), \qquad y = a + f(\mathrm{norm}(a))
+
+    with the model's own heads, widths and activation.
+
+    Reference:
+      Zhai et al., Scaling Vision Transformers (https://arxiv.org/abs/2106.04560), section 3.3.
+    """
+
+    def build(self, key, config):
+        return AttentionPooling(key, config)
+
+
+class FirstNorm(NormLayer):
+    """`NormPooler` with its parameters."""
+
+    def __call__(self, hidden: jax.Array) -> jax.Array:
+        """`[B, T, D] -> [B, D]`."""
+        assert_axes(hidden=(hidden, "B T D"))
+        return super().__call__(hidden[:, 0])
+
+
+class FirstDense(Linear):
+    """A dense layer on the first token's state."""
+
+    def __init__(self, key: jax.Array, config: TransformerConfig, nonlinearity: str):
+        """Declares the layer."""
+        dim, std = config.model_dim, normal(config.init_std)
+        super().__init__(key, {"embed": dim}, {"pooled": dim}, std, bias=True)
+        self.activation = nonlinearity
+
+    def __call__(self, hidden: jax.Array) -> jax.Array:
+        """`[B, T, D] -> [B, D]`."""
+        assert_axes(hidden=(hidden, "B T D"))
+        return activation(self.activation)(super().__call__(hidden[:, 0]))
+
+
+class AttentionPooling(nnx.Module):
+    """`AttentionPooler` with its parameters."""
+
+    def __init__(self, key: jax.Array, config: TransformerConfig):
+        """Declares the query, the attention, the norm and the feed-forward layer."""
+        keys, dim = jax.random.split(key, 4), config.model_dim
+        self.probe = parameter(keys[0], (dim,), ("embed",), normal(config.init_std))
+        self.attention = Attention(keys[1], config, NoPosition())
+        self.norm = NormLayer(keys[2], config.norm, dim)
+        self.feed_forward = FeedForward(keys[3], config)
+
+    def __call__(self, hidden: jax.Array) -> jax.Array:
+        """`[B, T, D] -> [B, D]`."""
+        assert_axes(hidden=(hidden, "B T D"))
+        rows, length, dim = hidden.shape
+        probe = jnp.broadcast_to(self.probe[...].astype(hidden.dtype), (rows, 1, dim))
+        places, first = jnp.arange(length)[None, :], jnp.zeros((1, 1), jnp.int32)
+        found = self.attention(
+            place(probe, spec_of(hidden)),
+            kv=hidden,
+            mask=Mask(),
+            positions=first,
+            kv_positions=places,
+        )
+        found = found + self.feed_forward(self.norm(found), Context(first), None)
+        return found[:, 0]
+
+
+def build_pooler(
+    key: jax.Array, config: TransformerConfig, pooler: str | Pooler | None
+) -> nnx.Module | None:
+    """The module of a pooler that is given as a config gives it: an activation for a dense one."""
+    if isinstance(pooler, Pooler):
+        return pooler.build(key, config)
+    return None if pooler is None else FirstDense(key, config, pooler)

@@ -1,0 +1,65 @@
+"""A vector for a whole sequence or image, in a space that two models share."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from jaxformer.errors import ConfigError, check_field
+from jaxformer.models.heads.base import Head, HeadModule, pool
+from jaxformer.nn.config import TransformerConfig
+from jaxformer.nn.linear import Linear
+from jaxformer.nn.parameter import normal
+
+
+@dataclass(frozen=True)
+class Projection(Head):
+    r"""A linear map of the pooled state, to be compared with another model's (CLIP).
+
+    .. math:: y = h W + b
+
+    It has no loss of its own: what is right is what the other model says.
+
+    Reference:
+      Radford et al., 2021 (https://arxiv.org/abs/2103.00020), section 2.3.
+    """
+
+    width: int = 512
+    """Size of the vector."""
+    pooling: Literal["first", "last"] = "first"
+    """The state that is read: the pooler's or the first token's, or the last real token's."""
+    bias: bool = False
+    """Whether b is there (SigLIP)."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_field(self, "width", self.width >= 1, "at least 1")
+
+    @property
+    def name(self) -> str:
+        return "projection"
+
+    def build(self, key, config):
+        return ProjectionHead(key, config, self)
+
+    def reads(self, rows, length):
+        raise ConfigError("model.heads: Projection has no loss to train: give another head")
+
+
+class ProjectionHead(HeadModule):
+    """Pooling and a linear layer."""
+
+    def __init__(self, key: jax.Array, config: TransformerConfig, head: Projection):
+        """Declares the layer."""
+        inputs, outputs = {"embed": config.output_width}, {"labels": head.width}
+        self.output = Linear(key, inputs, outputs, normal(config.init_std), bias=head.bias)
+        self.pooling = head.pooling
+
+    def scores(self, states, key=None):
+        """`[B, width]`, float32."""
+        del key
+        pooled = states.pooled
+        if self.pooling == "last":
+            pooled = pool(states.hidden, states.valid, "last")
+        return self.output(pooled).astype(jnp.float32)

@@ -1,0 +1,179 @@
+"""Heads over the vocabulary: the next token, and masked ones."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxformer.errors import ConfigError
+from jaxformer.functional.assertions import assert_axes
+from jaxformer.functional.feedforward import activation
+from jaxformer.functional.linear import Kernel, linear
+from jaxformer.functional.losses import chunked_cross_entropy, cross_entropy
+from jaxformer.models.heads.base import Head, HeadModule, States
+from jaxformer.nn.config import TextConfig
+from jaxformer.nn.linear import Linear
+from jaxformer.nn.norm import NormLayer
+from jaxformer.nn.parameter import constant, kernel_of, normal, parameter, value_of
+
+CHUNKS = 8
+"""Parts in which masked tokens are predicted: two hold the usual 15 % of every row."""
+
+
+@dataclass(frozen=True)
+class LanguageModel(Head):
+    """A token at each place: the next one, or a decoder's target.
+
+    Reads "targets" and "weights" `[B, T]`.
+    """
+
+    @property
+    def name(self) -> str:
+        return "language_model"
+
+    def build(self, key, config: TextConfig):
+        if getattr(config, "embedding_dim", None) not in (None, config.output_width):
+            raise ConfigError(
+                f"model.embedding_dim = {config.embedding_dim}: LanguageModel reads hidden states "
+                f"of width {config.output_width}; MaskedLanguageModel maps them to embeddings"
+            )
+        return VocabularyHead(key, config)
+
+    def choices(self, config: TextConfig):
+        return config.vocab_size
+
+
+@dataclass(frozen=True)
+class MaskedLanguageModel(Head):
+    """The original token at masked places, from the state after a dense layer, activation and norm.
+
+    Reads "targets" and "weights" `[B, T]`; the weight is 0 where nothing was masked.
+
+    Reference:
+      Devlin et al., BERT (https://arxiv.org/abs/1810.04805).
+    """
+
+    activation: str | None = None
+    """The nonlinearity after the dense layer; None: that of the feed-forward layers."""
+    dense_bias: bool = True
+    """Whether the dense layer has a bias."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.activation is not None:
+            activation(self.activation)
+
+    @property
+    def name(self) -> str:
+        return "masked_language_model"
+
+    def build(self, key, config: TextConfig):
+        return MaskedHead(key, config, self)
+
+    def choices(self, config: TextConfig):
+        return config.vocab_size
+
+
+class Projection(NamedTuple):
+    """The map from hidden states to logits over the vocabulary."""
+
+    kernel: Kernel
+    """`[E, V]`."""
+    bias: jax.Array | None
+    """`[V]` or None."""
+
+
+class VocabularyHead(HeadModule):
+    """Logits over the vocabulary: `softcap(scale * h W + b)`, W often the embedding's transpose."""
+
+    def __init__(self, key: jax.Array, config: TextConfig):
+        """Declares the kernel unless it is tied, and the bias if the config has one."""
+        if not isinstance(config, TextConfig):
+            raise ConfigError("model.heads: a head over the vocabulary needs a model of text")
+        size, width = config.vocab_size, config.embedding_width
+        axes, std = ("vocab_embed", "vocab"), normal(config.init_std)
+        tied, biased = config.tie_embeddings, config.head_bias
+        kernel = parameter(key, (width, size), axes, std, contract=1)
+        self.kernel = None if tied else kernel
+        learns = config.head_bias_learns
+        bias = parameter(key, (size,), ("vocab",), constant(0.0), learns=learns)
+        self.bias = bias if biased else None
+        self.width = width
+        self.scale, self.softcap = config.logit_scale, config.logit_softcap
+
+    def projection(self, states: States) -> Projection:
+        """The kernel and bias; a tied kernel is the embedding's."""
+        kernel = states.tied if self.kernel is None else kernel_of(self.kernel)
+        return Projection(kernel, value_of(self.bias))
+
+    def features(self, states: States) -> jax.Array:
+        """`[B, T, E]`: what is multiplied with the kernel."""
+        assert_axes(hidden=(states.hidden, f"B T {self.width}"))
+        return states.hidden * jnp.asarray(self.scale, states.hidden.dtype)
+
+    def scores(self, states, key=None):
+        del key
+        logits = linear(self.features(states), *self.projection(states), dtype=jnp.float32)
+        return logits if self.softcap is None else self.softcap * jnp.tanh(logits / self.softcap)
+
+    def weight(self, batch):
+        return jnp.sum(batch["weights"])
+
+    def soft_weights(self, batch, valid):
+        """Those of the true tokens: a prompt and padding are not predicted."""
+        del valid
+        return batch["weights"]
+
+    def sums(self, states, batch, options, key):
+        terms = {"label_smoothing": options.label_smoothing, "z_loss": options.z_loss}
+        targets, weights = batch["targets"], batch["weights"]
+        if options.chunk_size is None:
+            return cross_entropy(self.scores(states, key), targets, weights, **terms)
+        kernel, bias = self.projection(states)
+        return chunked_cross_entropy(
+            self.features(states),
+            kernel,
+            targets,
+            weights,
+            chunk_size=options.chunk_size,
+            bias=bias,
+            softcap=self.softcap,
+            **terms,
+        )
+
+
+class MaskedHead(VocabularyHead):
+    """A dense layer, activation and norm before the logits over the vocabulary."""
+
+    def __init__(self, key: jax.Array, config: TextConfig, head: MaskedLanguageModel):
+        """Declares the dense layer and the norm besides."""
+        keys = jax.random.split(key, 3)
+        super().__init__(keys[0], config)
+        inputs, outputs = {"embed": config.output_width}, {"vocab_embed": config.embedding_width}
+        std, bias = normal(config.init_std), head.dense_bias
+        self.dense = Linear(keys[1], inputs, outputs, std, bias=bias)
+        self.norm = NormLayer(keys[2], config.norm, config.embedding_width)
+        self.activation = head.activation or config.activation
+
+    def features(self, states):
+        dense = activation(self.activation)(self.dense(states.hidden))
+        return super().features(states._replace(hidden=self.norm(dense)))
+
+    def sums(self, states, batch, options, key):
+        """The chosen tokens of every row first, and their logits alone: a chunk at a time."""
+        targets, weights = batch["targets"], batch["weights"]
+        order = jnp.argsort(weights == 0, axis=1, stable=True)
+        hidden = jnp.take_along_axis(states.hidden, order[..., None], axis=1)
+        chosen = {
+            "targets": jnp.take_along_axis(targets, order, axis=1),
+            "weights": jnp.take_along_axis(weights, order, axis=1),
+        }
+        chunk_size = options.chunk_size or -(-weights.shape[1] // CHUNKS)
+        options = options._replace(chunk_size=chunk_size)
+        return super().sums(states._replace(hidden=hidden), chosen, options, key)
+
+    def soft_weights(self, batch, valid):
+        """1 at every real token, masked or not: each has a distribution to learn (DistilBERT)."""
+        del batch
+        return valid

@@ -1,0 +1,285 @@
+"""Optimizers as configuration objects: each is a schedule, a weight decay and a direction.
+
+Every update is `-η_t (direction + λ W)` with the decay λ on matrices only
+(`parameter_roles.is_decayed`); LAMB scales the sum in brackets besides. Clipping belongs to the
+training step, which reports the norm.
+"""
+
+import abc
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxformer.errors import ConfigError
+from jaxformer.optim.adafactor import scale_by_adafactor
+from jaxformer.optim.lamb import scale_by_trust_ratio
+from jaxformer.optim.layer_decay import scale_by_depth
+from jaxformer.optim.muon import scale_by_muon
+from jaxformer.optim.parameter_roles import decay_mask
+from jaxformer.optim.schedules import Cosine, Linear, Schedule
+
+
+@dataclass(frozen=True)
+class Optimizer(abc.ABC):
+    """What an optimizer has in common with the others: the rate and the decay."""
+
+    schedule: Schedule = Cosine()
+    """Learning rate over the run."""
+    weight_decay: float = 0.0
+    """Strength of the decoupled decay, multiplied by the learning rate; on matrices only."""
+    layer_decay: float = field(default=1.0, kw_only=True)
+    """The learning rate of a block over that of the block above it (fine-tuning: 0.65 to 0.95)."""
+
+    def __post_init__(self):
+        if not 0 < self.layer_decay <= 1:
+            self._refuse("layer_decay", "above 0 and at most 1")
+        if not isinstance(self.schedule, Schedule):
+            self._refuse("schedule", "a schedule, such as Cosine(learning_rate=3e-4)")
+        if not self.weight_decay >= 0:
+            self._refuse("weight_decay", "0 or a positive number")
+
+    def build(self, total_steps: int, axes: Any) -> optax.GradientTransformation:
+        """The transformation from gradients to updates, with its state in float32.
+
+        Args:
+          total_steps: updates in the whole run.
+          axes: a tree of the parameters' structure with tuples of logical axis names as leaves.
+
+        Returns:
+          The transformation. Its update needs the parameters.
+
+        Raises:
+          ConfigError: the schedule does not fit into the run.
+        """
+        even = self.layer_decay == 1.0
+        return optax.chain(
+            _in_float32(self.direction(axes)),
+            self.decayed(axes),
+            optax.identity() if even else scale_by_depth(self.layer_decay),
+            optax.scale_by_learning_rate(self.schedule.build(total_steps)),
+        )
+
+    @abc.abstractmethod
+    def direction(self, axes: Any) -> optax.GradientTransformation:
+        """The ascent direction, before weight decay and learning rate."""
+
+    def decayed(self, axes: Any) -> optax.GradientTransformation:
+        """From the direction to what is multiplied by the learning rate: adds the weight decay."""
+        return optax.add_decayed_weights(self.weight_decay, mask=decay_mask(axes))
+
+    def _refuse(self, field, expected):
+        name = f"{type(self).__name__}.{field}"
+        raise ConfigError(f"{name} is {getattr(self, field)!r}, expected {expected}")
+
+    def _check_decays(self, *fields):
+        for name in fields:
+            if not 0 <= getattr(self, name) < 1:
+                self._refuse(name, "a number from 0 to below 1")
+
+    def _check_positive(self, *fields):
+        for name in fields:
+            if not getattr(self, name) > 0:
+                self._refuse(name, "a positive number")
+
+
+@dataclass(frozen=True)
+class AdamW(Optimizer):
+    """Adam with decoupled weight decay.
+
+    References:
+      Loshchilov and Hutter, Decoupled Weight Decay Regularization
+      (https://arxiv.org/abs/1711.05101).
+    """
+
+    weight_decay: float = 0.1
+    """Strength of the decoupled decay, multiplied by the learning rate; on matrices only."""
+    beta1: float = 0.9
+    """Decay of the mean of the gradients."""
+    beta2: float = 0.95
+    """Decay of the mean of their squares."""
+    eps: float = 1e-8
+    """Added to the root of the mean square."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        self._check_decays("beta1", "beta2")
+        self._check_positive("eps")
+
+    def direction(self, axes: Any) -> optax.GradientTransformation:
+        """The mean gradient over its root mean square, both corrected for their start at 0."""
+        del axes
+        return optax.scale_by_adam(self.beta1, self.beta2, self.eps)
+
+
+@dataclass(frozen=True)
+class LAMB(AdamW):
+    """AdamW whose steps are relative to the norm of each matrix: for batches of many thousands.
+
+    The learning rate is therefore relative too: 1e-2 changes a matrix by one percent.
+
+    References:
+      You et al., Large Batch Optimization for Deep Learning (https://arxiv.org/abs/1904.00962).
+    """
+
+    schedule: Schedule = Linear(learning_rate=1e-2)
+    """Learning rate over the run, relative to the parameters' norm."""
+    weight_decay: float = 0.01
+    """Strength of the decay, which takes part in the norm of the update; on matrices only."""
+    beta2: float = 0.999
+    """Decay of the mean of their squares."""
+    eps: float = 1e-6
+    """Added to the root of the mean square."""
+
+    def decayed(self, axes: Any) -> optax.GradientTransformation:
+        """The weight decay, then `scale_by_trust_ratio`."""
+        return optax.chain(super().decayed(axes), scale_by_trust_ratio(axes))
+
+
+@dataclass(frozen=True)
+class Adafactor(Optimizer):
+    """Adam's scaling from factored statistics, with steps relative to the parameters' scale.
+
+    The learning rate is therefore relative too: 1e-2 changes a matrix by about one percent.
+
+    References:
+      Shazeer and Stern, Adafactor (https://arxiv.org/abs/1804.04235).
+    """
+
+    schedule: Schedule = Linear(learning_rate=1e-2)
+    """Learning rate over the run, relative to the parameters' scale."""
+    decay_exponent: float = 0.8
+    """The mean squares decay by 1 - t to the minus this at step t."""
+    min_dim_size_to_factor: int = 128
+    """Matrices with a shorter side than this keep every entry's mean square."""
+    clipping_threshold: float = 1.0
+    """Largest root mean square of an update before it is scaled to the parameter."""
+    min_parameter_scale: float = 1e-3
+    """Scale of parameters that are 0 or nearly so."""
+    eps: float = 1e-30
+    """Added to the squared gradient."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        self._check_positive("min_dim_size_to_factor", "clipping_threshold")
+        self._check_positive("decay_exponent", "min_parameter_scale", "eps")
+
+    def direction(self, axes: Any) -> optax.GradientTransformation:
+        """`scale_by_adafactor` with these constants."""
+        return scale_by_adafactor(
+            axes,
+            decay_exponent=self.decay_exponent,
+            min_dim_size_to_factor=self.min_dim_size_to_factor,
+            clipping_threshold=self.clipping_threshold,
+            min_parameter_scale=self.min_parameter_scale,
+            eps=self.eps,
+        )
+
+
+@dataclass(frozen=True)
+class Lion(Optimizer):
+    """The sign of a mean of the gradients; wants about a fifth of AdamW's learning rate.
+
+    References:
+      Chen et al., Symbolic Discovery of Optimization Algorithms (https://arxiv.org/abs/2302.06675).
+    """
+
+    schedule: Schedule = Cosine(learning_rate=6e-5)
+    """Learning rate over the run."""
+    weight_decay: float = 0.5
+    """Strength of the decoupled decay, multiplied by the learning rate; on matrices only."""
+    beta1: float = 0.9
+    """Weight of the mean against the newest gradient in the update."""
+    beta2: float = 0.99
+    """Decay of the mean of the gradients."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        self._check_decays("beta1", "beta2")
+
+    def direction(self, axes: Any) -> optax.GradientTransformation:
+        """The sign of the interpolation between the mean and the newest gradient."""
+        del axes
+        return optax.scale_by_lion(self.beta1, self.beta2)
+
+
+@dataclass(frozen=True)
+class SGD(Optimizer):
+    """Gradient descent with momentum; the weight decay is decoupled here as well."""
+
+    schedule: Schedule = Cosine(learning_rate=1e-1)
+    """Learning rate over the run."""
+    momentum: float = 0.9
+    """Decay of the sum of the gradients; 0: the plain gradient."""
+    nesterov: bool = False
+    """Whether the update looks one step of momentum ahead."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        self._check_decays("momentum")
+
+    def direction(self, axes: Any) -> optax.GradientTransformation:
+        """The decayed sum of the gradients."""
+        del axes
+        return optax.trace(self.momentum, self.nesterov)
+
+
+@dataclass(frozen=True)
+class Muon(Optimizer):
+    """Orthogonalised momentum for the hidden matrices, AdamW for all else, under one schedule.
+
+    AdamW takes the lookup tables, an output head of its own, norms and biases. The matrices'
+    updates are scaled to AdamW's root mean square, so AdamW's learning rates carry over.
+
+    References:
+      Jordan et al., Muon (https://kellerjordan.github.io/posts/muon);
+      Liu et al., Muon is Scalable for LLM Training (https://arxiv.org/abs/2502.16982), for scaling.
+    """
+
+    weight_decay: float = 0.1
+    """Strength of the decoupled decay, multiplied by the learning rate; on matrices only."""
+    momentum: float = 0.95
+    """Decay of the mean of the matrices' gradients."""
+    nesterov: bool = True
+    """Whether the matrices' update looks one step of momentum ahead."""
+    newton_schulz_steps: int = 5
+    """Iterations of the orthogonalisation."""
+    update_rms: float = 0.2
+    """Root mean square of a matrix's update before the learning rate."""
+    beta1: float = 0.9
+    """AdamW's decay of the mean of the gradients."""
+    beta2: float = 0.95
+    """AdamW's decay of the mean of their squares."""
+    eps: float = 1e-8
+    """Added to AdamW's root of the mean square and to a matrix's norm."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        self._check_decays("momentum", "beta1", "beta2")
+        self._check_positive("newton_schulz_steps", "update_rms", "eps")
+
+    def direction(self, axes: Any) -> optax.GradientTransformation:
+        """`scale_by_muon` with these constants, Adam for what it leaves."""
+        return scale_by_muon(
+            axes,
+            optax.scale_by_adam(self.beta1, self.beta2, self.eps),
+            momentum=self.momentum,
+            nesterov=self.nesterov,
+            newton_schulz_steps=self.newton_schulz_steps,
+            update_rms=self.update_rms,
+            eps=self.eps,
+        )
+
+
+def _in_float32(inner):
+    """`inner` on float32 copies, so that its state is float32 whatever the parameters' dtype."""
+
+    def wide(tree):
+        return jax.tree.map(lambda x: x.astype(jnp.promote_types(x.dtype, jnp.float32)), tree)
+
+    def update(updates, state, params=None):
+        return inner.update(wide(updates), state, wide(params))
+
+    return optax.GradientTransformation(lambda params: inner.init(wide(params)), update)

@@ -1,0 +1,1 @@
+"""Comparison with transformers: none of it is imported by the rest."""

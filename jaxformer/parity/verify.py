@@ -1,0 +1,118 @@
+"""Receipts: what transformers and jaxformer made of the same folder and the same inputs."""
+
+import datetime
+import importlib.metadata
+import platform
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import jaxformer
+from jaxformer.checkpoints.checkpointer import content_hash
+from jaxformer.checkpoints.files import write_json
+from jaxformer.errors import ConfigError
+from jaxformer.io.paths import local_path
+from jaxformer.parity.compare import (
+    Arrays,
+    beyond_rounding,
+    differences,
+    errors,
+    likeliest_agree,
+    limit_of_rounding,
+    real_parts,
+    relative_difference,
+    scores_name,
+)
+from jaxformer.parity.examples import PADDINGS, example_inputs
+from jaxformer.parity.reference import Reference
+from jaxformer.pretrained import model as pretrained
+from jaxformer.pretrained.auto import load
+
+RECEIPT = "receipt.json"
+
+_LAYERS = ("hidden_states", "encoder_hidden_states", "decoder_hidden_states")
+
+
+def verify(folder: str | Path) -> dict[str, Any]:
+    """Runs transformers and jaxformer in float32 on the same inputs; writes receipt.json.
+
+    Args:
+        folder: As transformers keeps it.
+
+    Returns:
+        What receipt.json holds: versions, the differences of every output (no padding, padding on
+        either side), of every layer's hidden states, the agreement of the likeliest tokens, the
+        dtype and content hash of the weights, how far both lie from transformers in float64, and
+        whether rounding explains it, see `hub.compare`.
+
+    Raises:
+        ConfigError: The folder is a run, or not to be understood.
+        DataError: torch or transformers is missing, or a tensor does not fit.
+    """
+    folder = local_path(folder, "folder")
+    ours = load(folder)
+    if ours.folder != folder:
+        raise ConfigError(
+            f"verify {folder}: this is a run; export it first: python -m jaxformer export "
+            f"{folder} OUT_DIR"
+        )
+    theirs = Reference(folder, ours.source.architecture.name)
+    asked = {padding: example_inputs(ours.source, padding) for padding in PADDINGS}
+    expected = {padding: theirs.outputs(inputs) for padding, inputs in asked.items()}
+    theirs.to_float64()
+    cases = {
+        padding: _compared(ours, inputs, expected[padding], theirs.outputs(inputs))
+        for padding, inputs in asked.items()
+    }
+    worst = max(max(case["relative"].values()) for case in cases.values())
+    tensors = dict(pretrained.open_folder(folder).file.tensors())
+    receipt = {
+        "architecture": ours.source.architecture.name,
+        "versions": versions(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "dtype": str(next(iter(tensors.values())).dtype),
+        "content_hash": content_hash((f"params/{name}", x) for name, x in tensors.items()),
+        "worst_relative_difference": worst,
+        "agrees": not any(case["beyond_rounding"] for case in cases.values()),
+        "cases": cases,
+    }
+    write_json(folder / RECEIPT, receipt)
+    return receipt
+
+
+def _compared(
+    ours: pretrained.Pretrained, inputs: Arrays, expected: Arrays, exact: Arrays
+) -> dict[str, Any]:
+    """What the receipt says of these inputs."""
+    actual = pretrained.forward(ours, inputs, output_hidden_states=True)
+    name = scores_name(expected) or "last_hidden_state"
+    scores = real_parts(name, actual[name], expected[name], inputs)
+    found = errors(actual, expected, exact, inputs)
+    return {
+        "relative": differences(actual, expected, inputs),
+        "from_float64": {
+            name: {"jaxformer": pair.ours, "transformers": pair.theirs}
+            for name, pair in found.items()
+        },
+        "limit_of_rounding": limit_of_rounding(found),
+        "beyond_rounding": sorted(beyond_rounding(found)),
+        "compared": name,
+        "largest_absolute_difference": float(np.max(np.abs(scores[0] - scores[1]))),
+        "likeliest_agree": likeliest_agree(*scores),
+        "layers": {
+            kind: [
+                relative_difference(*real_parts(kind, *layer, inputs))
+                for layer in zip(actual[kind], expected[kind], strict=True)
+            ]
+            for kind in _LAYERS
+            if kind in expected
+        },
+    }
+
+
+def versions() -> dict[str, str]:
+    """Of all that a comparison depends on."""
+    names = ("jax", "flax", "torch", "transformers", "safetensors", "numpy")
+    found = {name: importlib.metadata.version(name) for name in names}
+    return {"jaxformer": jaxformer.__version__, "python": platform.python_version(), **found}

@@ -1,0 +1,109 @@
+"""Models with their weights: from a run of ours or from a folder that transformers saved."""
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxformer.checkpoints.saved_run import SavedRun
+from jaxformer.data import Data
+from jaxformer.data.labels import kept_labels
+from jaxformer.data.tokenizers.specs import load_tokenizer
+from jaxformer.distributed.sharding import MESH_AXES
+from jaxformer.errors import check_argument
+from jaxformer.hub.folders import is_pretrained
+from jaxformer.hub.settings import CONFIG
+from jaxformer.hub.weights.finite import check_finite
+from jaxformer.hub.weights.native import source_of
+from jaxformer.io.model_files import TOKENIZER, file_in, read_object
+from jaxformer.io.paths import folder_path
+from jaxformer.models.build import build_model
+from jaxformer.models.parameters import Template
+from jaxformer.pretrained.model import (
+    Pretrained,
+    checked_dtype,
+    load_folder,
+    shardings_of,
+    with_fields,
+)
+from jaxformer.zoo import FORMATS
+
+IMPORTED = "huggingface"
+"""Where a run keeps the other files of the folder that it was imported from."""
+
+
+def load(
+    folder: str | Path,
+    *,
+    dtype: str | None = "float32",
+    mesh: jax.sharding.Mesh | None = None,
+    **model_fields: Any,
+) -> Pretrained:
+    """Loads a model: the newest whole checkpoint of a run, or what transformers saved.
+
+    Args:
+        folder: A run's folder, or one with config.json and model.safetensors (or several files and
+            their index).
+        dtype: Of the parameters: "float32", "bfloat16" or "float16"; None keeps the files' own.
+        mesh: Over which each parameter is cut when it is read; None: one device.
+        **model_fields: Of our configuration, that say how it is computed: `compute_dtype`,
+            `scan_layers`, `attention`, `remat`. Without compute_dtype it is computed in float32
+            if `dtype` is float32, else in bfloat16.
+
+    Raises:
+        ArgumentError: An argument has a value that it cannot have.
+        ConfigError: The configuration is not known or has a value that is not supported.
+        DataError: The tensors are missing, damaged or do not fit, or a weight is not finite.
+    """
+    dtype, given = checked_dtype(dtype), folder
+    folder = folder_path(given, "folder")
+    expected = f"the folder of a run or of a Hugging Face model; looked from {Path.cwd()}"
+    check_argument("folder", given, os.path.isdir(folder), expected)
+    axes = f"None, or a mesh with the axes {', '.join(MESH_AXES)}, as make_mesh makes it"
+    fits = isinstance(mesh, jax.sharding.Mesh) and set(MESH_AXES) <= set(mesh.axis_names)
+    check_argument("mesh", mesh, mesh is None or fits, axes)
+    fields = {"compute_dtype": "float32" if dtype == "float32" else "bfloat16"} | model_fields
+    if is_pretrained(folder):
+        return load_folder(folder, dtype, mesh, **fields)
+    run = SavedRun(folder, str(folder))
+    config = with_fields(run.config.model, fields)
+    home = run.folder / IMPORTED if (run.folder / IMPORTED).is_dir() else run.folder / "tokenizer"
+    source = source_of(config, FORMATS.values(), _extra_settings(run.folder, home, run.config.data))
+    template = Template(partial(build_model, config=config))
+    shardings = shardings_of(template, mesh)
+    arrays = run.read(template.shapes)
+    parameters = {
+        # Each is let go when it is placed, so that not all are there twice.
+        name: jax.device_put(
+            _cast(f"{run.folder}: {name}", arrays.pop(name), dtype), shardings[name]
+        )
+        for name in template.shapes
+    }
+    return Pretrained(source, parameters, home)
+
+
+@np.errstate(over="ignore")  # the check says it better
+def _cast(where: str, array: np.ndarray, dtype: str | None) -> np.ndarray:
+    cast = array if dtype is None else array.astype(dtype, copy=False)
+    check_finite(where, cast, array)
+    return cast
+
+
+def _extra_settings(folder: Path, home: Path, data: Data) -> dict[str, Any]:
+    """What config.json says besides the architecture: of the model a run was made of, or anew."""
+    if (kept := read_object(home, CONFIG)) is not None:
+        return kept
+    extra: dict[str, Any] = {}
+    if file_in(home, TOKENIZER):
+        tokenizer = load_tokenizer(home)
+        end, pad = tokenizer.end_of_text_id, tokenizer.pad_id
+        extra = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": pad}
+        start = data.start_id(tokenizer)
+        extra |= {} if start is None else {"decoder_start_token_id": start}
+    if names := kept_labels(folder):
+        extra["id2label"] = {str(number): name for number, name in enumerate(names)}
+        extra["label2id"] = {name: number for number, name in enumerate(names)}
+    return extra

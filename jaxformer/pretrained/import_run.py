@@ -1,0 +1,88 @@
+"""A run's folder made of a model that transformers saved."""
+
+import logging
+import math
+from pathlib import Path
+
+import jax.numpy as jnp
+
+from jaxformer.checkpoints.saved_run import write_run
+from jaxformer.config.experiment import Config
+from jaxformer.data import Data, DataConfig
+from jaxformer.data.tasks.images import Images
+from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerFile, load_tokenizer
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.hub.folders import copy_travelling, travelling_files, write_settings
+from jaxformer.io.folders import check_unused, write_whole
+from jaxformer.io.model_files import TOKENIZER, file_in
+from jaxformer.io.paths import local_path
+from jaxformer.models import VisionConfig
+from jaxformer.pretrained import model as pretrained
+from jaxformer.pretrained.auto import IMPORTED, load
+
+_log = logging.getLogger(__name__)
+
+
+def import_folder(
+    folder: str | Path, run_dir: str | Path, dtype: str | None = None
+) -> pretrained.Pretrained:
+    """Writes a run whose one checkpoint, of step 0, has the weights of a folder.
+
+    Args:
+        folder: As transformers keeps it.
+        run_dir: The run's folder: absent or empty; it appears whole or not at all.
+        dtype: To which the weights are cast; None keeps the files' own.
+
+    Returns:
+        What was imported.
+
+    Raises:
+        ConfigError: The configuration is not supported, or the run's folder is in use.
+        DataError: The tensors do not fit, a file is a link out of the folder, or the disk has too
+            little room.
+    """
+    folder, run_dir = local_path(folder, "HF_DIR"), local_path(run_dir, "RUN_DIR")
+    check_unused(run_dir)
+    travelling_files(folder)
+    model = load(folder, dtype=dtype)
+    if model.folder != folder:
+        raise ConfigError(f"import {folder}: this is a run already")
+    kept = jnp.dtype(next(iter(model.parameters.values())).dtype)
+    model = pretrained.computed_as_kept(model)
+    home = run_dir / IMPORTED
+    tokenizer = _tokenizer_of(folder)
+    config = Config(model.config, _data(model, home, tokenizer))
+
+    def write(written: Path) -> None:
+        write_run(written, config, 0, model.parameters)
+        imported = written / IMPORTED
+        imported.mkdir()
+        write_settings(imported, model.source.settings.values)
+        copy_travelling(folder, imported)
+        if tokenizer is not None:
+            tokenizer.save(written / "tokenizer")
+
+    count = sum(math.prod(array.shape) for array in model.parameters.values())
+    write_whole(run_dir, count * kept.itemsize, write)
+    return model
+
+
+def _data(model: pretrained.Pretrained, home: Path, tokenizer: Tokenizer | None) -> Data:
+    """Data of the model's kind, with its tokenizer where it has one."""
+    if isinstance(model.config, VisionConfig):
+        return Images(image_size=model.config.image_size, channels=model.config.channels)
+    return DataConfig() if tokenizer is None else DataConfig(tokenizer=TokenizerFile(str(home)))
+
+
+def _tokenizer_of(folder: Path) -> Tokenizer | None:
+    """The tokenizer for training; None without one, or if it does not tell what ends a text.
+
+    Its files travel in any case.
+    """
+    if file_in(folder, TOKENIZER) is None:
+        return None
+    try:
+        return load_tokenizer(folder)
+    except DataError as error:
+        _log.warning("the run has no tokenizer to train with: %s", error)
+        return None

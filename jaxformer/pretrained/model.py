@@ -1,0 +1,355 @@
+"""Models with their weights from a folder of transformers', numpy in and numpy out."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, partial
+from numbers import Real
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tokenizers import Tokenizer
+
+from jaxformer.data.tokenizers.files import read_tokenizer
+from jaxformer.data.tokenizers.prompts import PromptEncoder, read_prompt_encoder
+from jaxformer.distributed.sharding import (
+    check_rows,
+    mesh_of,
+    on_mesh,
+    on_rows,
+    parameter_shardings,
+)
+from jaxformer.errors import ArgumentError, ConfigError, DataError, check_argument
+from jaxformer.functional.masks import Mask
+from jaxformer.hub.folders import copy_travelling, write_settings
+from jaxformer.hub.forward import encoded, outputs_of
+from jaxformer.hub.inputs import checked_inputs
+from jaxformer.hub.settings import Settings
+from jaxformer.hub.source import Source, check_sizes, read_source, settings_values
+from jaxformer.hub.weights.table import Placement
+from jaxformer.hub.weights.tensors import TensorFiles, write_tensors
+from jaxformer.hub.weights.weights import (
+    WeightFile,
+    described,
+    load_parameters,
+    named_placements,
+    tensors_of,
+)
+from jaxformer.io.folders import write_whole
+from jaxformer.io.model_files import TOKENIZER, small_file_in
+from jaxformer.io.paths import folder_path
+from jaxformer.io.serialization import nearest
+from jaxformer.models.build import ModelConfig, build_model
+from jaxformer.models.family import Family
+from jaxformer.models.parameters import Parameters, Template
+from jaxformer.zoo import FORMATS
+
+Arrays = Mapping[str, Any]
+DTYPES = ("float32", "bfloat16", "float16")
+"""In which weights are loaded and saved."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pretrained:
+    """A model with its weights."""
+
+    source: Source
+    """Its description, transformers' and ours."""
+    parameters: Parameters
+    """By our names."""
+    folder: Path | None = None
+    """Where it came from; tokenizer and other files travel from there."""
+
+    @property
+    def config(self) -> ModelConfig:
+        """Our configuration."""
+        return self.source.config
+
+    @property
+    def model(self) -> Family:
+        """The NNX module."""
+        return self.template.module(self.parameters)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer | None:
+        """The tokenizer; None where the folder has none."""
+        file = None if self.folder is None else small_file_in(self.folder, TOKENIZER)
+        return None if file is None else read_tokenizer(file)
+
+    @cached_property
+    def prompt_encoder(self) -> PromptEncoder:
+        """What turns texts into ids, as the model's training did.
+
+        Raises:
+            DataError: The folder has no tokenizer.
+        """
+        if self.folder is None:
+            raise DataError("the model has no folder, and so no tokenizer")
+        return read_prompt_encoder(self.folder)
+
+    @cached_property
+    def template(self) -> Template:
+        """The structure of the model."""
+        return Template(partial(build_model, config=self.config))
+
+    @cached_property
+    def placements(self) -> list[Placement]:
+        """What the tensors of its file are called and hold."""
+        source = self.source
+        return named_placements(source.format, self.config, self.template, source.prefix)
+
+    @property
+    def mesh(self) -> jax.sharding.Mesh | None:
+        """Over which the weights lie; None: they are on one device."""
+        return mesh_of(self.parameters)
+
+    def outputs(self, inputs: Arrays, hidden_states: bool = False) -> dict[str, jax.Array]:
+        """What `forward` returns, on the device."""
+        return self._run("outputs", inputs, hidden_states)
+
+    def gradients(self, inputs: Arrays) -> Parameters:
+        """The gradient of the loss, by our names."""
+        return self._run("gradients", inputs)
+
+    def encode(self, inputs: Arrays) -> tuple[jax.Array, Mask]:
+        """An encoder's output [B, S, D] for "input_ids" and "attention_mask", and its mask."""
+        return self._run("encode", inputs)
+
+    def _run(self, name: str, inputs: Arrays, *options: Any) -> Any:
+        for array in inputs.values():
+            check_rows(self.mesh, len(array))
+        with on_mesh(self.mesh):
+            return self._compiled[name](self.parameters, inputs, *options)
+
+    @cached_property
+    def _compiled(self) -> dict[str, Callable]:
+        return {
+            "outputs": jax.jit(self._outputs, static_argnums=2),
+            "gradients": jax.jit(jax.grad(self._loss)),
+            "encode": jax.jit(self._encoded),
+        }
+
+    def _outputs(self, parameters: Parameters, inputs: Arrays, layers: bool) -> dict:
+        return outputs_of(self.template.module(parameters), self.source, on_rows(inputs), layers)
+
+    def _encoded(self, parameters: Parameters, inputs: Arrays) -> tuple[jax.Array, Mask]:
+        return encoded(self.template.module(parameters), self.source, on_rows(inputs))
+
+    def _loss(self, parameters: Parameters, inputs: Arrays) -> jax.Array:
+        outputs = self._outputs(parameters, inputs, False)
+        if "loss" not in outputs:
+            raise DataError(
+                f"inputs: the loss of {self.source.architecture.name} needs labels; there are "
+                f"{', '.join(inputs)}"
+            )
+        return outputs["loss"]
+
+
+class Opened(NamedTuple):
+    """A folder of transformers' of which no weight has been read yet."""
+
+    source: Source
+    template: Template
+    file: WeightFile
+
+    def read(self, name: str) -> np.ndarray:
+        """One parameter, by our name, in the dtype that most of the file has."""
+        return self.file.read(name, self.template.shapes[name].shape)
+
+
+def open_folder(folder: Path, **model_fields: Any) -> Opened:
+    """Understands a folder of transformers' and finds every tensor; reads none.
+
+    Args:
+        folder: With config.json and model.safetensors (or several files and their index).
+        **model_fields: Of our configuration, as for `load_folder`.
+
+    Raises:
+        ConfigError: The configuration is not known or has a value that is not supported.
+        DataError: The tensors are missing, damaged or do not fit.
+    """
+    source, files = read_source(Settings.of_folder(folder), FORMATS), TensorFiles(folder)
+    check_sizes(source, files)
+    config = with_fields(source.format.fitted(source.config, files), model_fields)
+    source = replace(source, config=config)
+    template = Template(partial(build_model, config=config))
+    placements = named_placements(source.format, config, template, source.prefix)
+    return Opened(source, template, WeightFile(files, source.format, placements))
+
+
+def with_fields(config: ModelConfig, changes: Mapping[str, Any]) -> ModelConfig:
+    """A configuration with other values of some fields.
+
+    Raises:
+        ConfigError: There is no such field, or it cannot have such a value.
+    """
+    names = [field.name for field in fields(config) if field.init]
+    for name in changes:
+        if name not in names:
+            raise ConfigError(
+                f"{name}: {type(config).__name__} has no such field.{nearest(name, names)}"
+            )
+    return replace(config, **changes)
+
+
+def load_folder(
+    folder: Path,
+    dtype: str | None = "float32",
+    mesh: jax.sharding.Mesh | None = None,
+    **model_fields: Any,
+) -> Pretrained:
+    """Loads a model that transformers saved.
+
+    Args:
+        folder: With config.json and model.safetensors (or several files and their index).
+        dtype: Of the parameters: "float32", "bfloat16" or "float16"; None keeps the files' own.
+        mesh: Over which each parameter is cut when it is read; None: one device.
+        **model_fields: Of our configuration, that say how it is computed: `compute_dtype`,
+            `scan_layers`, `attention`, `remat`.
+
+    Raises:
+        ConfigError: The configuration is not known or has a value that is not supported, or the
+            dtype is another.
+        DataError: The tensors are missing, damaged or do not fit, or a weight is not finite.
+    """
+    dtype = checked_dtype(dtype)
+    source, template, file = open_folder(folder, **model_fields)
+    parameters = load_parameters(file, template, shardings_of(template, mesh), dtype)
+    return Pretrained(source, parameters, folder)
+
+
+def shardings_of(
+    template: Template, mesh: jax.sharding.Mesh | None
+) -> dict[str, jax.sharding.Sharding]:
+    """Where each parameter goes: over the mesh, or all on one device."""
+    if mesh is None:
+        return dict.fromkeys(template.shapes, jax.sharding.SingleDeviceSharding(jax.devices()[0]))
+    return parameter_shardings(mesh, template.axes, template.shapes)
+
+
+def computed_as_kept(pretrained: Pretrained) -> Pretrained:
+    """The same weights, computed in float32 if they are float32, else in bfloat16."""
+    kept = next(iter(pretrained.parameters.values())).dtype
+    compute_dtype = "float32" if kept == jnp.float32 else "bfloat16"
+    config = replace(pretrained.config, compute_dtype=compute_dtype)
+    return replace(pretrained, source=replace(pretrained.source, config=config))
+
+
+def check_pretrained(name: str, value: object) -> None:
+    """Raises ArgumentError unless an argument is a model with its weights."""
+    if not isinstance(value, Pretrained):
+        raise ArgumentError(
+            f"{name} is a {type(value).__name__}: must be a model, as jaxformer.load returns it"
+        )
+
+
+def checked_dtype(dtype: Any) -> str | None:
+    """The name of a dtype for parameters, however it is given; None for None.
+
+    Raises:
+        ArgumentError: Parameters cannot be kept in it.
+    """
+    if dtype is None:
+        return None
+    try:
+        name = jnp.dtype(dtype).name
+    except (TypeError, ValueError, SyntaxError):
+        name = ""
+    check_argument("dtype", dtype, name in DTYPES, f"one of {', '.join(DTYPES)}, or None")
+    return name
+
+
+def forward(
+    pretrained: Pretrained, inputs: Arrays, *, output_hidden_states: bool = False
+) -> dict[str, np.ndarray]:
+    """Runs a model on arrays named as in transformers.
+
+    Args:
+        pretrained: The model.
+        inputs: "input_ids" and "attention_mask", "token_type_ids", "decoder_input_ids",
+            "pixel_values", "labels", ...: what the model has.
+        output_hidden_states: Whether "hidden_states" (of an encoder-decoder
+            "encoder_hidden_states" and "decoder_hidden_states") are added, [layers + 1, B, T, D].
+
+    Returns:
+        "last_hidden_state", and "logits", "pooler_output", "loss", ... where the model has them.
+
+    Raises:
+        ArgumentError: An argument has a value that it cannot have.
+        DataError: An array is missing, unknown, of a wrong shape, or has ids beyond a table.
+    """
+    check_pretrained("pretrained", pretrained)
+    is_switch = isinstance(output_hidden_states, bool | np.bool_)
+    check_argument("output_hidden_states", output_hidden_states, is_switch, "True or False")
+    arrays = checked_inputs(inputs, pretrained.config)
+    outputs = pretrained.outputs(arrays, bool(output_hidden_states))
+    return {name: _as_numpy(array) for name, array in outputs.items()}
+
+
+def gradients(pretrained: Pretrained, inputs: Arrays) -> dict[str, np.ndarray]:
+    """The gradient of the loss by the names of the file's tensors, in their shapes.
+
+    Args:
+        pretrained: The model.
+        inputs: As for `forward`, with labels.
+
+    Raises:
+        ArgumentError: There is no model.
+        DataError: As `forward`, or there are no labels.
+    """
+    check_pretrained("pretrained", pretrained)
+    arrays = checked_inputs(inputs, pretrained.config)
+    found = pretrained.gradients(arrays)
+    return dict(tensors_of(found, pretrained.placements))
+
+
+def save(
+    pretrained: Pretrained,
+    folder: str | Path,
+    *,
+    format: str = "hf",
+    dtype: str | None = None,
+    max_shard_bytes: int = 5 * 10**9,
+) -> None:
+    """Writes a folder that transformers' `from_pretrained` loads; it appears whole or not at all.
+
+    Args:
+        pretrained: The model.
+        folder: Absent or empty.
+        format: "hf"; there is no other yet.
+        dtype: Of the tensors: "float32", "bfloat16" or "float16"; None keeps the parameters' own.
+        max_shard_bytes: The most bytes of a file, unless one tensor has more.
+
+    Raises:
+        ArgumentError: An argument has a value that it cannot have.
+        ConfigError: The folder is in use, or the format cannot say what the model is.
+        DataError: The disk has too little room, or a weight is not finite (in its new dtype).
+    """
+    check_pretrained("pretrained", pretrained)
+    folder, dtype = folder_path(folder, "folder"), checked_dtype(dtype)
+    if format != "hf":
+        raise ConfigError(f"format = {format!r}: only 'hf'")
+    is_number = isinstance(max_shard_bytes, Real) and not isinstance(max_shard_bytes, bool)
+    check_argument(
+        "max_shard_bytes", max_shard_bytes, is_number and max_shard_bytes >= 1, "at least 1"
+    )
+    source = pretrained.source
+    target = jnp.dtype(dtype or next(iter(pretrained.parameters.values())).dtype)
+    sizes = [shape.size for shape in pretrained.template.shapes.values()]
+
+    def write(written: Path) -> None:
+        parts = pretrained.parameters, pretrained.placements
+        announced = described(*parts, dtype)
+        write_tensors(written, announced, tensors_of(*parts), max_shard_bytes)
+        values = settings_values(source)
+        write_settings(written, values | {"dtype": target.name})
+        copy_travelling(pretrained.folder, written)
+
+    write_whole(folder, sum(sizes) * target.itemsize, write)
+
+
+def _as_numpy(array: jax.Array) -> np.ndarray:
+    array = np.asarray(jax.device_get(array))
+    return array.astype(np.float32) if array.dtype == jnp.bfloat16 else array

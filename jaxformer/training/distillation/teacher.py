@@ -1,0 +1,107 @@
+"""The teacher of a distillation: read from its run's folder, checked against the student."""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from jax.sharding import Mesh
+
+from jaxformer.config.experiment import Config, check_lengths, check_mesh, row_lengths
+from jaxformer.config.train import Distillation
+from jaxformer.data import Datasets
+from jaxformer.data.labels import kept_labels
+from jaxformer.distributed.processes import is_first, placed
+from jaxformer.distributed.sharding import parameter_sharding
+from jaxformer.errors import ConfigError
+from jaxformer.models.build import ModelConfig, build_model
+from jaxformer.models.config import VisionConfig
+from jaxformer.models.parameters import Template
+from jaxformer.nn import TextConfig
+from jaxformer.training.distillation.loss import DistillationLoss
+from jaxformer.training.logging.progress import short_number
+from jaxformer.training.logging.report import parameter_count
+from jaxformer.training.transfer.saved_folder import open_saved
+from jaxformer.training.transfer.tokens import check_same_tokenizer
+
+
+def distillation_loss(
+    settings: Distillation, config: Config, data: Datasets, mesh: Mesh
+) -> DistillationLoss:
+    """The loss of a run with a teacher, whose parameters are put on the mesh.
+
+    Args:
+        settings: Names the teacher.
+        config: The experiment.
+        data: Its data; the teacher must have learned from the same tokens and labels.
+        mesh: Where the step runs.
+
+    Raises:
+        ConfigError: The folder is no run, or the teacher does not fit: says in what.
+    """
+    teacher = open_saved(Path(settings.teacher), "train.distillation.teacher")
+    try:
+        common = _check_models(settings, config.model, teacher.model)
+        check_lengths(teacher.model, row_lengths(replace(config, model=teacher.model)))
+        check_mesh(teacher.model, dict(mesh.shape))
+        if data.tokenizer is not None:
+            check_same_tokenizer(data.tokenizer, teacher.folder)
+        _check_labels(data.labels, kept_labels(teacher.folder))
+    except ConfigError as error:
+        raise ConfigError(f"train.distillation.teacher {teacher.folder}: {error}") from error
+    template = Template(partial(build_model, config=teacher.model))
+    parameters = {
+        name: placed(array, parameter_sharding(mesh, name, template.axes[name], array.shape))
+        for name, array in teacher.read(template.shapes).items()
+    }
+    if is_first():
+        count = short_number(parameter_count(parameters))
+        learned = f"the predictions of {', '.join(common)}" if common else "the hidden states alone"
+        of = f"teacher {teacher.folder} at step {teacher.step}, {count} parameters"
+        print(f"{of}: teaches {learned}")
+    heads = [head.name for head in config.model.heads]
+    return DistillationLoss(heads, settings, template, parameters, common)
+
+
+def _check_models(settings: Distillation, model: ModelConfig, teacher: ModelConfig) -> list[str]:
+    """Returns the names of the heads whose predictions the student learns."""
+    if type(teacher) is not type(model):
+        _refuse(f"it is a model of {type(teacher).__name__}, this one of {type(model).__name__}")
+    if isinstance(model, TextConfig) and teacher.vocab_size != model.vocab_size:
+        _refuse(f"its model.vocab_size is {teacher.vocab_size}, this model's {model.vocab_size}")
+    if isinstance(model, VisionConfig):
+        ours, theirs = ((m.image_size, m.channels) for m in (model, teacher))
+        if ours != theirs:
+            _refuse(f"it reads images of (size, channels) {theirs}, this model of {ours}")
+    if settings.cosine_weight:
+        ours, theirs = ((m.model_dim, getattr(m, "num_tokens", None)) for m in (model, teacher))
+        if ours != theirs:
+            _refuse(
+                f"its hidden states have another shape (model.model_dim = {teacher.model_dim} "
+                f"there, {model.model_dim} here), so there is no cosine between them: set "
+                "train.distillation.cosine_weight = 0, or the same sizes"
+            )
+    return _common_heads(model, teacher) if settings.soft_weight else []
+
+
+def _common_heads(model: ModelConfig, teacher: ModelConfig) -> list[str]:
+    choices = {head.name: head.choices(model) for head in model.heads}
+    others = {head.name: head.choices(teacher) for head in teacher.heads}
+    common = [name for name, count in choices.items() if count and others.get(name)]
+    if not common:
+        _refuse(
+            f"it has the heads {', '.join(others)}, this model {', '.join(choices)}: none in "
+            "common that chooses among tokens or labels"
+        )
+    for name in common:
+        if choices[name] != others[name]:
+            _refuse(f"its head {name!r} has {others[name]} outputs, this model's {choices[name]}")
+    return common
+
+
+def _check_labels(here: tuple[str, ...], there: tuple[str, ...]) -> None:
+    if here and there and here != there:
+        _refuse(f"it has learned the labels {', '.join(there)}; here they are {', '.join(here)}")
+
+
+def _refuse(reason: str) -> None:
+    raise ConfigError(reason)

@@ -1,0 +1,1 @@
+"""What a model scores on validation data."""

@@ -1,0 +1,86 @@
+"""What an answer that never looks at the inputs would score: the figure to beat."""
+
+from collections.abc import Iterable
+from functools import singledispatch
+
+import numpy as np
+
+from jaxformer.config.experiment import Config
+from jaxformer.data import Batch, Datasets
+from jaxformer.models import (
+    Classification,
+    Head,
+    LanguageModel,
+    MaskedLanguageModel,
+    Regression,
+    TokenClassification,
+)
+from jaxformer.training.evaluation.metrics import of_heads
+
+_MOST_BATCHES = 50
+
+
+def trivial_answers(config: Config, data: Datasets) -> dict[str, float]:
+    """What the best constant answer to the training rows scores on the validation rows.
+
+    Of choices that is their frequency among the training rows, the most frequent one where one is
+    asked for; of numbers, their mean.
+
+    Args:
+        config: The experiment.
+        data: Both sides; at most some batches of the training rows are read.
+
+    Returns:
+        Metrics as `evaluate` names them, for the heads that have such an answer.
+    """
+    train = list(data.train.epoch(max_batches=_MOST_BATCHES))
+    validation = list(data.validation.epoch(max_batches=config.data.max_validation_batches))
+    heads = config.model.heads
+    return of_heads({head.name: constant_answer(head, train, validation) for head in heads})
+
+
+@singledispatch
+def constant_answer(
+    head: Head, train: Iterable[Batch], validation: Iterable[Batch]
+) -> dict[str, float]:
+    """What a head's best constant answer scores; empty where none makes sense."""
+    del head, train, validation
+    return {}
+
+
+@constant_answer.register(LanguageModel)
+@constant_answer.register(MaskedLanguageModel)
+@constant_answer.register(TokenClassification)
+def _of_tokens(head, train, validation):
+    return _of_choices(train, validation, "targets", "weights")
+
+
+@constant_answer.register
+def _(head: Classification, train, validation):
+    return _of_choices(train, validation, head.label, f"{head.label}_weights")
+
+
+@constant_answer.register
+def _(head: Regression, train, validation):
+    names = head.label, f"{head.label}_weights"
+    numbers, weights = _joined(train, *names)
+    guess = np.average(numbers, weights=weights)
+    numbers, weights = _joined(validation, *names)
+    return {"squared_error": float(np.average((numbers - guess) ** 2, weights=weights))}
+
+
+def _of_choices(train, validation, target: str, weight: str) -> dict[str, float]:
+    choices, weights = _joined(train, target, weight)
+    asked, asked_weights = _joined(validation, target, weight)
+    size = int(max(choices.max(), asked.max())) + 1
+    # One more of each, so that what the training rows lack is not impossible.
+    counts = np.bincount(choices, weights, size) + 1.0
+    true = np.bincount(asked, asked_weights, size)
+    loss = -np.sum(true * np.log(counts / counts.sum())) / true.sum()
+    return {"loss": float(loss), "accuracy": float(true[counts.argmax()] / true.sum())}
+
+
+def _joined(batches: Iterable[Batch], value: str, weight: str) -> tuple[np.ndarray, np.ndarray]:
+    """All values and their weights, flat."""
+    pairs = [(batch[value].ravel(), batch[weight].ravel()) for batch in batches]
+    return tuple(np.concatenate(side) for side in zip(*pairs, strict=True))

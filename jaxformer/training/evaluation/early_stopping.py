@@ -1,0 +1,95 @@
+"""Which evaluation was the best, and whether it still pays to go on."""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from jaxformer.errors import ConfigError
+from jaxformer.io.serialization import nearest
+
+# All other metrics are shares or correlations.
+_LOWER_IS_BETTER = ("loss", "perplexity", "squared_error", "bits_per_byte")
+
+
+def lower_is_better(metric: str) -> bool:
+    """Whether a metric, perhaps that of one head ("tags_loss"), is better where it is smaller."""
+    return any(metric == name or metric.endswith("_" + name) for name in _LOWER_IS_BETTER)
+
+
+def cost(metric: str, value: float | None) -> float | None:
+    """A metric as a number that is better where it is smaller; None where it was not measured."""
+    return value if value is None or lower_is_better(metric) else -value
+
+
+def check_metric(metric: str, measured: Mapping[str, Any]) -> None:
+    """Raises ConfigError unless evaluation measures a metric; names those that it measures."""
+    if metric not in measured:
+        raise ConfigError(
+            f"train.metric = {metric!r} is not what evaluation measures here: there are "
+            f"{', '.join(measured)}.{nearest(metric, measured)}"
+        )
+
+
+class Evaluation(NamedTuple):
+    """One value of the metric."""
+
+    step: int
+    value: float | None
+    """None: it was not finite."""
+
+
+class EarlyStopping:
+    """Follows the validation metric of a run.
+
+    It is a function of the evaluations alone, so a run that was interrupted ends where an
+    undisturbed one does.
+
+    Args:
+        metric: The metric's name.
+        patience: Evaluations in a row without a better value that end the run; None: nothing does.
+        rows: The metrics that a run has recorded so far, see `training.metrics`.
+    """
+
+    def __init__(self, metric: str, patience: int | None, rows: Iterable[Mapping[str, Any]] = ()):
+        self._metric, self._patience = metric, patience
+        self._worse = 0
+        self.best: Evaluation | None = None
+        """The first of the best evaluations, if any had a finite value."""
+        for row in rows:
+            if row["split"] == "validation" and metric in row:
+                self._take(Evaluation(row["step"], row[metric]))
+
+    @property
+    def ended(self) -> bool:
+        """Whether the latest evaluations were no better, and as many as patience allows."""
+        return self._patience is not None and self._worse >= self._patience
+
+    @property
+    def reason(self) -> str:
+        """Why a run has ended, as a sentence without its full stop."""
+        count = f"{self._worse} evaluation{'s' if self._worse > 1 else ''}"
+        words = f"validation {self._metric.replace('_', ' ')}"
+        if self.best is None:
+            return f"{words} was no number in {count}"
+        step, value = self.best
+        return f"{words} was no better than {value:.4g}, that of step {step}, in {count} since"
+
+    def add(self, step: int, values: Mapping[str, float]) -> bool:
+        """Takes the evaluation of a step.
+
+        Returns:
+            Whether it is the best so far.
+
+        Raises:
+            ConfigError: The metric is not among the values; names those that are.
+        """
+        check_metric(self._metric, values)
+        value = values[self._metric]
+        return self._take(Evaluation(step, value if math.isfinite(value) else None))
+
+    def _take(self, evaluation: Evaluation) -> bool:
+        value, best = cost(self._metric, evaluation.value), self.best
+        better = value is not None and (best is None or value < cost(self._metric, best.value))
+        self._worse = 0 if better else self._worse + 1
+        self.best = evaluation if better else best
+        return better

@@ -1,0 +1,159 @@
+"""What a run measures, on disk: JSON lines for programs, TensorBoard events for people."""
+
+import itertools
+import json
+import logging
+import math
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxformer.checkpoints.run_dir import METRICS_FILE
+from jaxformer.errors import DataError
+from jaxformer.io.files import read_bytes, replacing
+from jaxformer.io.json_files import parse_json
+
+_log = logging.getLogger(__name__)
+
+
+class MetricsLog:
+    """Appends rows of metrics to a run's folder.
+
+    A run that resumes from step ``n`` measures what came after once more, so the rows past ``n``
+    go first: each step appears once, however often the run was interrupted. Lines that are damaged
+    are kept in a file beside it.
+
+    Args:
+        folder: The run's folder.
+        step: The step that training starts from.
+        num_rows: How many rows there were when that step was saved; 0: not known.
+    """
+
+    def __init__(self, folder: Path, step: int, num_rows: int = 0):
+        from tensorboardX import SummaryWriter
+
+        self._path = folder / METRICS_FILE
+        rows = [row for row in _repaired(self._path) if row["step"] <= step]
+        if len(rows) < num_rows:
+            _log.warning(
+                "%s is damaged: it has %d rows up to step %d instead of %d; the checkpoints are "
+                "not affected",
+                self._path,
+                len(rows),
+                step,
+                num_rows,
+            )
+        self.num_rows = len(rows)
+        with replacing(self._path) as aside:
+            aside.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        # buffering=1 writes row by row, so that a killed process loses at most half a line.
+        self._file = self._path.open("a", buffering=1)
+        self._events = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+
+    def write(self, split: str, step: int, values: Mapping[str, float]) -> None:
+        """Appends one row.
+
+        Args:
+            split: ``"train"`` or ``"validation"``.
+            step: Updates done.
+            values: The measured numbers; one that is not finite becomes null.
+        """
+        finite = {k: float(v) if math.isfinite(v) else None for k, v in values.items()}
+        self._file.write(json.dumps({"step": step, "split": split, **finite}) + "\n")
+        self.num_rows += 1
+        for name, value in values.items():
+            self._events.add_scalar(f"{split}/{name}", float(value), step)
+
+    def write_text(self, name: str, step: int, text: str) -> None:
+        """Shows a text in TensorBoard.
+
+        Args:
+            name: What it is.
+            step: Updates done.
+            text: Shown as it is.
+        """
+        indented = "".join(f"    {line}\n" for line in text.splitlines())
+        self._events.add_text(name, indented, step)
+
+    def close(self) -> None:
+        """Flushes both files."""
+        self._file.close()
+        self._events.close()
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """Returns the rows of a run in order.
+
+    A last line that a killed process cut off is dropped; other damage is left out with a warning.
+    """
+    path = folder / METRICS_FILE
+    found = _read(path)
+    if found.damage is not None:
+        _log.warning("%s; left out %s", found.damage, _count(found.damaged))
+    return found.rows
+
+
+class _Read(NamedTuple):
+    """What a file of metrics holds."""
+
+    rows: list[dict[str, Any]]
+    damaged: list[bytes]
+    """Lines that are no rows."""
+    damage: DataError | None
+    """What is wrong first."""
+
+
+def _read(path: Path) -> _Read:
+    if not os.path.lexists(path):
+        return _Read([], [], None)
+    try:
+        *lines, cut_off = read_bytes(path).split(b"\n")
+    except DataError as error:
+        return _Read([], [], error)
+    rows, damaged, damage = [], [], None
+    for number, line in enumerate([*lines, cut_off], start=1):
+        try:
+            rows.append(_row(line, f"{path}:{number}"))
+        except DataError as error:
+            if number <= len(lines):
+                damaged.append(line)
+                damage = damage or error
+    return _Read(rows, damaged, damage)
+
+
+def _row(line: bytes, where: str) -> dict[str, Any]:
+    row = parse_json(line, where)
+    numbers = [value for name, value in row.items() if name != "split" and value is not None]
+    # NaN compares as false; JSON knows no other numbers that are not finite.
+    if not all(type(n) in (int, float) and abs(n) <= sys.float_info.max for n in numbers):
+        raise DataError(f"{where}: a value is no finite number")
+    if type(row.get("step")) is not int or row["step"] < 0 or type(row.get("split")) is not str:
+        raise DataError(f"{where}: no row of metrics with its step and split")
+    return row
+
+
+def _repaired(path: Path) -> list[dict[str, Any]]:
+    """Reads the rows, and moves what is damaged to a file beside theirs."""
+    found = _read(path)
+    if found.damage is not None:
+        target = _unused(path)
+        if found.damaged:
+            with replacing(target) as aside:
+                aside.write_bytes(b"".join(line + b"\n" for line in found.damaged))
+        else:
+            path.rename(target)
+        _log.warning("%s; %s kept in %s", found.damage, _count(found.damaged), target.name)
+    return found.rows
+
+
+def _count(damaged: list[bytes]) -> str:
+    return f"{len(damaged)} damaged line{'s' if len(damaged) > 1 else ''}" if damaged else "it"
+
+
+def _unused(path: Path) -> Path:
+    """The first of metrics.jsonl.damaged, metrics.jsonl.damaged-2, ... that is free."""
+    endings = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
+    names = (path.with_name(f"{path.name}.damaged{ending}") for ending in endings)
+    return next(name for name in names if not os.path.lexists(name))

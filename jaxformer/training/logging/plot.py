@@ -1,0 +1,157 @@
+"""The loss curve of a run, and of several runs beside each other, as pictures."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxformer.training.logging.metrics_writer import read_metrics
+
+# Okabe and Ito's palette, which stays distinct for colour-blind readers.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933")
+
+_LOSS_TICKS = (0.1, 0.2, 0.5, 1, 1.5, 2, 3, 4, 5, 6, 8, 10, 12, 20, 50)
+
+
+def plot_loss(folder: Path, title: str, subtitle: str = "") -> Path | None:
+    """Draws training and validation loss over the steps.
+
+    Args:
+        folder: The run's folder; its metrics are read.
+        title: What the run is called.
+        subtitle: What else to say about it, in one line.
+
+    Returns:
+        ``folder/loss.png``, or None where nothing was measured yet.
+    """
+    train, validation = curve(folder, "train"), curve(folder, "validation")
+    if not len(train[0]):
+        return None
+    figure, axes = _canvas(title, subtitle)
+    blue, red = COLOURS[:2]
+    axes.plot(*train, color=blue, alpha=0.25, linewidth=0.8)
+    axes.plot(train[0], smooth(train[1]), color=blue, linewidth=1.8)
+    labels = [(train[0][-1], smooth(train[1])[-1], "training", blue)]
+    if len(validation[0]):
+        axes.plot(*validation, color=red, linewidth=1.4, marker="o", markersize=3.5)
+        labels.append((validation[0][-1], validation[1][-1], "validation", red))
+    per_token = is_per_token(folder)
+    _frame(axes, [train[1], validation[1]], per_token)
+    _label_ends(axes, labels, per_token)
+    return _save(figure, folder / "loss.png")
+
+
+def plot_comparison(folders: Mapping[str, Path], path: Path, title: str) -> Path:
+    """Draws the validation losses of several runs in one picture.
+
+    Args:
+        folders: Run folders by the name to show.
+        path: The picture to write.
+        title: What is compared.
+
+    Returns:
+        ``path``.
+    """
+    figure, axes = _canvas(title, "validation loss")
+    labels, values = [], []
+    for colour, (name, folder) in zip(_cycle(len(folders)), folders.items(), strict=True):
+        steps, losses = curve(folder, "validation")
+        if len(steps):
+            axes.plot(steps, losses, color=colour, linewidth=1.6, marker="o", markersize=3)
+            labels.append((steps[-1], losses[-1], name, colour))
+            values.append(losses)
+    per_token = all(map(is_per_token, folders.values()))
+    _frame(axes, values, per_token)
+    _label_ends(axes, labels, per_token)
+    return _save(figure, path)
+
+
+def curve(folder: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the steps and the losses of one split, where the loss was finite."""
+    rows = [
+        (row["step"], row["loss"])
+        for row in read_metrics(folder)
+        if row["split"] == split and row.get("loss") is not None
+    ]
+    steps, losses = zip(*rows, strict=True) if rows else ((), ())
+    return np.asarray(steps, float), np.asarray(losses, float)
+
+
+def is_per_token(folder: Path) -> bool:
+    """Whether the loss is that of predicted tokens alone, so that it has a perplexity."""
+    return any("perplexity" in row for row in read_metrics(folder))
+
+
+def smooth(values: np.ndarray) -> np.ndarray:
+    """A moving average over about a thirtieth of the curve.
+
+    The window is centred, so that the steep beginning is not shifted to the right: it shrinks
+    towards the start, and at the end it looks back only.
+    """
+    half = len(values) // 60
+    reach = [min(half, i) for i in range(len(values))]
+    return np.array([values[i - r : i + r + 1].mean() for i, r in enumerate(reach)])
+
+
+def _canvas(title: str, subtitle: str) -> tuple[Any, Any]:
+    # The object interface needs no display and leaves pyplot's global state alone.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 5), dpi=160)
+    FigureCanvasAgg(figure)
+    axes = figure.add_axes((0.08, 0.11, 0.75, 0.74))
+    figure.text(0.08, 0.935, title, fontsize=14, fontweight="bold")
+    figure.text(0.08, 0.885, subtitle, fontsize=9.5, color="#555555")
+    return figure, axes
+
+
+def _frame(axes: Any, curves: Sequence[np.ndarray], per_token: bool) -> None:
+    """Grid, axis names, and a logarithmic loss axis where the loss spans more than a factor 3."""
+    values = np.concatenate([values for values in curves if len(values)])
+    if len(values) and values.min() > 0 and values.max() / values.min() > 3:
+        axes.set_yscale("log")
+        low, high = values.min() * 0.95, values.max() * 1.05
+        ticks = [tick for tick in _LOSS_TICKS if low <= tick <= high]
+        axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.minorticks_off()
+    axes.set_xlabel("step")
+    axes.set_ylabel("loss (nats per token)" if per_token else "loss")
+    axes.set_xlim(left=0)
+    axes.grid(color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _label_ends(
+    axes: Any, labels: Sequence[tuple[float, float, str, str]], per_token: bool
+) -> None:
+    """Names each curve at its last point, moved apart where the names would overlap."""
+    to_pixels, to_data = axes.transData.transform, axes.transAxes.inverted().transform
+    placed = -np.inf
+    right = max((x for x, *_ in labels), default=0.0)
+    for _, y, name, colour in sorted(labels, key=lambda label: label[1]):
+        height = max(to_data(to_pixels((right, y)))[1], placed + 0.085)
+        placed = height
+        axes.text(
+            1.015,
+            height,
+            f"{name}  {y:.3f}" + (f"\nperplexity {np.exp(y):.1f}" if per_token else ""),
+            transform=axes.transAxes,
+            color=colour,
+            fontsize=9,
+            va="center",
+            linespacing=1.1,
+        )
+
+
+def _cycle(count: int) -> list[str]:
+    return [COLOURS[i % len(COLOURS)] for i in range(count)]
+
+
+def _save(figure: Any, path: Path) -> Path:
+    # As wide as the longest name at a curve's end wants it.
+    figure.savefig(path, bbox_inches="tight", pad_inches=0.2)
+    return path

@@ -1,0 +1,56 @@
+"""A short text from the model in training: enough to see what it has learned."""
+
+import numpy as np
+
+from jaxformer.config.train import TrainConfig
+from jaxformer.data import Tokenizer
+from jaxformer.distributed.sharding import row_multiple
+from jaxformer.generation.batch import batch_of_rows
+from jaxformer.generation.decode.continuation import continuations
+from jaxformer.generation.generator import Generator, row_keys
+from jaxformer.generation.options import Decoding
+from jaxformer.generation.programs import Programs
+from jaxformer.models import Parameters
+from jaxformer.training.step import TrainProgram
+
+
+class Preview:
+    """What continues a prompt with the weights of the moment, compiled once for all of a run."""
+
+    def __init__(
+        self, program: TrainProgram, tokenizer: Tokenizer, settings: TrainConfig, window: int
+    ):
+        """Compiles nothing yet.
+
+        Args:
+            program: The training program, which knows the model, a decoder, and the mesh.
+            tokenizer: Turns text into tokens and back.
+            settings: The prompt (empty: the start of a document), how many tokens to add, the
+                temperature (0: the likeliest token each time) and the seed.
+            window: T, the tokens the model looks at, at most; the prompt and the text must fit.
+        """
+        self.programs = Programs(program.model, program.template, program.mesh)
+        self.tokenizer, self.settings, self.window = tokenizer, settings, window
+
+    def text(self, params: Parameters) -> str:
+        """The prompt and its continuation, up to the end of the text."""
+        settings, tokenizer = self.settings, self.tokenizer
+        end = tokenizer.end_of_text_id
+        start = np.concatenate([[end], tokenizer.encode(settings.sample_prompt)])[: self.window]
+        if not (room := min(settings.sample_tokens, self.window - len(start))):
+            return tokenizer.decode(start[1:])
+        # Every replica writes the same text.
+        rows = row_multiple(self.programs.mesh)
+        asked = {
+            "max_new_tokens": room,
+            "eos_token_id": end,
+            "temperature": settings.sample_temperature,
+        }
+        found = continuations(
+            Generator(self.programs, params),
+            batch_of_rows([start] * rows),
+            Decoding.of({}, asked),
+            row_keys(settings.seed, np.zeros(rows, int)),
+        )
+        written = found.tokens[0, : found.lengths[0]]
+        return tokenizer.decode(np.concatenate([start, written[written != end]])[1:])

@@ -1,0 +1,104 @@
+"""The table at the start of a run: what is trained, on what, and what it takes."""
+
+import math
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+from rich.console import Console
+from rich.table import Table
+
+from jaxformer.training.logging.progress import short_number
+from jaxformer.training.logging.throughput import Workload
+
+
+def parameter_count(params: Any) -> int:
+    """Returns the number of parameters of a tree of arrays or shapes."""
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
+
+
+def bytes_per_device(tree: Any) -> int:
+    """Returns the memory that each device holds of a tree of sharded arrays or shapes."""
+    return sum(
+        math.prod(leaf.sharding.shard_shape(leaf.shape)) * _item_bytes(leaf)
+        for leaf in jax.tree.leaves(tree)
+    )
+
+
+def total_bytes(tree: Any) -> int:
+    """Returns the size of a tree of arrays or shapes, each counted once."""
+    return sum(math.prod(leaf.shape) * _item_bytes(leaf) for leaf in jax.tree.leaves(tree))
+
+
+def short_bytes(size: float) -> str:
+    """A size as people write it: 512 B, 12.3 MiB, 1.50 GiB."""
+    for exponent, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
+        if size >= 1024**exponent:
+            return f"{size / 1024**exponent:.3g} {unit}"
+    return f"{size:.0f} B"
+
+
+def start_report(
+    state: Any, trained: Sequence[str], work: Workload, mesh: jax.sharding.Mesh, folder: Path
+) -> list[tuple]:
+    """Collects the rows of the table.
+
+    Args:
+        state: The training state, as arrays or as shapes with their shardings.
+        trained: The names of the parameters that learn.
+        work: What a step computes.
+        mesh: The devices.
+        folder: Where checkpoints will go.
+
+    Returns:
+        Pairs of what and how much.
+    """
+    devices = list(mesh.devices.flat)
+    free, needed = shutil.disk_usage(folder).free, total_bytes(state)
+    checkpoint = f"{short_bytes(needed)} each, {short_bytes(free)} free on disk"
+    parameters, learning = short_number(parameter_count(state.params)), ""
+    if len(trained) < len(state.params):
+        count = parameter_count([state.params[name] for name in trained])
+        learning = f", of which {short_number(count)} learn"
+    return [
+        ("parameters", parameters + learning),
+        ("FLOPs per token", f"{short_number(work.flops / work.tokens)} (forward and backward)"),
+        ("tokens per step", f"{work.tokens:,}"),
+        ("mesh", ", ".join(f"{name} {size}" for name, size in mesh.shape.items())),
+        ("devices", f"{len(devices)} x {devices[0].device_kind} ({_processes()})"),
+        ("parameters per device", short_bytes(bytes_per_device(state.params))),
+        ("optimizer state per device", short_bytes(bytes_per_device(state.opt_state))),
+        ("checkpoints", checkpoint + ("" if free > 2 * needed else "  <- THIS IS NOT ENOUGH")),
+        ("run folder", str(folder)),
+    ]
+
+
+def print_table(title: str, rows: list[tuple]) -> None:
+    """Prints pairs as a table of two columns."""
+    table = Table(show_header=False)
+    for name, value in rows:
+        table.add_row(name, value)
+    print(title)
+    # Away from a terminal there is no width to respect, and paths shall stay in one piece.
+    Console(width=None if sys.stdout.isatty() else 200).print(table, markup=False)
+
+
+def print_pairs(rows: list[tuple]) -> None:
+    """Prints pairs as lines that programs can read; further lines of a value are indented."""
+    width = max(len(name) for name, _ in rows) + 2
+    for name, value in rows:
+        print(f"{name:<{width}}" + str(value).replace("\n", "\n" + " " * width))
+
+
+def _item_bytes(leaf: Any) -> int:
+    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return math.prod(jax.eval_shape(jax.random.key_data, leaf).shape[leaf.ndim :]) * 4
+    return leaf.dtype.itemsize
+
+
+def _processes() -> str:
+    count = jax.process_count()
+    return "1 process" if count == 1 else f"{count} processes"

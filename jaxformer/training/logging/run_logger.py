@@ -1,0 +1,160 @@
+"""The numbers of a run on their way to the screen and to disk, always one step late."""
+
+import time
+from collections.abc import Mapping
+from itertools import takewhile
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxformer.config.experiment import Config
+from jaxformer.distributed.processes import is_first
+from jaxformer.training.logging.metrics_writer import MetricsLog
+from jaxformer.training.logging.progress import duration, make_progress
+from jaxformer.training.logging.throughput import Stopwatch, Workload
+
+
+class TrainingDiverged(RuntimeError):
+    """Too many updates in a row had a non-finite loss or gradient."""
+
+
+class RunLog:
+    """Reads the metrics of a step after the next one was started, so that devices never wait.
+
+    Args:
+        config: The experiment.
+        folder: The run's folder.
+        step: The step that training starts from.
+        work: What a step computes.
+        state: What the property was when that step was saved; empty where it is not known.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        folder: Path,
+        step: int,
+        work: Workload,
+        state: Mapping[str, Any] = MappingProxyType({}),
+    ):
+        self._config = config.train
+        self._stopwatch = Stopwatch(work)
+        self._progress = make_progress(config.train.steps, step, is_first())
+        self._files = MetricsLog(folder, step, state.get("rows", 0)) if is_first() else None
+        self._pending: tuple[int, Any] | None = None
+        self._rows = list(state.get("unlogged", ()))
+        self._started = time.perf_counter()
+        self._compiled = False
+
+    def step(self, step: int, metrics: Mapping[str, jax.Array], waited: float) -> None:
+        """Takes the metrics of a step that was just started; reads those of the one before.
+
+        Args:
+            step: Updates done, this one included.
+            metrics: Scalars on the devices.
+            waited: Seconds for which the step waited for its batch.
+
+        Raises:
+            TrainingDiverged: Too many updates in a row were skipped.
+        """
+        self._stopwatch.waited(waited)
+        self.flush()
+        self._pending = (step, metrics)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """How many rows there are, and the metrics of the steps read since the last one."""
+        rows = 0 if self._files is None else self._files.num_rows
+        return {"rows": rows, "unlogged": list(self._rows)}
+
+    def flush(self) -> None:
+        """Waits for the step whose metrics are still pending, and reads them."""
+        if self._pending is None:
+            return
+        (step, metrics), self._pending = self._pending, None
+        row = {name: float(value) for name, value in jax.device_get(metrics).items()}
+        self._rows.append(row)
+        if self._compiled:
+            self._stopwatch.step_done()
+        else:
+            self._compiled = True
+            self.message(f"first step after {duration(time.perf_counter() - self._started)}")
+            self._stopwatch.restart()
+        if row["skipped_in_a_row"] >= self._config.max_nonfinite_steps:
+            raise TrainingDiverged(_diverged(step, row, self._rows))
+        if step % self._config.log_interval == 0 or step == self._config.steps:
+            self._write_row(step)
+
+    def validation(self, step: int, values: Mapping[str, float], seconds: float) -> None:
+        """Records an evaluation, whose time does not count as training."""
+        self._stopwatch.pause(seconds)
+        if self._files is not None:
+            self._files.write("validation", step, values)
+        self.message(f"step {step}: validation {in_words(values)} ({duration(seconds)})")
+
+    def sample(self, step: int, text: str, seconds: float) -> None:
+        """Records a text of the model, whose making does not count as training."""
+        self._stopwatch.pause(seconds)
+        if self._files is not None:
+            self._files.write_text("sample", step, text)
+
+    def saved(self, seconds: float) -> None:
+        """Notes the time a checkpoint took from training."""
+        self._stopwatch.pause(seconds)
+
+    def message(self, text: str) -> None:
+        """Shows a line."""
+        self._progress.message(text)
+
+    def close(self) -> None:
+        """Ends the display and closes the files."""
+        self._progress.close()
+        if self._files is not None:
+            self._files.close()
+
+    def _write_row(self, step: int) -> None:
+        averaged = ("loss", "accuracy", "gradient_norm")
+        averaged += tuple(name for name in self._rows[-1] if name.endswith(("_loss", "_accuracy")))
+        means = {name: _mean([row[name] for row in self._rows]) for name in averaged}
+        last = {name: self._rows[-1][name] for name in ("learning_rate", "tokens", "skipped")}
+        values = means | last | self._stopwatch.read()
+        self._rows = []
+        if self._files is not None:
+            self._files.write("train", step, values)
+        self._progress.update(step, values)
+
+
+def in_words(values: Mapping[str, float]) -> str:
+    """Metrics as a person reads them: "loss 1.234, entity f1 0.8, precision 0.75, recall 0.86".
+
+    What a name has in common with the one before it, a head's name say, is not said again.
+    """
+    parts, before = [], []
+    for name, value in values.items():
+        words = name.split("_")
+        pairs = zip(before, words[:-1], strict=False)
+        known = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        parts.append(f"{' '.join(words[known:])} {value:.4g}")
+        before = words
+    return ", ".join(parts)
+
+
+def _mean(values: list[float]) -> float:
+    """The mean of the finite ones: a skipped step says nothing about the others."""
+    finite = [value for value in values if np.isfinite(value)]
+    return sum(finite) / len(finite) if finite else float("nan")
+
+
+def _diverged(step: int, row: Mapping[str, float], rows: list[Mapping[str, float]]) -> str:
+    finite = [item["loss"] for item in rows if np.isfinite(item["loss"])]
+    before = f" (the last finite loss was {finite[-1]:.3f})" if finite else ""
+    return (
+        f"Stopped after step {step}: {int(row['skipped_in_a_row'])} updates in a row had a "
+        f"non-finite loss or gradient{before}. None of them changed the parameters, and the last "
+        "checkpoint is kept. Try a lower learning rate or a longer warm-up "
+        "(--optimizer.schedule.learning-rate, --optimizer.schedule.warmup-steps), a smaller "
+        "--train.clip-norm, or --model.compute-dtype float32."
+    )

@@ -1,0 +1,1 @@
+"""Starting from the parameters of another model."""

@@ -1,0 +1,83 @@
+"""Plain weights out of a run that trained low-rank factors: a run folder of its own."""
+
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import jax.numpy as jnp
+
+from jaxformer.checkpoints.run_dir import KEPT
+from jaxformer.checkpoints.saved_run import SavedRun, write_run
+from jaxformer.config.experiment import Config
+from jaxformer.errors import ConfigError
+from jaxformer.io.folders import check_unused, write_whole
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What was written."""
+
+    source: Path
+    folder: Path
+    step: int
+    """The checkpoint that was taken."""
+    kernels: tuple[str, ...]
+    """The kernels whose factors were multiplied out."""
+    parameters: int
+    """Numbers in the plain weights."""
+
+    def in_words(self) -> str:
+        """The report for the screen."""
+        lines = [
+            f"{self.folder}: the weights of {self.source} at step {self.step}, "
+            f"{self.parameters:,} parameters, with the factors of {len(self.kernels)} kernels "
+            "multiplied out",
+            *(f"  {name}" for name in self.kernels),
+            f"Next: python -m jaxformer evaluate {self.folder}, or start a run from it with "
+            f"--init-from {self.folder}",
+        ]
+        return "\n".join(lines)
+
+
+def merge(source: Path, target: Path, step: int | None = None) -> Merged:
+    """Writes the weights of a run with low-rank factors as a run folder without any.
+
+    The folder holds the configuration without factors, one checkpoint of parameters alone, and the
+    tokenizer and labels that belong to them. It appears whole or not at all.
+
+    Args:
+        source: The run's folder.
+        target: The folder to write: absent or empty.
+        step: Which checkpoint; None: the newest that is whole.
+
+    Raises:
+        ConfigError: The run is none, has no such checkpoint or no factors, or the target is in use.
+        DataError: The disk has too little room, or cannot be written to.
+    """
+    saved = SavedRun(source, "merge", step)
+    if not saved.adapted:
+        raise ConfigError(
+            f"merge {source}: the run trained no low-rank factors (train.lora); its weights are "
+            "plain already"
+        )
+    check_unused(target)
+    config = plain_config(saved.config, saved.folder)
+    arrays = {name: jnp.asarray(array) for name, array in saved.read(saved.shapes).items()}
+
+    def write(written: Path) -> None:
+        write_run(written, config, saved.step, arrays, saved.validation)
+        for name in KEPT:
+            if (kept := saved.folder / name).is_dir():
+                shutil.copytree(kept, written / name)
+            elif kept.exists():
+                shutil.copy2(kept, written / name)
+
+    write_whole(target, sum(array.nbytes for array in arrays.values()), write)
+    count = sum(array.size for array in arrays.values())
+    return Merged(source, target, saved.step, tuple(sorted(saved.adapted)), count)
+
+
+def plain_config(config: Config, source: Path) -> Config:
+    """The configuration of merged weights: no factors, nothing frozen, no averages kept."""
+    train = replace(config.train, lora=None, frozen=(), ema_decay=None)
+    return replace(config, train=train, init_from=str(source), init_layers=None)

@@ -1,0 +1,136 @@
+"""A run that starts from the parameters of another model, perhaps with other heads or layers."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from jaxformer.distributed.processes import placed
+from jaxformer.errors import ConfigError
+from jaxformer.io.serialization import diff
+from jaxformer.models.build import ModelConfig
+from jaxformer.models.lora import is_factor
+from jaxformer.models.parameters import Parameters
+from jaxformer.training.transfer.layer_choice import Shapes, Sources, chosen_layers
+from jaxformer.training.transfer.saved_folder import open_saved
+
+# What the parameters of two models may be computed with, and need not agree in.
+_OWN_AFFAIRS = frozenset(
+    {"heads", "dropout", "attention_dropout", "compute_dtype", "attention", "remat", "scan_layers"}
+    | {"init_std", "depth_scaled_init"}
+)
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """What became of the parameters, by name."""
+
+    taken: tuple[str, ...]
+    """Those with the values of the other run."""
+    new: tuple[str, ...]
+    """Those that only this model has: they keep their initial values."""
+    left: tuple[str, ...]
+    """Those that only the other model has."""
+    merged: int = 0
+    """How many of those taken are kernels that learned through low-rank factors there."""
+    resized: tuple[str, ...] = ()
+    """Those taken with other values than there: learned positions for another image size."""
+    layers: tuple[int, ...] | None = None
+    """The other model's layers that became this one's; None: all of them."""
+    differences: tuple[str, ...] = ()
+    """In what the models differ besides, in words."""
+
+    def in_words(self, folder: Path) -> str:
+        """The report: which parameters were taken, which are new, which were left."""
+        merged = f", {self.merged} of them with their low-rank factors" if self.merged else ""
+        lines = [f"parameters from {folder}: {len(self.taken)} taken{merged}"]
+        if self.layers is not None:
+            lines += [f"  layers taken there: {', '.join(map(str, self.layers))}"]
+        lines += [f"  resized: {', '.join(self.resized)}"] if self.resized else []
+        factors = [name for name in self.new if is_factor(name)]
+        new = [name for name in self.new if name not in factors]
+        new += [f"{len(factors)} low-rank factors"] if factors else []
+        lines += [f"  new here: {', '.join(new)}"] if new else []
+        lines += [f"  left there: {', '.join(self.left)}"] if self.left else []
+        lines += [f"  the models differ: {item}" for item in self.differences]
+        return "\n".join(lines)
+
+
+def transfer(
+    params: Parameters, folder: Path, model: ModelConfig, layers: tuple[int, ...] | None = None
+) -> tuple[Parameters, Transfer]:
+    """Puts the parameters of another run, or of transformers', in the place of fresh ones.
+
+    Heads and the pooler may be missing on either side, and a head of another shape counts as
+    missing on both. The averaged parameters of the other run are taken, where it has them; low-rank
+    factors are multiplied out. Factors here are new.
+
+    Args:
+      params: fresh parameters, sharded as they shall stay.
+      folder: the other run's, or one that transformers saved.
+      model: this run's, which may fit a parameter to itself.
+      layers: which of the other model's layers become this one's, from 0; None: all.
+
+    Returns:
+      The parameters, and what became of them.
+
+    Raises:
+      ConfigError: the folder is no run (nor transformers') or has no checkpoint, the models
+        differ in more than their heads (names the parameters), or the layers cannot be chosen.
+    """
+    saved = open_saved(folder, "--init-from")
+    here = {name: array.shape for name, array in params.items()}
+    if layers is None:
+        sources = Sources.of(saved.shapes)
+    else:
+        sources = chosen_layers(here, saved, layers, model.windows)
+    both = [name for name in here if name in sources.shapes]
+    arrays = saved.read({there for name in both for there in sources.read_for(name)})
+    found = {name: sources.array(name, arrays) for name in both}
+    values = {name: model.adapted(name, found[name], saved.model) for name in both}
+    taken = [name for name in both if values[name].shape == here[name]]
+    differences = _differences(saved.model, model)
+    _check_rest(folder, here, sources.shapes, set(taken), differences)
+    report = Transfer(
+        taken=tuple(taken),
+        new=tuple(name for name in here if name not in taken),
+        left=tuple(name for name in sources.shapes if name not in taken),
+        merged=len(saved.adapted & set(arrays)),
+        resized=tuple(name for name in taken if values[name] is not found[name]),
+        layers=layers,
+        differences=differences,
+    )
+    ours = {
+        name: placed(values[name].astype(params[name].dtype), params[name].sharding)
+        for name in taken
+    }
+    return params | ours, report
+
+
+def _check_rest(
+    folder: Path, here: Shapes, there: Shapes, taken: set[str], differences: tuple[str, ...]
+) -> None:
+    fixed = [name for name in here if name not in taken and not _replaceable(name)]
+    problems = [
+        f"{name} has shape {there[name]} there, {here[name]} here"
+        if name in there
+        else f"{name} is not there"
+        for name in sorted(fixed, key=lambda name: name not in there)
+    ]
+    if problems:
+        reasons = f" ({'; '.join(differences)})" if differences else ""
+        raise ConfigError(
+            f"--init-from {folder}: the models differ in more than their heads{reasons}: "
+            f"{'; '.join(problems[:4])}{f' and {len(problems) - 4} more' if problems[4:] else ''}"
+        )
+
+
+def _differences(there: ModelConfig, here: ModelConfig) -> tuple[str, ...]:
+    """The fields that say what parameters there are and what they mean."""
+    return tuple(
+        f"model.{name} is {old!r} there, {new!r} here"
+        for name, (old, new) in diff(there, here).items()
+        if name.split(".")[0] not in _OWN_AFFAIRS
+    )
+
+
+def _replaceable(name: str) -> bool:
+    return name.startswith(("heads.", "pooler.")) or is_factor(name)

@@ -1,0 +1,115 @@
+"""Real training processes, killed and told to stop, end with the bits of an undisturbed one."""
+
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from tiny_run import ROOT
+
+from jaxformer.checkpoints import files as checkpoint_files
+from jaxformer.training.logging.metrics_writer import read_metrics
+
+pytestmark = pytest.mark.slow
+
+STEPS = ("--train.steps", "300", "--train.checkpoint-interval", "5", "--train.eval-interval", "100")
+
+
+def content_hash(runs, run_dir) -> str:
+    output = subprocess.run(
+        [sys.executable, "-m", "jaxformer", "inspect", str(run_dir)],
+        env=runs.environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    return re.search(r"content hash +(\w{64}) \(step 300\)", output).group(1)
+
+
+def losses(run_dir):
+    return [(row["step"], row["split"], row["loss"]) for row in read_metrics(run_dir)]
+
+
+def last_step(run_dir) -> int:
+    path = run_dir / "metrics.jsonl"
+    return path.read_text().count("train") if path.exists() else 0
+
+
+def wait_until(process, condition) -> bool:
+    """Polls fast; False if the process ended first."""
+    while process.poll() is None:
+        if condition():
+            return True
+        time.sleep(0.0005)
+    return False
+
+
+@pytest.fixture(scope="module")
+def undisturbed(runs, tmp_path_factory):
+    run_dir = tmp_path_factory.mktemp("undisturbed") / "run"
+    runs.finish(run_dir, *STEPS)
+    return run_dir
+
+
+def test_killed_at_random_moments(runs, undisturbed, tmp_path):
+    chance = random.Random(0)
+    run_dir, during_saves = tmp_path / "run", 0
+    unfinished = (run_dir / "checkpoints").glob
+    for kind in ("starting", "stepping", "saving") * 5:
+        process = runs.start(run_dir, *STEPS)
+        goal, deadline = (
+            last_step(run_dir) + chance.randint(3, 25),
+            time.time() + chance.random() * 4,
+        )
+        moment = {
+            "starting": lambda deadline=deadline: time.time() > deadline,
+            "stepping": lambda goal=goal: last_step(run_dir) >= goal,
+            "saving": lambda goal=goal: (
+                last_step(run_dir) >= goal and any(unfinished("*.orbax-checkpoint-tmp*"))
+            ),
+        }[kind]
+        assert wait_until(process, moment), process.communicate()
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        during_saves += any(unfinished("*.orbax-checkpoint-tmp*"))
+    assert during_saves >= 3
+    runs.finish(run_dir, *STEPS)
+    assert content_hash(runs, run_dir) == content_hash(runs, undisturbed)
+    # Each step is recorded once, with the loss that it would have had: same data, same dropout.
+    assert losses(run_dir) == losses(undisturbed)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_exits_cleanly(runs, undisturbed, tmp_path, number):
+    run_dir = tmp_path / "run"
+    process = runs.start(run_dir, *STEPS)
+    assert wait_until(process, lambda: last_step(run_dir) >= 42)
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    stopped = int(re.search(r"stopped after step (\d+)", output).group(1))
+    assert 42 <= stopped < 300
+    assert checkpoint_files.saved_steps(run_dir / "checkpoints")[-1] == stopped
+    output = runs.finish(run_dir, *STEPS)
+    assert f"continuing from step {stopped}" in output
+    assert content_hash(runs, run_dir) == content_hash(runs, undisturbed)
+
+
+def test_a_truncated_checkpoint_is_skipped_with_a_warning(runs, undisturbed, tmp_path):
+    run_dir = tmp_path / "run"
+    process = runs.start(run_dir, *STEPS)
+    assert wait_until(process, lambda: last_step(run_dir) >= 60)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    previous, newest = checkpoint_files.saved_steps(run_dir / "checkpoints")[-2:]
+    damaged = run_dir / "checkpoints" / str(newest)
+    largest = max(damaged.rglob("*"), key=lambda item: item.stat().st_size)
+    largest.write_bytes(largest.read_bytes()[:100])
+    output = runs.finish(run_dir, *STEPS)
+    assert f"Skipped the damaged checkpoint {damaged}" in output
+    assert f"continuing from step {previous}" in output
+    assert content_hash(runs, run_dir) == content_hash(runs, undisturbed)

@@ -1,0 +1,146 @@
+"""The commands beside training: inspect, compare, help."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from jaxformer.checkpoints.checkpointer import Checkpointer, content_hash, named_arrays
+from jaxformer.checkpoints.run_dir import open_run_folder
+from jaxformer.cli import main as cli
+from jaxformer.config import Config
+from jaxformer.distributed import MeshConfig
+from jaxformer.distributed.join import Job, join, make_cpu_devices
+from jaxformer.errors import ConfigError
+from jaxformer.io.serialization import to_json
+from jaxformer.models import DecoderConfig
+
+CONFIG = Config(DecoderConfig(vocab_size=8, num_layers=1, model_dim=8, num_heads=1, mlp_dim=8))
+STATE = {
+    "params": {"a.kernel": np.arange(6.0).reshape(2, 3), "b": np.ones(4)},
+    "opt_state": (np.zeros(3),),
+    "step": np.int32(7),
+}
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    folder = tmp_path / "run"
+    open_run_folder(folder, CONFIG)
+    checkpointer = Checkpointer(folder / "checkpoints", to_json(CONFIG), keep=3)
+    for step, loss in ((2, 3.0), (4, 2.5), (6, None)):
+        state = jax.tree.map(lambda x, step=step: jax.numpy.asarray(x + step), STATE)
+        checkpointer.save(step, state, loss and {"loss": loss})
+    checkpointer.close()
+    return folder
+
+
+def field(output, name):
+    (line,) = [line for line in output.splitlines() if line.startswith(name)]
+    return line.removeprefix(name).strip()
+
+
+def test_inspect_shows_steps_configuration_and_content(run_dir, capsys):
+    assert cli.main(["inspect", str(run_dir)]) == 0
+    output = capsys.readouterr().out
+    assert field(output, "steps held") == "2, 4, 6"
+    assert field(output, "best step") == "4 (loss 2.5000)"
+    assert field(output, "validation") == "not measured at step 6"
+    assert field(output, "parameters") == "10"
+    assert field(output, "model").startswith("DecoderConfig(num_layers=1, model_dim=8")
+    state = jax.tree.map(lambda x: jax.numpy.asarray(x + 6), STATE)
+    digest = content_hash(named_arrays(state).items())
+    assert field(output, "content hash") == f"{digest} (step 6)"
+
+
+def test_inspect_takes_a_step_and_names_damage(run_dir, capsys):
+    (run_dir / "checkpoints" / "6" / "config" / "metadata").unlink()
+    assert cli.main(["inspect", str(run_dir), "--step", "2"]) == 0
+    output = capsys.readouterr().out
+    assert "(step 2)" in field(output, "content hash")
+    assert field(output, "steps held") == "2, 4"
+    assert field(output, "step 6 is damaged") == "config/metadata is missing"
+    assert cli.main(["inspect", str(run_dir), "--step", "3"]) == 2
+    assert "holds 2, 4" in capsys.readouterr().err
+
+
+def test_inspect_of_something_else(tmp_path, capsys):
+    assert cli.main(["inspect", str(tmp_path)]) == 2
+    assert "is not the folder of a run" in capsys.readouterr().err
+
+
+def test_compare_ranks_runs_and_draws_them(tmp_path, capsys):
+    for name, loss in (("rope", 2.0), ("alibi", 1.5)):
+        (tmp_path / name).mkdir()
+        rows = [{"step": s, "split": "validation", "loss": loss + 1 / s} for s in (1, 2, 4)]
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (tmp_path / name / "metrics.jsonl").write_text(text)
+    folders = [str(tmp_path / name) for name in ("rope", "alibi")]
+    picture = tmp_path / "schemes.png"
+    assert cli.main(["compare", *folders, "--out", str(picture), "--title", "Schemes"]) == 0
+    output = capsys.readouterr().out
+    assert output.index("alibi  1.7500 at step 4") < output.index("rope   2.2500 at step 4")
+    assert picture.stat().st_size > 10_000
+    assert cli.main(["compare", str(tmp_path)]) == 2
+
+
+def test_help_lists_the_commands(capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["--help"])
+    assert stop.value.code == 0
+    output = capsys.readouterr().out
+    assert "inspect" in output
+    assert "compare" in output
+
+
+def test_jobs_described_in_part_are_refused(monkeypatch):
+    monkeypatch.delenv("JAX_COORDINATOR_ADDRESS", raising=False)
+    assert join(Job()) == 1
+    with pytest.raises(ConfigError, match="coordinator"):
+        join(Job(num_processes=2, process_id=0))
+    with pytest.raises(ConfigError, match="process-id"):
+        join(Job(coordinator="localhost:1", num_processes=2))
+
+
+@pytest.mark.parametrize(
+    ("mesh", "processes", "environment", "devices"),
+    [
+        (MeshConfig(tensor=2), 1, {}, 2),
+        (MeshConfig(data=2, tensor=2), 2, {}, 2),
+        (MeshConfig(), 1, {}, None),
+        (MeshConfig(data=-1), 1, {}, None),
+        (MeshConfig(data=8), 1, {}, None),  # more than the cores
+        (MeshConfig(tensor=2), 1, {"JAX_NUM_CPU_DEVICES": "4"}, None),
+        (MeshConfig(tensor=2), 1, {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}, None),
+    ],
+)
+def test_virtual_devices_for_the_mesh_as_typed(monkeypatch, mesh, processes, environment, devices):
+    for name in ("JAX_NUM_CPU_DEVICES", "XLA_FLAGS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    updates = {}
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(jax.config, "update", updates.__setitem__)
+    make_cpu_devices(mesh, processes)
+    assert updates == ({} if devices is None else {"jax_num_cpu_devices": devices})
+
+
+def test_a_reader_who_leaves_early_is_no_error(tmp_path):
+    run = Path(__file__).parents[2] / "train.py"
+    config = run.parent / "configs" / "tiny_decoder.py"
+    with subprocess.Popen(
+        [sys.executable, run, config, "--help"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONWARNINGS": "ignore"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 1

@@ -1,0 +1,361 @@
+"""python -m jaxformer evaluate: the metrics of a run on data of one's own, and nothing else."""
+
+import hashlib
+import json
+import re
+from dataclasses import fields, replace
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from tiny_models import tiny, tiny_encoder, tiny_encoder_decoder
+
+from jaxformer.checkpoints.checkpointer import Checkpointer
+from jaxformer.checkpoints.restore import restore_parameters
+from jaxformer.checkpoints.run_dir import open_run_folder
+from jaxformer.checkpoints.select import chosen_step
+from jaxformer.cli import main as cli
+from jaxformer.cli.evaluate import Evaluation
+from jaxformer.config import Config, TrainConfig
+from jaxformer.data import Bytes, DataConfig, TextFiles, TrainTokenizer
+from jaxformer.data.tasks import ColumnFile, LabelledText, ParallelText, SpanText, TaggedText
+from jaxformer.distributed import MeshConfig, make_mesh
+from jaxformer.io.serialization import to_json
+from jaxformer.models import Classification, Span, TokenClassification
+from jaxformer.optim import SGD, Constant
+from jaxformer.training.evaluation.evaluate import evaluate
+from jaxformer.training.step import TrainProgram
+
+BPE = TrainTokenizer(kind="bpe", vocab_size=300)
+SIZES = {"vocab_size": 320, "num_layers": 1, "position": tiny().position}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_compilation():
+    """Most of the time here goes into compiling code that runs for a millisecond."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+def config_of(model, data, **train):
+    optimizer = SGD(schedule=Constant(learning_rate=0.1, warmup_steps=0))
+    return Config(model, data, optimizer, TrainConfig(**train))
+
+
+def program_of(config):
+    mesh = make_mesh(MeshConfig())
+    return TrainProgram(config.model, config.optimizer, config.train, mesh)
+
+
+def random_parameters(program, seed):
+    random = np.random.default_rng(seed)
+    return {
+        name: jax.device_put(random.normal(size=x.shape).astype("f4") / 2, sharding)
+        for (name, x), sharding in zip(
+            program.template.shapes.items(), program.param_shardings.values(), strict=True
+        )
+    }
+
+
+def make_run(folder, config, steps=(3,)):
+    """A run that has not learned anything, but has other parameters at every step."""
+    open_run_folder(folder, config)
+    config.data.prepare(folder)
+    program = program_of(config)
+    checkpoints = Checkpointer(folder / "checkpoints", to_json(config), keep=5)
+    for step in steps:
+        state = {"params": random_parameters(program, step), "opt_state": {"m": np.zeros(3)}}
+        if config.train.ema_decay is not None:
+            state["ema"] = random_parameters(program, 100 + step)
+        checkpoints.save(step, state)
+    checkpoints.close()
+    return folder
+
+
+def contents(folder):
+    """Every file of a run but what evaluations write, with its digest."""
+    written = {"evaluation.json", "translations.txt"}
+    return {
+        str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in sorted(folder.rglob("*"))
+        if file.is_file() and file.name not in written
+    }
+
+
+def run_command(*arguments):
+    return cli.main(["evaluate", *map(str, arguments)])
+
+
+def read(file):
+    return json.loads(Path(file).read_text())
+
+
+def metrics_of(folder, config, step):
+    """Those of `evaluate` on all rows."""
+    config = replace(config, data=replace(config.data, max_validation_batches=None))
+    program = program_of(config)
+    averaged = config.train.ema_decay is not None
+    checkpoint = folder / "checkpoints" / str(step)
+    params = restore_parameters(
+        checkpoint, program.template.shapes, program.param_shardings, averaged
+    )
+    return evaluate(config, program, params, config.data.prepare(folder))
+
+
+def write_reviews(file, number, labels=("bad", "good", "so-so")):
+    words = ["film", "plot", "actor", "music", "end"]
+    lines = [f"the {words[n % 5]} was {n}\t{labels[n % len(labels)]}" for n in range(number)]
+    file.write_text("sentence\tlabel\n" + "\n".join(lines) + "\n")
+    return file
+
+
+@pytest.fixture(scope="module")
+def reviews(tmp_path_factory):
+    """A classifier of reviews with two checkpoints, whose training file is gone."""
+    folder = tmp_path_factory.mktemp("reviews")
+    train = write_reviews(folder / "train.tsv", 30)
+    data = LabelledText(
+        train=str(train),
+        tokenizer=BPE,
+        sequence_length=16,
+        batch_size=4,
+        max_validation_batches=1,
+        validation_fraction=0.3,
+    )
+    model = tiny_encoder(**SIZES, heads=(Classification(num_labels=3),))
+    config = config_of(model, data)
+    make_run(folder / "run", config, steps=(3, 5))
+    train.rename(folder / "moved.tsv")
+    return folder, config
+
+
+def test_a_file_of_ones_own_without_the_training_file(reviews, capsys):
+    folder, config = reviews
+    run, dev = folder / "run", write_reviews(folder / "dev.tsv", 11, ("so-so", "bad"))
+    before = contents(run)
+    assert run_command(run, "--data.validation", dev) == 0
+    found = read(run / "evaluation.json")
+    assert (found["run"], found["step"], found["rows"]) == (str(run), 5, 11)
+    assert found["data"]["validation"] == str(dev)
+    data = replace(config.data, train=str(folder / "moved.tsv"), validation=str(dev))
+    assert found["metrics"] == pytest.approx(metrics_of(run, replace(config, data=data), 5))
+    assert set(found["metrics"]) == {"loss", "accuracy", "macro_f1", "matthews"}
+    assert contents(run) == before
+    output = capsys.readouterr().out
+    assert "macro f1" in output
+    assert str(dev) in output
+    assert output.endswith(f"written to {run}/evaluation.json\n")
+
+
+def test_another_step_and_another_place(reviews):
+    folder, config = reviews
+    run, dev = folder / "run", write_reviews(folder / "dev.tsv", 11)
+    output = folder / "older.json"
+    assert run_command(run, "--step", 3, "--output", output, "--data.validation", dev) == 0
+    data = replace(config.data, train=str(folder / "moved.tsv"), validation=str(dev))
+    assert read(output)["step"] == 3
+    assert read(output)["metrics"] == pytest.approx(metrics_of(run, replace(config, data=data), 3))
+
+
+def test_the_rows_that_training_held_out(reviews):
+    folder, config = reviews
+    run = folder / "run"
+    assert run_command(run, "--data.train", folder / "moved.tsv") == 0
+    data = replace(config.data, train=str(folder / "moved.tsv"))
+    held_out = data.prepare(run).validation
+    found = read(run / "evaluation.json")
+    assert found["rows"] == held_out.num_rows > config.data.batch_size
+    assert found["metrics"] == pytest.approx(metrics_of(run, replace(config, data=data), 5))
+
+
+def test_a_mesh_larger_than_the_machine_becomes_one_device(reviews, tmp_path, capsys):
+    folder, config = reviews
+    data = replace(config.data, train=str(folder / "moved.tsv"))
+    config = replace(config, data=data, mesh=MeshConfig(data=2, tensor=32))
+    run = make_run(tmp_path / "run", config)
+    dev = write_reviews(tmp_path / "dev.tsv", 5)
+    assert run_command(run, "--data.validation", dev) == 0
+    assert "on one device: the run's mesh is larger than the 8 here" in capsys.readouterr().out
+    on_one = read(run / "evaluation.json")["metrics"]
+    assert run_command(run, "--data.validation", dev, "--mesh.tensor", 1) == 0
+    assert read(run / "evaluation.json")["metrics"] == pytest.approx(on_one)
+    assert run_command(run, "--data.validation", dev, "--mesh.tensor", 16) == 2
+    assert "needs 32 devices, 8 are here" in capsys.readouterr().err
+
+
+def test_averaged_parameters_are_what_counts(reviews, tmp_path, capsys):
+    folder, config = reviews
+    data = replace(config.data, train=str(folder / "moved.tsv"))
+    config = config_of(config.model, data, ema_decay=0.9)
+    run = make_run(tmp_path / "run", config)
+    dev = write_reviews(tmp_path / "dev.tsv", 9)
+    assert run_command(run, "--data.validation", dev) == 0
+    assert "3 (averaged parameters)" in capsys.readouterr().out
+    program = program_of(config)
+    data = replace(data, validation=str(dev), max_validation_batches=None)
+    params = random_parameters(program, 103)
+    expected = evaluate(replace(config, data=data), program, params, data.prepare(run))
+    assert read(run / "evaluation.json")["metrics"] == pytest.approx(expected)
+
+
+def test_a_label_that_the_run_does_not_know(reviews, capsys):
+    folder, _ = reviews
+    dev = write_reviews(folder / "other.tsv", 5, ("bad", "superb"))
+    assert run_command(folder / "run", "--data.validation", dev) == 2
+    error = capsys.readouterr().err
+    assert f"{dev}:3: the label 'superb'" in error
+    assert "'bad', 'good', 'so-so'" in error
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "train.tsv does not exist"),
+        ((), "give validation data of their own"),
+        (("--data.validation", "nowhere.tsv"), "nowhere.tsv does not exist"),
+        (("--step", "4"), r"--step 4: there is none; .* holds 3, 5"),
+        (("--data.tokenizer", "Bytes"), "--data.tokenizer: the run's own tokenizer"),
+        (("--output", "a.tsv"), "--output a.tsv: the metrics are JSON"),
+        (("--output", "nowhere/a.json"), "--output nowhere/a.json cannot be written"),
+        (("--data.validations", "x"), "Did you mean --data.validation?"),
+        (("--train.steps", "3"), "Unknown option --train.steps"),
+    ],
+)
+def test_what_cannot_be_done_is_said(reviews, capsys, options, message):
+    folder, _ = reviews
+    assert run_command(folder / "run", *options) == 2
+    assert re.search(message, capsys.readouterr().err)
+
+
+def test_help_lists_every_option(reviews, capsys):
+    folder, _ = reviews
+    with pytest.raises(SystemExit) as stop:
+        run_command(folder / "run", "--help")
+    assert stop.value.code == 0
+    output = capsys.readouterr().out
+    for field in fields(Evaluation):
+        assert f"--{field.name}" in output
+    assert "--data.validation " in output
+
+
+def test_folders_that_are_no_finished_run(reviews, tmp_path, capsys):
+    folder, config = reviews
+    assert run_command(tmp_path) == 2
+    assert "is not the folder of a run" in capsys.readouterr().err
+    open_run_folder(tmp_path / "new", config)
+    assert run_command(tmp_path / "new") == 2
+    assert "holds no whole checkpoint" in capsys.readouterr().err
+    data = replace(config.data, train=str(folder / "moved.tsv"))
+    run = make_run(tmp_path / "run", replace(config, data=data), steps=(3, 5))
+    (run / "checkpoints/5/files.json").unlink()
+    assert chosen_step(run) == 3
+    assert run_command(run, "--step", "5") == 2
+    assert "--step 5: it is damaged (files.json is missing)" in capsys.readouterr().err
+    (run / "tokenizer").rename(run / "elsewhere")
+    assert run_command(run) == 2
+    assert "run/tokenizer is missing" in capsys.readouterr().err
+    assert not (run / "tokenizer").exists()
+
+
+def test_tags_from_a_column_file(tmp_path, capsys):
+    lines = [
+        f"word{n} {'B-X' if n % 3 else 'O'}\n" + ("\n" if n % 4 == 3 else "") for n in range(24)
+    ]
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.txt").write_text("".join(lines))
+    data = TaggedText(
+        train=ColumnFile(str(tmp_path / "train.txt")),
+        tokenizer=BPE,
+        sequence_length=32,
+        batch_size=4,
+        validation_fraction=0.3,
+    )
+    config = config_of(tiny_encoder(**SIZES, heads=(TokenClassification(num_labels=2),)), data)
+    run = make_run(tmp_path / "run", config)
+    (tmp_path / "train.txt").unlink()
+    options = ("--data.validation", "ColumnFile", "--data.validation.path", tmp_path / "dev.txt")
+    assert run_command(run, *options) == 0
+    found = read(run / "evaluation.json")
+    assert found["rows"] == 6
+    assert {"loss", "accuracy", "entity_f1"} <= set(found["metrics"])
+    assert found["data"]["validation"]["path"] == str(tmp_path / "dev.txt")
+
+
+def test_translations_go_beside_the_metrics(tmp_path, capsys):
+    for side in ("src", "tgt", "dev.src", "dev.tgt"):
+        lines = [f"{side[-3:]} {n}" for n in range(7 if side.startswith("dev") else 20)]
+        (tmp_path / side).write_text("\n".join(lines) + "\n")
+    data = ParallelText(
+        source=str(tmp_path / "src"),
+        target=str(tmp_path / "tgt"),
+        tokenizer=BPE,
+        source_length=8,
+        target_length=8,
+        batch_size=4,
+        validation_fraction=0.2,
+    )
+    sizes = {name: value for name, value in SIZES.items() if name != "position"}
+    config = config_of(tiny_encoder_decoder(**sizes, num_decoder_layers=1), data)
+    run = make_run(tmp_path / "run", config)
+    (tmp_path / "src").unlink()
+    files = ("--data.validation-source", tmp_path / "dev.src")
+    files += ("--data.validation-target", tmp_path / "dev.tgt")
+    assert run_command(run, *files) == 0
+    output = capsys.readouterr().out
+    assert "translating 7 validation sources" in output
+    assert "source       src 0\nreference    tgt 0\ntranslation  " in output
+    assert {"loss", "perplexity", "bleu", "chrf"} <= set(read(run / "evaluation.json")["metrics"])
+    assert len((run / "translations.txt").read_text().splitlines()) == 8
+
+
+def test_text_that_a_run_has_kept(tmp_path, capsys):
+    for number in range(6):
+        (tmp_path / "books").mkdir(exist_ok=True)
+        (tmp_path / f"books/{number}.txt").write_text(f"book {number} is about {number**5}.\n" * 9)
+    data = DataConfig(
+        source=TextFiles(str(tmp_path / "books")),
+        tokenizer=Bytes(),
+        sequence_length=16,
+        batch_size=4,
+        validation_fraction=0.3,
+    )
+    run = make_run(tmp_path / "run", config_of(tiny(**SIZES), data))
+    assert run_command(run) == 0
+    first = read(run / "evaluation.json")
+    assert {"loss", "perplexity", "accuracy", "bits_per_byte"} == set(first["metrics"])
+    (tmp_path / "books").rename(tmp_path / "shelf")
+    before = contents(run)
+    assert run_command(run) == 0
+    assert read(run / "evaluation.json")["metrics"] == first["metrics"]
+    assert run_command(run, "--data.source.path", tmp_path / "nowhere") == 2
+    assert run_command(run, "--data.source.path", tmp_path / "shelf/2.txt") == 0
+    assert read(run / "evaluation.json")["metrics"] != first["metrics"]
+    own = ("--data.validation", "TextFiles", "--data.validation.path", tmp_path / "shelf/2.txt")
+    assert run_command(run, *own) == 0
+    whole = read(run / "evaluation.json")
+    size = (tmp_path / "shelf/2.txt").stat().st_size
+    assert whole["rows"] == -(-(size + 1) // data.sequence_length)
+    assert contents(run) == before
+
+
+def test_nothing_to_measure(tmp_path, capsys):
+    context = "x" * 40  # one word, longer than a window
+    answers = [{"text": context, "answer_start": 0}]
+    qas = [{"id": "1", "question": "?", "answers": answers}] * 2
+    file = tmp_path / "train.json"
+    file.write_text(json.dumps({"data": [{"paragraphs": [{"context": context, "qas": qas}]}]}))
+    data = SpanText(
+        train=str(file),
+        validation=str(file),
+        tokenizer=Bytes(),
+        sequence_length=24,
+        question_length=4,
+        stride=8,
+        batch_size=4,
+    )
+    run = make_run(tmp_path / "run", config_of(tiny_encoder(**SIZES, heads=(Span(),)), data))
+    assert run_command(run) == 2
+    assert "has anything to predict" in capsys.readouterr().err
+    assert not (run / "evaluation.json").exists()

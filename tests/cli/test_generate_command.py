@@ -1,0 +1,190 @@
+"""generate and chat as a user types them."""
+
+import dataclasses
+import json
+import re
+
+import numpy as np
+import pytest
+from saved_folders import save_tiny
+
+import jaxformer
+from jaxformer.cli import main as cli
+from jaxformer.cli.generate import Chat, Generation
+from jaxformer.generation.options import Decoding
+from jaxformer.generation.text import Writer
+
+pytestmark = pytest.mark.torch
+
+PROMPTS = ["the dog", "dog runs the dog runs", "runs"]
+TEMPLATE = "{% for m in messages %}{{ m.role }} [SEP] {{ m.content }} {% endfor %}"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return save_tiny("llama", tmp_path_factory.mktemp("llama") / "model", vocab_size=8)
+
+
+@pytest.fixture(scope="module")
+def t5(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("t5") / "model"
+    return save_tiny("t5", folder, "ForConditionalGeneration", vocab_size=8)
+
+
+def command(*arguments):
+    """Types a command, which must succeed."""
+    assert cli.main([str(argument) for argument in arguments]) == 0
+
+
+def refused(capsys, *arguments):
+    """Types a command that cannot be done; what it says."""
+    assert cli.main([str(argument) for argument in arguments]) == 2
+    return capsys.readouterr().err
+
+
+def ids_of(pretrained, text):
+    return np.array([pretrained.tokenizer.encode(text).ids])
+
+
+@pytest.mark.parametrize("options", [[], ["--temperature", "1.5", "--top-p", "0.9", "--seed", "3"]])
+def test_what_is_shown_is_what_python_generates(folder, capsys, options):
+    command("generate", folder, "--prompt", "the dog", "--max-new-tokens", "6", *options)
+    model = jaxformer.load(folder)
+    names = {"temperature": 1.5, "top_p": 0.9, "seed": 3} if options else {}
+    found = jaxformer.generate(
+        model, {"input_ids": ids_of(model, "the dog")}, max_new_tokens=6, **names
+    )
+    text = model.tokenizer.decode(found["sequences"][0, 2:])
+    assert capsys.readouterr().out.strip() == text.strip()
+
+
+def test_a_file_of_prompts_in_batches_and_again(folder, tmp_path, capsys):
+    (tmp_path / "prompts.txt").write_text("\n".join(PROMPTS) + "\n")
+    asked = ["--prompts", tmp_path / "prompts.txt", "--max-new-tokens", 5, "--temperature", 2.0]
+    command("generate", folder, *asked, "--output", tmp_path / "two.jsonl", "--batch-size", 2)
+    command("generate", folder, *asked, "--output", tmp_path / "three.jsonl", "--batch-size", 3)
+    lines = (tmp_path / "two.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert [row["prompt"] for row in rows] == PROMPTS
+    assert all(row["ended_by"] in ("length", "end") and row["num_tokens"] <= 5 for row in rows)
+    for row, other in zip(rows, (tmp_path / "three.jsonl").read_text().splitlines(), strict=True):
+        # The same draws in batches of another size; sums differ in rounding.
+        assert row["text"] == json.loads(other)["text"]
+    # Half of it again, and on from there.
+    (tmp_path / "half.jsonl").write_text(lines[0] + "\n")
+    output = ["--output", tmp_path / "half.jsonl"]
+    said = refused(capsys, "generate", folder, *asked, *output)
+    assert "half.jsonl exists" in said
+    assert "--resume" in said
+    command("generate", folder, *asked, *output, "--resume", "--batch-size", 2)
+    texts = [json.loads(line)["text"] for line in (tmp_path / "half.jsonl").open()]
+    assert texts == [row["text"] for row in rows]
+
+
+def test_beams_of_an_encoder_decoder(t5, capsys):
+    options = ["--num-beams", "3", "--num-return-sequences", "2", "--length-penalty", "0.6"]
+    command("generate", t5, "--prompt", "the dog", "--max-new-tokens", "5", *options)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    model = jaxformer.load(t5)
+    found = jaxformer.generate(
+        model,
+        {"input_ids": ids_of(model, "the dog")},
+        max_new_tokens=5,
+        num_beams=3,
+        num_return_sequences=2,
+        length_penalty=0.6,
+    )
+    for line, score in zip(lines, found["sequences_scores"], strict=True):
+        assert line.startswith(f"[{score:.3f}]")
+
+
+def test_a_stop_string_ends_the_text(folder):
+    model = jaxformer.load(folder)
+    free = Writer(model, Decoding(max_new_tokens=12)).write([ids_of(model, "the")[0]])[0][0]
+    word = free.text.split()[1]
+    writer = Writer(model, Decoding(max_new_tokens=12, stop_strings=(word,)))
+    found = writer.write([ids_of(model, "the")[0], ids_of(model, "dog")[0]])[0][0]
+    assert found.ended_by == word
+    assert found.text == free.text[: free.text.index(word)]
+    assert "".join(writer.stream(ids_of(model, "the")[0])) == found.text
+
+
+def test_a_chat_follows_its_template_or_none(folder, tmp_path, capsys, monkeypatch):
+    asked = []
+    original = Writer.stream
+
+    def stream(self, ids):
+        asked.append(self.encoder.tokenizer.decode(ids))
+        return original(self, ids)
+
+    monkeypatch.setattr(Writer, "stream", stream)
+
+    def typed(*lines):
+        answers = iter(lines)
+        monkeypatch.setattr("builtins.input", lambda _: next(answers))
+
+    typed("the dog", "/new", "runs", "/quit")
+    command("chat", folder, "--max-new-tokens", "3")
+    assert "no chat template" in capsys.readouterr().err
+    assert asked == ["the dog", "runs"]
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    asked.clear()
+    typed("the dog", "")
+    command("chat", folder, "--max-new-tokens", "3", "--system", "runs")
+    (folder / "chat_template.jinja").unlink()
+    assert len(asked) == 1
+    assert asked[0].split().count("runs") == 1
+
+
+def test_ctrl_c_keeps_what_was_shown(folder, capsys, monkeypatch):
+    def stream(self, ids):
+        yield "the"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Writer, "stream", stream)
+    command("generate", folder, "--prompt", "the dog")
+    shown = capsys.readouterr()
+    assert shown.out == "the\n"
+    assert "interrupted" in shown.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give either --prompt TEXT or --prompts FILE"),
+        (["--prompt", "the", "--prompts", "x"], "give either"),
+        (["--prompt", ""], "prompt 0 is empty"),
+        (["--prompt", "the", "--temperature", "-1"], "temperature = -1"),
+        (["--prompt", "the", "--max-new-tokens", "0"], "max_new_tokens = 0"),
+        (["--prompt", "the", "--num-beams", "2", "--top-k", "3"], "do_sample|top_k"),
+        (["--prompt", "the", "--tempreature", "1"], "Did you mean --temperature"),
+        (["--prompt", "the", "--slide"], "slide = True"),
+        (["--prompts", "nowhere.txt"], "nowhere.txt cannot be read"),
+        (["--prompts", "the", "--batch-size", "0"], "batch-size|cannot be read"),
+    ],
+)
+def test_what_cannot_be_done_is_said(folder, capsys, arguments, message):
+    assert re.search(message, refused(capsys, "generate", folder, *arguments))
+
+
+def test_a_folder_without_a_tokenizer(folder, tmp_path, capsys):
+    jaxformer.save(jaxformer.load(folder), tmp_path / "bare")
+    (tmp_path / "bare" / "tokenizer.json").unlink()
+    said = refused(capsys, "generate", tmp_path / "bare", "--prompt", "the")
+    assert "tokenizer.json does not exist" in said
+
+
+def test_an_empty_line_is_named(folder, tmp_path, capsys):
+    (tmp_path / "prompts.txt").write_text("the\n\ndog\n")
+    said = refused(capsys, "generate", folder, "--prompts", tmp_path / "prompts.txt")
+    assert "line 2: the prompt is empty" in said
+
+
+@pytest.mark.parametrize(("name", "options"), [("generate", Generation), ("chat", Chat)])
+def test_help_lists_every_option(folder, capsys, name, options):
+    with pytest.raises(SystemExit):
+        cli.main([name, str(folder), "--help"])
+    shown = capsys.readouterr().out
+    for field in dataclasses.fields(options):
+        assert f"--{field.name.replace('_', '-')}" in shown

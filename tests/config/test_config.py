@@ -1,0 +1,162 @@
+"""The experiment as a whole: its files, what it checks, what may change when a run goes on."""
+
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+
+from jaxformer.config import Config, TrainConfig, load_config, validate
+from jaxformer.config.experiment import (
+    CHANGEABLE_FIELDS,
+    changed_fields,
+    check_heads,
+    check_vocabulary,
+)
+from jaxformer.config.overrides import parse
+from jaxformer.data import DataConfig, MaskedLM, PrefixLM, SpanCorruption
+from jaxformer.data.tasks import Images, LabelledText, ParallelText
+from jaxformer.distributed import MeshConfig
+from jaxformer.errors import ConfigError
+from jaxformer.functional import ALiBi, Learned
+from jaxformer.io.serialization import from_json, to_json
+from jaxformer.models import (
+    Classification,
+    DecoderConfig,
+    EncoderConfig,
+    EncoderDecoderConfig,
+    MaskedLanguageModel,
+    VisionConfig,
+)
+
+ROOT = Path(__file__).parents[2]
+EXPERIMENTS = sorted((ROOT / "configs").glob("*.py"))
+MODEL = DecoderConfig(vocab_size=5000, num_layers=2, model_dim=32, num_heads=4, mlp_dim=64)
+CONFIG = Config(model=MODEL)
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
+def test_every_experiment_is_consistent_and_survives_json(path):
+    config = load_config(str(path))
+    validate(config, num_devices=max(1, config.mesh.data * config.mesh.fsdp * config.mesh.tensor))
+    assert from_json(to_json(config), Config) == config
+    assert parse(config, [], "train.py") == config
+
+
+def test_what_parts_demand_of_each_other_is_checked():
+    validate(CONFIG, 1)
+    validate(replace(CONFIG, mesh=MeshConfig(data=-1)), 8)
+    validate(replace(CONFIG, mesh=MeshConfig(tensor=2), model=replace(MODEL, num_kv_heads=1)), 2)
+    with pytest.raises(ConfigError, match=r"batch_size = 16.*1 x 32 = 32"):
+        validate(replace(CONFIG, mesh=MeshConfig(data=32)), 32)
+    grouped, uneven = replace(MODEL, num_kv_heads=2), replace(MODEL, mlp_dim=66)
+    for model, text in ((grouped, "num_kv_heads = 2"), (uneven, "mlp_dim = 66")):
+        with pytest.raises(ConfigError, match=f"{text} is not divisible"):
+            validate(replace(CONFIG, mesh=MeshConfig(tensor=4), model=model), 4)
+
+
+SIZES = {"num_layers": 2, "model_dim": 32, "num_heads": 4, "mlp_dim": 64}
+TEXT, IMAGE = SIZES | {"vocab_size": 5000}, {"image_size": (8, 8), "patch_size": (2, 2)}
+ENCODER, BOTH = EncoderConfig(**TEXT), EncoderDecoderConfig(**TEXT)
+VISION = VisionConfig(**SIZES, **IMAGE, channels=1, position=Learned(17))
+
+
+@pytest.mark.parametrize(
+    ("model", "data"),
+    [
+        (MODEL, DataConfig(objective=PrefixLM())),
+        (MODEL, DataConfig(objective=MaskedLM())),
+        (ENCODER, DataConfig(objective=MaskedLM())),
+        (BOTH, DataConfig(objective=SpanCorruption())),
+        (BOTH, ParallelText()),
+        (VISION, Images()),
+    ],
+)
+def test_data_that_a_family_can_read(model, data):
+    validate(Config(model, data), 1)
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "message"),
+    [
+        (ENCODER, DataConfig(), "CausalLM: it asks for the next token, which every token"),
+        (ENCODER, DataConfig(objective=PrefixLM()), "use MaskedLM, or a DecoderConfig"),
+        (
+            BOTH,
+            DataConfig(),
+            "EncoderDecoderConfig has a decoder, for which CausalLM makes nothing",
+        ),
+        (BOTH, LabelledText(), "a decoder, for which LabelledText makes nothing"),
+        (MODEL, DataConfig(objective=SpanCorruption()), "use an EncoderDecoderConfig"),
+        (ENCODER, ParallelText(), "ParallelText makes inputs for an encoder and others"),
+        (MODEL, Images(), "DecoderConfig reads text, which Images does not make"),
+        (VISION, DataConfig(), "VisionConfig reads images, which CausalLM does not make"),
+        (VISION, Images(image_size=(8, 16)), r"data.image_size = \(8, 16\) must equal model"),
+        (VISION, Images(channels=3), "data.channels = 3 must equal model.channels = 1"),
+    ],
+)
+def test_data_that_a_family_cannot_read(model, data, message):
+    with pytest.raises(ConfigError, match=message):
+        validate(Config(model, data), 1)
+
+
+def test_a_head_must_find_its_labels():
+    model = replace(ENCODER, heads=(MaskedLanguageModel(), Classification(label="next_sentence")))
+    names = {"inputs", "segments", "targets", "weights"}
+    check_heads(Config(model), names | {"next_sentence", "next_sentence_weights"})
+    message = r"head 'next_sentence' .* reads next_sentence, next_sentence_weights, but the data "
+    with pytest.raises(ConfigError, match=message + "have inputs, segments, targets, weights: "):
+        check_heads(Config(model), names)
+
+
+def test_a_padded_vocabulary_is_fine_and_a_short_one_is_not():
+    check_vocabulary(CONFIG, 4999)
+    with pytest.raises(ConfigError, match=r"5001 tokens.*model\.vocab_size = 5000"):
+        check_vocabulary(CONFIG, 5001)
+
+
+def test_fields_that_may_change_exist():
+    for name in CHANGEABLE_FIELDS:
+        part, _, field = name.partition(".")
+        kind = type(getattr(CONFIG, part))
+        assert field in {item.name for item in fields(kind)}, name
+
+
+def test_what_may_change_when_a_run_goes_on():
+    mesh = MeshConfig(data=2)
+    train = TrainConfig(steps=9, keep=1)
+    model = replace(MODEL, remat="full", attention="reference")
+    assert changed_fields(CONFIG, replace(CONFIG, mesh=mesh, train=train, model=model)) == {}
+    other = replace(CONFIG, model=replace(MODEL, position=ALiBi()), data=DataConfig(seed=1))
+    assert set(changed_fields(CONFIG, other)) == {"model.position.type", "data.seed"}
+
+
+def test_an_experiment_may_take_an_argument(tmp_path):
+    path = tmp_path / "experiment.py"
+    path.write_text(
+        "from jaxformer.config.experiment import Config\n"
+        "from jaxformer.models.config import DecoderConfig\n"
+        "def get_config(depth='1'):\n"
+        "    return Config(model=DecoderConfig(vocab_size=8, num_layers=int(depth), model_dim=8,\n"
+        "                                      num_heads=1, mlp_dim=8))\n"
+    )
+    assert load_config(str(path)).model.num_layers == 1
+    assert load_config(f"{path}:3").model.num_layers == 3
+    with pytest.raises(ConfigError, match="takes no argument"):
+        load_config(f"{ROOT}/configs/tiny_decoder.py:3")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("steps", 0),
+        ("gradient_accumulation", 0),
+        ("ema_decay", 1.0),
+        ("label_smoothing", 1.0),
+        ("clip_norm", 0.0),
+        ("profile_steps", (3, 2)),
+        ("seed", -1),
+    ],
+)
+def test_train_config_names_the_field_that_is_out_of_range(field, value):
+    with pytest.raises(ConfigError, match=rf"train\.{field}"):
+        TrainConfig(**{field: value})

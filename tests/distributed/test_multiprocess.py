@@ -1,0 +1,136 @@
+"""Two processes on one machine train together as one would, and stop together."""
+
+import re
+import signal
+import socket
+import subprocess
+import time
+
+import numpy as np
+import pytest
+
+from jaxformer.checkpoints import files as checkpoint_files
+from jaxformer.checkpoints.restore import read_arrays
+from jaxformer.training.logging.metrics_writer import read_metrics
+
+pytestmark = pytest.mark.slow
+
+
+def start_two(runs, run_dir, *options) -> list[subprocess.Popen]:
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    job = ("--job.coordinator", address, "--job.num-processes", "2", "--job.process-id")
+    return [runs.start(run_dir, *options, *job, index) for index in ("0", "1")]
+
+
+def finish(processes) -> list[str]:
+    outputs = [process.communicate(timeout=300)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    return outputs
+
+
+def losses(run_dir):
+    return [row["loss"] for row in read_metrics(run_dir)]
+
+
+@pytest.fixture(scope="module")
+def alone(runs, tmp_path_factory):
+    run_dir = tmp_path_factory.mktemp("alone") / "run"
+    runs.finish(run_dir, "--train.sample-tokens", "3")
+    return run_dir
+
+
+@pytest.mark.parametrize(
+    "mesh",
+    [
+        ("--mesh.data", "2"),
+        ("--mesh.fsdp", "2", "--mesh.tensor", "2"),  # two devices in each process
+    ],
+)
+def test_two_processes_agree_with_one(runs, alone, tmp_path, mesh):
+    outputs = finish(start_two(runs, tmp_path / "two", "--train.sample-tokens", "3", *mesh))
+    assert "2 processes" in outputs[0]
+    assert "validation loss" not in outputs[1]  # only the first one prints
+    np.testing.assert_allclose(losses(tmp_path / "two"), losses(alone), rtol=1e-5)
+    folders = [folder / "checkpoints" / "12" for folder in (alone, tmp_path / "two")]
+    for (name, left), (_, right) in zip(*map(read_arrays, folders), strict=True):
+        np.testing.assert_allclose(left, right, rtol=2e-4, atol=2e-5, err_msg=name)
+
+
+def test_a_signal_to_one_process_stops_both(runs, tmp_path):
+    run_dir = tmp_path / "run"
+    options = ("--train.steps", "2000", "--mesh.data", "2")
+    processes = start_two(runs, run_dir, *options)
+    metrics = run_dir / "metrics.jsonl"
+    while not (metrics.exists() and metrics.read_text().count("train") > 20):
+        assert [process.poll() for process in processes] == [None, None]
+        time.sleep(0.01)
+    processes[1].send_signal(signal.SIGTERM)
+    outputs = finish(processes)
+    stopped = int(re.search(r"stopped after step (\d+)", outputs[0]).group(1))
+    assert checkpoint_files.saved_steps(run_dir / "checkpoints")[-1] == stopped
+    runs_on = ("--train.steps", str(stopped + 4), "--mesh.data", "2")
+    assert f"continuing from step {stopped}" in finish(start_two(runs, run_dir, *runs_on))[0]
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_process_that_dies_is_one_sentence_for_the_other(runs, tmp_path, victim):
+    run_dir = tmp_path / "run"
+    processes = start_two(runs, run_dir, "--train.steps", "2000", "--mesh.data", "2")
+    metrics = run_dir / "metrics.jsonl"
+    while not (metrics.exists() and metrics.read_text().count("train") > 20):
+        assert [process.poll() for process in processes] == [None, None]
+        time.sleep(0.01)
+    processes[victim].kill()
+    output, _ = processes[1 - victim].communicate(timeout=40)
+    assert processes[1 - victim].returncode == 1
+    last, *others = reversed([line for line in output.splitlines() if "Gloo] Rank" not in line])
+    assert "error: another process of this job has ended" in last
+    assert "the same command continues from" in last
+    assert not any(line.startswith(("error", "Traceback", "E", "F", "***")) for line in others)
+    processes[victim].communicate()
+    assert (
+        "continuing from step"
+        in finish(start_two(runs, run_dir, "--train.steps", "30", "--mesh.data", "2"))[0]
+    )
+
+
+def test_a_process_that_hangs_is_one_sentence_for_the_other(runs, tmp_path):
+    """No collective fails then: it is the heartbeats that stop."""
+    run_dir = tmp_path / "run"
+    processes = start_two(runs, run_dir, "--train.steps", "2000", "--mesh.data", "2")
+    metrics = run_dir / "metrics.jsonl"
+    while not (metrics.exists() and metrics.read_text().count("train") > 20):
+        assert [process.poll() for process in processes] == [None, None]
+        time.sleep(0.01)
+    processes[1].send_signal(signal.SIGSTOP)
+    try:
+        output, _ = processes[0].communicate(timeout=120)
+    finally:
+        processes[1].kill()
+        processes[1].communicate()
+    assert processes[0].returncode == 1
+    assert "error: another process of this job has ended" in output.splitlines()[-1]
+    assert "Traceback" not in output
+
+
+def test_processes_that_do_not_meet(runs, tmp_path):
+    options = ("--mesh.data", "2", "--job.initialization-timeout", "3")
+    first, second = start_two(runs, tmp_path / "run", *options)
+    first.kill()
+    first.communicate()
+    output, _ = second.communicate(timeout=120)
+    assert second.returncode == 2
+    assert "process 1 of 2 did not meet the others at localhost:" in output
+    assert "job.initialization_timeout = 3 s" in output.splitlines()[-1]
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_refusal_ends_every_process(runs, tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    processes = start_two(runs, tmp_path, "--mesh.data", "2")
+    outputs = [process.communicate(timeout=120)[0] for process in processes]
+    assert [process.returncode for process in processes] == [2, 2]
+    assert "thesis.tex" in outputs[0]
+    assert "first process refused" in outputs[1]

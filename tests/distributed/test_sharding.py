@@ -1,0 +1,432 @@
+"""The rules table, the mesh, and a training step that computes the same wherever it runs."""
+
+import os
+import re
+import tempfile
+from dataclasses import replace
+from functools import lru_cache, partial
+from math import prod
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from jaxformer.config import TrainConfig, load_config
+from jaxformer.config.experiment import check_mesh
+from jaxformer.distributed import MeshConfig, make_mesh
+from jaxformer.distributed.sharding import MESH_AXES, RULES, parameter_sharding, spec
+from jaxformer.errors import ConfigError
+from jaxformer.functional import LayerNorm, RMSNorm, RoPE, T5Bias
+from jaxformer.functional.lookup import lookup
+from jaxformer.functional.placement import mesh_axes
+from jaxformer.models import (
+    DecoderConfig,
+    EncoderConfig,
+    MaskedLanguageModel,
+    Template,
+    build_model,
+)
+from jaxformer.nn import Parallel
+from jaxformer.optim import SGD, AdamW, Constant
+from jaxformer.training.state import TrainState
+from jaxformer.training.step import TrainProgram
+
+CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.py"))
+SCHEMES = ("none", "integer", "binary", "sinusoidal", "learned", "rope", "alibi", "t5")
+POSITIONS = next(path for path in CONFIGS if path.stem == "tiny_positions")
+EXPERIMENTS = [*map(str, CONFIGS), *(f"{POSITIONS}:{scheme}" for scheme in SCHEMES)]
+BATCH, LENGTH = 16, 11
+
+# Grouped heads, windows, a soft-capped head that shares the embedding table.
+TIED = DecoderConfig(
+    vocab_size=40,
+    num_layers=2,
+    model_dim=24,
+    num_heads=8,
+    num_kv_heads=4,
+    head_dim=8,
+    mlp_dim=12,
+    position=RoPE(theta=100.0, fraction=0.5),
+    windows=(3,),
+    head_bias=True,
+    logit_softcap=3.0,
+    dropout=0.1,
+    attention_dropout=0.1,
+    init_std=0.2,
+    compute_dtype="float32",
+    attention="reference",
+    remat="dots",
+)
+# Every bias and norm there is, a table of position biases, a vocabulary that 8 does not divide.
+UNTIED = replace(
+    TIED,
+    vocab_size=44,
+    position=T5Bias(num_buckets=8, max_distance=12, bidirectional=False),
+    norm=LayerNorm(eps=1e-5),
+    residual=Parallel(),
+    query_key_norm=RMSNorm(eps=1e-5),
+    embedding_norm=RMSNorm(eps=1e-5),
+    windows=(None,),
+    gated=False,
+    attention_bias=True,
+    attention_output_bias=True,
+    mlp_bias=True,
+    tie_embeddings=False,
+    scan_layers=False,
+    remat="none",
+)
+TRAIN = {
+    TIED: TrainConfig(gradient_accumulation=2, loss_chunk=5, label_smoothing=0.1, z_loss=0.01),
+    UNTIED: TrainConfig(ema_decay=0.9),
+}
+
+
+def program_on(mesh, model, optimizer=None):
+    optimizer = optimizer or SGD(schedule=Constant(learning_rate=0.3, warmup_steps=0), momentum=0.9)
+    train = TRAIN.get(model, TrainConfig())
+    return TrainProgram(model, optimizer, train, make_mesh(MeshConfig(*mesh)))
+
+
+def packed_rows():
+    """Documents of several lengths in each row, padding at the end, weights that differ."""
+    random = np.random.default_rng(0)
+    segments = np.sort(random.integers(0, 4, (BATCH, LENGTH)), axis=1)[:, ::-1]
+    segments = np.where(segments > 0, 4 - segments, 0)
+    starts = np.array([[np.argmax(row == s) for s in row] for row in segments])
+    tokens = random.integers(0, 40, (2, BATCH, LENGTH)).astype(np.int32)
+    return {
+        "inputs": tokens[0],
+        "targets": tokens[1],
+        "weights": ((segments > 0) * random.integers(0, 3, (BATCH, LENGTH))).astype(np.float32),
+        "segments": segments.astype(np.int32),
+        "positions": (np.arange(LENGTH) - starts).astype(np.int32),
+    }
+
+
+class Run(NamedTuple):
+    program: TrainProgram
+    start: dict
+    state: TrainState
+    history: list
+    text: str
+    """The compiled step."""
+    warnings: str
+    """What the compiler wrote to the standard error stream."""
+
+
+@lru_cache
+def three_steps(mesh, model):
+    program = program_on(mesh, model)
+    state, history = program.init(0), []
+    start = jax.tree.map(np.asarray, state.params)
+    batch = {k: jax.device_put(v, program.batch_sharding) for k, v in packed_rows().items()}
+    with jax.set_mesh(program.mesh):
+        lowered = program._update.lower(state, batch)
+        step, warnings = stderr_of(lowered.compile)
+    for _ in range(3):  # a compiled step takes no state that is laid out in another way
+        state, metrics = step(state, batch)
+        history.append(jax.tree.map(np.asarray, metrics))
+    return Run(program, start, state, history, step.as_text(), warnings)
+
+
+def stderr_of(function):
+    """The result of a function, and what native code wrote to stderr meanwhile."""
+    with tempfile.TemporaryFile("w+") as file:
+        saved = os.dup(2)
+        os.dup2(file.fileno(), 2)
+        try:
+            result = function()
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
+        file.seek(0)
+        return result, file.read()
+
+
+def shares(mesh, axes, shape):
+    """Over how many devices the rules cut a parameter."""
+    cut = [RULES[axis] for axis, size in zip(axes, shape, strict=True) if size > 1]
+    return prod(mesh.shape[axis] for entry in cut for axis in mesh_axes(entry))
+
+
+# The same update everywhere ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "mesh"),
+    [
+        *((TIED, mesh) for mesh in [(8, 1, 1), (1, 8, 1), (1, 1, 4), (2, 2, 2), (4, 1, 2)]),
+        *((UNTIED, mesh) for mesh in [(8, 1, 1), (1, 1, 4), (2, 2, 2)]),
+    ],
+    ids=lambda value: str(value) if isinstance(value, tuple) else f"tied={value.tie_embeddings}",
+)
+def test_a_sharded_step_is_the_unsharded_one(model, mesh):
+    actual, expected = three_steps(mesh, model), three_steps((1, 1, 1), model)
+    for name in ("loss", "gradient_norm", "accuracy", "tokens"):
+        values, wanted = ([m[name] for m in run.history] for run in (actual, expected))
+        np.testing.assert_allclose(values, wanted, rtol=1e-5, err_msg=name)
+    for name, wanted in expected.state.params.items():
+        close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-6, err_msg=name)
+        close(actual.start[name], expected.start[name])
+        close(actual.state.params[name], wanted)
+        if expected.state.ema is not None:
+            close(actual.state.ema[name], expected.state.ema[name])
+        if "key.bias" not in name:  # the softmax does not see it
+            assert np.abs(wanted - expected.start[name]).max() > 1e-4, name
+
+
+@pytest.mark.parametrize("model", [TIED, UNTIED], ids=["tied", "untied"])
+def test_every_device_holds_its_share_and_no_more(model):
+    run = three_steps((2, 2, 2), model)
+    program, state = run.program, run.state
+    cut = 0
+    for name, axes in program.template.axes.items():
+        value = state.params[name]
+        count = shares(program.mesh, axes, value.shape)
+        sizes = {shard.data.size for shard in value.addressable_shards}
+        assert sizes == {value.size // count}, (name, axes)
+        cut += count > 1
+    assert cut >= len(state.params) / 2
+
+
+def test_the_moments_of_the_optimizer_are_cut_like_their_parameters():
+    program = program_on(
+        (2, 2, 2), UNTIED, AdamW(schedule=Constant(learning_rate=0.1, warmup_steps=0))
+    )
+    state = program.init(0)
+    by_shape = {}
+    for name, value in state.params.items():
+        by_shape.setdefault(value.shape, set()).add(value.sharding.shard_shape(value.shape))
+        assert state.ema[name].sharding.is_equivalent_to(value.sharding, value.ndim), name
+    moments = [x for x in jax.tree.leaves(state.opt_state) if x.ndim]
+    assert len(moments) == 2 * len(state.params)
+    for moment in moments:
+        assert moment.addressable_shards[0].data.shape in by_shape[moment.shape]
+
+
+def test_one_compilation_serves_all_steps():
+    model = replace(UNTIED, num_layers=1, dropout=0.0, attention_dropout=0.0)
+    program = program_on((2, 2, 2), model)
+    built = []
+
+    def listen(event, duration, **details):
+        if "_updated" in details.get("fun_name", ""):
+            built.append(event.rpartition("/")[2])
+
+    state = program.init(0)
+    batch = {k: jax.device_put(v, program.batch_sharding) for k, v in packed_rows().items()}
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        for _ in range(3):
+            state, _ = program.train_step(state, batch)
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert built.count("jaxpr_trace_duration") == 1
+    assert built.count("backend_compile_duration") == 1
+
+
+@pytest.mark.parametrize("axes", [("vocab", "vocab_embed"), ("positions", "embed")])
+def test_rows_of_a_sharded_table(axes):
+    random = np.random.default_rng(0)
+    table, ids = random.normal(size=(16, 6)).astype("f4"), random.integers(0, 16, (8, 5))
+
+    @jax.jit
+    def rows_and_gradient(table, ids):
+        rows, pull = jax.vjp(lambda table: lookup(table, ids), table)
+        return rows, pull(jnp.cos(rows))[0]
+
+    expected = rows_and_gradient(table, ids)
+    np.testing.assert_array_equal(expected[0], table[ids])
+    mesh = make_mesh(MeshConfig(2, 2, 2))
+    with jax.set_mesh(mesh):
+        placed = jax.device_put(table, parameter_sharding(mesh, "table", axes, table.shape))
+        rows, gradient = rows_and_gradient(
+            placed, jax.device_put(ids, NamedSharding(mesh, spec("batch", "seq")))
+        )
+        assert rows.sharding.spec == spec("batch", "seq", None)
+    assert gradient.sharding == placed.sharding
+    np.testing.assert_array_equal(rows, expected[0])
+    np.testing.assert_allclose(gradient, expected[1], rtol=1e-6)
+
+
+# What the compiler makes of it ------------------------------------------------------------------
+
+
+def test_nothing_is_rematerialised_involuntarily():
+    mesh = make_mesh(MeshConfig(2, 2, 2))
+    with jax.set_mesh(mesh):
+        rows = NamedSharding(mesh, P(("data", "fsdp"), None))
+        columns = jax.jit(lambda x: jax.sharding.reshard(jnp.sin(x), P(None, "tensor")))
+        lowered = columns.lower(jax.ShapeDtypeStruct((16, 16), jnp.float32, sharding=rows))
+        _, warnings = stderr_of(lowered.compile)
+    complaint = "Involuntary full rematerialization"
+    assert complaint in warnings  # so it would be heard
+    for model in (TIED, UNTIED):
+        assert complaint not in three_steps((2, 2, 2), model).warnings
+
+
+def collectives(run):
+    """The kinds of communication in the compiled step, with the shape of each result."""
+    kinds = "all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute"
+    found = re.findall(rf"= \(?\w+\[([\d,]*)\].* ({kinds})(?:-start)?\(", run.text)
+    return {(kind, shape) for shape, kind in found}
+
+
+@pytest.mark.parametrize("model", [TIED, UNTIED], ids=["tied", "untied"])
+def test_replicas_do_nothing_but_add_up(model):
+    kinds = {kind for kind, _ in collectives(three_steps((8, 1, 1), model))}
+    assert kinds == {"all-reduce"}
+
+
+def gathered_parameters(run):
+    """Those of which some device receives the whole, or the whole of one layer."""
+    gathered = {shape for kind, shape in collectives(run) if kind in ("all-gather", "all-to-all")}
+    return {
+        name
+        for name, parameter in run.program.template.shapes.items()
+        if not run.program.param_shardings[name].is_fully_replicated
+        for shape in (parameter.shape, parameter.shape[1:])
+        if ",".join(map(str, shape)) in gathered
+    }
+
+
+def test_the_tensor_axis_gathers_no_parameter():
+    assert not gathered_parameters(three_steps((1, 1, 4), TIED))
+    assert not gathered_parameters(three_steps((1, 1, 4), UNTIED))
+    # As fully sharded data parallelism does, layer by layer.
+    matrices = {name for name, axes in named_axes(TIED).items() if "embed" in axes[0]}
+    assert matrices <= gathered_parameters(three_steps((1, 8, 1), TIED))
+
+
+# The table --------------------------------------------------------------------------------------
+
+
+def named_axes(model):
+    template = Template(partial(build_model, config=model))
+    return {name: (axes, template.shapes[name].shape) for name, axes in template.axes.items()}
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda name: Path(name).stem)
+def test_every_axis_of_every_experiment_has_a_rule(experiment):
+    for name, (axes, shape) in named_axes(load_config(experiment).model).items():
+        assert len(axes) == len(shape), name
+        assert set(axes) <= set(RULES), name
+
+
+def test_every_rule_has_a_parameter_or_an_activation():
+    learned = DecoderConfig(vocab_size=8, num_layers=1, model_dim=8, num_heads=1, mlp_dim=8)
+    models = [TIED, UNTIED, *(load_config(name).model for name in EXPERIMENTS), learned]
+    used = {axis for model in models for axes, _ in named_axes(model).values() for axis in axes}
+    assert used | {"batch", "seq", "rank"} == set(RULES)
+
+
+def test_rules_name_axes_of_the_mesh():
+    for axis, rule in RULES.items():
+        assert set(mesh_axes(rule)) <= set(MESH_AXES), axis
+
+
+def test_a_parameter_goes_where_its_axes_say():
+    mesh = make_mesh(MeshConfig(2, 2, 2))
+
+    def placed(axes, shape):
+        return parameter_sharding(mesh, "kernel", axes, shape).spec
+
+    assert placed(("embed", "heads", "head_dim"), (8, 4, 2)) == P("fsdp", "tensor", None)
+    assert placed(("vocab", "vocab_embed"), (8, 4)) == P(("tensor", "fsdp"), None)
+    # The one head of multi-query attention is on every device.
+    assert placed(("embed", "kv_heads", "head_dim"), (8, 1, 2)) == P("fsdp", None, None)
+
+
+def test_a_name_without_a_rule_is_refused():
+    mesh = make_mesh(MeshConfig())
+    with pytest.raises(ConfigError, match=r"parameter w: axis 'embd' has no rule; .*'embed'"):
+        parameter_sharding(mesh, "w", ("embd", "mlp"), (4, 4))
+    with pytest.raises(KeyError, match="embd"):
+        spec("batch", "embd")
+
+
+@pytest.mark.parametrize(
+    ("axes", "shape"),
+    [
+        (("heads", "mlp"), (4, 4)),
+        (("embed", "vocab"), (4, 4)),
+        (("embed", "embed"), (4, 4)),
+        (("kv_heads", "heads"), (1, 4)),
+    ],
+)
+def test_two_axes_that_want_the_same_devices_are_refused(axes, shape):
+    with pytest.raises(ConfigError, match=r"parameter w: .* twice"):
+        parameter_sharding(make_mesh(MeshConfig()), "w", axes, shape)
+
+
+@pytest.mark.parametrize("value", [5, 6, 12])
+def test_a_size_that_does_not_divide_is_refused_by_name(value):
+    """Whatever field it came from: here the width of factored embeddings (ALBERT)."""
+    model = EncoderConfig(
+        vocab_size=40,
+        num_layers=1,
+        model_dim=24,
+        num_heads=8,
+        mlp_dim=16,
+        embedding_dim=value,
+        heads=(MaskedLanguageModel(),),
+    )
+    sizes = {"data": 1, "fsdp": 4, "tensor": 2}
+    if value == 12:
+        check_mesh(model, sizes)
+        return
+    with pytest.raises(ConfigError, match=rf"parameter \S+ .*= {value} is not div.* mesh.fsdp = 4"):
+        check_mesh(model, sizes)
+    check_mesh(model, sizes | {"fsdp": 1})
+
+
+def test_axes_that_do_not_fit_the_shape_are_refused():
+    with pytest.raises(ValueError, match="argument 2 is longer"):
+        parameter_sharding(make_mesh(MeshConfig()), "w", ("embed",), (4, 4))
+
+
+def test_a_spec_needs_a_mesh():
+    assert spec("batch", "seq", None) is None
+    with jax.set_mesh(make_mesh(MeshConfig(2, 2, 2))):
+        assert spec("batch", "seq", None) == P(("data", "fsdp"), None, None)
+    assert spec("vocab") is None
+
+
+# The mesh ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("config", "sizes"),
+    [
+        (MeshConfig(), (1, 1, 1)),
+        (MeshConfig(data=-1), (8, 1, 1)),
+        (MeshConfig(fsdp=-1, tensor=2), (1, 4, 2)),
+        (MeshConfig(data=2, tensor=3), (2, 1, 3)),
+    ],
+)
+def test_sizes_of_the_mesh(config, sizes):
+    mesh = make_mesh(config)
+    assert tuple(mesh.shape.values()) == sizes
+    assert mesh.axis_names == MESH_AXES
+    assert set(mesh.axis_types) == {AxisType.Explicit}
+    assert list(mesh.devices.flat) == jax.devices()[: prod(sizes)]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"data": 3, "tensor": 3}, "needs 9 devices, 8 are here.*JAX_NUM_CPU_DEVICES=9"),
+        ({"data": -1, "tensor": 3}, "3 does not divide the 8 devices"),
+        ({"fsdp": 0}, r"mesh\.fsdp = 0"),
+        ({"data": -2}, r"mesh\.data = -2"),
+        ({"data": -1, "fsdp": -1}, "only one axis"),
+    ],
+)
+def test_a_mesh_that_does_not_fit_says_why(sizes, message):
+    with pytest.raises(ConfigError, match=message):
+        make_mesh(MeshConfig(**sizes))

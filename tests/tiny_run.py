@@ -1,0 +1,88 @@
+"""A training run small enough to be killed, restarted and repeated many times."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from jaxformer.config import Config, TrainConfig
+from jaxformer.data import Bytes, DataConfig, Packed, StandardLibrary
+from jaxformer.distributed import MeshConfig
+from jaxformer.models import DecoderConfig
+from jaxformer.optim import AdamW, Cosine
+
+ROOT = Path(__file__).parents[1]
+
+# The same experiment as `tiny_config`, as the file that train.py reads.
+EXPERIMENT = "from tiny_run import tiny_config as get_config\n"
+
+
+def tiny_config(**train) -> Config:
+    """Two layers on packed bytes, with dropout and accumulation on."""
+    settings = {
+        "steps": 12,
+        "gradient_accumulation": 2,
+        "eval_interval": 5,
+        "checkpoint_interval": 4,
+        "log_interval": 1,
+        "sample_tokens": 0,
+    }
+    return Config(
+        model=DecoderConfig(
+            vocab_size=264,
+            num_layers=2,
+            model_dim=32,
+            num_heads=4,
+            mlp_dim=64,
+            dropout=0.1,
+            compute_dtype="float32",
+            scan_layers=False,
+        ),
+        data=DataConfig(
+            source=StandardLibrary(max_bytes=120_000),
+            tokenizer=Bytes(),
+            packing=Packed(),
+            sequence_length=48,
+            batch_size=8,
+            max_validation_batches=2,
+        ),
+        optimizer=AdamW(schedule=Cosine(learning_rate=5e-3, warmup_steps=3)),
+        train=TrainConfig(**(settings | train)),
+    )
+
+
+def on_mesh(config: Config, **sizes) -> Config:
+    return dataclasses.replace(config, mesh=MeshConfig(**sizes))
+
+
+class Runs:
+    """Starts train.py as a user does, in processes of its own that share compiled programs."""
+
+    def __init__(self, folder: Path):
+        self.experiment = folder / "tiny.py"
+        self.experiment.write_text(EXPERIMENT)
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_"))}
+        self.environment = inherited | {
+            "JAX_PLATFORMS": "cpu",
+            "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "PYTHONPATH": str(Path(__file__).parent),
+        }
+
+    def start(self, run_dir: Path, *options: str, **environment: str) -> subprocess.Popen:
+        command = [sys.executable, ROOT / "train.py", self.experiment, "--run-dir", run_dir]
+        return subprocess.Popen(
+            [*map(str, command), *options],
+            env=self.environment | environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def finish(self, run_dir: Path, *options: str, **environment: str) -> str:
+        """Runs to the end; returns the output."""
+        process = self.start(run_dir, *options, **environment)
+        output, _ = process.communicate(timeout=300)
+        assert process.returncode == 0, output
+        return output
