@@ -68,11 +68,11 @@ def alternate(contenders: dict[str, tuple], rounds: int) -> dict[str, dict]:
     and its caches away, which no training loop would see.
 
     Args:
-      contenders: name -> (target, *arguments), see `Contender`.
-      rounds: turns of each, after one that does not count.
+        contenders: Name -> (target, *arguments), see `Contender`.
+        rounds: Turns of each, after one that does not count.
 
     Returns:
-      name -> its facts and "seconds", the mean of the counted steps of each round.
+        Name -> its facts and "seconds", the mean of the counted steps of each round.
     """
     # On a GPU the processes share the memory.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")

@@ -25,9 +25,9 @@ class Distillation:
     it has them.
 
     References:
-      Sanh et al., DistilBERT (https://arxiv.org/abs/1910.01108);
-      Hinton et al., Distilling the Knowledge in a Neural Network
-      (https://arxiv.org/abs/1503.02531).
+        Sanh et al., DistilBERT (https://arxiv.org/abs/1910.01108);
+        Hinton et al., Distilling the Knowledge in a Neural Network
+        (https://arxiv.org/abs/1503.02531).
     """
 
     teacher: str

@@ -65,7 +65,7 @@ class MeshConfig:
         """The sizes of the axes on `num_devices` devices.
 
         Raises:
-          ConfigError: the mesh does not fit the devices.
+            ConfigError: The mesh does not fit the devices.
         """
         sizes = [self.data, self.fsdp, self.tensor]
         given = math.prod(size for size in sizes if size != -1)
@@ -90,7 +90,7 @@ def make_mesh(config: MeshConfig, devices: Iterable[jax.Device] | None = None) -
     """The mesh over the first devices (all of them in a job of several processes).
 
     Raises:
-      ConfigError: the mesh does not fit the devices, or leaves some of several processes idle.
+        ConfigError: The mesh does not fit the devices, or leaves some of several processes idle.
     """
     devices = list(jax.devices() if devices is None else devices)
     sizes = config.sizes(len(devices))
@@ -109,7 +109,7 @@ def spec(*axes: str | None) -> PartitionSpec | None:
     """The partition spec of an array with these logical axes; None where no mesh is set.
 
     Raises:
-      KeyError: an axis is not in `RULES`.
+        KeyError: An axis is not in `RULES`.
     """
     rules = [None if axis is None else RULES[axis] for axis in axes]
     return None if jax.sharding.get_abstract_mesh().empty else PartitionSpec(*rules)
@@ -163,8 +163,8 @@ def parameter_sharding(
     """Where a parameter lives. An axis of size 1 (the one head of multi-query attention) is whole.
 
     Raises:
-      ConfigError: an axis has no rule, two axes want the same mesh axis, or a size is not
-        divisible by the devices over which it is cut.
+        ConfigError: An axis has no rule, two axes want the same mesh axis, or a size is not
+            divisible by the devices over which it is cut.
     """
     used: set[str] = set()
     entries = []

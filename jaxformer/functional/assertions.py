@@ -32,14 +32,14 @@ def assert_axes(
       ``sizes = assert_axes(query=(query, "B T N H"), key=(key, "B S K H"))``
 
     Args:
-      known: sizes of letters that no array gives.
-      **arrays: each argument's name, with its array and the letters of its axes.
+        known: Sizes of letters that no array gives.
+        **arrays: Each argument's name, with its array and the letters of its axes.
 
     Returns:
-      The size of each letter.
+        The size of each letter.
 
     Raises:
-      AssertionError: names the argument, its shape, the axes it must have and their sizes.
+        AssertionError: Names the argument, its shape, the axes it must have and their sizes.
     """
     sizes = dict(known or {})
     for name, (array, axes) in arrays.items():
@@ -82,7 +82,7 @@ def assert_floating(**arrays: Any) -> None:
     """Asserts that arrays hold floating-point numbers.
 
     Raises:
-      AssertionError: names the argument and its dtype.
+        AssertionError: Names the argument and its dtype.
     """
     for name, array in arrays.items():
         _assert_dtype(name, array, jnp.floating, "floating-point numbers")
@@ -92,7 +92,7 @@ def assert_bool(**arrays: Any) -> None:
     """Asserts that arrays hold booleans.
 
     Raises:
-      AssertionError: names the argument and its dtype.
+        AssertionError: Names the argument and its dtype.
     """
     for name, array in arrays.items():
         _assert_dtype(name, array, jnp.bool_, "bool")
@@ -102,7 +102,7 @@ def assert_numbers(**arrays: Any) -> None:
     """Asserts that arrays hold real numbers or booleans.
 
     Raises:
-      AssertionError: names the argument and its dtype.
+        AssertionError: Names the argument and its dtype.
     """
     for name, array in arrays.items():
         _assert_dtype(name, array, (jnp.floating, jnp.integer, jnp.bool_), "numbers")
@@ -112,8 +112,8 @@ def assert_integers(**arrays: Any) -> None:
     """Asserts that arrays hold integers, and those of NumPy such as an int32 can hold.
 
     Raises:
-      AssertionError: names the argument and its dtype.
-      ArgumentError: names the argument and what it holds.
+        AssertionError: Names the argument and its dtype.
+        ArgumentError: Names the argument and what it holds.
     """
     for name, array in arrays.items():
         _assert_dtype(name, array, jnp.integer, "integers")
@@ -126,12 +126,12 @@ def assert_ids(size: int, /, **arrays: Any) -> None:
     """Asserts that arrays hold integers, and those of NumPy such as number the rows of a table.
 
     Args:
-      size: rows of the table.
-      **arrays: the ids, by their names.
+        size: Rows of the table.
+        **arrays: The ids, by their names.
 
     Raises:
-      AssertionError: names the argument and its dtype.
-      ArgumentError: names the argument and what it holds.
+        AssertionError: Names the argument and its dtype.
+        ArgumentError: Names the argument and what it holds.
     """
     for name, array in arrays.items():
         _assert_dtype(name, array, jnp.integer, "integers")
@@ -143,7 +143,7 @@ def assert_keys(**keys: Any) -> None:
     """Asserts that arguments are single random keys.
 
     Raises:
-      ArgumentError: names the argument.
+        ArgumentError: Names the argument.
     """
     for name, key in keys.items():
         dtype, rank = getattr(key, "dtype", np.dtype(object)), np.ndim(key)
@@ -171,11 +171,11 @@ def attended(name: str, array: jax.Array) -> jax.Array:
     """An array that says who attends to whom, as bool.
 
     Args:
-      name: the argument, for messages.
-      array: bool, True = attend, or integers 1 and 0.
+        name: The argument, for messages.
+        array: bool, True = attend, or integers 1 and 0.
 
     Raises:
-      ArgumentError: the array holds other numbers; says how to write what they may mean.
+        ArgumentError: The array holds other numbers; says how to write what they may mean.
     """
     if jnp.issubdtype(array.dtype, jnp.bool_):
         return array
@@ -231,7 +231,7 @@ def check_numbers(**numbers: tuple[Any, Rule]) -> None:
       ``check_numbers(eps=(eps, NOT_NEGATIVE))``
 
     Raises:
-      ArgumentError: names the argument, its value and what would be right.
+        ArgumentError: Names the argument, its value and what would be right.
     """
     for name, (value, rule) in numbers.items():
         if isinstance(value, jax.Array):
@@ -246,12 +246,12 @@ def static(name: str, value: Any, rule: Rule) -> Any:
     """The Python number that an argument is, where it has to be known while tracing.
 
     Args:
-      name: the argument.
-      value: a number of Python, or a scalar of NumPy or JAX.
-      rule: which numbers are allowed.
+        name: The argument.
+        value: A number of Python, or a scalar of NumPy or JAX.
+        rule: Which numbers are allowed.
 
     Raises:
-      ArgumentError: names the argument, its value and what would be right.
+        ArgumentError: Names the argument, its value and what would be right.
     """
     known = not isinstance(value, jax.core.Tracer)
     check_argument(name, value, known, f"{rule.expected}, known while tracing")
@@ -264,7 +264,7 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
     """Checks a name among those that there are.
 
     Raises:
-      ArgumentError: names the argument, its value and the choices.
+        ArgumentError: Names the argument, its value and the choices.
     """
     rule = one_of(choices)
     check_argument(name, value, rule.allows(value), rule.expected)

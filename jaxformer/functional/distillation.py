@@ -16,20 +16,20 @@ def soft_divergence(student: jax.Array, teacher: jax.Array, *, temperature: floa
     The factor keeps gradients of one size at all temperatures. Arithmetic is in float32.
 
     Args:
-      student: logits s `[..., V]`.
-      teacher: logits t `[..., V]`; no gradient flows to them.
-      temperature: τ; above 1 the unlikely choices count for more.
+        student: Logits s `[..., V]`.
+        teacher: Logits t `[..., V]`; no gradient flows to them.
+        temperature: τ; above 1 the unlikely choices count for more.
 
     Returns:
-      float32 `[...]`.
+        float32 `[...]`.
 
     Raises:
-      AssertionError: the shapes differ, or an array holds no floating-point numbers.
-      ArgumentError: the temperature is not positive, or not finite.
+        AssertionError: The shapes differ, or an array holds no floating-point numbers.
+        ArgumentError: The temperature is not positive, or not finite.
 
     References:
-      Hinton et al., Distilling the Knowledge in a Neural Network
-      (https://arxiv.org/abs/1503.02531).
+        Hinton et al., Distilling the Knowledge in a Neural Network
+        (https://arxiv.org/abs/1503.02531).
     """
     _assert_alike(student, teacher)
     check_numbers(temperature=(temperature, POSITIVE))
@@ -47,17 +47,17 @@ def cosine_distance(student: jax.Array, teacher: jax.Array) -> jax.Array:
     Arithmetic is in float32; a state of zeros is at a distance of 1 from all others.
 
     Args:
-      student: s `[..., D]`.
-      teacher: t `[..., D]`; no gradient flows to it.
+        student: S `[..., D]`.
+        teacher: T `[..., D]`; no gradient flows to it.
 
     Returns:
-      float32 `[...]`.
+        float32 `[...]`.
 
     Raises:
-      AssertionError: the shapes differ, or an array holds no floating-point numbers.
+        AssertionError: The shapes differ, or an array holds no floating-point numbers.
 
     References:
-      Sanh et al., DistilBERT (https://arxiv.org/abs/1910.01108).
+        Sanh et al., DistilBERT (https://arxiv.org/abs/1910.01108).
     """
     _assert_alike(student, teacher)
     student, teacher = student.astype(jnp.float32), teacher.astype(jnp.float32)

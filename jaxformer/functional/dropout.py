@@ -10,16 +10,16 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
     r"""Zeroes each element with probability `rate` and divides the others by `1 - rate`.
 
     Args:
-      x: any shape.
-      rate: in [0, 1).
-      key: a PRNG key; None (evaluation) leaves `x` unchanged.
+        x: Any shape.
+        rate: In [0, 1).
+        key: A PRNG key; None (evaluation) leaves `x` unchanged.
 
     Raises:
-      ArgumentError: the rate is outside [0, 1), or `key` is no key.
-      AssertionError: `x` holds no floating-point numbers.
+        ArgumentError: The rate is outside [0, 1), or `key` is no key.
+        AssertionError: `x` holds no floating-point numbers.
 
     References:
-      Srivastava et al., Dropout, 2014.
+        Srivastava et al., Dropout, 2014.
     """
     rate = static("rate", rate, RATE)
     assert_floating(x=x)

@@ -24,13 +24,13 @@ def gelu(x: jax.Array) -> jax.Array:
     below 1e-6 and takes twice the time on a CPU.
 
     Args:
-      x: any shape.
+        x: Any shape.
 
     Returns:
-      The shape and dtype of `x`.
+        The shape and dtype of `x`.
 
     References:
-      Hendrycks and Gimpel, Gaussian Error Linear Units (https://arxiv.org/abs/1606.08415).
+        Hendrycks and Gimpel, Gaussian Error Linear Units (https://arxiv.org/abs/1606.08415).
     """
     assert_floating(x=x)
     return 0.5 * x * (1.0 + jax.lax.erf(x * math.sqrt(0.5)))
@@ -42,13 +42,13 @@ def quick_gelu(x: jax.Array) -> jax.Array:
     .. math:: y = x \, \sigma(1.702 \, x)
 
     Args:
-      x: any shape.
+        x: Any shape.
 
     Returns:
-      The shape and dtype of `x`.
+        The shape and dtype of `x`.
 
     References:
-      Hendrycks and Gimpel, Gaussian Error Linear Units (https://arxiv.org/abs/1606.08415).
+        Hendrycks and Gimpel, Gaussian Error Linear Units (https://arxiv.org/abs/1606.08415).
     """
     assert_floating(x=x)
     return x * jax.nn.sigmoid(1.702 * x)
@@ -69,13 +69,13 @@ def activation(name: str) -> Activation:
     """The activation of that name.
 
     Args:
-      name: a key of `ACTIVATIONS`.
+        name: A key of `ACTIVATIONS`.
 
     Returns:
-      An elementwise function.
+        An elementwise function.
 
     Raises:
-      ConfigError: there is no such activation; the message has the nearest spelling.
+        ConfigError: There is no such activation; the message has the nearest spelling.
     """
     if isinstance(name, str) and name in ACTIVATIONS:
         return ACTIVATIONS[name]
@@ -106,25 +106,25 @@ def feed_forward(
     product with the gate are in float32 and are rounded once.
 
     Args:
-      x: `[..., D]`.
-      up: `[D, F]`; each kernel may be `Transposed`.
-      down: `[F, D]`.
-      activation: a, elementwise.
-      gate: `[D, F]`, or None for the form without a gate.
-      up_bias: `[F]` or None.
-      gate_bias: `[F]` or None; only with a gate.
-      down_bias: `[D]` or None.
+        x: `[..., D]`.
+        up: `[D, F]`; each kernel may be `Transposed`.
+        down: `[F, D]`.
+        activation: A, elementwise.
+        gate: `[D, F]`, or None for the form without a gate.
+        up_bias: `[F]` or None.
+        gate_bias: `[F]` or None; only with a gate.
+        down_bias: `[D]` or None.
 
     Returns:
-      `[..., D]` in the dtype of `x`.
+        `[..., D]` in the dtype of `x`.
 
     Raises:
-      AssertionError: shapes do not fit together, or an array holds no floating-point numbers.
-      ArgumentError: a gate's bias is given without a gate, or the activation is no function.
+        AssertionError: Shapes do not fit together, or an array holds no floating-point numbers.
+        ArgumentError: A gate's bias is given without a gate, or the activation is no function.
 
     References:
-      Vaswani et al., Attention Is All You Need (https://arxiv.org/abs/1706.03762);
-      Shazeer, GLU Variants Improve Transformer (https://arxiv.org/abs/2002.05202).
+        Vaswani et al., Attention Is All You Need (https://arxiv.org/abs/1706.03762);
+        Shazeer, GLU Variants Improve Transformer (https://arxiv.org/abs/2002.05202).
     """
     wanted = 'a function of an array, such as activation("silu")'
     check_argument("activation", activation, callable(activation), wanted)

@@ -58,18 +58,18 @@ def linear(
     the product (fully sharded data parallelism) and its gradient is scattered back.
 
     Args:
-      x: `[..., *contracted]`.
-      kernel: `[*contracted, *outputs]`, or that `Transposed`.
-      bias: `[*outputs]` or None.
-      contract: the number of contracted axes.
-      dtype: of the result; None: that of `x`. Logits want float32, unrounded.
+        x: `[..., *contracted]`.
+        kernel: `[*contracted, *outputs]`, or that `Transposed`.
+        bias: `[*outputs]` or None.
+        contract: The number of contracted axes.
+        dtype: Of the result; None: that of `x`. Logits want float32, unrounded.
 
     Returns:
-      `[..., *outputs]`.
+        `[..., *outputs]`.
 
     Raises:
-      AssertionError: shapes do not fit together, or an array holds no floating-point numbers.
-      ArgumentError: `contract` or `dtype` cannot be.
+        AssertionError: Shapes do not fit together, or an array holds no floating-point numbers.
+        ArgumentError: `contract` or `dtype` cannot be.
     """
     contract = static("contract", contract, at_least(1))
     assert_axes(x=(x, " ".join(["...", *["_"] * contract])))
@@ -111,9 +111,9 @@ def gathered(parameter: jax.Array, x: jax.Array, contract: int = 0) -> jax.Array
     This is the gather of fully sharded data parallelism; its transpose scatters the gradient.
 
     Args:
-      parameter: any shape.
-      x: the activation that will meet it.
-      contract: how many of the last axes of `x` are features rather than batch.
+        parameter: Any shape.
+        x: The activation that will meet it.
+        contract: How many of the last axes of `x` are features rather than batch.
     """
     if (spec := spec_of(parameter)) is None:
         return parameter

@@ -12,13 +12,13 @@ def lookup(table: jax.Array, ids: jax.Array) -> jax.Array:
     r"""The rows of a table: :math:`y_{b} = W_{i_b}`.
 
     Args:
-      table: `[V, D]`; in an explicit mesh its rows stay sharded over the mesh axes that do not
-        shard `ids`. Its columns are gathered: from a table cut along D the partitioner would make
-        a replicated result.
-      ids: int `[...]`, each in [0, V); one of a `jax.Array` that is not reads another row.
+        table: `[V, D]`; in an explicit mesh its rows stay sharded over the mesh axes that do not
+            shard `ids`. Its columns are gathered: from a table cut along D the partitioner would
+            make a replicated result.
+        ids: int `[...]`, each in [0, V); one of a `jax.Array` that is not reads another row.
 
     Returns:
-      `[..., D]` in the dtype of `table`, sharded as `ids` are.
+        `[..., D]` in the dtype of `table`, sharded as `ids` are.
     """
     sizes = assert_axes(table=(table, "V D"), ids=(ids, "..."))
     assert_ids(sizes["V"], ids=ids)

@@ -65,23 +65,23 @@ def cross_entropy(
     vocabulary may be sharded.
 
     Args:
-      logits: `[..., V]`.
-      targets: `[...]` integers in `[0, V)`; any value where the weight is 0. Another one makes the
-        loss NaN.
-      weights: `[...]`, 0 for a token that does not count; None weighs every token 1.
-      label_smoothing: ε, the probability mass spread evenly over the vocabulary.
-      z_loss: ζ, the strength of the pull of log Z towards 0.
+        logits: `[..., V]`.
+        targets: `[...]` integers in `[0, V)`; any value where the weight is 0. Another one makes
+            the loss NaN.
+        weights: `[...]`, 0 for a token that does not count; None weighs every token 1.
+        label_smoothing: Ε, the probability mass spread evenly over the vocabulary.
+        z_loss: Ζ, the strength of the pull of log Z towards 0.
 
     Returns:
-      The sums over all tokens.
+        The sums over all tokens.
 
     Raises:
-      AssertionError: shapes do not fit together, or an array holds another kind of numbers.
-      ArgumentError: a number is out of its range, or targets in an array of NumPy are.
+        AssertionError: Shapes do not fit together, or an array holds another kind of numbers.
+        ArgumentError: A number is out of its range, or targets in an array of NumPy are.
 
     References:
-      Szegedy et al., Rethinking the Inception Architecture (https://arxiv.org/abs/1512.00567);
-      Chowdhery et al., PaLM (https://arxiv.org/abs/2204.02311), for the z-loss.
+        Szegedy et al., Rethinking the Inception Architecture (https://arxiv.org/abs/1512.00567);
+        Chowdhery et al., PaLM (https://arxiv.org/abs/2204.02311), for the z-loss.
     """
     sizes = assert_axes(logits=(logits, "... V"))
     assert_floating(logits=logits)
@@ -115,23 +115,23 @@ def chunked_cross_entropy(
     the rows' devices once, after the last chunk.
 
     Args:
-      hidden: `[B, T, D]`.
-      head: `[D, V]`, usually a float32 master weight.
-      targets: `[B, T]` integers in `[0, V)`, as in `cross_entropy`.
-      weights: `[B, T]`, 0 for a token that does not count; None weighs every token 1. A chunk in
-        which none counts is not computed, and its weights have no gradient.
-      chunk_size: positions per chunk, of every row; T need not be a multiple.
-      bias: `[V]` or None.
-      softcap: s, the bound of the logits' magnitude, or None.
-      label_smoothing: ε, as in `cross_entropy`.
-      z_loss: ζ, as in `cross_entropy`.
+        hidden: `[B, T, D]`.
+        head: `[D, V]`, usually a float32 master weight.
+        targets: `[B, T]` integers in `[0, V)`, as in `cross_entropy`.
+        weights: `[B, T]`, 0 for a token that does not count; None weighs every token 1. A chunk in
+            which none counts is not computed, and its weights have no gradient.
+        chunk_size: Positions per chunk, of every row; T need not be a multiple.
+        bias: `[V]` or None.
+        softcap: S, the bound of the logits' magnitude, or None.
+        label_smoothing: Ε, as in `cross_entropy`.
+        z_loss: Ζ, as in `cross_entropy`.
 
     Returns:
-      The sums over all tokens.
+        The sums over all tokens.
 
     Raises:
-      AssertionError: shapes do not fit together, or an array holds another kind of numbers.
-      ArgumentError: a number is out of its range, or targets in an array of NumPy are.
+        AssertionError: Shapes do not fit together, or an array holds another kind of numbers.
+        ArgumentError: A number is out of its range, or targets in an array of NumPy are.
     """
     sizes = assert_axes(hidden=(hidden, "B T D"), head=(head, "D V"))
     assert_floating(hidden=hidden, head=head)

@@ -216,8 +216,8 @@ def causal(query_offset: int | jax.Array = 0) -> Band:
     """Each query attends to itself and what came before: `key <= query + query_offset`.
 
     Args:
-      query_offset: int or int `[B]`: the index of the first query among the keys. An integer is
-        known while tracing, so every other one compiles anew; give an array where it changes.
+        query_offset: int or int `[B]`: the index of the first query among the keys. An integer is
+            known while tracing, so every other one compiles anew; give an array where it changes.
     """
     return Band(before=None, after=0, query_offset=query_offset)
 
@@ -226,8 +226,8 @@ def sliding_window(size: int, query_offset: int | jax.Array = 0) -> Band:
     """Causal attention to the last `size` keys, the query's own included (Mistral, 2023).
 
     Args:
-      size: the number of keys, at least 1: `query - size < key <= query`.
-      query_offset: int or int `[B]`: the index of the first query among the keys.
+        size: The number of keys, at least 1: `query - size < key <= query`.
+        query_offset: int or int `[B]`: the index of the first query among the keys.
     """
     size = static("size", size, at_least(1))
     return Band(before=size - 1, after=0, query_offset=query_offset)

@@ -34,20 +34,20 @@ def layer_norm(
     All arithmetic is in float32 and is rounded once.
 
     Args:
-      x: `[..., D]`.
-      scale: γ, `[D]`, or more of the last axes of `x`, or None for 1.
-      bias: β, likewise, or None for 0.
-      eps: ε, added to the variance.
+        x: `[..., D]`.
+        scale: Γ, `[D]`, or more of the last axes of `x`, or None for 1.
+        bias: Β, likewise, or None for 0.
+        eps: Ε, added to the variance.
 
     Returns:
-      `[..., D]` in the dtype of `x`.
+        `[..., D]` in the dtype of `x`.
 
     Raises:
-      AssertionError: shapes do not fit together, or an array holds no floating-point numbers.
-      ArgumentError: `eps` is negative or not finite.
+        AssertionError: Shapes do not fit together, or an array holds no floating-point numbers.
+        ArgumentError: `eps` is negative or not finite.
 
     References:
-      Ba et al., Layer Normalization (https://arxiv.org/abs/1607.06450).
+        Ba et al., Layer Normalization (https://arxiv.org/abs/1607.06450).
     """
     _assert_normalisable(x, eps, scale=scale, bias=bias)
 
@@ -74,21 +74,21 @@ def rms_norm(x: jax.Array, scale: jax.Array | None, *, eps: float, unit_offset: 
     All arithmetic is in float32 and is rounded once, after the multiplication by γ.
 
     Args:
-      x: `[..., D]`.
-      scale: γ, or γ - 1 with `unit_offset`; `[D]`, or more of the last axes of `x`, or None for
-        γ = 1.
-      eps: ε, added to the mean square.
-      unit_offset: whether `scale` is stored as its distance from 1, as Gemma does.
+        x: `[..., D]`.
+        scale: Γ, or γ - 1 with `unit_offset`; `[D]`, or more of the last axes of `x`, or None for
+            γ = 1.
+        eps: Ε, added to the mean square.
+        unit_offset: Whether `scale` is stored as its distance from 1, as Gemma does.
 
     Returns:
-      `[..., D]` in the dtype of `x`.
+        `[..., D]` in the dtype of `x`.
 
     Raises:
-      AssertionError: shapes do not fit together, or an array holds no floating-point numbers.
-      ArgumentError: `eps` is negative or not finite.
+        AssertionError: Shapes do not fit together, or an array holds no floating-point numbers.
+        ArgumentError: `eps` is negative or not finite.
 
     References:
-      Zhang and Sennrich, Root Mean Square Layer Normalization (https://arxiv.org/abs/1910.07467).
+        Zhang and Sennrich, Root Mean Square Layer Normalization (https://arxiv.org/abs/1910.07467).
     """
     _assert_normalisable(x, eps, scale=scale)
     unit_offset = static("unit_offset", unit_offset, SWITCH)
@@ -110,11 +110,11 @@ def scaled(x: jax.Array, scale: jax.Array) -> jax.Array:
     .. math:: y_d = \lambda_d x_d
 
     Args:
-      x: `[..., D]`.
-      scale: λ, `[D]`.
+        x: `[..., D]`.
+        scale: Λ, `[D]`.
 
     Returns:
-      `[..., D]` in the dtype of `x`.
+        `[..., D]` in the dtype of `x`.
 
     Reference:
       Touvron et al., Going deeper with Image Transformers (https://arxiv.org/abs/2103.17239).

@@ -18,15 +18,15 @@ def patches(images: jax.Array, size: tuple[int, int]) -> jax.Array:
     .. math:: y_{b,\; i W' + j,\; r,\; s,\; c} = x_{b,\; i P + r,\; j Q + s,\; c}, \quad W' = W / Q
 
     Args:
-      images: `[B, height, width, C]`, of any dtype.
-      size: (P, Q), which divide height and width.
+        images: `[B, height, width, C]`, of any dtype.
+        size: (P, Q), which divide height and width.
 
     Returns:
-      `[B, T, P, Q, C]` with T = (height / P) (width / Q).
+        `[B, T, P, Q, C]` with T = (height / P) (width / Q).
 
     Raises:
-      AssertionError: the images have other axes.
-      ArgumentError: the patches do not fit the image.
+        AssertionError: The images have other axes.
+        ArgumentError: The patches do not fit the image.
 
     Reference:
       Dosovitskiy et al., An Image is Worth 16x16 Words (https://arxiv.org/abs/2010.11929).
@@ -52,17 +52,17 @@ def resize_positions(
     """A table of learned positions for another grid of patches, by cubic convolution.
 
     Args:
-      table: `[prefix + rows * columns, D]`.
-      old_grid: (rows, columns) that the table was trained for.
-      new_grid: (rows, columns) wanted.
-      prefix: rows of the table that belong to no patch (the class token) and stay as they are.
+        table: `[prefix + rows * columns, D]`.
+        old_grid: (rows, columns) that the table was trained for.
+        new_grid: (rows, columns) wanted.
+        prefix: Rows of the table that belong to no patch (the class token) and stay as they are.
 
     Returns:
-      `[prefix + new rows * new columns, D]`.
+        `[prefix + new rows * new columns, D]`.
 
     Raises:
-      AssertionError: the table is no matrix of floating-point numbers.
-      ArgumentError: the table does not have as many rows as the old grid, or a grid is none.
+        AssertionError: The table is no matrix of floating-point numbers.
+        ArgumentError: The table does not have as many rows as the old grid, or a grid is none.
 
     Reference:
       Dosovitskiy et al., 2020 (https://arxiv.org/abs/2010.11929), section 3.2;

@@ -186,7 +186,7 @@ def decoding_for(pretrained: Pretrained, options: Mapping[str, Any]) -> Decoding
         ArgumentError: There is no model.
         ConfigError: The model does not predict the next token; an option is not known or has a
             value that it cannot have.
-        DataError: generation_config.json cannot be read.
+        DataError: Generation_config.json cannot be read.
     """
     check_pretrained("pretrained", pretrained)
     check_generates(pretrained.config)

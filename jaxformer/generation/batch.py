@@ -24,12 +24,12 @@ def batch_of(ids: np.ndarray, mask: np.ndarray | None, vocab_size: int) -> Batch
     """Leaves out the padding of prompts.
 
     Args:
-      ids: int `[B, T]`.
-      mask: `[B, T]`, 1 at real tokens and 0 at padding, wherever it is; None: there is none.
-      vocab_size: V.
+        ids: int `[B, T]`.
+        mask: `[B, T]`, 1 at real tokens and 0 at padding, wherever it is; None: there is none.
+        vocab_size: V.
 
     Raises:
-      DataError: a prompt is empty, a token is not in the vocabulary, or the shapes do not fit.
+        DataError: A prompt is empty, a token is not in the vocabulary, or the shapes do not fit.
     """
     real = real_tokens(ids, mask, vocab_size)
     return batch_of_rows([row[kept] for row, kept in zip(np.asarray(ids), real, strict=True)])
@@ -68,7 +68,7 @@ def token_ids(name: str, value: Any) -> np.ndarray:
     """Tokens that a user gives, int `[T]`.
 
     Raises:
-      DataError: they are no list of integers; names them.
+        DataError: They are no list of integers; names them.
     """
     try:
         tokens = np.asarray(value)
@@ -97,7 +97,7 @@ def copies(arrays: Any, count: int) -> Any:
     """A tree of arrays `[B count, ...]`: each row of `[B, ...]` several times in a row.
 
     Raises:
-      ConfigError: they would be larger than all memory.
+        ConfigError: They would be larger than all memory.
     """
     needed, available = count * num_bytes(arrays), available_bytes(jax.local_devices())
     if needed > available:

@@ -46,8 +46,8 @@ class Generator:
         """Arranges the parameters to be read for few tokens; the given ones can be let go.
 
         Args:
-          programs: of the model.
-          parameters: its weights.
+            programs: Of the model.
+            parameters: Its weights.
         """
         self.programs = programs
         self.config, self.mesh = programs.config, programs.mesh
@@ -78,17 +78,17 @@ class Generator:
         """Reads prompts, but for what is read together with the choice of the first token.
 
         Args:
-          prompts: the rows.
-          max_new_tokens: at most so many tokens are added to each.
-          keys: random keys `[B]`.
-          sources: what the decoder reads besides; arrays with a leading axis of B.
-          keep_scores: whether to keep the logits of every step.
-          most_lacking: at most so many tokens of a prompt are left for that.
-          num_beams: the texts of each row that beam search will keep.
+            prompts: The rows.
+            max_new_tokens: At most so many tokens are added to each.
+            keys: Random keys `[B]`.
+            sources: What the decoder reads besides; arrays with a leading axis of B.
+            keep_scores: Whether to keep the logits of every step.
+            most_lacking: At most so many tokens of a prompt are left for that.
+            num_beams: The texts of each row that beam search will keep.
 
         Raises:
-          ConfigError: the rows would become longer than the model's positions allow, need more
-            memory than there is, or are not as many as the mesh cuts.
+            ConfigError: The rows would become longer than the model's positions allow, need more
+                memory than there is, or are not as many as the mesh cuts.
         """
         assert_axes(
             prompts=(prompts.tokens, "B T"),
@@ -135,15 +135,16 @@ class Generator:
         """How much is kept of rows, before anything is allocated.
 
         Args:
-          rows: B.
-          prompt: the most tokens of a prompt.
-          max_new_tokens: at most so many tokens are added to each.
-          sources: what the decoder reads besides; arrays with a leading axis of B, or their shapes.
-          scores: the shape `[N, B, V]` of the logits that are to be kept; None: none are.
-          num_beams: the texts of each row.
+            rows: B.
+            prompt: The most tokens of a prompt.
+            max_new_tokens: At most so many tokens are added to each.
+            sources: What the decoder reads besides; arrays with a leading axis of B, or their
+                shapes.
+            scores: The shape `[N, B, V]` of the logits that are to be kept; None: none are.
+            num_beams: The texts of each row.
 
         Raises:
-          ConfigError: the model has too few positions, or the machine too little memory.
+            ConfigError: The model has too few positions, or the machine too little memory.
         """
         self._check_length(prompt, max_new_tokens)
         room = bucket(prompt + max_new_tokens, _LEAST_ROOM)
@@ -196,10 +197,10 @@ class Generator:
         """Yields the state after every few tokens, while the device is at those that follow.
 
         Args:
-          method: how tokens are chosen.
-          state: where the rows stand; its cache is used up.
-          every: how many tokens.
-          stopped: tells, each time, which rows bool `[B]` are over for other reasons.
+            method: How tokens are chosen.
+            state: Where the rows stand; its cache is used up.
+            every: How many tokens.
+            stopped: Tells, each time, which rows bool `[B]` are over for other reasons.
         """
         return states_from(lambda state: self.run(method, state, every), state, stopped)
 
@@ -207,16 +208,16 @@ class Generator:
         """Searches for the most probable continuations of prompts.
 
         Args:
-          prompts: B rows.
-          decoding: num_beams, num_return_sequences n, max_new_tokens, ...
-          sources: what the decoder reads besides; arrays with a leading axis of B.
+            prompts: B rows.
+            decoding: Num_beams, num_return_sequences n, max_new_tokens, ...
+            sources: What the decoder reads besides; arrays with a leading axis of B.
 
         Returns:
-          n new texts for each prompt, best first and those of a prompt in a row: tokens
-          `[B n, N]`, as many as the longest has, lengths and scores `[B n]`; in numpy.
+            N new texts for each prompt, best first and those of a prompt in a row: tokens
+            `[B n, N]`, as many as the longest has, lengths and scores `[B n]`; in numpy.
 
         Raises:
-          ConfigError: the rows would become longer than the model's positions allow.
+            ConfigError: The rows would become longer than the model's positions allow.
         """
         keys = row_keys(0, np.arange(len(prompts.lengths)))  # Nothing is drawn.
         options = {"keys": keys, "sources": sources, "most_lacking": 1}

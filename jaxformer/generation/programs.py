@@ -45,12 +45,12 @@ class Programs:
         """Compiles nothing yet.
 
         Args:
-          config: of the model.
-          template: its structure.
-          mesh: over which its weights lie; None: one device.
+            config: Of the model.
+            template: Its structure.
+            mesh: Over which its weights lie; None: one device.
 
         Raises:
-          ConfigError: the model does not predict the next token.
+            ConfigError: The model does not predict the next token.
         """
         check_generates(config)
         self.config, self.mesh = config, mesh
@@ -88,10 +88,10 @@ class Programs:
         """Whether a row of so many tokens is read in another way than one with one token less.
 
         Args:
-          lengths: int, of any shape.
+            lengths: int, of any shape.
 
         Returns:
-          bool of that shape; None: never. See `Transformer.changes_at`.
+            bool of that shape; None: never. See `Transformer.changes_at`.
         """
         changes = self.module(self._template.shapes).reader.changes_at(lengths)
         return None if changes is None else np.asarray(changes)
@@ -107,11 +107,12 @@ class Programs:
         """The memory that the rows of a cache need, besides the weights; allocates nothing.
 
         Args:
-          shape: of the cache.
-          scores: the shape `[N, B, V]` of the logits that are to be kept; None: none are.
-          parameters: the weights.
-          sources: what the decoder reads besides; arrays with a leading axis of B, or their shapes.
-          num_beams: the texts of each row.
+            shape: Of the cache.
+            scores: The shape `[N, B, V]` of the logits that are to be kept; None: none are.
+            parameters: The weights.
+            sources: What the decoder reads besides; arrays with a leading axis of B, or their
+                shapes.
+            num_beams: The texts of each row.
         """
         rows = shape.batch_size
 

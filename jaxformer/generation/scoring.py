@@ -58,16 +58,16 @@ def best_of(scores: Sequence[Score], by: Literal["sum", "mean"]) -> int:
         \arg\max_c \frac{1}{n_c} \sum_j \log p(c_j)
 
     Args:
-      scores: of its continuations.
-      by: "sum" (their probability, which is against long ones) or "mean" (per token).
+        scores: Of its continuations.
+        by: "sum" (their probability, which is against long ones) or "mean" (per token).
 
     Raises:
-      ConfigError: `by` is neither.
-      DataError: there is no continuation.
+        ConfigError: `by` is neither.
+        DataError: There is no continuation.
 
     References:
-      Brown et al., Language Models are Few-Shot Learners (https://arxiv.org/abs/2005.14165),
-      section 2.4.
+        Brown et al., Language Models are Few-Shot Learners (https://arxiv.org/abs/2005.14165),
+        section 2.4.
     """
     if by not in ("sum", "mean"):
         raise ConfigError(f'by = {by!r}: must be "sum" or "mean"')
@@ -88,11 +88,11 @@ class Scorer:
         """Compiles nothing yet.
 
         Args:
-          generator: the model with its weights.
-          rows: the most continuations that are read in one pass.
+            generator: The model with its weights.
+            rows: The most continuations that are read in one pass.
 
         Raises:
-          ConfigError: `rows` is below 1.
+            ConfigError: `rows` is below 1.
         """
         self.generator, self.rows = generator, rows
         check(self, rows=at_least(1))
@@ -106,16 +106,16 @@ class Scorer:
         """Scores the continuations of each prompt.
 
         Args:
-          prompts: the rows; of an encoder-decoder, what its decoder begins with.
-          continuations: their tokens, without special ones that are not to be scored.
-          sources: what the decoder reads besides, see `Generator.start`.
+            prompts: The rows; of an encoder-decoder, what its decoder begins with.
+            continuations: Their tokens, without special ones that are not to be scored.
+            sources: What the decoder reads besides, see `Generator.start`.
 
         Returns:
-          For each prompt the scores of its continuations.
+            For each prompt the scores of its continuations.
 
         Raises:
-          DataError: a continuation is empty, has a token that is not in the vocabulary, or is
-            longer than the model's positions allow; or there is not one list for every prompt.
+            DataError: A continuation is empty, has a token that is not in the vocabulary, or is
+                longer than the model's positions allow; or there is not one list for every prompt.
         """
         _check(self.generator, prompts, continuations)
         asked = [

@@ -27,13 +27,13 @@ def outputs_of(model: Family, source: Source, inputs: Arrays, layers: bool = Fal
     """What transformers' class would give.
 
     Args:
-      model: ours.
-      source: its description.
-      inputs: "input_ids", "attention_mask", "token_type_ids", "labels", ...
-      layers: whether to add "hidden_states" `[layers + 1, B, T, D]`.
+        model: Ours.
+        source: Its description.
+        inputs: "input_ids", "attention_mask", "token_type_ids", "labels", ...
+        layers: Whether to add "hidden_states" `[layers + 1, B, T, D]`.
 
     Returns:
-      "last_hidden_state", "pooler_output", "logits", "loss", ...: those that the model has.
+        "last_hidden_state", "pooler_output", "logits", "loss", ...: those that the model has.
     """
     states, outputs = _run(source.config, model, source, inputs, layers)
     return outputs | source.architecture.task.outputs(model, states, inputs, source.settings)
@@ -48,13 +48,13 @@ def encoded(
     """What an encoder-decoder's encoder makes of its inputs, and which places of it are real.
 
     Args:
-      model: ours.
-      source: its description.
-      inputs: "input_ids" and perhaps "attention_mask", "position_ids".
-      capture: receives the states of every layer; None: they are not wanted.
+        model: Ours.
+        source: Its description.
+        inputs: "input_ids" and perhaps "attention_mask", "position_ids".
+        capture: Receives the states of every layer; None: they are not wanted.
 
     Returns:
-      `[B, S, D]`, and the mask.
+        `[B, S, D]`, and the mask.
     """
     ids = _required(inputs, "input_ids")
     positions, mask = _places(source, inputs, ids)

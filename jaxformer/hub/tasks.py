@@ -47,10 +47,10 @@ class Task:
         """Scores and, where `inputs` has labels, the loss.
 
         Args:
-          model: ours, with these heads.
-          states: of the body.
-          inputs: under transformers' names.
-          settings: the file's.
+            model: Ours, with these heads.
+            states: Of the body.
+            inputs: Under transformers' names.
+            settings: The file's.
         """
         del model, states, inputs, settings
         return {}
@@ -61,9 +61,9 @@ class Task:
         """Labels with which the class has a loss, for inputs that were made up.
 
         Args:
-          rng: random numbers.
-          inputs: the others.
-          settings: the file's.
+            rng: Random numbers.
+            inputs: The others.
+            settings: The file's.
         """
         del rng, inputs, settings
         return {}
@@ -279,8 +279,8 @@ def token_loss(logits: jax.Array, labels: jax.Array) -> jax.Array:
     """The mean cross-entropy where the label is not -100.
 
     Args:
-      logits: `[..., V]`.
-      labels: int `[...]`.
+        logits: `[..., V]`.
+        labels: int `[...]`.
     """
     # Where the vocabulary is cut, no device could look up a label alone.
     logits, counted = on_rows(logits), labels != IGNORED
@@ -293,9 +293,9 @@ def with_ends(inputs: Mapping[str, np.ndarray], end: int, *, twice: bool = False
     """Made-up ids `[B, T]` whose last real token is the end token, and no other.
 
     Args:
-      inputs: with the ids and, where there is padding, the mask.
-      end: the end token.
-      twice: whether another one comes before, a third of the tokens earlier.
+        inputs: With the ids and, where there is padding, the mask.
+        end: The end token.
+        twice: Whether another one comes before, a third of the tokens earlier.
     """
     ids, real = inputs["input_ids"], _real(inputs)
     places = np.arange(ids.shape[1])

@@ -17,12 +17,12 @@ def batch_shapes(config: ModelConfig, rows: int, lengths: _Lengths) -> Shapes:
     Segments are among them for encoders and encoder-decoders, whose rows may end in padding.
 
     Args:
-      config: the model.
-      rows: rows of the batch.
-      lengths: tokens of "inputs", and of "decoder_inputs" for an encoder-decoder.
+        config: The model.
+        rows: Rows of the batch.
+        lengths: Tokens of "inputs", and of "decoder_inputs" for an encoder-decoder.
 
     Returns:
-      The shape and dtype of each array, by its name.
+        The shape and dtype of each array, by its name.
     """
     inputs = _INPUTS[type(config)](config, rows, lengths)
     predicted = lengths.get("decoder_inputs", lengths["inputs"])

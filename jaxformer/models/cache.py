@@ -44,8 +44,8 @@ class Cache:
         """The cache of other rows, each written about the same memory as the one it continues.
 
         Args:
-          chosen: int `[B, n]`: of each of B groups of rows those that go on, in any order and
-            number.
+            chosen: int `[B, n]`: of each of B groups of rows those that go on, in any order and
+                number.
         """
         layers = jax.tree.map(
             lambda kept: kept.picked(chosen),
@@ -65,11 +65,12 @@ def extend(
     """The hidden states `[B, T, D]` of a decoder's next tokens, and the cache after them.
 
     Args:
-      blocks: the decoder's.
-      embedded: the tokens' embeddings `[B, T, E]`.
-      cache: what is kept of the tokens before.
-      count: int `[B]`: how many of the T are real, the first of them; None: all.
-      lengths: int `[B]`: of the rows, for positions that depend on them; None: up to these tokens.
+        blocks: The decoder's.
+        embedded: The tokens' embeddings `[B, T, E]`.
+        cache: What is kept of the tokens before.
+        count: int `[B]`: how many of the T are real, the first of them; None: all.
+        lengths: int `[B]`: of the rows, for positions that depend on them; None: up to these
+            tokens.
     """
     sizes = assert_axes(lengths=(cache.lengths, "B"), embedded=(embedded, "B T E"))
     for name, array in (("count", count), ("lengths", lengths)):

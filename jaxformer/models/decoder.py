@@ -46,17 +46,17 @@ class Decoder(Family):
         """The normalised hidden states.
 
         Args:
-          inputs: int token ids `[B, T]`.
-          positions: int `[B or 1, T]`; None counts from 0.
-          segments: int `[B, T]`: the document of each token, 0 for padding; None is one document.
-          prefix: int `[B]`: the number of leading tokens that all tokens of the row see, those
-            before them too (prefix LM); None: each token sees only what came before.
-          mask: what is allowed besides (padding, say).
-          key: the dropout key; None in evaluation.
-          capture: receives the states before, between and after the blocks, see `Transformer`.
+            inputs: int token ids `[B, T]`.
+            positions: int `[B or 1, T]`; None counts from 0.
+            segments: int `[B, T]`: the document of each token, 0 for padding; None is one document.
+            prefix: int `[B]`: the number of leading tokens that all tokens of the row see, those
+                before them too (prefix LM); None: each token sees only what came before.
+            mask: What is allowed besides (padding, say).
+            key: The dropout key; None in evaluation.
+            capture: Receives the states before, between and after the blocks, see `Transformer`.
 
         Returns:
-          `[B, T, D]` in the compute dtype.
+            `[B, T, D]` in the compute dtype.
         """
         options = {"positions": positions, "segments": segments, "mask": mask}
         assert_tokens(self.embedding.vocab_size, inputs, **options)
@@ -89,14 +89,14 @@ class Decoder(Family):
         It gives what `hidden` gives at their places for all tokens of a row together.
 
         Args:
-          inputs: int token ids `[B, T]`.
-          cache: what is kept of the tokens before.
-          count: int `[B]`: how many of the T are real, the first of them; None: all.
-          lengths: int `[B]`: how many tokens a row has or will have, where positions depend on
-            that; None: those read so far and these.
+            inputs: int token ids `[B, T]`.
+            cache: What is kept of the tokens before.
+            count: int `[B]`: how many of the T are real, the first of them; None: all.
+            lengths: int `[B]`: how many tokens a row has or will have, where positions depend on
+                that; None: those read so far and these.
 
         Returns:
-          `[B, T, D]` in the compute dtype, and the cache after these tokens.
+            `[B, T, D]` in the compute dtype, and the cache after these tokens.
         """
         assert_tokens(self.embedding.vocab_size, inputs)
         return extend(self.transformer, self.embedding(inputs, self.dtype), cache, count, lengths)

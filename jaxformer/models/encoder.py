@@ -47,17 +47,17 @@ class Encoder(Family):
         """The hidden states.
 
         Args:
-          inputs: int token ids `[B, T]`.
-          positions: int `[B or 1, T]`; None counts from 0.
-          segments: int `[B, T]`: tokens see those of their own number; 0 is padding. None: all
-            tokens see all.
-          mask: what is allowed besides (key padding, say).
-          kinds: int `[B, T]` for "token_types" and "task_types"; 0 where they are absent.
-          key: the dropout key; None in evaluation.
-          capture: receives the states before, between and after the blocks, see `Transformer`.
+            inputs: int token ids `[B, T]`.
+            positions: int `[B or 1, T]`; None counts from 0.
+            segments: int `[B, T]`: tokens see those of their own number; 0 is padding. None: all
+                tokens see all.
+            mask: What is allowed besides (key padding, say).
+            kinds: int `[B, T]` for "token_types" and "task_types"; 0 where they are absent.
+            key: The dropout key; None in evaluation.
+            capture: Receives the states before, between and after the blocks, see `Transformer`.
 
         Returns:
-          `[B, T, D]` in the compute dtype.
+            `[B, T, D]` in the compute dtype.
         """
         options = {"positions": positions, "segments": segments, "mask": mask}
         assert_tokens(self.embedding.vocab_size, inputs, **options)

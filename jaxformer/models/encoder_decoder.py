@@ -64,15 +64,15 @@ class EncoderDecoder(Family):
         """The encoder's output.
 
         Args:
-          inputs: int token ids `[B, S]`.
-          segments: int `[B, S]`, 0 for padding; None: all tokens are real.
-          positions: int `[B or 1, S]`; None counts from 0.
-          mask: what is allowed besides.
-          key: the dropout key; None in evaluation.
-          capture: receives the states before, between and after the blocks, see `Transformer`.
+            inputs: int token ids `[B, S]`.
+            segments: int `[B, S]`, 0 for padding; None: all tokens are real.
+            positions: int `[B or 1, S]`; None counts from 0.
+            mask: What is allowed besides.
+            key: The dropout key; None in evaluation.
+            capture: Receives the states before, between and after the blocks, see `Transformer`.
 
         Returns:
-          `[B, S, D]` in the compute dtype.
+            `[B, S, D]` in the compute dtype.
         """
         options = {"positions": positions, "segments": segments, "mask": mask}
         assert_tokens(self.embedding.vocab_size, inputs, **options)
@@ -97,17 +97,17 @@ class EncoderDecoder(Family):
         """The decoder's hidden states with the true previous tokens as inputs (teacher forcing).
 
         Args:
-          inputs: int `[B, T]`: the start token, then the targets but the last.
-          memory: `[B, S, D]`, from `encode`.
-          memory_mask: which places of the memory each token sees; None: all.
-          segments: int `[B, T]`, 0 for padding; None: all tokens are real.
-          positions: int `[B or 1, T]`; None counts from 0.
-          mask: what is allowed besides causality.
-          key: the dropout key; None in evaluation.
-          capture: receives the states before, between and after the blocks, see `Transformer`.
+            inputs: int `[B, T]`: the start token, then the targets but the last.
+            memory: `[B, S, D]`, from `encode`.
+            memory_mask: Which places of the memory each token sees; None: all.
+            segments: int `[B, T]`, 0 for padding; None: all tokens are real.
+            positions: int `[B or 1, T]`; None counts from 0.
+            mask: What is allowed besides causality.
+            key: The dropout key; None in evaluation.
+            capture: Receives the states before, between and after the blocks, see `Transformer`.
 
         Returns:
-          `[B, T, D]` in the compute dtype.
+            `[B, T, D]` in the compute dtype.
         """
         options = {"positions": positions, "segments": segments, "mask": mask}
         assert_tokens(self.target_embedding.vocab_size, inputs, **options)
@@ -133,9 +133,9 @@ class EncoderDecoder(Family):
         """A cache with the keys and values of the memory, in which no token is yet.
 
         Args:
-          shape: how much is to be kept.
-          memory: `[B, S, D]`, from `encode`.
-          memory_mask: which places of the memory each token sees; None: all.
+            shape: How much is to be kept.
+            memory: `[B, S, D]`, from `encode`.
+            memory_mask: Which places of the memory each token sees; None: all.
         """
         return Cache.empty(shape, self.decoder.start(shape, memory), memory_mask)
 

@@ -22,15 +22,15 @@ def assert_tokens(
     """Asserts that the tokens of a family and what belongs to them fit together.
 
     Args:
-      vocab_size: V.
-      inputs: int `[B, T]`.
-      positions: int `[B or 1, T]` or None.
-      mask: a mask or None.
-      **per_token: other int arrays `[B, T]`, by their names, or None.
+        vocab_size: V.
+        inputs: int `[B, T]`.
+        positions: int `[B or 1, T]` or None.
+        mask: A mask or None.
+        **per_token: Other int arrays `[B, T]`, by their names, or None.
 
     Raises:
-      AssertionError: names the array, its shape or dtype, and what is right.
-      ArgumentError: names the argument, its value and what is right.
+        AssertionError: Names the array, its shape or dtype, and what is right.
+        ArgumentError: Names the argument, its value and what is right.
     """
     sizes = assert_axes(inputs=(inputs, "B T"))
     assert_ids(vocab_size, inputs=inputs)
@@ -56,8 +56,8 @@ class Family(nnx.Module):
         """The hidden states of a batch, and what else the heads need.
 
         Args:
-          batch: arrays by name; those that the family does not know are left alone.
-          key: the dropout key; None in evaluation.
+            batch: Arrays by name; those that the family does not know are left alone.
+            key: The dropout key; None in evaluation.
         """
         raise NotImplementedError
 

@@ -23,8 +23,8 @@ class TokenFlops:
         """Forward and backward (twice the forward): recomputation is not counted.
 
         Args:
-          causal: count only the allowed half of attention (the stricter convention); False counts
-            all of it, as PaLM's appendix B and most reports do.
+            causal: Count only the allowed half of attention (the stricter convention); False counts
+                all of it, as PaLM's appendix B and most reports do.
         """
         return 3.0 * (self.products + (self.causal_attention if causal else self.attention))
 

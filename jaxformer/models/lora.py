@@ -71,7 +71,7 @@ class LoraTemplate:
         """Finds the kernels; allocates nothing.
 
         Raises:
-          ConfigError: a pattern of `lora` matches no parameter, or a target is no kernel.
+            ConfigError: A pattern of `lora` matches no parameter, or a target is no kernel.
         """
         self.base, self.lora = base, lora
         self.targets = _targets(base, lora.targets)
@@ -122,10 +122,10 @@ def adapted(kernel: jax.Array, a: jax.Array, b: jax.Array, scale: float) -> jax.
     """The kernel plus the scaled product of its factors; stacked layers each have their own.
 
     Args:
-      kernel: `[*layers, *inputs, *outputs]`.
-      a: `[*layers, *inputs, r]`.
-      b: `[*layers, r, *outputs]`.
-      scale: alpha / r.
+        kernel: `[*layers, *inputs, *outputs]`.
+        a: `[*layers, *inputs, r]`.
+        b: `[*layers, r, *outputs]`.
+        scale: Alpha / r.
     """
     leading = a.ndim + b.ndim - kernel.ndim - 2
     batch = tuple(range(leading))

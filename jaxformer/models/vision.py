@@ -64,10 +64,10 @@ class Vision(Family):
         """`[B, height, width, C] -> [B, T, D]`: the states of class, distillation and patch tokens.
 
         Args:
-          images: pixels.
-          key: the dropout key; None in evaluation.
-          capture: that of `Transformer`.
-          masked: bool `[B, patches]`: where the mask token replaces a patch; None: nowhere.
+            images: Pixels.
+            key: The dropout key; None in evaluation.
+            capture: That of `Transformer`.
+            masked: bool `[B, patches]`: where the mask token replaces a patch; None: nowhere.
         """
         sizes = assert_axes(images=(images, " ".join(["B", *map(str, self.image_shape)])))
         assert_floating(images=images)

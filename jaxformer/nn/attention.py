@@ -64,17 +64,17 @@ class Attention(nnx.Module):
         """Attends from `x` to `kv` (None: to `x` itself).
 
         Args:
-          x: `[B, T, D]`.
-          kv: `[B, S, D]` or None.
-          mask: a spec of `functional.masks`.
-          positions: int `[B or 1, T]` of the queries.
-          kv_positions: int `[B or 1, S]` of the keys; None: those of the queries.
-          bias: what the positional scheme adds to the logits.
-          factor: multiplies the logits before that, besides the config's scale; None: 1.
-          key: the dropout key; None in evaluation.
+            x: `[B, T, D]`.
+            kv: `[B, S, D]` or None.
+            mask: A spec of `functional.masks`.
+            positions: int `[B or 1, T]` of the queries.
+            kv_positions: int `[B or 1, S]` of the keys; None: those of the queries.
+            bias: What the positional scheme adds to the logits.
+            factor: Multiplies the logits before that, besides the config's scale; None: 1.
+            key: The dropout key; None in evaluation.
 
         Returns:
-          `[B, T, D]`.
+            `[B, T, D]`.
         """
         kv = x if kv is None else kv
         width = {"D": self.query.inputs[0]}
@@ -94,8 +94,8 @@ class Attention(nnx.Module):
         """Queries `[B, T, N, H]` of `x` `[B, T, D]`, not yet rotated.
 
         Args:
-          x: the stream.
-          factor: multiplies the logits, besides the config's scale; None: 1.
+            x: The stream.
+            factor: Multiplies the logits, besides the config's scale; None: 1.
         """
         query_BTNH = self._clipped(self.query(x))
         if self.query_norm is not None:
@@ -120,12 +120,12 @@ class Attention(nnx.Module):
         """The output `[B, T, D]`.
 
         Args:
-          query_BTNH: rotated, where the scheme rotates.
-          key_BSKH: likewise.
-          value_BSKH: as they are.
-          mask: a spec of `functional.masks`.
-          bias: what the positional scheme adds to the logits.
-          key: the dropout key; None in evaluation.
+            query_BTNH: Rotated, where the scheme rotates.
+            key_BSKH: Likewise.
+            value_BSKH: As they are.
+            mask: A spec of `functional.masks`.
+            bias: What the positional scheme adds to the logits.
+            key: The dropout key; None in evaluation.
         """
         output_BTNH = attention(
             query_BTNH,

@@ -184,11 +184,11 @@ def picked_rows(x: jax.Array, chosen: jax.Array) -> jax.Array:
     """Some rows of each group of them, on each device by itself.
 
     Args:
-      x: `[B g, ...]`: B groups of g rows.
-      chosen: int `[B, n]`: which of its group, in any order and number.
+        x: `[B g, ...]`: B groups of g rows.
+        chosen: int `[B, n]`: which of its group, in any order and number.
 
     Returns:
-      `[B n, ...]`.
+        `[B n, ...]`.
     """
 
     def pick(x, chosen):

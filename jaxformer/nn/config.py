@@ -154,12 +154,12 @@ class TransformerConfig(abc.ABC):
         """A parameter of another model as this one needs it to start from.
 
         Args:
-          name: the parameter's path.
-          value: what it is there.
-          source: the other model.
+            name: The parameter's path.
+            value: What it is there.
+            source: The other model.
 
         Returns:
-          `value` itself, or another array where something has to be done to it.
+            `value` itself, or another array where something has to be done to it.
         """
         del name, source
         return value

@@ -31,9 +31,9 @@ class InputLayer(nnx.Module):
     first if the states that heads read are as narrow again.
 
     References:
-      Vaswani et al., 2017 (https://arxiv.org/abs/1706.03762);
-      Devlin et al., BERT (https://arxiv.org/abs/1810.04805);
-      Lan et al., ALBERT (https://arxiv.org/abs/1909.11942), for the projection.
+        Vaswani et al., 2017 (https://arxiv.org/abs/1706.03762);
+        Devlin et al., BERT (https://arxiv.org/abs/1810.04805);
+        Lan et al., ALBERT (https://arxiv.org/abs/1909.11942), for the projection.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class InputLayer(nnx.Module):
         """Declares the tables.
 
         Args:
-          key: of the initial values.
-          config: sizes, norm, scale and dropout.
-          position: the positional scheme, whose table (if it has one) lives here.
-          width: of the embeddings that come in.
-          kinds: rows of a table for each kind of kinds: `{"token_types": 2}`.
+            key: Of the initial values.
+            config: Sizes, norm, scale and dropout.
+            position: The positional scheme, whose table (if it has one) lives here.
+            width: Of the embeddings that come in.
+            kinds: Rows of a table for each kind of kinds: `{"token_types": 2}`.
         """
         kinds = kinds or {}
         keys = jax.random.split(key, 3 + len(kinds))
@@ -87,10 +87,10 @@ class InputLayer(nnx.Module):
         """`[B, T, E] -> [B, T, D]`.
 
         Args:
-          x: `[B, T, E]`, in the compute dtype.
-          positions: int `[B or 1, T]`.
-          kinds: int `[B, T]` for the tables by name; a table without ids gives its row 0.
-          key: the dropout key; None in evaluation.
+            x: `[B, T, E]`, in the compute dtype.
+            positions: int `[B or 1, T]`.
+            kinds: int `[B, T]` for the tables by name; a table without ids gives its row 0.
+            key: The dropout key; None in evaluation.
         """
         sizes = assert_axes(x=(x, "B T E"), positions=(positions, "B/1 T"))
         assert_floating(x=x)
@@ -116,8 +116,8 @@ class InputLayer(nnx.Module):
         """What the positional schemes add to the logits of self-attention in all layers.
 
         Args:
-          positions: int `[B or 1, T]`.
-          places: int `[B or 1, T]`: where the tokens lie in their rows; None: from 0.
+            positions: int `[B or 1, T]`.
+            places: int `[B or 1, T]`: where the tokens lie in their rows; None: from 0.
         """
         if self.relative_position is not None:
             places = jnp.arange(positions.shape[1])[None, :] if places is None else places

@@ -17,10 +17,10 @@ class NormLayer(nnx.Module):
         """Declares scale and bias where the norm has them.
 
         Args:
-          key: of the initial values.
-          norm: which.
-          dim: size of the last axis.
-          per: axes before it, by name, along which the parameters differ: `{"heads": N}`.
+            key: Of the initial values.
+            norm: Which.
+            dim: Size of the last axis.
+            per: Axes before it, by name, along which the parameters differ: `{"heads": N}`.
         """
         self.norm, self.dim, per = norm, dim, per or {}
         declared = {

@@ -27,8 +27,8 @@ class Sublayer(nnx.Module):
         """What is kept before the first token.
 
         Args:
-          shape: how much is to be kept.
-          memory: `[B, S, D]`, an encoder's output, where there is one.
+            shape: How much is to be kept.
+            memory: `[B, S, D]`, an encoder's output, where there is one.
         """
         del shape, memory
 

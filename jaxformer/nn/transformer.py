@@ -83,15 +83,15 @@ class Transformer(nnx.Module):
         """`[B, T, E] -> [B, T, D]`, in the dtype of `x`.
 
         Args:
-          x: embeddings.
-          mask: who sees whom.
-          positions: int `[B or 1, T]`; None counts from 0.
-          kinds: ids for the tables of kinds, see `InputLayer`.
-          memory: `[B, S, D]`, an encoder's output, where the blocks read one.
-          memory_mask: which places of the memory each token sees.
-          key: the dropout key; None in evaluation.
-          capture: receives what goes into the first block and what comes out of each; None in
-            training.
+            x: Embeddings.
+            mask: Who sees whom.
+            positions: int `[B or 1, T]`; None counts from 0.
+            kinds: Ids for the tables of kinds, see `InputLayer`.
+            memory: `[B, S, D]`, an encoder's output, where the blocks read one.
+            memory_mask: Which places of the memory each token sees.
+            key: The dropout key; None in evaluation.
+            capture: Receives what goes into the first block and what comes out of each; None in
+                training.
         """
         sizes = assert_axes(x=(x, "B T E"))
         for name, spec in (("mask", mask), ("memory_mask", memory_mask)):
@@ -116,10 +116,10 @@ class Transformer(nnx.Module):
         """Whether a token more changes what the blocks make of those before it.
 
         Args:
-          lengths: int, of any shape: with that token.
+            lengths: int, of any shape: with that token.
 
         Returns:
-          bool of that shape; None: never. See `Position.changes_at`.
+            bool of that shape; None: never. See `Position.changes_at`.
         """
         found = (scheme.changes_at(lengths) for scheme in self.schemes)
         changes = [change for change in found if change is not None]
@@ -129,8 +129,8 @@ class Transformer(nnx.Module):
         """What the blocks keep before the first token.
 
         Args:
-          shape: how much is to be kept.
-          memory: `[B, S, D]`, an encoder's output, where the blocks read one.
+            shape: How much is to be kept.
+            memory: `[B, S, D]`, an encoder's output, where the blocks read one.
         """
         return self.stack.start(shape, memory)
 
@@ -146,15 +146,15 @@ class Transformer(nnx.Module):
         """Reads the next tokens of each row; each sees those before it and itself.
 
         Args:
-          x: embeddings `[B, T, E]`.
-          caches: what is kept of the tokens before.
-          span: which tokens these are. The first of a row stands at position 0.
-          lengths: int `[B]`: how many tokens each row has or will have, for the schemes whose
-            frequencies depend on it.
-          memory_mask: which places of the memory each token sees.
+            x: Embeddings `[B, T, E]`.
+            caches: What is kept of the tokens before.
+            span: Which tokens these are. The first of a row stands at position 0.
+            lengths: int `[B]`: how many tokens each row has or will have, for the schemes whose
+                frequencies depend on it.
+            memory_mask: Which places of the memory each token sees.
 
         Returns:
-          `[B, T, D]` in the dtype of `x`, and what is kept after them.
+            `[B, T, D]` in the dtype of `x`, and what is kept after them.
         """
         positions = span.places(x.shape[1])
         x = self.inputs(x, positions)

@@ -39,18 +39,18 @@ def scale_by_adafactor(
     every layer of a stack has its own statistics: stacking changes nothing.
 
     Args:
-      axes: the parameters' tree with a tuple of logical axis names for each.
-      decay_exponent: c.
-      min_dim_size_to_factor: a matrix with a side shorter than this is not factored.
-      clipping_threshold: d, the largest root mean square of an update before it is scaled.
-      min_parameter_scale: s, for parameters that start at 0.
-      eps: ε.
+        axes: The parameters' tree with a tuple of logical axis names for each.
+        decay_exponent: C.
+        min_dim_size_to_factor: A matrix with a side shorter than this is not factored.
+        clipping_threshold: D, the largest root mean square of an update before it is scaled.
+        min_parameter_scale: S, for parameters that start at 0.
+        eps: Ε.
 
     Returns:
-      The transformation. Its update needs the parameters.
+        The transformation. Its update needs the parameters.
 
     References:
-      Shazeer and Stern, Adafactor (https://arxiv.org/abs/1804.04235).
+        Shazeer and Stern, Adafactor (https://arxiv.org/abs/1804.04235).
     """
     dimensions = map_axes(lambda path, names: own_dimensions(names), axes)
     matrices = map_axes(matrix, axes)

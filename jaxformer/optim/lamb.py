@@ -18,13 +18,13 @@ def scale_by_trust_ratio(axes: Any) -> optax.GradientTransformation:
     are left alone, as in the authors' code.
 
     Args:
-      axes: the parameters' tree with a tuple of logical axis names for each.
+        axes: The parameters' tree with a tuple of logical axis names for each.
 
     Returns:
-      The transformation. Its update needs the parameters.
+        The transformation. Its update needs the parameters.
 
     References:
-      You et al., Large Batch Optimization for Deep Learning (https://arxiv.org/abs/1904.00962).
+        You et al., Large Batch Optimization for Deep Learning (https://arxiv.org/abs/1904.00962).
     """
     dimensions = map_axes(lambda path, names: own_dimensions(names), axes)
     matrices = map_axes(matrix, axes)

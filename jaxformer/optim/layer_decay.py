@@ -20,11 +20,11 @@ def scale_by_depth(decay: float) -> optax.GradientTransformation:
     them: final norm, pooler, heads.
 
     Args:
-      decay: γ, between 0 and 1.
+        decay: Γ, between 0 and 1.
 
     References:
-      Howard and Ruder, ULMFiT (https://arxiv.org/abs/1801.06146);
-      Clark et al., ELECTRA (https://arxiv.org/abs/2003.10555).
+        Howard and Ruder, ULMFiT (https://arxiv.org/abs/1801.06146);
+        Clark et al., ELECTRA (https://arxiv.org/abs/2003.10555).
     """
 
     def scale(updates: Parameters, params: Parameters | None = None) -> Parameters:
@@ -39,11 +39,11 @@ def depth_factors(shapes: dict[str, tuple[int, ...]], decay: float) -> dict[str,
     """The factor of each parameter, one for each layer along a stack's leading axis.
 
     Args:
-      shapes: of the parameters by name.
-      decay: γ.
+        shapes: Of the parameters by name.
+        decay: Γ.
 
     Returns:
-      name -> float32 that broadcasts against the parameter.
+        Name -> float32 that broadcasts against the parameter.
     """
     blocks = {name: found for name in shapes if (found := _BLOCK.fullmatch(name))}
     kinds: dict[str, int] = {}

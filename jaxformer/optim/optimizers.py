@@ -45,14 +45,14 @@ class Optimizer(abc.ABC):
         """The transformation from gradients to updates, with its state in float32.
 
         Args:
-          total_steps: updates in the whole run.
-          axes: a tree of the parameters' structure with tuples of logical axis names as leaves.
+            total_steps: Updates in the whole run.
+            axes: A tree of the parameters' structure with tuples of logical axis names as leaves.
 
         Returns:
-          The transformation. Its update needs the parameters.
+            The transformation. Its update needs the parameters.
 
         Raises:
-          ConfigError: the schedule does not fit into the run.
+            ConfigError: The schedule does not fit into the run.
         """
         even = self.layer_decay == 1.0
         return optax.chain(
@@ -90,8 +90,8 @@ class AdamW(Optimizer):
     """Adam with decoupled weight decay.
 
     References:
-      Loshchilov and Hutter, Decoupled Weight Decay Regularization
-      (https://arxiv.org/abs/1711.05101).
+        Loshchilov and Hutter, Decoupled Weight Decay Regularization
+        (https://arxiv.org/abs/1711.05101).
     """
 
     weight_decay: float = 0.1
@@ -121,7 +121,7 @@ class LAMB(AdamW):
     The learning rate is therefore relative too: 1e-2 changes a matrix by one percent.
 
     References:
-      You et al., Large Batch Optimization for Deep Learning (https://arxiv.org/abs/1904.00962).
+        You et al., Large Batch Optimization for Deep Learning (https://arxiv.org/abs/1904.00962).
     """
 
     schedule: Schedule = Linear(learning_rate=1e-2)
@@ -145,7 +145,7 @@ class Adafactor(Optimizer):
     The learning rate is therefore relative too: 1e-2 changes a matrix by about one percent.
 
     References:
-      Shazeer and Stern, Adafactor (https://arxiv.org/abs/1804.04235).
+        Shazeer and Stern, Adafactor (https://arxiv.org/abs/1804.04235).
     """
 
     schedule: Schedule = Linear(learning_rate=1e-2)
@@ -183,7 +183,7 @@ class Lion(Optimizer):
     """The sign of a mean of the gradients; wants about a fifth of AdamW's learning rate.
 
     References:
-      Chen et al., Symbolic Discovery of Optimization Algorithms (https://arxiv.org/abs/2302.06675).
+        Chen et al., Symbolic Discovery of Optimization Algorithms (https://arxiv.org/abs/2302.06675).
     """
 
     schedule: Schedule = Cosine(learning_rate=6e-5)
@@ -234,8 +234,8 @@ class Muon(Optimizer):
     updates are scaled to AdamW's root mean square, so AdamW's learning rates carry over.
 
     References:
-      Jordan et al., Muon (https://kellerjordan.github.io/posts/muon);
-      Liu et al., Muon is Scalable for LLM Training (https://arxiv.org/abs/2502.16982), for scaling.
+        Jordan et al., Muon (https://kellerjordan.github.io/posts/muon);
+        Liu et al., Muon is Scalable for LLM Training (https://arxiv.org/abs/2502.16982).
     """
 
     weight_decay: float = 0.1

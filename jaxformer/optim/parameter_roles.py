@@ -34,11 +34,11 @@ def map_axes(function: Callable[[str, tuple[str, ...]], Any], axes: Any) -> Any:
     """Maps `function(path, names)` over a tree with a tuple of axis names for each parameter.
 
     Args:
-      function: receives the parameter's path, such as `"layers/attention/bias"`, and its names.
-      axes: a tree of the parameters' structure with tuples of logical axis names as leaves.
+        function: Receives the parameter's path, such as `"layers/attention/bias"`, and its names.
+        axes: A tree of the parameters' structure with tuples of logical axis names as leaves.
 
     Returns:
-      A tree of the parameters' structure.
+        A tree of the parameters' structure.
     """
 
     def is_names(node):
@@ -96,11 +96,11 @@ def trained_names(template: Template | LoraTemplate, frozen: tuple[str, ...]) ->
     """The parameters that learn.
 
     Args:
-      template: says which may.
-      frozen: patterns of those that shall not.
+        template: Says which may.
+        frozen: Patterns of those that shall not.
 
     Raises:
-      ConfigError: a pattern matches no parameter, or nothing is left to learn.
+        ConfigError: A pattern matches no parameter, or nothing is left to learn.
     """
     names = tuple(template.shapes)
     for pattern in frozen:

@@ -36,13 +36,13 @@ class Schedule(abc.ABC):
         """The learning rate as a function of the step, for a run of `total_steps`.
 
         Args:
-          total_steps: updates in the whole run.
+            total_steps: Updates in the whole run.
 
         Returns:
-          A function from the step, an int or an int array `[]`, to a float32 array `[]`.
+            A function from the step, an int or an int array `[]`, to a float32 array `[]`.
 
         Raises:
-          ConfigError: the warm-up is longer than the run.
+            ConfigError: The warm-up is longer than the run.
         """
         if self.warmup_steps > total_steps:
             self._refuse("warmup_steps", f"at most the {total_steps} steps of the run")
@@ -120,7 +120,7 @@ class Cosine(_Falling):
     r"""Half a period of a cosine from the peak to `final_fraction` of it.
 
     References:
-      Loshchilov and Hutter, SGDR (https://arxiv.org/abs/1608.03983).
+        Loshchilov and Hutter, SGDR (https://arxiv.org/abs/1608.03983).
     """
 
     final_fraction: float = 0.1
@@ -138,10 +138,10 @@ class InverseSquareRoot(Schedule):
     T5's 1/√max(t, 10⁴) is a `learning_rate` of 0.01 with `constant_steps` of 10,000 and no warm-up.
 
     References:
-      Vaswani et al., Attention Is All You Need (https://arxiv.org/abs/1706.03762); with a
-      timescale of its own and a cool-down: Zhai et al., Scaling Vision Transformers
-      (https://arxiv.org/abs/2106.04560); constant at first: Raffel et al., section 3.1.2
-      (https://arxiv.org/abs/1910.10683).
+        Vaswani et al., Attention Is All You Need (https://arxiv.org/abs/1706.03762); with a
+        timescale of its own and a cool-down: Zhai et al., Scaling Vision Transformers
+        (https://arxiv.org/abs/2106.04560); constant at first: Raffel et al., section 3.1.2
+        (https://arxiv.org/abs/1910.10683).
     """
 
     timescale: int | None = None
@@ -184,7 +184,7 @@ class WarmupStableDecay(_Decaying):
     """The peak for most of the run, then a straight line to `final_fraction` of it.
 
     References:
-      Hu et al., MiniCPM (https://arxiv.org/abs/2404.06395).
+        Hu et al., MiniCPM (https://arxiv.org/abs/2404.06395).
     """
 
     decay_fraction: float = 0.2

@@ -27,7 +27,7 @@ class Reference:
         """Loads the model in float32.
 
         Raises:
-            DataError: torch or transformers is not installed, or a tensor of the folder is
+            DataError: Torch or transformers is not installed, or a tensor of the folder is
                 missing, unexpected or of another shape for it.
         """
         torch, transformers = _libraries()

@@ -48,7 +48,7 @@ def verify(folder: str | Path) -> dict[str, Any]:
 
     Raises:
         ConfigError: The folder is a run, or not to be understood.
-        DataError: torch or transformers is missing, or a tensor does not fit.
+        DataError: Torch or transformers is missing, or a tensor does not fit.
     """
     folder = local_path(folder, "folder")
     ours = load(folder)

@@ -39,11 +39,11 @@ class Loss:
         """Every term's sums over a part of a batch.
 
         Args:
-          model: what learns.
-          parameters: `self.parameters`, as the arguments of the jitted step that they are.
-          batch: arrays by name, rows first.
-          options: how token losses are computed.
-          key: the dropout key.
+            model: What learns.
+            parameters: `self.parameters`, as the arguments of the jitted step that they are.
+            batch: Arrays by name, rows first.
+            options: How token losses are computed.
+            key: The dropout key.
         """
         del parameters
         return model.losses(batch, options, key)

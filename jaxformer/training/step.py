@@ -93,14 +93,14 @@ class TrainProgram:
         """One update; the given state is donated.
 
         Args:
-          state: from `init` or the previous step.
-          batch: what the model's family and heads read, rows first, sharded as `batch_sharding`.
+            state: From `init` or the previous step.
+            batch: What the model's family and heads read, rows first, sharded as `batch_sharding`.
 
         Returns:
-          The next state, and scalars: loss (the sum over the heads of their means), accuracy and
-          tokens (of the first head), gradient_norm (before clipping), learning_rate, skipped,
-          skipped_in_a_row; with several heads also "<head>_loss" and "<head>_accuracy". See
-          `Loss.metrics`.
+            The next state, and scalars: loss (the sum over the heads of their means), accuracy and
+            tokens (of the first head), gradient_norm (before clipping), learning_rate, skipped,
+            skipped_in_a_row; with several heads also "<head>_loss" and "<head>_accuracy". See
+            `Loss.metrics`.
         """
         with on_mesh(self.mesh):
             return self._update(state, batch, self.loss.parameters)
@@ -114,9 +114,9 @@ class TrainProgram:
         """The training step lowered for a global batch: no array and no device is needed.
 
         Args:
-          rows: rows of the batch.
-          lengths: tokens of a row, see `config.row_lengths`.
-          options: those of `jax.stages.Traced.lower`.
+            rows: Rows of the batch.
+            lengths: Tokens of a row, see `config.row_lengths`.
+            options: Those of `jax.stages.Traced.lower`.
         """
         shapes = batch_shapes(self.model, rows, lengths)
         batch = {name: x.update(sharding=self.batch_sharding) for name, x in shapes.items()}

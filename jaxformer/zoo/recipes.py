@@ -15,7 +15,7 @@ def choose(file: str, size: str) -> System:
     """The system that a file of configs/ trains at one of its sizes.
 
     Raises:
-      ConfigError: it has no such size; the message lists those that there are.
+        ConfigError: It has no such size; the message lists those that there are.
     """
     sizes = sizes_of(file)
     if size not in sizes:

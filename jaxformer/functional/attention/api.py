@@ -66,33 +66,33 @@ def attention(
     In an explicit mesh each device attends within its own batch rows and heads.
 
     Args:
-      query: `[B, T, N, H]`.
-      key: `[B, S, K, H]` with N a multiple of K.
-      value: `[B, S, K, H']`.
-      mask: a spec of `jaxformer.functional.masks`, or a bool array `[T, S]`, `[B or 1, T, S]` or
-        `[B or 1, 1, T, S]`, True = attend; None allows every pair.
-      bias: added to the scaled logits: an array `[B or 1, N or 1, T, S]`, or a `Bias` that a
-        positional scheme makes (never materialised by the blockwise implementation).
-      scale: multiplies the logits; None is 1/sqrt(H).
-      softcap: bounds the logits to +-softcap (Gemma 2), before the bias and the mask.
-      dropout_rate: the probability in [0, 1) with which an attention probability is dropped.
-        The dropped pairs are a function of the key and the (b, n, t, s) index alone.
-      dropout_key: a PRNG key; None means no dropout.
-      implementation: "reference" defines the semantics; "blockwise" needs O(T + S) memory;
-        "cudnn" (GPU) and "splash" (TPU) are accelerator kernels, which fall back to "blockwise"
-        with a warning where they cannot express the request; "auto" chooses.
-      return_weights: also return the probabilities (after dropout), by the reference.
+        query: `[B, T, N, H]`.
+        key: `[B, S, K, H]` with N a multiple of K.
+        value: `[B, S, K, H']`.
+        mask: A spec of `jaxformer.functional.masks`, or a bool array `[T, S]`, `[B or 1, T, S]` or
+            `[B or 1, 1, T, S]`, True = attend; None allows every pair.
+        bias: Added to the scaled logits: an array `[B or 1, N or 1, T, S]`, or a `Bias` that a
+            positional scheme makes (never materialised by the blockwise implementation).
+        scale: Multiplies the logits; None is 1/sqrt(H).
+        softcap: Bounds the logits to +-softcap (Gemma 2), before the bias and the mask.
+        dropout_rate: The probability in [0, 1) with which an attention probability is dropped.
+            The dropped pairs are a function of the key and the (b, n, t, s) index alone.
+        dropout_key: A PRNG key; None means no dropout.
+        implementation: "reference" defines the semantics; "blockwise" needs O(T + S) memory;
+            "cudnn" (GPU) and "splash" (TPU) are accelerator kernels, which fall back to "blockwise"
+            with a warning where they cannot express the request; "auto" chooses.
+        return_weights: Also return the probabilities (after dropout), by the reference.
 
     Returns:
-      `[B, T, N, H']` in the dtype of `query`; with `return_weights` also `[B, N, T, S]` float32.
+        `[B, T, N, H']` in the dtype of `query`; with `return_weights` also `[B, N, T, S]` float32.
 
     Raises:
-      AssertionError: for arrays, a mask or a bias whose shapes do not fit together, or that hold
-        another kind of numbers.
-      ArgumentError: for an unknown implementation, or a number that is out of its range.
+        AssertionError: For arrays, a mask or a bias whose shapes do not fit together, or that hold
+            another kind of numbers.
+        ArgumentError: For an unknown implementation, or a number that is out of its range.
 
     References:
-      Vaswani et al., Attention is all you need, 2017. Ainslie et al., GQA, 2023.
+        Vaswani et al., Attention is all you need, 2017. Ainslie et al., GQA, 2023.
     """
     sizes = _check_arrays(query, key, value)
     mask = _mask(mask, sizes)

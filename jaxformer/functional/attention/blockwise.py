@@ -5,8 +5,8 @@ query, the log of the softmax denominator; the backward pass recomputes each blo
 from it. Blocks that the mask excludes as a whole are never visited, in either pass.
 
 References:
-  Rabe and Staats, Self-attention does not need O(n^2) memory, 2021.
-  Dao et al., FlashAttention, 2022.
+    Rabe and Staats, Self-attention does not need O(n^2) memory, 2021.
+    Dao et al., FlashAttention, 2022.
 """
 
 import math

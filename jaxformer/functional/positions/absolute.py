@@ -30,7 +30,7 @@ def integer_code(positions: jax.Array, *, max_length: int) -> jax.Array:
 
     Args:
         positions: [..., T] integer positions.
-        max_length: the length in tokens that maps to one, so that the feature stays below it.
+        max_length: The length in tokens that maps to one, so that the feature stays below it.
 
     Returns:
         [..., T, 1] float32.
@@ -46,7 +46,7 @@ def binary_code(positions: jax.Array, *, num_bits: int) -> jax.Array:
 
     Args:
         positions: [..., T] integer positions; distinct codes below `2^num_bits`.
-        num_bits: number of digits, at most 31.
+        num_bits: Number of digits, at most 31.
 
     Returns:
         [..., T, num_bits] float32, zeros and ones.
@@ -76,10 +76,10 @@ def sinusoidal_code(
     Args:
         positions: [..., T] integer positions.
         model_dim: D, even.
-        theta: the base, 10000 in the paper.
+        theta: The base, 10000 in the paper.
         layout: "interleaved" (sin, cos, sin, cos, ...; the paper) or "half" (all sines, then all
             cosines; Marian, Pegasus).
-        endpoint: whether 1 / theta is one of the frequencies (fairseq, M2M-100, Whisper).
+        endpoint: Whether 1 / theta is one of the frequencies (fairseq, M2M-100, Whisper).
 
     Returns:
         [..., T, D] float32.
@@ -125,7 +125,7 @@ def sinusoidal_grid_code(
         rows: [..., T] integer rows.
         columns: [..., T] integer columns.
         model_dim: D, a multiple of 4.
-        theta: the base of the frequencies.
+        theta: The base of the frequencies.
 
     Returns:
         [..., T, D] float32.

@@ -34,7 +34,7 @@ class Bias:
             the heads, which may be sharded. Gradients flow to it.
         query_positions: [B or 1, T] integer positions.
         key_positions: [B or 1, S] integer positions.
-        scheme: the scheme whose `score` turns these into numbers.
+        scheme: The scheme whose `score` turns these into numbers.
     """
 
     heads: jax.Array
@@ -56,10 +56,10 @@ class Bias:
         """The bias of a window of queries and keys, for attention in blocks.
 
         Args:
-            query_start: index (not position) of the first query; may be traced.
-            query_size: number of queries.
-            key_start: index of the first key; may be traced.
-            key_size: number of keys.
+            query_start: Index (not position) of the first query; may be traced.
+            query_size: Number of queries.
+            key_start: Index of the first key; may be traced.
+            key_size: Number of keys.
 
         Returns:
             A Bias whose `values()` is [B or 1, N, query_size, key_size].
@@ -107,7 +107,7 @@ class Position(abc.ABC):  # noqa: B024 (as a choice, the identity is NoPosition)
         Args:
             x: [B, T, D].
             positions: [B or 1, T] integer positions.
-            table: the learned table, if the scheme has one.
+            table: The learned table, if the scheme has one.
 
         Returns:
             [B, T, D] in the dtype of `x`.
@@ -145,7 +145,7 @@ class Position(abc.ABC):  # noqa: B024 (as a choice, the identity is NoPosition)
         What a cache keeps of them is then of no use any more.
 
         Args:
-            lengths: integer, of any shape: with that token.
+            lengths: Integer, of any shape: with that token.
 
         Returns:
             bool of that shape; None: never.
@@ -166,7 +166,7 @@ class Position(abc.ABC):  # noqa: B024 (as a choice, the identity is NoPosition)
             query_positions: [B or 1, T] integer positions.
             key_positions: [B or 1, S] integer positions.
             num_heads: N, the number of query heads.
-            table: the learned table, if the scheme has one.
+            table: The learned table, if the scheme has one.
 
         Returns:
             A Bias, materialised only by what needs it.
@@ -186,8 +186,8 @@ class Position(abc.ABC):  # noqa: B024 (as a choice, the identity is NoPosition)
         """Raises ConfigError if the scheme does not fit the patches of an image.
 
         Args:
-            grid: rows and columns of the patches, which follow one another row by row.
-            prefix: tokens before them: 1 with a class token.
+            grid: Rows and columns of the patches, which follow one another row by row.
+            prefix: Tokens before them: 1 with a class token.
         """
         self.validate_length(prefix + grid[0] * grid[1])
 

@@ -131,17 +131,17 @@ def t5_bucket(
 
     Args:
         relative_position: [...] integers, key position minus query position.
-        bidirectional: half of the buckets for keys ahead of the query; otherwise those keys share
+        bidirectional: Half of the buckets for keys ahead of the query; otherwise those keys share
             bucket 0 with the query's own position.
-        num_buckets: number of buckets in all.
-        max_distance: distance from which all share the last bucket.
+        num_buckets: Number of buckets in all.
+        max_distance: Distance from which all share the last bucket.
 
     Returns:
         [...] int32 in [0, num_buckets).
 
     Raises:
         AssertionError: `relative_position` is no array of integers.
-        ArgumentError: there are too few buckets, or more exact ones than `max_distance`.
+        ArgumentError: There are too few buckets, or more exact ones than `max_distance`.
 
     Reference:
         Raffel et al., 2020 (section 2.1), https://arxiv.org/abs/1910.10683
@@ -180,8 +180,8 @@ def t5_bias(
         table: [num_buckets, N].
         query_positions: [B or 1, T] integer positions.
         key_positions: [B or 1, S] integer positions.
-        bidirectional: see `t5_bucket`.
-        max_distance: see `t5_bucket`.
+        bidirectional: See `t5_bucket`.
+        max_distance: See `t5_bucket`.
 
     Returns:
         [B or 1, N, T, S] float32.

@@ -36,7 +36,7 @@ def inverse_frequencies(theta: float, rotary_dim: int) -> np.ndarray:
     so: at position 100 000 the angles of float64 frequencies are up to 0.003 rad away.
 
     Args:
-        theta: the base; the slowest pair turns once in about `2 pi theta` tokens.
+        theta: The base; the slowest pair turns once in about `2 pi theta` tokens.
         rotary_dim: R, the number of channels that rotate; even.
 
     Returns:
@@ -132,16 +132,16 @@ def apply_rope(
         x: [B, T, N, H] queries or keys.
         positions: [B or 1, T] integer positions.
         inverse_frequencies: [R / 2] radians per token, R <= H.
-        layout: which channels form pair i: "half" (i, i + R/2; GPT-NeoX, Llama) or "interleaved"
+        layout: Which channels form pair i: "half" (i, i + R/2; GPT-NeoX, Llama) or "interleaved"
             (2i, 2i + 1; the paper, GPT-J).
-        attention_factor: multiplies cos and sin (YaRN, LongRoPE); the scores get its square.
+        attention_factor: Multiplies cos and sin (YaRN, LongRoPE); the scores get its square.
 
     Returns:
         [B, T, N, H] in the dtype of `x`; the arithmetic is float32.
 
     Raises:
-        AssertionError: shapes do not fit together, or an array holds another kind of numbers.
-        ArgumentError: the layout is unknown, or more channels would rotate than there are.
+        AssertionError: Shapes do not fit together, or an array holds another kind of numbers.
+        ArgumentError: The layout is unknown, or more channels would rotate than there are.
 
     Reference:
         Su et al., 2021, https://arxiv.org/abs/2104.09864

@@ -31,7 +31,7 @@ class Scaling(abc.ABC):  # noqa: B024 (as a choice, the identity is NoScaling)
         """The frequencies to rotate with, a pure function of the fields and the arguments.
 
         Args:
-            theta: the base of the unscaled frequencies.
+            theta: The base of the unscaled frequencies.
             rotary_dim: R, the number of channels that rotate; even.
             length: L, the largest position of the batch + 1; may be traced.
 
@@ -45,7 +45,7 @@ class Scaling(abc.ABC):  # noqa: B024 (as a choice, the identity is NoScaling)
         """Whether a length has other frequencies than the length before it.
 
         Args:
-            lengths: integer, of any shape.
+            lengths: Integer, of any shape.
 
         Returns:
             bool of that shape; None: all lengths have the same.

@@ -33,10 +33,10 @@ def greedy(logits: jax.Array) -> jax.Array:
     .. math:: y = \arg\max_v x_v
 
     Args:
-      logits: `[..., V]`.
+        logits: `[..., V]`.
 
     Returns:
-      `[...]` int32.
+        `[...]` int32.
     """
     _assert_logits(logits)
     return jnp.argmax(logits, axis=-1).astype(jnp.int32)
@@ -48,14 +48,14 @@ def scale_temperature(logits: jax.Array, temperature: float) -> jax.Array:
     .. math:: x'_v = x_v / \tau
 
     Args:
-      logits: `[..., V]`.
-      temperature: τ, at least 1e-30.
+        logits: `[..., V]`.
+        temperature: Τ, at least 1e-30.
 
     Returns:
-      `[..., V]`.
+        `[..., V]`.
 
     Raises:
-      ArgumentError: `temperature` is not positive, so small that logits overflow, or infinite.
+        ArgumentError: `temperature` is not positive, so small that logits overflow, or infinite.
     """
     _assert_logits(logits)
     check_numbers(temperature=(temperature, _TEMPERATURE))
@@ -66,17 +66,17 @@ def top_k_filter(logits: jax.Array, top_k: int) -> jax.Array:
     """Keeps the `top_k` largest logits, and every logit equal to the smallest of them.
 
     Args:
-      logits: `[..., V]`.
-      top_k: how many to keep, at least 1; above V nothing is excluded.
+        logits: `[..., V]`.
+        top_k: How many to keep, at least 1; above V nothing is excluded.
 
     Returns:
-      `[..., V]`, -inf where excluded.
+        `[..., V]`, -inf where excluded.
 
     Raises:
-      ArgumentError: `top_k` is below 1.
+        ArgumentError: `top_k` is below 1.
 
     References:
-      Fan et al., Hierarchical Neural Story Generation (https://arxiv.org/abs/1805.04833).
+        Fan et al., Hierarchical Neural Story Generation (https://arxiv.org/abs/1805.04833).
     """
     _assert_logits(logits)
     top_k = static("top_k", top_k, at_least(1))
@@ -91,18 +91,18 @@ def top_p_filter(logits: jax.Array, top_p: float) -> jax.Array:
     same logit (a sort would have to choose among them by their place in the vocabulary).
 
     Args:
-      logits: `[..., V]`.
-      top_p: a probability, 0 to 1.
+        logits: `[..., V]`.
+        top_p: A probability, 0 to 1.
 
     Returns:
-      `[..., V]`, -inf where excluded.
+        `[..., V]`, -inf where excluded.
 
     Raises:
-      ArgumentError: `top_p` is not a probability.
+        ArgumentError: `top_p` is not a probability.
 
     References:
-      Holtzman et al., The Curious Case of Neural Text Degeneration
-      (https://arxiv.org/abs/1904.09751).
+        Holtzman et al., The Curious Case of Neural Text Degeneration
+        (https://arxiv.org/abs/1904.09751).
     """
     _assert_logits(logits)
     check_numbers(top_p=(top_p, PROBABILITY))
@@ -121,17 +121,17 @@ def min_p_filter(logits: jax.Array, min_p: float) -> jax.Array:
     .. math:: p_v \ge p_{min} \max_u p_u
 
     Args:
-      logits: `[..., V]`.
-      min_p: a fraction, 0 to 1.
+        logits: `[..., V]`.
+        min_p: A fraction, 0 to 1.
 
     Returns:
-      `[..., V]`, -inf where excluded.
+        `[..., V]`, -inf where excluded.
 
     Raises:
-      ArgumentError: `min_p` is not a fraction.
+        ArgumentError: `min_p` is not a fraction.
 
     References:
-      Nguyen et al., Min-p Sampling (https://arxiv.org/abs/2407.01082).
+        Nguyen et al., Min-p Sampling (https://arxiv.org/abs/2407.01082).
     """
     _assert_logits(logits)
     check_numbers(min_p=(min_p, PROBABILITY))
@@ -149,17 +149,17 @@ def typical_filter(logits: jax.Array, typical_p: float) -> jax.Array:
     .. math:: d_v = \left| -\log p_v - H(p) \right|, \qquad H(p) = -\sum_u p_u \log p_u
 
     Args:
-      logits: `[..., V]`.
-      typical_p: a probability, 0 to 1; 0 keeps the most typical token alone.
+        logits: `[..., V]`.
+        typical_p: A probability, 0 to 1; 0 keeps the most typical token alone.
 
     Returns:
-      `[..., V]`, -inf where excluded.
+        `[..., V]`, -inf where excluded.
 
     Raises:
-      ArgumentError: `typical_p` is not a probability.
+        ArgumentError: `typical_p` is not a probability.
 
     References:
-      Meister et al., Locally Typical Sampling (https://arxiv.org/abs/2202.00666).
+        Meister et al., Locally Typical Sampling (https://arxiv.org/abs/2202.00666).
     """
     _assert_logits(logits)
     check_numbers(typical_p=(typical_p, PROBABILITY))
@@ -177,14 +177,14 @@ def ban_tokens(logits: jax.Array, tokens: Sequence[int]) -> jax.Array:
     """Excludes tokens that are known beforehand.
 
     Args:
-      logits: `[..., V]`.
-      tokens: the tokens to exclude.
+        logits: `[..., V]`.
+        tokens: The tokens to exclude.
 
     Returns:
-      `[..., V]`, -inf where excluded.
+        `[..., V]`, -inf where excluded.
 
     Raises:
-      ArgumentError: a token is not in the vocabulary.
+        ArgumentError: A token is not in the vocabulary.
     """
     return _keep(logits, ~_is_one_of(logits, "tokens", tokens))
 
@@ -193,14 +193,14 @@ def force_token(logits: jax.Array, token: int) -> jax.Array:
     """Leaves one choice, whatever its logit was: 0 for `token` and -inf for all others.
 
     Args:
-      logits: `[..., V]`, of which only the shape and the type count.
-      token: the only choice.
+        logits: `[..., V]`, of which only the shape and the type count.
+        token: The only choice.
 
     Returns:
-      `[..., V]`.
+        `[..., V]`.
 
     Raises:
-      ArgumentError: `token` is not in the vocabulary.
+        ArgumentError: `token` is not in the vocabulary.
     """
     kept = _is_one_of(logits, "token", (token,))
     return _keep(jnp.zeros_like(logits), kept)
@@ -215,11 +215,11 @@ def sample(keys: jax.Array, logits: jax.Array) -> jax.Array:
     rows beside it (with threefry keys, JAX's default; the others draw a batch from one key).
 
     Args:
-      keys: `[...]` random keys, each used once.
-      logits: `[..., V]`.
+        keys: `[...]` random keys, each used once.
+        logits: `[..., V]`.
 
     Returns:
-      `[...]` int32.
+        `[...]` int32.
     """
     _assert_logits(logits)
     assert_axes(keys=(keys, " ".join(map(str, logits.shape[:-1]))))
@@ -241,11 +241,11 @@ def token_log_probabilities(logits: jax.Array, tokens: jax.Array) -> jax.Array:
     The logit is picked by comparison, not by a gather, so the vocabulary may be sharded.
 
     Args:
-      logits: `[..., V]`.
-      tokens: `[...]` integers in `[0, V)`.
+        logits: `[..., V]`.
+        tokens: `[...]` integers in `[0, V)`.
 
     Returns:
-      `[...]` float32, -inf for an excluded token.
+        `[...]` float32, -inf for an excluded token.
     """
     _assert_logits(logits)
     assert_axes(tokens=(tokens, " ".join(map(str, logits.shape[:-1]))))
@@ -260,12 +260,12 @@ def assert_tokens(name: str, tokens: Sequence[int], vocab_size: int) -> list[int
     """The tokens as Python's integers.
 
     Args:
-      name: the argument, for messages.
-      tokens: integers of Python or NumPy.
-      vocab_size: V.
+        name: The argument, for messages.
+        tokens: Integers of Python or NumPy.
+        vocab_size: V.
 
     Raises:
-      ArgumentError: names the tokens that are not in `[0, vocab_size)`.
+        ArgumentError: Names the tokens that are not in `[0, vocab_size)`.
     """
     tokens = [plain(token) for token in tokens]
     known = [is_integer(token) and 0 <= token < vocab_size for token in tokens]

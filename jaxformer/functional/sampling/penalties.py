@@ -29,12 +29,12 @@ def token_counts(tokens: jax.Array, counted: jax.Array, vocab_size: int) -> jax.
     """How often each token of the vocabulary occurs in each row.
 
     Args:
-      tokens: `[B, S]` integers; those that are not in the vocabulary are left out.
-      counted: `[B, S]` bool, the places that count.
-      vocab_size: V.
+        tokens: `[B, S]` integers; those that are not in the vocabulary are left out.
+        counted: `[B, S]` bool, the places that count.
+        vocab_size: V.
 
     Returns:
-      `[B, V]` int32.
+        `[B, V]` int32.
     """
     assert_axes(tokens=(tokens, "B S"), counted=(counted, "B S"))
     assert_integers(tokens=tokens)
@@ -54,18 +54,18 @@ def repetition_penalty(logits: jax.Array, seen: jax.Array, penalty: float) -> ja
     .. math:: x'_v = x_v / \theta \text{ where } x_v \ge 0, \quad x_v \theta \text{ elsewhere}
 
     Args:
-      logits: `[B, V]`.
-      seen: `[B, V]` bool.
-      penalty: θ > 0; above 1 discourages repetition, below 1 encourages it.
+        logits: `[B, V]`.
+        seen: `[B, V]` bool.
+        penalty: Θ > 0; above 1 discourages repetition, below 1 encourages it.
 
     Returns:
-      `[B, V]`.
+        `[B, V]`.
 
     Raises:
-      ArgumentError: `penalty` is not positive, or infinite.
+        ArgumentError: `penalty` is not positive, or infinite.
 
     References:
-      Keskar et al., CTRL (https://arxiv.org/abs/1909.05858).
+        Keskar et al., CTRL (https://arxiv.org/abs/1909.05858).
     """
     _assert_seen(logits, seen)
     check_numbers(penalty=(penalty, POSITIVE))
@@ -78,18 +78,18 @@ def presence_penalty(logits: jax.Array, seen: jax.Array, penalty: float) -> jax.
     .. math:: x'_v = x_v - \alpha [c_v > 0]
 
     Args:
-      logits: `[B, V]`.
-      seen: `[B, V]` bool, whether the token is in what was generated.
-      penalty: α; negative encourages repetition.
+        logits: `[B, V]`.
+        seen: `[B, V]` bool, whether the token is in what was generated.
+        penalty: Α; negative encourages repetition.
 
     Returns:
-      `[B, V]`.
+        `[B, V]`.
 
     Raises:
-      ArgumentError: `penalty` is not finite.
+        ArgumentError: `penalty` is not finite.
 
     References:
-      OpenAI, API reference (https://platform.openai.com/docs/api-reference/completions/create).
+        OpenAI, API reference (https://platform.openai.com/docs/api-reference/completions/create).
     """
     _assert_seen(logits, seen)
     check_numbers(penalty=(penalty, FINITE))
@@ -102,18 +102,18 @@ def frequency_penalty(logits: jax.Array, counts: jax.Array, penalty: float) -> j
     .. math:: x'_v = x_v - \alpha c_v
 
     Args:
-      logits: `[B, V]`.
-      counts: `[B, V]` int32, how often the token is in what was generated.
-      penalty: α; negative encourages repetition.
+        logits: `[B, V]`.
+        counts: `[B, V]` int32, how often the token is in what was generated.
+        penalty: Α; negative encourages repetition.
 
     Returns:
-      `[B, V]`.
+        `[B, V]`.
 
     Raises:
-      ArgumentError: `penalty` is not finite.
+        ArgumentError: `penalty` is not finite.
 
     References:
-      OpenAI, API reference (https://platform.openai.com/docs/api-reference/completions/create).
+        OpenAI, API reference (https://platform.openai.com/docs/api-reference/completions/create).
     """
     assert_axes(logits=(logits, "B V"), counts=(counts, "B V"))
     assert_floating(logits=logits)
@@ -128,20 +128,20 @@ def no_repeat_ngram(
     """Excludes the tokens that would complete an n-gram which its row holds already.
 
     Args:
-      logits: `[B, V]`.
-      tokens: `[B, S]` integers.
-      lengths: `[B]` integers, how many of them are there.
-      ngram_size: n, at least 1; 1 excludes every token of the row.
+        logits: `[B, V]`.
+        tokens: `[B, S]` integers.
+        lengths: `[B]` integers, how many of them are there.
+        ngram_size: N, at least 1; 1 excludes every token of the row.
 
     Returns:
-      `[B, V]`, -inf where excluded.
+        `[B, V]`, -inf where excluded.
 
     Raises:
-      ArgumentError: `ngram_size` is below 1.
+        ArgumentError: `ngram_size` is below 1.
 
     References:
-      Paulus et al., A Deep Reinforced Model for Abstractive Summarization
-      (https://arxiv.org/abs/1705.04304).
+        Paulus et al., A Deep Reinforced Model for Abstractive Summarization
+        (https://arxiv.org/abs/1705.04304).
     """
     _assert_history(logits, tokens, lengths)
     ngram_size = static("ngram_size", ngram_size, at_least(1))
@@ -165,16 +165,16 @@ def ban_sequences(
     """Excludes the last token of a sequence where the ones before it have just been written.
 
     Args:
-      logits: `[B, V]`.
-      tokens: `[B, S]` integers.
-      lengths: `[B]` integers, how many of them are there.
-      sequences: tokens that must not follow each other; a sequence of one is always excluded.
+        logits: `[B, V]`.
+        tokens: `[B, S]` integers.
+        lengths: `[B]` integers, how many of them are there.
+        sequences: Tokens that must not follow each other; a sequence of one is always excluded.
 
     Returns:
-      `[B, V]`, -inf where excluded.
+        `[B, V]`, -inf where excluded.
 
     Raises:
-      ArgumentError: a sequence is empty, or a token is not in the vocabulary.
+        ArgumentError: A sequence is empty, or a token is not in the vocabulary.
     """
     _assert_history(logits, tokens, lengths)
     listed = isinstance(sequences, Sequence) and all(isinstance(s, Sequence) for s in sequences)

@@ -29,13 +29,13 @@ def accept_greedily(tokens: jax.Array, count: jax.Array, target: jax.Array) -> V
     .. math:: y_j = \arg\max_v x_{jv}, \qquad a = \min \{ j : t_j \ne y_j \}, \qquad r = y_a
 
     Args:
-      tokens: t, `[B, k]`.
-      count: `[B]`.
-      target: x, the model's logits `[B, k + 1, V]`.
+        tokens: T, `[B, k]`.
+        count: `[B]`.
+        target: X, the model's logits `[B, k + 1, V]`.
 
     References:
-      Leviathan et al., Fast Inference from Transformers via Speculative Decoding
-      (https://arxiv.org/abs/2211.17192), section 2.
+        Leviathan et al., Fast Inference from Transformers via Speculative Decoding
+        (https://arxiv.org/abs/2211.17192), section 2.
     """
     _assert_shapes(tokens, count, target)
     best = greedy(target)
@@ -56,16 +56,16 @@ def accept_by_chance(
     p at the place after them.
 
     Args:
-      keys: `[B, k + 1]` random keys, one for each place, each used once and not for the proposal.
-      tokens: t, `[B, k]`, drawn from q.
-      count: `[B]`.
-      draft: the logits of q, `[B, k, V]`.
-      target: the logits of p, `[B, k + 1, V]`.
+        keys: `[B, k + 1]` random keys, one for each place, each used once and not for the proposal.
+        tokens: T, `[B, k]`, drawn from q.
+        count: `[B]`.
+        draft: The logits of q, `[B, k, V]`.
+        target: The logits of p, `[B, k + 1, V]`.
 
     References:
-      Leviathan et al., Fast Inference from Transformers via Speculative Decoding
-      (https://arxiv.org/abs/2211.17192), algorithm 1; Chen et al., Accelerating Large Language
-      Model Decoding with Speculative Sampling (https://arxiv.org/abs/2302.01318), algorithm 2.
+        Leviathan et al., Fast Inference from Transformers via Speculative Decoding
+        (https://arxiv.org/abs/2211.17192), algorithm 1; Chen et al., Accelerating Large Language
+        Model Decoding with Speculative Sampling (https://arxiv.org/abs/2302.01318), algorithm 2.
     """
     _assert_shapes(tokens, count, target)
     sizes = assert_axes(tokens=(tokens, "B k"), target=(target, "B _ V"), draft=(draft, "B k V"))

@@ -25,14 +25,14 @@ def next_logits(
     beyond its trained length), all tokens of all rows are read again.
 
     Args:
-      model: with its weights.
-      history: the tokens; `[B, S]`.
-      cache: of all tokens but the last ones.
-      active: bool `[B]`: the rows whose tokens count; the others stay as they are.
-      lacking: how many tokens of an active row the cache may lack, at most.
+        model: With its weights.
+        history: The tokens; `[B, S]`.
+        cache: Of all tokens but the last ones.
+        active: bool `[B]`: the rows whose tokens count; the others stay as they are.
+        lacking: How many tokens of an active row the cache may lack, at most.
 
     Returns:
-      Float32 logits `[B, V]`, the same on every device of a mesh, and the cache of all tokens.
+        Float32 logits `[B, V]`, the same on every device of a mesh, and the cache of all tokens.
     """
     tokens, lengths = history.tokens, history.lengths
 
@@ -57,15 +57,15 @@ def logits_of_lacking(
     """Reads the tokens that the cache lacks, and says what comes after each.
 
     Args:
-      model: with its weights; its positions do not change with the length.
-      history: the tokens; `[B, S]`.
-      cache: of all tokens but the last ones.
-      active: bool `[B]`: the rows whose tokens count; the others stay as they are.
-      lacking: n, how many tokens of an active row the cache may lack, at most.
+        model: With its weights; its positions do not change with the length.
+        history: The tokens; `[B, S]`.
+        cache: Of all tokens but the last ones.
+        active: bool `[B]`: the rows whose tokens count; the others stay as they are.
+        lacking: N, how many tokens of an active row the cache may lack, at most.
 
     Returns:
-      Float32 logits `[B, n, V]`, the first after the first token that was lacking, the same on
-      every device of a mesh; and the cache of all tokens.
+        Float32 logits `[B, n, V]`, the first after the first token that was lacking, the same on
+        every device of a mesh; and the cache of all tokens.
     """
     tokens, count = _lacked(history, cache, active, lacking)
     hidden, cache = extended(model, tokens, count, cache, history.lengths)
@@ -78,14 +78,14 @@ def extended(
     """Reads tokens.
 
     Args:
-      model: with its weights.
-      tokens: int `[B, T]`.
-      count: int `[B]`: how many of them are real, the first ones.
-      cache: of the tokens before them.
-      lengths: int `[B]`: of the rows.
+        model: With its weights.
+        tokens: int `[B, T]`.
+        count: int `[B]`: how many of them are real, the first ones.
+        cache: Of the tokens before them.
+        lengths: int `[B]`: of the rows.
 
     Returns:
-      Their states `[B, T, D]`, and the cache after them.
+        Their states `[B, T, D]`, and the cache after them.
     """
     assert_axes(tokens=(tokens, "B T"), count=(count, "B"), lengths=(lengths, "B"))
     tokens, count, lengths = on_rows((tokens, count, lengths))

@@ -50,8 +50,8 @@ class BeamSearch:
         """By what texts are compared when they are complete, float32 `[B, n]`.
 
         Args:
-          totals: float32 `[B, n]`: the sums of their tokens' log-probabilities.
-          lengths: int `[B]`: of how many tokens, the end token among them.
+            totals: float32 `[B, n]`: the sums of their tokens' log-probabilities.
+            lengths: int `[B]`: of how many tokens, the end token among them.
         """
         return totals / (lengths[:, None].astype(jnp.float32) ** self.length_penalty)
 
@@ -110,17 +110,17 @@ def beam_search(
     that a row is over by itself, and what cannot be continued is no text.
 
     Args:
-      model: with its weights.
-      search: what is searched for.
-      history: the prompts `[B, S]`, with room for the longest text.
-      cache: of all their tokens but the last.
+        model: With its weights.
+        search: What is searched for.
+        history: The prompts `[B, S]`, with room for the longest text.
+        cache: Of all their tokens but the last.
 
     Returns:
-      The new tokens of n texts for each.
+        The new tokens of n texts for each.
 
     References:
-      Graves, Sequence transduction with recurrent neural networks (arXiv:1211.3711). Wu et al.,
-      Google's neural machine translation system (arXiv:1609.08144), for the lengths.
+        Graves, Sequence transduction with recurrent neural networks (arXiv:1211.3711). Wu et al.,
+        Google's neural machine translation system (arXiv:1609.08144), for the lengths.
     """
     state = _started(search, history, cache)
     step = partial(_stepped, model, search)

@@ -44,15 +44,15 @@ def continuations(
     """Adds tokens to prompts, greedily or by drawing.
 
     Args:
-      generator: the model.
-      prompts: the rows.
-      decoding: how.
-      keys: random keys `[B]`.
-      sources: what the decoder reads besides.
-      keep_scores: whether to keep the logits of every step.
+        generator: The model.
+        prompts: The rows.
+        decoding: How.
+        keys: Random keys `[B]`.
+        sources: What the decoder reads besides.
+        keep_scores: Whether to keep the logits of every step.
 
     Raises:
-      ConfigError: the model has too few positions.
+        ConfigError: The model has too few positions.
     """
     most = decoding.max_new_tokens
     state = generator.start(prompts, most, keys=keys, sources=sources, keep_scores=keep_scores)

@@ -50,13 +50,13 @@ def generate_tokens(model: Generative, method: Method, state: State, steps: jax.
     """Adds up to `steps` tokens to every row that is not over.
 
     Args:
-      model: with its weights.
-      method: how tokens are chosen.
-      state: where the rows stand; the cache lacks one token of each.
-      steps: int: at most so many tokens.
+        model: With its weights.
+        method: How tokens are chosen.
+        state: Where the rows stand; the cache lacks one token of each.
+        steps: int: at most so many tokens.
 
     Returns:
-      The state after them. A row is over after an end token, or at its limit.
+        The state after them. A row is over after an end token, or at its limit.
     """
     return while_active(partial(add_token, model, method), state, steps)
 
@@ -65,9 +65,9 @@ def add_token(model: Generative, method: Method, state: State) -> State:
     """Reads what the cache lacks, and adds a token to every row that is not over.
 
     Args:
-      model: with its weights.
-      method: how the token is chosen.
-      state: where the rows stand.
+        model: With its weights.
+        method: How the token is chosen.
+        state: Where the rows stand.
     """
     history, active = state.history, state.active
     logits, cache = next_logits(model, history, state.cache, active, state.lacking)

@@ -31,22 +31,22 @@ class SpeculativeGenerator:
     and what is drawn for a row depends on its key alone, not on the rows beside it.
 
     References:
-      Leviathan et al., Fast Inference from Transformers via Speculative Decoding
-      (https://arxiv.org/abs/2211.17192); Chen et al., Accelerating Large Language Model Decoding
-      with Speculative Sampling (https://arxiv.org/abs/2302.01318).
+        Leviathan et al., Fast Inference from Transformers via Speculative Decoding
+        (https://arxiv.org/abs/2211.17192); Chen et al., Accelerating Large Language Model Decoding
+        with Speculative Sampling (https://arxiv.org/abs/2302.01318).
     """
 
     def __init__(self, target: Generator, draft: Generator, proposals: int):
         """Compiles nothing yet.
 
         Args:
-          target: whose texts are generated.
-          draft: proposes them; best a model many times smaller, trained on similar texts.
-          proposals: k, tokens that are proposed in a step, at least 1.
+            target: Whose texts are generated.
+            draft: Proposes them; best a model many times smaller, trained on similar texts.
+            proposals: K, tokens that are proposed in a step, at least 1.
 
         Raises:
-          ConfigError: the vocabularies differ in size, the models lie on different meshes, or there
-            are too many proposals.
+            ConfigError: The vocabularies differ in size, the models lie on different meshes, or
+                there are too many proposals.
         """
         sizes = target.config.vocab_size, draft.config.vocab_size
         if sizes[0] != sizes[1]:
@@ -84,16 +84,16 @@ class SpeculativeGenerator:
         """Both models read prompts.
 
         Args:
-          prompts: the rows.
-          max_new_tokens: at most so many tokens are added to each.
-          keys: random keys `[B]`.
-          sources: what the target's decoder reads besides.
-          draft_sources: what the draft's reads.
-          keep_scores: whether to keep the target's logits of every token.
+            prompts: The rows.
+            max_new_tokens: At most so many tokens are added to each.
+            keys: Random keys `[B]`.
+            sources: What the target's decoder reads besides.
+            draft_sources: What the draft's reads.
+            keep_scores: Whether to keep the target's logits of every token.
 
         Raises:
-          ConfigError: the rows would become longer than the positions of one of the models allow,
-            or than it reads in the same way (RoPE stretched beyond its trained length).
+            ConfigError: The rows would become longer than the positions of one of the models allow,
+                or than it reads in the same way (RoPE stretched beyond its trained length).
         """
         states = []
         for name, model, read in (
@@ -135,10 +135,10 @@ class SpeculativeGenerator:
         """Yields the state after every few passes, while the device is at those that follow.
 
         Args:
-          method: how tokens are chosen.
-          state: where the rows stand; its caches are used up.
-          every: how many passes of the target.
-          stopped: tells, each time, which rows bool `[B]` are over for other reasons.
+            method: How tokens are chosen.
+            state: Where the rows stand; its caches are used up.
+            every: How many passes of the target.
+            stopped: Tells, each time, which rows bool `[B]` are over for other reasons.
         """
         return states_from(lambda state: self.run(method, state, every), state, stopped)
 

@@ -57,15 +57,15 @@ def speculate(
     Each step adds between one token and `proposals + 1`, to each row its own number of them.
 
     Args:
-      target: the model whose tokens these are, with its weights.
-      draft: the model that proposes them, with its weights.
-      method: how tokens are chosen, from the logits of both.
-      proposals: k, how many are proposed in a step.
-      state: where the rows stand.
-      steps: int: at most so many passes of the target.
+        target: The model whose tokens these are, with its weights.
+        draft: The model that proposes them, with its weights.
+        method: How tokens are chosen, from the logits of both.
+        proposals: K, how many are proposed in a step.
+        state: Where the rows stand.
+        steps: int: at most so many passes of the target.
 
     Returns:
-      The state after them. A row is over after an end token, or at its limit.
+        The state after them. A row is over after an end token, or at its limit.
     """
     step = partial(_with_accepted_tokens, target, draft, method, proposals)
     return while_active(step, state, steps)

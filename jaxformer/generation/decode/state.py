@@ -55,13 +55,13 @@ def started(
     """Where rows stand before the model has read anything of them.
 
     Args:
-      model: with its weights.
-      shape: how much is to be kept; where it lies follows from the mesh.
-      history: the prompts.
-      keys: random keys `[B]`.
-      longest: the most tokens of a prompt.
-      sources: what the decoder reads besides.
-      scores: the shape `[N, B, V]` of the logits that are to be kept; None: none are.
+        model: With its weights.
+        shape: How much is to be kept; where it lies follows from the mesh.
+        history: The prompts.
+        keys: Random keys `[B]`.
+        longest: The most tokens of a prompt.
+        sources: What the decoder reads besides.
+        scores: The shape `[N, B, V]` of the logits that are to be kept; None: none are.
     """
     assert_axes(
         tokens=(history.tokens, f"{shape.batch_size} S"),

@@ -17,9 +17,9 @@ def states_from(
     """Yields the state after each run, until all rows are over.
 
     Args:
-      run: adds a few tokens to every row that is not over.
-      state: where the rows stand; its cache is used up.
-      stopped: tells, each time, which rows bool `[B]` are over for other reasons; None: none are.
+        run: Adds a few tokens to every row that is not over.
+        state: Where the rows stand; its cache is used up.
+        stopped: Tells, each time, which rows bool `[B]` are over for other reasons; None: none are.
     """
     state = run(state)
     while True:

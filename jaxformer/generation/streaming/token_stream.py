@@ -41,16 +41,16 @@ def token_stream(
     """Yields what each row gets, as the device makes it.
 
     Args:
-      generator: the model.
-      prompts: B rows.
-      decoding: how tokens are chosen.
-      keys: random keys `[B]`.
-      sources: what the decoder reads besides.
-      every: tokens after which they are read.
-      stopped: tells which rows bool `[B]` are over for other reasons; they get no more.
+        generator: The model.
+        prompts: B rows.
+        decoding: How tokens are chosen.
+        keys: Random keys `[B]`.
+        sources: What the decoder reads besides.
+        every: Tokens after which they are read.
+        stopped: Tells which rows bool `[B]` are over for other reasons; they get no more.
 
     Raises:
-      ConfigError: the model has too few positions.
+        ConfigError: The model has too few positions.
     """
     start = generator.start(prompts, decoding.max_new_tokens, keys=keys, sources=sources)
     told = prompts.lengths
@@ -78,7 +78,7 @@ def sliding_stream(
     position 0. Penalties see that half, and so does the model.
 
     Raises:
-      ConfigError: the model's positions have no limit, so that nothing has to slide.
+        ConfigError: The model's positions have no limit, so that nothing has to slide.
     """
     limit = generator.max_length
     if limit is None:

@@ -51,7 +51,7 @@ class TensorFiles:
     """The tensors of a folder, each mapped into memory when it is asked for.
 
     Attributes:
-        tensors: name -> shape and dtype.
+        tensors: Name -> shape and dtype.
     """
 
     def __init__(self, folder: str | os.PathLike):

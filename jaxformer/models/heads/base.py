@@ -77,11 +77,11 @@ class Head(abc.ABC):
         """What the loss reads of a batch: by default a target and its weight for each token.
 
         Args:
-          rows: rows of the batch.
-          length: tokens of a row of hidden states.
+            rows: Rows of the batch.
+            length: Tokens of a row of hidden states.
 
         Returns:
-          The shape and dtype of each array, by its name.
+            The shape and dtype of each array, by its name.
         """
         weights = array(rows, length, dtype=jnp.float32)
         return {"targets": array(rows, length), "weights": weights}
@@ -118,11 +118,11 @@ class HeadModule(nnx.Module):
         """The weights of the places where a teacher's scores may be the targets.
 
         Args:
-          batch: arrays by name.
-          valid: float32 `[B, T]`, 1 at real tokens.
+            batch: Arrays by name.
+            valid: float32 `[B, T]`, 1 at real tokens.
 
         Returns:
-          float32, the shape of `scores` without its last axis.
+            float32, the shape of `scores` without its last axis.
         """
         raise NotImplementedError
 
@@ -138,12 +138,12 @@ def pool(
     """One state for a sequence: that of its first or last real token, or the mean over them.
 
     Args:
-      hidden: `[B, T, D]`.
-      valid: bool `[B, T]`, the real tokens; None: all are.
-      pooling: which.
+        hidden: `[B, T, D]`.
+        valid: bool `[B, T]`, the real tokens; None: all are.
+        pooling: Which.
 
     Returns:
-      `[B, D]` in the dtype of `hidden`.
+        `[B, D]` in the dtype of `hidden`.
     """
     check_choice("pooling", pooling, ("first", "last", "mean"))
     assert_axes(hidden=(hidden, "B T D"))
@@ -168,7 +168,7 @@ def build_heads(key: jax.Array, config: TransformerConfig, heads: tuple[Head, ..
     """The modules of a model's heads, by name.
 
     Raises:
-      ConfigError: two heads share a name, or one cannot serve the model.
+        ConfigError: Two heads share a name, or one cannot serve the model.
     """
     given = [head.name for head in heads]
     if len(set(given)) < len(given):

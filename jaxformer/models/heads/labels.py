@@ -339,11 +339,11 @@ def best_spans(scores: jax.Array, longest: int) -> tuple[jax.Array, jax.Array]:
     .. math:: \arg\max_{(i, j)} a_i + b_j, \quad 0 \le j - i < n
 
     Args:
-      scores: `[B, 2, T]`: a, of each token as the first, and b, as the last.
-      longest: n, the most tokens of a span.
+        scores: `[B, 2, T]`: a, of each token as the first, and b, as the last.
+        longest: N, the most tokens of a span.
 
     Returns:
-      The first and the last token, int32 `[B, 2]`, the shorter span of equals; its sum, `[B]`.
+        The first and the last token, int32 `[B, 2]`, the shorter span of equals; its sum, `[B]`.
     """
     assert_axes(scores=(scores, "B 2 T"))
     longest = static("longest", longest, at_least(1))

@@ -31,11 +31,11 @@ class DistillationLoss(Loss):
         """Takes the teacher.
 
         Args:
-          heads: names of the student's heads.
-          settings: the weights of the terms.
-          teacher: the structure of the teacher.
-          parameters: the teacher's, on the mesh.
-          common: names of the heads whose predictions the student learns.
+            heads: Names of the student's heads.
+            settings: The weights of the terms.
+            teacher: The structure of the teacher.
+            parameters: The teacher's, on the mesh.
+            common: Names of the heads whose predictions the student learns.
         """
         super().__init__(heads)
         self.parameters = parameters

@@ -62,14 +62,14 @@ def chosen_layers(
     own kind. Layers that share their parameters count once.
 
     Args:
-      here: this model's shapes.
-      saved: the other run.
-      layers: layers there, from 0.
-      windows: this model's windows.
+        here: This model's shapes.
+        saved: The other run.
+        layers: Layers there, from 0.
+        windows: This model's windows.
 
     Raises:
-      ConfigError: there are more or fewer layers here than are chosen, there is no such layer
-        there, or its window is another.
+        ConfigError: There are more or fewer layers here than are chosen, there is no such layer
+            there, or its window is another.
     """
     blocks = {name: found for name in here if (found := _BLOCK.fullmatch(name))}
     there = {name: found for name in saved.shapes if (found := _BLOCK.fullmatch(name))}

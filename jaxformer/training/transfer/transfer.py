@@ -64,17 +64,17 @@ def transfer(
     factors are multiplied out. Factors here are new.
 
     Args:
-      params: fresh parameters, sharded as they shall stay.
-      folder: the other run's, or one that transformers saved.
-      model: this run's, which may fit a parameter to itself.
-      layers: which of the other model's layers become this one's, from 0; None: all.
+        params: Fresh parameters, sharded as they shall stay.
+        folder: The other run's, or one that transformers saved.
+        model: This run's, which may fit a parameter to itself.
+        layers: Which of the other model's layers become this one's, from 0; None: all.
 
     Returns:
-      The parameters, and what became of them.
+        The parameters, and what became of them.
 
     Raises:
-      ConfigError: the folder is no run (nor transformers') or has no checkpoint, the models
-        differ in more than their heads (names the parameters), or the layers cannot be chosen.
+        ConfigError: The folder is no run (nor transformers') or has no checkpoint, the models
+            differ in more than their heads (names the parameters), or the layers cannot be chosen.
     """
     saved = open_saved(folder, "--init-from")
     here = {name: array.shape for name, array in params.items()}
