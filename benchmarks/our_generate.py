@@ -10,7 +10,7 @@ from jaxformer.generation.batch import Batch
 from jaxformer.generation.decode.loop import Method
 from jaxformer.generation.generator import Generator, row_keys
 from jaxformer.generation.programs import Programs
-from jaxformer.models import LanguageModel, Template, build_model
+from jaxformer.models import AbstractModel, LanguageModel, build_model
 from jaxformer.zoo.llama import llama
 
 
@@ -20,12 +20,12 @@ def decode(
     """Reads a prompt and adds tokens."""
     heads = (LanguageModel(),)
     config = llama(layers, 2048, 32, 5632, num_kv_heads=4, heads=heads, compute_dtype=dtype)
-    template = Template(partial(build_model, config=config))
+    abstract_model = AbstractModel(partial(build_model, config=config))
     parameters = {
         name: jax.random.normal(jax.random.key(n), shape.shape, dtype) * 0.02
-        for n, (name, shape) in enumerate(template.shapes.items())
+        for n, (name, shape) in enumerate(abstract_model.shapes.items())
     }
-    generator = Generator(Programs(config, template), parameters)
+    generator = Generator(Programs(config, abstract_model), parameters)
     tokens = np.random.default_rng(0).integers(0, config.vocab_size, (batch, prompt))
     prompts = Batch(tokens.astype(np.int32), np.full(batch, prompt, np.int32))
     keys, method = row_keys(0, np.arange(batch)), Method((), False, ())

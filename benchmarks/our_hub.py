@@ -22,7 +22,7 @@ def make(folder: str) -> Callable[[], None]:
     rng = np.random.default_rng(0)
 
     def run():
-        for name, shape in model.template.shapes.items():
+        for name, shape in model.abstract_model.shapes.items():
             # Numbers between 1 and 2 have these bits at the front.
             bits = rng.integers(2**7, size=shape.shape, dtype=np.uint16) + np.uint16(0x3F80)
             model.parameters[name] = jax.device_put(bits.view(jax.numpy.bfloat16))

@@ -7,14 +7,14 @@ import jax.numpy as jnp
 import optax
 from shapes import random_tokens
 
-from jaxformer.models import Decoder, DecoderConfig, Template
+from jaxformer.models import AbstractModel, Decoder, DecoderConfig
 
 
 def step(shape: dict, batch: int, length: int) -> Callable[[], None]:
     """Prepares a step of the Llama shape; parameters are those of our decoder."""
     model = DecoderConfig(**shape)
-    template = Template(lambda key: Decoder(key, model))
-    params = template.init(jax.random.key(0))
+    abstract_model = AbstractModel(lambda key: Decoder(key, model))
+    params = abstract_model.init(jax.random.key(0))
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3))
     opt_state = optimizer.init(params)
     tokens = jnp.asarray(random_tokens(shape, batch, length))

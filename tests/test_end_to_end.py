@@ -405,7 +405,7 @@ def vision_run(files, size) -> Config:
 
 def logits_of(program, params, batch):
     with jax.set_mesh(program.mesh):
-        scores = jax.jit(lambda params, batch: program.template.module(params).scores(batch))
+        scores = jax.jit(lambda params, batch: program.abstract_model.module(params).scores(batch))
         return scores(params, placed(program, batch))["label"]
 
 

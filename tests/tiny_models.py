@@ -8,6 +8,7 @@ import numpy as np
 
 from jaxformer.functional import ALiBi, Binary, Integer, Learned, RoPE, Sinusoidal, T5Bias
 from jaxformer.models import (
+    AbstractModel,
     Classification,
     DecoderConfig,
     EncoderConfig,
@@ -15,7 +16,6 @@ from jaxformer.models import (
     MaskedLanguageModel,
     ModelConfig,
     Parameters,
-    Template,
     VisionConfig,
     build_model,
 )
@@ -93,8 +93,8 @@ def tiny_vision(**changes) -> VisionConfig:
 
 
 @lru_cache
-def template_of(config: ModelConfig) -> Template:
-    return Template(partial(build_model, config=config))
+def abstract_model_of(config: ModelConfig) -> AbstractModel:
+    return AbstractModel(partial(build_model, config=config))
 
 
 def random_parameters(config: ModelConfig, seed: int = 0, scale: float = 0.4) -> Parameters:
@@ -102,14 +102,14 @@ def random_parameters(config: ModelConfig, seed: int = 0, scale: float = 0.4) ->
     random = np.random.default_rng(seed)
     return {
         name: jnp.asarray(name.endswith("scale") + scale * random.normal(size=shape.shape), "f4")
-        for name, shape in template_of(config).shapes.items()
+        for name, shape in abstract_model_of(config).shapes.items()
     }
 
 
 @partial(jax.jit, static_argnums=0)
 def logits_of(config: DecoderConfig, parameters: Parameters, inputs: jax.Array, **options):
     """Float32 logits `[B, T, V]`."""
-    return template_of(config).module(parameters)(inputs, **options)
+    return abstract_model_of(config).module(parameters)(inputs, **options)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -117,7 +117,7 @@ def gradients_of(config: DecoderConfig, parameters: Parameters, inputs: jax.Arra
     """The gradient of a fixed random function of the logits, and the logits."""
 
     def total(parameters):
-        logits = template_of(config).module(parameters)(inputs, **options)
+        logits = abstract_model_of(config).module(parameters)(inputs, **options)
         weights = jax.random.normal(jax.random.key(7), logits.shape)
         return jnp.sum(logits * weights), logits
 
@@ -132,7 +132,7 @@ def tokens(batch: int, length: int, seed: int = 0, vocab_size: int = 31) -> jax.
 @partial(jax.jit, static_argnums=0)
 def scores_of(config: ModelConfig, parameters: Parameters, batch: dict) -> dict:
     """Every head's scores of a batch."""
-    return template_of(config).module(parameters).scores(batch)
+    return abstract_model_of(config).module(parameters).scores(batch)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -140,7 +140,7 @@ def loss_and_gradients_of(config: ModelConfig, parameters: Parameters, batch: di
     """The sum of the mean losses of a batch, and its gradient."""
 
     def loss(parameters):
-        sums = template_of(config).module(parameters).losses(batch, key=key).values()
+        sums = abstract_model_of(config).module(parameters).losses(batch, key=key).values()
         return sum(head.loss / head.weight for head in sums)
 
     return jax.value_and_grad(loss)(parameters)

@@ -86,7 +86,7 @@ def evaluate(options: argparse.Namespace) -> None:
         averaged = config.train.ema_decay is not None
         checkpoint = folder / CHECKPOINTS / str(step)
         params = restore_parameters(
-            checkpoint, program.template.shapes, program.param_shardings, averaged
+            checkpoint, program.abstract_model.shapes, program.param_shardings, averaged
         )
         conclusion = conclude(config, program, params, data, step, say=_say)
     if set(conclusion.metrics) == {"loss"}:

@@ -32,7 +32,7 @@ from jaxformer.models.config import (
     VisionConfig,
 )
 from jaxformer.models.heads.labels import Classification, TokenClassification
-from jaxformer.models.parameters import Template
+from jaxformer.models.parameters import AbstractModel
 from jaxformer.nn import TextConfig, TransformerConfig
 from jaxformer.optim.optimizers import AdamW, Optimizer
 
@@ -134,9 +134,9 @@ def check_mesh(model: TransformerConfig, sizes: Mapping[str, int]) -> None:
     if isinstance(model, TextConfig):
         _check_vocabulary(model, sizes["tensor"] * sizes["fsdp"])
     if math.prod(sizes.values()) > 1:
-        template = Template(partial(build_model, config=model))
+        abstract_model = AbstractModel(partial(build_model, config=model))
         mesh = AbstractMesh(tuple(sizes.values()), tuple(sizes))
-        parameter_shardings(mesh, template.axes, template.shapes)
+        parameter_shardings(mesh, abstract_model.axes, abstract_model.shapes)
 
 
 def check_lengths(model: TransformerConfig, lengths: Mapping[str, int]) -> None:

@@ -69,8 +69,8 @@ def cross_entropy(
         targets: `[...]` integers in `[0, V)`; any value where the weight is 0. Another one makes
             the loss NaN.
         weights: `[...]`, 0 for a token that does not count; None weighs every token 1.
-        label_smoothing: Ε, the probability mass spread evenly over the vocabulary.
-        z_loss: Ζ, the strength of the pull of log Z towards 0.
+        label_smoothing: ε, the probability mass spread evenly over the vocabulary.
+        z_loss: ζ, the strength of the pull of log Z towards 0.
 
     Returns:
         The sums over all tokens.
@@ -123,8 +123,8 @@ def chunked_cross_entropy(
         chunk_size: Positions per chunk, of every row; T need not be a multiple.
         bias: `[V]` or None.
         softcap: S, the bound of the logits' magnitude, or None.
-        label_smoothing: Ε, as in `cross_entropy`.
-        z_loss: Ζ, as in `cross_entropy`.
+        label_smoothing: ε, as in `cross_entropy`.
+        z_loss: ζ, as in `cross_entropy`.
 
     Returns:
         The sums over all tokens.

@@ -35,9 +35,9 @@ def layer_norm(
 
     Args:
         x: `[..., D]`.
-        scale: Γ, `[D]`, or more of the last axes of `x`, or None for 1.
-        bias: Β, likewise, or None for 0.
-        eps: Ε, added to the variance.
+        scale: γ, `[D]`, or more of the last axes of `x`, or None for 1.
+        bias: β, likewise, or None for 0.
+        eps: ε, added to the variance.
 
     Returns:
         `[..., D]` in the dtype of `x`.
@@ -75,9 +75,9 @@ def rms_norm(x: jax.Array, scale: jax.Array | None, *, eps: float, unit_offset: 
 
     Args:
         x: `[..., D]`.
-        scale: Γ, or γ - 1 with `unit_offset`; `[D]`, or more of the last axes of `x`, or None for
+        scale: γ, or γ - 1 with `unit_offset`; `[D]`, or more of the last axes of `x`, or None for
             γ = 1.
-        eps: Ε, added to the mean square.
+        eps: ε, added to the mean square.
         unit_offset: Whether `scale` is stored as its distance from 1, as Gemma does.
 
     Returns:

@@ -252,6 +252,6 @@ def generator_for(pretrained: Pretrained) -> Generator:
     It holds a second copy of the weights, layer by layer.
     """
     if pretrained not in _GENERATORS:
-        programs = Programs(pretrained.config, pretrained.template, pretrained.mesh)
+        programs = Programs(pretrained.config, pretrained.abstract_model, pretrained.mesh)
         _GENERATORS[pretrained] = Generator(programs, pretrained.parameters)
     return _GENERATORS[pretrained]

@@ -17,7 +17,7 @@ from jaxformer.generation.decode.loop import Method, add_token, generate_tokens
 from jaxformer.generation.decode.processors import History
 from jaxformer.generation.decode.state import Sources, State, started
 from jaxformer.generation.memory import num_bytes
-from jaxformer.models import EncoderDecoderConfig, Parameters, Template
+from jaxformer.models import AbstractModel, EncoderDecoderConfig, Parameters
 from jaxformer.models.build import ModelConfig, build_model, predicts_next_token
 from jaxformer.models.cache import Cache
 from jaxformer.nn.cache import CacheShape
@@ -40,13 +40,16 @@ class Programs:
     """
 
     def __init__(
-        self, config: ModelConfig, template: Template, mesh: jax.sharding.Mesh | None = None
+        self,
+        config: ModelConfig,
+        abstract_model: AbstractModel,
+        mesh: jax.sharding.Mesh | None = None,
     ):
         """Compiles nothing yet.
 
         Args:
             config: Of the model.
-            template: Its structure.
+            abstract_model: Its structure.
             mesh: Over which its weights lie; None: one device.
 
         Raises:
@@ -54,9 +57,9 @@ class Programs:
         """
         check_generates(config)
         self.config, self.mesh = config, mesh
-        self._template = Template(lambda key: self._arranged(build_model(key, config)))
+        self._template = AbstractModel(lambda key: self._arranged(build_model(key, config)))
         self._arrange = jax.jit(
-            lambda given: self._template.parameters(self._arranged(template.module(given)))
+            lambda given: self._template.parameters(self._arranged(abstract_model.module(given)))
         )
         self.start = jax.jit(self._started, static_argnums=(0, 1))
         self.read = jax.jit(self._read, static_argnums=0, donate_argnums=2)

@@ -22,11 +22,12 @@ from jaxformer.models.heads.labels import (
 from jaxformer.models.heads.poolers import AttentionPooler, NormPooler, Pooler
 from jaxformer.models.heads.projection import Projection
 from jaxformer.models.heads.vocabulary import LanguageModel, MaskedLanguageModel
-from jaxformer.models.parameters import Parameters, Template
+from jaxformer.models.parameters import AbstractModel, Parameters
 from jaxformer.models.vision import Vision
 
 __all__ = [
     "FAMILIES",
+    "AbstractModel",
     "AttentionPooler",
     "Classification",
     "Decoder",
@@ -49,7 +50,6 @@ __all__ = [
     "Regression",
     "Span",
     "States",
-    "Template",
     "TokenClassification",
     "Vision",
     "VisionConfig",

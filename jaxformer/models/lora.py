@@ -11,7 +11,7 @@ from flax import nnx
 
 from jaxformer.checks import check_types
 from jaxformer.errors import ConfigError, check_field
-from jaxformer.models.parameters import Parameters, Template
+from jaxformer.models.parameters import AbstractModel, Parameters
 from jaxformer.nn.parameter import normal
 
 FACTORS = (".lora_a", ".lora_b")
@@ -61,13 +61,14 @@ class LoRA:
         return self.alpha / self.rank
 
 
-class LoraTemplate:
+class AbstractLoraModel:
     """A model whose parameters are those of another and the factors of some of its kernels.
 
-    It has the interface of `Template`. A factor's name is that of its kernel and one of `FACTORS`.
+    It has the interface of `AbstractModel`. A factor's name is that of its kernel and one of
+    `FACTORS`.
     """
 
-    def __init__(self, base: Template, lora: LoRA):
+    def __init__(self, base: AbstractModel, lora: LoRA):
         """Finds the kernels; allocates nothing.
 
         Raises:
@@ -95,7 +96,7 @@ class LoraTemplate:
                 self.shapes[name + suffix] = jax.ShapeDtypeStruct(factor_shape, jnp.float32)
 
     def init(self, key: jax.Array) -> Parameters:
-        """Fresh parameters; those of the model are what its own template makes of the key."""
+        """Fresh parameters; those of the model are what its own initialisation makes of the key."""
         parameters = self.base.init(key)
         keys = jax.random.split(jax.random.fold_in(key, _FACTORS_KEY), len(self.targets))
         for name, own_key in zip(self.targets, keys, strict=True):
@@ -144,7 +145,7 @@ def _leading(axes: tuple[str, ...]) -> int:
     return int(axes[0] == "layers")
 
 
-def _targets(base: Template, patterns: tuple[str, ...]) -> tuple[str, ...]:
+def _targets(base: AbstractModel, patterns: tuple[str, ...]) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for pattern in patterns:
         names = [name for name in base.shapes if fnmatch.fnmatchcase(name, pattern)]
@@ -158,7 +159,7 @@ def _targets(base: Template, patterns: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _matching(base: Template, patterns: tuple[str, ...]) -> tuple[str, ...]:
+def _matching(base: AbstractModel, patterns: tuple[str, ...]) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for pattern in patterns:
         names = [name for name in base.shapes if fnmatch.fnmatchcase(name, pattern)]
@@ -172,7 +173,7 @@ def _matching(base: Template, patterns: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _nearest(base: Template, pattern: str) -> str:
+def _nearest(base: AbstractModel, pattern: str) -> str:
     """A phrase with the patterns of kernels that are most like one, and all there are."""
     parts = [name.split(".") for name in base.kernels]
     short = dict.fromkeys("*." + ".".join(p[-2:]) if len(p) > 2 else ".".join(p) for p in parts)

@@ -8,7 +8,7 @@ from flax import nnx
 Parameters = dict[str, jax.Array]
 
 
-class Template:
+class AbstractModel:
     """The structure of a module without its arrays: names, shapes, axes, how to put it together.
 
     The training state, checkpoints and weight tables all see parameters as one flat dictionary from

@@ -44,7 +44,7 @@ def scale_by_adafactor(
         min_dim_size_to_factor: A matrix with a side shorter than this is not factored.
         clipping_threshold: D, the largest root mean square of an update before it is scaled.
         min_parameter_scale: S, for parameters that start at 0.
-        eps: Ε.
+        eps: ε.
 
     Returns:
         The transformation. Its update needs the parameters.

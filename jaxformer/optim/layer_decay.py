@@ -20,7 +20,7 @@ def scale_by_depth(decay: float) -> optax.GradientTransformation:
     them: final norm, pooler, heads.
 
     Args:
-        decay: Γ, between 0 and 1.
+        decay: γ, between 0 and 1.
 
     References:
         Howard and Ruder, ULMFiT (https://arxiv.org/abs/1801.06146);
@@ -40,7 +40,7 @@ def depth_factors(shapes: dict[str, tuple[int, ...]], decay: float) -> dict[str,
 
     Args:
         shapes: Of the parameters by name.
-        decay: Γ.
+        decay: γ.
 
     Returns:
         Name -> float32 that broadcasts against the parameter.

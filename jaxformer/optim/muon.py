@@ -32,7 +32,7 @@ def scale_by_muon(
     Args:
         axes: The parameters' tree with a tuple of logical axis names for each.
         others: What to do with the parameters that are no hidden matrices.
-        momentum: Β.
+        momentum: β.
         nesterov: Whether to orthogonalise the momentum one step ahead.
         newton_schulz_steps: Number of iterations.
         update_rms: R, the root mean square of an update.

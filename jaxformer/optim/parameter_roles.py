@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import jax
 
 from jaxformer.errors import ConfigError
-from jaxformer.models.lora import LoraTemplate
-from jaxformer.models.parameters import Template
+from jaxformer.models.lora import AbstractLoraModel
+from jaxformer.models.parameters import AbstractModel
 
 TABLE_ROWS = frozenset({"vocab", "positions", "buckets", "kinds"})
 """Axes that index the rows of a lookup table, when they come first."""
@@ -92,24 +92,26 @@ def hidden_matrix(path: str, names: tuple[str, ...]) -> Matrix | None:
     return matrix(path, names) if is_decayed(path, names) and "vocab" not in names else None
 
 
-def trained_names(template: Template | LoraTemplate, frozen: tuple[str, ...]) -> tuple[str, ...]:
+def trained_names(
+    abstract_model: AbstractModel | AbstractLoraModel, frozen: tuple[str, ...]
+) -> tuple[str, ...]:
     """The parameters that learn.
 
     Args:
-        template: Says which may.
+        abstract_model: Says which may.
         frozen: Patterns of those that shall not.
 
     Raises:
         ConfigError: A pattern matches no parameter, or nothing is left to learn.
     """
-    names = tuple(template.shapes)
+    names = tuple(abstract_model.shapes)
     for pattern in frozen:
         if not fnmatch.filter(names, pattern):
             raise ConfigError(
                 f"train.frozen: {pattern!r} matches no parameter; there are {', '.join(names[:5])}"
                 f"{' ...' if len(names) > 5 else ''}"
             )
-    learning = frozenset(template.learning)
+    learning = frozenset(abstract_model.learning)
     kept = [
         name
         for name in names

@@ -21,7 +21,7 @@ from jaxformer.hub.weights.native import source_of
 from jaxformer.io.model_files import TOKENIZER, file_in, read_object
 from jaxformer.io.paths import folder_path
 from jaxformer.models.build import build_model
-from jaxformer.models.parameters import Template
+from jaxformer.models.parameters import AbstractModel
 from jaxformer.pretrained.model import (
     Pretrained,
     checked_dtype,
@@ -72,15 +72,15 @@ def load(
     config = with_fields(run.config.model, fields)
     home = run.folder / IMPORTED if (run.folder / IMPORTED).is_dir() else run.folder / "tokenizer"
     source = source_of(config, FORMATS.values(), _extra_settings(run.folder, home, run.config.data))
-    template = Template(partial(build_model, config=config))
-    shardings = shardings_of(template, mesh)
-    arrays = run.read(template.shapes)
+    abstract_model = AbstractModel(partial(build_model, config=config))
+    shardings = shardings_of(abstract_model, mesh)
+    arrays = run.read(abstract_model.shapes)
     parameters = {
         # Each is let go when it is placed, so that not all are there twice.
         name: jax.device_put(
             _cast(f"{run.folder}: {name}", arrays.pop(name), dtype), shardings[name]
         )
-        for name in template.shapes
+        for name in abstract_model.shapes
     }
     return Pretrained(source, parameters, home)
 

@@ -43,7 +43,7 @@ from jaxformer.io.paths import folder_path
 from jaxformer.io.serialization import nearest
 from jaxformer.models.build import ModelConfig, build_model
 from jaxformer.models.family import Family
-from jaxformer.models.parameters import Parameters, Template
+from jaxformer.models.parameters import AbstractModel, Parameters
 from jaxformer.zoo import FORMATS
 
 Arrays = Mapping[str, Any]
@@ -70,7 +70,7 @@ class Pretrained:
     @property
     def model(self) -> Family:
         """The NNX module."""
-        return self.template.module(self.parameters)
+        return self.abstract_model.module(self.parameters)
 
     @cached_property
     def tokenizer(self) -> Tokenizer | None:
@@ -90,15 +90,15 @@ class Pretrained:
         return read_prompt_encoder(self.folder)
 
     @cached_property
-    def template(self) -> Template:
+    def abstract_model(self) -> AbstractModel:
         """The structure of the model."""
-        return Template(partial(build_model, config=self.config))
+        return AbstractModel(partial(build_model, config=self.config))
 
     @cached_property
     def placements(self) -> list[Placement]:
         """What the tensors of its file are called and hold."""
         source = self.source
-        return named_placements(source.format, self.config, self.template, source.prefix)
+        return named_placements(source.format, self.config, self.abstract_model, source.prefix)
 
     @property
     def mesh(self) -> jax.sharding.Mesh | None:
@@ -132,10 +132,12 @@ class Pretrained:
         }
 
     def _outputs(self, parameters: Parameters, inputs: Arrays, layers: bool) -> dict:
-        return outputs_of(self.template.module(parameters), self.source, on_rows(inputs), layers)
+        return outputs_of(
+            self.abstract_model.module(parameters), self.source, on_rows(inputs), layers
+        )
 
     def _encoded(self, parameters: Parameters, inputs: Arrays) -> tuple[jax.Array, Mask]:
-        return encoded(self.template.module(parameters), self.source, on_rows(inputs))
+        return encoded(self.abstract_model.module(parameters), self.source, on_rows(inputs))
 
     def _loss(self, parameters: Parameters, inputs: Arrays) -> jax.Array:
         outputs = self._outputs(parameters, inputs, False)
@@ -151,12 +153,12 @@ class Opened(NamedTuple):
     """A folder of transformers' of which no weight has been read yet."""
 
     source: Source
-    template: Template
+    abstract_model: AbstractModel
     file: WeightFile
 
     def read(self, name: str) -> np.ndarray:
         """One parameter, by our name, in the dtype that most of the file has."""
-        return self.file.read(name, self.template.shapes[name].shape)
+        return self.file.read(name, self.abstract_model.shapes[name].shape)
 
 
 def open_folder(folder: Path, **model_fields: Any) -> Opened:
@@ -174,9 +176,9 @@ def open_folder(folder: Path, **model_fields: Any) -> Opened:
     check_sizes(source, files)
     config = with_fields(source.format.fitted(source.config, files), model_fields)
     source = replace(source, config=config)
-    template = Template(partial(build_model, config=config))
-    placements = named_placements(source.format, config, template, source.prefix)
-    return Opened(source, template, WeightFile(files, source.format, placements))
+    abstract_model = AbstractModel(partial(build_model, config=config))
+    placements = named_placements(source.format, config, abstract_model, source.prefix)
+    return Opened(source, abstract_model, WeightFile(files, source.format, placements))
 
 
 def with_fields(config: ModelConfig, changes: Mapping[str, Any]) -> ModelConfig:
@@ -215,18 +217,20 @@ def load_folder(
         DataError: The tensors are missing, damaged or do not fit, or a weight is not finite.
     """
     dtype = checked_dtype(dtype)
-    source, template, file = open_folder(folder, **model_fields)
-    parameters = load_parameters(file, template, shardings_of(template, mesh), dtype)
+    source, abstract_model, file = open_folder(folder, **model_fields)
+    parameters = load_parameters(file, abstract_model, shardings_of(abstract_model, mesh), dtype)
     return Pretrained(source, parameters, folder)
 
 
 def shardings_of(
-    template: Template, mesh: jax.sharding.Mesh | None
+    abstract_model: AbstractModel, mesh: jax.sharding.Mesh | None
 ) -> dict[str, jax.sharding.Sharding]:
     """Where each parameter goes: over the mesh, or all on one device."""
     if mesh is None:
-        return dict.fromkeys(template.shapes, jax.sharding.SingleDeviceSharding(jax.devices()[0]))
-    return parameter_shardings(mesh, template.axes, template.shapes)
+        return dict.fromkeys(
+            abstract_model.shapes, jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        )
+    return parameter_shardings(mesh, abstract_model.axes, abstract_model.shapes)
 
 
 def computed_as_kept(pretrained: Pretrained) -> Pretrained:
@@ -337,7 +341,7 @@ def save(
     )
     source = pretrained.source
     target = jnp.dtype(dtype or next(iter(pretrained.parameters.values())).dtype)
-    sizes = [shape.size for shape in pretrained.template.shapes.values()]
+    sizes = [shape.size for shape in pretrained.abstract_model.shapes.values()]
 
     def write(written: Path) -> None:
         parts = pretrained.parameters, pretrained.placements

@@ -15,8 +15,8 @@ from jaxformer.functional.placement import place
 from jaxformer.models.batch import batch_shapes
 from jaxformer.models.build import ModelConfig, build_model
 from jaxformer.models.heads.base import LossOptions, Outcome
-from jaxformer.models.lora import LoraTemplate
-from jaxformer.models.parameters import Parameters, Template
+from jaxformer.models.lora import AbstractLoraModel
+from jaxformer.models.parameters import AbstractModel, Parameters
 from jaxformer.optim.optimizers import Optimizer
 from jaxformer.optim.parameter_roles import trained_names
 from jaxformer.training.batch_checks import check_batch
@@ -57,13 +57,15 @@ class TrainProgram:
         """
         self.model, self.train, self.mesh = model, train, mesh
         self.loss = Loss([head.name for head in model.heads]) if loss is None else loss
-        plain = Template(partial(build_model, config=model))
-        self.template = plain if train.lora is None else LoraTemplate(plain, train.lora)
+        plain = AbstractModel(partial(build_model, config=model))
+        self.abstract_model = plain if train.lora is None else AbstractLoraModel(plain, train.lora)
         self.schedule = optimizer.schedule.build(train.steps)
-        self.trained = trained_names(self.template, train.frozen)
-        trained_axes = {name: self.template.axes[name] for name in self.trained}
+        self.trained = trained_names(self.abstract_model, train.frozen)
+        trained_axes = {name: self.abstract_model.axes[name] for name in self.trained}
         self.optimizer = optimizer.build(train.steps, trained_axes)
-        self.param_shardings = parameter_shardings(mesh, self.template.axes, self.template.shapes)
+        self.param_shardings = parameter_shardings(
+            mesh, self.abstract_model.axes, self.abstract_model.shapes
+        )
         self.batch_sharding = NamedSharding(mesh, PartitionSpec(RULES["batch"]))
         self._init = jax.jit(self._new_state)
         self._update = jax.jit(self._updated, donate_argnums=0)
@@ -128,7 +130,7 @@ class TrainProgram:
         init_key, step_key = jax.random.split(key)
         specs = {name: sharding.spec for name, sharding in self.param_shardings.items()}
         # With explicit axes every device would draw every parameter whole before cutting it.
-        params = jax.sharding.auto_axes(self.template.init, out_sharding=specs)(init_key)
+        params = jax.sharding.auto_axes(self.abstract_model.init, out_sharding=specs)(init_key)
         zero = jnp.zeros((), jnp.int32)
         return TrainState(
             step=zero,
@@ -156,7 +158,7 @@ class TrainProgram:
         params, others = fixed
         train = self.train
         options = LossOptions(train.label_smoothing, train.z_loss, train.loss_chunk)
-        model = self.template.module(params | learning)
+        model = self.abstract_model.module(params | learning)
         sums = self.loss.sums(model, others, batch, options, key)
         return self.loss.total({name: sums[name].loss / weights[name] for name in sums}), sums
 
@@ -165,7 +167,7 @@ class TrainProgram:
     ) -> tuple[Parameters, Sums]:
         """The gradient of the whole batch's loss, and its sums, over all parts of the batch."""
         check_batch(self.model, batch)
-        weights = self.loss.weights(self.template.module(params), batch)
+        weights = self.loss.weights(self.abstract_model.module(params), batch)
         weights = {name: jnp.maximum(weight, 1.0) for name, weight in weights.items()}
         learning, differentiate = self._learning(params), jax.grad(self._loss, has_aux=True)
         parts, fixed = self.train.gradient_accumulation, (params, others)
@@ -220,7 +222,7 @@ class TrainProgram:
     def _evaluated(self, params: Parameters, batch: Batch) -> Measured:
         check_batch(self.model, batch)
         options = LossOptions(chunk_size=self.train.loss_chunk)
-        sums, outcomes = self.template.module(params).evaluation(batch, options)
+        sums, outcomes = self.abstract_model.module(params).evaluation(batch, options)
         everywhere = partial(place, spec=PartitionSpec())
         return Measured(sums, *jax.tree.map(everywhere, (outcomes, batch["row"])))
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from jaxformer.models.build import ModelConfig, build_model
-from jaxformer.models.parameters import Template
+from jaxformer.models.parameters import AbstractModel
 
 
 @dataclass(frozen=True)
@@ -39,5 +39,5 @@ class System:
 
     def count_parameters(self) -> int:
         """The number of parameters of our model, which is traced and not made."""
-        shapes = Template(partial(build_model, config=self.config)).shapes.values()
+        shapes = AbstractModel(partial(build_model, config=self.config)).shapes.values()
         return sum(math.prod(shape.shape) for shape in shapes)

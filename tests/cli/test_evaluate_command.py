@@ -54,7 +54,7 @@ def random_parameters(program, seed):
     return {
         name: jax.device_put(random.normal(size=x.shape).astype("f4") / 2, sharding)
         for (name, x), sharding in zip(
-            program.template.shapes.items(), program.param_shardings.values(), strict=True
+            program.abstract_model.shapes.items(), program.param_shardings.values(), strict=True
         )
     }
 
@@ -99,7 +99,7 @@ def metrics_of(folder, config, step):
     averaged = config.train.ema_decay is not None
     checkpoint = folder / "checkpoints" / str(step)
     params = restore_parameters(
-        checkpoint, program.template.shapes, program.param_shardings, averaged
+        checkpoint, program.abstract_model.shapes, program.param_shardings, averaged
     )
     return evaluate(config, program, params, config.data.prepare(folder))
 

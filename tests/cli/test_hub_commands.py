@@ -173,7 +173,7 @@ def test_parameters_go_straight_into_their_shardings(sizes, divisible):
     mesh = make_mesh(MeshConfig(*sizes))
     whole, cut = jaxformer.load(divisible), jaxformer.load(divisible, mesh=mesh)
     for name, array in cut.parameters.items():
-        axes = cut.template.axes[name]
+        axes = cut.abstract_model.axes[name]
         assert array.sharding == parameter_sharding(mesh, name, axes, array.shape), name
         np.testing.assert_array_equal(array, whole.parameters[name])
     assert any(not x.sharding.is_fully_replicated for x in cut.parameters.values())

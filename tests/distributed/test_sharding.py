@@ -25,10 +25,10 @@ from jaxformer.functional import LayerNorm, RMSNorm, RoPE, T5Bias
 from jaxformer.functional.lookup import lookup
 from jaxformer.functional.placement import mesh_axes
 from jaxformer.models import (
+    AbstractModel,
     DecoderConfig,
     EncoderConfig,
     MaskedLanguageModel,
-    Template,
     build_model,
 )
 from jaxformer.nn import Parallel
@@ -185,7 +185,7 @@ def test_every_device_holds_its_share_and_no_more(model):
     run = three_steps((2, 2, 2), model)
     program, state = run.program, run.state
     cut = 0
-    for name, axes in program.template.axes.items():
+    for name, axes in program.abstract_model.axes.items():
         value = state.params[name]
         count = shares(program.mesh, axes, value.shape)
         sizes = {shard.data.size for shard in value.addressable_shards}
@@ -288,7 +288,7 @@ def gathered_parameters(run):
     gathered = {shape for kind, shape in collectives(run) if kind in ("all-gather", "all-to-all")}
     return {
         name
-        for name, parameter in run.program.template.shapes.items()
+        for name, parameter in run.program.abstract_model.shapes.items()
         if not run.program.param_shardings[name].is_fully_replicated
         for shape in (parameter.shape, parameter.shape[1:])
         if ",".join(map(str, shape)) in gathered
@@ -307,8 +307,11 @@ def test_the_tensor_axis_gathers_no_parameter():
 
 
 def named_axes(model):
-    template = Template(partial(build_model, config=model))
-    return {name: (axes, template.shapes[name].shape) for name, axes in template.axes.items()}
+    abstract_model = AbstractModel(partial(build_model, config=model))
+    return {
+        name: (axes, abstract_model.shapes[name].shape)
+        for name, axes in abstract_model.axes.items()
+    }
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda name: Path(name).stem)

@@ -74,7 +74,7 @@ def test_a_bias_of_the_logits_may_be_missing_and_does_not_learn(model_type, tmp_
     bias = "heads.language_model.bias"
     with_bias = load(folder)
     assert bias in with_bias.parameters
-    assert bias not in with_bias.template.learning
+    assert bias not in with_bias.abstract_model.learning
     change_tensors(folder, lambda tensors: tensors.pop("final_logits_bias"))
     ours, theirs = models(folder)
     check_outputs(ours, theirs, example_inputs(ours.source))

@@ -72,7 +72,7 @@ def our_losses(model, batch):
 def their_losses(theirs, model, batch):
     """Those of PyTorch's steps, which change their model; ours says which parameters decay."""
     groups = {True: [], False: []}
-    decayed = decay_mask(model.template.axes)
+    decayed = decay_mask(model.abstract_model.axes)
     tensors = dict(theirs.model.named_parameters())
     for placement in model.placements:
         if placement.tensor in tensors:

@@ -97,7 +97,7 @@ def test_gradients(format, architecture, tmp_path):
 
     @jax.jit
     def total(parameters):
-        outputs = outputs_of(ours.template.module(parameters), ours.source, inputs)
+        outputs = outputs_of(ours.abstract_model.module(parameters), ours.source, inputs)
         return sum((outputs[name] * weight).sum() for name, weight in weights.items())
 
     found = pretrained.tensors_of(jax.grad(total)(ours.parameters), ours.placements)

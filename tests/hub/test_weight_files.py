@@ -96,9 +96,9 @@ def test_what_is_described_is_what_comes(bert):
 
 
 def test_tables(bert):
-    template = jaxformer.load(bert).template
+    abstract_model = jaxformer.load(bert).abstract_model
     with pytest.raises(ConfigError, match="has no place in files of this kind"):
-        Table({}).placements(template)
+        Table({}).placements(abstract_model)
     assert block("encoder", "h.{}", {"norms.0": "ln"}) == {
         "encoder.stack.group.*.norms.0": "h.{}.ln"
     }

@@ -7,7 +7,7 @@ import pytest
 from family_cases import each_family
 from tiny_models import batch_for
 
-from jaxformer.models import Template, build_model
+from jaxformer.models import AbstractModel, build_model
 from jaxformer.models.batch import batch_shapes
 
 ROWS, LENGTH = 16, 7
@@ -19,8 +19,10 @@ def lengths_of(batch):
 
 
 def losses(config, batch):
-    template = Template(partial(build_model, config=config))
-    return jax.eval_shape(lambda p, b: template.module(p).losses(b), template.shapes, batch)
+    abstract_model = AbstractModel(partial(build_model, config=config))
+    return jax.eval_shape(
+        lambda p, b: abstract_model.module(p).losses(b), abstract_model.shapes, batch
+    )
 
 
 @each_family

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny_models import random_parameters, template_of, tiny, tokens
+from tiny_models import abstract_model_of, random_parameters, tiny, tokens
 
 from jaxformer.functional import LayerNorm, Learned, RMSNorm, T5Bias
-from jaxformer.models import Decoder, DecoderConfig, Template
+from jaxformer.models import AbstractModel, Decoder, DecoderConfig
 from jaxformer.nn import PostNorm, SandwichNorm
 
 BIASES = {"attention_bias": True, "attention_output_bias": True, "mlp_bias": True}
@@ -56,8 +56,8 @@ PUBLISHED = {
 @pytest.mark.parametrize(("config", "count"), PUBLISHED.values(), ids=PUBLISHED.keys())
 def test_published_sizes_without_allocating_them(config, count):
     """The last two would take 32 and 10 GB."""
-    template = template_of(config)
-    assert sum(int(np.prod(shape.shape)) for shape in template.shapes.values()) == count
+    abstract_model = abstract_model_of(config)
+    assert sum(int(np.prod(shape.shape)) for shape in abstract_model.shapes.values()) == count
 
 
 def test_names_are_flat_and_say_where_a_parameter_belongs():
@@ -69,37 +69,37 @@ def test_names_are_flat_and_say_where_a_parameter_belongs():
     inner = {"inputs.position_table", "final_norm.scale"}
     inner |= {f"stack.group.{place}.{name}" for place in range(2) for name in block}
     expected |= {f"transformer.{name}" for name in inner}
-    template = template_of(config)
-    assert set(template.shapes) == set(template.axes) == expected
+    abstract_model = abstract_model_of(config)
+    assert set(abstract_model.shapes) == set(abstract_model.axes) == expected
 
 
 def test_taken_apart_and_put_together_it_is_the_same():
     config = tiny(windows=(2, None), embedding_norm=LayerNorm(), **BIASES)
-    template, parameters = template_of(config), random_parameters(config)
-    module = template.module(parameters)
-    again = template.parameters(module)
+    abstract_model, parameters = abstract_model_of(config), random_parameters(config)
+    module = abstract_model.module(parameters)
+    again = abstract_model.parameters(module)
     assert again.keys() == parameters.keys()
     for name, value in parameters.items():
         assert again[name] is value, name
     # The module keeps its axes.
-    assert module.embedding.table.get_metadata()["axes"] == template.axes["embedding.table"]
+    assert module.embedding.table.get_metadata()["axes"] == abstract_model.axes["embedding.table"]
 
 
 def test_a_template_of_tracers_and_of_shapes():
     config = tiny(num_layers=1)
-    template = template_of(config)
-    shape = jax.eval_shape(lambda p: template.module(p)(tokens(2, 5)), template.shapes)
+    abstract_model = abstract_model_of(config)
+    shape = jax.eval_shape(lambda p: abstract_model.module(p)(tokens(2, 5)), abstract_model.shapes)
     assert (shape.shape, shape.dtype) == ((2, 5, 31), jnp.float32)
-    leaves = jax.tree.leaves(template.module(template.shapes))
-    assert sorted(map(str, leaves)) == sorted(map(str, template.shapes.values()))
+    leaves = jax.tree.leaves(abstract_model.module(abstract_model.shapes))
+    assert sorted(map(str, leaves)) == sorted(map(str, abstract_model.shapes.values()))
 
 
 def test_initial_parameters_depend_on_the_key_alone():
-    template = Template(partial(Decoder, config=tiny(num_layers=1)))
-    init = jax.jit(template.init)
+    abstract_model = AbstractModel(partial(Decoder, config=tiny(num_layers=1)))
+    init = jax.jit(abstract_model.init)
     first, same, other = (init(jax.random.key(seed)) for seed in (0, 0, 1))
     assert {name: (x.shape, x.dtype) for name, x in first.items()} == {
-        name: (x.shape, x.dtype) for name, x in template.shapes.items()
+        name: (x.shape, x.dtype) for name, x in abstract_model.shapes.items()
     }
     for name, value in first.items():
         np.testing.assert_array_equal(value, same[name])
@@ -132,7 +132,7 @@ with_initial = pytest.mark.parametrize("config", INITIAL.values(), ids=INITIAL.k
 
 @lru_cache
 def initial(config):
-    parameters = jax.jit(template_of(config).init)(jax.random.key(0))
+    parameters = jax.jit(abstract_model_of(config).init)(jax.random.key(0))
     return {name: np.asarray(x, np.float64) for name, x in parameters.items()}
 
 

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from tiny_models import (
+    abstract_model_of,
     batch_for,
     random_parameters,
-    template_of,
     tiny,
     tiny_encoder,
     tiny_encoder_decoder,
@@ -31,7 +31,7 @@ from jaxformer.errors import ConfigError
 from jaxformer.io.serialization import to_json
 from jaxformer.models import Regression, Span
 from jaxformer.models.heads.base import DEFAULT_OPTIONS
-from jaxformer.models.lora import LoRA, LoraTemplate
+from jaxformer.models.lora import AbstractLoraModel, LoRA
 from jaxformer.optim import SGD, Constant
 from jaxformer.training.distillation.loss import DistillationLoss
 from jaxformer.training.distillation.teacher import distillation_loss
@@ -66,13 +66,15 @@ def teacher_of(model):
 
 def run(model, common, mesh=(1, 1, 1), settings=SETTINGS, steps=1, teacher_seed=5, **train):
     mesh = make_mesh(MeshConfig(*mesh))
-    template = template_of(teacher_of(model))
+    abstract_model = abstract_model_of(teacher_of(model))
     parameters = {
-        name: placed(np.asarray(x), parameter_sharding(mesh, name, template.axes[name], x.shape))
+        name: placed(
+            np.asarray(x), parameter_sharding(mesh, name, abstract_model.axes[name], x.shape)
+        )
         for name, x in random_parameters(teacher_of(model), teacher_seed).items()
     }
     heads = [head.name for head in model.heads]
-    loss = DistillationLoss(heads, settings, template, parameters, common)
+    loss = DistillationLoss(heads, settings, abstract_model, parameters, common)
     train = TrainConfig(**({"clip_norm": None} | train))
     program = TrainProgram(model, OPTIMIZER, train, mesh, loss)
     params = {
@@ -91,7 +93,7 @@ def run(model, common, mesh=(1, 1, 1), settings=SETTINGS, steps=1, teacher_seed=
 
 def outputs(model, parameters, batch, common):
     """What the terms are made of: the hidden states and the common heads' scores."""
-    module = template_of(model).module(parameters)
+    module = abstract_model_of(model).module(parameters)
     states = module.states(batch)
     return states.hidden, {name: module.heads[name].scores(states) for name in common}
 
@@ -210,7 +212,7 @@ def test_the_teacher_is_an_argument_of_the_step_and_stays_as_it_is():
     for name, x in program.loss.parameters.items():
         np.testing.assert_array_equal(x, other[name])  # neither donated nor learned
         assert (before[name] != x).any()
-    assert set(state.params) == set(program.template.shapes)
+    assert set(state.params) == set(program.abstract_model.shapes)
 
 
 def test_dropout_is_the_students_alone():
@@ -219,7 +221,7 @@ def test_dropout_is_the_students_alone():
     _, _, plain = run(MESHED, COMMON["encoder"])
     assert abs(one["soft_loss"] - plain["soft_loss"]) > 1e-3
     # The teacher that is the student itself, without dropout, has nothing to teach.
-    twin = template_of(MESHED)
+    twin = abstract_model_of(MESHED)
     heads = [head.name for head in MESHED.heads]
     loss = DistillationLoss(heads, SETTINGS, twin, random_parameters(MESHED), heads)
     module, batch = twin.module(random_parameters(MESHED)), batch_for(MESHED)
@@ -291,7 +293,7 @@ def test_a_run_learns_from_another(teacher, tmp_path, capsys):
     saved = checkpoint_files.saved_steps(tmp_path / "one" / "checkpoints")[-1]
     names = {name for name, _ in read_arrays(tmp_path / "one" / "checkpoints" / str(saved))}
     learned = {name for name in names if name.startswith("params/")}
-    plain = template_of(student_config(teacher).model).shapes
+    plain = abstract_model_of(student_config(teacher).model).shapes
     assert learned == {f"params/{name}" for name in plain}
     assert content_hash(read_arrays(teacher / "checkpoints" / "6")) == before
 
@@ -329,17 +331,17 @@ def test_the_averages_of_the_teacher_are_taken(teacher, capsys):
 
 def test_the_factors_of_the_teacher_are_multiplied_out(tmp_path):
     config = tiny_config(lora=LoRA(rank=2))
-    template = LoraTemplate(template_of(config.model), config.train.lora)
+    abstract_model = AbstractLoraModel(abstract_model_of(config.model), config.train.lora)
     random = np.random.default_rng(0)
     saved = {
         name: jnp.asarray(random.normal(size=shape.shape), jnp.float32)
-        for name, shape in template.shapes.items()
+        for name, shape in abstract_model.shapes.items()
     }
     open_run_folder(tmp_path / "run", config)
     checkpoints = Checkpointer(tmp_path / "run" / "checkpoints", to_json(config), keep=1)
     checkpoints.save(3, {"params": saved})
     checkpoints.close()
-    expected = template.merged(saved)
+    expected = abstract_model.merged(saved)
     parameters = parameters_of(student_config(tmp_path / "run"))
     assert set(parameters) == set(expected)
     for name, value in parameters.items():

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_models import random_parameters, template_of, tiny, tiny_encoder, tiny_encoder_decoder
+from tiny_models import (
+    abstract_model_of,
+    random_parameters,
+    tiny,
+    tiny_encoder,
+    tiny_encoder_decoder,
+)
 from tiny_run import tiny_config
 
 from jaxformer.checkpoints.checkpointer import Checkpointer
@@ -51,7 +57,7 @@ def taken(saved, name, model, layers, mesh=(1, 1, 1), **settings):
     program = TrainProgram(model, AdamW(), TrainConfig(**settings), make_mesh(MeshConfig(*mesh)))
     fresh = {
         key: jax.device_put(np.zeros(shape.shape, np.float32), program.param_shardings[key])
-        for key, shape in program.template.shapes.items()
+        for key, shape in program.abstract_model.shapes.items()
     }
     return transfer(fresh, saved[name], model, layers)
 
@@ -135,9 +141,10 @@ def test_on_a_mesh_with_another_head_and_factors(saved):
 @given(layers=st.lists(st.integers(0, 5), min_size=1, max_size=6))
 def test_any_choice_is_a_choice_of_rows(saved, layers):
     model = replace(DEEP["plain"], num_layers=len(layers))
-    template = template_of(model)
+    abstract_model = abstract_model_of(model)
     fresh = {
-        key: jax.numpy.zeros(shape.shape, np.float32) for key, shape in template.shapes.items()
+        key: jax.numpy.zeros(shape.shape, np.float32)
+        for key, shape in abstract_model.shapes.items()
     }
     parameters, _ = transfer(fresh, saved["plain"], model, tuple(layers))
     name = "transformer.stack.group.0.sublayers.1.up.kernel"

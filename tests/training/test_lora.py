@@ -43,7 +43,7 @@ def run(model=PLAIN, mesh=(1, 1, 1), steps=3, optimizer=OPTIMIZER, **settings):
     random = np.random.default_rng(0)
     start = {
         name: (name.endswith("scale") + 0.4 * random.normal(size=shape.shape)).astype(np.float32)
-        for name, shape in program.template.shapes.items()
+        for name, shape in program.abstract_model.shapes.items()
     }
     params = {name: placed(start[name], program.param_shardings[name]) for name in start}
     state = replace(program.init(0), params=params)
@@ -115,7 +115,7 @@ def test_moments_exist_for_what_learns_alone():
     optimizer = AdamW(schedule=Constant(learning_rate=0.1, warmup_steps=0))
     settings = TrainConfig(lora=LoRA(rank=2), frozen=("pooler.bias",))
     program = TrainProgram(model, optimizer, settings, make_mesh(MeshConfig()))
-    learning = {name for name in program.template.shapes if is_factor(name)}
+    learning = {name for name in program.abstract_model.shapes if is_factor(name)}
     learning |= {"pooler.kernel", "heads.label.output.kernel", "heads.label.output.bias"}
     assert set(program.trained) == learning
     shapes = program.state_shapes
@@ -189,11 +189,13 @@ def test_merged_weights_compute_the_same(tuned, merged):
     batch = {name: value for name, value in rows().items() if name != "segments"}
     adapted = TrainProgram(
         tiny_config().model, OPTIMIZER, TrainConfig(lora=LORA), make_mesh(MeshConfig())
-    ).template
+    ).abstract_model
     plain = adapted.base
     logits = [
-        jax.jit(lambda p, template=template: template.module(p).scores(batch))(parameters)
-        for template, parameters in (
+        jax.jit(lambda p, abstract_model=abstract_model: abstract_model.module(p).scores(batch))(
+            parameters
+        )
+        for abstract_model, parameters in (
             (adapted, arrays_in(tuned, 8)),
             (plain, arrays_in(merged, 8)),
             (plain, {k: v for k, v in arrays_in(tuned, 8).items() if not is_factor(k)}),

@@ -116,7 +116,7 @@ def test_distillation_lowers_with_its_teacher():
     common = [MaskedLanguageModel().name]
     parameters = teacher.state_shapes.params
     settings = config.train.distillation
-    loss = DistillationLoss(common, settings, teacher.template, parameters, common)
+    loss = DistillationLoss(common, settings, teacher.abstract_model, parameters, common)
     step = lowered(config, abstract_program(config, loss=loss))
     _, metrics = step.out_info
     assert {"loss", "soft_loss", "cosine_loss"} <= set(metrics)
@@ -158,7 +158,7 @@ def test_no_device_ever_holds_a_whole_parameter_while_initialising():
     assert memory.output_size_in_bytes < 1.01 * 3 * whole / 8
     assert memory.temp_size_in_bytes < 1.5 * share
     made = set(re.findall(r"f32\[([\d,]+)\]", compiled.as_text()))
-    for name, shape in program.template.shapes.items():
+    for name, shape in program.abstract_model.shapes.items():
         sharding = program.param_shardings[name]
         if sharding.shard_shape(shape.shape) != shape.shape:
             assert ",".join(map(str, shape.shape)) not in made, name

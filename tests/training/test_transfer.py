@@ -160,5 +160,7 @@ def test_patterns_that_match_nothing_or_everything_are_refused():
 
 def test_heads_of_a_decoder_are_kept_apart():
     program = program_of(heads=(LanguageModel(), Classification(num_labels=2, pooling="last")))
-    assert {n.split(".")[1] for n in program.template.shapes if n.startswith("heads")} == {"label"}
+    assert {n.split(".")[1] for n in program.abstract_model.shapes if n.startswith("heads")} == {
+        "label"
+    }
     assert isinstance(program.model, DecoderConfig)

@@ -9,7 +9,7 @@ import pytest
 
 from jaxformer.cli import main as cli
 from jaxformer.functional import Learned
-from jaxformer.models import Template, build_model
+from jaxformer.models import AbstractModel, build_model
 from jaxformer.zoo import SYSTEMS
 
 each_system = pytest.mark.parametrize("system", SYSTEMS.values(), ids=SYSTEMS.keys())
@@ -33,7 +33,9 @@ COUNTED = {
 
 
 def shapes_of(config):
-    return {n: x.shape for n, x in Template(partial(build_model, config=config)).shapes.items()}
+    return {
+        n: x.shape for n, x in AbstractModel(partial(build_model, config=config)).shapes.items()
+    }
 
 
 def counted(system):

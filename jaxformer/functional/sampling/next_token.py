@@ -49,7 +49,7 @@ def scale_temperature(logits: jax.Array, temperature: float) -> jax.Array:
 
     Args:
         logits: `[..., V]`.
-        temperature: Τ, at least 1e-30.
+        temperature: τ, at least 1e-30.
 
     Returns:
         `[..., V]`.

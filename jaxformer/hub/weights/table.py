@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxformer.errors import ConfigError
 from jaxformer.hub.weights.layouts import Layout, Shape, Single, Slot, usual
-from jaxformer.models.parameters import Template
+from jaxformer.models.parameters import AbstractModel
 
 _GROUP = re.compile(r"(.*stack\.group)\.(\d+)\.(.*)")
 _LEAVES = {"kernel": "weight", "scale": "weight", "table": "weight", "bias": "bias"}
@@ -64,19 +64,19 @@ class Table:
     layouts: Mapping[str, Single] = field(default_factory=dict)
     """Pattern of our parameters -> how it is kept, where that is not the usual way."""
 
-    def placements(self, template: Template) -> list[Placement]:
+    def placements(self, abstract_model: AbstractModel) -> list[Placement]:
         """Every tensor of a model's file.
 
         Raises:
             ConfigError: A parameter of the model has no name in such files.
         """
         placed: dict[str, Placement] = {}
-        for parameter in template.shapes:
-            for placement in self._of(parameter, template):
+        for parameter in abstract_model.shapes:
+            for placement in self._of(parameter, abstract_model):
                 placed.setdefault(placement.tensor, placement)
         return list(placed.values())
 
-    def _of(self, parameter: str, template: Template) -> list[Placement]:
+    def _of(self, parameter: str, abstract_model: AbstractModel) -> list[Placement]:
         """The tensors that hold a parameter: one, or one for each of its layers."""
         group = _GROUP.fullmatch(parameter)
         path = f"{group[1]}.*.{group[3]}" if group else parameter
@@ -85,8 +85,8 @@ class Table:
             parts = [part.replace(".group.*.", f".group.{group[2]}.") for part in parts]
         # A stack's only layer may do without a number (ALBERT, which shares it).
         depth = max(tensor.count("{}"), int(group is not None))
-        slots = tuple(_slot(part, template, depth) for part in parts)
-        first, step = (int(group[2]), _group_size(group[1], template)) if group else (0, 1)
+        slots = tuple(_slot(part, abstract_model, depth) for part in parts)
+        first, step = (int(group[2]), _group_size(group[1], abstract_model)) if group else (0, 1)
         return [
             Placement(
                 tensor.format(*(first + step * layer for layer in row[:1]), *row[1:]),
@@ -94,7 +94,7 @@ class Table:
                 slots,
                 layout,
             )
-            for row in np.ndindex(template.shapes[parameter].shape[:depth])
+            for row in np.ndindex(abstract_model.shapes[parameter].shape[:depth])
         ]
 
     def _find(self, path: str) -> tuple[list[str], str, Layout]:
@@ -132,11 +132,13 @@ def attention(number: int, query: str, key: str, value: str, output: str) -> dic
     return {f"sublayers.{number}.attention.{own}": name for own, name in names.items()}
 
 
-def _slot(parameter: str, template: Template, depth: int) -> Slot:
-    return Slot(template.shapes[parameter].shape[depth:], template.kernels.get(parameter, 0))
+def _slot(parameter: str, abstract_model: AbstractModel, depth: int) -> Slot:
+    return Slot(
+        abstract_model.shapes[parameter].shape[depth:], abstract_model.kernels.get(parameter, 0)
+    )
 
 
-def _group_size(stack: str, template: Template) -> int:
+def _group_size(stack: str, abstract_model: AbstractModel) -> int:
     """How many kinds of blocks take turns in a stack."""
-    found = (re.match(rf"{re.escape(stack)}\.(\d+)\.", name) for name in template.shapes)
+    found = (re.match(rf"{re.escape(stack)}\.(\d+)\.", name) for name in abstract_model.shapes)
     return 1 + max(int(match[1]) for match in found if match)

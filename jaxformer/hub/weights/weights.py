@@ -19,7 +19,7 @@ from jaxformer.hub.weights.copying import aligned_empty, copy_into
 from jaxformer.hub.weights.finite import check_finite, only_zeros
 from jaxformer.hub.weights.table import Placement
 from jaxformer.hub.weights.tensors import Tensor, TensorFiles
-from jaxformer.models.parameters import Parameters, Template
+from jaxformer.models.parameters import AbstractModel, Parameters
 
 _log = logging.getLogger(__name__)
 
@@ -29,14 +29,14 @@ Reader = Callable[[tuple[slice, ...]], np.ndarray]
 
 
 def named_placements(
-    format: Format, config: Any, template: Template, prefix: str
+    format: Format, config: Any, abstract_model: AbstractModel, prefix: str
 ) -> list[Placement]:
     """Every tensor of a model's file.
 
     Args:
         format: The system, whose table has the names of a model with heads.
         config: The model's.
-        template: Its structure.
+        abstract_model: Its structure.
         prefix: What comes before the names of the body in this file.
     """
 
@@ -44,7 +44,7 @@ def named_placements(
         bare = tensor.removeprefix(format.prefix)
         return tensor if bare == tensor else prefix + bare
 
-    placements = format.table(config).placements(template)
+    placements = format.table(config).placements(abstract_model)
     return [placement._replace(tensor=named(placement.tensor)) for placement in placements]
 
 
@@ -178,13 +178,13 @@ class WeightFile:
 
 
 def load_parameters(
-    file: WeightFile, template: Template, shardings: Shardings, dtype: Any = None
+    file: WeightFile, abstract_model: AbstractModel, shardings: Shardings, dtype: Any = None
 ) -> Parameters:
     """Reads parameters one at a time, each straight into its sharding.
 
     Args:
         file: The tensors.
-        template: The model.
+        abstract_model: The model.
         shardings: Of the parameters by name.
         dtype: To which they are cast; None keeps the files' own.
 
@@ -195,7 +195,7 @@ def load_parameters(
         name: jax.make_array_from_callback(
             shape.shape, shardings[name], file.reader(name, shape.shape, dtype)
         )
-        for name, shape in template.shapes.items()
+        for name, shape in abstract_model.shapes.items()
     }
     file.warn()
     return parameters

@@ -10,7 +10,7 @@ from jaxformer.functional.distillation import cosine_distance, soft_divergence
 from jaxformer.functional.losses import LossSums
 from jaxformer.models.family import Family
 from jaxformer.models.heads.base import Batch, States
-from jaxformer.models.parameters import Parameters, Template
+from jaxformer.models.parameters import AbstractModel, Parameters
 from jaxformer.training.loss import Loss, mean
 
 COSINE = "cosine"
@@ -24,7 +24,7 @@ class DistillationLoss(Loss):
         self,
         heads: Sequence[str],
         settings: Distillation,
-        teacher: Template,
+        teacher: AbstractModel,
         parameters: Parameters,
         common: Sequence[str],
     ):

@@ -15,7 +15,7 @@ from jaxformer.distributed.sharding import parameter_sharding
 from jaxformer.errors import ConfigError
 from jaxformer.models.build import ModelConfig, build_model
 from jaxformer.models.config import VisionConfig
-from jaxformer.models.parameters import Template
+from jaxformer.models.parameters import AbstractModel
 from jaxformer.nn import TextConfig
 from jaxformer.training.distillation.loss import DistillationLoss
 from jaxformer.training.logging.progress import short_number
@@ -48,10 +48,10 @@ def distillation_loss(
         _check_labels(data.labels, kept_labels(teacher.folder))
     except ConfigError as error:
         raise ConfigError(f"train.distillation.teacher {teacher.folder}: {error}") from error
-    template = Template(partial(build_model, config=teacher.model))
+    abstract_model = AbstractModel(partial(build_model, config=teacher.model))
     parameters = {
-        name: placed(array, parameter_sharding(mesh, name, template.axes[name], array.shape))
-        for name, array in teacher.read(template.shapes).items()
+        name: placed(array, parameter_sharding(mesh, name, abstract_model.axes[name], array.shape))
+        for name, array in teacher.read(abstract_model.shapes).items()
     }
     if is_first():
         count = short_number(parameter_count(parameters))
@@ -59,7 +59,7 @@ def distillation_loss(
         of = f"teacher {teacher.folder} at step {teacher.step}, {count} parameters"
         print(f"{of}: teaches {learned}")
     heads = [head.name for head in config.model.heads]
-    return DistillationLoss(heads, settings, template, parameters, common)
+    return DistillationLoss(heads, settings, abstract_model, parameters, common)
 
 
 def _check_models(settings: Distillation, model: ModelConfig, teacher: ModelConfig) -> list[str]:

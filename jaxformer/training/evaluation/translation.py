@@ -17,7 +17,7 @@ from jaxformer.functional.placement import place
 from jaxformer.generation.decode.loop import Method, generate_tokens
 from jaxformer.generation.decode.processors import History
 from jaxformer.generation.decode.state import started
-from jaxformer.models import Parameters, Template
+from jaxformer.models import AbstractModel, Parameters
 from jaxformer.nn.cache import CacheShape
 from jaxformer.training.step import Batch, TrainProgram
 
@@ -51,7 +51,7 @@ def translate(
     """
     end = tokenizer.end_of_text_id
     with on_mesh(program.mesh):
-        decode = jax.jit(partial(_decode, program.template, end))
+        decode = jax.jit(partial(_decode, program.abstract_model, end))
         results = [jax.device_get(decode(params, batch)) for batch in batches]
     found = []
     for rows, tokens in results:
@@ -79,9 +79,9 @@ def shown(translations: Sequence[Translation], most: int = 5) -> str:
     )
 
 
-def _decode(template: Template, end: int, params: Parameters, batch: Batch):
+def _decode(abstract_model: AbstractModel, end: int, params: Parameters, batch: Batch):
     """Rows int `[B]` and tokens int `[B, T]`, `end` after the last; the same on every process."""
-    model = template.module(params)
+    model = abstract_model.module(params)
     model.reader.stack.set_apart()
     memory = model.encode(batch["inputs"], segments=batch["segments"])
     rows, length = batch["decoder_inputs"].shape

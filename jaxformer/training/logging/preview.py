@@ -29,7 +29,7 @@ class Preview:
                 temperature (0: the likeliest token each time) and the seed.
             window: T, the tokens the model looks at, at most; the prompt and the text must fit.
         """
-        self.programs = Programs(program.model, program.template, program.mesh)
+        self.programs = Programs(program.model, program.abstract_model, program.mesh)
         self.tokenizer, self.settings, self.window = tokenizer, settings, window
 
     def text(self, params: Parameters) -> str:

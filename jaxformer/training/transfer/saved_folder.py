@@ -32,7 +32,7 @@ class SavedFolder:
             raise ConfigError(f"{asked_by}: {error}") from error
         self.folder = folder
         self.model = self._opened.source.config
-        self.shapes = {name: x.shape for name, x in self._opened.template.shapes.items()}
+        self.shapes = {name: x.shape for name, x in self._opened.abstract_model.shapes.items()}
         """The shape of each parameter, by its name."""
 
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:

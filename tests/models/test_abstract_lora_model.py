@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_models import (
+    abstract_model_of,
     batch_for,
     random_parameters,
-    template_of,
     tiny,
     tiny_encoder,
     tiny_encoder_decoder,
@@ -21,8 +21,8 @@ from tiny_models import (
 
 from jaxformer.distributed.sharding import RULES
 from jaxformer.errors import ConfigError
-from jaxformer.models import Template
-from jaxformer.models.lora import LoRA, LoraTemplate, adapted, is_factor
+from jaxformer.models import AbstractModel
+from jaxformer.models.lora import AbstractLoraModel, LoRA, adapted, is_factor
 from jaxformer.nn import Linear
 from jaxformer.nn.parameter import normal
 from jaxformer.optim.parameter_roles import Matrix, matrix
@@ -39,31 +39,31 @@ each_model = pytest.mark.parametrize("config", MODELS.values(), ids=MODELS.keys(
 
 
 def lora_of(config, lora=EVERY_KERNEL):
-    return LoraTemplate(template_of(config), lora)
+    return AbstractLoraModel(abstract_model_of(config), lora)
 
 
-def random_factors(config, template):
+def random_factors(config, abstract_model):
     """Parameters in which neither factor is zero."""
     random = np.random.default_rng(1)
     factors = {
         name: jnp.asarray(0.3 * random.normal(size=shape.shape), jnp.float32)
-        for name, shape in template.shapes.items()
+        for name, shape in abstract_model.shapes.items()
         if is_factor(name)
     }
     return random_parameters(config) | factors
 
 
-def products(template, parameters):
+def products(abstract_model, parameters):
     """Every adapted kernel by plain matrix products, one layer at a time, in float64."""
     plain = {}
-    for name in template.targets:
+    for name in abstract_model.targets:
         kernel, a, b = (
             np.asarray(parameters[name + suffix], np.float64)
             for suffix in ("", ".lora_a", ".lora_b")
         )
-        stacked = template.base.axes[name][0] == "layers"
+        stacked = abstract_model.base.axes[name][0] == "layers"
         layers = zip(kernel, a, b, strict=True) if stacked else [(kernel, a, b)]
-        rank, scale = template.lora.rank, template.lora.alpha / template.lora.rank
+        rank, scale = abstract_model.lora.rank, abstract_model.lora.alpha / abstract_model.lora.rank
         done = [
             k + scale * (x.reshape(-1, rank) @ y.reshape(rank, -1)).reshape(k.shape)
             for k, x, y in layers
@@ -74,16 +74,16 @@ def products(template, parameters):
 
 def test_training_starts_from_the_very_same_model():
     config = MODELS["grouped heads"]
-    base, template = template_of(config), lora_of(config)
-    parameters = template.init(jax.random.key(3))
+    base, abstract_model = abstract_model_of(config), lora_of(config)
+    parameters = abstract_model.init(jax.random.key(3))
     expected = base.init(jax.random.key(3))
     factors = {name for name in parameters if is_factor(name)}
     assert len(factors) == 2 * len(base.kernels)
     assert set(parameters) - factors == set(expected)
-    merged = template.merged(parameters)
+    merged = abstract_model.merged(parameters)
     for name, wanted in expected.items():
         np.testing.assert_array_equal(merged[name], wanted, err_msg=name)
-    for name in template.targets:
+    for name in abstract_model.targets:
         a, layers = np.asarray(parameters[name + ".lora_a"]), expected[name].shape[0]
         assert not np.asarray(parameters[name + ".lora_b"]).any()
         inputs = a.size / a.shape[-1] / layers
@@ -92,11 +92,11 @@ def test_training_starts_from_the_very_same_model():
 
 def test_the_first_scores_have_the_bits_of_the_model():
     config = tiny_encoder()
-    base, template = template_of(config), lora_of(config)
+    base, abstract_model = abstract_model_of(config), lora_of(config)
     plain, batch = random_parameters(config), batch_for(config)
-    parameters = random_factors(config, template)
+    parameters = random_factors(config, abstract_model)
     parameters |= {n: jnp.zeros_like(p) for n, p in parameters.items() if n.endswith(".lora_b")}
-    actual = jax.jit(lambda p: template.module(p).scores(batch))(parameters)
+    actual = jax.jit(lambda p: abstract_model.module(p).scores(batch))(parameters)
     expected = jax.jit(lambda p: base.module(p).scores(batch))(plain)
     for name, wanted in expected.items():
         np.testing.assert_array_equal(actual[name], wanted)
@@ -104,11 +104,11 @@ def test_the_first_scores_have_the_bits_of_the_model():
 
 @each_model
 def test_factors_multiply_out_as_in_the_paper(config):
-    template = lora_of(config)
-    parameters = random_factors(config, template)
-    merged = jax.jit(template.merged)(parameters)
-    assert set(merged) == set(template.base.shapes)
-    expected = products(template, parameters)
+    abstract_model = lora_of(config)
+    parameters = random_factors(config, abstract_model)
+    merged = jax.jit(abstract_model.merged)(parameters)
+    assert set(merged) == set(abstract_model.base.shapes)
+    expected = products(abstract_model, parameters)
     for name, value in merged.items():
         wanted = expected.get(name, parameters[name])
         np.testing.assert_allclose(value, wanted, rtol=1e-5, atol=1e-5, err_msg=name)
@@ -117,26 +117,26 @@ def test_factors_multiply_out_as_in_the_paper(config):
 
 def test_gradients_of_the_factors_follow_from_that_of_the_kernel():
     config = tiny(num_layers=4, windows=(3, None))
-    template = lora_of(config)
-    parameters, batch = random_factors(config, template), batch_for(config)
+    abstract_model = lora_of(config)
+    parameters, batch = random_factors(config, abstract_model), batch_for(config)
 
     def loss(module):
         return module.losses(batch)["language_model"].loss / 50.0
 
     @jax.jit
     def gradients(parameters):
-        merged = template.merged(parameters)
+        merged = abstract_model.merged(parameters)
         return (
-            jax.grad(lambda p: loss(template.module(p)))(parameters),
-            jax.grad(lambda p: loss(template.base.module(p)))(merged),
+            jax.grad(lambda p: loss(abstract_model.module(p)))(parameters),
+            jax.grad(lambda p: loss(abstract_model.base.module(p)))(merged),
         )
 
     ours, plain = gradients(parameters)
-    scale = template.lora.alpha / template.lora.rank
-    for name in template.targets:
+    scale = abstract_model.lora.alpha / abstract_model.lora.rank
+    for name in abstract_model.targets:
         a, b = (np.asarray(parameters[name + s], np.float64) for s in (".lora_a", ".lora_b"))
         for layer in range(a.shape[0]):
-            rank = template.lora.rank
+            rank = abstract_model.lora.rank
             a2, b2 = a[layer].reshape(-1, rank), b[layer].reshape(rank, -1)
             kernel = np.asarray(plain[name][layer], np.float64).reshape(len(a2), -1)
             for suffix, wanted in ((".lora_a", kernel @ b2.T), (".lora_b", a2.T @ kernel)):
@@ -151,9 +151,9 @@ def test_gradients_of_the_factors_follow_from_that_of_the_kernel():
 def test_a_layer_learns_as_its_twin_in_torch(bias):
     torch = pytest.importorskip("torch")
     inputs, outputs = {"heads": 2, "head_dim": 3}, {"embed": 5}
-    base = Template(lambda key: Linear(key, inputs, outputs, normal(0.5), bias=bias))
-    template = LoraTemplate(base, LoRA(rank=2, alpha=3.0, targets=("kernel",)))
-    start = template.init(jax.random.key(0))
+    base = AbstractModel(lambda key: Linear(key, inputs, outputs, normal(0.5), bias=bias))
+    abstract_model = AbstractLoraModel(base, LoRA(rank=2, alpha=3.0, targets=("kernel",)))
+    start = abstract_model.init(jax.random.key(0))
     random = np.random.default_rng(0)
     x, y = (random.normal(size=s).astype(np.float32) for s in ((7, 2, 3), (7, 5)))
 
@@ -176,7 +176,7 @@ def test_a_layer_learns_as_its_twin_in_torch(bias):
     @jax.jit
     def step(parameters):
         def loss(p):
-            return jnp.sum((template.module(p)(x) - y) ** 2)
+            return jnp.sum((abstract_model.module(p)(x) - y) ** 2)
 
         gradients = jax.grad(loss)(parameters)
         return parameters | {
@@ -215,28 +215,28 @@ def test_any_number_of_axes(layers, inputs, outputs, rank):
 
 @each_model
 def test_factors_live_where_their_kernels_axes_do(config):
-    template = lora_of(config)
-    for name in template.targets:
-        axes, kernel = template.base.axes[name], template.base.shapes[name].shape
-        a, b = template.axes[name + ".lora_a"], template.axes[name + ".lora_b"]
+    abstract_model = lora_of(config)
+    for name in abstract_model.targets:
+        axes, kernel = abstract_model.base.axes[name], abstract_model.base.shapes[name].shape
+        a, b = abstract_model.axes[name + ".lora_a"], abstract_model.axes[name + ".lora_b"]
         assert a[-1] == "rank"
         layers = [axis for axis in axes if axis == "layers"]
         assert b[len(layers)] == "rank"
         assert [*a[:-1], *[axis for axis in b if axis not in ("layers", "rank")]] == [*axes]
-        sizes = template.shapes[name + ".lora_a"].shape[:-1]
+        sizes = abstract_model.shapes[name + ".lora_a"].shape[:-1]
         assert sizes == kernel[: len(sizes)]
-        assert template.base.kernels[name] == len(a) - 1 - len(layers)
+        assert abstract_model.base.kernels[name] == len(a) - 1 - len(layers)
     assert RULES["rank"] is None
-    assert {axis for names in template.axes.values() for axis in names} <= set(RULES)
+    assert {axis for names in abstract_model.axes.values() for axis in names} <= set(RULES)
 
 
 def test_what_learns_and_what_stays():
     config = tiny_encoder()
-    template = lora_of(config, LoRA())
-    factors = {name for name in template.learning if is_factor(name)}
+    abstract_model = lora_of(config, LoRA())
+    factors = {name for name in abstract_model.learning if is_factor(name)}
     ends = {re.search(r"(\w+\.kernel)\.lora", name)[1] for name in factors}
     assert ends == {"query.kernel", "value.kernel"}
-    others = {name.split(".")[0] for name in set(template.learning) - factors}
+    others = {name.split(".")[0] for name in set(abstract_model.learning) - factors}
     assert others == {"heads", "pooler"}
     alone = lora_of(config, LoRA(trained=()))
     assert set(alone.learning) == factors
@@ -275,6 +275,6 @@ def test_an_optimizer_sees_a_matrix_in_every_factor():
     assert matrix("a", ("layers", "embed", "rank")) == Matrix((1,), (2,))
     assert matrix("a", ("layers", "heads", "head_dim", "rank")) == Matrix((1, 2), (3,))
     assert matrix("b", ("rank", "heads", "head_dim")) == Matrix((0,), (1, 2))
-    template = lora_of(tiny_vision())
-    for name, axes in template.axes.items():
+    abstract_model = lora_of(tiny_vision())
+    for name, axes in abstract_model.axes.items():
         assert not is_factor(name) or matrix(name, axes) is not None, name
