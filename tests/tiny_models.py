@@ -93,7 +93,7 @@ def tiny_vision(**changes) -> VisionConfig:
 
 
 @lru_cache
-def abstract_model_of(config: ModelConfig) -> AbstractModel:
+def structure_of(config: ModelConfig) -> AbstractModel:
     return AbstractModel(partial(build_model, config=config))
 
 
@@ -102,14 +102,14 @@ def random_parameters(config: ModelConfig, seed: int = 0, scale: float = 0.4) ->
     random = np.random.default_rng(seed)
     return {
         name: jnp.asarray(name.endswith("scale") + scale * random.normal(size=shape.shape), "f4")
-        for name, shape in abstract_model_of(config).shapes.items()
+        for name, shape in structure_of(config).shapes.items()
     }
 
 
 @partial(jax.jit, static_argnums=0)
 def logits_of(config: DecoderConfig, parameters: Parameters, inputs: jax.Array, **options):
     """Float32 logits `[B, T, V]`."""
-    return abstract_model_of(config).module(parameters)(inputs, **options)
+    return structure_of(config).module(parameters)(inputs, **options)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -117,7 +117,7 @@ def gradients_of(config: DecoderConfig, parameters: Parameters, inputs: jax.Arra
     """The gradient of a fixed random function of the logits, and the logits."""
 
     def total(parameters):
-        logits = abstract_model_of(config).module(parameters)(inputs, **options)
+        logits = structure_of(config).module(parameters)(inputs, **options)
         weights = jax.random.normal(jax.random.key(7), logits.shape)
         return jnp.sum(logits * weights), logits
 
@@ -132,7 +132,7 @@ def tokens(batch: int, length: int, seed: int = 0, vocab_size: int = 31) -> jax.
 @partial(jax.jit, static_argnums=0)
 def scores_of(config: ModelConfig, parameters: Parameters, batch: dict) -> dict:
     """Every head's scores of a batch."""
-    return abstract_model_of(config).module(parameters).scores(batch)
+    return structure_of(config).module(parameters).scores(batch)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -140,7 +140,7 @@ def loss_and_gradients_of(config: ModelConfig, parameters: Parameters, batch: di
     """The sum of the mean losses of a batch, and its gradient."""
 
     def loss(parameters):
-        sums = abstract_model_of(config).module(parameters).losses(batch, key=key).values()
+        sums = structure_of(config).module(parameters).losses(batch, key=key).values()
         return sum(head.loss / head.weight for head in sums)
 
     return jax.value_and_grad(loss)(parameters)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny_models import abstract_model_of, random_parameters, tiny, tiny_encoder_decoder
+from tiny_models import random_parameters, structure_of, tiny, tiny_encoder_decoder
 
 from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.distributed.sharding import parameter_sharding
@@ -33,7 +33,7 @@ SEARCH = Decoding(
 
 
 def generator_of(config):
-    return Generator(Programs(config, abstract_model_of(config)), random_parameters(config))
+    return Generator(Programs(config, structure_of(config)), random_parameters(config))
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +44,7 @@ def generator():
 def log_probs_of(config):
     """The full pass: tokens `[B, T]` to the log-probabilities `[B, T, V]` of what follows."""
     parameters = random_parameters(config)
-    return jax.jit(
-        lambda rows: jax.nn.log_softmax(abstract_model_of(config).module(parameters)(rows))
-    )
+    return jax.jit(lambda rows: jax.nn.log_softmax(structure_of(config).module(parameters)(rows)))
 
 
 def test_with_room_for_all_texts_it_ranks_all_texts(generator):
@@ -105,7 +103,7 @@ def test_a_row_has_a_limit_of_its_own():
 
     @jax.jit
     def searched(history):
-        model = abstract_model_of(CONFIG).module(parameters)
+        model = structure_of(CONFIG).module(parameters)
         cache = model.start(CacheShape(3, capacity=16, chunk=16, storage="float32"))
         return beam_search(model, search, history, cache)
 
@@ -138,7 +136,7 @@ def test_what_changes_with_the_length_is_read_again():
 def test_a_mesh_finds_the_same():
     sizes = {"num_layers": 1, "num_decoder_layers": 1, "model_dim": 24, "mlp_dim": 18}
     config = tiny_encoder_decoder(vocab_size=36, **sizes)
-    abstract_model, parameters = abstract_model_of(config), random_parameters(config)
+    abstract_model, parameters = structure_of(config), random_parameters(config)
     mesh = make_mesh(MeshConfig(data=2, tensor=2))
     placed = {
         name: jax.device_put(x, parameter_sharding(mesh, name, abstract_model.axes[name], x.shape))
@@ -158,7 +156,7 @@ def test_a_mesh_finds_the_same():
 
 def test_the_keys_of_a_memory_are_kept_once():
     config = tiny_encoder_decoder(num_layers=1, num_decoder_layers=1)
-    abstract_model, parameters = abstract_model_of(config), random_parameters(config)
+    abstract_model, parameters = structure_of(config), random_parameters(config)
 
     def picked(memory):
         shape = CacheShape(2, capacity=16, chunk=16, storage="int8")

@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny_models import abstract_model_of, random_parameters, tiny, tokens
+from tiny_models import random_parameters, structure_of, tiny, tokens
 
 from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.distributed.sharding import parameter_sharding
@@ -25,7 +25,7 @@ DRAWN = Decoding(max_new_tokens=10, do_sample=True, temperature=1.5, top_k=20)
 
 def generator_of(**changes):
     config = tiny(**changes)
-    return Generator(Programs(config, abstract_model_of(config)), random_parameters(config))
+    return Generator(Programs(config, structure_of(config)), random_parameters(config))
 
 
 def generated(generator, prompts, decoding, numbers=None, **options):
@@ -52,9 +52,9 @@ def generator():
 def test_every_logit_is_that_of_the_full_pass(position):
     config = tiny(position=position, windows=(3, None))
     parameters = random_parameters(config)
-    generator = Generator(Programs(config, abstract_model_of(config)), parameters)
+    generator = Generator(Programs(config, structure_of(config)), parameters)
     found = generated(generator, PROMPTS, GREEDY, keep_scores=True)
-    full = jax.jit(lambda inputs: abstract_model_of(config).module(parameters)(inputs))
+    full = jax.jit(lambda inputs: structure_of(config).module(parameters)(inputs))
     for row, prompt in enumerate(PROMPTS):
         text = list(prompt)
         for number, token in enumerate(found.tokens[row]):
@@ -124,7 +124,7 @@ def test_a_long_prompt_is_read_in_chunks(monkeypatch):
     prompts = [list(np.asarray(tokens(1, n, seed=n))[0]) for n in (50, 17, 2)]
     whole = generated(generator_of(windows=(3, None)), prompts, GREEDY)
     monkeypatch.setattr("jaxformer.generation.generator.CHUNK", 16)
-    small = Generator(Programs(config, abstract_model_of(config)), random_parameters(config))
+    small = Generator(Programs(config, structure_of(config)), random_parameters(config))
     np.testing.assert_array_equal(generated(small, prompts, GREEDY).tokens, whole.tokens)
     assert CHUNK == 512
 
@@ -143,7 +143,7 @@ def test_few_programs_are_compiled():
 @pytest.mark.parametrize("decoding", [GREEDY, DRAWN], ids=["greedy", "drawn"])
 def test_a_mesh_generates_the_same(sizes, decoding):
     config = tiny(windows=(3, None), model_dim=24, mlp_dim=18, vocab_size=36)
-    abstract_model, parameters = abstract_model_of(config), random_parameters(config)
+    abstract_model, parameters = structure_of(config), random_parameters(config)
     one = generated(Generator(Programs(config, abstract_model), parameters), PROMPTS, decoding)
     mesh = make_mesh(MeshConfig(**sizes))
     placed = {
@@ -166,7 +166,7 @@ def test_a_mesh_generates_the_same(sizes, decoding):
 
 def test_one_row_on_a_mesh_of_one_device():
     config = tiny(windows=(3, None))
-    abstract_model, parameters = abstract_model_of(config), random_parameters(config)
+    abstract_model, parameters = structure_of(config), random_parameters(config)
     mesh = make_mesh(MeshConfig())
     on_mesh = Generator(Programs(config, abstract_model, mesh), parameters)
     one = Generator(Programs(config, abstract_model), parameters)
@@ -214,7 +214,7 @@ def test_bad_prompts(ids, mask, message):
 def test_a_model_without_a_language_model_is_refused():
     config = tiny(heads=(Classification(num_labels=3),))
     with pytest.raises(ConfigError, match="no head that predicts the next token"):
-        Generator(Programs(config, abstract_model_of(config)), random_parameters(config))
+        Generator(Programs(config, structure_of(config)), random_parameters(config))
 
 
 def test_methods_are_static():

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from tiny_models import (
-    abstract_model_of,
     logits_of,
     random_parameters,
     scores_of,
+    structure_of,
     tiny,
     tiny_encoder_decoder,
 )
@@ -32,7 +32,7 @@ CONTINUATIONS = [[[3], [4, 5, 6], [30, 0, 2, 2]], [[7, 7]], [], [[1], [2]]]
 @lru_cache
 def scorer(config, rows=16):
     return Scorer(
-        Generator(Programs(config, abstract_model_of(config)), random_parameters(config)), rows
+        Generator(Programs(config, structure_of(config)), random_parameters(config)), rows
     )
 
 
@@ -120,9 +120,7 @@ def test_encoder_decoders_score_what_follows_the_start():
     source = np.random.default_rng(3).integers(0, 31, (3, 6)).astype(np.int32)
     segments = (np.arange(6) < np.array([[6], [4], [5]])).astype(np.int32)
     mask = KeyPadding(jnp.asarray(segments > 0))
-    encode = jax.jit(
-        lambda p: abstract_model_of(config).module(p).encode(source, segments=segments)
-    )
+    encode = jax.jit(lambda p: structure_of(config).module(p).encode(source, segments=segments))
     prompts, continuations = prompts_of(1, 2, 1), [[[3], [4, 5]], [[6, 7, 8]], [[9], [1, 1]]]
     scores = scored(prompts, continuations, sources=(encode(parameters), mask))
     for (row, prompt, tokens), score in zip(

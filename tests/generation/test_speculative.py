@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.stats import chi2
-from tiny_models import abstract_model_of, logits_of, random_parameters, tiny, tiny_encoder_decoder
+from tiny_models import logits_of, random_parameters, structure_of, tiny, tiny_encoder_decoder
 
 from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.errors import ConfigError
@@ -33,9 +33,7 @@ NEW = 20
 
 @lru_cache
 def generator(config, seed=0, scale=0.7):
-    return Generator(
-        Programs(config, abstract_model_of(config)), random_parameters(config, seed, scale)
-    )
+    return Generator(Programs(config, structure_of(config)), random_parameters(config, seed, scale))
 
 
 def prompts_of(*lengths, vocab_size=31, seed=0):
@@ -274,7 +272,7 @@ def test_encoder_decoders_propose_and_accept():
 
 def test_a_mesh_writes_the_same():
     config = tiny(**ONE_LAYER | {"vocab_size": 32, "num_heads": 2, "num_kv_heads": 2})
-    mesh, abstract_model = make_mesh(MeshConfig(data=2, tensor=2)), abstract_model_of(config)
+    mesh, abstract_model = make_mesh(MeshConfig(data=2, tensor=2)), structure_of(config)
     placed = shardings_of(abstract_model, mesh)
     target, draft = (
         Generator(
@@ -313,7 +311,7 @@ def test_what_does_not_fit_is_an_error():
             model.start(PROMPTS, 29, keys=row_keys(0, np.arange(4)))
     config = tiny(**ONE_LAYER, vocab_size=32)
     mesh = make_mesh(MeshConfig(data=2))
-    abstract_model, parameters = abstract_model_of(config), random_parameters(config)
+    abstract_model, parameters = structure_of(config), random_parameters(config)
     with pytest.raises(ConfigError, match="mesh of the target"):
         SpeculativeGenerator(
             generator(config), Generator(Programs(config, abstract_model, mesh), parameters), 3

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny_models import abstract_model_of, random_parameters, tiny, tiny_encoder_decoder
+from tiny_models import random_parameters, structure_of, tiny, tiny_encoder_decoder
 
 from jaxformer.errors import ArgumentError, ConfigError, DataError
 from jaxformer.generation import generator as generator_module
@@ -26,7 +26,7 @@ KEYS = row_keys(0, np.arange(2))
 @pytest.fixture(scope="module", params=[tiny, tiny_encoder_decoder], ids=["decoder", "both"])
 def generator(request):
     config = request.param(num_layers=1)
-    return Generator(Programs(config, abstract_model_of(config)), random_parameters(config))
+    return Generator(Programs(config, structure_of(config)), random_parameters(config))
 
 
 def sources_of(generator, rows=2):
@@ -233,7 +233,7 @@ def test_tokens_are_lists_of_integers():
 )
 def test_continuations_are_lists_of_lists_of_tokens(continuations, message):
     config = tiny(num_layers=1)
-    generator = Generator(Programs(config, abstract_model_of(config)), random_parameters(config))
+    generator = Generator(Programs(config, structure_of(config)), random_parameters(config))
     with pytest.raises((ArgumentError, DataError), match=message):
         Scorer(generator)(PROMPTS, continuations)
 
@@ -241,7 +241,7 @@ def test_continuations_are_lists_of_lists_of_tokens(continuations, message):
 @pytest.mark.parametrize("value", [0, 2.5, True, "2", None])
 def test_counts_are_integers(value):
     config = tiny(num_layers=1)
-    generator = Generator(Programs(config, abstract_model_of(config)), random_parameters(config))
+    generator = Generator(Programs(config, structure_of(config)), random_parameters(config))
     with pytest.raises(ConfigError, match=r"rows = .*: must be an integer"):
         Scorer(generator, rows=value)
     with pytest.raises(ConfigError, match=r"proposals = .*: must be from 1 to 511"):

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_models import (
-    abstract_model_of,
     batch_for,
     random_parameters,
+    structure_of,
     tiny,
     tiny_encoder,
     tiny_encoder_decoder,
@@ -39,7 +39,7 @@ each_model = pytest.mark.parametrize("config", MODELS.values(), ids=MODELS.keys(
 
 
 def lora_of(config, lora=EVERY_KERNEL):
-    return AbstractLoraModel(abstract_model_of(config), lora)
+    return AbstractLoraModel(structure_of(config), lora)
 
 
 def random_factors(config, abstract_model):
@@ -74,7 +74,7 @@ def products(abstract_model, parameters):
 
 def test_training_starts_from_the_very_same_model():
     config = MODELS["grouped heads"]
-    base, abstract_model = abstract_model_of(config), lora_of(config)
+    base, abstract_model = structure_of(config), lora_of(config)
     parameters = abstract_model.init(jax.random.key(3))
     expected = base.init(jax.random.key(3))
     factors = {name for name in parameters if is_factor(name)}
@@ -92,7 +92,7 @@ def test_training_starts_from_the_very_same_model():
 
 def test_the_first_scores_have_the_bits_of_the_model():
     config = tiny_encoder()
-    base, abstract_model = abstract_model_of(config), lora_of(config)
+    base, abstract_model = structure_of(config), lora_of(config)
     plain, batch = random_parameters(config), batch_for(config)
     parameters = random_factors(config, abstract_model)
     parameters |= {n: jnp.zeros_like(p) for n, p in parameters.items() if n.endswith(".lora_b")}

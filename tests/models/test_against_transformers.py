@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny_models import abstract_model_of
+from tiny_models import structure_of
 
 from jaxformer.functional import ALiBi, KeyPadding, LayerNorm, Learned, Llama3Scaling, RMSNorm, RoPE
 from jaxformer.models import DecoderConfig
@@ -173,7 +173,7 @@ CASES = {
 @partial(jax.jit, static_argnums=0)
 def logits_and_gradients(config, parameters, ids, valid, weights):
     def loss(parameters):
-        logits = abstract_model_of(config).module(parameters)(ids, mask=KeyPadding(valid))
+        logits = structure_of(config).module(parameters)(ids, mask=KeyPadding(valid))
         return jnp.sum(logits * weights), logits
 
     (_, logits), gradients = jax.value_and_grad(loss, has_aux=True)(parameters)
@@ -200,7 +200,7 @@ def test_logits_and_the_gradient_of_every_parameter(case):
     model = hf_mapping.random_model(case.model_class, case.theirs)
     theirs = hf_mapping.tensors(model)
     expected, exact = hf_mapping.in_both_precisions(logits_and_gradients_of, model)
-    shapes = abstract_model_of(case.ours).shapes
+    shapes = structure_of(case.ours).shapes
     mapped = hf_mapping.our_parameters(case.ours, case.names, theirs, shapes)
     ours = {name: jnp.asarray(tensor.detach().numpy()) for name, tensor in mapped.items()}
     logits, gradients = logits_and_gradients(case.ours, ours, ids, VALID, weights)

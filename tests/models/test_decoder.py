@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny_models import abstract_model_of, gradients_of, logits_of, random_parameters, tiny, tokens
+from tiny_models import gradients_of, logits_of, random_parameters, structure_of, tiny, tokens
 
 from jaxformer.functional import RoPE, T5Bias
 from jaxformer.nn import Parallel
@@ -20,7 +20,7 @@ ALL_RANDOM = {"dropout": 0.2, "attention_dropout": 0.2}
 
 @jax.jit(static_argnums=0)
 def hidden_of(config, parameters, inputs, **options):
-    return abstract_model_of(config).module(parameters).hidden(inputs, **options)
+    return structure_of(config).module(parameters).hidden(inputs, **options)
 
 
 def assert_same(config, other, **options):
@@ -107,7 +107,7 @@ def test_bias_of_the_head(untied):
     parameters, inputs, logits = untied
     config = replace(UNTIED, head_bias=True)
     name = "heads.language_model.bias"
-    assert abstract_model_of(config).shapes[name].shape == (31,)
+    assert structure_of(config).shapes[name].shape == (31,)
     bias = jnp.asarray(np.random.default_rng(9).normal(size=31), jnp.float32)
     biased = logits_of(config, parameters | {name: bias}, inputs)
     close(biased, logits + bias[None, None])

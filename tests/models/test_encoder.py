@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_models import (
     SCHEMES,
-    abstract_model_of,
     batch_for,
     loss_and_gradients_of,
     random_parameters,
     scores_of,
+    structure_of,
     tiny_encoder,
     tokens,
 )
@@ -36,7 +36,7 @@ with_scheme = pytest.mark.parametrize(
 
 @partial(jax.jit, static_argnums=0)
 def hidden_of(config, parameters, inputs, **options):
-    return abstract_model_of(config).module(parameters).hidden(inputs, **options)
+    return structure_of(config).module(parameters).hidden(inputs, **options)
 
 
 @with_scheme
@@ -47,7 +47,7 @@ def test_every_output_depends_on_every_input(position):
     @jax.jit
     def jacobian(table):
         def hidden(table):  # Every input is another token, so its row of the table is its own.
-            model = abstract_model_of(config).module(parameters | {"embedding.table": table})
+            model = structure_of(config).module(parameters | {"embedding.table": table})
             return model.hidden(jnp.arange(length)[None])[0]
 
         return jnp.abs(jax.jacrev(hidden)(table)).max((1, 3))[:, :length]
@@ -193,7 +193,7 @@ def test_the_default_is_bert():
         pooler="tanh",
         heads=(),
     )
-    shapes = abstract_model_of(config).shapes.values()
+    shapes = structure_of(config).shapes.values()
     assert sum(np.prod(shape.shape) for shape in shapes) == 109_482_240
 
 
@@ -211,7 +211,7 @@ def test_the_first_norm_can_only_be_left_out_of_a_layer_of_its_own():
     with pytest.raises(ConfigError, match="first_norm"):
         tiny_encoder(first_norm=False, residual=PreNorm())
     config = tiny_encoder(first_norm=False, residual=PreNorm(), windows=(None, 3))
-    norms = [name for name in abstract_model_of(config).shapes if ".norms.0.scale" in name]
+    norms = [name for name in structure_of(config).shapes if ".norms.0.scale" in name]
     assert norms == ["transformer.stack.group.1.norms.0.scale"]
 
 
@@ -233,7 +233,7 @@ def test_biases_of_each_layers_own():
     parameters = random_parameters(shared)
     table = parameters.pop("transformer.inputs.position_table")
     name = "transformer.stack.group.0.sublayers.0.position_table"
-    assert abstract_model_of(own).shapes[name].shape == (2, 8, 6)
+    assert structure_of(own).shapes[name].shape == (2, 8, 6)
     ids = tokens(2, 7)
     tables = {name: jnp.stack([table, table])}
     with_table = parameters | {"transformer.inputs.position_table": table}

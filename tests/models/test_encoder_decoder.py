@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from tiny_models import (
     SCHEMES,
-    abstract_model_of,
     gradients_of,
     random_parameters,
     scores_of,
+    structure_of,
     tiny_encoder_decoder,
     tokens,
 )
@@ -42,7 +42,7 @@ def influences(config, parameters):
 
     def states(source_table, target_table):
         tables = {"embedding.table": source_table, "decoder_embedding.table": target_table}
-        model = abstract_model_of(config).module(parameters | tables)
+        model = structure_of(config).module(parameters | tables)
         memory = model.encode(jnp.arange(S)[None])
         return memory[0], model.decode(jnp.arange(T)[None], memory)[0]
 
@@ -74,7 +74,7 @@ def test_the_decoder_reads_only_real_places_of_the_memory():
     @jax.jit
     def jacobian(memory):
         def states(memory):
-            model = abstract_model_of(config).module(parameters)
+            model = structure_of(config).module(parameters)
             return model.decode(tokens(1, T), memory, memory_mask=KeyPadding(valid))[0]
 
         return jnp.abs(jax.jacrev(states)(memory)).max((0, 1, 2, 4))
@@ -91,7 +91,7 @@ def test_the_decoder_is_blind_to_the_order_of_a_memory():
 
     @jax.jit
     def states(memory):
-        return abstract_model_of(config).module(parameters).decode(tokens(2, T), memory)
+        return structure_of(config).module(parameters).decode(tokens(2, T), memory)
 
     close(states(memory[:, ::-1]), states(memory))
 

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from family_cases import assert_gradients_close, each_family, size_of_gradient
 from tiny_models import (
-    abstract_model_of,
     batch_for,
     loss_and_gradients_of,
     random_parameters,
     scores_of,
+    structure_of,
 )
 
 from jaxformer.distributed.sharding import RULES
@@ -23,7 +23,7 @@ RANDOM = {"dropout": 0.2, "attention_dropout": 0.2}
 
 @each_family
 def test_every_dimension_of_every_parameter_has_a_rule(config):
-    abstract_model = abstract_model_of(config)
+    abstract_model = structure_of(config)
     for name, axes in abstract_model.axes.items():
         assert len(axes) == abstract_model.shapes[name].ndim, name
         assert len(set(axes)) == len(axes), name
@@ -51,7 +51,7 @@ def test_scan_and_remat_change_nothing(config):
 def test_compilation_changes_nothing(config):
     config = replace(config, num_layers=max(config.layer_repeats, 1))
     parameters, batch = random_parameters(config), batch_for(config, rows=3)
-    eager = abstract_model_of(config).module(parameters).scores(batch)
+    eager = structure_of(config).module(parameters).scores(batch)
     compiled = scores_of(config, parameters, batch)
     assert eager.keys() == compiled.keys()
     for name, scores in eager.items():

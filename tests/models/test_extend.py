@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from tiny_models import (
-    abstract_model_of,
     each_scheme,
     random_parameters,
+    structure_of,
     tiny,
     tiny_encoder_decoder,
     tokens,
@@ -37,13 +37,13 @@ PASSES = np.array([[3, 2, 1], [2, 0, 0], [1, 1, 1], [2, 2, 1]])
 
 @partial(jax.jit, static_argnums=0)
 def read(config, parameters, inputs, count, cache, lengths):
-    model = abstract_model_of(config).module(parameters)
+    model = structure_of(config).module(parameters)
     return model.extend(inputs, cache, count=count, lengths=lengths)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
 def started(config, shape, parameters, *sources):
-    return abstract_model_of(config).module(parameters).start(shape, *sources)
+    return structure_of(config).module(parameters).start(shape, *sources)
 
 
 def read_in_passes(config, parameters, inputs, sources=(), lengths=None, storage="float32"):
@@ -66,7 +66,7 @@ def read_in_passes(config, parameters, inputs, sources=(), lengths=None, storage
 
 @partial(jax.jit, static_argnums=0)
 def read_together(config, parameters, inputs):
-    return abstract_model_of(config).module(parameters).hidden(inputs)
+    return structure_of(config).module(parameters).hidden(inputs)
 
 
 def check(config, tolerance=1e-5):
@@ -161,7 +161,7 @@ def test_an_encoder_is_read_once(positions):
 
     @jax.jit
     def together(parameters):
-        model = abstract_model_of(config).module(parameters)
+        model = structure_of(config).module(parameters)
         memory = model.encode(sources, mask=mask)
         return memory, model.decode(inputs, memory, memory_mask=mask)
 
@@ -190,7 +190,7 @@ def test_tokens_that_are_taken_back_leave_nothing():
 
 def test_layers_set_apart_compute_the_same():
     config = tiny(num_layers=4, windows=(2, None))
-    model = abstract_model_of(config).module(random_parameters(config))
+    model = structure_of(config).module(random_parameters(config))
     inputs = tokens(2, 5)
     stacked = jax.jit(lambda model: model.hidden(inputs))(model)
     model.reader.stack.set_apart()

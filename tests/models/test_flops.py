@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
-from tiny_models import abstract_model_of, tiny
+from tiny_models import structure_of, tiny
 
 from jaxformer.models.flops import decoder_flops
 from jaxformer.nn import Parallel
@@ -26,11 +26,11 @@ each = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
 
 
 def forward(config, parameters, inputs):
-    return abstract_model_of(config).module(parameters)(inputs).sum()
+    return structure_of(config).module(parameters)(inputs).sum()
 
 
 def arguments(config, length=LENGTH):
-    return abstract_model_of(config).shapes, jax.ShapeDtypeStruct((BATCH, length), jnp.int32)
+    return structure_of(config).shapes, jax.ShapeDtypeStruct((BATCH, length), jnp.int32)
 
 
 def product_flops(jaxpr):

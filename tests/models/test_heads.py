@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 from tiny_models import (
-    abstract_model_of,
     batch_for,
     random_parameters,
     scores_of,
+    structure_of,
     tiny,
     tiny_encoder,
     tokens,
@@ -61,7 +61,7 @@ def batch():
 
 @partial(jax.jit, static_argnums=1)
 def losses_of(parameters, options, batch):
-    model = abstract_model_of(CONFIG).module(parameters)
+    model = structure_of(CONFIG).module(parameters)
     return model.losses(batch, options), model.weights(batch)
 
 
@@ -97,9 +97,7 @@ def test_losses_are_weighted_sums(chunk_size):
 
 def masked_head_and_batch():
     """The head and what it reads: hidden states, and two chosen tokens in each row."""
-    head = (
-        abstract_model_of(CONFIG).module(random_parameters(CONFIG)).heads["masked_language_model"]
-    )
+    head = structure_of(CONFIG).module(random_parameters(CONFIG)).heads["masked_language_model"]
     random = np.random.default_rng(5)
     hidden = random.normal(size=(ROWS, LENGTH, CONFIG.model_dim)).astype(np.float32)
     weights = random.permuted(np.tile(np.arange(LENGTH) < 2, (ROWS, 1)), axis=1)
@@ -163,7 +161,7 @@ def test_a_dense_layer_before_the_output():
     config = tiny_encoder(heads=(*heads, Span(dense=Dense("relu", bias=False))))
     parameters = random_parameters(config)
     assert "heads.span.dense.linear.bias" not in parameters
-    model = abstract_model_of(config).module(parameters)
+    model = structure_of(config).module(parameters)
     states = model.states({"inputs": tokens(2, 5)})
     for name, x in {"label": states.pooled, "tags": states.hidden}.items():
         one = {k.removeprefix(f"heads.{name}."): np.asarray(v) for k, v in parameters.items()}
@@ -181,7 +179,7 @@ def test_two_states_side_by_side_and_the_second():
     heads = (Classification(3, pooling="first_and_mean"), Classification(3, "b", "second"))
     config = tiny_encoder(heads=heads, pooler=None)
     parameters = random_parameters(config)
-    model = abstract_model_of(config).module(parameters)
+    model = structure_of(config).module(parameters)
     valid = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
     states = model.states({"inputs": tokens(2, 5), "segments": valid})
     hidden = np.asarray(states.hidden)
@@ -197,38 +195,36 @@ def test_an_activation_of_the_masked_head_alone():
     parameters = random_parameters(config)
     assert "heads.masked_language_model.dense.bias" not in parameters
     same = tiny_encoder(activation="relu", heads=config.heads)
-    model = abstract_model_of(config).module(parameters)
+    model = structure_of(config).module(parameters)
     states = model.states({"inputs": tokens(2, 5)})
-    expected = (
-        abstract_model_of(same).module(parameters).heads["masked_language_model"].scores(states)
-    )
+    expected = structure_of(same).module(parameters).heads["masked_language_model"].scores(states)
     np.testing.assert_array_equal(model.heads["masked_language_model"].scores(states), expected)
 
 
 def test_a_given_bias_does_not_learn():
     config = tiny(head_bias=True, head_bias_learns=False)
-    abstract_model = abstract_model_of(config)
+    abstract_model = structure_of(config)
     assert set(abstract_model.shapes) - set(abstract_model.learning) == {
         "heads.language_model.bias"
     }
     assert "heads.language_model.bias" not in AbstractLoraModel(abstract_model, LoRA()).learning
-    learned = abstract_model_of(tiny(position=Learned(max_length=8, learns=False)))
+    learned = structure_of(tiny(position=Learned(max_length=8, learns=False)))
     position = "transformer.inputs.position_table"
     assert set(learned.shapes) - set(learned.learning) == {position}
 
 
 def test_factorised_embeddings_tie_the_masked_head():
     config = tiny_encoder(embedding_dim=10)
-    shapes = abstract_model_of(config).shapes
+    shapes = structure_of(config).shapes
     assert shapes["heads.masked_language_model.dense.kernel"].shape == (20, 10)
     assert "heads.masked_language_model.kernel" not in shapes
-    untied = abstract_model_of(tiny_encoder(embedding_dim=10, tie_embeddings=False)).shapes
+    untied = structure_of(tiny_encoder(embedding_dim=10, tie_embeddings=False)).shapes
     assert untied["heads.masked_language_model.kernel"].shape == (10, 31)
 
 
 def test_dropout_of_the_heads_needs_a_key():
     config = tiny_encoder(heads=(TokenClassification(3), Classification(3)), dropout=0.5)
-    model = abstract_model_of(config).module(random_parameters(config))
+    model = structure_of(config).module(random_parameters(config))
     states = model.states({"inputs": tokens(2, 5)})
     for name, head in model.heads.items():
         plain = head.scores(states)
@@ -239,7 +235,7 @@ def test_dropout_of_the_heads_needs_a_key():
 
 @partial(jax.jit, static_argnums=0)
 def evaluation_of(config, parameters, batch):
-    return abstract_model_of(config).module(parameters).evaluation(batch)
+    return structure_of(config).module(parameters).evaluation(batch)
 
 
 def test_predictions_beside_what_is_right():
@@ -311,9 +307,9 @@ def test_the_best_span_of_all(seed, size, longest):
 )
 def test_heads_that_cannot_serve_the_model(heads, changes, message):
     with pytest.raises(ConfigError, match=message):
-        abstract_model_of(tiny_encoder(heads=heads, **changes))
+        structure_of(tiny_encoder(heads=heads, **changes))
     with pytest.raises(ConfigError, match=message):
-        abstract_model_of(tiny(heads=heads, **changes))
+        structure_of(tiny(heads=heads, **changes))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny_models import abstract_model_of, random_parameters, tiny, tokens
+from tiny_models import random_parameters, structure_of, tiny, tokens
 
 from jaxformer.functional import LayerNorm, Learned, RMSNorm, T5Bias
 from jaxformer.models import AbstractModel, Decoder, DecoderConfig
@@ -56,7 +56,7 @@ PUBLISHED = {
 @pytest.mark.parametrize(("config", "count"), PUBLISHED.values(), ids=PUBLISHED.keys())
 def test_published_sizes_without_allocating_them(config, count):
     """The last two would take 32 and 10 GB."""
-    abstract_model = abstract_model_of(config)
+    abstract_model = structure_of(config)
     assert sum(int(np.prod(shape.shape)) for shape in abstract_model.shapes.values()) == count
 
 
@@ -69,13 +69,13 @@ def test_names_are_flat_and_say_where_a_parameter_belongs():
     inner = {"inputs.position_table", "final_norm.scale"}
     inner |= {f"stack.group.{place}.{name}" for place in range(2) for name in block}
     expected |= {f"transformer.{name}" for name in inner}
-    abstract_model = abstract_model_of(config)
+    abstract_model = structure_of(config)
     assert set(abstract_model.shapes) == set(abstract_model.axes) == expected
 
 
 def test_taken_apart_and_put_together_it_is_the_same():
     config = tiny(windows=(2, None), embedding_norm=LayerNorm(), **BIASES)
-    abstract_model, parameters = abstract_model_of(config), random_parameters(config)
+    abstract_model, parameters = structure_of(config), random_parameters(config)
     module = abstract_model.module(parameters)
     again = abstract_model.parameters(module)
     assert again.keys() == parameters.keys()
@@ -87,7 +87,7 @@ def test_taken_apart_and_put_together_it_is_the_same():
 
 def test_a_template_of_tracers_and_of_shapes():
     config = tiny(num_layers=1)
-    abstract_model = abstract_model_of(config)
+    abstract_model = structure_of(config)
     shape = jax.eval_shape(lambda p: abstract_model.module(p)(tokens(2, 5)), abstract_model.shapes)
     assert (shape.shape, shape.dtype) == ((2, 5, 31), jnp.float32)
     leaves = jax.tree.leaves(abstract_model.module(abstract_model.shapes))
@@ -132,7 +132,7 @@ with_initial = pytest.mark.parametrize("config", INITIAL.values(), ids=INITIAL.k
 
 @lru_cache
 def initial(config):
-    parameters = jax.jit(abstract_model_of(config).init)(jax.random.key(0))
+    parameters = jax.jit(structure_of(config).init)(jax.random.key(0))
     return {name: np.asarray(x, np.float64) for name, x in parameters.items()}
 
 

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_models import (
     SCHEMES,
-    abstract_model_of,
     each_scheme,
     logits_of,
     random_parameters,
+    structure_of,
     tiny,
     tokens,
 )
@@ -43,7 +43,7 @@ def bidirectional(config):
 
     @jax.jit
     def hidden(parameters, ids):
-        model = abstract_model_of(config).module(parameters)
+        model = structure_of(config).module(parameters)
         return model.transformer(model.embedding(ids, config.dtype), mask=Mask())
 
     return partial(hidden, random_parameters(config))
@@ -80,7 +80,7 @@ def influence(config, length=7):
     @jax.jit
     def jacobian(table):
         def hidden(table):  # Every input is another token, so its row of the table is its own.
-            model = abstract_model_of(config).module(parameters | {"embedding.table": table})
+            model = structure_of(config).module(parameters | {"embedding.table": table})
             return model.hidden(jnp.arange(length)[None])[0]
 
         return jnp.abs(jax.jacrev(hidden)(table)).max((1, 3))[:, :length]
@@ -168,7 +168,7 @@ def of_positions(position, **changes):
 
     @jax.jit
     def logits(positions):
-        return abstract_model_of(config).module(parameters)(inputs, positions=positions)
+        return structure_of(config).module(parameters)(inputs, positions=positions)
 
     # As everywhere here: some units in the last place of the largest.
     return logits, 2e-5 * float(jnp.abs(logits(jnp.arange(7)[None])).max())

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from tiny_models import (
-    abstract_model_of,
     batch_for,
     random_parameters,
+    structure_of,
     tiny,
     tiny_encoder,
     tiny_encoder_decoder,
@@ -55,7 +55,7 @@ HIDDEN = jnp.ones((2, 5, 20))
 @cache
 def model(name):
     config = CONFIGS[name]
-    return abstract_model_of(config).module(random_parameters(config))
+    return structure_of(config).module(random_parameters(config))
 
 
 def refused(function, *arguments, **options):

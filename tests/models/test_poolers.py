@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny_models import abstract_model_of, batch_for, random_parameters, tiny, tiny_vision, tokens
+from tiny_models import batch_for, random_parameters, structure_of, tiny, tiny_vision, tokens
 
 from jaxformer.errors import ConfigError
 from jaxformer.functional import LayerNorm, Learned, layer_norm
@@ -25,7 +25,7 @@ def run(config):
 
     @jax.jit
     def states(parameters, images):
-        return abstract_model_of(config).module(parameters).states({"images": images})
+        return structure_of(config).module(parameters).states({"images": images})
 
     return parameters, images, states(parameters, images)
 
@@ -65,7 +65,7 @@ def test_pixels_beyond_the_last_patch_are_left_out():
     parameters, images, states = run(config)
     assert "patch_projection.bias" not in parameters
     whole = tiny_vision(**GRID, patch_bias=False)
-    cut = abstract_model_of(whole).module(parameters).states({"images": images[:, :8, :12]})
+    cut = structure_of(whole).module(parameters).states({"images": images[:, :8, :12]})
     close(states.hidden, cut.hidden)
 
 
@@ -78,13 +78,13 @@ def test_a_projection(pooling, state):
     states = States(hidden, hidden[:, 0], valid=valid)
     read = {"pooled": hidden[:, 0], "end": jnp.stack([hidden[0, 1], hidden[1, 2]])}[state]
     kernel, bias = (parameters[f"heads.projection.output.{leaf}"] for leaf in ("kernel", "bias"))
-    scores = abstract_model_of(config).module(parameters).heads["projection"].scores(states)
+    scores = structure_of(config).module(parameters).heads["projection"].scores(states)
     close(scores, np.asarray(read @ kernel) + np.asarray(bias))
 
 
 def test_a_decoder_projects_its_last_real_token():
     config = tiny(heads=(Projection(9, "last"),))
-    module = abstract_model_of(config).module(random_parameters(config))
+    module = structure_of(config).module(random_parameters(config))
     ids = tokens(1, 5)
     padded = {
         "inputs": jnp.pad(ids, ((0, 0), (0, 3))),

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from tiny_models import (
-    abstract_model_of,
     each_scheme,
     gradients_of,
     logits_of,
     random_parameters,
+    structure_of,
     tiny,
     tokens,
 )
@@ -38,7 +38,7 @@ def influence(config, parameters, prefix):
     """`[T, S]`: the largest derivative of output `t` by the embedding of input `s`."""
 
     def hidden(table):  # Every input is another token, so its row of the table is its own.
-        model = abstract_model_of(config).module(parameters | {"embedding.table": table})
+        model = structure_of(config).module(parameters | {"embedding.table": table})
         return model.hidden(jnp.arange(LENGTH)[None], prefix=prefix)[0]
 
     return jnp.abs(jax.jacrev(hidden)(parameters["embedding.table"])).max((1, 3))[:, :LENGTH]
@@ -169,9 +169,7 @@ def test_the_loss_is_that_of_the_model_written_out():
     batch = rows_of_the_objective(6)
     assert len(set(batch["prefix"].tolist())) > 2
     parameters = random_parameters(WRITTEN_OUT)
-    sums = jax.jit(lambda p, b: abstract_model_of(WRITTEN_OUT).module(p).losses(b))(
-        parameters, batch
-    )
+    sums = jax.jit(lambda p, b: structure_of(WRITTEN_OUT).module(p).losses(b))(parameters, batch)
     total, weight = 0.0, 0.0
     for ids, targets, weights, prefix in zip(
         *(batch[name] for name in ("inputs", "targets", "weights", "prefix")), strict=True

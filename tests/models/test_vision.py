@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from tiny_models import (
     STACK,
-    abstract_model_of,
     batch_for,
     random_parameters,
     scores_of,
+    structure_of,
     tiny_encoder,
     tiny_vision,
 )
@@ -50,7 +50,7 @@ TABLE = "transformer.inputs.position_table"
 
 @partial(jax.jit, static_argnums=0)
 def hidden_of(config, parameters, images):
-    return abstract_model_of(config).module(parameters).hidden(images)
+    return structure_of(config).module(parameters).hidden(images)
 
 
 def cut(images):
@@ -67,7 +67,7 @@ def joined(patches):
 
 def test_every_token_depends_on_every_pixel():
     config = tiny_vision()
-    model = abstract_model_of(config).module(random_parameters(config))
+    model = structure_of(config).module(random_parameters(config))
     image = jnp.asarray(batch_for(config, rows=1)["images"])
     jacobian = jax.jit(jax.jacrev(lambda image: model.hidden(image)[0]))(image)[:, :, 0]
     assert jacobian.shape == (9, 20, 8, 12, 2)
@@ -128,7 +128,7 @@ def test_sizes_without_allocation():
     """Counts that transformers' configuration of the published model gives."""
     config = VisionConfig(num_layers=12, model_dim=768, num_heads=12, mlp_dim=3072)
     assert (config.grid, config.num_tokens) == ((14, 14), 197)
-    shapes = abstract_model_of(config).shapes.values()
+    shapes = structure_of(config).shapes.values()
     assert sum(math.prod(shape.shape) for shape in shapes) == 86_567_656
 
 
@@ -156,13 +156,13 @@ def test_what_does_not_fit_is_refused(changes, message):
 
 def test_a_head_over_the_vocabulary_is_refused():
     with pytest.raises(ConfigError, match="a head over the vocabulary needs a model of text"):
-        abstract_model_of(replace(tiny_vision(), heads=(LanguageModel(),)))
+        structure_of(replace(tiny_vision(), heads=(LanguageModel(),)))
 
 
 def test_images_of_another_size_are_refused():
     """Learned positions beyond the table would read its last row without a word."""
     config = tiny_vision()
-    model = abstract_model_of(config).module(random_parameters(config))
+    model = structure_of(config).module(random_parameters(config))
     for shape in [(2, 8, 15, 2), (2, 12, 8, 2), (2, 8, 12, 1)]:
         with pytest.raises(AssertionError, match="shape"):
             model.hidden(jnp.zeros(shape))
@@ -185,7 +185,7 @@ def test_learned_positions_are_resized(size, class_token):
         jnp.asarray(table), (2, 4), (rows, columns), prefix=int(class_token)
     )
     np.testing.assert_array_equal(resized, expected)
-    assert resized.shape == abstract_model_of(target).shapes[TABLE].shape
+    assert resized.shape == structure_of(target).shapes[TABLE].shape
     if class_token:
         np.testing.assert_array_equal(resized[0], table[0])
 
@@ -273,7 +273,7 @@ def test_a_second_token_and_a_pooler():
         distillation_token=True, position=Learned(max_length=10), pooler="tanh", heads=MEAN
     )
     parameters, images = random_parameters(config), batch_for(config, rows=2)["images"]
-    model = abstract_model_of(config).module(parameters)
+    model = structure_of(config).module(parameters)
     hidden = hidden_of(config, parameters, images)
     assert hidden.shape == (2, 10, 20)
     other = dict(parameters) | {"distillation_token": parameters["class_token"]}
@@ -288,7 +288,7 @@ def test_a_token_in_the_place_of_patches():
     """A hidden patch changes nothing; none hidden is the model without the token."""
     config = tiny_vision(mask_token=True)
     parameters, images = random_parameters(config), batch_for(config, rows=2)["images"]
-    model = abstract_model_of(config).module(parameters)
+    model = structure_of(config).module(parameters)
     masked = jnp.zeros((2, 8), bool).at[:, 5].set(True)
     hidden = jax.jit(lambda images, masked: model.hidden(images, masked=masked))
     changed = np.array(images)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from tiny_models import SCHEMES, abstract_model_of, tiny
+from tiny_models import SCHEMES, structure_of, tiny
 
 from jaxformer.distributed.sharding import RULES
 from jaxformer.functional import LayerNorm, RMSNorm
@@ -84,7 +84,7 @@ def test_axes_survive_transformations(key):
 
 @pytest.mark.parametrize("config", KINDS.values(), ids=KINDS.keys())
 def test_every_dimension_of_every_parameter_has_a_rule(config):
-    abstract_model = abstract_model_of(config)
+    abstract_model = structure_of(config)
     assert abstract_model.shapes
     for name, axes in abstract_model.axes.items():
         shape = abstract_model.shapes[name]
@@ -108,7 +108,7 @@ def test_axes_mean_sizes(config):
         "head_dim": config.head_width,
         "layers": config.num_layers // len(config.windows),
     }
-    abstract_model = abstract_model_of(config)
+    abstract_model = structure_of(config)
     for name, axes in abstract_model.axes.items():
         for axis, size in zip(axes, abstract_model.shapes[name].shape, strict=True):
             assert size == sizes.get(axis, size), (name, axis)

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from tiny_models import abstract_model_of, random_parameters, tiny, tokens
+from tiny_models import random_parameters, structure_of, tiny, tokens
 
 from jaxformer.nn.transpose import transpose_kernels
 
@@ -19,7 +19,7 @@ from jaxformer.nn.transpose import transpose_kernels
 def test_a_transposed_model_computes_the_same(changes, apart):
     config = tiny(num_layers=3, num_heads=6, num_kv_heads=2, head_dim=6, **changes)
     parameters = random_parameters(config)
-    model = abstract_model_of(config).module(parameters)
+    model = structure_of(config).module(parameters)
     expected = jax.jit(lambda model: model(tokens(2, 5)))(model)
     if apart:
         model.reader.stack.set_apart()
@@ -31,7 +31,7 @@ def test_a_transposed_model_computes_the_same(changes, apart):
 
 def test_every_kernel_is_a_matrix_with_its_outputs_first():
     config = tiny(num_layers=1, num_heads=6, num_kv_heads=2, head_dim=6)
-    abstract_model = abstract_model_of(config)
+    abstract_model = structure_of(config)
     model = abstract_model.module(random_parameters(config))
     attention = model.reader.stack.group[0].sublayers[0].attention
     before = attention.query.kernel[...]

@@ -19,7 +19,7 @@ PROGRAM = textwrap.dedent(
     import sys
     import jax, numpy as np
     from flax import nnx
-    from tiny_models import gradients_of, random_parameters, abstract_model_of, tiny, tokens
+    from tiny_models import gradients_of, random_parameters, structure_of, tiny, tokens
     from jaxformer.models import Decoder
 
     assert not nnx.set_graph_mode.current_value()
@@ -29,7 +29,7 @@ PROGRAM = textwrap.dedent(
 
     # The module itself is a pytree, and its parameters know their axes.
     model = jax.jit(lambda key: Decoder(key, config))(jax.random.key(0))
-    abstract_model = abstract_model_of(config)
+    abstract_model = structure_of(config)
     names = abstract_model.parameters(model).keys()
     assert names == abstract_model.shapes.keys() == abstract_model.axes.keys()
     gradient = jax.eval_shape(jax.grad(lambda model: model(tokens(2, 5)).mean()), model)

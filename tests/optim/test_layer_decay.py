@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny_models import abstract_model_of, tiny
+from tiny_models import structure_of, tiny
 
 from jaxformer.functional import Learned
 from jaxformer.models import AbstractModel, EncoderDecoderConfig, build_model
@@ -13,7 +13,7 @@ GAMMA = 0.5
 
 
 def shapes_of(config):
-    return {name: shape.shape for name, shape in abstract_model_of(config).shapes.items()}
+    return {name: shape.shape for name, shape in structure_of(config).shapes.items()}
 
 
 def test_blocks_of_a_group_alternate_and_inputs_lie_below():
@@ -46,7 +46,7 @@ def test_each_side_of_an_encoder_decoder_has_its_own_depth():
 
 def test_updates_shrink_by_the_factors_and_by_nothing_else():
     config = tiny(num_layers=3)
-    params = {n: jnp.ones(s.shape) for n, s in abstract_model_of(config).shapes.items()}
+    params = {n: jnp.ones(s.shape) for n, s in structure_of(config).shapes.items()}
     updates, _ = scale_by_depth(GAMMA).update(params, scale_by_depth(GAMMA).init(params))
     for name, factor in depth_factors(shapes_of(config), GAMMA).items():
         np.testing.assert_allclose(updates[name], np.broadcast_to(factor, updates[name].shape))
@@ -54,8 +54,8 @@ def test_updates_shrink_by_the_factors_and_by_nothing_else():
 
 @pytest.mark.parametrize("decay", [1.0, GAMMA])
 def test_an_optimizer_takes_smaller_steps_below(decay):
-    axes = abstract_model_of(tiny(num_layers=2)).axes
-    shapes = abstract_model_of(tiny(num_layers=2)).shapes
+    axes = structure_of(tiny(num_layers=2)).axes
+    shapes = structure_of(tiny(num_layers=2)).shapes
     params = {name: jnp.ones(shape.shape) for name, shape in shapes.items()}
     optimizer = SGD(
         schedule=Constant(learning_rate=1.0, warmup_steps=0), layer_decay=decay, momentum=0.0

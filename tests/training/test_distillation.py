@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from tiny_models import (
-    abstract_model_of,
     batch_for,
     random_parameters,
+    structure_of,
     tiny,
     tiny_encoder,
     tiny_encoder_decoder,
@@ -66,7 +66,7 @@ def teacher_of(model):
 
 def run(model, common, mesh=(1, 1, 1), settings=SETTINGS, steps=1, teacher_seed=5, **train):
     mesh = make_mesh(MeshConfig(*mesh))
-    abstract_model = abstract_model_of(teacher_of(model))
+    abstract_model = structure_of(teacher_of(model))
     parameters = {
         name: placed(
             np.asarray(x), parameter_sharding(mesh, name, abstract_model.axes[name], x.shape)
@@ -93,7 +93,7 @@ def run(model, common, mesh=(1, 1, 1), settings=SETTINGS, steps=1, teacher_seed=
 
 def outputs(model, parameters, batch, common):
     """What the terms are made of: the hidden states and the common heads' scores."""
-    module = abstract_model_of(model).module(parameters)
+    module = structure_of(model).module(parameters)
     states = module.states(batch)
     return states.hidden, {name: module.heads[name].scores(states) for name in common}
 
@@ -221,7 +221,7 @@ def test_dropout_is_the_students_alone():
     _, _, plain = run(MESHED, COMMON["encoder"])
     assert abs(one["soft_loss"] - plain["soft_loss"]) > 1e-3
     # The teacher that is the student itself, without dropout, has nothing to teach.
-    twin = abstract_model_of(MESHED)
+    twin = structure_of(MESHED)
     heads = [head.name for head in MESHED.heads]
     loss = DistillationLoss(heads, SETTINGS, twin, random_parameters(MESHED), heads)
     module, batch = twin.module(random_parameters(MESHED)), batch_for(MESHED)
@@ -293,7 +293,7 @@ def test_a_run_learns_from_another(teacher, tmp_path, capsys):
     saved = checkpoint_files.saved_steps(tmp_path / "one" / "checkpoints")[-1]
     names = {name for name, _ in read_arrays(tmp_path / "one" / "checkpoints" / str(saved))}
     learned = {name for name in names if name.startswith("params/")}
-    plain = abstract_model_of(student_config(teacher).model).shapes
+    plain = structure_of(student_config(teacher).model).shapes
     assert learned == {f"params/{name}" for name in plain}
     assert content_hash(read_arrays(teacher / "checkpoints" / "6")) == before
 
@@ -331,7 +331,7 @@ def test_the_averages_of_the_teacher_are_taken(teacher, capsys):
 
 def test_the_factors_of_the_teacher_are_multiplied_out(tmp_path):
     config = tiny_config(lora=LoRA(rank=2))
-    abstract_model = AbstractLoraModel(abstract_model_of(config.model), config.train.lora)
+    abstract_model = AbstractLoraModel(structure_of(config.model), config.train.lora)
     random = np.random.default_rng(0)
     saved = {
         name: jnp.asarray(random.normal(size=shape.shape), jnp.float32)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_models import (
-    abstract_model_of,
     random_parameters,
+    structure_of,
     tiny,
     tiny_encoder,
     tiny_encoder_decoder,
@@ -141,7 +141,7 @@ def test_on_a_mesh_with_another_head_and_factors(saved):
 @given(layers=st.lists(st.integers(0, 5), min_size=1, max_size=6))
 def test_any_choice_is_a_choice_of_rows(saved, layers):
     model = replace(DEEP["plain"], num_layers=len(layers))
-    abstract_model = abstract_model_of(model)
+    abstract_model = structure_of(model)
     fresh = {
         key: jax.numpy.zeros(shape.shape, np.float32)
         for key, shape in abstract_model.shapes.items()

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny_models import abstract_model_of, random_parameters, scores_of, tiny_encoder_decoder
+from tiny_models import random_parameters, scores_of, structure_of, tiny_encoder_decoder
 
 from jaxformer.config import Config, TrainConfig
 from jaxformer.data import TrainTokenizer
@@ -156,7 +156,7 @@ def test_translations_are_those_of_transformers():
         logit_scale=48**-0.5,
         compute_dtype="float32",
     )
-    shapes = abstract_model_of(ours).shapes
+    shapes = structure_of(ours).shapes
     with torch.no_grad():
         mapped = hf_mapping.our_parameters(
             ours, hf_names.T5, dict(model.named_parameters()), shapes
