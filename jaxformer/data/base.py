@@ -8,10 +8,10 @@ from pathlib import Path
 
 import grain
 
+from jaxformer.checks import FRACTION, at_least, check_fields, optional
 from jaxformer.data.dataset import Dataset, Examples
 from jaxformer.data.labels import kept_labels
 from jaxformer.data.tokenizers.specs import Tokenizer, load_tokenizer
-from jaxformer.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -55,21 +55,17 @@ class Data(abc.ABC):
     """Batches kept ready."""
 
     def __post_init__(self):
-        for name in ("batch_size", "prefetch_threads"):
-            at_least(name, getattr(self, name), 1)
-        for name in ("seed", "split_seed"):
-            at_least(name, getattr(self, name), 0)
-        if self.max_validation_batches is not None:
-            at_least("max_validation_batches", self.max_validation_batches, 1)
-        if not 0 < self.validation_fraction < 1:
-            raise ConfigError(
-                f"validation_fraction must lie between 0 and 1, got {self.validation_fraction}"
-            )
-        if self.prefetch_batches < self.prefetch_threads:
-            raise ConfigError(
-                f"prefetch_batches ({self.prefetch_batches}) must be at least prefetch_threads "
-                f"({self.prefetch_threads}): each thread prepares a batch of its own"
-            )
+        check_fields(
+            self,
+            "data",
+            batch_size=at_least(1),
+            seed=at_least(0),
+            split_seed=at_least(0),
+            validation_fraction=FRACTION,
+            max_validation_batches=optional(at_least(1)),
+            prefetch_threads=at_least(1),
+            prefetch_batches=at_least(self.prefetch_threads),
+        )
 
     @property
     @abc.abstractmethod
@@ -136,9 +132,3 @@ class Data(abc.ABC):
             seed=int.from_bytes(digest, "big"),
             read_options=grain.ReadOptions(self.prefetch_threads, self.prefetch_batches),
         )
-
-
-def at_least(name: str, value: int, least: int) -> None:
-    """Raises a ConfigError that names a field whose value is too small."""
-    if value < least:
-        raise ConfigError(f"{name} must be at least {least}, got {value}")

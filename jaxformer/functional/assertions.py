@@ -6,7 +6,6 @@ Python and the arrays of NumPy, and never of a `jax.Array`: a trace does not hav
 them would wait for a device.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.checks import Rule, is_integer, is_number, one_of, plain
+from jaxformer.checks import Rule, one_of, plain
 from jaxformer.errors import ArgumentError, check_argument
 
 
@@ -190,38 +189,6 @@ def attended(name: str, array: jax.Array) -> jax.Array:
             f"{name} holds {array.min()} to {array.max()}: must be bool, or 1 = attend and 0"
         )
     return array.astype(bool)
-
-
-def at_least(least: int) -> Rule:
-    """The integers from `least` on."""
-    return Rule(
-        lambda value: is_integer(value) and value >= least, f"an integer of at least {least}"
-    )
-
-
-def multiple_of(factor: int) -> Rule:
-    """The positive multiples of an integer."""
-    return Rule(
-        lambda value: is_integer(value) and value >= factor and value % factor == 0,
-        f"a multiple of {factor}, at least {factor}",
-    )
-
-
-def above(limit: float) -> Rule:
-    """The finite numbers above a limit."""
-    return Rule(lambda value: _is_finite(value) and value > limit, f"a finite number above {limit}")
-
-
-def _is_finite(value: Any) -> bool:
-    return is_number(value) and math.isfinite(value)
-
-
-FINITE = Rule(_is_finite, "a finite number")
-POSITIVE = Rule(lambda value: _is_finite(value) and value > 0, "a positive, finite number")
-NOT_NEGATIVE = Rule(lambda value: _is_finite(value) and value >= 0, "a finite number of at least 0")
-PROBABILITY = Rule(lambda value: _is_finite(value) and 0 <= value <= 1, "a number from 0 to 1")
-RATE = Rule(lambda value: _is_finite(value) and 0 <= value < 1, "a number from 0 to below 1")
-SWITCH = Rule(lambda value: isinstance(value, bool), "True or False")
 
 
 def check_numbers(**numbers: tuple[Any, Rule]) -> None:

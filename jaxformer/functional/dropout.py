@@ -3,7 +3,8 @@
 import jax
 import jax.numpy as jnp
 
-from jaxformer.functional.assertions import RATE, assert_floating, assert_keys, static
+from jaxformer.checks import RATE
+from jaxformer.functional.assertions import assert_floating, assert_keys, static
 
 
 def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:

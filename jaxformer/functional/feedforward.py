@@ -1,6 +1,5 @@
 """The position-wise feed-forward network, plain and gated, and its activations."""
 
-import difflib
 import math
 from collections.abc import Callable
 from functools import partial
@@ -8,7 +7,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from jaxformer.errors import ArgumentError, ConfigError, check_argument
+from jaxformer.errors import ArgumentError, ConfigError, check_argument, did_you_mean
 from jaxformer.functional.assertions import assert_axes, assert_floating
 from jaxformer.functional.linear import Kernel, Transposed, linear
 
@@ -79,8 +78,7 @@ def activation(name: str) -> Activation:
     """
     if isinstance(name, str) and name in ACTIVATIONS:
         return ACTIVATIONS[name]
-    nearest = difflib.get_close_matches(str(name), ACTIVATIONS, n=1, cutoff=0.4)
-    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+    hint = did_you_mean(name, ACTIVATIONS)
     raise ConfigError(f"activation = {name!r}: must be one of {', '.join(ACTIVATIONS)}{hint}")
 
 

@@ -10,8 +10,9 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 from jax.typing import DTypeLike
 
+from jaxformer.checks import at_least
 from jaxformer.errors import check_argument
-from jaxformer.functional.assertions import assert_axes, assert_floating, at_least, static
+from jaxformer.functional.assertions import assert_axes, assert_floating, static
 from jaxformer.functional.placement import mesh_axes, place, platform, spec_of, without
 
 # A checkpoint policy does not see the products themselves: they have a rule of their own.

@@ -8,16 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
+from jaxformer.checks import NOT_NEGATIVE, POSITIVE, PROBABILITY, at_least
 from jaxformer.functional.assertions import (
-    NOT_NEGATIVE,
-    POSITIVE,
-    PROBABILITY,
     assert_axes,
     assert_floating,
     assert_ids,
     assert_integers,
     assert_numbers,
-    at_least,
     static,
 )
 from jaxformer.functional.linear import dot, gathered

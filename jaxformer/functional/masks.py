@@ -18,15 +18,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.checks import Rule, is_integer
+from jaxformer.checks import Rule, at_least, is_integer
 from jaxformer.errors import check_argument
-from jaxformer.functional.assertions import (
-    assert_axes,
-    assert_integers,
-    at_least,
-    attended,
-    static,
-)
+from jaxformer.functional.assertions import assert_axes, assert_integers, attended, static
 
 
 @dataclass(frozen=True)

@@ -8,16 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.checks import check_types
+from jaxformer.checks import NOT_NEGATIVE, SWITCH, check_types
 from jaxformer.errors import ArgumentError, check_field
-from jaxformer.functional.assertions import (
-    NOT_NEGATIVE,
-    SWITCH,
-    assert_axes,
-    assert_floating,
-    check_numbers,
-    static,
-)
+from jaxformer.functional.assertions import assert_axes, assert_floating, check_numbers, static
 from jaxformer.functional.linear import gathered
 
 # Under `jax.checkpoint` the backward pass recomputes the float32 intermediates from `x` in its own

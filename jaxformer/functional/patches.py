@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
+from jaxformer.checks import at_least
 from jaxformer.errors import ArgumentError, check_argument
-from jaxformer.functional.assertions import assert_axes, assert_floating, at_least, static
+from jaxformer.functional.assertions import assert_axes, assert_floating, static
 from jaxformer.functional.placement import spec_of
 
 

@@ -5,10 +5,10 @@ from typing import Any, get_args
 
 import numpy as np
 
-from jaxformer.checks import plain
+from jaxformer.checks import SWITCH, plain
 from jaxformer.errors import ConfigError, DataError, check_argument
 from jaxformer.generation.batch import are_real, batch_of, bucket, copies, real_tokens
-from jaxformer.generation.checks import SWITCH, TOKEN
+from jaxformer.generation.checks import TOKEN
 from jaxformer.generation.decode.continuation import collected, continuations
 from jaxformer.generation.decode.speculative import SpeculativeGenerator
 from jaxformer.generation.decode.state import Sources

@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxformer.checks import at_least, check_fields
 from jaxformer.distributed.sharding import on_rows, row_multiple
 from jaxformer.errors import ConfigError, DataError, check_argument
 from jaxformer.functional.sampling.next_token import greedy, token_log_probabilities
 from jaxformer.generation.batch import Batch, bucket, token_ids
-from jaxformer.generation.checks import at_least, check
 from jaxformer.generation.decode.advance import Generative
 from jaxformer.generation.decode.state import Sources
 from jaxformer.generation.generator import Generator
@@ -95,7 +95,7 @@ class Scorer:
             ConfigError: `rows` is below 1.
         """
         self.generator, self.rows = generator, rows
-        check(self, rows=at_least(1))
+        check_fields(self, rows=at_least(1))
         # A full pass stretches the positions of all its rows as the longest of them needs it.
         self._apart = generator.programs.changes_at(np.zeros(1, np.int32)) is not None
         self._score = jax.jit(self._scored)

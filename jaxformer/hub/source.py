@@ -5,13 +5,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxformer.errors import ConfigError
+from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.hub.fields import spelt_out
 from jaxformer.hub.format import Architecture, Format
 from jaxformer.hub.settings import Settings
 from jaxformer.hub.tasks import Task
 from jaxformer.hub.weights.tensors import TensorFiles
-from jaxformer.io.serialization import diff, nearest
+from jaxformer.io.serialization import diff
 from jaxformer.models.build import ModelConfig
 
 # What a configuration says of how something is computed or trained, and not of what.
@@ -78,8 +78,8 @@ def _understood(settings: Settings, formats: Mapping[str, Format]) -> Source:
     kind = settings.take("model_type", None)
     if not isinstance(kind, str) or kind not in formats:
         raise ConfigError(
-            f"{settings.path}: model_type = {kind!r} is not known."
-            f"{nearest(str(kind), list(formats))} Known: {', '.join(sorted(formats))}"
+            f"{settings.path}: model_type = {kind!r}: must be one of "
+            f"{', '.join(sorted(formats))}{did_you_mean(kind, formats)}"
         )
     format = formats[kind]
     _check_numbers(settings)
@@ -255,8 +255,8 @@ def _architecture(settings: Settings, format: Format) -> Architecture:
             return architecture
     known = [architecture.name for architecture in format.architectures]
     raise ConfigError(
-        f"{settings.path}: architectures = {named} is not known for model_type "
-        f"{format.model_type!r}.{nearest(str(named[0]), known)} Known: {', '.join(known)}"
+        f"{settings.path}: architectures = {named}: must be one of "
+        f"{', '.join(known)}{did_you_mean(named[0], known)}"
     )
 
 

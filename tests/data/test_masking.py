@@ -216,6 +216,6 @@ def test_what_cannot_work_is_refused():
         MaskedLM(random_share=0.3)
     with pytest.raises(ConfigError, match="max_span = 0: must be at least 1, or None"):
         MaskedLM(max_span=0)
-    with pytest.raises(ConfigError, match="sequence_length must be at least 3, got 2"):
+    with pytest.raises(ConfigError, match="sequence_length = 2: must be at least 3"):
         MaskedLM().validate(Joined(), 2)
     MaskedLM().validate(Packed(), 3)

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from jaxformer.data.base import at_least
 from jaxformer.data.dataset import Batch, Examples
 from jaxformer.data.text.packing import Joined, Packing, Row, Rows, TokenStream
 from jaxformer.data.tokenizers.special_tokens import Role
@@ -58,7 +57,10 @@ class Objective(abc.ABC):
         Raises:
             ConfigError: The objective cannot use such rows, or not of that length.
         """
-        at_least("sequence_length", sequence_length, self.least_length)
+        if sequence_length < self.least_length:
+            raise ConfigError(
+                f"data.sequence_length = {sequence_length}: must be at least {self.least_length}"
+            )
         if not (self.takes_segments or isinstance(packing, Joined)):
             raise ConfigError(
                 f"packing = {packing}: {type(self).__name__} takes each row as one text; use "

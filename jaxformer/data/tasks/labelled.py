@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxformer.data.base import Data, Datasets, at_least
+from jaxformer.checks import at_least, check_fields
+from jaxformer.data.base import Data, Datasets
 from jaxformer.data.dataset import Batch, Examples
 from jaxformer.data.labels import Classes, LabelKind, keep_labels
 from jaxformer.data.tasks.records import Record, read_records
@@ -67,7 +68,7 @@ class LabelledText(Data):
     def __post_init__(self):
         super().__post_init__()
         check_field(self, "text", len(self.text) in (1, 2), "one column or two")
-        at_least("sequence_length", self.sequence_length, 4)
+        check_fields(self, "data", sequence_length=at_least(4))
 
     @property
     def lengths(self) -> dict[str, int]:

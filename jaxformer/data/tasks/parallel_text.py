@@ -7,7 +7,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from jaxformer.data.base import Data, Datasets, at_least
+from jaxformer.checks import at_least, check_fields
+from jaxformer.data.base import Data, Datasets
 from jaxformer.data.dataset import Batch, Examples
 from jaxformer.data.tasks.locale_pairs import LocalePairs
 from jaxformer.data.tasks.records import read_parallel
@@ -67,8 +68,7 @@ class ParallelText(Data):
 
     def __post_init__(self):
         super().__post_init__()
-        for name in ("source_length", "target_length"):
-            at_least(name, getattr(self, name), 2)
+        check_fields(self, "data", source_length=at_least(2), target_length=at_least(2))
         for first, second in (("source", "target"), ("validation_source", "validation_target")):
             if (getattr(self, first) is None) != (getattr(self, second) is None):
                 raise ConfigError(

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxformer.data.base import Data, Datasets, at_least
+from jaxformer.checks import at_least, check_fields
+from jaxformer.data.base import Data, Datasets
 from jaxformer.data.dataset import Batch, Examples
 from jaxformer.data.tasks.questions import Question, read_questions
 from jaxformer.data.tasks.sequences import (
@@ -65,8 +66,7 @@ class SpanText(Data):
 
     def __post_init__(self):
         super().__post_init__()
-        for name in ("question_length", "stride"):
-            at_least(name, getattr(self, name), 1)
+        check_fields(self, "data", question_length=at_least(1), stride=at_least(1))
         room = self.sequence_length - self.question_length - 3
         if self.stride > room:
             raise ConfigError(

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxformer.data.base import Data, Datasets, at_least
+from jaxformer.checks import at_least, check_fields
+from jaxformer.data.base import Data, Datasets
 from jaxformer.data.dataset import Batch, Examples
 from jaxformer.data.labels import Classes, keep_labels, numbered
 from jaxformer.data.tasks.sequences import (
@@ -54,7 +55,7 @@ class TaggedText(Data):
 
     def __post_init__(self):
         super().__post_init__()
-        at_least("sequence_length", self.sequence_length, 3)
+        check_fields(self, "data", sequence_length=at_least(3))
 
     @property
     def lengths(self) -> dict[str, int]:

@@ -7,11 +7,9 @@ import jax
 import numpy as np
 from jax.sharding import PartitionSpec
 
+from jaxformer.checks import FINITE, POSITIVE, RATE
 from jaxformer.errors import check_argument
 from jaxformer.functional.assertions import (
-    FINITE,
-    POSITIVE,
-    RATE,
     assert_axes,
     assert_floating,
     assert_keys,

@@ -7,15 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
+from jaxformer.checks import SWITCH, at_least
 from jaxformer.errors import ArgumentError
-from jaxformer.functional.assertions import (
-    SWITCH,
-    assert_axes,
-    assert_floating,
-    assert_integers,
-    at_least,
-    static,
-)
+from jaxformer.functional.assertions import assert_axes, assert_floating, assert_integers, static
 from jaxformer.functional.placement import spec_of
 
 

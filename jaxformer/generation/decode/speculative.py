@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxformer.checks import between, check_fields
 from jaxformer.errors import ConfigError
 from jaxformer.generation.batch import Batch
-from jaxformer.generation.checks import between, check
 from jaxformer.generation.decode.loop import Method
 from jaxformer.generation.decode.speculative_loop import SpeculativeState, speculate
 from jaxformer.generation.decode.state import Sources, State
@@ -58,7 +58,7 @@ class SpeculativeGenerator:
             raise ConfigError("draft: it must lie on the mesh of the target")
         self.target, self.draft, self.proposals = target, draft, proposals
         # A layer with a window keeps what is taken back only as far as one pass reads.
-        check(self, proposals=between(1, CHUNK - 1))
+        check_fields(self, proposals=between(1, CHUNK - 1))
         self._speculate = jax.jit(self._speculated, static_argnums=0, donate_argnums=2)
 
     @property
