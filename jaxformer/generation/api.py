@@ -191,7 +191,7 @@ def decoding_for(pretrained: Pretrained, options: Mapping[str, Any]) -> Decoding
     check_pretrained("pretrained", pretrained)
     check_generates(pretrained.config)
     vocab_size = pretrained.config.vocab_size
-    recommended = {**pretrained.source.settings.values, **_recommendations(pretrained)}
+    recommended = {**pretrained.checkpoint.hf_config.values, **_recommendations(pretrained)}
     ends = recommended.get("eos_token_id")
     decoding = Decoding.of(recommended | {"eos_token_id": _known(ends, vocab_size)}, options)
     decoding.check_vocabulary(vocab_size)
@@ -280,7 +280,7 @@ def _text(pretrained: Pretrained, tokens: np.ndarray) -> str:
 
 def _start_token(pretrained: Pretrained) -> int:
     """With which an encoder-decoder's answer begins, as in transformers."""
-    files = _recommendations(pretrained), pretrained.source.settings.values
+    files = _recommendations(pretrained), pretrained.checkpoint.hf_config.values
     names = "decoder_start_token_id", "bos_token_id"
     given = [values.get(name) for name in names for values in files]
     start = next((token for token in given if token is not None), None)

@@ -11,8 +11,8 @@ import jaxformer
 from jaxformer.errors import ArgumentError, ConfigError, DataError
 from jaxformer.generation.api import decoding_for
 from jaxformer.generation.options import Decoding
-from jaxformer.hub.settings import Settings
-from jaxformer.hub.tasks import CausalLM, Seq2SeqLM
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.tasks import CausalLMTask, Seq2SeqLMTask
 from jaxformer.parity.reference import save_random
 from jaxformer.zoo import FORMATS
 
@@ -20,9 +20,9 @@ GENERATIVE = [
     (format, architecture)
     for format in FORMATS.values()
     for architecture in format.architectures
-    if isinstance(architecture.task, CausalLM | Seq2SeqLM)
+    if isinstance(architecture.task, CausalLMTask | Seq2SeqLMTask)
 ]
-CAUSAL = [each for each in GENERATIVE if isinstance(each[1].task, CausalLM)]
+CAUSAL = [each for each in GENERATIVE if isinstance(each[1].task, CausalLMTask)]
 NEW = 8
 
 
@@ -240,7 +240,7 @@ def test_prompts_are_texts_ids_or_arrays(name, request):
 def test_where_an_answer_begins_is_said_by_the_files(t5):
     def beginning(file, recommended=None):
         (t5.folder / "generation_config.json").write_text(json.dumps(recommended or {}))
-        model = replace(t5, source=replace(t5.source, settings=Settings(file)))
+        model = replace(t5, checkpoint=replace(t5.checkpoint, hf_config=HFConfig(file)))
         found = jaxformer.generate(model, [[5, 6]], max_new_tokens=1, eos_token_id=None)
         return found["sequences"][0, 0]
 
@@ -255,11 +255,11 @@ def test_where_an_answer_begins_is_said_by_the_files(t5):
 
 def test_an_end_that_the_vocabulary_lacks_is_left_out(gpt2):
     """Small models often keep the numbers of the large one's tokens."""
-    settings = Settings({"eos_token_id": [50256, 7], "pad_token_id": None})
-    model = replace(gpt2, source=replace(gpt2.source, settings=settings))
+    hf_config = HFConfig({"eos_token_id": [50256, 7], "pad_token_id": None})
+    model = replace(gpt2, checkpoint=replace(gpt2.checkpoint, hf_config=hf_config))
     assert decoding_for(model, {}).end_tokens == (7,)
     for wrong in ({"pad_token_id": 50256}, {"eos_token_id": [1, None]}, {"eos_token_id": "x"}):
-        model = replace(gpt2, source=replace(gpt2.source, settings=Settings(wrong)))
+        model = replace(gpt2, checkpoint=replace(gpt2.checkpoint, hf_config=HFConfig(wrong)))
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             decoding_for(model, {})
 
