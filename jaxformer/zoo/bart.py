@@ -126,7 +126,7 @@ def _block(own: str) -> dict[str, str]:
 
 
 NAMES = {
-    "embedding.weight_map": "model.shared.weight",
+    "embedding.table": "model.shared.weight",
     **_block("encoder"),
     **_block("decoder"),
     **{f"{own}.inputs.position_table": f"model.{own}.embed_positions.weight" for own in _SIDES},

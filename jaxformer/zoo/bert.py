@@ -109,7 +109,7 @@ def body(name: str) -> dict[str, str]:
     """
     embeddings = f"{name}.embeddings"
     return {
-        "embedding.weight_map": f"{embeddings}.word_embeddings.weight",
+        "embedding.table": f"{embeddings}.word_embeddings.weight",
         "transformer.inputs.position_table": f"{embeddings}.position_embeddings.weight",
         "transformer.inputs.kinds.token_types": f"{embeddings}.token_type_embeddings.weight",
         "transformer.inputs.kinds.task_types": f"{embeddings}.task_type_embeddings.weight",

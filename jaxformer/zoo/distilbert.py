@@ -76,7 +76,7 @@ _BLOCK = {
     "norms.1": "output_layer_norm",
 }
 _NAMES = {
-    "embedding.weight_map": "distilbert.embeddings.word_embeddings.weight",
+    "embedding.table": "distilbert.embeddings.word_embeddings.weight",
     "transformer.inputs.position_table": "distilbert.embeddings.position_embeddings.weight",
     "transformer.inputs.embedding_norm": "distilbert.embeddings.LayerNorm",
     **block("transformer", "distilbert.transformer.layer.{}", _BLOCK),

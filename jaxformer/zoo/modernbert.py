@@ -163,7 +163,7 @@ class _Answer(QuestionAnsweringTask):
 
 _LABEL_HEADS = ("label", "tags", "span")
 _NAMES = {
-    "embedding.weight_map": "model.embeddings.tok_embeddings.weight",
+    "embedding.table": "model.embeddings.tok_embeddings.weight",
     "transformer.inputs.embedding_norm": "model.embeddings.norm",
     **block(
         "transformer",

@@ -237,7 +237,7 @@ def weight_map(config: EncoderDecoderConfig | EncoderConfig) -> WeightMap:
     encoder = "transformer" if isinstance(config, EncoderConfig) else "encoder"
     return WeightMap(
         {
-            "embedding.weight_map": "transformer.shared.weight",
+            "embedding.table": "transformer.shared.weight",
             **_side(encoder, "encoder", config),
             **_side("decoder", "decoder", config),
             "heads.language_model.kernel": "lm_head.weight",

@@ -85,8 +85,8 @@ def weight_map(config: EncoderDecoderConfig) -> WeightMap:
     """The names of the tensors: one table of embeddings, or one on each side."""
     names = dict(NAMES)
     if not config.share_embeddings:
-        names["embedding.weight_map"] = "model.encoder.embed_tokens.weight"
-        names["decoder_embedding.weight_map"] = "model.decoder.embed_tokens.weight"
+        names["embedding.table"] = "model.encoder.embed_tokens.weight"
+        names["decoder_embedding.table"] = "model.decoder.embed_tokens.weight"
     return WeightMap(names, layouts={"heads.language_model.bias": Same(leading=1)})
 
 
