@@ -6,10 +6,10 @@ from functools import partial
 import jax
 import numpy as np
 
-from jaxformer.generation.batch import Batch
+from jaxformer.generation.compiled import Programs
 from jaxformer.generation.decode.loop import Method
-from jaxformer.generation.generator import Generator, row_keys
-from jaxformer.generation.programs import Programs
+from jaxformer.generation.engine import Generator, row_keys
+from jaxformer.generation.prompts import Batch
 from jaxformer.models import AbstractModel, LanguageModel, build_model
 from jaxformer.zoo.llama import llama
 

@@ -17,7 +17,7 @@ from jaxformer.config.overrides import given, parse
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.generation.api import decoding_for
 from jaxformer.generation.chat.template import read_chat_template
-from jaxformer.generation.options import Decoding
+from jaxformer.generation.config import Decoding
 from jaxformer.generation.text import Writer, Written
 from jaxformer.nn.cache import Storage
 from jaxformer.pretrained.auto import load

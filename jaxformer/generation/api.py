@@ -7,16 +7,16 @@ import numpy as np
 
 from jaxformer.checks import plain
 from jaxformer.errors import ConfigError, DataError, check_argument
-from jaxformer.generation.batch import are_real, batch_of, bucket, copies, real_tokens
 from jaxformer.generation.checks import SWITCH, TOKEN
+from jaxformer.generation.compiled import check_generates
+from jaxformer.generation.config import Decoding
 from jaxformer.generation.decode.continuation import collected, continuations
-from jaxformer.generation.decode.speculative import SpeculativeGenerator
 from jaxformer.generation.decode.state import Sources
-from jaxformer.generation.generator import Generator, generator_for, row_keys
-from jaxformer.generation.options import Decoding
-from jaxformer.generation.programs import check_generates
-from jaxformer.generation.prompts import padded, rows_of, texts_of
+from jaxformer.generation.engine import Generator, generator_for, row_keys
+from jaxformer.generation.inputs import padded, rows_of, texts_of
+from jaxformer.generation.prompts import are_real, batch_of, bucket, copies, real_tokens
 from jaxformer.generation.scoring import Continuations, Score, Scorer
+from jaxformer.generation.speculative_engine import SpeculativeGenerator
 from jaxformer.generation.streaming.text_stream import TextStream
 from jaxformer.generation.streaming.token_stream import READ_EVERY, sliding_stream
 from jaxformer.hub.inputs import checked_inputs

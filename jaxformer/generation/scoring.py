@@ -12,11 +12,11 @@ import numpy as np
 from jaxformer.distributed.sharding import on_rows, row_multiple
 from jaxformer.errors import ConfigError, DataError, check_argument
 from jaxformer.functional.sampling.next_token import greedy, token_log_probabilities
-from jaxformer.generation.batch import Batch, bucket, token_ids
 from jaxformer.generation.checks import at_least, check
 from jaxformer.generation.decode.advance import Generative
 from jaxformer.generation.decode.state import Sources
-from jaxformer.generation.generator import Generator
+from jaxformer.generation.engine import Generator
+from jaxformer.generation.prompts import Batch, bucket, token_ids
 from jaxformer.models import EncoderDecoder
 
 _LEAST_LENGTH, _LEAST_SCORED = 16, 4

@@ -7,11 +7,11 @@ import numpy as np
 
 from jaxformer.errors import ConfigError
 from jaxformer.generation.api import asked, generator_of, ids_of_text
-from jaxformer.generation.batch import Batch, batch_of, copies
+from jaxformer.generation.config import Decoding
 from jaxformer.generation.decode.state import Sources
-from jaxformer.generation.generator import row_keys
-from jaxformer.generation.options import Decoding
-from jaxformer.generation.prompts import padded
+from jaxformer.generation.engine import row_keys
+from jaxformer.generation.inputs import padded
+from jaxformer.generation.prompts import Batch, batch_of, copies
 from jaxformer.generation.streaming.text_stream import TextStream
 from jaxformer.generation.streaming.token_stream import (
     READ_EVERY,

@@ -11,7 +11,7 @@ from saved_folders import save_tiny
 import jaxformer
 from jaxformer.cli import main as cli
 from jaxformer.cli.generate import Chat, Generation
-from jaxformer.generation.options import Decoding
+from jaxformer.generation.config import Decoding
 from jaxformer.generation.text import Writer
 
 pytestmark = pytest.mark.torch

@@ -10,7 +10,7 @@ from saved_folders import save_tiny
 import jaxformer
 from jaxformer.errors import ArgumentError, ConfigError, DataError
 from jaxformer.generation.api import decoding_for
-from jaxformer.generation.options import Decoding
+from jaxformer.generation.config import Decoding
 from jaxformer.hub.settings import Settings
 from jaxformer.hub.tasks import CausalLM, Seq2SeqLM
 from jaxformer.parity.reference import save_random
@@ -67,7 +67,7 @@ def test_greedy_text_is_that_of_transformers(format, architecture, tmp_path):
     inputs, count = prompts(ours.config.vocab_size), NEW
     if ours.config.position.changes_at(np.ones(1)) is not None:
         # There such frequencies depend on the longest row, and on what was asked before. Ours are
-        # those of the full pass, see test_generator.
+        # those of the full pass, see test_engine.
         inputs, count = {name: array[1:2] for name, array in inputs.items()}, 1
     expected = theirs(folder, architecture.name, inputs, do_sample=False, max_new_tokens=count)
     found = jaxformer.generate(ours, inputs, max_new_tokens=count, output_scores=True)

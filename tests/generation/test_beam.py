@@ -11,13 +11,13 @@ from tiny_models import random_parameters, structure_of, tiny, tiny_encoder_deco
 from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.distributed.sharding import parameter_sharding
 from jaxformer.functional import DynamicNTK, KeyPadding, RoPE
-from jaxformer.generation.batch import batch_of, batch_of_rows
+from jaxformer.generation.compiled import Programs
+from jaxformer.generation.config import Decoding
 from jaxformer.generation.decode.beam import BeamSearch, beam_search
 from jaxformer.generation.decode.continuation import continuations
 from jaxformer.generation.decode.processors import History
-from jaxformer.generation.generator import Generator, row_keys
-from jaxformer.generation.options import Decoding
-from jaxformer.generation.programs import Programs
+from jaxformer.generation.engine import Generator, row_keys
+from jaxformer.generation.prompts import batch_of, batch_of_rows
 from jaxformer.nn.cache import CacheShape
 
 MOST, BEAMS, END, VOCABULARY = 5, 3, 4, 6

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from jaxformer.generation.api import asked
-from jaxformer.generation.batch import batch_of
-from jaxformer.generation.generator import generator_for
-from jaxformer.generation.options import Decoding
+from jaxformer.generation.config import Decoding
+from jaxformer.generation.engine import generator_for
+from jaxformer.generation.prompts import batch_of
 from jaxformer.parity.reference import Reference, save_random
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.model import Pretrained

@@ -18,9 +18,9 @@ from tiny_models import (
 import jaxformer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.functional import DynamicNTK, KeyPadding, Learned, RoPE
-from jaxformer.generation.batch import Batch
-from jaxformer.generation.generator import Generator
-from jaxformer.generation.programs import Programs
+from jaxformer.generation.compiled import Programs
+from jaxformer.generation.engine import Generator
+from jaxformer.generation.prompts import Batch
 from jaxformer.generation.scoring import Score, Scorer, best_of
 from jaxformer.parity.reference import Reference, save_random
 from jaxformer.zoo import FORMATS

@@ -13,14 +13,14 @@ from tiny_models import logits_of, random_parameters, structure_of, tiny, tiny_e
 from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.errors import ConfigError
 from jaxformer.functional import ALiBi, DynamicNTK, KeyPadding, Learned, RoPE
-from jaxformer.generation.batch import Batch
+from jaxformer.generation.compiled import Programs
+from jaxformer.generation.config import Decoding
 from jaxformer.generation.decode.continuation import method_of
 from jaxformer.generation.decode.loop import Method
 from jaxformer.generation.decode.processors import History, process
-from jaxformer.generation.decode.speculative import SpeculativeGenerator
-from jaxformer.generation.generator import Generator, row_keys
-from jaxformer.generation.options import Decoding
-from jaxformer.generation.programs import Programs
+from jaxformer.generation.engine import Generator, row_keys
+from jaxformer.generation.prompts import Batch
+from jaxformer.generation.speculative_engine import SpeculativeGenerator
 from jaxformer.pretrained.model import shardings_of
 
 GREEDY = Method((), False, ())
@@ -51,7 +51,7 @@ def speculative(target, draft, proposals=3):
 @pytest.fixture(autouse=True)
 def rings_are_small(monkeypatch):
     """A layer with a window keeps 8 tokens more than it sees, so that slots are used again."""
-    monkeypatch.setattr("jaxformer.generation.generator.CHUNK", 8)
+    monkeypatch.setattr("jaxformer.generation.engine.CHUNK", 8)
 
 
 def written(model, prompts, method=GREEDY, new=NEW, seed=0, keys=None, **options):

@@ -8,15 +8,15 @@ from tiny_models import random_parameters, structure_of, tiny, tiny_encoder_deco
 
 from jaxformer.errors import ArgumentError, ConfigError, DataError
 from jaxformer.generation import generator as generator_module
-from jaxformer.generation.batch import batch_of_rows, copies, token_ids
+from jaxformer.generation.compiled import Programs
+from jaxformer.generation.config import Decoding
 from jaxformer.generation.decode.processors import History, Temperature, process
-from jaxformer.generation.decode.speculative import SpeculativeGenerator
-from jaxformer.generation.generator import Generator, row_keys
+from jaxformer.generation.engine import Generator, row_keys
+from jaxformer.generation.inputs import padded, rows_of, texts_of
 from jaxformer.generation.memory import available_bytes, num_bytes
-from jaxformer.generation.options import Decoding
-from jaxformer.generation.programs import Programs
-from jaxformer.generation.prompts import padded, rows_of, texts_of
+from jaxformer.generation.prompts import batch_of_rows, copies, token_ids
 from jaxformer.generation.scoring import Scorer
+from jaxformer.generation.speculative_engine import SpeculativeGenerator
 
 NAN = float("nan")
 PROMPTS = batch_of_rows([[3, 4, 5], [6]])

@@ -7,10 +7,10 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxformer.generation.config import Decoding
 from jaxformer.generation.decode.advance import Generative, next_logits
 from jaxformer.generation.decode.loop import are_ends
 from jaxformer.generation.decode.processors import History, Processor, process
-from jaxformer.generation.options import Decoding
 from jaxformer.models.cache import Cache
 
 

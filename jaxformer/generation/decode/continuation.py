@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
-from jaxformer.generation.batch import Batch, are_real, batch_of_rows
+from jaxformer.generation.config import Decoding
 from jaxformer.generation.decode.loop import Method
 from jaxformer.generation.decode.state import Sources
-from jaxformer.generation.generator import Generator
-from jaxformer.generation.options import Decoding
+from jaxformer.generation.engine import Generator
+from jaxformer.generation.prompts import Batch, are_real, batch_of_rows
 
 
 @dataclass(frozen=True)

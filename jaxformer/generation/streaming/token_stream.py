@@ -9,11 +9,11 @@ import jax
 import numpy as np
 
 from jaxformer.errors import ConfigError
-from jaxformer.generation.batch import Batch, batch_of_rows
+from jaxformer.generation.config import Decoding
 from jaxformer.generation.decode.continuation import method_of
 from jaxformer.generation.decode.state import Sources
-from jaxformer.generation.generator import Generator
-from jaxformer.generation.options import Decoding
+from jaxformer.generation.engine import Generator
+from jaxformer.generation.prompts import Batch, batch_of_rows
 
 READ_EVERY = 16
 """Tokens of a batch after which the host looks at them."""

@@ -5,11 +5,11 @@ import numpy as np
 from jaxformer.config.train import TrainConfig
 from jaxformer.data import Tokenizer
 from jaxformer.distributed.sharding import row_multiple
-from jaxformer.generation.batch import batch_of_rows
+from jaxformer.generation.compiled import Programs
+from jaxformer.generation.config import Decoding
 from jaxformer.generation.decode.continuation import continuations
-from jaxformer.generation.generator import Generator, row_keys
-from jaxformer.generation.options import Decoding
-from jaxformer.generation.programs import Programs
+from jaxformer.generation.engine import Generator, row_keys
+from jaxformer.generation.prompts import batch_of_rows
 from jaxformer.models import Parameters
 from jaxformer.training.step import TrainProgram
 

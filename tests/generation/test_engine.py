@@ -8,11 +8,11 @@ from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.distributed.sharding import parameter_sharding
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.functional import ALiBi, DynamicNTK, Learned, LongRoPE, RoPE
-from jaxformer.generation.batch import batch_of, batch_of_rows, bucket
+from jaxformer.generation.compiled import Programs
+from jaxformer.generation.config import Decoding
 from jaxformer.generation.decode.continuation import continuations, method_of
-from jaxformer.generation.generator import CHUNK, Generator, row_keys
-from jaxformer.generation.options import Decoding
-from jaxformer.generation.programs import Programs
+from jaxformer.generation.engine import CHUNK, Generator, row_keys
+from jaxformer.generation.prompts import batch_of, batch_of_rows, bucket
 from jaxformer.generation.streaming.token_stream import sliding_stream, token_stream
 from jaxformer.models import Classification
 
@@ -123,7 +123,7 @@ def test_a_long_prompt_is_read_in_chunks(monkeypatch):
     config = tiny(position=RoPE(), windows=(3, None))
     prompts = [list(np.asarray(tokens(1, n, seed=n))[0]) for n in (50, 17, 2)]
     whole = generated(generator_of(windows=(3, None)), prompts, GREEDY)
-    monkeypatch.setattr("jaxformer.generation.generator.CHUNK", 16)
+    monkeypatch.setattr("jaxformer.generation.engine.CHUNK", 16)
     small = Generator(Programs(config, structure_of(config)), random_parameters(config))
     np.testing.assert_array_equal(generated(small, prompts, GREEDY).tokens, whole.tokens)
     assert CHUNK == 512

@@ -6,6 +6,7 @@ import pytest
 
 from jaxformer.config.overrides import parse
 from jaxformer.errors import ConfigError
+from jaxformer.generation.config import Decoding
 from jaxformer.generation.decode.processors import (
     BannedSequences,
     BannedTokens,
@@ -22,7 +23,6 @@ from jaxformer.generation.decode.processors import (
     TopP,
     Typical,
 )
-from jaxformer.generation.options import Decoding
 from jaxformer.io.serialization import from_json, to_json
 
 RULES = {

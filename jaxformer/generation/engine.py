@@ -14,14 +14,14 @@ import numpy as np
 from jaxformer.distributed.sharding import check_rows
 from jaxformer.errors import ConfigError
 from jaxformer.functional.assertions import assert_axes
-from jaxformer.generation.batch import Batch, bucket
+from jaxformer.generation.compiled import Programs
+from jaxformer.generation.config import Decoding
 from jaxformer.generation.decode.beam import BeamSearch, Hypotheses
 from jaxformer.generation.decode.loop import Method
 from jaxformer.generation.decode.processors import History
 from jaxformer.generation.decode.state import Sources, State
 from jaxformer.generation.memory import available_bytes
-from jaxformer.generation.options import Decoding
-from jaxformer.generation.programs import Programs
+from jaxformer.generation.prompts import Batch, bucket
 from jaxformer.generation.streaming.stream import states_from
 from jaxformer.models import Parameters
 from jaxformer.models.cache import Cache
