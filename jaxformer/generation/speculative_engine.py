@@ -12,13 +12,13 @@ from jaxformer.errors import ConfigError
 from jaxformer.generation.checks import between, check
 from jaxformer.generation.decode.loop import Method
 from jaxformer.generation.decode.speculative import SpeculativeState, speculate
-from jaxformer.generation.decode.state import Sources, State
-from jaxformer.generation.engine import CHUNK, Generator
+from jaxformer.generation.decode.state import EncoderOutputs, State
+from jaxformer.generation.engine import CHUNK, Engine
 from jaxformer.generation.prompts import Batch
 from jaxformer.generation.streaming.stream import states_from
 
 
-class SpeculativeGenerator:
+class SpeculativeEngine:
     """A generator that a smaller one, the draft, saves passes of its model.
 
     In each step the draft proposes k tokens for each row, one after the other, and the target reads
@@ -27,7 +27,7 @@ class SpeculativeGenerator:
     target's: greedy ones token for token (but for rounding, where two tokens are equally probable),
     drawn ones in distribution, whatever the draft is. Only the time depends on that.
 
-    It is used as `Generator` is. Rows go on independently, each by as many tokens as were accepted,
+    It is used as `Engine` is. Rows go on independently, each by as many tokens as were accepted,
     and what is drawn for a row depends on its key alone, not on the rows beside it.
 
     References:
@@ -36,7 +36,7 @@ class SpeculativeGenerator:
         with Speculative Sampling (https://arxiv.org/abs/2302.01318).
     """
 
-    def __init__(self, target: Generator, draft: Generator, proposals: int):
+    def __init__(self, target: Engine, draft: Engine, proposals: int):
         """Compiles nothing yet.
 
         Args:
@@ -77,8 +77,8 @@ class SpeculativeGenerator:
         max_new_tokens: int,
         *,
         keys: jax.Array,
-        sources: Sources = (),
-        draft_sources: Sources = (),
+        sources: EncoderOutputs = (),
+        draft_sources: EncoderOutputs = (),
         keep_scores: bool = False,
     ) -> SpeculativeState:
         """Both models read prompts.
@@ -152,7 +152,7 @@ class SpeculativeGenerator:
 
 
 def _check_positions(
-    name: str, model: Generator, prompts: Batch, max_new_tokens: int, sources: Sources
+    name: str, model: Engine, prompts: Batch, max_new_tokens: int, sources: EncoderOutputs
 ) -> None:
     """Raises ConfigError unless what a model keeps of a row is of use up to the row's end."""
     rows, longest = len(prompts.lengths), int(prompts.lengths.max())
