@@ -24,7 +24,7 @@ from jaxformer.functional.attention import cudnn as attention_cudnn
 from jaxformer.functional.attention import reference as attention_reference
 from jaxformer.functional.attention import splash as attention_splash
 from jaxformer.functional.attention.request import AttentionBias, Dropout, Request
-from jaxformer.functional.masks import Dense, Mask
+from jaxformer.functional.masks import DenseMask, Mask
 from jaxformer.functional.placement import place, platform, spec_of
 from jaxformer.functional.positions.base import Bias
 
@@ -147,7 +147,7 @@ def _mask(mask: Mask | jax.Array | None, sizes: dict[str, int]) -> Mask:
         assert_axes(sizes, mask=(mask, "T S"))
         mask = mask[None]
     assert_axes(sizes, mask=(mask, "B/1 T S"))
-    return Dense(attended("mask", mask))
+    return DenseMask(attended("mask", mask))
 
 
 def _check_pairs(mask: Mask, bias: AttentionBias | None, sizes: dict[str, int]) -> None:
