@@ -15,16 +15,16 @@ from jaxformer.models import (
     EncoderConfig,
     EncoderDecoder,
     EncoderDecoderConfig,
-    States,
+    ModelOutput,
     VisionConfig,
 )
-from jaxformer.models.family import Family
+from jaxformer.models.model import Model
 
 Outputs = dict[str, jax.Array]
 
 
 def outputs_of(
-    model: Family, checkpoint: HFCheckpoint, inputs: Arrays, layers: bool = False
+    model: Model, checkpoint: HFCheckpoint, inputs: Arrays, layers: bool = False
 ) -> Outputs:
     """What transformers' class would give.
 
@@ -67,8 +67,8 @@ def encoded(
 
 @singledispatch
 def _run(
-    config: Any, model: Family, checkpoint: HFCheckpoint, inputs: Arrays, layers: bool
-) -> tuple[States, Outputs]:
+    config: Any, model: Model, checkpoint: HFCheckpoint, inputs: Arrays, layers: bool
+) -> tuple[ModelOutput, Outputs]:
     """The hidden states of a family, and the outputs that need no head."""
     raise NotImplementedError(type(config))
 
@@ -82,7 +82,7 @@ def _decoder(config: DecoderConfig, model, checkpoint, inputs, layers):
     # Classifiers there read the last token that is not padding, by its id.
     pad_id = checkpoint.hf_config.take("pad_token_id", None)
     valid = jnp.ones_like(ids, bool) if pad_id is None else ids != pad_id
-    states = States(hidden, None, model.embedding.kernel(), valid)
+    states = ModelOutput(hidden, None, model.embedding.kernel(), valid)
     return states, {"last_hidden_state": hidden} | _hidden_states(checkpoint, capture, hidden)
 
 
@@ -103,7 +103,7 @@ def _encoder(config: EncoderConfig, model, checkpoint, inputs, layers):
         outputs["pooler_output"] = pooled
     given = inputs.get("attention_mask")
     valid = None if given is None else given > 0
-    return States(hidden, pooled, model.embedding.kernel(), valid), outputs
+    return ModelOutput(hidden, pooled, model.embedding.kernel(), valid), outputs
 
 
 @_run.register
@@ -124,7 +124,7 @@ def _encoder_decoder(config: EncoderDecoderConfig, model, checkpoint, inputs, la
     outputs = {"last_hidden_state": hidden, "encoder_last_hidden_state": memory}
     outputs |= _stacked("encoder_hidden_states", captures[0], memory)
     outputs |= _stacked("decoder_hidden_states", captures[1], hidden)
-    return States(hidden, hidden[:, 0], model.target_embedding.kernel()), outputs
+    return ModelOutput(hidden, hidden[:, 0], model.target_embedding.kernel()), outputs
 
 
 @_run.register
@@ -135,7 +135,7 @@ def _vision(config: VisionConfig, model, checkpoint, inputs, layers):
     if masked is not None and not config.mask_token:
         raise DataError("inputs: bool_masked_pos: the model has no token for masked patches")
     hidden = model.hidden(images, capture=capture, masked=None if masked is None else masked > 0)
-    states = model.states_of(hidden)
+    states = model.outputs_from(hidden)
     outputs = {"last_hidden_state": hidden}
     if capture is not None:
         # Unlike those of text, these are all as they come out of the blocks.

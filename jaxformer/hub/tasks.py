@@ -18,12 +18,12 @@ from jaxformer.models import (
     Head,
     LanguageModel,
     MaskedLanguageModel,
+    ModelOutput,
     Span,
-    States,
     TokenClassification,
 )
-from jaxformer.models.family import Family
 from jaxformer.models.heads.labels import Pooling
+from jaxformer.models.model import Model
 
 IGNORED = -100  # the label of what does not count
 Arrays = Mapping[str, jax.Array]
@@ -42,7 +42,7 @@ class Task:
         return ()
 
     def outputs(
-        self, model: Family, states: States, inputs: Arrays, hf_config: HFConfig
+        self, model: Model, states: ModelOutput, inputs: Arrays, hf_config: HFConfig
     ) -> dict[str, jax.Array]:
         """Scores and, where `inputs` has labels, the loss.
 

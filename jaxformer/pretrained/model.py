@@ -42,7 +42,7 @@ from jaxformer.io.model_files import TOKENIZER, small_file_in
 from jaxformer.io.paths import folder_path
 from jaxformer.io.serialization import nearest
 from jaxformer.models.build import ModelConfig, build_model
-from jaxformer.models.family import Family
+from jaxformer.models.model import Model
 from jaxformer.models.parameters import AbstractModel, Parameters
 from jaxformer.zoo import FORMATS
 
@@ -68,7 +68,7 @@ class Pretrained:
         return self.checkpoint.config
 
     @property
-    def model(self) -> Family:
+    def model(self) -> Model:
         """The NNX module."""
         return self.abstract_model.module(self.parameters)
 
