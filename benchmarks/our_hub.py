@@ -8,7 +8,7 @@ import numpy as np
 from resident import baseline, measured
 
 import jaxformer
-from jaxformer.hub.source import describe
+from jaxformer.hub.checkpoint import describe
 from jaxformer.models import LanguageModel
 from jaxformer.pretrained.model import Pretrained
 from jaxformer.zoo import FORMATS

@@ -31,7 +31,7 @@ class Mask:
 
     def __and__(self, other: Mask) -> Mask:
         """The intersection: a pair is allowed when both masks allow it."""
-        wanted = "a mask; write Dense(array) for an array [B or 1, T, S]"
+        wanted = "a mask; write DenseMask(array) for an array [B or 1, T, S]"
         check_argument("other", other, isinstance(other, Mask), wanted)
         return All((*terms_of(self), *terms_of(other)))
 
@@ -321,7 +321,7 @@ class Segments(Mask):
 
 
 @_spec
-class Places(Mask):
+class PositionMask(Mask):
     """Keys that stand up to `before` places before the query, or where it stands, in any order.
 
     `query` is int `[B, T]` and `key` int `[B, S]`: where each stands; negative: there is no key.
@@ -346,11 +346,11 @@ class Places(Mask):
 
     def block(self, query_start, query_size, key_start, key_size):
         query = _slice(self.query, 1, query_start, query_size)
-        return Places(query, _slice(self.key, 1, key_start, key_size), self.before)
+        return PositionMask(query, _slice(self.key, 1, key_start, key_size), self.before)
 
     def padded(self, query_padding, key_padding):
         query = _pad(self.query, 1, query_padding, -1)
-        return Places(query, _pad(self.key, 1, key_padding, -1), self.before)
+        return PositionMask(query, _pad(self.key, 1, key_padding, -1), self.before)
 
     def key_bounds(self, query_length, key_length):
         used = (self.key >= 0) & (self.key <= jnp.max(self.query, axis=1, keepdims=True))
@@ -360,7 +360,7 @@ class Places(Mask):
 
 
 @_spec
-class Dense(Mask):
+class DenseMask(Mask):
     """Any pattern: `allowed` is bool `[B or 1, T, S]`, True (or 1) = attend."""
 
     allowed: jax.Array
@@ -376,11 +376,11 @@ class Dense(Mask):
 
     def block(self, query_start, query_size, key_start, key_size):
         rows = _slice(self.allowed, 1, query_start, query_size)
-        return Dense(_slice(rows, 2, key_start, key_size))
+        return DenseMask(_slice(rows, 2, key_start, key_size))
 
     def padded(self, query_padding, key_padding):
         rows = _pad(self.allowed, 1, query_padding, False)
-        return Dense(_pad(rows, 2, key_padding, False))
+        return DenseMask(_pad(rows, 2, key_padding, False))
 
     def key_bounds(self, query_length, key_length):
         return _extent(jnp.any(self.allowed, axis=(0, 1)))

@@ -1,7 +1,9 @@
 """Scaled dot-product attention: one contract, several implementations."""
 
+import importlib
 import warnings
-from typing import Literal
+from types import ModuleType
+from typing import Literal, get_args
 
 import jax
 import numpy as np
@@ -18,22 +20,14 @@ from jaxformer.functional.assertions import (
     static,
 )
 from jaxformer.functional.attention import blockwise as attention_blockwise
-from jaxformer.functional.attention import cudnn as attention_cudnn
 from jaxformer.functional.attention import reference as attention_reference
-from jaxformer.functional.attention import splash as attention_splash
 from jaxformer.functional.attention.request import AttentionBias, Dropout, Request
-from jaxformer.functional.masks import Dense, Mask
+from jaxformer.functional.masks import DenseMask, Mask
 from jaxformer.functional.placement import place, platform, spec_of
 from jaxformer.functional.positions.base import Bias
 
 Implementation = Literal["auto", "reference", "blockwise", "cudnn", "splash"]
 
-_IMPLEMENTATIONS = {
-    "reference": attention_reference,
-    "blockwise": attention_blockwise,
-    "cudnn": attention_cudnn,
-    "splash": attention_splash,
-}
 # The kernels that "auto" asks first; blockwise can express everything.
 _PREFERRED = {"gpu": ("cudnn",), "tpu": ("splash",)}
 
@@ -95,7 +89,7 @@ def attention(
     sizes = _check_arrays(query, key, value)
     mask = _mask(mask, sizes)
     _check_pairs(mask, bias, sizes)
-    check_choice("implementation", implementation, ("auto", *_IMPLEMENTATIONS))
+    check_choice("implementation", implementation, get_args(Implementation))
     dropout_rate = static("dropout_rate", dropout_rate, RATE)
     dropout = None
     if dropout_rate > 0.0 and dropout_key is not None:
@@ -145,7 +139,7 @@ def _mask(mask: Mask | jax.Array | None, sizes: dict[str, int]) -> Mask:
         assert_axes(sizes, mask=(mask, "T S"))
         mask = mask[None]
     assert_axes(sizes, mask=(mask, "B/1 T S"))
-    return Dense(attended("mask", mask))
+    return DenseMask(attended("mask", mask))
 
 
 def _check_pairs(mask: Mask, bias: AttentionBias | None, sizes: dict[str, int]) -> None:
@@ -171,16 +165,21 @@ def _choose(implementation, query, key, value, request):
         if query.shape[1] == 1:
             return attention_reference.attend
         for name in _PREFERRED.get(platform(), ()):
-            if _IMPLEMENTATIONS[name].unsupported(query, key, value, request) is None:
-                return _IMPLEMENTATIONS[name].attend
+            if _module(name).unsupported(query, key, value, request) is None:
+                return _module(name).attend
         return attention_blockwise.attend
-    chosen = _IMPLEMENTATIONS[implementation]
+    chosen = _module(implementation)
     reason = chosen.unsupported(query, key, value, request)
     if reason is None:
         return chosen.attend
     message = f"attention: {implementation} cannot run here ({reason}); using blockwise"
     warnings.warn(message, stacklevel=3)
     return attention_blockwise.attend
+
+
+def _module(implementation: str) -> ModuleType:
+    """Imports an implementation when it is first used: the TPU kernel imports all of Pallas."""
+    return importlib.import_module(f"jaxformer.functional.attention.{implementation}")
 
 
 def _per_device(attend, num_outputs, query, key, value, request):

@@ -30,7 +30,7 @@ _HARMLESS = (
 )  # fmt: skip
 
 
-class Settings:
+class HFConfig:
     """The values of a config.json, and which of them have been read.
 
     Attributes:
@@ -43,7 +43,7 @@ class Settings:
         self._read: dict[str, None] = {}
 
     @classmethod
-    def of_folder(cls, folder: str | Path) -> "Settings":
+    def of_folder(cls, folder: str | Path) -> "HFConfig":
         """Reads a folder's config.json.
 
         Raises:

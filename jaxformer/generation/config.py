@@ -77,7 +77,7 @@ _RULES = {
 
 
 @dataclass(frozen=True)
-class Decoding:
+class GenerationConfig:
     """How tokens are chosen and when generation stops; every default changes nothing."""
 
     max_new_tokens: int = 128
@@ -137,7 +137,7 @@ class Decoding:
         self._check_method()
 
     @classmethod
-    def of(cls, recommended: Mapping[str, Any], given: Mapping[str, Any]) -> "Decoding":
+    def of(cls, recommended: Mapping[str, Any], given: Mapping[str, Any]) -> "GenerationConfig":
         """What is given, else what a model's files recommend, else the defaults.
 
         Settings of a draw, where they are given, imply do_sample. Recommendations that have no
