@@ -37,7 +37,7 @@ from jaxformer.hub.weights.weight_file import (
     tensors_of,
 )
 from jaxformer.hub.weights.weight_map import Placement
-from jaxformer.io.folders import write_whole
+from jaxformer.io.files import write_whole
 from jaxformer.io.model_files import TOKENIZER, small_file_in
 from jaxformer.io.paths import folder_path
 from jaxformer.models.build import ModelConfig, build_model

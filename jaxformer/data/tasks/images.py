@@ -9,9 +9,9 @@ import numpy as np
 from jaxformer.data.base import Data, Datasets
 from jaxformer.data.dataset import Batch, Examples
 from jaxformer.data.labels import keep_labels, numbered
+from jaxformer.data.split import sides
 from jaxformer.data.tasks.augmentation import Augmentation, LabelledImage
 from jaxformer.data.tasks.image_sources import Digits, ImageSet, ImageSource
-from jaxformer.data.text.splitting import sides
 from jaxformer.errors import check_field
 
 

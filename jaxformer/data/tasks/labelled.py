@@ -12,10 +12,10 @@ from jaxformer.checks import at_least, check_fields
 from jaxformer.data.base import Data, Datasets
 from jaxformer.data.dataset import Batch, Examples
 from jaxformer.data.labels import Classes, LabelKind, keep_labels
+from jaxformer.data.split import sides
 from jaxformer.data.tasks.records import Record, read_records
 from jaxformer.data.tasks.sequences import MarkedText, Marks, check_fit, joined, model_inputs
-from jaxformer.data.text.corpus import keep_tokenizer
-from jaxformer.data.text.splitting import sides
+from jaxformer.data.tokenizers.run_tokenizer import load_or_train_tokenizer
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
 from jaxformer.errors import DataError, check_field
 
@@ -85,7 +85,7 @@ class LabelledText(Data):
                 data have not, or a row that is too long; names the file and the line.
         """
         train, validation = self._sides()
-        tokenizer = keep_tokenizer(
+        tokenizer = load_or_train_tokenizer(
             folder, self.tokenizer, (text for row in train for text in row.texts)
         )
         names = self.labels.names(row.label for row in train)

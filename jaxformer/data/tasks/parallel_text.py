@@ -10,11 +10,11 @@ import numpy as np
 from jaxformer.checks import at_least, check_fields
 from jaxformer.data.base import Data, Datasets
 from jaxformer.data.dataset import Batch, Examples
+from jaxformer.data.split import sides
 from jaxformer.data.tasks.locale_pairs import LocalePairs
 from jaxformer.data.tasks.records import read_parallel
 from jaxformer.data.tasks.sequences import check_fit, padded
-from jaxformer.data.text.corpus import keep_tokenizer
-from jaxformer.data.text.splitting import sides
+from jaxformer.data.tokenizers.run_tokenizer import load_or_train_tokenizer
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
 from jaxformer.errors import ConfigError, DataError
 
@@ -92,7 +92,7 @@ class ParallelText(Data):
         """
         train, validation = self._sides()
         texts = (text for pair in train for text in pair.texts)
-        tokenizer = keep_tokenizer(folder, self.tokenizer, texts)
+        tokenizer = load_or_train_tokenizer(folder, self.tokenizer, texts)
         return Datasets(
             self.dataset(self._examples(train, tokenizer), "train"),
             self.dataset(self._examples(validation, tokenizer), "validation"),

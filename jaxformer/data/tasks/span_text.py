@@ -11,6 +11,7 @@ import numpy as np
 from jaxformer.checks import at_least, check_fields
 from jaxformer.data.base import Data, Datasets
 from jaxformer.data.dataset import Batch, Examples
+from jaxformer.data.split import sides
 from jaxformer.data.tasks.questions import Question, read_questions
 from jaxformer.data.tasks.sequences import (
     MarkedText,
@@ -20,8 +21,7 @@ from jaxformer.data.tasks.sequences import (
     joined,
     model_inputs,
 )
-from jaxformer.data.text.corpus import keep_tokenizer
-from jaxformer.data.text.splitting import sides
+from jaxformer.data.tokenizers.run_tokenizer import load_or_train_tokenizer
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
 from jaxformer.errors import ConfigError
 
@@ -98,7 +98,7 @@ class SpanText(Data):
         else:
             validation = read_questions(self.validation)
         texts = (text for question in train for text in (question.text, question.context))
-        tokenizer = keep_tokenizer(folder, self.tokenizer, texts)
+        tokenizer = load_or_train_tokenizer(folder, self.tokenizer, texts)
         return Datasets(
             self.dataset(self._examples(train, tokenizer), "train"),
             self.dataset(self._examples(validation, tokenizer), "validation"),

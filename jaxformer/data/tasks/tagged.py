@@ -11,6 +11,7 @@ from jaxformer.checks import at_least, check_fields
 from jaxformer.data.base import Data, Datasets
 from jaxformer.data.dataset import Batch, Examples
 from jaxformer.data.labels import Classes, keep_labels, numbered
+from jaxformer.data.split import sides
 from jaxformer.data.tasks.sequences import (
     MarkedText,
     Marks,
@@ -21,8 +22,7 @@ from jaxformer.data.tasks.sequences import (
     padded,
 )
 from jaxformer.data.tasks.tag_sources import PythonTokens, Sentence, TagSource
-from jaxformer.data.text.corpus import keep_tokenizer
-from jaxformer.data.text.splitting import sides
+from jaxformer.data.tokenizers.run_tokenizer import load_or_train_tokenizer
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
 from jaxformer.errors import DataError
 
@@ -73,7 +73,7 @@ class TaggedText(Data):
         """
         train, validation = self._sides()
         texts = ("".join(word.text for word in sentence.words) for sentence in train)
-        tokenizer = keep_tokenizer(folder, self.tokenizer, texts)
+        tokenizer = load_or_train_tokenizer(folder, self.tokenizer, texts)
         tags = Classes().names(word.tag for sentence in train for word in sentence.words)
         keep_labels(folder, tags)
         return Datasets(

@@ -7,10 +7,10 @@ from pathlib import Path
 from jaxformer.data.base import Data, Datasets
 from jaxformer.data.dataset import Dataset, Examples
 from jaxformer.data.objectives.base import CausalLM, Objective
+from jaxformer.data.split import Split
 from jaxformer.data.text.corpus import kept_corpus, load_or_build, tokenised
 from jaxformer.data.text.packing import Joined, Packing, TokenStream
 from jaxformer.data.text.sources import Source, StandardLibrary
-from jaxformer.data.text.splitting import Split
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer, load_tokenizer
 from jaxformer.errors import DataError
 

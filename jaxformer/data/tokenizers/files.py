@@ -86,5 +86,5 @@ def write_tokenizer(
             settings[f"{role}_token"] = tokenizer.id_to_token(first)
     texts = (tokenizer.to_str(pretty=True), json.dumps(settings, indent=2) + "\n")
     for name, text in zip(TOKENIZER_FILES, texts, strict=True):
-        with replacing(folder / name) as aside:
-            aside.write_text(text, encoding="utf-8")
+        with replacing(folder / name) as temporary:
+            temporary.write_text(text, encoding="utf-8")

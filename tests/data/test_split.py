@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxformer.data import Document, Source
-from jaxformer.data.text.splitting import Split, held_out
+from jaxformer.data.split import Split, held_out
 from jaxformer.errors import DataError
 
 
