@@ -61,9 +61,7 @@ def load_or_train_tokenizer(
     if (home / DIGESTS).exists():
         _repair(home, write)
     elif not (home / _SPEC).exists():
-        raise DataError(
-            f"{home} is in the way: it holds no {_SPEC}, so it is not a tokenizer of a run"
-        )
+        raise DataError(f"{home} is in the way: it holds no {_SPEC}, as a run's tokenizer does")
     made_by = read_json(home / _SPEC, str)
     if made_by != asked:
         raise DataError(
