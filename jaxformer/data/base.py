@@ -9,7 +9,7 @@ from pathlib import Path
 import grain
 
 from jaxformer.checks import FRACTION, at_least, check_fields, optional
-from jaxformer.data.dataset import Dataset, Examples
+from jaxformer.data.dataset import Dataset, ExampleSource
 from jaxformer.data.labels import kept_labels
 from jaxformer.data.tokenizers.specs import Tokenizer, load_tokenizer
 
@@ -108,7 +108,7 @@ class Data(abc.ABC):
 
     def validation_examples(
         self, tokenizer: Tokenizer | None, labels: tuple[str, ...]
-    ) -> Examples | None:
+    ) -> ExampleSource | None:
         """Returns the examples for validation, or None where they are a share of the others.
 
         Args:
@@ -118,7 +118,7 @@ class Data(abc.ABC):
         del tokenizer, labels
         return None
 
-    def dataset(self, examples: Examples, name: str) -> Dataset:
+    def dataset(self, examples: ExampleSource, name: str) -> Dataset:
         """Returns the batches of some examples.
 
         Args:

@@ -14,7 +14,7 @@ from jaxformer.errors import ConfigError
 Batch = dict[str, np.ndarray]
 
 
-class Examples(abc.ABC):
+class ExampleSource(abc.ABC):
     """A known number of rows, each read on its own."""
 
     @abc.abstractmethod
@@ -47,7 +47,7 @@ class Dataset:
     """
 
     def __init__(
-        self, examples: Examples, batch_size: int, seed: int, read_options: grain.ReadOptions
+        self, examples: ExampleSource, batch_size: int, seed: int, read_options: grain.ReadOptions
     ):
         self.examples, self.batch_size = examples, batch_size
         self._seed, self._read_options = seed, read_options

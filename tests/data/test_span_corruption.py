@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxformer.data import Bytes, Joined, Packed, Row, SpanCorruption
+from jaxformer.data import Bytes, Joined, Packed, SpanCorruption, TokenRow
 from jaxformer.data.objectives.span_corruption import corrupt, noise_counts, noise_mask
 from jaxformer.errors import ConfigError
 
@@ -26,7 +26,7 @@ def row_of(tokens, size):
     padding = size - len(tokens)
     valid = np.arange(size) < len(tokens)
     tokens = np.pad(np.asarray(tokens, np.int32), (0, padding), constant_values=PAD)
-    return Row(tokens, tokens, valid, None, None)
+    return TokenRow(tokens, tokens, valid, None, None)
 
 
 def example_of(objective, size, sequence_length, seed):

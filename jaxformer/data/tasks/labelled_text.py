@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxformer.checks import at_least, check_fields
 from jaxformer.data.base import Data, Datasets
-from jaxformer.data.dataset import Batch, Examples
+from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.data.labels import Classes, LabelKind, keep_labels
 from jaxformer.data.split import sides
 from jaxformer.data.tasks.records import Record, read_records
@@ -138,7 +138,7 @@ class LabelledText(Data):
         return LabelledExamples(texts, values, self.sequence_length, tokenizer.pad_id)
 
 
-class LabelledExamples(Examples):
+class LabelledExamples(ExampleSource):
     """Tokenised texts with their labels.
 
     Args:

@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxformer.checks import at_least, check_fields
 from jaxformer.data.base import Data, Datasets
-from jaxformer.data.dataset import Batch, Examples
+from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.data.labels import Classes, keep_labels, numbered
 from jaxformer.data.split import sides
 from jaxformer.data.tasks.sequences import (
@@ -118,7 +118,7 @@ class TaggedRow(NamedTuple):
     """float32, 1 at the first piece of each word and 0 elsewhere."""
 
 
-class TaggedExamples(Examples):
+class TaggedExamples(ExampleSource):
     """Tokenised sentences with their tags.
 
     Args:

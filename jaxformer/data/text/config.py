@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jaxformer.data.base import Data, Datasets
-from jaxformer.data.dataset import Dataset, Examples
+from jaxformer.data.dataset import Dataset, ExampleSource
 from jaxformer.data.objectives.base import CausalLM, Objective
 from jaxformer.data.split import Split
 from jaxformer.data.text.corpus import kept_corpus, load_or_build, tokenised
 from jaxformer.data.text.packing import Joined, Packing, TokenStream
-from jaxformer.data.text.sources import Source, StandardLibrary
+from jaxformer.data.text.sources import StandardLibrary, TextSource
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer, load_tokenizer
 from jaxformer.errors import DataError
 
@@ -19,7 +19,7 @@ from jaxformer.errors import DataError
 class DataConfig(Data):
     """Text without labels, and how it is cut into batches."""
 
-    source: Source = StandardLibrary()
+    source: TextSource = StandardLibrary()
     """Where the documents come from."""
 
     tokenizer: TokenizerSpec = TrainTokenizer()
@@ -34,7 +34,7 @@ class DataConfig(Data):
     sequence_length: int = 256
     """Tokens of a row."""
 
-    validation: Source | None = None
+    validation: TextSource | None = None
     """Where the documents for validation come from; None holds a share of the others out."""
 
     def __post_init__(self):
@@ -101,5 +101,5 @@ class DataConfig(Data):
             stream.num_targets / stream.num_bytes if counts_all else None,
         )
 
-    def _examples(self, stream: TokenStream, tokenizer: Tokenizer) -> Examples:
+    def _examples(self, stream: TokenStream, tokenizer: Tokenizer) -> ExampleSource:
         return self.objective.examples(stream, self.packing, self.sequence_length, tokenizer)

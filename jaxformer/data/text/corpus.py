@@ -13,7 +13,7 @@ import numpy as np
 from jaxformer.data.split import Split
 from jaxformer.data.text.corpus_files import CORPUS_FILES, SIZES, Corpus, StreamWriter, read_corpus
 from jaxformer.data.text.packing import TokenStream
-from jaxformer.data.text.sources import Document, Source
+from jaxformer.data.text.sources import Document, TextSource
 from jaxformer.data.tokenizers.run_tokenizer import load_or_train_tokenizer
 from jaxformer.data.tokenizers.special_tokens import Role
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, load_tokenizer
@@ -75,7 +75,7 @@ def kept_corpus(folder: str | os.PathLike) -> Corpus | None:
     return _load(homes[0], load_tokenizer(Path(folder, "tokenizer"))) if len(homes) == 1 else None
 
 
-def tokenised(source: Source, tokenizer: Tokenizer) -> TokenStream:
+def tokenised(source: TextSource, tokenizer: Tokenizer) -> TokenStream:
     """Returns all documents of a source in memory, for those that are few.
 
     Args:

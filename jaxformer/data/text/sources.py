@@ -37,7 +37,7 @@ class Document:
 
 
 @dataclass(frozen=True)
-class Source(abc.ABC):
+class TextSource(abc.ABC):
     """A place that documents come from; subclasses are frozen dataclasses."""
 
     @abc.abstractmethod
@@ -60,7 +60,7 @@ class Source(abc.ABC):
 
 
 @dataclass(frozen=True)
-class StandardLibrary(Source):
+class StandardLibrary(TextSource):
     """The text every Python installation carries: its own library and language reference.
 
     The sources of the running interpreter's standard library (without its test suites, installed
@@ -109,7 +109,7 @@ class StandardLibrary(Source):
 
 
 @dataclass(frozen=True)
-class TextFiles(Source):
+class TextFiles(TextSource):
     """UTF-8 text files, one document each: a file, a folder or a glob."""
 
     path: str
@@ -129,7 +129,7 @@ class TextFiles(Source):
 
 
 @dataclass(frozen=True)
-class JsonLines(Source):
+class JsonLines(TextSource):
     """JSON lines: each line an object that holds one document's text in a field."""
 
     path: str
