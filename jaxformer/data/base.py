@@ -1,4 +1,4 @@
-"""What every kind of training data has in common."""
+"""`Data`: the base class of every kind of training data, and what it prepares."""
 
 import abc
 import hashlib
@@ -16,16 +16,16 @@ from jaxformer.data.tokenizers.specs import Tokenizer, load_tokenizer
 
 @dataclass(frozen=True)
 class Datasets:
-    """What a run trains on: the two sides of the data, and the tokenizer where there is one."""
+    """The training and validation sides of the data, and the tokenizer if there is one."""
 
     train: Dataset | None
-    """None where only the validation side was asked for."""
+    """None if only the validation side was asked for."""
     validation: Dataset
     tokenizer: Tokenizer | None = None
     tokens_per_byte: float | None = None
-    """Predicted tokens per byte of the validation text, where every token is predicted."""
+    """Predicted tokens per byte of validation text, if every token is predicted."""
     labels: tuple[str, ...] = ()
-    """The names of the labels in the order of their numbers, where the data have such."""
+    """The names of the labels in the order of their numbers, if the data have labels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,30 +70,36 @@ class Data(abc.ABC):
     @property
     @abc.abstractmethod
     def lengths(self) -> dict[str, int]:
-        """The tokens of a row: of "inputs", and of "decoder_inputs" where there are such."""
+        """The tokens of a row: of "inputs", and of "decoder_inputs" for an encoder-decoder."""
 
     def start_id(self, tokenizer: Tokenizer) -> int | None:
-        """The token with which a decoder beside an encoder starts; None where there is none."""
+        """Returns the first input of the decoder of an encoder-decoder; None without one."""
         del tokenizer
 
     @abc.abstractmethod
     def prepare(self, folder: str | os.PathLike) -> Datasets:
-        """Reads the data, or takes what an earlier start left in the folder.
+        """Reads the data, or loads what an earlier start prepared in the folder.
 
         Args:
-            folder: The run's folder; the tokenizer and prepared data are kept in it.
+            folder: The run's folder, in which the tokenizer and prepared data are saved.
+
+        Returns:
+            Both sides of the data, and the tokenizer where there is one.
 
         Raises:
             DataError: The data are missing, empty or unreadable.
         """
 
     def prepare_validation(self, folder: str | os.PathLike) -> Datasets:
-        """Reads what an evaluation needs, with the tokenizer and the labels that a run has kept.
+        """Reads what an evaluation needs, with the tokenizer and the labels of the run.
 
-        The training data are read only where the validation rows are a share of them.
+        The training data are read only if the validation rows are a share of them.
 
         Args:
             folder: The run's folder.
+
+        Returns:
+            The validation side; "train" may be None.
 
         Raises:
             DataError: The data are missing, empty or unreadable, or hold an unknown label.
@@ -109,7 +115,7 @@ class Data(abc.ABC):
     def validation_examples(
         self, tokenizer: Tokenizer | None, labels: tuple[str, ...]
     ) -> ExampleSource | None:
-        """Returns the examples for validation, or None where they are a share of the others.
+        """Returns the examples for validation, or None if they are a share of the training data.
 
         Args:
             tokenizer: The run's.

@@ -152,6 +152,9 @@ class Images(Data):
         Args:
             folder: The run's folder.
 
+        Returns:
+            Both sides of the data, with the names of the labels.
+
         Raises:
             DataError: There are too few images, or one for validation has an unknown label.
         """

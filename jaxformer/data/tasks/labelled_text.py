@@ -80,6 +80,9 @@ class LabelledText(Data):
         Args:
             folder: The run's folder.
 
+        Returns:
+            Both sides of the data, with the tokenizer and the names of the labels.
+
         Raises:
             DataError: A table cannot be read, lacks a column, or has a label that the training
                 data have not, or a row that is too long; names the file and the line.

@@ -162,6 +162,9 @@ class ParallelText(Data):
         Args:
             folder: The run's folder.
 
+        Returns:
+            Both sides of the data, with the tokenizer.
+
         Raises:
             DataError: A file cannot be read, two have different numbers of lines, or a line is
                 too long; names the files and the line.

@@ -170,6 +170,9 @@ class SpanText(Data):
         Args:
             folder: The run's folder.
 
+        Returns:
+            Both sides of the data, with the tokenizer.
+
         Raises:
             DataError: A file cannot be read, an answer is not where it should be, or a question
                 is too long.

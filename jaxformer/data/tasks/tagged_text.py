@@ -67,6 +67,9 @@ class TaggedText(Data):
         Args:
             folder: The run's folder.
 
+        Returns:
+            Both sides of the data, with the tokenizer and the names of the tags.
+
         Raises:
             DataError: A source has no sentences or cannot be read, a sentence is too long, or a
                 tag for validation is none of the training sentences'; names the file and the line.
