@@ -1,9 +1,8 @@
 """Assertions about arguments: arrays by the letters of the package docstring, numbers by range.
 
-One rule says what is looked at. Shapes and dtypes are checked of every array: a trace knows them,
-so nothing is added to what is compiled. Values are checked of what the host holds, the numbers of
-Python and the arrays of NumPy, and never of a `jax.Array`: a trace does not have them, and reading
-them would wait for a device.
+Shapes and dtypes are checked for every array. A trace knows them, so the compiled program does not
+change. Values are checked only on the host, for Python numbers and NumPy arrays, never for a
+`jax.Array`: a trace does not have them, and reading them would wait for a device.
 """
 
 from collections.abc import Mapping, Sequence
@@ -108,7 +107,7 @@ def assert_numbers(**arrays: Any) -> None:
 
 
 def assert_integers(**arrays: Any) -> None:
-    """Asserts that arrays hold integers, and those of NumPy such as an int32 can hold.
+    """Asserts that arrays hold integers, and that NumPy arrays fit in int32.
 
     Raises:
         AssertionError: Names the argument and its dtype.
@@ -122,7 +121,7 @@ def assert_integers(**arrays: Any) -> None:
 
 
 def assert_ids(size: int, /, **arrays: Any) -> None:
-    """Asserts that arrays hold integers, and those of NumPy such as number the rows of a table.
+    """Asserts that arrays hold integers, and that NumPy arrays are indices of a table.
 
     Args:
         size: Rows of the table.
@@ -167,14 +166,17 @@ def _check_values(name: str, array: np.ndarray, least: int, most: int) -> None:
 
 
 def attended(name: str, array: jax.Array) -> jax.Array:
-    """An array that says who attends to whom, as bool.
+    """Converts an attention mask to bool.
 
     Args:
         name: The argument, for messages.
         array: bool, True = attend, or integers 1 and 0.
 
+    Returns:
+        bool, of the same shape.
+
     Raises:
-        ArgumentError: The array holds other numbers; says how to write what they may mean.
+        ArgumentError: The array holds other numbers; the message says how to convert them.
     """
     if jnp.issubdtype(array.dtype, jnp.bool_):
         return array
@@ -192,7 +194,7 @@ def attended(name: str, array: jax.Array) -> jax.Array:
 
 
 def check_numbers(**numbers: tuple[Any, Rule]) -> None:
-    """Checks scalars that may be traced; of a `jax.Array` only that it is a scalar of numbers.
+    """Checks scalars that may be traced; of a `jax.Array` only the shape and dtype are checked.
 
     Example:
       ``check_numbers(eps=(eps, NOT_NEGATIVE))``
@@ -210,12 +212,15 @@ def check_numbers(**numbers: tuple[Any, Rule]) -> None:
 
 
 def static(name: str, value: Any, rule: Rule) -> Any:
-    """The Python number that an argument is, where it has to be known while tracing.
+    """Returns an argument that must be known while tracing as a Python number.
 
     Args:
         name: The argument.
-        value: A number of Python, or a scalar of NumPy or JAX.
+        value: A Python number, or a NumPy or JAX scalar.
         rule: Which numbers are allowed.
+
+    Returns:
+        The number.
 
     Raises:
         ArgumentError: Names the argument, its value and what would be right.
@@ -228,7 +233,12 @@ def static(name: str, value: Any, rule: Rule) -> Any:
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
-    """Checks a name among those that there are.
+    """Checks that an argument is one of a few names.
+
+    Args:
+        name: The argument.
+        value: What was given.
+        choices: The allowed names.
 
     Raises:
         ArgumentError: Names the argument, its value and the choices.

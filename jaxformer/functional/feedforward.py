@@ -74,7 +74,7 @@ def activation(name: str) -> Activation:
         An elementwise function.
 
     Raises:
-        ConfigError: There is no such activation; the message has the nearest spelling.
+        ConfigError: The activation is unknown; names the nearest spelling.
     """
     if isinstance(name, str) and name in ACTIVATIONS:
         return ACTIVATIONS[name]
@@ -118,7 +118,7 @@ def feed_forward(
 
     Raises:
         AssertionError: Shapes do not fit together, or an array holds no floating-point numbers.
-        ArgumentError: A gate's bias is given without a gate, or the activation is no function.
+        ArgumentError: A gate's bias is given without a gate, or the activation is not a function.
 
     References:
         Vaswani et al., Attention Is All You Need (https://arxiv.org/abs/1706.03762);

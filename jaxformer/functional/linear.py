@@ -107,14 +107,18 @@ def dot(lhs: jax.Array, rhs: jax.Array, dimensions, spec: PartitionSpec | None =
 
 
 def gathered(parameter: jax.Array, x: jax.Array, contract: int = 0) -> jax.Array:
-    """`parameter`, whole along every mesh axis over which `x` is batched.
+    """Gathers a parameter along every mesh axis that shards the batch of `x`.
 
-    This is the gather of fully sharded data parallelism; its transpose scatters the gradient.
+    This is the all-gather of fully sharded data parallelism; its transpose is a reduce-scatter of
+    the gradient.
 
     Args:
         parameter: Any shape.
         x: The activation that will meet it.
         contract: How many of the last axes of `x` are features rather than batch.
+
+    Returns:
+        The same values, resharded.
     """
     if (spec := spec_of(parameter)) is None:
         return parameter
@@ -140,9 +144,9 @@ def _contract_transposed(x, kernel, contract):
 
 
 def _dot_rows(x, kernel, dimensions, spec=None):
-    """`dot`, of two rows where one bfloat16 row is slow: on a CPU, in the decoding of one text.
+    """Returns `dot`, computed on two copies of the row where `x` is a single bfloat16 row on a CPU.
 
-    XLA multiplies two rows eight times as fast as one.
+    XLA's CPU backend multiplies two rows eight times as fast as one (decoding at batch size 1).
     """
     rows = x.shape[: x.ndim - len(dimensions[0][0])]
     if rows and math.prod(rows) == 1 and x.dtype == jnp.bfloat16 and platform() == "cpu":

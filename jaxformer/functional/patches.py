@@ -62,7 +62,7 @@ def resize_positions(
         `[prefix + new rows * new columns, D]`.
 
     Raises:
-        AssertionError: The table is no matrix of floating-point numbers.
+        AssertionError: The table is not a matrix of floating-point numbers.
         ArgumentError: The table does not have as many rows as the old grid, or a grid is none.
 
     Reference:

@@ -88,7 +88,7 @@ def rounded_alibi_bias(
     _assert_positions(query_positions, key_positions)
 
     def rounded(x: jax.Array) -> jax.Array:
-        # A cast to bfloat16 and back may be optimised away; this may not.
+        # XLA may remove a cast to bfloat16 and back, but not this.
         return jax.lax.reduce_precision(x.astype(jnp.float32), exponent_bits=8, mantissa_bits=7)
 
     products_BNS = rounded(rounded(slopes)[None, :, None] * rounded(key_positions)[:, None, :])
@@ -134,7 +134,7 @@ def t5_bucket(
         [...] int32 in [0, num_buckets).
 
     Raises:
-        AssertionError: `relative_position` is no array of integers.
+        AssertionError: `relative_position` is not an array of integers.
         ArgumentError: There are too few buckets, or more exact ones than `max_distance`.
 
     Reference:

@@ -37,13 +37,12 @@ class Scaling(abc.ABC):  # noqa: B024 (as a choice, the identity is NoScaling)
         return inverse_frequencies(theta, rotary_dim), 1.0
 
     def changes_at(self, lengths: jax.Array) -> jax.Array | None:
-        """Whether a length has other frequencies than the length before it.
+        """Returns whether the frequencies change when a row reaches this length.
+
+        The result is bool, of the shape of `lengths`; None means never.
 
         Args:
             lengths: Integer, of any shape.
-
-        Returns:
-            bool of that shape; None: all lengths have the same.
         """
         del lengths
 
