@@ -7,7 +7,7 @@ import pytest
 from tiny_models import random_parameters, structure_of, tiny, tiny_encoder_decoder
 
 from jaxformer.errors import ArgumentError, ConfigError, DataError
-from jaxformer.generation import generator as generator_module
+from jaxformer.generation import engine as engine_module
 from jaxformer.generation.compiled import CompiledModel
 from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.decode.processors import History, Temperature, process
@@ -130,7 +130,7 @@ def test_the_memory_is_that_of_the_state(generator, monkeypatch):
     state = generator.start(PROMPTS, 100, keys=KEYS, sources=sources)
     needed = num_bytes((state.cache, state.history, state.log_probs)) + 2 * 31 * 4
     for room in (needed, needed - 1):
-        monkeypatch.setattr(generator_module, "available_bytes", lambda devices, room=room: room)
+        monkeypatch.setattr(engine_module, "available_bytes", lambda devices, room=room: room)
         if room == needed:
             generator.start(PROMPTS, 100, keys=KEYS, sources=sources)
         else:
