@@ -67,7 +67,7 @@ class LocalePairs:
 
 
 def _phrases(babel: Any, locale: Any) -> Iterator[tuple[tuple, str]]:
-    """Yields (what is said, how this language says it)."""
+    """Yields (key, the phrase in this language)."""
     currencies = sorted(locale.currencies)
     for table in _NAMES:
         for code, name in sorted(getattr(locale, table).items()):

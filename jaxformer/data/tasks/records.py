@@ -152,7 +152,7 @@ def optional_module(name: str, purpose: str) -> Any:
 
 
 def _lines(path: str | os.PathLike) -> Iterator[str]:
-    """Yields the lines of a text file, which end with a newline alone.
+    """Yields the lines of a text file, which end only at a newline.
 
     Raises:
         DataError: The file cannot be read, or a line is no text; names the line.

@@ -98,7 +98,7 @@ def check_fit(
 
     Args:
         sizes: The tokens of each row, marks included.
-        places: Where each row stands ("file:line"), for the message.
+        places: The place of each row ("file:line"), for the message.
         limit: The most tokens that a row may have.
         field: What the limit is called: "data.sequence_length".
         truncate: Whether longer rows are to be cut.

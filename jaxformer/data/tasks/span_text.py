@@ -1,4 +1,4 @@
-"""Questions whose answer is a span of a text: extractive question answering."""
+"""Extractive question answering: the answer is a span of the context, as in SQuAD."""
 
 import os
 import re
@@ -38,7 +38,7 @@ class Question:
     text: str
     context: str
     answers: tuple[str, ...]
-    """All answers that count as right; empty: the context has none."""
+    """All correct answers; empty if the context has none."""
     start: int | None
     """The character of the context at which the first answer begins."""
 
@@ -52,8 +52,8 @@ def read_questions(path: str | os.PathLike) -> list[Question]:
     [...]}.
 
     Raises:
-        DataError: The file cannot be read, lacks a field or holds an answer that does not stand
-            where it should; names the file and the line or question.
+        DataError: The file cannot be read, lacks a field or has an answer that is not at its
+            stated place; names the file and the line or question.
     """
     path = Path(os.path.expanduser(path))
     records = _squad(path) if path.suffix.lower() == ".json" else read_records(path)
@@ -244,7 +244,7 @@ class Window(NamedTuple):
     span: tuple[int, int]
     """The answer's first and last token."""
     weight: float
-    """0 if the answer lies elsewhere in the context."""
+    """0 if the answer is elsewhere in the context."""
     offset: int
     """The context's first token."""
     characters: np.ndarray
