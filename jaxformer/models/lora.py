@@ -12,7 +12,7 @@ from flax import nnx
 from jaxformer.checks import check_types
 from jaxformer.errors import ConfigError, check_field
 from jaxformer.models.parameters import AbstractModel, Parameters
-from jaxformer.nn.parameter import normal
+from jaxformer.nn.layers import normal
 
 FACTORS = (".lora_a", ".lora_b")
 """What the names of the two factors add to that of their kernel."""

@@ -21,7 +21,7 @@ from jaxformer.nn import (
     self_block,
 )
 from jaxformer.nn.cache import CacheShape, KeyValueCache, Span
-from jaxformer.nn.parameter import normal
+from jaxformer.nn.layers import normal
 
 KEY, CONFIG, POSITION = jax.random.key(0), tiny(), RoPE()
 X, PLACES = jnp.ones((2, 5, 20)), jnp.zeros((1, 5), int)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from tiny_models import random_parameters, structure_of, tiny, tokens
 
-from jaxformer.nn.transpose import transpose_kernels
+from jaxformer.nn.layers import transpose_kernels
 
 
 @pytest.mark.parametrize("apart", [True, False])
