@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import jax
 import numpy as np
-from resident import baseline, measured
+from peak_memory import baseline, measured
 
 import jaxformer
 from jaxformer.hub.checkpoint import describe

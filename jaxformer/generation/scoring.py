@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxformer.checks import at_least, check_fields
 from jaxformer.distributed.sharding import on_rows, row_multiple
 from jaxformer.errors import ConfigError, DataError, check_argument
 from jaxformer.functional.sampling.next_token import greedy, token_log_probabilities
-from jaxformer.generation.checks import at_least, check
 from jaxformer.generation.decode.loop import EncoderOutputs, GenerativeModel
 from jaxformer.generation.engine import Engine
 from jaxformer.generation.prompts import Prompts, bucket, token_ids
@@ -96,7 +96,7 @@ class Scorer:
             ConfigError: `rows` is below 1.
         """
         self.engine, self.rows = engine, rows
-        check(self, rows=at_least(1))
+        check_fields(self, rows=at_least(1))
         # Positions that depend on the length take that of the longest row, so rows are read apart.
         self._apart = engine.compiled.changes_at(np.zeros(1, np.int32)) is not None
         self._score = jax.jit(self._scored)

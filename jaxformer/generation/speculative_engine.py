@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxformer.checks import between, check_fields
 from jaxformer.errors import ConfigError
-from jaxformer.generation.checks import between, check
 from jaxformer.generation.decode.loop import EncoderOutputs, SamplingParams, State
 from jaxformer.generation.decode.speculative import SpeculativeState, speculate
 from jaxformer.generation.engine import CHUNK, Engine
@@ -56,7 +56,7 @@ class SpeculativeEngine:
             raise ConfigError("draft: it must lie on the mesh of the target")
         self.target, self.draft, self.proposals = target, draft, proposals
         # A layer with a window can undo at most the tokens of one pass.
-        check(self, proposals=between(1, CHUNK - 1))
+        check_fields(self, proposals=between(1, CHUNK - 1))
         self._speculate = jax.jit(self._speculated, static_argnums=0, donate_argnums=2)
 
     @property

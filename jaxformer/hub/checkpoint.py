@@ -5,13 +5,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxformer.errors import ConfigError
+from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.hub.fields import spelt_out
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.tasks import Task
 from jaxformer.hub.weights.tensors import TensorFiles
-from jaxformer.io.serialization import diff, nearest
+from jaxformer.io.serialization import diff
 from jaxformer.models.build import ModelConfig
 
 # What a configuration says of how something is computed or trained, and not of what.
@@ -78,8 +78,8 @@ def _understood(hf_config: HFConfig, formats: Mapping[str, ModelFormat]) -> HFCh
     kind = hf_config.take("model_type", None)
     if not isinstance(kind, str) or kind not in formats:
         raise ConfigError(
-            f"{hf_config.path}: model_type = {kind!r} is not known."
-            f"{nearest(str(kind), list(formats))} Known: {', '.join(sorted(formats))}"
+            f"{hf_config.path}: model_type = {kind!r} is not known: must be one of "
+            f"{', '.join(sorted(formats))}{did_you_mean(kind, formats)}"
         )
     model_format = formats[kind]
     _check_numbers(hf_config)
@@ -262,9 +262,10 @@ def _architecture(hf_config: HFConfig, model_format: ModelFormat) -> Architectur
         if architecture.name.lower() == str(named[0]).lower():
             return architecture
     known = [architecture.name for architecture in model_format.architectures]
+    hint = did_you_mean(named[0], known)
     raise ConfigError(
         f"{hf_config.path}: architectures = {named} is not known for model_type "
-        f"{model_format.model_type!r}.{nearest(str(named[0]), known)} Known: {', '.join(known)}"
+        f"{model_format.model_type!r}: must be one of {', '.join(known)}{hint}"
     )
 
 

@@ -13,7 +13,7 @@ from jaxformer.data.tasks.images import Images
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerFile, load_tokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.folders import copy_travelling, travelling_files, write_hf_config
-from jaxformer.io.folders import check_unused, write_whole
+from jaxformer.io.files import check_unused, write_whole
 from jaxformer.io.model_files import TOKENIZER, file_in
 from jaxformer.io.paths import local_path
 from jaxformer.models import VisionConfig

@@ -160,7 +160,7 @@ def test_ctrl_c_keeps_what_was_shown(folder, capsys, monkeypatch):
         (["--prompt", "the", "--temperature", "-1"], "temperature = -1"),
         (["--prompt", "the", "--max-new-tokens", "0"], "max_new_tokens = 0"),
         (["--prompt", "the", "--num-beams", "2", "--top-k", "3"], "do_sample|top_k"),
-        (["--prompt", "the", "--tempreature", "1"], "Did you mean --temperature"),
+        (["--prompt", "the", "--tempreature", "1"], "did you mean --temperature"),
         (["--prompt", "the", "--slide"], "slide = True"),
         (["--prompts", "nowhere.txt"], "nowhere.txt cannot be read"),
         (["--prompts", "the", "--batch-size", "0"], "batch-size|cannot be read"),

@@ -197,7 +197,7 @@ def test_what_the_folder_recommends_is_done_unless_told_otherwise(gpt2, tmp_path
 @pytest.mark.parametrize(
     ("changes", "options", "error", "message"),
     [
-        ({}, {"temprature": 1.0}, ConfigError, "temprature is not known. Did you mean 'temper"),
+        ({}, {"temprature": 1.0}, ConfigError, "temprature is not known; did you mean 'temper"),
         ({}, {"temperature": -1.0}, ConfigError, "temperature"),
         ({}, {"max_new_tokens": 0}, ConfigError, "max_new_tokens"),
         ({}, {"num_beams": 2, "top_p": 0.5}, ConfigError, "do_sample|top_p"),
@@ -368,7 +368,7 @@ def test_what_cannot_be_saved(gpt2, tmp_path, options, message):
         ({"dtype": "float64"}, "dtype = 'float64': must be one of float32"),
         ({"mesh": 5}, "mesh = 5: must be None, or a mesh with the axes data, fsdp, tensor"),
         ({"mesh": jax.make_mesh((1,), ("x",))}, "mesh = .* must be None, or a mesh with the axes"),
-        ({"num_layer": 1}, "num_layer: DecoderConfig has no such field. Did you mean 'num_layers'"),
+        ({"num_layer": 1}, "num_layer: DecoderConfig has no such field; did you mean 'num_layers'"),
         ({"folder": 5}, "folder = 5: must be "),
         ({"folder": ""}, "folder = '': must be "),
         ({"folder": "no/such"}, "folder = 'no/such': must be the folder of a run or of a Hugging"),

@@ -214,7 +214,7 @@ def test_what_transformers_ignores_is_ignored_with_a_warning():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"rope_scaling": {"type": "liner", "factor": 2.0}}, r"'liner' .*nearest: 'linear'"),
+        ({"rope_scaling": {"type": "liner", "factor": 2.0}}, r"'liner' .*did you mean 'linear'"),
         ({"rope_scaling": {"type": "linear"}}, "rope_scaling: the field 'factor' is missing"),
         ({"rope_scaling": {"type": "linear", "factor": "2"}}, "factor = '2': must be a number"),
         ({"rope_scaling": {"type": "linear", "factor": -2.0}}, "factor = -2.0: must be positive"),

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxformer.checks import check_types
+from jaxformer.checks import at_least, check_types
 from jaxformer.errors import check_field
-from jaxformer.functional.assertions import assert_axes, at_least, static
+from jaxformer.functional.assertions import assert_axes, static
 from jaxformer.functional.dropout import dropout
 from jaxformer.functional.feedforward import activation
 from jaxformer.functional.losses import LossSums, cross_entropy
