@@ -13,14 +13,14 @@ import numpy as np
 from jaxformer.checks import at_least, check_fields
 from jaxformer.data.base import Data, Datasets
 from jaxformer.data.dataset import Batch, ExampleSource
-from jaxformer.data.split import sides
+from jaxformer.data.split import train_validation_split
 from jaxformer.data.tasks.records import Record, read_records
 from jaxformer.data.tasks.sequences import (
-    MarkedText,
-    Marks,
+    SpecialTokens,
+    TokenizedText,
+    add_special_tokens,
     check_fit,
     encode_words,
-    joined,
     model_inputs,
 )
 from jaxformer.data.tokenizers.run_tokenizer import load_or_train_tokenizer
@@ -180,7 +180,7 @@ class SpanText(Data):
         train = read_questions(self.train)
         if self.validation is None:
             contexts = [question.context for question in train]
-            train, validation = sides(
+            train, validation = train_validation_split(
                 train, contexts, self.validation_fraction, self.split_seed, self.train
             )
         else:
@@ -205,15 +205,20 @@ class SpanText(Data):
         sizes, places = [len(ids) for ids in asked], [question.where for question in questions]
         limit = self.question_length
         check_fit(sizes, places, limit, "data.question_length", self.truncate)
-        marks, windows = Marks.of(tokenizer), []
+        special, windows = SpecialTokens.of(tokenizer), []
         for number, (question, context) in enumerate(zip(questions, words, strict=True)):
             tokens = _Tokens.of(context, pieces)
             head = asked[number][: self.question_length]
-            windows += self._windows(number, question, head, tokens, marks)
+            windows += self._windows(number, question, head, tokens, special)
         return SpanExamples(questions, windows, self.sequence_length, tokenizer.pad_id)
 
     def _windows(
-        self, number: int, question: Question, head: np.ndarray, tokens: "_Tokens", marks: Marks
+        self,
+        number: int,
+        question: Question,
+        head: np.ndarray,
+        tokens: "_Tokens",
+        special: SpecialTokens,
     ) -> list["Window"]:
         """The rows over one context."""
         offset = len(head) + 2  # of the context in the row
@@ -229,7 +234,7 @@ class SpanText(Data):
                 inside = start <= answer[0] and answer[1] < start + len(ids)
                 weight = float(inside)
                 span = tuple(place - start + offset for place in answer) if inside else (0, 0)
-            text = joined([head, ids], marks, self.sequence_length)
+            text = add_special_tokens([head, ids], special, self.sequence_length)
             characters = tokens.characters[start : start + room]
             windows.append(Window(number, text, span, weight, offset, characters))
         return windows
@@ -240,7 +245,7 @@ class Window(NamedTuple):
 
     question: int
     """The question's number."""
-    text: MarkedText
+    text: TokenizedText
     span: tuple[int, int]
     """The answer's first and last token."""
     weight: float
