@@ -25,7 +25,7 @@ class SpecialTokens(NamedTuple):
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> "SpecialTokens":
         """Returns a tokenizer's [CLS] and [SEP]; end-of-text if it has none."""
-        return cls(_mark(tokenizer, "cls"), _mark(tokenizer, "sep"))
+        return cls(_id_of(tokenizer, "cls"), _id_of(tokenizer, "sep"))
 
 
 class TokenizedText(NamedTuple):
@@ -123,7 +123,7 @@ def check_fit(
     )
 
 
-def _mark(tokenizer: Tokenizer, role: Role) -> int:
+def _id_of(tokenizer: Tokenizer, role: Role) -> int:
     try:
         return int(tokenizer.special_ids(role)[0])
     except ConfigError:

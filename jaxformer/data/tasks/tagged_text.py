@@ -168,7 +168,7 @@ def _row(
 ) -> TaggedRow:
     words = [word for word in sentence.words if len(pieces[word.text])]
     sizes = [len(pieces[word.text]) for word in words]
-    first = 1 + np.cumsum([0, *sizes])[:-1]  # after the first mark
+    first = 1 + np.cumsum([0, *sizes])[:-1]  # after [CLS]
     ids = [np.zeros(0, np.int32), *(pieces[word.text] for word in words)]
     text = add_special_tokens([np.concatenate(ids)], special, length)
     numbers = numbered((word.tag for word in words), tags, (word.where for word in words))
