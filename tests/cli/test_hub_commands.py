@@ -11,12 +11,12 @@ from saved_folders import TRAVELLERS, copy_of, save_tiny
 
 import jaxformer
 from jaxformer.cli import main as cli
-from jaxformer.cli.hub import DTYPES
 from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.distributed.sharding import parameter_sharding
 from jaxformer.errors import ConfigError
 from jaxformer.parity import verify as verification
 from jaxformer.parity.examples import example_inputs
+from jaxformer.pretrained.model import DTYPES
 
 pytestmark = pytest.mark.torch
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Any
 
-from jaxformer.data.tasks.records import optional_module
 from jaxformer.errors import DataError
+from jaxformer.extras import optional_module
 
 # Tables of names in Babel's locale data; their keys are codes, the same in all languages.
 _NAMES = ("languages", "territories", "scripts", "currencies", "variants")
@@ -36,7 +36,8 @@ class LocalePairs:
         """Returns (source phrase, its translation), each source phrase once.
 
         Raises:
-            DataError: Babel is not installed, or does not know a language.
+            DataError: Babel does not know a language.
+            MissingExtra: Babel is not installed.
         """
         babel = optional_module("babel", "LocalePairs")
         for part in ("babel.dates", "babel.numbers", "babel.units"):
