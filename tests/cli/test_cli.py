@@ -12,6 +12,7 @@ import pytest
 
 from jaxformer.checkpoints.checkpointer import Checkpointer, content_hash, named_arrays
 from jaxformer.checkpoints.run_dir import open_run_folder
+from jaxformer.cli import doctor, evaluate, generate, hub, parity, runs, train, zoo
 from jaxformer.cli import main as cli
 from jaxformer.config import Config
 from jaxformer.distributed import MeshConfig
@@ -93,6 +94,25 @@ def test_help_lists_the_commands(capsys):
     assert cli.main(["--help"]) == 0
     output = capsys.readouterr().out
     assert all(f"\n  {name} " in output for name in cli.COMMANDS)
+
+
+def test_every_command_is_a_function():
+    assert {name: cli._command(name) for name in cli.COMMANDS} == {
+        "train": train.train,
+        "inspect": runs.inspect,
+        "evaluate": evaluate.evaluate,
+        "merge": runs.merge,
+        "compare": runs.compare,
+        "zoo": zoo.zoo,
+        "doctor": doctor.doctor,
+        "generate": generate.generate,
+        "chat": generate.chat,
+        "import": hub.import_checkpoint,
+        "forward": hub.forward,
+        "export": hub.export,
+        "verify": parity.verify,
+        "parity": parity.parity,
+    }
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)
