@@ -6,10 +6,10 @@ from functools import partial
 import jax
 import numpy as np
 
-from jaxformer.generation.batch import Batch
+from jaxformer.generation.compiled import CompiledModel
 from jaxformer.generation.decode.loop import Method
-from jaxformer.generation.generator import Generator, row_keys
-from jaxformer.generation.programs import Programs
+from jaxformer.generation.engine import Engine, row_keys
+from jaxformer.generation.prompts import Batch
 from jaxformer.models import AbstractModel, LanguageModel, build_model
 from jaxformer.zoo.llama import llama
 
@@ -25,7 +25,7 @@ def decode(
         name: jax.random.normal(jax.random.key(n), shape.shape, dtype) * 0.02
         for n, (name, shape) in enumerate(abstract_model.shapes.items())
     }
-    generator = Generator(Programs(config, abstract_model), parameters)
+    generator = Engine(CompiledModel(config, abstract_model), parameters)
     tokens = np.random.default_rng(0).integers(0, config.vocab_size, (batch, prompt))
     prompts = Batch(tokens.astype(np.int32), np.full(batch, prompt, np.int32))
     keys, method = row_keys(0, np.arange(batch)), Method((), False, ())

@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Callable
 
 import torch
-from resident import baseline, measured
+from peak_memory import baseline, measured
 from transformers import LlamaForCausalLM
 
 

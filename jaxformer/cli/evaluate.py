@@ -18,7 +18,7 @@ from jaxformer.cli.options import split_subject
 from jaxformer.config.experiment import Config, check_labels, check_vocabulary, validate
 from jaxformer.config.overrides import parse
 from jaxformer.data import Data, Datasets, load_tokenizer
-from jaxformer.distributed.join import Job, join, make_cpu_devices
+from jaxformer.distributed.join import DistributedConfig, join, make_cpu_devices
 from jaxformer.distributed.processes import is_first
 from jaxformer.distributed.sharding import MeshConfig, make_mesh
 from jaxformer.errors import ConfigError, DataError
@@ -41,7 +41,7 @@ class Evaluation:
     """The checkpoint to evaluate (default: the newest)."""
     output: Path | None = None
     """The JSON file to write (default: RUN_DIR/evaluation.json); translations go beside it."""
-    job: Job = field(default_factory=Job)
+    job: DistributedConfig = field(default_factory=DistributedConfig)
     """The processes that evaluate together."""
 
 

@@ -17,8 +17,8 @@ from jaxformer.config.overrides import given, parse
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.generation.api import decoding_for
 from jaxformer.generation.chat.template import read_chat_template
-from jaxformer.generation.options import Decoding
-from jaxformer.generation.text import Writer, Written
+from jaxformer.generation.config import GenerationConfig
+from jaxformer.generation.text import GenerationOutput, TextGenerator
 from jaxformer.nn.cache import Storage
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.model import computed_as_kept
@@ -47,7 +47,7 @@ class Loading:
 
 
 @dataclass(frozen=True)
-class Chat(Decoding, Loading):
+class Chat(GenerationConfig, Loading):
     """Answers what you type, with the tokenizer's chat template if it has one.
 
     Without a template the model continues the text so far. An empty line, /quit or Ctrl-D ends the
@@ -58,11 +58,11 @@ class Chat(Decoding, Loading):
     """The system message, before the first message of the user."""
 
     def __post_init__(self):
-        """Leaves the checks to `Decoding.of`, which knows what the model's files recommend."""
+        """Leaves the checks to `GenerationConfig.of`, which knows the model's own settings."""
 
 
 @dataclass(frozen=True)
-class Generation(Decoding, Loading):
+class Generation(GenerationConfig, Loading):
     """Generates text: a decoder continues a prompt, an encoder-decoder answers it."""
 
     prompt: str | None = None
@@ -77,7 +77,7 @@ class Generation(Decoding, Loading):
     """How many prompts are continued together."""
 
     def __post_init__(self):
-        """Leaves the checks to `Decoding.of`, which knows what the model's files recommend."""
+        """Leaves the checks to `GenerationConfig.of`, which knows the model's own settings."""
 
 
 def generate(arguments: Sequence[str], prog: str) -> None:
@@ -146,15 +146,15 @@ def _show(parts: Iterable[str]) -> str:
 
 
 def _parsed(kind: type, arguments: Sequence[str], prog: str) -> tuple[Any, dict[str, Any]]:
-    """Parses all options; also returns those of `Decoding` that were given."""
+    """Parses all options; also returns those of `GenerationConfig` that were given."""
     wanted = parse(kind, arguments, prog)
-    names = given(arguments) & {item.name for item in dataclasses.fields(Decoding)}
+    names = given(arguments) & {item.name for item in dataclasses.fields(GenerationConfig)}
     chosen = {name: getattr(wanted, name) for name in names}
-    Decoding.of({}, chosen)  # Checked before the model is read.
+    GenerationConfig.of({}, chosen)  # Checked before the model is read.
     return wanted, chosen
 
 
-def _writer(wanted: Loading, chosen: dict[str, Any]) -> Writer:
+def _writer(wanted: Loading, chosen: dict[str, Any]) -> TextGenerator:
     if wanted.compilation_cache is not None:
         jax.config.update("jax_compilation_cache_dir", str(wanted.compilation_cache))
     model = computed_as_kept(load(wanted.folder, dtype=wanted.dtype))
@@ -162,7 +162,7 @@ def _writer(wanted: Loading, chosen: dict[str, Any]) -> Writer:
         None if wanted.draft is None else computed_as_kept(load(wanted.draft, dtype=wanted.dtype))
     )
     options = {"draft": draft, "proposals": wanted.proposals, "storage": wanted.storage}
-    return Writer(model, decoding_for(model, chosen), slide=wanted.slide, **options)
+    return TextGenerator(model, decoding_for(model, chosen), slide=wanted.slide, **options)
 
 
 def _lines(path: Path) -> list[str]:
@@ -204,7 +204,9 @@ def _done(wanted: Generation, prompts: Sequence[str]) -> int:
     return done
 
 
-def _write_all(writer: Writer, prompts: Sequence[str], done: int, wanted: Generation) -> None:
+def _write_all(
+    writer: TextGenerator, prompts: Sequence[str], done: int, wanted: Generation
+) -> None:
     """Writes a JSON line for every prompt, as soon as its batch is there."""
     rows = [writer.ids(prompt) for prompt in prompts[done:]]
     starts = range(0, len(rows), wanted.batch_size)
@@ -235,7 +237,7 @@ def _appended(path: Path) -> Any:
         raise DataError(f"--output {path} cannot be written: {error}") from error
 
 
-def _record(prompt: str, written: list[Written]) -> dict[str, Any]:
+def _record(prompt: str, written: list[GenerationOutput]) -> dict[str, Any]:
     """The line of a prompt; of several texts for it a list of them."""
     if len(written) == 1:
         return {"prompt": prompt, **dataclasses.asdict(written[0])}

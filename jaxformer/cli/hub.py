@@ -10,8 +10,7 @@ import numpy as np
 from jaxformer.cli.options import Dtype, HFDir, ModelDir, OutDir, RunDir
 from jaxformer.config.overrides import parse
 from jaxformer.errors import ConfigError
-from jaxformer.io.files import replacing
-from jaxformer.io.folders import check_unused
+from jaxformer.io.files import check_unused, replacing
 from jaxformer.io.npz_files import read_npz
 from jaxformer.pretrained import model as pretrained
 from jaxformer.pretrained.auto import load
@@ -40,7 +39,7 @@ def import_checkpoint(arguments: Sequence[str], prog: str) -> None:
     model = import_folder(options.hf_dir, options.run_dir, options.dtype)
     count = sum(array.size for array in model.parameters.values())
     print(
-        f"{options.run_dir}: {model.source.architecture.name} of {count:,} parameters\n"
+        f"{options.run_dir}: {model.checkpoint.architecture.name} of {count:,} parameters\n"
         f"Next: jaxformer forward {options.run_dir} --inputs in.npz --output out.npz, or "
         f"fine-tune it: jaxformer train CONFIG --init-from {options.run_dir}"
     )
@@ -113,6 +112,6 @@ def export(arguments: Sequence[str], prog: str) -> None:
     size = math.ceil(options.max_shard_gb * 1e9)
     pretrained.save(model, options.out_dir, dtype=options.dtype, max_shard_bytes=size)
     print(
-        f"{options.out_dir}: {model.source.architecture.name}\n"
+        f"{options.out_dir}: {model.checkpoint.architecture.name}\n"
         f"Next: jaxformer verify {options.out_dir}"
     )

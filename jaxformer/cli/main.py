@@ -11,9 +11,8 @@ import sys
 from collections.abc import Callable, Sequence
 
 from jaxformer.cli.interruption import quitting_on_interrupt
-from jaxformer.errors import ArgumentError
+from jaxformer.errors import ArgumentError, did_you_mean
 from jaxformer.extras import missing_extra
-from jaxformer.io.serialization import nearest
 
 COMMANDS = {
     "train": ("train:train", "train a model, or continue its run"),
@@ -76,9 +75,8 @@ def run(name: str, arguments: Sequence[str], prog: str) -> int:
 
 def _command(name: str) -> Callable[[Sequence[str], str], None]:
     if name not in COMMANDS:
-        found = f"{name!r} is not a command." if name else "name a command."
-        advice = nearest(name, COMMANDS) or f" There are {', '.join(COMMANDS)}."
-        raise ArgumentError(f"{found}{advice}")
+        advice = did_you_mean(name, COMMANDS) or f"; choose one of {', '.join(COMMANDS)}"
+        raise ArgumentError(f"{name!r} is not a command{advice}" if name else f"no command{advice}")
     module, _, function = COMMANDS[name][0].partition(":")
     with quitting_on_interrupt():
         return getattr(importlib.import_module(f"jaxformer.cli.{module}"), function)

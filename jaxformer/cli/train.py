@@ -9,7 +9,7 @@ from jaxformer.cli.options import split_subject
 from jaxformer.config.experiment import Config, load_config
 from jaxformer.config.overrides import parse
 from jaxformer.config.shipped import config_spec, shipped_names
-from jaxformer.distributed.join import Job, join, make_cpu_devices
+from jaxformer.distributed.join import DistributedConfig, join, make_cpu_devices
 from jaxformer.training import loop
 
 _DESCRIPTION = """\
@@ -32,7 +32,7 @@ class Launch(Config):
     """The run's folder (default: runs/NAME)."""
     fresh: bool = False
     """Start a new run; an earlier run in the folder is kept under another name."""
-    job: Job = dataclasses.field(default_factory=Job)
+    job: DistributedConfig = dataclasses.field(default_factory=DistributedConfig)
     """The processes that train together."""
 
     @property

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from jaxformer.errors import ConfigError
-from jaxformer.io.serialization import nearest
+from jaxformer.errors import ConfigError, did_you_mean
 
 _PACKAGE = Path(__file__).parents[1]
 # In a wheel the configs are inside of the package, in the repository beside it.
@@ -37,8 +36,8 @@ def config_spec(name: str) -> str:
     if path.exists() or path.suffix == ".py" or len(path.parts) > 1:
         return name
     names = shipped_names()
-    advice = nearest(stem, names) or f" There are {', '.join(names)}."
-    raise ConfigError(f"{stem!r} is neither a file nor the name of a config.{advice}")
+    advice = did_you_mean(stem, names) or f"; choose one of {', '.join(names)}"
+    raise ConfigError(f"{stem!r} is neither a file nor the name of a config{advice}")
 
 
 def _folder() -> Path:

@@ -1,7 +1,6 @@
 """What labels mean: the names of classes, kept with the run, or numbers."""
 
 import abc
-import contextlib
 import hashlib
 import json
 import logging
@@ -15,7 +14,7 @@ import numpy as np
 
 from jaxformer.data.text.sources import encodable
 from jaxformer.errors import DataError
-from jaxformer.io.digests import check_digests, write_digests
+from jaxformer.io.digests import add_digests, check_digests, write_digests
 from jaxformer.io.files import read_bytes, replacing
 from jaxformer.io.json_files import read_json
 
@@ -59,9 +58,7 @@ def keep_labels(folder: str | os.PathLike, names: Iterable[str]) -> tuple[str, .
             f"{file} holds the labels {shown(kept)}, but the training data now have "
             f"{shown(names)}: use another folder, or give the data that the run began with"
         )
-    if not record.exists():  # earlier versions wrote none
-        with contextlib.suppress(OSError, DataError):
-            write_digests(record, [_FILE])
+    add_digests(record, [_FILE])
     return names
 
 
@@ -83,8 +80,8 @@ def kept_labels(folder: str | os.PathLike) -> tuple[str, ...]:
 
 
 def _write(file: Path, text: str) -> None:
-    with replacing(file) as aside:
-        aside.write_text(text, encoding="utf-8")
+    with replacing(file) as temporary:
+        temporary.write_text(text, encoding="utf-8")
     write_digests(file.with_name(_DIGEST), [_FILE])
 
 

@@ -5,18 +5,18 @@ from typing import Any, get_args
 
 import numpy as np
 
-from jaxformer.checks import plain
+from jaxformer.checks import SWITCH, plain
 from jaxformer.errors import ConfigError, DataError, check_argument
-from jaxformer.generation.batch import are_real, batch_of, bucket, copies, real_tokens
-from jaxformer.generation.checks import SWITCH, TOKEN
+from jaxformer.generation.checks import TOKEN
+from jaxformer.generation.compiled import check_generates
+from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.decode.continuation import collected, continuations
-from jaxformer.generation.decode.speculative import SpeculativeGenerator
-from jaxformer.generation.decode.state import Sources
-from jaxformer.generation.generator import Generator, generator_for, row_keys
-from jaxformer.generation.options import Decoding
-from jaxformer.generation.programs import check_generates
-from jaxformer.generation.prompts import padded, rows_of, texts_of
+from jaxformer.generation.decode.state import EncoderOutputs
+from jaxformer.generation.engine import Engine, engine_for, row_keys
+from jaxformer.generation.inputs import padded, rows_of, texts_of
+from jaxformer.generation.prompts import are_real, batch_of, bucket, copies, real_tokens
 from jaxformer.generation.scoring import Continuations, Score, Scorer
+from jaxformer.generation.speculative_engine import SpeculativeEngine
 from jaxformer.generation.streaming.text_stream import TextStream
 from jaxformer.generation.streaming.token_stream import READ_EVERY, sliding_stream
 from jaxformer.hub.inputs import checked_inputs
@@ -62,9 +62,9 @@ def generate(
         proposals: How many tokens it proposes at a time.
         storage: Type of the cache: "float32", "bfloat16", "float16" or "int8"; None: that of the
             computation.
-        **options: Fields of `Decoding`: max_new_tokens, temperature, num_beams, ... What is not
-            given is what the folder recommends (generation_config.json). Settings of a draw, such
-            as temperature and top_p, imply do_sample.
+        **options: Fields of `GenerationConfig`: max_new_tokens, temperature, num_beams, ... Each
+            defaults to what generation_config.json recommends. Sampling options, such as
+            temperature and top_p, imply do_sample.
 
     Returns:
         "sequences" int32 [B n, T'] with n = num_return_sequences, those of a prompt in a row: the
@@ -143,16 +143,16 @@ def score(
     """
     prompts, mask, sources = asked(pretrained, inputs)
     batch = batch_of(prompts, mask, pretrained.config.vocab_size)
-    return Scorer(generator_for(pretrained))(batch, continuations, sources=sources)
+    return Scorer(engine_for(pretrained))(batch, continuations, sources=sources)
 
 
 def generator_of(
     pretrained: Pretrained,
-    decoding: Decoding,
+    decoding: GenerationConfig,
     draft: Pretrained | None = None,
     proposals: int = 4,
     storage: Storage | None = None,
-) -> Generator | SpeculativeGenerator:
+) -> Engine | SpeculativeEngine:
     """What generates: the model alone, or with another that proposes.
 
     Raises:
@@ -162,7 +162,7 @@ def generator_of(
         check_pretrained("draft", draft)
     if storage not in (None, *get_args(Storage)):
         raise ConfigError(f"storage = {storage!r}: one of {', '.join(get_args(Storage))}")
-    target = generator_for(pretrained)
+    target = engine_for(pretrained)
     if storage is not None:
         target = target.storing(storage)
     if draft is None:
@@ -176,10 +176,10 @@ def generator_of(
             raise ConfigError(
                 f"draft: both models must be decoders, and one is a {type(model.config).__name__}"
             )
-    return SpeculativeGenerator(target, generator_for(draft), proposals)
+    return SpeculativeEngine(target, engine_for(draft), proposals)
 
 
-def decoding_for(pretrained: Pretrained, options: Mapping[str, Any]) -> Decoding:
+def decoding_for(pretrained: Pretrained, options: Mapping[str, Any]) -> GenerationConfig:
     """How a model is asked: what is given, else what its folder recommends.
 
     Raises:
@@ -191,9 +191,11 @@ def decoding_for(pretrained: Pretrained, options: Mapping[str, Any]) -> Decoding
     check_pretrained("pretrained", pretrained)
     check_generates(pretrained.config)
     vocab_size = pretrained.config.vocab_size
-    recommended = {**pretrained.source.settings.values, **_recommendations(pretrained)}
+    recommended = {**pretrained.checkpoint.hf_config.values, **_recommendations(pretrained)}
     ends = recommended.get("eos_token_id")
-    decoding = Decoding.of(recommended | {"eos_token_id": _known(ends, vocab_size)}, options)
+    decoding = GenerationConfig.of(
+        recommended | {"eos_token_id": _known(ends, vocab_size)}, options
+    )
     decoding.check_vocabulary(vocab_size)
     return decoding
 
@@ -212,7 +214,7 @@ def _known(ends: Any, vocab_size: int) -> Any:
 
 def asked(
     pretrained: Pretrained, inputs: Inputs, padding: int = 0
-) -> tuple[np.ndarray, np.ndarray | None, Sources]:
+) -> tuple[np.ndarray, np.ndarray | None, EncoderOutputs]:
     """What a decoder is to continue, and what it reads besides.
 
     Args:
@@ -280,7 +282,7 @@ def _text(pretrained: Pretrained, tokens: np.ndarray) -> str:
 
 def _start_token(pretrained: Pretrained) -> int:
     """With which an encoder-decoder's answer begins, as in transformers."""
-    files = _recommendations(pretrained), pretrained.source.settings.values
+    files = _recommendations(pretrained), pretrained.checkpoint.hf_config.values
     names = "decoder_start_token_id", "bos_token_id"
     given = [values.get(name) for name in names for values in files]
     start = next((token for token in given if token is not None), None)

@@ -9,14 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxformer.checks import at_least, check_fields
 from jaxformer.distributed.sharding import on_rows, row_multiple
 from jaxformer.errors import ConfigError, DataError, check_argument
 from jaxformer.functional.sampling.next_token import greedy, token_log_probabilities
-from jaxformer.generation.batch import Batch, bucket, token_ids
-from jaxformer.generation.checks import at_least, check
 from jaxformer.generation.decode.advance import Generative
-from jaxformer.generation.decode.state import Sources
-from jaxformer.generation.generator import Generator
+from jaxformer.generation.decode.state import EncoderOutputs
+from jaxformer.generation.engine import Engine
+from jaxformer.generation.prompts import Batch, bucket, token_ids
 from jaxformer.models import EncoderDecoder
 
 _LEAST_LENGTH, _LEAST_SCORED = 16, 4
@@ -84,7 +84,7 @@ class Scorer:
     for powers of two: of the rows of a pass, of their tokens and of those that are scored.
     """
 
-    def __init__(self, generator: Generator, rows: int = 16):
+    def __init__(self, generator: Engine, rows: int = 16):
         """Compiles nothing yet.
 
         Args:
@@ -95,20 +95,20 @@ class Scorer:
             ConfigError: `rows` is below 1.
         """
         self.generator, self.rows = generator, rows
-        check(self, rows=at_least(1))
+        check_fields(self, rows=at_least(1))
         # A full pass stretches the positions of all its rows as the longest of them needs it.
         self._apart = generator.programs.changes_at(np.zeros(1, np.int32)) is not None
         self._score = jax.jit(self._scored)
 
     def __call__(
-        self, prompts: Batch, continuations: Continuations, *, sources: Sources = ()
+        self, prompts: Batch, continuations: Continuations, *, sources: EncoderOutputs = ()
     ) -> list[list[Score]]:
         """Scores the continuations of each prompt.
 
         Args:
             prompts: The rows; of an encoder-decoder, what its decoder begins with.
             continuations: Their tokens, without special ones that are not to be scored.
-            sources: What the decoder reads besides, see `Generator.start`.
+            sources: What the decoder reads besides, see `Engine.start`.
 
         Returns:
             For each prompt the scores of its continuations.
@@ -139,7 +139,7 @@ class Scorer:
     def _rows_of_a_pass(self, total: int) -> int:
         return max(row_multiple(self.generator.mesh), min(self.rows, bucket(total, 1)))
 
-    def _pass(self, asked: list["_Asked"], sources: Sources) -> list[Score]:
+    def _pass(self, asked: list["_Asked"], sources: EncoderOutputs) -> list[Score]:
         lengths = np.array([one.length for one in asked], np.int32)
         starts = np.array([len(one.given) - 1 for one in asked], np.int32)
         tokens = np.zeros((len(asked), bucket(int(lengths.max()), _LEAST_LENGTH)), np.int32)
@@ -190,14 +190,14 @@ class _Asked(NamedTuple):
         return len(self.given) + len(self.tokens) - 1
 
 
-def _hidden(model: Generative, tokens, positions, sources: Sources) -> jax.Array:
+def _hidden(model: Generative, tokens, positions, sources: EncoderOutputs) -> jax.Array:
     if not isinstance(model, EncoderDecoder):
         return model.hidden(tokens, positions=positions)
     memory, mask = (*sources, None)[:2]
     return model.decode(tokens, memory, memory_mask=mask, positions=positions)
 
 
-def _check(generator: Generator, prompts: Batch, continuations: Continuations) -> None:
+def _check(generator: Engine, prompts: Batch, continuations: Continuations) -> None:
     expected = "for each prompt a list of continuations, each a list of token ids"
     is_list = isinstance(continuations, Sequence | np.ndarray) and not isinstance(
         continuations, str

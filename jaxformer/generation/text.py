@@ -7,11 +7,11 @@ import numpy as np
 
 from jaxformer.errors import ConfigError
 from jaxformer.generation.api import asked, generator_of, ids_of_text
-from jaxformer.generation.batch import Batch, batch_of, copies
-from jaxformer.generation.decode.state import Sources
-from jaxformer.generation.generator import row_keys
-from jaxformer.generation.options import Decoding
-from jaxformer.generation.prompts import padded
+from jaxformer.generation.config import GenerationConfig
+from jaxformer.generation.decode.state import EncoderOutputs
+from jaxformer.generation.engine import row_keys
+from jaxformer.generation.inputs import padded
+from jaxformer.generation.prompts import Batch, batch_of, copies
 from jaxformer.generation.streaming.text_stream import TextStream
 from jaxformer.generation.streaming.token_stream import (
     READ_EVERY,
@@ -24,7 +24,7 @@ from jaxformer.pretrained.model import Pretrained, check_pretrained
 
 
 @dataclass(frozen=True)
-class Written:
+class GenerationOutput:
     """What was added to one prompt."""
 
     text: str
@@ -36,13 +36,13 @@ class Written:
     """"length", "end" (an end token), or the stop string."""
 
 
-class Writer:
+class TextGenerator:
     """A model, its tokenizer, and how tokens are chosen."""
 
     def __init__(
         self,
         pretrained: Pretrained,
-        decoding: Decoding,
+        decoding: GenerationConfig,
         *,
         slide: bool = False,
         draft: Pretrained | None = None,
@@ -88,7 +88,9 @@ class Writer:
         if shown := text.flush():
             yield shown
 
-    def write(self, prompts: Sequence[Sequence[int]], first: int = 0) -> list[list[Written]]:
+    def write(
+        self, prompts: Sequence[Sequence[int]], first: int = 0
+    ) -> list[list[GenerationOutput]]:
         """Continues prompts together.
 
         Args:
@@ -111,7 +113,7 @@ class Writer:
             rows = self._chosen(batch, sources, count * first + np.arange(len(batch.lengths)))
         return [rows[n : n + count] for n in range(0, len(rows), count)]
 
-    def _best(self, batch: Batch, sources: Sources) -> list[Written]:
+    def _best(self, batch: Batch, sources: EncoderOutputs) -> list[GenerationOutput]:
         """By beam search."""
         found = self.generator.beams(batch, self.decoding, sources=sources)
         rows = []
@@ -121,7 +123,9 @@ class Writer:
             rows.append(self._written(text, tokens[:length], float(score)))
         return rows
 
-    def _chosen(self, batch: Batch, sources: Sources, numbers: np.ndarray) -> list[Written]:
+    def _chosen(
+        self, batch: Batch, sources: EncoderOutputs, numbers: np.ndarray
+    ) -> list[GenerationOutput]:
         """Token by token; `numbers` are those of the rows."""
         texts = [self._text() for _ in numbers]
         made: list[list[Part]] = [[] for _ in numbers]
@@ -135,16 +139,16 @@ class Writer:
             rows.append(self._written(text, tokens, float(log_probs.sum())))
         return rows
 
-    def _written(self, text: TextStream, tokens: np.ndarray, score: float) -> Written:
+    def _written(self, text: TextStream, tokens: np.ndarray, score: float) -> GenerationOutput:
         text.flush()
         said_so = len(tokens) and tokens[-1] in self.decoding.end_tokens
         ended_by = text.stopped_by or ("end" if said_so else "length")
-        return Written(text.text, len(tokens), score, ended_by)
+        return GenerationOutput(text.text, len(tokens), score, ended_by)
 
     def _text(self) -> TextStream:
         return TextStream(self.encoder.tokenizer, self.decoding.stop_strings)
 
-    def _read(self, prompts: Sequence[Sequence[int]]) -> tuple[Batch, Sources]:
+    def _read(self, prompts: Sequence[Sequence[int]]) -> tuple[Batch, EncoderOutputs]:
         """What the decoder continues, and what it reads besides."""
         config = self.pretrained.config
         start, mask, sources = asked(self.pretrained, padded(prompts, 0, left=False))
@@ -153,7 +157,7 @@ class Writer:
     def _parts(
         self,
         batch: Batch,
-        sources: Sources,
+        sources: EncoderOutputs,
         numbers: np.ndarray,
         every: int,
         texts: Sequence[TextStream],

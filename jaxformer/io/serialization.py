@@ -6,13 +6,12 @@ means what it says. Nothing but components is ever imported or built.
 """
 
 import dataclasses
-import difflib
 import functools
 import typing
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from jaxformer.errors import ConfigError, shortened
+from jaxformer.errors import ConfigError, did_you_mean, shortened
 from jaxformer.io.components import all_types, find_type, is_own_name, type_name, union_members
 
 _SCALARS = (bool, int, float, str, type(None))
@@ -23,13 +22,6 @@ _IN_WORDS = {
     str: "a string",
     type(None): "null",
 }
-
-
-def nearest(name: str, allowed: Iterable[str]) -> str:
-    """Returns a phrase naming the allowed spelling closest to ``name``, or an empty string."""
-    spelled = {item.lower(): item for item in allowed}
-    found = difflib.get_close_matches(name.lower(), spelled, n=1)
-    return f" Did you mean {spelled[found[0]]!r}?" if found else ""
 
 
 def to_json(value: Any) -> Any:
@@ -110,8 +102,8 @@ def _read(data: Any, hint: Any, where: str, find_own: Callable[[str], Any] | Non
         return data
     words = " or ".join(text for kind in allowed for text in _in_words(kind))
     choices = [item for kind in allowed for item in typing.get_args(kind) if isinstance(item, str)]
-    near = nearest(data, choices) if isinstance(data, str) else ""
-    raise ConfigError(f"{where} = {shortened(data)}: must be {words}.{near}")
+    near = did_you_mean(data, choices)
+    raise ConfigError(f"{where} = {shortened(data)}: must be {words}{near}")
 
 
 def _component(
@@ -124,7 +116,7 @@ def _component(
         if name not in fields:
             raise ConfigError(
                 f"{where}.{name}: {kind.__name__} has no such field; it has "
-                f"{', '.join(fields)}.{nearest(name, fields)}"
+                f"{', '.join(fields)}{did_you_mean(name, fields)}"
             )
     required = [name for name, field in fields.items() if _default(field) is dataclasses.MISSING]
     if missing := [name for name in required if name not in given]:
@@ -154,10 +146,10 @@ def _find_type(
             if found := find_type(name, base):
                 return found
     known = [kind.__name__ for base in bases for kind in all_types(base)]
-    near = nearest(name.rpartition(".")[2], known) if isinstance(name, str) else ""
+    near = did_you_mean(name.rpartition(".")[2], known) if isinstance(name, str) else ""
     raise ConfigError(
         f"{where}.type = {shortened(name)} is not a known type: it must be one of "
-        f"{', '.join(known)}.{near}"
+        f"{', '.join(known)}{near}"
     )
 
 

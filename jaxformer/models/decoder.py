@@ -5,14 +5,14 @@ import jax
 from jaxformer.functional.masks import Mask, Prefix, Segments, causal
 from jaxformer.models.cache import Cache, extend
 from jaxformer.models.config import DecoderConfig
-from jaxformer.models.family import Family, assert_tokens
-from jaxformer.models.heads.base import States, build_heads, pool
+from jaxformer.models.heads.base import ModelOutput, build_heads, pool
+from jaxformer.models.model import Model, assert_tokens
 from jaxformer.nn import Embedding, Transformer, self_block
 from jaxformer.nn.cache import CacheShape
 from jaxformer.nn.parameter import normal
 
 
-class Decoder(Family):
+class Decoder(Model):
     """A causal model: embedding, blocks of (self-attention, feed-forward), norm, heads."""
 
     def __init__(self, key: jax.Array, config: DecoderConfig):
@@ -106,11 +106,11 @@ class Decoder(Family):
         options = {name: batch[name] for name in names if name in batch}
         hidden = self.hidden(batch["inputs"], key=key, **options)
         valid = self.valid(batch)
-        return States(hidden, pool(hidden, valid, "first"), self.embedding.kernel(), valid)
+        return ModelOutput(hidden, pool(hidden, valid, "first"), self.embedding.kernel(), valid)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """The language model's float32 logits `[B, T, V]` from hidden states."""
-        states = States(hidden, tied=self.embedding.kernel())
+        states = ModelOutput(hidden, tied=self.embedding.kernel())
         return self.heads["language_model"].scores(states)
 
     def __call__(self, inputs: jax.Array, **options) -> jax.Array:

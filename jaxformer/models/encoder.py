@@ -5,13 +5,13 @@ import jax
 from jaxformer.functional.feedforward import activation
 from jaxformer.functional.masks import Mask, Segments
 from jaxformer.models.config import EncoderConfig
-from jaxformer.models.family import Family, assert_tokens
-from jaxformer.models.heads.base import States, build_heads, pool
+from jaxformer.models.heads.base import ModelOutput, build_heads, pool
+from jaxformer.models.model import Model, assert_tokens
 from jaxformer.nn import Embedding, Linear, Transformer, self_block
 from jaxformer.nn.parameter import normal
 
 
-class Encoder(Family):
+class Encoder(Model):
     """A bidirectional model: embedding, blocks of (self-attention, feed-forward), pooler, heads."""
 
     def __init__(self, key: jax.Array, config: EncoderConfig):
@@ -83,4 +83,4 @@ class Encoder(Family):
         options = {name: batch[name] for name in ("positions", "segments") if name in batch}
         hidden = self.hidden(batch["inputs"], kinds=batch, key=key, **options)
         valid = self.valid(batch)
-        return States(hidden, self.pooled(hidden, valid), self.embedding.kernel(), valid)
+        return ModelOutput(hidden, self.pooled(hidden, valid), self.embedding.kernel(), valid)

@@ -8,14 +8,14 @@ from jaxformer.functional.dropout import split
 from jaxformer.functional.masks import KeyPadding, Mask, Segments, causal
 from jaxformer.models.cache import Cache, extend
 from jaxformer.models.config import EncoderDecoderConfig
-from jaxformer.models.family import Family, assert_tokens
-from jaxformer.models.heads.base import States, build_heads, pool
+from jaxformer.models.heads.base import ModelOutput, build_heads, pool
+from jaxformer.models.model import Model, assert_tokens
 from jaxformer.nn import Embedding, Transformer, cross_block, self_block
 from jaxformer.nn.cache import CacheShape
 from jaxformer.nn.parameter import normal
 
 
-class EncoderDecoder(Family):
+class EncoderDecoder(Model):
     """An encoder, and a causal decoder whose blocks attend to the encoder's output."""
 
     segments = "decoder_segments"
@@ -165,11 +165,11 @@ class EncoderDecoder(Family):
             batch["decoder_inputs"], memory, memory_mask=memory_mask, key=decoder_key, **target
         )
         valid, tied = self.valid(batch), self.target_embedding.kernel()
-        return States(hidden, pool(hidden, valid, "first"), tied, valid)
+        return ModelOutput(hidden, pool(hidden, valid, "first"), tied, valid)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """The language model's float32 logits `[B, T, V]` from the decoder's hidden states."""
-        states = States(hidden, tied=self.target_embedding.kernel())
+        states = ModelOutput(hidden, tied=self.target_embedding.kernel())
         return self.heads["language_model"].scores(states)
 
     def __call__(self, inputs: jax.Array, decoder_inputs: jax.Array, **batch) -> jax.Array:

@@ -9,7 +9,7 @@ from flax import nnx
 
 from jaxformer.functional.assertions import assert_axes, assert_floating, assert_integers
 from jaxformer.functional.attention.api import attention
-from jaxformer.functional.masks import Band, Mask, Places
+from jaxformer.functional.masks import Band, Mask, PositionMask
 from jaxformer.functional.placement import spec_of
 from jaxformer.functional.positions.base import Bias, NoPosition, Position
 from jaxformer.nn.cache import CacheShape, KeyValueCache, MemoryCache
@@ -200,7 +200,7 @@ class SelfAttention(Sublayer):
         query, key = attention.position.rotate(query, key, places, places, context.lengths)
         cache = cache.write(key, value, context.span)
         held = context.span.held(cache.capacity)
-        mask = Places(places, held, None if self.window is None else self.window - 1)
+        mask = PositionMask(places, held, None if self.window is None else self.window - 1)
         bias = self._bias(context)
         if bias is not None:
             bias = replace(bias, key_positions=held)

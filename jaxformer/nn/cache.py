@@ -81,7 +81,7 @@ class Span:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Kept:
+class CacheArray:
     """An array `[B, C, K, H]` in the type it is kept in."""
 
     values: jax.Array
@@ -89,7 +89,7 @@ class Kept:
     """float32 `[B, C, K, 1]` of int8 values; None: the values are what they say."""
 
     @classmethod
-    def of(cls, x: jax.Array, storage: Storage) -> Kept:
+    def of(cls, x: jax.Array, storage: Storage) -> CacheArray:
         """Numbers `[B, C, K, H]` in another type.
 
         int8 keeps `round(x / s)` with `s = max |x| / 127` over a head.
@@ -111,12 +111,12 @@ class Kept:
             return self.values.astype(dtype)
         return (self.values.astype(jnp.float32) * self.scales).astype(dtype)
 
-    def write(self, slots: jax.Array, x: jax.Array) -> Kept:
+    def write(self, slots: jax.Array, x: jax.Array) -> CacheArray:
         """With `x` `[B, T, K, H]` in the slots int `[B, T]`; those beyond the last are left out."""
-        new = Kept.of(x, self.storage)
+        new = CacheArray.of(x, self.storage)
         return jax.tree.map(lambda old, part: _written(old, slots, part), self, new)
 
-    def picked(self, chosen: jax.Array) -> Kept:
+    def picked(self, chosen: jax.Array) -> CacheArray:
         """Of some rows, see `picked_rows`."""
         return jax.tree.map(lambda x: picked_rows(x, chosen), self)
 
@@ -126,8 +126,8 @@ class Kept:
 class KeyValueCache:
     """The keys and values of one layer, of grouped heads once."""
 
-    key: Kept
-    value: Kept
+    key: CacheArray
+    value: CacheArray
 
     @classmethod
     def empty(cls, shape: CacheShape, slots: int, num_heads: int, head_dim: int) -> KeyValueCache:
@@ -141,7 +141,7 @@ class KeyValueCache:
         spec = shape.spec
         if spec is not None and key.shape[2] == 1:
             spec = PartitionSpec(spec[0], spec[1], None, spec[3])
-        kept = [Kept.of(x, shape.storage) for x in (key, value)]
+        kept = [CacheArray.of(x, shape.storage) for x in (key, value)]
         return cls(*jax.tree.map(lambda x: place(x, spec), kept))
 
     @property

@@ -16,7 +16,7 @@ from jaxformer.cli import doctor, evaluate, generate, hub, parity, runs, train, 
 from jaxformer.cli import main as cli
 from jaxformer.config import Config
 from jaxformer.distributed import MeshConfig
-from jaxformer.distributed.join import Job, join, make_cpu_devices
+from jaxformer.distributed.join import DistributedConfig, join, make_cpu_devices
 from jaxformer.errors import ConfigError
 from jaxformer.io.serialization import to_json
 from jaxformer.models import DecoderConfig
@@ -126,10 +126,10 @@ def test_every_command_has_a_help(name, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "name a command. There are train, inspect"),
-        (["inspct"], "'inspct' is not a command. Did you mean 'inspect'?"),
-        (["inspect", "run", "--stpe", "3"], "Unknown option --stpe. Did you mean --step?"),
-        (["zoo", "--all"], "Unknown option --all. There are none"),
+        ([], "no command; choose one of train, inspect"),
+        (["inspct"], "'inspct' is not a command; did you mean 'inspect'?"),
+        (["inspect", "run", "--stpe", "3"], "Unknown option --stpe; did you mean --step?"),
+        (["zoo", "--all"], "Unknown option --all; there are none"),
         (["compare"], "name the folder of at least one run"),
         (["evaluate", "--step", "3"], "name a run first: jaxformer evaluate RUN_DIR"),
     ],
@@ -161,11 +161,11 @@ def test_options_may_come_before_folders(run_dir, capsys):
 
 def test_jobs_described_in_part_are_refused(monkeypatch):
     monkeypatch.delenv("JAX_COORDINATOR_ADDRESS", raising=False)
-    assert join(Job()) == 1
+    assert join(DistributedConfig()) == 1
     with pytest.raises(ConfigError, match="coordinator"):
-        join(Job(num_processes=2, process_id=0))
+        join(DistributedConfig(num_processes=2, process_id=0))
     with pytest.raises(ConfigError, match="process-id"):
-        join(Job(coordinator="localhost:1", num_processes=2))
+        join(DistributedConfig(coordinator="localhost:1", num_processes=2))
 
 
 @pytest.mark.parametrize(

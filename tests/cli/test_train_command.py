@@ -56,11 +56,11 @@ def test_a_file_comes_before_a_shipped_config(trained, tmp_path):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("tiny_decodr", "nor the name of a config. Did you mean 'tiny_decoder'?"),
-        ("brt:base", "'brt' is neither a file nor the name of a config. Did you mean 'bert'?"),
-        ("nothing", "nor the name of a config. There are albert, bart, bert"),
+        ("tiny_decodr", "nor the name of a config; did you mean 'tiny_decoder'?"),
+        ("brt:base", "'brt' is neither a file nor the name of a config; did you mean 'bert'?"),
+        ("nothing", "nor the name of a config; choose one of albert, bart, bert"),
         ("bert:tiny", "has no size 'tiny': choose one of base, large"),
-        ("tiny_decoder.py", "tiny_decoder.py does not exist."),
+        ("tiny_decoder.py", "tiny_decoder.py does not exist"),
         (".", ". is not a file"),
     ],
 )

@@ -11,19 +11,19 @@ from tiny_models import random_parameters, structure_of, tiny, tiny_encoder_deco
 from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.distributed.sharding import parameter_sharding
 from jaxformer.functional import DynamicNTK, KeyPadding, RoPE
-from jaxformer.generation.batch import batch_of, batch_of_rows
+from jaxformer.generation.compiled import CompiledModel
+from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.decode.beam import BeamSearch, beam_search
 from jaxformer.generation.decode.continuation import continuations
 from jaxformer.generation.decode.processors import History
-from jaxformer.generation.generator import Generator, row_keys
-from jaxformer.generation.options import Decoding
-from jaxformer.generation.programs import Programs
+from jaxformer.generation.engine import Engine, row_keys
+from jaxformer.generation.prompts import batch_of, batch_of_rows
 from jaxformer.nn.cache import CacheShape
 
 MOST, BEAMS, END, VOCABULARY = 5, 3, 4, 6
 CONFIG = tiny(num_layers=1, vocab_size=VOCABULARY)
 PROMPTS = [[1, 0, 2], [5], [3, 1]]
-SEARCH = Decoding(
+SEARCH = GenerationConfig(
     max_new_tokens=MOST,
     num_beams=BEAMS,
     num_return_sequences=BEAMS,
@@ -33,7 +33,7 @@ SEARCH = Decoding(
 
 
 def generator_of(config):
-    return Generator(Programs(config, structure_of(config)), random_parameters(config))
+    return Engine(CompiledModel(config, structure_of(config)), random_parameters(config))
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def test_with_room_for_all_texts_it_ranks_all_texts(generator):
     scores = np.sum(log_probs, axis=1, where=real) / lengths**penalty
     room = VOCABULARY**most
     options = {"max_new_tokens": most, "num_beams": room, "num_return_sequences": room}
-    found = generator.beams(batch_of_rows([prompt]), Decoding(**vars(SEARCH) | options))
+    found = generator.beams(batch_of_rows([prompt]), GenerationConfig(**vars(SEARCH) | options))
     best = np.argsort(-scores)
     assert len(best) == 1 + 5 + 25 * VOCABULARY
     for place, number in enumerate(best):
@@ -75,9 +75,12 @@ def test_with_room_for_all_texts_it_ranks_all_texts(generator):
 
 def test_one_beam_is_the_greedy_text(generator):
     prompts = batch_of_rows(PROMPTS)
-    found = generator.beams(prompts, Decoding(max_new_tokens=MOST))
+    found = generator.beams(prompts, GenerationConfig(max_new_tokens=MOST))
     greedy = continuations(
-        generator, prompts, Decoding(max_new_tokens=MOST), row_keys(0, np.arange(len(PROMPTS)))
+        generator,
+        prompts,
+        GenerationConfig(max_new_tokens=MOST),
+        row_keys(0, np.arange(len(PROMPTS))),
     )
     np.testing.assert_array_equal(found.tokens, greedy.tokens)
     np.testing.assert_allclose(found.scores, greedy.log_probs.mean(axis=1), rtol=1e-5)
@@ -123,7 +126,7 @@ def test_a_row_has_a_limit_of_its_own():
 def test_what_changes_with_the_length_is_read_again():
     config = tiny(num_layers=1, position=RoPE(scaling=DynamicNTK(2.0, 7)))
     prompt, most = np.array([[9, 8, 7, 6, 5, 4]]), 3
-    options = Decoding(max_new_tokens=most, num_beams=BEAMS, num_return_sequences=BEAMS)
+    options = GenerationConfig(max_new_tokens=most, num_beams=BEAMS, num_return_sequences=BEAMS)
     found = generator_of(config).beams(batch_of(prompt, None, config.vocab_size), options)
     rows, totals, log_probs = np.repeat(prompt, BEAMS, axis=0), 0.0, log_probs_of(config)
     for new in found.tokens.T:
@@ -144,8 +147,8 @@ def test_a_mesh_finds_the_same():
     }
     memory = np.random.default_rng(0).normal(size=(2, 5, 24)).astype(np.float32)
     sources = memory, KeyPadding(np.arange(5)[None, :] < np.array([[5], [2]]))
-    one = Generator(Programs(config, abstract_model), parameters)
-    several = Generator(Programs(config, abstract_model, mesh), placed)
+    one = Engine(CompiledModel(config, abstract_model), parameters)
+    several = Engine(CompiledModel(config, abstract_model, mesh), placed)
     found, expected = (
         generator.beams(batch_of_rows([[1], [3, 2]]), SEARCH, sources=sources)
         for generator in (one, several)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from jaxformer.generation.api import asked
-from jaxformer.generation.batch import batch_of
-from jaxformer.generation.generator import generator_for
-from jaxformer.generation.options import Decoding
+from jaxformer.generation.config import GenerationConfig
+from jaxformer.generation.engine import engine_for
+from jaxformer.generation.prompts import batch_of
 from jaxformer.parity.reference import Reference, save_random
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.model import Pretrained
@@ -48,7 +48,7 @@ class Pair:
         """Texts and their scores, those of all rows."""
         prompts, mask, sources = asked(self.ours, inputs)
         batch = batch_of(prompts, mask, self.ours.config.vocab_size)
-        found = generator_for(self.ours).beams(batch, Decoding(**options), sources=sources)
+        found = engine_for(self.ours).beams(batch, GenerationConfig(**options), sources=sources)
         rows = zip(found.tokens.tolist(), found.lengths, strict=True)
         return [tokens[:length] for tokens, length in rows], found.scores
 

@@ -18,9 +18,9 @@ from tiny_models import (
 import jaxformer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.functional import DynamicNTK, KeyPadding, Learned, RoPE
-from jaxformer.generation.batch import Batch
-from jaxformer.generation.generator import Generator
-from jaxformer.generation.programs import Programs
+from jaxformer.generation.compiled import CompiledModel
+from jaxformer.generation.engine import Engine
+from jaxformer.generation.prompts import Batch
 from jaxformer.generation.scoring import Score, Scorer, best_of
 from jaxformer.parity.reference import Reference, save_random
 from jaxformer.zoo import FORMATS
@@ -32,7 +32,7 @@ CONTINUATIONS = [[[3], [4, 5, 6], [30, 0, 2, 2]], [[7, 7]], [], [[1], [2]]]
 @lru_cache
 def scorer(config, rows=16):
     return Scorer(
-        Generator(Programs(config, structure_of(config)), random_parameters(config)), rows
+        Engine(CompiledModel(config, structure_of(config)), random_parameters(config)), rows
     )
 
 
@@ -176,7 +176,7 @@ def loaded(kind, head, folder):
     architecture = next(each for each in format.architectures if each.name.endswith(head))
     save_random(format, architecture, folder)
     ours = jaxformer.load(folder, compute_dtype="float32")
-    generator = Generator(Programs(ours.config, ours.abstract_model), ours.parameters)
+    generator = Engine(CompiledModel(ours.config, ours.abstract_model), ours.parameters)
     return Reference(folder, architecture.name), ours, Scorer(generator)
 
 

@@ -13,14 +13,14 @@ from tiny_models import logits_of, random_parameters, structure_of, tiny, tiny_e
 from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.errors import ConfigError
 from jaxformer.functional import ALiBi, DynamicNTK, KeyPadding, Learned, RoPE
-from jaxformer.generation.batch import Batch
+from jaxformer.generation.compiled import CompiledModel
+from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.decode.continuation import method_of
 from jaxformer.generation.decode.loop import Method
 from jaxformer.generation.decode.processors import History, process
-from jaxformer.generation.decode.speculative import SpeculativeGenerator
-from jaxformer.generation.generator import Generator, row_keys
-from jaxformer.generation.options import Decoding
-from jaxformer.generation.programs import Programs
+from jaxformer.generation.engine import Engine, row_keys
+from jaxformer.generation.prompts import Batch
+from jaxformer.generation.speculative_engine import SpeculativeEngine
 from jaxformer.pretrained.model import shardings_of
 
 GREEDY = Method((), False, ())
@@ -33,7 +33,9 @@ NEW = 20
 
 @lru_cache
 def generator(config, seed=0, scale=0.7):
-    return Generator(Programs(config, structure_of(config)), random_parameters(config, seed, scale))
+    return Engine(
+        CompiledModel(config, structure_of(config)), random_parameters(config, seed, scale)
+    )
 
 
 def prompts_of(*lengths, vocab_size=31, seed=0):
@@ -45,13 +47,13 @@ def prompts_of(*lengths, vocab_size=31, seed=0):
 
 @lru_cache
 def speculative(target, draft, proposals=3):
-    return SpeculativeGenerator(target, draft, proposals)
+    return SpeculativeEngine(target, draft, proposals)
 
 
 @pytest.fixture(autouse=True)
 def rings_are_small(monkeypatch):
     """A layer with a window keeps 8 tokens more than it sees, so that slots are used again."""
-    monkeypatch.setattr("jaxformer.generation.generator.CHUNK", 8)
+    monkeypatch.setattr("jaxformer.generation.engine.CHUNK", 8)
 
 
 def written(model, prompts, method=GREEDY, new=NEW, seed=0, keys=None, **options):
@@ -114,7 +116,7 @@ def test_a_model_accepts_all_that_it_proposes():
 
 # Rules ------------------------------------------------------------------------------------------
 
-RULES = Decoding(
+RULES = GenerationConfig(
     max_new_tokens=NEW,
     min_new_tokens=3,
     eos_token_id=(1, 2, 3),
@@ -154,7 +156,7 @@ def test_few_tokens_are_no_more(new):
 
 # Draws ------------------------------------------------------------------------------------------
 
-DRAWS = Decoding(
+DRAWS = GenerationConfig(
     max_new_tokens=NEW,
     eos_token_id=2,
     do_sample=True,
@@ -166,7 +168,7 @@ DRAWS = Decoding(
 
 def test_a_row_is_the_same_alone_and_in_a_batch():
     target, draft = generator(ONE), generator(ONE, scale=0.72)
-    model, method = SpeculativeGenerator(target, draft, 3), method_of(DRAWS)
+    model, method = SpeculativeEngine(target, draft, 3), method_of(DRAWS)
     together = written(model, PROMPTS, method)
     for row, length in enumerate(PROMPTS.lengths):
         own = Batch(PROMPTS.tokens[row : row + 1, :length], PROMPTS.lengths[row : row + 1])
@@ -208,10 +210,10 @@ def exact(decoding, prompt):
     ids=["plain", "rules"],
 )
 def test_drawn_texts_are_distributed_as_the_targets(options):
-    decoding, rows = Decoding(max_new_tokens=PLACES, do_sample=True, **options), 4096
+    decoding, rows = GenerationConfig(max_new_tokens=PLACES, do_sample=True, **options), 4096
     prompt = np.array([1, 5], np.int32)
     prompts = Batch(np.tile(prompt, (rows, 1)), np.full(rows, 2, np.int32))
-    model = SpeculativeGenerator(generator(SMALL), generator(SMALL, seed=9), 2)
+    model = SpeculativeEngine(generator(SMALL), generator(SMALL, seed=9), 2)
     found = written(model, prompts, method_of(decoding), new=PLACES, seed=4)
     rate = found.accepted.sum() / found.proposed.sum()
     assert 0.02 < rate < 0.7
@@ -263,7 +265,7 @@ def test_encoder_decoders_propose_and_accept():
     sources = [(jnp.asarray(memory), mask) for memory in memories]
     prompts = prompts_of(1, 2)
     plain = written(models[0], prompts, sources=sources[0])
-    model = SpeculativeGenerator(*models, 2)
+    model = SpeculativeEngine(*models, 2)
     found = written(model, prompts, sources=sources[0], draft_sources=sources[0])
     assert_same(found, plain)
     assert found.accepted.sum() > 0
@@ -275,15 +277,15 @@ def test_a_mesh_writes_the_same():
     mesh, abstract_model = make_mesh(MeshConfig(data=2, tensor=2)), structure_of(config)
     placed = shardings_of(abstract_model, mesh)
     target, draft = (
-        Generator(
-            Programs(config, abstract_model, mesh),
+        Engine(
+            CompiledModel(config, abstract_model, mesh),
             jax.device_put(random_parameters(config, 0, scale), placed),
         )
         for scale in (0.7, 0.72)
     )
     plain = written(generator(config), PROMPTS)
     assert_same(written(target, PROMPTS), plain)
-    assert_same(written(SpeculativeGenerator(target, draft, 2), PROMPTS), plain)
+    assert_same(written(SpeculativeEngine(target, draft, 2), PROMPTS), plain)
 
 
 def test_positions_may_not_change_what_was_read():
@@ -292,7 +294,7 @@ def test_positions_may_not_change_what_was_read():
     prompts, keys = prompts_of(12, 3), row_keys(0, np.arange(2))
     for models, name in (((target, draft), "target"), ((draft, target), "draft")):
         with pytest.raises(ConfigError, match=rf"{name}: with 17 tokens \(row 0\).*ask for 4 new"):
-            SpeculativeGenerator(*models, 3).start(prompts, 5, keys=keys)
+            SpeculativeEngine(*models, 3).start(prompts, 5, keys=keys)
     # Up to there it is as any other model.
     assert speculative(target, draft).start(prompts, 4, keys=keys).active.all()
 
@@ -300,12 +302,12 @@ def test_positions_may_not_change_what_was_read():
 def test_what_does_not_fit_is_an_error():
     target, draft = generator(LEARNED), generator(ONE)
     with pytest.raises(ConfigError, match="has 7 tokens, and that of the target has 31"):
-        SpeculativeGenerator(target, generator(SMALL), 3)
+        SpeculativeEngine(target, generator(SMALL), 3)
     for proposals in (0, 512):
         with pytest.raises(ConfigError, match=f"proposals = {proposals}: must be from 1 to 511"):
-            SpeculativeGenerator(target, draft, proposals)
+            SpeculativeEngine(target, draft, proposals)
     for models, name in (((target, draft), "target"), ((draft, target), "draft")):
-        model = SpeculativeGenerator(*models, 3)
+        model = SpeculativeEngine(*models, 3)
         assert model.max_length == 40
         with pytest.raises(ConfigError, match=f"{name}: max_new_tokens = 29: .* the model has 40"):
             model.start(PROMPTS, 29, keys=row_keys(0, np.arange(4)))
@@ -313,6 +315,6 @@ def test_what_does_not_fit_is_an_error():
     mesh = make_mesh(MeshConfig(data=2))
     abstract_model, parameters = structure_of(config), random_parameters(config)
     with pytest.raises(ConfigError, match="mesh of the target"):
-        SpeculativeGenerator(
-            generator(config), Generator(Programs(config, abstract_model, mesh), parameters), 3
+        SpeculativeEngine(
+            generator(config), Engine(CompiledModel(config, abstract_model, mesh), parameters), 3
         )

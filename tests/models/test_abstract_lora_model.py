@@ -249,10 +249,10 @@ def test_what_learns_and_what_stays():
     [
         (
             LoRA(targets=("*.qeury.kernel",)),
-            r"matches no parameter. Did you mean '\*.query.kernel'",
+            r"matches no parameter; did you mean '\*.query.kernel'",
         ),
-        (LoRA(targets=("query",)), r"The kernels are .*\*.query.kernel, \*.value.kernel"),
-        (LoRA(targets=("*.query.*",)), r"query.bias, which is no kernel. Did you mean '\*.query.k"),
+        (LoRA(targets=("query",)), r"the kernels are .*\*.query.kernel, \*.value.kernel"),
+        (LoRA(targets=("*.query.*",)), r"query.bias, which is no kernel; did you mean '\*.query.k"),
         (LoRA(targets=("embedding.*",)), "embedding.table, which is no kernel"),
         (
             LoRA(trained=("embeding.*",)),

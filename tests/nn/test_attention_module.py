@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 from tiny_models import tiny
 
-from jaxformer.functional import ALiBi, Dense, KeyPadding, Mask, NoPosition, RMSNorm, RoPE, causal
+from jaxformer.functional import (
+    ALiBi,
+    DenseMask,
+    KeyPadding,
+    Mask,
+    NoPosition,
+    RMSNorm,
+    RoPE,
+    causal,
+)
 from jaxformer.nn import Attention, Context, CrossAttention, SelfAttention
 
 close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
@@ -101,7 +110,11 @@ def test_to_a_memory_of_another_length(changes, rotate):
     module = made(RoPE(theta=THETA) if rotate else NoPosition(), **changes)
     x, kv = stream(T), stream(S, seed=2)
     actual = module(
-        x, kv=kv, mask=Dense(jnp.asarray(ALLOWED)), positions=POSITIONS, kv_positions=KEY_POSITIONS
+        x,
+        kv=kv,
+        mask=DenseMask(jnp.asarray(ALLOWED)),
+        positions=POSITIONS,
+        kv_positions=KEY_POSITIONS,
     )
     expected = written_out(
         module,

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxformer.nn.cache import CacheShape, Kept, KeyValueCache, Span, picked_rows
+from jaxformer.nn.cache import CacheArray, CacheShape, KeyValueCache, Span, picked_rows
 
 ROWS, HEADS, WIDTH = 3, 2, 4
 write = jax.jit(lambda cache, key, value, span: cache.write(key, value, span))
@@ -44,7 +44,7 @@ def test_a_window_bounds_the_memory():
 @pytest.mark.parametrize("storage", ["float32", "bfloat16", "int8"])
 def test_what_is_kept_is_as_near_as_its_type_allows(storage):
     x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 5, HEADS, 16)), jnp.float32)
-    kept = Kept.of(x, storage)
+    kept = CacheArray.of(x, storage)
     assert kept.storage == storage
     largest = np.abs(np.asarray(x)).max(axis=-1, keepdims=True)
     bound = {"float32": 0.0, "bfloat16": 2.0**-8, "int8": 0.5 / 127 + 1e-7}[storage] * largest

@@ -65,7 +65,9 @@ def loaded(folder: Path, run: Path) -> None:
         model = load(folder)
         decoding_for(model, {})
         ids = np.ones((1, 3), np.int32)
-        names = ["input_ids", "decoder_input_ids"][: 1 + (model.source.format.model_type == "t5")]
+        names = ["input_ids", "decoder_input_ids"][
+            : 1 + (model.checkpoint.model_format.model_type == "t5")
+        ]
         outputs = forward(model, dict.fromkeys(names, ids))
     wrong = [name for name, array in outputs.items() if not np.isfinite(array).all()]
     if wrong and not any(words):

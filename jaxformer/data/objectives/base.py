@@ -7,14 +7,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from jaxformer.data.base import at_least
-from jaxformer.data.dataset import Batch, Examples
-from jaxformer.data.text.packing import Joined, Packing, Row, Rows, TokenStream
+from jaxformer.data.dataset import Batch, ExampleSource
+from jaxformer.data.text.packing import Joined, Packing, Rows, TokenRow, TokenStream
 from jaxformer.data.tokenizers.special_tokens import Role
 from jaxformer.data.tokenizers.specs import Tokenizer
 from jaxformer.errors import ConfigError, check_field
 
-RowFunction = Callable[[Row, np.random.Generator], Batch]
+RowFunction = Callable[[TokenRow, np.random.Generator], Batch]
 
 
 class Objective(abc.ABC):
@@ -58,7 +57,10 @@ class Objective(abc.ABC):
         Raises:
             ConfigError: The objective cannot use such rows, or not of that length.
         """
-        at_least("sequence_length", sequence_length, self.least_length)
+        if sequence_length < self.least_length:
+            raise ConfigError(
+                f"data.sequence_length = {sequence_length}: must be at least {self.least_length}"
+            )
         if not (self.takes_segments or isinstance(packing, Joined)):
             raise ConfigError(
                 f"packing = {packing}: {type(self).__name__} takes each row as one text; use "
@@ -68,7 +70,7 @@ class Objective(abc.ABC):
     @abc.abstractmethod
     def examples(
         self, stream: TokenStream, packing: Packing, sequence_length: int, tokenizer: Tokenizer
-    ) -> Examples:
+    ) -> ExampleSource:
         """Returns the examples of a stream.
 
         Args:
@@ -96,7 +98,7 @@ class RowObjective(Objective):
         return RowExamples(stream, rows, self.bind(tokenizer, sequence_length))
 
 
-class RowExamples(Examples):
+class RowExamples(ExampleSource):
     """An objective's view of the rows over a stream of tokens.
 
     Attributes:
@@ -163,14 +165,14 @@ class PrefixLM(RowObjective):
         check_field(self, "max_fraction", in_order, "between min_fraction and 1")
 
     def bind(self, tokenizer, sequence_length):
-        def example(row: Row, rng: np.random.Generator) -> Batch:
+        def example(row: TokenRow, rng: np.random.Generator) -> Batch:
             fraction = rng.uniform(self.min_fraction, self.max_fraction)
             return after_prefix(next_tokens(row), int(fraction * row.valid.sum()))
 
         return example
 
 
-def next_tokens(row: Row) -> Batch:
+def next_tokens(row: TokenRow) -> Batch:
     """Returns a row as inputs [T] and the tokens that follow as targets [T], with weights [T]."""
     example = {
         "inputs": row.tokens,

@@ -60,6 +60,9 @@ def read_records(path: str | os.PathLike, header: bool = True) -> Iterator[Recor
         header: The first line of a .tsv, .txt or .csv file names the columns; without it they
             are called "0", "1", ...
 
+    Returns:
+        The rows, read as they are asked for.
+
     Raises:
         DataError: The file cannot be read; names the file, the line and what is wrong.
     """

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 
-class Row(NamedTuple):
+class TokenRow(NamedTuple):
     """One row of tokens as packing lays it out; all arrays are [T].
 
     Attributes:
@@ -70,11 +70,11 @@ class Rows(abc.ABC):
     utilisation: float
 
     @abc.abstractmethod
-    def read(self, index: int) -> Row:
+    def read(self, index: int) -> TokenRow:
         """Returns row `index`, arrays of [T]."""
 
     @abc.abstractmethod
-    def blank(self) -> Row:
+    def blank(self) -> TokenRow:
         """Returns a row of nothing but padding, with the same arrays as the others."""
 
 
@@ -158,15 +158,15 @@ class _JoinedRows(Rows):
         self.num_rows = -(-stream.num_targets // sequence_length)
         self.utilisation = stream.num_targets / (self.num_rows * sequence_length)
 
-    def read(self, index: int) -> Row:
+    def read(self, index: int) -> TokenRow:
         start = index * self.sequence_length
         piece = self._stream.tokens[start : start + self.sequence_length + 1].astype(np.int32)
         tokens, following, valid = _fill(piece, self.sequence_length, self._pad_id)
-        return Row(tokens, following, valid, None, None)
+        return TokenRow(tokens, following, valid, None, None)
 
-    def blank(self) -> Row:
+    def blank(self) -> TokenRow:
         nothing = np.zeros(1, np.int32)
-        return Row(*_fill(nothing, self.sequence_length, self._pad_id), None, None)
+        return TokenRow(*_fill(nothing, self.sequence_length, self._pad_id), None, None)
 
 
 class _PackedRows(Rows):
@@ -183,7 +183,7 @@ class _PackedRows(Rows):
         self._first = np.searchsorted(row_of[order], np.arange(self.num_rows + 1))
         self.utilisation = int(lengths.sum()) / (self.num_rows * sequence_length)
 
-    def read(self, index: int) -> Row:
+    def read(self, index: int) -> TokenRow:
         row, end = self.blank(), 0
         for segment, piece in enumerate(range(*self._first[index : index + 2]), start=1):
             start, length = int(self._starts[piece]), int(self._lengths[piece])
@@ -195,11 +195,11 @@ class _PackedRows(Rows):
             end += length
         return row
 
-    def blank(self) -> Row:
+    def blank(self) -> TokenRow:
         size = self.sequence_length
         tokens = np.full(size, self._pad_id, np.int32)
         zeros = np.zeros(size, np.int32)
-        return Row(tokens, tokens.copy(), np.zeros(size, bool), zeros, zeros.copy())
+        return TokenRow(tokens, tokens.copy(), np.zeros(size, bool), zeros, zeros.copy())
 
 
 def _pieces(offsets: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:

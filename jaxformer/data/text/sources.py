@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxformer.errors import ConfigError, DataError
+from jaxformer.checks import at_least, check_fields, optional
+from jaxformer.errors import DataError
 from jaxformer.io.files import ordinary_file, read_bytes
 from jaxformer.io.json_files import json_type, parse_json
 
@@ -36,7 +37,7 @@ class Document:
 
 
 @dataclass(frozen=True)
-class Source(abc.ABC):
+class TextSource(abc.ABC):
     """A place that documents come from; subclasses are frozen dataclasses."""
 
     @abc.abstractmethod
@@ -59,7 +60,7 @@ class Source(abc.ABC):
 
 
 @dataclass(frozen=True)
-class StandardLibrary(Source):
+class StandardLibrary(TextSource):
     """The text every Python installation carries: its own library and language reference.
 
     The sources of the running interpreter's standard library (without its test suites, installed
@@ -71,8 +72,7 @@ class StandardLibrary(Source):
     """Stop before the document that would exceed this many bytes; None takes everything."""
 
     def __post_init__(self):
-        if self.max_bytes is not None and self.max_bytes < 1:
-            raise ConfigError(f"max_bytes must be at least 1 or None, got {self.max_bytes}")
+        check_fields(self, max_bytes=optional(at_least(1)))
 
     def documents(self) -> Iterator[Document]:
         """Yields the modules by path, then the topics of the language reference by name."""
@@ -109,7 +109,7 @@ class StandardLibrary(Source):
 
 
 @dataclass(frozen=True)
-class TextFiles(Source):
+class TextFiles(TextSource):
     """UTF-8 text files, one document each: a file, a folder or a glob."""
 
     path: str
@@ -129,7 +129,7 @@ class TextFiles(Source):
 
 
 @dataclass(frozen=True)
-class JsonLines(Source):
+class JsonLines(TextSource):
     """JSON lines: each line an object that holds one document's text in a field."""
 
     path: str

@@ -272,6 +272,13 @@ class TrainTokenizer(TokenizerSpec):
     def fit(self, texts: Iterable[str], special_tokens: Sequence[Role] = ()) -> Tokenizer:
         """Trains on the texts.
 
+        Args:
+            texts: The training texts.
+            special_tokens: The roles for which there must be special tokens.
+
+        Returns:
+            The trained tokenizer.
+
         Raises:
             ConfigError: The special tokens leave no room for the others.
             DataError: The texts cannot give such a tokenizer.
@@ -288,10 +295,13 @@ class TrainTokenizer(TokenizerSpec):
 
 
 def load_tokenizer(folder: str | os.PathLike) -> Tokenizer:
-    """Loads what `Tokenizer.save` wrote, or the tokenizer of a run's folder.
+    """Loads a tokenizer that `Tokenizer.save` wrote, or that of a run.
 
     Args:
         folder: Holds tokenizer.json itself or in its subfolder "tokenizer".
+
+    Returns:
+        The tokenizer.
 
     Raises:
         DataError: There is no tokenizer, or it cannot be read or is damaged.

@@ -7,10 +7,10 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.decode.advance import Generative, next_logits
 from jaxformer.generation.decode.loop import are_ends
 from jaxformer.generation.decode.processors import History, Processor, process
-from jaxformer.generation.options import Decoding
 from jaxformer.models.cache import Cache
 
 
@@ -36,7 +36,7 @@ class BeamSearch:
     are if the best in view could end at its length (False), or at any length ("never")."""
 
     @classmethod
-    def of(cls, decoding: Decoding) -> "BeamSearch":
+    def of(cls, decoding: GenerationConfig) -> "BeamSearch":
         """What these options ask for."""
         return cls(
             decoding.processors(),

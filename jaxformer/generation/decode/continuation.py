@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
-from jaxformer.generation.batch import Batch, are_real, batch_of_rows
+from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.decode.loop import Method
-from jaxformer.generation.decode.state import Sources
-from jaxformer.generation.generator import Generator
-from jaxformer.generation.options import Decoding
+from jaxformer.generation.decode.state import EncoderOutputs
+from jaxformer.generation.engine import Engine
+from jaxformer.generation.prompts import Batch, are_real, batch_of_rows
 
 
 @dataclass(frozen=True)
@@ -27,18 +27,18 @@ class Continuations:
     """float32 `[N, B, V]`: the logits from which they were chosen."""
 
 
-def method_of(decoding: Decoding) -> Method:
+def method_of(decoding: GenerationConfig) -> Method:
     """How tokens are chosen where there are no beams."""
     return Method(decoding.processors(), decoding.draws, decoding.end_tokens)
 
 
 def continuations(
-    generator: Generator,
+    generator: Engine,
     prompts: Batch,
-    decoding: Decoding,
+    decoding: GenerationConfig,
     keys: jax.Array,
     *,
-    sources: Sources = (),
+    sources: EncoderOutputs = (),
     keep_scores: bool = False,
 ) -> Continuations:
     """Adds tokens to prompts, greedily or by drawing.

@@ -13,7 +13,7 @@ from jaxformer.generation.decode.processors import History
 from jaxformer.models.cache import Cache
 from jaxformer.nn.cache import CacheShape
 
-Sources = tuple[Any, ...]
+EncoderOutputs = tuple[Any, ...]
 """An encoder's output `[B, S, D]` and its mask; nothing for a decoder alone."""
 
 
@@ -49,7 +49,7 @@ def started(
     *,
     keys: jax.Array,
     longest: int,
-    sources: Sources = (),
+    sources: EncoderOutputs = (),
     scores: tuple[int, int, int] | None = None,
 ) -> State:
     """Where rows stand before the model has read anything of them.

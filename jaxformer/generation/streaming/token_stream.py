@@ -9,11 +9,11 @@ import jax
 import numpy as np
 
 from jaxformer.errors import ConfigError
-from jaxformer.generation.batch import Batch, batch_of_rows
+from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.decode.continuation import method_of
-from jaxformer.generation.decode.state import Sources
-from jaxformer.generation.generator import Generator
-from jaxformer.generation.options import Decoding
+from jaxformer.generation.decode.state import EncoderOutputs
+from jaxformer.generation.engine import Engine
+from jaxformer.generation.prompts import Batch, batch_of_rows
 
 READ_EVERY = 16
 """Tokens of a batch after which the host looks at them."""
@@ -29,12 +29,12 @@ class Part(NamedTuple):
 
 
 def token_stream(
-    generator: Generator,
+    generator: Engine,
     prompts: Batch,
-    decoding: Decoding,
+    decoding: GenerationConfig,
     keys: jax.Array,
     *,
-    sources: Sources = (),
+    sources: EncoderOutputs = (),
     every: int = 1,
     stopped: Callable[[], np.ndarray] | None = None,
 ) -> Iterator[list[Part]]:
@@ -64,12 +64,12 @@ def token_stream(
 
 
 def sliding_stream(
-    generator: Generator,
+    generator: Engine,
     prompts: Batch,
-    decoding: Decoding,
+    decoding: GenerationConfig,
     keys: jax.Array,
     *,
-    sources: Sources = (),
+    sources: EncoderOutputs = (),
     every: int = 1,
 ) -> Iterator[list[Part]]:
     """As `token_stream`, where the model's positions may be too few for prompt and new tokens.

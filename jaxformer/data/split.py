@@ -8,10 +8,10 @@ from typing import TypeVar
 
 import numpy as np
 
-from jaxformer.data.text.sources import Document, Source
+from jaxformer.data.text.sources import Document, TextSource
 from jaxformer.errors import DataError
 
-Row = TypeVar("Row")
+T = TypeVar("T")
 
 
 def held_out(names: Iterable[str], fraction: float, seed: int) -> np.ndarray:
@@ -41,8 +41,8 @@ def held_out(names: Iterable[str], fraction: float, seed: int) -> np.ndarray:
 
 
 def sides(
-    rows: Sequence[Row], names: Iterable[str], fraction: float, seed: int, source: object
-) -> tuple[list[Row], list[Row]]:
+    rows: Sequence[T], names: Iterable[str], fraction: float, seed: int, source: object
+) -> tuple[list[T], list[T]]:
     """Returns the rows for training and those held out, see `held_out`.
 
     Args:
@@ -73,7 +73,7 @@ class Split:
     characters, from the start of a line where one begins near.
     """
 
-    source: Source
+    source: TextSource
     fraction: float | None
     """The expected share of documents held out; None: none is."""
     seed: int

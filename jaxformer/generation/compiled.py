@@ -15,7 +15,7 @@ from jaxformer.generation.decode.advance import Generative, extended
 from jaxformer.generation.decode.beam import BeamSearch, Hypotheses, beam_search
 from jaxformer.generation.decode.loop import Method, add_token, generate_tokens
 from jaxformer.generation.decode.processors import History
-from jaxformer.generation.decode.state import Sources, State, started
+from jaxformer.generation.decode.state import EncoderOutputs, State, started
 from jaxformer.generation.memory import num_bytes
 from jaxformer.models import AbstractModel, EncoderDecoderConfig, Parameters
 from jaxformer.models.build import ModelConfig, build_model, predicts_next_token
@@ -33,7 +33,7 @@ def check_generates(config: ModelConfig) -> None:
         )
 
 
-class Programs:
+class CompiledModel:
     """What is compiled for one model, to be run with any weights of it.
 
     `parameters` are always those that `arrange` returns, and the programs run `on_mesh`.
@@ -104,7 +104,7 @@ class Programs:
         shape: CacheShape,
         scores: tuple[int, int, int] | None,
         parameters: Parameters,
-        sources: Sources,
+        sources: EncoderOutputs,
         num_beams: int,
     ) -> int:
         """The memory that the rows of a cache need, besides the weights; allocates nothing.
@@ -147,7 +147,7 @@ class Programs:
         parameters: Parameters,
         history: History,
         keys: jax.Array,
-        sources: Sources,
+        sources: EncoderOutputs,
     ) -> State:
         """Where rows stand before the model has read anything of them."""
         longest = history.tokens.shape[1]

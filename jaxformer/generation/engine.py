@@ -14,14 +14,14 @@ import numpy as np
 from jaxformer.distributed.sharding import check_rows
 from jaxformer.errors import ConfigError
 from jaxformer.functional.assertions import assert_axes
-from jaxformer.generation.batch import Batch, bucket
+from jaxformer.generation.compiled import CompiledModel
+from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.decode.beam import BeamSearch, Hypotheses
 from jaxformer.generation.decode.loop import Method
 from jaxformer.generation.decode.processors import History
-from jaxformer.generation.decode.state import Sources, State
+from jaxformer.generation.decode.state import EncoderOutputs, State
 from jaxformer.generation.memory import available_bytes
-from jaxformer.generation.options import Decoding
-from jaxformer.generation.programs import Programs
+from jaxformer.generation.prompts import Batch, bucket
 from jaxformer.generation.streaming.stream import states_from
 from jaxformer.models import Parameters
 from jaxformer.models.cache import Cache
@@ -33,7 +33,7 @@ CHUNK = 512
 _LEAST_ROOM, _LEAST_CHUNK = 64, 16
 
 
-class Generator:
+class Engine:
     """A model with its weights, arranged as they are read fastest for few tokens.
 
     Programs are compiled for powers of two: of the room for a row's tokens (from 64), and of the
@@ -42,7 +42,7 @@ class Generator:
     for the loop, and six times as many for prompts.
     """
 
-    def __init__(self, programs: Programs, parameters: Parameters):
+    def __init__(self, programs: CompiledModel, parameters: Parameters):
         """Arranges the parameters to be read for few tokens; the given ones can be let go.
 
         Args:
@@ -70,7 +70,7 @@ class Generator:
         max_new_tokens: int,
         *,
         keys: jax.Array,
-        sources: Sources = (),
+        sources: EncoderOutputs = (),
         keep_scores: bool = False,
         most_lacking: int = CHUNK,
         num_beams: int = 1,
@@ -116,7 +116,7 @@ class Generator:
         lacking = min(bucket(left, _LEAST_CHUNK), shape.chunk) if left > 1 else 1
         return replace(state, lacking=lacking)
 
-    def storing(self, storage: Storage) -> "Generator":
+    def storing(self, storage: Storage) -> "Engine":
         """The same generator with a cache of another type than that of the computation."""
         other = copy.copy(self)
         other._storage = storage
@@ -128,7 +128,7 @@ class Generator:
         prompt: int,
         max_new_tokens: int,
         *,
-        sources: Sources = (),
+        sources: EncoderOutputs = (),
         scores: tuple[int, int, int] | None = None,
         num_beams: int = 1,
     ) -> CacheShape:
@@ -204,7 +204,9 @@ class Generator:
         """
         return states_from(lambda state: self.run(method, state, every), state, stopped)
 
-    def beams(self, prompts: Batch, decoding: Decoding, *, sources: Sources = ()) -> Hypotheses:
+    def beams(
+        self, prompts: Batch, decoding: GenerationConfig, *, sources: EncoderOutputs = ()
+    ) -> Hypotheses:
         """Searches for the most probable continuations of prompts.
 
         Args:
@@ -243,15 +245,15 @@ def row_keys(seed: int, rows: np.ndarray) -> jax.Array:
     return jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(jnp.asarray(rows))
 
 
-_GENERATORS: weakref.WeakKeyDictionary[Pretrained, Generator] = weakref.WeakKeyDictionary()
+_GENERATORS: weakref.WeakKeyDictionary[Pretrained, Engine] = weakref.WeakKeyDictionary()
 
 
-def generator_for(pretrained: Pretrained) -> Generator:
+def engine_for(pretrained: Pretrained) -> Engine:
     """What generates with the weights of a model, kept with its programs as long as the model is.
 
     It holds a second copy of the weights, layer by layer.
     """
     if pretrained not in _GENERATORS:
-        programs = Programs(pretrained.config, pretrained.abstract_model, pretrained.mesh)
-        _GENERATORS[pretrained] = Generator(programs, pretrained.parameters)
+        programs = CompiledModel(pretrained.config, pretrained.abstract_model, pretrained.mesh)
+        _GENERATORS[pretrained] = Engine(programs, pretrained.parameters)
     return _GENERATORS[pretrained]

@@ -8,24 +8,24 @@ from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.distributed.sharding import parameter_sharding
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.functional import ALiBi, DynamicNTK, Learned, LongRoPE, RoPE
-from jaxformer.generation.batch import batch_of, batch_of_rows, bucket
+from jaxformer.generation.compiled import CompiledModel
+from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.decode.continuation import continuations, method_of
-from jaxformer.generation.generator import CHUNK, Generator, row_keys
-from jaxformer.generation.options import Decoding
-from jaxformer.generation.programs import Programs
+from jaxformer.generation.engine import CHUNK, Engine, row_keys
+from jaxformer.generation.prompts import batch_of, batch_of_rows, bucket
 from jaxformer.generation.streaming.token_stream import sliding_stream, token_stream
 from jaxformer.models import Classification
 
 VOCABULARY = 31
 LENGTHS = np.array([7, 3, 1])
 PROMPTS = [list(np.asarray(tokens(1, n, seed=n))[0]) for n in LENGTHS]
-GREEDY = Decoding(max_new_tokens=10)
-DRAWN = Decoding(max_new_tokens=10, do_sample=True, temperature=1.5, top_k=20)
+GREEDY = GenerationConfig(max_new_tokens=10)
+DRAWN = GenerationConfig(max_new_tokens=10, do_sample=True, temperature=1.5, top_k=20)
 
 
 def generator_of(**changes):
     config = tiny(**changes)
-    return Generator(Programs(config, structure_of(config)), random_parameters(config))
+    return Engine(CompiledModel(config, structure_of(config)), random_parameters(config))
 
 
 def generated(generator, prompts, decoding, numbers=None, **options):
@@ -52,7 +52,7 @@ def generator():
 def test_every_logit_is_that_of_the_full_pass(position):
     config = tiny(position=position, windows=(3, None))
     parameters = random_parameters(config)
-    generator = Generator(Programs(config, structure_of(config)), parameters)
+    generator = Engine(CompiledModel(config, structure_of(config)), parameters)
     found = generated(generator, PROMPTS, GREEDY, keep_scores=True)
     full = jax.jit(lambda inputs: structure_of(config).module(parameters)(inputs))
     for row, prompt in enumerate(PROMPTS):
@@ -88,14 +88,16 @@ def test_the_side_of_the_padding_is_the_same(generator):
 def test_a_seed_decides_the_draws(generator):
     one, same = (generated(generator, PROMPTS, DRAWN) for _ in range(2))
     np.testing.assert_array_equal(one.tokens, same.tokens)
-    other = Decoding(**(vars(DRAWN) | {"seed": 1}))
+    other = GenerationConfig(**(vars(DRAWN) | {"seed": 1}))
     assert (generated(generator, PROMPTS, other).tokens != one.tokens).any()
 
 
 def test_a_row_ends_after_an_end_token(generator):
     free = generated(generator, PROMPTS, GREEDY)
     end = int(free.tokens[0, 4])
-    found = generated(generator, PROMPTS, Decoding(max_new_tokens=10, eos_token_id=(end, 40)))
+    found = generated(
+        generator, PROMPTS, GenerationConfig(max_new_tokens=10, eos_token_id=(end, 40))
+    )
     for row in range(len(PROMPTS)):
         before = list(free.tokens[row])
         expected = before[: before.index(end) + 1] if end in before else before
@@ -123,8 +125,8 @@ def test_a_long_prompt_is_read_in_chunks(monkeypatch):
     config = tiny(position=RoPE(), windows=(3, None))
     prompts = [list(np.asarray(tokens(1, n, seed=n))[0]) for n in (50, 17, 2)]
     whole = generated(generator_of(windows=(3, None)), prompts, GREEDY)
-    monkeypatch.setattr("jaxformer.generation.generator.CHUNK", 16)
-    small = Generator(Programs(config, structure_of(config)), random_parameters(config))
+    monkeypatch.setattr("jaxformer.generation.engine.CHUNK", 16)
+    small = Engine(CompiledModel(config, structure_of(config)), random_parameters(config))
     np.testing.assert_array_equal(generated(small, prompts, GREEDY).tokens, whole.tokens)
     assert CHUNK == 512
 
@@ -144,7 +146,7 @@ def test_few_programs_are_compiled():
 def test_a_mesh_generates_the_same(sizes, decoding):
     config = tiny(windows=(3, None), model_dim=24, mlp_dim=18, vocab_size=36)
     abstract_model, parameters = structure_of(config), random_parameters(config)
-    one = generated(Generator(Programs(config, abstract_model), parameters), PROMPTS, decoding)
+    one = generated(Engine(CompiledModel(config, abstract_model), parameters), PROMPTS, decoding)
     mesh = make_mesh(MeshConfig(**sizes))
     placed = {
         name: jax.device_put(
@@ -152,7 +154,7 @@ def test_a_mesh_generates_the_same(sizes, decoding):
         )
         for name, array in parameters.items()
     }
-    generator = Generator(Programs(config, abstract_model, mesh), placed)
+    generator = Engine(CompiledModel(config, abstract_model, mesh), placed)
     found = generated(generator, PROMPTS, decoding)
     np.testing.assert_array_equal(found.tokens, one.tokens)
     np.testing.assert_allclose(found.log_probs, one.log_probs, atol=1e-4)
@@ -168,15 +170,15 @@ def test_one_row_on_a_mesh_of_one_device():
     config = tiny(windows=(3, None))
     abstract_model, parameters = structure_of(config), random_parameters(config)
     mesh = make_mesh(MeshConfig())
-    on_mesh = Generator(Programs(config, abstract_model, mesh), parameters)
-    one = Generator(Programs(config, abstract_model), parameters)
+    on_mesh = Engine(CompiledModel(config, abstract_model, mesh), parameters)
+    one = Engine(CompiledModel(config, abstract_model), parameters)
     found, expected = (generated(each, PROMPTS[:1], DRAWN) for each in (on_mesh, one))
     np.testing.assert_array_equal(found.tokens, expected.tokens)
 
 
 def test_a_window_slides_where_positions_end():
     generator = generator_of(position=Learned(max_length=12))
-    decoding = Decoding(max_new_tokens=20)
+    decoding = GenerationConfig(max_new_tokens=20)
     with pytest.raises(ConfigError, match=r"max_new_tokens = 20.*7 tokens.*27 places.*has 12"):
         generated(generator, PROMPTS, decoding)
     keys = row_keys(0, np.arange(3))
@@ -184,10 +186,10 @@ def test_a_window_slides_where_positions_end():
     rows = [np.concatenate([part[row].tokens for part in parts]) for row in range(3)]
     assert [len(row) for row in rows] == [20, 20, 20]
     # Seven tokens and twenty more do not fit into twelve: the last six are read, and six follow.
-    first = generated(generator, [PROMPTS[0][-6:]], Decoding(max_new_tokens=6)).tokens[0]
+    first = generated(generator, [PROMPTS[0][-6:]], GenerationConfig(max_new_tokens=6)).tokens[0]
     np.testing.assert_array_equal(rows[0][:6], first)
     text = [*PROMPTS[0], *first][-6:]
-    second = generated(generator, [text], Decoding(max_new_tokens=6)).tokens[0]
+    second = generated(generator, [text], GenerationConfig(max_new_tokens=6)).tokens[0]
     np.testing.assert_array_equal(rows[0][6:12], second)
 
 
@@ -214,8 +216,8 @@ def test_bad_prompts(ids, mask, message):
 def test_a_model_without_a_language_model_is_refused():
     config = tiny(heads=(Classification(num_labels=3),))
     with pytest.raises(ConfigError, match="no head that predicts the next token"):
-        Generator(Programs(config, structure_of(config)), random_parameters(config))
+        Engine(CompiledModel(config, structure_of(config)), random_parameters(config))
 
 
 def test_methods_are_static():
-    assert hash(method_of(DRAWN)) == hash(method_of(Decoding(**vars(DRAWN))))
+    assert hash(method_of(DRAWN)) == hash(method_of(GenerationConfig(**vars(DRAWN))))
