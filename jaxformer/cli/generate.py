@@ -15,7 +15,7 @@ from rich.progress import track
 from jaxformer.cli.options import Dtype, ModelDir
 from jaxformer.config.overrides import given, parse
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.generation.api import decoding_for
+from jaxformer.generation.api import generation_config_for
 from jaxformer.generation.chat.template import read_chat_template
 from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.text import GenerationOutput, TextGenerator
@@ -90,14 +90,14 @@ def generate(arguments: Sequence[str], prog: str) -> None:
         raise ConfigError(f"--batch-size {wanted.batch_size}: give 1 or more")
     done = _done(wanted, prompts)
     writer = _writer(wanted, chosen)
-    several = writer.decoding.num_beams > 1 or writer.decoding.num_return_sequences > 1
+    several = writer.config.num_beams > 1 or writer.config.num_return_sequences > 1
     if wanted.prompts is not None:
         _write_all(writer, prompts, done, wanted)
     elif several:
-        for written in writer.write([writer.ids(wanted.prompt)])[0]:
+        for written in writer.generate([writer.tokenize(wanted.prompt)])[0]:
             print(f"[{written.score:.3f}] {written.text}")
     else:
-        _show(writer.stream(writer.ids(wanted.prompt)))
+        _show(writer.stream(writer.tokenize(wanted.prompt)))
         print()
 
 
@@ -118,7 +118,7 @@ def chat(arguments: Sequence[str], prog: str) -> None:
         messages.append({"role": "user", "content": typed})
         if template is None:
             text = "\n".join(message["content"] for message in messages) + "\n"
-            ids = writer.ids(text)
+            ids = writer.tokenize(text)
         else:
             ids = writer.encoder.rendered(template.render(messages))
         messages.append({"role": "assistant", "content": _show(writer.stream(ids))})
@@ -162,7 +162,7 @@ def _writer(wanted: Loading, chosen: dict[str, Any]) -> TextGenerator:
         None if wanted.draft is None else computed_as_kept(load(wanted.draft, dtype=wanted.dtype))
     )
     options = {"draft": draft, "proposals": wanted.proposals, "storage": wanted.storage}
-    return TextGenerator(model, decoding_for(model, chosen), slide=wanted.slide, **options)
+    return TextGenerator(model, generation_config_for(model, chosen), slide=wanted.slide, **options)
 
 
 def _lines(path: Path) -> list[str]:
@@ -208,7 +208,7 @@ def _write_all(
     writer: TextGenerator, prompts: Sequence[str], done: int, wanted: Generation
 ) -> None:
     """Writes a JSON line for every prompt, as soon as its batch is there."""
-    rows = [writer.ids(prompt) for prompt in prompts[done:]]
+    rows = [writer.tokenize(prompt) for prompt in prompts[done:]]
     starts = range(0, len(rows), wanted.batch_size)
     out = sys.stdout if wanted.output is None else _appended(wanted.output)
     try:
@@ -216,7 +216,7 @@ def _write_all(
             batch = rows[start : start + wanted.batch_size]
             # The last batch is as large as the others, for which the program is compiled.
             missing = wanted.batch_size - len(batch) if len(rows) > wanted.batch_size else 0
-            found = writer.write([*batch, *[batch[-1]] * missing], first=done + start)
+            found = writer.generate([*batch, *[batch[-1]] * missing], first=done + start)
             texts = prompts[done + start :]
             for prompt, written in zip(texts, found[: len(batch)], strict=False):
                 print(

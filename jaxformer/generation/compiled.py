@@ -1,5 +1,7 @@
-"""The compiled programs of a model that generates."""
+"""The compiled programs of a model that generates, and the memory that they need."""
 
+import os
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
@@ -11,17 +13,22 @@ import numpy as np
 from jaxformer.distributed.sharding import on_mesh
 from jaxformer.errors import ConfigError
 from jaxformer.functional.placement import platform
-from jaxformer.generation.decode.advance import Generative, extended
 from jaxformer.generation.decode.beam import BeamSearch, Hypotheses, beam_search
-from jaxformer.generation.decode.loop import Method, add_token, generate_tokens
+from jaxformer.generation.decode.loop import (
+    EncoderOutputs,
+    GenerativeModel,
+    SamplingParams,
+    State,
+    generate_token,
+    generate_tokens,
+    init_state,
+    prefill,
+)
 from jaxformer.generation.decode.processors import History
-from jaxformer.generation.decode.state import EncoderOutputs, State, started
-from jaxformer.generation.memory import num_bytes
 from jaxformer.models import AbstractModel, EncoderDecoderConfig, Parameters
 from jaxformer.models.build import ModelConfig, build_model, predicts_next_token
-from jaxformer.models.cache import Cache
-from jaxformer.nn.cache import CacheShape
-from jaxformer.nn.transpose import transpose_kernels
+from jaxformer.nn.cache import Cache, CacheShape
+from jaxformer.nn.layers import transpose_kernels
 
 
 def check_generates(config: ModelConfig) -> None:
@@ -34,9 +41,10 @@ def check_generates(config: ModelConfig) -> None:
 
 
 class CompiledModel:
-    """What is compiled for one model, to be run with any weights of it.
+    """The programs of one model, compiled once for any weights.
 
-    `parameters` are always those that `arrange` returns, and the programs run `on_mesh`.
+    `parameters` are always those that `arrange` returns, and the programs run in `on_mesh`. A
+    program that takes the cache as an argument of its own donates it.
     """
 
     def __init__(
@@ -48,9 +56,9 @@ class CompiledModel:
         """Compiles nothing yet.
 
         Args:
-            config: Of the model.
+            config: The model's configuration.
             abstract_model: Its structure.
-            mesh: Over which its weights lie; None: one device.
+            mesh: The mesh of its weights; None: one device.
 
         Raises:
             ConfigError: The model does not predict the next token.
@@ -61,42 +69,42 @@ class CompiledModel:
         self._arrange = jax.jit(
             lambda given: self._template.parameters(self._arranged(abstract_model.module(given)))
         )
-        self.start = jax.jit(self._started, static_argnums=(0, 1))
-        self.read = jax.jit(self._read, static_argnums=0, donate_argnums=2)
-        self.first = jax.jit(self._with_first, static_argnums=0, donate_argnums=2)
-        self.generate = jax.jit(self._generated, static_argnums=0, donate_argnums=2)
-        self.search = jax.jit(self._searched)
+        self.init_state = jax.jit(self._init_state, static_argnums=(0, 1))
+        self.prefill = jax.jit(self._prefill, static_argnums=0, donate_argnums=2)
+        self.first_token = jax.jit(self._first_token, static_argnums=0, donate_argnums=2)
+        self.generate = jax.jit(self._generate, static_argnums=0, donate_argnums=2)
+        self.beam_search = jax.jit(self._beam_search)
 
     @property
     def max_length(self) -> int | None:
-        """The most tokens of a row, prompt included; None: there is no limit."""
+        """The maximum length of a row, prompt included; None: there is no limit."""
         encodes = isinstance(self.config, EncoderDecoderConfig)
         position = self.config.decoder_position if encodes else self.config.position
         return position.max_length
 
     def on_mesh(self) -> AbstractContextManager:
-        """Where the programs run."""
+        """The context in which the programs run."""
         return on_mesh(self.mesh)
 
     def arrange(self, parameters: Parameters) -> Parameters:
-        """The model's parameters as the programs read them; the given ones can be let go."""
+        """The parameters in the layout that the programs read; the given ones may be deleted."""
         with self.on_mesh():
             return self._arrange(parameters)
 
-    def module(self, parameters: Parameters) -> Generative:
-        """The model, inside a compiled program that is given its `parameters`."""
+    def module(self, parameters: Parameters) -> GenerativeModel:
+        """The model with these parameters, inside a compiled program."""
         return self._template.module(parameters)
 
     def changes_at(self, lengths: np.ndarray) -> np.ndarray | None:
-        """Whether a row of so many tokens is read in another way than one with one token less.
+        """Whether cached keys become invalid at these lengths, see `Transformer.changes_at`.
 
         Args:
             lengths: int, of any shape.
 
         Returns:
-            bool of that shape; None: never. See `Transformer.changes_at`.
+            bool of that shape; None if no length invalidates them.
         """
-        changes = self.module(self._template.shapes).reader.changes_at(lengths)
+        changes = self.module(self._template.shapes).decoder_transformer.changes_at(lengths)
         return None if changes is None else np.asarray(changes)
 
     def num_bytes(
@@ -104,18 +112,20 @@ class CompiledModel:
         shape: CacheShape,
         scores: tuple[int, int, int] | None,
         parameters: Parameters,
-        sources: EncoderOutputs,
+        encoder_outputs: EncoderOutputs,
         num_beams: int,
     ) -> int:
-        """The memory that the rows of a cache need, besides the weights; allocates nothing.
+        """The memory that a generation needs besides the weights; allocates nothing.
 
         Args:
-            shape: Of the cache.
-            scores: The shape `[N, B, V]` of the logits that are to be kept; None: none are.
+            shape: The size of the cache.
+            scores: The shape `[N, B, V]` of the logits to keep; None: they are not kept.
             parameters: The weights.
-            sources: What the decoder reads besides; arrays with a leading axis of B, or their
-                shapes.
-            num_beams: The texts of each row.
+            encoder_outputs: Arrays with a leading axis of B, or their shapes.
+            num_beams: The number of beams of each row.
+
+        Returns:
+            The number of bytes.
         """
         rows = shape.batch_size
 
@@ -124,59 +134,79 @@ class CompiledModel:
 
         history = History(array(rows, shape.capacity), *[array(rows)] * 3)
         keys = array(rows, dtype=jax.random.key(0).dtype)
-        state = self.start.eval_shape(shape, scores, parameters, history, keys, sources)
+        state = self.init_state.eval_shape(
+            shape, scores, parameters, history, keys, encoder_outputs
+        )
         cache = state.cache
         if num_beams > 1:
-            cache = jax.eval_shape(Cache.picked, cache, array(rows, num_beams))
+            cache = jax.eval_shape(Cache.reorder, cache, array(rows, num_beams))
         logits = array(rows, num_beams, self.config.vocab_size, dtype=jnp.float32)
         kept = num_bytes((cache, state.log_probs, state.scores, logits))
         return kept + num_beams * num_bytes(history)
 
-    def _arranged(self, model: Generative) -> Generative:
-        """A model with its weights as they are read fastest for a few tokens."""
-        model.reader.stack.set_apart()
+    def _arranged(self, model: GenerativeModel) -> GenerativeModel:
+        """A model with its weights in the layout that is read fastest for a few tokens."""
+        model.decoder_transformer.stack.unstack()
         # XLA's CPU backend reads kernels up to three times as fast with the contracted axis last.
         if self.mesh is None and platform() == "cpu":
             transpose_kernels(model)
         return model
 
-    def _started(
+    def _init_state(
         self,
         shape: CacheShape,
         scores: tuple[int, int, int] | None,
         parameters: Parameters,
         history: History,
         keys: jax.Array,
-        sources: EncoderOutputs,
+        encoder_outputs: EncoderOutputs,
     ) -> State:
-        """Where rows stand before the model has read anything of them."""
-        longest = history.tokens.shape[1]
-        options = {"keys": keys, "longest": longest, "sources": sources, "scores": scores}
-        return started(self.module(parameters), shape, history, **options)
+        return init_state(
+            self.module(parameters),
+            shape,
+            history,
+            keys=keys,
+            pending=history.tokens.shape[1],
+            encoder_outputs=encoder_outputs,
+            scores=scores,
+        )
 
-    def _read(
+    def _prefill(
         self, size: int, parameters: Parameters, cache: Cache, history: History, start: jax.Array
     ) -> Cache:
-        """The cache after `size` tokens from `start` on; the last of a prompt is left out."""
-        tokens = jax.lax.dynamic_slice_in_dim(history.tokens, start, size, axis=1)
-        count = jnp.clip(history.lengths - 1 - start, 0, size)
-        return extended(self.module(parameters), tokens, count, cache, history.lengths)[1]
+        return prefill(self.module(parameters), history, cache, start, size)
 
-    def _with_first(
-        self, method: Method, parameters: Parameters, cache: Cache, state: State
+    def _first_token(
+        self, sampling: SamplingParams, parameters: Parameters, cache: Cache, state: State
     ) -> State:
-        """The state after the first token, for which the rest of the prompts is read."""
-        return add_token(self.module(parameters), method, replace(state, cache=cache))
+        return generate_token(self.module(parameters), sampling, replace(state, cache=cache))
 
-    def _generated(
-        self, method: Method, parameters: Parameters, cache: Cache, state: State, steps: jax.Array
+    def _generate(
+        self,
+        sampling: SamplingParams,
+        parameters: Parameters,
+        cache: Cache,
+        state: State,
+        steps: jax.Array,
     ) -> State:
-        """The state after up to `steps` tokens more; the cache is given apart, and used up."""
         state = replace(state, cache=cache)
-        return generate_tokens(self.module(parameters), method, state, steps)
+        return generate_tokens(self.module(parameters), sampling, state, steps)
 
-    def _searched(
+    def _beam_search(
         self, search: BeamSearch, parameters: Parameters, history: History, cache: Cache
     ) -> Hypotheses:
-        """The texts that are found."""
         return beam_search(self.module(parameters), search, history, cache)
+
+
+def available_bytes(devices: Sequence[jax.Device]) -> int:
+    """The total memory of devices, used or not; for CPUs the memory of the hosts."""
+    own = next(device for device in devices if device.process_index == jax.process_index())
+    found = (own.memory_stats() or {}).get("bytes_limit")
+    if found is not None:
+        return found * len(devices)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * jax.process_count()
+
+
+def num_bytes(arrays: Any) -> int:
+    """The size of a tree of arrays, or of their shapes."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(arrays))

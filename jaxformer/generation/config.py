@@ -21,6 +21,7 @@ from jaxformer.generation.checks import (
     TOKEN_OR_TOKENS,
     TOKENS,
 )
+from jaxformer.generation.decode.loop import SamplingParams
 from jaxformer.generation.decode.processors import (
     BannedSequences,
     BannedTokens,
@@ -177,6 +178,11 @@ class GenerationConfig:
                     f"{value!r}: must be {rule.expected}; correct it, or give {name} yourself"
                 )
         return cls(**kept | {"do_sample": do_sample, "num_beams": num_beams} | given)
+
+    @property
+    def sampling(self) -> SamplingParams:
+        """How tokens are chosen without beams."""
+        return SamplingParams(self.processors(), self.draws, self.end_tokens)
 
     @property
     def draws(self) -> bool:

@@ -91,12 +91,12 @@ def _encoder(config: EncoderConfig, model, checkpoint, inputs, layers):
     ids = _required(inputs, "input_ids")
     positions, mask = _places(checkpoint, inputs, ids)
     capture = [] if layers else None
-    kinds = {
+    type_ids = {
         ours: inputs[theirs]
         for ours, theirs in (("token_types", "token_type_ids"), ("task_types", "task_type_ids"))
         if theirs in inputs
     }
-    hidden = model.hidden(ids, positions=positions, mask=mask, kinds=kinds, capture=capture)
+    hidden = model.hidden(ids, positions=positions, mask=mask, type_ids=type_ids, capture=capture)
     pooled = model.pooled(hidden)
     outputs = {"last_hidden_state": hidden} | _hidden_states(checkpoint, capture, hidden)
     if config.pooler is not None:
@@ -116,7 +116,7 @@ def _encoder_decoder(config: EncoderDecoderConfig, model, checkpoint, inputs, la
     hidden = model.decode(
         targets,
         memory,
-        memory_mask=mask,
+        encoder_mask=mask,
         positions=decoder_positions,
         mask=decoder_mask,
         capture=captures[1],

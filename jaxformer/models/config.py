@@ -92,8 +92,8 @@ class EncoderConfig(TextConfig):
             check_field(self, name, getattr(self, name) >= 0, "0 or more")
 
     @property
-    def kinds(self) -> dict[str, int]:
-        """The tables of kinds that there are, by the key of the batch that holds the ids."""
+    def type_sizes(self) -> dict[str, int]:
+        """The rows of each table of type embeddings, by the batch's name of the ids."""
         tables = {"token_types": self.token_types, "task_types": self.task_types}
         return {name: rows for name, rows in tables.items() if rows}
 

@@ -11,7 +11,7 @@ from flax import nnx
 from jaxformer.checks import check_types
 from jaxformer.errors import ConfigError, check_field, closest, did_you_mean
 from jaxformer.models.parameters import AbstractModel, Parameters
-from jaxformer.nn.parameter import normal
+from jaxformer.nn.layers import normal
 
 FACTORS = (".lora_a", ".lora_b")
 """What the names of the two factors add to that of their kernel."""

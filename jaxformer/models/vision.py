@@ -16,7 +16,7 @@ from jaxformer.models.heads.base import ModelOutput, build_heads
 from jaxformer.models.heads.poolers import build_pooler
 from jaxformer.models.model import Model
 from jaxformer.nn import Linear, Transformer, self_block
-from jaxformer.nn.parameter import normal, parameter
+from jaxformer.nn.layers import normal, parameter
 
 
 class Vision(Model):

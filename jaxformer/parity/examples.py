@@ -54,7 +54,7 @@ def _text(config, checkpoint, padding, shape, rng):
 def _encoder(config: EncoderConfig, checkpoint, padding, shape, rng):
     inputs = _ids(config, checkpoint, padding, shape, rng, "")
     for ours, theirs in (("token_types", "token_type_ids"), ("task_types", "task_type_ids")):
-        if rows := config.kinds.get(ours):
+        if rows := config.type_sizes.get(ours):
             inputs[theirs] = rng.integers(rows, size=shape)
     return inputs
 

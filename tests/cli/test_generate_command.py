@@ -101,12 +101,12 @@ def test_beams_of_an_encoder_decoder(t5, capsys):
 
 def test_a_stop_string_ends_the_text(folder):
     model = jaxformer.load(folder)
-    free = TextGenerator(model, GenerationConfig(max_new_tokens=12)).write(
+    free = TextGenerator(model, GenerationConfig(max_new_tokens=12)).generate(
         [ids_of(model, "the")[0]]
     )[0][0]
     word = free.text.split()[1]
     writer = TextGenerator(model, GenerationConfig(max_new_tokens=12, stop_strings=(word,)))
-    found = writer.write([ids_of(model, "the")[0], ids_of(model, "dog")[0]])[0][0]
+    found = writer.generate([ids_of(model, "the")[0], ids_of(model, "dog")[0]])[0][0]
     assert found.ended_by == word
     assert found.text == free.text[: free.text.index(word)]
     assert "".join(writer.stream(ids_of(model, "the")[0])) == found.text

@@ -9,7 +9,7 @@ from saved_folders import save_tiny
 
 import jaxformer
 from jaxformer.errors import ArgumentError, ConfigError, DataError
-from jaxformer.generation.api import decoding_for
+from jaxformer.generation.api import generation_config_for
 from jaxformer.generation.config import GenerationConfig
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.tasks import CausalLMTask, Seq2SeqLMTask
@@ -190,7 +190,7 @@ def test_what_the_folder_recommends_is_done_unless_told_otherwise(gpt2, tmp_path
     jaxformer.save(gpt2, tmp_path / "copy")
     (tmp_path / "copy" / "generation_config.json").write_text(json.dumps({"max_new_tokens": 3}))
     copy = jaxformer.load(tmp_path / "copy")
-    assert decoding_for(copy, {}).max_new_tokens == 3
+    assert generation_config_for(copy, {}).max_new_tokens == 3
     assert jaxformer.generate(copy, prompts(131))["sequences"].shape == (3, 12)
 
 
@@ -259,11 +259,11 @@ def test_an_end_that_the_vocabulary_lacks_is_left_out(gpt2):
     """Small models often keep the numbers of the large one's tokens."""
     hf_config = HFConfig({"eos_token_id": [50256, 7], "pad_token_id": None})
     model = replace(gpt2, checkpoint=replace(gpt2.checkpoint, hf_config=hf_config))
-    assert decoding_for(model, {}).end_tokens == (7,)
+    assert generation_config_for(model, {}).end_tokens == (7,)
     for wrong in ({"pad_token_id": 50256}, {"eos_token_id": [1, None]}, {"eos_token_id": "x"}):
         model = replace(gpt2, checkpoint=replace(gpt2.checkpoint, hf_config=HFConfig(wrong)))
         with pytest.raises(ConfigError, match=next(iter(wrong))):
-            decoding_for(model, {})
+            generation_config_for(model, {})
 
 
 MASK = np.ones((3, 9), int)

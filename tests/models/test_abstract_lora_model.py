@@ -24,7 +24,7 @@ from jaxformer.errors import ConfigError
 from jaxformer.models import AbstractModel
 from jaxformer.models.lora import AbstractLoraModel, LoRA, adapted, is_factor
 from jaxformer.nn import Linear
-from jaxformer.nn.parameter import normal
+from jaxformer.nn.layers import normal
 from jaxformer.optim.parameter_roles import Matrix, matrix
 
 EVERY_KERNEL = LoRA(rank=3, alpha=7.0, targets=("*.kernel",))

@@ -15,9 +15,7 @@ from jaxformer.functional.feedforward import activation
 from jaxformer.functional.losses import LossSums, cross_entropy
 from jaxformer.models.heads.base import Head, HeadModule, ModelOutput, Predictions, array, pool
 from jaxformer.nn.config import TransformerConfig
-from jaxformer.nn.linear import Linear
-from jaxformer.nn.norm import optional_norm
-from jaxformer.nn.parameter import normal
+from jaxformer.nn.layers import Linear, normal, optional_norm
 
 Pooling = Literal["first", "last", "mean", "first_and_mean", "second"]
 
