@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from jaxformer.config import Config, load_config, validate
+from jaxformer.extras import EXTRAS
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "jaxformer"
@@ -185,12 +186,34 @@ def requirements(name):
     return [line for line in lines if line and not line.startswith("-r")]
 
 
-def test_the_package_requires_what_requirements_txt_says():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    tool = project["tool"]["setuptools"]["dynamic"]["dependencies"]
-    assert project["project"]["dynamic"] == ["dependencies"]
-    assert tool == {"file": ["requirements.txt"]}
-    assert "dependencies" not in project["project"]
+def extras():
+    """The requirements of each extra, with those of the extras that it includes."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    listed = project["optional-dependencies"]
+
+    def resolved(requirement):
+        included = re.fullmatch(r"jaxformer\[(.+)\]", requirement)
+        names = included[1].split(",") if included else ()
+        return [each for name in names for each in resolved_all(name)] or [requirement]
+
+    def resolved_all(name):
+        return [each for requirement in listed[name] for each in resolved(requirement)]
+
+    return {"": project["dependencies"]} | {name: resolved_all(name) for name in listed}
+
+
+def test_requirements_txt_has_all_extras():
+    found = extras()
+    assert requirements("requirements.txt") == found[""] + found["all"]
+    test_needs = set(requirements("requirements-test.txt"))
+    assert set(found["parity"]) - set(found["hub"]) <= test_needs
+
+
+def test_an_extra_that_is_missing_is_named():
+    found = extras()
+    for library, extra in EXTRAS.values():
+        (needed,) = [line for line in found[extra] if re.match(rf"{library}\b(?!-)", line)]
+        assert needed not in found[""]
 
 
 def test_every_import_is_required():
