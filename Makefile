@@ -5,8 +5,9 @@ RUN = $(VENV)/bin/python
 TORCH ?= torch==2.13.0
 LIBTPU ?= libtpu>=0.0.42,<0.1
 WORKERS ?= 2
+RELEASE_TESTS ?= tests/cli/test_cli.py tests/cli/test_train_command.py tests/config/test_overrides.py tests/functional/test_import.py tests/functional/test_attention_properties.py tests/checkpoints/test_saved_run.py
 
-.PHONY: help train test test-tpu soak lint clean
+.PHONY: help train test test-tpu soak lint release-check clean
 
 help:
 	@echo "make train     set up and train the default model on the standard library's text"
@@ -14,6 +15,7 @@ help:
 	@echo "make test-tpu  compile a training step for a TPU pod, on this CPU (Linux, x86)"
 	@echo "make soak      attack the library for minutes (SOAK='--kills 100 --damage 1000 ...' for longer)"
 	@echo "make lint      ruff"
+	@echo "make release-check  build the package and try the wheel in a clean environment"
 	@echo "make clean     remove the virtual environment"
 
 $(VENV)/bin/python:
@@ -21,7 +23,7 @@ $(VENV)/bin/python:
 
 $(VENV)/.installed: requirements.txt pyproject.toml | $(VENV)/bin/python
 	$(RUN) -m pip install --quiet --upgrade pip
-	$(RUN) -m pip install --quiet -e .
+	$(RUN) -m pip install --quiet -r requirements.txt -e .
 	touch $@
 
 # PyTorch first and pinned: asked for by range, pip would take the newest build with all of CUDA.
@@ -52,6 +54,10 @@ test-tpu: $(VENV)/libtpu
 # What a short version of it in the test suite does with a handful: docs/reliability.md
 soak: $(VENV)/.installed-test
 	PYTHONPATH=.:tests $(RUN) -m soak $(SOAK)
+
+# Needs the package index. RELEASE_TESTS are the tests that run against the installed wheel.
+release-check:
+	PYTHON=$(PYTHON) .ci/release-check $(RELEASE_TESTS)
 
 clean:
 	rm -rf $(VENV)

@@ -12,11 +12,12 @@ from jaxformer.checks import at_least, check_fields
 from jaxformer.data.base import Data, Datasets
 from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.data.split import train_validation_split
-from jaxformer.data.tasks.records import optional_module, read_parallel
+from jaxformer.data.tasks.records import read_parallel
 from jaxformer.data.tasks.sequences import check_fit, padded
 from jaxformer.data.tokenizers.run_tokenizer import load_or_train_tokenizer
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.extras import optional_module
 
 # Tables of names in Babel's locale data; their keys are codes, the same in all languages.
 _NAMES = ("languages", "territories", "scripts", "currencies", "variants")
@@ -46,7 +47,8 @@ class LocalePairs:
         """Returns (source phrase, its translation), each source phrase once.
 
         Raises:
-            DataError: Babel is not installed, or does not know a language.
+            DataError: Babel does not know a language.
+            MissingExtra: Babel is not installed.
         """
         babel = optional_module("babel", "LocalePairs")
         for part in ("babel.dates", "babel.numbers", "babel.units"):
