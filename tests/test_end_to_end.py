@@ -327,9 +327,9 @@ def test_an_objective_from_files_to_metrics(name, files, tmp_path):
     validate(config, num_devices=1)
     data, again = (config.data.prepare(tmp_path / run) for run in ("run", "again"))
     if data.tokenizer is not None:
-        check_vocabulary(config, data.tokenizer.vocab_size)
-    check_labels(config, data.labels)
-    check_heads(config, data.train.examples.blank())
+        check_vocabulary(config.model.vocab_size, data.tokenizer.vocab_size)
+    check_labels(config.model.heads, data.labels)
+    check_heads(config.model.heads, data.train.examples.blank())
     assert_order_is_a_function_of_seed_and_step(config, data, again, tmp_path)
 
     program = TrainProgram(config.model, config.optimizer, config.train, make_mesh(config.mesh))

@@ -164,8 +164,8 @@ def _own_validation(data: Data) -> dict[str, Any]:
 
 def _check(config: Config, data: Datasets) -> None:
     if data.tokenizer is not None:
-        check_vocabulary(config, data.tokenizer.vocab_size)
-    check_labels(config, data.labels)
+        check_vocabulary(config.model.vocab_size, data.tokenizer.vocab_size)
+    check_labels(config.model.heads, data.labels)
 
 
 def _say(text: str) -> None:

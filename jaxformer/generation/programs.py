@@ -18,15 +18,15 @@ from jaxformer.generation.decode.processors import History
 from jaxformer.generation.decode.state import Sources, State, started
 from jaxformer.generation.memory import num_bytes
 from jaxformer.models import AbstractModel, EncoderDecoderConfig, Parameters
-from jaxformer.models.build import ModelConfig, build_model, predicts_next_token
 from jaxformer.models.cache import Cache
+from jaxformer.models.model import ModelConfig
 from jaxformer.nn.cache import CacheShape
 from jaxformer.nn.transpose import transpose_kernels
 
 
 def check_generates(config: ModelConfig) -> None:
     """Raises ConfigError unless a model predicts the next token."""
-    if not predicts_next_token(config):
+    if not config.predicts_next_token:
         raise ConfigError(
             "generate: the model has no head that predicts the next token; a decoder or an "
             "encoder-decoder with a language model's head has one"
@@ -57,7 +57,7 @@ class Programs:
         """
         check_generates(config)
         self.config, self.mesh = config, mesh
-        self._template = AbstractModel(lambda key: self._arranged(build_model(key, config)))
+        self._template = AbstractModel(lambda key: self._arranged(config.build(key)))
         self._arrange = jax.jit(
             lambda given: self._template.parameters(self._arranged(abstract_model.module(given)))
         )

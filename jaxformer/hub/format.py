@@ -11,7 +11,7 @@ from jaxformer.hub.settings import Settings
 from jaxformer.hub.tasks import IGNORED, Task
 from jaxformer.hub.weights.table import Table
 from jaxformer.hub.weights.tensors import TensorFiles
-from jaxformer.models.build import ModelConfig
+from jaxformer.models.model import ModelConfig
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cached_property, partial
+from functools import cached_property
 from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,8 +41,7 @@ from jaxformer.io.folders import write_whole
 from jaxformer.io.model_files import TOKENIZER, small_file_in
 from jaxformer.io.paths import folder_path
 from jaxformer.io.serialization import nearest
-from jaxformer.models.build import ModelConfig, build_model
-from jaxformer.models.model import Model
+from jaxformer.models.model import Model, ModelConfig
 from jaxformer.models.parameters import AbstractModel, Parameters
 from jaxformer.zoo import FORMATS
 
@@ -92,7 +91,7 @@ class Pretrained:
     @cached_property
     def abstract_model(self) -> AbstractModel:
         """The structure of the model."""
-        return AbstractModel(partial(build_model, config=self.config))
+        return AbstractModel(self.config.build)
 
     @cached_property
     def placements(self) -> list[Placement]:
@@ -176,7 +175,7 @@ def open_folder(folder: Path, **model_fields: Any) -> Opened:
     check_sizes(source, files)
     config = with_fields(source.format.fitted(source.config, files), model_fields)
     source = replace(source, config=config)
-    abstract_model = AbstractModel(partial(build_model, config=config))
+    abstract_model = AbstractModel(config.build)
     placements = named_placements(source.format, config, abstract_model, source.prefix)
     return Opened(source, abstract_model, WeightFile(files, source.format, placements))
 

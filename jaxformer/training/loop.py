@@ -18,7 +18,6 @@ from jaxformer.config.experiment import (
     check_heads,
     check_labels,
     check_vocabulary,
-    row_lengths,
     validate,
     writes_samples,
 )
@@ -35,8 +34,6 @@ from jaxformer.distributed.sharding import make_mesh
 from jaxformer.errors import DataError, check_argument
 from jaxformer.io.paths import folder_path
 from jaxformer.io.serialization import to_json
-from jaxformer.models.flops import model_flops
-from jaxformer.training.distillation.teacher import distillation_loss
 from jaxformer.training.evaluation.early_stopping import EarlyStopping, check_metric, cost
 from jaxformer.training.evaluation.evaluate import EVALUATION_FILE, Conclusion, conclude, evaluate
 from jaxformer.training.evaluation.translation import shown
@@ -50,8 +47,8 @@ from jaxformer.training.logging.report import parameter_count, print_table, star
 from jaxformer.training.logging.run_logger import RunLogger, in_words
 from jaxformer.training.logging.throughput import Workload, peak_flops
 from jaxformer.training.loss import Loss
-from jaxformer.training.state import TrainState
-from jaxformer.training.step import TrainProgram
+from jaxformer.training.step import TrainProgram, TrainState
+from jaxformer.training.teacher import distillation_loss
 from jaxformer.training.transfer.tokens import check_same_tokens, with_tokenizer_of_origin
 from jaxformer.training.transfer.transfer import transfer
 
@@ -104,9 +101,9 @@ def train(config: Config, folder: str | Path, fresh: bool = False) -> None:
         first_process_only(open_folder)
         data = config.data.prepare(folder)
         if data.tokenizer is not None:
-            check_vocabulary(config, data.tokenizer.vocab_size)
-        check_labels(config, data.labels)
-        check_heads(config, data.train.examples.blank())
+            check_vocabulary(config.model.vocab_size, data.tokenizer.vocab_size)
+        check_labels(config.model.heads, data.labels)
+        check_heads(config.model.heads, data.train.examples.blank())
         mesh = make_mesh(config.mesh)
         loss = _loss(config, data, mesh)
         program = TrainProgram(config.model, config.optimizer, config.train, mesh, loss)
@@ -170,9 +167,9 @@ def _fresh_state(program: TrainProgram, config: Config, data: Datasets) -> Train
 
 def workload(config: Config, mesh: jax.sharding.Mesh) -> Workload:
     """Returns what one step of an experiment computes."""
-    lengths = row_lengths(config)
+    lengths = config.row_lengths
     tokens = config.data.batch_size * lengths["inputs"]
-    flops = model_flops(config.model, lengths)
+    flops = config.model.flops(lengths)
     peak = peak_flops(mesh.devices.flat[0].device_kind)
     return Workload(
         tokens=tokens,
@@ -268,7 +265,7 @@ def _finish(run: Run, step: int, state: Any, validation: dict | None) -> None:
     files = conclusion.save(folder / EVALUATION_FILE, folder, config)
     if conclusion.translations:
         print(f"\n--- some translations {'-' * 50}\n{shown(conclusion.translations)}\n{'-' * 72}")
-    tokens = step * config.data.batch_size * row_lengths(config)["inputs"]
+    tokens = step * config.data.batch_size * config.row_lengths["inputs"]
     subtitle = (
         f"{short_number(parameter_count(state.params))} parameters · {step:,} steps · "
         f"{short_number(tokens)} tokens"
@@ -312,6 +309,6 @@ def _next_commands(run: Run, step: int) -> str:
 
 
 def _preview(config: Config, program: TrainProgram, data: Datasets) -> Preview | None:
-    if not writes_samples(config):
+    if not writes_samples(config.model, config.train):
         return None
     return Preview(program, data.tokenizer, config.train, window=config.data.lengths["inputs"])

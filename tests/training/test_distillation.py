@@ -33,11 +33,11 @@ from jaxformer.models import Regression, Span
 from jaxformer.models.heads.base import DEFAULT_OPTIONS
 from jaxformer.models.lora import AbstractLoraModel, LoRA
 from jaxformer.optim import SGD, Constant
-from jaxformer.training.distillation.loss import DistillationLoss
-from jaxformer.training.distillation.teacher import distillation_loss
 from jaxformer.training.logging.metrics_writer import read_metrics
 from jaxformer.training.loop import train
+from jaxformer.training.loss import DistillationLoss
 from jaxformer.training.step import TrainProgram
+from jaxformer.training.teacher import distillation_loss
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 
@@ -94,7 +94,7 @@ def run(model, common, mesh=(1, 1, 1), settings=SETTINGS, steps=1, teacher_seed=
 def outputs(model, parameters, batch, common):
     """What the terms are made of: the hidden states and the common heads' scores."""
     module = structure_of(model).module(parameters)
-    states = module.states(batch)
+    states = module.outputs(batch)
     return states.hidden, {name: module.heads[name].scores(states) for name in common}
 
 
@@ -225,9 +225,7 @@ def test_dropout_is_the_students_alone():
     heads = [head.name for head in MESHED.heads]
     loss = DistillationLoss(heads, SETTINGS, twin, random_parameters(MESHED), heads)
     module, batch = twin.module(random_parameters(MESHED)), batch_for(MESHED)
-    sums = jax.jit(lambda key: loss.sums(module, loss.parameters, batch, DEFAULT_OPTIONS, key))(
-        None
-    )
+    sums = jax.jit(lambda key: loss(module, loss.parameters, batch, DEFAULT_OPTIONS, key))(None)
     assert abs(loss.metrics(sums)["soft_loss"]) < 1e-4
     assert abs(loss.metrics(sums)["cosine_loss"]) < 1e-5
 

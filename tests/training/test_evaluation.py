@@ -322,8 +322,8 @@ def test_no_answer_needs_every_window(order, nothing):
     scores = np.array([[0.0, 5.0], [1.0, nothing], [-1.0, 3.0]])
     spans = np.array([[0, 0], [1, 1], [2, 2]])
     order = np.array(order)
-    outcome = Predictions(spans[order], spans, np.ones(3), scores[order])
-    result = HeadResult(LossSums(0.0, 1.0, 0.0, 0.0), outcome, order)
+    predictions = Predictions(spans[order], spans, np.ones(3), scores[order])
+    result = HeadResult(LossSums(0.0, 1.0, 0.0, 0.0), predictions, order)
     assert best_answers(result, Windows()) == (["b" if nothing < 1 else ""], [("b",)])
 
 
@@ -345,8 +345,8 @@ def test_another_kind_of_head_shows_its_accuracy_and_may_show_more():
 
 
 def test_tags_without_names_mark_no_entities():
-    outcome = Predictions(np.array([[0, 1]]), np.array([[0, 0]]), np.ones((1, 2)))
-    result = HeadResult(LossSums(1.0, 2.0, 1.0, 0.0), outcome, np.zeros(1))
+    predictions = Predictions(np.array([[0, 1]]), np.array([[0, 0]]), np.ones((1, 2)))
+    result = HeadResult(LossSums(1.0, 2.0, 1.0, 0.0), predictions, np.zeros(1))
     values = head_metrics(TokenClassification(num_labels=2), result, Datasets(None, None))
     assert set(values) == {"accuracy", "macro_f1"}
 

@@ -41,10 +41,10 @@ class HeadResult(NamedTuple):
 
     sums: LossSums
     """Over all rows."""
-    outcome: Predictions | None
+    predictions: Predictions | None
     """The predictions of every row, where the head makes any."""
     rows: np.ndarray
-    """int [rows], the numbers of the rows of `outcome` among the examples."""
+    """int [rows], the numbers of the rows of `predictions` among the examples."""
 
     @property
     def loss(self) -> float:
@@ -179,15 +179,15 @@ def measure(
     """What every head did on the validation rows; every process gets all of it."""
     batches = validation_batches(config, program, data)
     total: Sums = {}
-    outcomes, rows = [], []
+    predictions, rows = [], []
     for measured in _read_late(program.eval_step(params, batch) for batch in batches):
         # As Python floats, whose sum over many batches loses nothing.
         sums = jax.tree.map(float, measured.sums)
         total = jax.tree.map(lambda x, y: x + y, total, sums) if total else sums
         real = measured.rows >= 0
-        outcomes.append(jax.tree.map(lambda x, real=real: x[real], measured.outcomes))
+        predictions.append(jax.tree.map(lambda x, real=real: x[real], measured.predictions))
         rows.append(measured.rows[real])
-    joined = jax.tree.map(lambda *parts: np.concatenate(parts), *outcomes)
+    joined = jax.tree.map(lambda *parts: np.concatenate(parts), *predictions)
     numbers = np.concatenate(rows)
     return {name: HeadResult(sums, joined.get(name), numbers) for name, sums in total.items()}
 
@@ -236,24 +236,24 @@ def _(head: MaskedLanguageModel, result, data):
 
 @head_metrics.register
 def _(head: Classification, result, data):
-    predictions, references, weights, _ = result.outcome
-    return scores.classification_scores(predictions, references, weights, head.num_labels)
+    predicted, references, weights, _ = result.predictions
+    return scores.classification_scores(predicted, references, weights, head.num_labels)
 
 
 @head_metrics.register
 def _(head: Regression, result, data):
-    predictions, references, weights, _ = result.outcome
+    predicted, references, weights, _ = result.predictions
     return {
         "squared_error": result.loss,
-        **scores.regression_scores(predictions, references, weights),
+        **scores.regression_scores(predicted, references, weights),
     }
 
 
 @head_metrics.register
 def _(head: TokenClassification, result, data):
-    predictions, references, weights, _ = result.outcome
+    predicted, references, weights, _ = result.predictions
     tags = data.labels or tuple(map(str, range(head.num_labels)))
-    return scores.tag_scores(predictions, references, weights, tags)
+    return scores.tag_scores(predicted, references, weights, tags)
 
 
 @head_metrics.register
@@ -274,7 +274,7 @@ def best_answers(result: HeadResult, examples: SpanExamples) -> tuple[list[str],
     """
     best: dict[int, tuple[float, str]] = {}
     nothing: dict[int, float] = {}
-    spans, scores_of_rows = result.outcome.predictions, result.outcome.scores
+    spans, scores_of_rows = result.predictions.predicted, result.predictions.scores
     for row, span, (score, none) in zip(result.rows, spans, scores_of_rows, strict=True):
         question = examples.windows[row].question
         nothing[question] = min(none, nothing.get(question, math.inf))
