@@ -63,7 +63,7 @@ from jaxformer.models import (
 )
 from jaxformer.nn import PostNorm
 from jaxformer.optim import AdamW, Constant
-from jaxformer.training.evaluation.evaluate import evaluate
+from jaxformer.training.evaluation.evaluate import Evaluator
 from jaxformer.training.loop import train
 from jaxformer.training.step import TrainProgram
 from jaxformer.training.transfer.transfer import transfer
@@ -347,7 +347,8 @@ def test_an_objective_from_files_to_metrics(name, files, tmp_path):
         for parameter in own:
             assert np.abs(state.params[parameter] - before[parameter]).max() > 1e-3, parameter
 
-    measured = evaluate(config, program, state.best_params, data)
+    evaluator = Evaluator(program, data, config.data.max_validation_batches)
+    measured = evaluator.evaluate(state.best_params)
     assert {"loss", *case.metrics} <= measured.keys()
     assert all(np.isfinite(value) for value in measured.values())
     assert_a_restart_is_exact(config, program, state, data, again, tmp_path / "checkpoints")

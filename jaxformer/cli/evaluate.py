@@ -22,7 +22,8 @@ from jaxformer.distributed.join import DistributedConfig, join, make_cpu_devices
 from jaxformer.distributed.processes import is_first
 from jaxformer.distributed.sharding import MeshConfig, make_mesh
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.training.evaluation.evaluate import EVALUATION_FILE, Conclusion, conclude
+from jaxformer.training.evaluation.conclusion import EVALUATION_FILE, Conclusion
+from jaxformer.training.evaluation.evaluate import Evaluator
 from jaxformer.training.evaluation.translation import shown
 from jaxformer.training.logging.report import print_table
 from jaxformer.training.step import TrainProgram
@@ -88,7 +89,8 @@ def evaluate(options: argparse.Namespace) -> None:
         params = restore_parameters(
             checkpoint, program.abstract_model.shapes, program.param_shardings, averaged
         )
-        conclusion = conclude(config, program, params, data, step, say=_say)
+        evaluator = Evaluator(program, data, config.data.max_validation_batches)
+        conclusion = evaluator.conclude(params, step, say=_say)
     if set(conclusion.metrics) == {"loss"}:
         raise DataError(
             f"none of the {conclusion.rows} validation rows has anything to predict, so there is "
@@ -186,5 +188,5 @@ def _report(conclusion: Conclusion, folder: Path, config: Config, output: Path) 
     ]
     rows += [(k.replace("_", " "), f"{v:.5g}") for k, v in conclusion.metrics.items()]
     print_table(str(folder), rows)
-    for file in conclusion.save(output, folder, config):
+    for file in conclusion.save(output, folder, config.data):
         print(f"written to {file}")

@@ -1,10 +1,11 @@
 """The teacher of a distillation: read from its run's folder, checked against the student."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from jax.sharding import Mesh
 
-from jaxformer.config.experiment import Config, check_mesh
+from jaxformer.config.experiment import check_mesh
 from jaxformer.config.train import Distillation
 from jaxformer.data import Datasets
 from jaxformer.data.labels import kept_labels
@@ -16,19 +17,23 @@ from jaxformer.models.parameters import AbstractModel
 from jaxformer.training.logging.progress import short_number
 from jaxformer.training.logging.report import parameter_count
 from jaxformer.training.loss import DistillationLoss
-from jaxformer.training.transfer.saved_folder import open_saved
-from jaxformer.training.transfer.tokens import check_same_tokenizer
+from jaxformer.training.transfer.origin import check_same_tokenizer, open_saved
 
 
 def distillation_loss(
-    settings: Distillation, config: Config, data: Datasets, mesh: Mesh
+    settings: Distillation,
+    model: ModelConfig,
+    lengths: Mapping[str, int],
+    data: Datasets,
+    mesh: Mesh,
 ) -> DistillationLoss:
     """The loss of a run with a teacher, whose parameters are put on the mesh.
 
     Args:
         settings: Names the teacher.
-        config: The experiment.
-        data: Its data; the teacher must have learned from the same tokens and labels.
+        model: The student.
+        lengths: Tokens of a row of the data.
+        data: The data; the teacher must have learned from the same tokens and labels.
         mesh: Where the step runs.
 
     Raises:
@@ -36,8 +41,8 @@ def distillation_loss(
     """
     teacher = open_saved(Path(settings.teacher), "train.distillation.teacher")
     try:
-        common = _check_models(settings, config.model, teacher.model)
-        teacher.model.check_lengths(teacher.model.row_lengths(config.data.lengths))
+        common = _check_models(settings, model, teacher.model)
+        teacher.model.check_lengths(teacher.model.row_lengths(lengths))
         check_mesh(teacher.model, dict(mesh.shape))
         if data.tokenizer is not None:
             check_same_tokenizer(data.tokenizer, teacher.folder)
@@ -54,7 +59,7 @@ def distillation_loss(
         learned = f"the predictions of {', '.join(common)}" if common else "the hidden states alone"
         of = f"teacher {teacher.folder} at step {teacher.step}, {count} parameters"
         print(f"{of}: teaches {learned}")
-    heads = [head.name for head in config.model.heads]
+    heads = [head.name for head in model.heads]
     return DistillationLoss(heads, settings, abstract_model, parameters, common)
 
 

@@ -312,9 +312,15 @@ def test_a_run_goes_on_where_it_was(teacher, tmp_path):
     assert len(hashes) == 1
 
 
+def loss_for(config, data, mesh):
+    return distillation_loss(
+        config.train.distillation, config.model, config.data.lengths, data, mesh
+    )
+
+
 def parameters_of(config):
     data, mesh = Datasets(None, None), make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
-    return distillation_loss(config.train.distillation, config, data, mesh).parameters
+    return loss_for(config, data, mesh).parameters
 
 
 def test_the_averages_of_the_teacher_are_taken(teacher, capsys):
@@ -350,7 +356,7 @@ def refused(config, labels=()):
     """What is wrong with the teacher of an experiment."""
     data = Datasets(None, None, config.data.tokenizer.fit([]), labels=labels)
     with pytest.raises(ConfigError) as error:
-        distillation_loss(config.train.distillation, config, data, make_mesh(MeshConfig()))
+        loss_for(config, data, make_mesh(MeshConfig()))
     message = str(error.value)
     assert message.startswith("train.distillation.teacher")
     return message
@@ -412,5 +418,5 @@ def test_a_teacher_that_the_mesh_cannot_hold_or_that_is_no_run(teacher, tmp_path
     data = Datasets(None, None)
     config = student_config(teacher, num_heads=8)
     with pytest.raises(ConfigError, match=r"model.num_heads = 4 is not divisible by mesh.tensor"):
-        distillation_loss(config.train.distillation, config, data, make_mesh(MeshConfig(tensor=8)))
+        loss_for(config, data, make_mesh(MeshConfig(tensor=8)))
     assert "not the folder of a run" in refused(student_config(tmp_path / "absent"))

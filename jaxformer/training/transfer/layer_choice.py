@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxformer.checkpoints.saved_run import SavedRun
 from jaxformer.errors import ConfigError
-from jaxformer.training.transfer.saved_folder import SavedFolder
+from jaxformer.training.transfer.origin import SavedFolder
 
 Shapes = Mapping[str, tuple[int, ...]]
 
