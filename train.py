@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxformer.distributed.interruption import quitting_on_interrupt
+from jaxformer.cli.interruption import quitting_on_interrupt
 
 logging.basicConfig(format="%(levelname)s: %(message)s")  # before a library does it
 with quitting_on_interrupt():

@@ -1,14 +1,14 @@
-"""jaxformer's import to memory and export of a folder of transformers'."""
+"""Import to memory and export of a Hugging Face checkpoint by jaxformer."""
 
 import shutil
 from collections.abc import Callable
 
 import jax
 import numpy as np
-from resident import baseline, measured
+from peak_memory import baseline, measured
 
 import jaxformer
-from jaxformer.hub.source import describe
+from jaxformer.hub.checkpoint import describe
 from jaxformer.models import LanguageModel
 from jaxformer.pretrained.model import Pretrained
 from jaxformer.zoo import FORMATS

@@ -10,8 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.io.files import replacing
-from jaxformer.io.folders import check_unused
+from jaxformer.io.files import check_unused, replacing
 from jaxformer.io.npz_files import read_npz
 from jaxformer.parity import table as parity
 from jaxformer.parity import verify as verification
@@ -40,7 +39,7 @@ def import_(options: argparse.Namespace) -> None:
     model = import_folder(options.hf_dir, options.run_dir, options.dtype)
     count = sum(array.size for array in model.parameters.values())
     print(
-        f"{options.run_dir}: {model.source.architecture.name} of {count:,} parameters\n"
+        f"{options.run_dir}: {model.checkpoint.architecture.name} of {count:,} parameters\n"
         f"Next: python -m jaxformer forward {options.run_dir} --inputs in.npz --output out.npz, or "
         f"fine-tune it: python train.py CONFIG --init-from {options.run_dir}"
     )
@@ -105,7 +104,7 @@ def export(options: argparse.Namespace) -> None:
     size = math.ceil(options.max_shard_gb * 1e9)
     pretrained.save(model, options.out_dir, dtype=options.dtype, max_shard_bytes=size)
     print(
-        f"{options.out_dir}: {model.source.architecture.name}\n"
+        f"{options.out_dir}: {model.checkpoint.architecture.name}\n"
         f"Next: python -m jaxformer verify {options.out_dir}"
     )
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from jaxformer.hub.settings import Settings
+from jaxformer.hub.hf_config import HFConfig
 
 _OURS = {
     "gelu": "gelu",
@@ -26,9 +26,9 @@ _THEIRS = {
 }
 
 
-def read_activation(settings: Settings, name: str, default: Any) -> str:
+def read_activation(hf_config: HFConfig, name: str, default: Any) -> str:
     """Our name for the activation in a field of config.json."""
-    return settings.choose(name, _OURS, default)
+    return hf_config.choose(name, _OURS, default)
 
 
 def write_activation(activation: str) -> str:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from jaxformer.errors import ConfigError
-from jaxformer.hub.settings import Settings
+from jaxformer.hub.hf_config import HFConfig
 from jaxformer.models import EncoderDecoderConfig
 from jaxformer.nn.config import TransformerConfig
 
@@ -13,26 +13,26 @@ Names = Mapping[str, str]
 """Our field -> theirs: {"num_layers": "n_layer"}."""
 
 
-def read_numbers(settings: Settings, names: Names) -> dict[str, Any]:
+def read_numbers(hf_config: HFConfig, names: Names) -> dict[str, Any]:
     """Our fields with the numbers in a file; None where it says null.
 
     Raises:
         ConfigError: A field is missing, or is no number.
     """
-    given = {ours: theirs for ours, theirs in names.items() if settings.take(theirs) is not None}
-    return dict.fromkeys(names) | {ours: settings.number(name) for ours, name in given.items()}
+    given = {ours: theirs for ours, theirs in names.items() if hf_config.take(theirs) is not None}
+    return dict.fromkeys(names) | {ours: hf_config.number(name) for ours, name in given.items()}
 
 
-def read_flags(settings: Settings, names: Names) -> dict[str, bool]:
+def read_flags(hf_config: HFConfig, names: Names) -> dict[str, bool]:
     """Our fields with the truth values in a file.
 
     Raises:
         ConfigError: A field is missing, or is neither true nor false.
     """
-    flags = {ours: settings.take(theirs) for ours, theirs in names.items()}
+    flags = {ours: hf_config.take(theirs) for ours, theirs in names.items()}
     for ours, value in flags.items():
         if not isinstance(value, bool):
-            raise ConfigError(f"{settings.path}: {names[ours]} = {value!r}: must be true or false")
+            raise ConfigError(f"{hf_config.path}: {names[ours]} = {value!r}: must be true or false")
     return flags
 
 

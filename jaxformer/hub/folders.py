@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxformer.hub.settings import CONFIG
-from jaxformer.io.model_files import read_settings, small_file_in
+from jaxformer.hub.hf_config import CONFIG
+from jaxformer.io.model_files import read_json_object, small_file_in
 
 # What belongs to a model besides its configuration and weights, and travels unchanged.
 TRAVELLING = (
@@ -28,7 +28,7 @@ def is_pretrained(folder: Path) -> bool:
         return True
     # A run's has no model_type, and may be a link: its files are the user's own.
     config = folder / CONFIG
-    return config.exists() and "model_type" in read_settings(config)
+    return config.exists() and "model_type" in read_json_object(config)
 
 
 def travelling_files(source: Path | None) -> list[Path]:
@@ -47,7 +47,7 @@ def copy_travelling(source: Path | None, target: Path) -> None:
         shutil.copyfile(file, target / file.name)
 
 
-def write_settings(folder: Path, values: Mapping[str, Any]) -> None:
+def write_hf_config(folder: Path, values: Mapping[str, Any]) -> None:
     """Writes config.json."""
     text = json.dumps(dict(values), indent=2, sort_keys=True)
     (folder / CONFIG).write_text(text + "\n", encoding="utf-8")

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 
 from jaxformer.errors import DataError
 from jaxformer.functional.masks import KeyPadding, Mask
-from jaxformer.hub.source import Source
-from jaxformer.hub.tasks import Arrays, Seq2SeqLM, Task
+from jaxformer.hub.checkpoint import HFCheckpoint
+from jaxformer.hub.tasks import Arrays, Seq2SeqLMTask, Task
 from jaxformer.models import (
     DecoderConfig,
     EncoderConfig,
@@ -23,25 +23,29 @@ from jaxformer.models.model import Model
 Outputs = dict[str, jax.Array]
 
 
-def outputs_of(model: Model, source: Source, inputs: Arrays, layers: bool = False) -> Outputs:
+def outputs_of(
+    model: Model, checkpoint: HFCheckpoint, inputs: Arrays, layers: bool = False
+) -> Outputs:
     """What transformers' class would give.
 
     Args:
         model: Ours.
-        source: Its description.
+        checkpoint: Its description.
         inputs: "input_ids", "attention_mask", "token_type_ids", "labels", ...
         layers: Whether to add "hidden_states" `[layers + 1, B, T, D]`.
 
     Returns:
         "last_hidden_state", "pooler_output", "logits", "loss", ...: those that the model has.
     """
-    states, outputs = _run(source.config, model, source, inputs, layers)
-    return outputs | source.architecture.task.outputs(model, states, inputs, source.settings)
+    states, outputs = _run(checkpoint.config, model, checkpoint, inputs, layers)
+    return outputs | checkpoint.architecture.task.outputs(
+        model, states, inputs, checkpoint.hf_config
+    )
 
 
 def encoded(
     model: EncoderDecoder,
-    source: Source,
+    checkpoint: HFCheckpoint,
     inputs: Arrays,
     capture: list[jax.Array] | None = None,
 ) -> tuple[jax.Array, Mask]:
@@ -49,7 +53,7 @@ def encoded(
 
     Args:
         model: Ours.
-        source: Its description.
+        checkpoint: Its description.
         inputs: "input_ids" and perhaps "attention_mask", "position_ids".
         capture: Receives the states of every layer; None: they are not wanted.
 
@@ -57,44 +61,44 @@ def encoded(
         `[B, S, D]`, and the mask.
     """
     ids = _required(inputs, "input_ids")
-    positions, mask = _places(source, inputs, ids)
+    positions, mask = _places(checkpoint, inputs, ids)
     return model.encode(ids, positions=positions, mask=mask, capture=capture), mask
 
 
 @singledispatch
 def _run(
-    config: Any, model: Model, source: Source, inputs: Arrays, layers: bool
+    config: Any, model: Model, checkpoint: HFCheckpoint, inputs: Arrays, layers: bool
 ) -> tuple[ModelOutput, Outputs]:
     """The hidden states of a family, and the outputs that need no head."""
     raise NotImplementedError(type(config))
 
 
 @_run.register
-def _decoder(config: DecoderConfig, model, source, inputs, layers):
+def _decoder(config: DecoderConfig, model, checkpoint, inputs, layers):
     ids = _required(inputs, "input_ids")
-    positions, mask = _places(source, inputs, ids)
+    positions, mask = _places(checkpoint, inputs, ids)
     capture = [] if layers else None
     hidden = model.hidden(ids, positions=positions, mask=mask, capture=capture)
     # Classifiers there read the last token that is not padding, by its id.
-    pad_id = source.settings.take("pad_token_id", None)
+    pad_id = checkpoint.hf_config.take("pad_token_id", None)
     valid = jnp.ones_like(ids, bool) if pad_id is None else ids != pad_id
     states = ModelOutput(hidden, None, model.embedding.kernel(), valid)
-    return states, {"last_hidden_state": hidden} | _hidden_states(source, capture, hidden)
+    return states, {"last_hidden_state": hidden} | _hidden_states(checkpoint, capture, hidden)
 
 
 @_run.register
-def _encoder(config: EncoderConfig, model, source, inputs, layers):
+def _encoder(config: EncoderConfig, model, checkpoint, inputs, layers):
     ids = _required(inputs, "input_ids")
-    positions, mask = _places(source, inputs, ids)
+    positions, mask = _places(checkpoint, inputs, ids)
     capture = [] if layers else None
-    kinds = {
+    type_ids = {
         ours: inputs[theirs]
         for ours, theirs in (("token_types", "token_type_ids"), ("task_types", "task_type_ids"))
         if theirs in inputs
     }
-    hidden = model.hidden(ids, positions=positions, mask=mask, kinds=kinds, capture=capture)
+    hidden = model.hidden(ids, positions=positions, mask=mask, type_ids=type_ids, capture=capture)
     pooled = model.pooled(hidden)
-    outputs = {"last_hidden_state": hidden} | _hidden_states(source, capture, hidden)
+    outputs = {"last_hidden_state": hidden} | _hidden_states(checkpoint, capture, hidden)
     if config.pooler is not None:
         outputs["pooler_output"] = pooled
     given = inputs.get("attention_mask")
@@ -103,16 +107,16 @@ def _encoder(config: EncoderConfig, model, source, inputs, layers):
 
 
 @_run.register
-def _encoder_decoder(config: EncoderDecoderConfig, model, source, inputs, layers):
+def _encoder_decoder(config: EncoderDecoderConfig, model, checkpoint, inputs, layers):
     captures = ([], []) if layers else (None, None)
-    memory, mask = encoded(model, source, inputs, captures[0])
-    targets = _decoder_ids(source, inputs)
+    memory, mask = encoded(model, checkpoint, inputs, captures[0])
+    targets = _decoder_ids(checkpoint, inputs)
     own = {"attention_mask": inputs.get("decoder_attention_mask")}
-    decoder_positions, decoder_mask = _places(source, own, targets)
+    decoder_positions, decoder_mask = _places(checkpoint, own, targets)
     hidden = model.decode(
         targets,
         memory,
-        memory_mask=mask,
+        encoder_mask=mask,
         positions=decoder_positions,
         mask=decoder_mask,
         capture=captures[1],
@@ -124,7 +128,7 @@ def _encoder_decoder(config: EncoderDecoderConfig, model, source, inputs, layers
 
 
 @_run.register
-def _vision(config: VisionConfig, model, source, inputs, layers):
+def _vision(config: VisionConfig, model, checkpoint, inputs, layers):
     capture = [] if layers else None
     images = jnp.transpose(_required(inputs, "pixel_values"), (0, 2, 3, 1))
     masked = inputs.get("bool_masked_pos")
@@ -137,21 +141,21 @@ def _vision(config: VisionConfig, model, source, inputs, layers):
         # Unlike those of text, these are all as they come out of the blocks.
         outputs["hidden_states"] = jnp.stack(capture)
     one = config.class_token or config.pooler is not None
-    if type(source.architecture.task) is Task and one:
+    if type(checkpoint.architecture.task) is Task and one:
         outputs["pooler_output"] = states.pooled
     return states, outputs
 
 
-def _decoder_ids(source: Source, inputs: Arrays) -> jax.Array:
+def _decoder_ids(checkpoint: HFCheckpoint, inputs: Arrays) -> jax.Array:
     """What the decoder reads: what is given, or what it shall give, shifted."""
     if "decoder_input_ids" in inputs:
         return inputs["decoder_input_ids"]
-    name = "labels" if isinstance(source.architecture.task, Seq2SeqLM) else "input_ids"
-    if name not in inputs and source.repeats_inputs:
+    name = "labels" if isinstance(checkpoint.architecture.task, Seq2SeqLMTask) else "input_ids"
+    if name not in inputs and checkpoint.repeats_inputs:
         name = "input_ids"
-    if name not in inputs or (name == "input_ids" and not source.repeats_inputs):
+    if name not in inputs or (name == "input_ids" and not checkpoint.repeats_inputs):
         raise DataError("inputs: decoder_input_ids (or labels, of which they are made) is missing")
-    return source.format.shift(inputs[name], source.settings)
+    return checkpoint.model_format.shift(inputs[name], checkpoint.hf_config)
 
 
 def _required(inputs: Arrays, name: str) -> jax.Array:
@@ -160,19 +164,21 @@ def _required(inputs: Arrays, name: str) -> jax.Array:
     return inputs[name]
 
 
-def _places(source: Source, inputs: Arrays, ids: jax.Array):
+def _places(checkpoint: HFCheckpoint, inputs: Arrays, ids: jax.Array):
     """Positions and mask of one side."""
     mask = inputs.get("attention_mask")
     positions = inputs.get("position_ids")
-    counted = source.format.positions
-    if positions is None and counted is not None and counted.applies(source.config):
+    counted = checkpoint.model_format.positions
+    if positions is None and counted is not None and counted.applies(checkpoint.config):
         real = jnp.ones_like(ids) if mask is None else mask
-        positions = counted(ids, real, source.settings.take("pad_token_id", None))
+        positions = counted(ids, real, checkpoint.hf_config.take("pad_token_id", None))
     return positions, Mask() if mask is None else KeyPadding(mask > 0)
 
 
-def _hidden_states(source: Source, capture: list[jax.Array] | None, last: jax.Array) -> Outputs:
-    raw = capture and not source.format.states_end_normalised
+def _hidden_states(
+    checkpoint: HFCheckpoint, capture: list[jax.Array] | None, last: jax.Array
+) -> Outputs:
+    raw = capture and not checkpoint.model_format.states_end_normalised
     return _stacked("hidden_states", capture, capture[-1] if raw else last)
 
 

@@ -16,7 +16,7 @@ from jaxformer.functional.positions.rope_scaling import (
     YaRN,
 )
 from jaxformer.functional.positions.schemes import RoPE
-from jaxformer.hub.settings import Settings
+from jaxformer.hub.hf_config import HFConfig
 
 _ORIGINAL = "original_max_position_embeddings"
 _LONGEST = "max_position_embeddings"
@@ -72,7 +72,7 @@ _HARMLESS = ("type", "finetuned")
 
 
 def read_rope(
-    settings: Settings,
+    hf_config: HFConfig,
     theta: float = 10_000.0,
     fraction: float | None = None,
     *,
@@ -83,7 +83,7 @@ def read_rope(
     """The scheme that a config.json describes in either spelling.
 
     Args:
-        settings: The file.
+        hf_config: The configuration.
         theta: The base where the file does not say.
         fraction: The share of the channels that rotate where the file does not say; None: all
             rotate in this system, and a file may not say otherwise.
@@ -94,42 +94,42 @@ def read_rope(
     Raises:
         ConfigError: A scaling is not known, or a field of it is missing, unknown or out of range.
     """
-    current, old = settings.take("rope_parameters", None), settings.take("rope_scaling", None)
+    current, old = hf_config.take("rope_parameters", None), hf_config.take("rope_scaling", None)
     where = "rope_scaling" if old else "rope_parameters"
     # As there: the old spelling, where there is one, replaces the new one.
     found = {
-        "rope_theta": settings.take(theta_field, theta),
-        _FRACTION: settings.take(fraction_field, fraction),
-        **_dictionary(old or current, where, settings),
+        "rope_theta": hf_config.take(theta_field, theta),
+        _FRACTION: hf_config.take(fraction_field, fraction),
+        **_dictionary(old or current, where, hf_config),
     }
-    return _rope(found, where, settings, fraction is not None, synonyms or {})
+    return _rope(found, where, hf_config, fraction is not None, synonyms or {})
 
 
 def read_layer_ropes(
-    settings: Settings, bases: Mapping[str, tuple[str, float]], scaled: tuple[str, ...]
+    hf_config: HFConfig, bases: Mapping[str, tuple[str, float]], scaled: tuple[str, ...]
 ) -> dict[str, RoPE]:
     """The schemes of a model whose kinds of layers ("full_attention", ...) have their own.
 
     Args:
-        settings: The file.
+        hf_config: The configuration.
         bases: Kind of layer -> what v4 calls its base, and the base where the file does not say.
         scaled: The kinds to which v4's `rope_scaling` belongs.
 
     Raises:
         ConfigError: As `read_rope`.
     """
-    current, old = settings.take("rope_parameters", None), settings.take("rope_scaling", None)
-    current = _dictionary(current, "rope_parameters", settings)
+    current, old = hf_config.take("rope_parameters", None), hf_config.take("rope_scaling", None)
+    current = _dictionary(current, "rope_parameters", hf_config)
     if unknown := sorted(set(current) - set(bases)):
         raise ConfigError(
-            f"{settings.path}: rope_parameters has {', '.join(unknown)}; in a model of this kind "
+            f"{hf_config.path}: rope_parameters has {', '.join(unknown)}; in a model of this kind "
             f"it has {', '.join(bases)}, and the rest within them"
         )
-    old = _dictionary(old, "rope_scaling", settings)
+    old = _dictionary(old, "rope_scaling", hf_config)
     if old and "rope_type" not in old:
         # So does transformers, for these models alone.
         warnings.warn(
-            f"{settings.path}: rope_scaling = {old!r} is ignored: a model of this kind reads "
+            f"{hf_config.path}: rope_scaling = {old!r} is ignored: a model of this kind reads "
             "rope_type, and not type",
             stacklevel=2,
         )
@@ -137,13 +137,13 @@ def read_layer_ropes(
     ropes = {}
     for kind, (field, theta) in bases.items():
         where = f"rope_parameters.{kind}"
-        own = _dictionary(current.get(kind), where, settings)
-        found = {"rope_theta": settings.take(field, theta)} | own | (old if kind in scaled else {})
-        ropes[kind] = _rope(found, where, settings, False, {})
+        own = _dictionary(current.get(kind), where, hf_config)
+        found = {"rope_theta": hf_config.take(field, theta)} | own | (old if kind in scaled else {})
+        ropes[kind] = _rope(found, where, hf_config, False, {})
         if getattr(ropes[kind].scaling, "truncate", True) is not True:
             raise ConfigError(
-                f"{settings.path}: {where}.truncate = False is not supported: transformers ignores "
-                "it where kinds of layers have their own parameters"
+                f"{hf_config.path}: {where}.truncate = False is not supported: transformers "
+                "ignores it where kinds of layers have their own parameters"
             )
     return ropes
 
@@ -209,40 +209,40 @@ def write_scaling(scaling: Scaling) -> dict[str, Any] | None:
     }
 
 
-def _dictionary(value: Any, where: str, settings: Settings) -> dict[str, Any]:
+def _dictionary(value: Any, where: str, hf_config: HFConfig) -> dict[str, Any]:
     if not isinstance(value, dict | None):
-        raise ConfigError(f"{settings.path}: {where} = {value!r}: must be an object")
+        raise ConfigError(f"{hf_config.path}: {where} = {value!r}: must be an object")
     return dict(value or {})
 
 
 def _rope(
     found: dict[str, Any],
     where: str,
-    settings: Settings,
+    hf_config: HFConfig,
     partial: bool,
     synonyms: Mapping[str, str],
 ) -> RoPE:
     """The scheme from one object of `rope_parameters`, whole in itself."""
     kind = found.get("rope_type") or found.get("type") or "default"
-    model_type = settings.values.get("model_type")
-    own = Settings(
+    model_type = hf_config.values.get("model_type")
+    own = HFConfig(
         found | {"rope_type": synonyms.get(kind, kind), "model_type": model_type},
-        f"{settings.path}: {where}",
+        f"{hf_config.path}: {where}",
     )
     theta = float(own.number("rope_theta"))
     fraction = own.number(_FRACTION, 1.0) if partial else 1.0
     if not partial:
         own.expect(_FRACTION, 1.0, None)
-    scaling = _scaling(own, settings)
+    scaling = _scaling(own, hf_config)
     own.finish(_HARMLESS)
     return RoPE(theta=theta, fraction=fraction, scaling=scaling)
 
 
-def _scaling(own: Settings, settings: Settings) -> Scaling:
+def _scaling(own: HFConfig, hf_config: HFConfig) -> Scaling:
     """The scaling that an object of `rope_parameters` describes."""
     kind = own.choose("rope_type", _KINDS)
     given = {ours: _value(own, theirs) for theirs, ours in kind.names.items()}
-    longest, outside = settings.number(_LONGEST, None), settings.number(_ORIGINAL, None)
+    longest, outside = hf_config.number(_LONGEST, None), hf_config.number(_ORIGINAL, None)
     if kind.scaling is DynamicNTK:
         given["original_max_length"] = longest
     elif _ORIGINAL in kind.names:
@@ -261,7 +261,7 @@ def _scaling(own: Settings, settings: Settings) -> Scaling:
         raise ConfigError(f"{own.path}: {error}") from error
 
 
-def _value(own: Settings, name: str) -> Any:
+def _value(own: HFConfig, name: str) -> Any:
     """A field of a scaling; None where it is not said."""
     if name == "truncate":
         own.expect(name, None, True, False)

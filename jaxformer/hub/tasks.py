@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxformer.distributed.sharding import on_rows
 from jaxformer.errors import DataError
-from jaxformer.hub.settings import Settings
+from jaxformer.hub.hf_config import HFConfig
 from jaxformer.models import (
     Classification,
     Dense,
@@ -36,13 +36,13 @@ class Task:
     repeats_inputs: bool = field(default=False, kw_only=True)
     """Whether a decoder that is given no inputs is asked to repeat those of the encoder."""
 
-    def heads(self, settings: Settings) -> tuple[Head, ...]:
+    def heads(self, hf_config: HFConfig) -> tuple[Head, ...]:
         """The heads that the class has on top."""
-        del settings
+        del hf_config
         return ()
 
     def outputs(
-        self, model: Model, states: ModelOutput, inputs: Arrays, settings: Settings
+        self, model: Model, states: ModelOutput, inputs: Arrays, hf_config: HFConfig
     ) -> dict[str, jax.Array]:
         """Scores and, where `inputs` has labels, the loss.
 
@@ -50,40 +50,40 @@ class Task:
             model: Ours, with these heads.
             states: Of the body.
             inputs: Under transformers' names.
-            settings: The file's.
+            hf_config: The configuration.
         """
-        del model, states, inputs, settings
+        del model, states, inputs, hf_config
         return {}
 
     def example_labels(
-        self, rng: np.random.Generator, inputs: Mapping[str, np.ndarray], settings: Settings
+        self, rng: np.random.Generator, inputs: Mapping[str, np.ndarray], hf_config: HFConfig
     ) -> dict[str, np.ndarray]:
         """Labels with which the class has a loss, for inputs that were made up.
 
         Args:
             rng: Random numbers.
             inputs: The others.
-            settings: The file's.
+            hf_config: The configuration.
         """
-        del rng, inputs, settings
+        del rng, inputs, hf_config
         return {}
 
 
 @dataclass(frozen=True)
-class CausalLM(Task):
+class CausalLMTask(Task):
     """The next token at each place."""
 
-    def heads(self, settings):
+    def heads(self, hf_config):
         return (LanguageModel(),)
 
-    def outputs(self, model, states, inputs, settings):
+    def outputs(self, model, states, inputs, hf_config):
         def loss(logits, labels):
             return token_loss(logits[:, :-1], labels[:, 1:])
 
         return _scored(model.heads["language_model"].scores(states), inputs, loss)
 
-    def example_labels(self, rng, inputs, settings):
-        labels = _token_labels(rng, inputs, settings.values["vocab_size"])
+    def example_labels(self, rng, inputs, hf_config):
+        labels = _token_labels(rng, inputs, hf_config.values["vocab_size"])
         # The first token after padding is predicted from it: from a state that means nothing.
         real = _real(inputs)
         labels[:, 1:] = np.where(real[:, :-1], labels[:, 1:], IGNORED)
@@ -91,17 +91,17 @@ class CausalLM(Task):
 
 
 @dataclass(frozen=True)
-class Seq2SeqLM(Task):
+class Seq2SeqLMTask(Task):
     """The decoder's token at each place."""
 
-    def heads(self, settings):
+    def heads(self, hf_config):
         return (LanguageModel(),)
 
-    def outputs(self, model, states, inputs, settings):
+    def outputs(self, model, states, inputs, hf_config):
         return _scored(model.heads["language_model"].scores(states), inputs)
 
-    def example_labels(self, rng, inputs, settings):
-        size, shape = settings.values["vocab_size"], inputs["decoder_input_ids"].shape
+    def example_labels(self, rng, inputs, hf_config):
+        size, shape = hf_config.values["vocab_size"], inputs["decoder_input_ids"].shape
         labels = rng.integers(size, size=shape)
         # What is predicted at padding means nothing.
         real = inputs.get("decoder_attention_mask", np.ones(shape)) > 0
@@ -109,25 +109,25 @@ class Seq2SeqLM(Task):
 
 
 @dataclass(frozen=True)
-class MaskedLM(Task):
+class MaskedLMTask(Task):
     """The original token at each place."""
 
     activation: str | None = None
     """The head's nonlinearity whatever "hidden_act" says; None: as it says."""
 
-    def heads(self, settings):
-        same = self.activation == settings.take("hidden_act", self.activation)
+    def heads(self, hf_config):
+        same = self.activation == hf_config.take("hidden_act", self.activation)
         return (MaskedLanguageModel(activation=None if same else self.activation),)
 
-    def outputs(self, model, states, inputs, settings):
+    def outputs(self, model, states, inputs, hf_config):
         return _scored(model.heads["masked_language_model"].scores(states), inputs)
 
-    def example_labels(self, rng, inputs, settings):
-        return {"labels": _token_labels(rng, inputs, settings.values["vocab_size"])}
+    def example_labels(self, rng, inputs, hf_config):
+        return {"labels": _token_labels(rng, inputs, hf_config.values["vocab_size"])}
 
 
 @dataclass(frozen=True)
-class PreTraining(Task):
+class PreTrainingTask(Task):
     """The original tokens, and how two sentences belong together."""
 
     label: Literal["next_sentence", "sentence_order"]
@@ -135,10 +135,10 @@ class PreTraining(Task):
     scores_name: str
     """What the scores of the pair are called: "seq_relationship_logits"."""
 
-    def heads(self, settings):
+    def heads(self, hf_config):
         return (MaskedLanguageModel(), Classification(label=self.label))
 
-    def outputs(self, model, states, inputs, settings):
+    def outputs(self, model, states, inputs, hf_config):
         tokens = model.heads["masked_language_model"].scores(states)
         pair = model.heads[self.label].scores(states)
         outputs = {"prediction_logits": tokens, self.scores_name: pair}
@@ -148,27 +148,27 @@ class PreTraining(Task):
             outputs["loss"] = token_loss(tokens, inputs["labels"]) + pair_loss
         return outputs
 
-    def example_labels(self, rng, inputs, settings):
-        labels = _token_labels(rng, inputs, settings.values["vocab_size"])
+    def example_labels(self, rng, inputs, hf_config):
+        labels = _token_labels(rng, inputs, hf_config.values["vocab_size"])
         return {"labels": labels, f"{self.label}_label": rng.integers(2, size=len(labels))}
 
 
 @dataclass(frozen=True)
-class NextSentence(Task):
+class NextSentenceTask(Task):
     """Whether a sentence follows another."""
 
-    def heads(self, settings):
+    def heads(self, hf_config):
         return (Classification(label="next_sentence"),)
 
-    def outputs(self, model, states, inputs, settings):
+    def outputs(self, model, states, inputs, hf_config):
         return _scored(model.heads["next_sentence"].scores(states), inputs)
 
-    def example_labels(self, rng, inputs, settings):
+    def example_labels(self, rng, inputs, hf_config):
         return {"labels": rng.integers(2, size=len(inputs["input_ids"]))}
 
 
 @dataclass(frozen=True)
-class SequenceClassification(Task):
+class SequenceClassificationTask(Task):
     """One of a few labels, several, or numbers for the whole sequence or image."""
 
     pooling: Pooling = "first"
@@ -178,75 +178,75 @@ class SequenceClassification(Task):
     dense: Dense | None = None
     """A layer before it."""
 
-    def heads(self, settings):
+    def heads(self, hf_config):
         options = {"pooling": self.pooling, "bias": self.bias, "dense": self.dense}
-        return (Classification(num_labels=num_labels(settings), **options),)
+        return (Classification(num_labels=num_labels(hf_config), **options),)
 
-    def outputs(self, model, states, inputs, settings):
-        loss = partial(_sequence_loss, settings=settings)
+    def outputs(self, model, states, inputs, hf_config):
+        loss = partial(_sequence_loss, hf_config=hf_config)
         return _scored(model.heads["label"].scores(states), inputs, loss)
 
-    def example_labels(self, rng, inputs, settings):
+    def example_labels(self, rng, inputs, hf_config):
         rows = len(next(iter(inputs.values())))
-        return {"labels": rng.integers(num_labels(settings), size=rows)}
+        return {"labels": rng.integers(num_labels(hf_config), size=rows)}
 
 
 @dataclass(frozen=True)
-class EndTokenClassification(SequenceClassification):
-    """`SequenceClassification` by a decoder's state at the last end token of the inputs (BART)."""
+class EndTokenClassificationTask(SequenceClassificationTask):
+    """Sequence classification by the decoder's state at the last end token of the inputs (BART)."""
 
     pooling: Pooling = "last"
     dense: Dense | None = Dense("tanh")
     repeats_inputs: bool = field(default=True, kw_only=True)
 
-    def outputs(self, model, states, inputs, settings):
-        ends = inputs["input_ids"] == settings.take("eos_token_id")
-        return super().outputs(model, states._replace(valid=ends), inputs, settings)
+    def outputs(self, model, states, inputs, hf_config):
+        ends = inputs["input_ids"] == hf_config.take("eos_token_id")
+        return super().outputs(model, states._replace(valid=ends), inputs, hf_config)
 
-    def example_labels(self, rng, inputs, settings):
-        ids = with_ends(inputs, settings.values["eos_token_id"])
-        return super().example_labels(rng, inputs, settings) | {"input_ids": ids}
+    def example_labels(self, rng, inputs, hf_config):
+        ids = with_ends(inputs, hf_config.values["eos_token_id"])
+        return super().example_labels(rng, inputs, hf_config) | {"input_ids": ids}
 
 
 @dataclass(frozen=True)
-class TaughtClassification(Task):
+class DistilledClassificationTask(Task):
     """A label by the class token and one by the distillation token, which are averaged (DeiT)."""
 
-    def heads(self, settings):
-        labels = num_labels(settings)
+    def heads(self, hf_config):
+        labels = num_labels(hf_config)
         return (
             Classification(num_labels=labels),
             Classification(num_labels=labels, label="distillation", pooling="second"),
         )
 
-    def outputs(self, model, states, inputs, settings):
+    def outputs(self, model, states, inputs, hf_config):
         own = model.heads["label"].scores(states)
         taught = model.heads["distillation"].scores(states)
         return {"logits": (own + taught) / 2, "cls_logits": own, "distillation_logits": taught}
 
 
 @dataclass(frozen=True)
-class TokenLabels(Task):
+class TokenClassificationTask(Task):
     """One of a few labels for each token."""
 
-    def heads(self, settings):
-        return (TokenClassification(num_labels=num_labels(settings)),)
+    def heads(self, hf_config):
+        return (TokenClassification(num_labels=num_labels(hf_config)),)
 
-    def outputs(self, model, states, inputs, settings):
+    def outputs(self, model, states, inputs, hf_config):
         return _scored(model.heads["tags"].scores(states), inputs)
 
-    def example_labels(self, rng, inputs, settings):
-        return {"labels": _token_labels(rng, inputs, num_labels(settings))}
+    def example_labels(self, rng, inputs, hf_config):
+        return {"labels": _token_labels(rng, inputs, num_labels(hf_config))}
 
 
 @dataclass(frozen=True)
-class QuestionAnswering(Task):
+class QuestionAnsweringTask(Task):
     """The first and the last token of an answer."""
 
-    def heads(self, settings):
+    def heads(self, hf_config):
         return (Span(),)
 
-    def outputs(self, model, states, inputs, settings):
+    def outputs(self, model, states, inputs, hf_config):
         # Padding is not hidden from these scores there.
         scores = model.heads["span"].scores(states._replace(valid=None))
         outputs = {"start_logits": scores[:, 0], "end_logits": scores[:, 1]}
@@ -259,7 +259,7 @@ class QuestionAnswering(Task):
             outputs["loss"] = sum(losses) / 2
         return outputs
 
-    def example_labels(self, rng, inputs, settings):
+    def example_labels(self, rng, inputs, hf_config):
         rows, length = inputs["input_ids"].shape
         mask = inputs.get("attention_mask", np.ones((rows, length)))
         if not mask[:, 0].all():
@@ -269,10 +269,10 @@ class QuestionAnswering(Task):
         return {"start_positions": places[0], "end_positions": places[1]}
 
 
-def num_labels(settings: Settings) -> int:
+def num_labels(hf_config: HFConfig) -> int:
     """How many labels a config.json gives names to; two where it does not say."""
-    names = settings.take("id2label", None)
-    return len(names) if names else settings.take("num_labels", 2)
+    names = hf_config.take("id2label", None)
+    return len(names) if names else hf_config.take("num_labels", 2)
 
 
 def token_loss(logits: jax.Array, labels: jax.Array) -> jax.Array:
@@ -332,8 +332,8 @@ def _answer_loss(logits: jax.Array, places: jax.Array, length: int) -> jax.Array
     return token_loss(logits, jnp.where(places == length, IGNORED, places))
 
 
-def _sequence_loss(logits: jax.Array, labels: jax.Array, settings: Settings) -> jax.Array:
-    kind = settings.take("problem_type", None)
+def _sequence_loss(logits: jax.Array, labels: jax.Array, hf_config: HFConfig) -> jax.Array:
+    kind = hf_config.take("problem_type", None)
     if kind is None:
         whole = jnp.issubdtype(labels.dtype, jnp.integer)
         several = "single_label_classification" if whole else "multi_label_classification"
@@ -346,6 +346,6 @@ def _sequence_loss(logits: jax.Array, labels: jax.Array, settings: Settings) -> 
         softplus = jnp.logaddexp(0.0, logits)
         return jnp.mean(softplus - logits * labels)
     raise DataError(
-        f"{settings.path}: problem_type = {kind!r}: one of regression, single_label_classification,"
-        " multi_label_classification"
+        f"{hf_config.path}: problem_type = {kind!r}: one of regression, "
+        "single_label_classification, multi_label_classification"
     )

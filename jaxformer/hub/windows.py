@@ -4,32 +4,32 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxformer.errors import ConfigError
-from jaxformer.hub.settings import Settings
+from jaxformer.hub.hf_config import HFConfig
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 Windows = tuple[int | None, ...]
 
 
-def read_windows(settings: Settings, usual: Sequence[str], window: int | None) -> Windows:
+def read_windows(hf_config: HFConfig, usual: Sequence[str], window: int | None) -> Windows:
     """The windows of successive layers, in the shortest pattern that repeats to the depth.
 
     Args:
-        settings: The file, whose "layer_types" names the kind of each layer.
+        hf_config: The configuration, whose "layer_types" names the kind of each layer.
         usual: The kinds where it does not.
         window: How many tokens a layer of kind "sliding_attention" sees, itself among them.
 
     Raises:
         ConfigError: There are not as many kinds as layers, one is unknown, or there is no window.
     """
-    kinds = settings.take("layer_types", None) or usual
+    kinds = hf_config.take("layer_types", None) or usual
     if len(kinds) != len(usual) or not set(kinds) <= {FULL, SLIDING}:
         raise ConfigError(
-            f"{settings.path}: layer_types = {kinds!r}: must be {len(usual)} times "
+            f"{hf_config.path}: layer_types = {kinds!r}: must be {len(usual)} times "
             f"{FULL!r} or {SLIDING!r}"
         )
     if SLIDING in kinds and window is None:
         raise ConfigError(
-            f"{settings.path}: layer_types has {SLIDING!r}, but there is no sliding_window"
+            f"{hf_config.path}: layer_types has {SLIDING!r}, but there is no sliding_window"
         )
     return shortest_pattern([window if kind == SLIDING else None for kind in kinds])
 

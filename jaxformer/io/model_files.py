@@ -51,10 +51,10 @@ def read_object(folder: str | os.PathLike, name: str) -> dict[str, Any] | None:
         DataError: It is something else, too large, or no file of the folder.
     """
     path = file_in(folder, name)
-    return None if path is None else read_settings(path)
+    return None if path is None else read_json_object(path)
 
 
-def read_settings(path: Path) -> dict[str, Any]:
+def read_json_object(path: Path) -> dict[str, Any]:
     """Returns the JSON object in a file of settings, wherever the file lies.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The decoder-only family: GPT, Llama, Mistral and the like from data alone."""
+"""The decoder-only family: GPT, Llama, Mistral and others, by configuration alone."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -6,15 +6,14 @@ from typing import ClassVar, Literal
 import jax
 
 from jaxformer.functional.masks import Mask, Prefix, Segments, causal
-from jaxformer.models.cache import Cache, extend
 from jaxformer.models.flops import TokenFlops, attention_flops, block_products, vocabulary_products
 from jaxformer.models.heads.base import Head, ModelOutput, array, build_heads, pool
 from jaxformer.models.heads.vocabulary import LanguageModel
 from jaxformer.models.model import Model, ModelConfig, assert_tokens
 from jaxformer.nn import Embedding, Transformer, self_block
-from jaxformer.nn.cache import CacheShape
+from jaxformer.nn.cache import Cache, CacheShape
 from jaxformer.nn.config import TextConfig
-from jaxformer.nn.parameter import normal
+from jaxformer.nn.layers import normal
 
 
 @dataclass(frozen=True)
@@ -81,11 +80,11 @@ class Decoder(Model):
             inputs: int token ids `[B, T]`.
             positions: int `[B or 1, T]`; None counts from 0.
             segments: int `[B, T]`: the document of each token, 0 for padding; None is one document.
-            prefix: int `[B]`: the number of leading tokens that all tokens of the row see, those
-                before them too (prefix LM); None: each token sees only what came before.
-            mask: What is allowed besides (padding, say).
+            prefix: int `[B]`: the number of leading tokens that are visible to all tokens of the
+                row (prefix LM); None: attention is causal.
+            mask: A mask to combine with, such as one of padding.
             key: The dropout key; None in evaluation.
-            capture: Receives the states before, between and after the blocks, see `Transformer`.
+            capture: A list that receives the states around the blocks, see `Transformer`.
 
         Returns:
             `[B, T, D]` in the compute dtype.
@@ -100,15 +99,15 @@ class Decoder(Model):
         return self.transformer(embedded, mask=mask, positions=positions, key=key, capture=capture)
 
     @property
-    def reader(self) -> Transformer:
-        """The blocks that read the tokens one after another."""
+    def decoder_transformer(self) -> Transformer:
+        """The transformer whose cache `init_cache` makes."""
         return self.transformer
 
-    def start(self, shape: CacheShape) -> Cache:
-        """A cache in which no token is yet."""
-        return Cache.empty(shape, self.transformer.start(shape))
+    def init_cache(self, shape: CacheShape) -> Cache:
+        """The cache before the first token."""
+        return self.transformer.init_cache(shape)
 
-    def extend(
+    def step(
         self,
         inputs: jax.Array,
         cache: Cache,
@@ -116,22 +115,23 @@ class Decoder(Model):
         count: jax.Array | None = None,
         lengths: jax.Array | None = None,
     ) -> tuple[jax.Array, Cache]:
-        """The hidden states of the next tokens, each seeing those before it and itself.
+        """The hidden states of the next tokens of each row.
 
-        It gives what `hidden` gives at their places for all tokens of a row together.
+        Reading a row in several steps gives the states that `hidden` gives for the whole row.
 
         Args:
             inputs: int token ids `[B, T]`.
-            cache: What is kept of the tokens before.
-            count: int `[B]`: how many of the T are real, the first of them; None: all.
-            lengths: int `[B]`: how many tokens a row has or will have, where positions depend on
-                that; None: those read so far and these.
+            cache: The cache of the tokens before.
+            count: int `[B]`: how many of the T tokens are real, from the first; None: all.
+            lengths: int `[B]`: the length of each row, read or not, for positional schemes that
+                depend on it; None: the tokens that have been read after this step.
 
         Returns:
-            `[B, T, D]` in the compute dtype, and the cache after these tokens.
+            `[B, T, D]` in the compute dtype, and the cache with these tokens.
         """
         assert_tokens(self.embedding.vocab_size, inputs)
-        return extend(self.transformer, self.embedding(inputs, self.dtype), cache, count, lengths)
+        embedded = self.embedding(inputs, self.dtype)
+        return self.transformer.step(embedded, cache, count=count, lengths=lengths)
 
     def outputs(self, batch, key=None):
         names = ("positions", "segments", "prefix")

@@ -1,4 +1,4 @@
-"""The encoder-only family: BERT, RoBERTa, DistilBERT, ALBERT, ERNIE from data alone."""
+"""The encoder-only family: BERT, RoBERTa, DistilBERT, ALBERT, ERNIE, by configuration alone."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -17,7 +17,7 @@ from jaxformer.models.heads.vocabulary import MaskedLanguageModel
 from jaxformer.models.model import Model, ModelConfig, assert_tokens
 from jaxformer.nn import Embedding, Linear, Transformer, self_block
 from jaxformer.nn.config import TextConfig
-from jaxformer.nn.parameter import normal
+from jaxformer.nn.layers import normal
 from jaxformer.nn.residual import PostNorm, Residual
 
 
@@ -70,8 +70,8 @@ class EncoderConfig(TextConfig, ModelConfig):
             check_field(self, name, getattr(self, name) >= 0, "0 or more")
 
     @property
-    def kinds(self) -> dict[str, int]:
-        """The tables of kinds that there are, by the key of the batch that holds the ids."""
+    def type_sizes(self) -> dict[str, int]:
+        """The rows of each table of type embeddings, by the batch's name of the ids."""
         tables = {"token_types": self.token_types, "task_types": self.task_types}
         return {name: rows for name, rows in tables.items() if rows}
 
@@ -79,7 +79,7 @@ class EncoderConfig(TextConfig, ModelConfig):
         return Encoder(key, self)
 
     def input_spec(self, rows, lengths):
-        names = ("inputs", "segments", *self.kinds)
+        names = ("inputs", "segments", *self.type_sizes)
         return {name: array(rows, lengths["inputs"]) for name in names}
 
     def flops(self, lengths):
@@ -105,7 +105,7 @@ class Encoder(Model):
             make_block=self_block,
             num_layers=config.num_layers,
             width=width,
-            kinds=config.kinds,
+            type_sizes=config.type_sizes,
         )
         pooler = Linear(keys[2], {"embed": dim}, {"pooled": dim}, std, bias=True)
         self.pooler = None if config.pooler is None else pooler
@@ -119,7 +119,7 @@ class Encoder(Model):
         positions: jax.Array | None = None,
         segments: jax.Array | None = None,
         mask: Mask | None = None,
-        kinds: dict[str, jax.Array] | None = None,
+        type_ids: dict[str, jax.Array] | None = None,
         key: jax.Array | None = None,
         capture: list[jax.Array] | None = None,
     ) -> jax.Array:
@@ -128,12 +128,12 @@ class Encoder(Model):
         Args:
             inputs: int token ids `[B, T]`.
             positions: int `[B or 1, T]`; None counts from 0.
-            segments: int `[B, T]`: tokens see those of their own number; 0 is padding. None: all
-                tokens see all.
-            mask: What is allowed besides (key padding, say).
-            kinds: int `[B, T]` for "token_types" and "task_types"; 0 where they are absent.
+            segments: int `[B, T]`: tokens attend within their own segment; 0 is padding. None: all
+                tokens attend to all.
+            mask: A mask to combine with, such as one of padding.
+            type_ids: int `[B, T]` for "token_types" and "task_types"; a missing one means 0.
             key: The dropout key; None in evaluation.
-            capture: Receives the states before, between and after the blocks, see `Transformer`.
+            capture: A list that receives the states around the blocks, see `Transformer`.
 
         Returns:
             `[B, T, D]` in the compute dtype.
@@ -145,7 +145,7 @@ class Encoder(Model):
             mask = mask & Segments(segments, segments)
         embedded = self.embedding(inputs, self.dtype)
         return self.transformer(
-            embedded, mask=mask, positions=positions, kinds=kinds, key=key, capture=capture
+            embedded, mask=mask, positions=positions, type_ids=type_ids, key=key, capture=capture
         )
 
     def pooled(self, hidden: jax.Array, valid: jax.Array | None = None) -> jax.Array:
@@ -160,6 +160,6 @@ class Encoder(Model):
 
     def outputs(self, batch, key=None):
         options = {name: batch[name] for name in ("positions", "segments") if name in batch}
-        hidden = self.hidden(batch["inputs"], kinds=batch, key=key, **options)
+        hidden = self.hidden(batch["inputs"], type_ids=batch, key=key, **options)
         valid = self.valid(batch)
         return ModelOutput(hidden, self.pooled(hidden, valid), self.embedding.kernel(), valid)

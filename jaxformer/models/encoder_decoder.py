@@ -1,24 +1,24 @@
-"""The encoder-decoder family: the 2017 Transformer, T5, BART and Marian from data alone."""
+"""The encoder-decoder family: the 2017 Transformer, T5, BART and Marian, by configuration alone."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import jax
 
+from jaxformer.checks import between, check_fields
 from jaxformer.errors import check_field
 from jaxformer.functional.dropout import split
 from jaxformer.functional.masks import KeyPadding, Mask, Segments, causal
 from jaxformer.functional.positions.base import Position
 from jaxformer.functional.positions.schemes import T5Bias
-from jaxformer.models.cache import Cache, extend
 from jaxformer.models.flops import TokenFlops, attention_flops, block_products, vocabulary_products
 from jaxformer.models.heads.base import Head, ModelOutput, array, build_heads, pool
 from jaxformer.models.heads.vocabulary import LanguageModel
 from jaxformer.models.model import Model, ModelConfig, assert_tokens, check_no_windows
 from jaxformer.nn import Embedding, Transformer, cross_block, self_block
-from jaxformer.nn.cache import CacheShape
-from jaxformer.nn.config import MOST_LAYERS, TextConfig, check_size
-from jaxformer.nn.parameter import normal
+from jaxformer.nn.cache import Cache, CacheShape
+from jaxformer.nn.config import MOST_LAYERS, TextConfig
+from jaxformer.nn.layers import normal
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class EncoderDecoderConfig(TextConfig, ModelConfig):
         super().__post_init__()
         check_no_windows(self)
         if self.num_decoder_layers is not None:
-            check_size("num_decoder_layers", self.num_decoder_layers, MOST_LAYERS)
+            check_fields(self, "model", num_decoder_layers=between(1, MOST_LAYERS))
             fits = self.num_decoder_layers % self.layer_repeats == 0
             wanted = f"a multiple of layer_repeats = {self.layer_repeats}"
             check_field(self, "num_decoder_layers", fits, wanted)
@@ -82,7 +82,7 @@ class EncoderDecoderConfig(TextConfig, ModelConfig):
 
 
 class EncoderDecoder(Model):
-    """An encoder, and a causal decoder whose blocks attend to the encoder's output."""
+    """An encoder, and a causal decoder with cross-attention to the encoder's outputs."""
 
     segments = "decoder_segments"
 
@@ -114,7 +114,7 @@ class EncoderDecoder(Model):
 
     @property
     def target_embedding(self) -> Embedding:
-        """What the decoder looks tokens up in: its own table, or the one that both share."""
+        """The decoder's token embedding: its own, or the one shared with the encoder."""
         return self.embedding if self.decoder_embedding is None else self.decoder_embedding
 
     def encode(
@@ -127,15 +127,15 @@ class EncoderDecoder(Model):
         key: jax.Array | None = None,
         capture: list[jax.Array] | None = None,
     ) -> jax.Array:
-        """The encoder's output.
+        """The encoder outputs.
 
         Args:
             inputs: int token ids `[B, S]`.
             segments: int `[B, S]`, 0 for padding; None: all tokens are real.
             positions: int `[B or 1, S]`; None counts from 0.
-            mask: What is allowed besides.
+            mask: A mask to combine with.
             key: The dropout key; None in evaluation.
-            capture: Receives the states before, between and after the blocks, see `Transformer`.
+            capture: A list that receives the states around the blocks, see `Transformer`.
 
         Returns:
             `[B, S, D]` in the compute dtype.
@@ -151,9 +151,9 @@ class EncoderDecoder(Model):
     def decode(
         self,
         inputs: jax.Array,
-        memory: jax.Array,
+        encoder_outputs: jax.Array,
         *,
-        memory_mask: Mask | None = None,
+        encoder_mask: Mask | None = None,
         segments: jax.Array | None = None,
         positions: jax.Array | None = None,
         mask: Mask | None = None,
@@ -164,13 +164,13 @@ class EncoderDecoder(Model):
 
         Args:
             inputs: int `[B, T]`: the start token, then the targets but the last.
-            memory: `[B, S, D]`, from `encode`.
-            memory_mask: Which places of the memory each token sees; None: all.
+            encoder_outputs: `[B, S, D]`, from `encode`.
+            encoder_mask: The cross-attention mask; None allows all.
             segments: int `[B, T]`, 0 for padding; None: all tokens are real.
             positions: int `[B or 1, T]`; None counts from 0.
-            mask: What is allowed besides causality.
+            mask: A mask to combine with the causal one.
             key: The dropout key; None in evaluation.
-            capture: Receives the states before, between and after the blocks, see `Transformer`.
+            capture: A list that receives the states around the blocks, see `Transformer`.
 
         Returns:
             `[B, T, D]` in the compute dtype.
@@ -184,28 +184,34 @@ class EncoderDecoder(Model):
             self.target_embedding(inputs, self.dtype),
             mask=mask,
             positions=positions,
-            memory=memory,
-            memory_mask=Mask() if memory_mask is None else memory_mask,
+            encoder_outputs=encoder_outputs,
+            encoder_mask=Mask() if encoder_mask is None else encoder_mask,
             key=key,
             capture=capture,
         )
 
     @property
-    def reader(self) -> Transformer:
-        """The blocks that read the tokens one after another."""
+    def decoder_transformer(self) -> Transformer:
+        """The transformer whose cache `init_cache` makes."""
         return self.decoder
 
-    def start(self, shape: CacheShape, memory: jax.Array, memory_mask: Mask | None = None) -> Cache:
-        """A cache with the keys and values of the memory, in which no token is yet.
+    def init_cache(
+        self, shape: CacheShape, encoder_outputs: jax.Array, encoder_mask: Mask | None = None
+    ) -> Cache:
+        """The decoder's cache before the first token.
 
         Args:
-            shape: How much is to be kept.
-            memory: `[B, S, D]`, from `encode`.
-            memory_mask: Which places of the memory each token sees; None: all.
-        """
-        return Cache.empty(shape, self.decoder.start(shape, memory), memory_mask)
+            shape: The size of the cache.
+            encoder_outputs: `[B, S, D]`, from `encode`.
+            encoder_mask: The cross-attention mask; None allows all.
 
-    def extend(
+        Returns:
+            A cache with the keys and values of the encoder outputs.
+        """
+        encoder_mask = Mask() if encoder_mask is None else encoder_mask
+        return self.decoder.init_cache(shape, encoder_outputs, encoder_mask)
+
+    def step(
         self,
         inputs: jax.Array,
         cache: Cache,
@@ -213,22 +219,26 @@ class EncoderDecoder(Model):
         count: jax.Array | None = None,
         lengths: jax.Array | None = None,
     ) -> tuple[jax.Array, Cache]:
-        """The decoder's hidden states of the next tokens, see `Decoder.extend`."""
+        """The decoder's hidden states of the next tokens, see `Decoder.step`."""
         assert_tokens(self.target_embedding.vocab_size, inputs)
         embedded = self.target_embedding(inputs, self.dtype)
-        return extend(self.decoder, embedded, cache, count, lengths)
+        return self.decoder.step(embedded, cache, count=count, lengths=lengths)
 
     def outputs(self, batch, key=None):
         encoder_key, decoder_key = split(key, 2)
         source, target = _options(batch, ""), _options(batch, "decoder_")
-        memory = self.encode(batch["inputs"], key=encoder_key, **source)
-        memory_mask = Mask()
+        encoder_outputs = self.encode(batch["inputs"], key=encoder_key, **source)
+        encoder_mask = Mask()
         if "segments" in source:
-            memory_mask = KeyPadding(source["segments"] > 0)
+            encoder_mask = KeyPadding(source["segments"] > 0)
         if "segments" in source and "segments" in target:
-            memory_mask = Segments(target["segments"], source["segments"])
+            encoder_mask = Segments(target["segments"], source["segments"])
         hidden = self.decode(
-            batch["decoder_inputs"], memory, memory_mask=memory_mask, key=decoder_key, **target
+            batch["decoder_inputs"],
+            encoder_outputs,
+            encoder_mask=encoder_mask,
+            key=decoder_key,
+            **target,
         )
         valid, tied = self.valid(batch), self.target_embedding.kernel()
         return ModelOutput(hidden, pool(hidden, valid, "first"), tied, valid)

@@ -48,7 +48,7 @@ def assert_tokens(
     """
     sizes = assert_axes(inputs=(inputs, "B T"))
     assert_ids(vocab_size, inputs=inputs)
-    wanted = "a mask such as KeyPadding(valid), for an array Dense(array), or None"
+    wanted = "a mask such as KeyPadding(valid), for an array DenseMask(array), or None"
     check_argument("mask", mask, mask is None or isinstance(mask, Mask), wanted)
     if positions is not None:
         assert_axes(sizes, positions=(positions, "B/1 T"))

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from jaxformer.checks import check_fields
 from jaxformer.errors import check_argument, check_field
 from jaxformer.functional.assertions import assert_axes, assert_bool, assert_floating
 from jaxformer.functional.masks import Mask
@@ -23,8 +24,8 @@ from jaxformer.models.heads.labels import Classification
 from jaxformer.models.heads.poolers import Pooler, build_pooler
 from jaxformer.models.model import Model, ModelConfig, check_no_windows
 from jaxformer.nn import Linear, Transformer, self_block
-from jaxformer.nn.config import check_size
-from jaxformer.nn.parameter import normal, parameter
+from jaxformer.nn.config import SIZE
+from jaxformer.nn.layers import normal, parameter
 
 POSITION_TABLE = "transformer.inputs.position_table"
 
@@ -76,7 +77,7 @@ class VisionConfig(ModelConfig):
     def __post_init__(self):
         super().__post_init__()
         check_no_windows(self)
-        check_size("channels", self.channels)
+        check_fields(self, "model", channels=SIZE)
         for pixels, patch in zip(self.image_size, self.patch_size, strict=True):
             whole = self.crop or (patch > 0 and pixels % patch == 0)
             fits = 0 < patch <= pixels and whole

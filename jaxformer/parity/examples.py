@@ -5,7 +5,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from jaxformer.hub.source import Source
+from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.models import (
     DecoderConfig,
     EncoderConfig,
@@ -18,59 +18,65 @@ PADDINGS: tuple[Padding, ...] = get_args(Padding)
 
 
 def example_inputs(
-    source: Source, padding: Padding = "none", rows: int = 3, length: int = 11, seed: int = 0
+    checkpoint: HFCheckpoint,
+    padding: Padding = "none",
+    rows: int = 3,
+    length: int = 11,
+    seed: int = 0,
 ) -> dict[str, np.ndarray]:
     """Inputs with labels for a model, under transformers' names.
 
     Args:
-        source: The model.
+        checkpoint: The model.
         padding: On which side of the shorter rows there is padding.
         rows: B.
         length: T; a decoder that reads an encoder gets two tokens less.
         seed: Of the numbers.
     """
     rng = np.random.default_rng(seed)
-    inputs = _inputs(source.config, source, padding, (rows, length), rng)
-    return inputs | source.architecture.task.example_labels(rng, inputs, source.settings)
+    inputs = _inputs(checkpoint.config, checkpoint, padding, (rows, length), rng)
+    return inputs | checkpoint.architecture.task.example_labels(rng, inputs, checkpoint.hf_config)
 
 
 @singledispatch
-def _inputs(config: Any, source: Source, padding: Padding, shape, rng) -> dict[str, np.ndarray]:
+def _inputs(
+    config: Any, checkpoint: HFCheckpoint, padding: Padding, shape, rng
+) -> dict[str, np.ndarray]:
     raise NotImplementedError(type(config))
 
 
 @_inputs.register(DecoderConfig)
-def _text(config, source, padding, shape, rng):
-    return _ids(config, source, padding, shape, rng, "")
+def _text(config, checkpoint, padding, shape, rng):
+    return _ids(config, checkpoint, padding, shape, rng, "")
 
 
 @_inputs.register
-def _encoder(config: EncoderConfig, source, padding, shape, rng):
-    inputs = _ids(config, source, padding, shape, rng, "")
+def _encoder(config: EncoderConfig, checkpoint, padding, shape, rng):
+    inputs = _ids(config, checkpoint, padding, shape, rng, "")
     for ours, theirs in (("token_types", "token_type_ids"), ("task_types", "task_type_ids")):
-        if rows := config.kinds.get(ours):
+        if rows := config.type_sizes.get(ours):
             inputs[theirs] = rng.integers(rows, size=shape)
     return inputs
 
 
 @_inputs.register
-def _encoder_decoder(config: EncoderDecoderConfig, source, padding, shape, rng):
-    inputs = _ids(config, source, padding, shape, rng, "")
-    if source.architecture.task.repeats_inputs:
+def _encoder_decoder(config: EncoderDecoderConfig, checkpoint, padding, shape, rng):
+    inputs = _ids(config, checkpoint, padding, shape, rng, "")
+    if checkpoint.architecture.task.repeats_inputs:
         return inputs
-    return inputs | _ids(config, source, padding, (shape[0], shape[1] - 2), rng, "decoder_")
+    return inputs | _ids(config, checkpoint, padding, (shape[0], shape[1] - 2), rng, "decoder_")
 
 
 @_inputs.register
-def _vision(config: VisionConfig, source, padding, shape, rng):
+def _vision(config: VisionConfig, checkpoint, padding, shape, rng):
     size = (shape[0], config.channels, *config.image_size)
     return {"pixel_values": rng.standard_normal(size).astype(np.float32)}
 
 
-def _ids(config, source: Source, padding: Padding, shape, rng, prefix: str):
+def _ids(config, checkpoint: HFCheckpoint, padding: Padding, shape, rng, prefix: str):
     """Ids and mask of one side; no real token has the padding's id."""
     rows, length = shape
-    pad = source.settings.values.get("pad_token_id")
+    pad = checkpoint.hf_config.values.get("pad_token_id")
     ids = rng.integers(config.vocab_size, size=shape)
     if pad is not None:
         ids = np.where(ids == pad, (pad + 1) % config.vocab_size, ids)

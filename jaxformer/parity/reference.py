@@ -12,8 +12,8 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from jaxformer.errors import DataError
-from jaxformer.hub.format import Architecture, Format
-from jaxformer.hub.settings import Settings
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import Architecture, ModelFormat
 
 _STACKED = ("hidden_states", "encoder_hidden_states", "decoder_hidden_states")
 # Falcon's eager attention adds ALiBi twice, in the scores and in the mask; the usual one once.
@@ -32,7 +32,7 @@ class Reference:
         """
         torch, transformers = _libraries()
         self._torch, self._precision = torch, contextlib.nullcontext
-        kind = Settings.of_folder(folder).take("model_type")
+        kind = HFConfig.of_folder(folder).take("model_type")
         try:
             self.model, report = getattr(transformers, architecture).from_pretrained(
                 folder,
@@ -132,18 +132,18 @@ def float64_throughout() -> contextlib.AbstractContextManager:
 
 
 def save_random(
-    format: Format, architecture: Architecture, folder: str | Path, seed: int = 0
+    model_format: ModelFormat, architecture: Architecture, folder: str | Path, seed: int = 0
 ) -> None:
     """Saves a small model of random numbers in which every parameter matters.
 
     Args:
-        format: The system.
+        model_format: The system.
         architecture: One of its classes.
         folder: Where transformers saves it.
         seed: Of the numbers.
     """
     torch, transformers = _libraries()
-    config = transformers.AutoConfig.for_model(format.model_type, **format.tiny)
+    config = transformers.AutoConfig.for_model(model_format.model_type, **model_format.tiny)
     model = getattr(transformers, architecture.name)._from_config(config)
     generator = torch.Generator().manual_seed(seed)
     embeddings = [x for x in model.modules() if isinstance(x, torch.nn.Embedding)]

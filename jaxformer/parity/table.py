@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from safetensors.numpy import load_file
 
-from jaxformer.hub.format import Architecture, Format
+from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.weights.tensors import SINGLE
 from jaxformer.parity.compare import (
     FLOOR,
@@ -49,7 +49,7 @@ _LEFT_OUT = (
 
 
 @dataclass(frozen=True)
-class Row:
+class ParityRow:
     """What was measured of one class; differences are relative to the largest value."""
 
     system: str
@@ -85,23 +85,23 @@ class Row:
         )
 
 
-def measure(format: Format, architecture: Architecture, folder: Path) -> Row:
+def measure(model_format: ModelFormat, architecture: Architecture, folder: Path) -> ParityRow:
     """Makes a small random model in transformers, reads it here and compares the two.
 
     Args:
-        format: The system.
+        model_format: The system.
         architecture: One of its classes. The first is compared with padding on either side and
             without any, and its gradients are; of the others, which differ in their heads, only
             the outputs with padding on the left.
         folder: Where the model is saved, and exported to.
     """
-    first = architecture == format.architectures[0]
+    first = architecture == model_format.architectures[0]
     home = folder / "transformers"
-    save_random(format, architecture, home)
+    save_random(model_format, architecture, home)
     ours, theirs = load(home), Reference(home, architecture.name)
     found, wrong, missing, agreement = [0.0], {}, set(), None
     for padding in PADDINGS if first else ("left",):
-        inputs = example_inputs(ours.source, padding)
+        inputs = example_inputs(ours.checkpoint, padding)
         expected, exact = theirs.outputs(inputs), theirs.exact.outputs(inputs)
         actual = pretrained.forward(ours, inputs, output_hidden_states=True)
         found += differences(actual, expected, inputs).values()
@@ -113,8 +113,8 @@ def measure(format: Format, architecture: Architecture, folder: Path) -> Row:
         actual, wanted = pretrained.gradients(ours, inputs), theirs.gradients(inputs)
         gradient = max(gradient_differences(actual, wanted).values())
         wrong |= beyond_rounding(gradient_errors(actual, wanted, theirs.exact.gradients(inputs)))
-    return Row(
-        system=format.model_type,
+    return ParityRow(
+        system=model_format.model_type,
         architecture=architecture.name,
         outputs=max(found),
         missing=tuple(sorted(missing)),
@@ -126,7 +126,7 @@ def measure(format: Format, architecture: Architecture, folder: Path) -> Row:
     )
 
 
-def parity_page(rows: Iterable[Row]) -> str:
+def parity_page(rows: Iterable[ParityRow]) -> str:
     """docs/parity.md."""
     used = ", ".join(f"{name} {version}" for name, version in versions().items())
     lines = [
@@ -151,7 +151,7 @@ def parity_page(rows: Iterable[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def parse_page(text: str) -> dict[tuple[str, str], Row]:
+def parse_page(text: str) -> dict[tuple[str, str], ParityRow]:
     """The rows of a docs/parity.md by system and class."""
     rows = {}
     for line in text.splitlines():
@@ -159,7 +159,7 @@ def parse_page(text: str) -> dict[tuple[str, str], Row]:
         if len(cells) == len(_COLUMNS) and cells[0] in FORMATS:
             system, name, missing, exported, *numbers, agreement = cells
             outputs, gradient, bfloat16 = (float(x) if x else None for x in numbers)
-            rows[system, name] = Row(
+            rows[system, name] = ParityRow(
                 system=system,
                 architecture=name,
                 outputs=outputs,
@@ -172,13 +172,13 @@ def parse_page(text: str) -> dict[tuple[str, str], Row]:
     return rows
 
 
-def measure_all(progress=lambda row: None) -> list[Row]:
+def measure_all(progress=lambda row: None) -> list[ParityRow]:
     """The rows of all classes of all systems; each is shown to `progress` when it is there."""
     rows = []
-    for format in FORMATS.values():
-        for architecture in format.architectures:
+    for model_format in FORMATS.values():
+        for architecture in model_format.architectures:
             with tempfile.TemporaryDirectory() as scratch:
-                rows.append(measure(format, architecture, Path(scratch)))
+                rows.append(measure(model_format, architecture, Path(scratch)))
             progress(rows[-1])
             jax.clear_caches()
     return rows
@@ -188,7 +188,7 @@ def _exports(ours, folder: Path, theirs: Reference, inputs) -> bool:
     pretrained.save(ours, folder / "export")
     before = load_file(folder / "transformers" / SINGLE)
     after = load_file(folder / "export" / SINGLE)
-    again = Reference(folder / "export", ours.source.architecture.name).outputs(inputs)
+    again = Reference(folder / "export", ours.checkpoint.architecture.name).outputs(inputs)
     return (
         before.keys() == after.keys()
         and all(np.array_equal(before[name], after[name]) for name in before)

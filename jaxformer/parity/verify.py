@@ -57,8 +57,8 @@ def verify(folder: str | Path) -> dict[str, Any]:
             f"verify {folder}: this is a run; export it first: python -m jaxformer export "
             f"{folder} OUT_DIR"
         )
-    theirs = Reference(folder, ours.source.architecture.name)
-    asked = {padding: example_inputs(ours.source, padding) for padding in PADDINGS}
+    theirs = Reference(folder, ours.checkpoint.architecture.name)
+    asked = {padding: example_inputs(ours.checkpoint, padding) for padding in PADDINGS}
     expected = {padding: theirs.outputs(inputs) for padding, inputs in asked.items()}
     theirs.to_float64()
     cases = {
@@ -68,7 +68,7 @@ def verify(folder: str | Path) -> dict[str, Any]:
     worst = max(max(case["relative"].values()) for case in cases.values())
     tensors = dict(pretrained.open_folder(folder).file.tensors())
     receipt = {
-        "architecture": ours.source.architecture.name,
+        "architecture": ours.checkpoint.architecture.name,
         "versions": versions(),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "dtype": str(next(iter(tensors.values())).dtype),

@@ -14,9 +14,9 @@ from jaxformer.data.tokenizers.specs import load_tokenizer
 from jaxformer.distributed.sharding import MESH_AXES
 from jaxformer.errors import check_argument
 from jaxformer.hub.folders import is_pretrained
-from jaxformer.hub.settings import CONFIG
+from jaxformer.hub.hf_config import CONFIG
 from jaxformer.hub.weights.finite import check_finite
-from jaxformer.hub.weights.native import source_of
+from jaxformer.hub.weights.native import describe_model
 from jaxformer.io.model_files import TOKENIZER, file_in, read_object
 from jaxformer.io.paths import folder_path
 from jaxformer.models.parameters import AbstractModel
@@ -69,7 +69,9 @@ def load(
     run = SavedRun(folder, str(folder))
     config = with_fields(run.config.model, fields)
     home = run.folder / IMPORTED if (run.folder / IMPORTED).is_dir() else run.folder / "tokenizer"
-    source = source_of(config, FORMATS.values(), _extra_settings(run.folder, home, run.config.data))
+    checkpoint = describe_model(
+        config, FORMATS.values(), _extra_settings(run.folder, home, run.config.data)
+    )
     abstract_model = AbstractModel(config.build)
     shardings = shardings_of(abstract_model, mesh)
     arrays = run.read(abstract_model.shapes)
@@ -80,7 +82,7 @@ def load(
         )
         for name in abstract_model.shapes
     }
-    return Pretrained(source, parameters, home)
+    return Pretrained(checkpoint, parameters, home)
 
 
 @np.errstate(over="ignore")  # the check says it better

@@ -12,8 +12,8 @@ from jaxformer.data import Data, DataConfig
 from jaxformer.data.tasks.images import Images
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerFile, load_tokenizer
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.hub.folders import copy_travelling, travelling_files, write_settings
-from jaxformer.io.folders import check_unused, write_whole
+from jaxformer.hub.folders import copy_travelling, travelling_files, write_hf_config
+from jaxformer.io.files import check_unused, write_whole
 from jaxformer.io.model_files import TOKENIZER, file_in
 from jaxformer.io.paths import local_path
 from jaxformer.models import VisionConfig
@@ -57,7 +57,7 @@ def import_folder(
         write_run(written, config, 0, model.parameters)
         imported = written / IMPORTED
         imported.mkdir()
-        write_settings(imported, model.source.settings.values)
+        write_hf_config(imported, model.checkpoint.hf_config.values)
         copy_travelling(folder, imported)
         if tokenizer is not None:
             tokenizer.save(written / "tokenizer")

@@ -21,26 +21,25 @@ from jaxformer.distributed.sharding import (
     on_rows,
     parameter_shardings,
 )
-from jaxformer.errors import ArgumentError, ConfigError, DataError, check_argument
+from jaxformer.errors import ArgumentError, ConfigError, DataError, check_argument, did_you_mean
 from jaxformer.functional.masks import Mask
-from jaxformer.hub.folders import copy_travelling, write_settings
+from jaxformer.hub.checkpoint import HFCheckpoint, check_sizes, config_values, read_checkpoint
+from jaxformer.hub.folders import copy_travelling, write_hf_config
 from jaxformer.hub.forward import encoded, outputs_of
+from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.inputs import checked_inputs
-from jaxformer.hub.settings import Settings
-from jaxformer.hub.source import Source, check_sizes, read_source, settings_values
-from jaxformer.hub.weights.table import Placement
 from jaxformer.hub.weights.tensors import TensorFiles, write_tensors
-from jaxformer.hub.weights.weights import (
+from jaxformer.hub.weights.weight_file import (
     WeightFile,
     described,
     load_parameters,
     named_placements,
     tensors_of,
 )
-from jaxformer.io.folders import write_whole
+from jaxformer.hub.weights.weight_map import Placement
+from jaxformer.io.files import write_whole
 from jaxformer.io.model_files import TOKENIZER, small_file_in
 from jaxformer.io.paths import folder_path
-from jaxformer.io.serialization import nearest
 from jaxformer.models.model import Model, ModelConfig
 from jaxformer.models.parameters import AbstractModel, Parameters
 from jaxformer.zoo import FORMATS
@@ -54,7 +53,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 class Pretrained:
     """A model with its weights."""
 
-    source: Source
+    checkpoint: HFCheckpoint
     """Its description, transformers' and ours."""
     parameters: Parameters
     """By our names."""
@@ -64,7 +63,7 @@ class Pretrained:
     @property
     def config(self) -> ModelConfig:
         """Our configuration."""
-        return self.source.config
+        return self.checkpoint.config
 
     @property
     def model(self) -> Model:
@@ -96,8 +95,10 @@ class Pretrained:
     @cached_property
     def placements(self) -> list[Placement]:
         """What the tensors of its file are called and hold."""
-        source = self.source
-        return named_placements(source.format, self.config, self.abstract_model, source.prefix)
+        checkpoint = self.checkpoint
+        return named_placements(
+            checkpoint.model_format, self.config, self.abstract_model, checkpoint.prefix
+        )
 
     @property
     def mesh(self) -> jax.sharding.Mesh | None:
@@ -132,26 +133,26 @@ class Pretrained:
 
     def _outputs(self, parameters: Parameters, inputs: Arrays, layers: bool) -> dict:
         return outputs_of(
-            self.abstract_model.module(parameters), self.source, on_rows(inputs), layers
+            self.abstract_model.module(parameters), self.checkpoint, on_rows(inputs), layers
         )
 
     def _encoded(self, parameters: Parameters, inputs: Arrays) -> tuple[jax.Array, Mask]:
-        return encoded(self.abstract_model.module(parameters), self.source, on_rows(inputs))
+        return encoded(self.abstract_model.module(parameters), self.checkpoint, on_rows(inputs))
 
     def _loss(self, parameters: Parameters, inputs: Arrays) -> jax.Array:
         outputs = self._outputs(parameters, inputs, False)
         if "loss" not in outputs:
             raise DataError(
-                f"inputs: the loss of {self.source.architecture.name} needs labels; there are "
+                f"inputs: the loss of {self.checkpoint.architecture.name} needs labels; there are "
                 f"{', '.join(inputs)}"
             )
         return outputs["loss"]
 
 
-class Opened(NamedTuple):
+class CheckpointReader(NamedTuple):
     """A folder of transformers' of which no weight has been read yet."""
 
-    source: Source
+    checkpoint: HFCheckpoint
     abstract_model: AbstractModel
     file: WeightFile
 
@@ -160,7 +161,7 @@ class Opened(NamedTuple):
         return self.file.read(name, self.abstract_model.shapes[name].shape)
 
 
-def open_folder(folder: Path, **model_fields: Any) -> Opened:
+def open_folder(folder: Path, **model_fields: Any) -> CheckpointReader:
     """Understands a folder of transformers' and finds every tensor; reads none.
 
     Args:
@@ -171,13 +172,17 @@ def open_folder(folder: Path, **model_fields: Any) -> Opened:
         ConfigError: The configuration is not known or has a value that is not supported.
         DataError: The tensors are missing, damaged or do not fit.
     """
-    source, files = read_source(Settings.of_folder(folder), FORMATS), TensorFiles(folder)
-    check_sizes(source, files)
-    config = with_fields(source.format.fitted(source.config, files), model_fields)
-    source = replace(source, config=config)
+    checkpoint, files = read_checkpoint(HFConfig.of_folder(folder), FORMATS), TensorFiles(folder)
+    check_sizes(checkpoint, files)
+    config = with_fields(checkpoint.model_format.fitted(checkpoint.config, files), model_fields)
+    checkpoint = replace(checkpoint, config=config)
     abstract_model = AbstractModel(config.build)
-    placements = named_placements(source.format, config, abstract_model, source.prefix)
-    return Opened(source, abstract_model, WeightFile(files, source.format, placements))
+    placements = named_placements(
+        checkpoint.model_format, config, abstract_model, checkpoint.prefix
+    )
+    return CheckpointReader(
+        checkpoint, abstract_model, WeightFile(files, checkpoint.model_format, placements)
+    )
 
 
 def with_fields(config: ModelConfig, changes: Mapping[str, Any]) -> ModelConfig:
@@ -190,7 +195,7 @@ def with_fields(config: ModelConfig, changes: Mapping[str, Any]) -> ModelConfig:
     for name in changes:
         if name not in names:
             raise ConfigError(
-                f"{name}: {type(config).__name__} has no such field.{nearest(name, names)}"
+                f"{name}: {type(config).__name__} has no such field{did_you_mean(name, names)}"
             )
     return replace(config, **changes)
 
@@ -216,9 +221,9 @@ def load_folder(
         DataError: The tensors are missing, damaged or do not fit, or a weight is not finite.
     """
     dtype = checked_dtype(dtype)
-    source, abstract_model, file = open_folder(folder, **model_fields)
+    checkpoint, abstract_model, file = open_folder(folder, **model_fields)
     parameters = load_parameters(file, abstract_model, shardings_of(abstract_model, mesh), dtype)
-    return Pretrained(source, parameters, folder)
+    return Pretrained(checkpoint, parameters, folder)
 
 
 def shardings_of(
@@ -237,7 +242,7 @@ def computed_as_kept(pretrained: Pretrained) -> Pretrained:
     kept = next(iter(pretrained.parameters.values())).dtype
     compute_dtype = "float32" if kept == jnp.float32 else "bfloat16"
     config = replace(pretrained.config, compute_dtype=compute_dtype)
-    return replace(pretrained, source=replace(pretrained.source, config=config))
+    return replace(pretrained, checkpoint=replace(pretrained.checkpoint, config=config))
 
 
 def check_pretrained(name: str, value: object) -> None:
@@ -338,7 +343,7 @@ def save(
     check_argument(
         "max_shard_bytes", max_shard_bytes, is_number and max_shard_bytes >= 1, "at least 1"
     )
-    source = pretrained.source
+    checkpoint = pretrained.checkpoint
     target = jnp.dtype(dtype or next(iter(pretrained.parameters.values())).dtype)
     sizes = [shape.size for shape in pretrained.abstract_model.shapes.values()]
 
@@ -346,8 +351,8 @@ def save(
         parts = pretrained.parameters, pretrained.placements
         announced = described(*parts, dtype)
         write_tensors(written, announced, tensors_of(*parts), max_shard_bytes)
-        values = settings_values(source)
-        write_settings(written, values | {"dtype": target.name})
+        values = config_values(checkpoint)
+        write_hf_config(written, values | {"dtype": target.name})
         copy_travelling(pretrained.folder, written)
 
     write_whole(folder, sum(sizes) * target.itemsize, write)

@@ -1,6 +1,6 @@
 """Published systems: their sizes, and how many parameters they are said to have."""
 
-from jaxformer.hub.format import Format
+from jaxformer.hub.model_format import ModelFormat
 from jaxformer.zoo import (
     albert,
     bart,
@@ -52,8 +52,10 @@ SYSTEMS: dict[str, System] = {
 }
 """Every system by its name."""
 
-FORMATS: dict[str, Format] = {
-    format.model_type: format for module in _MODULES for format in getattr(module, "FORMATS", ())
+FORMATS: dict[str, ModelFormat] = {
+    model_format.model_type: model_format
+    for module in _MODULES
+    for model_format in getattr(module, "FORMATS", ())
 }
 """How transformers keeps each system, by its `model_type`."""
 

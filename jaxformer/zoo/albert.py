@@ -4,17 +4,17 @@ from dataclasses import replace
 from typing import Any
 
 from jaxformer.errors import ConfigError
-from jaxformer.hub.format import Architecture, Format
-from jaxformer.hub.settings import Settings
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.tasks import (
-    MaskedLM,
-    PreTraining,
-    QuestionAnswering,
-    SequenceClassification,
+    MaskedLMTask,
+    PreTrainingTask,
+    QuestionAnsweringTask,
+    SequenceClassificationTask,
     Task,
-    TokenLabels,
+    TokenClassificationTask,
 )
-from jaxformer.hub.weights.table import Table, attention, block
+from jaxformer.hub.weights.weight_map import WeightMap, attention, block
 from jaxformer.models import Classification, EncoderConfig, MaskedLanguageModel
 from jaxformer.zoo.bert import LABELS, TINY, bert, body, read_bert, write_bert
 from jaxformer.zoo.system import System
@@ -51,21 +51,21 @@ SYSTEMS = (
 )
 
 
-def read_albert(settings: Settings) -> EncoderConfig:
+def read_albert(hf_config: HFConfig) -> EncoderConfig:
     """The architecture that a config.json describes: groups of layers share their parameters."""
-    settings.expect("inner_group_num", 1)
-    layers = settings.number("num_hidden_layers")
-    groups = settings.number("num_hidden_groups", 1)
+    hf_config.expect("inner_group_num", 1)
+    layers = hf_config.number("num_hidden_layers")
+    groups = hf_config.number("num_hidden_groups", 1)
     if layers % groups:
         raise ConfigError(
-            f"{settings.path}: num_hidden_groups = {groups} does not divide num_hidden_layers = "
+            f"{hf_config.path}: num_hidden_groups = {groups} does not divide num_hidden_layers = "
             f"{layers}: groups of different depth are not supported"
         )
-    config = read_bert(settings)
-    width = settings.number("embedding_size", 128)
+    config = read_bert(hf_config)
+    width = hf_config.number("embedding_size", 128)
     if width == config.model_dim:
         raise ConfigError(
-            f"{settings.path}: embedding_size = {width} is hidden_size as well: a projection "
+            f"{hf_config.path}: embedding_size = {width} is hidden_size as well: a projection "
             "between equal widths is not supported, give embeddings another width"
         )
     return replace(config, embedding_dim=width, layer_repeats=layers // groups)
@@ -107,17 +107,19 @@ _NAMES = {
 }
 
 FORMATS = (
-    Format(
+    ModelFormat(
         model_type="albert",
         read=read_albert,
         write=write_albert,
-        table=lambda config: Table(_NAMES),
+        weight_map=lambda config: WeightMap(_NAMES),
         architectures=(
-            Architecture("AlbertForPreTraining", PreTraining("sentence_order", "sop_logits")),
-            Architecture("AlbertForMaskedLM", MaskedLM(), {"pooler": None}),
-            Architecture("AlbertForSequenceClassification", SequenceClassification()),
-            Architecture("AlbertForTokenClassification", TokenLabels(), {"pooler": None}),
-            Architecture("AlbertForQuestionAnswering", QuestionAnswering(), {"pooler": None}),
+            Architecture("AlbertForPreTraining", PreTrainingTask("sentence_order", "sop_logits")),
+            Architecture("AlbertForMaskedLM", MaskedLMTask(), {"pooler": None}),
+            Architecture("AlbertForSequenceClassification", SequenceClassificationTask()),
+            Architecture(
+                "AlbertForTokenClassification", TokenClassificationTask(), {"pooler": None}
+            ),
+            Architecture("AlbertForQuestionAnswering", QuestionAnsweringTask(), {"pooler": None}),
             Architecture("AlbertModel", Task()),
         ),
         tiny=TINY | {"num_hidden_layers": 4, "num_hidden_groups": 2, "embedding_size": 20},

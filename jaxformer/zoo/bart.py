@@ -6,12 +6,17 @@ from typing import Any
 from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.activations import read_activation, write_activation
-from jaxformer.hub.format import Architecture, Format
-from jaxformer.hub.settings import Settings
-from jaxformer.hub.tasks import EndTokenClassification, QuestionAnswering, Seq2SeqLM, Task
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import Architecture, ModelFormat
+from jaxformer.hub.tasks import (
+    EndTokenClassificationTask,
+    QuestionAnsweringTask,
+    Seq2SeqLMTask,
+    Task,
+)
 from jaxformer.hub.weights.layouts import Same
-from jaxformer.hub.weights.table import Table, attention, block
 from jaxformer.hub.weights.tensors import TensorFiles
+from jaxformer.hub.weights.weight_map import WeightMap, attention, block
 from jaxformer.models import EncoderDecoderConfig
 from jaxformer.nn import PostNorm
 from jaxformer.zoo.system import System
@@ -51,30 +56,30 @@ SYSTEMS = (
 )
 
 
-def read_bart(settings: Settings) -> EncoderDecoderConfig:
+def read_bart(hf_config: HFConfig) -> EncoderDecoderConfig:
     """The architecture that a config.json describes."""
-    settings.expect("is_decoder", False)
-    heads = settings.number("encoder_attention_heads", 16)
-    settings.expect("decoder_attention_heads", heads)
-    mlp_dim = settings.number("encoder_ffn_dim", 4096)
-    settings.expect("decoder_ffn_dim", mlp_dim)
-    model_dim = settings.number("d_model", 1024)
-    position = Learned(settings.number("max_position_embeddings", 1024), offset=2)
+    hf_config.expect("is_decoder", False)
+    heads = hf_config.number("encoder_attention_heads", 16)
+    hf_config.expect("decoder_attention_heads", heads)
+    mlp_dim = hf_config.number("encoder_ffn_dim", 4096)
+    hf_config.expect("decoder_ffn_dim", mlp_dim)
+    model_dim = hf_config.number("d_model", 1024)
+    position = Learned(hf_config.number("max_position_embeddings", 1024), offset=2)
     return bart(
-        settings.number("encoder_layers", 12),
+        hf_config.number("encoder_layers", 12),
         model_dim,
         heads,
-        num_decoder_layers=settings.number("decoder_layers", 12),
+        num_decoder_layers=hf_config.number("decoder_layers", 12),
         mlp_dim=mlp_dim,
-        vocab_size=settings.number("vocab_size", 50265),
+        vocab_size=hf_config.number("vocab_size", 50265),
         position=position,
         decoder_position=position,
-        padding_id=settings.number("pad_token_id"),
-        activation=read_activation(settings, "activation_function", "gelu"),
-        embedding_scale=model_dim**0.5 if settings.take("scale_embedding", False) else 1.0,
-        tie_embeddings=settings.take("tie_word_embeddings", True),
-        dropout=settings.number("dropout", 0.1),
-        attention_dropout=settings.number("attention_dropout", 0.0),
+        padding_id=hf_config.number("pad_token_id"),
+        activation=read_activation(hf_config, "activation_function", "gelu"),
+        embedding_scale=model_dim**0.5 if hf_config.take("scale_embedding", False) else 1.0,
+        tie_embeddings=hf_config.take("tie_word_embeddings", True),
+        dropout=hf_config.number("dropout", 0.1),
+        attention_dropout=hf_config.number("attention_dropout", 0.0),
     )
 
 
@@ -133,22 +138,22 @@ NAMES = {
     "heads.label.output": "classification_head.out_proj",
     "heads.span.output": "qa_outputs",
 }
-TABLE = Table(NAMES, layouts={"heads.language_model.bias": Same(leading=1)})
+WEIGHT_MAP = WeightMap(NAMES, layouts={"heads.language_model.bias": Same(leading=1)})
 
 
 def classes(name: str) -> tuple[Architecture, ...]:
     """The classes of BART and mBART, whose names begin with `name`: "Bart"."""
     return (
-        Architecture(f"{name}ForConditionalGeneration", Seq2SeqLM()),
-        Architecture(f"{name}ForSequenceClassification", EndTokenClassification()),
-        Architecture(f"{name}ForQuestionAnswering", QuestionAnswering(repeats_inputs=True)),
+        Architecture(f"{name}ForConditionalGeneration", Seq2SeqLMTask()),
+        Architecture(f"{name}ForSequenceClassification", EndTokenClassificationTask()),
+        Architecture(f"{name}ForQuestionAnswering", QuestionAnsweringTask(repeats_inputs=True)),
         Architecture(f"{name}Model", Task()),
     )
 
 
 def bart_format(
     model_type: str, architectures: tuple[Architecture, ...], defaults: dict[str, Any], **parts: Any
-) -> Format:
+) -> ModelFormat:
     """The files of BART or a relative.
 
     Args:
@@ -161,7 +166,7 @@ def bart_format(
         "model_type": model_type,
         "read": read_bart,
         "write": write_bart,
-        "table": lambda config: TABLE,
+        "weight_map": lambda config: WEIGHT_MAP,
         "architectures": architectures,
         "tiny": {
             "vocab_size": 131,
@@ -199,7 +204,7 @@ def bart_format(
         },
         "defaults": defaults,
     }  # fmt: skip
-    return Format(**(fields | parts))
+    return ModelFormat(**(fields | parts))
 
 
 FORMATS = (

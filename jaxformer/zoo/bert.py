@@ -5,18 +5,18 @@ from typing import Any
 from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.activations import read_activation, write_activation
-from jaxformer.hub.format import Architecture, Format
-from jaxformer.hub.settings import Settings
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.tasks import (
-    MaskedLM,
-    NextSentence,
-    PreTraining,
-    QuestionAnswering,
-    SequenceClassification,
+    MaskedLMTask,
+    NextSentenceTask,
+    PreTrainingTask,
+    QuestionAnsweringTask,
+    SequenceClassificationTask,
     Task,
-    TokenLabels,
+    TokenClassificationTask,
 )
-from jaxformer.hub.weights.table import Table, attention, block
+from jaxformer.hub.weights.weight_map import WeightMap, attention, block
 from jaxformer.models import Classification, EncoderConfig, MaskedLanguageModel
 from jaxformer.zoo.system import System
 
@@ -45,26 +45,26 @@ SYSTEMS = (
 )
 
 
-def read_bert(settings: Settings) -> EncoderConfig:
+def read_bert(hf_config: HFConfig) -> EncoderConfig:
     """The architecture that a config.json describes."""
-    settings.expect("position_embedding_type", "absolute")
-    settings.expect("is_decoder", False)
-    settings.expect("add_cross_attention", False)
+    hf_config.expect("position_embedding_type", "absolute")
+    hf_config.expect("is_decoder", False)
+    hf_config.expect("add_cross_attention", False)
     return bert(
-        settings.number("num_hidden_layers", 12),
-        settings.number("hidden_size", 768),
-        settings.number("num_attention_heads", 12),
-        mlp_dim=settings.number("intermediate_size", 3072),
-        vocab_size=settings.number("vocab_size", 30522),
-        position=Learned(max_length=settings.number("max_position_embeddings", 512)),
-        token_types=settings.number("type_vocab_size", 2),
-        padding_id=settings.number("pad_token_id", 0),
-        activation=read_activation(settings, "hidden_act", "gelu"),
-        norm=LayerNorm(eps=settings.number("layer_norm_eps", 1e-12)),
-        embedding_norm=LayerNorm(eps=settings.number("layer_norm_eps", 1e-12)),
-        tie_embeddings=settings.take("tie_word_embeddings", True),
-        dropout=settings.number("hidden_dropout_prob", 0.1),
-        attention_dropout=settings.number("attention_probs_dropout_prob", 0.1),
+        hf_config.number("num_hidden_layers", 12),
+        hf_config.number("hidden_size", 768),
+        hf_config.number("num_attention_heads", 12),
+        mlp_dim=hf_config.number("intermediate_size", 3072),
+        vocab_size=hf_config.number("vocab_size", 30522),
+        position=Learned(max_length=hf_config.number("max_position_embeddings", 512)),
+        token_types=hf_config.number("type_vocab_size", 2),
+        padding_id=hf_config.number("pad_token_id", 0),
+        activation=read_activation(hf_config, "hidden_act", "gelu"),
+        norm=LayerNorm(eps=hf_config.number("layer_norm_eps", 1e-12)),
+        embedding_norm=LayerNorm(eps=hf_config.number("layer_norm_eps", 1e-12)),
+        tie_embeddings=hf_config.take("tie_word_embeddings", True),
+        dropout=hf_config.number("hidden_dropout_prob", 0.1),
+        attention_dropout=hf_config.number("attention_probs_dropout_prob", 0.1),
     )
 
 
@@ -136,14 +136,14 @@ HEADS = {
 def architectures(name: str) -> tuple[Architecture, ...]:
     """The classes of BERT and its relatives, whose names begin with `name`: "Bert"."""
     no_pooler = {"pooler": None}
-    pre_training = PreTraining("next_sentence", "seq_relationship_logits")
+    pre_training = PreTrainingTask("next_sentence", "seq_relationship_logits")
     return (
         Architecture(f"{name}ForPreTraining", pre_training),
-        Architecture(f"{name}ForMaskedLM", MaskedLM(), no_pooler),
-        Architecture(f"{name}ForNextSentencePrediction", NextSentence()),
-        Architecture(f"{name}ForSequenceClassification", SequenceClassification()),
-        Architecture(f"{name}ForTokenClassification", TokenLabels(), no_pooler),
-        Architecture(f"{name}ForQuestionAnswering", QuestionAnswering(), no_pooler),
+        Architecture(f"{name}ForMaskedLM", MaskedLMTask(), no_pooler),
+        Architecture(f"{name}ForNextSentencePrediction", NextSentenceTask()),
+        Architecture(f"{name}ForSequenceClassification", SequenceClassificationTask()),
+        Architecture(f"{name}ForTokenClassification", TokenClassificationTask(), no_pooler),
+        Architecture(f"{name}ForQuestionAnswering", QuestionAnsweringTask(), no_pooler),
         Architecture(f"{name}Model", Task()),
     )
 
@@ -158,11 +158,11 @@ TINY = {
 }
 
 FORMATS = (
-    Format(
+    ModelFormat(
         model_type="bert",
         read=read_bert,
         write=write_bert,
-        table=lambda config: Table(body("bert") | LABELS | HEADS),
+        weight_map=lambda config: WeightMap(body("bert") | LABELS | HEADS),
         architectures=architectures("Bert"),
         tiny=TINY,
         prefix="bert.",

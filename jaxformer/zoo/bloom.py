@@ -5,23 +5,23 @@ from typing import Any
 from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import ALiBi
 from jaxformer.hub.fields import read_flags, read_numbers, write_fields
-from jaxformer.hub.format import CountedByMask, Format
-from jaxformer.hub.settings import Settings
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import CountedByMask, ModelFormat
 from jaxformer.hub.weights.layouts import PerKeyHead
-from jaxformer.hub.weights.table import Table, block
+from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import DecoderConfig
 from jaxformer.zoo.gpt import HEADS, TOKENS, fused, gpt
 from jaxformer.zoo.llama import classes
 
 
-def read_bloom(settings: Settings) -> DecoderConfig:
+def read_bloom(hf_config: HFConfig) -> DecoderConfig:
     """The architecture that a config.json describes."""
-    settings.expect("apply_residual_connection_post_layernorm", False)
-    settings.expect("slow_but_exact", False)  # There it forgets the biases.
-    norm = LayerNorm(eps=settings.number("layer_norm_epsilon"))
+    hf_config.expect("apply_residual_connection_post_layernorm", False)
+    hf_config.expect("slow_but_exact", False)  # There it forgets the biases.
+    norm = LayerNorm(eps=hf_config.number("layer_norm_epsilon"))
     return gpt(
-        **read_numbers(settings, _NUMBERS),
-        **read_flags(settings, _FLAGS),
+        **read_numbers(hf_config, _NUMBERS),
+        **read_flags(hf_config, _FLAGS),
         position=ALiBi(),
         norm=norm,
         embedding_norm=norm,
@@ -68,11 +68,11 @@ def names(parts: dict[str, str]) -> dict[str, str]:
 
 
 FORMATS = (
-    Format(
+    ModelFormat(
         model_type="bloom",
         read=read_bloom,
         write=write_bloom,
-        table=lambda _: Table(names(BLOCK), fused=(QUERY_KEY_VALUE,)),
+        weight_map=lambda _: WeightMap(names(BLOCK), fused=(QUERY_KEY_VALUE,)),
         architectures=classes("Bloom"),
         tiny={"vocab_size": 131, "hidden_size": 48, "n_head": 6, "n_layer": 3, **TOKENS},
         prefix="transformer.",

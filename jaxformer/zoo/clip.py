@@ -5,13 +5,13 @@ from typing import Any
 from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.activations import read_activation, write_activation
-from jaxformer.hub.embedding_tasks import EndState, ImageEmbedding, TextEmbedding
+from jaxformer.hub.embedding_tasks import EndTokenTask, ImageEmbeddingTask, TextEmbeddingTask
 from jaxformer.hub.fields import read_numbers, write_fields
-from jaxformer.hub.format import Architecture, Format
-from jaxformer.hub.settings import Settings
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.tasks import Task
 from jaxformer.hub.weights.layouts import Patches
-from jaxformer.hub.weights.table import Table, attention, block
+from jaxformer.hub.weights.weight_map import WeightMap, attention, block
 from jaxformer.models import DecoderConfig, NormPooler, Projection, VisionConfig
 from jaxformer.models.model import ModelConfig
 from jaxformer.nn import PreNorm
@@ -73,10 +73,10 @@ _TEXT_NUMBERS = _NUMBERS | {"vocab_size": "vocab_size"}
 _IMAGE_NUMBERS = _NUMBERS | {"channels": "num_channels"}
 
 
-def _read_common(settings: Settings) -> dict[str, Any]:
+def _read_common(hf_config: HFConfig) -> dict[str, Any]:
     return {
-        "norm": LayerNorm(eps=settings.number("layer_norm_eps")),
-        "activation": read_activation(settings, "hidden_act", None),
+        "norm": LayerNorm(eps=hf_config.number("layer_norm_eps")),
+        "activation": read_activation(hf_config, "hidden_act", None),
         "heads": (),
     }
 
@@ -92,21 +92,21 @@ def _write_common(config: ModelConfig, projection: str) -> dict[str, Any]:
     return values
 
 
-def text_fields(settings: Settings) -> dict[str, Any]:
+def text_fields(hf_config: HFConfig) -> dict[str, Any]:
     """What a config.json says of a text tower, as fields of our configuration."""
     return {
-        **read_numbers(settings, _TEXT_NUMBERS),
-        **_read_common(settings),
-        "position": Learned(max_length=settings.number("max_position_embeddings")),
+        **read_numbers(hf_config, _TEXT_NUMBERS),
+        **_read_common(hf_config),
+        "position": Learned(max_length=hf_config.number("max_position_embeddings")),
     }
 
 
-def image_fields(settings: Settings, prefix: int) -> dict[str, Any]:
+def image_fields(hf_config: HFConfig, prefix: int) -> dict[str, Any]:
     """What a config.json says of a vision tower; `prefix` tokens come before the patches."""
-    image, patch = settings.number("image_size"), settings.number("patch_size")
+    image, patch = hf_config.number("image_size"), hf_config.number("patch_size")
     return {
-        **read_numbers(settings, _IMAGE_NUMBERS),
-        **_read_common(settings),
+        **read_numbers(hf_config, _IMAGE_NUMBERS),
+        **_read_common(hf_config),
         "patch": patch,
         "image_size": (image, image),
         "crop": image % patch > 0,
@@ -164,8 +164,8 @@ IMAGE_NAMES = {
 }
 """What the vision towers of CLIP and SigLIP call alike."""
 LAYOUTS = {"patch_projection.kernel": Patches()}
-_TEXT_TABLE = Table({**TEXT_NAMES, "heads.projection.output": "text_projection"})
-_VISION_TABLE = Table(
+_TEXT_WEIGHT_MAP = WeightMap({**TEXT_NAMES, "heads.projection.output": "text_projection"})
+_VISION_WEIGHT_MAP = WeightMap(
     {
         **IMAGE_NAMES,
         "class_token": "vision_model.embeddings.class_embedding",
@@ -211,14 +211,14 @@ BUFFERS = ("*embeddings.position_ids",)
 _HARMLESS = ("projection_dim",)
 
 FORMATS = (
-    Format(
+    ModelFormat(
         model_type="clip_text_model",
-        read=lambda settings: clip_text(**text_fields(settings)),
+        read=lambda hf_config: clip_text(**text_fields(hf_config)),
         write=write_text,
-        table=lambda _: _TEXT_TABLE,
+        weight_map=lambda _: _TEXT_WEIGHT_MAP,
         architectures=(
-            Architecture("CLIPTextModelWithProjection", TextEmbedding()),
-            Architecture("CLIPTextModel", EndState(), prefix=""),
+            Architecture("CLIPTextModelWithProjection", TextEmbeddingTask()),
+            Architecture("CLIPTextModel", EndTokenTask(), prefix=""),
         ),
         tiny=TINY_TEXT | {"projection_dim": 40},
         prefix="text_model.",
@@ -227,13 +227,13 @@ FORMATS = (
         states_end_normalised=False,
         defaults=TEXT_DEFAULTS | _OWN_DEFAULTS | _OWN_TEXT_DEFAULTS,
     ),
-    Format(
+    ModelFormat(
         model_type="clip_vision_model",
-        read=lambda settings: clip_vision(**image_fields(settings, prefix=1)),
+        read=lambda hf_config: clip_vision(**image_fields(hf_config, prefix=1)),
         write=write_images,
-        table=lambda _: _VISION_TABLE,
+        weight_map=lambda _: _VISION_WEIGHT_MAP,
         architectures=(
-            Architecture("CLIPVisionModelWithProjection", ImageEmbedding()),
+            Architecture("CLIPVisionModelWithProjection", ImageEmbeddingTask()),
             Architecture("CLIPVisionModel", Task()),
         ),
         tiny=TINY_IMAGES | {"projection_dim": 40},

@@ -2,33 +2,33 @@
 
 from functools import partial
 
-from jaxformer.hub.format import Architecture, Format
-from jaxformer.hub.tasks import SequenceClassification, Task, TaughtClassification
-from jaxformer.hub.weights.table import Table
+from jaxformer.hub.model_format import Architecture, ModelFormat
+from jaxformer.hub.tasks import DistilledClassificationTask, SequenceClassificationTask, Task
+from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import VisionConfig
 from jaxformer.zoo.vit import LAYOUTS, TINY, names, read_vit, write_vit
 
 
-def table(config: VisionConfig) -> Table:
+def weight_map(config: VisionConfig) -> WeightMap:
     """The names of the tensors; beside a second classifier the first has another name."""
     own = names("deit") | {"heads.distillation.output": "distillation_classifier"}
     if len(config.heads) > 1:
         own["heads.label.output"] = "cls_classifier"
-    return Table(own, layouts=LAYOUTS)
+    return WeightMap(own, layouts=LAYOUTS)
 
 
 _NO_POOLER = {"pooler": None}
 
 FORMATS = (
-    Format(
+    ModelFormat(
         model_type="deit",
         read=partial(read_vit, distillation_token=True),
         write=write_vit,
-        table=table,
+        weight_map=weight_map,
         architectures=(
-            Architecture("DeiTForImageClassification", SequenceClassification(), _NO_POOLER),
+            Architecture("DeiTForImageClassification", SequenceClassificationTask(), _NO_POOLER),
             Architecture(
-                "DeiTForImageClassificationWithTeacher", TaughtClassification(), _NO_POOLER
+                "DeiTForImageClassificationWithTeacher", DistilledClassificationTask(), _NO_POOLER
             ),
             Architecture("DeiTModel", Task()),
         ),

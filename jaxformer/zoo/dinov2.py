@@ -3,28 +3,28 @@
 from dataclasses import replace
 from typing import Any
 
-from jaxformer.hub.format import Architecture, Format
-from jaxformer.hub.settings import Settings
-from jaxformer.hub.tasks import SequenceClassification, Task
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import Architecture, ModelFormat
+from jaxformer.hub.tasks import SequenceClassificationTask, Task
 from jaxformer.hub.weights.layouts import Concatenated
-from jaxformer.hub.weights.table import Fused, Table
+from jaxformer.hub.weights.weight_map import Fused, WeightMap
 from jaxformer.models import VisionConfig
 from jaxformer.zoo.vit import ATTENTION, LAYOUTS, TINY, names, read_vit, write_vit
 
 
-def read_dinov2(settings: Settings) -> VisionConfig:
+def read_dinov2(hf_config: HFConfig) -> VisionConfig:
     """The architecture that a config.json describes."""
-    config = read_vit(settings)
-    width = int(config.model_dim * settings.number("mlp_ratio", 4))
-    if swiglu := settings.take("use_swiglu_ffn", False):
+    config = read_vit(hf_config)
+    width = int(config.model_dim * hf_config.number("mlp_ratio", 4))
+    if swiglu := hf_config.take("use_swiglu_ffn", False):
         width = _swiglu_width(width)
     return replace(
         config,
         mlp_dim=width,
         gated=swiglu,
         activation="silu" if swiglu else config.activation,
-        layer_scale=settings.number("layerscale_value", 1.0),
-        mask_token=settings.take("use_mask_token", True),
+        layer_scale=hf_config.number("layerscale_value", 1.0),
+        mask_token=hf_config.take("use_mask_token", True),
         pooler=None,
     )
 
@@ -59,11 +59,13 @@ _BLOCK = {
 }
 
 
-def table(config: VisionConfig) -> Table:
+def weight_map(config: VisionConfig) -> WeightMap:
     """The names of the tensors; gate and first layer of SwiGLU are one."""
     up, gate, down = (f"sublayers.1.{part}" for part in ("up", "gate", "down"))
     if not config.gated:
-        return Table(names("dinov2", _BLOCK | {up: "mlp.fc1", down: "mlp.fc2"}), layouts=LAYOUTS)
+        return WeightMap(
+            names("dinov2", _BLOCK | {up: "mlp.fc1", down: "mlp.fc2"}), layouts=LAYOUTS
+        )
     layer = "transformer.stack.group.*"
     joined = Fused(
         (f"{layer}.{gate}", f"{layer}.{up}"),
@@ -71,17 +73,19 @@ def table(config: VisionConfig) -> Table:
         Concatenated(),
     )
     own = names("dinov2", _BLOCK | {down: "mlp.weights_out"})
-    return Table(own, fused=(joined,), layouts=LAYOUTS)
+    return WeightMap(own, fused=(joined,), layouts=LAYOUTS)
 
 
 FORMATS = (
-    Format(
+    ModelFormat(
         model_type="dinov2",
         read=read_dinov2,
         write=write_dinov2,
-        table=table,
+        weight_map=weight_map,
         architectures=(
-            Architecture("Dinov2ForImageClassification", SequenceClassification("first_and_mean")),
+            Architecture(
+                "Dinov2ForImageClassification", SequenceClassificationTask("first_and_mean")
+            ),
             Architecture("Dinov2Model", Task()),
         ),
         # Square: transformers resizes the positions of all other images, as if these were.

@@ -4,16 +4,16 @@ from typing import Any
 
 from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.activations import read_activation, write_activation
-from jaxformer.hub.format import Architecture, Format
-from jaxformer.hub.settings import Settings
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.tasks import (
-    MaskedLM,
-    QuestionAnswering,
-    SequenceClassification,
+    MaskedLMTask,
+    QuestionAnsweringTask,
+    SequenceClassificationTask,
     Task,
-    TokenLabels,
+    TokenClassificationTask,
 )
-from jaxformer.hub.weights.table import Table, attention, block
+from jaxformer.hub.weights.weight_map import WeightMap, attention, block
 from jaxformer.models import EncoderConfig, MaskedLanguageModel
 from jaxformer.zoo.bert import LABELS, bert
 from jaxformer.zoo.system import System
@@ -26,22 +26,22 @@ SYSTEMS = (
 )
 
 
-def read_distilbert(settings: Settings) -> EncoderConfig:
+def read_distilbert(hf_config: HFConfig) -> EncoderConfig:
     """The architecture that a config.json describes."""
     # Whether the rows of the table are sinusoids or learned, they are in the file.
-    settings.expect("sinusoidal_pos_embds", False, True)
+    hf_config.expect("sinusoidal_pos_embds", False, True)
     return bert(
-        settings.number("n_layers", 6),
-        settings.number("dim", 768),
-        settings.number("n_heads", 12),
-        mlp_dim=settings.number("hidden_dim", 3072),
-        vocab_size=settings.number("vocab_size", 30522),
-        position=Learned(max_length=settings.number("max_position_embeddings", 512)),
-        padding_id=settings.number("pad_token_id", 0),
-        activation=read_activation(settings, "activation", "gelu"),
-        tie_embeddings=settings.take("tie_word_embeddings", True),
-        dropout=settings.number("dropout", 0.1),
-        attention_dropout=settings.number("attention_dropout", 0.1),
+        hf_config.number("n_layers", 6),
+        hf_config.number("dim", 768),
+        hf_config.number("n_heads", 12),
+        mlp_dim=hf_config.number("hidden_dim", 3072),
+        vocab_size=hf_config.number("vocab_size", 30522),
+        position=Learned(max_length=hf_config.number("max_position_embeddings", 512)),
+        padding_id=hf_config.number("pad_token_id", 0),
+        activation=read_activation(hf_config, "activation", "gelu"),
+        tie_embeddings=hf_config.take("tie_word_embeddings", True),
+        dropout=hf_config.number("dropout", 0.1),
+        attention_dropout=hf_config.number("attention_dropout", 0.1),
         **_WITHOUT,
     )
 
@@ -89,18 +89,20 @@ _NAMES = {
 }
 
 FORMATS = (
-    Format(
+    ModelFormat(
         model_type="distilbert",
         read=read_distilbert,
         write=write_distilbert,
-        table=lambda config: Table(_NAMES),
+        weight_map=lambda config: WeightMap(_NAMES),
         architectures=(
-            Architecture("DistilBertForMaskedLM", MaskedLM()),
+            Architecture("DistilBertForMaskedLM", MaskedLMTask()),
             Architecture(
-                "DistilBertForSequenceClassification", SequenceClassification(), {"pooler": "relu"}
+                "DistilBertForSequenceClassification",
+                SequenceClassificationTask(),
+                {"pooler": "relu"},
             ),
-            Architecture("DistilBertForTokenClassification", TokenLabels()),
-            Architecture("DistilBertForQuestionAnswering", QuestionAnswering()),
+            Architecture("DistilBertForTokenClassification", TokenClassificationTask()),
+            Architecture("DistilBertForQuestionAnswering", QuestionAnsweringTask()),
             Architecture("DistilBertModel", Task()),
         ),
         tiny={

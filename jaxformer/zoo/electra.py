@@ -7,16 +7,16 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.hub.activations import read_activation
-from jaxformer.hub.format import Architecture, Format
-from jaxformer.hub.settings import Settings
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.tasks import (
-    MaskedLM,
-    QuestionAnswering,
-    SequenceClassification,
+    MaskedLMTask,
+    QuestionAnsweringTask,
+    SequenceClassificationTask,
     Task,
-    TokenLabels,
+    TokenClassificationTask,
 )
-from jaxformer.hub.weights.table import Table
+from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import Dense, EncoderConfig, TokenClassification
 from jaxformer.zoo.bert import LABELS, TINY, body, read_bert, write_bert
 
@@ -25,11 +25,11 @@ from jaxformer.zoo.bert import LABELS, TINY, body, read_bert, write_bert
 class ReplacedTokens(Task):
     """Whether each token is a replaced one."""
 
-    def heads(self, settings):
-        dense = Dense(read_activation(settings, "hidden_act", "gelu"))
+    def heads(self, hf_config):
+        dense = Dense(read_activation(hf_config, "hidden_act", "gelu"))
         return (TokenClassification(num_labels=1, dense=dense),)
 
-    def outputs(self, model, states, inputs, settings):
+    def outputs(self, model, states, inputs, hf_config):
         logits = model.heads["tags"].scores(states)[..., 0]
         outputs = {"logits": logits}
         if "labels" in inputs:
@@ -38,13 +38,13 @@ class ReplacedTokens(Task):
             outputs["loss"] = jnp.sum(jnp.where(counted, losses, 0.0)) / jnp.sum(counted)
         return outputs
 
-    def example_labels(self, rng, inputs, settings):
+    def example_labels(self, rng, inputs, hf_config):
         return {"labels": rng.integers(2, size=inputs["input_ids"].shape)}
 
 
-def read_electra(settings: Settings) -> EncoderConfig:
+def read_electra(hf_config: HFConfig) -> EncoderConfig:
     """The architecture that a config.json describes."""
-    config, width = read_bert(settings), settings.number("embedding_size", 128)
+    config, width = read_bert(hf_config), hf_config.number("embedding_size", 128)
     narrow = None if width == config.model_dim else width
     return replace(config, embedding_dim=narrow, pooler=None)
 
@@ -60,7 +60,7 @@ _DISCRIMINATOR = {
 }
 
 
-def table(config: EncoderConfig) -> Table:
+def weight_map(config: EncoderConfig) -> WeightMap:
     """The names of the tensors; a classifier has a dense layer of its own for a pooler."""
     generator = "heads.masked_language_model"
     names = body("electra") | LABELS
@@ -75,23 +75,23 @@ def table(config: EncoderConfig) -> Table:
     }
     if any(isinstance(head, TokenClassification) and head.dense for head in config.heads):
         names |= _DISCRIMINATOR
-    return Table(names)
+    return WeightMap(names)
 
 
 FORMATS = (
-    Format(
+    ModelFormat(
         model_type="electra",
         read=read_electra,
         write=write_electra,
-        table=table,
+        weight_map=weight_map,
         architectures=(
             Architecture("ElectraForPreTraining", ReplacedTokens()),
-            Architecture("ElectraForMaskedLM", MaskedLM("gelu")),
+            Architecture("ElectraForMaskedLM", MaskedLMTask("gelu")),
             Architecture(
-                "ElectraForSequenceClassification", SequenceClassification(), {"pooler": "gelu"}
+                "ElectraForSequenceClassification", SequenceClassificationTask(), {"pooler": "gelu"}
             ),
-            Architecture("ElectraForTokenClassification", TokenLabels()),
-            Architecture("ElectraForQuestionAnswering", QuestionAnswering()),
+            Architecture("ElectraForTokenClassification", TokenClassificationTask()),
+            Architecture("ElectraForQuestionAnswering", QuestionAnsweringTask()),
             Architecture("ElectraModel", Task()),
         ),
         tiny=TINY | {"embedding_size": 20, "hidden_act": "silu", "type_vocab_size": 3},

@@ -4,9 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 from jaxformer.functional.positions.schemes import Learned
-from jaxformer.hub.format import Format
-from jaxformer.hub.settings import Settings
-from jaxformer.hub.weights.table import Table
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import ModelFormat
+from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import EncoderConfig, MaskedLanguageModel
 from jaxformer.zoo.bert import HEADS, LABELS, TINY, architectures, bert, body, read_bert, write_bert
 from jaxformer.zoo.system import System
@@ -39,11 +39,11 @@ SYSTEMS = (
 )
 
 
-def read_ernie(settings: Settings) -> EncoderConfig:
+def read_ernie(hf_config: HFConfig) -> EncoderConfig:
     """The architecture that a config.json describes."""
-    task_types = settings.number("task_type_vocab_size", 3)
-    used = settings.take("use_task_id", False)
-    return replace(read_bert(settings), task_types=task_types if used else 0)
+    task_types = hf_config.number("task_type_vocab_size", 3)
+    used = hf_config.take("use_task_id", False)
+    return replace(read_bert(hf_config), task_types=task_types if used else 0)
 
 
 def write_ernie(config: EncoderConfig) -> dict[str, Any]:
@@ -55,11 +55,11 @@ def write_ernie(config: EncoderConfig) -> dict[str, Any]:
 
 
 FORMATS = (
-    Format(
+    ModelFormat(
         model_type="ernie",
         read=read_ernie,
         write=write_ernie,
-        table=lambda config: Table(body("ernie") | LABELS | HEADS),
+        weight_map=lambda config: WeightMap(body("ernie") | LABELS | HEADS),
         architectures=architectures("Ernie"),
         tiny=TINY | {"use_task_id": True, "task_type_vocab_size": 4, "type_vocab_size": 3},
         prefix="ernie.",

@@ -11,10 +11,10 @@ from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import ALiBi
 from jaxformer.hub.activations import read_activation, write_activation
 from jaxformer.hub.fields import read_flags, read_numbers, write_fields
-from jaxformer.hub.format import CountedByMask, Format
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import CountedByMask, ModelFormat
 from jaxformer.hub.rope import read_rope, write_rope
-from jaxformer.hub.settings import Settings
-from jaxformer.hub.weights.table import Table
+from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import Parallel, PreNorm, Residual
 from jaxformer.zoo.bloom import BLOCK, QUERY_KEY_VALUE, names
@@ -23,41 +23,41 @@ from jaxformer.zoo.llama import classes
 from jaxformer.zoo.pythia import TINY
 
 
-def read_falcon(settings: Settings) -> DecoderConfig:
+def read_falcon(hf_config: HFConfig) -> DecoderConfig:
     """The architecture that a config.json describes."""
-    settings.expect("apply_residual_connection_post_layernorm", False)
-    fields = read_numbers(settings, _NUMBERS)
-    rope = read_rope(settings)
+    hf_config.expect("apply_residual_connection_post_layernorm", False)
+    fields = read_numbers(hf_config, _NUMBERS)
+    rope = read_rope(hf_config)
     # There the penalties are scaled with the scores, and head_dim is always this quotient.
     alibi = ALiBi(factor=(fields["model_dim"] // fields["num_heads"]) ** -0.5, rounded=True)
     return gpt(
         **fields,
-        **read_flags(settings, _FLAGS),
-        **_read_arrangement(settings),
-        mlp_dim=settings.number("ffn_hidden_size", None) or 4 * fields["model_dim"],
-        position=alibi if settings.take("alibi", False) else rope,
-        activation=read_activation(settings, "activation", "gelu"),
-        norm=LayerNorm(eps=settings.number("layer_norm_epsilon")),
-        attention_output_bias=settings.take("bias"),
-        mlp_bias=settings.take("bias"),
+        **read_flags(hf_config, _FLAGS),
+        **_read_arrangement(hf_config),
+        mlp_dim=hf_config.number("ffn_hidden_size", None) or 4 * fields["model_dim"],
+        position=alibi if hf_config.take("alibi", False) else rope,
+        activation=read_activation(hf_config, "activation", "gelu"),
+        norm=LayerNorm(eps=hf_config.number("layer_norm_epsilon")),
+        attention_output_bias=hf_config.take("bias"),
+        mlp_bias=hf_config.take("bias"),
         embedding_dropout=0.0,
     )
 
 
-def _read_arrangement(settings: Settings) -> dict[str, Any]:
+def _read_arrangement(hf_config: HFConfig) -> dict[str, Any]:
     """How many key heads there are, and where the norms sit."""
-    parallel = settings.take("parallel_attn", True)
-    multi_query = settings.take("multi_query", True)
-    if settings.take("new_decoder_architecture", False):
-        settings.expect("parallel_attn", True)
+    parallel = hf_config.take("parallel_attn", True)
+    multi_query = hf_config.take("multi_query", True)
+    if hf_config.take("new_decoder_architecture", False):
+        hf_config.expect("parallel_attn", True)
         norms = {None: False, 1: True, 2: False}
-        shared = settings.choose("num_ln_in_parallel_attn", norms, None)
+        shared = hf_config.choose("num_ln_in_parallel_attn", norms, None)
         return {
-            "num_kv_heads": settings.number("num_kv_heads", None),
+            "num_kv_heads": hf_config.number("num_kv_heads", None),
             "residual": Parallel(shared_norm=shared),
         }
-    settings.take("num_kv_heads", None)  # Without the new architecture nothing asks for it.
-    settings.expect("num_ln_in_parallel_attn", None, 1)
+    hf_config.take("num_kv_heads", None)  # Without the new architecture nothing asks for it.
+    hf_config.expect("num_ln_in_parallel_attn", None, 1)
     return {
         "num_kv_heads": 1 if multi_query else None,
         "residual": Parallel(shared_norm=True) if parallel else PreNorm(),
@@ -111,11 +111,11 @@ class _CountedForALiBi(CountedByMask):
 
 
 FORMATS = (
-    Format(
+    ModelFormat(
         model_type="falcon",
         read=read_falcon,
         write=write_falcon,
-        table=lambda config: Table(
+        weight_map=lambda config: WeightMap(
             names(BLOCK | _norms(config.residual)), fused=(QUERY_KEY_VALUE,)
         ),
         architectures=classes("Falcon"),

@@ -6,11 +6,11 @@ from typing import Any
 
 from jaxformer.functional.norms import RMSNorm
 from jaxformer.hub.activations import read_activation, write_activation
-from jaxformer.hub.format import Architecture, Format
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.rope import read_layer_ropes, read_rope, write_layer_ropes, write_rope
-from jaxformer.hub.settings import Settings
-from jaxformer.hub.tasks import CausalLM, SequenceClassification, Task
-from jaxformer.hub.weights.table import Table
+from jaxformer.hub.tasks import CausalLMTask, SequenceClassificationTask, Task
+from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.hub.windows import FULL, SLIDING, read_windows, write_windows
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import SandwichNorm
@@ -52,14 +52,14 @@ SYSTEMS = (
 )
 
 
-def _read(settings: Settings, **fields: Any) -> DecoderConfig:
+def _read(hf_config: HFConfig, **fields: Any) -> DecoderConfig:
     """What all Gemmas have."""
-    settings.expect("use_bidirectional_attention", None, False)
+    hf_config.expect("use_bidirectional_attention", None, False)
     return read_sizes(
-        settings,
-        norm=RMSNorm(eps=settings.number("rms_norm_eps"), unit_offset=True),
-        embedding_scale=settings.number("hidden_size") ** 0.5,
-        **read_biases(settings),
+        hf_config,
+        norm=RMSNorm(eps=hf_config.number("rms_norm_eps"), unit_offset=True),
+        embedding_scale=hf_config.number("hidden_size") ** 0.5,
+        **read_biases(hf_config),
         **fields,
     )
 
@@ -68,14 +68,14 @@ def _write(config: DecoderConfig) -> dict[str, Any]:
     return {**write_sizes(config), "attention_bias": config.attention_bias}
 
 
-def read_gemma(settings: Settings) -> DecoderConfig:
+def read_gemma(hf_config: HFConfig) -> DecoderConfig:
     """The architecture that a config.json describes."""
     # The first files say "gelu" and mean the tanh form, which some name in a second field.
-    settings.expect("hidden_activation", None, "gelu_pytorch_tanh")
-    activation = read_activation(settings, "hidden_act", "gelu_pytorch_tanh")
+    hf_config.expect("hidden_activation", None, "gelu_pytorch_tanh")
+    activation = read_activation(hf_config, "hidden_act", "gelu_pytorch_tanh")
     return _read(
-        settings,
-        position=read_rope(settings),
+        hf_config,
+        position=read_rope(hf_config),
         activation="gelu_tanh" if activation == "gelu" else activation,
     )
 
@@ -89,19 +89,19 @@ def write_gemma(config: DecoderConfig) -> dict[str, Any]:
     }
 
 
-def _read_second(settings: Settings, every: int, **fields: Any) -> DecoderConfig:
+def _read_second(hf_config: HFConfig, every: int, **fields: Any) -> DecoderConfig:
     """What Gemma 2 and 3 have: windows in all layers but each `every`-th, and a norm more."""
     # Files have it beside the field that counts.
-    settings.expect("hidden_act", None, settings.take("hidden_activation"))
-    count = settings.number("num_hidden_layers")
+    hf_config.expect("hidden_act", None, hf_config.take("hidden_activation"))
+    count = hf_config.number("num_hidden_layers")
     kinds = [SLIDING if layer % every else FULL for layer in range(1, count + 1)]
     return _read(
-        settings,
+        hf_config,
         residual=SandwichNorm(),
-        activation=read_activation(settings, "hidden_activation", "gelu_pytorch_tanh"),
-        attention_scale=settings.number("query_pre_attn_scalar") ** -0.5,
-        logit_softcap=settings.number("final_logit_softcapping", None),
-        windows=read_windows(settings, kinds, settings.number("sliding_window", None)),
+        activation=read_activation(hf_config, "hidden_activation", "gelu_pytorch_tanh"),
+        attention_scale=hf_config.number("query_pre_attn_scalar") ** -0.5,
+        logit_softcap=hf_config.number("final_logit_softcapping", None),
+        windows=read_windows(hf_config, kinds, hf_config.number("sliding_window", None)),
         **fields,
     )
 
@@ -118,10 +118,10 @@ def _write_second(config: DecoderConfig) -> dict[str, Any]:
     }
 
 
-def read_gemma2(settings: Settings) -> DecoderConfig:
+def read_gemma2(hf_config: HFConfig) -> DecoderConfig:
     """The architecture that a config.json describes."""
-    softcap = settings.number("attn_logit_softcapping", None)
-    return _read_second(settings, 2, position=read_rope(settings), attention_softcap=softcap)
+    softcap = hf_config.number("attn_logit_softcapping", None)
+    return _read_second(hf_config, 2, position=read_rope(hf_config), attention_softcap=softcap)
 
 
 def write_gemma2(config: DecoderConfig) -> dict[str, Any]:
@@ -132,21 +132,21 @@ def write_gemma2(config: DecoderConfig) -> dict[str, Any]:
 _THETAS = {FULL: "rope_theta", SLIDING: "rope_local_base_freq"}
 
 
-def read_gemma3(settings: Settings) -> DecoderConfig:
+def read_gemma3(hf_config: HFConfig) -> DecoderConfig:
     """The architecture that a config.json describes."""
-    if softcap := settings.number("attn_logit_softcapping", None):
+    if softcap := hf_config.number("attn_logit_softcapping", None):
         warnings.warn(
-            f"{settings.path}: attn_logit_softcapping = {softcap} is ignored in Gemma 3, as it is "
+            f"{hf_config.path}: attn_logit_softcapping = {softcap} is ignored in Gemma 3, as it is "
             "by transformers",
             stacklevel=2,
         )
     bases = {FULL: (_THETAS[FULL], 1_000_000.0), SLIDING: (_THETAS[SLIDING], 10_000.0)}
-    ropes = read_layer_ropes(settings, bases, scaled=(FULL,))
+    ropes = read_layer_ropes(hf_config, bases, scaled=(FULL,))
     config = _read_second(
-        settings,
-        settings.number("sliding_window_pattern", 6),
+        hf_config,
+        hf_config.number("sliding_window_pattern", 6),
         position=ropes[FULL],
-        query_key_norm=RMSNorm(eps=settings.number("rms_norm_eps"), unit_offset=True),
+        query_key_norm=RMSNorm(eps=hf_config.number("rms_norm_eps"), unit_offset=True),
     )
     return config if not any(config.windows) else replace(config, window_position=ropes[SLIDING])
 
@@ -187,11 +187,11 @@ _SECOND_NAMES = names(
 )
 
 FORMATS = (
-    Format(
+    ModelFormat(
         model_type="gemma",
         read=read_gemma,
         write=write_gemma,
-        table=lambda config: Table(NAMES),
+        weight_map=lambda config: WeightMap(NAMES),
         architectures=classes("Gemma", without=("ForQuestionAnswering",)),
         tiny={**_TINY, "rope_parameters": {"rope_type": "linear", "factor": 2.5}},
         defaults={
@@ -204,11 +204,11 @@ FORMATS = (
         },
         **FILES,
     ),
-    Format(
+    ModelFormat(
         model_type="gemma2",
         read=read_gemma2,
         write=write_gemma2,
-        table=lambda config: Table(_SECOND_NAMES),
+        weight_map=lambda config: WeightMap(_SECOND_NAMES),
         architectures=classes("Gemma2", without=("ForQuestionAnswering",)),
         tiny={**_ALTERNATING, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
         defaults={
@@ -219,16 +219,16 @@ FORMATS = (
         harmless=_HARMLESS,
         **FILES,
     ),
-    Format(
+    ModelFormat(
         model_type="gemma3_text",
         read=read_gemma3,
         write=write_gemma3,
-        table=lambda config: Table(_SECOND_NAMES),
+        weight_map=lambda config: WeightMap(_SECOND_NAMES),
         architectures=(
-            Architecture("Gemma3ForCausalLM", CausalLM()),
+            Architecture("Gemma3ForCausalLM", CausalLMTask()),
             Architecture(
                 "Gemma3TextForSequenceClassification",
-                SequenceClassification(pooling="last", bias=False),
+                SequenceClassificationTask(pooling="last", bias=False),
             ),
             Architecture("Gemma3TextModel", Task()),
         ),

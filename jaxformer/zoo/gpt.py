@@ -7,10 +7,10 @@ from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.activations import read_activation, write_activation
 from jaxformer.hub.fields import read_flags, read_numbers, write_fields
-from jaxformer.hub.format import Architecture, Format
-from jaxformer.hub.settings import Settings
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.weights.layouts import Concatenated, InOut, Layout
-from jaxformer.hub.weights.table import Fused, Table, block
+from jaxformer.hub.weights.weight_map import Fused, WeightMap, block
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import PostNorm
 from jaxformer.zoo.llama import classes
@@ -85,12 +85,12 @@ _FLAGS = {"tie_embeddings": "tie_word_embeddings"}
 _SCALED = {"attention_scale_by_depth": "scale_attn_by_inverse_layer_idx"}
 
 
-def read_gpt(settings: Settings, **fields: Any) -> DecoderConfig:
+def read_gpt(hf_config: HFConfig, **fields: Any) -> DecoderConfig:
     """What GPT and its next relatives say alike; `fields` are those of ours that differ."""
     common = {
-        **read_numbers(settings, _NUMBERS),
-        **read_flags(settings, _FLAGS),
-        "norm": LayerNorm(eps=settings.number("layer_norm_epsilon")),
+        **read_numbers(hf_config, _NUMBERS),
+        **read_flags(hf_config, _FLAGS),
+        "norm": LayerNorm(eps=hf_config.number("layer_norm_epsilon")),
     }
     return gpt(**(common | fields))
 
@@ -103,11 +103,11 @@ def write_gpt(config: DecoderConfig) -> dict[str, Any]:
     }
 
 
-def read_inner(settings: Settings) -> dict[str, Any]:
+def read_inner(hf_config: HFConfig) -> dict[str, Any]:
     """The feed-forward layers of those that may say how wide they are, and their activation."""
     return {
-        "mlp_dim": settings.number("n_inner", None) or 4 * settings.number("n_embd"),
-        "activation": read_activation(settings, "activation_function", "gelu_new"),
+        "mlp_dim": hf_config.number("n_inner", None) or 4 * hf_config.number("n_embd"),
+        "activation": read_activation(hf_config, "activation_function", "gelu_new"),
     }
 
 
@@ -119,13 +119,13 @@ def write_inner(config: DecoderConfig) -> dict[str, Any]:
     }
 
 
-def read_gpt1(settings: Settings) -> DecoderConfig:
+def read_gpt1(hf_config: HFConfig) -> DecoderConfig:
     """The architecture that a config.json describes."""
     return read_gpt(
-        settings,
-        position=Learned(max_length=settings.number("n_positions")),
+        hf_config,
+        position=Learned(max_length=hf_config.number("n_positions")),
         residual=PostNorm(),
-        activation=settings.choose("afn", _AFN, "gelu"),
+        activation=hf_config.choose("afn", _AFN, "gelu"),
     )
 
 
@@ -142,15 +142,15 @@ def write_gpt1(config: DecoderConfig) -> dict[str, Any]:
 _AFN = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
 
 
-def read_gpt2(settings: Settings) -> DecoderConfig:
+def read_gpt2(hf_config: HFConfig) -> DecoderConfig:
     """The architecture that a config.json describes."""
-    settings.expect("add_cross_attention", False)
+    hf_config.expect("add_cross_attention", False)
     return read_gpt(
-        settings,
-        **read_inner(settings),
-        **read_flags(settings, _SCALED),
-        position=Learned(max_length=settings.number("n_positions")),
-        attention_scale=None if settings.take("scale_attn_weights", True) else 1.0,
+        hf_config,
+        **read_inner(hf_config),
+        **read_flags(hf_config, _SCALED),
+        position=Learned(max_length=hf_config.number("n_positions")),
+        attention_scale=None if hf_config.take("scale_attn_weights", True) else 1.0,
     )
 
 
@@ -185,10 +185,10 @@ BLOCK = {
 }
 
 
-def _table(embedding: str, positions: str) -> Table:
+def _weight_map(embedding: str, positions: str) -> WeightMap:
     """The names; kernels in the blocks are kept as [inputs, outputs]."""
     output = {"sublayers.0.attention.output": "attn.c_proj"}
-    return Table(
+    return WeightMap(
         {
             "embedding": f"transformer.{embedding}",
             "transformer.inputs.position_table": f"transformer.{positions}.weight",
@@ -242,11 +242,11 @@ FILES = {
 HARMLESS = ("n_ctx", "summary_*")
 
 FORMATS = (
-    Format(
+    ModelFormat(
         model_type="gpt2",
         read=read_gpt2,
         write=write_gpt2,
-        table=lambda _: _table("wte", "wpe"),
+        weight_map=lambda _: _weight_map("wte", "wpe"),
         architectures=lm_head_model("GPT2"),
         tiny=TINY | {"n_inner": 56, "scale_attn_by_inverse_layer_idx": True},
         copies={"lm_head.weight": "transformer.wte.weight"},
@@ -255,11 +255,11 @@ FORMATS = (
         defaults=DEFAULTS | {"scale_attn_by_inverse_layer_idx": False},
         **FILES,
     ),
-    Format(
+    ModelFormat(
         model_type="openai-gpt",
         read=read_gpt1,
         write=write_gpt1,
-        table=lambda _: _table("tokens_embed", "positions_embed"),
+        weight_map=lambda _: _weight_map("tokens_embed", "positions_embed"),
         architectures=lm_head_model(
             "OpenAIGPT", without=("ForTokenClassification", "ForQuestionAnswering")
         ),

@@ -7,25 +7,25 @@ from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.activations import read_activation, write_activation
 from jaxformer.hub.fields import read_flags, read_numbers, write_fields
-from jaxformer.hub.format import Format
-from jaxformer.hub.settings import Settings
-from jaxformer.hub.weights.table import Table, attention, block
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import ModelFormat
+from jaxformer.hub.weights.weight_map import WeightMap, attention, block
 from jaxformer.hub.windows import Windows, shortest_pattern
 from jaxformer.models import DecoderConfig
 from jaxformer.zoo.gpt import BLOCK, HARMLESS, HEADS, TOKENS, gpt
 from jaxformer.zoo.llama import classes
 
 
-def read_gpt_neo(settings: Settings) -> DecoderConfig:
+def read_gpt_neo(hf_config: HFConfig) -> DecoderConfig:
     """The architecture that a config.json describes."""
     return gpt(
-        **read_numbers(settings, _NUMBERS),
-        **read_flags(settings, _FLAGS),
-        mlp_dim=settings.number("intermediate_size", None) or 4 * settings.number("hidden_size"),
-        position=Learned(max_length=settings.number("max_position_embeddings")),
-        windows=_read_windows(settings),
-        activation=read_activation(settings, "activation_function", "gelu_new"),
-        norm=LayerNorm(eps=settings.number("layer_norm_epsilon")),
+        **read_numbers(hf_config, _NUMBERS),
+        **read_flags(hf_config, _FLAGS),
+        mlp_dim=hf_config.number("intermediate_size", None) or 4 * hf_config.number("hidden_size"),
+        position=Learned(max_length=hf_config.number("max_position_embeddings")),
+        windows=_read_windows(hf_config),
+        activation=read_activation(hf_config, "activation_function", "gelu_new"),
+        norm=LayerNorm(eps=hf_config.number("layer_norm_epsilon")),
         attention_bias=False,
         attention_scale=1.0,
     )
@@ -47,15 +47,15 @@ def write_gpt_neo(config: DecoderConfig) -> dict[str, Any]:
     }
 
 
-def _read_windows(settings: Settings) -> Windows:
+def _read_windows(hf_config: HFConfig) -> Windows:
     """The windows of successive layers: "attention_types" is [[kinds, how often they repeat], ...].
 
     Raises:
         ConfigError: It is something else, or there are not as many kinds as layers.
     """
-    types = settings.take("attention_types")
-    windows = {"global": None, "local": settings.number("window_size")}
-    layers = settings.number("num_layers")
+    types = hf_config.take("attention_types")
+    windows = {"global": None, "local": hf_config.number("window_size")}
+    layers = hf_config.number("num_layers")
     try:
         # The least of the two, because what was written by others may say billions.
         kinds = [k for pattern, times in types for k in list(pattern) * min(times, layers + 1)]
@@ -64,10 +64,10 @@ def _read_windows(settings: Settings) -> Windows:
         found = kinds = []
     if len(found) != layers or not found:
         raise ConfigError(
-            f'{settings.path}: attention_types = {types!r}: must be [[["global", "local"], '
+            f'{hf_config.path}: attention_types = {types!r}: must be [[["global", "local"], '
             f"repeats], ...] for {layers} layers in all"
         )
-    settings.expect("attention_layers", kinds)
+    hf_config.expect("attention_layers", kinds)
     return shortest_pattern(found)
 
 
@@ -88,7 +88,7 @@ _ATTENTION = attention(
     value="attn.attention.v_proj",
     output="attn.attention.out_proj",
 )
-_TABLE = Table(
+_WEIGHT_MAP = WeightMap(
     {
         "embedding": "transformer.wte",
         "transformer.inputs.position_table": "transformer.wpe.weight",
@@ -99,11 +99,11 @@ _TABLE = Table(
 )
 
 FORMATS = (
-    Format(
+    ModelFormat(
         model_type="gpt_neo",
         read=read_gpt_neo,
         write=write_gpt_neo,
-        table=lambda _: _TABLE,
+        weight_map=lambda _: _WEIGHT_MAP,
         architectures=classes("GPTNeo"),
         tiny={
             "vocab_size": 131,

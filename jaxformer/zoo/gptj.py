@@ -3,9 +3,9 @@
 from typing import Any
 
 from jaxformer.functional.positions.schemes import RoPE
-from jaxformer.hub.format import Format
-from jaxformer.hub.settings import Settings
-from jaxformer.hub.weights.table import Table, attention, block
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import ModelFormat
+from jaxformer.hub.weights.weight_map import WeightMap, attention, block
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import Parallel
 from jaxformer.zoo.gpt import (
@@ -50,18 +50,18 @@ SYSTEMS = (
 )
 
 
-def read_gptj(settings: Settings) -> DecoderConfig:
+def read_gptj(hf_config: HFConfig) -> DecoderConfig:
     """The architecture that a config.json describes."""
     # Old files say these; no version of transformers ever computed anything else.
-    settings.expect("rotary", True)
-    settings.expect("scale_attn_weights", True)
-    head_dim = settings.number("n_embd") // settings.number("n_head")
-    rotary_dim = settings.number("rotary_dim")
+    hf_config.expect("rotary", True)
+    hf_config.expect("scale_attn_weights", True)
+    head_dim = hf_config.number("n_embd") // hf_config.number("n_head")
+    rotary_dim = hf_config.number("rotary_dim")
     # Half a channel more, so that no rounding of the quotient costs a whole one.
     exact = int(head_dim * (rotary_dim / head_dim)) == rotary_dim
     fraction = (rotary_dim if exact else rotary_dim + 0.5) / head_dim
     position = RoPE(theta=10_000.0, fraction=fraction, layout="interleaved")
-    return read_gpt(settings, position=position, **read_inner(settings), **_KIND)
+    return read_gpt(hf_config, position=position, **read_inner(hf_config), **_KIND)
 
 
 def write_gptj(config: DecoderConfig) -> dict[str, Any]:
@@ -93,11 +93,11 @@ NAMES = {
 }
 
 FORMATS = (
-    Format(
+    ModelFormat(
         model_type="gptj",
         read=read_gptj,
         write=write_gptj,
-        table=lambda _: Table(NAMES),
+        weight_map=lambda _: WeightMap(NAMES),
         architectures=classes("GPTJ", without=("ForTokenClassification",)),
         tiny=TINY | {"n_inner": 56, "rotary_dim": 6},
         copies={"lm_head.weight": "transformer.wte.weight"},

@@ -7,17 +7,17 @@ from jaxformer.functional.norms import RMSNorm
 from jaxformer.functional.positions.rope_scaling import Llama3Scaling
 from jaxformer.functional.positions.schemes import RoPE
 from jaxformer.hub.activations import read_activation, write_activation
-from jaxformer.hub.format import Architecture, Format
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.rope import read_rope, write_rope
-from jaxformer.hub.settings import Settings
 from jaxformer.hub.tasks import (
-    CausalLM,
-    QuestionAnswering,
-    SequenceClassification,
+    CausalLMTask,
+    QuestionAnsweringTask,
+    SequenceClassificationTask,
     Task,
-    TokenLabels,
+    TokenClassificationTask,
 )
-from jaxformer.hub.weights.table import Table, attention, block
+from jaxformer.hub.weights.weight_map import WeightMap, attention, block
 from jaxformer.models import DecoderConfig
 from jaxformer.zoo.system import System
 
@@ -98,24 +98,24 @@ SYSTEMS = (
 )
 
 
-def read_sizes(settings: Settings, **fields: Any) -> DecoderConfig:
+def read_sizes(hf_config: HFConfig, **fields: Any) -> DecoderConfig:
     """What Llama's relatives say alike; `fields` are those of our configuration that differ."""
-    pad = settings.number("pad_token_id", None)
+    pad = hf_config.number("pad_token_id", None)
     common = {
-        "vocab_size": settings.number("vocab_size"),
-        "num_kv_heads": settings.number("num_key_value_heads", None),
-        "head_dim": settings.number("head_dim", None),
-        "norm": RMSNorm(eps=settings.number("rms_norm_eps")),
-        "tie_embeddings": settings.take("tie_word_embeddings"),
+        "vocab_size": hf_config.number("vocab_size"),
+        "num_kv_heads": hf_config.number("num_key_value_heads", None),
+        "head_dim": hf_config.number("head_dim", None),
+        "norm": RMSNorm(eps=hf_config.number("rms_norm_eps")),
+        "tie_embeddings": hf_config.take("tie_word_embeddings"),
         # A negative id counts from the end of the table; those of Llama 1 have -1.
-        "padding_id": settings.number("vocab_size") + pad if pad is not None and pad < 0 else pad,
-        "attention_dropout": settings.number("attention_dropout", 0.0),
+        "padding_id": hf_config.number("vocab_size") + pad if pad is not None and pad < 0 else pad,
+        "attention_dropout": hf_config.number("attention_dropout", 0.0),
     }
     return llama(
-        settings.number("num_hidden_layers"),
-        settings.number("hidden_size"),
-        settings.number("num_attention_heads"),
-        settings.number("intermediate_size"),
+        hf_config.number("num_hidden_layers"),
+        hf_config.number("hidden_size"),
+        hf_config.number("num_attention_heads"),
+        hf_config.number("intermediate_size"),
         **(common | fields),
     )
 
@@ -136,20 +136,20 @@ def write_sizes(config: DecoderConfig) -> dict[str, Any]:
     }
 
 
-def read_biases(settings: Settings) -> dict[str, bool]:
+def read_biases(hf_config: HFConfig) -> dict[str, bool]:
     """The fields for the biases of the attention, which has all or none."""
-    biased = settings.take("attention_bias", False)
+    biased = hf_config.take("attention_bias", False)
     return {"attention_bias": biased, "attention_output_bias": biased}
 
 
-def read_llama(settings: Settings) -> DecoderConfig:
+def read_llama(hf_config: HFConfig) -> DecoderConfig:
     """The architecture that a config.json describes."""
     return read_sizes(
-        settings,
-        position=read_rope(settings),
-        activation=read_activation(settings, "hidden_act", "silu"),
-        mlp_bias=settings.take("mlp_bias", False),
-        **read_biases(settings),
+        hf_config,
+        position=read_rope(hf_config),
+        activation=read_activation(hf_config, "hidden_act", "silu"),
+        mlp_bias=hf_config.take("mlp_bias", False),
+        **read_biases(hf_config),
     )
 
 
@@ -164,13 +164,13 @@ def write_llama(config: DecoderConfig) -> dict[str, Any]:
     }
 
 
-def read_mistral(settings: Settings) -> DecoderConfig:
+def read_mistral(hf_config: HFConfig) -> DecoderConfig:
     """The architecture that a config.json describes."""
     return read_sizes(
-        settings,
-        position=read_rope(settings),
-        activation=read_activation(settings, "hidden_act", "silu"),
-        windows=(settings.number("sliding_window", None),),
+        hf_config,
+        position=read_rope(hf_config),
+        activation=read_activation(hf_config, "hidden_act", "silu"),
+        windows=(hf_config.number("sliding_window", None),),
     )
 
 
@@ -214,10 +214,10 @@ def names(*norms: str) -> dict[str, str]:
 
 NAMES = names("input_layernorm", "post_attention_layernorm")
 _TASKS = {
-    "ForCausalLM": CausalLM(),
-    "ForSequenceClassification": SequenceClassification(pooling="last", bias=False),
-    "ForTokenClassification": TokenLabels(),
-    "ForQuestionAnswering": QuestionAnswering(),
+    "ForCausalLM": CausalLMTask(),
+    "ForSequenceClassification": SequenceClassificationTask(pooling="last", bias=False),
+    "ForTokenClassification": TokenClassificationTask(),
+    "ForQuestionAnswering": QuestionAnsweringTask(),
     "Model": Task(),
 }
 
@@ -269,11 +269,11 @@ FILES = {
 """What holds for the files of all relatives."""
 
 FORMATS = (
-    Format(
+    ModelFormat(
         model_type="llama",
         read=read_llama,
         write=write_llama,
-        table=lambda config: Table(NAMES),
+        weight_map=lambda config: WeightMap(NAMES),
         architectures=classes("Llama", prefixes=OLD_PREFIX),
         tiny={
             **TINY,
@@ -291,11 +291,11 @@ FORMATS = (
         defaults=DEFAULTS,
         **FILES,
     ),
-    Format(
+    ModelFormat(
         model_type="mistral",
         read=read_mistral,
         write=write_mistral,
-        table=lambda config: Table(NAMES),
+        weight_map=lambda config: WeightMap(NAMES),
         architectures=classes("Mistral"),
         tiny={**TINY, "sliding_window": 4},
         defaults={

@@ -4,17 +4,17 @@ from dataclasses import replace
 from typing import Any
 
 from jaxformer.functional.positions.schemes import Sinusoidal
-from jaxformer.hub.format import Architecture, CountedByIds
-from jaxformer.hub.settings import Settings
-from jaxformer.hub.tasks import Seq2SeqLM, Task
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import Architecture, CountedByIds
+from jaxformer.hub.tasks import Seq2SeqLMTask, Task
 from jaxformer.models import EncoderDecoderConfig
 from jaxformer.nn import PreNorm
 from jaxformer.zoo.bart import bart_format, read_bart, write_bart
 
 
-def read_m2m_100(settings: Settings) -> EncoderDecoderConfig:
+def read_m2m_100(hf_config: HFConfig) -> EncoderDecoderConfig:
     """The architecture that a config.json describes."""
-    config = read_bart(settings)
+    config = read_bart(hf_config)
     # The sinusoids are computed: they have no end.
     position = Sinusoidal(layout="half", endpoint=True, offset=config.padding_id + 1)
     return replace(
@@ -37,7 +37,7 @@ FORMATS = (
     bart_format(
         "m2m_100",
         (
-            Architecture("M2M100ForConditionalGeneration", Seq2SeqLM()),
+            Architecture("M2M100ForConditionalGeneration", Seq2SeqLMTask()),
             Architecture("M2M100Model", Task()),
         ),
         {

@@ -2,16 +2,16 @@
 
 from dataclasses import replace
 
-from jaxformer.hub.format import LastToFront
-from jaxformer.hub.settings import Settings
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import LastToFront
 from jaxformer.models import EncoderDecoderConfig
 from jaxformer.nn import PreNorm
 from jaxformer.zoo.bart import bart_format, classes, read_bart
 
 
-def read_mbart(settings: Settings) -> EncoderDecoderConfig:
+def read_mbart(hf_config: HFConfig) -> EncoderDecoderConfig:
     """The architecture that a config.json describes."""
-    return replace(read_bart(settings), residual=PreNorm())
+    return replace(read_bart(hf_config), residual=PreNorm())
 
 
 FORMATS = (

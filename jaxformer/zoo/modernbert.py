@@ -5,19 +5,19 @@ from typing import Any
 
 from jaxformer.functional.norms import LayerNorm
 from jaxformer.hub.activations import read_activation, write_activation
-from jaxformer.hub.format import Architecture, Format
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.rope import read_layer_ropes, write_layer_ropes
-from jaxformer.hub.settings import Settings
 from jaxformer.hub.tasks import (
-    MaskedLM,
-    QuestionAnswering,
-    SequenceClassification,
+    MaskedLMTask,
+    QuestionAnsweringTask,
+    SequenceClassificationTask,
     Task,
-    TokenLabels,
+    TokenClassificationTask,
     num_labels,
 )
 from jaxformer.hub.weights.layouts import Concatenated
-from jaxformer.hub.weights.table import Fused, Table, block
+from jaxformer.hub.weights.weight_map import Fused, WeightMap, block
 from jaxformer.hub.windows import FULL, SLIDING, read_windows
 from jaxformer.models import (
     Classification,
@@ -32,26 +32,26 @@ from jaxformer.nn import PreNorm
 _THETAS = {FULL: "global_rope_theta", SLIDING: "local_rope_theta"}
 
 
-def read_modernbert(settings: Settings) -> EncoderConfig:
+def read_modernbert(hf_config: HFConfig) -> EncoderConfig:
     """The architecture that a config.json describes."""
-    layers = settings.number("num_hidden_layers", 22)
-    every = settings.number("global_attn_every_n_layers", 3)
+    layers = hf_config.number("num_hidden_layers", 22)
+    every = hf_config.number("global_attn_every_n_layers", 3)
     # Half of it to either side of a token, which sees itself besides.
-    window = settings.number("local_attention", 128) // 2 + 1
+    window = hf_config.number("local_attention", 128) // 2 + 1
     kinds = [SLIDING if layer % every else FULL for layer in range(layers)]
-    pattern = read_windows(settings, kinds, window)
+    pattern = read_windows(hf_config, kinds, window)
     windows = pattern * (layers // len(pattern))
     bases = {FULL: (_THETAS[FULL], 160_000.0), SLIDING: (_THETAS[SLIDING], 10_000.0)}
-    ropes = read_layer_ropes(settings, bases, scaled=(FULL, SLIDING))
-    bias = settings.take("attention_bias", False)
-    norm = LayerNorm(settings.number("norm_eps", 1e-5), settings.take("norm_bias", False))
+    ropes = read_layer_ropes(hf_config, bases, scaled=(FULL, SLIDING))
+    bias = hf_config.take("attention_bias", False)
+    norm = LayerNorm(hf_config.number("norm_eps", 1e-5), hf_config.take("norm_bias", False))
     return EncoderConfig(
         num_layers=layers,
-        model_dim=settings.number("hidden_size", 768),
-        num_heads=settings.number("num_attention_heads", 12),
-        mlp_dim=settings.number("intermediate_size", 1152),
-        vocab_size=settings.number("vocab_size", 50368),
-        padding_id=settings.number("pad_token_id"),
+        model_dim=hf_config.number("hidden_size", 768),
+        num_heads=hf_config.number("num_attention_heads", 12),
+        mlp_dim=hf_config.number("intermediate_size", 1152),
+        vocab_size=hf_config.number("vocab_size", 50368),
+        padding_id=hf_config.number("pad_token_id"),
         position=ropes[FULL],
         window_position=ropes[SLIDING] if any(windows) else None,
         windows=windows,
@@ -59,16 +59,16 @@ def read_modernbert(settings: Settings) -> EncoderConfig:
         norm=norm,
         embedding_norm=norm,
         residual=PreNorm(),
-        activation=read_activation(settings, "hidden_activation", "gelu"),
+        activation=read_activation(hf_config, "hidden_activation", "gelu"),
         gated=True,
         attention_bias=bias,
         attention_output_bias=bias,
-        mlp_bias=settings.take("mlp_bias", False),
-        head_bias=settings.take("decoder_bias", True),
-        tie_embeddings=settings.take("tie_word_embeddings", True),
-        dropout=settings.number("mlp_dropout", 0.0),
-        embedding_dropout=settings.number("embedding_dropout", 0.0),
-        attention_dropout=settings.number("attention_dropout", 0.0),
+        mlp_bias=hf_config.take("mlp_bias", False),
+        head_bias=hf_config.take("decoder_bias", True),
+        tie_embeddings=hf_config.take("tie_word_embeddings", True),
+        dropout=hf_config.number("mlp_dropout", 0.0),
+        embedding_dropout=hf_config.number("embedding_dropout", 0.0),
+        attention_dropout=hf_config.number("attention_dropout", 0.0),
     )
 
 
@@ -118,47 +118,47 @@ def _write_head(config: EncoderConfig) -> dict[str, Any]:
 _POOLINGS = {"first": "cls", "mean": "mean"}
 
 
-def _dense(settings: Settings) -> Dense:
+def _dense(hf_config: HFConfig) -> Dense:
     """What all heads have before their output."""
-    bias = settings.take("classifier_bias", False)
-    return Dense(read_activation(settings, "classifier_activation", "gelu"), bias=bias, norm=True)
+    bias = hf_config.take("classifier_bias", False)
+    return Dense(read_activation(hf_config, "classifier_activation", "gelu"), bias=bias, norm=True)
 
 
 @dataclass(frozen=True)
-class _Words(MaskedLM):
-    """`MaskedLM` with the settings of the dense layer."""
+class _Words(MaskedLMTask):
+    """`MaskedLMTask` with the settings of the dense layer."""
 
-    def heads(self, settings):
-        settings.expect("sparse_prediction", False)
-        dense = _dense(settings)
+    def heads(self, hf_config):
+        hf_config.expect("sparse_prediction", False)
+        dense = _dense(hf_config)
         return (MaskedLanguageModel(activation=dense.activation, dense_bias=dense.bias),)
 
 
 @dataclass(frozen=True)
-class _Sequence(SequenceClassification):
-    """`SequenceClassification` with these, and the state that the file names."""
+class _Sequence(SequenceClassificationTask):
+    """`SequenceClassificationTask` with these, and the state that the file names."""
 
-    def heads(self, settings):
+    def heads(self, hf_config):
         theirs = {name: ours for ours, name in _POOLINGS.items()}
-        pooling = settings.choose("classifier_pooling", theirs, "cls")
-        labels, dense = num_labels(settings), _dense(settings)
+        pooling = hf_config.choose("classifier_pooling", theirs, "cls")
+        labels, dense = num_labels(hf_config), _dense(hf_config)
         return (Classification(num_labels=labels, pooling=pooling, dense=dense),)
 
 
 @dataclass(frozen=True)
-class _Tags(TokenLabels):
-    """`TokenLabels` with these."""
+class _Tags(TokenClassificationTask):
+    """`TokenClassificationTask` with these."""
 
-    def heads(self, settings):
-        return (TokenClassification(num_labels=num_labels(settings), dense=_dense(settings)),)
+    def heads(self, hf_config):
+        return (TokenClassification(num_labels=num_labels(hf_config), dense=_dense(hf_config)),)
 
 
 @dataclass(frozen=True)
-class _Answer(QuestionAnswering):
-    """`QuestionAnswering` with these."""
+class _Answer(QuestionAnsweringTask):
+    """`QuestionAnsweringTask` with these."""
 
-    def heads(self, settings):
-        return (Span(dense=_dense(settings)),)
+    def heads(self, hf_config):
+        return (Span(dense=_dense(hf_config)),)
 
 
 _LABEL_HEADS = ("label", "tags", "span")
@@ -192,11 +192,11 @@ _FUSED = (
 )
 
 FORMATS = (
-    Format(
+    ModelFormat(
         model_type="modernbert",
         read=read_modernbert,
         write=write_modernbert,
-        table=lambda config: Table(_NAMES, fused=_FUSED),
+        weight_map=lambda config: WeightMap(_NAMES, fused=_FUSED),
         architectures=(
             Architecture("ModernBertForMaskedLM", _Words()),
             Architecture("ModernBertForSequenceClassification", _Sequence()),

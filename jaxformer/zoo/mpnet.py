@@ -4,16 +4,16 @@ from dataclasses import replace
 from typing import Any
 
 from jaxformer.functional.positions.schemes import T5Bias
-from jaxformer.hub.format import Architecture, CountedByIds, Format
-from jaxformer.hub.settings import Settings
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import Architecture, CountedByIds, ModelFormat
 from jaxformer.hub.tasks import (
-    MaskedLM,
-    QuestionAnswering,
-    SequenceClassification,
+    MaskedLMTask,
+    QuestionAnsweringTask,
+    SequenceClassificationTask,
     Task,
-    TokenLabels,
+    TokenClassificationTask,
 )
-from jaxformer.hub.weights.table import Table, attention, block
+from jaxformer.hub.weights.weight_map import WeightMap, attention, block
 from jaxformer.models import EncoderConfig
 from jaxformer.zoo.bert import BLOCK, LABELS, TINY, body
 from jaxformer.zoo.roberta import CLASSIFIER, LM_HEAD, read_roberta, write_roberta
@@ -22,11 +22,11 @@ from jaxformer.zoo.roberta import CLASSIFIER, LM_HEAD, read_roberta, write_rober
 _PADDING_ID, _BIAS = 1, T5Bias(32, 128, bidirectional=True)
 
 
-def read_mpnet(settings: Settings) -> EncoderConfig:
+def read_mpnet(hf_config: HFConfig) -> EncoderConfig:
     """The architecture that a config.json describes."""
-    settings.expect("pad_token_id", _PADDING_ID)
-    settings.expect("relative_attention_num_buckets", _BIAS.num_buckets)
-    return replace(read_roberta(settings), token_types=0, relative_position=_BIAS)
+    hf_config.expect("pad_token_id", _PADDING_ID)
+    hf_config.expect("relative_attention_num_buckets", _BIAS.num_buckets)
+    return replace(read_roberta(hf_config), token_types=0, relative_position=_BIAS)
 
 
 def write_mpnet(config: EncoderConfig) -> dict[str, Any]:
@@ -47,25 +47,25 @@ _NAMES = {
 }
 
 
-def table(config: EncoderConfig) -> Table:
+def weight_map(config: EncoderConfig) -> WeightMap:
     """The names of the tensors; a classifier has a dense layer of its own for a pooler."""
     classifies = any(head.name == "label" for head in config.heads)
-    return Table(_NAMES | CLASSIFIER if classifies else _NAMES)
+    return WeightMap(_NAMES | CLASSIFIER if classifies else _NAMES)
 
 
 _NO_POOLER = {"pooler": None}
 
 FORMATS = (
-    Format(
+    ModelFormat(
         model_type="mpnet",
         read=read_mpnet,
         write=write_mpnet,
-        table=table,
+        weight_map=weight_map,
         architectures=(
-            Architecture("MPNetForMaskedLM", MaskedLM("gelu"), _NO_POOLER),
-            Architecture("MPNetForSequenceClassification", SequenceClassification()),
-            Architecture("MPNetForTokenClassification", TokenLabels(), _NO_POOLER),
-            Architecture("MPNetForQuestionAnswering", QuestionAnswering(), _NO_POOLER),
+            Architecture("MPNetForMaskedLM", MaskedLMTask("gelu"), _NO_POOLER),
+            Architecture("MPNetForSequenceClassification", SequenceClassificationTask()),
+            Architecture("MPNetForTokenClassification", TokenClassificationTask(), _NO_POOLER),
+            Architecture("MPNetForQuestionAnswering", QuestionAnsweringTask(), _NO_POOLER),
             Architecture("MPNetModel", Task()),
         ),
         tiny=TINY | {"hidden_act": "relu"},

@@ -5,30 +5,30 @@ from typing import Any
 from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import ALiBi
 from jaxformer.hub.fields import read_flags, read_numbers, write_fields
-from jaxformer.hub.format import Format
-from jaxformer.hub.settings import Settings
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.weights.layouts import Concatenated
-from jaxformer.hub.weights.table import Table, block
+from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import DecoderConfig
 from jaxformer.zoo.gpt import HEADS, TOKENS, fused, gpt
 from jaxformer.zoo.llama import classes
 
 
-def read_mpt(settings: Settings) -> DecoderConfig:
+def read_mpt(hf_config: HFConfig) -> DecoderConfig:
     """The architecture that a config.json describes."""
     # Transformers computes the same whatever these say; a model trained otherwise would go wrong.
-    settings.expect("expansion_ratio", 4)
-    settings.expect("no_bias", True)
-    settings.expect("embedding_fraction", 1.0)
-    settings.expect("logit_scale", None)
-    settings.expect("norm_type", "low_precision_layernorm", "layernorm")
+    hf_config.expect("expansion_ratio", 4)
+    hf_config.expect("no_bias", True)
+    hf_config.expect("embedding_fraction", 1.0)
+    hf_config.expect("logit_scale", None)
+    hf_config.expect("norm_type", "low_precision_layernorm", "layernorm")
     return gpt(
-        **read_numbers(settings, _NUMBERS),
-        **read_flags(settings, _FLAGS),
-        **_read_attention(settings),
+        **read_numbers(hf_config, _NUMBERS),
+        **read_flags(hf_config, _FLAGS),
+        **_read_attention(hf_config),
         position=ALiBi(),
         activation="gelu",
-        norm=LayerNorm(eps=settings.number("layer_norm_epsilon"), bias=False),
+        norm=LayerNorm(eps=hf_config.number("layer_norm_epsilon"), bias=False),
         attention_bias=False,
         attention_output_bias=False,
         mlp_bias=False,
@@ -46,13 +46,13 @@ def write_mpt(config: DecoderConfig) -> dict[str, Any]:
     }
 
 
-def _read_attention(settings: Settings) -> dict[str, Any]:
+def _read_attention(hf_config: HFConfig) -> dict[str, Any]:
     """What "attn_config" says."""
     defaults = {"attn_pdrop": 0, "clip_qkv": None, "softmax_scale": None}
-    found = settings.take("attn_config", None) or {}
-    own = Settings(
-        {"model_type": settings.values.get("model_type"), **defaults, **found},
-        f"{settings.path}: attn_config",
+    found = hf_config.take("attn_config", None) or {}
+    own = HFConfig(
+        {"model_type": hf_config.values.get("model_type"), **defaults, **found},
+        f"{hf_config.path}: attn_config",
     )
     own.expect("alibi", True)
     own.expect("alibi_bias_max", 8)
@@ -86,7 +86,7 @@ _BLOCK = {
     "sublayers.1.up": "ffn.up_proj",
     "sublayers.1.down": "ffn.down_proj",
 }
-_TABLE = Table(
+_WEIGHT_MAP = WeightMap(
     {
         "embedding": "transformer.wte",
         **block("transformer", "transformer.blocks.{}", _BLOCK),
@@ -97,11 +97,11 @@ _TABLE = Table(
 )
 
 FORMATS = (
-    Format(
+    ModelFormat(
         model_type="mpt",
         read=read_mpt,
         write=write_mpt,
-        table=lambda _: _TABLE,
+        weight_map=lambda _: _WEIGHT_MAP,
         architectures=classes("Mpt"),
         tiny={
             "vocab_size": 131,

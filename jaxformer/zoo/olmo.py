@@ -4,10 +4,10 @@ from typing import Any
 
 from jaxformer.functional.norms import RMSNorm
 from jaxformer.hub.activations import read_activation, write_activation
-from jaxformer.hub.format import Format
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import read_rope, write_rope
-from jaxformer.hub.settings import Settings
-from jaxformer.hub.weights.table import Table
+from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import BranchNorm
 from jaxformer.zoo.llama import (
@@ -22,16 +22,16 @@ from jaxformer.zoo.llama import (
 )
 
 
-def read_olmo2(settings: Settings) -> DecoderConfig:
+def read_olmo2(hf_config: HFConfig) -> DecoderConfig:
     """The architecture that a config.json describes."""
     return read_sizes(
-        settings,
-        position=read_rope(settings),
-        activation=read_activation(settings, "hidden_act", "silu"),
+        hf_config,
+        position=read_rope(hf_config),
+        activation=read_activation(hf_config, "hidden_act", "silu"),
         residual=BranchNorm(),
-        query_key_norm=RMSNorm(eps=settings.number("rms_norm_eps")),
+        query_key_norm=RMSNorm(eps=hf_config.number("rms_norm_eps")),
         query_key_norm_over="all_heads",
-        **read_biases(settings),
+        **read_biases(hf_config),
     )
 
 
@@ -46,11 +46,13 @@ def write_olmo2(config: DecoderConfig) -> dict[str, Any]:
 
 
 FORMATS = (
-    Format(
+    ModelFormat(
         model_type="olmo2",
         read=read_olmo2,
         write=write_olmo2,
-        table=lambda config: Table(names("post_attention_layernorm", "post_feedforward_layernorm")),
+        weight_map=lambda config: WeightMap(
+            names("post_attention_layernorm", "post_feedforward_layernorm")
+        ),
         architectures=classes("Olmo2", without=("ForTokenClassification", "ForQuestionAnswering")),
         tiny={
             **TINY,

@@ -6,37 +6,37 @@ from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.activations import read_activation, write_activation
 from jaxformer.hub.fields import read_flags, read_numbers, write_fields
-from jaxformer.hub.format import CountedByMask, Format
-from jaxformer.hub.settings import Settings
-from jaxformer.hub.weights.table import Table, attention, block
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import CountedByMask, ModelFormat
+from jaxformer.hub.weights.weight_map import WeightMap, attention, block
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import PostNorm, PreNorm
 from jaxformer.zoo.gpt import HEADS, TOKENS, gpt
 from jaxformer.zoo.llama import classes
 
 
-def read_opt(settings: Settings) -> DecoderConfig:
+def read_opt(hf_config: HFConfig) -> DecoderConfig:
     """The architecture that a config.json describes."""
-    settings.expect("_remove_final_layer_norm", False)
-    settings.expect("layerdrop", 0.0)
+    hf_config.expect("_remove_final_layer_norm", False)
+    hf_config.expect("layerdrop", 0.0)
     # Galactica's files say these; nothing reads them.
-    settings.expect("learned_embeddings", True)
-    settings.expect("scale_embeddings", False)
-    fields = read_numbers(settings, _NUMBERS)
-    learned = settings.take("layer_norm_elementwise_affine", True)
-    width = settings.number("word_embed_proj_dim", None)
+    hf_config.expect("learned_embeddings", True)
+    hf_config.expect("scale_embeddings", False)
+    fields = read_numbers(hf_config, _NUMBERS)
+    learned = hf_config.take("layer_norm_elementwise_affine", True)
+    width = hf_config.number("word_embed_proj_dim", None)
     return gpt(
         **fields,
-        **read_flags(settings, _FLAGS),
+        **read_flags(hf_config, _FLAGS),
         # Row 1 is for padding, and nothing reads row 0.
-        position=Learned(max_length=settings.number("max_position_embeddings"), offset=2),
-        residual=PreNorm() if settings.take("do_layer_norm_before", True) else PostNorm(),
-        activation=read_activation(settings, "activation_function", "relu"),
+        position=Learned(max_length=hf_config.number("max_position_embeddings"), offset=2),
+        residual=PreNorm() if hf_config.take("do_layer_norm_before", True) else PostNorm(),
+        activation=read_activation(hf_config, "activation_function", "relu"),
         norm=LayerNorm(bias=learned, scale=learned),
-        attention_output_bias=settings.take("enable_bias"),
-        mlp_bias=settings.take("enable_bias"),
+        attention_output_bias=hf_config.take("enable_bias"),
+        mlp_bias=hf_config.take("enable_bias"),
         embedding_dropout=0.0,
-        padding_id=settings.number("pad_token_id", None),
+        padding_id=hf_config.number("pad_token_id", None),
         **(_NARROW | {"embedding_dim": width} if width not in (None, fields["model_dim"]) else {}),
     )
 
@@ -77,7 +77,7 @@ _BLOCK = {
     "sublayers.1.down": "fc2",
     "norms.1": "final_layer_norm",
 }
-_TABLE = Table(
+_WEIGHT_MAP = WeightMap(
     {
         "embedding": "model.decoder.embed_tokens",
         "transformer.inputs.position_table": "model.decoder.embed_positions.weight",
@@ -90,11 +90,11 @@ _TABLE = Table(
 )
 
 FORMATS = (
-    Format(
+    ModelFormat(
         model_type="opt",
         read=read_opt,
         write=write_opt,
-        table=lambda _: _TABLE,
+        weight_map=lambda _: _WEIGHT_MAP,
         architectures=classes("OPT", without=("ForTokenClassification",)),
         tiny={
             "vocab_size": 131,

@@ -4,20 +4,20 @@ from dataclasses import replace
 from typing import Any
 
 from jaxformer.functional.positions.schemes import Learned
-from jaxformer.hub.format import Architecture
-from jaxformer.hub.settings import Settings
-from jaxformer.hub.tasks import Seq2SeqLM, Task
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import Architecture
+from jaxformer.hub.tasks import Seq2SeqLMTask, Task
 from jaxformer.models import EncoderDecoderConfig
 from jaxformer.nn import PreNorm
 from jaxformer.zoo.bart import bart_format, read_bart
 
 
-def read_pegasus(settings: Settings) -> EncoderDecoderConfig:
+def read_pegasus(hf_config: HFConfig) -> EncoderDecoderConfig:
     """The architecture that a config.json describes."""
     # The sinusoids are in the file.
-    position = Learned(settings.number("max_position_embeddings", 1024), learns=False)
+    position = Learned(hf_config.number("max_position_embeddings", 1024), learns=False)
     return replace(
-        read_bart(settings),
+        read_bart(hf_config),
         position=position,
         decoder_position=position,
         embedding_norm=None,
@@ -31,7 +31,7 @@ FORMATS = (
     bart_format(
         "pegasus",
         (
-            Architecture("PegasusForConditionalGeneration", Seq2SeqLM()),
+            Architecture("PegasusForConditionalGeneration", Seq2SeqLMTask()),
             Architecture("PegasusModel", Task()),
         ),
         _DEFAULTS,

@@ -6,10 +6,10 @@ from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import RoPE
 from jaxformer.hub.activations import read_activation, write_activation
 from jaxformer.hub.fields import read_flags, read_numbers, write_fields
-from jaxformer.hub.format import Format
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import read_rope, write_rope
-from jaxformer.hub.settings import Settings
-from jaxformer.hub.weights.table import Table, attention, block
+from jaxformer.hub.weights.weight_map import WeightMap, attention, block
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import Parallel
 from jaxformer.zoo.gpt import HEADS, gpt
@@ -51,19 +51,19 @@ SYSTEMS = (
 )
 
 
-def read_phi(settings: Settings) -> DecoderConfig:
+def read_phi(hf_config: HFConfig) -> DecoderConfig:
     """The architecture that a config.json describes."""
-    norm = LayerNorm(eps=settings.number("layer_norm_eps"))
+    norm = LayerNorm(eps=hf_config.number("layer_norm_eps"))
     return gpt(
-        **read_numbers(settings, _NUMBERS),
-        **read_flags(settings, _FLAGS),
-        position=read_rope(settings, fraction=0.5),
+        **read_numbers(hf_config, _NUMBERS),
+        **read_flags(hf_config, _FLAGS),
+        position=read_rope(hf_config, fraction=0.5),
         residual=Parallel(shared_norm=True),
-        query_key_norm=norm if settings.take("qk_layernorm", False) else None,
-        activation=read_activation(settings, "hidden_act", "gelu_new"),
+        query_key_norm=norm if hf_config.take("qk_layernorm", False) else None,
+        activation=read_activation(hf_config, "hidden_act", "gelu_new"),
         norm=norm,
         head_bias=True,
-        padding_id=settings.number("pad_token_id", None),
+        padding_id=hf_config.number("pad_token_id", None),
     )
 
 
@@ -113,11 +113,11 @@ NAMES = {
 }
 
 FORMATS = (
-    Format(
+    ModelFormat(
         model_type="phi",
         read=read_phi,
         write=write_phi,
-        table=lambda _: Table(NAMES),
+        weight_map=lambda _: WeightMap(NAMES),
         architectures=classes("Phi", without=("ForQuestionAnswering",)),
         tiny={
             **TINY,

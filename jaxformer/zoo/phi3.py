@@ -5,32 +5,32 @@ from typing import Any
 from jaxformer.errors import ConfigError
 from jaxformer.functional.positions.rope_scaling import LongRoPE, NoScaling, Scaling
 from jaxformer.hub.activations import read_activation, write_activation
-from jaxformer.hub.format import Format
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import read_rope, write_rope
-from jaxformer.hub.settings import Settings
 from jaxformer.hub.weights.layouts import Concatenated
-from jaxformer.hub.weights.table import Fused, Table
+from jaxformer.hub.weights.weight_map import Fused, WeightMap
 from jaxformer.models import DecoderConfig
 from jaxformer.zoo.llama import DEFAULTS, FILES, NAMES, TINY, classes, read_sizes, write_sizes
 
 
-def read_phi3(settings: Settings) -> DecoderConfig:
+def read_phi3(hf_config: HFConfig) -> DecoderConfig:
     """The architecture that a config.json describes."""
     for name in ("full_attn_mod", "interpolate_factor"):
-        settings.expect(name, 1)
-    rope = read_rope(settings, fraction=1.0, synonyms={"su": "longrope", "yarn": "longrope"})
+        hf_config.expect(name, 1)
+    rope = read_rope(hf_config, fraction=1.0, synonyms={"su": "longrope", "yarn": "longrope"})
     if not isinstance(rope.scaling, NoScaling | LongRoPE):
         raise ConfigError(
-            f"{settings.path}: the scaling {rope.scaling} is not supported for model_type 'phi3': "
+            f"{hf_config.path}: the scaling {rope.scaling} is not supported for model_type 'phi3': "
             "only longrope"
         )
     return read_sizes(
-        settings,
+        hf_config,
         position=rope,
-        activation=read_activation(settings, "hidden_act", "silu"),
-        windows=(settings.number("sliding_window", None),),
-        dropout=settings.number("resid_pdrop", 0.0),
-        embedding_dropout=settings.number("embd_pdrop", 0.0),
+        activation=read_activation(hf_config, "hidden_act", "silu"),
+        windows=(hf_config.number("sliding_window", None),),
+        dropout=hf_config.number("resid_pdrop", 0.0),
+        embedding_dropout=hf_config.number("embd_pdrop", 0.0),
     )
 
 
@@ -74,7 +74,7 @@ _PARTS = {
     "sublayers.1": ("mlp.gate_up_proj", ("gate", "up")),
 }
 _BLOCK = "transformer.stack.group.*"
-TABLE = Table(
+WEIGHT_MAP = WeightMap(
     NAMES,
     fused=[
         Fused(
@@ -87,11 +87,11 @@ TABLE = Table(
 )
 
 FORMATS = (
-    Format(
+    ModelFormat(
         model_type="phi3",
         read=read_phi3,
         write=write_phi3,
-        table=lambda config: TABLE,
+        weight_map=lambda config: WEIGHT_MAP,
         architectures=classes("Phi3", without=("ForQuestionAnswering",)),
         tiny={
             **{name: value for name, value in TINY.items() if name != "head_dim"},

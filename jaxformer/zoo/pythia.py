@@ -6,11 +6,11 @@ from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import RoPE
 from jaxformer.hub.activations import read_activation, write_activation
 from jaxformer.hub.fields import read_flags, read_numbers, write_fields
-from jaxformer.hub.format import Format
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import read_rope, write_rope
-from jaxformer.hub.settings import Settings
 from jaxformer.hub.weights.layouts import PerKeyHead
-from jaxformer.hub.weights.table import Table, block
+from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import Parallel, PreNorm
 from jaxformer.zoo.gpt import HEADS, TOKENS, fused, gpt
@@ -48,23 +48,23 @@ SYSTEMS = (
 )
 
 
-def read_neox(settings: Settings) -> DecoderConfig:
+def read_neox(hf_config: HFConfig) -> DecoderConfig:
     """The architecture that a config.json describes."""
     rope = read_rope(
-        settings, fraction=0.25, theta_field="rotary_emb_base", fraction_field="rotary_pct"
+        hf_config, fraction=0.25, theta_field="rotary_emb_base", fraction_field="rotary_pct"
     )
     # Files of some versions say both twice.
-    settings.expect("rope_theta", rope.theta)
-    settings.expect("partial_rotary_factor", rope.fraction)
-    parallel = settings.take("use_parallel_residual", True)
+    hf_config.expect("rope_theta", rope.theta)
+    hf_config.expect("partial_rotary_factor", rope.fraction)
+    parallel = hf_config.take("use_parallel_residual", True)
     return gpt(
-        **read_numbers(settings, _NUMBERS),
-        **read_flags(settings, _FLAGS),
-        attention_output_bias=settings.take("attention_bias"),
+        **read_numbers(hf_config, _NUMBERS),
+        **read_flags(hf_config, _FLAGS),
+        attention_output_bias=hf_config.take("attention_bias"),
         position=rope,
         residual=Parallel(shared_norm=False) if parallel else PreNorm(),
-        activation=read_activation(settings, "hidden_act", "gelu"),
-        norm=LayerNorm(eps=settings.number("layer_norm_eps")),
+        activation=read_activation(hf_config, "hidden_act", "gelu"),
+        norm=LayerNorm(eps=hf_config.number("layer_norm_eps")),
     )
 
 
@@ -96,7 +96,7 @@ _BLOCK = {
     "sublayers.1.up": "mlp.dense_h_to_4h",
     "sublayers.1.down": "mlp.dense_4h_to_h",
 }
-_TABLE = Table(
+_WEIGHT_MAP = WeightMap(
     {
         "embedding": "gpt_neox.embed_in",
         **block("transformer", "gpt_neox.layers.{}", _BLOCK),
@@ -117,11 +117,11 @@ TINY = {
 }
 
 FORMATS = (
-    Format(
+    ModelFormat(
         model_type="gpt_neox",
         read=read_neox,
         write=write_neox,
-        table=lambda _: _TABLE,
+        weight_map=lambda _: _WEIGHT_MAP,
         architectures=classes("GPTNeoX"),
         tiny={
             **TINY,

@@ -4,10 +4,10 @@ from typing import Any
 
 from jaxformer.functional.norms import RMSNorm
 from jaxformer.hub.activations import read_activation, write_activation
-from jaxformer.hub.format import Format
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import read_rope, write_rope
-from jaxformer.hub.settings import Settings
-from jaxformer.hub.weights.table import Table
+from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.hub.windows import FULL, SLIDING, read_windows, write_windows
 from jaxformer.models import DecoderConfig
 from jaxformer.zoo.llama import (
@@ -23,18 +23,18 @@ from jaxformer.zoo.llama import (
 )
 
 
-def _read(settings: Settings, **fields: Any) -> DecoderConfig:
+def _read(hf_config: HFConfig, **fields: Any) -> DecoderConfig:
     """What both have: windows, if any, in the layers from a certain one on."""
-    count, first = settings.number("num_hidden_layers"), settings.number("max_window_layers")
-    window = settings.number("sliding_window", None)
-    if not settings.take("use_sliding_window", False):
+    count, first = hf_config.number("num_hidden_layers"), hf_config.number("max_window_layers")
+    window = hf_config.number("sliding_window", None)
+    if not hf_config.take("use_sliding_window", False):
         window = None
     kinds = [FULL if window is None or layer < first else SLIDING for layer in range(count)]
     return read_sizes(
-        settings,
-        position=read_rope(settings),
-        activation=read_activation(settings, "hidden_act", "silu"),
-        windows=read_windows(settings, kinds, window),
+        hf_config,
+        position=read_rope(hf_config),
+        activation=read_activation(hf_config, "hidden_act", "silu"),
+        windows=read_windows(hf_config, kinds, window),
         **fields,
     )
 
@@ -51,9 +51,9 @@ def _write(config: DecoderConfig) -> dict[str, Any]:
     }
 
 
-def read_qwen2(settings: Settings) -> DecoderConfig:
+def read_qwen2(hf_config: HFConfig) -> DecoderConfig:
     """The architecture that a config.json describes."""
-    return _read(settings, attention_bias=True)
+    return _read(hf_config, attention_bias=True)
 
 
 def write_qwen2(config: DecoderConfig) -> dict[str, Any]:
@@ -61,10 +61,10 @@ def write_qwen2(config: DecoderConfig) -> dict[str, Any]:
     return _write(config)
 
 
-def read_qwen3(settings: Settings) -> DecoderConfig:
+def read_qwen3(hf_config: HFConfig) -> DecoderConfig:
     """The architecture that a config.json describes."""
-    norm = RMSNorm(eps=settings.number("rms_norm_eps"))
-    return _read(settings, query_key_norm=norm, **read_biases(settings))
+    norm = RMSNorm(eps=hf_config.number("rms_norm_eps"))
+    return _read(hf_config, query_key_norm=norm, **read_biases(hf_config))
 
 
 def write_qwen3(config: DecoderConfig) -> dict[str, Any]:
@@ -84,11 +84,11 @@ _DEFAULTS = {
 _TINY = {**TINY, "use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}
 
 FORMATS = (
-    Format(
+    ModelFormat(
         model_type="qwen2",
         read=read_qwen2,
         write=write_qwen2,
-        table=lambda config: Table(NAMES),
+        weight_map=lambda config: WeightMap(NAMES),
         architectures=classes("Qwen2", prefixes=OLD_PREFIX),
         tiny={
             **_TINY,
@@ -101,11 +101,11 @@ FORMATS = (
         defaults=_DEFAULTS,
         **FILES,
     ),
-    Format(
+    ModelFormat(
         model_type="qwen3",
         read=read_qwen3,
         write=write_qwen3,
-        table=lambda config: Table(NAMES),
+        weight_map=lambda config: WeightMap(NAMES),
         architectures=classes("Qwen3", prefixes=OLD_PREFIX),
         tiny={**_TINY, "attention_bias": True, "tie_word_embeddings": True},
         defaults={**_DEFAULTS, "head_dim": 128},

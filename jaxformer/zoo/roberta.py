@@ -5,16 +5,16 @@ from typing import Any
 
 from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import Learned
-from jaxformer.hub.format import Architecture, CountedByIds, Format
-from jaxformer.hub.settings import Settings
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import Architecture, CountedByIds, ModelFormat
 from jaxformer.hub.tasks import (
-    MaskedLM,
-    QuestionAnswering,
-    SequenceClassification,
+    MaskedLMTask,
+    QuestionAnsweringTask,
+    SequenceClassificationTask,
     Task,
-    TokenLabels,
+    TokenClassificationTask,
 )
-from jaxformer.hub.weights.table import Table
+from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import EncoderConfig, MaskedLanguageModel
 from jaxformer.zoo.bert import LABELS, TINY, bert, body, read_bert, write_bert
 from jaxformer.zoo.system import System
@@ -36,12 +36,12 @@ SYSTEMS = (
 )
 
 
-def read_roberta(settings: Settings) -> EncoderConfig:
+def read_roberta(hf_config: HFConfig) -> EncoderConfig:
     """The architecture that a config.json describes: positions begin after the padding's id."""
-    padding_id = settings.number("pad_token_id")
-    rows = settings.number("max_position_embeddings", 512)
+    padding_id = hf_config.number("pad_token_id")
+    rows = hf_config.number("max_position_embeddings", 512)
     position = Learned(max_length=rows - padding_id - 1, offset=padding_id + 1)
-    return replace(read_bert(settings), position=position)
+    return replace(read_bert(hf_config), position=position)
 
 
 def write_roberta(config: EncoderConfig) -> dict[str, Any]:
@@ -64,14 +64,14 @@ LM_HEAD = {
 CLASSIFIER = {"pooler": "classifier.dense", "heads.label.output": "classifier.out_proj"}
 
 
-def table(config: EncoderConfig) -> Table:
+def weight_map(config: EncoderConfig) -> WeightMap:
     """The names of the tensors; a classifier has a dense layer of its own for a pooler."""
     names = body("roberta") | LABELS | LM_HEAD
     classifies = any(head.name == "label" for head in config.heads)
-    return Table(names | CLASSIFIER if classifies else names)
+    return WeightMap(names | CLASSIFIER if classifies else names)
 
 
-def roberta_format(model_type: str, name: str, vocab_size: int) -> Format:
+def roberta_format(model_type: str, name: str, vocab_size: int) -> ModelFormat:
     """The files of RoBERTa, perhaps under another name.
 
     Args:
@@ -80,16 +80,16 @@ def roberta_format(model_type: str, name: str, vocab_size: int) -> Format:
         vocab_size: Where a config.json does not say.
     """
     no_pooler = {"pooler": None}
-    return Format(
+    return ModelFormat(
         model_type=model_type,
         read=read_roberta,
         write=write_roberta,
-        table=table,
+        weight_map=weight_map,
         architectures=(
-            Architecture(f"{name}ForMaskedLM", MaskedLM("gelu"), no_pooler),
-            Architecture(f"{name}ForSequenceClassification", SequenceClassification()),
-            Architecture(f"{name}ForTokenClassification", TokenLabels(), no_pooler),
-            Architecture(f"{name}ForQuestionAnswering", QuestionAnswering(), no_pooler),
+            Architecture(f"{name}ForMaskedLM", MaskedLMTask("gelu"), no_pooler),
+            Architecture(f"{name}ForSequenceClassification", SequenceClassificationTask()),
+            Architecture(f"{name}ForTokenClassification", TokenClassificationTask(), no_pooler),
+            Architecture(f"{name}ForQuestionAnswering", QuestionAnsweringTask(), no_pooler),
             Architecture(f"{name}Model", Task()),
         ),
         tiny=TINY | {"hidden_act": "relu", "type_vocab_size": 2, "pad_token_id": 3},

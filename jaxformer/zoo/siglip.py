@@ -5,12 +5,12 @@ from typing import Any
 
 from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import Learned
-from jaxformer.hub.embedding_tasks import LastPlace
-from jaxformer.hub.format import Architecture, Format
-from jaxformer.hub.settings import Settings
+from jaxformer.hub.embedding_tasks import LastTokenTask
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.tasks import Task
 from jaxformer.hub.weights.layouts import Concatenated, Same
-from jaxformer.hub.weights.table import Fused, Table
+from jaxformer.hub.weights.weight_map import Fused, WeightMap
 from jaxformer.models import AttentionPooler, EncoderConfig, Projection, VisionConfig
 from jaxformer.nn import PreNorm
 from jaxformer.zoo.clip import (
@@ -72,10 +72,10 @@ SYSTEMS = (
 )
 
 
-def read_images(settings: Settings) -> VisionConfig:
+def read_images(hf_config: HFConfig) -> VisionConfig:
     """The vision tower that a config.json describes."""
-    pooler = AttentionPooler() if settings.take("vision_use_head") else None
-    return siglip_vision(**image_fields(settings, prefix=0), pooler=pooler)
+    pooler = AttentionPooler() if hf_config.take("vision_use_head") else None
+    return siglip_vision(**image_fields(hf_config, prefix=0), pooler=pooler)
 
 
 def write_vision(config: VisionConfig) -> dict[str, Any]:
@@ -83,14 +83,14 @@ def write_vision(config: VisionConfig) -> dict[str, Any]:
     return {**write_images(config), "vision_use_head": config.pooler is not None}
 
 
-_TEXT_TABLE = Table({**TEXT_NAMES, "heads.projection.output": "text_model.head"})
+_TEXT_WEIGHT_MAP = WeightMap({**TEXT_NAMES, "heads.projection.output": "text_model.head"})
 _JOINED = Fused(
     tuple(f"pooler.attention.{name}" for name in ("query", "key", "value")),
     "vision_model.head.attention.in_proj",
     Concatenated(),
     separator="_",
 )
-_VISION_TABLE = Table(
+_VISION_WEIGHT_MAP = WeightMap(
     {
         **IMAGE_NAMES,
         "transformer.final_norm": "vision_model.post_layernorm",
@@ -113,23 +113,23 @@ _OWN_TEXT_DEFAULTS = {
 }
 
 FORMATS = (
-    Format(
+    ModelFormat(
         model_type="siglip_text_model",
-        read=lambda settings: siglip_text(**text_fields(settings)),
+        read=lambda hf_config: siglip_text(**text_fields(hf_config)),
         write=partial(write_text, projection="projection_size"),
-        table=lambda _: _TEXT_TABLE,
-        architectures=(Architecture("SiglipTextModel", LastPlace(), prefix=""),),
+        weight_map=lambda _: _TEXT_WEIGHT_MAP,
+        architectures=(Architecture("SiglipTextModel", LastTokenTask(), prefix=""),),
         tiny=TINY_TEXT | {"projection_size": 40},
         prefix="text_model.",
         buffers=BUFFERS,
         states_end_normalised=False,
         defaults=TEXT_DEFAULTS | _OWN_DEFAULTS | _OWN_TEXT_DEFAULTS,
     ),
-    Format(
+    ModelFormat(
         model_type="siglip_vision_model",
         read=read_images,
         write=write_vision,
-        table=lambda _: _VISION_TABLE,
+        weight_map=lambda _: _VISION_WEIGHT_MAP,
         architectures=(Architecture("SiglipVisionModel", Task()),),
         tiny=TINY_IMAGES,
         prefix="vision_model.",

@@ -5,32 +5,32 @@ from typing import Any
 from jaxformer.functional.norms import LayerNorm
 from jaxformer.hub.activations import read_activation, write_activation
 from jaxformer.hub.fields import read_flags, read_numbers, write_fields
-from jaxformer.hub.format import Format
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import read_rope, write_rope
-from jaxformer.hub.settings import Settings
-from jaxformer.hub.weights.table import Table, block
+from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import Parallel, PreNorm
 from jaxformer.zoo.llama import FILES, NAMES, classes, llama
 from jaxformer.zoo.pythia import TINY
 
 
-def read_stablelm(settings: Settings) -> DecoderConfig:
+def read_stablelm(hf_config: HFConfig) -> DecoderConfig:
     """The architecture that a config.json describes."""
-    eps = settings.number("layer_norm_eps")
-    parallel = settings.take("use_parallel_residual", False)
-    normed = settings.take("qk_layernorm", False)
+    eps = hf_config.number("layer_norm_eps")
+    parallel = hf_config.take("use_parallel_residual", False)
+    normed = hf_config.take("qk_layernorm", False)
     return llama(
-        **read_numbers(settings, _NUMBERS),
-        **read_flags(settings, _FLAGS),
-        position=read_rope(settings, fraction=0.25),
+        **read_numbers(hf_config, _NUMBERS),
+        **read_flags(hf_config, _FLAGS),
+        position=read_rope(hf_config, fraction=0.25),
         residual=Parallel(shared_norm=True) if parallel else PreNorm(),
         norm=LayerNorm(eps=eps),
         query_key_norm=LayerNorm(eps=eps, bias=False) if normed else None,
         query_key_norm_over="each_head" if normed else "head",
-        activation=read_activation(settings, "hidden_act", "silu"),
+        activation=read_activation(hf_config, "hidden_act", "silu"),
         embedding_dropout=0.0,
-        padding_id=settings.number("pad_token_id", None),
+        padding_id=hf_config.number("pad_token_id", None),
     )
 
 
@@ -63,11 +63,11 @@ _NORMS = {
 }
 
 FORMATS = (
-    Format(
+    ModelFormat(
         model_type="stablelm",
         read=read_stablelm,
         write=write_stablelm,
-        table=lambda _: Table(NAMES | block("transformer", "model.layers.{}", _NORMS)),
+        weight_map=lambda _: WeightMap(NAMES | block("transformer", "model.layers.{}", _NORMS)),
         architectures=classes("StableLm", without=("ForQuestionAnswering",)),
         tiny={
             **TINY,

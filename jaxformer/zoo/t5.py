@@ -8,17 +8,17 @@ import numpy as np
 from jaxformer.functional.norms import RMSNorm
 from jaxformer.functional.positions.schemes import T5Bias
 from jaxformer.hub.activations import read_activation, write_activation
-from jaxformer.hub.format import Architecture, Format
-from jaxformer.hub.settings import Settings
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.tasks import (
-    EndTokenClassification,
-    QuestionAnswering,
-    Seq2SeqLM,
+    EndTokenClassificationTask,
+    QuestionAnsweringTask,
+    Seq2SeqLMTask,
     Task,
-    TokenLabels,
+    TokenClassificationTask,
 )
-from jaxformer.hub.weights.table import Table, attention, block
 from jaxformer.hub.weights.tensors import TensorFiles
+from jaxformer.hub.weights.weight_map import WeightMap, attention, block
 from jaxformer.models import EncoderConfig, EncoderDecoderConfig
 from jaxformer.nn.config import TextConfig
 from jaxformer.zoo.system import System
@@ -109,10 +109,10 @@ SYSTEMS = (
 )
 
 
-def read_t5(settings: Settings) -> EncoderDecoderConfig | EncoderConfig:
+def read_t5(hf_config: HFConfig) -> EncoderDecoderConfig | EncoderConfig:
     """The architecture that a config.json describes; some classes have the encoder alone."""
-    config = _read(settings)
-    named = settings.take("architectures", None) or [""]
+    config = _read(hf_config)
+    named = hf_config.take("architectures", None) or [""]
     return _encoder(config) if named[0].endswith(_ENCODERS) else config
 
 
@@ -125,28 +125,28 @@ def _encoder(config: EncoderDecoderConfig) -> EncoderConfig:
     return EncoderConfig(**shared, heads=())
 
 
-def _read(settings: Settings) -> EncoderDecoderConfig:
-    settings.expect("is_decoder", False)
-    dropout = settings.number("dropout_rate", 0.1)
-    model_dim = settings.number("d_model", 512)
-    layers = settings.number("num_layers", 6)
-    buckets = settings.number("relative_attention_num_buckets", 32)
-    farthest = settings.number("relative_attention_max_distance", 128)
-    tied = settings.take("tie_word_embeddings", True) is not False
+def _read(hf_config: HFConfig) -> EncoderDecoderConfig:
+    hf_config.expect("is_decoder", False)
+    dropout = hf_config.number("dropout_rate", 0.1)
+    model_dim = hf_config.number("d_model", 512)
+    layers = hf_config.number("num_layers", 6)
+    buckets = hf_config.number("relative_attention_num_buckets", 32)
+    farthest = hf_config.number("relative_attention_max_distance", 128)
+    tied = hf_config.take("tie_word_embeddings", True) is not False
     # Of old, whether the table is tied says as well whether states are scaled.
-    scaled = settings.take("scale_decoder_outputs", tied)
-    activation, gated = _feed_forward(settings)
+    scaled = hf_config.take("scale_decoder_outputs", tied)
+    activation, gated = _feed_forward(hf_config)
     return t5(
         layers,
         model_dim,
-        settings.number("num_heads", 8),
-        settings.number("d_kv", 64),
-        settings.number("d_ff", 2048),
-        num_decoder_layers=settings.number("num_decoder_layers", None) or layers,
-        vocab_size=settings.number("vocab_size", 32128),
+        hf_config.number("num_heads", 8),
+        hf_config.number("d_kv", 64),
+        hf_config.number("d_ff", 2048),
+        num_decoder_layers=hf_config.number("num_decoder_layers", None) or layers,
+        vocab_size=hf_config.number("vocab_size", 32128),
         position=T5Bias(buckets, farthest, bidirectional=True),
         decoder_position=T5Bias(buckets, farthest, bidirectional=False),
-        norm=RMSNorm(eps=settings.number("layer_norm_epsilon", 1e-6)),
+        norm=RMSNorm(eps=hf_config.number("layer_norm_epsilon", 1e-6)),
         activation=activation,
         gated=gated,
         tie_embeddings=tied,
@@ -156,18 +156,18 @@ def _read(settings: Settings) -> EncoderDecoderConfig:
     )
 
 
-def read_mt5(settings: Settings) -> EncoderDecoderConfig | EncoderConfig:
+def read_mt5(hf_config: HFConfig) -> EncoderDecoderConfig | EncoderConfig:
     """The architecture that a config.json of mT5 describes: states are never scaled."""
-    return replace(read_t5(settings), logit_scale=1.0)
+    return replace(read_t5(hf_config), logit_scale=1.0)
 
 
-def _feed_forward(settings: Settings) -> tuple[str, bool]:
+def _feed_forward(hf_config: HFConfig) -> tuple[str, bool]:
     """The activation, and whether there is a gate."""
-    kind = settings.take("feed_forward_proj", "relu")
+    kind = hf_config.take("feed_forward_proj", "relu")
     *before, name = kind.split("-")
     name = "gelu_new" if kind == "gated-gelu" else name
-    gated = settings.take("is_gated_act", before == ["gated"])
-    return read_activation(settings, "dense_act_fn", name), gated
+    gated = hf_config.take("is_gated_act", before == ["gated"])
+    return read_activation(hf_config, "dense_act_fn", name), gated
 
 
 def write_t5(config: EncoderDecoderConfig | EncoderConfig) -> dict[str, Any]:
@@ -232,10 +232,10 @@ def _side(ours: str, theirs: str, config: EncoderDecoderConfig | EncoderConfig) 
     }
 
 
-def table(config: EncoderDecoderConfig | EncoderConfig) -> Table:
+def weight_map(config: EncoderDecoderConfig | EncoderConfig) -> WeightMap:
     """The names of the tensors; some classes have no "transformer." before them."""
     encoder = "transformer" if isinstance(config, EncoderConfig) else "encoder"
-    return Table(
+    return WeightMap(
         {
             "embedding.table": "transformer.shared.weight",
             **_side(encoder, "encoder", config),
@@ -249,7 +249,7 @@ def table(config: EncoderDecoderConfig | EncoderConfig) -> Table:
     )
 
 
-def t5_format(model_type: str, name: str, tiny: dict[str, Any], **parts: Any) -> Format:
+def t5_format(model_type: str, name: str, tiny: dict[str, Any], **parts: Any) -> ModelFormat:
     """The files of T5 or a relative.
 
     Args:
@@ -262,15 +262,15 @@ def t5_format(model_type: str, name: str, tiny: dict[str, Any], **parts: Any) ->
         "model_type": model_type,
         "read": read_mt5,
         "write": write_mt5,
-        "table": table,
+        "weight_map": weight_map,
         "architectures": (
-            Architecture(f"{name}ForConditionalGeneration", Seq2SeqLM(), prefix=""),
-            Architecture(f"{name}ForSequenceClassification", EndTokenClassification()),
+            Architecture(f"{name}ForConditionalGeneration", Seq2SeqLMTask(), prefix=""),
+            Architecture(f"{name}ForSequenceClassification", EndTokenClassificationTask()),
             Architecture(
-                f"{name}ForQuestionAnswering", QuestionAnswering(repeats_inputs=True), prefix=""
+                f"{name}ForQuestionAnswering", QuestionAnsweringTask(repeats_inputs=True), prefix=""
             ),
             Architecture(f"{name}Model", Task()),
-            Architecture(f"{name}ForTokenClassification", TokenLabels()),
+            Architecture(f"{name}ForTokenClassification", TokenClassificationTask()),
             Architecture(f"{name}EncoderModel", Task()),
         ),
         "tiny": {
@@ -302,7 +302,7 @@ def t5_format(model_type: str, name: str, tiny: dict[str, Any], **parts: Any) ->
         },
         "fitted": fitted,
     }
-    return Format(**(fields | parts))
+    return ModelFormat(**(fields | parts))
 
 
 NEWER = {

@@ -5,11 +5,11 @@ from typing import Any
 
 from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import Sinusoidal
-from jaxformer.hub.format import Architecture
-from jaxformer.hub.settings import Settings
-from jaxformer.hub.tasks import Seq2SeqLM
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import Architecture
+from jaxformer.hub.tasks import Seq2SeqLMTask
 from jaxformer.hub.weights.layouts import Same
-from jaxformer.hub.weights.table import Table
+from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import EncoderDecoderConfig
 from jaxformer.nn import PostNorm
 from jaxformer.zoo.bart import NAMES, bart_format, read_bart, write_bart
@@ -59,17 +59,17 @@ SYSTEMS = (
 )
 
 
-def read_marian(settings: Settings) -> EncoderDecoderConfig:
+def read_marian(hf_config: HFConfig) -> EncoderDecoderConfig:
     """The architecture that a config.json describes."""
-    config = read_bart(settings)
-    settings.expect("decoder_vocab_size", config.vocab_size, None)
+    config = read_bart(hf_config)
+    hf_config.expect("decoder_vocab_size", config.vocab_size, None)
     position = Sinusoidal(layout="half")
     return replace(
         config,
         position=position,
         decoder_position=position,
         embedding_norm=None,
-        share_embeddings=settings.take("share_encoder_decoder_embeddings", True),
+        share_embeddings=hf_config.take("share_encoder_decoder_embeddings", True),
     )
 
 
@@ -81,20 +81,20 @@ def write_marian(config: EncoderDecoderConfig) -> dict[str, Any]:
     }
 
 
-def table(config: EncoderDecoderConfig) -> Table:
+def weight_map(config: EncoderDecoderConfig) -> WeightMap:
     """The names of the tensors: one table of embeddings, or one on each side."""
     names = dict(NAMES)
     if not config.share_embeddings:
         names["embedding.table"] = "model.encoder.embed_tokens.weight"
         names["decoder_embedding.table"] = "model.decoder.embed_tokens.weight"
-    return Table(names, layouts={"heads.language_model.bias": Same(leading=1)})
+    return WeightMap(names, layouts={"heads.language_model.bias": Same(leading=1)})
 
 
 FORMATS = (
     bart_format(
         "marian",
         # Not MarianModel: with no head there, the sinusoids would have to be in the file.
-        (Architecture("MarianMTModel", Seq2SeqLM()),),
+        (Architecture("MarianMTModel", Seq2SeqLMTask()),),
         {
             "vocab_size": 58101,
             "pad_token_id": 58100,
@@ -103,7 +103,7 @@ FORMATS = (
         },
         read=read_marian,
         write=write_marian,
-        table=table,
+        weight_map=weight_map,
         buffers=("*.embed_positions.weight",),
     ),
 )

@@ -2,18 +2,18 @@
 
 from dataclasses import replace
 
-from jaxformer.hub.settings import Settings
+from jaxformer.hub.hf_config import HFConfig
 from jaxformer.models import EncoderConfig, EncoderDecoderConfig
 from jaxformer.zoo.t5 import NEWER, read_t5, t5_format
 
 
-def read_umt5(settings: Settings) -> EncoderDecoderConfig | EncoderConfig:
+def read_umt5(hf_config: HFConfig) -> EncoderDecoderConfig | EncoderConfig:
     """The architecture that a config.json describes.
 
     States are always scaled, which is what transformers does since version 5 even where the tables
     are not tied.
     """
-    config = read_t5(settings)
+    config = read_t5(hf_config)
     changes = {"logit_scale": config.model_dim**-0.5}
     changes["position"] = replace(config.position, shared=False)
     if isinstance(config, EncoderDecoderConfig):

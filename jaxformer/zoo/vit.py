@@ -5,11 +5,11 @@ from typing import Any
 from jaxformer.functional.norms import LayerNorm, RMSNorm
 from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.activations import read_activation, write_activation
-from jaxformer.hub.format import Architecture, Format
-from jaxformer.hub.settings import Settings
-from jaxformer.hub.tasks import SequenceClassification, Task
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import Architecture, ModelFormat
+from jaxformer.hub.tasks import SequenceClassificationTask, Task
 from jaxformer.hub.weights.layouts import Patches, Same
-from jaxformer.hub.weights.table import Table, attention, block
+from jaxformer.hub.weights.weight_map import WeightMap, attention, block
 from jaxformer.models import Classification, VisionConfig
 from jaxformer.nn import Parallel
 from jaxformer.zoo.system import System
@@ -67,33 +67,33 @@ SYSTEMS = (
 )
 
 
-def read_vit(settings: Settings, **changes: Any) -> VisionConfig:
+def read_vit(hf_config: HFConfig, **changes: Any) -> VisionConfig:
     """The architecture that a config.json describes.
 
     Args:
-        settings: The file.
+        hf_config: The configuration.
         **changes: Fields of our configuration that a relative has besides.
     """
-    model_dim = settings.number("hidden_size", 768)
-    settings.expect("pooler_output_size", model_dim, None)
-    image, patch = (_pair(settings.take(f"{name}_size", n)) for name, n in _SIZES.items())
+    model_dim = hf_config.number("hidden_size", 768)
+    hf_config.expect("pooler_output_size", model_dim, None)
+    image, patch = (_pair(hf_config.take(f"{name}_size", n)) for name, n in _SIZES.items())
     prefix = 2 if changes.get("distillation_token") else 1
     positions = prefix + (image[0] // patch[0]) * (image[1] // patch[1])
     fields = {
-        "mlp_dim": settings.number("intermediate_size", 3072),
+        "mlp_dim": hf_config.number("intermediate_size", 3072),
         "image_size": image,
         "patch_size": patch,
-        "channels": settings.number("num_channels", 3),
+        "channels": hf_config.number("num_channels", 3),
         "position": Learned(positions),
-        "norm": LayerNorm(eps=settings.number("layer_norm_eps", 1e-12)),
-        "activation": read_activation(settings, "hidden_act", "gelu"),
-        "attention_bias": settings.take("qkv_bias", True),
-        "pooler": read_activation(settings, "pooler_act", "tanh"),
-        "dropout": settings.number("hidden_dropout_prob", 0.0),
-        "attention_dropout": settings.number("attention_probs_dropout_prob", 0.0),
+        "norm": LayerNorm(eps=hf_config.number("layer_norm_eps", 1e-12)),
+        "activation": read_activation(hf_config, "hidden_act", "gelu"),
+        "attention_bias": hf_config.take("qkv_bias", True),
+        "pooler": read_activation(hf_config, "pooler_act", "tanh"),
+        "dropout": hf_config.number("hidden_dropout_prob", 0.0),
+        "attention_dropout": hf_config.number("attention_probs_dropout_prob", 0.0),
     }
-    layers = settings.number("num_hidden_layers", 12)
-    heads = settings.number("num_attention_heads", 12)
+    layers = hf_config.number("num_hidden_layers", 12)
+    heads = hf_config.number("num_attention_heads", 12)
     return vit(layers, model_dim, heads, patch[0], **(fields | changes))
 
 
@@ -179,13 +179,15 @@ TINY = {
 }
 
 FORMATS = (
-    Format(
+    ModelFormat(
         model_type="vit",
         read=read_vit,
         write=write_vit,
-        table=lambda config: Table(names("vit"), layouts=LAYOUTS),
+        weight_map=lambda config: WeightMap(names("vit"), layouts=LAYOUTS),
         architectures=(
-            Architecture("ViTForImageClassification", SequenceClassification(), {"pooler": None}),
+            Architecture(
+                "ViTForImageClassification", SequenceClassificationTask(), {"pooler": None}
+            ),
             Architecture("ViTModel", Task()),
         ),
         tiny=TINY,

@@ -124,13 +124,15 @@ def test_keeps_the_newest_and_the_best(tmp_path):
 
 
 def test_the_best_by_a_metric_that_shall_be_large(tmp_path):
-    checkpointer = Checkpointer(tmp_path, CONFIG, keep=1, metric="accuracy")
+    checkpointer = Checkpointer(
+        tmp_path, CONFIG, keep=1, best_fn=lambda measured: -measured["accuracy"]
+    )
     for step, share in enumerate((0.5, 0.75, 0.25, 0.75, 0.5), 1):
         measured = {"loss": share, "accuracy": share}
         checkpointer.save(step, make_state(make_mesh(1, 1, 1), step), measured)
     checkpointer.close()
     assert files.saved_steps(tmp_path) == [2, 5]  # the first of equals
-    Checkpointer(tmp_path, CONFIG, keep=1, metric="loss").close()
+    Checkpointer(tmp_path, CONFIG, keep=1).close()
     assert files.saved_steps(tmp_path) == [5]
 
 

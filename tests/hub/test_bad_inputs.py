@@ -199,7 +199,7 @@ def test_what_is_checked_is_what_the_model_gets(bert):
         "input_ids": "int32",
         "attention_mask": "int32",
     }
-    outputs = outputs_of(bert.model, bert.source, checked)
+    outputs = outputs_of(bert.model, bert.checkpoint, checked)
     expected = jaxformer.forward(bert, {"input_ids": IDS, "attention_mask": IDS > 3})
     np.testing.assert_allclose(
         outputs["last_hidden_state"], expected["last_hidden_state"], 1e-4, 1e-4

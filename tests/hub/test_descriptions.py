@@ -8,11 +8,11 @@ import pytest
 from jaxformer.errors import ConfigError
 from jaxformer.functional import RoPE
 from jaxformer.hub.activations import read_activation, write_activation
+from jaxformer.hub.checkpoint import config_values, describe, read_checkpoint
 from jaxformer.hub.fields import read_flags, read_numbers, write_fields
 from jaxformer.hub.folders import TRAVELLING, copy_travelling
-from jaxformer.hub.settings import Settings
-from jaxformer.hub.source import describe, read_source, settings_values
-from jaxformer.hub.weights.native import source_of
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.weights.native import describe_model
 from jaxformer.models import DecoderConfig, LanguageModel, TokenClassification
 from jaxformer.zoo import FORMATS
 from jaxformer.zoo.bert import bert
@@ -22,12 +22,12 @@ SMALL = llama(2, 48, 6, 56, vocab_size=131, num_kv_heads=2, heads=(LanguageModel
 
 
 def test_what_is_taken_is_known_and_the_rest_must_be_harmless():
-    settings = Settings({"a": 1, "b": 2, "dtype": "float32", "c": None, "own": 3})
-    assert (settings.take("a"), settings.number("z", None), settings.last) == (1, None, "a = 1")
+    hf_config = HFConfig({"a": 1, "b": 2, "dtype": "float32", "c": None, "own": 3})
+    assert (hf_config.take("a"), hf_config.number("z", None), hf_config.last) == (1, None, "a = 1")
     with pytest.raises(ConfigError, match="b = 2, own = 3: not known"):
-        settings.finish()
-    settings.expect("b", 2, 3)
-    settings.finish(harmless=("ow*",))
+        hf_config.finish()
+    hf_config.expect("b", 2, 3)
+    hf_config.finish(harmless=("ow*",))
 
 
 @pytest.mark.parametrize(
@@ -38,9 +38,12 @@ def test_what_is_taken_is_known_and_the_rest_must_be_harmless():
         (lambda s: s.number("n"), "n = None: must be a number"),
         (
             lambda s: s.choose("act", {"silu": 1}),
-            r"act = 'sillu' is not supported \(nearest: 'silu'",
+            r"act = 'sillu' is not supported: .*; did you mean 'silu'",
         ),
-        (lambda s: s.choose("list", {"silu": 1}), r"list = \[1\] is not supported: one of 'silu'"),
+        (
+            lambda s: s.choose("list", {"silu": 1}),
+            r"list = \[1\] is not supported: must be one",
+        ),
         (lambda s: s.expect("act", "a", "b"), "act = 'sillu' is not supported: only 'a' or 'b'"),
         (lambda s: read_flags(s, {"ours": "act"}), "act = 'sillu': must be true or false"),
         (lambda s: read_numbers(s, {"ours": "act"}), "act = 'sillu': must be a number"),
@@ -49,16 +52,16 @@ def test_what_is_taken_is_known_and_the_rest_must_be_harmless():
 def test_what_is_refused(action, message):
     values = {"b": True, "n": None, "act": "sillu", "list": [1]}
     with pytest.raises(ConfigError, match=f"config.json: {message}"):
-        action(Settings(values))
+        action(HFConfig(values))
 
 
 def test_fields_both_ways():
     numbers = {"num_layers": "n_layer", "num_kv_heads": "n_kv"}
-    assert read_numbers(Settings({"n_layer": 2, "n_kv": None}), numbers) == {
+    assert read_numbers(HFConfig({"n_layer": 2, "n_kv": None}), numbers) == {
         "num_layers": 2,
         "num_kv_heads": None,
     }
-    assert read_flags(Settings({"bias": True}), {"attention_bias": "bias"}) == {
+    assert read_flags(HFConfig({"bias": True}), {"attention_bias": "bias"}) == {
         "attention_bias": True
     }
     config = DecoderConfig(vocab_size=9, num_layers=2, model_dim=8, num_heads=4, mlp_dim=8)
@@ -67,25 +70,28 @@ def test_fields_both_ways():
 
 @pytest.mark.parametrize("name", ["gelu", "gelu_tanh", "quick_gelu", "relu", "silu", "tanh"])
 def test_activations_both_ways(name):
-    assert read_activation(Settings({"act": write_activation(name)}), "act", "gelu") == name
+    assert read_activation(HFConfig({"act": write_activation(name)}), "act", "gelu") == name
 
 
 def test_a_model_of_ours_is_described_and_read_again():
-    source = describe(SMALL, FORMATS.values(), {"eos_token_id": 5})
-    assert (source.format.model_type, source.architecture.name) == ("llama", "LlamaForCausalLM")
-    again = read_source(Settings(settings_values(source)), FORMATS)
+    checkpoint = describe(SMALL, FORMATS.values(), {"eos_token_id": 5})
+    assert (checkpoint.model_format.model_type, checkpoint.architecture.name) == (
+        "llama",
+        "LlamaForCausalLM",
+    )
+    again = read_checkpoint(HFConfig(config_values(checkpoint)), FORMATS)
     assert again.config == replace(SMALL, head_dim=8)
-    assert again.settings.values["eos_token_id"] == 5
+    assert again.hf_config.values["eos_token_id"] == 5
 
 
 def test_a_model_that_no_system_is_can_be_run_and_not_exported():
     config = bert(2, 48, 6, position=RoPE(), heads=(TokenClassification(num_labels=3),))
     with pytest.raises(ConfigError, match="no known system can say this model; the nearest: "):
         describe(config, FORMATS.values())
-    source = source_of(config, FORMATS.values(), {})
-    assert source.config == config
+    checkpoint = describe_model(config, FORMATS.values(), {})
+    assert checkpoint.config == config
     with pytest.raises(ConfigError, match="no known system can say this model"):
-        source.format.write(config)
+        checkpoint.model_format.write(config)
 
 
 def test_what_travels_is_copied_as_it_is(tmp_path):

@@ -6,8 +6,8 @@ from saved_folders import change_settings, change_tensors, save_tiny
 from variants import check_gradients, check_outputs, check_variant, models
 
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.hub.settings import Settings
-from jaxformer.hub.source import describe, read_source
+from jaxformer.hub.checkpoint import describe, read_checkpoint
+from jaxformer.hub.hf_config import HFConfig
 from jaxformer.parity.examples import example_inputs
 from jaxformer.pretrained import model as pretrained
 from jaxformer.pretrained.auto import load
@@ -50,7 +50,7 @@ def test_an_output_table_in_the_file_is_used_whatever_is_said(
     change_tensors(folder, lambda tensors: tensors.update({"lm_head.weight": own}))
     change_settings(folder, *without, **changes)
     ours, theirs = models(folder)
-    inputs = example_inputs(ours.source)
+    inputs = example_inputs(ours.checkpoint)
     check_outputs(ours, theirs, inputs)
     check_gradients(ours, theirs, inputs)
     pretrained.save(ours, tmp_path / "export")
@@ -77,13 +77,13 @@ def test_a_bias_of_the_logits_may_be_missing_and_does_not_learn(model_type, tmp_
     assert bias not in with_bias.abstract_model.learning
     change_tensors(folder, lambda tensors: tensors.pop("final_logits_bias"))
     ours, theirs = models(folder)
-    check_outputs(ours, theirs, example_inputs(ours.source))
+    check_outputs(ours, theirs, example_inputs(ours.checkpoint))
 
 
 @pytest.mark.parametrize("model_type", ["t5", "bart", "mbart", "marian", "m2m_100"])
 def test_inputs_of_the_decoder_are_made_of_labels(model_type, tmp_path):
     ours, theirs = models(save_tiny(model_type, tmp_path))
-    inputs = example_inputs(ours.source, "right")
+    inputs = example_inputs(ours.checkpoint, "right")
     shifted = {name: x for name, x in inputs.items() if not name.startswith("decoder")}
     # The last that counts is what mBART moves to the front.
     shifted["labels"][:, 3] = 9
@@ -94,13 +94,13 @@ def test_inputs_of_the_decoder_are_made_of_labels(model_type, tmp_path):
 @pytest.mark.parametrize("model_type", ["bart", "mbart"])
 def test_without_labels_the_inputs_are_repeated(model_type, tmp_path):
     ours, theirs = models(save_tiny(model_type, tmp_path))
-    inputs = example_inputs(ours.source)
+    inputs = example_inputs(ours.checkpoint)
     check_outputs(ours, theirs, {"input_ids": inputs["input_ids"]})
 
 
 def test_others_repeat_nothing(tmp_path):
     ours = load(save_tiny("t5", tmp_path))
-    ids = example_inputs(ours.source)["input_ids"]
+    ids = example_inputs(ours.checkpoint)["input_ids"]
     with pytest.raises(DataError, match="decoder_input_ids"):
         pretrained.forward(ours, {"input_ids": ids})
 
@@ -116,7 +116,7 @@ def test_others_repeat_nothing(tmp_path):
 )
 def test_what_is_not_supported_is_refused(model_type, values, message):
     with pytest.raises(ConfigError, match=message):
-        read_source(Settings({"model_type": model_type} | values), FORMATS)
+        read_checkpoint(HFConfig({"model_type": model_type} | values), FORMATS)
 
 
 @pytest.mark.parametrize(
@@ -130,5 +130,5 @@ def test_what_is_not_supported_is_refused(model_type, values, message):
     ],
 )
 def test_systems_of_the_zoo_can_be_said(name, model_type):
-    source = describe(SYSTEMS[name].config, [FORMATS[model_type]])
-    assert source.format.model_type == model_type
+    checkpoint = describe(SYSTEMS[name].config, [FORMATS[model_type]])
+    assert checkpoint.model_format.model_type == model_type

@@ -6,8 +6,8 @@ from saved_folders import save_tiny
 from variants import check_outputs, check_variant, models
 
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.hub.settings import Settings
-from jaxformer.hub.source import describe, read_source
+from jaxformer.hub.checkpoint import describe, read_checkpoint
+from jaxformer.hub.hf_config import HFConfig
 from jaxformer.parity.examples import example_inputs
 from jaxformer.pretrained import model as pretrained
 from jaxformer.pretrained.auto import load
@@ -66,8 +66,8 @@ def test_a_classifier_by_the_first_token(tmp_path):
 
 @pytest.mark.parametrize("model_type", ["roberta", "mpnet"])
 def test_padding_that_no_mask_hides_is_seen_and_not_counted(model_type, tmp_path):
-    def unhidden(source):
-        inputs = example_inputs(source, "left")
+    def unhidden(checkpoint):
+        inputs = example_inputs(checkpoint, "left")
         return {name: array for name, array in inputs.items() if name != "attention_mask"}
 
     check_variant(tmp_path, model_type, {}, inputs=unhidden)
@@ -78,8 +78,8 @@ def test_labels_of_several_kinds(tmp_path):
     for labels, values in ((3, np.eye(3, dtype=np.float32)), (1, np.array([0.5, -1, 2], "f4"))):
         folder = tmp_path / str(labels)
 
-        def with_labels(source, values=values):
-            return example_inputs(source, "right") | {"labels": values}
+        def with_labels(checkpoint, values=values):
+            return example_inputs(checkpoint, "right") | {"labels": values}
 
         check_variant(folder, "bert", {"num_labels": labels}, "SequenceClassification", with_labels)
 
@@ -87,14 +87,14 @@ def test_labels_of_several_kinds(tmp_path):
 def test_masked_patches(tmp_path):
     ours, theirs = models(save_tiny("dinov2", tmp_path, "Model"))
     masked = np.arange(27).reshape(3, 9) % 4 == 1
-    check_outputs(ours, theirs, example_inputs(ours.source) | {"bool_masked_pos": masked})
+    check_outputs(ours, theirs, example_inputs(ours.checkpoint) | {"bool_masked_pos": masked})
 
 
 def test_patches_cannot_be_masked_without_a_token(tmp_path):
     ours = load(save_tiny("vit", tmp_path))
     masked = {"bool_masked_pos": np.ones((3, 8), bool)}
     with pytest.raises(DataError, match="no token for masked patches"):
-        pretrained.forward(ours, example_inputs(ours.source) | masked)
+        pretrained.forward(ours, example_inputs(ours.checkpoint) | masked)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_patches_cannot_be_masked_without_a_token(tmp_path):
 )
 def test_what_is_not_supported_is_refused(model_type, values, message):
     with pytest.raises(ConfigError, match=message):
-        read_source(Settings({"model_type": model_type} | values), FORMATS)
+        read_checkpoint(HFConfig({"model_type": model_type} | values), FORMATS)
 
 
 @pytest.mark.parametrize(
@@ -128,5 +128,5 @@ def test_what_is_not_supported_is_refused(model_type, values, message):
     ],
 )
 def test_systems_of_the_zoo_can_be_said(name, model_type):
-    source = describe(SYSTEMS[name].config, [FORMATS[model_type]])
-    assert source.format.model_type == model_type
+    checkpoint = describe(SYSTEMS[name].config, [FORMATS[model_type]])
+    assert checkpoint.model_format.model_type == model_type

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from saved_folders import save_tiny
 
+from jaxformer.hub.checkpoint import read_checkpoint
 from jaxformer.hub.fields import spelt_out
-from jaxformer.hub.settings import Settings
-from jaxformer.hub.source import read_source
+from jaxformer.hub.hf_config import HFConfig
 from jaxformer.parity.compare import differences
 from jaxformer.parity.examples import example_inputs
 from jaxformer.parity.table import measure, parse_page
@@ -56,21 +56,21 @@ def described(request, tmp_path_factory):
 
 def test_the_description_survives_the_way_back(described):
     format, values = described
-    source = read_source(Settings(values), FORMATS)
+    checkpoint = read_checkpoint(HFConfig(values), FORMATS)
     kept = {
         name: values[name]
         for name in values
         if name.endswith("token_id") or name in ("id2label", "model_type", "architectures")
     }
-    again = read_source(Settings(kept | format.write(source.config)), FORMATS)
-    assert spelt_out(again.config) == spelt_out(source.config)
+    again = read_checkpoint(HFConfig(kept | format.write(checkpoint.config)), FORMATS)
+    assert spelt_out(again.config) == spelt_out(checkpoint.config)
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_eager_and_unrolled_are_the_same(kind, tmp_path):
     save_tiny(kind, tmp_path)
     scanned, unrolled = load(tmp_path, scan_layers=True), load(tmp_path, scan_layers=False)
-    inputs = example_inputs(scanned.source, "left")
+    inputs = example_inputs(scanned.checkpoint, "left")
     expected = pretrained.forward(scanned, inputs, output_hidden_states=True)
     with jax.disable_jit():
         eager = pretrained.forward(unrolled, inputs, output_hidden_states=True)
@@ -82,6 +82,6 @@ def test_eager_and_unrolled_are_the_same(kind, tmp_path):
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_outputs_are_arrays_of_numpy(kind, tmp_path):
     model = load(save_tiny(kind, tmp_path))
-    outputs = pretrained.forward(model, example_inputs(model.source))
+    outputs = pretrained.forward(model, example_inputs(model.checkpoint))
     assert all(type(array) is np.ndarray for array in outputs.values())
     assert "hidden_states" not in outputs

@@ -9,9 +9,9 @@ from variants import check_variant, with_holes
 
 from jaxformer.errors import ConfigError
 from jaxformer.functional import ALiBi, LayerNorm, LinearScaling, RoPE
+from jaxformer.hub.checkpoint import describe, read_checkpoint
 from jaxformer.hub.fields import spelt_out
-from jaxformer.hub.settings import Settings
-from jaxformer.hub.source import describe, read_source
+from jaxformer.hub.hf_config import HFConfig
 from jaxformer.nn import Parallel, PostNorm, PreNorm
 from jaxformer.pretrained.auto import load
 from jaxformer.zoo import FORMATS
@@ -93,7 +93,7 @@ def test_positions_that_are_counted_skip_padding_between_tokens(model_type, chan
 
 def config_of(model_type, values):
     """What a config.json is understood as."""
-    return read_source(Settings({"model_type": model_type, **values}), FORMATS).config
+    return read_checkpoint(HFConfig({"model_type": model_type, **values}), FORMATS).config
 
 
 def test_hub_files_of_gpt_j_are_understood():
@@ -197,7 +197,7 @@ def test_no_rotary_dim_of_gpt_j_is_lost_to_rounding():
             values = {"n_embd": head_dim, "rotary_dim": rotary_dim}
             fraction = (
                 FORMATS["gptj"]
-                .read(Settings(FORMATS["gptj"].defaults | sizes | values))
+                .read(HFConfig(FORMATS["gptj"].defaults | sizes | values))
                 .position.rotary_dim(head_dim)
             )
             assert fraction == rotary_dim
@@ -249,5 +249,5 @@ def test_old_names_and_buffers_of_gpt2_are_read(tmp_path):
 def test_a_model_made_here_can_be_described(model_type):
     format = FORMATS[model_type]
     config = config_of(model_type, format.tiny)
-    source = describe(config, [format])
-    assert spelt_out(format.read(source.settings)) == spelt_out(config)
+    checkpoint = describe(config, [format])
+    assert spelt_out(format.read(checkpoint.hf_config)) == spelt_out(config)

@@ -34,7 +34,7 @@ def described(folder):
     encoder = read_prompt_encoder(folder)
     encoder.plain("the dog runs")
     read_object(folder, RECOMMENDED)
-    return opened.source.config
+    return opened.checkpoint.config
 
 
 def problem(source, folder, expected):

@@ -10,9 +10,9 @@ from variants import models
 
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.functional import LinearScaling, Llama3Scaling, LongRoPE, RoPE
+from jaxformer.hub.checkpoint import describe, read_checkpoint
 from jaxformer.hub.fields import spelt_out
-from jaxformer.hub.settings import Settings
-from jaxformer.hub.source import describe, read_source
+from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.windows import FULL, SLIDING, read_windows, shortest_pattern, write_windows
 from jaxformer.parity.compare import beyond_rounding, errors
 from jaxformer.parity.examples import example_inputs
@@ -208,7 +208,7 @@ PUBLISHED = {
 
 
 def config_of(values, path="config.json"):
-    return read_source(Settings(values, path), FORMATS).config
+    return read_checkpoint(HFConfig(values, path), FORMATS).config
 
 
 @pytest.mark.torch
@@ -217,7 +217,7 @@ def test_published_files_mean_what_transformers_makes_of_them(values, tmp_path):
     transformers = pytest.importorskip("transformers")
     copy = {name: dict(x) if isinstance(x, dict) else x for name, x in values.items()}
     transformers.AutoConfig.for_model(**copy).save_pretrained(tmp_path)
-    current = Settings.of_folder(tmp_path)
+    current = HFConfig.of_folder(tmp_path)
     assert "rope_theta" not in current.values  # or it would not be the new spelling
     current.values.setdefault("architectures", values["architectures"])
     config = config_of(values)
@@ -226,7 +226,7 @@ def test_published_files_mean_what_transformers_makes_of_them(values, tmp_path):
     written = {**values, **FORMATS[values["model_type"]].write(config)}
     again = transformers.AutoConfig.for_model(**written)
     again.save_pretrained(tmp_path / "again")
-    found = Settings.of_folder(tmp_path / "again").values
+    found = HFConfig.of_folder(tmp_path / "again").values
     found |= {"architectures": values["architectures"]}
     assert spelt_out(config) == spelt_out(config_of(found))
 
@@ -331,13 +331,13 @@ VARIANTS = {
 def test_variants(model_type, changes, tmp_path):
     ours, theirs = models(save_tiny(model_type, tmp_path, **changes))
     # Beyond every window, the original context (8) and the longest (20).
-    inputs = example_inputs(ours.source, "right", length=25)
+    inputs = example_inputs(ours.checkpoint, "right", length=25)
     actual, expected = pretrained.forward(ours, inputs), theirs.outputs(inputs)
     found = errors(actual, expected, theirs.exact.outputs(inputs), inputs)
     assert set(found) == {"loss", "logits"}
     assert not beyond_rounding(found)
-    written = ours.source.format.write(ours.config)
-    again = config_of({**ours.source.settings.values, **written})
+    written = ours.checkpoint.model_format.write(ours.config)
+    again = config_of({**ours.checkpoint.hf_config.values, **written})
     assert spelt_out(ours.config) == spelt_out(replace(again, compute_dtype="float32"))
 
 
@@ -413,4 +413,4 @@ def test_windows_are_the_shortest_pattern(windows, pattern):
     kinds = [FULL if window is None else SLIDING for window in windows]
     written = write_windows(pattern, len(windows))
     assert written == {"layer_types": kinds, "sliding_window": 3 if 3 in windows else None}
-    assert read_windows(Settings(written), kinds, written["sliding_window"]) == pattern
+    assert read_windows(HFConfig(written), kinds, written["sliding_window"]) == pattern

@@ -34,7 +34,7 @@ def load_twice(kind, head, folder):
 @pytest.mark.parametrize(("kind", "head"), CASES, ids=[kind for kind, _ in CASES])
 def test_outputs_and_gradients_are_those_of_one_device(kind, head, tmp_path):
     one, several = load_twice(kind, head, tmp_path)
-    inputs = example_inputs(one.source, "right", rows=4)
+    inputs = example_inputs(one.checkpoint, "right", rows=4)
     expected, actual = (jaxformer.forward(model, inputs) for model in (one, several))
     assert "loss" in expected
     assert max(differences(actual, expected, inputs).values()) <= TOLERANCE
@@ -47,7 +47,7 @@ def test_outputs_and_gradients_are_those_of_one_device(kind, head, tmp_path):
 @pytest.mark.parametrize("num_beams", [1, 3])
 def test_what_an_encoder_decoder_writes_is_that_of_one_device(num_beams, tmp_path):
     one, several = load_twice("t5", "ForConditionalGeneration", tmp_path)
-    inputs = example_inputs(one.source, "right", rows=4)
+    inputs = example_inputs(one.checkpoint, "right", rows=4)
     inputs = {name: inputs[name] for name in ("input_ids", "attention_mask")}
     options = {"max_new_tokens": 6, "num_beams": num_beams}
     expected, actual = (

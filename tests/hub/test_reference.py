@@ -30,8 +30,8 @@ def test_what_is_cast_to_float32_stays_float64():
 @pytest.mark.parametrize("kind", ["llama", "t5", "bloom", "modernbert", "m2m_100"])
 def test_the_tenth_digit_counts(kind, tmp_path):
     """A cast to seven digits anywhere would hide such changes behind its rounding."""
-    inputs = example_inputs(load(save_tiny(kind, tmp_path)).source, "left")
-    exact = Reference(tmp_path, load(tmp_path).source.architecture.name).exact
+    inputs = example_inputs(load(save_tiny(kind, tmp_path)).checkpoint, "left")
+    exact = Reference(tmp_path, load(tmp_path).checkpoint.architecture.name).exact
     weights = [parameter.data.clone() for parameter in exact.model.parameters()]
 
     def logits(change):
@@ -47,7 +47,7 @@ def test_the_tenth_digit_counts(kind, tmp_path):
 
 def test_float64_in_place(tmp_path):
     model = load(save_tiny("llama", tmp_path))
-    inputs, theirs = example_inputs(model.source), Reference(tmp_path, "LlamaForCausalLM")
+    inputs, theirs = example_inputs(model.checkpoint), Reference(tmp_path, "LlamaForCausalLM")
     single, exact = theirs.outputs(inputs), theirs.exact.outputs(inputs)
     assert single["logits"].dtype == np.float32
     assert theirs.outputs(inputs)["logits"].dtype == np.float32

@@ -15,6 +15,7 @@ from jaxformer.functional import (
     Scaling,
     YaRN,
 )
+from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.rope import (
     read_layer_ropes,
     read_rope,
@@ -22,7 +23,6 @@ from jaxformer.hub.rope import (
     write_rope,
     write_scaling,
 )
-from jaxformer.hub.settings import Settings
 
 HEAD_DIM, TRAINED, LONGEST, THETA = 12, 8, 20, 100.0
 SHORT, LONG = [1.0, 1.1, 1.3, 1.2, 1.7, 1.5], [1.2, 2.0, 3.5, 3.0, 4.5, 6.0]
@@ -88,14 +88,14 @@ SPELLINGS = {
 each_spelling = pytest.mark.parametrize("spelt", SPELLINGS.values(), ids=SPELLINGS.keys())
 
 
-def settings(**values):
-    return Settings({"max_position_embeddings": LONGEST, **values})
+def hf_config(**values):
+    return HFConfig({"max_position_embeddings": LONGEST, **values})
 
 
 @each_spelling
 @each_scaling
 def test_all_spellings_mean_the_same(spelt, parameters, scaling):
-    found = settings(**spelt(parameters))
+    found = hf_config(**spelt(parameters))
     assert read_rope(found) == RoPE(theta=THETA, scaling=scaling)
     found.finish()
 
@@ -107,7 +107,7 @@ def test_what_is_written_is_read_back_from_either_spelling(parameters, scaling):
     old = {name: value for name, value in written.items() if name != "rope_parameters"}
     new = {name: value for name, value in written.items() if name not in ("rope_scaling",)}
     for values in (written, old, new):
-        assert read_rope(Settings(values)) == rope
+        assert read_rope(HFConfig(values)) == rope
 
 
 @pytest.mark.torch
@@ -129,7 +129,7 @@ def test_angles_are_those_of_transformers(spelt, parameters, scaling, length):
     expected = [x.numpy() for x in module(torch.zeros(1), torch.tensor(positions))]
     # A unit vector along the first channel of each pair turns into its cosine and sine.
     ones = jnp.tile(jnp.repeat(jnp.array([1.0, 0.0]), HEAD_DIM // 2), (1, length, 1, 1))
-    rope = read_rope(settings(**spelt(parameters)))
+    rope = read_rope(hf_config(**spelt(parameters)))
     turned, _ = rope.rotate(ones, ones, jnp.asarray(positions), jnp.asarray(positions))
     actual = np.split(np.asarray(turned)[:, :, 0], 2, axis=-1)
     for ours, theirs in zip(actual, expected, strict=True):
@@ -138,7 +138,7 @@ def test_angles_are_those_of_transformers(spelt, parameters, scaling, length):
 
 def test_nothing_said_is_plain_rope_with_the_usual_base():
     for values in ({}, {"rope_scaling": None}, {"rope_parameters": {"rope_type": "default"}}):
-        assert read_rope(Settings(values), theta=500.0) == RoPE(theta=500.0)
+        assert read_rope(HFConfig(values), theta=500.0) == RoPE(theta=500.0)
     assert write_scaling(NoScaling()) is None
     assert write_rope(RoPE(theta=3.0))["rope_parameters"]["rope_type"] == "default"
 
@@ -149,14 +149,14 @@ def test_as_in_transformers_the_old_spelling_comes_first():
         "rope_scaling": {"rope_type": "linear", "factor": 3.0},
         "rope_theta": 9.0,
     }
-    assert read_rope(settings(**both)) == RoPE(theta=9.0, scaling=LinearScaling(3.0))
+    assert read_rope(hf_config(**both)) == RoPE(theta=9.0, scaling=LinearScaling(3.0))
 
 
 def test_as_in_transformers_the_original_length_outside_comes_first():
-    found = settings(**SPELLINGS["v5"](YARN), original_max_position_embeddings=5)
+    found = hf_config(**SPELLINGS["v5"](YARN), original_max_position_embeddings=5)
     assert read_rope(found).scaling == YaRN(4.0, 5)
     without = {name: x for name, x in YARN.items() if not name.startswith("original")}
-    assert read_rope(settings(rope_scaling=without)).scaling == YaRN(4.0, LONGEST)
+    assert read_rope(hf_config(rope_scaling=without)).scaling == YaRN(4.0, LONGEST)
 
 
 def test_fractions_and_other_names():
@@ -164,10 +164,10 @@ def test_fractions_and_other_names():
     rope = RoPE(theta=50.0, fraction=0.5, scaling=LinearScaling(2.0))
     written = write_rope(rope, **options)
     assert (written["rotary_emb_base"], written["rotary_pct"]) == (50.0, 0.5)
-    assert read_rope(Settings(written), fraction=0.25, **options) == rope
+    assert read_rope(HFConfig(written), fraction=0.25, **options) == rope
     del written["rope_parameters"]
-    assert read_rope(Settings(written), fraction=0.25, **options) == rope
-    assert read_rope(Settings({}), fraction=0.25, **options).fraction == 0.25
+    assert read_rope(HFConfig(written), fraction=0.25, **options) == rope
+    assert read_rope(HFConfig({}), fraction=0.25, **options).fraction == 0.25
 
 
 BASES = {"full_attention": ("rope_theta", 1e6), "sliding_attention": ("rope_local_base_freq", 1e4)}
@@ -175,7 +175,7 @@ THETA_FIELDS = {kind: field for kind, (field, _) in BASES.items()}
 
 
 def layer_ropes(**values):
-    return read_layer_ropes(settings(**values), BASES, scaled=("full_attention",))
+    return read_layer_ropes(hf_config(**values), BASES, scaled=("full_attention",))
 
 
 @each_scaling
@@ -214,10 +214,10 @@ def test_what_transformers_ignores_is_ignored_with_a_warning():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"rope_scaling": {"type": "liner", "factor": 2.0}}, r"'liner' .*nearest: 'linear'"),
+        ({"rope_scaling": {"type": "liner", "factor": 2.0}}, r"'liner' .*did you mean 'linear'"),
         ({"rope_scaling": {"type": "linear"}}, "rope_scaling: the field 'factor' is missing"),
         ({"rope_scaling": {"type": "linear", "factor": "2"}}, "factor = '2': must be a number"),
-        ({"rope_scaling": {"type": "linear", "factor": -2.0}}, "factor = -2.0: must be positive"),
+        ({"rope_scaling": {"type": "linear", "factor": -2.0}}, "factor = -2.0: must be a positive"),
         ({"rope_scaling": "linear"}, "rope_scaling = 'linear': must be an object"),
         ({"rope_parameters": YARN | {"beta_first": 3.0}}, "beta_first = 3.0: not known"),
         ({"rope_parameters": YARN | {"truncate": 3}}, "truncate = 3 is not supported"),
@@ -230,12 +230,12 @@ def test_what_transformers_ignores_is_ignored_with_a_warning():
 )
 def test_what_nobody_implements_is_named(values, message):
     with pytest.raises(ConfigError, match=message):
-        read_rope(settings(**values))
+        read_rope(hf_config(**values))
 
 
 def test_a_length_that_is_needed():
     with pytest.raises(ConfigError, match="'max_position_embeddings' is missing"):
-        read_rope(Settings({"rope_scaling": {"type": "dynamic", "factor": 2.0}}))
+        read_rope(HFConfig({"rope_scaling": {"type": "dynamic", "factor": 2.0}}))
 
 
 def test_parameters_of_layers_of_another_kind_are_named():

@@ -11,10 +11,10 @@ from saved_folders import save_tiny
 from variants import check_outputs, models
 
 from jaxformer.errors import ConfigError
+from jaxformer.hub.checkpoint import describe, read_checkpoint
 from jaxformer.hub.embedding_tasks import end_places
 from jaxformer.hub.forward import outputs_of
-from jaxformer.hub.settings import Settings
-from jaxformer.hub.source import describe, read_source
+from jaxformer.hub.hf_config import HFConfig
 from jaxformer.parity.compare import beyond_rounding, gradient_errors
 from jaxformer.parity.examples import example_inputs
 from jaxformer.pretrained import model as pretrained
@@ -37,7 +37,7 @@ CLASSES = [(f, a) for f in FORMATS.values() for a in f.architectures if "lip" in
 )
 def test_variants(model_type, changes, tmp_path):
     ours, theirs = models(save_tiny(model_type, tmp_path, **changes))
-    inputs = example_inputs(ours.source, "right")
+    inputs = example_inputs(ours.checkpoint, "right")
     check_outputs(ours, theirs, inputs)
     found = pretrained.forward(ours, inputs)
     assert set(found) == {name for name in theirs.outputs(inputs) if name != "hidden_states"}
@@ -46,7 +46,7 @@ def test_variants(model_type, changes, tmp_path):
 @pytest.mark.parametrize(("end", "places"), [(7, [2, 0]), (2, [1, 3])])
 def test_a_text_ends_at_its_first_end_token_or_at_the_largest_id(end, places):
     ids = np.array([[3, 9, 7, 7, 2], [5, 4, 2, 8, 1]])
-    found = end_places(ids, Settings({"eos_token_id": end}))
+    found = end_places(ids, HFConfig({"eos_token_id": end}))
     np.testing.assert_array_equal(np.argmax(found, axis=1), places)
     assert (np.sum(found, axis=1) == 1).all()
 
@@ -80,7 +80,7 @@ def test_older_files(model_type, tmp_path):
     tensors[f"{prefix}embeddings.position_ids"] = np.arange(17)[None]
     save_file(tensors, path, {"format": "pt"})
     older = load(tmp_path)
-    check_outputs(older, theirs, example_inputs(older.source))
+    check_outputs(older, theirs, example_inputs(older.checkpoint))
 
 
 @pytest.mark.parametrize(("format", "architecture"), CLASSES, ids=[a.name for _, a in CLASSES])
@@ -89,7 +89,7 @@ def test_gradients(format, architecture, tmp_path):
     import torch
 
     ours, theirs = models(save_tiny(format.model_type, tmp_path, architecture.name))
-    inputs = example_inputs(ours.source, "right")
+    inputs = example_inputs(ours.checkpoint, "right")
     rng, expected = np.random.default_rng(0), theirs.outputs(inputs)
     del expected["hidden_states"], expected["last_hidden_state"]  # what lies on padding
     weights = {n: rng.standard_normal(x.shape).astype("f4") for n, x in expected.items()}
@@ -97,7 +97,7 @@ def test_gradients(format, architecture, tmp_path):
 
     @jax.jit
     def total(parameters):
-        outputs = outputs_of(ours.abstract_model.module(parameters), ours.source, inputs)
+        outputs = outputs_of(ours.abstract_model.module(parameters), ours.checkpoint, inputs)
         return sum((outputs[name] * weight).sum() for name, weight in weights.items())
 
     found = pretrained.tensors_of(jax.grad(total)(ours.parameters), ours.placements)
@@ -127,7 +127,7 @@ def test_gradients(format, architecture, tmp_path):
 )
 def test_what_is_not_supported_is_refused(model_type, values, message):
     with pytest.raises(ConfigError, match=message):
-        read_source(Settings({"model_type": model_type} | values), FORMATS)
+        read_checkpoint(HFConfig({"model_type": model_type} | values), FORMATS)
 
 
 @pytest.mark.parametrize(
@@ -141,10 +141,10 @@ def test_what_is_not_supported_is_refused(model_type, values, message):
 )
 def test_systems_of_the_zoo_are_what_an_empty_file_says(name, model_type):
     config = SYSTEMS[name].config
-    source = describe(config, FORMATS.values())
-    assert source.format.model_type == model_type
-    assert json.loads(json.dumps(source.settings.values)) == source.settings.values
-    empty = read_source(Settings({"model_type": model_type}), FORMATS).config
+    checkpoint = describe(config, FORMATS.values())
+    assert checkpoint.model_format.model_type == model_type
+    assert json.loads(json.dumps(checkpoint.hf_config.values)) == checkpoint.hf_config.values
+    empty = read_checkpoint(HFConfig({"model_type": model_type}), FORMATS).config
     # How it would be trained aside.
     assert replace(empty, heads=config.heads) == config
     assert empty.heads == config.heads

@@ -8,8 +8,8 @@ from saved_folders import change_tensors, copy_of, save_tiny
 
 import jaxformer
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.hub.weights.table import Fused, Table, attention, block
-from jaxformer.hub.weights.weights import described, tensors_of
+from jaxformer.hub.weights.weight_file import described, tensors_of
+from jaxformer.hub.weights.weight_map import Fused, WeightMap, attention, block
 from jaxformer.pretrained.model import open_folder
 
 pytestmark = pytest.mark.torch
@@ -98,11 +98,11 @@ def test_what_is_described_is_what_comes(bert):
 def test_tables(bert):
     abstract_model = jaxformer.load(bert).abstract_model
     with pytest.raises(ConfigError, match="has no place in files of this kind"):
-        Table({}).placements(abstract_model)
+        WeightMap({}).placements(abstract_model)
     assert block("encoder", "h.{}", {"norms.0": "ln"}) == {
         "encoder.stack.group.*.norms.0": "h.{}.ln"
     }
     assert attention(1, "q", "k", "v", "o")["sublayers.1.attention.output"] == "o"
     fused = Fused(("a", "b"), "ab", None)
-    names, tensor, _ = Table({}, (fused,))._find("b.bias")
+    names, tensor, _ = WeightMap({}, (fused,))._find("b.bias")
     assert (names, tensor) == (["a.bias", "b.bias"], "ab.bias")

@@ -26,7 +26,7 @@ def check_variant(folder, model_type, changes, kind="", inputs=None):
     """
     ours, theirs = models(save_tiny(model_type, folder, kind, **changes))
     padding = "none" if kind else "left"  # Answers to questions have no loss with the latter.
-    asked = inputs(ours.source) if inputs else example_inputs(ours.source, padding)
+    asked = inputs(ours.checkpoint) if inputs else example_inputs(ours.checkpoint, padding)
     check_outputs(ours, theirs, asked)
     check_gradients(ours, theirs, asked)
     written = dict(pretrained.tensors_of(ours.parameters, ours.placements))
@@ -38,7 +38,7 @@ def check_variant(folder, model_type, changes, kind="", inputs=None):
 def models(folder):
     """Our model of a folder, and transformers'."""
     ours = load(folder)
-    return ours, Reference(folder, ours.source.architecture.name)
+    return ours, Reference(folder, ours.checkpoint.architecture.name)
 
 
 def check_outputs(ours, theirs, inputs):
@@ -55,9 +55,9 @@ def check_gradients(ours, theirs, inputs):
     assert not beyond_rounding(gradient_errors(pretrained.gradients(ours, inputs), expected, exact))
 
 
-def with_holes(source):
+def with_holes(checkpoint):
     """Inputs whose padding lies between the tokens, where positions that are counted skip it."""
-    inputs = example_inputs(source)
+    inputs = example_inputs(checkpoint)
     mask = np.ones_like(inputs["input_ids"])
     mask[0, 3:5], mask[1, 6] = 0, 0
     # What is predicted at padding means nothing.

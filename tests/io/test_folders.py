@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.hub.folders import write_settings
-from jaxformer.io.folders import check_unused, write_whole
+from jaxformer.hub.folders import write_hf_config
+from jaxformer.io.files import check_unused, write_whole
 
 
 def test_a_folder_appears_whole_or_not_at_all(tmp_path):
@@ -23,7 +23,7 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         write_whole(target, 0, lambda folder: (_ for _ in ()).throw(KeyboardInterrupt))
     assert not list(tmp_path.iterdir())
-    write_whole(target, 0, lambda folder: write_settings(folder, {"b": 1, "a": 2}))
+    write_whole(target, 0, lambda folder: write_hf_config(folder, {"b": 1, "a": 2}))
     assert (target / "config.json").read_text() == '{\n  "a": 2,\n  "b": 1\n}\n'
     assert [item.name for item in target.parent.iterdir()] == ["target"]
 

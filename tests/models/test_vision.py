@@ -41,7 +41,7 @@ from jaxformer.models import (
 from jaxformer.models import TokenClassification as Tags
 from jaxformer.models.heads.base import build_heads
 from jaxformer.nn import Linear, Transformer, TransformerConfig, self_block
-from jaxformer.nn.parameter import normal
+from jaxformer.nn.layers import normal
 
 close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
 MEAN = (Classification(num_labels=3, pooling="mean"),)

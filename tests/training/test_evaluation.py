@@ -16,7 +16,7 @@ from tiny_models import batch_for, random_parameters, scores_of, tiny, tiny_enco
 from tiny_run import tiny_config
 
 from jaxformer.config import Config, TrainConfig
-from jaxformer.data import Bytes, Data, Datasets, Examples
+from jaxformer.data import Bytes, Data, Datasets, ExampleSource
 from jaxformer.data.tasks import SpanText
 from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.functional import LossSums
@@ -63,7 +63,7 @@ MESHES = [((1, 1, 1), 1), ((1, 1, 1), 4), ((8, 1, 1), 1), ((2, 2, 2), 2), ((1, 4
 each_mesh = pytest.mark.parametrize(("mesh", "parts"), MESHES)
 
 
-class Rows(Examples):
+class Rows(ExampleSource):
     """Rows of arrays."""
 
     def __init__(self, arrays):

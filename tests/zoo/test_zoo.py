@@ -221,10 +221,10 @@ def test_the_parameters_are_as_many_as_in_transformers(name):
     import torch
     import transformers
 
-    model_class, settings = THEIRS[name]
+    model_class, hf_config = THEIRS[name]
     model_class = getattr(transformers, model_class)
     with torch.device("meta"):
-        model = model_class(model_class.config_class(**settings))
+        model = model_class(model_class.config_class(**hf_config))
     theirs = sum(parameter.numel() for parameter in model.parameters())
     ours = SYSTEMS[name].count_parameters()
     assert ours - theirs == ours_besides(SYSTEMS[name].config, name)

@@ -4,19 +4,19 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from jaxformer.errors import ConfigError
-from jaxformer.hub.format import Architecture, Format
-from jaxformer.hub.settings import Settings
-from jaxformer.hub.source import Source, describe
+from jaxformer.hub.checkpoint import HFCheckpoint, describe
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.tasks import (
-    CausalLM,
-    MaskedLM,
-    NextSentence,
-    PreTraining,
-    QuestionAnswering,
-    Seq2SeqLM,
-    SequenceClassification,
+    CausalLMTask,
+    MaskedLMTask,
+    NextSentenceTask,
+    PreTrainingTask,
+    QuestionAnsweringTask,
+    Seq2SeqLMTask,
+    SequenceClassificationTask,
     Task,
-    TokenLabels,
+    TokenClassificationTask,
 )
 from jaxformer.models import (
     Classification,
@@ -29,7 +29,9 @@ from jaxformer.models import (
 from jaxformer.models.model import ModelConfig
 
 
-def source_of(config: ModelConfig, formats: Iterable[Format], extra: Mapping[str, Any]) -> Source:
+def describe_model(
+    config: ModelConfig, formats: Iterable[ModelFormat], extra: Mapping[str, Any]
+) -> HFCheckpoint:
     """The description of a model of ours: as a known system if it is one, else in our own terms.
 
     Args:
@@ -43,15 +45,17 @@ def source_of(config: ModelConfig, formats: Iterable[Format], extra: Mapping[str
         return _in_our_terms(config, str(problem), extra)
 
 
-def _in_our_terms(config: ModelConfig, problem: str, extra: Mapping[str, Any]) -> Source:
+def _in_our_terms(config: ModelConfig, problem: str, extra: Mapping[str, Any]) -> HFCheckpoint:
     """A description that can be run and not exported; `problem` says why."""
 
     def refuse(*_):
         raise ConfigError(problem)
 
     architecture = Architecture("jaxformer", _task(config))
-    format = Format("jaxformer", refuse, refuse, refuse, (architecture,), tiny={})
-    return Source(format, architecture, Settings({"model_type": "jaxformer", **extra}), config)
+    model_format = ModelFormat("jaxformer", refuse, refuse, refuse, (architecture,), tiny={})
+    return HFCheckpoint(
+        model_format, architecture, HFConfig({"model_type": "jaxformer", **extra}), config
+    )
 
 
 def _task(config: ModelConfig) -> Task:
@@ -59,18 +63,18 @@ def _task(config: ModelConfig) -> Task:
     heads = {type(head): head for head in config.heads}
     if MaskedLanguageModel in heads and Classification in heads:
         label = heads[Classification].label
-        return PreTraining(label, f"{label}_logits")
+        return PreTrainingTask(label, f"{label}_logits")
     if Classification in heads and heads[Classification].label == "next_sentence":
-        return NextSentence()
+        return NextSentenceTask()
     if Classification in heads:
         head = heads[Classification]
-        return SequenceClassification(head.pooling, head.bias, head.dense)
+        return SequenceClassificationTask(head.pooling, head.bias, head.dense)
     if LanguageModel in heads:
-        return Seq2SeqLM() if isinstance(config, EncoderDecoderConfig) else CausalLM()
+        return Seq2SeqLMTask() if isinstance(config, EncoderDecoderConfig) else CausalLMTask()
     tasks = {
-        MaskedLanguageModel: MaskedLM(),
-        TokenClassification: TokenLabels(),
-        Span: QuestionAnswering(),
+        MaskedLanguageModel: MaskedLMTask(),
+        TokenClassification: TokenClassificationTask(),
+        Span: QuestionAnsweringTask(),
     }
     found = [task for kind, task in tasks.items() if kind in heads]
     return found[0] if found else Task()

@@ -7,17 +7,15 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxformer.checks import check_types
+from jaxformer.checks import at_least, check_types
 from jaxformer.errors import check_field
-from jaxformer.functional.assertions import assert_axes, at_least, static
+from jaxformer.functional.assertions import assert_axes, static
 from jaxformer.functional.dropout import dropout
 from jaxformer.functional.feedforward import activation
 from jaxformer.functional.losses import LossSums, cross_entropy
 from jaxformer.models.heads.base import Head, HeadModule, ModelOutput, Predictions, array, pool
 from jaxformer.nn.config import TransformerConfig
-from jaxformer.nn.linear import Linear
-from jaxformer.nn.norm import optional_norm
-from jaxformer.nn.parameter import normal
+from jaxformer.nn.layers import Linear, normal, optional_norm
 
 Pooling = Literal["first", "last", "mean", "first_and_mean", "second"]
 

@@ -13,9 +13,7 @@ from jaxformer.functional.linear import Kernel, linear
 from jaxformer.functional.losses import chunked_cross_entropy, cross_entropy
 from jaxformer.models.heads.base import Head, HeadModule, ModelOutput
 from jaxformer.nn.config import TextConfig
-from jaxformer.nn.linear import Linear
-from jaxformer.nn.norm import NormLayer
-from jaxformer.nn.parameter import constant, kernel_of, normal, parameter, value_of
+from jaxformer.nn.layers import Linear, NormLayer, constant, kernel_of, normal, parameter, value_of
 
 CHUNKS = 8
 """Parts in which masked tokens are predicted: two hold the usual 15 % of every row."""

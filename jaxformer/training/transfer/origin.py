@@ -34,7 +34,7 @@ class SavedFolder:
         except (ConfigError, DataError) as error:
             raise ConfigError(f"{asked_by}: {error}") from error
         self.folder = folder
-        self.model = self._opened.source.config
+        self.model = self._opened.checkpoint.config
         self.shapes = {name: x.shape for name, x in self._opened.abstract_model.shapes.items()}
         """The shape of each parameter, by its name."""
 

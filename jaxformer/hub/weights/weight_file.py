@@ -14,11 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.errors import DataError
-from jaxformer.hub.format import Format
+from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.weights.copying import aligned_empty, copy_into
 from jaxformer.hub.weights.finite import check_finite, only_zeros
-from jaxformer.hub.weights.table import Placement
 from jaxformer.hub.weights.tensors import Tensor, TensorFiles
+from jaxformer.hub.weights.weight_map import Placement
 from jaxformer.models.parameters import AbstractModel, Parameters
 
 _log = logging.getLogger(__name__)
@@ -29,29 +29,29 @@ Reader = Callable[[tuple[slice, ...]], np.ndarray]
 
 
 def named_placements(
-    format: Format, config: Any, abstract_model: AbstractModel, prefix: str
+    model_format: ModelFormat, config: Any, abstract_model: AbstractModel, prefix: str
 ) -> list[Placement]:
     """Every tensor of a model's file.
 
     Args:
-        format: The system, whose table has the names of a model with heads.
+        model_format: The system, whose table has the names of a model with heads.
         config: The model's.
         abstract_model: Its structure.
         prefix: What comes before the names of the body in this file.
     """
 
     def named(tensor: str) -> str:
-        bare = tensor.removeprefix(format.prefix)
+        bare = tensor.removeprefix(model_format.prefix)
         return tensor if bare == tensor else prefix + bare
 
-    placements = format.table(config).placements(abstract_model)
+    placements = model_format.weight_map(config).placements(abstract_model)
     return [placement._replace(tensor=named(placement.tensor)) for placement in placements]
 
 
 class WeightFile:
     """The tensors of a folder, and the parameters that a table finds in them."""
 
-    def __init__(self, files: TensorFiles, format: Format, placements: list[Placement]):
+    def __init__(self, files: TensorFiles, model_format: ModelFormat, placements: list[Placement]):
         """Finds every tensor.
 
         Raises:
@@ -59,11 +59,11 @@ class WeightFile:
                 used by nothing (lists them).
         """
         self._files = files
-        known = {_current(name, format): name for name in files.tensors}
+        known = {_current(name, model_format): name for name in files.tensors}
         self.names: dict[str, str] = {}
         """The table's name -> the file's."""
         for placement in placements:
-            for name in _spellings(placement.tensor, format.prefix):
+            for name in _spellings(placement.tensor, model_format.prefix):
                 if name in known:
                     self.names[placement.tensor] = known[name]
         problems = [f"{p.tensor} is missing" for p in placements if p.tensor not in self.names]
@@ -82,7 +82,7 @@ class WeightFile:
         problems += [
             f"{name} is used by nothing"
             for current, name in known.items()
-            if name not in used and not self._superfluous(current, format)
+            if name not in used and not self._superfluous(current, model_format)
         ]
         if problems:
             more = f" ... ({len(problems)} in all)" if len(problems) > 12 else ""
@@ -158,16 +158,16 @@ class WeightFile:
         parts = placement.layout.read(tensor, placement.slots)
         return parts[[place.parameter for place in placement.places].index(parameter)]
 
-    def _superfluous(self, name: str, format: Format) -> bool:
+    def _superfluous(self, name: str, model_format: ModelFormat) -> bool:
         """Whether a tensor that nothing uses is one that says nothing new."""
-        if any(fnmatch.fnmatchcase(name, pattern) for pattern in format.buffers):
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in model_format.buffers):
             return True
         original = next(
             (
                 self.names[spelling]
-                for copy, source in format.copies.items()
-                if name in _spellings(copy, format.prefix)
-                for spelling in _spellings(source, format.prefix)
+                for copy, source in model_format.copies.items()
+                if name in _spellings(copy, model_format.prefix)
+                for spelling in _spellings(source, model_format.prefix)
                 if spelling in self.names
             ),
             None,
@@ -236,9 +236,9 @@ def _row(array: jax.Array, row: tuple[int, ...]) -> np.ndarray:
     return np.asarray(jax.device_get(array))[row]
 
 
-def _current(name: str, format: Format) -> str:
+def _current(name: str, model_format: ModelFormat) -> str:
     """A tensor's name as it is spelt today."""
-    for old, new in format.aliases.items():
+    for old, new in model_format.aliases.items():
         name = re.sub(old, new, name)
     return name
 

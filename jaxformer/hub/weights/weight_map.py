@@ -49,7 +49,7 @@ class Fused(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Table:
+class WeightMap:
     """What our parameters are called in a file.
 
     Our modules are named by their paths with "*" for the number in a group of layers; "{}" in a

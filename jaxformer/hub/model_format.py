@@ -7,10 +7,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxformer.hub.settings import Settings
+from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.tasks import IGNORED, Task
-from jaxformer.hub.weights.table import Table
 from jaxformer.hub.weights.tensors import TensorFiles
+from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models.model import ModelConfig
 
 
@@ -35,16 +35,16 @@ def _unchanged(config: ModelConfig, files: TensorFiles) -> ModelConfig:
 
 
 @dataclass(frozen=True)
-class Format:
+class ModelFormat:
     """The files of one `model_type`."""
 
     model_type: str
     """As config.json has it."""
-    read: Callable[[Settings], ModelConfig]
+    read: Callable[[HFConfig], ModelConfig]
     """From config.json to our configuration, without heads."""
     write: Callable[[ModelConfig], dict[str, Any]]
     """And back; what it cannot say is found by reading the result again."""
-    table: Callable[[ModelConfig], Table]
+    weight_map: Callable[[ModelConfig], WeightMap]
     """The names of the tensors of such a model."""
     architectures: tuple[Architecture, ...]
     """The classes, the most usual for a trained model first; one has the `Base` task."""
@@ -81,7 +81,7 @@ class Format:
 class Shift:
     """A decoder's inputs from the tokens that it shall give; subclasses are frozen dataclasses."""
 
-    def __call__(self, targets: jax.Array, settings: Settings) -> jax.Array:
+    def __call__(self, targets: jax.Array, hf_config: HFConfig) -> jax.Array:
         """Int `[B, T]` of the same; the places that do not count (-100) become padding."""
         raise NotImplementedError
 
@@ -90,24 +90,24 @@ class Shift:
 class StartToken(Shift):
     """The start token, then the targets but the last."""
 
-    def __call__(self, targets, settings):
-        first = jnp.full_like(targets[:, :1], settings.take("decoder_start_token_id"))
-        return _padded(jnp.concatenate([first, targets[:, :-1]], axis=1), settings)
+    def __call__(self, targets, hf_config):
+        first = jnp.full_like(targets[:, :1], hf_config.take("decoder_start_token_id"))
+        return _padded(jnp.concatenate([first, targets[:, :-1]], axis=1), hf_config)
 
 
 @dataclass(frozen=True)
 class LastToFront(Shift):
     """The last target that is no padding, which names the language, then the targets (mBART)."""
 
-    def __call__(self, targets, settings):
-        targets = _padded(targets, settings)
-        count = jnp.sum(targets != settings.take("pad_token_id"), axis=1, keepdims=True)
+    def __call__(self, targets, hf_config):
+        targets = _padded(targets, hf_config)
+        count = jnp.sum(targets != hf_config.take("pad_token_id"), axis=1, keepdims=True)
         first = jnp.take_along_axis(targets, jnp.maximum(count - 1, 0), axis=1)
         return jnp.concatenate([first, targets[:, :-1]], axis=1)
 
 
-def _padded(targets: jax.Array, settings: Settings) -> jax.Array:
-    return jnp.where(targets == IGNORED, settings.take("pad_token_id"), targets)
+def _padded(targets: jax.Array, hf_config: HFConfig) -> jax.Array:
+    return jnp.where(targets == IGNORED, hf_config.take("pad_token_id"), targets)
 
 
 class Positions:

@@ -1,12 +1,11 @@
 """A config.json whose every value is either used or known to change nothing."""
 
-import difflib
 import fnmatch
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxformer.errors import ConfigError
+from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.io.model_files import read_object
 
 CONFIG = "config.json"
@@ -31,7 +30,7 @@ _HARMLESS = (
 )  # fmt: skip
 
 
-class Settings:
+class HFConfig:
     """The values of a config.json, and which of them have been read.
 
     Attributes:
@@ -44,7 +43,7 @@ class Settings:
         self._read: dict[str, None] = {}
 
     @classmethod
-    def of_folder(cls, folder: str | Path) -> "Settings":
+    def of_folder(cls, folder: str | Path) -> "HFConfig":
         """Reads a folder's config.json.
 
         Raises:
@@ -100,11 +99,10 @@ class Settings:
         """
         value = self.take(name, default)
         if not isinstance(value, Hashable) or value not in choices:
-            nearest = difflib.get_close_matches(str(value), map(str, choices), n=1)
-            hint = f" (nearest: {nearest[0]!r})" if nearest else ""
+            hint = did_you_mean(value, [choice for choice in choices if isinstance(choice, str)])
             raise ConfigError(
-                f"{self.path}: {name} = {value!r} is not supported{hint}: one of "
-                f"{', '.join(map(repr, choices))}"
+                f"{self.path}: {name} = {value!r} is not supported: must be one of "
+                f"{', '.join(map(repr, choices))}{hint}"
             )
         return choices[value]
 
