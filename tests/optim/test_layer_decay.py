@@ -7,7 +7,7 @@ from tiny_models import structure_of, tiny
 from jaxformer.functional import Learned
 from jaxformer.models import AbstractModel, EncoderDecoderConfig
 from jaxformer.optim import SGD, Constant
-from jaxformer.optim.layer_decay import depth_factors, scale_by_depth
+from jaxformer.optim.scaling import depth_factors, scale_by_depth
 
 GAMMA = 0.5
 
