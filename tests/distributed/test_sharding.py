@@ -29,12 +29,10 @@ from jaxformer.models import (
     DecoderConfig,
     EncoderConfig,
     MaskedLanguageModel,
-    build_model,
 )
 from jaxformer.nn import Parallel
 from jaxformer.optim import SGD, AdamW, Constant
-from jaxformer.training.state import TrainState
-from jaxformer.training.step import TrainProgram
+from jaxformer.training.step import TrainProgram, TrainState
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.py"))
 SCHEMES = ("none", "integer", "binary", "sinusoidal", "learned", "rope", "alibi", "t5")
@@ -307,7 +305,7 @@ def test_the_tensor_axis_gathers_no_parameter():
 
 
 def named_axes(model):
-    abstract_model = AbstractModel(partial(build_model, config=model))
+    abstract_model = AbstractModel(model.build)
     return {
         name: (axes, abstract_model.shapes[name].shape)
         for name, axes in abstract_model.axes.items()

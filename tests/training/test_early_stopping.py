@@ -135,7 +135,7 @@ def scripted(monkeypatch):
         stop_at[0], kill_at[0] = stop, kill
 
     monkeypatch.setattr(loop, "StopSignal", Signal)
-    monkeypatch.setattr(loop, "evaluate", evaluate)
+    monkeypatch.setattr(loop.Evaluator, "evaluate", evaluate)
     return interrupt
 
 
@@ -207,7 +207,7 @@ def test_an_unknown_metric_is_refused_before_training(tmp_path, monkeypatch):
     def steps(*_):
         raise AssertionError("trained")
 
-    monkeypatch.setattr(loop, "_take_steps", steps)
+    monkeypatch.setattr(loop.TrainProgram, "train_step", steps)
     with pytest.raises(ConfigError) as error:
         train(config_with(metric="acuracy"), tmp_path / "run")
     assert "train.metric = 'acuracy'" in str(error.value)

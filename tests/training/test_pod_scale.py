@@ -12,13 +12,12 @@ import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
 from jaxformer.config import load_config, validate
-from jaxformer.config.experiment import row_lengths
 from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.distributed.sharding import MESH_AXES
 from jaxformer.errors import ConfigError
 from jaxformer.models import MaskedLanguageModel
 from jaxformer.optim import LAMB, Adafactor, AdamW, Lion, Muon
-from jaxformer.training.distillation.loss import DistillationLoss
+from jaxformer.training.loss import DistillationLoss
 from jaxformer.training.step import TrainProgram
 from jaxformer.zoo.recipes import sizes_of
 
@@ -74,7 +73,7 @@ def on_pod(recipe):
 
 
 def lowered(config, program):
-    lengths = row_lengths(config)
+    lengths = config.row_lengths
     return program.lower(config.data.batch_size, lengths, lowering_platforms=("tpu",))
 
 
@@ -177,7 +176,7 @@ def test_llama_3_8b_compiles_and_fits_64_chips(monkeypatch):
     mesh = make_mesh(config.mesh, devices)
     program = TrainProgram(config.model, config.optimizer, config.train, mesh)
     rows, length = config.data.batch_size, config.data.sequence_length
-    step = program.lower(rows, row_lengths(config))
+    step = program.lower(rows, config.row_lengths)
     assert custom_calls(step.as_text()) == 4
     memory = step.compile().memory_analysis()
     _, share = bytes_of(program.state_shapes)
