@@ -1,4 +1,4 @@
-"""jaxformer's import to memory and export of a folder of transformers'."""
+"""Import to memory and export of a Hugging Face checkpoint by jaxformer."""
 
 import shutil
 from collections.abc import Callable

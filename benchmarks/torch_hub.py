@@ -1,4 +1,4 @@
-"""transformers' and PyTorch's import to memory and export of the same folder."""
+"""Import to memory and export of the same folder by transformers and PyTorch."""
 
 import shutil
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What labels mean: the names of classes, kept with the run, or numbers."""
+"""Labels: classes, whose names are saved with the run, or numbers."""
 
 import abc
 import hashlib
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 def keep_labels(folder: str | os.PathLike, names: Iterable[str]) -> tuple[str, ...]:
     """Writes a run's label names to labels.json, or checks them against what is there.
 
-    A model's outputs are numbered by these names, so they must stay what they were.
+    They number the outputs of the model, so they must not change.
 
     Args:
         folder: The run's folder; made if missing.
@@ -91,7 +91,7 @@ def numbered(labels: Iterable[str], names: Sequence[str], places: Iterable[str])
     Args:
         labels: The labels to look up.
         names: The labels of the training data, in the order of their numbers.
-        places: Where each label stands ("file:line"), for the message.
+        places: The place of each label ("file:line"), for the message.
 
     Raises:
         DataError: The training data have no such label.
@@ -108,7 +108,7 @@ def numbered(labels: Iterable[str], names: Sequence[str], places: Iterable[str])
 
 
 def shown(names: Sequence[str], most: int = 20) -> str:
-    """Returns names for a message, the first few where there are many."""
+    """Returns names for a message, at most `most` of them."""
     rest = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(map(repr, names[:most])) + rest if names else "none"
 
@@ -118,18 +118,18 @@ class LabelKind(abc.ABC):
 
     @abc.abstractmethod
     def names(self, labels: Iterable[str]) -> tuple[str, ...]:
-        """Returns the names of the labels in the training data; empty where they have none."""
+        """Returns the names of the labels of the training data; empty for numbers."""
 
     @abc.abstractmethod
     def values(
         self, labels: Iterable[str], names: Sequence[str], places: Iterable[str]
     ) -> np.ndarray:
-        """Returns what the model is to predict, [labels].
+        """Returns the targets of the model, [labels].
 
         Args:
-            labels: The labels as they stand in the file.
+            labels: The labels in the file.
             names: The names of the training data's labels.
-            places: Where each stands ("file:line"), for messages.
+            places: The place of each ("file:line"), for messages.
 
         Raises:
             DataError: A label cannot be understood.
@@ -138,7 +138,7 @@ class LabelKind(abc.ABC):
 
 @dataclass(frozen=True)
 class Classes(LabelKind):
-    """Labels out of a few, numbered in alphabetical order; whole numbers in their own order."""
+    """Classes, numbered in alphabetical order; whole numbers in numerical order."""
 
     def names(self, labels):
         found = set(labels)

@@ -15,13 +15,13 @@ T = TypeVar("T")
 
 
 def held_out(names: Iterable[str], fraction: float, seed: int) -> np.ndarray:
-    """Chooses which documents are kept for validation.
+    """Chooses which documents are held out for validation.
 
         held_out(name) = hash(seed, name) / 2^64 < fraction
 
     A document's side depends on its own name alone, so adding documents moves no other. The only
-    exception keeps both sides non-empty: where the rule would leave one without a document, it
-    gets the one whose hash comes nearest.
+    exception keeps both sides non-empty: if the rule leaves a side empty, it gets the document
+    whose hash is nearest.
 
     Args:
         names: The documents' names, at least two.
@@ -47,10 +47,13 @@ def sides(
 
     Args:
         rows: The rows.
-        names: What decides on each row's side.
+        names: The name of each row, which decides its side.
         fraction: The expected share of rows held out.
         seed: Chooses another split.
         source: Where they come from, for the message.
+
+    Returns:
+        The training rows and the validation rows.
 
     Raises:
         DataError: There are fewer than two.
@@ -75,7 +78,7 @@ class Split:
 
     source: TextSource
     fraction: float | None
-    """The expected share of documents held out; None: none is."""
+    """The expected share of documents held out; None holds out none."""
     seed: int
 
     def __iter__(self) -> Iterator[tuple[Document, bool]]:

@@ -239,7 +239,7 @@ def test_an_evaluation_reads_what_the_run_has_kept(config, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"sequence_length": 0}, "data.sequence_length = 0: must be an integer of at least 1"),
+        ({"sequence_length": 0}, "data.sequence_length = 0: must be at least 1"),
         ({"batch_size": -2}, "data.batch_size = -2: must be an integer of at least 1"),
         ({"seed": -1}, "data.seed = -1: must be an integer of at least 0"),
         ({"split_seed": -1}, "data.split_seed = -1: must be an integer of at least 0"),

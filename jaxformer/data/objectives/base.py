@@ -1,4 +1,4 @@
-"""Training objectives: what the model is given of the text, and what it must predict."""
+"""Training objectives: what the model sees of the text, and what it predicts."""
 
 import abc
 from collections.abc import Callable
@@ -17,13 +17,13 @@ RowFunction = Callable[[TokenRow, np.random.Generator], Batch]
 
 
 class Objective(abc.ABC):
-    """A way to make examples of a stream of tokens; subclasses are frozen dataclasses."""
+    """How a stream of tokens becomes examples; subclasses are frozen dataclasses."""
 
     special_tokens: ClassVar[tuple[Role, ...]] = ()
     """The roles for which the tokenizer must have special tokens."""
 
     predicts_every_token: ClassVar[bool] = False
-    """Whether the loss is that of the text as a whole, so that it can be given in bits per byte."""
+    """Whether every token is predicted, so that the loss can be reported in bits per byte."""
 
     least_length: ClassVar[int] = 1
     """The smallest sequence_length that leaves something to predict."""
@@ -32,30 +32,30 @@ class Objective(abc.ABC):
     """Whether a row may hold several documents that do not see each other."""
 
     def lengths(self, sequence_length: int) -> dict[str, int]:
-        """The tokens of "inputs", and of "decoder_inputs" where the objective makes such."""
+        """The tokens of "inputs", and of "decoder_inputs" for an encoder-decoder."""
         return {"inputs": sequence_length}
 
     def start_id(self, tokenizer: Tokenizer) -> int | None:
-        """The token with which a decoder beside an encoder starts; None where there is none.
+        """Returns the first input of the decoder of an encoder-decoder; None without one.
 
         Args:
-            tokenizer: What made the tokens.
+            tokenizer: The tokenizer of the stream.
         """
         del tokenizer
 
     def raw_length(self, sequence_length: int) -> int:
-        """The tokens of text that an example is made of."""
+        """Returns how many tokens of text an example consumes."""
         return sequence_length
 
     def validate(self, packing: Packing, sequence_length: int) -> None:
-        """Checks that examples can be made so.
+        """Checks that the objective can use these rows.
 
         Args:
             packing: How documents become rows.
             sequence_length: The tokens of "inputs".
 
         Raises:
-            ConfigError: The objective cannot use such rows, or not of that length.
+            ConfigError: It cannot use this packing or this length.
         """
         if sequence_length < self.least_length:
             raise ConfigError(
@@ -77,7 +77,7 @@ class Objective(abc.ABC):
             stream: The tokens.
             packing: How documents become rows.
             sequence_length: The tokens of "inputs".
-            tokenizer: What made the tokens; it has the special tokens.
+            tokenizer: The tokenizer of the stream; it has the special tokens.
         """
 
 
@@ -195,13 +195,13 @@ def after_prefix(example: Batch, prefix: int) -> Batch:
 def teacher_forced(
     source: np.ndarray, targets: np.ndarray, lengths: dict[str, int], pad_id: int, start_id: int
 ) -> Batch:
-    """Returns what an encoder-decoder reads and predicts, padded to its lengths.
+    """Returns the inputs and targets of an encoder-decoder, padded to its lengths.
 
     decoder_inputs[0] = start,  decoder_inputs[t] = targets[t - 1]
 
     Args:
-        source: int [s], what the encoder reads.
-        targets: int [t], what the decoder predicts.
+        source: int [s], the encoder's inputs.
+        targets: int [t], the decoder's targets.
         lengths: S >= s of "inputs" and T >= t of "decoder_inputs".
         pad_id: The padding token.
         start_id: The token before the first target.

@@ -1,4 +1,4 @@
-"""Labelled images as training data."""
+"""Labelled images, their normalisation and augmentation."""
 
 import abc
 import os
@@ -83,7 +83,7 @@ class Mixup(Augmentation):
     .. math:: x = \lambda x_1 + (1 - \lambda) x_2, \qquad \lambda \sim \mathrm{Beta}(a, a)
 
     with the label of the first with probability lambda and else that of the second, so that the
-    expected loss is the one of labels blended likewise.
+    expected loss is that of labels blended in the same proportion.
 
     Reference:
         Zhang et al. 2018, mixup: Beyond Empirical Risk Minimization,
@@ -115,7 +115,7 @@ class Images(Data):
     """Where the images come from."""
 
     validation_source: ImageSource | None = None
-    """Where those for validation come from; None holds a share of the others out."""
+    """Where the validation data come from; None holds out a share of the training data."""
 
     image_size: tuple[int, int] = (8, 8)
     """Height and width in pixels."""
@@ -127,7 +127,7 @@ class Images(Data):
     """Subtracted from the pixels, which lie between 0 and 1: one number, or one per channel."""
 
     std: tuple[float, ...] = (0.5,)
-    """Divides them after that, likewise."""
+    """Divides the pixels after that: one number, or one per channel."""
 
     augmentation: tuple[Augmentation, ...] = ()
     """Random changes of the training images, in this order."""
@@ -143,7 +143,7 @@ class Images(Data):
 
     @property
     def lengths(self) -> dict[str, int]:
-        """Empty: how many tokens an image is, the model decides."""
+        """Empty: the model decides how many tokens an image is."""
         return {}
 
     def prepare(self, folder: str | os.PathLike) -> Datasets:

@@ -42,7 +42,7 @@ class LabelledText(Data):
     """The training table: .tsv, .csv, .jsonl or .parquet."""
 
     validation: str | None = None
-    """The table for validation; None holds a share of the training rows out."""
+    """The table for validation; None holds out a share of the training rows."""
 
     text: tuple[str, ...] = ("sentence",)
     """The column of the text, or the two columns of a pair."""

@@ -1,4 +1,4 @@
-"""Texts and their translations, or any other texts that follow from texts."""
+"""Parallel text: translations, or any other pairs of an input and an output text."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -26,21 +26,21 @@ _FIRST_DAY, _NUM_DAYS, _DAYS_APART = date(1950, 1, 1), 1500, 23
 
 @dataclass(frozen=True)
 class LocalePairs:
-    """What Unicode's Common Locale Data Repository says in two languages.
+    """A small parallel corpus without a download: Unicode's locale data, which Babel carries.
 
-    Names of languages, territories, scripts and currencies; dates in words; amounts of currencies
-    and of units of measurement: some thousands of phrases, those left out that are the same in
-    both languages.
+    Some thousands of phrases: names of languages, territories, scripts and currencies; dates in
+    words; amounts of currencies and of units of measurement. Phrases that are the same in both
+    languages are left out.
 
     Reference:
         Unicode CLDR, https://cldr.unicode.org
     """
 
     source: str = "en"
-    """The language that is translated, by its code."""
+    """The code of the source language."""
 
     target: str = "de"
-    """The language that it is translated to."""
+    """The code of the target language."""
 
     def pairs(self) -> list[tuple[str, str]]:
         """Returns (source phrase, its translation), each source phrase once.
@@ -100,12 +100,12 @@ class Pair(NamedTuple):
 
     texts: tuple[str, str]
     places: tuple[str, str]
-    """Where each stands ("file:line"), for messages."""
+    """The place of each ("file:line"), for messages."""
 
 
 @dataclass(frozen=True)
 class ParallelText(Data):
-    """Pairs of texts, the second to be made from the first.
+    """Pairs of texts; the model produces the second from the first.
 
     A row of a batch has "inputs" int32 [S], the source and end-of-text; "decoder_inputs" int32 [T],
     the start token and the target; "targets" int32 [T], the target and end-of-text; "weights"
@@ -119,13 +119,13 @@ class ParallelText(Data):
     """The file of their translations, line by line."""
 
     validation_source: str | None = None
-    """The source texts for validation; None holds a share of the others out."""
+    """The source texts for validation; None holds out a share of the training pairs."""
 
     validation_target: str | None = None
     """Their translations."""
 
     builtin: LocalePairs = LocalePairs()
-    """The pairs that need no file."""
+    """The built-in pairs, used if `source` is None."""
 
     tokenizer: TokenizerSpec = TrainTokenizer()
     """How text becomes tokens, in both languages."""
@@ -137,7 +137,7 @@ class ParallelText(Data):
     """The most tokens of a source, end-of-text included."""
 
     target_length: int = 64
-    """The most tokens of a target, likewise."""
+    """The most tokens of a target, end-of-text included."""
 
     truncate: bool = False
     """Cut longer texts; otherwise they are an error."""

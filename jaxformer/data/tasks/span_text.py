@@ -132,7 +132,7 @@ class SpanText(Data):
     """The training questions: SQuAD's .json, or .jsonl or .parquet with a question in each row."""
 
     validation: str | None = None
-    """Those for validation; None holds the questions on a share of the contexts out."""
+    """The validation questions; None holds out the questions on a share of the contexts."""
 
     tokenizer: TokenizerSpec = TrainTokenizer(kind="wordpiece")
     """How text becomes tokens."""

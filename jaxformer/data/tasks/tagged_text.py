@@ -42,7 +42,7 @@ class TaggedText(Data):
     """Where the training sentences come from."""
 
     validation: TagSource | None = None
-    """Where those for validation come from; None holds a share of the others out."""
+    """Where the validation data come from; None holds out a share of the training data."""
 
     tokenizer: TokenizerSpec = TrainTokenizer()
     """How words become tokens."""

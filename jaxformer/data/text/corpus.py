@@ -1,4 +1,4 @@
-"""The corpus: documents tokenised once into flat arrays on disk, which later starts map back in."""
+"""The corpus: documents tokenised once into flat arrays on disk, which later starts memory-map."""
 
 import hashlib
 import json
@@ -32,19 +32,22 @@ def load_or_build(
     folder: str | os.PathLike,
     special_tokens: Sequence[Role] = (),
 ) -> Corpus:
-    """Returns the corpus kept in a folder, building what is missing.
+    """Returns the corpus in a folder, building what is missing.
 
-    `folder/tokenizer` holds the tokenizer. Once there it stays, because a model trained with it
-    needs it; if the documents change later they are tokenised again with the same one.
+    `folder/tokenizer` holds the tokenizer, which never changes, because a model trained with it
+    depends on it; if the documents change later, they are tokenised again with the same one.
     `folder/corpus-FINGERPRINT` holds the tokens; the fingerprint covers the documents, the
-    split and the tokenizer, so that a stale one is never used. Both appear whole or not at all,
-    and of several processes that build at once all use what the first completed.
+    split and the tokenizer, so that a stale one is never used. Both appear complete or not at
+    all. If several processes build at once, all use what the first one completed.
 
     Args:
         split: The documents and their sides.
         spec: The tokenizer to use or to train on the training side.
         folder: The run's folder; made if missing.
         special_tokens: The roles for which the tokenizer needs special tokens.
+
+    Returns:
+        The tokenizer and both sides of the documents.
 
     Raises:
         ConfigError: The tokenizer lacks such a special token.
@@ -76,11 +79,14 @@ def kept_corpus(folder: str | os.PathLike) -> Corpus | None:
 
 
 def tokenised(source: TextSource, tokenizer: Tokenizer) -> TokenStream:
-    """Returns all documents of a source in memory, for those that are few.
+    """Tokenises all documents of a small source in memory.
 
     Args:
         source: The documents.
-        tokenizer: Makes them tokens.
+        tokenizer: The tokenizer.
+
+    Returns:
+        Their tokens.
 
     Raises:
         DataError: There is no text, or it cannot be read.

@@ -1,4 +1,4 @@
-"""Packing: how tokenised documents become rows of one length, kept as an index, never as copies."""
+"""Packing: tokenised documents become rows of one length, as an index and without copies."""
 
 import abc
 from bisect import bisect_left, insort
@@ -9,15 +9,16 @@ import numpy as np
 
 
 class TokenRow(NamedTuple):
-    """One row of tokens as packing lays it out; all arrays are [T].
+    """One packed row of tokens; all arrays are [T].
 
     Attributes:
         tokens: int32, the tokens; the padding token after the last.
-        following: int32, the token that comes after each in its document, be it beyond the row.
+        following: int32, the next token of each in its document, even beyond the row.
         valid: bool, False at padding.
-        segments: int32, 1.. for each document in the row and 0 at padding, or None where a row is
-            one stretch of text.
-        positions: int32, each token's distance from the start of its segment, or None likewise.
+        segments: int32, 1.. for each document in the row and 0 at padding; None if the row is one
+            segment.
+        positions: int32, each token's distance from the start of its segment; None if the row is
+            one segment.
     """
 
     tokens: np.ndarray
@@ -52,7 +53,7 @@ class TokenStream:
 
     @property
     def num_targets(self) -> int:
-        """The number of tokens that something predicts: all but the first end-of-text."""
+        """The number of predicted tokens: all but the first end-of-text."""
         return len(self.tokens) - 1
 
 
@@ -75,11 +76,11 @@ class Rows(abc.ABC):
 
     @abc.abstractmethod
     def blank(self) -> TokenRow:
-        """Returns a row of nothing but padding, with the same arrays as the others."""
+        """Returns a row of padding, with the same arrays as the others."""
 
 
 class Packing(abc.ABC):
-    """A way to lay documents out in rows; subclasses are frozen dataclasses."""
+    """How documents become rows; subclasses are frozen dataclasses."""
 
     @abc.abstractmethod
     def rows(self, stream: TokenStream, sequence_length: int, pad_id: int) -> Rows:
@@ -90,8 +91,8 @@ class Packing(abc.ABC):
 class Joined(Packing):
     """Documents joined with end-of-text between them and cut into rows, wherever the cut falls.
 
-    No place is wasted: only the very last row may end in padding. A token sees what came before it
-    in its row, earlier documents included.
+    Only the last row may end in padding. A token sees all earlier tokens of its row, including
+    those of earlier documents.
     """
 
     def rows(self, stream: TokenStream, sequence_length: int, pad_id: int) -> Rows:

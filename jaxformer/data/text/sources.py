@@ -1,4 +1,4 @@
-"""Where documents come from: a source yields named texts, always in the same order."""
+"""Sources of documents: each yields named texts, always in the same order."""
 
 import abc
 import glob
@@ -27,8 +27,8 @@ class Document:
     """One text and the name it goes by.
 
     Attributes:
-        name: Unique within its source and independent of where the source lies on disk, because
-            the name decides on which side of the validation split the document falls.
+        name: Unique within its source and independent of where the source is on disk, because it
+            decides the document's side of the validation split.
         text: The text itself, encodable as UTF-8.
     """
 
@@ -51,7 +51,7 @@ class TextSource(abc.ABC):
     def fingerprint(self) -> str:
         """Returns a string that changes when the documents do.
 
-        This one reads everything; a source that can tell more cheaply overrides it.
+        The default reads everything; a source with a cheaper way overrides it.
         """
         digest = hashlib.sha256()
         for document in self.documents():
@@ -61,7 +61,7 @@ class TextSource(abc.ABC):
 
 @dataclass(frozen=True)
 class StandardLibrary(TextSource):
-    """The text every Python installation carries: its own library and language reference.
+    """The text in every Python installation: the standard library and the language reference.
 
     The sources of the running interpreter's standard library (without its test suites, installed
     packages and build settings) and the language reference behind `help()`: about 12 MB of real

@@ -1,4 +1,4 @@
-"""Tokenizers: text to token ids and back; every one is stored as a Hugging Face tokenizer.json."""
+"""Tokenizers, all of them stored as a Hugging Face tokenizer.json."""
 
 import abc
 import hashlib
@@ -67,7 +67,7 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def token_id(self, name: str) -> int | None:
-        """Returns the id of a token by its name; None if there is none."""
+        """Returns the id of a token by its name; None if there is no such token."""
 
     def special_ids(self, role: Role) -> np.ndarray:
         """Returns the ids of the special tokens with a role, int32 [1] or [sentinels].
@@ -234,8 +234,7 @@ class TokenizerFile(TokenizerSpec):
     """The token between documents; None finds it in the files beside it or by its usual names."""
 
     pad: str | None = None
-    """The padding token; None finds it likewise, and takes the end-of-text token if there is none.
-    """
+    """The padding token; None finds it by its usual names, else uses end-of-text."""
 
     def fit(self, texts: Iterable[str], special_tokens: Sequence[Role] = ()) -> Tokenizer:
         """Returns the tokenizer in the file; reads no text."""
