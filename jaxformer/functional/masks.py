@@ -309,8 +309,7 @@ class Segments(Mask):
         assert_integers(query=self.query, key=self.key)
 
     def values(self, query_length, key_length):
-        lengths = {"T": query_length, "S": key_length}
-        _assert_rows(self.query, self.key, lengths)
+        _assert_rows(self.query, self.key, {"T": query_length, "S": key_length})
         query, key = self.query[:, :, None], self.key[:, None, :]
         return (query == key) & (query > 0)
 
@@ -347,8 +346,7 @@ class PositionMask(Mask):
         _check_distance(self, "before")
 
     def values(self, query_length, key_length):
-        lengths = {"T": query_length, "S": key_length}
-        _assert_rows(self.query, self.key, lengths)
+        _assert_rows(self.query, self.key, {"T": query_length, "S": key_length})
         distance = self.query[:, :, None] - self.key[:, None, :]
         allowed = (self.key >= 0)[:, None, :] & (distance >= 0)
         return allowed if self.before is None else allowed & (distance <= self.before)
@@ -379,8 +377,7 @@ class DenseMask(Mask):
         object.__setattr__(self, "allowed", attended("allowed", self.allowed))
 
     def values(self, query_length, key_length):
-        lengths = {"T": query_length, "S": key_length}
-        assert_axes(lengths, allowed=(self.allowed, "B T S"))
+        assert_axes({"T": query_length, "S": key_length}, allowed=(self.allowed, "B T S"))
         return jnp.asarray(self.allowed)
 
     def block(self, query_start, query_size, key_start, key_size):
