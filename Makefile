@@ -6,12 +6,14 @@ TORCH ?= torch==2.13.0
 LIBTPU ?= libtpu>=0.0.42,<0.1
 WORKERS ?= 2
 
-.PHONY: help train test test-tpu soak lint clean
+.PHONY: help train test test-all test-tpu mutations soak lint clean
 
 help:
 	@echo "make train     set up and train the default model on the standard library's text"
-	@echo "make test      set up and run the whole test suite"
+	@echo "make test      set up, lint and run the quick test suite"
+	@echo "make test-all  set up, lint and run every test"
 	@echo "make test-tpu  compile a training step for a TPU pod, on this CPU (Linux, x86)"
+	@echo "make mutations seed faults and check that the quick suite catches each"
 	@echo "make soak      attack the library for minutes (SOAK='--kills 100 --damage 1000 ...' for longer)"
 	@echo "make lint      ruff"
 	@echo "make clean     remove the virtual environment"
@@ -38,9 +40,14 @@ lint: $(VENV)/.installed-test
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 
-# A file's tests stay in one process, which has compiled for them already.
+# A file's tests stay in one process, which has compiled for them already: docs/testing.md
+PYTEST = $(RUN) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
 test: lint
-	$(RUN) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	$(PYTEST)
+
+test-all: lint
+	$(PYTEST) -m ""
 
 # Beside the environment and not in it, where JAX would look for a TPU each time it starts.
 $(VENV)/libtpu: $(VENV)/.installed-test
@@ -52,6 +59,10 @@ test-tpu: $(VENV)/libtpu
 # What a short version of it in the test suite does with a handful: docs/reliability.md
 soak: $(VENV)/.installed-test
 	PYTHONPATH=.:tests $(RUN) -m soak $(SOAK)
+
+# MUTATIONS='rope masks': those faults alone
+mutations: $(VENV)/.installed-test
+	PYTHONPATH=.:tests $(RUN) -m mutations $(MUTATIONS)
 
 clean:
 	rm -rf $(VENV)
