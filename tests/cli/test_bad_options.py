@@ -18,7 +18,7 @@ from jaxformer.config import load_config
 from jaxformer.errors import ArgumentError
 from jaxformer.training import loop
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 EXPERIMENT = """
 from jaxformer.config import Config, TrainConfig
