@@ -1,0 +1,149 @@
+"""Folders and configurations that cannot be read: one clear message."""
+
+import os
+import shutil
+
+import pytest
+from saved_folders import change_settings, copy_of
+
+from jaxformer.errors import ConfigError
+from jaxformer.hub.checkpoint import read_checkpoint
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.pretrained.import_run import import_folder
+from jaxformer.zoo import FORMATS
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
+)
+def test_what_is_a_pipe_is_not_waited_for(name, spoiled, tmp_path, refused):
+    (spoiled / name).unlink()
+    os.mkfifo(spoiled / name)
+    assert f"{name} is a pipe or a device" in refused("import", spoiled, tmp_path / "run")
+
+
+def test_nothing_outside_a_folder_is_read(spoiled, tmp_path, refused):
+    (tmp_path / "secret").write_text("mine")
+    (spoiled / "vocab.txt").symlink_to(tmp_path / "secret")
+    for command in ("import", "export"):
+        message = refused(command, spoiled, tmp_path / "out")
+        assert "vocab.txt is a link to" in message
+        assert "outside of the model's folder" in message
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        folder = copy_of(spoiled, tmp_path / f"linked-{name}")
+        (folder / "vocab.txt").unlink()
+        (folder / name).rename(tmp_path / name)
+        (folder / name).symlink_to(tmp_path / name)
+        assert f"{name} is a link to" in refused("import", folder, tmp_path / "out")
+
+
+def test_a_folder_of_a_cache_is_imported(llama, tmp_path):
+    home = tmp_path / "models--a--b"
+    snapshot = home / "snapshots" / "0123"
+    snapshot.mkdir(parents=True)
+    (home / "blobs").mkdir()
+    for number, file in enumerate(llama.iterdir()):
+        shutil.copy(file, home / "blobs" / str(number))
+        (snapshot / file.name).symlink_to(f"../../blobs/{number}")
+    (tmp_path / "link").symlink_to(snapshot)
+    import_folder(tmp_path / "link", tmp_path / "run")
+    kept = tmp_path / "run" / "huggingface" / "tokenizer_config.json"
+    assert kept.read_bytes() == (llama / "tokenizer_config.json").read_bytes()
+    assert not kept.is_symlink()
+
+
+@pytest.mark.parametrize("command", ["evaluate", "inspect", "merge"])
+def test_commands_that_want_a_run(command, llama, tmp_path, refused):
+    message = refused(command, llama, *([tmp_path / "out"] if command == "merge" else []))
+    assert f"make one of it first: python -m jaxformer import {llama} RUN_DIR" in message
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        ({"model_type": "lama"}, ["model_type = 'lama'", "'llama'", "must be one of albert, "]),
+        ({"model_type": None}, ["model_type = None", "must be one of albert, "]),
+        ({"model_type": ["llama"]}, ["model_type = ['llama']"]),
+        ({"architectures": ["LlamaForCausalLN"]}, ["LlamaForCausalLN", "'LlamaForCausalLM'"]),
+        ({"architectures": "LlamaForCausalLM"}, ["architectures"]),
+        ({"hidden_act": "foo"}, ["hidden_act = 'foo'", "'silu'"]),
+        ({"hidden_act": ["silu"]}, ["hidden_act = ['silu']"]),
+        ({"attention_sinks": 4}, ["attention_sinks = 4", "not known for model_type 'llama'"]),
+        ({"rope_parameters": {"rope_type": "spiral"}}, ["spiral", "linear"]),
+        ({"rope_parameters": "llama3"}, ["rope_parameters = 'llama3'"]),
+        ({"hidden_size": "48"}, ["hidden_size = '48'", "must be a number"]),
+        ({"hidden_size": 0}, ["model_dim = 0"]),
+        ({"num_hidden_layers": -1}, ["num_layers = -1"]),
+        ({"num_attention_heads": 5}, ["num_heads"]),
+        ({"vocab_size": None}, ["vocab_size = None"]),
+        ({"attention_bias": "yes"}, ["attention_bias = 'yes'"]),
+        ({"tie_word_embeddings": 7}, ["tie_embeddings = 7", "True or False"]),
+        ({"num_hidden_layers": 10**9}, ["num_hidden_layers = 1000000000", "2,000 at most"]),
+        ({"num_hidden_layers": 1.5}, ["num_layers = 1.5"]),
+        ({"hidden_size": 48 * 10**7}, ["model_dim = 480000000", "no more than"]),
+        ({"vocab_size": 10**9}, ["vocab_size = 1000000000", "no more than"]),
+        ({"vocab_size": 10**10}, ["vocab_size = 10000000000", "from 1 to 2147483647"]),
+        ({"vocab_size": 10**40}, ["vocab_size has 133 bits"]),
+        ({"num_attention_heads": True}, ["num_attention_heads = True"]),
+        ({"intermediate_size": [64]}, ["intermediate_size = [64]"]),
+        ({"rms_norm_eps": float("nan")}, ["rms_norm_eps = nan: must be finite"]),
+        ({"rope_parameters": {"rope_theta": float("inf")}}, ["rope_theta = inf: must be finite"]),
+        ({"id2label": [[[[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]]]}, ["nested too deeply"]),
+        ({"quantization_config": {"quant_method": "gptq"}}, ["quantised ('gptq')", "bfloat16"]),
+    ],
+)
+def test_configurations_that_no_one_implements(changes, parts, spoiled, tmp_path, refused):
+    change_settings(spoiled, **changes)
+    message = refused("import", spoiled, tmp_path / "run")
+    assert "config.json" in message
+    for part in parts:
+        assert part in message, message
+
+
+def test_a_configuration_that_is_not_there(spoiled, tmp_path, refused):
+    (spoiled / "config.json").unlink()
+    message = refused("import", spoiled, tmp_path / "run")
+    assert "config.json does not exist: a folder that transformers saved has one" in message
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("{no", "not valid JSON"),
+        ("[]", "expected a JSON object, found a list"),
+        ("", "not valid JSON"),
+    ],
+)
+def test_a_configuration_that_is_no_json(text, part, spoiled, tmp_path, refused):
+    (spoiled / "config.json").write_text(text)
+    assert part in refused("import", spoiled, tmp_path / "run")
+
+
+def test_a_folder_that_is_not_there(tmp_path, refused):
+    assert "gone" in refused("import", tmp_path / "gone", tmp_path / "run")
+    assert "gone" in refused("export", tmp_path / "gone", tmp_path / "out")
+
+
+STRANGE = (None, "strange", -1, 0, 0.5, True, [], [1, "a"], {"a": 1})
+
+
+@pytest.mark.parametrize("kind", ["bert", "llama", "gemma3_text", "t5", "vit", "falcon"])
+def test_strange_values_are_read_or_refused_by_name(kind):
+    """No value of any field ends in an error that a user cannot read."""
+    transformers = pytest.importorskip("transformers")
+    format = FORMATS[kind]
+    values = transformers.AutoConfig.for_model(kind, **format.tiny).to_dict()
+    values["architectures"] = [format.architectures[0].name]
+    for field in values:
+        for strange in STRANGE:
+            try:
+                read_checkpoint(HFConfig(values | {field: strange}), FORMATS)
+            except ConfigError as error:
+                message = str(error)
+            except Exception as error:
+                raise AssertionError(f"{field} = {strange!r}: {error!r}") from error
+            else:
+                continue
+            assert message.startswith("config.json: ") or f"{field} = {strange!r}" in message
