@@ -1,13 +1,9 @@
 """The `train` command on a tiny experiment that must not get as far as compilation."""
 
-from pathlib import Path
-
 import pytest
 
 from jaxformer.cli import main as cli
 from jaxformer.training import loop
-
-ROOT = Path(__file__).parents[2]
 
 EXPERIMENT = """
 from jaxformer.config import Config, TrainConfig

@@ -10,9 +10,6 @@ from PIL import Image
 from jaxformer.checkpoints.run_dir import open_run_folder
 from jaxformer.config import load_config
 
-ROOT = Path(__file__).parents[2]
-
-
 # Other data than text, each with the model that reads them.
 SUPERVISED = """
 from dataclasses import replace
