@@ -60,7 +60,7 @@ def undisturbed(request, runs, tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("rounds", "steps", "undisturbed"),
-    [(1, 100, 100), pytest.param(5, STEPS, STEPS, marks=pytest.mark.slow)],
+    [(1, 150, 150), pytest.param(5, STEPS, STEPS, marks=pytest.mark.slow)],
     indirect=["undisturbed"],
     ids=["briefly", "again and again"],
 )

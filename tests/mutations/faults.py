@@ -147,7 +147,7 @@ FAULTS = (
         "zoo/llama.py",
         'RMSNorm(eps=hf_config.number("rms_norm_eps"))',
         'RMSNorm(eps=0 * hf_config.number("rms_norm_eps") + 1e-5)',
-        ("hub/test_every_system.py",),
+        ("hub/test_llama_relatives.py",),
     ),
     Fault(
         "cache/ring: a full ring overwrites its last slot",
