@@ -45,7 +45,8 @@ def optional_module(name: str, purpose: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        raise missing_extra(error, purpose) from error
+        problem = missing_extra(error, purpose)
+        raise problem from error
 
 
 def missing_extra(error: ModuleNotFoundError, purpose: str) -> ImportError:
