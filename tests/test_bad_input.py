@@ -121,7 +121,7 @@ def test_the_experiment_itself_is_fine(run):
         (["--model.num-layer", "3"], ["--model.num-layer", "did you mean --model.num-layers?"]),
         (["--modle.num-layers", "3"], ["did you mean --model.num-layers?"]),
         (["--model.num-layers", "three"], ["--model.num-layers", "three"]),
-        (["--model.num-layers", "0"], ["num_layers = 0", "positive"]),
+        (["--model.num-layers", "0"], ["num_layers = 0", "from 1"]),
         (["--model.position", "rop"], ["RoPE", "ALiBi", "did you mean 'RoPE'"]),
         (["--model.activation", "swish"], ["silu", "swish"]),
         (["--model.num-heads", "5"], ["model_dim = 32", "num_heads", "5"]),

@@ -152,7 +152,7 @@ def _walk(root: Path) -> Iterator[tuple[str, list[str]]]:
     for folder, _, files in os.walk(root, onerror=refuse, followlinks=True):
         home = Path(folder).resolve()
         if os.path.islink(folder) and Path(folder).parent.resolve().is_relative_to(home):
-            raise DataError(f"{folder} is a link to {home}, in which it lies: take it away")
+            raise DataError(f"{folder} is a link to {home}, which contains it: take it away")
         yield folder, files
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from jaxformer.checks import at_least, check_fields
 from jaxformer.data.base import Data, Datasets
 from jaxformer.data.dataset import Batch, ExampleSource
-from jaxformer.data.split import sides
+from jaxformer.data.split import train_validation_split
 from jaxformer.data.tasks.records import read_parallel
 from jaxformer.data.tasks.sequences import check_fit, padded
 from jaxformer.data.tokenizers.run_tokenizer import load_or_train_tokenizer
@@ -69,7 +69,7 @@ class LocalePairs:
 
 
 def _phrases(babel: Any, locale: Any) -> Iterator[tuple[tuple, str]]:
-    """Yields (what is said, how this language says it)."""
+    """Yields (key, the phrase in this language)."""
     currencies = sorted(locale.currencies)
     for table in _NAMES:
         for code, name in sorted(getattr(locale, table).items()):
@@ -171,7 +171,7 @@ class ParallelText(Data):
             DataError: A file cannot be read, two have different numbers of lines, or a line is
                 too long; names the files and the line.
         """
-        train, validation = self._sides()
+        train, validation = self._split()
         texts = (text for pair in train for text in pair.texts)
         tokenizer = load_or_train_tokenizer(folder, self.tokenizer, texts)
         return Datasets(
@@ -189,13 +189,15 @@ class ParallelText(Data):
         pairs = _read(self.validation_source, self.validation_target)
         return self._examples(pairs, tokenizer)
 
-    def _sides(self) -> tuple[list[Pair], list[Pair]]:
+    def _split(self) -> tuple[list[Pair], list[Pair]]:
         pairs = self._without_files() if self.source is None else _read(self.source, self.target)
         if self.validation_source is not None:
             return pairs, _read(self.validation_source, self.validation_target)
         names = [pair.texts[0] for pair in pairs]
         origin = self.source or self.builtin
-        return sides(pairs, names, self.validation_fraction, self.split_seed, origin)
+        return train_validation_split(
+            pairs, names, self.validation_fraction, self.split_seed, origin
+        )
 
     def _without_files(self) -> list[Pair]:
         place = type(self.builtin).__name__

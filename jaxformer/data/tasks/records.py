@@ -132,7 +132,7 @@ def read_parallel(source: str | os.PathLike, target: str | os.PathLike) -> list[
 
 
 def _lines(path: str | os.PathLike) -> Iterator[str]:
-    """Yields the lines of a text file, which end with a newline alone.
+    """Yields the lines of a text file, which end only at a newline.
 
     Raises:
         DataError: The file cannot be read, or a line is no text; names the line.
