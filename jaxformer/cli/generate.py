@@ -204,13 +204,9 @@ def _done(wanted: Generation, prompts: Sequence[str]) -> int:
         try:
             prompt = json.loads(line)["prompt"]
         except (ValueError, KeyError, TypeError) as error:
-            raise DataError(
-                f"{path}, line {done + 1}: not a line that this command wrote: {error}"
-            ) from error
+            raise DataError(f"{path}, line {done + 1}: not from this command: {error}") from error
         if done >= len(prompts) or prompt != prompts[done]:
-            raise DataError(
-                f"{path}, line {done + 1}: belongs to another prompt than the one in --prompts"
-            )
+            raise DataError(f"{path}, line {done + 1}: not the prompt of {wanted.prompts}")
         done += 1
     return done
 

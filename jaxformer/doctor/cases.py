@@ -220,7 +220,7 @@ def _not_a_number() -> Pairs:
         yield jax.jit(lambda x: jnp.isnan(jnp.max(jax.nn.softmax(x))))(spoiled), 1
 
 
-# What they do not compute -------------------------------------------------------------------------------
+# What they do not compute -------------------------------------------------------------------------
 
 
 def _float32_products() -> Pairs:

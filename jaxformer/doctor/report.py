@@ -155,7 +155,7 @@ def examined(cases: Sequence[Case] = CASES) -> Iterator[Finding]:
 
 
 def finding(case: Case, outcome: Mapping[str, object]) -> Finding:
-    """Makes a finding from the outcome of a case: its ``error``, or a ``message`` if it has none."""
+    """Makes a finding from the outcome of a case: its ``error``, or else a ``message``."""
     error = outcome.get("error", float("inf"))
     if error <= case.tolerance:
         return Finding(case.name, "PASS")
