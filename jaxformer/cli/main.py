@@ -16,42 +16,18 @@ from jaxformer.extras import missing_extra
 
 COMMANDS = {
     "train": ("train:train", "train", "train a model, or continue its run"),
-    "inspect": (
-        "runs:inspect",
-        "hub",
-        "show what a run holds: steps, config, parameters, content hash",
-    ),
-    "evaluate": (
-        "evaluate:evaluate",
-        "train",
-        "measure a run on its validation rows, or on your own data",
-    ),
-    "merge": (
-        "runs:merge",
-        "hub",
-        "write plain weights from a run that trained low-rank factors (LoRA)",
-    ),
-    "compare": (
-        "runs:compare",
-        "train",
-        "compare the validation losses of runs, as a table and a picture",
-    ),
+    "inspect": ("runs:inspect", "hub", "show a run's steps, config, parameters and content hash"),
+    "evaluate": ("evaluate:evaluate", "train", "measure a run on validation data"),
+    "merge": ("runs:merge", "hub", "write plain weights from a run that was trained with LoRA"),
+    "compare": ("runs:compare", "train", "compare the validation losses of runs"),
     "zoo": ("zoo:zoo", "hub", "list the published systems and their sizes"),
     "doctor": ("doctor:doctor", "hub", "check that this machine and its jaxlib compute correctly"),
-    "generate": (
-        "generate:generate",
-        "hub",
-        "generate text from a prompt, or from a file of prompts",
-    ),
+    "generate": ("generate:generate", "hub", "generate text from prompts"),
     "chat": ("generate:chat", "hub", "chat with a trained model"),
     "import": ("hub:import_checkpoint", "hub", "make a run from a Hugging Face checkpoint"),
     "forward": ("hub:forward", "hub", "compute a model's outputs for the arrays in a file"),
     "export": ("hub:export", "hub", "write a run as a Hugging Face checkpoint"),
-    "verify": (
-        "parity:verify",
-        "parity",
-        "check that transformers computes the same from an export",
-    ),
+    "verify": ("parity:verify", "parity", "compare an exported checkpoint with transformers"),
     "parity": ("parity:parity", "parity", "compare every known system with transformers"),
 }
 """The module and function of each command, the extra that it needs, and what it does."""
