@@ -7,12 +7,14 @@ LIBTPU ?= libtpu>=0.0.42,<0.1
 WORKERS ?= 2
 RELEASE_TESTS ?= tests/cli/test_cli.py tests/cli/test_train_command.py tests/config/test_overrides.py tests/functional/test_import.py tests/functional/test_attention_properties.py tests/checkpoints/test_saved_run.py
 
-.PHONY: help train test test-tpu soak lint release-check clean
+.PHONY: help train test test-all test-tpu mutations soak lint release-check clean
 
 help:
 	@echo "make train     set up and train the default model on the standard library's text"
-	@echo "make test      set up and run the whole test suite"
+	@echo "make test      set up, lint and run the quick test suite"
+	@echo "make test-all  set up, lint and run every test"
 	@echo "make test-tpu  compile a training step for a TPU pod, on this CPU (Linux, x86)"
+	@echo "make mutations seed faults and check that the quick suite catches each"
 	@echo "make soak      attack the library for minutes (SOAK='--kills 100 --damage 1000 ...' for longer)"
 	@echo "make lint      ruff"
 	@echo "make release-check  build the package and try the wheel in a clean environment"
@@ -40,9 +42,14 @@ lint: $(VENV)/.installed-test
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 
-# A file's tests stay in one process, which has compiled for them already.
+# A file's tests stay in one process, which has compiled for them already: docs/testing.md
+PYTEST = $(RUN) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
 test: lint
-	$(RUN) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	$(PYTEST)
+
+test-all: lint
+	$(PYTEST) -m ""
 
 # Beside the environment and not in it, where JAX would look for a TPU each time it starts.
 $(VENV)/libtpu: $(VENV)/.installed-test
@@ -58,6 +65,10 @@ soak: $(VENV)/.installed-test
 # Needs the package index. RELEASE_TESTS are the tests that run against the installed wheel.
 release-check:
 	PYTHON=$(PYTHON) .ci/release-check $(RELEASE_TESTS)
+
+# MUTATIONS='rope masks': those faults alone
+mutations: $(VENV)/.installed-test
+	PYTHONPATH=.:tests $(RUN) -m mutations $(MUTATIONS)
 
 clean:
 	rm -rf $(VENV)

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 EXPERIMENT = """
 from jaxformer.config import Config, TrainConfig
 from jaxformer.data import Bytes, DataConfig, TextFiles
-from jaxformer.models.config import DecoderConfig
+from jaxformer.models import DecoderConfig
 from jaxformer.optim.optimizers import AdamW
 from jaxformer.optim.schedules import Constant
 
@@ -382,7 +382,7 @@ def test_experiments_that_do_not_exist(run, monkeypatch, name, text):
         ("x = 1", "does not define get_config"),
         ("def get_config(): return 3", "returned a int"),
         (
-            "from jaxformer.models.config import DecoderConfig\n"
+            "from jaxformer.models import DecoderConfig\n"
             "def get_config(): return DecoderConfig(vocab_size=8, num_layer=2)",
             "num_layer",
         ),

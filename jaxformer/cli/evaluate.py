@@ -23,7 +23,8 @@ from jaxformer.distributed.processes import is_first
 from jaxformer.distributed.sharding import MeshConfig, make_mesh
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.io.paths import local_path
-from jaxformer.training.evaluation.evaluate import EVALUATION_FILE, Conclusion, conclude
+from jaxformer.training.evaluation.conclusion import EVALUATION_FILE, Conclusion
+from jaxformer.training.evaluation.evaluate import Evaluator
 from jaxformer.training.evaluation.translation import shown
 from jaxformer.training.logging.report import print_table
 from jaxformer.training.step import TrainProgram
@@ -74,7 +75,8 @@ def evaluate(arguments: Sequence[str], prog: str) -> None:
         params = restore_parameters(
             checkpoint, program.abstract_model.shapes, program.param_shardings, averaged
         )
-        conclusion = conclude(config, program, params, data, step, say=_say)
+        evaluator = Evaluator(program, data, config.data.max_validation_batches)
+        conclusion = evaluator.conclude(params, step, say=_say)
     if set(conclusion.metrics) == {"loss"}:
         raise DataError(
             f"none of the {conclusion.rows} validation rows has anything to predict, so there is "
@@ -161,8 +163,8 @@ def _own_validation(data: Data) -> dict[str, Any]:
 
 def _check(config: Config, data: Datasets) -> None:
     if data.tokenizer is not None:
-        check_vocabulary(config, data.tokenizer.vocab_size)
-    check_labels(config, data.labels)
+        check_vocabulary(config.model.vocab_size, data.tokenizer.vocab_size)
+    check_labels(config.model.heads, data.labels)
 
 
 def _say(text: str) -> None:
@@ -183,5 +185,5 @@ def _report(conclusion: Conclusion, folder: Path, config: Config, output: Path) 
     ]
     rows += [(k.replace("_", " "), f"{v:.5g}") for k, v in conclusion.metrics.items()]
     print_table(str(folder), rows)
-    for file in conclusion.save(output, folder, config):
+    for file in conclusion.save(output, folder, config.data):
         print(f"written to {file}")

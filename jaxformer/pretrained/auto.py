@@ -1,7 +1,6 @@
 """Models with their weights: from a run of ours or from a folder that transformers saved."""
 
 import os
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from jaxformer.hub.weights.finite import check_finite
 from jaxformer.hub.weights.native import describe_model
 from jaxformer.io.model_files import TOKENIZER, file_in, read_object
 from jaxformer.io.paths import folder_path
-from jaxformer.models.build import build_model
 from jaxformer.models.parameters import AbstractModel
 from jaxformer.pretrained.model import (
     Pretrained,
@@ -74,7 +72,7 @@ def load(
     checkpoint = describe_model(
         config, FORMATS.values(), _extra_settings(run.folder, home, run.config.data)
     )
-    abstract_model = AbstractModel(partial(build_model, config=config))
+    abstract_model = AbstractModel(config.build)
     shardings = shardings_of(abstract_model, mesh)
     arrays = run.read(abstract_model.shapes)
     parameters = {

@@ -21,7 +21,7 @@ from jaxformer.hub.weights.native import describe_model
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.import_run import import_folder
 from jaxformer.pretrained.model import Pretrained, save
-from jaxformer.training.transfer.saved_folder import open_saved
+from jaxformer.training.transfer.origin import open_saved
 from jaxformer.zoo import FORMATS
 
 pytestmark = pytest.mark.torch

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 TEXT = """
 from jaxformer.config import Config, TrainConfig
 from jaxformer.data import Bytes, DataConfig, Packed, TextFiles
-from jaxformer.models.config import DecoderConfig
+from jaxformer.models import DecoderConfig
 from jaxformer.optim.optimizers import AdamW
 from jaxformer.optim.schedules import Cosine
 

@@ -322,7 +322,7 @@ def test_metrics_are_read_one_step_late(tmp_path):
     ]
     steps = [{name: Scalar() for name in [*names, "skipped_in_a_row"]} for _ in range(3)]
     log = RunLogger(
-        tiny_config(), tmp_path, 0, Workload(tokens=1, flops=1, causal_flops=1, peak=None)
+        tiny_config().train, tmp_path, 0, Workload(tokens=1, flops=1, causal_flops=1, peak=None)
     )
     for number, metrics in enumerate(steps, 1):
         log.step(number, metrics, 0.0)
