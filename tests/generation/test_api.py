@@ -201,7 +201,12 @@ def test_what_the_folder_recommends_is_done_unless_told_otherwise(gpt2, tmp_path
         ({}, {"temperature": -1.0}, ConfigError, "temperature"),
         ({}, {"max_new_tokens": 0}, ConfigError, "max_new_tokens"),
         ({}, {"num_beams": 2, "top_p": 0.5}, ConfigError, "do_sample|top_p"),
-        ({}, {"max_new_tokens": 12}, ConfigError, r"prompt of 9 tokens.*21 places.*model has 20"),
+        (
+            {},
+            {"max_new_tokens": 12},
+            ConfigError,
+            r"prompt of 9 tokens.*21 positions.*model has 20",
+        ),
         ({"attention_mask": np.zeros((3, 9))}, {}, DataError, "row 0 is empty"),
         ({"input_ids": np.full((3, 9), 131)}, {}, DataError, "input_ids"),
         ({"pixels": np.zeros(3)}, {}, DataError, "pixels"),
