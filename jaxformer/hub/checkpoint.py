@@ -12,7 +12,7 @@ from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.tasks import Task
 from jaxformer.hub.weights.tensors import TensorFiles
 from jaxformer.io.serialization import diff
-from jaxformer.models.build import ModelConfig
+from jaxformer.models.model import ModelConfig
 
 # What a configuration says of how something is computed or trained, and not of what.
 _OURS_ALONE = frozenset({

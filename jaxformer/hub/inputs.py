@@ -18,7 +18,7 @@ from jaxformer.models import (
     TokenClassification,
     VisionConfig,
 )
-from jaxformer.models.build import ModelConfig
+from jaxformer.models.model import ModelConfig
 
 _LABELS = (
     "end_positions", "labels", "next_sentence_label", "sentence_order_label", "start_positions",

@@ -13,7 +13,7 @@ from jaxformer.hub.tasks import Task
 from jaxformer.hub.weights.layouts import Patches
 from jaxformer.hub.weights.weight_map import WeightMap, attention, block
 from jaxformer.models import DecoderConfig, NormPooler, Projection, VisionConfig
-from jaxformer.models.build import ModelConfig
+from jaxformer.models.model import ModelConfig
 from jaxformer.nn import PreNorm
 from jaxformer.zoo.gpt import gpt
 from jaxformer.zoo.system import System

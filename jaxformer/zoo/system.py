@@ -2,9 +2,8 @@
 
 import math
 from dataclasses import dataclass
-from functools import partial
 
-from jaxformer.models.build import ModelConfig, build_model
+from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import AbstractModel
 
 
@@ -39,5 +38,5 @@ class System:
 
     def count_parameters(self) -> int:
         """The number of parameters of our model, which is traced and not made."""
-        shapes = AbstractModel(partial(build_model, config=self.config)).shapes.values()
+        shapes = AbstractModel(self.config.build).shapes.values()
         return sum(math.prod(shape.shape) for shape in shapes)

@@ -26,7 +26,7 @@ from jaxformer.models import (
     Span,
     TokenClassification,
 )
-from jaxformer.models.build import ModelConfig
+from jaxformer.models.model import ModelConfig
 
 
 def describe_model(
