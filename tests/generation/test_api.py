@@ -180,7 +180,7 @@ def test_what_the_folder_recommends_is_done_unless_told_otherwise(gpt2, tmp_path
     assert asked(sampling) == GenerationConfig(
         do_sample=True, temperature=0.6, top_p=0.9, eos_token_id=(3, 4)
     )
-    assert asked(sampling, temperature=0).draws is False
+    assert asked(sampling, temperature=0).samples is False
     assert asked(sampling, num_beams=4) == GenerationConfig(num_beams=4, eos_token_id=(3, 4))
     assert asked(sampling, do_sample=False) == GenerationConfig(eos_token_id=(3, 4))
     beams = {"num_beams": 4, "length_penalty": 2.0, "early_stopping": True, "top_k": 50}

@@ -47,7 +47,7 @@ FILTERS = {
 
 def test_the_defaults_take_the_most_probable_token_as_it_is():
     options = GenerationConfig()
-    assert not options.draws
+    assert not options.samples
     assert options.end_tokens == ()
     assert options.processors() == ()
     assert GenerationConfig(do_sample=True).processors() == ()
@@ -55,7 +55,7 @@ def test_the_defaults_take_the_most_probable_token_as_it_is():
 
 def test_every_option_has_its_processor():
     options = GenerationConfig(**RULES, **FILTERS, presence_penalty=0.5, frequency_penalty=0.25)
-    assert options.draws
+    assert options.samples
     assert options.processors() == (
         RepetitionPenalty(1.2),
         PresencePenalty(0.5),
@@ -119,7 +119,7 @@ def test_temperature_zero_is_greedy_whatever_the_filters():
         GenerationConfig(temperature=0.0),
         GenerationConfig(do_sample=True, temperature=0.0, top_p=0.9, repetition_penalty=1.2),
     ):
-        assert not options.draws
+        assert not options.samples
         assert not any(isinstance(p, Temperature | TopP) for p in options.processors())
 
 
