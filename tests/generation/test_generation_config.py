@@ -78,7 +78,8 @@ def test_every_option_has_its_processor():
 @pytest.mark.torch
 def test_the_order_is_that_of_transformers():
     import torch
-    from transformers.generation import GenerationConfig, GenerationMixin, logits_process
+    from transformers import GenerationConfig as TheirConfig
+    from transformers.generation import GenerationMixin, logits_process
 
     kinds = {
         RepetitionPenalty: "RepetitionPenaltyLogitsProcessor",
@@ -95,7 +96,7 @@ def test_the_order_is_that_of_transformers():
         Typical: "TypicalLogitsWarper",
     }
     values = json.loads(json.dumps(RULES | FILTERS))
-    config = GenerationConfig(**values)
+    config = TheirConfig(**values)
     config._eos_token_tensor = torch.tensor(values["eos_token_id"])
     model = GenerationMixin()
     model.config = SimpleNamespace(is_encoder_decoder=False)
@@ -107,11 +108,11 @@ def test_the_order_is_that_of_transformers():
 
 @pytest.mark.torch
 def test_every_name_is_an_argument_of_transformers_or_of_openai():
-    from transformers import GenerationConfig
+    from transformers import GenerationConfig as TheirConfig
 
     names = {field.name for field in dataclasses.fields(GenerationConfig)}
     ours = {"presence_penalty", "frequency_penalty", "seed"}
-    assert names - set(GenerationConfig().to_dict()) == ours
+    assert names - set(TheirConfig().to_dict()) == ours
 
 
 def test_temperature_zero_is_greedy_whatever_the_filters():
