@@ -198,7 +198,7 @@ def test_a_value_that_makes_no_sense_is_an_error_that_names_it(field, value, exp
     with pytest.raises(ConfigError) as error:
         GenerationConfig(**{field: value})
     message = str(error.value)
-    assert message.startswith(f"Decoding.{field} = {value!r}: must be ")
+    assert message.startswith(f"GenerationConfig.{field} = {value!r}: must be ")
     assert expected in message
 
 
@@ -228,7 +228,7 @@ def test_a_value_that_makes_no_sense_is_an_error_that_names_it(field, value, exp
 def test_values_that_exclude_each_other_are_an_error(field, options, expected):
     with pytest.raises(ConfigError) as error:
         GenerationConfig(**options)
-    assert f"Decoding.{field} = {options[field]!r}: must be " in str(error.value)
+    assert f"GenerationConfig.{field} = {options[field]!r}: must be " in str(error.value)
     assert expected in str(error.value)
 
 
