@@ -86,7 +86,7 @@ def test_greedy_text_is_that_of_transformers(format, architecture, tmp_path):
     CAUSAL,
     ids=[each.name for _, each in CAUSAL],
 )
-@pytest.mark.quick("GPT2LMHeadModel", "MistralForCausalLM", "Gemma3ForCausalLM", "MptForCausalLM")
+@pytest.mark.quick("GPT2LMHeadModel", "Gemma3ForCausalLM")
 def test_every_step_is_that_of_the_full_pass(format, architecture, tmp_path):
     save_random(format, architecture, tmp_path)
     ours = jaxformer.load(tmp_path)
