@@ -124,43 +124,51 @@ def locked(folder: Path) -> Iterator[None]:
             raise
 
 
-def read_config(folder: Path) -> Config:
-    """Loads the configuration that a run was started with.
+class RunConfig:
+    """The configuration in a run's folder, read once.
 
-    Components of the user's own are imported from where the run says that they are.
-
-    Raises:
-        ConfigError: There is none, or it cannot be used.
-    """
-    _refuse_pretrained(folder)
-    path = folder / CONFIG_FILE
-    try:
-        return build_config(folder, _read_saved(folder))
-    except (ConfigError, DataError) as error:
-        at = "" if str(error).startswith(str(folder)) else f"{path}: "
-        raise ConfigError(f"{at}{error}") from error
-
-
-def build_config(folder: Path, saved: dict[str, Any]) -> Config:
-    """Builds the configuration that a run or one of its checkpoints has saved.
+    User-defined components are imported from where the run says that they are.
 
     Args:
-        folder: The run's, which says where components of the user's own come from.
-        saved: What the JSON file holds.
+        folder: The run's folder.
 
     Raises:
-        ConfigError: A field or a type is unknown or has a wrong value.
+        ConfigError: There is no configuration, or it cannot be used.
     """
-    own = _read_saved(folder).get(_ORIGINS, {})
-    fields = {name: value for name, value in saved.items() if name != _ORIGINS}
-    return from_json(fields, Config, lambda name: find_own(name, own, folder / KEPT_FILE))
+
+    def __init__(self, folder: Path):
+        _refuse_pretrained(folder)
+        path = folder / CONFIG_FILE
+        if not path.exists():
+            raise ConfigError(f"{folder} is not the folder of a run: {path} does not exist")
+        self.folder, self._origins = folder, {}
+        try:
+            saved = read_json(path)
+            self._origins = saved.pop(_ORIGINS, {})
+            self.config = self.build(saved)
+        except (ConfigError, DataError) as error:
+            at = "" if str(error).startswith(str(folder)) else f"{path}: "
+            raise ConfigError(f"{at}{error}") from error
+
+    def build(self, saved: dict[str, Any]) -> Config:
+        """The configuration that the run or one of its checkpoints has saved as JSON.
+
+        Args:
+            saved: The fields.
+
+        Returns:
+            The configuration.
+
+        Raises:
+            ConfigError: A field or a type is unknown or has a wrong value.
+        """
+        kept = self.folder / KEPT_FILE
+        return from_json(saved, Config, lambda name: find_own(name, self._origins, kept))
 
 
-def _read_saved(folder: Path) -> dict[str, Any]:
-    path = folder / CONFIG_FILE
-    if not path.exists():
-        raise ConfigError(f"{folder} is not the folder of a run: {path} does not exist")
-    return read_json(path)
+def read_config(folder: Path) -> Config:
+    """The configuration that a run was started with; raises ConfigError as `RunConfig` does."""
+    return RunConfig(folder).config
 
 
 def _refuse_pretrained(folder: Path) -> None:

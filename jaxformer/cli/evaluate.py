@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from jaxformer.checkpoints.restore import restore_parameters
-from jaxformer.checkpoints.run_dir import CHECKPOINTS, KEPT, read_config
+from jaxformer.checkpoints.run_dir import CHECKPOINTS, KEPT, RunConfig
 from jaxformer.checkpoints.select import chosen_step, saved_config
 from jaxformer.config.experiment import Config, check_labels, check_vocabulary, validate
 from jaxformer.config.overrides import parse
@@ -68,7 +68,8 @@ def add_evaluate(commands: Any) -> None:
 def evaluate(options: argparse.Namespace) -> None:
     """Prints and writes the metrics of a run's parameters."""
     folder = options.run_dir
-    run = read_config(folder)
+    saved = RunConfig(folder)
+    run = saved.config
     everything = replace(run.data, max_validation_batches=None)
     wanted = parse(
         Evaluation(everything, run.mesh),
@@ -78,7 +79,7 @@ def evaluate(options: argparse.Namespace) -> None:
     output = _writable(wanted.output or folder / EVALUATION_FILE)
     mesh = _started_mesh(wanted, run)
     step = chosen_step(folder, wanted.step)
-    config = replace(saved_config(folder, step), data=wanted.data, mesh=mesh)
+    config = replace(saved_config(saved, step), data=wanted.data, mesh=mesh)
     validate(config, jax.device_count())
     with _kept_by(folder, run.data, config.data) as kept:
         data = _prepared(config.data, kept)

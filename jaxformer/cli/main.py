@@ -140,7 +140,8 @@ def add_inspect(commands: Any) -> None:
 def inspect(options: argparse.Namespace) -> None:
     """Prints what a run's folder holds."""
     jax.config.update("jax_platforms", "cpu")  # reading needs no accelerator, which may be busy
-    config = run_folder.read_config(options.run_dir)
+    run = run_folder.RunConfig(options.run_dir)
+    config = run.config
     folder = (options.run_dir / run_folder.CHECKPOINTS).absolute()
     steps = checkpoint_files.saved_steps(folder)
     problems = {step: manifest.damage(folder / str(step)) for step in steps}
@@ -151,7 +152,7 @@ def inspect(options: argparse.Namespace) -> None:
         raise ConfigError(f"--step {options.step}: {folder} holds {rows[0][1]}")
     if whole:
         step = whole[-1] if options.step is None else options.step
-        choice.saved_config(options.run_dir, step)
+        choice.saved_config(run, step)
         rows += _checkpoint_rows(folder, step, whole, config.train.metric)
     print_pairs([("run", options.run_dir), *rows, *_config_rows(config)])
     if not whole and (steps or checkpoint_files.damaged_ones(folder)):
