@@ -31,7 +31,7 @@ CONFIG_FILE = "config.json"
 CHECKPOINTS = "checkpoints"
 METRICS_FILE = "metrics.jsonl"
 KEPT = ("tokenizer", *LABEL_FILES)
-"""What the data have put into a run's folder and a model depends on."""
+"""Files that the data put into a run's folder and that its model depends on."""
 _ORIGINS = "origins"
 """What config.json says, besides the configuration, of components that are the user's own."""
 _LOCK_FILE = ".lock"
@@ -68,9 +68,12 @@ def open_run_folder(folder: Path, config: Config) -> None:
 
 @contextlib.contextmanager
 def moved_away(folder: Path) -> Iterator[Path | None]:
-    """Renames a folder to the first free of ``folder-1``, ``folder-2``, ...; None if absent.
+    """Renames a folder to the first free of ``folder-1``, ``folder-2``, ...
 
-    It comes back where the start that needed its place fails and leaves nothing there.
+    It is renamed back if the start that needed its place fails and leaves nothing there.
+
+    Yields:
+        The new path; None if there was no folder.
 
     Raises:
         ConfigError: A process is training there, or it cannot be renamed.
@@ -93,10 +96,10 @@ def moved_away(folder: Path) -> Iterator[Path | None]:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keeps a second process from training in the same folder; a killed process lets go of it.
+    """Locks a run's folder against a second process; the lock ends with the process.
 
-    Where the start fails, for whatever reason, before anything was learned, what it has put there
-    goes again, so that the next one finds the folder as this one did.
+    If training fails before the first checkpoint or row of metrics, the files that it has written
+    are removed, so that the next start finds the folder as it was.
 
     Raises:
         ConfigError: Another process is at work there, or the folder cannot be written to.
@@ -230,7 +233,7 @@ def _check_same_experiment(folder: Path, config: Config) -> None:
 
 
 def _foreign_items(folder: Path, text: bytes | None) -> list[str]:
-    """What is in a folder that a start of this experiment has not put there."""
+    """The files in a folder that no start of this experiment writes."""
     own, kept = {_LOCK_FILE}, folder / KEPT_FILE
     if kept.is_file() and kept.read_bytes() == text:
         own.add(KEPT_FILE)

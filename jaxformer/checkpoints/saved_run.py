@@ -1,4 +1,4 @@
-"""The parameters of a run, read and written, whatever they were made of while it trained."""
+"""The parameters of a run, read and written as plain arrays."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path

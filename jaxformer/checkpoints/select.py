@@ -1,6 +1,6 @@
-"""Which checkpoint of a run is read: the one asked for, or the newest that is whole.
+"""The choice of a run's checkpoint: the one asked for, or the newest that is whole.
 
-Whatever opens a run asks here, so that training, evaluation, generation and export agree.
+Everything that opens a run uses it, so that training, evaluation, generation and export agree.
 """
 
 import logging
@@ -103,7 +103,7 @@ def _warn(step_folder: Path, problem: str) -> None:
 
 
 def _damage(step_folder: Path) -> str | None:
-    """What is wrong with a checkpoint, found by all processes together."""
+    """The damage of a checkpoint, found by all processes together; None if it is whole."""
     problem = manifest.damage(step_folder, jax.process_index(), jax.process_count())
     if jax.process_count() == 1:
         return problem

@@ -151,7 +151,12 @@ class Encoder(Model):
     def pooled(self, hidden: jax.Array, valid: jax.Array | None = None) -> jax.Array:
         """`[B, T, D] -> [B, D]`: the first real token's state, through the pooler if there is one.
 
-        `valid` is bool `[B, T]`; None: all tokens are real.
+        Args:
+            hidden: The hidden states.
+            valid: bool `[B, T]`, the real tokens; None: all are.
+
+        Returns:
+            `[B, D]` in the dtype of `hidden`.
         """
         first = pool(hidden, valid, "first")
         if self.pooler is None:

@@ -37,7 +37,7 @@ def distillation_loss(
         mesh: Where the step runs.
 
     Raises:
-        ConfigError: The folder is no run, or the teacher does not fit: says in what.
+        ConfigError: The folder is not a run, or the teacher does not fit the student.
     """
     teacher = open_saved(Path(settings.teacher), "train.distillation.teacher")
     try:
