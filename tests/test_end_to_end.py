@@ -321,6 +321,18 @@ def assert_same_batch(actual, expected):
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.quick(
+    "causal",
+    "prefix",
+    "masked words",
+    "sentence order",
+    "span corruption",
+    "translation",
+    "classification",
+    "tagging",
+    "questions",
+    "images",
+)
 def test_an_objective_from_files_to_metrics(name, files, tmp_path):
     case = CASES[name]
     config = config_of(case, files)

@@ -149,14 +149,14 @@ class Encoder(Model):
         )
 
     def pooled(self, hidden: jax.Array, valid: jax.Array | None = None) -> jax.Array:
-        """`[B, T, D] -> [B, D]`: the first real token's state, through the pooler if there is one.
+        """The state of the first real token, through the pooler if there is one.
 
         Args:
-            hidden: The hidden states.
-            valid: bool `[B, T]`, the real tokens; None: all are.
+            hidden: `[B, T, D]`.
+            valid: bool `[B, T]`: the real tokens; None: all.
 
         Returns:
-            `[B, D]` in the dtype of `hidden`.
+            `[B, D]`.
         """
         first = pool(hidden, valid, "first")
         if self.pooler is None:

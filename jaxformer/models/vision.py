@@ -140,8 +140,8 @@ class VisionConfig(ModelConfig):
 class Vision(Model):
     """A linear map of every patch, a class token, and an encoder's blocks.
 
-    Reference:
-      Dosovitskiy et al., An Image is Worth 16x16 Words (https://arxiv.org/abs/2010.11929).
+    References:
+        Dosovitskiy et al., An Image is Worth 16x16 Words (https://arxiv.org/abs/2010.11929).
     """
 
     def __init__(self, key: jax.Array, config: VisionConfig):
@@ -179,13 +179,16 @@ class Vision(Model):
         capture: list[jax.Array] | None = None,
         masked: jax.Array | None = None,
     ) -> jax.Array:
-        """`[B, height, width, C] -> [B, T, D]`: the states of class, distillation and patch tokens.
+        """The hidden states of the class, distillation and patch tokens.
 
         Args:
-            images: Pixels.
+            images: Pixels `[B, height, width, C]`.
             key: The dropout key; None in evaluation.
-            capture: That of `Transformer`.
-            masked: bool `[B, patches]`: where the mask token replaces a patch; None: nowhere.
+            capture: A list that receives the states around the blocks, see `Transformer`.
+            masked: bool `[B, patches]`: the patches that the mask token replaces; None: none.
+
+        Returns:
+            `[B, T, D]` in the compute dtype.
         """
         sizes = assert_axes(images=(images, " ".join(["B", *map(str, self.image_shape)])))
         assert_floating(images=images)

@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxformer.checkpoints.saved_run import SavedRun
 from jaxformer.data import Data
-from jaxformer.data.labels import kept_labels
+from jaxformer.data.labels import load_labels
 from jaxformer.data.tokenizers.specs import load_tokenizer
 from jaxformer.distributed.sharding import MESH_AXES
 from jaxformer.errors import check_argument
@@ -103,7 +103,7 @@ def _extra_settings(folder: Path, home: Path, data: Data) -> dict[str, Any]:
         extra = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": pad}
         start = data.start_id(tokenizer)
         extra |= {} if start is None else {"decoder_start_token_id": start}
-    if names := kept_labels(folder):
+    if names := load_labels(folder):
         extra["id2label"] = {str(number): name for number, name in enumerate(names)}
         extra["label2id"] = {name: number for number, name in enumerate(names)}
     return extra

@@ -8,7 +8,7 @@ from jax.sharding import Mesh
 from jaxformer.config.experiment import check_mesh
 from jaxformer.config.train import Distillation
 from jaxformer.data import Datasets
-from jaxformer.data.labels import kept_labels
+from jaxformer.data.labels import load_labels
 from jaxformer.distributed.processes import is_first, placed
 from jaxformer.distributed.sharding import parameter_sharding
 from jaxformer.errors import ConfigError
@@ -36,6 +36,9 @@ def distillation_loss(
         data: The data; the teacher must have learned from the same tokens and labels.
         mesh: Where the step runs.
 
+    Returns:
+        The loss.
+
     Raises:
         ConfigError: The folder is not a run, or the teacher does not fit the student.
     """
@@ -46,7 +49,7 @@ def distillation_loss(
         check_mesh(teacher.model, dict(mesh.shape))
         if data.tokenizer is not None:
             check_same_tokenizer(data.tokenizer, teacher.folder)
-        _check_labels(data.labels, kept_labels(teacher.folder))
+        _check_labels(data.labels, load_labels(teacher.folder))
     except ConfigError as error:
         raise ConfigError(f"train.distillation.teacher {teacher.folder}: {error}") from error
     abstract_model = AbstractModel(teacher.model.build)

@@ -439,7 +439,7 @@ def test_a_run_is_not_verified(run_folder, refused):
 def test_verify_says_what_it_needs(missing, llama, refused, monkeypatch):
     monkeypatch.setitem(sys.modules, missing, None)
     message = refused("verify", llama)
-    assert f"needs {missing}: pip install torch transformers" in message
+    assert f"needs {missing}: pip install 'jaxformer[parity]'" in message
     assert not (llama / "receipt.json").exists()
 
 

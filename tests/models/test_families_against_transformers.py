@@ -93,6 +93,7 @@ def assert_equal_to_theirs(case, batch):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+@pytest.mark.quick("BERT PreTraining", "T5", "ViT")
 def test_scores_losses_and_the_gradient_of_every_parameter(case):
     assert_equal_to_theirs(case, batch_of(case))
 

@@ -133,6 +133,7 @@ def torch_loss(torch, settings, student, teacher, model, batch):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("family", STUDENTS)
+@pytest.mark.quick("encoder", "encoder-decoder")
 def test_values_and_gradients_are_torchs(family):
     torch = pytest.importorskip("torch")
     model, common = replace(STUDENTS[family], dropout=0.0), COMMON[family]
@@ -177,6 +178,7 @@ def reference():
 @pytest.mark.parametrize(
     ("mesh", "parts"), [((8, 1, 1), 1), ((2, 2, 2), 1), ((2, 1, 2), 4), ((1, 1, 1), 8)]
 )
+@pytest.mark.quick("mesh0-1", "mesh2-4")
 def test_every_mesh_and_all_parts_make_the_same_update(mesh, parts):
     _, state, metrics = run(MESHED, COMMON["encoder"], mesh, steps=2, gradient_accumulation=parts)
     expected, values = reference()

@@ -14,7 +14,7 @@ from jaxformer.checkpoints.checkpointer import content_hash
 from jaxformer.checkpoints.manifest import read_item
 from jaxformer.checkpoints.restore import read_arrays
 from jaxformer.checkpoints.run_dir import locked
-from jaxformer.cli.main import reporting_errors
+from jaxformer.cli.errors import reporting_errors
 from jaxformer.config import Config, validate
 from jaxformer.data import Dataset
 from jaxformer.errors import ConfigError, DataError

@@ -24,6 +24,8 @@ from jaxformer.zoo.recipes import sizes_of
 pytestmark = pytest.mark.optimized
 
 CONFIGS = Path(__file__).parents[2] / "configs"
+# One of each architecture, and of what is cut in its own way; the others are slow.
+QUICK = ("bert", "gemma", "gpt2", "llama:llama3-405b", "mistral", "t5:11b", "vit:22b")
 # Other names of sizes that are here under their own (see test_zoo.py).
 ALIASES = {"gpt2_small.py", "llama3_8b.py", "mistral_7b.py"}
 FILES = [path.name for path in sorted(CONFIGS.glob("*.py")) if path.name not in ALIASES]
@@ -35,15 +37,12 @@ CHIP = 95 * GIB  # of a TPU v5p
 
 
 def recipes():
-    """Every file at the size it has by itself, and at its largest; the sizes between are slow."""
+    """Every file at the size it has by itself, and at each other size."""
     for file in FILES:
         yield pytest.param(file, id=file.removesuffix(".py"))
         sizes = sorted(sizes_of(file).items(), key=lambda item: item[1].count_parameters())
         for size, _ in sizes if len(sizes) > 1 else ():
-            marks = () if size == sizes[-1][0] else (pytest.mark.slow,)
-            yield pytest.param(
-                f"{file}:{size}", id=f"{file.removesuffix('.py')}:{size}", marks=marks
-            )
+            yield pytest.param(f"{file}:{size}", id=f"{file.removesuffix('.py')}:{size}")
 
 
 each_recipe = pytest.mark.parametrize("recipe", [*recipes()])
@@ -90,6 +89,7 @@ def custom_calls(text):
 
 
 @each_recipe
+@pytest.mark.quick(*QUICK)
 def test_the_step_lowers_for_a_pod_whose_chips_hold_their_share_of_the_state(recipe):
     config, program = on_pod(recipe)
     state = program.state_shapes
@@ -122,7 +122,12 @@ def test_distillation_lowers_with_its_teacher():
     assert bytes_of((student.state_shapes, parameters))[1] < CHIP
 
 
-@pytest.mark.parametrize("optimizer", [Adafactor(), AdamW(), LAMB(), Lion(), Muon()])
+@pytest.mark.parametrize(
+    "optimizer",
+    [Adafactor(), AdamW(), LAMB(), Lion(), Muon()],
+    ids=lambda each: type(each).__name__,
+)
+@pytest.mark.quick("Adafactor", "Muon")
 def test_every_optimizer_lowers_for_a_pod(optimizer):
     config, _ = on_pod("tiny_decoder.py")
     config = replace(config, optimizer=optimizer)

@@ -13,12 +13,13 @@ import numpy as np
 
 from jaxformer.config.train import TrainConfig
 from jaxformer.distributed.processes import is_first
+from jaxformer.errors import RunError
 from jaxformer.training.logging.metrics_writer import MetricsLog
 from jaxformer.training.logging.progress import duration, make_progress
 from jaxformer.training.logging.throughput import Stopwatch, Workload
 
 
-class TrainingDiverged(RuntimeError):
+class TrainingDiverged(RunError):
     """Too many updates in a row had a non-finite loss or gradient."""
 
 
