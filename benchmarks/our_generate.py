@@ -11,7 +11,7 @@ from jaxformer.generation.decode.loop import Method
 from jaxformer.generation.generator import Generator, row_keys
 from jaxformer.generation.programs import Programs
 from jaxformer.models import AbstractModel, LanguageModel, build_model
-from jaxformer.zoo.llama import llama
+from jaxformer.zoo.common.llama_like import llama
 
 
 def decode(

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, NamedTuple
 
 from jaxformer.errors import ConfigError
@@ -16,6 +16,7 @@ from jaxformer.functional.positions.rope_scaling import (
     YaRN,
 )
 from jaxformer.functional.positions.schemes import RoPE
+from jaxformer.hub.fields import Field
 from jaxformer.hub.hf_config import HFConfig
 
 _ORIGINAL = "original_max_position_embeddings"
@@ -273,3 +274,30 @@ def _value(own: HFConfig, name: str) -> Any:
     if not listed and value is not None:
         raise ConfigError(f"{own.path}: {name} = {value!r}: must be a list of numbers")
     return value
+
+
+@dataclass(frozen=True)
+class Rope(Field):
+    """The rotary scheme of all layers, see `read_rope`."""
+
+    theta: float = 10_000.0
+    """The base where config.json does not have it."""
+    fraction: float | None = None
+    """The share of the channels that rotate by default; None: all channels always rotate."""
+    theta_field: str = "rope_theta"
+    """The name of the base in version 4."""
+    fraction_field: str = _FRACTION
+    """The name of the share in version 4."""
+    synonyms: Mapping[str, str] | None = None
+    """Names of scalings in old files -> the current ones."""
+
+    def read(self, hf_config):
+        return {"position": read_rope(hf_config, **vars(self))}
+
+    def write(self, config):
+        partial = self.fraction is not None
+        return write_rope(
+            config.position,
+            theta_field=self.theta_field,
+            fraction_field=self.fraction_field if partial else None,
+        )

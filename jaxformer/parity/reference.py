@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 
 from jaxformer.errors import DataError
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.model_format import Architecture, ModelFormat
+from jaxformer.parity.tiny import TINY
 
 _STACKED = ("hidden_states", "encoder_hidden_states", "decoder_hidden_states")
 # Falcon's eager attention adds ALiBi twice, in the scores and in the mask; the usual one once.
@@ -132,19 +132,20 @@ def float64_throughout() -> contextlib.AbstractContextManager:
 
 
 def save_random(
-    model_format: ModelFormat, architecture: Architecture, folder: str | Path, seed: int = 0
+    model_type: str, architecture: str, folder: str | Path, seed: int = 0, **changes: Any
 ) -> None:
     """Saves a small model of random numbers in which every parameter matters.
 
     Args:
-        model_format: The system.
-        architecture: One of its classes.
+        model_type: The system.
+        architecture: The name of one of its classes.
         folder: Where transformers saves it.
-        seed: Of the numbers.
+        seed: The seed of the numbers.
+        **changes: Fields of its configuration that differ from `TINY`.
     """
     torch, transformers = _libraries()
-    config = transformers.AutoConfig.for_model(model_format.model_type, **model_format.tiny)
-    model = getattr(transformers, architecture.name)._from_config(config)
+    config = transformers.AutoConfig.for_model(model_type, **TINY[model_type] | changes)
+    model = getattr(transformers, architecture)._from_config(config)
     generator = torch.Generator().manual_seed(seed)
     embeddings = [x for x in model.modules() if isinstance(x, torch.nn.Embedding)]
     tables = {embedding.weight.data_ptr() for embedding in embeddings}

@@ -97,7 +97,7 @@ def measure(model_format: ModelFormat, architecture: Architecture, folder: Path)
     """
     first = architecture == model_format.architectures[0]
     home = folder / "transformers"
-    save_random(model_format, architecture, home)
+    save_random(model_format.model_type, architecture.name, home)
     ours, theirs = load(home), Reference(home, architecture.name)
     found, wrong, missing, agreement = [0.0], {}, set(), None
     for padding in PADDINGS if first else ("left",):

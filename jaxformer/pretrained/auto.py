@@ -14,10 +14,9 @@ from jaxformer.data.labels import kept_labels
 from jaxformer.data.tokenizers.specs import load_tokenizer
 from jaxformer.distributed.sharding import MESH_AXES
 from jaxformer.errors import check_argument
-from jaxformer.hub.folders import is_pretrained
-from jaxformer.hub.hf_config import CONFIG
-from jaxformer.hub.weights.finite import check_finite
-from jaxformer.hub.weights.native import describe_model
+from jaxformer.hub.describe import describe_model
+from jaxformer.hub.hf_config import CONFIG, is_hf_checkpoint
+from jaxformer.hub.weights.arrays import check_finite
 from jaxformer.io.model_files import TOKENIZER, file_in, read_object
 from jaxformer.io.paths import folder_path
 from jaxformer.models.build import build_model
@@ -66,7 +65,7 @@ def load(
     fits = isinstance(mesh, jax.sharding.Mesh) and set(MESH_AXES) <= set(mesh.axis_names)
     check_argument("mesh", mesh, mesh is None or fits, axes)
     fields = {"compute_dtype": "float32" if dtype == "float32" else "bfloat16"} | model_fields
-    if is_pretrained(folder):
+    if is_hf_checkpoint(folder):
         return load_folder(folder, dtype, mesh, **fields)
     run = SavedRun(folder, str(folder))
     config = with_fields(run.config.model, fields)

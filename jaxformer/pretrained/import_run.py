@@ -12,11 +12,11 @@ from jaxformer.data import Data, DataConfig
 from jaxformer.data.tasks.images import Images
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerFile, load_tokenizer
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.hub.folders import copy_travelling, travelling_files, write_hf_config
+from jaxformer.hub.families import family_of
+from jaxformer.hub.hf_config import write_hf_config
 from jaxformer.io.folders import check_unused, write_whole
-from jaxformer.io.model_files import TOKENIZER, file_in
+from jaxformer.io.model_files import TOKENIZER, copy_side_files, file_in, side_files
 from jaxformer.io.paths import local_path
-from jaxformer.models import VisionConfig
 from jaxformer.pretrained import model as pretrained
 from jaxformer.pretrained.auto import IMPORTED, load
 
@@ -43,7 +43,7 @@ def import_folder(
     """
     folder, run_dir = local_path(folder, "HF_DIR"), local_path(run_dir, "RUN_DIR")
     check_unused(run_dir)
-    travelling_files(folder)
+    side_files(folder)
     model = load(folder, dtype=dtype)
     if model.folder != folder:
         raise ConfigError(f"import {folder}: this is a run already")
@@ -58,7 +58,7 @@ def import_folder(
         imported = written / IMPORTED
         imported.mkdir()
         write_hf_config(imported, model.checkpoint.hf_config.values)
-        copy_travelling(folder, imported)
+        copy_side_files(folder, imported)
         if tokenizer is not None:
             tokenizer.save(written / "tokenizer")
 
@@ -69,7 +69,7 @@ def import_folder(
 
 def _data(model: pretrained.Pretrained, home: Path, tokenizer: Tokenizer | None) -> Data:
     """Data of the model's kind, with its tokenizer where it has one."""
-    if isinstance(model.config, VisionConfig):
+    if "pixel_values" in family_of(model.config).inputs:
         return Images(image_size=model.config.image_size, channels=model.config.channels)
     return DataConfig() if tokenizer is None else DataConfig(tokenizer=TokenizerFile(str(home)))
 

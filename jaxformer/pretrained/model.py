@@ -23,10 +23,11 @@ from jaxformer.distributed.sharding import (
 )
 from jaxformer.errors import ArgumentError, ConfigError, DataError, check_argument
 from jaxformer.functional.masks import Mask
-from jaxformer.hub.checkpoint import HFCheckpoint, check_sizes, config_values, read_checkpoint
-from jaxformer.hub.folders import copy_travelling, write_hf_config
-from jaxformer.hub.forward import encoded, outputs_of
-from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.checkpoint import HFCheckpoint, check_sizes, read_checkpoint
+from jaxformer.hub.describe import config_values
+from jaxformer.hub.families import encode
+from jaxformer.hub.families import forward as hf_forward
+from jaxformer.hub.hf_config import HFConfig, write_hf_config
 from jaxformer.hub.inputs import checked_inputs
 from jaxformer.hub.weights.tensors import TensorFiles, write_tensors
 from jaxformer.hub.weights.weight_file import (
@@ -38,7 +39,7 @@ from jaxformer.hub.weights.weight_file import (
 )
 from jaxformer.hub.weights.weight_map import Placement
 from jaxformer.io.folders import write_whole
-from jaxformer.io.model_files import TOKENIZER, small_file_in
+from jaxformer.io.model_files import TOKENIZER, copy_side_files, small_file_in
 from jaxformer.io.paths import folder_path
 from jaxformer.io.serialization import nearest
 from jaxformer.models.build import ModelConfig, build_model
@@ -134,12 +135,12 @@ class Pretrained:
         }
 
     def _outputs(self, parameters: Parameters, inputs: Arrays, layers: bool) -> dict:
-        return outputs_of(
+        return hf_forward(
             self.abstract_model.module(parameters), self.checkpoint, on_rows(inputs), layers
         )
 
     def _encoded(self, parameters: Parameters, inputs: Arrays) -> tuple[jax.Array, Mask]:
-        return encoded(self.abstract_model.module(parameters), self.checkpoint, on_rows(inputs))
+        return encode(self.abstract_model.module(parameters), self.checkpoint, on_rows(inputs))
 
     def _loss(self, parameters: Parameters, inputs: Arrays) -> jax.Array:
         outputs = self._outputs(parameters, inputs, False)
@@ -355,7 +356,7 @@ def save(
         write_tensors(written, announced, tensors_of(*parts), max_shard_bytes)
         values = config_values(checkpoint)
         write_hf_config(written, values | {"dtype": target.name})
-        copy_travelling(pretrained.folder, written)
+        copy_side_files(pretrained.folder, written)
 
     write_whole(folder, sum(sizes) * target.itemsize, write)
 

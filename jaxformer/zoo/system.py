@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from functools import partial
 
+from jaxformer.hub.families import family_of
 from jaxformer.models.build import ModelConfig, build_model
 from jaxformer.models.parameters import AbstractModel
 
@@ -29,13 +30,7 @@ class System:
     @property
     def family(self) -> str:
         """The family: "decoder", "encoder", "encoder-decoder" or "vision"."""
-        names = {
-            "DecoderConfig": "decoder",
-            "EncoderConfig": "encoder",
-            "EncoderDecoderConfig": "encoder-decoder",
-            "VisionConfig": "vision",
-        }
-        return names[type(self.config).__name__]
+        return family_of(self.config).name
 
     def count_parameters(self) -> int:
         """The number of parameters of our model, which is traced and not made."""

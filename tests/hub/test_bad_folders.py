@@ -16,8 +16,9 @@ from saved_folders import change_settings, change_tensors, copy_of, save_tiny
 from jaxformer.cli import main as cli
 from jaxformer.errors import ArgumentError, ConfigError, DataError
 from jaxformer.hub.checkpoint import read_checkpoint
+from jaxformer.hub.describe import describe_model
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.weights.native import describe_model
+from jaxformer.parity.tiny import TINY
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.import_run import import_folder
 from jaxformer.pretrained.model import Pretrained, save
@@ -468,7 +469,7 @@ def test_strange_values_are_read_or_refused_by_name(kind):
     """No value of any field ends in an error that a user cannot read."""
     transformers = pytest.importorskip("transformers")
     format = FORMATS[kind]
-    values = transformers.AutoConfig.for_model(kind, **format.tiny).to_dict()
+    values = transformers.AutoConfig.for_model(kind, **TINY[kind]).to_dict()
     values["architectures"] = [format.architectures[0].name]
     for field in values:
         for strange in STRANGE:

@@ -9,7 +9,7 @@ import pytest
 from saved_folders import save_tiny
 
 from jaxformer.hub.checkpoint import read_checkpoint
-from jaxformer.hub.fields import spelt_out
+from jaxformer.hub.fields import resolved
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.parity.compare import differences
 from jaxformer.parity.examples import example_inputs
@@ -62,8 +62,8 @@ def test_the_description_survives_the_way_back(described):
         for name in values
         if name.endswith("token_id") or name in ("id2label", "model_type", "architectures")
     }
-    again = read_checkpoint(HFConfig(kept | format.write(checkpoint.config)), FORMATS)
-    assert spelt_out(again.config) == spelt_out(checkpoint.config)
+    again = read_checkpoint(HFConfig(kept | format.config_map.write(checkpoint.config)), FORMATS)
+    assert resolved(again.config) == resolved(checkpoint.config)
 
 
 @pytest.mark.parametrize("kind", FAMILIES)

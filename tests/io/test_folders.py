@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.hub.folders import write_hf_config
+from jaxformer.hub.hf_config import write_hf_config
 from jaxformer.io.folders import check_unused, write_whole
 
 

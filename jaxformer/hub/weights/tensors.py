@@ -13,8 +13,7 @@ import numpy as np
 import safetensors
 
 from jaxformer.errors import DataError
-from jaxformer.hub.weights.copying import copy_into
-from jaxformer.hub.weights.finite import check_finite
+from jaxformer.hub.weights.arrays import check_finite, copy_into
 from jaxformer.hub.weights.layouts import Shape
 from jaxformer.io.model_files import file_in, read_object
 

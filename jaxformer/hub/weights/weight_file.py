@@ -15,8 +15,7 @@ import numpy as np
 
 from jaxformer.errors import DataError
 from jaxformer.hub.model_format import ModelFormat
-from jaxformer.hub.weights.copying import aligned_empty, copy_into
-from jaxformer.hub.weights.finite import check_finite, only_zeros
+from jaxformer.hub.weights.arrays import aligned_empty, check_finite, copy_into, only_zeros
 from jaxformer.hub.weights.tensors import Tensor, TensorFiles
 from jaxformer.hub.weights.weight_map import Placement
 from jaxformer.models.parameters import AbstractModel, Parameters

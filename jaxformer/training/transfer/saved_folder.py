@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxformer.checkpoints.saved_run import SavedRun
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.hub.folders import is_pretrained
+from jaxformer.hub.hf_config import is_hf_checkpoint
 from jaxformer.pretrained.model import open_folder
 
 
@@ -50,4 +50,4 @@ def open_saved(folder: Path, asked_by: str) -> SavedRun | SavedFolder:
     Raises:
         ConfigError: It is none of these, or cannot be read.
     """
-    return SavedFolder(folder, asked_by) if is_pretrained(folder) else SavedRun(folder, asked_by)
+    return SavedFolder(folder, asked_by) if is_hf_checkpoint(folder) else SavedRun(folder, asked_by)
