@@ -263,7 +263,7 @@ def test_what_published_files_say():
     ],
 )
 def test_sizes_of_the_zoo_can_be_said(name, model_type):
-    assert describe(SYSTEMS[name].config, FORMATS.values()).format.model_type == model_type
+    assert describe(SYSTEMS[name].config, FORMATS.values()).model_format.model_type == model_type
 
 
 def test_what_cannot_be_said_is_named():
