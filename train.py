@@ -10,14 +10,14 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxformer.distributed.interruption import quitting_on_interrupt
+from jaxformer.cli.interruption import quitting_on_interrupt
 
 logging.basicConfig(format="%(levelname)s: %(message)s")  # before a library does it
 with quitting_on_interrupt():
     from jaxformer.cli import main as cli
     from jaxformer.config import Config, load_config
     from jaxformer.config.overrides import parse
-    from jaxformer.distributed.join import Job, join, make_cpu_devices
+    from jaxformer.distributed.join import DistributedConfig, join, make_cpu_devices
     from jaxformer.errors import ConfigError
     from jaxformer.training.loop import train
 
@@ -30,7 +30,7 @@ class Launch(Config):
     """The run's folder (default: runs/NAME)."""
     fresh: bool = False
     """Start anew; an earlier run in the folder is kept under another name."""
-    job: Job = dataclasses.field(default_factory=Job)
+    job: DistributedConfig = dataclasses.field(default_factory=DistributedConfig)
     """The processes that train together."""
 
     @property

@@ -1,4 +1,4 @@
-"""Saving a training state with the digest of every file, beside orbax without any.
+"""Saving a training state with the digest of every file, compared with orbax without digests.
 
 Both save the same items in the background, in turns. "Foreground" is what training waits for,
 "written" is when the checkpoint is complete. Then the digests are verified and the state restored,

@@ -1,7 +1,7 @@
 """Tokens per second of an encoder's and an encoder-decoder's step, next to transformers + PyTorch.
 
 BERT base on masked tokens and T5 small on corrupted spans, AdamW and clipping by the global norm,
-each contender in a process of its own and in turn. Needs the test requirements.
+each contender in its own process, in turn. Needs the test requirements.
 
     python benchmarks/families.py --output benchmarks/results/NAME.json              # two CPU cores
     python benchmarks/families.py --batch 64 --compile                               # one GPU

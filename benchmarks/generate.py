@@ -1,7 +1,7 @@
 """Tokens per second of generation, next to transformers + PyTorch, and the share of bandwidth.
 
 A Llama of 1.1 billion random weights (the shape of TinyLlama) reads a prompt and adds tokens,
-greedily. Each contender runs in a process of its own and in turn. Needs the test requirements.
+greedily. Each contender runs in its own process, in turn. Needs the test requirements.
 
     python benchmarks/generate.py --output benchmarks/results/NAME.json            # two CPU cores
     python benchmarks/generate.py --static --new 256                               # one GPU

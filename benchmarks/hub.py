@@ -1,8 +1,8 @@
 """Seconds and peak memory of importing and exporting a Llama of 1.1B parameters in bfloat16.
 
-Beside transformers' `from_pretrained` and `save_pretrained`; every measurement in a process of its
-own, in turn. The folder is made anew in a temporary directory, so that its files are cached by
-the system. Needs the test requirements, Linux and 5 GB of disk.
+Compared with `from_pretrained` and `save_pretrained` of transformers; each measurement runs in
+its own process, in turn. The folder is written to a temporary directory first, so that the system
+has its files in the cache. Needs the test requirements, Linux and 5 GB of disk.
 
     python benchmarks/hub.py --output benchmarks/results/NAME.json
 """

@@ -6,10 +6,10 @@ from functools import partial
 import jax
 import numpy as np
 
-from jaxformer.generation.batch import Batch
-from jaxformer.generation.decode.loop import Method
-from jaxformer.generation.generator import Generator, row_keys
-from jaxformer.generation.programs import Programs
+from jaxformer.generation.compiled import CompiledModel
+from jaxformer.generation.decode.loop import SamplingParams
+from jaxformer.generation.engine import Engine, row_keys
+from jaxformer.generation.prompts import Prompts
 from jaxformer.models import AbstractModel, LanguageModel, build_model
 from jaxformer.zoo.common.llama_like import llama
 
@@ -25,16 +25,16 @@ def decode(
         name: jax.random.normal(jax.random.key(n), shape.shape, dtype) * 0.02
         for n, (name, shape) in enumerate(abstract_model.shapes.items())
     }
-    generator = Generator(Programs(config, abstract_model), parameters)
+    engine = Engine(CompiledModel(config, abstract_model), parameters)
     tokens = np.random.default_rng(0).integers(0, config.vocab_size, (batch, prompt))
-    prompts = Batch(tokens.astype(np.int32), np.full(batch, prompt, np.int32))
-    keys, method = row_keys(0, np.arange(batch)), Method((), False, ())
+    prompts = Prompts(tokens.astype(np.int32), np.full(batch, prompt, np.int32))
+    keys, sampling = row_keys(0, np.arange(batch)), SamplingParams((), False, ())
 
     def run():
-        state = generator.run(method, generator.start(prompts, new, keys=keys), new)
+        state = engine.decode(sampling, engine.prefill(prompts, new, keys=keys), new)
         jax.block_until_ready(state.history.tokens)
 
-    weights = sum(x.nbytes for name, x in generator.parameters.items() if "embedding" not in name)
+    weights = sum(x.nbytes for name, x in engine.parameters.items() if "embedding" not in name)
     width = np.dtype(jax.numpy.dtype(dtype)).itemsize
     cache = 2 * layers * config.kv_heads * config.head_width * width * (prompt + new / 2) * batch
     return run, {"bytes_per_step": weights + cache}

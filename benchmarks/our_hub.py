@@ -1,11 +1,11 @@
-"""jaxformer's import to memory and export of a folder of transformers'."""
+"""Import to memory and export of a Hugging Face checkpoint by jaxformer."""
 
 import shutil
 from collections.abc import Callable
 
 import jax
 import numpy as np
-from resident import baseline, measured
+from peak_memory import baseline, measured
 
 import jaxformer
 from jaxformer.hub.describe import describe

@@ -1,4 +1,4 @@
-"""transformers' and PyTorch's contenders of generate.py."""
+"""The contenders of generate.py by transformers and PyTorch."""
 
 from collections.abc import Callable
 

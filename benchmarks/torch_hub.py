@@ -1,10 +1,10 @@
-"""transformers' and PyTorch's import to memory and export of the same folder."""
+"""Import to memory and export of the same folder by transformers and PyTorch."""
 
 import shutil
 from collections.abc import Callable
 
 import torch
-from resident import baseline, measured
+from peak_memory import baseline, measured
 from transformers import LlamaForCausalLM
 
 

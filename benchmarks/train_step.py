@@ -1,7 +1,7 @@
 """Tokens per second of one training step, next to transformers + PyTorch and a plain JAX step.
 
 All contenders train the same Llama shape on the same batch, with AdamW and clipping by the global
-norm, each in a process of its own and in turn; every round gives a ratio, so a busy machine slows
+norm, each in its own process, in turn; every round gives a ratio, so a busy machine slows
 all of them. Needs the test requirements.
 
     python benchmarks/train_step.py --output benchmarks/results/NAME.json            # two CPU cores

@@ -3,7 +3,7 @@
 import logging
 import sys
 
-from jaxformer.distributed.interruption import quitting_on_interrupt
+from jaxformer.cli.interruption import quitting_on_interrupt
 
 
 def main() -> int:

@@ -1,7 +1,7 @@
-"""Rules about values: what a field or an argument may be, and how a message says it."""
+"""Rules about values: which ones a field or an argument may have, and the words for a message."""
 
 import dataclasses
-import difflib
+import math
 import types
 import typing
 from collections.abc import Callable, Sequence
@@ -9,24 +9,7 @@ from functools import cache
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
-from jaxformer.errors import check_field
-
-
-def check_types(owner: object) -> None:
-    """Raises ConfigError unless each field of a frozen dataclass holds what its annotation says.
-
-    Scalars of NumPy and JAX become Python's and lists become tuples, so that a configuration can
-    be hashed and written as JSON. Annotations other than scalars, `Literal`, unions, tuples and
-    classes are not looked at.
-
-    Args:
-        owner: A dataclass whose fields are set; its `__post_init__` calls this first.
-    """
-    for field, rule in rules_of(type(owner)).items():
-        value = _settled(getattr(owner, field))
-        object.__setattr__(owner, field, value)
-        hint = "" if rule.allows(value) else _nearest(value, rule)
-        check_field(owner, field, rule.allows(value), rule.expected + hint)
+from jaxformer.errors import check_field, did_you_mean
 
 
 class Rule(NamedTuple):
@@ -35,21 +18,65 @@ class Rule(NamedTuple):
     allows: Callable[[Any], bool]
     expected: str
     choices: tuple[str, ...] = ()
-    """The names among which to choose, if it is names."""
+    """The names among the allowed values, for suggestions."""
+
+
+def check_types(owner: object) -> None:
+    """Checks that each field of a frozen dataclass has a value of its annotated type.
+
+    NumPy and JAX scalars become Python scalars and lists become tuples, so that a configuration
+    can be hashed and written as JSON. Annotations other than scalars, `Literal`, unions, tuples
+    and classes are not checked.
+
+    Args:
+        owner: A dataclass whose fields are set; its `__post_init__` calls this first.
+
+    Raises:
+        ConfigError: A field has a value of another type.
+    """
+    for field, rule in rules_of(type(owner)).items():
+        value = _hashable(getattr(owner, field))
+        object.__setattr__(owner, field, value)
+        hint = "" if rule.allows(value) else did_you_mean(value, rule.choices)
+        check_field(owner, field, rule.allows(value), rule.expected + hint)
+
+
+def check_fields(owner: object, section: str | None = None, /, **rules: Rule) -> None:
+    """Checks the values of fields of a frozen dataclass; NumPy and JAX scalars become Python ones.
+
+    Args:
+        owner: A dataclass whose fields are set.
+        section: What users call the owner, such as "model". None: its class's name.
+        **rules: The rule of each field to check.
+
+    Raises:
+        ConfigError: A field has a value that its rule does not allow; names the first.
+    """
+    for field, rule in rules.items():
+        value = plain(getattr(owner, field))
+        check_field(owner, field, rule.allows(value), rule.expected, section)
+        object.__setattr__(owner, field, value)
 
 
 def is_integer(value: Any) -> bool:
-    """Whether a value is an integer of Python or NumPy, and no bool."""
+    """Whether a value is a Python or NumPy integer; a bool is not."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a number of Python or NumPy, and no bool; NaN is one."""
+    """Whether a value is a Python or NumPy real number; NaN is, a bool is not."""
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
+def plain(value: Any) -> Any:
+    """Returns a value with NumPy and JAX scalars as Python ones, also inside tuples."""
+    if isinstance(value, tuple):
+        return tuple(map(plain, value))
+    return value.item() if getattr(value, "shape", None) == () else value
+
+
 def one_of(choices: Sequence[Any]) -> Rule:
-    """Some names, or other constants."""
+    """Some names, or other constants, of the same type."""
     shown = [f'"{choice}"' if isinstance(choice, str) else repr(choice) for choice in choices]
     names = tuple(choice for choice in choices if isinstance(choice, str))
 
@@ -59,25 +86,64 @@ def one_of(choices: Sequence[Any]) -> Rule:
     return Rule(allows, _joined(shown), names)
 
 
-def plain(value: Any) -> Any:
-    """A value with Python's scalars for those of NumPy and JAX, in tuples too."""
-    if isinstance(value, tuple):
-        return tuple(map(plain, value))
-    return value.item() if getattr(value, "shape", None) == () else value
+def optional(rule: Rule) -> Rule:
+    """The same rule for a value that may be None."""
+    return Rule(lambda value: value is None or rule.allows(value), f"{rule.expected}, or None")
+
+
+def at_least(least: int) -> Rule:
+    """The integers of at least `least`."""
+    return Rule(
+        lambda value: is_integer(value) and value >= least, f"an integer of at least {least}"
+    )
+
+
+def between(least: int, most: int) -> Rule:
+    """The integers from `least` to `most`."""
+    return Rule(
+        lambda value: is_integer(value) and least <= value <= most,
+        f"an integer from {least} to {most}",
+    )
+
+
+def multiple_of(factor: int) -> Rule:
+    """The positive multiples of an integer."""
+    return Rule(
+        lambda value: is_integer(value) and value >= factor and value % factor == 0,
+        f"a multiple of {factor}, at least {factor}",
+    )
+
+
+def above(limit: float) -> Rule:
+    """The finite numbers above a limit."""
+    return Rule(lambda value: _is_finite(value) and value > limit, f"a finite number above {limit}")
+
+
+def _is_finite(value: Any) -> bool:
+    return is_number(value) and math.isfinite(value)
+
+
+FINITE = Rule(_is_finite, "a finite number")
+POSITIVE = Rule(lambda value: _is_finite(value) and value > 0, "a positive, finite number")
+NOT_NEGATIVE = Rule(lambda value: _is_finite(value) and value >= 0, "a finite number of at least 0")
+PROBABILITY = Rule(lambda value: _is_finite(value) and 0 <= value <= 1, "a number from 0 to 1")
+FRACTION = Rule(lambda value: _is_finite(value) and 0 < value < 1, "a number between 0 and 1")
+RATE = Rule(lambda value: _is_finite(value) and 0 <= value < 1, "a number from 0 to below 1")
+SWITCH = Rule(lambda value: isinstance(value, bool), "True or False")
 
 
 @cache
 def rules_of(kind: type) -> dict[str, Rule]:
-    """The rule of each field of a dataclass, by its annotation."""
+    """Returns the rule of each field of a dataclass, from its annotation."""
     try:
         annotations = typing.get_type_hints(kind)
-    except NameError:  # a name that is known only where the class was defined
+    except NameError:  # a name in scope only where the class was defined
         return {}
     return {field.name: rule_of(annotations[field.name]) for field in dataclasses.fields(kind)}
 
 
 _SCALARS = {
-    bool: Rule(lambda value: isinstance(value, bool), "True or False"),
+    bool: SWITCH,
     int: Rule(is_integer, "an integer"),
     float: Rule(is_number, "a number"),
     str: Rule(lambda value: isinstance(value, str), "a string"),
@@ -86,7 +152,7 @@ _SCALARS = {
 
 
 def rule_of(annotation: Any) -> Rule:
-    """The values that an annotation allows: all of them where it is of another kind."""
+    """Returns the values that an annotation allows; an annotation not handled here allows all."""
     origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
     if annotation in _SCALARS:
         return _SCALARS[annotation]
@@ -130,12 +196,6 @@ def _joined(names: list[str]) -> str:
     return " or ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
 
 
-def _nearest(value: object, rule: Rule) -> str:
-    """A phrase naming the choice closest to what was written, or an empty string."""
-    near = difflib.get_close_matches(value, rule.choices, n=1) if isinstance(value, str) else []
-    return f"; did you mean {near[0]!r}?" if near else ""
-
-
-def _settled(value: Any) -> Any:
-    """A value as a configuration keeps it: without scalars of NumPy and JAX, and without lists."""
-    return tuple(map(_settled, value)) if type(value) in (list, tuple) else plain(value)
+def _hashable(value: Any) -> Any:
+    """A value without NumPy and JAX scalars and without lists."""
+    return tuple(map(_hashable, value)) if type(value) in (list, tuple) else plain(value)

@@ -1,4 +1,11 @@
-"""The errors a user can cause, each with a message that names what to change."""
+"""The errors a user can cause, and the one form of their messages.
+
+A message about a value reads ``name = value: must be ...``, with a ``; did you mean 'x'?`` where a
+spelling is close.
+"""
+
+import difflib
+from collections.abc import Iterable
 
 
 class ArgumentError(ValueError):
@@ -21,28 +28,56 @@ def check_argument(name: str, value: object, valid: bool, expected: str) -> None
         value: What was given.
         valid: Whether it can work.
         expected: What would be right; completes "must be ...".
+
+    Raises:
+        ArgumentError: It is not valid.
     """
     if not valid:
         raise ArgumentError(f"{name} = {shortened(value)}: must be {expected}")
 
 
-def check_field(owner: object, field: str, valid: bool, expected: str) -> None:
-    """Raises ConfigError naming the field, its value and what would be right, unless `valid`."""
+def check_field(
+    owner: object, field: str, valid: bool, expected: str, section: str | None = None
+) -> None:
+    """Raises ConfigError unless `valid`: "model.num_layers = 0: must be ...".
+
+    Args:
+        owner: The configuration that has the field.
+        field: The name of the field.
+        valid: Whether its value can work.
+        expected: What would be right; completes "must be ...".
+        section: What users call the owner, such as "model". None: its class's name.
+
+    Raises:
+        ConfigError: It is not valid.
+    """
     if not valid:
-        value = getattr(owner, field)
-        name = f"{type(owner).__name__}.{field}"
-        raise ConfigError(f"{name} = {shortened(value)}: must be {expected}")
+        name = f"{section or type(owner).__name__}.{field}"
+        raise ConfigError(f"{name} = {shortened(getattr(owner, field))}: must be {expected}")
+
+
+def closest(given: object, allowed: Iterable[str], count: int = 1) -> list[str]:
+    """Returns at most `count` of the allowed spellings, closest first and regardless of case."""
+    spelled = {item.lower(): item for item in allowed}
+    lowered = given.lower() if isinstance(given, str) else ""
+    return [spelled[item] for item in difflib.get_close_matches(lowered, spelled, count, 0.5)]
+
+
+def did_you_mean(given: object, allowed: Iterable[str], count: int = 1) -> str:
+    """Returns "; did you mean 'rope'?", or "" where no allowed spelling is close."""
+    names = " or ".join(map(repr, closest(given, allowed, count)))
+    return f"; did you mean {names}?" if names else ""
 
 
 def system_message(error: OSError) -> str:
-    """What the system refused, as people read it: "runs/a/config.json: Permission denied"."""
+    """Returns what the system refused: "runs/a/config.json: Permission denied"."""
     reason = error.strerror or str(error) or type(error).__name__
     return reason if error.filename is None else f"{error.filename}: {reason}"
 
 
 def shortened(value: object) -> str:
     """Returns a value as Python writes it, cut where it would fill the screen."""
-    if isinstance(value, int) and value.bit_length() > 200:  # Python refuses to print huge ones
+    if isinstance(value, int) and value.bit_length() > 100:
         return f"an integer of {value.bit_length()} bits"
     if getattr(value, "ndim", 0):
         return f"an array of {value.dtype} {tuple(value.shape)}"

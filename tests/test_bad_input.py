@@ -48,11 +48,11 @@ from jaxformer.config import Config, TrainConfig
 from jaxformer.data import *
 from jaxformer.data.tasks.image_sources import ImageFolder
 from jaxformer.data.tasks.images import Images
-from jaxformer.data.tasks.labelled import LabelledText
+from jaxformer.data.tasks.labelled_text import LabelledText
 from jaxformer.data.labels import Number
 from jaxformer.data.tasks.parallel_text import ParallelText
 from jaxformer.data.tasks.tag_sources import ColumnFile
-from jaxformer.data.tasks.tagged import TaggedText
+from jaxformer.data.tasks.tagged_text import TaggedText
 from jaxformer.functional.positions.schemes import Learned
 from jaxformer.models import *
 from jaxformer.optim.optimizers import AdamW
@@ -128,11 +128,11 @@ def test_the_experiment_itself_is_fine(run):
 @pytest.mark.parametrize(
     ("options", "texts"),
     [
-        (["--model.num-layer", "3"], ["--model.num-layer", "Did you mean --model.num-layers?"]),
-        (["--modle.num-layers", "3"], ["Did you mean --model.num-layers?"]),
+        (["--model.num-layer", "3"], ["--model.num-layer", "did you mean --model.num-layers?"]),
+        (["--modle.num-layers", "3"], ["did you mean --model.num-layers?"]),
         (["--model.num-layers", "three"], ["--model.num-layers", "three"]),
         (["--model.num-layers", "0"], ["num_layers = 0", "positive"]),
-        (["--model.position", "rop"], ["RoPE", "ALiBi", "Did you mean 'RoPE'"]),
+        (["--model.position", "rop"], ["RoPE", "ALiBi", "did you mean 'RoPE'"]),
         (["--model.activation", "swish"], ["silu", "swish"]),
         (["--model.num-heads", "5"], ["model_dim = 32", "num_heads", "5"]),
         (["--model.num-kv-heads", "3"], ["num_kv_heads = 3", "num_heads"]),
@@ -163,7 +163,7 @@ def test_the_experiment_itself_is_fine(run):
             ["data.tokenizer.vocab_size = 1000", "model.vocab_size = 264"],
         ),
         (["--data.sequence-length", "100000"], ["shorter than one sequence"]),
-        (["--optimizer.schedule.warmup-steps", "20"], ["warmup_steps is 20", "10 steps"]),
+        (["--optimizer.schedule.warmup-steps", "20"], ["warmup_steps = 20", "10 steps"]),
         (["--train.clip-norm", "-1"], ["train.clip_norm", "-1.0"]),
         (["--data.source.path", "/nowhere/at/all"], ["/nowhere/at/all"]),
     ],
@@ -374,7 +374,7 @@ def test_a_run_folder_whose_configuration_is_damaged(run, tmp_path):
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("configs/tiny_decodr.py", "Did you mean 'configs/tiny_decoder.py'"),
+        ("configs/tiny_decodr.py", "did you mean 'configs/tiny_decoder.py'"),
         ("nothing/here.py", "does not exist"),
         ("--model.num-layers", "name an experiment first"),
     ],

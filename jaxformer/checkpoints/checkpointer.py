@@ -112,7 +112,7 @@ class Checkpointer:
             step: Updates done so far. Nothing happens where this step is saved already.
             state: Pytree of arrays (and typed random keys).
             validation: The metrics measured at this very step, if they were.
-            log: `RunLog.state`, from which the log goes on.
+            log: `RunLogger.state`, from which the log goes on.
 
         Raises:
             CheckpointError: This save, or the previous one in the background, failed.

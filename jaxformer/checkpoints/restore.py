@@ -82,7 +82,7 @@ def restore(step_folder: Path, target: Any) -> Any:
 
 
 def saved_log(folder: Path, step: int) -> dict[str, Any]:
-    """Returns what `RunLog.state` was at a step; empty at step 0 and where it was not saved."""
+    """Returns what `RunLogger.state` was at a step; empty at step 0 and where it was not saved."""
     return read_item(folder / str(step), "meta").get("log", {}) if step else {}
 
 

@@ -18,7 +18,7 @@ from jaxformer.checkpoints.select import chosen_step, saved_config
 from jaxformer.config.experiment import Config, check_labels, check_vocabulary, validate
 from jaxformer.config.overrides import parse
 from jaxformer.data import Data, Datasets, load_tokenizer
-from jaxformer.distributed.join import Job, join, make_cpu_devices
+from jaxformer.distributed.join import DistributedConfig, join, make_cpu_devices
 from jaxformer.distributed.processes import is_first
 from jaxformer.distributed.sharding import MeshConfig, make_mesh
 from jaxformer.errors import ConfigError, DataError
@@ -40,7 +40,7 @@ class Evaluation:
     """The checkpoint to evaluate (default: the newest)."""
     output: Path | None = None
     """The JSON file to write (default: evaluation.json in RUN_DIR); translations go beside it."""
-    job: Job = field(default_factory=Job)
+    job: DistributedConfig = field(default_factory=DistributedConfig)
     """The processes that evaluate together."""
 
 

@@ -15,10 +15,10 @@ from rich.progress import track
 
 from jaxformer.config.overrides import given, parse
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.generation.api import decoding_for
+from jaxformer.generation.api import generation_config_for
 from jaxformer.generation.chat.template import read_chat_template
-from jaxformer.generation.options import Decoding
-from jaxformer.generation.text import Writer, Written
+from jaxformer.generation.config import GenerationConfig
+from jaxformer.generation.text import GenerationOutput, TextGenerator
 from jaxformer.nn.cache import Storage
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.model import computed_as_kept
@@ -44,7 +44,7 @@ class Loading:
 
 
 @dataclass(frozen=True)
-class Chat(Decoding, Loading):
+class Chat(GenerationConfig, Loading):
     """How a chat is held."""
 
     system: str | None = None
@@ -55,7 +55,7 @@ class Chat(Decoding, Loading):
 
 
 @dataclass(frozen=True)
-class Generation(Decoding, Loading):
+class Generation(GenerationConfig, Loading):
     """What is continued, and how."""
 
     prompt: str | None = None
@@ -119,14 +119,14 @@ def generate(options: argparse.Namespace) -> None:
         raise ConfigError(f"--batch-size {wanted.batch_size}: give 1 or more")
     done = _done(wanted, prompts)
     writer = _writer(options.folder, wanted, chosen)
-    several = writer.decoding.num_beams > 1 or writer.decoding.num_return_sequences > 1
+    several = writer.config.num_beams > 1 or writer.config.num_return_sequences > 1
     if wanted.prompts is not None:
         _write_all(writer, prompts, done, wanted)
     elif several:
-        for written in writer.write([writer.ids(wanted.prompt)])[0]:
+        for written in writer.generate([writer.tokenize(wanted.prompt)])[0]:
             print(f"[{written.score:.3f}] {written.text}")
     else:
-        _show(writer.stream(writer.ids(wanted.prompt)))
+        _show(writer.stream(writer.tokenize(wanted.prompt)))
         print()
 
 
@@ -147,7 +147,7 @@ def chat(options: argparse.Namespace) -> None:
         messages.append({"role": "user", "content": typed})
         if template is None:
             text = "\n".join(message["content"] for message in messages) + "\n"
-            ids = writer.ids(text)
+            ids = writer.tokenize(text)
         else:
             ids = writer.encoder.rendered(template.render(messages))
         messages.append({"role": "assistant", "content": _show(writer.stream(ids))})
@@ -175,16 +175,18 @@ def _show(parts: Iterable[str]) -> str:
 
 
 def _parsed(default: Any, options: argparse.Namespace, command: str) -> tuple[Any, dict[str, Any]]:
-    """All options, and those of `Decoding` that were given."""
+    """All options, and those of `GenerationConfig` that were given."""
     prog = f"python -m jaxformer {command} {options.folder}"
     wanted = parse(default, options.overrides, prog)
-    names = given(options.overrides) & {field.name for field in dataclasses.fields(Decoding)}
+    names = given(options.overrides) & {
+        field.name for field in dataclasses.fields(GenerationConfig)
+    }
     chosen = {name: getattr(wanted, name) for name in names}
-    Decoding.of({}, chosen)  # What cannot be is said before the model is read.
+    GenerationConfig.of({}, chosen)  # What cannot be is said before the model is read.
     return wanted, chosen
 
 
-def _writer(folder: Path, wanted: Loading, chosen: dict[str, Any]) -> Writer:
+def _writer(folder: Path, wanted: Loading, chosen: dict[str, Any]) -> TextGenerator:
     if wanted.compilation_cache is not None:
         jax.config.update("jax_compilation_cache_dir", str(wanted.compilation_cache))
     model = computed_as_kept(load(folder, dtype=wanted.dtype))
@@ -192,7 +194,7 @@ def _writer(folder: Path, wanted: Loading, chosen: dict[str, Any]) -> Writer:
         None if wanted.draft is None else computed_as_kept(load(wanted.draft, dtype=wanted.dtype))
     )
     options = {"draft": draft, "proposals": wanted.proposals, "storage": wanted.storage}
-    return Writer(model, decoding_for(model, chosen), slide=wanted.slide, **options)
+    return TextGenerator(model, generation_config_for(model, chosen), slide=wanted.slide, **options)
 
 
 def _lines(path: Path) -> list[str]:
@@ -234,9 +236,11 @@ def _done(wanted: Generation, prompts: Sequence[str]) -> int:
     return done
 
 
-def _write_all(writer: Writer, prompts: Sequence[str], done: int, wanted: Generation) -> None:
+def _write_all(
+    writer: TextGenerator, prompts: Sequence[str], done: int, wanted: Generation
+) -> None:
     """Writes a JSON line for every prompt, as soon as its batch is there."""
-    rows = [writer.ids(prompt) for prompt in prompts[done:]]
+    rows = [writer.tokenize(prompt) for prompt in prompts[done:]]
     starts = range(0, len(rows), wanted.batch_size)
     out = sys.stdout if wanted.output is None else _appended(wanted.output)
     try:
@@ -244,7 +248,7 @@ def _write_all(writer: Writer, prompts: Sequence[str], done: int, wanted: Genera
             batch = rows[start : start + wanted.batch_size]
             # The last batch is as large as the others, for which the program is compiled.
             missing = wanted.batch_size - len(batch) if len(rows) > wanted.batch_size else 0
-            found = writer.write([*batch, *[batch[-1]] * missing], first=done + start)
+            found = writer.generate([*batch, *[batch[-1]] * missing], first=done + start)
             texts = prompts[done + start :]
             for prompt, written in zip(texts, found[: len(batch)], strict=False):
                 print(
@@ -265,7 +269,7 @@ def _appended(path: Path) -> Any:
         raise DataError(f"--output {path} cannot be written: {error}") from error
 
 
-def _record(prompt: str, written: list[Written]) -> dict[str, Any]:
+def _record(prompt: str, written: list[GenerationOutput]) -> dict[str, Any]:
     """The line of a prompt; of several texts for it a list of them."""
     if len(written) == 1:
         return {"prompt": prompt, **dataclasses.asdict(written[0])}

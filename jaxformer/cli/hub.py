@@ -10,8 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.io.files import replacing
-from jaxformer.io.folders import check_unused
+from jaxformer.io.files import check_unused, replacing
 from jaxformer.io.npz_files import read_npz
 from jaxformer.parity import table as parity
 from jaxformer.parity import verify as verification

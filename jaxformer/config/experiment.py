@@ -21,9 +21,9 @@ from jaxformer.data import CausalLM, Data, DataConfig, PrefixLM
 from jaxformer.data.labels import shown
 from jaxformer.data.tasks.images import Images
 from jaxformer.distributed.sharding import MeshConfig, parameter_shardings
-from jaxformer.errors import ConfigError
+from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.io.paths import local_path
-from jaxformer.io.serialization import as_saved, diff, nearest
+from jaxformer.io.serialization import as_saved, diff
 from jaxformer.models.build import build_model, predicts_next_token
 from jaxformer.models.config import (
     DecoderConfig,
@@ -252,8 +252,8 @@ def load_config(spec: str) -> Config:
         raise ConfigError(f"{path} is not a file: name the Python file of an experiment")
     if not path.is_file():
         siblings = sorted(str(item) for item in path.parent.glob("*.py"))
-        listed = f" There are {', '.join(siblings)}." if siblings else ""
-        raise ConfigError(f"{path} does not exist.{nearest(name, siblings) or listed}")
+        listed = f"; there are {', '.join(siblings)}" if siblings else ""
+        raise ConfigError(f"{path} does not exist{did_you_mean(name, siblings) or listed}")
     get_config = getattr(import_file(path), "get_config", None)
     if not callable(get_config):
         raise ConfigError(f"{path} does not define get_config().")

@@ -19,10 +19,9 @@ from typing import Any
 
 import tyro
 
-from jaxformer.errors import ConfigError
+from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.io.components import all_types, type_name, union_members
 from jaxformer.io.paths import check_local_paths
-from jaxformer.io.serialization import nearest
 
 
 def parse(default: Any, arguments: Sequence[str], prog: str) -> Any:
@@ -155,9 +154,8 @@ def _chosen(option: str, given: str, choices: dict[str, Any]) -> Any:
     spelled = {name.lower(): name for name in choices}
     name = spelled.get(given.lower()) or spelled.get(given.lower().replace("-", ""))
     if name is None:
-        raise ConfigError(
-            f"{option}: got {given!r}; choose one of {', '.join(choices)}.{nearest(given, choices)}"
-        )
+        hint = did_you_mean(given, choices)
+        raise ConfigError(f"{option}: got {given!r}; choose one of {', '.join(choices)}{hint}")
     return _unvalidated(choices[name]) if isinstance(choices[name], type) else choices[name]
 
 
@@ -208,10 +206,10 @@ def _unknown_option(option: str, name: str, allowed: list[str]) -> str:
         alike = [item for item in allowed if likeness[item] == closest]
         whole = {item: _likeness(name, item) for item in alike}
         best = [item for item in alike if not group or whole[item] == max(whole.values())]
-        return f"Unknown option {option}. Did you mean {' or '.join(best[:4])}?"
+        return f"Unknown option {option}; did you mean {' or '.join(best[:4])}?"
     siblings = [item for item in allowed if _split(item)[0] == group]
     listed = ", ".join((siblings or allowed)[:12])
-    return f"Unknown option {option}. There are {listed}; --help lists them all."
+    return f"Unknown option {option}; there are {listed}; --help lists them all."
 
 
 def _likeness(given: str, word: str) -> float:

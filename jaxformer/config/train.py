@@ -2,7 +2,16 @@
 
 from dataclasses import dataclass
 
-from jaxformer.errors import ConfigError, check_field
+from jaxformer.checks import (
+    FRACTION,
+    NOT_NEGATIVE,
+    POSITIVE,
+    RATE,
+    at_least,
+    check_fields,
+    optional,
+)
+from jaxformer.errors import check_field
 from jaxformer.io.paths import local_path
 from jaxformer.models.lora import LoRA
 
@@ -112,23 +121,22 @@ class TrainConfig:
             "keep",
             "log_interval",
         )
-        for name in positive:
-            self._require(name, getattr(self, name) >= 1, "must be at least 1")
-        for name in ("seed", "z_loss", "sample_tokens", "sample_temperature"):
-            self._require(name, getattr(self, name) >= 0, "must not be negative")
-        for name in ("clip_norm", "loss_chunk", "patience", "sample_interval"):
-            value = getattr(self, name)
-            self._require(name, value is None or value > 0, "must be positive, or None")
-        in_unit = self.ema_decay is None or 0 < self.ema_decay < 1
-        self._require("ema_decay", in_unit, "must lie between 0 and 1, or be None")
-        self._require("label_smoothing", 0 <= self.label_smoothing < 1, "must lie in [0, 1)")
+        optional_steps = ("loss_chunk", "patience", "sample_interval")
+        check_fields(
+            self,
+            "train",
+            **dict.fromkeys(positive, at_least(1)),
+            **dict.fromkeys(("seed", "sample_tokens"), at_least(0)),
+            **dict.fromkeys(("z_loss", "sample_temperature"), NOT_NEGATIVE),
+            **dict.fromkeys(optional_steps, optional(at_least(1))),
+            clip_norm=optional(POSITIVE),
+            ema_decay=optional(FRACTION),
+            label_smoothing=RATE,
+        )
         chunked = self.distillation is not None and self.loss_chunk is not None
-        rule = "must be None with distillation, which compares all logits of a batch at once"
-        self._require("loss_chunk", not chunked, rule)
+        rule = "None with distillation, which compares all logits of a batch at once"
+        check_field(self, "loss_chunk", not chunked, rule, "train")
         window = self.profile_steps
         ordered = window is None or (len(window) == 2 and 1 <= window[0] <= window[1])
-        self._require("profile_steps", ordered, "must be a first and a last step, counted from 1")
-
-    def _require(self, name: str, holds: bool, rule: str) -> None:
-        if not holds:
-            raise ConfigError(f"train.{name}: {rule}; got {getattr(self, name)!r}.")
+        rule = "a first and a last step, counted from 1"
+        check_field(self, "profile_steps", ordered, rule, "train")

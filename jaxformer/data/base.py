@@ -1,4 +1,4 @@
-"""What every kind of training data has in common."""
+"""`Data`: the base class of every kind of training data, and what it prepares."""
 
 import abc
 import hashlib
@@ -8,24 +8,24 @@ from pathlib import Path
 
 import grain
 
-from jaxformer.data.dataset import Dataset, Examples
+from jaxformer.checks import FRACTION, at_least, check_fields, optional
+from jaxformer.data.dataset import Dataset, ExampleSource
 from jaxformer.data.labels import kept_labels
 from jaxformer.data.tokenizers.specs import Tokenizer, load_tokenizer
-from jaxformer.errors import ConfigError
 
 
 @dataclass(frozen=True)
 class Datasets:
-    """What a run trains on: the two sides of the data, and the tokenizer where there is one."""
+    """The training and validation sides of the data, and the tokenizer if there is one."""
 
     train: Dataset | None
-    """None where only the validation side was asked for."""
+    """None if only the validation side was asked for."""
     validation: Dataset
     tokenizer: Tokenizer | None = None
     tokens_per_byte: float | None = None
-    """Predicted tokens per byte of the validation text, where every token is predicted."""
+    """Predicted tokens per byte of validation text, if every token is predicted."""
     labels: tuple[str, ...] = ()
-    """The names of the labels in the order of their numbers, where the data have such."""
+    """The names of the labels in the order of their numbers, if the data have labels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,49 +55,51 @@ class Data(abc.ABC):
     """Batches kept ready."""
 
     def __post_init__(self):
-        for name in ("batch_size", "prefetch_threads"):
-            at_least(name, getattr(self, name), 1)
-        for name in ("seed", "split_seed"):
-            at_least(name, getattr(self, name), 0)
-        if self.max_validation_batches is not None:
-            at_least("max_validation_batches", self.max_validation_batches, 1)
-        if not 0 < self.validation_fraction < 1:
-            raise ConfigError(
-                f"validation_fraction must lie between 0 and 1, got {self.validation_fraction}"
-            )
-        if self.prefetch_batches < self.prefetch_threads:
-            raise ConfigError(
-                f"prefetch_batches ({self.prefetch_batches}) must be at least prefetch_threads "
-                f"({self.prefetch_threads}): each thread prepares a batch of its own"
-            )
+        check_fields(
+            self,
+            "data",
+            batch_size=at_least(1),
+            seed=at_least(0),
+            split_seed=at_least(0),
+            validation_fraction=FRACTION,
+            max_validation_batches=optional(at_least(1)),
+            prefetch_threads=at_least(1),
+            prefetch_batches=at_least(self.prefetch_threads),
+        )
 
     @property
     @abc.abstractmethod
     def lengths(self) -> dict[str, int]:
-        """The tokens of a row: of "inputs", and of "decoder_inputs" where there are such."""
+        """The tokens of a row: of "inputs", and of "decoder_inputs" for an encoder-decoder."""
 
     def start_id(self, tokenizer: Tokenizer) -> int | None:
-        """The token with which a decoder beside an encoder starts; None where there is none."""
+        """Returns the first input of the decoder of an encoder-decoder; None without one."""
         del tokenizer
 
     @abc.abstractmethod
     def prepare(self, folder: str | os.PathLike) -> Datasets:
-        """Reads the data, or takes what an earlier start left in the folder.
+        """Reads the data, or loads what an earlier start prepared in the folder.
 
         Args:
-            folder: The run's folder; the tokenizer and prepared data are kept in it.
+            folder: The run's folder, in which the tokenizer and prepared data are saved.
+
+        Returns:
+            Both sides of the data, and the tokenizer where there is one.
 
         Raises:
             DataError: The data are missing, empty or unreadable.
         """
 
     def prepare_validation(self, folder: str | os.PathLike) -> Datasets:
-        """Reads what an evaluation needs, with the tokenizer and the labels that a run has kept.
+        """Reads what an evaluation needs, with the tokenizer and the labels of the run.
 
-        The training data are read only where the validation rows are a share of them.
+        The training data are read only if the validation rows are a share of them.
 
         Args:
             folder: The run's folder.
+
+        Returns:
+            The validation side; "train" may be None.
 
         Raises:
             DataError: The data are missing, empty or unreadable, or hold an unknown label.
@@ -112,8 +114,8 @@ class Data(abc.ABC):
 
     def validation_examples(
         self, tokenizer: Tokenizer | None, labels: tuple[str, ...]
-    ) -> Examples | None:
-        """Returns the examples for validation, or None where they are a share of the others.
+    ) -> ExampleSource | None:
+        """Returns the examples for validation, or None if they are a share of the training data.
 
         Args:
             tokenizer: The run's.
@@ -122,7 +124,7 @@ class Data(abc.ABC):
         del tokenizer, labels
         return None
 
-    def dataset(self, examples: Examples, name: str) -> Dataset:
+    def dataset(self, examples: ExampleSource, name: str) -> Dataset:
         """Returns the batches of some examples.
 
         Args:
@@ -136,9 +138,3 @@ class Data(abc.ABC):
             seed=int.from_bytes(digest, "big"),
             read_options=grain.ReadOptions(self.prefetch_threads, self.prefetch_batches),
         )
-
-
-def at_least(name: str, value: int, least: int) -> None:
-    """Raises a ConfigError that names a field whose value is too small."""
-    if value < least:
-        raise ConfigError(f"{name} must be at least {least}, got {value}")

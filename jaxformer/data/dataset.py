@@ -1,4 +1,4 @@
-"""Examples in an order that is a function of (seed, step), prepared ahead of the step."""
+"""Batches in an order that is a pure function of (seed, step), prepared ahead of the step."""
 
 import abc
 import sys
@@ -14,8 +14,11 @@ from jaxformer.errors import ConfigError
 Batch = dict[str, np.ndarray]
 
 
-class Examples(abc.ABC):
-    """A known number of rows, each read on its own."""
+class ExampleSource(abc.ABC):
+    """Random access to a known number of examples, as a grain `RandomAccessDataSource` gives.
+
+    It differs in one thing: reading takes a random generator, for masking and augmentation.
+    """
 
     @abc.abstractmethod
     def __len__(self) -> int:
@@ -26,7 +29,7 @@ class Examples(abc.ABC):
         """Returns one row of a batch: the same arrays with the same shapes for every index.
 
         Args:
-            index: Which one.
+            index: From 0 to `len(self) - 1`.
             rng: The row's own generator, a function of the seed and of the row's number in the
                 order of training, so that the result depends neither on threads nor on hosts.
         """
@@ -40,14 +43,14 @@ class Dataset:
     """Batches of numpy arrays [B, ...] in an order that is a function of (seed, step).
 
     Args:
-        examples: What there is; index and number make one row of a batch.
+        examples: The examples; each gives one row of a batch.
         batch_size: Rows of a batch over all hosts.
         seed: Chooses the order and the examples' random choices.
         read_options: How many threads prepare how many batches ahead.
     """
 
     def __init__(
-        self, examples: Examples, batch_size: int, seed: int, read_options: grain.ReadOptions
+        self, examples: ExampleSource, batch_size: int, seed: int, read_options: grain.ReadOptions
     ):
         self.examples, self.batch_size = examples, batch_size
         self._seed, self._read_options = seed, read_options
@@ -85,7 +88,10 @@ class Dataset:
         Args:
             start_step: The first step.
             rows: int [rows], which rows of each batch this host needs; None means all of them.
-            stop_step: The step before which to end; None goes on without end.
+            stop_step: The step before which to end; None never ends.
+
+        Returns:
+            An iterator over batches.
         """
         stop = sys.maxsize if stop_step is None else stop_step
         return self._prefetched(partial(self.batch, rows=rows), start_step, stop)
@@ -107,6 +113,9 @@ class Dataset:
             rows: int [rows], which rows of each batch this host needs; None means all of them.
             max_batches: The most batches to yield; if the rows fill more, rows evenly spaced
                 over all of them are taken.
+
+        Returns:
+            An iterator over batches.
         """
         size = batch_size or self.batch_size
         total = self.num_rows if max_batches is None else min(self.num_rows, size * max_batches)

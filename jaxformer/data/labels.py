@@ -1,7 +1,6 @@
-"""What labels mean: the names of classes, kept with the run, or numbers."""
+"""Labels: classes, whose names are saved with the run, or numbers."""
 
 import abc
-import contextlib
 import hashlib
 import json
 import logging
@@ -15,7 +14,7 @@ import numpy as np
 
 from jaxformer.data.text.sources import encodable
 from jaxformer.errors import DataError
-from jaxformer.io.digests import check_digests, write_digests
+from jaxformer.io.digests import add_digests, check_digests, write_digests
 from jaxformer.io.files import read_bytes, replacing
 from jaxformer.io.json_files import read_json
 
@@ -27,7 +26,7 @@ _log = logging.getLogger(__name__)
 def keep_labels(folder: str | os.PathLike, names: Iterable[str]) -> tuple[str, ...]:
     """Writes a run's label names to labels.json, or checks them against what is there.
 
-    A model's outputs are numbered by these names, so they must stay what they were.
+    They number the outputs of the model, so they must not change.
 
     Args:
         folder: The run's folder; made if missing.
@@ -59,9 +58,7 @@ def keep_labels(folder: str | os.PathLike, names: Iterable[str]) -> tuple[str, .
             f"{file} holds the labels {shown(kept)}, but the training data now have "
             f"{shown(names)}: use another folder, or give the data that the run began with"
         )
-    if not record.exists():  # earlier versions wrote none
-        with contextlib.suppress(OSError, DataError):
-            write_digests(record, [_FILE])
+    add_digests(record, [_FILE])
     return names
 
 
@@ -83,8 +80,8 @@ def kept_labels(folder: str | os.PathLike) -> tuple[str, ...]:
 
 
 def _write(file: Path, text: str) -> None:
-    with replacing(file) as aside:
-        aside.write_text(text, encoding="utf-8")
+    with replacing(file) as temporary:
+        temporary.write_text(text, encoding="utf-8")
     write_digests(file.with_name(_DIGEST), [_FILE])
 
 
@@ -94,7 +91,7 @@ def numbered(labels: Iterable[str], names: Sequence[str], places: Iterable[str])
     Args:
         labels: The labels to look up.
         names: The labels of the training data, in the order of their numbers.
-        places: Where each label stands ("file:line"), for the message.
+        places: The place of each label ("file:line"), for the message.
 
     Raises:
         DataError: The training data have no such label.
@@ -111,7 +108,7 @@ def numbered(labels: Iterable[str], names: Sequence[str], places: Iterable[str])
 
 
 def shown(names: Sequence[str], most: int = 20) -> str:
-    """Returns names for a message, the first few where there are many."""
+    """Returns names for a message, at most `most` of them."""
     rest = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(map(repr, names[:most])) + rest if names else "none"
 
@@ -121,18 +118,18 @@ class LabelKind(abc.ABC):
 
     @abc.abstractmethod
     def names(self, labels: Iterable[str]) -> tuple[str, ...]:
-        """Returns the names of the labels in the training data; empty where they have none."""
+        """Returns the names of the labels of the training data; empty for numbers."""
 
     @abc.abstractmethod
     def values(
         self, labels: Iterable[str], names: Sequence[str], places: Iterable[str]
     ) -> np.ndarray:
-        """Returns what the model is to predict, [labels].
+        """Returns the targets of the model, [labels].
 
         Args:
-            labels: The labels as they stand in the file.
+            labels: The labels in the file.
             names: The names of the training data's labels.
-            places: Where each stands ("file:line"), for messages.
+            places: The place of each ("file:line"), for messages.
 
         Raises:
             DataError: A label cannot be understood.
@@ -141,7 +138,7 @@ class LabelKind(abc.ABC):
 
 @dataclass(frozen=True)
 class Classes(LabelKind):
-    """Labels out of a few, numbered in alphabetical order; whole numbers in their own order."""
+    """Classes, numbered in alphabetical order; whole numbers in numerical order."""
 
     def names(self, labels):
         found = set(labels)

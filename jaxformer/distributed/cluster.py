@@ -19,7 +19,7 @@ _OTHER_LAUNCHERS = {
 
 
 @dataclass(frozen=True)
-class Job:
+class DistributedConfig:
     """The processes that train together.
 
     Under SLURM (srun), Open MPI (mpirun), on TPU pods and in Kubernetes Jobs they find each other
@@ -49,7 +49,7 @@ class Processes(NamedTuple):
     """Which of the node's GPUs are this process's; None: all that it sees."""
 
 
-def find_processes(job: Job, variables: Variables) -> Processes | None:
+def find_processes(job: DistributedConfig, variables: Variables) -> Processes | None:
     """Reads who trains together; options come before JAX's variables and those of a launcher.
 
     Args:

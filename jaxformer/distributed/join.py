@@ -16,11 +16,11 @@ from functools import partial
 import jax
 from jax._src import distributed
 
-from jaxformer.distributed.cluster import Job, find_processes
+from jaxformer.distributed.cluster import DistributedConfig, find_processes
 from jaxformer.distributed.sharding import MeshConfig
 from jaxformer.errors import ConfigError
 
-__all__ = ["Job", "join", "leave", "make_cpu_devices"]
+__all__ = ["DistributedConfig", "join", "leave", "make_cpu_devices"]
 
 HEARTBEAT_SECONDS = 20
 """After so long without a sign of life a process counts as lost."""
@@ -28,7 +28,7 @@ LOST = "another process of this job has ended or cannot be reached; its own outp
 _leaving = threading.Event()
 
 
-def join(job: Job) -> int:
+def join(job: DistributedConfig) -> int:
     """Connects to the other processes of a job.
 
     Returns:

@@ -18,7 +18,7 @@ import numpy as np
 
 from jaxformer.functional import attention, cross_entropy, layer_norm, rotary_angles
 from jaxformer.functional.lookup import lookup
-from jaxformer.functional.masks import Dense, causal
+from jaxformer.functional.masks import DenseMask, causal
 
 SECONDS = 8
 """How long a case may run before it counts as hanging; each takes a fraction of one."""
@@ -133,7 +133,7 @@ def _true_attention_gradients(query, key, value, upstream) -> list[np.ndarray]:
 
 def _queries_without_keys() -> Pairs:
     x = _normal(2, 8, 2, 16)
-    nothing = Dense(jnp.zeros((1, 8, 8), bool))
+    nothing = DenseMask(jnp.zeros((1, 8, 8), bool))
 
     def squared(x):
         return jnp.sum(attention(x, x, x, mask=nothing) ** 2)

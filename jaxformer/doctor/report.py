@@ -1,6 +1,5 @@
 """What a machine has, what its environment sets, and whether its jaxlib computes correctly."""
 
-import difflib
 import importlib.metadata
 import json
 import os
@@ -18,6 +17,7 @@ import jax
 
 from jaxformer.doctor import cases as doctor_cases
 from jaxformer.doctor.cases import CASES, FULL_PRECISION, NO_YNN_REDUCTIONS, Case
+from jaxformer.errors import closest
 
 Status = Literal["PASS", "note", "FAIL"]
 
@@ -122,7 +122,7 @@ def judged(environment: Mapping[str, str]) -> list[Finding]:
     known = {name.upper() for name in jax.config.values} | set(_JAX_VARIABLES)
     for name in environment:
         if name.startswith("JAX_") and name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
+            near = closest(name, known)
             guess = f"did you mean {near[0]}?" if near else "take it away"
             found.append(Finding(name, "note", "JAX does not know this variable", guess))
     settings = dict(environment) | _flags(environment.get("XLA_FLAGS", ""))

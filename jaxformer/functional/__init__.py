@@ -14,7 +14,7 @@ from jaxformer.functional.losses import LossSums, chunked_cross_entropy, cross_e
 from jaxformer.functional.masks import (
     All,
     Band,
-    Dense,
+    DenseMask,
     KeyPadding,
     Mask,
     Prefix,
@@ -82,7 +82,7 @@ __all__ = [
     "Band",
     "Bias",
     "Binary",
-    "Dense",
+    "DenseMask",
     "DynamicNTK",
     "Integer",
     "KeyPadding",

@@ -1,12 +1,10 @@
 """Assertions about arguments: arrays by the letters of the package docstring, numbers by range.
 
-One rule says what is looked at. Shapes and dtypes are checked of every array: a trace knows them,
-so nothing is added to what is compiled. Values are checked of what the host holds, the numbers of
-Python and the arrays of NumPy, and never of a `jax.Array`: a trace does not have them, and reading
-them would wait for a device.
+Shapes and dtypes are checked for every array. A trace knows them, so the compiled program does not
+change. Values are checked only on the host, for Python numbers and NumPy arrays, never for a
+`jax.Array`: a trace does not have them, and reading them would wait for a device.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.checks import Rule, is_integer, is_number, one_of, plain
+from jaxformer.checks import Rule, one_of, plain
 from jaxformer.errors import ArgumentError, check_argument
 
 
@@ -109,7 +107,7 @@ def assert_numbers(**arrays: Any) -> None:
 
 
 def assert_integers(**arrays: Any) -> None:
-    """Asserts that arrays hold integers, and those of NumPy such as an int32 can hold.
+    """Asserts that arrays hold integers, and that NumPy arrays fit in int32.
 
     Raises:
         AssertionError: Names the argument and its dtype.
@@ -123,7 +121,7 @@ def assert_integers(**arrays: Any) -> None:
 
 
 def assert_ids(size: int, /, **arrays: Any) -> None:
-    """Asserts that arrays hold integers, and those of NumPy such as number the rows of a table.
+    """Asserts that arrays hold integers, and that NumPy arrays are indices of a table.
 
     Args:
         size: Rows of the table.
@@ -168,14 +166,17 @@ def _check_values(name: str, array: np.ndarray, least: int, most: int) -> None:
 
 
 def attended(name: str, array: jax.Array) -> jax.Array:
-    """An array that says who attends to whom, as bool.
+    """Converts an attention mask to bool.
 
     Args:
         name: The argument, for messages.
         array: bool, True = attend, or integers 1 and 0.
 
+    Returns:
+        bool, of the same shape.
+
     Raises:
-        ArgumentError: The array holds other numbers; says how to write what they may mean.
+        ArgumentError: The array holds other numbers; the message says how to convert them.
     """
     if jnp.issubdtype(array.dtype, jnp.bool_):
         return array
@@ -192,40 +193,8 @@ def attended(name: str, array: jax.Array) -> jax.Array:
     return array.astype(bool)
 
 
-def at_least(least: int) -> Rule:
-    """The integers from `least` on."""
-    return Rule(
-        lambda value: is_integer(value) and value >= least, f"an integer of at least {least}"
-    )
-
-
-def multiple_of(factor: int) -> Rule:
-    """The positive multiples of an integer."""
-    return Rule(
-        lambda value: is_integer(value) and value >= factor and value % factor == 0,
-        f"a multiple of {factor}, at least {factor}",
-    )
-
-
-def above(limit: float) -> Rule:
-    """The finite numbers above a limit."""
-    return Rule(lambda value: _is_finite(value) and value > limit, f"a finite number above {limit}")
-
-
-def _is_finite(value: Any) -> bool:
-    return is_number(value) and math.isfinite(value)
-
-
-FINITE = Rule(_is_finite, "a finite number")
-POSITIVE = Rule(lambda value: _is_finite(value) and value > 0, "a positive, finite number")
-NOT_NEGATIVE = Rule(lambda value: _is_finite(value) and value >= 0, "a finite number of at least 0")
-PROBABILITY = Rule(lambda value: _is_finite(value) and 0 <= value <= 1, "a number from 0 to 1")
-RATE = Rule(lambda value: _is_finite(value) and 0 <= value < 1, "a number from 0 to below 1")
-SWITCH = Rule(lambda value: isinstance(value, bool), "True or False")
-
-
 def check_numbers(**numbers: tuple[Any, Rule]) -> None:
-    """Checks scalars that may be traced; of a `jax.Array` only that it is a scalar of numbers.
+    """Checks scalars that may be traced; of a `jax.Array` only the shape and dtype are checked.
 
     Example:
       ``check_numbers(eps=(eps, NOT_NEGATIVE))``
@@ -243,12 +212,15 @@ def check_numbers(**numbers: tuple[Any, Rule]) -> None:
 
 
 def static(name: str, value: Any, rule: Rule) -> Any:
-    """The Python number that an argument is, where it has to be known while tracing.
+    """Returns an argument that must be known while tracing as a Python number.
 
     Args:
         name: The argument.
-        value: A number of Python, or a scalar of NumPy or JAX.
+        value: A Python number, or a NumPy or JAX scalar.
         rule: Which numbers are allowed.
+
+    Returns:
+        The number.
 
     Raises:
         ArgumentError: Names the argument, its value and what would be right.
@@ -261,7 +233,12 @@ def static(name: str, value: Any, rule: Rule) -> Any:
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
-    """Checks a name among those that there are.
+    """Checks that an argument is one of a few names.
+
+    Args:
+        name: The argument.
+        value: What was given.
+        choices: The allowed names.
 
     Raises:
         ArgumentError: Names the argument, its value and the choices.

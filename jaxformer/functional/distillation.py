@@ -3,7 +3,8 @@
 import jax
 import jax.numpy as jnp
 
-from jaxformer.functional.assertions import POSITIVE, assert_axes, assert_floating, check_numbers
+from jaxformer.checks import POSITIVE
+from jaxformer.functional.assertions import assert_axes, assert_floating, check_numbers
 
 
 def soft_divergence(student: jax.Array, teacher: jax.Array, *, temperature: float) -> jax.Array:

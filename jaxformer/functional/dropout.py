@@ -3,7 +3,8 @@
 import jax
 import jax.numpy as jnp
 
-from jaxformer.functional.assertions import RATE, assert_floating, assert_keys, static
+from jaxformer.checks import RATE
+from jaxformer.functional.assertions import assert_floating, assert_keys, static
 
 
 def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
@@ -14,12 +15,15 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
         rate: In [0, 1).
         key: A PRNG key; None (evaluation) leaves `x` unchanged.
 
+    Returns:
+        The shape and dtype of `x`.
+
     Raises:
-        ArgumentError: The rate is outside [0, 1), or `key` is no key.
-        AssertionError: `x` holds no floating-point numbers.
+        ArgumentError: The rate is outside [0, 1), or `key` is not a PRNG key.
+        AssertionError: `x` does not hold floating-point numbers.
 
     References:
-        Srivastava et al., Dropout, 2014.
+        Srivastava et al., Dropout, 2014 (https://jmlr.org/papers/v15/srivastava14a.html).
     """
     rate = static("rate", rate, RATE)
     assert_floating(x=x)
@@ -31,5 +35,5 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
 
 
 def split(key: jax.Array | None, count: int) -> list[jax.Array | None]:
-    """`count` independent keys, or as many None where there is no key (evaluation)."""
+    """Returns `count` independent keys, or as many None without a key (evaluation)."""
     return [None] * count if key is None else list(jax.random.split(key, count))

@@ -1,6 +1,5 @@
 """The position-wise feed-forward network, plain and gated, and its activations."""
 
-import difflib
 import math
 from collections.abc import Callable
 from functools import partial
@@ -8,7 +7,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from jaxformer.errors import ArgumentError, ConfigError, check_argument
+from jaxformer.errors import ArgumentError, ConfigError, check_argument, did_you_mean
 from jaxformer.functional.assertions import assert_axes, assert_floating
 from jaxformer.functional.linear import Kernel, Transposed, linear
 
@@ -75,12 +74,11 @@ def activation(name: str) -> Activation:
         An elementwise function.
 
     Raises:
-        ConfigError: There is no such activation; the message has the nearest spelling.
+        ConfigError: The activation is unknown; names the nearest spelling.
     """
     if isinstance(name, str) and name in ACTIVATIONS:
         return ACTIVATIONS[name]
-    nearest = difflib.get_close_matches(str(name), ACTIVATIONS, n=1, cutoff=0.4)
-    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+    hint = did_you_mean(name, ACTIVATIONS)
     raise ConfigError(f"activation = {name!r}: must be one of {', '.join(ACTIVATIONS)}{hint}")
 
 
@@ -120,7 +118,7 @@ def feed_forward(
 
     Raises:
         AssertionError: Shapes do not fit together, or an array holds no floating-point numbers.
-        ArgumentError: A gate's bias is given without a gate, or the activation is no function.
+        ArgumentError: A gate's bias is given without a gate, or the activation is not a function.
 
     References:
         Vaswani et al., Attention Is All You Need (https://arxiv.org/abs/1706.03762);

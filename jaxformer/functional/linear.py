@@ -10,8 +10,9 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 from jax.typing import DTypeLike
 
+from jaxformer.checks import at_least
 from jaxformer.errors import check_argument
-from jaxformer.functional.assertions import assert_axes, assert_floating, at_least, static
+from jaxformer.functional.assertions import assert_axes, assert_floating, static
 from jaxformer.functional.placement import mesh_axes, place, platform, spec_of, without
 
 # A checkpoint policy does not see the products themselves: they have a rule of their own.
@@ -106,14 +107,18 @@ def dot(lhs: jax.Array, rhs: jax.Array, dimensions, spec: PartitionSpec | None =
 
 
 def gathered(parameter: jax.Array, x: jax.Array, contract: int = 0) -> jax.Array:
-    """`parameter`, whole along every mesh axis over which `x` is batched.
+    """Gathers a parameter along every mesh axis that shards the batch of `x`.
 
-    This is the gather of fully sharded data parallelism; its transpose scatters the gradient.
+    This is the all-gather of fully sharded data parallelism; its transpose is a reduce-scatter of
+    the gradient.
 
     Args:
         parameter: Any shape.
         x: The activation that will meet it.
         contract: How many of the last axes of `x` are features rather than batch.
+
+    Returns:
+        The same values, resharded.
     """
     if (spec := spec_of(parameter)) is None:
         return parameter
@@ -139,9 +144,9 @@ def _contract_transposed(x, kernel, contract):
 
 
 def _dot_rows(x, kernel, dimensions, spec=None):
-    """`dot`, of two rows where one bfloat16 row is slow: on a CPU, in the decoding of one text.
+    """Returns `dot`, computed on two copies of the row where `x` is a single bfloat16 row on a CPU.
 
-    XLA multiplies two rows eight times as fast as one.
+    XLA's CPU backend multiplies two rows eight times as fast as one (decoding at batch size 1).
     """
     rows = x.shape[: x.ndim - len(dimensions[0][0])]
     if rows and math.prod(rows) == 1 and x.dtype == jnp.bfloat16 and platform() == "cpu":

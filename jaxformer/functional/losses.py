@@ -8,16 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
+from jaxformer.checks import NOT_NEGATIVE, POSITIVE, PROBABILITY, at_least
 from jaxformer.functional.assertions import (
-    NOT_NEGATIVE,
-    POSITIVE,
-    PROBABILITY,
     assert_axes,
     assert_floating,
     assert_ids,
     assert_integers,
     assert_numbers,
-    at_least,
     static,
 )
 from jaxformer.functional.linear import dot, gathered
@@ -152,7 +149,7 @@ def _terms(label_smoothing, z_loss, softcap=None):
 
 
 def _checked_weights(weights, targets, shape, vocab_size):
-    """The weights, 1 where there are none, of targets that are checked as far as they can be."""
+    """Checks the targets as far as possible; returns their weights, which default to 1."""
     axes = " ".join(map(str, shape))
     assert_axes(targets=(targets, axes))
     assert_integers(targets=targets)

@@ -18,15 +18,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.checks import Rule, is_integer
+from jaxformer.checks import Rule, at_least, is_integer
 from jaxformer.errors import check_argument
-from jaxformer.functional.assertions import (
-    assert_axes,
-    assert_integers,
-    at_least,
-    attended,
-    static,
-)
+from jaxformer.functional.assertions import assert_axes, assert_integers, attended, static
 
 
 @dataclass(frozen=True)
@@ -37,7 +31,7 @@ class Mask:
 
     def __and__(self, other: Mask) -> Mask:
         """The intersection: a pair is allowed when both masks allow it."""
-        wanted = "a mask; write Dense(array) for an array [B or 1, T, S]"
+        wanted = "a mask; write DenseMask(array) for an array [B or 1, T, S]"
         check_argument("other", other, isinstance(other, Mask), wanted)
         return All((*terms_of(self), *terms_of(other)))
 
@@ -58,12 +52,12 @@ class Mask:
         return 0, key_length
 
     def grain(self, key_length: int) -> int:
-        """The largest blocks of queries and keys by which most of what is excluded is skipped."""
+        """Returns the largest block size with which most of the excluded pairs are skipped."""
         return key_length
 
 
 def terms_of(mask: Mask) -> tuple[Mask, ...]:
-    """The masks whose intersection `mask` is; none where it allows everything."""
+    """Returns the masks whose intersection is `mask`; none if it allows everything."""
     if isinstance(mask, All):
         return mask.terms
     return () if type(mask) is Mask else (mask,)
@@ -73,8 +67,11 @@ def _spec(cls):
     """Makes `cls` a frozen dataclass and a pytree whose leaves are its arrays.
 
     Python integers and None belong to the tree's structure, so an offset that is known while
-    tracing stays known inside `jit`, `scan` and `shard_map`, where a kernel asks for it. What JAX
-    puts in the place of arrays meanwhile is not checked as arguments are.
+    tracing stays known inside `jit`, `scan` and `shard_map`, where kernels need it. Unflattening
+    skips the checks of `__post_init__`, because JAX puts placeholders in the place of arrays.
+
+    Returns:
+        The class.
     """
     cls = dataclass(frozen=True)(cls)
     names = [field.name for field in dataclasses.fields(cls)]
@@ -106,13 +103,13 @@ _INTEGER = Rule(is_integer, "an integer")
 
 
 def _check_distance(mask: Mask, name: str) -> None:
-    """Makes a distance in tokens an integer of Python; None is unlimited."""
+    """Makes a distance in tokens a Python integer; None is unlimited."""
     if (value := getattr(mask, name)) is not None:
         object.__setattr__(mask, name, static(name, value, _INTEGER))
 
 
 def _check_offset(mask: Mask) -> None:
-    """An offset that is no array is an integer of Python from here on."""
+    """Checks an offset, and makes a scalar a Python integer."""
     offset = mask.query_offset
     if getattr(offset, "shape", ()) == () and not isinstance(offset, jax.Array):
         object.__setattr__(mask, "query_offset", static("query_offset", offset, _INTEGER))
@@ -213,11 +210,14 @@ class Band(Mask):
 
 
 def causal(query_offset: int | jax.Array = 0) -> Band:
-    """Each query attends to itself and what came before: `key <= query + query_offset`.
+    """Causal attention: each query attends to itself and earlier keys, `key <= query + offset`.
 
     Args:
         query_offset: int or int `[B]`: the index of the first query among the keys. An integer is
-            known while tracing, so every other one compiles anew; give an array where it changes.
+            static, so each new value compiles again; give an array if it changes.
+
+    Returns:
+        The mask.
     """
     return Band(before=None, after=0, query_offset=query_offset)
 
@@ -228,6 +228,9 @@ def sliding_window(size: int, query_offset: int | jax.Array = 0) -> Band:
     Args:
         size: The number of keys, at least 1: `query - size < key <= query`.
         query_offset: int or int `[B]`: the index of the first query among the keys.
+
+    Returns:
+        The mask.
     """
     size = static("size", size, at_least(1))
     return Band(before=size - 1, after=0, query_offset=query_offset)
@@ -306,8 +309,7 @@ class Segments(Mask):
         assert_integers(query=self.query, key=self.key)
 
     def values(self, query_length, key_length):
-        lengths = {"T": query_length, "S": key_length}
-        _assert_rows(self.query, self.key, lengths)
+        _assert_rows(self.query, self.key, {"T": query_length, "S": key_length})
         query, key = self.query[:, :, None], self.key[:, None, :]
         return (query == key) & (query > 0)
 
@@ -327,7 +329,7 @@ class Segments(Mask):
 
 
 @_spec
-class Places(Mask):
+class PositionMask(Mask):
     """Keys that stand up to `before` places before the query, or where it stands, in any order.
 
     `query` is int `[B, T]` and `key` int `[B, S]`: where each stands; negative: there is no key.
@@ -344,19 +346,18 @@ class Places(Mask):
         _check_distance(self, "before")
 
     def values(self, query_length, key_length):
-        lengths = {"T": query_length, "S": key_length}
-        _assert_rows(self.query, self.key, lengths)
+        _assert_rows(self.query, self.key, {"T": query_length, "S": key_length})
         distance = self.query[:, :, None] - self.key[:, None, :]
         allowed = (self.key >= 0)[:, None, :] & (distance >= 0)
         return allowed if self.before is None else allowed & (distance <= self.before)
 
     def block(self, query_start, query_size, key_start, key_size):
         query = _slice(self.query, 1, query_start, query_size)
-        return Places(query, _slice(self.key, 1, key_start, key_size), self.before)
+        return PositionMask(query, _slice(self.key, 1, key_start, key_size), self.before)
 
     def padded(self, query_padding, key_padding):
         query = _pad(self.query, 1, query_padding, -1)
-        return Places(query, _pad(self.key, 1, key_padding, -1), self.before)
+        return PositionMask(query, _pad(self.key, 1, key_padding, -1), self.before)
 
     def key_bounds(self, query_length, key_length):
         used = (self.key >= 0) & (self.key <= jnp.max(self.query, axis=1, keepdims=True))
@@ -366,7 +367,7 @@ class Places(Mask):
 
 
 @_spec
-class Dense(Mask):
+class DenseMask(Mask):
     """Any pattern: `allowed` is bool `[B or 1, T, S]`, True (or 1) = attend."""
 
     allowed: jax.Array
@@ -376,17 +377,16 @@ class Dense(Mask):
         object.__setattr__(self, "allowed", attended("allowed", self.allowed))
 
     def values(self, query_length, key_length):
-        lengths = {"T": query_length, "S": key_length}
-        assert_axes(lengths, allowed=(self.allowed, "B T S"))
+        assert_axes({"T": query_length, "S": key_length}, allowed=(self.allowed, "B T S"))
         return jnp.asarray(self.allowed)
 
     def block(self, query_start, query_size, key_start, key_size):
         rows = _slice(self.allowed, 1, query_start, query_size)
-        return Dense(_slice(rows, 2, key_start, key_size))
+        return DenseMask(_slice(rows, 2, key_start, key_size))
 
     def padded(self, query_padding, key_padding):
         rows = _pad(self.allowed, 1, query_padding, False)
-        return Dense(_pad(rows, 2, key_padding, False))
+        return DenseMask(_pad(rows, 2, key_padding, False))
 
     def key_bounds(self, query_length, key_length):
         return _extent(jnp.any(self.allowed, axis=(0, 1)))

@@ -8,16 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.checks import check_types
+from jaxformer.checks import NOT_NEGATIVE, SWITCH, check_types
 from jaxformer.errors import ArgumentError, check_field
-from jaxformer.functional.assertions import (
-    NOT_NEGATIVE,
-    SWITCH,
-    assert_axes,
-    assert_floating,
-    check_numbers,
-    static,
-)
+from jaxformer.functional.assertions import assert_axes, assert_floating, check_numbers, static
 from jaxformer.functional.linear import gathered
 
 # Under `jax.checkpoint` the backward pass recomputes the float32 intermediates from `x` in its own
@@ -36,7 +29,7 @@ def layer_norm(
     Args:
         x: `[..., D]`.
         scale: γ, `[D]`, or more of the last axes of `x`, or None for 1.
-        bias: β, likewise, or None for 0.
+        bias: β, of the same shape, or None for 0.
         eps: ε, added to the variance.
 
     Returns:
@@ -213,7 +206,7 @@ class RMSNorm(Norm):
     def __call__(
         self, x: jax.Array, scale: jax.Array | None, bias: jax.Array | None = None
     ) -> jax.Array:
-        """`rms_norm` of `x` `[..., D]`; there is no bias to add."""
+        """Returns `rms_norm` of `x` `[..., D]`, which has no bias."""
         if bias is not None:
             raise ArgumentError("bias is given, but RMSNorm has no bias: use LayerNorm")
         return rms_norm(x, scale, eps=self.eps, unit_offset=self.unit_offset)

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
+from jaxformer.checks import at_least
 from jaxformer.errors import ArgumentError, check_argument
-from jaxformer.functional.assertions import assert_axes, assert_floating, at_least, static
+from jaxformer.functional.assertions import assert_axes, assert_floating, static
 from jaxformer.functional.placement import spec_of
 
 
@@ -61,7 +62,7 @@ def resize_positions(
         `[prefix + new rows * new columns, D]`.
 
     Raises:
-        AssertionError: The table is no matrix of floating-point numbers.
+        AssertionError: The table is not a matrix of floating-point numbers.
         ArgumentError: The table does not have as many rows as the old grid, or a grid is none.
 
     Reference:

@@ -1,24 +1,24 @@
-"""What an array's type says about where it lives: pure functions need no mesh of their own."""
+"""Sharding from the types of arrays, so that pure functions need no mesh argument."""
 
 import jax
 from jax.sharding import PartitionSpec
 
 
 def spec_of(x: jax.Array) -> PartitionSpec | None:
-    """The partition spec in the type of `x`, one entry per axis.
+    """Returns the partition spec in the type of `x`, one entry per axis.
 
-    None where no mesh is set, or one whose axes are not explicit: there the compiler decides, or,
-    inside `shard_map`, the array is one device's own part.
+    None if no mesh is set or its axes are not explicit: then the compiler decides or, inside
+    `shard_map`, the array is the part of one device.
     """
     sharding = jax.typeof(x).sharding
     return sharding.spec if sharding.mesh.explicit_axes else None
 
 
 def platform() -> str:
-    """What the computation is traced for: "cpu", "gpu" or "tpu".
+    """Returns the platform that the computation is traced for: "cpu", "gpu" or "tpu".
 
-    The platform of the mesh in use, which may be another than that of the machine at hand (a
-    compilation ahead of time), else of JAX's default backend.
+    It is that of the mesh in use, which differs from this machine's in ahead-of-time compilation,
+    or else that of JAX's default backend.
     """
     device = jax.sharding.get_abstract_mesh().abstract_device
     # jax 0.10.0 does not say which platform the devices of a mesh belong to.
@@ -26,18 +26,18 @@ def platform() -> str:
 
 
 def mesh_axes(entry: str | tuple[str, ...] | None) -> tuple[str, ...]:
-    """The mesh axes of one entry of a spec: none, one or several."""
+    """Returns the mesh axes of one entry of a spec: none, one or several."""
     if entry is None:
         return ()
     return (entry,) if isinstance(entry, str) else tuple(entry)
 
 
 def without(entry: str | tuple[str, ...] | None, used: set[str]) -> tuple[str, ...] | str | None:
-    """One entry of a spec less the mesh axes in `used`."""
+    """Returns one entry of a spec without the mesh axes in `used`."""
     kept = tuple(axis for axis in mesh_axes(entry) if axis not in used)
     return kept[0] if len(kept) == 1 else kept or None
 
 
 def place(x: jax.Array, spec: PartitionSpec | None) -> jax.Array:
-    """`x` resharded to `spec`; unchanged where `spec` is None (no mesh)."""
+    """Reshards `x` to `spec`; None (no mesh) leaves it unchanged."""
     return x if spec is None else jax.sharding.reshard(x, spec)

@@ -1,24 +1,37 @@
-"""Tokens that a model with its weights adds to prompts: numpy in, numpy out."""
+"""`jaxformer.generate` and `jaxformer.score`: NumPy arrays, token ids or texts in, NumPy out."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 import numpy as np
 
-from jaxformer.checks import plain
+from jaxformer.checks import SWITCH, plain
 from jaxformer.errors import ConfigError, DataError, check_argument
-from jaxformer.generation.batch import are_real, batch_of, bucket, copies, real_tokens
-from jaxformer.generation.checks import SWITCH, TOKEN
-from jaxformer.generation.decode.continuation import collected, continuations
-from jaxformer.generation.decode.speculative import SpeculativeGenerator
-from jaxformer.generation.decode.state import Sources
-from jaxformer.generation.generator import Generator, generator_for, row_keys
-from jaxformer.generation.options import Decoding
-from jaxformer.generation.programs import check_generates
-from jaxformer.generation.prompts import padded, rows_of, texts_of
+from jaxformer.generation.checks import TOKEN
+from jaxformer.generation.compiled import check_generates
+from jaxformer.generation.config import GenerationConfig
+from jaxformer.generation.decode.loop import EncoderOutputs
+from jaxformer.generation.engine import (
+    Engine,
+    NewTokens,
+    engine_for,
+    new_tokens,
+    repeat_rows,
+    row_keys,
+)
+from jaxformer.generation.prompts import (
+    Prompts,
+    are_real,
+    bucket,
+    padded,
+    real_tokens,
+    rows_of,
+    texts_of,
+)
 from jaxformer.generation.scoring import Continuations, Score, Scorer
+from jaxformer.generation.speculative_engine import SpeculativeEngine
 from jaxformer.generation.streaming.text_stream import TextStream
-from jaxformer.generation.streaming.token_stream import READ_EVERY, sliding_stream
+from jaxformer.generation.streaming.token_stream import READ_EVERY, stream_sliding
 from jaxformer.hub.inputs import checked_inputs
 from jaxformer.io.model_files import read_object
 from jaxformer.models import DecoderConfig, EncoderDecoderConfig
@@ -27,11 +40,12 @@ from jaxformer.pretrained.model import Pretrained, check_pretrained
 
 Arrays = Mapping[str, Any]
 Inputs = Arrays | str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]] | np.ndarray
-"""Arrays under transformers' names; or texts or token ids, of one prompt or of several."""
+"""Arrays by the names that transformers gives them; or one prompt or several, as text or token
+ids."""
 
 RECOMMENDED = "generation_config.json"
-"""Where a folder of transformers' says how its model is best asked."""
-_LEAST_SOURCE = 16
+"""The file of a Hugging Face checkpoint with recommended options."""
+_MIN_ENCODER_LENGTH = 16
 
 
 def generate(
@@ -45,75 +59,73 @@ def generate(
     storage: Storage | None = None,
     **options: Any,
 ) -> dict[str, np.ndarray]:
-    """Continues prompts, or answers what an encoder reads.
+    """Continues prompts; an encoder-decoder answers them.
 
     Args:
         pretrained: The model.
-        inputs: "input_ids" [B, T], "attention_mask" (padding on either side), and for an
-            encoder-decoder perhaps "decoder_input_ids", with which its answer begins. Or only a
-            text, token ids, or a list of either for several prompts; shorter ones are padded on
-            the left.
-        output_scores: Whether to return the logits from which each token was chosen; without beams
-            and `slide`.
-        slide: Where the model's positions are too few for the prompt and what is added, read the
-            last half of the text anew whenever they are used up, instead of an error.
-        draft: A smaller decoder with the same tokens that proposes some, which this one then reads
-            in one pass (speculative decoding): faster, and the same distribution.
-        proposals: How many tokens it proposes at a time.
-        storage: Type of the cache: "float32", "bfloat16", "float16" or "int8"; None: that of the
-            computation.
-        **options: Fields of `Decoding`: max_new_tokens, temperature, num_beams, ... What is not
-            given is what the folder recommends (generation_config.json). Settings of a draw, such
-            as temperature and top_p, imply do_sample.
+        inputs: "input_ids" [B, T], "attention_mask" (padding on either side), and optionally, for
+            an encoder-decoder, "decoder_input_ids", with which its answer begins. Or only a text,
+            token ids, or a list of either for several prompts, which are padded on the left.
+        output_scores: Whether to return the logits from which each token was chosen; not with beams
+            or `slide`.
+        slide: If the model has too few positions for the prompt and the new tokens, read the last
+            half of the text again whenever they are used up, instead of raising an error.
+        draft: A smaller decoder with the same tokens that proposes some, which the model then
+            verifies in one pass (speculative decoding): faster, with the same distribution.
+        proposals: The number of tokens to propose at a time.
+        storage: The dtype of the cache: "float32", "bfloat16", "float16" or "int8"; None: the
+            compute dtype.
+        **options: Fields of `GenerationConfig`: max_new_tokens, temperature, num_beams, ... Each
+            defaults to what generation_config.json recommends. Sampling options, such as
+            temperature and top_p, imply do_sample.
 
     Returns:
         "sequences" int32 [B n, T'] with n = num_return_sequences, those of a prompt in a row: the
-        prompt as it was given (of an encoder-decoder: what its answer begins with), the new tokens,
-        then padding. "log_probs" float32 [B n, new tokens] of the tokens in the model's own
-        distribution, 0 at padding; with `output_scores` also "scores" float32 [new tokens, B n, V],
-        after penalties and filters. From beam search "sequences_scores" [B n] instead of these.
-        For prompts that are texts also "texts", a list of the B n new ones.
+        prompt as it was given (for an encoder-decoder: the first tokens of its answer), the new
+        tokens, then padding. "log_probs" float32 [B n, new tokens], the model's log-probabilities,
+        0 at padding; with `output_scores` also "scores" float32 [new tokens, B n, V], after
+        penalties and filters. Beam search returns "sequences_scores" [B n] instead of these. If the
+        prompts are texts, also "texts", a list of the B n new ones.
 
     Raises:
-        ArgumentError: An argument has a value that it cannot have.
-        ConfigError: An option has a value that it cannot have, or the model has too few positions.
-        DataError: A prompt is empty, or has a token that is not in the vocabulary; or there is no
+        ArgumentError: An argument has an invalid value.
+        ConfigError: An option has an invalid value, or the model has too few positions.
+        DataError: A prompt is empty, or holds a token that is not in the vocabulary; or there is no
             tokenizer for a text.
     """
     for name, value in {"output_scores": output_scores, "slide": slide}.items():
         check_argument(name, value, SWITCH.allows(plain(value)), SWITCH.expected)
-    decoding = decoding_for(pretrained, options)
-    prompts, mask, sources = asked(pretrained, inputs, decoding.padding)
-    batch = batch_of(prompts, mask, pretrained.config.vocab_size)
-    if slide and (decoding.num_beams > 1 or output_scores):
+    config = generation_config_for(pretrained, options)
+    ids, mask, encoder_outputs = prepare_inputs(pretrained, inputs, config.padding)
+    prompts = Prompts.of_ids(ids, mask, pretrained.config.vocab_size)
+    if slide and (config.num_beams > 1 or output_scores):
         raise ConfigError("slide = True: not with beams or output_scores")
-    generator = generator_of(pretrained, decoding, draft, proposals, storage)
-    if decoding.stop_strings:
+    engine = build_engine(pretrained, config, draft, proposals, storage)
+    if config.stop_strings:
         raise ConfigError(
-            f"stop_strings = {decoding.stop_strings}: must be () here; the generate command and "
-            "jaxformer.generation.text.Writer end texts at strings"
+            f"stop_strings = {config.stop_strings}: must be () here; the generate command and "
+            "jaxformer.generation.text.TextGenerator end texts at strings"
         )
-    if decoding.num_beams > 1:
-        found = generator.beams(batch, decoding, sources=sources)
+    if config.num_beams > 1:
+        found = engine.beam_search(prompts, config, encoder_outputs=encoder_outputs)
         scores = {"sequences_scores": found.scores}
     else:
-        batch, sources = copies((batch, sources), decoding.num_return_sequences)
-        keys = row_keys(decoding.seed, np.arange(len(batch.lengths)))
-        options = {"sources": sources}
+        prompts, encoder_outputs = repeat_rows(
+            (prompts, encoder_outputs), config.num_return_sequences
+        )
+        arguments = engine, prompts, config, row_keys(config.seed, np.arange(len(prompts.lengths)))
+        options = {"encoder_outputs": encoder_outputs}
         if slide:
-            found = collected(
-                sliding_stream(generator, batch, decoding, keys, every=READ_EVERY, **options)
-            )
+            found = NewTokens.of_stream(stream_sliding(*arguments, every=READ_EVERY, **options))
         else:
-            options["keep_scores"] = output_scores
-            found = continuations(generator, batch, decoding, keys, **options)
+            found = new_tokens(*arguments, keep_scores=output_scores, **options)
         scores = {"log_probs": found.log_probs}
         if output_scores:
             scores["scores"] = found.scores
-    prompts = np.repeat(prompts, decoding.num_return_sequences, axis=0)
     real = are_real(found.lengths, found.tokens.shape[1])
-    new = np.where(real, found.tokens, decoding.padding)
-    sequences = np.concatenate([prompts, new], axis=1)
+    new = np.where(real, found.tokens, config.padding)
+    given = np.repeat(ids, config.num_return_sequences, axis=0)
+    sequences = np.concatenate([given, new], axis=1)
     if texts_of(inputs) is None:
         return {"sequences": sequences, **scores}
     rows = zip(found.tokens, found.lengths, strict=True)
@@ -124,78 +136,94 @@ def generate(
 def score(
     pretrained: Pretrained, inputs: Inputs, continuations: Continuations
 ) -> list[list[Score]]:
-    """How probable continuations are: for evaluation by likelihood and multiple choice.
+    """Log-probabilities of continuations, for evaluation by likelihood and multiple choice.
 
     Args:
         pretrained: The model.
         inputs: The prompts, as for `generate`.
-        continuations: For each prompt several, each with its tokens (without special ones, unless
-            they are to be scored).
+        continuations: For each prompt a list of continuations, each a list of token ids (without
+            special tokens, unless they are to be scored).
 
     Returns:
         For each prompt the scores of its continuations; `generation.scoring.best_of` chooses.
 
     Raises:
-        ArgumentError: An argument has a value that it cannot have.
+        ArgumentError: An argument has an invalid value.
         ConfigError: The model does not predict the next token.
         DataError: A text is longer than the model's positions; a prompt or continuation is empty,
-            or has a token that is not in the vocabulary.
+            or holds a token that is not in the vocabulary.
     """
-    prompts, mask, sources = asked(pretrained, inputs)
-    batch = batch_of(prompts, mask, pretrained.config.vocab_size)
-    return Scorer(generator_for(pretrained))(batch, continuations, sources=sources)
+    ids, mask, encoder_outputs = prepare_inputs(pretrained, inputs)
+    prompts = Prompts.of_ids(ids, mask, pretrained.config.vocab_size)
+    scorer = Scorer(engine_for(pretrained))
+    return scorer(prompts, continuations, encoder_outputs=encoder_outputs)
 
 
-def generator_of(
+def build_engine(
     pretrained: Pretrained,
-    decoding: Decoding,
+    config: GenerationConfig,
     draft: Pretrained | None = None,
     proposals: int = 4,
     storage: Storage | None = None,
-) -> Generator | SpeculativeGenerator:
-    """What generates: the model alone, or with another that proposes.
+) -> Engine | SpeculativeEngine:
+    """The engine that generates with a model; arguments are those of `generate`.
+
+    Args:
+        pretrained: The model.
+        config: The options.
+        draft: A smaller decoder that proposes tokens, or None.
+        proposals: The number of tokens to propose at a time.
+        storage: The dtype of the cache; None: the compute dtype.
+
+    Returns:
+        The engine of the model alone, or of both models.
 
     Raises:
-        ConfigError: The two do not go together, or not with beams; the storage is not known.
+        ConfigError: The two models do not go together, or not with beams; the storage is unknown.
     """
     if draft is not None:
         check_pretrained("draft", draft)
     if storage not in (None, *get_args(Storage)):
         raise ConfigError(f"storage = {storage!r}: one of {', '.join(get_args(Storage))}")
-    target = generator_for(pretrained)
+    target = engine_for(pretrained)
     if storage is not None:
-        target = target.storing(storage)
+        target = target.with_storage(storage)
     if draft is None:
         return target
-    if decoding.num_beams > 1:
-        raise ConfigError(
-            f"draft: not with num_beams = {decoding.num_beams}: leave one of them out"
-        )
+    if config.num_beams > 1:
+        raise ConfigError(f"draft: not with num_beams = {config.num_beams}: leave one of them out")
     for model in (pretrained, draft):
         if not isinstance(model.config, DecoderConfig):
             raise ConfigError(
                 f"draft: both models must be decoders, and one is a {type(model.config).__name__}"
             )
-    return SpeculativeGenerator(target, generator_for(draft), proposals)
+    return SpeculativeEngine(target, engine_for(draft), proposals)
 
 
-def decoding_for(pretrained: Pretrained, options: Mapping[str, Any]) -> Decoding:
-    """How a model is asked: what is given, else what its folder recommends.
+def generation_config_for(pretrained: Pretrained, options: Mapping[str, Any]) -> GenerationConfig:
+    """The options of a generation: the given ones, else what the model's files recommend.
+
+    Args:
+        pretrained: The model.
+        options: Fields of `GenerationConfig`.
+
+    Returns:
+        The options.
 
     Raises:
-        ArgumentError: There is no model.
-        ConfigError: The model does not predict the next token; an option is not known or has a
-            value that it cannot have.
-        DataError: Generation_config.json cannot be read.
+        ArgumentError: `pretrained` is not a model.
+        ConfigError: The model does not predict the next token; an option is unknown or has an
+            invalid value.
+        DataError: generation_config.json cannot be read.
     """
     check_pretrained("pretrained", pretrained)
     check_generates(pretrained.config)
     vocab_size = pretrained.config.vocab_size
     recommended = {**pretrained.checkpoint.hf_config.values, **_recommendations(pretrained)}
-    ends = recommended.get("eos_token_id")
-    decoding = Decoding.of(recommended | {"eos_token_id": _known(ends, vocab_size)}, options)
-    decoding.check_vocabulary(vocab_size)
-    return decoding
+    ends = _known(recommended.get("eos_token_id"), vocab_size)
+    config = GenerationConfig.of(recommended | {"eos_token_id": ends}, options)
+    config.check_vocabulary(vocab_size)
+    return config
 
 
 def _recommendations(pretrained: Pretrained) -> dict[str, Any]:
@@ -204,27 +232,27 @@ def _recommendations(pretrained: Pretrained) -> dict[str, Any]:
 
 
 def _known(ends: Any, vocab_size: int) -> Any:
-    """The end tokens that a model can write: files name others where a vocabulary was cut."""
+    """The end tokens in the vocabulary: files name others if the vocabulary was cut."""
     if isinstance(ends, list):
         return [end for end in ends if _known(end, vocab_size) is not None or end is None]
     return None if TOKEN.allows(ends) and ends >= vocab_size else ends
 
 
-def asked(
+def prepare_inputs(
     pretrained: Pretrained, inputs: Inputs, padding: int = 0
-) -> tuple[np.ndarray, np.ndarray | None, Sources]:
-    """What a decoder is to continue, and what it reads besides.
+) -> tuple[np.ndarray, np.ndarray | None, EncoderOutputs]:
+    """Converts inputs to the decoder's prompts, and runs the encoder if there is one.
 
     Args:
         pretrained: The model.
         inputs: See `generate`.
-        padding: What fills up prompts that are given without.
+        padding: The token with which to pad prompts that are not arrays.
 
     Returns:
-        Ids int32 [B, T], their mask [B, T] or None, and an encoder's output with its mask.
+        Ids int32 [B, T], their mask [B, T] or None, and the encoder's output with its mask.
 
     Raises:
-        ArgumentError: There is no model, or the inputs are of no kind that is known.
+        ArgumentError: `pretrained` is not a model, or the inputs are of an unknown type.
         ConfigError: The model does not predict the next token.
         DataError: An array is missing, or does not fit the model.
     """
@@ -253,11 +281,15 @@ def asked(
     return np.asarray(prompt), mask, pretrained.encode(_lengthened(arrays))
 
 
-def ids_of_text(pretrained: Pretrained, text: str) -> list[int]:
-    """The tokens of a prompt, or of what an encoder reads.
+def tokenize(pretrained: Pretrained, text: str) -> list[int]:
+    """The tokens of a prompt, or of an encoder's input.
 
-    Raises:
-        DataError: The model has no tokenizer.
+    Args:
+        pretrained: The model.
+        text: The text.
+
+    Returns:
+        Token ids.
     """
     encoder = pretrained.prompt_encoder
     encodes = isinstance(pretrained.config, EncoderDecoderConfig)
@@ -265,11 +297,11 @@ def ids_of_text(pretrained: Pretrained, text: str) -> list[int]:
 
 
 def _arrays(pretrained: Pretrained, inputs: Inputs, padding: int) -> Arrays:
-    """Inputs under transformers' names."""
+    """Inputs as arrays, by the names that transformers gives them."""
     if isinstance(inputs, Mapping):
         return inputs
     texts = texts_of(inputs)
-    rows = rows_of(inputs) if texts is None else [ids_of_text(pretrained, text) for text in texts]
+    rows = rows_of(inputs) if texts is None else [tokenize(pretrained, text) for text in texts]
     return padded(rows, padding, left=not isinstance(pretrained.config, EncoderDecoderConfig))
 
 
@@ -279,7 +311,7 @@ def _text(pretrained: Pretrained, tokens: np.ndarray) -> str:
 
 
 def _start_token(pretrained: Pretrained) -> int:
-    """With which an encoder-decoder's answer begins, as in transformers."""
+    """The first token of an encoder-decoder's answer, found as transformers does."""
     files = _recommendations(pretrained), pretrained.checkpoint.hf_config.values
     names = "decoder_start_token_id", "bos_token_id"
     given = [values.get(name) for name in names for values in files]
@@ -294,8 +326,8 @@ def _start_token(pretrained: Pretrained) -> int:
 
 
 def _lengthened(arrays: Arrays) -> Arrays:
-    """What an encoder reads, padded on the right so that programs are compiled for few lengths."""
+    """Pads an encoder's inputs on the right, so that programs are compiled for few lengths."""
     ids = np.asarray(arrays["input_ids"])
     mask = np.asarray(arrays.get("attention_mask", np.ones_like(ids)))
-    more = ((0, 0), (0, bucket(ids.shape[1], _LEAST_SOURCE) - ids.shape[1]))
+    more = ((0, 0), (0, bucket(ids.shape[1], _MIN_ENCODER_LENGTH) - ids.shape[1]))
     return {"input_ids": np.pad(ids, more), "attention_mask": np.pad(mask, more)}

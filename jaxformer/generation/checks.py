@@ -1,40 +1,10 @@
 """What a setting of generation may be: the rules that processors and options share."""
 
-from jaxformer.checks import Rule, is_integer, is_number, plain
-from jaxformer.errors import check_field
+from jaxformer.checks import Rule, is_integer, is_number
 
 _LEAST, _MOST = 1e-30, 1e30
 """The sizes of factors and terms: with any logits, float32 neither overflows nor underflows."""
 _LARGEST_TOKEN = 2**31 - 1
-
-
-def check(owner: object, **rules: Rule) -> None:
-    """Raises ConfigError for the first field of `owner` that its rule does not allow.
-
-    Scalars of numpy and JAX become Python's.
-    """
-    for field, rule in rules.items():
-        value = plain(getattr(owner, field))
-        check_field(owner, field, rule.allows(value), rule.expected)
-        object.__setattr__(owner, field, value)
-
-
-def optional(rule: Rule) -> Rule:
-    """The same rule for a field that may be None."""
-    return Rule(lambda value: value is None or rule.allows(value), f"{rule.expected}, or None")
-
-
-def at_least(least: int) -> Rule:
-    """The integers from `least` on."""
-    return Rule(lambda value: is_integer(value) and value >= least, f"an integer, at least {least}")
-
-
-def between(least: int, most: int) -> Rule:
-    """The integers from `least` to `most`."""
-    return Rule(
-        lambda value: is_integer(value) and least <= value <= most,
-        f"from {least} to {most}, an integer",
-    )
 
 
 def _is_number(value) -> bool:
@@ -58,8 +28,6 @@ POSITIVE_OR_ZERO = Rule(
     lambda value: _is_number(value) and (value == 0 or value >= _LEAST),
     f"a finite number, at least 0: 0, or from {_LEAST} to {_MOST}",
 )
-PROBABILITY = Rule(lambda value: _is_number(value) and 0 <= value <= 1, "a number from 0 to 1")
-SWITCH = Rule(lambda value: isinstance(value, bool), "True or False")
 TOKEN = Rule(_is_token, f"the number of a token, from 0 to {_LARGEST_TOKEN}")
 TOKENS = Rule(_are_tokens, "a tuple of numbers of tokens, such as (0, 5)")
 TOKEN_OR_TOKENS = Rule(

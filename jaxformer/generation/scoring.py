@@ -1,4 +1,4 @@
-"""How probable given continuations are: what evaluations by likelihood and multiple choice ask."""
+"""Log-probabilities of given continuations, for evaluation by likelihood and multiple choice."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,14 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxformer.checks import at_least, check_fields
 from jaxformer.distributed.sharding import on_rows, row_multiple
 from jaxformer.errors import ConfigError, DataError, check_argument
 from jaxformer.functional.sampling.next_token import greedy, token_log_probabilities
-from jaxformer.generation.batch import Batch, bucket, token_ids
-from jaxformer.generation.checks import at_least, check
-from jaxformer.generation.decode.advance import Generative
-from jaxformer.generation.decode.state import Sources
-from jaxformer.generation.generator import Generator
+from jaxformer.generation.decode.loop import EncoderOutputs, GenerativeModel
+from jaxformer.generation.engine import Engine
+from jaxformer.generation.prompts import Prompts, bucket, token_ids
 from jaxformer.models import EncoderDecoder
 
 _LEAST_LENGTH, _LEAST_SCORED = 16, 4
@@ -27,43 +26,45 @@ Continuations = Sequence[Sequence[Sequence[int]]]
 
 @dataclass(frozen=True)
 class Score:
-    """What a model says of one continuation."""
+    """The score of one continuation."""
 
     token_log_probs: np.ndarray
-    """float32 `[n]`: the log-probability of each of its tokens, after the prompt and those before
-    it."""
+    """float32 `[n]`: the log-probability of each token, given the prompt and the tokens before."""
     is_greedy: bool
-    """Whether each is the most probable one: whether greedy decoding would say just that."""
+    """Whether greedy decoding gives this continuation."""
 
     @property
     def num_tokens(self) -> int:
-        """n, at least 1."""
+        """The number of tokens (n), at least 1."""
         return len(self.token_log_probs)
 
     @property
     def log_prob(self) -> float:
-        """The log-probability of the continuation: the sum of those of its tokens."""
+        """The log-probability of the continuation: the sum over its tokens."""
         return float(np.sum(self.token_log_probs, dtype=np.float64))
 
     @property
     def mean_log_prob(self) -> float:
-        """That sum divided by the number of tokens."""
+        """The mean log-probability of its tokens."""
         return self.log_prob / self.num_tokens
 
 
 def best_of(scores: Sequence[Score], by: Literal["sum", "mean"]) -> int:
-    r"""The number of the best continuation of a prompt, the first of several.
+    r"""The index of the best continuation of a prompt, the first of equals.
 
     .. math:: \arg\max_c \sum_j \log p(c_j) \quad\text{or}\quad
         \arg\max_c \frac{1}{n_c} \sum_j \log p(c_j)
 
     Args:
-        scores: Of its continuations.
-        by: "sum" (their probability, which is against long ones) or "mean" (per token).
+        scores: The scores of its continuations.
+        by: "sum" (of log-probabilities, which favours short ones) or "mean" (per token).
+
+    Returns:
+        The index.
 
     Raises:
-        ConfigError: `by` is neither.
-        DataError: There is no continuation.
+        ConfigError: `by` is something else.
+        DataError: There are no continuations.
 
     References:
         Brown et al., Language Models are Few-Shot Learners (https://arxiv.org/abs/2005.14165),
@@ -77,47 +78,51 @@ def best_of(scores: Sequence[Score], by: Literal["sum", "mean"]) -> int:
 
 
 class Scorer:
-    """A generator's model, and the programs that score continuations with it.
+    """Scores continuations with the model of an engine.
 
-    Each continuation is read once, after its prompt, in a pass over several of about the same
-    length. What it is given depends on these two alone (but for rounding). Programs are compiled
-    for powers of two: of the rows of a pass, of their tokens and of those that are scored.
+    A pass reads several continuations of about the same length, each after its prompt. A score
+    depends on the prompt and the continuation alone (except for rounding). Programs are compiled
+    for powers of two: of the rows of a pass, of their tokens and of the tokens that are scored.
     """
 
-    def __init__(self, generator: Generator, rows: int = 16):
+    def __init__(self, engine: Engine, rows: int = 16):
         """Compiles nothing yet.
 
         Args:
-            generator: The model with its weights.
-            rows: The most continuations that are read in one pass.
+            engine: The model with its weights.
+            rows: The maximum number of continuations in a pass.
 
         Raises:
             ConfigError: `rows` is below 1.
         """
-        self.generator, self.rows = generator, rows
-        check(self, rows=at_least(1))
-        # A full pass stretches the positions of all its rows as the longest of them needs it.
-        self._apart = generator.programs.changes_at(np.zeros(1, np.int32)) is not None
+        self.engine, self.rows = engine, rows
+        check_fields(self, rows=at_least(1))
+        # Positions that depend on the length take that of the longest row, so rows are read apart.
+        self._apart = engine.compiled.changes_at(np.zeros(1, np.int32)) is not None
         self._score = jax.jit(self._scored)
 
     def __call__(
-        self, prompts: Batch, continuations: Continuations, *, sources: Sources = ()
+        self,
+        prompts: Prompts,
+        continuations: Continuations,
+        *,
+        encoder_outputs: EncoderOutputs = (),
     ) -> list[list[Score]]:
         """Scores the continuations of each prompt.
 
         Args:
-            prompts: The rows; of an encoder-decoder, what its decoder begins with.
-            continuations: Their tokens, without special ones that are not to be scored.
-            sources: What the decoder reads besides, see `Generator.start`.
+            prompts: The prompts; for an encoder-decoder, the first tokens of its decoder.
+            continuations: Their tokens, without special tokens unless those are to be scored.
+            encoder_outputs: The encoder's output and its mask, see `Engine.prefill`.
 
         Returns:
             For each prompt the scores of its continuations.
 
         Raises:
-            DataError: A continuation is empty, has a token that is not in the vocabulary, or is
-                longer than the model's positions allow; or there is not one list for every prompt.
+            DataError: A continuation is empty, holds a token that is not in the vocabulary, or is
+                longer than the model's positions allow; or there is not one list for each prompt.
         """
-        _check(self.generator, prompts, continuations)
+        _check(self.engine, prompts, continuations)
         asked = [
             _Asked(row, number, prompts.tokens[row, : prompts.lengths[row]], np.asarray(tokens))
             for row, several in enumerate(continuations)
@@ -129,7 +134,7 @@ class Scorer:
         found = {}
         for first in range(0, len(asked), step):
             part = asked[first : first + step]
-            scores = self._pass(part + part[:1] * (size - len(part)), sources)
+            scores = self._pass(part + part[:1] * (size - len(part)), encoder_outputs)
             found |= {one[:2]: score for one, score in zip(part, scores, strict=False)}
         return [
             [found[row, number] for number in range(len(several))]
@@ -137,9 +142,9 @@ class Scorer:
         ]
 
     def _rows_of_a_pass(self, total: int) -> int:
-        return max(row_multiple(self.generator.mesh), min(self.rows, bucket(total, 1)))
+        return max(row_multiple(self.engine.mesh), min(self.rows, bucket(total, 1)))
 
-    def _pass(self, asked: list["_Asked"], sources: Sources) -> list[Score]:
+    def _pass(self, asked: list["_Asked"], encoder_outputs: EncoderOutputs) -> list[Score]:
         lengths = np.array([one.length for one in asked], np.int32)
         starts = np.array([len(one.given) - 1 for one in asked], np.int32)
         tokens = np.zeros((len(asked), bucket(int(lengths.max()), _LEAST_LENGTH)), np.int32)
@@ -149,10 +154,10 @@ class Scorer:
             tokens[row, : lengths[row]] = np.concatenate([one.given, one.tokens[:-1]])
             targets[row, : len(one.tokens)] = one.tokens
         rows = [one.row for one in asked]
-        sources = jax.tree.map(partial(np.take, indices=rows, axis=0), sources)
-        with self.generator.on_mesh():
+        encoder_outputs = jax.tree.map(partial(np.take, indices=rows, axis=0), encoder_outputs)
+        with self.engine.on_mesh():
             found = self._score(
-                self.generator.parameters, tokens, lengths, starts, targets, sources
+                self.engine.parameters, tokens, lengths, starts, targets, encoder_outputs
             )
         log_probs, is_best = jax.device_get(found)
         return [
@@ -160,22 +165,22 @@ class Scorer:
             for row, one in enumerate(asked)
         ]
 
-    def _scored(self, parameters, tokens, lengths, starts, targets, sources):
-        model, length = self.generator.programs.module(parameters), tokens.shape[1]
+    def _scored(self, parameters, tokens, lengths, starts, targets, encoder_outputs):
+        model, length = self.engine.compiled.module(parameters), tokens.shape[1]
         tokens, targets = on_rows((tokens, targets))
         positions = None
         if self._apart:
             positions = jnp.minimum(jnp.arange(length)[None, :], lengths[:, None] - 1)
-        hidden = _hidden(model, tokens, positions, sources)
-        # The state before each token that is scored; any state beyond the last of them.
+        hidden_BTD = _hidden(model, tokens, positions, encoder_outputs)
+        # The state before each token that is scored; unspecified beyond the last of them.
         places = starts[:, None] + jnp.arange(targets.shape[1])[None, :]
         places = on_rows(jnp.minimum(places, length - 1))
-        logits = model.logits(jnp.take_along_axis(hidden, places[..., None], axis=1))
-        return token_log_probabilities(logits, targets), greedy(logits) == targets
+        logits_BnV = model.logits(jnp.take_along_axis(hidden_BTD, places[..., None], axis=1))
+        return token_log_probabilities(logits_BnV, targets), greedy(logits_BnV) == targets
 
 
 class _Asked(NamedTuple):
-    """A continuation, and where it belongs."""
+    """A continuation to score, with the number of its row and its own number."""
 
     row: int
     number: int
@@ -186,18 +191,20 @@ class _Asked(NamedTuple):
 
     @property
     def length(self) -> int:
-        """How many tokens are read: all but the last."""
+        """The number of tokens to read: all but the last."""
         return len(self.given) + len(self.tokens) - 1
 
 
-def _hidden(model: Generative, tokens, positions, sources: Sources) -> jax.Array:
+def _hidden(
+    model: GenerativeModel, tokens, positions, encoder_outputs: EncoderOutputs
+) -> jax.Array:
     if not isinstance(model, EncoderDecoder):
         return model.hidden(tokens, positions=positions)
-    memory, mask = (*sources, None)[:2]
-    return model.decode(tokens, memory, memory_mask=mask, positions=positions)
+    outputs, mask = (*encoder_outputs, None)[:2]
+    return model.decode(tokens, outputs, encoder_mask=mask, positions=positions)
 
 
-def _check(generator: Generator, prompts: Batch, continuations: Continuations) -> None:
+def _check(engine: Engine, prompts: Prompts, continuations: Continuations) -> None:
     expected = "for each prompt a list of continuations, each a list of token ids"
     is_list = isinstance(continuations, Sequence | np.ndarray) and not isinstance(
         continuations, str
@@ -216,12 +223,12 @@ def _check(generator: Generator, prompts: Batch, continuations: Continuations) -
             )
         for number, tokens in enumerate(several):
             name = f"continuations: continuation {number} of row {row}"
-            _check_tokens(name, token_ids(name, tokens), generator.config.vocab_size)
+            _check_tokens(name, token_ids(name, tokens), engine.config.vocab_size)
             length = int(prompts.lengths[row]) + len(tokens) - 1
-            if generator.max_length is not None and length > generator.max_length:
+            if engine.max_length is not None and length > engine.max_length:
                 raise DataError(
                     f"{name} needs {length} places with its prompt of {prompts.lengths[row]} "
-                    f"tokens, and the model has {generator.max_length}: shorten one of them"
+                    f"tokens, and the model has {engine.max_length}: shorten one of them"
                 )
 
 

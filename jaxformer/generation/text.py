@@ -1,4 +1,4 @@
-"""Text that a model adds to text."""
+"""Generation of text from text, with a model and its tokenizer."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -6,81 +6,81 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxformer.errors import ConfigError
-from jaxformer.generation.api import asked, generator_of, ids_of_text
-from jaxformer.generation.batch import Batch, batch_of, copies
-from jaxformer.generation.decode.state import Sources
-from jaxformer.generation.generator import row_keys
-from jaxformer.generation.options import Decoding
-from jaxformer.generation.prompts import padded
+from jaxformer.generation.api import build_engine, prepare_inputs, tokenize
+from jaxformer.generation.config import GenerationConfig
+from jaxformer.generation.decode.loop import EncoderOutputs
+from jaxformer.generation.engine import repeat_rows, row_keys
+from jaxformer.generation.prompts import Prompts, padded
 from jaxformer.generation.streaming.text_stream import TextStream
 from jaxformer.generation.streaming.token_stream import (
     READ_EVERY,
     Part,
-    sliding_stream,
-    token_stream,
+    stream_sliding,
+    stream_tokens,
 )
 from jaxformer.nn.cache import Storage
 from jaxformer.pretrained.model import Pretrained, check_pretrained
 
 
 @dataclass(frozen=True)
-class Written:
-    """What was added to one prompt."""
+class GenerationOutput:
+    """A text that was generated for a prompt."""
 
     text: str
     num_tokens: int
-    """How many were made, an end token included."""
+    """The number of tokens, an end token included."""
     score: float
-    """Their summed log-probability in the model's own distribution; of a beam its score."""
+    """The sum of the model's log-probabilities of the tokens; for a beam, its score."""
     ended_by: str
     """"length", "end" (an end token), or the stop string."""
 
 
-class Writer:
-    """A model, its tokenizer, and how tokens are chosen."""
+class TextGenerator:
+    """A model with its tokenizer and the options of generation."""
 
     def __init__(
         self,
         pretrained: Pretrained,
-        decoding: Decoding,
+        config: GenerationConfig,
         *,
         slide: bool = False,
         draft: Pretrained | None = None,
         proposals: int = 4,
         storage: Storage | None = None,
     ):
-        """Reads the tokenizer; the options are those of `generate`.
+        """Reads the tokenizer; see `generate` for the options.
 
         Raises:
-            DataError: The model has none.
             ConfigError: The options do not go together.
         """
         check_pretrained("pretrained", pretrained)
-        if slide and (decoding.num_beams > 1 or decoding.stop_strings):
+        if slide and (config.num_beams > 1 or config.stop_strings):
             raise ConfigError("slide = True: not with beams or stop strings")
-        if decoding.stop_strings and decoding.num_beams > 1:
+        if config.stop_strings and config.num_beams > 1:
             raise ConfigError(
-                f"stop_strings = {decoding.stop_strings}: not with num_beams = "
-                f"{decoding.num_beams}, whose text is known at the end alone"
+                f"stop_strings = {config.stop_strings}: not with num_beams = {config.num_beams}, "
+                "whose text is known at the end alone"
             )
         self.encoder = pretrained.prompt_encoder
-        self.generator = generator_of(pretrained, decoding, draft, proposals, storage)
-        self.pretrained, self.decoding, self.slide = pretrained, decoding, slide
+        self.engine = build_engine(pretrained, config, draft, proposals, storage)
+        self.pretrained, self.config, self.slide = pretrained, config, slide
 
-    def ids(self, prompt: str) -> list[int]:
-        """The tokens of a prompt, or of what an encoder reads."""
-        return ids_of_text(self.pretrained, prompt)
+    def tokenize(self, prompt: str) -> list[int]:
+        """The tokens of a prompt, or of an encoder's input."""
+        return tokenize(self.pretrained, prompt)
 
     def stream(self, ids: Sequence[int]) -> Iterator[str]:
-        """Yields what follows the tokens of one prompt, as soon as it may be shown.
+        """Yields the continuation of one prompt, piece by piece, as soon as it can be shown.
 
-        Raises:
-            DataError: There are none.
-            ConfigError: The model has too few positions.
+        Args:
+            ids: The tokens of the prompt.
+
+        Yields:
+            Pieces of text, none of them empty.
         """
-        batch, sources = self._read([ids])
-        text = self._text()
-        for (part,) in self._parts(batch, sources, np.zeros(1, int), 1, [text]):
+        prompts, encoder_outputs = self._prepare([ids])
+        text = self._new_text()
+        for (part,) in self._parts(prompts, encoder_outputs, np.zeros(1, int), 1, [text]):
             if shown := text.push(part.tokens):
                 yield shown
             if text.finished:
@@ -88,79 +88,78 @@ class Writer:
         if shown := text.flush():
             yield shown
 
-    def write(self, prompts: Sequence[Sequence[int]], first: int = 0) -> list[list[Written]]:
-        """Continues prompts together.
+    def generate(
+        self, prompts: Sequence[Sequence[int]], first: int = 0
+    ) -> list[list[GenerationOutput]]:
+        """Continues several prompts in one batch.
 
         Args:
-            prompts: The tokens of each.
-            first: The number of the first of them, which with the seed decides the random draws.
+            prompts: The tokens of each prompt.
+            first: The number of the first prompt, from which its random keys are derived.
 
         Returns:
-            `num_return_sequences` texts for each.
-
-        Raises:
-            DataError: A prompt is empty.
-            ConfigError: The model has too few positions.
+            `num_return_sequences` texts for each prompt.
         """
-        batch, sources = self._read(prompts)
-        count = self.decoding.num_return_sequences
-        if self.decoding.num_beams > 1:
-            rows = self._best(batch, sources)
+        prompts, encoder_outputs = self._prepare(prompts)
+        count = self.config.num_return_sequences
+        if self.config.num_beams > 1:
+            outputs = self._search(prompts, encoder_outputs)
         else:
-            batch, sources = copies((batch, sources), count)
-            rows = self._chosen(batch, sources, count * first + np.arange(len(batch.lengths)))
-        return [rows[n : n + count] for n in range(0, len(rows), count)]
+            prompts, encoder_outputs = repeat_rows((prompts, encoder_outputs), count)
+            numbers = count * first + np.arange(len(prompts.lengths))
+            outputs = self._sample(prompts, encoder_outputs, numbers)
+        return [outputs[n : n + count] for n in range(0, len(outputs), count)]
 
-    def _best(self, batch: Batch, sources: Sources) -> list[Written]:
-        """By beam search."""
-        found = self.generator.beams(batch, self.decoding, sources=sources)
-        rows = []
+    def _search(self, prompts: Prompts, encoder_outputs: EncoderOutputs) -> list[GenerationOutput]:
+        """Generates with beam search."""
+        found = self.engine.beam_search(prompts, self.config, encoder_outputs=encoder_outputs)
+        outputs = []
         for tokens, length, score in zip(found.tokens, found.lengths, found.scores, strict=True):
-            text = self._text()
+            text = self._new_text()
             text.push(tokens[:length])
-            rows.append(self._written(text, tokens[:length], float(score)))
-        return rows
+            outputs.append(self._output(text, tokens[:length], float(score)))
+        return outputs
 
-    def _chosen(self, batch: Batch, sources: Sources, numbers: np.ndarray) -> list[Written]:
-        """Token by token; `numbers` are those of the rows."""
-        texts = [self._text() for _ in numbers]
-        made: list[list[Part]] = [[] for _ in numbers]
-        for parts in self._parts(batch, sources, numbers, READ_EVERY, texts):
-            for text, row, part in zip(texts, made, parts, strict=True):
+    def _sample(
+        self, prompts: Prompts, encoder_outputs: EncoderOutputs, numbers: np.ndarray
+    ) -> list[GenerationOutput]:
+        """Generates without beams; `numbers` are those of the rows."""
+        texts = [self._new_text() for _ in numbers]
+        rows: list[list[Part]] = [[] for _ in numbers]
+        for parts in self._parts(prompts, encoder_outputs, numbers, READ_EVERY, texts):
+            for text, row, part in zip(texts, rows, parts, strict=True):
                 text.push(part.tokens)
                 row.append(part)
-        rows = []
-        for text, row in zip(texts, made, strict=True):
+        outputs = []
+        for text, row in zip(texts, rows, strict=True):
             tokens, log_probs = map(np.concatenate, zip(*row, strict=True))
-            rows.append(self._written(text, tokens, float(log_probs.sum())))
-        return rows
+            outputs.append(self._output(text, tokens, float(log_probs.sum())))
+        return outputs
 
-    def _written(self, text: TextStream, tokens: np.ndarray, score: float) -> Written:
+    def _output(self, text: TextStream, tokens: np.ndarray, score: float) -> GenerationOutput:
         text.flush()
-        said_so = len(tokens) and tokens[-1] in self.decoding.end_tokens
-        ended_by = text.stopped_by or ("end" if said_so else "length")
-        return Written(text.text, len(tokens), score, ended_by)
+        has_end = len(tokens) and tokens[-1] in self.config.end_tokens
+        ended_by = text.stopped_by or ("end" if has_end else "length")
+        return GenerationOutput(text.text, len(tokens), score, ended_by)
 
-    def _text(self) -> TextStream:
-        return TextStream(self.encoder.tokenizer, self.decoding.stop_strings)
+    def _new_text(self) -> TextStream:
+        return TextStream(self.encoder.tokenizer, self.config.stop_strings)
 
-    def _read(self, prompts: Sequence[Sequence[int]]) -> tuple[Batch, Sources]:
-        """What the decoder continues, and what it reads besides."""
-        config = self.pretrained.config
-        start, mask, sources = asked(self.pretrained, padded(prompts, 0, left=False))
-        return batch_of(start, mask, config.vocab_size), sources
+    def _prepare(self, prompts: Sequence[Sequence[int]]) -> tuple[Prompts, EncoderOutputs]:
+        ids, mask, encoder_outputs = prepare_inputs(self.pretrained, padded(prompts, 0, left=False))
+        return Prompts.of_ids(ids, mask, self.pretrained.config.vocab_size), encoder_outputs
 
     def _parts(
         self,
-        batch: Batch,
-        sources: Sources,
+        prompts: Prompts,
+        encoder_outputs: EncoderOutputs,
         numbers: np.ndarray,
         every: int,
         texts: Sequence[TextStream],
     ) -> Iterator[list[Part]]:
-        generator, keys = self.generator, row_keys(self.decoding.seed, numbers)
-        options = {"sources": sources, "every": every}
+        arguments = self.engine, prompts, self.config, row_keys(self.config.seed, numbers)
+        options = {"encoder_outputs": encoder_outputs, "every": every}
         if self.slide:
-            return sliding_stream(generator, batch, self.decoding, keys, **options)
+            return stream_sliding(*arguments, **options)
         options["stopped"] = lambda: np.array([text.finished for text in texts])
-        return token_stream(generator, batch, self.decoding, keys, **options)
+        return stream_tokens(*arguments, **options)

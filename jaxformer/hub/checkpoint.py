@@ -4,12 +4,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from jaxformer.errors import ConfigError
+from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.tasks import Task
 from jaxformer.hub.weights.tensors import TensorFiles
-from jaxformer.io.serialization import nearest
 from jaxformer.models.build import ModelConfig
 from jaxformer.nn.config import MOST_LAYERS
 
@@ -74,8 +73,8 @@ def _read(hf_config: HFConfig, formats: Mapping[str, ModelFormat]) -> HFCheckpoi
     kind = hf_config.take("model_type", None)
     if not isinstance(kind, str) or kind not in formats:
         raise ConfigError(
-            f"{hf_config.path}: model_type = {kind!r} is not known."
-            f"{nearest(str(kind), list(formats))} Known: {', '.join(sorted(formats))}"
+            f"{hf_config.path}: model_type = {kind!r} is not known: must be one of "
+            f"{', '.join(sorted(formats))}{did_you_mean(kind, formats)}"
         )
     model_format = formats[kind]
     _check_numbers(hf_config)
@@ -179,7 +178,8 @@ def _architecture(hf_config: HFConfig, model_format: ModelFormat) -> Architectur
         if architecture.name.lower() == str(named[0]).lower():
             return architecture
     known = [architecture.name for architecture in model_format.architectures]
+    hint = did_you_mean(named[0], known)
     raise ConfigError(
         f"{hf_config.path}: architectures = {named} is not known for model_type "
-        f"{model_format.model_type!r}.{nearest(str(named[0]), known)} Known: {', '.join(known)}"
+        f"{model_format.model_type!r}: must be one of {', '.join(known)}{hint}"
     )

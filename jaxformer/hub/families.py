@@ -15,11 +15,11 @@ from jaxformer.models import (
     EncoderConfig,
     EncoderDecoder,
     EncoderDecoderConfig,
-    States,
+    ModelOutput,
     VisionConfig,
 )
 from jaxformer.models.build import ModelConfig
-from jaxformer.models.family import Family
+from jaxformer.models.model import Model
 
 Outputs = dict[str, jax.Array]
 SEGMENTS = {"token_type_ids": "token_types", "task_type_ids": "task_types"}
@@ -40,8 +40,8 @@ class HFFamily(abc.ABC):
 
     @abc.abstractmethod
     def forward(
-        self, model: Family, checkpoint: HFCheckpoint, inputs: Arrays, layers: bool
-    ) -> tuple[States, Outputs]:
+        self, model: Model, checkpoint: HFCheckpoint, inputs: Arrays, layers: bool
+    ) -> tuple[ModelOutput, Outputs]:
         """Returns the states that heads read, and the outputs that need no head.
 
         Args:
@@ -76,7 +76,7 @@ class _Decoder(HFFamily):
         # Classifiers in transformers read the last token whose id is not the padding's.
         pad_id = checkpoint.hf_config.take("pad_token_id", None)
         valid = jnp.ones_like(ids, bool) if pad_id is None else ids != pad_id
-        states = States(hidden, None, model.embedding.kernel(), valid)
+        states = ModelOutput(hidden, None, model.embedding.kernel(), valid)
         return states, {"last_hidden_state": hidden} | _hidden_states(checkpoint, capture, hidden)
 
 
@@ -88,15 +88,17 @@ class _Encoder(HFFamily):
         ids = _required(inputs, "input_ids")
         positions, mask = _positions_and_mask(checkpoint, inputs, ids)
         capture = [] if layers else None
-        kinds = {ours: inputs[theirs] for theirs, ours in SEGMENTS.items() if theirs in inputs}
-        hidden = model.hidden(ids, positions=positions, mask=mask, kinds=kinds, capture=capture)
+        type_ids = {ours: inputs[theirs] for theirs, ours in SEGMENTS.items() if theirs in inputs}
+        hidden = model.hidden(
+            ids, positions=positions, mask=mask, type_ids=type_ids, capture=capture
+        )
         pooled = model.pooled(hidden)
         outputs = {"last_hidden_state": hidden} | _hidden_states(checkpoint, capture, hidden)
         if checkpoint.config.pooler is not None:
             outputs["pooler_output"] = pooled
         given = inputs.get("attention_mask")
         valid = None if given is None else given > 0
-        return States(hidden, pooled, model.embedding.kernel(), valid), outputs
+        return ModelOutput(hidden, pooled, model.embedding.kernel(), valid), outputs
 
 
 class _EncoderDecoder(HFFamily):
@@ -114,7 +116,7 @@ class _EncoderDecoder(HFFamily):
         hidden = model.decode(
             targets,
             memory,
-            memory_mask=mask,
+            encoder_mask=mask,
             positions=decoder_positions,
             mask=decoder_mask,
             capture=captures[1],
@@ -122,7 +124,7 @@ class _EncoderDecoder(HFFamily):
         outputs = {"last_hidden_state": hidden, "encoder_last_hidden_state": memory}
         outputs |= _stacked("encoder_hidden_states", captures[0], memory)
         outputs |= _stacked("decoder_hidden_states", captures[1], hidden)
-        return States(hidden, hidden[:, 0], model.target_embedding.kernel()), outputs
+        return ModelOutput(hidden, hidden[:, 0], model.target_embedding.kernel()), outputs
 
     def position(self, config, name):
         of_decoder = name.startswith(("decoder", "labels"))
@@ -142,7 +144,7 @@ class _Vision(HFFamily):
             raise DataError("inputs: bool_masked_pos: the model has no token for masked patches")
         masked = None if masked is None else masked > 0
         hidden = model.hidden(images, capture=capture, masked=masked)
-        states = model.states_of(hidden)
+        states = model.outputs_from(hidden)
         outputs = {"last_hidden_state": hidden}
         if capture is not None:
             # Unlike those of text models, the last of these is not normalised.
@@ -168,7 +170,7 @@ def family_of(config: ModelConfig) -> HFFamily:
 
 
 def forward(
-    model: Family, checkpoint: HFCheckpoint, inputs: Arrays, layers: bool = False
+    model: Model, checkpoint: HFCheckpoint, inputs: Arrays, layers: bool = False
 ) -> Outputs:
     """Returns what the model's class in transformers would return.
 

@@ -1,13 +1,12 @@
 """The values of a config.json, each of which is used or known not to change the outputs."""
 
-import difflib
 import fnmatch
 import json
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxformer.errors import ConfigError
+from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.io.model_files import read_json_object, read_object
 
 CONFIG = "config.json"
@@ -119,11 +118,10 @@ class HFConfig:
         """
         value = self.take(name, default)
         if not isinstance(value, Hashable) or value not in choices:
-            nearest = difflib.get_close_matches(str(value), map(str, choices), n=1)
-            hint = f" (nearest: {nearest[0]!r})" if nearest else ""
+            hint = did_you_mean(value, [choice for choice in choices if isinstance(choice, str)])
             raise ConfigError(
-                f"{self.path}: {name} = {value!r} is not supported{hint}: one of "
-                f"{', '.join(map(repr, choices))}"
+                f"{self.path}: {name} = {value!r} is not supported: must be one of "
+                f"{', '.join(map(repr, choices))}{hint}"
             )
         return choices[value]
 

@@ -161,7 +161,7 @@ def _check_length(name: str, length: int, config: Any) -> None:
 
 def _check_kinds(name: str, kinds: np.ndarray, config: Any) -> None:
     # A model without such kinds gives all tokens the same one.
-    _check_range(name, kinds, getattr(config, "kinds", {}).get(SEGMENTS[name], 1), "the model")
+    _check_range(name, kinds, getattr(config, "type_sizes", {}).get(SEGMENTS[name], 1), "the model")
 
 
 def _check_labels(

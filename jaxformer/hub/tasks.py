@@ -17,14 +17,14 @@ from jaxformer.models import (
     Head,
     LanguageModel,
     MaskedLanguageModel,
+    ModelOutput,
     Projection,
     Span,
-    States,
     TokenClassification,
 )
-from jaxformer.models.family import Family
 from jaxformer.models.heads.base import pool
 from jaxformer.models.heads.labels import Pooling
+from jaxformer.models.model import Model
 
 IGNORED = -100
 """The label of a token that does not count in the loss."""
@@ -47,7 +47,7 @@ class Task:
         return ()
 
     def outputs(
-        self, model: Family, states: States, inputs: Arrays, hf_config: HFConfig
+        self, model: Model, states: ModelOutput, inputs: Arrays, hf_config: HFConfig
     ) -> dict[str, jax.Array]:
         """Returns the scores and, where `inputs` has labels, the loss.
 

@@ -1,8 +1,7 @@
-"""Component classes: which may stand in a field of a configuration, imported yet or not.
+"""Component classes: which ones a field of a configuration accepts, imported yet or not.
 
-The annotation of a field names a base class; every concrete dataclass that derives from it may
-stand there. A class is concrete unless it has abstract methods or derives from `abc.ABC` itself,
-which is how a base says that it is one.
+The annotation of a field names a base class; the field accepts every concrete dataclass that
+derives from it. A class is abstract if it has abstract methods or lists `abc.ABC` as a base.
 """
 
 import abc
@@ -30,15 +29,15 @@ def is_concrete(kind: Any) -> bool:
 
 
 def is_library(module: str) -> bool:
-    """Whether a module, by its dotted name, is one of this library's."""
+    """Whether a dotted module name belongs to this library."""
     return module.partition(".")[0] == _LIBRARY
 
 
 def type_name(kind: type) -> str:
-    """The name of a class in files and messages: stable, wherever the library defines it.
+    """Returns the name of a class in files and messages, which survives a move within the library.
 
-    "RMSNorm" for a class of the library, "my_module.Mine" for one of the user's, and
-    "experiment.Mine" for one that is defined in an experiment file.
+    "RMSNorm" for a class of the library, "my_module.Mine" for a user's class, and "experiment.Mine"
+    for a class defined in an experiment file.
     """
     if is_library(kind.__module__):
         return kind.__qualname__
@@ -46,7 +45,7 @@ def type_name(kind: type) -> str:
 
 
 def is_own_name(name: str) -> bool:
-    """Whether a name in a file is that of a class outside of the library."""
+    """Whether a name in a file is that of a user's class."""
     return "." in name and not is_library(name)
 
 
@@ -57,14 +56,14 @@ def union_members(hint: Any) -> tuple[Any, ...]:
 
 
 def imported_types(base: Any) -> list[type]:
-    """The concrete classes among a base and what derives from it, as far as they are imported."""
+    """Returns the imported concrete classes among a base and its subclasses."""
     return list(dict.fromkeys(filter(is_concrete, _descendants(base))))
 
 
 def all_types(base: Any) -> list[type]:
-    """The concrete classes among a base and what derives from it.
+    """Returns the concrete classes among a base and its subclasses.
 
-    Those of the library are in the package of their base, all of which is imported.
+    Imports the whole package of a base of the library first, which defines its subclasses.
     """
     for name in _package_modules(_package_of(base)):
         importlib.import_module(name)
@@ -72,20 +71,20 @@ def all_types(base: Any) -> list[type]:
 
 
 def find_type(name: str, base: type) -> type | None:
-    """Looks a concrete class up by its name.
+    """Looks up a concrete class by its name.
 
-    Files written before names were stable have "jaxformer.functional.norms.RMSNorm": of the name
-    of a class of the library only the last part counts.
+    Files written by older versions have "jaxformer.functional.norms.RMSNorm": for a class of the
+    library only the last part counts.
 
     Args:
-        name: What `type_name` gives.
-        base: The annotation of the field in which the class is to stand.
+        name: As `type_name` gives it.
+        base: The annotation of the field.
 
     Returns:
-        The class; None where no such class derives from the base.
+        The class; None if no such class derives from the base.
     """
     stable = name if is_own_name(name) else name.rpartition(".")[2]
-    # Of two versions of one experiment file the later counts.
+    # If an experiment file was imported twice, the later version counts.
     return {type_name(kind): kind for kind in all_types(base)}.get(stable)
 
 
@@ -97,7 +96,7 @@ def _descendants(base: Any) -> Iterator[type]:
 
 
 def _package_of(base: Any) -> str:
-    """The package that a class of the library is in; empty for any other."""
+    """The package of a library class; empty for any other class."""
     module = getattr(base, "__module__", "")
     package = module.rpartition(".")[0]
     return package if is_library(module) and package != _LIBRARY else ""

@@ -1,15 +1,16 @@
-"""Digests of files, by which damage is told: written beside them, in the form of sha256sum."""
+"""SHA-256 digests of files, kept beside them in the format of sha256sum, to detect damage."""
 
 import hashlib
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from jaxformer.errors import DataError
 from jaxformer.io.files import ordinary_file, read_bytes, replacing
 
 DIGESTS = "SHA256SUMS"
-"""The file of the digests of a folder."""
+"""The file that holds the digests of a folder."""
 
 
 def sha256_of(path: str | os.PathLike) -> str:
@@ -19,7 +20,7 @@ def sha256_of(path: str | os.PathLike) -> str:
 
 
 def write_digests(record: Path, names: Iterable[str]) -> None:
-    """Writes the digests of some files, which ``sha256sum --check`` reads as well.
+    """Writes the digests of some files; ``sha256sum --check`` can read them too.
 
     Args:
         record: The file to write.
@@ -29,19 +30,31 @@ def write_digests(record: Path, names: Iterable[str]) -> None:
         DataError: The disk is full or cannot be written to.
     """
     lines = [f"{sha256_of(record.with_name(name))}  {name}\n" for name in sorted(names)]
-    with replacing(record) as aside:
-        aside.write_text("".join(lines), encoding="utf-8")
+    with replacing(record) as temporary:
+        temporary.write_text("".join(lines), encoding="utf-8")
+
+
+def add_digests(record: Path, names: Iterable[str]) -> None:
+    """Writes the digests that earlier versions did not write, where the folder allows it.
+
+    Args:
+        record: The file to write, unless it exists.
+        names: The files, all in the folder of `record`.
+    """
+    if not record.exists():
+        with suppress(OSError, DataError):  # the folder may be read-only
+            write_digests(record, names)
 
 
 def check_digests(record: Path, names: Iterable[str]) -> None:
-    """Compares files with the digests that `write_digests` has written.
+    """Compares files with the digests that `write_digests` wrote.
 
     Args:
         record: The digests.
         names: The files that it must list.
 
     Raises:
-        DataError: A file is missing, or other than it was; names the file.
+        DataError: A file is missing or has changed; names the file.
     """
     lines = read_bytes(record).decode(errors="replace").splitlines()
     recorded = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}

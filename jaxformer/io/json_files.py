@@ -1,4 +1,4 @@
-"""JSON that someone else wrote: a value of the expected type, or an error that names the file."""
+"""Reading JSON files: a value of the expected type, or an error that names the file."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def read_json(path: str | os.PathLike, kind: type = dict) -> Any:
         kind: The type that the value must have; `object` accepts any.
 
     Raises:
-        DataError: The file is missing, no ordinary file, unreadable, no JSON or of another type.
+        DataError: The file is missing, unreadable, not a regular file, not JSON or of another type.
     """
     return parse_json(read_bytes(path), str(path), kind)
 
@@ -38,7 +38,7 @@ def parse_json(text: str | bytes, where: str, kind: type = dict) -> Any:
         kind: The type that the value must have; `object` accepts any.
 
     Raises:
-        DataError: It is no JSON, or of another type.
+        DataError: It is not JSON, or of another type.
     """
     try:
         value = json.loads(text if isinstance(text, str) else text.decode().removeprefix("\ufeff"))
@@ -61,5 +61,5 @@ def parse_json(text: str | bytes, where: str, kind: type = dict) -> Any:
 
 
 def json_type(kind: type) -> str:
-    """Returns what JSON calls the values of a Python type: "a list"."""
+    """Returns the JSON name of a Python type: "a list"."""
     return _NAMES.get(kind, "a number")

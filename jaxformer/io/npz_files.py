@@ -1,4 +1,4 @@
-"""Arrays in .npz files that someone else wrote: no pickles, and no more memory than they hold."""
+"""Reading .npz files safely: no pickles, and no more memory than the header announces."""
 
 import math
 import os
@@ -22,27 +22,34 @@ def read_npz(path: str | os.PathLike) -> dict[str, np.ndarray]:
     Args:
         path: The file, as `numpy.savez` and `numpy.savez_compressed` write it.
 
+    Returns:
+        The arrays by name.
+
     Raises:
-        DataError: It is no such file, an array is other than its header says or not of numbers,
-            or all of them take more than 4 GiB.
+        DataError: It is not an .npz file, an array does not fit its header or is not of numbers,
+            or the arrays take more than 4 GiB together.
     """
     try:
         with zipfile.ZipFile(ordinary_file(path)) as archive:
-            members = archive.infolist()
-            size = sum(member.file_size for member in members)
-            if size > _MOST_BYTES:
-                raise ValueError(
-                    f"its arrays take {size / 2**30:.2f} GiB, of which "
-                    f"{_MOST_BYTES >> 30} are read at most: give fewer rows"
-                )
-            for member in members:
-                _check_header(archive, member)
+            _check_members(archive)
         with np.load(path, allow_pickle=False) as file:
             return dict(file)
     except DataError:
         raise
     except Exception as error:  # the parsers of the archive and of the headers raise many
         raise DataError(f"{path}: not an .npz file that can be read: {error}") from error
+
+
+def _check_members(archive: zipfile.ZipFile) -> None:
+    """Raises ValueError unless the arrays fit in memory and are what their headers say."""
+    size = sum(member.file_size for member in archive.infolist())
+    if size > _MOST_BYTES:
+        raise ValueError(
+            f"its arrays take {size / 2**30:.2f} GiB, but at most {_MOST_BYTES >> 30} are read: "
+            "give fewer rows"
+        )
+    for member in archive.infolist():
+        _check_header(archive, member)
 
 
 def _check_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:

@@ -1,4 +1,4 @@
-"""Paths on this machine: a URL in the place of one is refused before anything is created."""
+"""Local paths: a URL in place of one is refused before anything is created."""
 
 import dataclasses
 import os
@@ -19,8 +19,11 @@ def local_path(path: str | os.PathLike, name: str) -> Path:
         path: As the user gave it.
         name: What the user calls it, for the message: "run_dir".
 
+    Returns:
+        The path.
+
     Raises:
-        ConfigError: It is no path, or a URL such as gs://bucket/folder.
+        ConfigError: It is not a path, or it is a URL such as gs://bucket/folder.
     """
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str):
@@ -35,10 +38,17 @@ def local_path(path: str | os.PathLike, name: str) -> Path:
 
 
 def folder_path(path: str | os.PathLike, name: str) -> Path:
-    """`local_path` for a folder, which may be absent.
+    """Returns `local_path` of a folder, which need not exist.
+
+    Args:
+        path: As the user gave it.
+        name: What the user calls it, for the message.
+
+    Returns:
+        The path.
 
     Raises:
-        ConfigError: It is no path, a URL, or the path of a file.
+        ConfigError: It is not a path, a URL, or the path of a file.
     """
     folder = local_path(path, name)
     if path == "":
@@ -51,8 +61,12 @@ def folder_path(path: str | os.PathLike, name: str) -> Path:
 def check_local_paths(values: Any, name: str = "") -> None:
     """Checks every `Path` in dictionaries, lists and dataclasses, such as parsed options.
 
+    Args:
+        values: The options, nested at will.
+        name: The dotted name of `values` itself.
+
     Raises:
-        ConfigError: One is a URL; names where it sits: "data.path".
+        ConfigError: One is a URL; names the option, such as "data.path".
     """
     if isinstance(values, Path):
         local_path(values, name)

@@ -1,39 +1,26 @@
-"""Configuration objects as JSON: ``{"type": "RMSNorm", "field": value, ...}`` and back.
+"""Configuration objects to and from JSON: ``{"type": "RMSNorm", "field": value, ...}``.
 
-Reading is strict: every value must be what its field is annotated with. An unknown field, a number
-written as a string and a class that may not stand in its field are errors, so a file that loads
-means what it says. Nothing but components is ever imported or built.
+Reading is strict: every value must have the annotated type of its field. An unknown field, a
+number written as a string and a class that its field does not accept are errors. Only components
+are ever imported or built.
 """
 
 import dataclasses
-import difflib
 import functools
 import typing
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from jaxformer.errors import ConfigError, shortened
+from jaxformer.checks import rule_of
+from jaxformer.errors import ConfigError, did_you_mean, shortened
 from jaxformer.io.components import all_types, find_type, is_own_name, type_name, union_members
 
 _SCALARS = (bool, int, float, str, type(None))
-_IN_WORDS = {
-    bool: "true or false",
-    int: "an integer",
-    float: "a number",
-    str: "a string",
-    type(None): "null",
-}
-
-
-def nearest(name: str, allowed: Iterable[str]) -> str:
-    """Returns a phrase naming the allowed spelling closest to ``name``, or an empty string."""
-    spelled = {item.lower(): item for item in allowed}
-    found = difflib.get_close_matches(name.lower(), spelled, n=1)
-    return f" Did you mean {spelled[found[0]]!r}?" if found else ""
+_JSON_WORDS = {bool: "true or false", type(None): "null"}
 
 
 def to_json(value: Any) -> Any:
-    """Turns a tree of frozen dataclasses, tuples and scalars into what ``json.dump`` writes.
+    """Converts a tree of frozen dataclasses, tuples and scalars to what ``json.dump`` writes.
 
     Args:
         value: A dataclass instance, tuple, list, string-keyed dict, string, number, bool or None;
@@ -43,7 +30,7 @@ def to_json(value: Any) -> Any:
         Dictionaries, lists and scalars. A dataclass becomes ``{"type": "RMSNorm", ...}``.
 
     Raises:
-        ConfigError: A value has no JSON form; the message names the field it sits in.
+        ConfigError: A value has no JSON form; names its field.
     """
     return _to_json(value, "config")
 
@@ -66,16 +53,16 @@ def _to_json(value: Any, where: str) -> Any:
 
 
 def from_json(data: Any, kind: Any, find_own: Callable[[str], Any] | None = None) -> Any:
-    """Rebuilds the object that ``to_json`` wrote.
+    """Rebuilds an object from the result of ``to_json``.
 
     Args:
-        data: What ``json.load`` returned. Lists come back as tuples.
-        kind: The class of the object or a base of it, as the annotation of a field would have it.
-        find_own: Finds a class outside of this library by its full name; None: among the classes
-            that are imported already.
+        data: What ``json.load`` returned. Lists become tuples.
+        kind: The class of the object or a base of it, as the annotation of a field would name it.
+        find_own: Finds a user's class by its full name. None: only classes that are imported
+            already are found.
 
     Returns:
-        The object; its own ``__post_init__`` has validated it.
+        The object, which its own ``__post_init__`` has validated.
 
     Raises:
         ConfigError: A value of another type than its field, an unknown type or field (with the
@@ -85,16 +72,22 @@ def from_json(data: Any, kind: Any, find_own: Callable[[str], Any] | None = None
 
 
 def as_saved(value: Any) -> Any:
-    """Returns an object as it is when it has been saved as JSON and read back.
+    """Saves an object as JSON and reads it again.
+
+    Args:
+        value: A configuration.
+
+    Returns:
+        The object that was read.
 
     Raises:
-        ConfigError: It would not come back, for a field has a value of another type than its own.
+        ConfigError: It cannot be read, because a field has a value of another type.
     """
     return from_json(to_json(value), type(value))
 
 
 def _read(data: Any, hint: Any, where: str, find_own: Callable[[str], Any] | None) -> Any:
-    """The value of a field with this annotation."""
+    """Reads the value of a field with this annotation."""
     allowed = union_members(hint)
     if isinstance(data, dict):
         bases = [kind for kind in allowed if _is_component(kind)]
@@ -110,8 +103,8 @@ def _read(data: Any, hint: Any, where: str, find_own: Callable[[str], Any] | Non
         return data
     words = " or ".join(text for kind in allowed for text in _in_words(kind))
     choices = [item for kind in allowed for item in typing.get_args(kind) if isinstance(item, str)]
-    near = nearest(data, choices) if isinstance(data, str) else ""
-    raise ConfigError(f"{where} = {shortened(data)}: must be {words}.{near}")
+    near = did_you_mean(data, choices)
+    raise ConfigError(f"{where} = {shortened(data)}: must be {words}{near}")
 
 
 def _component(
@@ -124,7 +117,7 @@ def _component(
         if name not in fields:
             raise ConfigError(
                 f"{where}.{name}: {kind.__name__} has no such field; it has "
-                f"{', '.join(fields)}.{nearest(name, fields)}"
+                f"{', '.join(fields)}{did_you_mean(name, fields)}"
             )
     required = [name for name, field in fields.items() if _default(field) is dataclasses.MISSING]
     if missing := [name for name in required if name not in given]:
@@ -137,14 +130,14 @@ def _component(
         return kind(**values)
     except ConfigError:
         raise
-    except Exception as error:  # what the __post_init__ of any class may raise
+    except Exception as error:  # a user's __post_init__ may raise anything
         raise ConfigError(f"{where}: {kind.__name__} refuses its fields: {error}") from error
 
 
 def _find_type(
     name: Any, bases: list[Any], where: str, find_own: Callable[[str], Any] | None
 ) -> type:
-    """Looks a component up by its full name, among those that may stand in the field."""
+    """Looks up a component by its name, among those that the field accepts."""
     if isinstance(name, str) and find_own and is_own_name(name):
         found = find_own(name)
         if any(found in all_types(base) for base in bases):
@@ -154,10 +147,10 @@ def _find_type(
             if found := find_type(name, base):
                 return found
     known = [kind.__name__ for base in bases for kind in all_types(base)]
-    near = nearest(name.rpartition(".")[2], known) if isinstance(name, str) else ""
+    near = did_you_mean(name.rpartition(".")[2], known) if isinstance(name, str) else ""
     raise ConfigError(
         f"{where}.type = {shortened(name)} is not a known type: it must be one of "
-        f"{', '.join(known)}.{near}"
+        f"{', '.join(known)}{near}"
     )
 
 
@@ -184,7 +177,7 @@ def _is_component(hint: Any) -> bool:
 
 
 def _holds(hint: Any, kind: type) -> bool:
-    """Whether an annotation is of this container; what is not annotated may be any."""
+    """Whether an annotation allows this container; `Any` allows every one."""
     return hint is Any or kind in (hint, typing.get_origin(hint))
 
 
@@ -193,21 +186,17 @@ def _is_list(hint: Any) -> bool:
 
 
 def _is_scalar(data: Any, hint: Any) -> bool:
-    """Whether a scalar is what an annotation says; an integer is a number too, a bool is not."""
-    if typing.get_origin(hint) is typing.Literal:
-        return any(data == item and type(data) is type(item) for item in typing.get_args(hint))
-    if hint in (int, float) and isinstance(data, bool):
-        return False
-    wider = (int, float) if hint is float else hint
-    return hint is Any or (hint in _IN_WORDS and isinstance(data, wider))
+    """Whether an annotation allows a scalar."""
+    named = hint in _SCALARS or typing.get_origin(hint) is typing.Literal
+    return hint is Any or (named and rule_of(hint).allows(data))
 
 
 def _in_words(hint: Any) -> list[str]:
-    """What an annotation allows, as a message says it."""
+    """Returns the words for what an annotation allows."""
     if typing.get_origin(hint) is typing.Literal:
         return [repr(item) for item in typing.get_args(hint)]
-    if hint in _IN_WORDS:
-        return [_IN_WORDS[hint]]
+    if hint in _SCALARS:
+        return [_JSON_WORDS.get(hint, rule_of(hint).expected)]
     if _is_component(hint):
         return [f"a component with its type ({', '.join(k.__name__ for k in all_types(hint))})"]
     if typing.get_args(hint):
@@ -218,7 +207,7 @@ def _in_words(hint: Any) -> list[str]:
 
 
 def summary(value: Any) -> str:
-    """Writes a configuration object as Python would, without the fields that have their default."""
+    """Returns a configuration object as Python code, without the fields that have their default."""
     if isinstance(value, tuple):
         return "(" + "".join(f"{summary(item)}, " for item in value).strip() + ")"
     if not dataclasses.is_dataclass(value):
@@ -244,8 +233,8 @@ def diff(old: Any, new: Any) -> dict[str, tuple[Any, Any]]:
         new: The other one.
 
     Returns:
-        ``{"model.num_layers": (old value, new value), ...}`` for what differs. Where a component is
-        of another type, its fields are not compared; the entry ends in ``.type``.
+        ``{"model.num_layers": (old value, new value), ...}`` for the fields that differ. If a
+        component has another type, its fields are not compared; the entry ends in ``.type``.
     """
     return dict(_diff(to_json(old), to_json(new), ""))
 
@@ -264,7 +253,7 @@ def _diff(old: Any, new: Any, where: str) -> Iterable[tuple[str, tuple[Any, Any]
 
 
 def _short(value: Any) -> Any:
-    """A component's class name instead of its JSON; scalars as they are."""
+    """Returns a component's class name, or a scalar itself."""
     if isinstance(value, dict) and "type" in value:
         return value["type"].rpartition(".")[2]
     return value

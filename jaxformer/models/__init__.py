@@ -10,8 +10,7 @@ from jaxformer.models.config import (
 from jaxformer.models.decoder import Decoder
 from jaxformer.models.encoder import Encoder
 from jaxformer.models.encoder_decoder import EncoderDecoder
-from jaxformer.models.family import Family
-from jaxformer.models.heads.base import Head, LossOptions, States
+from jaxformer.models.heads.base import Head, LossOptions, ModelOutput
 from jaxformer.models.heads.labels import (
     Classification,
     Dense,
@@ -22,6 +21,7 @@ from jaxformer.models.heads.labels import (
 from jaxformer.models.heads.poolers import AttentionPooler, NormPooler, Pooler
 from jaxformer.models.heads.projection import Projection
 from jaxformer.models.heads.vocabulary import LanguageModel, MaskedLanguageModel
+from jaxformer.models.model import Model
 from jaxformer.models.parameters import AbstractModel, Parameters
 from jaxformer.models.vision import Vision
 
@@ -37,19 +37,19 @@ __all__ = [
     "EncoderConfig",
     "EncoderDecoder",
     "EncoderDecoderConfig",
-    "Family",
     "Head",
     "LanguageModel",
     "LossOptions",
     "MaskedLanguageModel",
+    "Model",
     "ModelConfig",
+    "ModelOutput",
     "NormPooler",
     "Parameters",
     "Pooler",
     "Projection",
     "Regression",
     "Span",
-    "States",
     "TokenClassification",
     "Vision",
     "VisionConfig",

@@ -36,7 +36,7 @@ def _decoder(config: DecoderConfig, rows: int, lengths: _Lengths) -> Shapes:
 
 
 def _encoder(config: EncoderConfig, rows: int, lengths: _Lengths) -> Shapes:
-    names = ("inputs", "segments", *config.kinds)
+    names = ("inputs", "segments", *config.type_sizes)
     return {name: array(rows, lengths["inputs"]) for name in names}
 
 

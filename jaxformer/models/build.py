@@ -6,12 +6,12 @@ from jaxformer.models.config import DecoderConfig, EncoderConfig, EncoderDecoder
 from jaxformer.models.decoder import Decoder
 from jaxformer.models.encoder import Encoder
 from jaxformer.models.encoder_decoder import EncoderDecoder
-from jaxformer.models.family import Family
+from jaxformer.models.model import Model
 from jaxformer.models.vision import Vision
 
 ModelConfig = DecoderConfig | EncoderConfig | EncoderDecoderConfig | VisionConfig
 
-FAMILIES: dict[type, type[Family]] = {
+FAMILIES: dict[type, type[Model]] = {
     DecoderConfig: Decoder,
     EncoderConfig: Encoder,
     EncoderDecoderConfig: EncoderDecoder,
@@ -19,7 +19,7 @@ FAMILIES: dict[type, type[Family]] = {
 }
 
 
-def build_model(key: jax.Array, config: ModelConfig) -> Family:
+def build_model(key: jax.Array, config: ModelConfig) -> Model:
     """A model of the family that the config's type names, with fresh parameters."""
     return FAMILIES[type(config)](key, config)
 

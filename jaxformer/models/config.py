@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 import jax.numpy as jnp
 import numpy as np
 
+from jaxformer.checks import between, check_fields
 from jaxformer.errors import check_field
 from jaxformer.functional.norms import LayerNorm, Norm
 from jaxformer.functional.patches import resize_positions
@@ -15,7 +16,7 @@ from jaxformer.models.heads.base import Head
 from jaxformer.models.heads.labels import Classification
 from jaxformer.models.heads.poolers import Pooler
 from jaxformer.models.heads.vocabulary import LanguageModel, MaskedLanguageModel
-from jaxformer.nn.config import MOST_LAYERS, TextConfig, TransformerConfig, check_size
+from jaxformer.nn.config import MOST_LAYERS, SIZE, TextConfig, TransformerConfig
 from jaxformer.nn.residual import PostNorm, Residual
 
 POSITION_TABLE = "transformer.inputs.position_table"
@@ -91,8 +92,8 @@ class EncoderConfig(TextConfig):
             check_field(self, name, getattr(self, name) >= 0, "0 or more")
 
     @property
-    def kinds(self) -> dict[str, int]:
-        """The tables of kinds that there are, by the key of the batch that holds the ids."""
+    def type_sizes(self) -> dict[str, int]:
+        """The rows of each table of type embeddings, by the batch's name of the ids."""
         tables = {"token_types": self.token_types, "task_types": self.task_types}
         return {name: rows for name, rows in tables.items() if rows}
 
@@ -116,7 +117,7 @@ class EncoderDecoderConfig(TextConfig):
         super().__post_init__()
         check_no_windows(self)
         if self.num_decoder_layers is not None:
-            check_size("num_decoder_layers", self.num_decoder_layers, MOST_LAYERS)
+            check_fields(self, "model", num_decoder_layers=between(1, MOST_LAYERS))
             fits = self.num_decoder_layers % self.layer_repeats == 0
             wanted = f"a multiple of layer_repeats = {self.layer_repeats}"
             check_field(self, "num_decoder_layers", fits, wanted)
@@ -173,7 +174,7 @@ class VisionConfig(TransformerConfig):
     def __post_init__(self):
         super().__post_init__()
         check_no_windows(self)
-        check_size("channels", self.channels)
+        check_fields(self, "model", channels=SIZE)
         for pixels, patch in zip(self.image_size, self.patch_size, strict=True):
             whole = self.crop or (patch > 0 and pixels % patch == 0)
             fits = 0 < patch <= pixels and whole

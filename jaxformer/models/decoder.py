@@ -1,18 +1,17 @@
-"""The decoder-only family: GPT, Llama, Mistral and the like from data alone."""
+"""The decoder-only family: GPT, Llama, Mistral and others, by configuration alone."""
 
 import jax
 
 from jaxformer.functional.masks import Mask, Prefix, Segments, causal
-from jaxformer.models.cache import Cache, extend
 from jaxformer.models.config import DecoderConfig
-from jaxformer.models.family import Family, assert_tokens
-from jaxformer.models.heads.base import States, build_heads, pool
+from jaxformer.models.heads.base import ModelOutput, build_heads, pool
+from jaxformer.models.model import Model, assert_tokens
 from jaxformer.nn import Embedding, Transformer, self_block
-from jaxformer.nn.cache import CacheShape
-from jaxformer.nn.parameter import normal
+from jaxformer.nn.cache import Cache, CacheShape
+from jaxformer.nn.layers import normal
 
 
-class Decoder(Family):
+class Decoder(Model):
     """A causal model: embedding, blocks of (self-attention, feed-forward), norm, heads."""
 
     def __init__(self, key: jax.Array, config: DecoderConfig):
@@ -49,11 +48,11 @@ class Decoder(Family):
             inputs: int token ids `[B, T]`.
             positions: int `[B or 1, T]`; None counts from 0.
             segments: int `[B, T]`: the document of each token, 0 for padding; None is one document.
-            prefix: int `[B]`: the number of leading tokens that all tokens of the row see, those
-                before them too (prefix LM); None: each token sees only what came before.
-            mask: What is allowed besides (padding, say).
+            prefix: int `[B]`: the number of leading tokens that are visible to all tokens of the
+                row (prefix LM); None: attention is causal.
+            mask: A mask to combine with, such as one of padding.
             key: The dropout key; None in evaluation.
-            capture: Receives the states before, between and after the blocks, see `Transformer`.
+            capture: A list that receives the states around the blocks, see `Transformer`.
 
         Returns:
             `[B, T, D]` in the compute dtype.
@@ -68,15 +67,15 @@ class Decoder(Family):
         return self.transformer(embedded, mask=mask, positions=positions, key=key, capture=capture)
 
     @property
-    def reader(self) -> Transformer:
-        """The blocks that read the tokens one after another."""
+    def decoder_transformer(self) -> Transformer:
+        """The transformer whose cache `init_cache` makes."""
         return self.transformer
 
-    def start(self, shape: CacheShape) -> Cache:
-        """A cache in which no token is yet."""
-        return Cache.empty(shape, self.transformer.start(shape))
+    def init_cache(self, shape: CacheShape) -> Cache:
+        """The cache before the first token."""
+        return self.transformer.init_cache(shape)
 
-    def extend(
+    def step(
         self,
         inputs: jax.Array,
         cache: Cache,
@@ -84,33 +83,34 @@ class Decoder(Family):
         count: jax.Array | None = None,
         lengths: jax.Array | None = None,
     ) -> tuple[jax.Array, Cache]:
-        """The hidden states of the next tokens, each seeing those before it and itself.
+        """The hidden states of the next tokens of each row.
 
-        It gives what `hidden` gives at their places for all tokens of a row together.
+        Reading a row in several steps gives the states that `hidden` gives for the whole row.
 
         Args:
             inputs: int token ids `[B, T]`.
-            cache: What is kept of the tokens before.
-            count: int `[B]`: how many of the T are real, the first of them; None: all.
-            lengths: int `[B]`: how many tokens a row has or will have, where positions depend on
-                that; None: those read so far and these.
+            cache: The cache of the tokens before.
+            count: int `[B]`: how many of the T tokens are real, from the first; None: all.
+            lengths: int `[B]`: the length of each row, read or not, for positional schemes that
+                depend on it; None: the tokens that have been read after this step.
 
         Returns:
-            `[B, T, D]` in the compute dtype, and the cache after these tokens.
+            `[B, T, D]` in the compute dtype, and the cache with these tokens.
         """
         assert_tokens(self.embedding.vocab_size, inputs)
-        return extend(self.transformer, self.embedding(inputs, self.dtype), cache, count, lengths)
+        embedded = self.embedding(inputs, self.dtype)
+        return self.transformer.step(embedded, cache, count=count, lengths=lengths)
 
     def states(self, batch, key=None):
         names = ("positions", "segments", "prefix")
         options = {name: batch[name] for name in names if name in batch}
         hidden = self.hidden(batch["inputs"], key=key, **options)
         valid = self.valid(batch)
-        return States(hidden, pool(hidden, valid, "first"), self.embedding.kernel(), valid)
+        return ModelOutput(hidden, pool(hidden, valid, "first"), self.embedding.kernel(), valid)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """The language model's float32 logits `[B, T, V]` from hidden states."""
-        states = States(hidden, tied=self.embedding.kernel())
+        states = ModelOutput(hidden, tied=self.embedding.kernel())
         return self.heads["language_model"].scores(states)
 
     def __call__(self, inputs: jax.Array, **options) -> jax.Array:

@@ -1,17 +1,17 @@
-"""The encoder-only family: BERT, RoBERTa, DistilBERT, ALBERT, ERNIE from data alone."""
+"""The encoder-only family: BERT, RoBERTa, DistilBERT, ALBERT, ERNIE, by configuration alone."""
 
 import jax
 
 from jaxformer.functional.feedforward import activation
 from jaxformer.functional.masks import Mask, Segments
 from jaxformer.models.config import EncoderConfig
-from jaxformer.models.family import Family, assert_tokens
-from jaxformer.models.heads.base import States, build_heads, pool
+from jaxformer.models.heads.base import ModelOutput, build_heads, pool
+from jaxformer.models.model import Model, assert_tokens
 from jaxformer.nn import Embedding, Linear, Transformer, self_block
-from jaxformer.nn.parameter import normal
+from jaxformer.nn.layers import normal
 
 
-class Encoder(Family):
+class Encoder(Model):
     """A bidirectional model: embedding, blocks of (self-attention, feed-forward), pooler, heads."""
 
     def __init__(self, key: jax.Array, config: EncoderConfig):
@@ -26,7 +26,7 @@ class Encoder(Family):
             make_block=self_block,
             num_layers=config.num_layers,
             width=width,
-            kinds=config.kinds,
+            type_sizes=config.type_sizes,
         )
         pooler = Linear(keys[2], {"embed": dim}, {"pooled": dim}, std, bias=True)
         self.pooler = None if config.pooler is None else pooler
@@ -40,7 +40,7 @@ class Encoder(Family):
         positions: jax.Array | None = None,
         segments: jax.Array | None = None,
         mask: Mask | None = None,
-        kinds: dict[str, jax.Array] | None = None,
+        type_ids: dict[str, jax.Array] | None = None,
         key: jax.Array | None = None,
         capture: list[jax.Array] | None = None,
     ) -> jax.Array:
@@ -49,12 +49,12 @@ class Encoder(Family):
         Args:
             inputs: int token ids `[B, T]`.
             positions: int `[B or 1, T]`; None counts from 0.
-            segments: int `[B, T]`: tokens see those of their own number; 0 is padding. None: all
-                tokens see all.
-            mask: What is allowed besides (key padding, say).
-            kinds: int `[B, T]` for "token_types" and "task_types"; 0 where they are absent.
+            segments: int `[B, T]`: tokens attend within their own segment; 0 is padding. None: all
+                tokens attend to all.
+            mask: A mask to combine with, such as one of padding.
+            type_ids: int `[B, T]` for "token_types" and "task_types"; a missing one means 0.
             key: The dropout key; None in evaluation.
-            capture: Receives the states before, between and after the blocks, see `Transformer`.
+            capture: A list that receives the states around the blocks, see `Transformer`.
 
         Returns:
             `[B, T, D]` in the compute dtype.
@@ -66,7 +66,7 @@ class Encoder(Family):
             mask = mask & Segments(segments, segments)
         embedded = self.embedding(inputs, self.dtype)
         return self.transformer(
-            embedded, mask=mask, positions=positions, kinds=kinds, key=key, capture=capture
+            embedded, mask=mask, positions=positions, type_ids=type_ids, key=key, capture=capture
         )
 
     def pooled(self, hidden: jax.Array, valid: jax.Array | None = None) -> jax.Array:
@@ -81,6 +81,6 @@ class Encoder(Family):
 
     def states(self, batch, key=None):
         options = {name: batch[name] for name in ("positions", "segments") if name in batch}
-        hidden = self.hidden(batch["inputs"], kinds=batch, key=key, **options)
+        hidden = self.hidden(batch["inputs"], type_ids=batch, key=key, **options)
         valid = self.valid(batch)
-        return States(hidden, self.pooled(hidden, valid), self.embedding.kernel(), valid)
+        return ModelOutput(hidden, self.pooled(hidden, valid), self.embedding.kernel(), valid)

@@ -1,4 +1,4 @@
-"""The encoder-decoder family: the 2017 Transformer, T5, BART and Marian from data alone."""
+"""The encoder-decoder family: the 2017 Transformer, T5, BART and Marian, by configuration alone."""
 
 from dataclasses import replace
 
@@ -6,17 +6,16 @@ import jax
 
 from jaxformer.functional.dropout import split
 from jaxformer.functional.masks import KeyPadding, Mask, Segments, causal
-from jaxformer.models.cache import Cache, extend
 from jaxformer.models.config import EncoderDecoderConfig
-from jaxformer.models.family import Family, assert_tokens
-from jaxformer.models.heads.base import States, build_heads, pool
+from jaxformer.models.heads.base import ModelOutput, build_heads, pool
+from jaxformer.models.model import Model, assert_tokens
 from jaxformer.nn import Embedding, Transformer, cross_block, self_block
-from jaxformer.nn.cache import CacheShape
-from jaxformer.nn.parameter import normal
+from jaxformer.nn.cache import Cache, CacheShape
+from jaxformer.nn.layers import normal
 
 
-class EncoderDecoder(Family):
-    """An encoder, and a causal decoder whose blocks attend to the encoder's output."""
+class EncoderDecoder(Model):
+    """An encoder, and a causal decoder with cross-attention to the encoder's outputs."""
 
     segments = "decoder_segments"
 
@@ -48,7 +47,7 @@ class EncoderDecoder(Family):
 
     @property
     def target_embedding(self) -> Embedding:
-        """What the decoder looks tokens up in: its own table, or the one that both share."""
+        """The decoder's token embedding: its own, or the one shared with the encoder."""
         return self.embedding if self.decoder_embedding is None else self.decoder_embedding
 
     def encode(
@@ -61,15 +60,15 @@ class EncoderDecoder(Family):
         key: jax.Array | None = None,
         capture: list[jax.Array] | None = None,
     ) -> jax.Array:
-        """The encoder's output.
+        """The encoder outputs.
 
         Args:
             inputs: int token ids `[B, S]`.
             segments: int `[B, S]`, 0 for padding; None: all tokens are real.
             positions: int `[B or 1, S]`; None counts from 0.
-            mask: What is allowed besides.
+            mask: A mask to combine with.
             key: The dropout key; None in evaluation.
-            capture: Receives the states before, between and after the blocks, see `Transformer`.
+            capture: A list that receives the states around the blocks, see `Transformer`.
 
         Returns:
             `[B, S, D]` in the compute dtype.
@@ -85,9 +84,9 @@ class EncoderDecoder(Family):
     def decode(
         self,
         inputs: jax.Array,
-        memory: jax.Array,
+        encoder_outputs: jax.Array,
         *,
-        memory_mask: Mask | None = None,
+        encoder_mask: Mask | None = None,
         segments: jax.Array | None = None,
         positions: jax.Array | None = None,
         mask: Mask | None = None,
@@ -98,13 +97,13 @@ class EncoderDecoder(Family):
 
         Args:
             inputs: int `[B, T]`: the start token, then the targets but the last.
-            memory: `[B, S, D]`, from `encode`.
-            memory_mask: Which places of the memory each token sees; None: all.
+            encoder_outputs: `[B, S, D]`, from `encode`.
+            encoder_mask: The cross-attention mask; None allows all.
             segments: int `[B, T]`, 0 for padding; None: all tokens are real.
             positions: int `[B or 1, T]`; None counts from 0.
-            mask: What is allowed besides causality.
+            mask: A mask to combine with the causal one.
             key: The dropout key; None in evaluation.
-            capture: Receives the states before, between and after the blocks, see `Transformer`.
+            capture: A list that receives the states around the blocks, see `Transformer`.
 
         Returns:
             `[B, T, D]` in the compute dtype.
@@ -118,28 +117,34 @@ class EncoderDecoder(Family):
             self.target_embedding(inputs, self.dtype),
             mask=mask,
             positions=positions,
-            memory=memory,
-            memory_mask=Mask() if memory_mask is None else memory_mask,
+            encoder_outputs=encoder_outputs,
+            encoder_mask=Mask() if encoder_mask is None else encoder_mask,
             key=key,
             capture=capture,
         )
 
     @property
-    def reader(self) -> Transformer:
-        """The blocks that read the tokens one after another."""
+    def decoder_transformer(self) -> Transformer:
+        """The transformer whose cache `init_cache` makes."""
         return self.decoder
 
-    def start(self, shape: CacheShape, memory: jax.Array, memory_mask: Mask | None = None) -> Cache:
-        """A cache with the keys and values of the memory, in which no token is yet.
+    def init_cache(
+        self, shape: CacheShape, encoder_outputs: jax.Array, encoder_mask: Mask | None = None
+    ) -> Cache:
+        """The decoder's cache before the first token.
 
         Args:
-            shape: How much is to be kept.
-            memory: `[B, S, D]`, from `encode`.
-            memory_mask: Which places of the memory each token sees; None: all.
-        """
-        return Cache.empty(shape, self.decoder.start(shape, memory), memory_mask)
+            shape: The size of the cache.
+            encoder_outputs: `[B, S, D]`, from `encode`.
+            encoder_mask: The cross-attention mask; None allows all.
 
-    def extend(
+        Returns:
+            A cache with the keys and values of the encoder outputs.
+        """
+        encoder_mask = Mask() if encoder_mask is None else encoder_mask
+        return self.decoder.init_cache(shape, encoder_outputs, encoder_mask)
+
+    def step(
         self,
         inputs: jax.Array,
         cache: Cache,
@@ -147,29 +152,33 @@ class EncoderDecoder(Family):
         count: jax.Array | None = None,
         lengths: jax.Array | None = None,
     ) -> tuple[jax.Array, Cache]:
-        """The decoder's hidden states of the next tokens, see `Decoder.extend`."""
+        """The decoder's hidden states of the next tokens, see `Decoder.step`."""
         assert_tokens(self.target_embedding.vocab_size, inputs)
         embedded = self.target_embedding(inputs, self.dtype)
-        return extend(self.decoder, embedded, cache, count, lengths)
+        return self.decoder.step(embedded, cache, count=count, lengths=lengths)
 
     def states(self, batch, key=None):
         encoder_key, decoder_key = split(key, 2)
         source, target = _options(batch, ""), _options(batch, "decoder_")
-        memory = self.encode(batch["inputs"], key=encoder_key, **source)
-        memory_mask = Mask()
+        encoder_outputs = self.encode(batch["inputs"], key=encoder_key, **source)
+        encoder_mask = Mask()
         if "segments" in source:
-            memory_mask = KeyPadding(source["segments"] > 0)
+            encoder_mask = KeyPadding(source["segments"] > 0)
         if "segments" in source and "segments" in target:
-            memory_mask = Segments(target["segments"], source["segments"])
+            encoder_mask = Segments(target["segments"], source["segments"])
         hidden = self.decode(
-            batch["decoder_inputs"], memory, memory_mask=memory_mask, key=decoder_key, **target
+            batch["decoder_inputs"],
+            encoder_outputs,
+            encoder_mask=encoder_mask,
+            key=decoder_key,
+            **target,
         )
         valid, tied = self.valid(batch), self.target_embedding.kernel()
-        return States(hidden, pool(hidden, valid, "first"), tied, valid)
+        return ModelOutput(hidden, pool(hidden, valid, "first"), tied, valid)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """The language model's float32 logits `[B, T, V]` from the decoder's hidden states."""
-        states = States(hidden, tied=self.target_embedding.kernel())
+        states = ModelOutput(hidden, tied=self.target_embedding.kernel())
         return self.heads["language_model"].scores(states)
 
     def __call__(self, inputs: jax.Array, decoder_inputs: jax.Array, **batch) -> jax.Array:

@@ -1,6 +1,5 @@
 """Low-rank adaptation: kernels that learn through the product of two thin matrices."""
 
-import difflib
 import fnmatch
 import math
 from dataclasses import dataclass
@@ -10,9 +9,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxformer.checks import check_types
-from jaxformer.errors import ConfigError, check_field
+from jaxformer.errors import ConfigError, check_field, closest, did_you_mean
 from jaxformer.models.parameters import AbstractModel, Parameters
-from jaxformer.nn.parameter import normal
+from jaxformer.nn.layers import normal
 
 FACTORS = (".lora_a", ".lora_b")
 """What the names of the two factors add to that of their kernel."""
@@ -153,7 +152,7 @@ def _targets(base: AbstractModel, patterns: tuple[str, ...]) -> tuple[str, ...]:
         if others or not names:
             problem = f"{others[0]}, which is no kernel" if others else "no parameter"
             raise ConfigError(
-                f"train.lora.targets: {pattern!r} matches {problem}.{_nearest(base, pattern)}"
+                f"train.lora.targets: {pattern!r} matches {problem}{_nearest(base, pattern)}"
             )
         found |= dict.fromkeys(names)
     return tuple(found)
@@ -164,8 +163,7 @@ def _matching(base: AbstractModel, patterns: tuple[str, ...]) -> tuple[str, ...]
     for pattern in patterns:
         names = [name for name in base.shapes if fnmatch.fnmatchcase(name, pattern)]
         if not names and pattern not in _TRAINED:
-            near = difflib.get_close_matches(pattern, base.shapes, n=3, cutoff=0.3)
-            listed = ", ".join(near or list(base.shapes)[:5])
+            listed = ", ".join(closest(pattern, base.shapes, 3) or list(base.shapes)[:5])
             raise ConfigError(
                 f"train.lora.trained: {pattern!r} matches no parameter; there are {listed}, ..."
             )
@@ -177,6 +175,4 @@ def _nearest(base: AbstractModel, pattern: str) -> str:
     """A phrase with the patterns of kernels that are most like one, and all there are."""
     parts = [name.split(".") for name in base.kernels]
     short = dict.fromkeys("*." + ".".join(p[-2:]) if len(p) > 2 else ".".join(p) for p in parts)
-    near = difflib.get_close_matches(pattern, short, n=2, cutoff=0.5)
-    asked = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
-    return f"{asked} The kernels are {', '.join(short)}."
+    return f"{did_you_mean(pattern, short, 2)}; the kernels are {', '.join(short)}"

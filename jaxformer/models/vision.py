@@ -12,14 +12,14 @@ from jaxformer.functional.masks import Mask
 from jaxformer.functional.patches import patches
 from jaxformer.functional.placement import place, spec_of
 from jaxformer.models.config import VisionConfig
-from jaxformer.models.family import Family
-from jaxformer.models.heads.base import States, build_heads
+from jaxformer.models.heads.base import ModelOutput, build_heads
 from jaxformer.models.heads.poolers import build_pooler
+from jaxformer.models.model import Model
 from jaxformer.nn import Linear, Transformer, self_block
-from jaxformer.nn.parameter import normal, parameter
+from jaxformer.nn.layers import normal, parameter
 
 
-class Vision(Family):
+class Vision(Model):
     """A linear map of every patch, a class token, and an encoder's blocks.
 
     Reference:
@@ -84,15 +84,15 @@ class Vision(Family):
         x = jnp.concatenate([*(token for token in first if token is not None), x], axis=1)
         return self.transformer(x, mask=Mask(), key=key, capture=capture)
 
-    def states_of(self, hidden: jax.Array) -> States:
+    def outputs_from(self, hidden: jax.Array) -> ModelOutput:
         """What the heads read of hidden states `[B, T, D]`."""
         # What is averaged over an image are its patches.
         patch = jnp.arange(hidden.shape[1])[None, :] >= self.num_prefix
         pooled = hidden[:, 0] if self.pooler is None else self.pooler(hidden)
-        return States(hidden, pooled, valid=jnp.broadcast_to(patch, hidden.shape[:2]))
+        return ModelOutput(hidden, pooled, valid=jnp.broadcast_to(patch, hidden.shape[:2]))
 
     def states(self, batch, key=None):
-        return self.states_of(self.hidden(batch["images"], key))
+        return self.outputs_from(self.hidden(batch["images"], key))
 
     @staticmethod
     def _tokens(token: nnx.Param | None, x: jax.Array) -> jax.Array | None:

@@ -1,14 +1,10 @@
-"""Thin Flax NNX modules: they declare parameters with their logical axes and call `functional`."""
+"""Flax NNX modules: parameters with logical axes around the functions of `functional`."""
 
 from jaxformer.nn.attention import Attention, CrossAttention, SelfAttention
-from jaxformer.nn.block import Block
 from jaxformer.nn.config import TextConfig, TransformerConfig
-from jaxformer.nn.context import Context
-from jaxformer.nn.embed import Embedding
 from jaxformer.nn.feedforward import FeedForward
 from jaxformer.nn.inputs import InputLayer
-from jaxformer.nn.linear import Linear
-from jaxformer.nn.norm import NormLayer
+from jaxformer.nn.layers import Embedding, Linear, NormLayer
 from jaxformer.nn.residual import (
     BranchNorm,
     Parallel,
@@ -17,7 +13,8 @@ from jaxformer.nn.residual import (
     Residual,
     SandwichNorm,
 )
-from jaxformer.nn.stack import Stack
+from jaxformer.nn.stack import Block, Stack
+from jaxformer.nn.sublayer import Context, Sublayer
 from jaxformer.nn.transformer import Transformer, cross_block, self_block
 
 __all__ = [
@@ -38,6 +35,7 @@ __all__ = [
     "SandwichNorm",
     "SelfAttention",
     "Stack",
+    "Sublayer",
     "TextConfig",
     "Transformer",
     "TransformerConfig",

@@ -1,4 +1,4 @@
-"""Multi-head attention, to itself or to a memory."""
+"""Multi-head attention: the projections, and the two sublayers that use them."""
 
 import math
 from dataclasses import replace
@@ -9,23 +9,20 @@ from flax import nnx
 
 from jaxformer.functional.assertions import assert_axes, assert_floating, assert_integers
 from jaxformer.functional.attention.api import attention
-from jaxformer.functional.masks import Band, Mask, Places
+from jaxformer.functional.masks import Band, Mask, PositionMask
 from jaxformer.functional.placement import spec_of
 from jaxformer.functional.positions.base import Bias, NoPosition, Position
-from jaxformer.nn.cache import CacheShape, KeyValueCache, MemoryCache
+from jaxformer.nn.cache import CacheShape, EncoderCache, KeyValueCache
 from jaxformer.nn.config import TransformerConfig
-from jaxformer.nn.context import Context
-from jaxformer.nn.linear import Linear
-from jaxformer.nn.norm import JointNorm, NormLayer, optional_norm
-from jaxformer.nn.parameter import normal, parameter
-from jaxformer.nn.sublayer import Sublayer
+from jaxformer.nn.layers import JointNorm, Linear, NormLayer, normal, optional_norm, parameter
+from jaxformer.nn.sublayer import Context, Sublayer
 
 
 class Attention(nnx.Module):
     """Query, key, value and output projections around `functional.attention`."""
 
     def __init__(self, key: jax.Array, config: TransformerConfig, position: Position):
-        """Declares the four projections and, if the config has them, the norms of query and key."""
+        """Declares the projections, and the norms of queries and keys that the config asks for."""
         keys = jax.random.split(key, 6)
         model, head = {"embed": config.model_dim}, {"head_dim": config.head_width}
         heads, kv_heads = {"heads": config.num_heads}, {"kv_heads": config.kv_heads}
@@ -61,16 +58,16 @@ class Attention(nnx.Module):
         factor: jax.Array | None = None,
         key: jax.Array | None = None,
     ) -> jax.Array:
-        """Attends from `x` to `kv` (None: to `x` itself).
+        """Attends from `x` to `kv`.
 
         Args:
             x: `[B, T, D]`.
-            kv: `[B, S, D]` or None.
+            kv: `[B, S, D]`; None: `x` itself.
             mask: A spec of `functional.masks`.
-            positions: int `[B or 1, T]` of the queries.
-            kv_positions: int `[B or 1, S]` of the keys; None: those of the queries.
-            bias: What the positional scheme adds to the logits.
-            factor: Multiplies the logits before that, besides the config's scale; None: 1.
+            positions: int `[B or 1, T]`: the positions of the queries.
+            kv_positions: int `[B or 1, S]`: the positions of the keys; None: those of the queries.
+            bias: The positional scheme's attention bias.
+            factor: Multiplies the logits before the bias, besides the config's scale; None: 1.
             key: The dropout key; None in evaluation.
 
         Returns:
@@ -81,29 +78,25 @@ class Attention(nnx.Module):
         sizes = assert_axes(width, x=(x, "B T D"), kv=(kv, "B S D"), positions=(positions, "B/1 T"))
         assert_floating(x=x, kv=kv)
         assert_integers(positions=positions)
-        if kv_positions is not None:
+        if kv_positions is None:
+            kv_positions = positions
+        else:
             assert_axes(sizes, kv_positions=(kv_positions, "B/1 S"))
             assert_integers(kv_positions=kv_positions)
         query_BTNH = self.queries(x, factor)
         key_BSKH, value_BSKH = self.keys_and_values(kv)
-        places = positions, positions if kv_positions is None else kv_positions
-        rotated = self.position.rotate(query_BTNH, key_BSKH, *places)
-        return self.attend(*rotated, value_BSKH, mask=mask, bias=bias, key=key)
+        query_BTNH, key_BSKH = self.position.rotate(query_BTNH, key_BSKH, positions, kv_positions)
+        return self.attend(query_BTNH, key_BSKH, value_BSKH, mask=mask, bias=bias, key=key)
 
     def queries(self, x: jax.Array, factor: jax.Array | None = None) -> jax.Array:
-        """Queries `[B, T, N, H]` of `x` `[B, T, D]`, not yet rotated.
-
-        Args:
-            x: The stream.
-            factor: Multiplies the logits, besides the config's scale; None: 1.
-        """
+        """Projects `[B, T, D]` to queries `[B, T, N, H]`, before rotation."""
         query_BTNH = self._clipped(self.query(x))
         if self.query_norm is not None:
             query_BTNH = self.query_norm(query_BTNH)
         return query_BTNH if factor is None else query_BTNH * factor.astype(query_BTNH.dtype)
 
     def keys_and_values(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Keys, not yet rotated, and values, `[B, S, K, H]` each, of `x` `[B, S, D]`."""
+        """Projects `[B, S, D]` to keys, before rotation, and values, `[B, S, K, H]` each."""
         key_BSKH, value_BSKH = self._clipped(self.key(x)), self._clipped(self.value(x))
         return key_BSKH if self.key_norm is None else self.key_norm(key_BSKH), value_BSKH
 
@@ -117,15 +110,18 @@ class Attention(nnx.Module):
         bias: Bias | None = None,
         key: jax.Array | None = None,
     ) -> jax.Array:
-        """The output `[B, T, D]`.
+        """Attention and the output projection.
 
         Args:
-            query_BTNH: Rotated, where the scheme rotates.
-            key_BSKH: Likewise.
-            value_BSKH: As they are.
+            query_BTNH: Queries, rotated if the positional scheme rotates.
+            key_BSKH: Keys, rotated likewise.
+            value_BSKH: Values.
             mask: A spec of `functional.masks`.
-            bias: What the positional scheme adds to the logits.
+            bias: The positional scheme's attention bias.
             key: The dropout key; None in evaluation.
+
+        Returns:
+            `[B, T, D]`.
         """
         output_BTNH = attention(
             query_BTNH,
@@ -148,7 +144,7 @@ class Attention(nnx.Module):
 def _head_norm(
     key: jax.Array, config: TransformerConfig, heads: dict[str, int]
 ) -> NormLayer | None:
-    """The norm of these heads' queries or keys, where the config has one."""
+    """The norm of the queries or keys of these heads, if the config has one."""
     norm, width = config.query_key_norm, config.head_width
     if norm is None or config.query_key_norm_over == "head":
         return optional_norm(key, norm, width)
@@ -158,7 +154,7 @@ def _head_norm(
 
 
 class SelfAttention(Sublayer):
-    """The sublayer of a block that attends within the sequence, perhaps through a window."""
+    """Attention within the sequence, optionally through a sliding window."""
 
     def __init__(
         self,
@@ -167,7 +163,7 @@ class SelfAttention(Sublayer):
         position: Position,
         window: int | None = None,
     ):
-        """Declares the attention; `window` is the number of keys back to which it reaches."""
+        """Declares the attention; `window` is the number of keys that a query reaches back to."""
         self.attention = Attention(key, config, position)
         table = position.table(model_dim=config.model_dim, num_heads=config.num_heads)
         std, own = normal(config.init_std), table and not position.shared
@@ -179,76 +175,99 @@ class SelfAttention(Sublayer):
         """`[B, T, D] -> [B, T, D]`."""
         mask = context.mask
         if (window := self.window) is not None:
-            # Without `ahead`, who may look ahead, and how far, is up to the context's mask.
+            # Unless windows reach ahead, the context's mask decides which later keys are visible.
             mask = mask & Band(before=window - 1, after=window - 1 if self.ahead else None)
-        bias, factor, positions = self._bias(context), self._factor(context), context.positions
-        return self.attention(x, mask=mask, positions=positions, bias=bias, factor=factor, key=key)
+        return self.attention(
+            x,
+            mask=mask,
+            positions=context.positions,
+            bias=self._bias(context),
+            factor=self._factor(context),
+            key=key,
+        )
 
-    def start(self, shape: CacheShape, memory: jax.Array | None) -> KeyValueCache:
-        """An empty ring."""
-        del memory
+    def init_cache(self, shape: CacheShape, encoder_outputs: jax.Array | None) -> KeyValueCache:
+        """An empty ring buffer; with a window it has fewer slots."""
+        del encoder_outputs
         slots, attention = shape.slots(self.window), self.attention
         return KeyValueCache.empty(shape, slots, attention.kv_heads, attention.head_dim)
 
-    def extend(
+    def step(
         self, x: jax.Array, context: Context, cache: KeyValueCache
     ) -> tuple[jax.Array, KeyValueCache]:
-        """Attends to what is kept, which the tokens of `context.span` have joined before."""
-        attention, places = self.attention, context.positions
-        query = attention.queries(x, self._factor(context))
-        key, value = attention.keys_and_values(x)
-        query, key = attention.position.rotate(query, key, places, places, context.lengths)
-        cache = cache.write(key, value, context.span)
-        held = context.span.held(cache.capacity)
-        mask = Places(places, held, None if self.window is None else self.window - 1)
+        """Writes the keys and values of the new tokens to the cache, and attends to all of it."""
+        attention, positions = self.attention, context.positions
+        query_BTNH = attention.queries(x, self._factor(context))
+        key_BTKH, value_BTKH = attention.keys_and_values(x)
+        query_BTNH, key_BTKH = attention.position.rotate(
+            query_BTNH, key_BTKH, positions, positions, context.lengths
+        )
+        cache = cache.write(key_BTKH, value_BTKH, context.chunk)
+        slot_positions_BC = context.chunk.slot_positions(cache.capacity)
+        before = None if self.window is None else self.window - 1
+        mask = PositionMask(positions, slot_positions_BC, before)
         bias = self._bias(context)
         if bias is not None:
-            bias = replace(bias, key_positions=held)
-        return attention.attend(query, *cache.read(x.dtype), mask=mask, bias=bias), cache
+            bias = replace(bias, key_positions=slot_positions_BC)
+        return attention.attend(query_BTNH, *cache.read(x.dtype), mask=mask, bias=bias), cache
 
     def _factor(self, context: Context) -> jax.Array | None:
         return 1.0 / (jnp.asarray(context.layer) + 1) if self.scale_by_depth else None
 
     def _bias(self, context: Context) -> Bias | None:
-        """What all layers add to the logits, or this one alone."""
+        """The bias that all layers share, or that of this layer's own table."""
         if self.position_table is None:
             return context.bias
-        places, heads = context.positions, self.attention.num_heads
+        positions, heads = context.positions, self.attention.num_heads
         table = self.position_table[...]
-        return self.attention.position.bias(places, places, num_heads=heads, table=table)
+        return self.attention.position.bias(positions, positions, num_heads=heads, table=table)
 
 
 class CrossAttention(Sublayer):
-    """The sublayer of a block that attends to an encoder's output."""
+    """Attention to encoder outputs."""
 
     def __init__(self, key: jax.Array, config: TransformerConfig):
-        """Declares the attention; positions play no part in it."""
+        """Declares the attention, which has no positions."""
         self.attention = Attention(key, config, NoPosition())
 
     def __call__(self, x: jax.Array, context: Context, key: jax.Array | None) -> jax.Array:
         """`[B, T, D] -> [B, T, D]`."""
         return self.attention(
-            x, kv=context.memory, mask=context.memory_mask, positions=context.positions, key=key
+            x,
+            kv=context.encoder_outputs,
+            mask=context.encoder_mask,
+            positions=context.positions,
+            key=key,
         )
 
-    def start(self, shape: CacheShape, memory: jax.Array | None) -> MemoryCache:
-        """Keys and values of the memory, which stay as they are."""
-        return MemoryCache.of(*self.attention.keys_and_values(memory), shape)
+    def init_cache(self, shape: CacheShape, encoder_outputs: jax.Array | None) -> EncoderCache:
+        """The keys and values of the encoder outputs, computed once."""
+        return EncoderCache.of(*self.attention.keys_and_values(encoder_outputs), shape)
 
-    def extend(
-        self, x: jax.Array, context: Context, cache: MemoryCache
-    ) -> tuple[jax.Array, MemoryCache]:
-        """Attends to the memory's keys and values; of B memories `[B, S, D]` each for R / B rows.
+    def step(
+        self, x: jax.Array, context: Context, cache: EncoderCache
+    ) -> tuple[jax.Array, EncoderCache]:
+        """Attends to the keys and values of the encoder outputs.
 
-        The rows that share a memory follow each other, as beams do, and attend to it together.
+        The cache may have fewer rows than `x`: the beams of a row follow one another and attend to
+        its encoder outputs together, as if they were one longer row.
+
+        Args:
+            x: `[R, T, D]`, where R is a multiple of the B rows of the cache.
+            context: What all layers share.
+            cache: The keys and values `[B, S, K, H]`.
+
+        Returns:
+            `[R, T, D]`, and the same cache.
         """
-        key, value = cache.read(x.dtype)
-        query = _regrouped(self.attention.queries(x), key.shape[0])
-        y = self.attention.attend(query, key, value, mask=context.memory_mask)
-        return _regrouped(y, x.shape[0]), cache
+        key_BSKH, value_BSKH = cache.read(x.dtype)
+        query_BTNH = _merge_rows(self.attention.queries(x), key_BSKH.shape[0])
+        mask = context.encoder_mask
+        output_BTD = self.attention.attend(query_BTNH, key_BSKH, value_BSKH, mask=mask)
+        return _merge_rows(output_BTD, x.shape[0]), cache
 
 
-def _regrouped(x: jax.Array, rows: int) -> jax.Array:
-    """`[R, T, ...]` as `[rows, R T / rows, ...]`, cut over a mesh as it was."""
+def _merge_rows(x: jax.Array, rows: int) -> jax.Array:
+    """`[R, T, ...]` as `[rows, R T / rows, ...]`, with the same sharding."""
     shape = (rows, x.shape[0] * x.shape[1] // rows, *x.shape[2:])
     return x if shape == x.shape else jax.lax.reshape(x, shape, out_sharding=spec_of(x))

@@ -1,9 +1,9 @@
-"""What a layer remembers of the tokens it has read, so that each is read once."""
+"""The cache of a decoder: the keys and values of the tokens that it has read."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec
 from jaxformer.checks import check_types
 from jaxformer.errors import check_field
 from jaxformer.functional.assertions import assert_axes, assert_floating, assert_integers
+from jaxformer.functional.masks import Mask
 from jaxformer.functional.placement import place, spec_of
 
 Storage = Literal["float32", "bfloat16", "float16", "int8"]
@@ -19,18 +20,20 @@ Storage = Literal["float32", "bfloat16", "float16", "int8"]
 
 @dataclass(frozen=True)
 class CacheShape:
-    """How much is to be remembered, and how."""
+    """The size of a cache, its dtype and its sharding."""
 
     batch_size: int
-    """B: rows."""
+    """Rows (B)."""
     capacity: int
-    """The most tokens of a row."""
+    """The maximum length of a row."""
     chunk: int
-    """The most tokens that are read at once. A layer with a window of W keeps W - 1 + chunk."""
+    """The maximum number of tokens that one pass reads. A layer with a window of W has W - 1 +
+    chunk slots."""
     storage: Storage
-    """The numbers' type; "int8" has a float32 scale for every token and head besides."""
+    """The dtype; "int8" adds a float32 scale for each token and head."""
     spec: PartitionSpec | None = None
-    """How arrays `[B, C, K, H]` lie on a mesh (a single head is whole); None without one."""
+    """The sharding of arrays `[B, C, K, H]`, where a single head is replicated; None without a
+    mesh."""
 
     def __post_init__(self):
         check_types(self)
@@ -38,7 +41,7 @@ class CacheShape:
             check_field(self, name, getattr(self, name) >= 1, "at least 1")
 
     def slots(self, window: int | None) -> int:
-        """C: the places for tokens in a layer with this window."""
+        """The number of slots (C) of a layer with this window."""
         if window is None:
             return self.capacity
         return min(self.capacity, window - 1 + self.chunk)
@@ -46,53 +49,61 @@ class CacheShape:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Span:
-    """The tokens of each row that one pass reads: those from `start` on, `count` of them.
+class Chunk:
+    """The tokens of each row that one pass reads: `count` of them, from position `start`.
 
-    They are the first `count` of the pass; what follows them is padding. A ring of C slots keeps
-    the token number p in slot p mod C.
+    Of the T tokens of the pass, the first `count` are real and the rest are padding. A layer with C
+    slots is a ring buffer: the token at position p is in slot p mod C.
     """
 
     start: jax.Array
-    """int `[B]`: how many tokens were read before."""
+    """int `[B]`: the number of tokens that were read before."""
     count: jax.Array
-    """int `[B]`: how many of this pass are real."""
+    """int `[B]`: the number of real tokens in this pass."""
 
     @property
     def stop(self) -> jax.Array:
-        """Int `[B]`: how many have been read after it."""
+        """Int `[B]`: the number of tokens that have been read after this pass."""
         return self.start + self.count
 
-    def places(self, length: int) -> jax.Array:
-        """Int `[B, T]`: the numbers of the tokens of the pass."""
+    def positions(self, length: int) -> jax.Array:
+        """Int `[B, T]`: the positions of the tokens."""
         return self.start[:, None] + jnp.arange(length)[None, :]
 
     def slots(self, length: int, capacity: int) -> jax.Array:
-        """Int `[B, T]`: where each is kept; beyond the last slot, which is nowhere, for padding."""
-        places = self.places(length)
-        order = places - self.start[:, None]
-        return jnp.where(order < self.count[:, None], places % capacity, capacity + order)
+        """Int `[B, T]`: the slot of each token; out of bounds for padding, which is dropped."""
+        positions_BT = self.positions(length)
+        order_BT = positions_BT - self.start[:, None]
+        is_real_BT = order_BT < self.count[:, None]
+        return jnp.where(is_real_BT, positions_BT % capacity, capacity + order_BT)
 
-    def held(self, capacity: int) -> jax.Array:
-        """Int `[B, C]`: the number of the token in each slot after the pass; negative: none."""
+    def slot_positions(self, capacity: int) -> jax.Array:
+        """Int `[B, C]`: the position of the token in each slot after the pass; negative if none."""
         last = self.stop[:, None] - 1
         return last - (last - jnp.arange(capacity)[None, :]) % capacity
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Kept:
-    """An array `[B, C, K, H]` in the type it is kept in."""
+class CacheArray:
+    """An array `[B, C, K, H]` in the dtype of the cache."""
 
     values: jax.Array
     scales: jax.Array | None
-    """float32 `[B, C, K, 1]` of int8 values; None: the values are what they say."""
+    """float32 `[B, C, K, 1]` for int8 values; None for other dtypes."""
 
     @classmethod
-    def of(cls, x: jax.Array, storage: Storage) -> Kept:
-        """Numbers `[B, C, K, H]` in another type.
+    def of(cls, x: jax.Array, storage: Storage) -> CacheArray:
+        """Converts `[B, C, K, H]` to the dtype of the cache.
 
-        int8 keeps `round(x / s)` with `s = max |x| / 127` over a head.
+        int8 stores `round(x / s)` with `s = max |x| / 127` over a head.
+
+        Args:
+            x: The array.
+            storage: The dtype.
+
+        Returns:
+            The array in that dtype.
         """
         if storage != "int8":
             return cls(x.astype(storage), None)
@@ -102,110 +113,152 @@ class Kept:
 
     @property
     def storage(self) -> str:
-        """The type."""
+        """The dtype."""
         return str(self.values.dtype)
 
     def read(self, dtype: jnp.dtype) -> jax.Array:
-        """All of it, `[B, C, K, H]`."""
+        """The whole array `[B, C, K, H]` in `dtype`."""
         if self.scales is None:
             return self.values.astype(dtype)
         return (self.values.astype(jnp.float32) * self.scales).astype(dtype)
 
-    def write(self, slots: jax.Array, x: jax.Array) -> Kept:
-        """With `x` `[B, T, K, H]` in the slots int `[B, T]`; those beyond the last are left out."""
-        new = Kept.of(x, self.storage)
-        return jax.tree.map(lambda old, part: _written(old, slots, part), self, new)
+    def write(self, slots: jax.Array, x: jax.Array) -> CacheArray:
+        """Writes `x` `[B, T, K, H]` to the slots int `[B, T]`; drops those out of bounds."""
+        new = CacheArray.of(x, self.storage)
+        return jax.tree.map(lambda old, part: _write(old, slots, part), self, new)
 
-    def picked(self, chosen: jax.Array) -> Kept:
-        """Of some rows, see `picked_rows`."""
-        return jax.tree.map(lambda x: picked_rows(x, chosen), self)
+    def reorder(self, beams: jax.Array) -> CacheArray:
+        """Selects rows, see `reorder_rows`."""
+        return jax.tree.map(lambda x: reorder_rows(x, beams), self)
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class KeyValueCache:
-    """The keys and values of one layer, of grouped heads once."""
+    """The keys and values of one layer, one for each group of query heads."""
 
-    key: Kept
-    value: Kept
+    key: CacheArray
+    value: CacheArray
 
     @classmethod
     def empty(cls, shape: CacheShape, slots: int, num_heads: int, head_dim: int) -> KeyValueCache:
-        """A ring in which nothing is kept yet."""
-        nothing = jnp.zeros((shape.batch_size, slots, num_heads, head_dim))
-        return cls.of(nothing, nothing, shape)
+        """A ring buffer without tokens."""
+        zeros_BCKH = jnp.zeros((shape.batch_size, slots, num_heads, head_dim))
+        return cls.of(zeros_BCKH, zeros_BCKH, shape)
 
     @classmethod
     def of(cls, key: jax.Array, value: jax.Array, shape: CacheShape) -> KeyValueCache:
-        """Keys and values `[B, S, K, H]` as they are kept."""
+        """Keys and values `[B, S, K, H]` with the dtype and sharding of `shape`."""
         spec = shape.spec
         if spec is not None and key.shape[2] == 1:
             spec = PartitionSpec(spec[0], spec[1], None, spec[3])
-        kept = [Kept.of(x, shape.storage) for x in (key, value)]
-        return cls(*jax.tree.map(lambda x: place(x, spec), kept))
+        arrays = [CacheArray.of(x, shape.storage) for x in (key, value)]
+        return cls(*jax.tree.map(lambda x: place(x, spec), arrays))
 
     @property
     def capacity(self) -> int:
-        """C: the number of slots."""
+        """The number of slots (C)."""
         return self.key.values.shape[1]
 
     def read(self, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
-        """Keys and values, `[B, C, K, H]`."""
+        """Keys and values, `[B, C, K, H]` each."""
         return self.key.read(dtype), self.value.read(dtype)
 
-    def write(self, key: jax.Array, value: jax.Array, span: Span) -> KeyValueCache:
-        """With the keys and values `[B, T, K, H]` of a pass."""
+    def write(self, key: jax.Array, value: jax.Array, chunk: Chunk) -> KeyValueCache:
+        """Adds the keys and values `[B, T, K, H]` of a pass."""
         rows, _, heads, width = self.key.values.shape
         sizes = {"B": rows, "K": heads, "H": width}
         assert_axes(sizes, key=(key, "B T K H"), value=(value, "B T K _"))
         assert_floating(key=key, value=value)
-        assert_axes(sizes, start=(span.start, "B"), count=(span.count, "B"))
-        assert_integers(start=span.start, count=span.count)
-        slots = span.slots(key.shape[1], self.capacity)
+        assert_axes(sizes, start=(chunk.start, "B"), count=(chunk.count, "B"))
+        assert_integers(start=chunk.start, count=chunk.count)
+        slots = chunk.slots(key.shape[1], self.capacity)
         return replace(self, key=self.key.write(slots, key), value=self.value.write(slots, value))
 
-    def picked(self, chosen: jax.Array) -> KeyValueCache:
-        """Of some rows, see `picked_rows`."""
-        return replace(self, key=self.key.picked(chosen), value=self.value.picked(chosen))
+    def reorder(self, beams: jax.Array) -> KeyValueCache:
+        """Selects rows, see `reorder_rows`."""
+        return replace(self, key=self.key.reorder(beams), value=self.value.reorder(beams))
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class MemoryCache(KeyValueCache):
-    """Those of a memory, which stay as they are: one row for all that is written about it."""
+class EncoderCache(KeyValueCache):
+    """The keys and values of encoder outputs, which never change; the beams of a row share them."""
 
-    def picked(self, chosen: jax.Array) -> MemoryCache:
-        """All of it: what is written in the place of a row has the same memory."""
-        del chosen
+    def reorder(self, beams: jax.Array) -> EncoderCache:
+        """Returns the cache itself, because all beams of a row read the same encoder outputs."""
+        del beams
         return self
 
 
-def picked_rows(x: jax.Array, chosen: jax.Array) -> jax.Array:
-    """Some rows of each group of them, on each device by itself.
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Cache:
+    """The cache of all layers of a decoder."""
+
+    lengths: jax.Array
+    """int `[B]`: the number of tokens that have been read of each row. Lowering it, by at most
+    `CacheShape.chunk`, undoes the last ones: the next tokens overwrite them."""
+    layers: list[list[Any]]
+    """The caches of each layer's sublayers."""
+    encoder_mask: Mask = Mask()
+    """The cross-attention mask."""
+
+    @classmethod
+    def empty(cls, shape: CacheShape, layers: list[list[Any]], encoder_mask: Mask) -> Cache:
+        """A cache without tokens, from the empty caches of the layers."""
+        lengths = jnp.zeros(shape.batch_size, jnp.int32)
+        rows = None if shape.spec is None else PartitionSpec(shape.spec[0])
+        return cls(place(lengths, rows), layers, encoder_mask)
+
+    def reset(self) -> Cache:
+        """The cache without its tokens."""
+        return replace(self, lengths=jnp.zeros_like(self.lengths))
+
+    def reorder(self, beams: jax.Array) -> Cache:
+        """Selects the beams that are continued.
+
+        Args:
+            beams: int `[B, n]`: of each of B groups of rows the indices of those that are
+                continued, in any order and number.
+
+        Returns:
+            The cache of B n rows.
+        """
+        layers = jax.tree.map(
+            lambda cache: cache.reorder(beams),
+            self.layers,
+            is_leaf=lambda cache: isinstance(cache, KeyValueCache),
+        )
+        return replace(self, lengths=reorder_rows(self.lengths, beams), layers=layers)
+
+
+def reorder_rows(x: jax.Array, indices: jax.Array) -> jax.Array:
+    """Selects rows within each group; on a mesh without communication.
 
     Args:
         x: `[B g, ...]`: B groups of g rows.
-        chosen: int `[B, n]`: which of its group, in any order and number.
+        indices: int `[B, n]`: the rows to select from each group, in any order and number.
 
     Returns:
         `[B n, ...]`.
     """
 
-    def pick(x, chosen):
-        groups = chosen.shape[0]
+    def select(x, indices):
+        groups = indices.shape[0]
         starts = jnp.arange(groups)[:, None] * (x.shape[0] // groups)
-        return x[(starts + chosen).reshape(-1)]
+        return x[(starts + indices).reshape(-1)]
 
     spec = spec_of(x)
     if spec is None:
-        return pick(x, chosen)
+        return select(x, indices)
     specs = (spec, PartitionSpec(spec[0], None))
-    arguments = [place(array, each) for array, each in zip((x, chosen), specs, strict=True)]
-    return jax.shard_map(pick, in_specs=specs, out_specs=spec, check_vma=False)(*arguments)
+    arguments = [place(array, each) for array, each in zip((x, indices), specs, strict=True)]
+    return jax.shard_map(select, in_specs=specs, out_specs=spec, check_vma=False)(*arguments)
 
 
-def _written(array: jax.Array, slots: jax.Array, new: jax.Array) -> jax.Array:
-    """`array` `[B, C, ...]` with `new` `[B, T, ...]` in its slots, on each device by itself."""
+def _write(array: jax.Array, slots: jax.Array, new: jax.Array) -> jax.Array:
+    """Writes `new` `[B, T, ...]` to slots of `array` `[B, C, ...]`, on a mesh device by device."""
 
     def write(array, slots, new):
         rows = jnp.arange(array.shape[0])[:, None]

@@ -1,14 +1,13 @@
 """What a stack of blocks is made of: sizes and component objects, checked on construction."""
 
 import abc
-import math
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.checks import check_types
+from jaxformer.checks import POSITIVE, RATE, between, check_fields, check_types, optional
 from jaxformer.errors import ConfigError, check_field
 from jaxformer.functional.attention.api import Implementation
 from jaxformer.functional.norms import Norm, RMSNorm
@@ -16,8 +15,9 @@ from jaxformer.functional.positions.base import Position
 from jaxformer.functional.positions.schemes import RoPE
 from jaxformer.nn.residual import PreNorm, Residual
 
-LARGEST = 2**31 - 1
-"""The largest size of an axis: an index is an int32."""
+SIZE = between(1, 2**31 - 1)
+"""The size of an axis, whose indices are int32."""
+SIZE_OR_NONE = optional(SIZE)
 MOST_LAYERS = 10_000
 """The most layers of a model, ten times those of the deepest that have been published."""
 
@@ -115,16 +115,13 @@ class TransformerConfig(abc.ABC):
     def __post_init__(self):
         check_types(self)
         sizes = ("model_dim", "num_heads", "mlp_dim", "layer_repeats", "num_kv_heads", "head_dim")
-        for name in ("num_layers", *sizes):
-            check_size(name, getattr(self, name), MOST_LAYERS if name == "num_layers" else LARGEST)
-        for name in ("attention_softcap", "attention_scale", "attention_clip", "layer_scale"):
-            if getattr(self, name) is not None:
-                check_positive(name, getattr(self, name))
-        for name in ("init_std", "embedding_scale"):
-            check_positive(name, getattr(self, name))
-        for name in ("dropout", "embedding_dropout", "attention_dropout"):
-            if not 0.0 <= (getattr(self, name) or 0.0) < 1.0:
-                raise ConfigError(f"model.{name} = {getattr(self, name)}: give a rate in [0, 1)")
+        scales = ("attention_softcap", "attention_scale", "attention_clip", "layer_scale")
+        rates = ("dropout", "embedding_dropout", "attention_dropout")
+        check_fields(self, "model", num_layers=between(1, MOST_LAYERS))
+        check_fields(self, "model", **dict.fromkeys(sizes, SIZE_OR_NONE))
+        check_fields(self, "model", **dict.fromkeys(scales, optional(POSITIVE)))
+        check_fields(self, "model", init_std=POSITIVE, embedding_scale=POSITIVE)
+        check_fields(self, "model", **dict.fromkeys(rates, optional(RATE)))
         if self.head_dim is None and self.model_dim % self.num_heads:
             raise ConfigError(
                 f"model.model_dim = {self.model_dim} is not divisible by model.num_heads = "
@@ -141,9 +138,8 @@ class TransformerConfig(abc.ABC):
         check_field(self, "first_norm", apart, "True: windows has not an entry for every layer")
         used = self.window_position is None or any(self.windows)
         check_field(self, "window_position", used, "None: no layer has a window")
-        for window in self.windows or (0,):
-            if window is not None:
-                check_size("windows", window)
+        sizes = bool(self.windows) and all(map(SIZE_OR_NONE.allows, self.windows))
+        check_field(self, "windows", sizes, f"a tuple, each of it {SIZE_OR_NONE.expected}", "model")
         if self.num_layers % (len(self.windows) * self.layer_repeats):
             raise ConfigError(
                 f"model.num_layers = {self.num_layers} is not divisible by the {len(self.windows)} "
@@ -217,11 +213,14 @@ class TextConfig(TransformerConfig, abc.ABC):
 
     def __post_init__(self):
         super().__post_init__()
-        check_size("vocab_size", self.vocab_size)
-        check_size("embedding_dim", self.embedding_dim)
-        for name in ("logit_softcap", "logit_scale"):
-            if getattr(self, name) is not None:
-                check_positive(name, getattr(self, name))
+        check_fields(
+            self,
+            "model",
+            vocab_size=SIZE,
+            embedding_dim=SIZE_OR_NONE,
+            logit_softcap=optional(POSITIVE),
+            logit_scale=POSITIVE,
+        )
         known = self.padding_id is None or 0 <= self.padding_id < self.vocab_size
         check_field(self, "padding_id", known, f"from 0 to vocab_size - 1 = {self.vocab_size - 1}")
 
@@ -229,16 +228,3 @@ class TextConfig(TransformerConfig, abc.ABC):
     def embedding_width(self) -> int:
         """E: the width of the embedding table."""
         return self.model_dim if self.embedding_dim is None else self.embedding_dim
-
-
-def check_positive(name: str, value: float):
-    """Raises a ConfigError that names the field of the model unless `value` is positive."""
-    if not 0 < value < math.inf:
-        raise ConfigError(f"model.{name} = {value}: must be positive, and finite")
-
-
-def check_size(name: str, value: int | None, largest: int = LARGEST):
-    """Raises a ConfigError that names the field of the model unless `value` can be a size of it."""
-    if value is not None and not 0 < value <= largest:
-        shown = value if abs(value) < 10**30 else f"an integer of {value.bit_length()} bits"
-        raise ConfigError(f"model.{name} = {shown}: must be positive, and at most {largest}")

@@ -5,10 +5,8 @@ import jax
 from jaxformer.functional.assertions import assert_axes
 from jaxformer.functional.feedforward import activation, feed_forward
 from jaxformer.nn.config import TransformerConfig
-from jaxformer.nn.context import Context
-from jaxformer.nn.linear import Linear
-from jaxformer.nn.parameter import kernel_of, normal, value_of
-from jaxformer.nn.sublayer import Sublayer
+from jaxformer.nn.layers import Linear, kernel_of, normal, value_of
+from jaxformer.nn.sublayer import Context, Sublayer
 
 
 class FeedForward(Sublayer):
@@ -25,7 +23,7 @@ class FeedForward(Sublayer):
         self.activation = config.activation
 
     def __call__(self, x: jax.Array, context: Context, key: jax.Array | None) -> jax.Array:
-        """`[B, T, D] -> [B, T, D]`; reads neither context nor key."""
+        """`[B, T, D] -> [B, T, D]`; `context` and `key` are unused."""
         up, gate, down = self.up, self.gate, self.down
         assert_axes(x=(x, f"... {up.inputs[0]}"))
         return feed_forward(

@@ -1,4 +1,4 @@
-"""From token embeddings to the residual stream."""
+"""The input layer: from token embeddings to the residual stream."""
 
 from collections.abc import Mapping
 
@@ -16,19 +16,17 @@ from jaxformer.functional.dropout import dropout
 from jaxformer.functional.lookup import lookup
 from jaxformer.functional.positions.base import Bias, Position
 from jaxformer.nn.config import TransformerConfig
-from jaxformer.nn.linear import Linear
-from jaxformer.nn.norm import optional_norm
-from jaxformer.nn.parameter import normal, parameter, value_of
+from jaxformer.nn.layers import Linear, normal, optional_norm, parameter, value_of
 
 
 class InputLayer(nnx.Module):
-    r"""Adds what a token's place and kind say to its embedding.
+    r"""Adds position and type embeddings to token embeddings.
 
     .. math:: x = \mathrm{dropout}(\mathrm{norm}(s\, e_t + p_t + \sum_k W^k_{i^k_t}))
 
-    where the position code p, the tables of kinds W (token types, tasks) and the norm are there if
-    the config has them. Embeddings narrower than the stream are projected to it at the end, or
-    first if the states that heads read are as narrow again.
+    The position code p, the tables W of type embeddings (token types, also called segments, and
+    task types) and the norm are optional. Embeddings narrower than the residual stream are
+    projected to it last, or first if the states that heads read are as narrow again.
 
     References:
         Vaswani et al., 2017 (https://arxiv.org/abs/1706.03762);
@@ -42,19 +40,19 @@ class InputLayer(nnx.Module):
         config: TransformerConfig,
         position: Position,
         width: int,
-        kinds: Mapping[str, int] | None = None,
+        type_sizes: Mapping[str, int] | None = None,
     ):
         """Declares the tables.
 
         Args:
-            key: Of the initial values.
+            key: A PRNG key for the initial values.
             config: Sizes, norm, scale and dropout.
-            position: The positional scheme, whose table (if it has one) lives here.
-            width: Of the embeddings that come in.
-            kinds: Rows of a table for each kind of kinds: `{"token_types": 2}`.
+            position: The positional scheme; its table, if it has one, is declared here.
+            width: The width of the token embeddings (E).
+            type_sizes: The number of rows of each table of type embeddings: `{"token_types": 2}`.
         """
-        kinds = kinds or {}
-        keys = jax.random.split(key, 3 + len(kinds))
+        type_sizes = type_sizes or {}
+        keys = jax.random.split(key, 3 + len(type_sizes))
         std = normal(config.init_std)
         self.project_first = width == config.output_width != config.model_dim
         narrow, width = width, config.model_dim if self.project_first else width
@@ -69,8 +67,8 @@ class InputLayer(nnx.Module):
         self.projection = None if narrow == config.model_dim else projection
         self.kinds = nnx.Dict(
             {
-                name: parameter(kind_key, (rows, width), ("kinds", "vocab_embed"), std)
-                for (name, rows), kind_key in zip(kinds.items(), keys[3:], strict=True)
+                name: parameter(type_key, (rows, width), ("kinds", "vocab_embed"), std)
+                for (name, rows), type_key in zip(type_sizes.items(), keys[3:], strict=True)
             }
         )
         self.position, self.num_heads = position, config.num_heads
@@ -81,48 +79,56 @@ class InputLayer(nnx.Module):
         self,
         x: jax.Array,
         positions: jax.Array,
-        kinds: Mapping[str, jax.Array] | None = None,
+        type_ids: Mapping[str, jax.Array] | None = None,
         key: jax.Array | None = None,
     ) -> jax.Array:
         """`[B, T, E] -> [B, T, D]`.
 
         Args:
-            x: `[B, T, E]`, in the compute dtype.
+            x: Token embeddings `[B, T, E]` in the compute dtype.
             positions: int `[B or 1, T]`.
-            kinds: int `[B, T]` for the tables by name; a table without ids gives its row 0.
+            type_ids: int `[B, T]` for each table of type embeddings; a missing one means row 0.
             key: The dropout key; None in evaluation.
+
+        Returns:
+            The residual stream `[B, T, D]`.
         """
+        type_ids = type_ids or {}
         sizes = assert_axes(x=(x, "B T E"), positions=(positions, "B/1 T"))
         assert_floating(x=x)
         assert_integers(positions=positions)
         for name, table in self.kinds.items():
-            if kinds is not None and name in kinds:
-                assert_axes(sizes, **{name: (kinds[name], "B T")})
-                assert_ids(table.shape[0], **{name: kinds[name]})
+            if name in type_ids:
+                assert_axes(sizes, **{name: (type_ids[name], "B T")})
+                assert_ids(table.shape[0], **{name: type_ids[name]})
         x = x * jnp.asarray(self.scale, x.dtype)
         if self.project_first:
             x = self.projection(x)
         x = self.position.embed(x, positions, value_of(self.position_table))
         for name, table in self.kinds.items():
-            ids = None if kinds is None else kinds.get(name)
             table = table[...].astype(x.dtype)
-            x = x + (table[None, :1] if ids is None else lookup(table, ids))
+            x += lookup(table, type_ids[name]) if name in type_ids else table[None, :1]
         if self.embedding_norm is not None:
             x = self.embedding_norm(x)
         x = dropout(x, self.dropout, key)
-        return x if self.projection is None or self.project_first else self.projection(x)
+        if self.projection is None or self.project_first:
+            return x
+        return self.projection(x)
 
-    def bias(self, positions: jax.Array, places: jax.Array | None = None) -> Bias | None:
-        """What the positional schemes add to the logits of self-attention in all layers.
+    def bias(self, positions: jax.Array, indices: jax.Array | None = None) -> Bias | None:
+        """The bias that the positional schemes add to the attention logits of all layers.
 
         Args:
             positions: int `[B or 1, T]`.
-            places: int `[B or 1, T]`: where the tokens lie in their rows; None: from 0.
+            indices: int `[B or 1, T]`: the index of each token in its row; None counts from 0.
+
+        Returns:
+            The bias, or None.
         """
         if self.relative_position is not None:
-            places = jnp.arange(positions.shape[1])[None, :] if places is None else places
+            indices = jnp.arange(positions.shape[1])[None, :] if indices is None else indices
             scheme, table = self.relative_position, value_of(self.relative_table)
-            return scheme.bias(places, places, num_heads=self.num_heads, table=table)
+            return scheme.bias(indices, indices, num_heads=self.num_heads, table=table)
         if not self.position.shared:
             return None
         table = value_of(self.position_table)
@@ -132,7 +138,7 @@ class InputLayer(nnx.Module):
 def _table(
     key: jax.Array, position: Position | None, width: int, config: TransformerConfig
 ) -> nnx.Param | None:
-    """The one table of a scheme, if it has one."""
+    """The table of a scheme that all layers share, if it has one."""
     if position is None or not position.shared:
         return None
     table = position.table(model_dim=width, num_heads=config.num_heads)

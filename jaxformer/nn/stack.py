@@ -1,19 +1,23 @@
-"""Many blocks in a row over stacked parameters: scanned or unrolled, with or without remat."""
+"""Blocks of sublayers, and stacks of blocks: scanned or unrolled, with or without remat."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import zip_longest
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxformer.functional.dropout import split
+from jaxformer.functional.assertions import assert_axes, assert_floating
+from jaxformer.functional.dropout import dropout, split
 from jaxformer.functional.linear import PRODUCT
-from jaxformer.nn.block import Block
+from jaxformer.functional.norms import NoNorm, scaled
 from jaxformer.nn.cache import CacheShape
-from jaxformer.nn.context import Context
-from jaxformer.nn.sublayer import Cache
+from jaxformer.nn.config import TransformerConfig
+from jaxformer.nn.layers import NormLayer, constant, parameter
+from jaxformer.nn.sublayer import Context, Sublayer, SublayerCache
 
 Remat = Literal["none", "dots", "full"]
 
@@ -21,6 +25,71 @@ _POLICIES = {
     "dots": jax.checkpoint_policies.save_only_these_names(PRODUCT),
     "full": jax.checkpoint_policies.nothing_saveable,
 }
+
+
+class Block(nnx.Module):
+    """Sublayers around the residual stream, arranged by `config.residual`.
+
+    Encoders and decoders have blocks of (self-attention, feed-forward); the decoder of an
+    encoder-decoder has blocks of (self-attention, cross-attention, feed-forward).
+    """
+
+    def __init__(self, key: jax.Array, config: TransformerConfig, sublayers: Sequence[Sublayer]):
+        """Declares the norms, and the scales of the sublayers' outputs."""
+        self.sublayers = nnx.List(sublayers)
+        self.residual = config.residual
+        count = self.residual.num_norms(len(sublayers))
+        keys = jax.random.split(key, count)
+        norms = [config.norm if config.first_norm or i else NoNorm() for i in range(count)]
+        self.norms = nnx.List(
+            [NormLayer(k, norm, config.model_dim) for k, norm in zip(keys, norms, strict=True)]
+        )
+        initial, shape = config.layer_scale, (config.model_dim,)
+        self.scales = nnx.List(
+            []
+            if initial is None
+            else [parameter(key, shape, ("norm",), constant(initial)) for _ in sublayers]
+        )
+        self.dropout = config.dropout
+
+    def __call__(self, x: jax.Array, context: Context, key: jax.Array | None) -> jax.Array:
+        """`[B, T, D] -> [B, T, D]`; `key` is None in evaluation."""
+        assert_axes(x=(x, "B T D"))
+        assert_floating(x=x)
+        keys = split(key, len(self.sublayers))
+        branches = [
+            partial(self._branch, sublayer, context, k, scale)
+            for sublayer, k, scale in zip_longest(self.sublayers, keys, self.scales)
+        ]
+        return self.residual(x, branches, list(self.norms))
+
+    def init_cache(
+        self, shape: CacheShape, encoder_outputs: jax.Array | None
+    ) -> list[SublayerCache]:
+        """The sublayers' caches before the first token, see `Sublayer.init_cache`."""
+        return [sublayer.init_cache(shape, encoder_outputs) for sublayer in self.sublayers]
+
+    def step(
+        self, x: jax.Array, context: Context, caches: list[SublayerCache]
+    ) -> tuple[jax.Array, list[SublayerCache]]:
+        """`[B, T, D]` of the tokens of `context.chunk`, and the updated caches."""
+        caches = list(caches)
+
+        def branch(x, index, sublayer, scale):
+            # `residual` calls each branch once, with the residual stream alone.
+            y, caches[index] = sublayer.step(x, context, caches[index])
+            return y if scale is None else scaled(y, scale[...])
+
+        branches = [
+            partial(branch, index=index, sublayer=sublayer, scale=scale)
+            for index, (sublayer, scale) in enumerate(zip_longest(self.sublayers, self.scales))
+        ]
+        return self.residual(x, branches, list(self.norms)), caches
+
+    def _branch(self, sublayer, context, key, scale, x):
+        inner, outer = split(key, 2)
+        y = sublayer(x, context, inner)
+        return dropout(y if scale is None else scaled(y, scale[...]), self.dropout, outer)
 
 
 class Stack(nnx.Module):
@@ -67,14 +136,14 @@ class Stack(nnx.Module):
         layers = (groups, (keys, numbers))
         return _loop(lambda x, layer: apply_repeatedly(x, *layer), x, layers, count, scan)
 
-    def set_apart(self) -> None:
-        """Makes the blocks one group, so that each layer's parameters are arrays of their own.
+    def unstack(self) -> None:
+        """Stores the parameters of each layer as separate arrays, as a group of all blocks.
 
-        What reads all of them for a few tokens would otherwise copy each layer out of the stacked
-        arrays first. Layers that are applied repeatedly stay as they are.
+        A program that reads all of them for a few tokens would otherwise first copy each layer out
+        of the stacked arrays. Layers that are applied repeatedly stay as they are.
         """
         if self.repeats == 1:
-            self.group = nnx.List([jax.tree.map(_stacked, block) for block in self.layers()])
+            self.group = nnx.List([jax.tree.map(_stack_of_one, block) for block in self.layers()])
 
     def layers(self) -> list[Block]:
         """The blocks in the order in which they are applied, each with its own parameters."""
@@ -88,19 +157,21 @@ class Stack(nnx.Module):
             x = block(x, replace(context, layer=layer), None)
             yield x
 
-    def start(self, shape: CacheShape, memory: jax.Array | None) -> list[list[Cache]]:
-        """What each block keeps before the first token, see `Sublayer.start`."""
-        return [block.start(shape, memory) for block in self.layers()]
+    def init_cache(
+        self, shape: CacheShape, encoder_outputs: jax.Array | None
+    ) -> list[list[SublayerCache]]:
+        """The blocks' caches before the first token, see `Sublayer.init_cache`."""
+        return [block.init_cache(shape, encoder_outputs) for block in self.layers()]
 
-    def extend(
-        self, x: jax.Array, context: Context, caches: list[list[Cache]]
-    ) -> tuple[jax.Array, list[list[Cache]]]:
-        """`[B, T, D]` of the tokens of `context.span`, and what is kept after them; unrolled."""
-        kept = []
+    def step(
+        self, x: jax.Array, context: Context, caches: list[list[SublayerCache]]
+    ) -> tuple[jax.Array, list[list[SublayerCache]]]:
+        """`[B, T, D]` of the tokens of `context.chunk`, and the updated caches; unrolled."""
+        updated = []
         for layer, (block, cache) in enumerate(zip(self.layers(), caches, strict=True)):
-            x, cache = block.extend(x, replace(context, layer=layer), cache)
-            kept.append(cache)
-        return x, kept
+            x, cache = block.step(x, replace(context, layer=layer), cache)
+            updated.append(cache)
+        return x, updated
 
 
 def _loop(step, x, rows, count: int, scan: bool):
@@ -133,8 +204,7 @@ def _unstacked(tree, count: int) -> list:
     return [jax.tree.unflatten(structure, row) for row in zip(*columns, strict=True)]
 
 
-def _stacked(x: jax.Array) -> jax.Array:
-    """An array as that of a stack of one."""
+def _stack_of_one(x: jax.Array) -> jax.Array:
     return x[None]
 
 

@@ -1,37 +1,80 @@
-"""What a block is made of."""
+"""The interface of a block's sublayers, and the context that they read."""
 
+from dataclasses import dataclass, fields
 from typing import Any
 
 import jax
 from flax import nnx
 
-from jaxformer.nn.cache import CacheShape
-from jaxformer.nn.context import Context
+from jaxformer.functional.masks import Mask
+from jaxformer.functional.positions.base import Bias
+from jaxformer.nn.cache import CacheShape, Chunk
 
-Cache = Any
-"""What a sublayer keeps from one pass to the next: a pytree, None where it keeps nothing."""
+SublayerCache = Any
+"""Each sublayer defines its own cache type: a pytree, or None if it needs no cache."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What all layers of one call share: everything besides the residual stream."""
+
+    positions: jax.Array
+    """int `[B or 1, T]`: the position of each token."""
+    mask: Mask = Mask()
+    """The self-attention mask."""
+    bias: Bias | None = None
+    """The positional scheme's attention bias."""
+    encoder_outputs: jax.Array | None = None
+    """`[B, S, D]`, for cross-attention."""
+    encoder_mask: Mask = Mask()
+    """The cross-attention mask."""
+    layer: jax.Array | int = 0
+    """The index of the layer; the stack sets it."""
+    chunk: Chunk | None = None
+    """The tokens that are read, in a pass with a cache."""
+    lengths: jax.Array | None = None
+    """int `[B]`: the length of each row, for positional schemes that depend on it, in a pass with
+    a cache."""
+
+
+jax.tree_util.register_dataclass(Context, [field.name for field in fields(Context)], [])
 
 
 class Sublayer(nnx.Module):
-    """A map of the residual stream, `(x, context, key) -> y`, of all tokens or of a few at a time.
+    """A map of the residual stream, over whole rows or a few tokens at a time with a cache.
 
-    The second way, `start` and then `extend` again and again, gives what the first gives for all
-    tokens together. This base class is a sublayer that looks at each token by itself.
+    Repeated calls of `step` from `init_cache` give what `__call__` gives for all tokens at once.
+    The two methods of this base class suit a sublayer that treats each token by itself.
     """
 
     def __call__(self, x: jax.Array, context: Context, key: jax.Array | None) -> jax.Array:
-        """`[B, T, D] -> [B, T, D]`; `key` is None in evaluation."""
-        raise NotImplementedError
-
-    def start(self, shape: CacheShape, memory: jax.Array | None) -> Cache:
-        """What is kept before the first token.
+        """Maps the residual stream.
 
         Args:
-            shape: How much is to be kept.
-            memory: `[B, S, D]`, an encoder's output, where there is one.
-        """
-        del shape, memory
+            x: `[B, T, D]`.
+            context: What all layers share.
+            key: The dropout key; None in evaluation.
 
-    def extend(self, x: jax.Array, context: Context, cache: Cache) -> tuple[jax.Array, Cache]:
-        """`[B, T, D]` of the tokens of `context.span`, and what is kept after them."""
+        Returns:
+            `[B, T, D]`.
+        """
+        raise NotImplementedError
+
+    def init_cache(self, shape: CacheShape, encoder_outputs: jax.Array | None) -> SublayerCache:
+        """The cache before the first token; `encoder_outputs` is `[B, S, D]` or None."""
+        del shape, encoder_outputs
+
+    def step(
+        self, x: jax.Array, context: Context, cache: SublayerCache
+    ) -> tuple[jax.Array, SublayerCache]:
+        """Maps the tokens of `context.chunk`, which may depend on earlier ones through the cache.
+
+        Args:
+            x: `[B, T, D]`.
+            context: What all layers share.
+            cache: The cache of the earlier tokens.
+
+        Returns:
+            `[B, T, D]`, and the cache with these tokens.
+        """
         return self(x, context, None), cache

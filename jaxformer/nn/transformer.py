@@ -1,4 +1,4 @@
-"""A column of blocks, from embeddings to normalised hidden states: what all families have."""
+"""A transformer: input layer, stack of blocks and final norm, as all model families have it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -9,29 +9,25 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxformer.errors import check_argument
-from jaxformer.functional.assertions import assert_axes, assert_keys
+from jaxformer.functional.assertions import assert_axes, assert_integers, assert_keys
 from jaxformer.functional.dropout import split
 from jaxformer.functional.masks import Mask
 from jaxformer.functional.positions.base import Position
 from jaxformer.nn.attention import CrossAttention, SelfAttention
-from jaxformer.nn.block import Block
-from jaxformer.nn.cache import CacheShape, Span
+from jaxformer.nn.cache import Cache, CacheShape, Chunk
 from jaxformer.nn.config import TransformerConfig
-from jaxformer.nn.context import Context
 from jaxformer.nn.feedforward import FeedForward
 from jaxformer.nn.inputs import InputLayer
-from jaxformer.nn.linear import Linear
-from jaxformer.nn.norm import optional_norm
-from jaxformer.nn.parameter import normal
-from jaxformer.nn.stack import Stack
-from jaxformer.nn.sublayer import Cache
+from jaxformer.nn.layers import Linear, normal, optional_norm
+from jaxformer.nn.stack import Block, Stack
+from jaxformer.nn.sublayer import Context
 
 EVERYTHING = Mask()
 MakeBlock = Callable[[jax.Array, TransformerConfig, Position, int | None], Block]
 
 
 class Transformer(nnx.Module):
-    """Input layer, stack of blocks, final norm where the residual arrangement wants one."""
+    """Input layer, stack of blocks, and a final norm if the residual arrangement needs one."""
 
     def __init__(
         self,
@@ -42,11 +38,11 @@ class Transformer(nnx.Module):
         make_block: MakeBlock,
         num_layers: int,
         width: int,
-        kinds: Mapping[str, int] | None = None,
+        type_sizes: Mapping[str, int] | None = None,
     ):
-        """Declares the parts; `width` and `kinds` are those of `InputLayer`."""
+        """Declares the parts; see `InputLayer` for `width` and `type_sizes`."""
         keys = jax.random.split(key, 3)
-        self.inputs = InputLayer(keys[0], config, position, width, kinds)
+        self.inputs = InputLayer(keys[0], config, position, width, type_sizes)
         others = replace(config, first_norm=True)
         group = tuple(
             partial(
@@ -61,7 +57,7 @@ class Transformer(nnx.Module):
         final_norm = config.norm if config.residual.final_norm else None
         self.final_norm = optional_norm(keys[2], final_norm, config.model_dim)
         model, outputs = {"embed": config.model_dim}, {"vocab_embed": config.output_width}
-        # The other keys, and with them all initial values, are those of models without it.
+        # A key of its own, so that the other initial values are those of models without it.
         projection = Linear(jax.random.fold_in(key, 3), model, outputs, normal(config.init_std))
         self.projection = None if config.output_width == config.model_dim else projection
         self.model_dim = config.model_dim
@@ -74,9 +70,9 @@ class Transformer(nnx.Module):
         *,
         mask: Mask,
         positions: jax.Array | None = None,
-        kinds: Mapping[str, jax.Array] | None = None,
-        memory: jax.Array | None = None,
-        memory_mask: Mask = EVERYTHING,
+        type_ids: Mapping[str, jax.Array] | None = None,
+        encoder_outputs: jax.Array | None = None,
+        encoder_mask: Mask = EVERYTHING,
         key: jax.Array | None = None,
         capture: list[jax.Array] | None = None,
     ) -> jax.Array:
@@ -84,89 +80,108 @@ class Transformer(nnx.Module):
 
         Args:
             x: Embeddings.
-            mask: Who sees whom.
+            mask: The self-attention mask.
             positions: int `[B or 1, T]`; None counts from 0.
-            kinds: Ids for the tables of kinds, see `InputLayer`.
-            memory: `[B, S, D]`, an encoder's output, where the blocks read one.
-            memory_mask: Which places of the memory each token sees.
+            type_ids: Ids for the type embeddings, see `InputLayer`.
+            encoder_outputs: `[B, S, D]`, if the blocks have cross-attention.
+            encoder_mask: The cross-attention mask.
             key: The dropout key; None in evaluation.
-            capture: Receives what goes into the first block and what comes out of each; None in
-                training.
+            capture: A list to which the input of the first block and the output of each block are
+                added; None in training.
+
+        Returns:
+            The normalised states `[B, T, D]`.
         """
         sizes = assert_axes(x=(x, "B T E"))
-        for name, spec in (("mask", mask), ("memory_mask", memory_mask)):
+        for name, spec in (("mask", mask), ("encoder_mask", encoder_mask)):
             check_argument(name, spec, isinstance(spec, Mask), "a mask, such as causal()")
-        if memory is not None:
-            assert_axes(sizes | {"D": self.model_dim}, memory=(memory, "B S D"))
+        if encoder_outputs is not None:
+            known = sizes | {"D": self.model_dim}
+            assert_axes(known, encoder_outputs=(encoder_outputs, "B S D"))
         if key is not None:
             assert_keys(key=key)
         if positions is None:
             self.inputs.position.validate_length(x.shape[1])
             positions = jnp.arange(x.shape[1])[None, :]
         input_key, stack_key = split(key, 2)
-        x = self.inputs(x, positions, kinds, input_key)
-        context = Context(positions, mask, self.inputs.bias(positions), memory, memory_mask)
+        x = self.inputs(x, positions, type_ids, input_key)
+        bias = self.inputs.bias(positions)
+        context = Context(positions, mask, bias, encoder_outputs, encoder_mask)
         if capture is None:
             x = self.stack(x, context, stack_key, scan=self.scan, remat=self.remat)
             return self._normalised(x)
         capture += [x, *self.stack.states(x, context)]
         return self._normalised(capture[-1])
 
-    def changes_at(self, lengths: jax.Array) -> jax.Array | None:
-        """Whether a token more changes what the blocks make of those before it.
+    def init_cache(
+        self,
+        shape: CacheShape,
+        encoder_outputs: jax.Array | None = None,
+        encoder_mask: Mask = EVERYTHING,
+    ) -> Cache:
+        """The cache before the first token.
 
         Args:
-            lengths: int, of any shape: with that token.
+            shape: The size of the cache.
+            encoder_outputs: `[B, S, D]`, if the blocks have cross-attention.
+            encoder_mask: The cross-attention mask.
 
         Returns:
-            bool of that shape; None: never. See `Position.changes_at`.
+            A cache without tokens, but with the keys and values of the encoder outputs.
+        """
+        return Cache.empty(shape, self.stack.init_cache(shape, encoder_outputs), encoder_mask)
+
+    def step(
+        self,
+        x: jax.Array,
+        cache: Cache,
+        *,
+        count: jax.Array | None = None,
+        lengths: jax.Array | None = None,
+    ) -> tuple[jax.Array, Cache]:
+        """Reads the next tokens of each row; each attends to the tokens before it and to itself.
+
+        Args:
+            x: Embeddings `[B, T, E]`.
+            cache: The cache of the tokens before.
+            count: int `[B]`: how many of the T tokens are real, from the first; None: all.
+            lengths: int `[B]`: the length of each row, read or not, for positional schemes that
+                depend on it; None: the tokens that have been read after this call.
+
+        Returns:
+            The normalised states `[B, T, D]` in the dtype of `x`, and the cache with these tokens.
+        """
+        sizes = assert_axes(lengths=(cache.lengths, "B"), embedded=(x, "B T E"))
+        for name, array in (("count", count), ("lengths", lengths)):
+            if array is not None:
+                assert_axes(sizes, **{name: (array, "B")})
+                assert_integers(**{name: array})
+        if count is None:
+            count = jnp.full_like(cache.lengths, x.shape[1])
+        chunk = Chunk(cache.lengths, count)
+        positions = chunk.positions(x.shape[1])
+        context = Context(
+            positions,
+            bias=self.inputs.bias(positions, positions),
+            encoder_mask=cache.encoder_mask,
+            chunk=chunk,
+            lengths=chunk.stop if lengths is None else lengths,
+        )
+        x, layers = self.stack.step(self.inputs(x, positions), context, cache.layers)
+        return self._normalised(x), replace(cache, lengths=chunk.stop, layers=layers)
+
+    def changes_at(self, lengths: jax.Array) -> jax.Array | None:
+        """Whether cached keys become invalid at these lengths, see `Position.changes_at`.
+
+        Args:
+            lengths: int, of any shape.
+
+        Returns:
+            bool of that shape; None if no length invalidates them.
         """
         found = (scheme.changes_at(lengths) for scheme in self.schemes)
         changes = [change for change in found if change is not None]
         return reduce(jnp.logical_or, changes) if changes else None
-
-    def start(self, shape: CacheShape, memory: jax.Array | None = None) -> list[list[Cache]]:
-        """What the blocks keep before the first token.
-
-        Args:
-            shape: How much is to be kept.
-            memory: `[B, S, D]`, an encoder's output, where the blocks read one.
-        """
-        return self.stack.start(shape, memory)
-
-    def extend(
-        self,
-        x: jax.Array,
-        caches: list[list[Cache]],
-        *,
-        span: Span,
-        lengths: jax.Array,
-        memory_mask: Mask = EVERYTHING,
-    ) -> tuple[jax.Array, list[list[Cache]]]:
-        """Reads the next tokens of each row; each sees those before it and itself.
-
-        Args:
-            x: Embeddings `[B, T, E]`.
-            caches: What is kept of the tokens before.
-            span: Which tokens these are. The first of a row stands at position 0.
-            lengths: int `[B]`: how many tokens each row has or will have, for the schemes whose
-                frequencies depend on it.
-            memory_mask: Which places of the memory each token sees.
-
-        Returns:
-            `[B, T, D]` in the dtype of `x`, and what is kept after them.
-        """
-        positions = span.places(x.shape[1])
-        x = self.inputs(x, positions)
-        context = Context(
-            positions,
-            bias=self.inputs.bias(positions, positions),
-            memory_mask=memory_mask,
-            span=span,
-            lengths=lengths,
-        )
-        x, caches = self.stack.extend(x, context, caches)
-        return self._normalised(x), caches
 
     def _normalised(self, x: jax.Array) -> jax.Array:
         x = x if self.final_norm is None else self.final_norm(x)
@@ -174,7 +189,7 @@ class Transformer(nnx.Module):
 
 
 def _position(config: TransformerConfig, position: Position, window: int | None) -> Position:
-    """The scheme of a layer with this window."""
+    """The positional scheme of a layer with this window."""
     own = config.window_position
     return position if window is None or own is None else own
 
@@ -182,7 +197,7 @@ def _position(config: TransformerConfig, position: Position, window: int | None)
 def self_block(
     key: jax.Array, config: TransformerConfig, position: Position, window: int | None
 ) -> Block:
-    """A block of (self-attention, feed-forward): encoders, and decoders that stand alone."""
+    """A block of (self-attention, feed-forward), for encoders and decoder-only models."""
     keys = jax.random.split(key, 3)
     attention = SelfAttention(keys[0], config, position, window)
     return Block(keys[2], config, (attention, FeedForward(keys[1], config)))
@@ -191,7 +206,7 @@ def self_block(
 def cross_block(
     key: jax.Array, config: TransformerConfig, position: Position, window: int | None
 ) -> Block:
-    """A block of (self-attention, cross-attention, feed-forward): decoders with an encoder."""
+    """A block of (self-attention, cross-attention, feed-forward), for encoder-decoders."""
     keys = jax.random.split(key, 4)
     sublayers = (
         SelfAttention(keys[0], config, position, window),

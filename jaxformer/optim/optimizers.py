@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxformer.errors import ConfigError
+from jaxformer.checks import NOT_NEGATIVE, POSITIVE, RATE, at_least, check_fields
+from jaxformer.errors import check_field
 from jaxformer.optim.adafactor import scale_by_adafactor
 from jaxformer.optim.lamb import scale_by_trust_ratio
 from jaxformer.optim.layer_decay import scale_by_depth
@@ -34,12 +35,10 @@ class Optimizer(abc.ABC):
     """The learning rate of a block over that of the block above it (fine-tuning: 0.65 to 0.95)."""
 
     def __post_init__(self):
-        if not 0 < self.layer_decay <= 1:
-            self._refuse("layer_decay", "above 0 and at most 1")
-        if not isinstance(self.schedule, Schedule):
-            self._refuse("schedule", "a schedule, such as Cosine(learning_rate=3e-4)")
-        if not self.weight_decay >= 0:
-            self._refuse("weight_decay", "0 or a positive number")
+        known = isinstance(self.schedule, Schedule)
+        check_field(self, "schedule", known, "a Schedule, such as Cosine(learning_rate=3e-4)")
+        check_field(self, "layer_decay", 0 < self.layer_decay <= 1, "above 0 and at most 1")
+        check_fields(self, weight_decay=NOT_NEGATIVE)
 
     def build(self, total_steps: int, axes: Any) -> optax.GradientTransformation:
         """The transformation from gradients to updates, with its state in float32.
@@ -70,20 +69,6 @@ class Optimizer(abc.ABC):
         """From the direction to what is multiplied by the learning rate: adds the weight decay."""
         return optax.add_decayed_weights(self.weight_decay, mask=decay_mask(axes))
 
-    def _refuse(self, field, expected):
-        name = f"{type(self).__name__}.{field}"
-        raise ConfigError(f"{name} is {getattr(self, field)!r}, expected {expected}")
-
-    def _check_decays(self, *fields):
-        for name in fields:
-            if not 0 <= getattr(self, name) < 1:
-                self._refuse(name, "a number from 0 to below 1")
-
-    def _check_positive(self, *fields):
-        for name in fields:
-            if not getattr(self, name) > 0:
-                self._refuse(name, "a positive number")
-
 
 @dataclass(frozen=True)
 class AdamW(Optimizer):
@@ -105,8 +90,7 @@ class AdamW(Optimizer):
 
     def __post_init__(self):
         super().__post_init__()
-        self._check_decays("beta1", "beta2")
-        self._check_positive("eps")
+        check_fields(self, beta1=RATE, beta2=RATE, eps=POSITIVE)
 
     def direction(self, axes: Any) -> optax.GradientTransformation:
         """The mean gradient over its root mean square, both corrected for their start at 0."""
@@ -163,8 +147,8 @@ class Adafactor(Optimizer):
 
     def __post_init__(self):
         super().__post_init__()
-        self._check_positive("min_dim_size_to_factor", "clipping_threshold")
-        self._check_positive("decay_exponent", "min_parameter_scale", "eps")
+        check_fields(self, min_dim_size_to_factor=at_least(1), clipping_threshold=POSITIVE)
+        check_fields(self, decay_exponent=POSITIVE, min_parameter_scale=POSITIVE, eps=POSITIVE)
 
     def direction(self, axes: Any) -> optax.GradientTransformation:
         """`scale_by_adafactor` with these constants."""
@@ -197,7 +181,7 @@ class Lion(Optimizer):
 
     def __post_init__(self):
         super().__post_init__()
-        self._check_decays("beta1", "beta2")
+        check_fields(self, beta1=RATE, beta2=RATE)
 
     def direction(self, axes: Any) -> optax.GradientTransformation:
         """The sign of the interpolation between the mean and the newest gradient."""
@@ -218,7 +202,7 @@ class SGD(Optimizer):
 
     def __post_init__(self):
         super().__post_init__()
-        self._check_decays("momentum")
+        check_fields(self, momentum=RATE)
 
     def direction(self, axes: Any) -> optax.GradientTransformation:
         """The decayed sum of the gradients."""
@@ -257,8 +241,8 @@ class Muon(Optimizer):
 
     def __post_init__(self):
         super().__post_init__()
-        self._check_decays("momentum", "beta1", "beta2")
-        self._check_positive("newton_schulz_steps", "update_rms", "eps")
+        check_fields(self, momentum=RATE, beta1=RATE, beta2=RATE)
+        check_fields(self, newton_schulz_steps=at_least(1), update_rms=POSITIVE, eps=POSITIVE)
 
     def direction(self, axes: Any) -> optax.GradientTransformation:
         """`scale_by_muon` with these constants, Adam for what it leaves."""

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxformer.errors import ConfigError
+from jaxformer.errors import check_field
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,7 @@ class Schedule(abc.ABC):
         """f: the fraction of the peak at a float32 `step` `[]` in `[warmup_steps, total_steps]`."""
 
     def _refuse(self, field, expected):
-        name = f"{type(self).__name__}.{field}"
-        raise ConfigError(f"{name} is {getattr(self, field)}, expected {expected}")
+        check_field(self, field, False, expected)
 
 
 @dataclass(frozen=True)

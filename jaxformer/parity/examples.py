@@ -52,7 +52,7 @@ def example_inputs(
     if "input_ids" in names:
         inputs |= _ids(checkpoint, padding, (rows, length), rng, "")
     for name, table in SEGMENTS.items():
-        if size := getattr(config, "kinds", {}).get(table):
+        if size := getattr(config, "type_sizes", {}).get(table):
             inputs[name] = rng.integers(size, size=(rows, length))
     if "decoder_input_ids" in names and not task.repeats_inputs:
         inputs |= _ids(checkpoint, padding, (rows, length - 2), rng, "decoder_")

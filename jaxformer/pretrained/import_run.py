@@ -14,7 +14,7 @@ from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerFile, load_token
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.families import family_of
 from jaxformer.hub.hf_config import write_hf_config
-from jaxformer.io.folders import check_unused, write_whole
+from jaxformer.io.files import check_unused, write_whole
 from jaxformer.io.model_files import TOKENIZER, copy_side_files, file_in, side_files
 from jaxformer.io.paths import local_path
 from jaxformer.pretrained import model as pretrained

@@ -21,7 +21,7 @@ from jaxformer.distributed.sharding import (
     on_rows,
     parameter_shardings,
 )
-from jaxformer.errors import ArgumentError, ConfigError, DataError, check_argument
+from jaxformer.errors import ArgumentError, ConfigError, DataError, check_argument, did_you_mean
 from jaxformer.functional.masks import Mask
 from jaxformer.hub.checkpoint import HFCheckpoint, check_sizes, read_checkpoint
 from jaxformer.hub.describe import config_values
@@ -38,12 +38,11 @@ from jaxformer.hub.weights.weight_file import (
     tensors_of,
 )
 from jaxformer.hub.weights.weight_map import Placement
-from jaxformer.io.folders import write_whole
+from jaxformer.io.files import write_whole
 from jaxformer.io.model_files import TOKENIZER, copy_side_files, small_file_in
 from jaxformer.io.paths import folder_path
-from jaxformer.io.serialization import nearest
 from jaxformer.models.build import ModelConfig, build_model
-from jaxformer.models.family import Family
+from jaxformer.models.model import Model
 from jaxformer.models.parameters import AbstractModel, Parameters
 from jaxformer.zoo import FORMATS
 
@@ -69,7 +68,7 @@ class Pretrained:
         return self.checkpoint.config
 
     @property
-    def model(self) -> Family:
+    def model(self) -> Model:
         """The NNX module."""
         return self.abstract_model.module(self.parameters)
 
@@ -198,7 +197,7 @@ def with_fields(config: ModelConfig, changes: Mapping[str, Any]) -> ModelConfig:
     for name in changes:
         if name not in names:
             raise ConfigError(
-                f"{name}: {type(config).__name__} has no such field.{nearest(name, names)}"
+                f"{name}: {type(config).__name__} has no such field{did_you_mean(name, names)}"
             )
     return replace(config, **changes)
 

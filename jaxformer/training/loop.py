@@ -47,7 +47,7 @@ from jaxformer.training.logging.preview import Preview
 from jaxformer.training.logging.profiling import StepProfiler
 from jaxformer.training.logging.progress import short_number
 from jaxformer.training.logging.report import parameter_count, print_table, start_report
-from jaxformer.training.logging.run_logger import RunLog, in_words
+from jaxformer.training.logging.run_logger import RunLogger, in_words
 from jaxformer.training.logging.throughput import Workload, peak_flops
 from jaxformer.training.loss import Loss
 from jaxformer.training.state import TrainState
@@ -64,7 +64,7 @@ class Run:
     folder: Path
     data: Datasets
     program: TrainProgram
-    log: RunLog
+    log: RunLogger
     watch: EarlyStopping
     preview: Preview | None
     """None where the model does not continue texts, or no samples are wanted."""
@@ -117,7 +117,7 @@ def train(config: Config, folder: str | Path, fresh: bool = False) -> None:
         step, state = restored or (0, _fresh_state(program, config, data))
         if step == 0 and config.train.metric != "loss":
             check_metric(config.train.metric, evaluate(config, program, state.best_params, data))
-        log = RunLog(config, folder, step, work, saved_log(folder / CHECKPOINTS, step))
+        log = RunLogger(config, folder, step, work, saved_log(folder / CHECKPOINTS, step))
         resources.enter_context(contextlib.closing(log))
         watch = watch_of(config, folder, step)
         log.message(f"continuing from step {step}" if step else "starting from step 0")
@@ -231,7 +231,7 @@ def _take_steps(run: Run, step: int, state: Any) -> tuple[int, Any, dict | None]
 
 
 def _next(
-    batches: DeviceBatches, checkpoints: Checkpointer, log: RunLog, step: int, state: Any
+    batches: DeviceBatches, checkpoints: Checkpointer, log: RunLogger, step: int, state: Any
 ) -> Any:
     """The next batch; a row that cannot be read ends the run, but loses nothing of it."""
     try:

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.functional.losses import LossSums
-from jaxformer.models.family import Family
 from jaxformer.models.heads.base import LossOptions
+from jaxformer.models.model import Model
 from jaxformer.models.parameters import Parameters
 
 Batch = dict[str, jax.Array]
@@ -24,13 +24,13 @@ class Loss:
         self.parameters: Parameters = {}
         """Arrays on the mesh that the terms need besides the model's, and the run leaves alone."""
 
-    def weights(self, model: Family, batch: Batch) -> dict[str, jax.Array]:
+    def weights(self, model: Model, batch: Batch) -> dict[str, jax.Array]:
         """Every term's total weight, from the batch alone."""
         return model.weights(batch)
 
     def sums(
         self,
-        model: Family,
+        model: Model,
         parameters: Parameters,
         batch: Batch,
         options: LossOptions,

@@ -14,7 +14,7 @@ from jaxformer.functional.losses import LossSums
 from jaxformer.functional.placement import place
 from jaxformer.models.batch import batch_shapes
 from jaxformer.models.build import ModelConfig, build_model
-from jaxformer.models.heads.base import LossOptions, Outcome
+from jaxformer.models.heads.base import LossOptions, Predictions
 from jaxformer.models.lora import AbstractLoraModel
 from jaxformer.models.parameters import AbstractModel, Parameters
 from jaxformer.optim.optimizers import Optimizer
@@ -28,7 +28,7 @@ class Measured(NamedTuple):
     """What an evaluation learns of one batch."""
 
     sums: Sums
-    outcomes: dict[str, Outcome]
+    outcomes: dict[str, Predictions]
     """By the name of the head, of those that make predictions."""
     rows: jax.Array
     """int32 `[B]`: the number of each row among the examples, -1 where it only fills the batch."""

@@ -124,7 +124,9 @@ def test_keeps_the_newest_and_the_best(tmp_path):
 
 
 def test_the_best_by_a_metric_that_shall_be_large(tmp_path):
-    checkpointer = Checkpointer(tmp_path, CONFIG, keep=1, best_fn=lambda measured: -measured["accuracy"])
+    checkpointer = Checkpointer(
+        tmp_path, CONFIG, keep=1, best_fn=lambda measured: -measured["accuracy"]
+    )
     for step, share in enumerate((0.5, 0.75, 0.25, 0.75, 0.5), 1):
         measured = {"loss": share, "accuracy": share}
         checkpointer.save(step, make_state(make_mesh(1, 1, 1), step), measured)

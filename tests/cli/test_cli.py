@@ -15,7 +15,7 @@ from jaxformer.checkpoints.run_dir import open_run_folder
 from jaxformer.cli import main as cli
 from jaxformer.config import Config
 from jaxformer.distributed import MeshConfig
-from jaxformer.distributed.join import Job, join, make_cpu_devices
+from jaxformer.distributed.join import DistributedConfig, join, make_cpu_devices
 from jaxformer.errors import ConfigError
 from jaxformer.io.serialization import to_json
 from jaxformer.models import DecoderConfig
@@ -100,11 +100,11 @@ def test_help_lists_the_commands(capsys):
 
 def test_jobs_described_in_part_are_refused(monkeypatch):
     monkeypatch.delenv("JAX_COORDINATOR_ADDRESS", raising=False)
-    assert join(Job()) == 1
+    assert join(DistributedConfig()) == 1
     with pytest.raises(ConfigError, match="coordinator"):
-        join(Job(num_processes=2, process_id=0))
+        join(DistributedConfig(num_processes=2, process_id=0))
     with pytest.raises(ConfigError, match="process-id"):
-        join(Job(coordinator="localhost:1", num_processes=2))
+        join(DistributedConfig(coordinator="localhost:1", num_processes=2))
 
 
 @pytest.mark.parametrize(

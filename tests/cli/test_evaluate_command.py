@@ -219,7 +219,7 @@ def test_a_label_that_the_run_does_not_know(reviews, capsys):
         (("--data.tokenizer", "Bytes"), "--data.tokenizer: the run's own tokenizer"),
         (("--output", "a.tsv"), "--output a.tsv: the metrics are JSON"),
         (("--output", "nowhere/a.json"), "--output nowhere/a.json cannot be written"),
-        (("--data.validations", "x"), "Did you mean --data.validation?"),
+        (("--data.validations", "x"), "did you mean --data.validation?"),
         (("--train.steps", "3"), "Unknown option --train.steps"),
     ],
 )

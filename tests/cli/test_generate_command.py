@@ -11,8 +11,8 @@ from saved_folders import save_tiny
 import jaxformer
 from jaxformer.cli import main as cli
 from jaxformer.cli.generate import Chat, Generation
-from jaxformer.generation.options import Decoding
-from jaxformer.generation.text import Writer
+from jaxformer.generation.config import GenerationConfig
+from jaxformer.generation.text import TextGenerator
 
 pytestmark = pytest.mark.torch
 
@@ -101,10 +101,12 @@ def test_beams_of_an_encoder_decoder(t5, capsys):
 
 def test_a_stop_string_ends_the_text(folder):
     model = jaxformer.load(folder)
-    free = Writer(model, Decoding(max_new_tokens=12)).write([ids_of(model, "the")[0]])[0][0]
+    free = TextGenerator(model, GenerationConfig(max_new_tokens=12)).generate(
+        [ids_of(model, "the")[0]]
+    )[0][0]
     word = free.text.split()[1]
-    writer = Writer(model, Decoding(max_new_tokens=12, stop_strings=(word,)))
-    found = writer.write([ids_of(model, "the")[0], ids_of(model, "dog")[0]])[0][0]
+    writer = TextGenerator(model, GenerationConfig(max_new_tokens=12, stop_strings=(word,)))
+    found = writer.generate([ids_of(model, "the")[0], ids_of(model, "dog")[0]])[0][0]
     assert found.ended_by == word
     assert found.text == free.text[: free.text.index(word)]
     assert "".join(writer.stream(ids_of(model, "the")[0])) == found.text
@@ -112,13 +114,13 @@ def test_a_stop_string_ends_the_text(folder):
 
 def test_a_chat_follows_its_template_or_none(folder, tmp_path, capsys, monkeypatch):
     asked = []
-    original = Writer.stream
+    original = TextGenerator.stream
 
     def stream(self, ids):
         asked.append(self.encoder.tokenizer.decode(ids))
         return original(self, ids)
 
-    monkeypatch.setattr(Writer, "stream", stream)
+    monkeypatch.setattr(TextGenerator, "stream", stream)
 
     def typed(*lines):
         answers = iter(lines)
@@ -142,7 +144,7 @@ def test_ctrl_c_keeps_what_was_shown(folder, capsys, monkeypatch):
         yield "the"
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Writer, "stream", stream)
+    monkeypatch.setattr(TextGenerator, "stream", stream)
     command("generate", folder, "--prompt", "the dog")
     shown = capsys.readouterr()
     assert shown.out == "the\n"
@@ -158,7 +160,7 @@ def test_ctrl_c_keeps_what_was_shown(folder, capsys, monkeypatch):
         (["--prompt", "the", "--temperature", "-1"], "temperature = -1"),
         (["--prompt", "the", "--max-new-tokens", "0"], "max_new_tokens = 0"),
         (["--prompt", "the", "--num-beams", "2", "--top-k", "3"], "do_sample|top_k"),
-        (["--prompt", "the", "--tempreature", "1"], "Did you mean --temperature"),
+        (["--prompt", "the", "--tempreature", "1"], "did you mean --temperature"),
         (["--prompt", "the", "--slide"], "slide = True"),
         (["--prompts", "nowhere.txt"], "nowhere.txt cannot be read"),
         (["--prompts", "the", "--batch-size", "0"], "batch-size|cannot be read"),

@@ -130,7 +130,7 @@ def test_several_components_of_one_field():
 
 def test_a_field_of_the_only_component_chooses_it():
     assert run("--model.position.scaling.factor", "2").model.position == RoPE(1e4, Linear(2.0))
-    with pytest.raises(ConfigError, match=r"Did you mean --model.position.scaling.factor"):
+    with pytest.raises(ConfigError, match=r"did you mean --model.position.scaling.factor"):
         run("--model.position.scaling.facter", "2")
     with pytest.raises(ConfigError, match=r"Unknown option --model.position.scaling.factor"):
         run("--model.position.scaling.factor", "2", "--model.position.scaling", "None")
@@ -150,21 +150,21 @@ def test_component_choices_leave_the_base_out():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--model.num-layer", "6"], "--model.num-layer. Did you mean --model.num-layers?"),
-        (["--modle.num-layers", "6"], "Did you mean --model.num-layers?"),
-        (["--num-layers", "6"], "Did you mean --model.num-layers?"),
-        (["--step", "x"], "Did you mean --steps?"),
-        (["--layers", "6"], "Did you mean --model.num-layers?"),
-        (["--max-steps", "6"], "Did you mean --steps?"),
-        (["--nl", "6"], "Did you mean --model.num-layers?"),
-        (["--model.theta", "6"], "Did you mean --model.position.theta?"),
-        (["--model.norms.2.eps", "6"], "Did you mean --model.norms.0.eps or --model.norms.1.eps?"),
-        (["--model.norms", "Plain", "Gain"], "choose one of Plain, Gained. Did you mean 'Gained'"),
-        (["--model.pooler", "thin"], "choose one of Plain, Gained, tanh, relu, None."),
-        (["--model.qqq", "6"], "There are --model.num-layers, --model.windows"),
-        (["--mesh", "6"], "Unknown option --mesh."),
+        (["--model.num-layer", "6"], "--model.num-layer; did you mean --model.num-layers?"),
+        (["--modle.num-layers", "6"], "did you mean --model.num-layers?"),
+        (["--num-layers", "6"], "did you mean --model.num-layers?"),
+        (["--step", "x"], "did you mean --steps?"),
+        (["--layers", "6"], "did you mean --model.num-layers?"),
+        (["--max-steps", "6"], "did you mean --steps?"),
+        (["--nl", "6"], "did you mean --model.num-layers?"),
+        (["--model.theta", "6"], "did you mean --model.position.theta?"),
+        (["--model.norms.2.eps", "6"], "did you mean --model.norms.0.eps or --model.norms.1.eps?"),
+        (["--model.norms", "Plain", "Gain"], "choose one of Plain, Gained; did you mean 'Gained'"),
+        (["--model.pooler", "thin"], "choose one of Plain, Gained, tanh, relu, None"),
+        (["--model.qqq", "6"], "there are --model.num-layers, --model.windows"),
+        (["--mesh", "6"], "Unknown option --mesh"),
         (["stray"], "Unknown option"),
-        (["--model.position", "Ropes"], "choose one of RoPE, ALiBi. Did you mean 'RoPE'"),
+        (["--model.position", "Ropes"], "choose one of RoPE, ALiBi; did you mean 'RoPE'"),
         (["--model.position"], "choose one of RoPE, ALiBi"),
         (["--model.tied", "True"], "write one of --model.tied, --model.no-tied"),
         (["--model.no-tied", "1"], "write one of --model.tied, --model.no-tied"),

@@ -26,7 +26,7 @@ from jaxformer.io.serialization import to_json
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "training.md").read_text()
-DOCUMENTED = re.search(r"## Components of your own.*?```python\n(.*?)```", GUIDE, re.DOTALL)[1]
+DOCUMENTED = re.search(r"## Your own components.*?```python\n(.*?)```", GUIDE, re.DOTALL)[1]
 """The experiment that the documentation shows."""
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from jaxformer.data import Bytes, JsonLines, StandardLibrary, TextFiles, TrainTokenizer
+from jaxformer.data.split import Split
 from jaxformer.data.text import corpus as corpus_module
 from jaxformer.data.text.corpus import load_or_build
-from jaxformer.data.text.splitting import Split
 from jaxformer.errors import DataError
 
 TEXTS = [f"document number {number}\n" * (number % 5 + 1) for number in range(40)]

@@ -5,10 +5,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxformer.data import Dataset, Examples
+from jaxformer.data import Dataset, ExampleSource
 
 
-class Numbers(Examples):
+class Numbers(ExampleSource):
     """Rows that say which they are."""
 
     def __init__(self, count):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxformer.data import Bytes, Denoising, Packed, Row, StandardLibrary, TrainTokenizer
+from jaxformer.data import Bytes, Denoising, Packed, StandardLibrary, TokenRow, TrainTokenizer
 from jaxformer.data.objectives.denoising import delete, ends_of_sentences, infill, permute_sentences
 from jaxformer.errors import ConfigError
 
@@ -107,7 +107,7 @@ def row_of(text, size):
     ids = TOKENIZER.encode(text)[:size]
     tokens = np.full(size, PAD, np.int32)
     tokens[: len(ids)] = ids
-    return Row(tokens, tokens, np.arange(size) < len(ids), None, None)
+    return TokenRow(tokens, tokens, np.arange(size) < len(ids), None, None)
 
 
 @given(objectives, st.text(min_size=1, max_size=80), st.integers(3, 60), seeds)

@@ -5,7 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxformer.data import Bytes, Joined, MaskedLM, Packed, Row, StandardLibrary, TrainTokenizer
+from jaxformer.data import (
+    Bytes,
+    Joined,
+    MaskedLM,
+    Packed,
+    StandardLibrary,
+    TokenRow,
+    TrainTokenizer,
+)
 from jaxformer.data.objectives.masking import Vocabulary, find_units, frame
 from jaxformer.errors import ConfigError
 
@@ -41,10 +49,10 @@ def row_of(tokenizer, size, seed=0, text=0.7, segments=False):
     tokens = np.full(size, tokenizer.pad_id, np.int32)
     tokens[: len(ids)] = ids
     if not segments:
-        return Row(tokens, tokens, valid, None, None)
+        return TokenRow(tokens, tokens, valid, None, None)
     numbers = 1 + np.cumsum(rng.random(size) < 0.1)
     numbers = np.where(valid, numbers - numbers[0] + 1, 0).astype(np.int32)
-    return Row(tokens, tokens, valid, numbers, np.zeros_like(tokens))
+    return TokenRow(tokens, tokens, valid, numbers, np.zeros_like(tokens))
 
 
 def example_of(objective, tokenizer, row, seed=0):
@@ -83,7 +91,7 @@ def test_targets_are_the_row_in_its_frame(tokenizer):
 def test_the_frame_of_packed_documents():
     segments = np.array([1, 1, 2, 2, 2, 0], np.int32)
     tokens = np.array([5, 6, 5, 7, 8, 1], np.int32)
-    framed = frame(Row(tokens, tokens, segments > 0, segments, segments), 90, 91, 1)
+    framed = frame(TokenRow(tokens, tokens, segments > 0, segments, segments), 90, 91, 1)
     assert framed["inputs"].tolist() == [90, 5, 6, 5, 7, 8, 91, 1]
     assert framed["segments"].tolist() == [1, 1, 1, 2, 2, 2, 2, 0]
     assert framed["positions"].tolist() == [0, 1, 2, 0, 1, 2, 3, 0]
@@ -126,7 +134,7 @@ def test_random_tokens_are_text_and_of_all_the_vocabulary():
 def test_every_place_is_chosen_equally_often():
     tokenizer = TOKENIZERS["bytes"]
     tokens = np.full(60, 97, np.int32)
-    row = Row(tokens, tokens, np.ones(60, bool), None, None)
+    row = TokenRow(tokens, tokens, np.ones(60, bool), None, None)
     function = MaskedLM().bind(tokenizer, 62)
     counts = sum(function(row, np.random.default_rng(seed))["weights"] for seed in range(2000))
     assert counts[[0, -1]].sum() == 0
@@ -178,7 +186,7 @@ def test_whole_words_are_chosen_whole(seed, max_span):
 
 def test_spans_are_geometric_and_bounded():
     tokenizer, tokens = TOKENIZERS["bytes"], np.full(2000, 97, np.int32)
-    row = Row(tokens, tokens, np.ones(2000, bool), None, None)
+    row = TokenRow(tokens, tokens, np.ones(2000, bool), None, None)
     objective, lengths = MaskedLM(rate=0.02, max_span=10), Counter()
     for seed in range(300):
         weights = example_of(objective, tokenizer, row, seed)["weights"]
@@ -216,6 +224,6 @@ def test_what_cannot_work_is_refused():
         MaskedLM(random_share=0.3)
     with pytest.raises(ConfigError, match="max_span = 0: must be at least 1, or None"):
         MaskedLM(max_span=0)
-    with pytest.raises(ConfigError, match="sequence_length must be at least 3, got 2"):
+    with pytest.raises(ConfigError, match="sequence_length = 2: must be at least 3"):
         MaskedLM().validate(Joined(), 2)
     MaskedLM().validate(Packed(), 3)

@@ -15,10 +15,10 @@ from jaxformer.data import (
     MaskedLM,
     Packed,
     PrefixLM,
-    Row,
     SentencePairs,
     SpanCorruption,
     TokenizerFile,
+    TokenRow,
 )
 from jaxformer.data.objectives.base import teacher_forced
 from jaxformer.errors import ConfigError
@@ -137,7 +137,7 @@ def test_a_prefix_is_seen_and_the_rest_predicted(one, other, count, size, seed):
     count = min(count, size)
     objective = PrefixLM(min(one, other), max(one, other))
     tokens = np.arange(size + 1, dtype=np.int32)
-    row = Row(tokens[:-1], tokens[1:], np.arange(size) < count, None, None)
+    row = TokenRow(tokens[:-1], tokens[1:], np.arange(size) < count, None, None)
     example = objective.bind(Bytes().fit([]), size)(row, np.random.default_rng(seed))
     prefix = int(example["prefix"])
     assert int(objective.min_fraction * count) <= prefix <= objective.max_fraction * count
@@ -150,7 +150,7 @@ def test_a_prefix_is_seen_and_the_rest_predicted(one, other, count, size, seed):
 
 def test_prefixes_are_uniform():
     tokens = np.zeros(100, np.int32)
-    row = Row(tokens, tokens, np.ones(100, bool), None, None)
+    row = TokenRow(tokens, tokens, np.ones(100, bool), None, None)
     function, rng = PrefixLM().bind(Bytes().fit([]), 100), np.random.default_rng(0)
     prefixes = [int(function(row, rng)["prefix"]) for _ in range(5000)]
     counts = np.bincount(prefixes, minlength=100)

@@ -126,7 +126,7 @@ def test_what_cannot_work_is_refused():
         SentencePairs("sentence")
     with pytest.raises(ConfigError, match="SentencePairs takes each row as one text"):
         SentencePairs().validate(Packed(), 100)
-    with pytest.raises(ConfigError, match="sequence_length must be at least 5, got 4"):
+    with pytest.raises(ConfigError, match="sequence_length = 4: must be at least 5"):
         SentencePairs().validate(Joined(), 4)
     with pytest.raises(DataError, match=r"next_sentence needs two documents .* and 1 of 3 have"):
         examples_of(20, documents=[[1, 2, 3], [4], []])

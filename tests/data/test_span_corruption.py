@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxformer.data import Bytes, Joined, Packed, Row, SpanCorruption
+from jaxformer.data import Bytes, Joined, Packed, SpanCorruption, TokenRow
 from jaxformer.data.objectives.span_corruption import corrupt, noise_counts, noise_mask
 from jaxformer.errors import ConfigError
 
@@ -26,7 +26,7 @@ def row_of(tokens, size):
     padding = size - len(tokens)
     valid = np.arange(size) < len(tokens)
     tokens = np.pad(np.asarray(tokens, np.int32), (0, padding), constant_values=PAD)
-    return Row(tokens, tokens, valid, None, None)
+    return TokenRow(tokens, tokens, valid, None, None)
 
 
 def example_of(objective, size, sequence_length, seed):
@@ -200,5 +200,5 @@ def test_what_cannot_work_is_refused():
     with pytest.raises(ConfigError, match="sequence_length = 2048 needs 115 sentinels"):
         SpanCorruption().validate(Joined(), 2048)
     SpanCorruption(mean_span=20.0).validate(Joined(), 2048)
-    with pytest.raises(ConfigError, match="sequence_length must be at least 3, got 2"):
+    with pytest.raises(ConfigError, match="sequence_length = 2: must be at least 3"):
         SpanCorruption().validate(Joined(), 2)

@@ -6,7 +6,7 @@ import pytest
 
 from jaxformer.data import Bytes, TrainTokenizer
 from jaxformer.data.tasks import SpanText
-from jaxformer.data.tasks.questions import read_questions
+from jaxformer.data.tasks.span_text import read_questions
 from jaxformer.errors import ConfigError, DataError
 
 CONTEXT = "The Denver Broncos, of Denver (Colorado), won  Super Bowl 50 by 24–10 in Santa Clara."

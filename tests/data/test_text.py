@@ -239,17 +239,20 @@ def test_an_evaluation_reads_what_the_run_has_kept(config, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"sequence_length": 0}, "sequence_length must be at least 1, got 0"),
-        ({"batch_size": -2}, "batch_size must be at least 1, got -2"),
-        ({"seed": -1}, "seed must be at least 0, got -1"),
-        ({"split_seed": -1}, "split_seed must be at least 0, got -1"),
-        ({"validation_fraction": 0.0}, "validation_fraction must lie between 0 and 1, got 0.0"),
-        ({"validation_fraction": 1.5}, "validation_fraction must lie between 0 and 1, got 1.5"),
-        ({"max_validation_batches": 0}, "max_validation_batches must be at least 1, got 0"),
-        ({"prefetch_threads": 0}, "prefetch_threads must be at least 1, got 0"),
+        ({"sequence_length": 0}, "data.sequence_length = 0: must be at least 1"),
+        ({"batch_size": -2}, "data.batch_size = -2: must be an integer of at least 1"),
+        ({"seed": -1}, "data.seed = -1: must be an integer of at least 0"),
+        ({"split_seed": -1}, "data.split_seed = -1: must be an integer of at least 0"),
+        ({"validation_fraction": 0.0}, "data.validation_fraction = 0.0: must be a number between"),
+        ({"validation_fraction": 1.5}, "data.validation_fraction = 1.5: must be a number between"),
+        (
+            {"max_validation_batches": 0},
+            "data.max_validation_batches = 0: must be an integer",
+        ),
+        ({"prefetch_threads": 0}, "data.prefetch_threads = 0: must be an integer of at least 1"),
         (
             {"prefetch_batches": 1},
-            r"prefetch_batches \(1\) must be at least prefetch_threads \(2\)",
+            "data.prefetch_batches = 1: must be an integer of at least 2",
         ),
     ],
 )

@@ -5,7 +5,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from jaxformer.distributed.cluster import Job, Processes, find_processes
+from jaxformer.distributed.cluster import DistributedConfig as Config
+from jaxformer.distributed.cluster import Processes, find_processes
 from jaxformer.errors import ConfigError
 
 SLURM = {
@@ -49,64 +50,65 @@ ASKED = Processes(None, None, None)
 @pytest.mark.parametrize(
     ("job", "variables", "expected"),
     [
-        (Job(), {}, None),
-        (Job("h:1", 2, 0), {}, Processes("h:1", 2, 0)),
-        (Job("[fe80::1]:1", 2, 1), {}, Processes("[fe80::1]:1", 2, 1)),
-        (Job(), HERE | {"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "1"}, Processes("h:1", 2, 1)),
-        (Job("o:2", 3), HERE | {"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "1"},
+        (Config(), {}, None),
+        (Config("h:1", 2, 0), {}, Processes("h:1", 2, 0)),
+        (Config("[fe80::1]:1", 2, 1), {}, Processes("[fe80::1]:1", 2, 1)),
+        (Config(), HERE | {"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "1"},
+         Processes("h:1", 2, 1)),
+        (Config("o:2", 3), HERE | {"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "1"},
          Processes("o:2", 3, 1)),
-        (Job(num_processes=1), INDEXED, None),
-        (Job(), SLURM | {"JAX_NUM_PROCESSES": "1"}, None),
-        (Job(auto=True), {}, ASKED),
+        (Config(num_processes=1), INDEXED, None),
+        (Config(), SLURM | {"JAX_NUM_PROCESSES": "1"}, None),
+        (Config(auto=True), {}, ASKED),
         # srun: a task for each GPU, in one of the ways in which they are handed out.
-        (Job(), SLURM, Processes(FIRST, 8, 6, (2,))),
-        (Job(), SLURM | FOUR_GPUS, Processes(FIRST, 8, 6, (2,))),
-        (Job(), SLURM | {"CUDA_VISIBLE_DEVICES": "0"}, Processes(FIRST, 8, 6)),
-        (Job(), SLURM | {"SLURM_GPUS_ON_NODE": "8"}, Processes(FIRST, 8, 6, (4, 5))),
-        (Job(), SLURM | FOUR_GPUS | {"JAX_LOCAL_DEVICE_IDS": "1"}, Processes(FIRST, 8, 6)),
-        (Job(), SLURM | FOUR_GPUS | {"JAX_PLATFORMS": "cpu"}, Processes(FIRST, 8, 6)),
+        (Config(), SLURM, Processes(FIRST, 8, 6, (2,))),
+        (Config(), SLURM | FOUR_GPUS, Processes(FIRST, 8, 6, (2,))),
+        (Config(), SLURM | {"CUDA_VISIBLE_DEVICES": "0"}, Processes(FIRST, 8, 6)),
+        (Config(), SLURM | {"SLURM_GPUS_ON_NODE": "8"}, Processes(FIRST, 8, 6, (4, 5))),
+        (Config(), SLURM | FOUR_GPUS | {"JAX_LOCAL_DEVICE_IDS": "1"}, Processes(FIRST, 8, 6)),
+        (Config(), SLURM | FOUR_GPUS | {"JAX_PLATFORMS": "cpu"}, Processes(FIRST, 8, 6)),
         # One task for a node takes all of its GPUs.
-        (Job(), ONE_EACH, Processes(FIRST, 2, 1)),
-        (Job(), ONE_EACH | FOUR_GPUS, Processes(FIRST, 2, 1)),
-        (Job("h:1", 2, 1), ONE_EACH | FOUR_GPUS, Processes("h:1", 2, 1)),
-        (Job("h:1"), ONE_EACH, Processes("h:1", 2, 1)),
-        (Job(), SLURM | {"SLURM_STEP_TASKS_PER_NODE": "7,1"}, Processes(FIRST, 8, 6)),
+        (Config(), ONE_EACH, Processes(FIRST, 2, 1)),
+        (Config(), ONE_EACH | FOUR_GPUS, Processes(FIRST, 2, 1)),
+        (Config("h:1", 2, 1), ONE_EACH | FOUR_GPUS, Processes("h:1", 2, 1)),
+        (Config("h:1"), ONE_EACH, Processes("h:1", 2, 1)),
+        (Config(), SLURM | {"SLURM_STEP_TASKS_PER_NODE": "7,1"}, Processes(FIRST, 8, 6)),
         # A step of fewer tasks than the allocation, whose shell is no job at all.
-        (Job(), ONE_EACH | {"SLURM_NTASKS": "8"}, Processes(FIRST, 2, 1)),
-        (Job(), SLURM | {"SLURM_STEP_NUM_TASKS": "1"}, None),
-        (Job(), {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "8", "SLURM_PROCID": "0"}, None),
-        (Job(), {"SLURM_ARRAY_TASK_ID": "7", "SLURM_ARRAY_TASK_COUNT": "9"}, None),
+        (Config(), ONE_EACH | {"SLURM_NTASKS": "8"}, Processes(FIRST, 2, 1)),
+        (Config(), SLURM | {"SLURM_STEP_NUM_TASKS": "1"}, None),
+        (Config(), {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "8", "SLURM_PROCID": "0"}, None),
+        (Config(), {"SLURM_ARRAY_TASK_ID": "7", "SLURM_ARRAY_TASK_COUNT": "9"}, None),
         *(
-            (Job(), ONE_EACH | {"SLURM_STEP_NODELIST": nodes}, Processes(f"{host}:61809", 2, 1))
+            (Config(), ONE_EACH | {"SLURM_STEP_NODELIST": nodes}, Processes(f"{host}:61809", 2, 1))
             for nodes, host in {
                 "n1,n2": "n1",
                 "n[3,5-7],m": "n3",
                 "rack[2-3]node[05,06]-ib": "rack2node05-ib",
             }.items()
         ),
-        (Job(), ONE_EACH | {"JAX_COORDINATOR_PORT": "1234"}, Processes("gpu017:1234", 2, 1)),
+        (Config(), ONE_EACH | {"JAX_COORDINATOR_PORT": "1234"}, Processes("gpu017:1234", 2, 1)),
         # mpirun; within an allocation of SLURM its daemons are the tasks.
-        (Job(), OPEN_MPI, Processes("10.96.0.1:62624", 4, 3, (1,))),
-        (Job(), SLURM | OPEN_MPI, Processes("10.96.0.1:62624", 4, 3, (1,))),
-        (Job(), OPEN_MPI | {"OMPI_MCA_orte_hnp_uri": "4096.0;tcp6://[fe80::1,fe80::2]:5"},
+        (Config(), OPEN_MPI, Processes("10.96.0.1:62624", 4, 3, (1,))),
+        (Config(), SLURM | OPEN_MPI, Processes("10.96.0.1:62624", 4, 3, (1,))),
+        (Config(), OPEN_MPI | {"OMPI_MCA_orte_hnp_uri": "4096.0;tcp6://[fe80::1,fe80::2]:5"},
          Processes("[fe80::1]:61441", 4, 3, (1,))),
-        (Job(), {"OMPI_COMM_WORLD_SIZE": "1"}, None),
+        (Config(), {"OMPI_COMM_WORLD_SIZE": "1"}, None),
         # TPU pods.
-        (Job(), POD, Processes("t-0:8482", 4, 2)),
-        (Job(), POD | SLICES, Processes("m-0:8482", 8, 6)),
-        (Job(), {"CLOUD_TPU_TASK_ID": "1", "TPU_PROCESS_ADDRESSES": "a:8471,b:8471"},
+        (Config(), POD, Processes("t-0:8482", 4, 2)),
+        (Config(), POD | SLICES, Processes("m-0:8482", 8, 6)),
+        (Config(), {"CLOUD_TPU_TASK_ID": "1", "TPU_PROCESS_ADDRESSES": "a:8471,b:8471"},
          Processes("a:8482", 2, 1)),
-        (Job(), SLICES, ASKED),
-        (Job(), {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost"}, None),
-        (Job(), {"CLOUD_TPU_TASK_ID": "0"}, None),
+        (Config(), SLICES, ASKED),
+        (Config(), {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost"}, None),
+        (Config(), {"CLOUD_TPU_TASK_ID": "0"}, None),
         # Kubernetes: a pod alone is nothing special.
-        (Job(), KUBERNETES, None),
-        (Job("h:1", 4), INDEXED, Processes("h:1", 4, 3)),
-        (Job(), INDEXED | HERE | {"JAX_NUM_PROCESSES": "4"}, Processes("h:1", 4, 3)),
-        (Job(), KUBERNETES | POD | {"JOB_COMPLETION_INDEX": "2"}, Processes("t-0:8482", 4, 2)),
+        (Config(), KUBERNETES, None),
+        (Config("h:1", 4), INDEXED, Processes("h:1", 4, 3)),
+        (Config(), INDEXED | HERE | {"JAX_NUM_PROCESSES": "4"}, Processes("h:1", 4, 3)),
+        (Config(), KUBERNETES | POD | {"JOB_COMPLETION_INDEX": "2"}, Processes("t-0:8482", 4, 2)),
         # Left over in a shell.
-        (Job(), {"WORLD_SIZE": "4"}, None),
-        (Job(), {"PMI_SIZE": "1", "PMI_RANK": "0"}, None),
+        (Config(), {"WORLD_SIZE": "4"}, None),
+        (Config(), {"PMI_SIZE": "1", "PMI_RANK": "0"}, None),
     ],
 )  # fmt: skip
 def test_who_trains_together(job, variables, expected):
@@ -115,42 +117,90 @@ def test_who_trains_together(job, variables, expected):
 
 def test_a_cluster_is_asked_where_it_can_be(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", Mock())
-    assert find_processes(Job(), INDEXED) == Processes(None, None, 3)
-    assert find_processes(Job(), KUBERNETES) is None
+    assert find_processes(Config(), INDEXED) == Processes(None, None, 3)
+    assert find_processes(Config(), KUBERNETES) is None
 
 
 @pytest.mark.parametrize(
     ("job", "variables", "texts"),
     [
-        (Job(num_processes=2, process_id=0), {}, ["--job.coordinator HOST:PORT"]),
-        (Job(), {"JAX_PROCESS_ID": "1"}, ["--job.coordinator HOST:PORT"]),
-        (Job("h:1", num_processes=2), {}, ["h:1", "--job.process-id is missing"]),
-        (Job("h:1", 2, 2), {}, ["job.process_id = 2", "less than job.num_processes = 2"]),
-        (Job("h:1", 2, -1), {}, ["job.process_id = -1", "at least 0"]),
-        (Job("h:1", 0, 0), {}, ["job.num_processes = 0", "at least 1"]),
-        (Job("h:1", 2, 0, initialization_timeout=0), {}, ["job.initialization_timeout = 0"]),
+        (Config(num_processes=2, process_id=0), {}, ["--job.coordinator HOST:PORT"]),
+        (Config(), {"JAX_PROCESS_ID": "1"}, ["--job.coordinator HOST:PORT"]),
+        (Config("h:1", num_processes=2), {}, ["h:1", "--job.process-id is missing"]),
+        (
+            Config("h:1", 2, 2),
+            {},
+            ["job.process_id = 2", "less than job.num_processes = 2"],
+        ),
+        (Config("h:1", 2, -1), {}, ["job.process_id = -1", "at least 0"]),
+        (Config("h:1", 0, 0), {}, ["job.num_processes = 0", "at least 1"]),
+        (
+            Config("h:1", 2, 0, initialization_timeout=0),
+            {},
+            ["job.initialization_timeout = 0"],
+        ),
         *(
-            (Job(address, 2, 0), {}, [f"job.coordinator = {address!r}", "HOST:PORT"])
+            (Config(address, 2, 0), {}, [f"job.coordinator = {address!r}", "HOST:PORT"])
             for address in ("h", "h:", ":1", "h:0", "h:65536", "h:x", "fe80::1:1", "h:-1")
         ),
-        (Job(), HERE | {"JAX_NUM_PROCESSES": "abc"}, ["JAX_NUM_PROCESSES = 'abc'", "integer"]),
-        (Job(), HERE | {"JAX_NUM_PROCESSES": "9" * 5000}, ["JAX_NUM_PROCESSES = '999"]),
-        (Job(), {"JAX_PROCESS_ID": "-1"}, ["JAX_PROCESS_ID = -1"]),
-        (Job(), {"JAX_COORDINATOR_PORT": "http"}, ["JAX_COORDINATOR_PORT = 'http'"]),
-        (Job(), {"JAX_LOCAL_DEVICE_IDS": "0,b"}, ["JAX_LOCAL_DEVICE_IDS = 'b'"]),
-        (Job(), SLURM | {"SLURM_STEP_NUM_TASKS": "many"}, ["SLURM_STEP_NUM_TASKS = 'many'"]),
-        (Job(), {"SLURM_STEP_NUM_TASKS": "4"}, ["srun", "SLURM_PROCID", "--job.num-processes 1"]),
-        (Job(), SLURM | {"SLURM_STEP_NODELIST": ""}, ["where process 0 is", "--job.coordinator"]),
-        (Job(), SLURM | {"SLURM_PROCID": "8"}, ["job.process_id = 8", "job.num_processes = 8"]),
-        (Job(), SLURM | {"CUDA_VISIBLE_DEVICES": "0,1,2"}, ["4 processes", "share 3 GPUs evenly"]),
-        (Job(), OPEN_MPI | {"OMPI_MCA_orte_hnp_uri": ""}, ["4 processes", "--job.coordinator"]),
-        (Job(), {"OMPI_COMM_WORLD_SIZE": "2"}, ["mpirun", "OMPI_COMM_WORLD_RANK"]),
-        (Job(), {"TPU_WORKER_HOSTNAMES": "a,b"}, ["TPU pod", "TPU_WORKER_ID"]),
-        (Job(), POD | {"MEGASCALE_NUM_SLICES": "2"}, ["MEGASCALE_SLICE_ID"]),
-        (Job(), INDEXED, ["pod 3", "--job.coordinator", "jax[k8s]", "--job.num-processes 1"]),
-        (Job("h:1"), INDEXED, ["h:1", "--job.num-processes"]),
-        (Job(), {"WORLD_SIZE": "4", "RANK": "1"}, ["WORLD_SIZE = 4", "--job.process-id 1"]),
-        (Job(), {"PMI_SIZE": "2", "PMI_RANK": "0"}, ["PMI_SIZE = 2", "train alone"]),
+        (
+            Config(),
+            HERE | {"JAX_NUM_PROCESSES": "abc"},
+            ["JAX_NUM_PROCESSES = 'abc'", "integer"],
+        ),
+        (
+            Config(),
+            HERE | {"JAX_NUM_PROCESSES": "9" * 5000},
+            ["JAX_NUM_PROCESSES = '999"],
+        ),
+        (Config(), {"JAX_PROCESS_ID": "-1"}, ["JAX_PROCESS_ID = -1"]),
+        (Config(), {"JAX_COORDINATOR_PORT": "http"}, ["JAX_COORDINATOR_PORT = 'http'"]),
+        (Config(), {"JAX_LOCAL_DEVICE_IDS": "0,b"}, ["JAX_LOCAL_DEVICE_IDS = 'b'"]),
+        (
+            Config(),
+            SLURM | {"SLURM_STEP_NUM_TASKS": "many"},
+            ["SLURM_STEP_NUM_TASKS = 'many'"],
+        ),
+        (
+            Config(),
+            {"SLURM_STEP_NUM_TASKS": "4"},
+            ["srun", "SLURM_PROCID", "--job.num-processes 1"],
+        ),
+        (
+            Config(),
+            SLURM | {"SLURM_STEP_NODELIST": ""},
+            ["where process 0 is", "--job.coordinator"],
+        ),
+        (
+            Config(),
+            SLURM | {"SLURM_PROCID": "8"},
+            ["job.process_id = 8", "job.num_processes = 8"],
+        ),
+        (
+            Config(),
+            SLURM | {"CUDA_VISIBLE_DEVICES": "0,1,2"},
+            ["4 processes", "share 3 GPUs evenly"],
+        ),
+        (
+            Config(),
+            OPEN_MPI | {"OMPI_MCA_orte_hnp_uri": ""},
+            ["4 processes", "--job.coordinator"],
+        ),
+        (Config(), {"OMPI_COMM_WORLD_SIZE": "2"}, ["mpirun", "OMPI_COMM_WORLD_RANK"]),
+        (Config(), {"TPU_WORKER_HOSTNAMES": "a,b"}, ["TPU pod", "TPU_WORKER_ID"]),
+        (Config(), POD | {"MEGASCALE_NUM_SLICES": "2"}, ["MEGASCALE_SLICE_ID"]),
+        (
+            Config(),
+            INDEXED,
+            ["pod 3", "--job.coordinator", "jax[k8s]", "--job.num-processes 1"],
+        ),
+        (Config("h:1"), INDEXED, ["h:1", "--job.num-processes"]),
+        (
+            Config(),
+            {"WORLD_SIZE": "4", "RANK": "1"},
+            ["WORLD_SIZE = 4", "--job.process-id 1"],
+        ),
+        (Config(), {"PMI_SIZE": "2", "PMI_RANK": "0"}, ["PMI_SIZE = 2", "train alone"]),
     ],
 )
 def test_what_cannot_be(job, variables, texts):

@@ -12,7 +12,7 @@ from jaxformer.functional import (
     ALiBi,
     Band,
     Bias,
-    Dense,
+    DenseMask,
     KeyPadding,
     Mask,
     Prefix,
@@ -69,8 +69,8 @@ def random_mask(kind, length, num_keys, seed=0):
         "right padding": lambda: KeyPadding(jnp.asarray(index < real)),
         "left padding": lambda: KeyPadding(jnp.asarray(index >= num_keys - real)),
         "segments": lambda: Segments(documents(length), documents(num_keys)),
-        "dense": lambda: Dense(jnp.asarray(random.random((BATCH, length, num_keys)) < 0.3)),
-        "dense one": lambda: Dense(jnp.asarray(random.random((1, length, num_keys)) < 0.01)),
+        "dense": lambda: DenseMask(jnp.asarray(random.random((BATCH, length, num_keys)) < 0.3)),
+        "dense one": lambda: DenseMask(jnp.asarray(random.random((1, length, num_keys)) < 0.01)),
     }[kind]()
 
 

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import pytest
 from attention_cases import BATCH, arrays
 
-from jaxformer.functional import ALiBi, Dense, KeyPadding, attention
+from jaxformer.functional import ALiBi, DenseMask, KeyPadding, attention
 
 
 @pytest.mark.parametrize(
@@ -12,7 +12,7 @@ from jaxformer.functional import ALiBi, Dense, KeyPadding, attention
     [
         {"mask": KeyPadding(jnp.ones((BATCH, 10), bool))},
         {"mask": KeyPadding(jnp.ones((3, 9), bool))},
-        {"mask": Dense(jnp.ones((1, 9, 5), bool))},
+        {"mask": DenseMask(jnp.ones((1, 9, 5), bool))},
         {"bias": jnp.zeros((1, 1, 5, 1))},
         {"bias": jnp.zeros((1, 3, 5, 9))},
         {"bias": ALiBi().bias(jnp.zeros((1, 5), int), jnp.zeros((1, 8), int), num_heads=2)},

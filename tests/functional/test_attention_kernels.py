@@ -12,7 +12,7 @@ from jax.sharding import AxisType, PartitionSpec
 from jaxformer.functional import (
     ALiBi,
     Band,
-    Dense,
+    DenseMask,
     KeyPadding,
     Mask,
     Prefix,
@@ -217,7 +217,7 @@ def xla_for_cudnn(monkeypatch):
         (causal() & sliding_window(3) & documents(8, 8), (8, 8), (True, None, True)),
         (Prefix(jnp.array([3, 5])), (8, 8), (False, None, True)),
         (Prefix(jnp.array([3, 5])) & Band(before=2), (8, 8), (False, None, True)),
-        (Dense(jnp.eye(8, dtype=bool)[None].at[:, 3].set(False)), (8, 8), (False, None, True)),
+        (DenseMask(jnp.eye(8, dtype=bool)[None].at[:, 3].set(False)), (8, 8), (False, None, True)),
     ],
 )
 def test_cudnn_is_asked_for_what_the_mask_means(xla_for_cudnn, mask, lengths, call):
@@ -255,7 +255,7 @@ def test_cudnn_on_a_gpu(mask):
         (request_for(bias=jnp.zeros((1, 1, 8, 8))), "bias"),
         (request_for(dropout=Dropout.create(jax.random.key(0), 0.1, BATCH, 4)), "dropout"),
         (request_for(causal(jnp.array(3))), "known while tracing"),
-        (request_for(Dense(jnp.ones((1, 8, 8), bool))), "Dense"),
+        (request_for(DenseMask(jnp.ones((1, 8, 8), bool))), "DenseMask"),
         (request_for(causal() & Prefix(jnp.ones(2, int))), "Prefix"),
         (request_for(documents(8, 8) & documents(8, 8)), "one set of segments"),
         (request_for(causal(-8)), "every pair"),

@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 from jaxformer.functional import (
     ALiBi,
     Band,
-    Dense,
+    DenseMask,
     KeyPadding,
     Prefix,
     Segments,
@@ -149,7 +149,10 @@ NOT_ON = {
         "it takes no bias": (alibi, {}),
         "it has no dropout": (dropped, {}),
         "mask Prefix": (lambda ids: {"mask": Prefix(ids[:, 0])}, {}),
-        "mask Dense": (lambda ids: {"mask": Dense(jnp.ones((1, LENGTH, LENGTH), bool))}, {}),
+        "mask DenseMask": (
+            lambda ids: {"mask": DenseMask(jnp.ones((1, LENGTH, LENGTH), bool))},
+            {},
+        ),
         "known while tracing": (lambda ids: {"mask": causal(ids[:, 0])}, {}),
         "not float16": (packed, {"dtype": jnp.float16}),
     },

@@ -14,7 +14,7 @@ from attention_cases import (
     value_and_gradients,
 )
 
-from jaxformer.functional import Dense, KeyPadding, Segments, attention, causal, sliding_window
+from jaxformer.functional import DenseMask, KeyPadding, Segments, attention, causal, sliding_window
 
 
 @BOTH
@@ -24,7 +24,7 @@ def test_a_query_that_may_attend_to_nothing_gives_zeros_and_no_gradient(implemen
     allowed[0] = False
     allowed[1, 5] = False
     bias = make_bias("array", 37, 130, 4).astype(jnp.float32)
-    options = {"mask": Dense(jnp.asarray(allowed)), "bias": bias, "dropout_rate": 0.5}
+    options = {"mask": DenseMask(jnp.asarray(allowed)), "bias": bias, "dropout_rate": 0.5}
     output, (gradients, of_bias) = value_and_gradients(
         implementation, inputs, cotangent, dropout_key=jax.random.key(0), **options
     )
@@ -44,7 +44,7 @@ def test_a_bias_of_minus_infinity_excludes_a_key(implementation):
     allowed[0, 3] = False
     bias = jnp.where(allowed[:, None], 0.0, -jnp.inf)
     by_mask = value_and_gradients(
-        implementation, inputs, cotangent, mask=Dense(jnp.asarray(allowed))
+        implementation, inputs, cotangent, mask=DenseMask(jnp.asarray(allowed))
     )
     by_bias = value_and_gradients(implementation, inputs, cotangent, bias=bias)
     assert jnp.all(jnp.isfinite(by_bias[1][1]))
@@ -133,7 +133,7 @@ def test_one_query_at_a_time_equals_all_at_once(implementation):
 
 def test_returned_weights_are_the_probabilities():
     query, key, value, _ = map(jnp.asarray, arrays(7, 9, heads=(4, 2), dtype=np.float32))
-    mask = Dense(jnp.ones((1, 7, 9), bool).at[:, 4].set(False)) & causal(1)
+    mask = DenseMask(jnp.ones((1, 7, 9), bool).at[:, 4].set(False)) & causal(1)
     output, weights = attention(query, key, value, mask=mask, return_weights=True)
     assert weights.shape == (BATCH, 4, 7, 9)
     assert weights.dtype == jnp.float32

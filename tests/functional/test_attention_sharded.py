@@ -9,7 +9,7 @@ from jax.sharding import AxisType, PartitionSpec
 
 from jaxformer.functional import (
     Bias,
-    Dense,
+    DenseMask,
     KeyPadding,
     Prefix,
     Segments,
@@ -41,7 +41,7 @@ def padding_and_offsets():
 
 def documents():
     key = np.sort(np.random.default_rng(2).integers(0, 4, (BATCH, S)), axis=1)
-    dense = Dense(jnp.ones((1, T, S), bool).at[:, 3].set(False))
+    dense = DenseMask(jnp.ones((1, T, S), bool).at[:, 3].set(False))
     return Segments(jnp.asarray(key[:, -T:]), jnp.asarray(key)) & dense & causal(S - T)
 
 

@@ -8,7 +8,7 @@ from attention_cases import BATCH, arrays, make_bias, value_and_gradients
 from jax.extend.core import jaxprs_in_params
 
 from jaxformer.functional import (
-    Dense,
+    DenseMask,
     KeyPadding,
     Prefix,
     Segments,
@@ -72,7 +72,7 @@ def test_a_bias_that_nobody_differentiates_has_no_gradient_in_memory():
         (sliding_window(30, 560), slice(60)),
         (Prefix(jnp.full(BATCH, 500)), slice(1040, None)),
         (KeyPadding(jnp.arange(1100)[None] < 500), slice(1040, None)),
-        (Dense(jnp.ones((1, 500, 1100), bool).at[:, :, 500:].set(False)), slice(1040, None)),
+        (DenseMask(jnp.ones((1, 500, 1100), bool).at[:, :, 500:].set(False)), slice(1040, None)),
         (
             Segments(jnp.full((BATCH, 500), 2), jnp.where(jnp.arange(1100) < 500, 2, 3)[None]),
             slice(1040, None),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from jaxformer.functional import (
     All,
     Band,
-    Dense,
+    DenseMask,
     KeyPadding,
     Mask,
     Prefix,
@@ -16,7 +16,7 @@ from jaxformer.functional import (
     causal,
     sliding_window,
 )
-from jaxformer.functional.masks import Places, terms_of
+from jaxformer.functional.masks import PositionMask, terms_of
 
 BATCH, T, S = 2, 7, 11
 rows = np.arange(BATCH)[:, None, None]
@@ -57,16 +57,16 @@ SPECS = {
         (QUERY_SEGMENTS[:, :, None] == KEY_SEGMENTS[:, None]) & (KEY_SEGMENTS > 0)[:, None],
     ),
     "places": (
-        Places(jnp.asarray(QUERY_PLACES), jnp.asarray(KEY_PLACES)),
+        PositionMask(jnp.asarray(QUERY_PLACES), jnp.asarray(KEY_PLACES)),
         (KEY_PLACES[:, None] <= QUERY_PLACES[:, :, None]) & (KEY_PLACES >= 0)[:, None],
     ),
     "places+window": (
-        Places(jnp.asarray(QUERY_PLACES), jnp.asarray(KEY_PLACES), 2),
+        PositionMask(jnp.asarray(QUERY_PLACES), jnp.asarray(KEY_PLACES), 2),
         (KEY_PLACES[:, None] <= QUERY_PLACES[:, :, None])
         & (KEY_PLACES[:, None] > QUERY_PLACES[:, :, None] - 3)
         & (KEY_PLACES >= 0)[:, None],
     ),
-    "dense": (Dense(jnp.asarray(DENSE)), DENSE),
+    "dense": (DenseMask(jnp.asarray(DENSE)), DENSE),
 }
 
 
@@ -174,7 +174,7 @@ def test_key_bounds_are_tight(name):
 def test_key_bounds_of_an_empty_mask_are_empty():
     nothing = [
         KeyPadding(jnp.zeros((BATCH, S), bool)),
-        Dense(jnp.zeros((1, T, S), bool)),
+        DenseMask(jnp.zeros((1, T, S), bool)),
         Segments(jnp.zeros((BATCH, T), int), jnp.zeros((BATCH, S), int)),
         causal(-T),
         causal(S) & Band(before=None, after=-1, query_offset=-T),
@@ -229,7 +229,7 @@ def test_a_window_has_at_least_one_key():
         KeyPadding(jnp.ones((BATCH, S + 1), bool)),
         Segments(jnp.ones((BATCH, T + 1), int), jnp.ones((BATCH, S), int)),
         Segments(jnp.ones((BATCH, T), int), jnp.ones((BATCH, S + 1), int)),
-        Dense(jnp.ones((1, T, S + 1), bool)),
+        DenseMask(jnp.ones((1, T, S + 1), bool)),
     ],
 )
 def test_a_wrong_length_is_an_error(mask):

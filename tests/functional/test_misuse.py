@@ -243,7 +243,7 @@ CASES = [
     (F.KeyPadding, {"valid": bools(2, 5)}, {
         "valid": [floats(2, 5), np.array([[0, -INF]]), np.array([[0, 2]]), bools(5), [[True]]],
     }),
-    (F.Dense, {"allowed": bools(1, 3, 5)}, {
+    (F.DenseMask, {"allowed": bools(1, 3, 5)}, {
         "allowed": [floats(1, 3, 5), np.array([[[0, -INF]]]), bools(3, 5), bools(2, 1, 3, 5), [1]],
     }),
     (F.Segments, {"query": ints(2, 3), "key": ints(2, 5)}, {
@@ -327,7 +327,7 @@ def test_nothing_to_attend_to_or_with(sizes, implementation):
 
 def test_an_array_of_bool_is_a_mask():
     allowed = np.tri(3, 5, 1, bool) & (np.arange(2) < 9)[:, None, None]
-    expected = F.attention(**ATTENTION, mask=F.Dense(jnp.asarray(allowed)))
+    expected = F.attention(**ATTENTION, mask=F.DenseMask(jnp.asarray(allowed)))
     for mask in (
         allowed,
         jnp.asarray(allowed),

@@ -9,8 +9,8 @@ from saved_folders import save_tiny
 
 import jaxformer
 from jaxformer.errors import ArgumentError, ConfigError, DataError
-from jaxformer.generation.api import decoding_for
-from jaxformer.generation.options import Decoding
+from jaxformer.generation.api import generation_config_for
+from jaxformer.generation.config import GenerationConfig
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.tasks import CausalLMTask, Seq2SeqLMTask
 from jaxformer.parity.reference import save_random
@@ -67,7 +67,7 @@ def test_greedy_text_is_that_of_transformers(format, architecture, tmp_path):
     inputs, count = prompts(ours.config.vocab_size), NEW
     if ours.config.position.changes_at(np.ones(1)) is not None:
         # There such frequencies depend on the longest row, and on what was asked before. Ours are
-        # those of the full pass, see test_generator.
+        # those of the full pass, see test_engine.
         inputs, count = {name: array[1:2] for name, array in inputs.items()}, 1
     expected = theirs(folder, architecture.name, inputs, do_sample=False, max_new_tokens=count)
     found = jaxformer.generate(ours, inputs, max_new_tokens=count, output_scores=True)
@@ -170,32 +170,34 @@ def test_the_log_probabilities_are_those_of_the_forward_pass(gpt2):
 
 def test_what_the_folder_recommends_is_done_unless_told_otherwise(gpt2, tmp_path):
     def asked(recommended, **given):
-        return Decoding.of(recommended, given)
+        return GenerationConfig.of(recommended, given)
 
     sampling = {"do_sample": True, "temperature": 0.6, "top_p": 0.9, "eos_token_id": [3, 4]}
-    assert asked(sampling) == Decoding(
+    assert asked(sampling) == GenerationConfig(
         do_sample=True, temperature=0.6, top_p=0.9, eos_token_id=(3, 4)
     )
     assert asked(sampling, temperature=0).draws is False
-    assert asked(sampling, num_beams=4) == Decoding(num_beams=4, eos_token_id=(3, 4))
-    assert asked(sampling, do_sample=False) == Decoding(eos_token_id=(3, 4))
+    assert asked(sampling, num_beams=4) == GenerationConfig(num_beams=4, eos_token_id=(3, 4))
+    assert asked(sampling, do_sample=False) == GenerationConfig(eos_token_id=(3, 4))
     beams = {"num_beams": 4, "length_penalty": 2.0, "early_stopping": True, "top_k": 50}
-    assert asked(beams) == Decoding(num_beams=4, length_penalty=2.0, early_stopping=True)
-    assert asked(beams, temperature=0.8) == Decoding(do_sample=True, temperature=0.8, top_k=50)
+    assert asked(beams) == GenerationConfig(num_beams=4, length_penalty=2.0, early_stopping=True)
+    assert asked(beams, temperature=0.8) == GenerationConfig(
+        do_sample=True, temperature=0.8, top_k=50
+    )
     assert asked({"max_length": 20, "bad_words_ids": [[3], [4, 5]], "pad_token_id": None}) == (
-        Decoding(bad_words_ids=((3,), (4, 5)))
+        GenerationConfig(bad_words_ids=((3,), (4, 5)))
     )
     jaxformer.save(gpt2, tmp_path / "copy")
     (tmp_path / "copy" / "generation_config.json").write_text(json.dumps({"max_new_tokens": 3}))
     copy = jaxformer.load(tmp_path / "copy")
-    assert decoding_for(copy, {}).max_new_tokens == 3
+    assert generation_config_for(copy, {}).max_new_tokens == 3
     assert jaxformer.generate(copy, prompts(131))["sequences"].shape == (3, 12)
 
 
 @pytest.mark.parametrize(
     ("changes", "options", "error", "message"),
     [
-        ({}, {"temprature": 1.0}, ConfigError, "temprature is not known. Did you mean 'temper"),
+        ({}, {"temprature": 1.0}, ConfigError, "temprature is not known; did you mean 'temper"),
         ({}, {"temperature": -1.0}, ConfigError, "temperature"),
         ({}, {"max_new_tokens": 0}, ConfigError, "max_new_tokens"),
         ({}, {"num_beams": 2, "top_p": 0.5}, ConfigError, "do_sample|top_p"),
@@ -257,11 +259,11 @@ def test_an_end_that_the_vocabulary_lacks_is_left_out(gpt2):
     """Small models often keep the numbers of the large one's tokens."""
     hf_config = HFConfig({"eos_token_id": [50256, 7], "pad_token_id": None})
     model = replace(gpt2, checkpoint=replace(gpt2.checkpoint, hf_config=hf_config))
-    assert decoding_for(model, {}).end_tokens == (7,)
+    assert generation_config_for(model, {}).end_tokens == (7,)
     for wrong in ({"pad_token_id": 50256}, {"eos_token_id": [1, None]}, {"eos_token_id": "x"}):
         model = replace(gpt2, checkpoint=replace(gpt2.checkpoint, hf_config=HFConfig(wrong)))
         with pytest.raises(ConfigError, match=next(iter(wrong))):
-            decoding_for(model, {})
+            generation_config_for(model, {})
 
 
 MASK = np.ones((3, 9), int)
@@ -366,7 +368,7 @@ def test_what_cannot_be_saved(gpt2, tmp_path, options, message):
         ({"dtype": "float64"}, "dtype = 'float64': must be one of float32"),
         ({"mesh": 5}, "mesh = 5: must be None, or a mesh with the axes data, fsdp, tensor"),
         ({"mesh": jax.make_mesh((1,), ("x",))}, "mesh = .* must be None, or a mesh with the axes"),
-        ({"num_layer": 1}, "num_layer: DecoderConfig has no such field. Did you mean 'num_layers'"),
+        ({"num_layer": 1}, "num_layer: DecoderConfig has no such field; did you mean 'num_layers'"),
         ({"folder": 5}, "folder = 5: must be "),
         ({"folder": ""}, "folder = '': must be "),
         ({"folder": "no/such"}, "folder = 'no/such': must be the folder of a run or of a Hugging"),

@@ -11,19 +11,18 @@ from tiny_models import random_parameters, structure_of, tiny, tiny_encoder_deco
 from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.distributed.sharding import parameter_sharding
 from jaxformer.functional import DynamicNTK, KeyPadding, RoPE
-from jaxformer.generation.batch import batch_of, batch_of_rows
+from jaxformer.generation.compiled import CompiledModel
+from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.decode.beam import BeamSearch, beam_search
-from jaxformer.generation.decode.continuation import continuations
 from jaxformer.generation.decode.processors import History
-from jaxformer.generation.generator import Generator, row_keys
-from jaxformer.generation.options import Decoding
-from jaxformer.generation.programs import Programs
+from jaxformer.generation.engine import Engine, new_tokens, row_keys
+from jaxformer.generation.prompts import Prompts
 from jaxformer.nn.cache import CacheShape
 
 MOST, BEAMS, END, VOCABULARY = 5, 3, 4, 6
 CONFIG = tiny(num_layers=1, vocab_size=VOCABULARY)
 PROMPTS = [[1, 0, 2], [5], [3, 1]]
-SEARCH = Decoding(
+SEARCH = GenerationConfig(
     max_new_tokens=MOST,
     num_beams=BEAMS,
     num_return_sequences=BEAMS,
@@ -32,13 +31,13 @@ SEARCH = Decoding(
 )
 
 
-def generator_of(config):
-    return Generator(Programs(config, structure_of(config)), random_parameters(config))
+def engine_of(config):
+    return Engine(CompiledModel(config, structure_of(config)), random_parameters(config))
 
 
 @pytest.fixture(scope="module")
-def generator():
-    return generator_of(CONFIG)
+def engine():
+    return engine_of(CONFIG)
 
 
 def log_probs_of(config):
@@ -47,7 +46,7 @@ def log_probs_of(config):
     return jax.jit(lambda rows: jax.nn.log_softmax(structure_of(config).module(parameters)(rows)))
 
 
-def test_with_room_for_all_texts_it_ranks_all_texts(generator):
+def test_with_room_for_all_texts_it_ranks_all_texts(engine):
     prompt, most, penalty = [1, 0, 2], 3, 0.6
     texts = [
         text
@@ -63,7 +62,9 @@ def test_with_room_for_all_texts_it_ranks_all_texts(generator):
     scores = np.sum(log_probs, axis=1, where=real) / lengths**penalty
     room = VOCABULARY**most
     options = {"max_new_tokens": most, "num_beams": room, "num_return_sequences": room}
-    found = generator.beams(batch_of_rows([prompt]), Decoding(**vars(SEARCH) | options))
+    found = engine.beam_search(
+        Prompts.of_rows([prompt]), GenerationConfig(**vars(SEARCH) | options)
+    )
     best = np.argsort(-scores)
     assert len(best) == 1 + 5 + 25 * VOCABULARY
     for place, number in enumerate(best):
@@ -73,24 +74,27 @@ def test_with_room_for_all_texts_it_ranks_all_texts(generator):
     assert np.all(found.scores[len(best) :] == -np.inf)
 
 
-def test_one_beam_is_the_greedy_text(generator):
-    prompts = batch_of_rows(PROMPTS)
-    found = generator.beams(prompts, Decoding(max_new_tokens=MOST))
-    greedy = continuations(
-        generator, prompts, Decoding(max_new_tokens=MOST), row_keys(0, np.arange(len(PROMPTS)))
+def test_one_beam_is_the_greedy_text(engine):
+    prompts = Prompts.of_rows(PROMPTS)
+    found = engine.beam_search(prompts, GenerationConfig(max_new_tokens=MOST))
+    greedy = new_tokens(
+        engine,
+        prompts,
+        GenerationConfig(max_new_tokens=MOST),
+        row_keys(0, np.arange(len(PROMPTS))),
     )
     np.testing.assert_array_equal(found.tokens, greedy.tokens)
     np.testing.assert_allclose(found.scores, greedy.log_probs.mean(axis=1), rtol=1e-5)
 
 
-def test_a_row_is_what_it_is_alone_on_whichever_side_it_is_padded(generator):
+def test_a_row_is_what_it_is_alone_on_whichever_side_it_is_padded(engine):
     ids, mask = np.full((3, 4), 5), np.zeros((3, 4), int)
     for row, prompt in enumerate(PROMPTS):
         places = slice(0, len(prompt)) if row == 0 else slice(-len(prompt), None)
         ids[row, places], mask[row, places] = prompt, 1
-    together = generator.beams(batch_of(ids, mask, VOCABULARY), SEARCH)
+    together = engine.beam_search(Prompts.of_ids(ids, mask, VOCABULARY), SEARCH)
     for row, prompt in enumerate(PROMPTS):
-        alone = generator.beams(batch_of_rows([prompt]), SEARCH)
+        alone = engine.beam_search(Prompts.of_rows([prompt]), SEARCH)
         own = slice(BEAMS * row, BEAMS * (row + 1))
         longest = alone.tokens.shape[1]
         np.testing.assert_array_equal(together.tokens[own, :longest], alone.tokens)
@@ -104,7 +108,7 @@ def test_a_row_has_a_limit_of_its_own():
     @jax.jit
     def searched(history):
         model = structure_of(CONFIG).module(parameters)
-        cache = model.start(CacheShape(3, capacity=16, chunk=16, storage="float32"))
+        cache = model.init_cache(CacheShape(3, capacity=16, chunk=16, storage="float32"))
         return beam_search(model, search, history, cache)
 
     def texts(limits):
@@ -123,8 +127,8 @@ def test_a_row_has_a_limit_of_its_own():
 def test_what_changes_with_the_length_is_read_again():
     config = tiny(num_layers=1, position=RoPE(scaling=DynamicNTK(2.0, 7)))
     prompt, most = np.array([[9, 8, 7, 6, 5, 4]]), 3
-    options = Decoding(max_new_tokens=most, num_beams=BEAMS, num_return_sequences=BEAMS)
-    found = generator_of(config).beams(batch_of(prompt, None, config.vocab_size), options)
+    options = GenerationConfig(max_new_tokens=most, num_beams=BEAMS, num_return_sequences=BEAMS)
+    found = engine_of(config).beam_search(Prompts.of_ids(prompt, None, config.vocab_size), options)
     rows, totals, log_probs = np.repeat(prompt, BEAMS, axis=0), 0.0, log_probs_of(config)
     for new in found.tokens.T:
         # Not of the whole text at once: a shorter one is read in another way.
@@ -143,12 +147,12 @@ def test_a_mesh_finds_the_same():
         for name, x in parameters.items()
     }
     memory = np.random.default_rng(0).normal(size=(2, 5, 24)).astype(np.float32)
-    sources = memory, KeyPadding(np.arange(5)[None, :] < np.array([[5], [2]]))
-    one = Generator(Programs(config, abstract_model), parameters)
-    several = Generator(Programs(config, abstract_model, mesh), placed)
+    encoder_outputs = memory, KeyPadding(np.arange(5)[None, :] < np.array([[5], [2]]))
+    one = Engine(CompiledModel(config, abstract_model), parameters)
+    several = Engine(CompiledModel(config, abstract_model, mesh), placed)
     found, expected = (
-        generator.beams(batch_of_rows([[1], [3, 2]]), SEARCH, sources=sources)
-        for generator in (one, several)
+        engine.beam_search(Prompts.of_rows([[1], [3, 2]]), SEARCH, encoder_outputs=encoder_outputs)
+        for engine in (one, several)
     )
     np.testing.assert_array_equal(found.tokens, expected.tokens)
     np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-5)
@@ -160,8 +164,8 @@ def test_the_keys_of_a_memory_are_kept_once():
 
     def picked(memory):
         shape = CacheShape(2, capacity=16, chunk=16, storage="int8")
-        cache = abstract_model.module(parameters).start(shape, memory)
-        return cache.picked(jnp.zeros((2, BEAMS), jnp.int32))
+        cache = abstract_model.module(parameters).init_cache(shape, memory)
+        return cache.reorder(jnp.zeros((2, BEAMS), jnp.int32))
 
     cache = jax.eval_shape(picked, jnp.zeros((2, 5, config.model_dim)))
     ((own, shared, _),) = cache.layers

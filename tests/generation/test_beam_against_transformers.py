@@ -8,10 +8,10 @@ from itertools import chain, product
 import numpy as np
 import pytest
 
-from jaxformer.generation.api import asked
-from jaxformer.generation.batch import batch_of
-from jaxformer.generation.generator import generator_for
-from jaxformer.generation.options import Decoding
+from jaxformer.generation.api import prepare_inputs
+from jaxformer.generation.config import GenerationConfig
+from jaxformer.generation.engine import engine_for
+from jaxformer.generation.prompts import Prompts
 from jaxformer.parity.reference import Reference, save_random
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.model import Pretrained
@@ -46,9 +46,11 @@ class Pair:
 
     def found(self, inputs, **options):
         """Texts and their scores, those of all rows."""
-        prompts, mask, sources = asked(self.ours, inputs)
-        batch = batch_of(prompts, mask, self.ours.config.vocab_size)
-        found = generator_for(self.ours).beams(batch, Decoding(**options), sources=sources)
+        prompts, mask, encoder_outputs = prepare_inputs(self.ours, inputs)
+        batch = Prompts.of_ids(prompts, mask, self.ours.config.vocab_size)
+        found = engine_for(self.ours).beam_search(
+            batch, GenerationConfig(**options), encoder_outputs=encoder_outputs
+        )
         rows = zip(found.tokens.tolist(), found.lengths, strict=True)
         return [tokens[:length] for tokens, length in rows], found.scores
 

@@ -18,9 +18,9 @@ from tiny_models import (
 import jaxformer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.functional import DynamicNTK, KeyPadding, Learned, RoPE
-from jaxformer.generation.batch import Batch
-from jaxformer.generation.generator import Generator
-from jaxformer.generation.programs import Programs
+from jaxformer.generation.compiled import CompiledModel
+from jaxformer.generation.engine import Engine
+from jaxformer.generation.prompts import Prompts
 from jaxformer.generation.scoring import Score, Scorer, best_of
 from jaxformer.parity.reference import Reference, save_random
 from jaxformer.zoo import FORMATS
@@ -32,7 +32,7 @@ CONTINUATIONS = [[[3], [4, 5, 6], [30, 0, 2, 2]], [[7, 7]], [], [[1], [2]]]
 @lru_cache
 def scorer(config, rows=16):
     return Scorer(
-        Generator(Programs(config, structure_of(config)), random_parameters(config)), rows
+        Engine(CompiledModel(config, structure_of(config)), random_parameters(config)), rows
     )
 
 
@@ -40,7 +40,7 @@ def prompts_of(*lengths, seed=0, vocab_size=31):
     lengths = np.array(lengths, np.int32)
     tokens = np.random.default_rng(seed).integers(0, vocab_size, (len(lengths), lengths.max()))
     tokens[np.arange(lengths.max()) >= lengths[:, None]] = 0
-    return Batch(tokens.astype(np.int32), lengths)
+    return Prompts(tokens.astype(np.int32), lengths)
 
 
 PROMPTS = prompts_of(2, 9, 4, 17)
@@ -88,7 +88,7 @@ def test_what_greedy_decoding_says_is_greedy():
         row[0, : 9 + len(said)] = prompt + said
         said.append(int(logits_of(CONFIG, parameters, row)[0, 8 + len(said)].argmax()))
     other = [*said[:2], (said[2] + 1) % 31]
-    own = Batch(PROMPTS.tokens[1:2], PROMPTS.lengths[1:2])
+    own = Prompts(PROMPTS.tokens[1:2], PROMPTS.lengths[1:2])
     (scores,) = scorer(CONFIG)(own, [[said, other, said[:1]]])
     assert [score.is_greedy for score in scores] == [True, False, True]
 
@@ -108,7 +108,7 @@ def test_a_score_does_not_depend_on_the_others(config):
 
 def test_positions_are_stretched_as_far_as_each_row_needs():
     config = tiny(num_layers=1, position=RoPE(theta=100.0, scaling=DynamicNTK(2.0, 4)))
-    ((score,),) = scorer(config)(Batch(PROMPTS.tokens[1:2], PROMPTS.lengths[1:2]), [[[5, 6, 7]]])
+    ((score,),) = scorer(config)(Prompts(PROMPTS.tokens[1:2], PROMPTS.lengths[1:2]), [[[5, 6, 7]]])
     row = [*PROMPTS.tokens[1, :9].tolist(), 5, 6]
     logits = logits_of(config, random_parameters(config), np.array([row], np.int32))[0]
     assert_scored(score, logits, row[:9], [5, 6, 7])
@@ -122,7 +122,7 @@ def test_encoder_decoders_score_what_follows_the_start():
     mask = KeyPadding(jnp.asarray(segments > 0))
     encode = jax.jit(lambda p: structure_of(config).module(p).encode(source, segments=segments))
     prompts, continuations = prompts_of(1, 2, 1), [[[3], [4, 5]], [[6, 7, 8]], [[9], [1, 1]]]
-    scores = scored(prompts, continuations, sources=(encode(parameters), mask))
+    scores = scored(prompts, continuations, encoder_outputs=(encode(parameters), mask))
     for (row, prompt, tokens), score in zip(
         pairs(prompts, continuations), flat(scores), strict=True
     ):
@@ -164,7 +164,7 @@ def test_what_cannot_be_scored_is_named(continuations, message):
 
 def test_a_pass_has_a_row_at_least():
     with pytest.raises(ConfigError, match="rows = 0"):
-        Scorer(scorer(CONFIG).generator, rows=0)
+        Scorer(scorer(CONFIG).engine, rows=0)
 
 
 # Beside transformers ----------------------------------------------------------------------------
@@ -176,8 +176,8 @@ def loaded(kind, head, folder):
     architecture = next(each for each in format.architectures if each.name.endswith(head))
     save_random(format, architecture, folder)
     ours = jaxformer.load(folder, compute_dtype="float32")
-    generator = Generator(Programs(ours.config, ours.abstract_model), ours.parameters)
-    return Reference(folder, architecture.name), ours, Scorer(generator)
+    engine = Engine(CompiledModel(ours.config, ours.abstract_model), ours.parameters)
+    return Reference(folder, architecture.name), ours, Scorer(engine)
 
 
 @pytest.mark.torch
@@ -199,13 +199,13 @@ def test_t5_scores_as_in_transformers(tmp_path):
     mask = KeyPadding(jnp.asarray(real))
     memory = jax.jit(lambda model: model.encode(source, mask=mask))(ours.model)
     prompts, continuations = (
-        Batch(np.zeros((2, 1), np.int32), np.ones(2, np.int32)),
+        Prompts(np.zeros((2, 1), np.int32), np.ones(2, np.int32)),
         [
             [[2, 3], [4]],
             [[5, 6, 7, 1]],
         ],
     )
-    scores = flat(scored(prompts, continuations, sources=(memory, mask)))
+    scores = flat(scored(prompts, continuations, encoder_outputs=(memory, mask)))
     for (row, prompt, tokens), score in zip(pairs(prompts, continuations), scores, strict=True):
         inputs = {
             "input_ids": source[[row]],

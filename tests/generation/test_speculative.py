@@ -13,17 +13,17 @@ from tiny_models import logits_of, random_parameters, structure_of, tiny, tiny_e
 from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.errors import ConfigError
 from jaxformer.functional import ALiBi, DynamicNTK, KeyPadding, Learned, RoPE
-from jaxformer.generation.batch import Batch
-from jaxformer.generation.decode.continuation import method_of
-from jaxformer.generation.decode.loop import Method
+from jaxformer.generation.compiled import CompiledModel
+from jaxformer.generation.config import GenerationConfig
+from jaxformer.generation.decode.loop import SamplingParams
 from jaxformer.generation.decode.processors import History, process
-from jaxformer.generation.decode.speculative import SpeculativeGenerator
-from jaxformer.generation.generator import Generator, row_keys
-from jaxformer.generation.options import Decoding
-from jaxformer.generation.programs import Programs
+from jaxformer.generation.engine import Engine, row_keys
+from jaxformer.generation.prompts import Prompts
+from jaxformer.generation.speculative_engine import SpeculativeEngine
+from jaxformer.generation.streaming.token_stream import stream_states
 from jaxformer.pretrained.model import shardings_of
 
-GREEDY = Method((), False, ())
+GREEDY = SamplingParams((), False, ())
 SIZES = {"num_layers": 2, "model_dim": 12, "num_heads": 2, "num_kv_heads": 1, "head_dim": 4}
 ONE_LAYER = SIZES | {"num_layers": 1, "num_heads": 1}
 ONE = tiny(**ONE_LAYER, windows=(4,))
@@ -32,33 +32,35 @@ NEW = 20
 
 
 @lru_cache
-def generator(config, seed=0, scale=0.7):
-    return Generator(Programs(config, structure_of(config)), random_parameters(config, seed, scale))
+def engine(config, seed=0, scale=0.7):
+    return Engine(
+        CompiledModel(config, structure_of(config)), random_parameters(config, seed, scale)
+    )
 
 
 def prompts_of(*lengths, vocab_size=31, seed=0):
     lengths = np.array(lengths, np.int32)
     tokens = np.random.default_rng(seed).integers(0, vocab_size, (len(lengths), lengths.max()))
     tokens[np.arange(lengths.max()) >= lengths[:, None]] = 0
-    return Batch(tokens.astype(np.int32), lengths)
+    return Prompts(tokens.astype(np.int32), lengths)
 
 
 @lru_cache
 def speculative(target, draft, proposals=3):
-    return SpeculativeGenerator(target, draft, proposals)
+    return SpeculativeEngine(target, draft, proposals)
 
 
 @pytest.fixture(autouse=True)
 def rings_are_small(monkeypatch):
     """A layer with a window keeps 8 tokens more than it sees, so that slots are used again."""
-    monkeypatch.setattr("jaxformer.generation.generator.CHUNK", 8)
+    monkeypatch.setattr("jaxformer.generation.engine.CHUNK", 8)
 
 
-def written(model, prompts, method=GREEDY, new=NEW, seed=0, keys=None, **options):
+def written(model, prompts, sampling=GREEDY, new=NEW, seed=0, keys=None, **options):
     """The final state on the host, without the caches."""
     keys = row_keys(seed, np.arange(len(prompts.lengths))) if keys is None else keys
-    state = model.start(prompts, new, keys=keys, **options)
-    state = model.run(method, state, new)
+    state = model.prefill(prompts, new, keys=keys, **options)
+    state = model.decode(sampling, state, new)
     names = {"cache": None, "draft_cache": None, "keys": None}
     dropped = {name: None for name in names if hasattr(state, name)}
     return jax.device_get(replace(state, **dropped))
@@ -85,28 +87,28 @@ def assert_same(found, plain, atol=2e-5):
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_greedy_texts_are_those_of_the_target(scheme):
     config = tiny(**SIZES, position=SCHEMES[scheme], windows=(4, None))
-    target, draft = generator(config), generator(config, scale=0.72)
+    target, draft = engine(config), engine(config, scale=0.72)
     found = written(speculative(target, draft), PROMPTS)
     assert_same(found, written(target, PROMPTS))
     assert 0.2 < found.accepted.sum() / found.proposed.sum() < 1
 
 
 def test_a_draft_of_another_kind_changes_nothing():
-    target, draft = generator(ONE), generator(FAR, seed=5)
+    target, draft = engine(ONE), engine(FAR, seed=5)
     found = written(speculative(target, draft, 1), PROMPTS)
     assert_same(found, written(target, PROMPTS))
     assert found.accepted.sum() < 0.2 * found.proposed.sum()
 
 
 def test_a_model_accepts_all_that_it_proposes():
-    target = generator(ONE)
+    target = engine(ONE)
     itself = speculative(target, target, 4)
     found = written(itself, PROMPTS)
     assert_same(found, written(target, PROMPTS))
     assert np.all(found.accepted == found.proposed)
     # Of 20 tokens every fifth is the target's own.
     assert found.proposed.tolist() == [16] * 4
-    drawn = written(itself, PROMPTS, Method((), True, ()), seed=3)
+    drawn = written(itself, PROMPTS, SamplingParams((), True, ()), seed=3)
     assert np.all(drawn.accepted == drawn.proposed)
     assert drawn.proposed.tolist() == [16] * 4
     assert rows_of(drawn) != rows_of(found)
@@ -114,7 +116,7 @@ def test_a_model_accepts_all_that_it_proposes():
 
 # Rules ------------------------------------------------------------------------------------------
 
-RULES = Decoding(
+RULES = GenerationConfig(
     max_new_tokens=NEW,
     min_new_tokens=3,
     eos_token_id=(1, 2, 3),
@@ -129,11 +131,11 @@ RULES = Decoding(
 
 
 def test_rules_and_ends_hold_at_every_place():
-    target, draft = generator(ONE), generator(ONE, scale=0.72)
+    target, draft = engine(ONE), engine(ONE, scale=0.72)
     prompts = prompts_of(*[1, 7, 3, 12] * 2, seed=1)
-    plain = written(target, prompts, method_of(RULES), keep_scores=True)
+    plain = written(target, prompts, RULES.sampling, keep_scores=True)
     model = speculative(target, draft)
-    found = written(model, prompts, method_of(RULES), keep_scores=True)
+    found = written(model, prompts, RULES.sampling, keep_scores=True)
     assert_same(found, plain)
     np.testing.assert_allclose(found.scores, plain.scores, atol=2e-4)
     new = found.history.lengths - found.history.prompt_lengths
@@ -147,14 +149,14 @@ def test_rules_and_ends_hold_at_every_place():
 
 @pytest.mark.parametrize("new", [1, 2])
 def test_few_tokens_are_no_more(new):
-    target, draft = generator(ONE), generator(FAR, seed=5)
+    target, draft = engine(ONE), engine(FAR, seed=5)
     found = written(speculative(target, draft, 1), PROMPTS, new=new)
     assert_same(found, written(target, PROMPTS, new=new))
 
 
 # Draws ------------------------------------------------------------------------------------------
 
-DRAWS = Decoding(
+DRAWS = GenerationConfig(
     max_new_tokens=NEW,
     eos_token_id=2,
     do_sample=True,
@@ -165,12 +167,12 @@ DRAWS = Decoding(
 
 
 def test_a_row_is_the_same_alone_and_in_a_batch():
-    target, draft = generator(ONE), generator(ONE, scale=0.72)
-    model, method = SpeculativeGenerator(target, draft, 3), method_of(DRAWS)
-    together = written(model, PROMPTS, method)
+    target, draft = engine(ONE), engine(ONE, scale=0.72)
+    model, sampling = SpeculativeEngine(target, draft, 3), DRAWS.sampling
+    together = written(model, PROMPTS, sampling)
     for row, length in enumerate(PROMPTS.lengths):
-        own = Batch(PROMPTS.tokens[row : row + 1, :length], PROMPTS.lengths[row : row + 1])
-        alone = written(model, own, method, keys=row_keys(0, np.array([row])))
+        own = Prompts(PROMPTS.tokens[row : row + 1, :length], PROMPTS.lengths[row : row + 1])
+        alone = written(model, own, sampling, keys=row_keys(0, np.array([row])))
         assert rows_of(alone)[0] == rows_of(together)[row]
         assert alone.accepted[0] == together.accepted[row]
         assert alone.proposed[0] == together.proposed[row]
@@ -208,11 +210,11 @@ def exact(decoding, prompt):
     ids=["plain", "rules"],
 )
 def test_drawn_texts_are_distributed_as_the_targets(options):
-    decoding, rows = Decoding(max_new_tokens=PLACES, do_sample=True, **options), 4096
+    decoding, rows = GenerationConfig(max_new_tokens=PLACES, do_sample=True, **options), 4096
     prompt = np.array([1, 5], np.int32)
-    prompts = Batch(np.tile(prompt, (rows, 1)), np.full(rows, 2, np.int32))
-    model = SpeculativeGenerator(generator(SMALL), generator(SMALL, seed=9), 2)
-    found = written(model, prompts, method_of(decoding), new=PLACES, seed=4)
+    prompts = Prompts(np.tile(prompt, (rows, 1)), np.full(rows, 2, np.int32))
+    model = SpeculativeEngine(engine(SMALL), engine(SMALL, seed=9), 2)
+    found = written(model, prompts, decoding.sampling, new=PLACES, seed=4)
     rate = found.accepted.sum() / found.proposed.sum()
     assert 0.02 < rate < 0.7
     texts, probabilities = exact(decoding, prompt)
@@ -234,15 +236,15 @@ def test_drawn_texts_are_distributed_as_the_targets(options):
 
 
 def test_states_come_as_they_are_reached():
-    target, draft = generator(ONE), generator(ONE, scale=0.72)
+    target, draft = engine(ONE), engine(ONE, scale=0.72)
     model = speculative(target, draft)
     whole = written(model, PROMPTS)
     keys = row_keys(0, np.arange(4))
     stopped = np.array([False, True, False, False])
     states = [
         rows_of(state)
-        for state in model.stream(
-            GREEDY, model.start(PROMPTS, NEW, keys=keys), 2, stopped=lambda: stopped
+        for state in stream_states(
+            model, GREEDY, model.prefill(PROMPTS, NEW, keys=keys), 2, stopped=lambda: stopped
         )
     ]
     assert len(states) > 2
@@ -256,18 +258,25 @@ def test_states_come_as_they_are_reached():
 
 def test_encoder_decoders_propose_and_accept():
     config = tiny_encoder_decoder(num_layers=1, num_decoder_layers=1)
-    models = [generator(config, scale=scale) for scale in (0.7, 0.72)]
+    models = [engine(config, scale=scale) for scale in (0.7, 0.72)]
     random = np.random.default_rng(2)
     mask = KeyPadding(jnp.arange(6)[None, :] < jnp.array([6, 4])[:, None])
     memories = [random.normal(size=(2, 6, 20)).astype(np.float32) for _ in models]
-    sources = [(jnp.asarray(memory), mask) for memory in memories]
+    encoder_outputs = [(jnp.asarray(memory), mask) for memory in memories]
     prompts = prompts_of(1, 2)
-    plain = written(models[0], prompts, sources=sources[0])
-    model = SpeculativeGenerator(*models, 2)
-    found = written(model, prompts, sources=sources[0], draft_sources=sources[0])
+    plain = written(models[0], prompts, encoder_outputs=encoder_outputs[0])
+    model = SpeculativeEngine(*models, 2)
+    found = written(
+        model, prompts, encoder_outputs=encoder_outputs[0], draft_sources=encoder_outputs[0]
+    )
     assert_same(found, plain)
     assert found.accepted.sum() > 0
-    assert_same(written(model, prompts, sources=sources[0], draft_sources=sources[1]), plain)
+    assert_same(
+        written(
+            model, prompts, encoder_outputs=encoder_outputs[0], draft_sources=encoder_outputs[1]
+        ),
+        plain,
+    )
 
 
 def test_a_mesh_writes_the_same():
@@ -275,44 +284,44 @@ def test_a_mesh_writes_the_same():
     mesh, abstract_model = make_mesh(MeshConfig(data=2, tensor=2)), structure_of(config)
     placed = shardings_of(abstract_model, mesh)
     target, draft = (
-        Generator(
-            Programs(config, abstract_model, mesh),
+        Engine(
+            CompiledModel(config, abstract_model, mesh),
             jax.device_put(random_parameters(config, 0, scale), placed),
         )
         for scale in (0.7, 0.72)
     )
-    plain = written(generator(config), PROMPTS)
+    plain = written(engine(config), PROMPTS)
     assert_same(written(target, PROMPTS), plain)
-    assert_same(written(SpeculativeGenerator(target, draft, 2), PROMPTS), plain)
+    assert_same(written(SpeculativeEngine(target, draft, 2), PROMPTS), plain)
 
 
 def test_positions_may_not_change_what_was_read():
     position = RoPE(theta=100.0, scaling=DynamicNTK(factor=2.0, original_max_length=16))
-    target, draft = generator(tiny(**ONE_LAYER, position=position)), generator(FAR, seed=5)
+    target, draft = engine(tiny(**ONE_LAYER, position=position)), engine(FAR, seed=5)
     prompts, keys = prompts_of(12, 3), row_keys(0, np.arange(2))
     for models, name in (((target, draft), "target"), ((draft, target), "draft")):
         with pytest.raises(ConfigError, match=rf"{name}: with 17 tokens \(row 0\).*ask for 4 new"):
-            SpeculativeGenerator(*models, 3).start(prompts, 5, keys=keys)
+            SpeculativeEngine(*models, 3).prefill(prompts, 5, keys=keys)
     # Up to there it is as any other model.
-    assert speculative(target, draft).start(prompts, 4, keys=keys).active.all()
+    assert speculative(target, draft).prefill(prompts, 4, keys=keys).active.all()
 
 
 def test_what_does_not_fit_is_an_error():
-    target, draft = generator(LEARNED), generator(ONE)
+    target, draft = engine(LEARNED), engine(ONE)
     with pytest.raises(ConfigError, match="has 7 tokens, and that of the target has 31"):
-        SpeculativeGenerator(target, generator(SMALL), 3)
+        SpeculativeEngine(target, engine(SMALL), 3)
     for proposals in (0, 512):
         with pytest.raises(ConfigError, match=f"proposals = {proposals}: must be from 1 to 511"):
-            SpeculativeGenerator(target, draft, proposals)
+            SpeculativeEngine(target, draft, proposals)
     for models, name in (((target, draft), "target"), ((draft, target), "draft")):
-        model = SpeculativeGenerator(*models, 3)
+        model = SpeculativeEngine(*models, 3)
         assert model.max_length == 40
         with pytest.raises(ConfigError, match=f"{name}: max_new_tokens = 29: .* the model has 40"):
-            model.start(PROMPTS, 29, keys=row_keys(0, np.arange(4)))
+            model.prefill(PROMPTS, 29, keys=row_keys(0, np.arange(4)))
     config = tiny(**ONE_LAYER, vocab_size=32)
     mesh = make_mesh(MeshConfig(data=2))
     abstract_model, parameters = structure_of(config), random_parameters(config)
     with pytest.raises(ConfigError, match="mesh of the target"):
-        SpeculativeGenerator(
-            generator(config), Generator(Programs(config, abstract_model, mesh), parameters), 3
+        SpeculativeEngine(
+            engine(config), Engine(CompiledModel(config, abstract_model, mesh), parameters), 3
         )

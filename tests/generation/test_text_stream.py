@@ -4,8 +4,7 @@ from hypothesis import strategies as st
 from text_tokenizers import SPECIAL, byte_level, llama
 
 from jaxformer.errors import ConfigError
-from jaxformer.generation.streaming.stop import StopStrings
-from jaxformer.generation.streaming.text_stream import TextStream
+from jaxformer.generation.streaming.text_stream import StopStrings, TextStream
 
 
 def ids_of(tokenizer, *names):

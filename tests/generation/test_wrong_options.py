@@ -7,31 +7,29 @@ import pytest
 from tiny_models import random_parameters, structure_of, tiny, tiny_encoder_decoder
 
 from jaxformer.errors import ArgumentError, ConfigError, DataError
-from jaxformer.generation import generator as generator_module
-from jaxformer.generation.batch import batch_of_rows, copies, token_ids
+from jaxformer.generation import engine as engine_module
+from jaxformer.generation.compiled import CompiledModel, available_bytes, num_bytes
+from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.decode.processors import History, Temperature, process
-from jaxformer.generation.decode.speculative import SpeculativeGenerator
-from jaxformer.generation.generator import Generator, row_keys
-from jaxformer.generation.memory import available_bytes, num_bytes
-from jaxformer.generation.options import Decoding
-from jaxformer.generation.programs import Programs
-from jaxformer.generation.prompts import padded, rows_of, texts_of
+from jaxformer.generation.engine import Engine, repeat_rows, row_keys
+from jaxformer.generation.prompts import Prompts, padded, rows_of, texts_of, token_ids
 from jaxformer.generation.scoring import Scorer
+from jaxformer.generation.speculative_engine import SpeculativeEngine
 
 NAN = float("nan")
-PROMPTS = batch_of_rows([[3, 4, 5], [6]])
+PROMPTS = Prompts.of_rows([[3, 4, 5], [6]])
 KEYS = row_keys(0, np.arange(2))
 
 
 @pytest.fixture(scope="module", params=[tiny, tiny_encoder_decoder], ids=["decoder", "both"])
-def generator(request):
+def engine(request):
     config = request.param(num_layers=1)
-    return Generator(Programs(config, structure_of(config)), random_parameters(config))
+    return Engine(CompiledModel(config, structure_of(config)), random_parameters(config))
 
 
-def sources_of(generator, rows=2):
+def encoder_outputs_of(engine, rows=2):
     """What the decoder of an encoder-decoder reads."""
-    config = generator.config
+    config = engine.config
     return () if config == tiny(num_layers=1) else (jnp.zeros((rows, 5, config.model_dim)),)
 
 
@@ -48,12 +46,16 @@ def test_scalars_of_numpy_and_jax_are_pythons(integer, number):
         "do_sample": np.bool_(True),
         "eos_token_id": (integer(3), integer(4)),
     }
-    assert Decoding(**theirs) == Decoding(**ours)
-    assert type(Decoding(**theirs).max_new_tokens) is int
-    assert hash(Decoding(**theirs).processors()) == hash(Decoding(**ours).processors())
+    assert GenerationConfig(**theirs) == GenerationConfig(**ours)
+    assert type(GenerationConfig(**theirs).max_new_tokens) is int
+    assert hash(GenerationConfig(**theirs).processors()) == hash(
+        GenerationConfig(**ours).processors()
+    )
     assert hash(Temperature(number(0.5))) == hash(Temperature(0.5))
     theirs["eos_token_id"] = np.array([3, 4])
-    assert Decoding.of({}, theirs) == Decoding.of({}, ours | {"eos_token_id": [3, 4]})
+    assert GenerationConfig.of({}, theirs) == GenerationConfig.of(
+        {}, ours | {"eos_token_id": [3, 4]}
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,13 +78,13 @@ def test_scalars_of_numpy_and_jax_are_pythons(integer, number):
 def test_an_option_is_named(field, values):
     for value in values:
         with pytest.raises(ConfigError, match=rf"^Decoding\.{field} = .*: must be "):
-            Decoding.of({}, {field: value})
+            GenerationConfig.of({}, {field: value})
 
 
 def test_a_length_penalty_that_float32_cannot_apply():
-    Decoding(num_beams=2, length_penalty=8.0, max_new_tokens=1000)
+    GenerationConfig(num_beams=2, length_penalty=8.0, max_new_tokens=1000)
     with pytest.raises(ConfigError, match="length_penalty = 100: must be from -10 to 10 with max"):
-        Decoding(num_beams=2, length_penalty=100, max_new_tokens=1000)
+        GenerationConfig(num_beams=2, length_penalty=100, max_new_tokens=1000)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +99,7 @@ def test_a_length_penalty_that_float32_cannot_apply():
     ],
 )
 def test_a_token_that_the_vocabulary_lacks(field, value):
-    decoding = Decoding(**{field: value})
+    decoding = GenerationConfig(**{field: value})
     decoding.check_vocabulary(100)
     with pytest.raises(ConfigError, match=rf"{field} = .*: must be of the model's vocabulary, 0"):
         decoding.check_vocabulary(31)
@@ -107,52 +109,56 @@ def test_a_file_that_recommends_nonsense_is_named_unless_another_value_is_given(
     for recommended in ({"pad_token_id": -1}, {"eos_token_id": [1, "a"]}, {"num_beams": 0}):
         (name,) = recommended
         with pytest.raises(ConfigError, match=rf"generation_config.json .* recommends {name} = "):
-            Decoding.of(recommended, {})
-        Decoding.of(recommended, {name: 1})
+            GenerationConfig.of(recommended, {})
+        GenerationConfig.of(recommended, {name: 1})
 
 
 # Memory -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("new", "beams"), [(10**12, 1), (2**31 - 9, 1), (8, 10**10)])
-def test_what_memory_cannot_hold_is_refused_at_once(generator, new, beams):
-    options = {"keys": KEYS, "sources": sources_of(generator), "num_beams": beams}
+def test_what_memory_cannot_hold_is_refused_at_once(engine, new, beams):
+    options = {"keys": KEYS, "encoder_outputs": encoder_outputs_of(engine), "num_beams": beams}
     with pytest.raises(ConfigError, match=rf"max_new_tokens = {new}: .* GB of memory, and there"):
-        generator.start(PROMPTS, new, **options)
+        engine.prefill(PROMPTS, new, **options)
 
 
-def test_the_memory_is_that_of_the_state(generator, monkeypatch):
-    sources = sources_of(generator)
-    state = generator.start(PROMPTS, 100, keys=KEYS, sources=sources)
+def test_the_memory_is_that_of_the_state(engine, monkeypatch):
+    encoder_outputs = encoder_outputs_of(engine)
+    state = engine.prefill(PROMPTS, 100, keys=KEYS, encoder_outputs=encoder_outputs)
     needed = num_bytes((state.cache, state.history, state.log_probs)) + 2 * 31 * 4
     for room in (needed, needed - 1):
-        monkeypatch.setattr(generator_module, "available_bytes", lambda devices, room=room: room)
+        monkeypatch.setattr(engine_module, "available_bytes", lambda devices, room=room: room)
         if room == needed:
-            generator.start(PROMPTS, 100, keys=KEYS, sources=sources)
+            engine.prefill(PROMPTS, 100, keys=KEYS, encoder_outputs=encoder_outputs)
         else:
             with pytest.raises(ConfigError, match=r"2 rows of 3 \+ 100 tokens need 0.0 GB"):
-                generator.start(PROMPTS, 100, keys=KEYS, sources=sources)
+                engine.prefill(PROMPTS, 100, keys=KEYS, encoder_outputs=encoder_outputs)
 
 
 def test_copies_that_memory_cannot_hold():
     assert available_bytes(jax.devices()) > 10**8
     with pytest.raises(ConfigError, match=r"num_return_sequences = 1000000000000: .* GB"):
-        copies(PROMPTS, 10**12)
+        repeat_rows(PROMPTS, 10**12)
 
 
 # Arrays -----------------------------------------------------------------------------------------
 
 
-def test_arrays_that_do_not_fit_are_named(generator):
-    sources = sources_of(generator)
+def test_arrays_that_do_not_fit_are_named(engine):
+    encoder_outputs = encoder_outputs_of(engine)
     with pytest.raises(AssertionError, match=r"keys has shape \(3,\): .* \[B\] with B = 2"):
-        generator.start(PROMPTS, 4, keys=row_keys(0, np.arange(3)), sources=sources)
+        engine.prefill(PROMPTS, 4, keys=row_keys(0, np.arange(3)), encoder_outputs=encoder_outputs)
     lengths = np.ones(3, np.int32)
     with pytest.raises(AssertionError, match="lengths has shape"):
-        generator.start(PROMPTS._replace(lengths=lengths), 4, keys=KEYS, sources=sources)
-    if sources:
-        with pytest.raises(AssertionError, match=r"sources has shape \(3, 5, "):
-            generator.start(PROMPTS, 4, keys=KEYS, sources=sources_of(generator, rows=3))
+        engine.prefill(
+            PROMPTS._replace(lengths=lengths), 4, keys=KEYS, encoder_outputs=encoder_outputs
+        )
+    if encoder_outputs:
+        with pytest.raises(AssertionError, match=r"encoder_outputs has shape \(3, 5, "):
+            engine.prefill(
+                PROMPTS, 4, keys=KEYS, encoder_outputs=encoder_outputs_of(engine, rows=3)
+            )
 
 
 @pytest.mark.parametrize(
@@ -233,17 +239,17 @@ def test_tokens_are_lists_of_integers():
 )
 def test_continuations_are_lists_of_lists_of_tokens(continuations, message):
     config = tiny(num_layers=1)
-    generator = Generator(Programs(config, structure_of(config)), random_parameters(config))
+    engine = Engine(CompiledModel(config, structure_of(config)), random_parameters(config))
     with pytest.raises((ArgumentError, DataError), match=message):
-        Scorer(generator)(PROMPTS, continuations)
+        Scorer(engine)(PROMPTS, continuations)
 
 
 @pytest.mark.parametrize("value", [0, 2.5, True, "2", None])
 def test_counts_are_integers(value):
     config = tiny(num_layers=1)
-    generator = Generator(Programs(config, structure_of(config)), random_parameters(config))
+    engine = Engine(CompiledModel(config, structure_of(config)), random_parameters(config))
     with pytest.raises(ConfigError, match=r"rows = .*: must be an integer"):
-        Scorer(generator, rows=value)
+        Scorer(engine, rows=value)
     with pytest.raises(ConfigError, match=r"proposals = .*: must be from 1 to 511"):
-        SpeculativeGenerator(generator, generator, value)
-    assert SpeculativeGenerator(generator, generator, np.int64(2)).proposals == 2
+        SpeculativeEngine(engine, engine, value)
+    assert SpeculativeEngine(engine, engine, np.int64(2)).proposals == 2

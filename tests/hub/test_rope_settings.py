@@ -214,10 +214,10 @@ def test_what_transformers_ignores_is_ignored_with_a_warning():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"rope_scaling": {"type": "liner", "factor": 2.0}}, r"'liner' .*nearest: 'linear'"),
+        ({"rope_scaling": {"type": "liner", "factor": 2.0}}, r"'liner' .*did you mean 'linear'"),
         ({"rope_scaling": {"type": "linear"}}, "rope_scaling: the field 'factor' is missing"),
         ({"rope_scaling": {"type": "linear", "factor": "2"}}, "factor = '2': must be a number"),
-        ({"rope_scaling": {"type": "linear", "factor": -2.0}}, "factor = -2.0: must be positive"),
+        ({"rope_scaling": {"type": "linear", "factor": -2.0}}, "factor = -2.0: must be a positive"),
         ({"rope_scaling": "linear"}, "rope_scaling = 'linear': must be an object"),
         ({"rope_parameters": YARN | {"beta_first": 3.0}}, "beta_first = 3.0: not known"),
         ({"rope_parameters": YARN | {"truncate": 3}}, "truncate = 3 is not supported"),

@@ -6,7 +6,7 @@ import pytest
 
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.hf_config import write_hf_config
-from jaxformer.io.folders import check_unused, write_whole
+from jaxformer.io.files import check_unused, write_whole
 
 
 def test_a_folder_appears_whole_or_not_at_all(tmp_path):

@@ -24,7 +24,7 @@ from jaxformer.errors import ConfigError
 from jaxformer.models import AbstractModel
 from jaxformer.models.lora import AbstractLoraModel, LoRA, adapted, is_factor
 from jaxformer.nn import Linear
-from jaxformer.nn.parameter import normal
+from jaxformer.nn.layers import normal
 from jaxformer.optim.parameter_roles import Matrix, matrix
 
 EVERY_KERNEL = LoRA(rank=3, alpha=7.0, targets=("*.kernel",))
@@ -249,10 +249,10 @@ def test_what_learns_and_what_stays():
     [
         (
             LoRA(targets=("*.qeury.kernel",)),
-            r"matches no parameter. Did you mean '\*.query.kernel'",
+            r"matches no parameter; did you mean '\*.query.kernel'",
         ),
-        (LoRA(targets=("query",)), r"The kernels are .*\*.query.kernel, \*.value.kernel"),
-        (LoRA(targets=("*.query.*",)), r"query.bias, which is no kernel. Did you mean '\*.query.k"),
+        (LoRA(targets=("query",)), r"the kernels are .*\*.query.kernel, \*.value.kernel"),
+        (LoRA(targets=("*.query.*",)), r"query.bias, which is no kernel; did you mean '\*.query.k"),
         (LoRA(targets=("embedding.*",)), "embedding.table, which is no kernel"),
         (
             LoRA(trained=("embeding.*",)),

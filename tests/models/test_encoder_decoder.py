@@ -75,7 +75,7 @@ def test_the_decoder_reads_only_real_places_of_the_memory():
     def jacobian(memory):
         def states(memory):
             model = structure_of(config).module(parameters)
-            return model.decode(tokens(1, T), memory, memory_mask=KeyPadding(valid))[0]
+            return model.decode(tokens(1, T), memory, encoder_mask=KeyPadding(valid))[0]
 
         return jnp.abs(jax.jacrev(states)(memory)).max((0, 1, 2, 4))
 

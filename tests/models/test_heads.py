@@ -26,9 +26,9 @@ from jaxformer.models import (
     LanguageModel,
     LossOptions,
     MaskedLanguageModel,
+    ModelOutput,
     Regression,
     Span,
-    States,
     TokenClassification,
 )
 from jaxformer.models.heads.base import pool
@@ -110,10 +110,10 @@ def test_masked_tokens_have_the_gradient_of_the_scores_of_all():
     head, hidden, table, given = masked_head_and_batch()
 
     def chosen(hidden, table):
-        return head.sums(States(hidden, tied=table), given, LossOptions(), None).loss
+        return head.sums(ModelOutput(hidden, tied=table), given, LossOptions(), None).loss
 
     def every(hidden, table):
-        return cross_entropy(head.scores(States(hidden, tied=table)), **given).loss
+        return cross_entropy(head.scores(ModelOutput(hidden, tied=table)), **given).loss
 
     actual, expected = (jax.grad(f, (0, 1))(hidden, table) for f in (chosen, every))
     jax.tree.map(close, actual, expected)
@@ -124,7 +124,8 @@ def test_the_logits_of_other_tokens_are_not_computed():
     head, hidden, table, given = masked_head_and_batch()
     poisoned = np.where(given["weights"][..., None] > 0, hidden, np.nan)
     sums, expected = (
-        head.sums(States(x, tied=table), given, LossOptions(), None) for x in (poisoned, hidden)
+        head.sums(ModelOutput(x, tied=table), given, LossOptions(), None)
+        for x in (poisoned, hidden)
     )
     assert sums == expected
 

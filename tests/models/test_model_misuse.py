@@ -72,7 +72,7 @@ def test_tokens(name):
     family = model(name)
     reads = [getattr(family, "encode" if name == "encoder_decoder" else "hidden")]
     if name == "encoder_decoder":
-        reads.append(partial(family.decode, memory=HIDDEN))
+        reads.append(partial(family.decode, encoder_outputs=HIDDEN))
     for read in reads:
         for message, ids in WRONG_IDS:
             assert message in refused(read, ids)
@@ -87,29 +87,31 @@ def test_what_only_one_family_reads():
     message = refused(model("decoder").hidden, IDS, positions=np.full((1, 5), 16))
     assert message == "positions holds 16 to 16: must be integers from 0 to 15"
     assert "lengths has dtype float32" in refused(model("decoder").hidden, IDS, prefix=jnp.ones(2))
-    kinds = {"token_types": np.full((2, 5), 3)}
-    assert "token_types holds 3 to 3" in refused(model("encoder").hidden, IDS, kinds=kinds)
-    kinds = {"token_types": jnp.zeros((2, 4), int)}
-    assert "token_types has shape (2, 4)" in refused(model("encoder").hidden, IDS, kinds=kinds)
+    type_ids = {"token_types": np.full((2, 5), 3)}
+    assert "token_types holds 3 to 3" in refused(model("encoder").hidden, IDS, type_ids=type_ids)
+    type_ids = {"token_types": jnp.zeros((2, 4), int)}
+    assert "token_types has shape (2, 4)" in refused(
+        model("encoder").hidden, IDS, type_ids=type_ids
+    )
     decode = model("encoder_decoder").decode
-    assert "memory has shape (3, 5, 20)" in refused(decode, IDS, jnp.ones((3, 5, 20)))
-    assert "memory has shape (2, 5, 21)" in refused(decode, IDS, jnp.ones((2, 5, 21)))
-    memory_mask = {"memory_mask": np.ones((2, 5), bool)}
-    assert "memory_mask = an array" in refused(decode, IDS, HIDDEN, **memory_mask)
+    assert "encoder_outputs has shape (3, 5, 20)" in refused(decode, IDS, jnp.ones((3, 5, 20)))
+    assert "encoder_outputs has shape (2, 5, 21)" in refused(decode, IDS, jnp.ones((2, 5, 21)))
+    encoder_mask = {"encoder_mask": np.ones((2, 5), bool)}
+    assert "encoder_mask = an array" in refused(decode, IDS, HIDDEN, **encoder_mask)
 
 
 def test_caches():
     decoder = model("decoder")
-    cache = decoder.start(CacheShape(2, 8, 4, "float32"))
-    extend = decoder.extend
-    assert "embedded has shape (3, 4, 20)" in refused(extend, tokens(3, 4), cache)
-    assert "inputs has dtype float32" in refused(extend, jnp.ones((2, 4)), cache)
+    cache = decoder.init_cache(CacheShape(2, 8, 4, "float32"))
+    step = decoder.step
+    assert "embedded has shape (3, 4, 20)" in refused(step, tokens(3, 4), cache)
+    assert "inputs has dtype float32" in refused(step, jnp.ones((2, 4)), cache)
     for name in ("count", "lengths"):
         assert f"{name} has shape (3,)" in refused(
-            extend, IDS[:, :4], cache, **{name: jnp.ones(3, int)}
+            step, IDS[:, :4], cache, **{name: jnp.ones(3, int)}
         )
         assert f"{name} has dtype float32" in refused(
-            extend, IDS[:, :4], cache, **{name: jnp.ones(2)}
+            step, IDS[:, :4], cache, **{name: jnp.ones(2)}
         )
 
 

@@ -11,7 +11,7 @@ from tiny_models import batch_for, random_parameters, structure_of, tiny, tiny_v
 from jaxformer.errors import ConfigError
 from jaxformer.functional import LayerNorm, Learned, layer_norm
 from jaxformer.io.serialization import from_json, to_json
-from jaxformer.models import AttentionPooler, Classification, NormPooler, Projection, States
+from jaxformer.models import AttentionPooler, Classification, ModelOutput, NormPooler, Projection
 from jaxformer.nn import PreNorm, TransformerConfig
 
 close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
@@ -75,7 +75,7 @@ def test_a_projection(pooling, state):
     parameters = random_parameters(config)
     valid = jnp.asarray([[1, 1, 0], [1, 1, 1]], bool)
     hidden = jax.random.normal(jax.random.key(0), (2, 3, 20))
-    states = States(hidden, hidden[:, 0], valid=valid)
+    states = ModelOutput(hidden, hidden[:, 0], valid=valid)
     read = {"pooled": hidden[:, 0], "end": jnp.stack([hidden[0, 1], hidden[1, 2]])}[state]
     kernel, bias = (parameters[f"heads.projection.output.{leaf}"] for leaf in ("kernel", "bias"))
     scores = structure_of(config).module(parameters).heads["projection"].scores(states)

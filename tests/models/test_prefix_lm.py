@@ -17,7 +17,7 @@ from tiny_models import (
     tokens,
 )
 
-from jaxformer.data import PrefixLM, Row
+from jaxformer.data import PrefixLM, TokenRow
 from jaxformer.functional import Learned, NoPosition, RoPE, T5Bias
 
 close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
@@ -161,7 +161,7 @@ def rows_of_the_objective(num_rows):
     for row in range(num_rows):
         text = random.integers(0, 31, LENGTH + 1).astype(np.int32)
         valid = np.arange(LENGTH) < (5 if row == num_rows - 1 else LENGTH)
-        examples.append(make(Row(text[:-1], text[1:], valid, None, None), random))
+        examples.append(make(TokenRow(text[:-1], text[1:], valid, None, None), random))
     return {name: np.stack([example[name] for example in examples]) for name in examples[0]}
 
 

@@ -33,15 +33,15 @@ from jaxformer.functional import (
 from jaxformer.models import (
     AbstractModel,
     Classification,
-    Family,
     LanguageModel,
-    States,
+    Model,
+    ModelOutput,
     VisionConfig,
 )
 from jaxformer.models import TokenClassification as Tags
 from jaxformer.models.heads.base import build_heads
 from jaxformer.nn import Linear, Transformer, TransformerConfig, self_block
-from jaxformer.nn.parameter import normal
+from jaxformer.nn.layers import normal
 
 close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
 MEAN = (Classification(num_labels=3, pooling="mean"),)
@@ -207,7 +207,7 @@ def test_what_need_not_be_resized_stays_the_same_object():
 # Another front end --------------------------------------------------------------------------------
 
 
-class Frames(Family):
+class Frames(Model):
     """Frames of sound, say: all that differs from `Vision` is what makes `[B, T, D]`."""
 
     def __init__(self, key, config):
@@ -228,7 +228,7 @@ class Frames(Family):
         valid = self.valid(batch)
         x = self.front_end(batch["frames"])
         hidden = self.transformer(x, mask=KeyPadding(valid), key=key)
-        return States(hidden, hidden[:, 0], valid=valid)
+        return ModelOutput(hidden, hidden[:, 0], valid=valid)
 
 
 def test_anything_that_makes_embeddings_can_feed_the_blocks():
@@ -278,7 +278,7 @@ def test_a_second_token_and_a_pooler():
     assert hidden.shape == (2, 10, 20)
     other = dict(parameters) | {"distillation_token": parameters["class_token"]}
     assert jnp.abs(hidden - hidden_of(config, other, images)).max() > 1e-2
-    states = model.states_of(hidden)
+    states = model.outputs_from(hidden)
     kernel, bias = parameters["pooler.kernel"], parameters["pooler.bias"]
     close(states.pooled, jnp.tanh(hidden[:, 0] @ kernel + bias[None]))
     close(model.heads["label"]._pooled(states), hidden[:, 2:].mean(1))

@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 from tiny_models import tiny
 
-from jaxformer.functional import ALiBi, Dense, KeyPadding, Mask, NoPosition, RMSNorm, RoPE, causal
+from jaxformer.functional import (
+    ALiBi,
+    DenseMask,
+    KeyPadding,
+    Mask,
+    NoPosition,
+    RMSNorm,
+    RoPE,
+    causal,
+)
 from jaxformer.nn import Attention, Context, CrossAttention, SelfAttention
 
 close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
@@ -101,7 +110,11 @@ def test_to_a_memory_of_another_length(changes, rotate):
     module = made(RoPE(theta=THETA) if rotate else NoPosition(), **changes)
     x, kv = stream(T), stream(S, seed=2)
     actual = module(
-        x, kv=kv, mask=Dense(jnp.asarray(ALLOWED)), positions=POSITIONS, kv_positions=KEY_POSITIONS
+        x,
+        kv=kv,
+        mask=DenseMask(jnp.asarray(ALLOWED)),
+        positions=POSITIONS,
+        kv_positions=KEY_POSITIONS,
     )
     expected = written_out(
         module,
@@ -176,7 +189,7 @@ def test_a_window_is_the_latest_keys_among_those_the_context_allows(window):
 def test_self_attention_takes_the_configured_scheme_and_cross_attention_none():
     config = tiny(position=RoPE(theta=THETA))
     x, memory = stream(T), stream(S, seed=2)
-    near = Context(positions=POSITIONS, mask=causal(), memory=memory)
+    near = Context(positions=POSITIONS, mask=causal(), encoder_outputs=memory)
     far = replace(near, positions=POSITIONS * 3)
     self_attention = filled(SelfAttention(jax.random.key(0), config, config.position))
     cross_attention = filled(CrossAttention(jax.random.key(0), config))
@@ -190,14 +203,16 @@ def test_cross_attention_reads_the_memory_where_its_mask_allows():
     x, memory = stream(T), stream(S, seed=2)
     valid = jnp.arange(S)[None] < jnp.array([[S], [3]])
     # The mask of self-attention (causal here) has no part in it.
-    context = Context(POSITIONS, causal(), memory=memory, memory_mask=KeyPadding(valid))
+    context = Context(POSITIONS, causal(), encoder_outputs=memory, encoder_mask=KeyPadding(valid))
     actual = sublayer(x, context, None)
     allowed = np.broadcast_to(np.asarray(valid)[:, None], (2, T, S))
     expected = written_out(sublayer.attention, x, memory, allowed, scale=0.5)
     close(actual, expected)
     # A memory is a set: its order means nothing.
     order = np.random.default_rng(0).permutation(S)
-    shuffled = replace(context, memory=memory[:, order], memory_mask=KeyPadding(valid[:, order]))
+    shuffled = replace(
+        context, encoder_outputs=memory[:, order], encoder_mask=KeyPadding(valid[:, order])
+    )
     close(sublayer(x, shuffled, None), actual)
 
 

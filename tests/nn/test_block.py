@@ -54,7 +54,9 @@ def problem(batch=2):
     x = jnp.asarray(random.normal(size=(batch, T, 20)), jnp.float32)
     memory = jnp.asarray(random.normal(size=(batch, S, 20)), jnp.float32)
     valid = jnp.arange(S)[None] < jnp.array([[S], [3]])[:batch]
-    context = Context(jnp.arange(T)[None], causal(), memory=memory, memory_mask=KeyPadding(valid))
+    context = Context(
+        jnp.arange(T)[None], causal(), encoder_outputs=memory, encoder_mask=KeyPadding(valid)
+    )
     return x, context
 
 
@@ -101,17 +103,17 @@ def with_memory():
 
     @jax.jit
     def out(x, memory):
-        return block(x, replace(context, memory=memory), None)
+        return block(x, replace(context, encoder_outputs=memory), None)
 
     by_stream, by_memory = jax.jit(jax.jacrev(lambda x, m: out(x, m).sum(-1), (0, 1)))(
-        x, context.memory
+        x, context.encoder_outputs
     )
     return out, x, context, jnp.abs(by_stream).max(-1), jnp.abs(by_memory).max(-1)
 
 
 def test_every_output_depends_on_all_of_the_real_memory_and_none_of_the_padding(with_memory):
     *_, context, _, by_memory = with_memory
-    valid = np.asarray(context.memory_mask.valid)
+    valid = np.asarray(context.encoder_mask.valid)
     for row in range(2):
         own = np.asarray(by_memory[row, :, row])
         assert (own[:, valid[row]] > 0).all()
@@ -129,9 +131,9 @@ def test_the_stream_stays_causal_beside_a_memory(with_memory):
 
 def test_padding_of_the_memory_changes_nothing(with_memory):
     out, x, context, *_ = with_memory
-    valid = context.memory_mask.valid[..., None]
-    plain = out(x, context.memory)
-    np.testing.assert_array_equal(out(x, jnp.where(valid, context.memory, 1e3)), plain)
+    valid = context.encoder_mask.valid[..., None]
+    plain = out(x, context.encoder_outputs)
+    np.testing.assert_array_equal(out(x, jnp.where(valid, context.encoder_outputs, 1e3)), plain)
 
 
 @pytest.mark.parametrize("length", [1, 3])
@@ -140,7 +142,7 @@ def test_each_query_reads_the_memory_alone(with_memory, length):
     out, x, context, *_ = with_memory
     block = block_with_memory(KEY, tiny(position=RoPE()))
     prefix = replace(context, positions=context.positions[:, :length])
-    close(run(block, x[:, :length], prefix), out(x, context.memory)[:, :length])
+    close(run(block, x[:, :length], prefix), out(x, context.encoder_outputs)[:, :length])
 
 
 class Constant:

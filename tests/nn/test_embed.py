@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxformer.nn import Embedding
-from jaxformer.nn.parameter import normal
+from jaxformer.nn.layers import normal
 
 IDS = jnp.array([[3, 0, 3, 10], [9, 3, 1, 1]])
 

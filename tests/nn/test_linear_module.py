@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxformer.nn import Linear
-from jaxformer.nn.parameter import normal
+from jaxformer.nn.layers import normal
 
 D, F = {"embed": 5}, {"mlp": 7}
 HEADS, ONE_HEAD = {"heads": 3, "head_dim": 4}, {"kv_heads": 1, "head_dim": 2}

@@ -20,8 +20,8 @@ from jaxformer.nn import (
     Transformer,
     self_block,
 )
-from jaxformer.nn.cache import CacheShape, KeyValueCache, Span
-from jaxformer.nn.parameter import normal
+from jaxformer.nn.cache import CacheShape, Chunk, KeyValueCache
+from jaxformer.nn.layers import normal
 
 KEY, CONFIG, POSITION = jax.random.key(0), tiny(), RoPE()
 X, PLACES = jnp.ones((2, 5, 20)), jnp.zeros((1, 5), int)
@@ -84,7 +84,7 @@ WRONG = [
     ("transformer", "mask", None, "mask = None: must be a mask"),
     ("transformer", "positions", PLACES[:, 1:], "must be an array [B/1, T] with B = 2, T = 5"),
     ("transformer", "key", 0, "key = 0: must be one random key"),
-    ("transformer", "memory", X[0], "must be an array [B, S, D] with B = 2"),
+    ("transformer", "encoder_outputs", X[0], "must be an array [B, S, D] with B = 2"),
 ]  # fmt: skip
 
 
@@ -104,21 +104,21 @@ def test_the_arguments_are_right_otherwise(modules):
 
 def test_caches():
     cache = KeyValueCache.empty(CacheShape(2, 8, 4, "int8"), 8, 3, 4)
-    span = Span(jnp.zeros(2, int), jnp.full(2, 4))
+    chunk = Chunk(jnp.zeros(2, int), jnp.full(2, 4))
     new = jnp.ones((2, 4, 3, 4))
-    cache.write(new, new, span)
+    cache.write(new, new, chunk)
     for key, value, where, message in (
         (
             new[:1],
             new[:1],
-            span,
+            chunk,
             "key has shape (1, 4, 3, 4): must be an array [B, T, K, H]",
         ),
-        (new, new[:, :2], span, "value has shape (2, 2, 3, 4)"),
-        (new[:, :, :2], new[:, :, :2], span, "key has shape (2, 4, 2, 4)"),
-        (new.astype(int), new, span, "key has dtype int32"),
-        (new, new, Span(jnp.zeros(3, int), span.count), "start has shape (3,)"),
-        (new, new, Span(span.start, jnp.ones(2)), "count has dtype float32"),
+        (new, new[:, :2], chunk, "value has shape (2, 2, 3, 4)"),
+        (new[:, :, :2], new[:, :, :2], chunk, "key has shape (2, 4, 2, 4)"),
+        (new.astype(int), new, chunk, "key has dtype int32"),
+        (new, new, Chunk(jnp.zeros(3, int), chunk.count), "start has shape (3,)"),
+        (new, new, Chunk(chunk.start, jnp.ones(2)), "count has dtype float32"),
     ):
         with pytest.raises(AssertionError) as error:
             cache.write(key, value, where)

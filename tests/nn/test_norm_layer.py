@@ -8,7 +8,7 @@ import pytest
 from jaxformer.functional import LayerNorm, RMSNorm
 from jaxformer.functional.norms import NoNorm
 from jaxformer.nn import NormLayer
-from jaxformer.nn.norm import optional_norm
+from jaxformer.nn.layers import optional_norm
 
 NORMS = {
     "layer": LayerNorm(eps=1e-3),

@@ -10,7 +10,7 @@ from tiny_models import SCHEMES, structure_of, tiny
 from jaxformer.distributed.sharding import RULES
 from jaxformer.functional import LayerNorm, RMSNorm
 from jaxformer.nn import Embedding, Parallel, PostNorm, SandwichNorm
-from jaxformer.nn.parameter import constant, normal, parameter, value_of
+from jaxformer.nn.layers import constant, normal, parameter, value_of
 
 BIASED = {
     "attention_bias": True,

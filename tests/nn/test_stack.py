@@ -12,7 +12,7 @@ from tiny_models import tiny
 
 from jaxformer.functional import causal, dropout
 from jaxformer.nn import Context, Linear, Stack, self_block
-from jaxformer.nn.parameter import normal
+from jaxformer.nn.layers import normal
 
 KEY, DROPOUT_KEY = jax.random.key(0), jax.random.key(1)
 T, L, D = 7, 4, 20

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from tiny_models import random_parameters, structure_of, tiny, tokens
 
-from jaxformer.nn.transpose import transpose_kernels
+from jaxformer.nn.layers import transpose_kernels
 
 
 @pytest.mark.parametrize("apart", [True, False])
@@ -22,7 +22,7 @@ def test_a_transposed_model_computes_the_same(changes, apart):
     model = structure_of(config).module(parameters)
     expected = jax.jit(lambda model: model(tokens(2, 5)))(model)
     if apart:
-        model.reader.stack.set_apart()
+        model.decoder_transformer.stack.unstack()
     transpose_kernels(model)
     np.testing.assert_allclose(
         jax.jit(lambda model: model(tokens(2, 5)))(model), expected, atol=1e-5
@@ -33,7 +33,7 @@ def test_every_kernel_is_a_matrix_with_its_outputs_first():
     config = tiny(num_layers=1, num_heads=6, num_kv_heads=2, head_dim=6)
     abstract_model = structure_of(config)
     model = abstract_model.module(random_parameters(config))
-    attention = model.reader.stack.group[0].sublayers[0].attention
+    attention = model.decoder_transformer.stack.group[0].sublayers[0].attention
     before = attention.query.kernel[...]
     transpose_kernels(model)
     after = attention.query.kernel[...]

@@ -295,12 +295,12 @@ def test_state_is_float32_for_bfloat16_parameters(optimizer):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: AdamW(beta1=1.0), r"AdamW\.beta1 is 1\.0, expected a number from 0 to below 1"),
+        (lambda: AdamW(beta1=1.0), r"AdamW\.beta1 = 1\.0: must be a number from 0 to below 1"),
         (lambda: AdamW(beta2=-0.1), r"AdamW\.beta2"),
         (lambda: AdamW(eps=0.0), r"AdamW\.eps"),
         (lambda: AdamW(weight_decay=-1.0), r"AdamW\.weight_decay"),
-        (lambda: AdamW(schedule=1e-3), r"AdamW\.schedule is 0\.001, expected a schedule"),
-        (lambda: LAMB(beta2=1.0), r"LAMB\.beta2 is 1\.0, expected a number from 0 to below 1"),
+        (lambda: AdamW(schedule=1e-3), r"AdamW\.schedule = 0\.001: must be a Schedule"),
+        (lambda: LAMB(beta2=1.0), r"LAMB\.beta2 = 1\.0: must be a number from 0 to below 1"),
         (lambda: SGD(momentum=2.0), r"SGD\.momentum"),
         (lambda: Lion(beta2=1.5), r"Lion\.beta2"),
         (lambda: Adafactor(clipping_threshold=0.0), r"Adafactor\.clipping_threshold"),

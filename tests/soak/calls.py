@@ -131,7 +131,7 @@ def fixed(value: Any) -> Argument:
 
 
 def _attention(query, key, value, allowed, scale, softcap, implementation="reference"):
-    spec = functional.Dense(allowed)
+    spec = functional.DenseMask(allowed)
     options = {"scale": scale, "softcap": softcap, "implementation": implementation}
     return functional.attention(query, key, value, mask=spec, **options)
 
@@ -153,7 +153,7 @@ FUNCTIONS = (
     ),
     Call(functional.attention, HEADS | {"implementation": choice("blockwise")}),
     Call(_masked("KeyPadding"), {"valid": switches(2, 4)}, "KeyPadding"),
-    Call(_masked("Dense"), {"allowed": switches(1, 4, 4)}, "Dense"),
+    Call(_masked("DenseMask"), {"allowed": switches(1, 4, 4)}, "DenseMask"),
     Call(_masked("Prefix"), {"lengths": positions(2)}, "Prefix"),
     Call(_masked("Segments"), {"query": positions(2, 4), "key": positions(2, 4)}, "Segments"),
     Call(

@@ -148,7 +148,7 @@ def _no_long_work() -> Iterator[None]:
         for owner, name in (
             (loop, "TrainProgram"),
             (cli_evaluate, "TrainProgram"),
-            (cli_generate, "Writer"),
+            (cli_generate, "TextGenerator"),
             (cli_hub.verification, "verify"),
             (parity, "measure_all"),
             (jax.distributed, "initialize"),

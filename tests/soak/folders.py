@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 from saved_folders import save_tiny
 
 from jaxformer import forward, load
-from jaxformer.generation.api import decoding_for
+from jaxformer.generation.api import generation_config_for
 from jaxformer.pretrained.import_run import import_folder
 from soak.hostile import VALUES, spoiled_bytes, spoiled_json, spoiled_json_text
 from soak.trial import Silent, Trial, chance, heard, judge
@@ -63,7 +63,7 @@ def loaded(folder: Path, run: Path) -> None:
     del run
     with heard() as words:
         model = load(folder)
-        decoding_for(model, {})
+        generation_config_for(model, {})
         ids = np.ones((1, 3), np.int32)
         names = ["input_ids", "decoder_input_ids"][
             : 1 + (model.checkpoint.model_format.model_type == "t5")

@@ -49,7 +49,7 @@ def get_config():
 LABELS = """
 from jaxformer.config import Config, TrainConfig
 from jaxformer.data import TrainTokenizer
-from jaxformer.data.tasks.labelled import LabelledText
+from jaxformer.data.tasks.labelled_text import LabelledText
 from jaxformer.functional.positions.schemes import Learned
 from jaxformer.models import Classification, EncoderConfig
 from jaxformer.optim.optimizers import AdamW

@@ -99,7 +99,7 @@ def test_the_reason_is_a_sentence():
 
 def test_without_patience_nothing_ends():
     assert not EarlyStopping("loss", None, rows_of([1.0] * 50)).ended
-    with pytest.raises(ConfigError, match=r"train.patience: must be positive"):
+    with pytest.raises(ConfigError, match=r"train.patience = .*: must be an integer of at least 1"):
         TrainConfig(patience=0)
 
 
@@ -212,4 +212,4 @@ def test_an_unknown_metric_is_refused_before_training(tmp_path, monkeypatch):
         train(config_with(metric="acuracy"), tmp_path / "run")
     assert "train.metric = 'acuracy'" in str(error.value)
     assert "loss, perplexity, accuracy, bits_per_byte" in str(error.value)
-    assert "Did you mean 'accuracy'?" in str(error.value)
+    assert "did you mean 'accuracy'?" in str(error.value)

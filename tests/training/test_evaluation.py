@@ -16,7 +16,7 @@ from tiny_models import batch_for, random_parameters, scores_of, tiny, tiny_enco
 from tiny_run import tiny_config
 
 from jaxformer.config import Config, TrainConfig
-from jaxformer.data import Bytes, Data, Datasets, Examples
+from jaxformer.data import Bytes, Data, Datasets, ExampleSource
 from jaxformer.data.tasks import SpanText
 from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.functional import LossSums
@@ -29,7 +29,7 @@ from jaxformer.models import (
     Span,
     TokenClassification,
 )
-from jaxformer.models.heads import Outcome
+from jaxformer.models.heads import Predictions
 from jaxformer.optim import SGD, Constant
 from jaxformer.training.evaluation.evaluate import (
     Conclusion,
@@ -64,7 +64,7 @@ MESHES = [((1, 1, 1), 1), ((1, 1, 1), 4), ((8, 1, 1), 1), ((2, 2, 2), 2), ((1, 4
 each_mesh = pytest.mark.parametrize(("mesh", "parts"), MESHES)
 
 
-class Rows(Examples):
+class Rows(ExampleSource):
     """Rows of arrays."""
 
     def __init__(self, arrays):
@@ -322,7 +322,7 @@ def test_no_answer_needs_every_window(order, nothing):
     scores = np.array([[0.0, 5.0], [1.0, nothing], [-1.0, 3.0]])
     spans = np.array([[0, 0], [1, 1], [2, 2]])
     order = np.array(order)
-    outcome = Outcome(spans[order], spans, np.ones(3), scores[order])
+    outcome = Predictions(spans[order], spans, np.ones(3), scores[order])
     result = HeadResult(LossSums(0.0, 1.0, 0.0, 0.0), outcome, order)
     assert best_answers(result, Windows()) == (["b" if nothing < 1 else ""], [("b",)])
 
@@ -345,7 +345,7 @@ def test_another_kind_of_head_shows_its_accuracy_and_may_show_more():
 
 
 def test_tags_without_names_mark_no_entities():
-    outcome = Outcome(np.array([[0, 1]]), np.array([[0, 0]]), np.ones((1, 2)))
+    outcome = Predictions(np.array([[0, 1]]), np.array([[0, 0]]), np.ones((1, 2)))
     result = HeadResult(LossSums(1.0, 2.0, 1.0, 0.0), outcome, np.zeros(1))
     values = head_metrics(TokenClassification(num_labels=2), result, Datasets(None, None))
     assert set(values) == {"accuracy", "macro_f1"}

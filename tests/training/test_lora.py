@@ -283,5 +283,5 @@ def test_a_failure_leaves_nothing_behind(tuned, tmp_path, monkeypatch):
 
 def test_a_target_that_is_none_is_refused_before_training(tmp_path):
     config = tiny_config(lora=LoRA(targets=("*.qeury.kernel",)))
-    with pytest.raises(ConfigError, match="Did you mean"):
+    with pytest.raises(ConfigError, match="did you mean"):
         train(config, tmp_path / "run")

@@ -1,4 +1,4 @@
-"""Training objectives: what the model is given of the text, and what it must predict."""
+"""Training objectives: what the model sees of the text, and what it predicts."""
 
 import abc
 from collections.abc import Callable
@@ -7,24 +7,23 @@ from typing import ClassVar
 
 import numpy as np
 
-from jaxformer.data.base import at_least
-from jaxformer.data.dataset import Batch, Examples
-from jaxformer.data.text.packing import Joined, Packing, Row, Rows, TokenStream
+from jaxformer.data.dataset import Batch, ExampleSource
+from jaxformer.data.text.packing import Joined, Packing, Rows, TokenRow, TokenStream
 from jaxformer.data.tokenizers.special_tokens import Role
 from jaxformer.data.tokenizers.specs import Tokenizer
 from jaxformer.errors import ConfigError, check_field
 
-RowFunction = Callable[[Row, np.random.Generator], Batch]
+RowFunction = Callable[[TokenRow, np.random.Generator], Batch]
 
 
 class Objective(abc.ABC):
-    """A way to make examples of a stream of tokens; subclasses are frozen dataclasses."""
+    """How a stream of tokens becomes examples; subclasses are frozen dataclasses."""
 
     special_tokens: ClassVar[tuple[Role, ...]] = ()
     """The roles for which the tokenizer must have special tokens."""
 
     predicts_every_token: ClassVar[bool] = False
-    """Whether the loss is that of the text as a whole, so that it can be given in bits per byte."""
+    """Whether every token is predicted, so that the loss can be reported in bits per byte."""
 
     least_length: ClassVar[int] = 1
     """The smallest sequence_length that leaves something to predict."""
@@ -33,32 +32,35 @@ class Objective(abc.ABC):
     """Whether a row may hold several documents that do not see each other."""
 
     def lengths(self, sequence_length: int) -> dict[str, int]:
-        """The tokens of "inputs", and of "decoder_inputs" where the objective makes such."""
+        """The tokens of "inputs", and of "decoder_inputs" for an encoder-decoder."""
         return {"inputs": sequence_length}
 
     def start_id(self, tokenizer: Tokenizer) -> int | None:
-        """The token with which a decoder beside an encoder starts; None where there is none.
+        """Returns the first input of the decoder of an encoder-decoder; None without one.
 
         Args:
-            tokenizer: What made the tokens.
+            tokenizer: The tokenizer of the stream.
         """
         del tokenizer
 
     def raw_length(self, sequence_length: int) -> int:
-        """The tokens of text that an example is made of."""
+        """Returns how many tokens of text an example consumes."""
         return sequence_length
 
     def validate(self, packing: Packing, sequence_length: int) -> None:
-        """Checks that examples can be made so.
+        """Checks that the objective can use these rows.
 
         Args:
             packing: How documents become rows.
             sequence_length: The tokens of "inputs".
 
         Raises:
-            ConfigError: The objective cannot use such rows, or not of that length.
+            ConfigError: It cannot use this packing or this length.
         """
-        at_least("sequence_length", sequence_length, self.least_length)
+        if sequence_length < self.least_length:
+            raise ConfigError(
+                f"data.sequence_length = {sequence_length}: must be at least {self.least_length}"
+            )
         if not (self.takes_segments or isinstance(packing, Joined)):
             raise ConfigError(
                 f"packing = {packing}: {type(self).__name__} takes each row as one text; use "
@@ -68,14 +70,14 @@ class Objective(abc.ABC):
     @abc.abstractmethod
     def examples(
         self, stream: TokenStream, packing: Packing, sequence_length: int, tokenizer: Tokenizer
-    ) -> Examples:
+    ) -> ExampleSource:
         """Returns the examples of a stream.
 
         Args:
             stream: The tokens.
             packing: How documents become rows.
             sequence_length: The tokens of "inputs".
-            tokenizer: What made the tokens; it has the special tokens.
+            tokenizer: The tokenizer of the stream; it has the special tokens.
         """
 
 
@@ -96,7 +98,7 @@ class RowObjective(Objective):
         return RowExamples(stream, rows, self.bind(tokenizer, sequence_length))
 
 
-class RowExamples(Examples):
+class RowExamples(ExampleSource):
     """An objective's view of the rows over a stream of tokens.
 
     Attributes:
@@ -163,14 +165,14 @@ class PrefixLM(RowObjective):
         check_field(self, "max_fraction", in_order, "between min_fraction and 1")
 
     def bind(self, tokenizer, sequence_length):
-        def example(row: Row, rng: np.random.Generator) -> Batch:
+        def example(row: TokenRow, rng: np.random.Generator) -> Batch:
             fraction = rng.uniform(self.min_fraction, self.max_fraction)
             return after_prefix(next_tokens(row), int(fraction * row.valid.sum()))
 
         return example
 
 
-def next_tokens(row: Row) -> Batch:
+def next_tokens(row: TokenRow) -> Batch:
     """Returns a row as inputs [T] and the tokens that follow as targets [T], with weights [T]."""
     example = {
         "inputs": row.tokens,
@@ -193,13 +195,13 @@ def after_prefix(example: Batch, prefix: int) -> Batch:
 def teacher_forced(
     source: np.ndarray, targets: np.ndarray, lengths: dict[str, int], pad_id: int, start_id: int
 ) -> Batch:
-    """Returns what an encoder-decoder reads and predicts, padded to its lengths.
+    """Returns the inputs and targets of an encoder-decoder, padded to its lengths.
 
     decoder_inputs[0] = start,  decoder_inputs[t] = targets[t - 1]
 
     Args:
-        source: int [s], what the encoder reads.
-        targets: int [t], what the decoder predicts.
+        source: int [s], the encoder's inputs.
+        targets: int [t], the decoder's targets.
         lengths: S >= s of "inputs" and T >= t of "decoder_inputs".
         pad_id: The padding token.
         start_id: The token before the first target.

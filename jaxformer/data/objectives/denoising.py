@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxformer.data.dataset import Batch
 from jaxformer.data.objectives.base import RowObjective, teacher_forced
-from jaxformer.data.text.packing import Row
+from jaxformer.data.text.packing import TokenRow
 from jaxformer.data.tokenizers.special_tokens import Role
 from jaxformer.data.tokenizers.specs import Tokenizer
 from jaxformer.errors import check_field
@@ -66,7 +66,7 @@ class Denoising(RowObjective):
         (first_id,), (mask_id,) = (tokenizer.special_ids(role) for role in ("cls", "mask"))
         sentence_ends = ends_of_sentences(tokenizer)
 
-        def example(row: Row, rng: np.random.Generator) -> Batch:
+        def example(row: TokenRow, rng: np.random.Generator) -> Batch:
             tokens = row.tokens[row.valid]
             if not len(tokens):
                 return teacher_forced(tokens, tokens, lengths, pad_id, start_id=start_id)

@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxformer.data.dataset import Batch
 from jaxformer.data.objectives.base import RowObjective
-from jaxformer.data.text.packing import Row
+from jaxformer.data.text.packing import TokenRow
 from jaxformer.data.tokenizers.special_tokens import Role
 from jaxformer.data.tokenizers.specs import Tokenizer
 from jaxformer.errors import check_field
@@ -76,7 +76,7 @@ class MaskedLM(RowObjective):
         mask, pad_id = self.masker(tokenizer), tokenizer.pad_id
         ends = [int(tokenizer.special_ids(role)[0]) for role in ("cls", "sep")]
 
-        def example(row: Row, rng: np.random.Generator) -> Batch:
+        def example(row: TokenRow, rng: np.random.Generator) -> Batch:
             framed = frame(row, *ends, pad_id)
             inputs, weights = mask(framed["inputs"], framed["segments"], rng)
             return framed | {"inputs": inputs, "targets": framed["inputs"], "weights": weights}
@@ -135,7 +135,7 @@ def _in_word(character: str) -> bool:
     return character.isalnum() or character in "_\ufffd"
 
 
-def frame(row: Row, first_id: int, last_id: int, pad_id: int) -> Batch:
+def frame(row: TokenRow, first_id: int, last_id: int, pad_id: int) -> Batch:
     """Returns a row [T] between two special tokens, which join its first and last segment.
 
     Args:

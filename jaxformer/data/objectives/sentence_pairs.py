@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from jaxformer.data.dataset import Batch, Examples
+from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.data.objectives.base import Objective, padded
 from jaxformer.data.objectives.masking import MaskedLM
 from jaxformer.data.text.packing import TokenStream
@@ -55,7 +55,7 @@ class SentencePairs(Objective):
         return PairExamples(self, stream, sequence_length, tokenizer)
 
 
-class PairExamples(Examples):
+class PairExamples(ExampleSource):
     """Pairs made of stretches of documents.
 
     Attributes:

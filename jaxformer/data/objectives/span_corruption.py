@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxformer.data.dataset import Batch
 from jaxformer.data.objectives.base import RowObjective, teacher_forced
-from jaxformer.data.text.packing import Row
+from jaxformer.data.text.packing import TokenRow
 from jaxformer.data.tokenizers.special_tokens import NUM_SENTINELS, Role
 from jaxformer.errors import ConfigError, check_field
 
@@ -81,7 +81,7 @@ class SpanCorruption(RowObjective):
         lengths, start_id = self.lengths(sequence_length), self.start_id(tokenizer)
         pad_id, end_id = tokenizer.pad_id, tokenizer.end_of_text_id
 
-        def example(row: Row, rng: np.random.Generator) -> Batch:
+        def example(row: TokenRow, rng: np.random.Generator) -> Batch:
             tokens = row.tokens[row.valid]
             if not len(tokens):
                 return teacher_forced(tokens, tokens, lengths, pad_id, start_id=start_id)

@@ -1,15 +1,13 @@
 """Labelled data: texts, words, spans, pairs of texts, images."""
 
 from jaxformer.data.labels import Classes, Number
-from jaxformer.data.tasks.augmentation import HorizontalFlip, Mixup, RandomCrop
 from jaxformer.data.tasks.image_sources import Digits, ImageFolder, ImageSource
-from jaxformer.data.tasks.images import Images
-from jaxformer.data.tasks.labelled import LabelledText
-from jaxformer.data.tasks.locale_pairs import LocalePairs
-from jaxformer.data.tasks.parallel_text import ParallelText
+from jaxformer.data.tasks.images import HorizontalFlip, Images, Mixup, RandomCrop
+from jaxformer.data.tasks.labelled_text import LabelledText
+from jaxformer.data.tasks.parallel_text import LocalePairs, ParallelText
 from jaxformer.data.tasks.span_text import SpanText
 from jaxformer.data.tasks.tag_sources import ColumnFile, PythonTokens, TagSource
-from jaxformer.data.tasks.tagged import TaggedText
+from jaxformer.data.tasks.tagged_text import TaggedText
 
 __all__ = [
     "Classes",

@@ -1,4 +1,4 @@
-"""Where labelled images come from."""
+"""Sources of labelled images: scikit-learn's digits, and folders."""
 
 import abc
 import os
@@ -20,7 +20,7 @@ class ImageSet(abc.ABC):
     """Images in a fixed order, each decoded when it is asked for.
 
     Attributes:
-        names: What each image goes by; decides on which side of the validation split it falls.
+        names: The name of each image, which decides its side of the validation split.
         labels: The label of each image.
     """
 
@@ -102,7 +102,7 @@ class _DigitSet(ImageSet):
 class _FolderSet(ImageSet):
     def __init__(self, root: Path, size: tuple[int, int], channels: int):
         if not root.is_dir():
-            raise DataError(f"{root} is no folder (looked from {Path.cwd()})")
+            raise DataError(f"{root} is not a folder (looked from {Path.cwd()})")
         self._root, self._size, self._mode = root, size, {1: "L", 3: "RGB"}[channels]
         self.names = sorted(
             Path(folder, file).relative_to(root).as_posix()

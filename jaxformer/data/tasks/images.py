@@ -1,18 +1,106 @@
-"""Labelled images as training data."""
+"""Labelled images, their normalisation and augmentation."""
 
+import abc
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from jaxformer.data.base import Data, Datasets
-from jaxformer.data.dataset import Batch, Examples
+from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.data.labels import keep_labels, numbered
-from jaxformer.data.tasks.augmentation import Augmentation, LabelledImage
+from jaxformer.data.split import sides
 from jaxformer.data.tasks.image_sources import Digits, ImageSet, ImageSource
-from jaxformer.data.text.splitting import sides
 from jaxformer.errors import check_field
+
+
+class LabelledImage(NamedTuple):
+    """An image and its label's number."""
+
+    image: np.ndarray
+    """float32 [height, width, channels]."""
+    label: int
+
+
+class Augmentation(abc.ABC):
+    """A random change of a training example; subclasses are frozen dataclasses."""
+
+    @abc.abstractmethod
+    def __call__(
+        self,
+        example: LabelledImage,
+        rng: np.random.Generator,
+        other: Callable[[], LabelledImage],
+    ) -> LabelledImage:
+        """Returns the changed example, with an image of the same shape.
+
+        Args:
+            example: The example; its image stays as it is.
+            rng: The row's own generator.
+            other: Draws another training example at random.
+        """
+
+
+@dataclass(frozen=True)
+class RandomCrop(Augmentation):
+    """Moves the image by up to `padding` pixels each way; what comes in repeats the edge."""
+
+    padding: int = 4
+    """The largest shift, in pixels."""
+
+    def __post_init__(self):
+        check_field(self, "padding", self.padding >= 1, "at least 1")
+
+    def __call__(self, example, rng, other):
+        height, width, _ = example.image.shape
+        top, left = (rng.integers(-self.padding, self.padding + 1) for _ in range(2))
+        moved = example.image.take(np.arange(top, top + height), axis=0, mode="clip")
+        moved = moved.take(np.arange(left, left + width), axis=1, mode="clip")
+        return example._replace(image=moved)
+
+
+@dataclass(frozen=True)
+class HorizontalFlip(Augmentation):
+    """Mirrors the image left to right."""
+
+    probability: float = 0.5
+    """The share of images that are mirrored."""
+
+    def __post_init__(self):
+        check_field(self, "probability", 0 <= self.probability <= 1, "between 0 and 1")
+
+    def __call__(self, example, rng, other):
+        flips = rng.random() < self.probability
+        return example._replace(image=example.image[:, ::-1]) if flips else example
+
+
+@dataclass(frozen=True)
+class Mixup(Augmentation):
+    r"""A blend of two images.
+
+    .. math:: x = \lambda x_1 + (1 - \lambda) x_2, \qquad \lambda \sim \mathrm{Beta}(a, a)
+
+    with the label of the first with probability lambda and else that of the second, so that the
+    expected loss is that of labels blended in the same proportion.
+
+    Reference:
+        Zhang et al. 2018, mixup: Beyond Empirical Risk Minimization,
+        https://arxiv.org/abs/1710.09412
+    """
+
+    alpha: float = 0.2
+    """a: the larger, the more often both images have an equal share."""
+
+    def __post_init__(self):
+        check_field(self, "alpha", self.alpha > 0, "positive")
+
+    def __call__(self, example, rng, other):
+        second, share = other(), rng.beta(self.alpha, self.alpha)
+        image = share * example.image + (1 - share) * second.image
+        label = example.label if rng.random() < share else second.label
+        return LabelledImage(image.astype(np.float32), label)
 
 
 @dataclass(frozen=True)
@@ -27,7 +115,7 @@ class Images(Data):
     """Where the images come from."""
 
     validation_source: ImageSource | None = None
-    """Where those for validation come from; None holds a share of the others out."""
+    """Where the validation data come from; None holds out a share of the training data."""
 
     image_size: tuple[int, int] = (8, 8)
     """Height and width in pixels."""
@@ -39,7 +127,7 @@ class Images(Data):
     """Subtracted from the pixels, which lie between 0 and 1: one number, or one per channel."""
 
     std: tuple[float, ...] = (0.5,)
-    """Divides them after that, likewise."""
+    """Divides the pixels after that: one number, or one per channel."""
 
     augmentation: tuple[Augmentation, ...] = ()
     """Random changes of the training images, in this order."""
@@ -55,7 +143,7 @@ class Images(Data):
 
     @property
     def lengths(self) -> dict[str, int]:
-        """Empty: how many tokens an image is, the model decides."""
+        """Empty: the model decides how many tokens an image is."""
         return {}
 
     def prepare(self, folder: str | os.PathLike) -> Datasets:
@@ -63,6 +151,9 @@ class Images(Data):
 
         Args:
             folder: The run's folder.
+
+        Returns:
+            Both sides of the data, with the names of the labels.
 
         Raises:
             DataError: There are too few images, or one for validation has an unknown label.
@@ -95,7 +186,7 @@ class Images(Data):
         return ImageExamples(images, chosen, labels, self.mean, self.std, augmentation)
 
 
-class ImageExamples(Examples):
+class ImageExamples(ExampleSource):
     """Some images of a set, changed at random and normalised."""
 
     def __init__(

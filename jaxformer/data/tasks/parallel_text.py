@@ -1,21 +1,98 @@
-"""Texts and their translations, or any other texts that follow from texts."""
+"""Parallel text: translations, or any other pairs of an input and an output text."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from datetime import date, timedelta
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from jaxformer.data.base import Data, Datasets, at_least
-from jaxformer.data.dataset import Batch, Examples
-from jaxformer.data.tasks.locale_pairs import LocalePairs
-from jaxformer.data.tasks.records import read_parallel
+from jaxformer.checks import at_least, check_fields
+from jaxformer.data.base import Data, Datasets
+from jaxformer.data.dataset import Batch, ExampleSource
+from jaxformer.data.split import sides
+from jaxformer.data.tasks.records import optional_module, read_parallel
 from jaxformer.data.tasks.sequences import check_fit, padded
-from jaxformer.data.text.corpus import keep_tokenizer
-from jaxformer.data.text.splitting import sides
+from jaxformer.data.tokenizers.run_tokenizer import load_or_train_tokenizer
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
 from jaxformer.errors import ConfigError, DataError
+
+# Tables of names in Babel's locale data; their keys are codes, the same in all languages.
+_NAMES = ("languages", "territories", "scripts", "currencies", "variants")
+_NUMBERS = (1, 2, 3, 5, 7, 12, 20, 45, 99, 150)
+_FIRST_DAY, _NUM_DAYS, _DAYS_APART = date(1950, 1, 1), 1500, 23
+
+
+@dataclass(frozen=True)
+class LocalePairs:
+    """A small parallel corpus without a download: Unicode's locale data, which Babel carries.
+
+    Some thousands of phrases: names of languages, territories, scripts and currencies; dates in
+    words; amounts of currencies and of units of measurement. Phrases that are the same in both
+    languages are left out.
+
+    Reference:
+        Unicode CLDR, https://cldr.unicode.org
+    """
+
+    source: str = "en"
+    """The code of the source language."""
+
+    target: str = "de"
+    """The code of the target language."""
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Returns (source phrase, its translation), each source phrase once.
+
+        Raises:
+            DataError: Babel is not installed, or does not know a language.
+        """
+        babel = optional_module("babel", "LocalePairs")
+        for part in ("babel.dates", "babel.numbers", "babel.units"):
+            optional_module(part, "LocalePairs")
+        locales = [self._locale(babel, code) for code in (self.source, self.target)]
+        first, second = (
+            {key: " ".join(phrase.split()) for key, phrase in _phrases(babel, locale)}
+            for locale in locales
+        )
+        found = {first[key]: second[key] for key in first if key in second}
+        return [(source, target) for source, target in found.items() if source != target]
+
+    def _locale(self, babel: Any, code: str) -> Any:
+        try:
+            return babel.Locale.parse(code)
+        except (ValueError, babel.UnknownLocaleError) as error:
+            raise DataError(f"LocalePairs: Babel knows no language {code!r}: {error}") from error
+
+
+def _phrases(babel: Any, locale: Any) -> Iterator[tuple[tuple, str]]:
+    """Yields (what is said, how this language says it)."""
+    currencies = sorted(locale.currencies)
+    for table in _NAMES:
+        for code, name in sorted(getattr(locale, table).items()):
+            yield (table, code), name
+    for number in range(_NUM_DAYS):
+        day = _FIRST_DAY + timedelta(_DAYS_APART * number)
+        style = ("full", "long")[number % 2]
+        yield ("date", number), babel.dates.format_date(day, style, locale)
+    for place, code in enumerate(currencies):
+        for turn in range(3):
+            count = _NUMBERS[(place + 3 * turn) % len(_NUMBERS)]
+            name = babel.numbers.get_currency_name(code, count, locale)
+            yield ("amount", code, count), f"{count} {name}"
+    yield from _measures(babel, locale)
+
+
+def _measures(babel: Any, locale: Any) -> Iterator[tuple[tuple, str]]:
+    for place, unit in enumerate(sorted(locale.unit_display_names)):
+        for turn in range(3):
+            count = _NUMBERS[(place + 3 * turn) % len(_NUMBERS)]
+            try:
+                phrase = babel.units.format_unit(count, unit, "long", locale=locale)
+            except babel.units.UnknownUnitError:
+                continue
+            yield ("measure", unit, count), phrase
 
 
 class Pair(NamedTuple):
@@ -23,12 +100,12 @@ class Pair(NamedTuple):
 
     texts: tuple[str, str]
     places: tuple[str, str]
-    """Where each stands ("file:line"), for messages."""
+    """The place of each ("file:line"), for messages."""
 
 
 @dataclass(frozen=True)
 class ParallelText(Data):
-    """Pairs of texts, the second to be made from the first.
+    """Pairs of texts; the model produces the second from the first.
 
     A row of a batch has "inputs" int32 [S], the source and end-of-text; "decoder_inputs" int32 [T],
     the start token and the target; "targets" int32 [T], the target and end-of-text; "weights"
@@ -42,13 +119,13 @@ class ParallelText(Data):
     """The file of their translations, line by line."""
 
     validation_source: str | None = None
-    """The source texts for validation; None holds a share of the others out."""
+    """The source texts for validation; None holds out a share of the training pairs."""
 
     validation_target: str | None = None
     """Their translations."""
 
     builtin: LocalePairs = LocalePairs()
-    """The pairs that need no file."""
+    """The built-in pairs, used if `source` is None."""
 
     tokenizer: TokenizerSpec = TrainTokenizer()
     """How text becomes tokens, in both languages."""
@@ -60,15 +137,14 @@ class ParallelText(Data):
     """The most tokens of a source, end-of-text included."""
 
     target_length: int = 64
-    """The most tokens of a target, likewise."""
+    """The most tokens of a target, end-of-text included."""
 
     truncate: bool = False
     """Cut longer texts; otherwise they are an error."""
 
     def __post_init__(self):
         super().__post_init__()
-        for name in ("source_length", "target_length"):
-            at_least(name, getattr(self, name), 2)
+        check_fields(self, "data", source_length=at_least(2), target_length=at_least(2))
         for first, second in (("source", "target"), ("validation_source", "validation_target")):
             if (getattr(self, first) is None) != (getattr(self, second) is None):
                 raise ConfigError(
@@ -86,13 +162,16 @@ class ParallelText(Data):
         Args:
             folder: The run's folder.
 
+        Returns:
+            Both sides of the data, with the tokenizer.
+
         Raises:
             DataError: A file cannot be read, two have different numbers of lines, or a line is
                 too long; names the files and the line.
         """
         train, validation = self._sides()
         texts = (text for pair in train for text in pair.texts)
-        tokenizer = keep_tokenizer(folder, self.tokenizer, texts)
+        tokenizer = load_or_train_tokenizer(folder, self.tokenizer, texts)
         return Datasets(
             self.dataset(self._examples(train, tokenizer), "train"),
             self.dataset(self._examples(validation, tokenizer), "validation"),
@@ -135,7 +214,7 @@ class ParallelText(Data):
         return ParallelExamples(pairs, sources, targets, self.lengths, tokenizer, start)
 
 
-class ParallelExamples(Examples):
+class ParallelExamples(ExampleSource):
     """Tokenised pairs.
 
     Attributes:

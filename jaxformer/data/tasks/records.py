@@ -13,7 +13,7 @@ from jaxformer.errors import DataError
 from jaxformer.io.files import ordinary_file
 from jaxformer.io.json_files import parse_json
 
-_LOST = b"\0" * 16  # what a file system leaves of a block that was never written
+_LOST = b"\0" * 16  # a block that the file system never wrote
 
 
 class Record(NamedTuple):
@@ -22,13 +22,13 @@ class Record(NamedTuple):
     where: str
     """ "file:line", for messages."""
     values: dict[str, Any]
-    """What stands under each column's name."""
+    """The value of each column, by its name."""
 
     def text(self, column: str) -> str:
         """Returns the string in a column.
 
         Raises:
-            DataError: There is no such column (names those there are), or it holds no string.
+            DataError: There is no such column, or its value is not a string.
         """
         value = self.value(column)
         if not isinstance(value, str):
@@ -37,10 +37,10 @@ class Record(NamedTuple):
         return encodable(value, f"{self.where}: column {column!r}")
 
     def value(self, column: str) -> Any:
-        """Returns what stands in a column.
+        """Returns the value of a column.
 
         Raises:
-            DataError: There is no such column; names those there are.
+            DataError: There is no such column; names the columns.
         """
         if column not in self.values:
             held = ", ".join(map(repr, self.values)) or "none"
@@ -49,16 +49,19 @@ class Record(NamedTuple):
 
 
 def read_records(path: str | os.PathLike, header: bool = True) -> Iterator[Record]:
-    """Yields the rows of a table; the ending of the file's name tells the format.
+    """Yields the rows of a table, whose format follows from the file's ending.
 
-    .tsv and .txt: fields between tabs, in which quotation marks are ordinary characters (GLUE's
-    files are such); .csv: fields between commas, quoted where needed; .jsonl: one object per line;
+    .tsv and .txt: fields between tabs, in which quotation marks are ordinary characters (as in
+    GLUE's files); .csv: fields between commas, quoted where needed; .jsonl: one object per line;
     .parquet: Apache Parquet, which needs pyarrow.
 
     Args:
         path: The file.
         header: The first line of a .tsv, .txt or .csv file names the columns; without it they
             are called "0", "1", ...
+
+    Returns:
+        The rows, read as they are asked for.
 
     Raises:
         DataError: The file cannot be read; names the file, the line and what is wrong.
@@ -86,7 +89,7 @@ class Word(NamedTuple):
     where: str
     """ "file:line", for messages."""
     fields: list[str]
-    """What stands between the blanks: the word, ..., its tag."""
+    """The fields between blanks: the word, ..., its tag."""
 
 
 def read_columns(path: str | os.PathLike) -> Iterator[list[Word]]:
@@ -134,6 +137,9 @@ def optional_module(name: str, purpose: str) -> Any:
     Args:
         name: Its dotted name; the first part is what pip installs.
         purpose: What needs it, for the message.
+
+    Returns:
+        The module.
 
     Raises:
         DataError: It is not installed; says how to get it.

@@ -1,4 +1,4 @@
-"""One or two texts as one row: marks around them, types for each, padding behind them."""
+"""One or two texts as one row: special tokens, token types, padding."""
 
 import logging
 from collections.abc import Iterable, Sequence
@@ -15,16 +15,16 @@ _log = logging.getLogger(__name__)
 
 
 class Marks(NamedTuple):
-    """The tokens around texts: first a last b last."""
+    """The special tokens around texts a and b: first a last b last."""
 
     first: int
-    """Before all, whose state stands for the row: [CLS]."""
+    """Before the first text: [CLS]."""
     last: int
     """After each text: [SEP]."""
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> "Marks":
-        """Returns a tokenizer's marks; end-of-text in place of those that it lacks."""
+        """Returns a tokenizer's [CLS] and [SEP]; end-of-text if it has none."""
         return cls(_mark(tokenizer, "cls"), _mark(tokenizer, "sep"))
 
 
@@ -36,11 +36,11 @@ class MarkedText(NamedTuple):
 
 
 def kept_lengths(lengths: Sequence[int], space: int) -> tuple[int, ...]:
-    """Returns how many tokens of one or two texts stay, cutting from the longer one first.
+    """Returns how many tokens of one or two texts to keep, cutting the longer one first.
 
     Args:
         lengths: The tokens of each.
-        space: The most tokens that may stay.
+        space: The most tokens to keep.
     """
     if len(lengths) == 1:
         return (min(lengths[0], space),)
@@ -54,11 +54,11 @@ def kept_lengths(lengths: Sequence[int], space: int) -> tuple[int, ...]:
 
 
 def joined(texts: Sequence[np.ndarray], marks: Marks, length: int) -> MarkedText:
-    """Returns one or two texts with their marks, cut to a length from the longer one first.
+    """Returns one or two texts with special tokens, cutting the longer one first to fit.
 
     Args:
         texts: int32 [tokens] each.
-        marks: What stands around them.
+        marks: The special tokens.
         length: The most tokens of the result.
     """
     kept = kept_lengths([len(text) for text in texts], length - 1 - len(texts))
@@ -69,21 +69,21 @@ def joined(texts: Sequence[np.ndarray], marks: Marks, length: int) -> MarkedText
 
 
 def encode_words(words: Iterable[str], tokenizer: Tokenizer) -> dict[str, np.ndarray]:
-    """Returns the tokens of each word, int32 [tokens], encoded on its own: few are different."""
+    """Returns the tokens int32 [tokens] of each different word, encoded on its own."""
     different = sorted(set(words))
     return dict(zip(different, tokenizer.encode_batch(different), strict=True))
 
 
 def padded(values: np.ndarray, length: int, fill: float) -> np.ndarray:
     """Returns values [tokens] followed by `fill` up to `length`, of the same dtype."""
-    # Several times as fast as `np.pad`, which is made for more dimensions.
+    # Several times as fast as `np.pad`.
     row = np.full(length, fill, values.dtype)
     row[: len(values)] = values
     return row
 
 
 def model_inputs(text: MarkedText, length: int, pad_id: int) -> Batch:
-    """Returns what an encoder reads: "inputs", "segments" and "token_types", int32 [length]."""
+    """Returns the inputs of an encoder: "inputs", "segments" and "token_types", int32 [length]."""
     return {
         "inputs": padded(text.tokens, length, pad_id),
         "segments": padded(np.ones_like(text.tokens), length, 0),
@@ -94,7 +94,7 @@ def model_inputs(text: MarkedText, length: int, pad_id: int) -> Batch:
 def check_fit(
     sizes: Sequence[int], places: Sequence[str], limit: int, field: str, truncate: bool
 ) -> None:
-    """Says how many rows are too long, which is an error unless they may be cut.
+    """Reports rows that are too long, which is an error unless they may be cut.
 
     Args:
         sizes: The tokens of each row, marks included.

@@ -2,15 +2,19 @@
 
 import os
 import re
-from collections.abc import Sequence
+import reprlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxformer.data.base import Data, Datasets, at_least
-from jaxformer.data.dataset import Batch, Examples
-from jaxformer.data.tasks.questions import Question, read_questions
+from jaxformer.checks import at_least, check_fields
+from jaxformer.data.base import Data, Datasets
+from jaxformer.data.dataset import Batch, ExampleSource
+from jaxformer.data.split import sides
+from jaxformer.data.tasks.records import Record, read_records
 from jaxformer.data.tasks.sequences import (
     MarkedText,
     Marks,
@@ -19,10 +23,92 @@ from jaxformer.data.tasks.sequences import (
     joined,
     model_inputs,
 )
-from jaxformer.data.text.corpus import keep_tokenizer
-from jaxformer.data.text.splitting import sides
+from jaxformer.data.tokenizers.run_tokenizer import load_or_train_tokenizer
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
-from jaxformer.errors import ConfigError
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.io.json_files import read_json
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question about a context."""
+
+    where: str
+    """The file and the line or the question's id, for messages."""
+    text: str
+    context: str
+    answers: tuple[str, ...]
+    """All answers that count as right; empty: the context has none."""
+    start: int | None
+    """The character of the context at which the first answer begins."""
+
+
+def read_questions(path: str | os.PathLike) -> list[Question]:
+    """Returns the questions of a file.
+
+    A .json file is SQuAD's: {"data": [{"paragraphs": [{"context", "qas": [{"id", "question",
+    "answers": [{"text", "answer_start"}]}]}]}]}. In a .jsonl or .parquet file each row has
+    "context", "question" and "answers", which is such a list or {"text": [...], "answer_start":
+    [...]}.
+
+    Raises:
+        DataError: The file cannot be read, lacks a field or holds an answer that does not stand
+            where it should; names the file and the line or question.
+    """
+    path = Path(os.path.expanduser(path))
+    records = _squad(path) if path.suffix.lower() == ".json" else read_records(path)
+    questions = [_question(record) for record in records]
+    if not questions:
+        raise DataError(f"{path} holds no questions")
+    return questions
+
+
+def _squad(path: Path) -> Iterator[Record]:
+    content = read_json(path, object)
+    try:
+        for article in content["data"]:
+            for paragraph in article["paragraphs"]:
+                for question in paragraph["qas"]:
+                    values = {"context": paragraph["context"], **question}
+                    yield Record(f"{path}, question {question.get('id')!r}", values)
+    except (KeyError, TypeError) as error:
+        raise DataError(
+            f"{path}: not in SQuAD's form, data > paragraphs > context, qas: {error}"
+        ) from error
+
+
+def _question(record: Record) -> Question:
+    text, context = record.text("question"), record.text("context")
+    answers = _answers(record)
+    for answer, start in answers[:1]:
+        found = context[start : start + len(answer)]
+        if found != answer:
+            raise DataError(
+                f"{record.where}: the answer {answer!r} should stand at character {start} of the "
+                f"context, but there is {found!r}"
+            )
+    start = answers[0][1] if answers else None
+    return Question(record.where, text, context, tuple(answer for answer, _ in answers), start)
+
+
+def _answers(record: Record) -> list[tuple[str, int]]:
+    answers: Any = record.value("answers")
+    try:
+        if isinstance(answers, dict):
+            pairs = list(zip(answers["text"], answers["answer_start"], strict=True))
+        else:
+            pairs = [(answer["text"], answer["answer_start"]) for answer in answers]
+    except (KeyError, TypeError, ValueError):
+        pairs = [(None, None)]
+    for text, start in pairs:
+        known = isinstance(text, str) and type(start) is int and start >= 0
+        if not known or not text.strip():
+            raise DataError(
+                f'{record.where}: "answers" must hold the "text" of each answer, which is not '
+                f'empty, and its "answer_start", counted from 0; got {reprlib.repr(answers)}'
+            )
+    return pairs
+
 
 # A run of letters and digits or any other character, with the blanks before it.
 _WORD = re.compile(r"\s*(?:\w+|[^\w\s])")
@@ -46,7 +132,7 @@ class SpanText(Data):
     """The training questions: SQuAD's .json, or .jsonl or .parquet with a question in each row."""
 
     validation: str | None = None
-    """Those for validation; None holds the questions on a share of the contexts out."""
+    """The validation questions; None holds out the questions on a share of the contexts."""
 
     tokenizer: TokenizerSpec = TrainTokenizer(kind="wordpiece")
     """How text becomes tokens."""
@@ -65,8 +151,7 @@ class SpanText(Data):
 
     def __post_init__(self):
         super().__post_init__()
-        for name in ("question_length", "stride"):
-            at_least(name, getattr(self, name), 1)
+        check_fields(self, "data", question_length=at_least(1), stride=at_least(1))
         room = self.sequence_length - self.question_length - 3
         if self.stride > room:
             raise ConfigError(
@@ -85,6 +170,9 @@ class SpanText(Data):
         Args:
             folder: The run's folder.
 
+        Returns:
+            Both sides of the data, with the tokenizer.
+
         Raises:
             DataError: A file cannot be read, an answer is not where it should be, or a question
                 is too long.
@@ -98,7 +186,7 @@ class SpanText(Data):
         else:
             validation = read_questions(self.validation)
         texts = (text for question in train for text in (question.text, question.context))
-        tokenizer = keep_tokenizer(folder, self.tokenizer, texts)
+        tokenizer = load_or_train_tokenizer(folder, self.tokenizer, texts)
         return Datasets(
             self.dataset(self._examples(train, tokenizer), "train"),
             self.dataset(self._examples(validation, tokenizer), "validation"),
@@ -163,7 +251,7 @@ class Window(NamedTuple):
     """int [tokens, 2], where the word of each token of the context begins and ends in it."""
 
 
-class SpanExamples(Examples):
+class SpanExamples(ExampleSource):
     """Tokenised questions.
 
     Attributes:

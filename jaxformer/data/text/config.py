@@ -1,25 +1,25 @@
-"""Streams of text: documents, tokenised once, laid out in rows, turned into examples."""
+"""Unlabelled text: documents are tokenised once, packed into rows and made into examples."""
 
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from jaxformer.data.base import Data, Datasets
-from jaxformer.data.dataset import Dataset, Examples
+from jaxformer.data.dataset import Dataset, ExampleSource
 from jaxformer.data.objectives.base import CausalLM, Objective
+from jaxformer.data.split import Split
 from jaxformer.data.text.corpus import kept_corpus, load_or_build, tokenised
 from jaxformer.data.text.packing import Joined, Packing, TokenStream
-from jaxformer.data.text.sources import Source, StandardLibrary
-from jaxformer.data.text.splitting import Split
+from jaxformer.data.text.sources import StandardLibrary, TextSource
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer, load_tokenizer
 from jaxformer.errors import DataError
 
 
 @dataclass(frozen=True)
 class DataConfig(Data):
-    """Text without labels, and how it is cut into batches."""
+    """Unlabelled text, and how it becomes batches."""
 
-    source: Source = StandardLibrary()
+    source: TextSource = StandardLibrary()
     """Where the documents come from."""
 
     tokenizer: TokenizerSpec = TrainTokenizer()
@@ -29,13 +29,13 @@ class DataConfig(Data):
     """How documents become rows."""
 
     objective: Objective = CausalLM()
-    """What the model is given of a row, and what it must predict."""
+    """What the model sees of a row, and what it predicts."""
 
     sequence_length: int = 256
     """Tokens of a row."""
 
-    validation: Source | None = None
-    """Where the documents for validation come from; None holds a share of the others out."""
+    validation: TextSource | None = None
+    """Where the documents for validation come from; None holds out a share of `source`."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -49,10 +49,13 @@ class DataConfig(Data):
         return self.objective.start_id(tokenizer)
 
     def prepare(self, folder: str | os.PathLike) -> Datasets:
-        """Reads, tokenises and packs the corpus, or takes what an earlier start left in the folder.
+        """Reads, tokenises and packs the corpus, or loads what an earlier start saved.
 
         Args:
-            folder: The run's folder; the tokenizer and the tokens are kept in it.
+            folder: The run's folder, in which the tokenizer and the tokens are saved.
+
+        Returns:
+            Both sides of the corpus, with the tokenizer.
 
         Raises:
             ConfigError: The tokenizer lacks a special token that the objective needs.
@@ -73,10 +76,13 @@ class DataConfig(Data):
         return self._beside(train, corpus.validation, corpus.tokenizer)
 
     def prepare_validation(self, folder: str | os.PathLike) -> Datasets:
-        """Reads the documents for validation, or takes the tokens that the run has kept of them.
+        """Reads the documents for validation, or loads their tokens from the run's folder.
 
         Args:
             folder: The run's folder.
+
+        Returns:
+            The validation side, with the tokenizer.
 
         Raises:
             DataError: The documents are needed, and missing or unreadable.
@@ -91,7 +97,7 @@ class DataConfig(Data):
     def _beside(
         self, train: Dataset | None, held_out: TokenStream | None, tokenizer: Tokenizer
     ) -> Datasets:
-        """The data with their validation side: documents of its own, or those held out."""
+        """The data with the validation side: documents of its own, or those held out."""
         own, counts_all = self.validation, self.objective.predicts_every_token
         stream = held_out if own is None else tokenised(own, tokenizer)
         return Datasets(
@@ -101,5 +107,5 @@ class DataConfig(Data):
             stream.num_targets / stream.num_bytes if counts_all else None,
         )
 
-    def _examples(self, stream: TokenStream, tokenizer: Tokenizer) -> Examples:
+    def _examples(self, stream: TokenStream, tokenizer: Tokenizer) -> ExampleSource:
         return self.objective.examples(stream, self.packing, self.sequence_length, tokenizer)

@@ -1,32 +1,27 @@
-"""The corpus: documents tokenised once into flat arrays on disk, which later starts map back in."""
+"""The corpus: documents tokenised once into flat arrays on disk, which later starts memory-map."""
 
-import contextlib
 import hashlib
 import json
 import logging
 import os
-import shutil
 import time
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from jaxformer.data.split import Split
 from jaxformer.data.text.corpus_files import CORPUS_FILES, SIZES, Corpus, StreamWriter, read_corpus
 from jaxformer.data.text.packing import TokenStream
-from jaxformer.data.text.sources import Document, Source
-from jaxformer.data.text.splitting import Split
-from jaxformer.data.tokenizers.files import TOKENIZER_FILES
+from jaxformer.data.text.sources import Document, TextSource
+from jaxformer.data.tokenizers.run_tokenizer import load_or_train_tokenizer
 from jaxformer.data.tokenizers.special_tokens import Role
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, load_tokenizer
 from jaxformer.errors import DataError
-from jaxformer.io.digests import DIGESTS, check_digests, write_digests
-from jaxformer.io.files import read_bytes
-from jaxformer.io.json_files import read_json
+from jaxformer.io.digests import DIGESTS, add_digests, write_digests
+from jaxformer.io.files import move_into_place, remove_folder, temporary_folder
 
 _FORMAT = 1
-_SPEC = "spec.json"
 _BATCH_CHARACTERS = 1 << 21
 _log = logging.getLogger(__name__)
 
@@ -37,13 +32,13 @@ def load_or_build(
     folder: str | os.PathLike,
     special_tokens: Sequence[Role] = (),
 ) -> Corpus:
-    """Returns the corpus kept in a folder, building what is missing.
+    """Returns the corpus in a folder, building what is missing.
 
-    `folder/tokenizer` holds the tokenizer. Once there it stays, because a model trained with it
-    needs it; if the documents change later they are tokenised again with the same one.
+    `folder/tokenizer` holds the tokenizer, which never changes, because a model trained with it
+    depends on it; if the documents change later, they are tokenised again with the same one.
     `folder/corpus-FINGERPRINT` holds the tokens; the fingerprint covers the documents, the
-    split and the tokenizer, so that a stale one is never used. Both appear whole or not at all,
-    and of several processes that build at once all use what the first completed.
+    split and the tokenizer, so that a stale one is never used. Both appear complete or not at
+    all. If several processes build at once, all use what the first one completed.
 
     Args:
         split: The documents and their sides.
@@ -51,13 +46,16 @@ def load_or_build(
         folder: The run's folder; made if missing.
         special_tokens: The roles for which the tokenizer needs special tokens.
 
+    Returns:
+        The tokenizer and both sides of the documents.
+
     Raises:
         ConfigError: The tokenizer lacks such a special token.
         DataError: There is no text, it cannot be read, or the folder holds another tokenizer.
     """
     folder = Path(folder)
     texts = (document.text for document, is_validation in split if not is_validation)
-    tokenizer = keep_tokenizer(folder, spec, texts, special_tokens)
+    tokenizer = load_or_train_tokenizer(folder, spec, texts, special_tokens)
     home = folder / f"corpus-{_fingerprint(split, tokenizer)}"
     corpus = _load(home, tokenizer)
     if corpus is None:
@@ -67,7 +65,9 @@ def load_or_build(
                 "tokenising again. The order of the data changes with it.",
                 folder,
             )
-        _publish(home, lambda temporary: _tokenise(split, tokenizer, temporary))
+        with temporary_folder(home) as temporary:
+            _tokenise(split, tokenizer, temporary)
+            move_into_place(temporary, home)
         corpus = read_corpus(home, tokenizer)
     return corpus
 
@@ -78,12 +78,15 @@ def kept_corpus(folder: str | os.PathLike) -> Corpus | None:
     return _load(homes[0], load_tokenizer(Path(folder, "tokenizer"))) if len(homes) == 1 else None
 
 
-def tokenised(source: Source, tokenizer: Tokenizer) -> TokenStream:
-    """Returns all documents of a source in memory, for those that are few.
+def tokenised(source: TextSource, tokenizer: Tokenizer) -> TokenStream:
+    """Tokenises all documents of a small source in memory.
 
     Args:
         source: The documents.
-        tokenizer: Makes them tokens.
+        tokenizer: The tokenizer.
+
+    Returns:
+        Their tokens.
 
     Raises:
         DataError: There is no text, or it cannot be read.
@@ -100,125 +103,10 @@ def tokenised(source: Source, tokenizer: Tokenizer) -> TokenStream:
     )
 
 
-def keep_tokenizer(
-    folder: str | os.PathLike,
-    spec: TokenizerSpec,
-    texts: Iterable[str],
-    special_tokens: Sequence[Role] = (),
-) -> Tokenizer:
-    """Returns the tokenizer in `folder/tokenizer`, made and kept there at the first call.
-
-    Args:
-        folder: The run's folder; made if missing.
-        spec: The tokenizer to use or to train.
-        texts: What to train it on; not read if there is nothing to train.
-        special_tokens: The roles for which it needs special tokens.
-
-    Raises:
-        ConfigError: It lacks such a special token.
-        DataError: The folder holds another tokenizer, or this one cannot be had.
-    """
-    home = Path(folder, "tokenizer")
-    asked = repr(spec)
-    if special_tokens:
-        asked += f" with special tokens ({', '.join(special_tokens)})"
-
-    def write(temporary: Path) -> None:
-        start = time.perf_counter()
-        tokenizer = spec.fit(texts, special_tokens)
-        tokenizer.save(temporary)
-        (temporary / _SPEC).write_text(json.dumps(asked), encoding="utf-8")
-        write_digests(temporary / DIGESTS, (*TOKENIZER_FILES, _SPEC))
-        seconds = time.perf_counter() - start
-        _log.info("Tokenizer of %d tokens ready in %.1f s", tokenizer.vocab_size, seconds)
-
-    if not home.is_dir():
-        _publish(home, write)
-    if (home / DIGESTS).exists():
-        _repair_tokenizer(home, write)
-    elif not (home / _SPEC).exists():
-        raise DataError(f"{home} is in the way: it holds no {_SPEC}, so no tokenizer of ours")
-    made_by = read_json(home / _SPEC, str)
-    if made_by != asked:
-        raise DataError(
-            f"{home} holds the tokenizer {made_by}, but {asked} is asked for: use another "
-            "folder, or delete this one if no model depends on it"
-        )
-    tokenizer = load_tokenizer(home)
-    _write_missing_digests(home, (*TOKENIZER_FILES, _SPEC))
-    return tokenizer
-
-
-def _repair_tokenizer(home: Path, write: Callable[[Path], None]) -> None:
-    """Makes a damaged tokenizer again, where that gives the very files that were there."""
-    try:
-        check_digests(home / DIGESTS, (*TOKENIZER_FILES, _SPEC))
-        return
-    except DataError as error:
-        damage = error
-    try:
-        with _written_aside(home, write) as made:
-            if read_bytes(made / DIGESTS) != read_bytes(home / DIGESTS):
-                raise DataError("the same experiment now gives another tokenizer")
-            _remove(home)
-            _move(made, home)
-    except DataError as error:
-        raise DataError(
-            f"{damage}, and it cannot be made again: {error}. Put a copy of the file back, or "
-            "use another folder"
-        ) from error
-    _log.warning("%s; made again as it was", damage)
-
-
 def _fingerprint(split: Split, tokenizer: Tokenizer) -> str:
     parts = [_FORMAT, split.source.fingerprint(), split.fraction, split.seed]
     text = json.dumps([*parts, tokenizer.fingerprint()])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _publish(home: Path, write: Callable[[Path], None]) -> None:
-    """Fills a folder elsewhere and moves it into place, unless another process came first."""
-    with _written_aside(home, write) as made:
-        _move(made, home)
-
-
-@contextlib.contextmanager
-def _written_aside(home: Path, write: Callable[[Path], None]) -> Iterator[Path]:
-    """Gives a folder beside another, filled; it goes again unless it is moved away."""
-    temporary = home.with_name(f".{home.name}.{uuid.uuid4().hex}")
-    try:
-        try:
-            temporary.mkdir(parents=True)
-            write(temporary)
-        except OSError as error:
-            reason = error.strerror or error
-            raise DataError(f"{home} cannot be written, and nothing of it was: {reason}") from error
-        yield temporary
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _move(made: Path, home: Path) -> None:
-    # Renaming onto a folder that holds files fails everywhere, which decides the race.
-    with contextlib.suppress(OSError):
-        made.rename(home)
-    if not home.is_dir():
-        raise DataError(f"could not move the finished {home.name} into {home.parent}")
-
-
-def _remove(home: Path) -> None:
-    """Takes a folder away; a link to one goes alone."""
-    if home.is_symlink() or not home.is_dir():
-        home.unlink(missing_ok=True)
-    else:
-        shutil.rmtree(home, ignore_errors=True)
-
-
-def _write_missing_digests(home: Path, names: Iterable[str]) -> None:
-    """Adds the digests that earlier versions did not write."""
-    if not (home / DIGESTS).exists():
-        with contextlib.suppress(OSError, DataError):  # a folder that can only be read
-            write_digests(home / DIGESTS, names)
 
 
 def _load(home: Path, tokenizer: Tokenizer) -> Corpus | None:
@@ -229,9 +117,9 @@ def _load(home: Path, tokenizer: Tokenizer) -> Corpus | None:
         corpus = read_corpus(home, tokenizer)
     except DataError as error:
         _log.warning("%s; tokenising again", error)
-        _remove(home)
+        remove_folder(home)
         return None
-    _write_missing_digests(home, CORPUS_FILES)
+    add_digests(home / DIGESTS, CORPUS_FILES)
     return corpus
 
 

@@ -45,8 +45,11 @@ def read_corpus(home: Path, tokenizer: Tokenizer) -> Corpus:
         home: The folder.
         tokenizer: The tokenizer that made the tokens.
 
+    Returns:
+        Both sides of the corpus, memory-mapped.
+
     Raises:
-        DataError: A file is missing, other than it was written, or no such file; names it.
+        DataError: A file is missing, damaged or of another format; names it.
     """
     recorded = (home / DIGESTS).exists()
     if recorded:

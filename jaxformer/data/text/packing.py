@@ -1,4 +1,4 @@
-"""Packing: how tokenised documents become rows of one length, kept as an index, never as copies."""
+"""Packing: tokenised documents become rows of one length, as an index and without copies."""
 
 import abc
 from bisect import bisect_left, insort
@@ -8,16 +8,17 @@ from typing import NamedTuple
 import numpy as np
 
 
-class Row(NamedTuple):
-    """One row of tokens as packing lays it out; all arrays are [T].
+class TokenRow(NamedTuple):
+    """One packed row of tokens; all arrays are [T].
 
     Attributes:
         tokens: int32, the tokens; the padding token after the last.
-        following: int32, the token that comes after each in its document, be it beyond the row.
+        following: int32, the next token of each in its document, even beyond the row.
         valid: bool, False at padding.
-        segments: int32, 1.. for each document in the row and 0 at padding, or None where a row is
-            one stretch of text.
-        positions: int32, each token's distance from the start of its segment, or None likewise.
+        segments: int32, 1.. for each document in the row and 0 at padding; None if the row is one
+            segment.
+        positions: int32, each token's distance from the start of its segment; None if the row is
+            one segment.
     """
 
     tokens: np.ndarray
@@ -52,7 +53,7 @@ class TokenStream:
 
     @property
     def num_targets(self) -> int:
-        """The number of tokens that something predicts: all but the first end-of-text."""
+        """The number of predicted tokens: all but the first end-of-text."""
         return len(self.tokens) - 1
 
 
@@ -70,16 +71,16 @@ class Rows(abc.ABC):
     utilisation: float
 
     @abc.abstractmethod
-    def read(self, index: int) -> Row:
+    def read(self, index: int) -> TokenRow:
         """Returns row `index`, arrays of [T]."""
 
     @abc.abstractmethod
-    def blank(self) -> Row:
-        """Returns a row of nothing but padding, with the same arrays as the others."""
+    def blank(self) -> TokenRow:
+        """Returns a row of padding, with the same arrays as the others."""
 
 
 class Packing(abc.ABC):
-    """A way to lay documents out in rows; subclasses are frozen dataclasses."""
+    """How documents become rows; subclasses are frozen dataclasses."""
 
     @abc.abstractmethod
     def rows(self, stream: TokenStream, sequence_length: int, pad_id: int) -> Rows:
@@ -90,8 +91,8 @@ class Packing(abc.ABC):
 class Joined(Packing):
     """Documents joined with end-of-text between them and cut into rows, wherever the cut falls.
 
-    No place is wasted: only the very last row may end in padding. A token sees what came before it
-    in its row, earlier documents included.
+    Only the last row may end in padding. A token sees all earlier tokens of its row, including
+    those of earlier documents.
     """
 
     def rows(self, stream: TokenStream, sequence_length: int, pad_id: int) -> Rows:
@@ -158,15 +159,15 @@ class _JoinedRows(Rows):
         self.num_rows = -(-stream.num_targets // sequence_length)
         self.utilisation = stream.num_targets / (self.num_rows * sequence_length)
 
-    def read(self, index: int) -> Row:
+    def read(self, index: int) -> TokenRow:
         start = index * self.sequence_length
         piece = self._stream.tokens[start : start + self.sequence_length + 1].astype(np.int32)
         tokens, following, valid = _fill(piece, self.sequence_length, self._pad_id)
-        return Row(tokens, following, valid, None, None)
+        return TokenRow(tokens, following, valid, None, None)
 
-    def blank(self) -> Row:
+    def blank(self) -> TokenRow:
         nothing = np.zeros(1, np.int32)
-        return Row(*_fill(nothing, self.sequence_length, self._pad_id), None, None)
+        return TokenRow(*_fill(nothing, self.sequence_length, self._pad_id), None, None)
 
 
 class _PackedRows(Rows):
@@ -183,7 +184,7 @@ class _PackedRows(Rows):
         self._first = np.searchsorted(row_of[order], np.arange(self.num_rows + 1))
         self.utilisation = int(lengths.sum()) / (self.num_rows * sequence_length)
 
-    def read(self, index: int) -> Row:
+    def read(self, index: int) -> TokenRow:
         row, end = self.blank(), 0
         for segment, piece in enumerate(range(*self._first[index : index + 2]), start=1):
             start, length = int(self._starts[piece]), int(self._lengths[piece])
@@ -195,11 +196,11 @@ class _PackedRows(Rows):
             end += length
         return row
 
-    def blank(self) -> Row:
+    def blank(self) -> TokenRow:
         size = self.sequence_length
         tokens = np.full(size, self._pad_id, np.int32)
         zeros = np.zeros(size, np.int32)
-        return Row(tokens, tokens.copy(), np.zeros(size, bool), zeros, zeros.copy())
+        return TokenRow(tokens, tokens.copy(), np.zeros(size, bool), zeros, zeros.copy())
 
 
 def _pieces(offsets: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Where documents come from: a source yields named texts, always in the same order."""
+"""Sources of documents: each yields named texts, always in the same order."""
 
 import abc
 import glob
@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxformer.errors import ConfigError, DataError
+from jaxformer.checks import at_least, check_fields, optional
+from jaxformer.errors import DataError
 from jaxformer.io.files import ordinary_file, read_bytes
 from jaxformer.io.json_files import json_type, parse_json
 
@@ -26,8 +27,8 @@ class Document:
     """One text and the name it goes by.
 
     Attributes:
-        name: Unique within its source and independent of where the source lies on disk, because
-            the name decides on which side of the validation split the document falls.
+        name: Unique within its source and independent of where the source is on disk, because it
+            decides the document's side of the validation split.
         text: The text itself, encodable as UTF-8.
     """
 
@@ -36,7 +37,7 @@ class Document:
 
 
 @dataclass(frozen=True)
-class Source(abc.ABC):
+class TextSource(abc.ABC):
     """A place that documents come from; subclasses are frozen dataclasses."""
 
     @abc.abstractmethod
@@ -50,7 +51,7 @@ class Source(abc.ABC):
     def fingerprint(self) -> str:
         """Returns a string that changes when the documents do.
 
-        This one reads everything; a source that can tell more cheaply overrides it.
+        The default reads everything; a source with a cheaper way overrides it.
         """
         digest = hashlib.sha256()
         for document in self.documents():
@@ -59,8 +60,8 @@ class Source(abc.ABC):
 
 
 @dataclass(frozen=True)
-class StandardLibrary(Source):
-    """The text every Python installation carries: its own library and language reference.
+class StandardLibrary(TextSource):
+    """The text in every Python installation: the standard library and the language reference.
 
     The sources of the running interpreter's standard library (without its test suites, installed
     packages and build settings) and the language reference behind `help()`: about 12 MB of real
@@ -71,8 +72,7 @@ class StandardLibrary(Source):
     """Stop before the document that would exceed this many bytes; None takes everything."""
 
     def __post_init__(self):
-        if self.max_bytes is not None and self.max_bytes < 1:
-            raise ConfigError(f"max_bytes must be at least 1 or None, got {self.max_bytes}")
+        check_fields(self, max_bytes=optional(at_least(1)))
 
     def documents(self) -> Iterator[Document]:
         """Yields the modules by path, then the topics of the language reference by name."""
@@ -109,7 +109,7 @@ class StandardLibrary(Source):
 
 
 @dataclass(frozen=True)
-class TextFiles(Source):
+class TextFiles(TextSource):
     """UTF-8 text files, one document each: a file, a folder or a glob."""
 
     path: str
@@ -129,7 +129,7 @@ class TextFiles(Source):
 
 
 @dataclass(frozen=True)
-class JsonLines(Source):
+class JsonLines(TextSource):
     """JSON lines: each line an object that holds one document's text in a field."""
 
     path: str

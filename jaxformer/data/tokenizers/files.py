@@ -23,8 +23,14 @@ _MOST_UNUSED = 1 << 16
 def read_tokenizer(file: Path) -> Tokenizer:
     """Reads a tokenizer.json.
 
+    Args:
+        file: The file.
+
+    Returns:
+        The tokenizer, of the `tokenizers` package.
+
     Raises:
-        DataError: It is missing, no such file, or one of its ids is far beyond the others.
+        DataError: It is missing or damaged, or one of its ids is far beyond the others.
     """
     if not file.exists():
         raise DataError(f"{file} does not exist: give a tokenizer.json or the folder holding it")
@@ -49,7 +55,13 @@ def read_tokenizer(file: Path) -> Tokenizer:
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """Reads the tokenizer_config.json of a folder; empty where there is none.
+    """Reads the tokenizer_config.json of a folder.
+
+    Args:
+        folder: The folder.
+
+    Returns:
+        Its fields; empty if there is no such file.
 
     Raises:
         DataError: It is no JSON object, or no file of the folder.
@@ -67,7 +79,7 @@ def write_tokenizer(
         tokenizer: The tokenizer.
         end_of_text: The token between documents.
         pad: The padding token.
-        kind: Which of our classes it is: "bytes" or "huggingface".
+        kind: Which subclass of `Tokenizer` reads it: "bytes" or "huggingface".
 
     Raises:
         DataError: The disk is full or cannot be written to.
@@ -86,5 +98,5 @@ def write_tokenizer(
             settings[f"{role}_token"] = tokenizer.id_to_token(first)
     texts = (tokenizer.to_str(pretty=True), json.dumps(settings, indent=2) + "\n")
     for name, text in zip(TOKENIZER_FILES, texts, strict=True):
-        with replacing(folder / name) as aside:
-            aside.write_text(text, encoding="utf-8")
+        with replacing(folder / name) as temporary:
+            temporary.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Token ids of what a model is given to read, with the special tokens it saw in training."""
+"""Prompts as token ids, with the special tokens the model saw in training."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,35 +12,35 @@ from jaxformer.io.model_files import TOKENIZER, small_file_in
 
 @dataclass(frozen=True)
 class PromptEncoder:
-    """Turns prompts into ids, as the model's training did."""
+    """Turns prompts into token ids, as the model's training did."""
 
     tokenizer: Tokenizer
 
     end_of_text: int | None
-    """The id between the documents of one of our runs; None: the tokenizer adds special tokens of
-    its own (its post-processor), as it does in transformers."""
+    """The id between documents, for a model that this library trained; None for a Hugging Face
+    tokenizer, whose post-processor adds the special tokens."""
 
     def plain(self, text: str) -> list[int]:
         """Returns the ids of a text to be continued, [tokens].
 
-        One of our models reads it as the start of a document, and the name of a special token in it
-        as ordinary text. Of an empty text, a tokenizer that adds nothing makes nothing.
+        A model trained by this library reads it as the start of a document, and the name of a
+        special token in it as ordinary text. An empty text may give no ids at all.
         """
         if self.end_of_text is None:
             return self._encode(text, add_special_tokens=True)
         return [self.end_of_text, *self._ordinary(text)]
 
     def source(self, text: str) -> list[int]:
-        """Returns the ids of what an encoder reads, [tokens]; one of our models' ends with its end.
+        """Returns the ids of the encoder's input, [tokens], with end-of-text where training had it.
 
-        Names of special tokens are read as in `plain`.
+        Names of special tokens are treated as in `plain`.
         """
         if self.end_of_text is None:
             return self._encode(text, add_special_tokens=True)
         return [*self._ordinary(text), self.end_of_text]
 
     def rendered(self, text: str) -> list[int]:
-        """Returns the ids of what a chat template wrote, [tokens]: it has all special tokens."""
+        """Returns the ids of a rendered chat template, [tokens], which has all special tokens."""
         return self._encode(text, add_special_tokens=False)
 
     def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
@@ -56,8 +56,11 @@ def read_prompt_encoder(folder: str | Path) -> PromptEncoder:
     """Reads the tokenizer of a model.
 
     Args:
-        folder: Holds tokenizer.json, and tokenizer_config.json, which says whether it is of one of
-            our runs.
+        folder: Holds tokenizer.json, and tokenizer_config.json, which says whether a run of this
+            library wrote it.
+
+    Returns:
+        The encoder of prompts.
 
     Raises:
         DataError: There is no tokenizer.json, or one of the files cannot be read.
@@ -69,7 +72,7 @@ def read_prompt_encoder(folder: str | Path) -> PromptEncoder:
             "transformers: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         )
     tokenizer = read_tokenizer(file)
-    # Some are saved as they were last used, and would cut a long prompt or fill up a short one.
+    # A saved tokenizer may truncate or pad, as it was last used.
     tokenizer.no_truncation()
     tokenizer.no_padding()
     settings = read_settings(Path(folder))

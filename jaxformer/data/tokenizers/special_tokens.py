@@ -1,6 +1,6 @@
 """Special tokens that objectives need, by role, and the names that tokenizers give them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Literal
 
 from jaxformer.errors import ConfigError
@@ -39,12 +39,14 @@ def ids_of(role: Role, token_id: Callable[[str], int | None]) -> list[int]:
     return found
 
 
-def names_to_add(roles: Iterable[Role], token_id: Callable[[str], int | None]) -> list[str]:
+def names_to_add(roles: Collection[Role], token_id: Callable[[str], int | None]) -> list[str]:
     """Returns the names of the roles' tokens that a tokenizer lacks, in the order of their ids.
 
     The sentinels come last and backwards, so that the first has the highest id, as in T5.
     """
-    ordered = sorted(roles, key="sentinels".__eq__)
+    ordered = [role for role in roles if role != "sentinels"]
+    if "sentinels" in roles:
+        ordered.append("sentinels")
     tokens = [names for role in ordered for names in reversed(_NAMES[role])]
     return [names[0] for names in tokens if _first_id(names, token_id) is None]
 

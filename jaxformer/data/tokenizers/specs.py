@@ -1,4 +1,4 @@
-"""Tokenizers: text to token ids and back; every one is stored as a Hugging Face tokenizer.json."""
+"""Tokenizers, all of them stored as a Hugging Face tokenizer.json."""
 
 import abc
 import hashlib
@@ -67,7 +67,7 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def token_id(self, name: str) -> int | None:
-        """Returns the id of a token by its name; None if there is none."""
+        """Returns the id of a token by its name; None if there is no such token."""
 
     def special_ids(self, role: Role) -> np.ndarray:
         """Returns the ids of the special tokens with a role, int32 [1] or [sentinels].
@@ -234,8 +234,7 @@ class TokenizerFile(TokenizerSpec):
     """The token between documents; None finds it in the files beside it or by its usual names."""
 
     pad: str | None = None
-    """The padding token; None finds it likewise, and takes the end-of-text token if there is none.
-    """
+    """The padding token; None finds it by its usual names, else uses end-of-text."""
 
     def fit(self, texts: Iterable[str], special_tokens: Sequence[Role] = ()) -> Tokenizer:
         """Returns the tokenizer in the file; reads no text."""
@@ -272,6 +271,13 @@ class TrainTokenizer(TokenizerSpec):
     def fit(self, texts: Iterable[str], special_tokens: Sequence[Role] = ()) -> Tokenizer:
         """Trains on the texts.
 
+        Args:
+            texts: The training texts.
+            special_tokens: The roles for which there must be special tokens.
+
+        Returns:
+            The trained tokenizer.
+
         Raises:
             ConfigError: The special tokens leave no room for the others.
             DataError: The texts cannot give such a tokenizer.
@@ -288,10 +294,13 @@ class TrainTokenizer(TokenizerSpec):
 
 
 def load_tokenizer(folder: str | os.PathLike) -> Tokenizer:
-    """Loads what `Tokenizer.save` wrote, or the tokenizer of a run's folder.
+    """Loads a tokenizer that `Tokenizer.save` wrote, or that of a run.
 
     Args:
         folder: Holds tokenizer.json itself or in its subfolder "tokenizer".
+
+    Returns:
+        The tokenizer.
 
     Raises:
         DataError: There is no tokenizer, or it cannot be read or is damaged.

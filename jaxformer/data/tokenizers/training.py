@@ -154,10 +154,10 @@ def _unigram(vocab_size: int, texts: Iterable[str]) -> tuple[Tokenizer, str, str
 
 
 def _ordered(vocab: list) -> list:
-    """Gives a unigram vocabulary the same order and scores in every run.
+    """Returns a unigram vocabulary with the same order and scores in every run.
 
     The trainer sums in the order of a randomly seeded hash map, so scores differ in their last
-    bits. In that order, too, it hands bytes that no text needs the lowest score and up, in steps.
+    bits. In the same order it gives unused bytes the lowest scores, in steps.
     """
     special, learned = vocab[: len(_T5)], vocab[len(_T5) :]
     lowest, step = min(score for _, score in learned), 1e-4

@@ -1,17 +1,21 @@
-"""Scaled dot-product attention: one contract, several implementations."""
+"""Scaled dot-product attention: one function, several implementations.
 
+`attention` checks its arguments, gathers all but the three arrays in a `Request`, chooses an
+implementation and runs it, in a mesh on each device's own rows and heads.
+"""
+
+import importlib
 import warnings
-from typing import Literal
+from types import ModuleType
+from typing import Literal, get_args
 
 import jax
 import numpy as np
 from jax.sharding import PartitionSpec
 
+from jaxformer.checks import FINITE, POSITIVE, RATE
 from jaxformer.errors import check_argument
 from jaxformer.functional.assertions import (
-    FINITE,
-    POSITIVE,
-    RATE,
     assert_axes,
     assert_floating,
     assert_keys,
@@ -20,22 +24,14 @@ from jaxformer.functional.assertions import (
     static,
 )
 from jaxformer.functional.attention import blockwise as attention_blockwise
-from jaxformer.functional.attention import cudnn as attention_cudnn
 from jaxformer.functional.attention import reference as attention_reference
-from jaxformer.functional.attention import splash as attention_splash
 from jaxformer.functional.attention.request import AttentionBias, Dropout, Request
-from jaxformer.functional.masks import Dense, Mask
+from jaxformer.functional.masks import DenseMask, Mask
 from jaxformer.functional.placement import place, platform, spec_of
 from jaxformer.functional.positions.base import Bias
 
 Implementation = Literal["auto", "reference", "blockwise", "cudnn", "splash"]
 
-_IMPLEMENTATIONS = {
-    "reference": attention_reference,
-    "blockwise": attention_blockwise,
-    "cudnn": attention_cudnn,
-    "splash": attention_splash,
-}
 # The kernels that "auto" asks first; blockwise can express everything.
 _PREFERRED = {"gpu": ("cudnn",), "tpu": ("splash",)}
 
@@ -59,45 +55,46 @@ def attention(
     .. math:: O = \mathrm{dropout}(\mathrm{softmax}(c(s\, Q K^\top) + \mathrm{bias}))\, V,
               \qquad c(x) = \mathrm{cap} \tanh(x / \mathrm{cap})
 
-    over the keys that the mask allows; `c` is the identity without a soft-cap. A query that may
-    attend to nothing gives zeros, with zero gradients; B, T and S may be 0. The softmax is computed
-    in float32. Query head `n` reads key/value head `n // (N / K)`: K = N is multi-head, K = 1
-    multi-query attention.
-    In an explicit mesh each device attends within its own batch rows and heads.
+    over the keys that the mask allows; `c` is the identity without a soft-cap. The softmax is
+    computed in float32. Query head `n` reads key/value head `n // (N / K)`: K = N is multi-head,
+    K = 1 multi-query attention. A query that may attend to nothing gives zeros, with zero
+    gradients; B, T and S may be 0. In an explicit mesh each device attends within its own batch
+    rows and heads.
 
     Args:
         query: `[B, T, N, H]`.
         key: `[B, S, K, H]` with N a multiple of K.
         value: `[B, S, K, H']`.
-        mask: A spec of `jaxformer.functional.masks`, or a bool array `[T, S]`, `[B or 1, T, S]` or
-            `[B or 1, 1, T, S]`, True = attend; None allows every pair.
-        bias: Added to the scaled logits: an array `[B or 1, N or 1, T, S]`, or a `Bias` that a
-            positional scheme makes (never materialised by the blockwise implementation).
-        scale: Multiplies the logits; None is 1/sqrt(H).
+        mask: A mask spec such as `causal()`, or a bool array `[T, S]`, `[B or 1, T, S]` or
+            `[B or 1, 1, T, S]`, True = attend. None allows every pair.
+        bias: Added to the scaled logits: an array `[B or 1, N or 1, T, S]`, or the `Bias` of a
+            positional scheme, which the blockwise implementation never materialises.
+        scale: s, which multiplies the logits. None is 1/sqrt(H).
         softcap: Bounds the logits to +-softcap (Gemma 2), before the bias and the mask.
         dropout_rate: The probability in [0, 1) with which an attention probability is dropped.
             The dropped pairs are a function of the key and the (b, n, t, s) index alone.
-        dropout_key: A PRNG key; None means no dropout.
+        dropout_key: A PRNG key. None means no dropout.
         implementation: "reference" defines the semantics; "blockwise" needs O(T + S) memory;
             "cudnn" (GPU) and "splash" (TPU) are accelerator kernels, which fall back to "blockwise"
-            with a warning where they cannot express the request; "auto" chooses.
-        return_weights: Also return the probabilities (after dropout), by the reference.
+            with a warning if they cannot express the request; "auto" chooses.
+        return_weights: Also return the probabilities, after dropout, from the reference.
 
     Returns:
         `[B, T, N, H']` in the dtype of `query`; with `return_weights` also `[B, N, T, S]` float32.
 
     Raises:
-        AssertionError: For arrays, a mask or a bias whose shapes do not fit together, or that hold
-            another kind of numbers.
-        ArgumentError: For an unknown implementation, or a number that is out of its range.
+        AssertionError: The arrays, the mask or the bias have shapes that do not fit together, or
+            the wrong dtype.
+        ArgumentError: The implementation is unknown, or a number is out of range.
 
     References:
-        Vaswani et al., Attention is all you need, 2017. Ainslie et al., GQA, 2023.
+        Vaswani et al., Attention Is All You Need (https://arxiv.org/abs/1706.03762);
+        Ainslie et al., GQA (https://arxiv.org/abs/2305.13245).
     """
     sizes = _check_arrays(query, key, value)
     mask = _mask(mask, sizes)
     _check_pairs(mask, bias, sizes)
-    check_choice("implementation", implementation, ("auto", *_IMPLEMENTATIONS))
+    check_choice("implementation", implementation, get_args(Implementation))
     dropout_rate = static("dropout_rate", dropout_rate, RATE)
     dropout = None
     if dropout_rate > 0.0 and dropout_key is not None:
@@ -117,7 +114,7 @@ def attention(
 
 
 def _check_arrays(query, key, value) -> dict[str, int]:
-    """The sizes of the axes, by their letters."""
+    """Checks shapes and dtypes; returns the sizes of the axes by their letters."""
     sizes = assert_axes(query=(query, "B T N H"), key=(key, "B S K H"))
     assert_axes(sizes, value=(value, "B S K _"))
     assert_floating(query=query, key=key, value=value)
@@ -135,7 +132,7 @@ def _check_arrays(query, key, value) -> dict[str, int]:
 
 
 def _mask(mask: Mask | jax.Array | None, sizes: dict[str, int]) -> Mask:
-    """A mask that may be given as an array, as a spec."""
+    """Returns a mask as a spec: an array becomes a `DenseMask`, None the mask of all pairs."""
     if mask is None or isinstance(mask, Mask):
         return Mask() if mask is None else mask
     given = isinstance(mask, jax.Array | np.ndarray)
@@ -147,11 +144,11 @@ def _mask(mask: Mask | jax.Array | None, sizes: dict[str, int]) -> Mask:
         assert_axes(sizes, mask=(mask, "T S"))
         mask = mask[None]
     assert_axes(sizes, mask=(mask, "B/1 T S"))
-    return Dense(attended("mask", mask))
+    return DenseMask(attended("mask", mask))
 
 
 def _check_pairs(mask: Mask, bias: AttentionBias | None, sizes: dict[str, int]) -> None:
-    # A slice beyond an array's end is clamped without a word, so a wrong length is caught here.
+    # A slice beyond the end of an array is clamped silently, so a wrong length is caught here.
     assert_axes(sizes, mask=(_materialised(mask, sizes["T"], sizes["S"]), "B/1 T S"))
     if bias is not None:
         values = _materialised(bias) if isinstance(bias, Bias) else bias
@@ -160,29 +157,35 @@ def _check_pairs(mask: Mask, bias: AttentionBias | None, sizes: dict[str, int]) 
 
 
 def _materialised(spec: Mask | Bias, *lengths: int) -> jax.ShapeDtypeStruct:
-    """The shape of a mask's or a bias's values, without computing them or asking for a mesh."""
+    """Returns the shape of a mask's or a bias's values, without computing them."""
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), spec)
     return jax.eval_shape(lambda spec: spec.values(*lengths), shapes)
 
 
 def _choose(implementation, query, key, value, request):
+    """Returns the `attend` function of the implementation that computes a request."""
     if 0 in (query.size, key.size):
         return attention_reference.attend
     if implementation == "auto":
-        # One query per row (a decode step) has nothing to save by working in blocks.
+        # A decode step has one query per row, so blocks would save nothing.
         if query.shape[1] == 1:
             return attention_reference.attend
         for name in _PREFERRED.get(platform(), ()):
-            if _IMPLEMENTATIONS[name].unsupported(query, key, value, request) is None:
-                return _IMPLEMENTATIONS[name].attend
+            if _module(name).unsupported(query, key, value, request) is None:
+                return _module(name).attend
         return attention_blockwise.attend
-    chosen = _IMPLEMENTATIONS[implementation]
+    chosen = _module(implementation)
     reason = chosen.unsupported(query, key, value, request)
     if reason is None:
         return chosen.attend
     message = f"attention: {implementation} cannot run here ({reason}); using blockwise"
     warnings.warn(message, stacklevel=3)
     return attention_blockwise.attend
+
+
+def _module(implementation: str) -> ModuleType:
+    """Imports an implementation when it is first used: the TPU kernel imports all of Pallas."""
+    return importlib.import_module(f"jaxformer.functional.attention.{implementation}")
 
 
 def _per_device(attend, num_outputs, query, key, value, request):

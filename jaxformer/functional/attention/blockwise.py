@@ -86,10 +86,13 @@ def _padded(request: Request, query_padding: int, key_padding: int, num_keys: in
 
 
 def _scaled(query: jax.Array, request: Request) -> tuple[jax.Array, Request]:
-    """The queries times the power of two in the scale, and the request with the rest of it.
+    """Multiplies the queries by the power of two in the scale, and leaves the rest in the request.
 
-    That rounds nothing, and where it is the whole scale (heads of 16, 64 or 256 numbers) it saves
-    a pass over all scores.
+    This rounds nothing. For heads of 16, 64 or 256 channels it is the whole scale, and saves a pass
+    over all logits.
+
+    Returns:
+        The queries and the request.
     """
     exact = 2.0 ** (math.frexp(request.scale)[1] - 1)
     return query * exact, replace(request, scale=request.scale / exact)
@@ -292,10 +295,10 @@ def _columns(rows_BKGQH):
 
 
 def _columns_by_weights(columns_BKHX, weights_BKGQS):
-    """`[B, K, H, G Q] x [B, K, G, Q, S] -> [B, K, H, S]`, summed over the group's queries.
+    """Returns `[B, K, H, G Q] x [B, K, G, Q, S] -> [B, K, H, S]`, summed over the group's queries.
 
-    XLA's CPU backend is twice as fast on this product as on that of the rows, whose contracted
-    axis does not come last.
+    XLA's CPU backend computes this product twice as fast as that of the rows, whose contracted axis
+    does not come last.
     """
     return dot(columns_BKHX, _folded(weights_BKGQS), (((3,), (2,)), ((0, 1), (0, 1))))
 

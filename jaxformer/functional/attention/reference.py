@@ -1,4 +1,4 @@
-"""The plain implementation of attention, which defines what the others must compute."""
+"""The reference implementation of attention, which defines what the others compute."""
 
 import jax
 import jax.numpy as jnp
@@ -8,16 +8,16 @@ from jaxformer.functional.positions.base import Bias
 
 
 def unsupported(query, key, value, request) -> None:
-    """The reference can express every request."""
+    """Returns None: the reference can express every request."""
 
 
 def attend(query: jax.Array, key: jax.Array, value: jax.Array, request: Request) -> jax.Array:
-    """Attention with the `[B, N, T, S]` probabilities in memory; see `attention`."""
+    """Returns `attention` `[B, T, N, H]`, with all probabilities `[B, N, T, S]` in memory."""
     return attend_with_weights(query, key, value, request)[0]
 
 
 def attend_with_weights(query, key, value, request: Request) -> tuple[jax.Array, jax.Array]:
-    """The output `[B, T, N, H]` and the probabilities `[B, N, T, S]`."""
+    """Returns the output `[B, T, N, H]` and the probabilities `[B, N, T, S]`."""
     batch, length, num_heads, _ = query.shape
     num_keys, num_kv_heads = key.shape[1:3]
     accumulator = jnp.promote_types(query.dtype, jnp.float32)
@@ -44,7 +44,7 @@ def attend_with_weights(query, key, value, request: Request) -> tuple[jax.Array,
 
 
 def masked_softmax(logits: jax.Array, allowed: jax.Array) -> jax.Array:
-    """Softmax over the last axis among the allowed entries; zeros where none is allowed."""
+    """Returns the softmax over the allowed entries of the last axis; zeros if none is allowed."""
     # Finite even in an empty row, so that no NaN can reach a gradient.
     highest = jnp.max(logits, axis=-1, keepdims=True, where=allowed, initial=-1e30)
     shifted = jnp.where(allowed, logits - jax.lax.stop_gradient(highest), 0.0)

@@ -1,4 +1,4 @@
-"""What is asked of an attention implementation besides the three arrays."""
+"""`Request`: the arguments of an attention implementation other than the three arrays."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Request:
     softcap: float | None
 
     def partition_specs(self, batch_size: int, num_heads: int, batch, heads) -> Request:
-        """The spec of every array inside, given those of the batch and head axes."""
+        """Returns the partition specs of its arrays, from those of the batch and head axes."""
 
         def of(x, head_axis=None):
             entries = [None] * jnp.ndim(x)
@@ -66,9 +66,9 @@ class Request:
 )
 @dataclass(frozen=True)
 class Dropout:
-    """Dropout whose pattern depends on the global (b, n, t, s) index and on nothing else.
+    """Dropout whose pattern is a function of the key and the global (b, n, t, s) index alone.
 
-    So the reference, a blockwise pass in either direction and any sharding drop the same pairs.
+    So all implementations, in both passes and under any sharding, drop the same pairs.
     """
 
     key: jax.Array  # uint32 [2]
@@ -78,7 +78,7 @@ class Dropout:
 
     @classmethod
     def create(cls, key: jax.Array, rate: float, batch_size: int, num_heads: int) -> Dropout:
-        """Dropout at `rate` for a whole batch, with the bits of a threefry `key`."""
+        """Returns dropout at `rate` for a whole batch, with the bits of a threefry `key`."""
         bits = jax.random.key_data(key).astype(jnp.uint32)[..., :2]
         return cls(
             bits,
@@ -88,7 +88,7 @@ class Dropout:
         )
 
     def factors(self, query_start, query_size: int, key_start, key_size: int) -> jax.Array:
-        """float32 `[B, N, t, s]`: 0 with probability `rate`, else 1 / (1 - rate)."""
+        """Returns float32 `[B, N, t, s]`: 0 with probability `rate`, else 1 / (1 - rate)."""
         row_key = _threefry(self.key[0], self.key[1], self.rows[:, None], self.heads[None, :])
         query = jnp.arange(query_size, dtype=jnp.uint32) + jnp.uint32(query_start)
         key = jnp.arange(key_size, dtype=jnp.uint32) + jnp.uint32(key_start)

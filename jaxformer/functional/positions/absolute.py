@@ -6,17 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.checks import Rule, is_integer
+from jaxformer.checks import SWITCH, Rule, above, at_least, is_integer, multiple_of
 from jaxformer.functional.assertions import (
-    SWITCH,
-    above,
     assert_axes,
     assert_floating,
     assert_ids,
     assert_integers,
-    at_least,
     check_choice,
-    multiple_of,
     static,
 )
 from jaxformer.functional.lookup import lookup

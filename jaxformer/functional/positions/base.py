@@ -75,7 +75,7 @@ class Position(abc.ABC):  # noqa: B024 (as a choice, the identity is NoPosition)
     """A positional scheme; this base class is the identity everywhere."""
 
     max_length: ClassVar[int | None] = None
-    """Number of positions the scheme can tell apart; None where there is no limit."""
+    """The number of positions the scheme can encode; None if there is no limit."""
     learns: ClassVar[bool] = True
     """Whether training changes the scheme's table."""
     shared: ClassVar[bool] = True
@@ -140,15 +140,12 @@ class Position(abc.ABC):  # noqa: B024 (as a choice, the identity is NoPosition)
         return query, key
 
     def changes_at(self, lengths: jax.Array) -> jax.Array | None:
-        """Whether a token more makes the scheme treat those before it in another way.
+        """Returns whether cached keys become invalid when a row reaches this length.
 
-        What a cache keeps of them is then of no use any more.
+        The result is bool, of the shape of `lengths`; None means never.
 
         Args:
-            lengths: Integer, of any shape: with that token.
-
-        Returns:
-            bool of that shape; None: never.
+            lengths: Integer, of any shape: the length with the new token.
         """
         del lengths
 

@@ -7,15 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
+from jaxformer.checks import SWITCH, at_least
 from jaxformer.errors import ArgumentError
-from jaxformer.functional.assertions import (
-    SWITCH,
-    assert_axes,
-    assert_floating,
-    assert_integers,
-    at_least,
-    static,
-)
+from jaxformer.functional.assertions import assert_axes, assert_floating, assert_integers, static
 from jaxformer.functional.placement import spec_of
 
 
@@ -94,7 +88,7 @@ def rounded_alibi_bias(
     _assert_positions(query_positions, key_positions)
 
     def rounded(x: jax.Array) -> jax.Array:
-        # A cast to bfloat16 and back may be optimised away; this may not.
+        # XLA may remove a cast to bfloat16 and back, but not this.
         return jax.lax.reduce_precision(x.astype(jnp.float32), exponent_bits=8, mantissa_bits=7)
 
     products_BNS = rounded(rounded(slopes)[None, :, None] * rounded(key_positions)[:, None, :])
@@ -140,7 +134,7 @@ def t5_bucket(
         [...] int32 in [0, num_buckets).
 
     Raises:
-        AssertionError: `relative_position` is no array of integers.
+        AssertionError: `relative_position` is not an array of integers.
         ArgumentError: There are too few buckets, or more exact ones than `max_distance`.
 
     Reference:

@@ -7,16 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxformer.checks import FINITE, above, multiple_of
 from jaxformer.errors import ArgumentError
 from jaxformer.functional.assertions import (
-    FINITE,
-    above,
     assert_axes,
     assert_floating,
     assert_integers,
     check_choice,
     check_numbers,
-    multiple_of,
     static,
 )
 

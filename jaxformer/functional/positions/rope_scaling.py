@@ -8,14 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.checks import check_types
+from jaxformer.checks import POSITIVE, check_fields, check_types
 from jaxformer.errors import ConfigError, check_field
 from jaxformer.functional.positions.rope import Frequencies, inverse_frequencies
-
-
-def _check_positive(owner: object, field: str) -> None:
-    value = getattr(owner, field)
-    check_field(owner, field, 0 < value < math.inf, "positive, and finite")
 
 
 @dataclass(frozen=True)
@@ -42,13 +37,12 @@ class Scaling(abc.ABC):  # noqa: B024 (as a choice, the identity is NoScaling)
         return inverse_frequencies(theta, rotary_dim), 1.0
 
     def changes_at(self, lengths: jax.Array) -> jax.Array | None:
-        """Whether a length has other frequencies than the length before it.
+        """Returns whether the frequencies change when a row reaches this length.
+
+        The result is bool, of the shape of `lengths`; None means never.
 
         Args:
             lengths: Integer, of any shape.
-
-        Returns:
-            bool of that shape; None: all lengths have the same.
         """
         del lengths
 
@@ -75,7 +69,7 @@ class LinearScaling(Scaling):
 
     def __post_init__(self):
         super().__post_init__()
-        _check_positive(self, "factor")
+        check_fields(self, factor=POSITIVE)
 
     def frequencies(self, theta, rotary_dim, length):
         del length
@@ -151,13 +145,13 @@ class YaRN(Scaling):
 
     def __post_init__(self):
         super().__post_init__()
-        _check_positive(self, "factor")
+        check_fields(self, factor=POSITIVE)
         check_field(self, "original_max_length", self.original_max_length >= 1, "at least 1")
-        _check_positive(self, "beta_slow")
+        check_fields(self, beta_slow=POSITIVE)
         ordered = self.beta_slow <= self.beta_fast < math.inf
         check_field(self, "beta_fast", ordered, f"finite, at least beta_slow = {self.beta_slow}")
         if self.attention_factor is not None:
-            _check_positive(self, "attention_factor")
+            check_fields(self, attention_factor=POSITIVE)
         for field in ("mscale", "mscale_all_dim"):
             if (value := getattr(self, field)) is not None:
                 check_field(self, field, 0 <= value < math.inf, "at least 0 and finite, or None")
@@ -213,9 +207,9 @@ class Llama3Scaling(Scaling):
 
     def __post_init__(self):
         super().__post_init__()
-        _check_positive(self, "factor")
+        check_fields(self, factor=POSITIVE)
         check_field(self, "original_max_length", self.original_max_length >= 1, "at least 1")
-        _check_positive(self, "low_frequency_factor")
+        check_fields(self, low_frequency_factor=POSITIVE)
         low = self.low_frequency_factor
         above = low < self.high_frequency_factor < math.inf
         wanted = f"finite, above low_frequency_factor = {low}"
@@ -260,9 +254,9 @@ class LongRoPE(Scaling):
         count = len(self.short_factors)
         check_field(self, "long_factors", len(self.long_factors) == count, f"{count} numbers")
         check_field(self, "original_max_length", self.original_max_length >= 2, "at least 2")
-        _check_positive(self, "factor")
+        check_fields(self, factor=POSITIVE)
         if self.attention_factor is not None:
-            _check_positive(self, "attention_factor")
+            check_fields(self, attention_factor=POSITIVE)
 
     def frequencies(self, theta, rotary_dim, length):
         unscaled = inverse_frequencies(theta, rotary_dim)

@@ -8,14 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from jaxformer.checks import Rule, is_integer, is_number, plain
+from jaxformer.checks import PROBABILITY, Rule, at_least, is_integer, is_number, plain
 from jaxformer.errors import ArgumentError, check_argument
 from jaxformer.functional.assertions import (
-    PROBABILITY,
     assert_axes,
     assert_floating,
     assert_ids,
-    at_least,
     check_numbers,
     static,
 )

@@ -10,15 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxformer.checks import FINITE, POSITIVE, at_least
 from jaxformer.errors import check_argument
 from jaxformer.functional.assertions import (
-    FINITE,
-    POSITIVE,
     assert_axes,
     assert_bool,
     assert_floating,
     assert_integers,
-    at_least,
     check_numbers,
     static,
 )

@@ -7,11 +7,10 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxformer.generation.decode.advance import Generative, next_logits
-from jaxformer.generation.decode.loop import are_ends
+from jaxformer.generation.config import GenerationConfig
+from jaxformer.generation.decode.loop import GenerativeModel, decode_step, is_end
 from jaxformer.generation.decode.processors import History, Processor, process
-from jaxformer.generation.options import Decoding
-from jaxformer.models.cache import Cache
+from jaxformer.nn.cache import Cache
 
 
 @partial(
@@ -36,14 +35,14 @@ class BeamSearch:
     are if the best in view could end at its length (False), or at any length ("never")."""
 
     @classmethod
-    def of(cls, decoding: Decoding) -> "BeamSearch":
+    def of(cls, config: GenerationConfig) -> "BeamSearch":
         """What these options ask for."""
         return cls(
-            decoding.processors(),
-            decoding.end_tokens,
-            decoding.num_beams,
-            decoding.length_penalty,
-            decoding.early_stopping,
+            config.processors(),
+            config.end_tokens,
+            config.num_beams,
+            config.length_penalty,
+            config.early_stopping,
         )
 
     def score(self, totals: jax.Array, lengths: jax.Array) -> jax.Array:
@@ -96,7 +95,7 @@ class _Continuations(NamedTuple):
 
 
 def beam_search(
-    model: Generative, search: BeamSearch, history: History, cache: Cache
+    model: GenerativeModel, search: BeamSearch, history: History, cache: Cache
 ) -> Hypotheses:
     r"""Looks for the most probable texts that begin with B prompts.
 
@@ -140,16 +139,16 @@ def _started(search: BeamSearch, history: History, cache: Cache) -> _State:
     )
     return _State(
         history=beams,
-        cache=cache.picked(jnp.zeros((rows, count), jnp.int32)),
+        cache=cache.reorder(jnp.zeros((rows, count), jnp.int32)),
         totals=jnp.broadcast_to(jnp.where(first, 0.0, -jnp.inf), (rows, count)),
         complete=complete,
         active=history.limits > history.lengths,
     )
 
 
-def _stepped(model: Generative, search: BeamSearch, state: _State) -> _State:
+def _stepped(model: GenerativeModel, search: BeamSearch, state: _State) -> _State:
     count = search.num_beams
-    logits, cache = next_logits(model, state.history, state.cache, jnp.repeat(state.active, count))
+    logits, cache = decode_step(model, state.history, state.cache, jnp.repeat(state.active, count))
     log_probs = process(search.processors, jax.nn.log_softmax(logits), state.history)
     history = jax.tree.map(lambda x: x.reshape(-1, count, *x.shape[1:]), state.history)
     found = _continuations(search, state.totals, log_probs, history)
@@ -163,7 +162,7 @@ def _stepped(model: Generative, search: BeamSearch, state: _State) -> _State:
     )
     return _State(
         history=jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), history),
-        cache=cache.picked(parents),
+        cache=cache.reorder(parents),
         totals=totals,
         complete=complete,
         active=state.active & _promising(search, history, totals, complete),
@@ -181,7 +180,7 @@ def _continuations(
     totals, places = jax.lax.top_k(sums.reshape(rows, -1), min(most, count * vocab_size))
     tokens = places % vocab_size
     longest = history.lengths[:, :1] + 1 >= history.limits[:, :1]
-    end = are_ends(tokens, search.end_tokens) | longest
+    end = is_end(tokens, search.end_tokens) | longest
     return _Continuations(totals, places // vocab_size, tokens, end)
 
 

@@ -1,93 +1,210 @@
-"""The compiled loop: one token of every row after another, without leaving the device."""
+"""Generation on the device: the cache, prefill, a decode step, and the loop."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 
+from jaxformer.distributed.sharding import on_rows, spec
+from jaxformer.functional.assertions import assert_axes
+from jaxformer.functional.placement import place, spec_of
 from jaxformer.functional.sampling.next_token import greedy, sample, token_log_probabilities
-from jaxformer.generation.decode.advance import Generative, next_logits
-from jaxformer.generation.decode.processors import Processor, process
-from jaxformer.generation.decode.state import AnyState, State
+from jaxformer.generation.decode.processors import History, Processor, process
+from jaxformer.models import Decoder, EncoderDecoder
+from jaxformer.nn.cache import Cache, CacheShape
+
+GenerativeModel = Decoder | EncoderDecoder
+"""The model families that generate."""
+EncoderOutputs = tuple[Any, ...]
+"""The encoder's output `[B, S, D]` and its mask; empty for a decoder-only model."""
 
 
 @dataclass(frozen=True)
-class Method:
-    """How a token is chosen: what a program is compiled for."""
+class SamplingParams:
+    """How a token is chosen. A program is compiled for each value of these."""
 
     processors: tuple[Processor, ...]
-    """What happens to the logits before the choice."""
-    draws: bool
-    """Whether the token is drawn, or is the most probable one."""
+    """Applied to the logits first."""
+    do_sample: bool
+    """Whether tokens are sampled; otherwise they are the most probable ones."""
     end_tokens: tuple[int, ...]
-    """After these a row is over."""
+    """The tokens that end a text."""
 
 
-def are_ends(tokens: jax.Array, end_tokens: tuple[int, ...]) -> jax.Array:
-    """Which tokens are among those that end a text, bool of their shape."""
-    return jnp.isin(tokens, jnp.asarray(end_tokens, jnp.int32))
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class State:
+    """The generation of B rows with room for S tokens each."""
+
+    history: History
+    """The tokens."""
+    cache: Cache
+    """The model's cache of the tokens, without the last ones of each row."""
+    active: jax.Array
+    """bool `[B]`: the rows that are not finished."""
+    keys: jax.Array
+    """PRNG keys `[B]`: a row's samples depend on its own key alone."""
+    log_probs: jax.Array
+    """float32 `[B, S]`: the model's log-probability of each generated token, 0 elsewhere."""
+    scores: jax.Array | None
+    """float32 `[N, B, V]`: the logits from which the n-th token was chosen; None: not kept."""
+    pending: int = field(metadata={"static": True})
+    """The maximum number of tokens of a row that are not in the cache yet: those that prefill left
+    for the first decode step, and 1 from then on."""
 
 
-def while_active(
-    step: Callable[[AnyState], AnyState], state: AnyState, most: jax.Array
-) -> AnyState:
-    """The state after at most so many steps, fewer where all rows are over before."""
-
-    def unfinished(carry):
-        number, state = carry
-        return (number < most) & jnp.any(state.active)
-
-    def advanced(carry):
-        number, state = carry
-        return number + 1, step(state)
-
-    return jax.lax.while_loop(unfinished, advanced, (jnp.zeros((), jnp.int32), state))[1]
+AnyState = TypeVar("AnyState", bound=State)
 
 
-def generate_tokens(model: Generative, method: Method, state: State, steps: jax.Array) -> State:
-    """Adds up to `steps` tokens to every row that is not over.
+def init_state(
+    model: GenerativeModel,
+    shape: CacheShape,
+    history: History,
+    *,
+    keys: jax.Array,
+    pending: int,
+    encoder_outputs: EncoderOutputs = (),
+    scores: tuple[int, int, int] | None = None,
+) -> State:
+    """The state before the model has read any token, with an empty cache.
 
     Args:
-        model: With its weights.
-        method: How tokens are chosen.
-        state: Where the rows stand; the cache lacks one token of each.
-        steps: int: at most so many tokens.
+        model: The model with its weights.
+        shape: The size of the cache; its sharding follows from the mesh.
+        history: The prompts.
+        keys: PRNG keys `[B]`.
+        pending: The maximum length of a prompt.
+        encoder_outputs: The encoder's output and its mask, for an encoder-decoder.
+        scores: The shape `[N, B, V]` of the logits to keep; None: they are not kept.
 
     Returns:
-        The state after them. A row is over after an end token, or at its limit.
+        The state.
     """
-    return while_active(partial(add_token, model, method), state, steps)
+    assert_axes(
+        tokens=(history.tokens, f"{shape.batch_size} S"),
+        lengths=(history.lengths, f"{shape.batch_size}"),
+        keys=(keys, f"{shape.batch_size}"),
+    )
+    shape = replace(shape, spec=spec("batch", None, "kv_heads", None))
+    return State(
+        history=history,
+        cache=model.init_cache(shape, *on_rows(encoder_outputs)),
+        active=history.limits > history.lengths,
+        keys=keys,
+        log_probs=jnp.zeros(history.tokens.shape, jnp.float32),
+        scores=None if scores is None else jnp.zeros(scores, jnp.float32),
+        pending=pending,
+    )
 
 
-def add_token(model: Generative, method: Method, state: State) -> State:
-    """Reads what the cache lacks, and adds a token to every row that is not over.
+def prefill(
+    model: GenerativeModel, history: History, cache: Cache, start: jax.Array, size: int
+) -> Cache:
+    """Reads a chunk of the prompts into the cache, but never the last token of a prompt.
 
     Args:
-        model: With its weights.
-        method: How the token is chosen.
-        state: Where the rows stand.
+        model: The model with its weights.
+        history: The prompts.
+        cache: The cache of the tokens before the chunk.
+        start: int: the position of the chunk's first token.
+        size: The number of tokens in the chunk.
+
+    Returns:
+        The cache with the chunk.
+    """
+    tokens_BT = jax.lax.dynamic_slice_in_dim(history.tokens, start, size, axis=1)
+    count = jnp.clip(history.lengths - 1 - start, 0, size)
+    return _step(model, tokens_BT, count, cache, history.lengths)[1]
+
+
+def decode_step(
+    model: GenerativeModel, history: History, cache: Cache, active: jax.Array, pending: int = 1
+) -> tuple[jax.Array, Cache]:
+    """Reads the pending tokens of each row and computes the logits of the next one.
+
+    Where the length of a row invalidates its cached keys (RoPE that is stretched beyond its
+    original length), all tokens of all rows are read again.
+
+    Args:
+        model: The model with its weights.
+        history: The tokens.
+        cache: The cache of all but the pending tokens.
+        active: bool `[B]`: the rows to read; the others stay as they are.
+        pending: The maximum number of pending tokens in an active row.
+
+    Returns:
+        Float32 logits `[B, V]`, replicated on a mesh, and the cache of all tokens.
+    """
+    tokens, lengths = history.tokens, history.lengths
+
+    def read_pending(cache):
+        return _last_state(model, *_pending(history, cache, active, pending), cache, lengths)
+
+    def read_all(cache):
+        return _last_state(model, tokens, lengths, cache.reset(), lengths)
+
+    invalid = model.decoder_transformer.changes_at(lengths)
+    if invalid is None:
+        hidden_B1D, cache = read_pending(cache)
+    else:
+        hidden_B1D, cache = jax.lax.cond(jnp.any(invalid & active), read_all, read_pending, cache)
+    # Processors and sampling need the whole vocabulary of every row.
+    return place(model.logits(hidden_B1D)[:, 0], spec(None, None)), cache
+
+
+def verify_step(
+    model: GenerativeModel, history: History, cache: Cache, active: jax.Array, pending: int
+) -> tuple[jax.Array, Cache]:
+    """Reads the pending tokens of each row and computes the logits after every one of them.
+
+    Args:
+        model: The model with its weights; its positions do not depend on the length.
+        history: The tokens.
+        cache: The cache of all but the pending tokens.
+        active: bool `[B]`: the rows to read; the others stay as they are.
+        pending: The maximum number of pending tokens in an active row (P).
+
+    Returns:
+        Float32 logits `[B, P, V]`, replicated on a mesh, and the cache of all tokens.
+    """
+    tokens_BP, count = _pending(history, cache, active, pending)
+    hidden_BPD, cache = _step(model, tokens_BP, count, cache, history.lengths)
+    return place(model.logits(hidden_BPD), spec(None, None, None)), cache
+
+
+def generate_token(model: GenerativeModel, sampling: SamplingParams, state: State) -> State:
+    """Makes a decode step, and adds a token to every active row.
+
+    Args:
+        model: The model with its weights.
+        sampling: How the token is chosen.
+        state: The current state.
+
+    Returns:
+        The state with the tokens. A row is finished after an end token, or at its limit.
     """
     history, active = state.history, state.active
-    logits, cache = next_logits(model, history, state.cache, active, state.lacking)
-    processed = process(method.processors, logits, history)
+    logits_BV, cache = decode_step(model, history, state.cache, active, state.pending)
+    processed_BV = process(sampling.processors, logits_BV, history)
     number = history.lengths - history.prompt_lengths
-    if method.draws:
-        tokens = sample(jax.vmap(jax.random.fold_in)(state.keys, number), processed)
+    if sampling.do_sample:
+        tokens = sample(jax.vmap(jax.random.fold_in)(state.keys, number), processed_BV)
     else:
-        tokens = greedy(processed)
+        tokens = greedy(processed_BV)
     rows = jnp.arange(tokens.shape[0])
-    # Beyond the last place, which is nowhere, for rows that are over.
+    # Finished rows write out of bounds, where writes are dropped.
     places = jnp.where(active, history.lengths, history.tokens.shape[1])
-    log_probs = token_log_probabilities(logits, tokens)
+    log_probs = token_log_probabilities(logits_BV, tokens)
     scores = state.scores
     if scores is not None:
         scores = scores.at[jnp.where(active, number, scores.shape[0]), rows].set(
-            processed, mode="drop"
+            processed_BV, mode="drop"
         )
     lengths = history.lengths + active
-    ends = are_ends(tokens, method.end_tokens)
+    ends = is_end(tokens, sampling.end_tokens)
     return replace(
         state,
         history=history._replace(
@@ -97,5 +214,58 @@ def add_token(model: Generative, method: Method, state: State) -> State:
         active=active & ~ends & (lengths < history.limits),
         log_probs=state.log_probs.at[rows, places].set(log_probs, mode="drop"),
         scores=scores,
-        lacking=1,
+        pending=1,
     )
+
+
+def generate_tokens(
+    model: GenerativeModel, sampling: SamplingParams, state: State, steps: jax.Array
+) -> State:
+    """Adds up to `steps` tokens to every active row; the state has one pending token per row."""
+    return while_active(partial(generate_token, model, sampling), state, steps)
+
+
+def while_active(
+    step: Callable[[AnyState], AnyState], state: AnyState, steps: jax.Array
+) -> AnyState:
+    """Repeats `step` up to `steps` times, as long as a row is active."""
+
+    def unfinished(carry):
+        number, state = carry
+        return (number < steps) & jnp.any(state.active)
+
+    def advance(carry):
+        number, state = carry
+        return number + 1, step(state)
+
+    return jax.lax.while_loop(unfinished, advance, (jnp.zeros((), jnp.int32), state))[1]
+
+
+def is_end(tokens: jax.Array, end_tokens: tuple[int, ...]) -> jax.Array:
+    """Whether each token ends a text: bool of the shape of `tokens`."""
+    return jnp.isin(tokens, jnp.asarray(end_tokens, jnp.int32))
+
+
+def _pending(history, cache, active, most):
+    """The pending tokens `[B, most]`, and how many there are in each row."""
+    start = place(cache.lengths, spec(None))
+    places = start[:, None] + jnp.arange(most)[None, :]
+    tokens = jnp.take_along_axis(history.tokens, places, axis=1, mode="clip")
+    return tokens, jnp.where(active, history.lengths - start, 0)
+
+
+def _last_state(model, tokens, count, cache, lengths):
+    """The state `[B, 1, D]` of the last of `count` tokens, and the cache with the tokens."""
+    hidden_BTD, cache = _step(model, tokens, count, cache, lengths)
+    if tokens.shape[1] > 1:
+        last = on_rows(jnp.maximum(count - 1, 0))[:, None, None]
+        hidden_BTD = jnp.take_along_axis(hidden_BTD, last, axis=1)
+    return hidden_BTD, cache
+
+
+def _step(model, tokens, count, cache, lengths):
+    """`model.step` on sharded rows, with the types of a loop's carry."""
+    assert_axes(tokens=(tokens, "B T"), count=(count, "B"), lengths=(lengths, "B"))
+    tokens, count, lengths = on_rows((tokens, count, lengths))
+    hidden_BTD, after = model.step(tokens, cache, count=count, lengths=lengths)
+    return hidden_BTD, replace(after, lengths=place(after.lengths, spec_of(cache.lengths)))

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxformer.checks import PROBABILITY, at_least, check_fields
 from jaxformer.functional.assertions import assert_axes
 from jaxformer.functional.sampling.next_token import (
     ban_tokens,
@@ -30,16 +31,7 @@ from jaxformer.functional.sampling.penalties import (
     repetition_penalty,
     token_counts,
 )
-from jaxformer.generation.checks import (
-    NUMBER,
-    POSITIVE,
-    PROBABILITY,
-    SEQUENCES,
-    TOKEN,
-    TOKENS,
-    at_least,
-    check,
-)
+from jaxformer.generation.checks import NUMBER, POSITIVE, SEQUENCES, TOKEN, TOKENS
 
 
 class History(NamedTuple):
@@ -101,7 +93,7 @@ class RepetitionPenalty:
     """Above 1 discourages repetition, below 1 encourages it."""
 
     def __post_init__(self):
-        check(self, penalty=POSITIVE)
+        check_fields(self, penalty=POSITIVE)
 
     def __call__(self, logits: jax.Array, history: History) -> jax.Array:
         counts = _counts(history, jnp.zeros_like(history.lengths), logits.shape[1])
@@ -116,7 +108,7 @@ class PresencePenalty:
     """Subtracted from their logits; negative encourages repetition."""
 
     def __post_init__(self):
-        check(self, penalty=NUMBER)
+        check_fields(self, penalty=NUMBER)
 
     def __call__(self, logits: jax.Array, history: History) -> jax.Array:
         counts = _counts(history, history.prompt_lengths, logits.shape[1])
@@ -131,7 +123,7 @@ class FrequencyPenalty:
     """Subtracted from their logits each time; negative encourages repetition."""
 
     def __post_init__(self):
-        check(self, penalty=NUMBER)
+        check_fields(self, penalty=NUMBER)
 
     def __call__(self, logits: jax.Array, history: History) -> jax.Array:
         counts = _counts(history, history.prompt_lengths, logits.shape[1])
@@ -146,7 +138,7 @@ class NoRepeatNgram:
     """n."""
 
     def __post_init__(self):
-        check(self, ngram_size=at_least(1))
+        check_fields(self, ngram_size=at_least(1))
 
     def __call__(self, logits: jax.Array, history: History) -> jax.Array:
         return no_repeat_ngram(logits, history.tokens, history.lengths, self.ngram_size)
@@ -160,7 +152,7 @@ class BannedTokens:
     """Their numbers."""
 
     def __post_init__(self):
-        check(self, tokens=TOKENS)
+        check_fields(self, tokens=TOKENS)
 
     def __call__(self, logits: jax.Array, history: History) -> jax.Array:
         return ban_tokens(logits, self.tokens)
@@ -174,7 +166,7 @@ class BannedSequences:
     """Their numbers."""
 
     def __post_init__(self):
-        check(self, sequences=SEQUENCES)
+        check_fields(self, sequences=SEQUENCES)
 
     def __call__(self, logits: jax.Array, history: History) -> jax.Array:
         return ban_sequences(logits, history.tokens, history.lengths, self.sequences)
@@ -190,7 +182,7 @@ class MinNewTokens:
     """The tokens that end a text."""
 
     def __post_init__(self):
-        check(self, count=at_least(0), end_tokens=TOKENS)
+        check_fields(self, count=at_least(0), end_tokens=TOKENS)
 
     def __call__(self, logits: jax.Array, history: History) -> jax.Array:
         too_early = history.lengths - history.prompt_lengths < self.count
@@ -205,7 +197,7 @@ class ForcedFirst:
     """Its number."""
 
     def __post_init__(self):
-        check(self, token=TOKEN)
+        check_fields(self, token=TOKEN)
 
     def __call__(self, logits: jax.Array, history: History) -> jax.Array:
         first = history.lengths == history.prompt_lengths
@@ -220,7 +212,7 @@ class ForcedLast:
     """Its number."""
 
     def __post_init__(self):
-        check(self, token=TOKEN)
+        check_fields(self, token=TOKEN)
 
     def __call__(self, logits: jax.Array, history: History) -> jax.Array:
         last = history.lengths == history.limits - 1
@@ -245,7 +237,7 @@ class Temperature:
     """What the logits are divided by."""
 
     def __post_init__(self):
-        check(self, temperature=POSITIVE)
+        check_fields(self, temperature=POSITIVE)
 
     def __call__(self, logits: jax.Array, history: History) -> jax.Array:
         return scale_temperature(logits, self.temperature)
@@ -259,7 +251,7 @@ class TopK:
     """How many."""
 
     def __post_init__(self):
-        check(self, top_k=at_least(1))
+        check_fields(self, top_k=at_least(1))
 
     def __call__(self, logits: jax.Array, history: History) -> jax.Array:
         return top_k_filter(logits, self.top_k)
@@ -273,7 +265,7 @@ class TopP:
     """The probability."""
 
     def __post_init__(self):
-        check(self, top_p=PROBABILITY)
+        check_fields(self, top_p=PROBABILITY)
 
     def __call__(self, logits: jax.Array, history: History) -> jax.Array:
         return top_p_filter(logits, self.top_p)
@@ -287,7 +279,7 @@ class MinP:
     """The smallest ratio of their probabilities."""
 
     def __post_init__(self):
-        check(self, min_p=PROBABILITY)
+        check_fields(self, min_p=PROBABILITY)
 
     def __call__(self, logits: jax.Array, history: History) -> jax.Array:
         return min_p_filter(logits, self.min_p)
@@ -301,7 +293,7 @@ class Typical:
     """The probability."""
 
     def __post_init__(self):
-        check(self, typical_p=PROBABILITY)
+        check_fields(self, typical_p=PROBABILITY)
 
     def __call__(self, logits: jax.Array, history: History) -> jax.Array:
         return typical_filter(logits, self.typical_p)

@@ -1,170 +1,186 @@
-"""Two models that generate the texts of one of them, in fewer passes of it."""
+"""Speculative decoding on the device: a draft model proposes tokens, the target verifies them."""
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
-from dataclasses import fields, replace
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from jaxformer.errors import ConfigError
-from jaxformer.generation.batch import Batch
-from jaxformer.generation.checks import between, check
-from jaxformer.generation.decode.loop import Method
-from jaxformer.generation.decode.speculative_loop import SpeculativeState, speculate
-from jaxformer.generation.decode.state import Sources, State
-from jaxformer.generation.generator import CHUNK, Generator
-from jaxformer.generation.streaming.stream import states_from
+from jaxformer.functional.sampling.next_token import greedy, sample, token_log_probabilities
+from jaxformer.functional.sampling.speculative import Verdict, accept_by_chance, accept_greedily
+from jaxformer.generation.decode.loop import (
+    GenerativeModel,
+    SamplingParams,
+    State,
+    decode_step,
+    is_end,
+    verify_step,
+    while_active,
+)
+from jaxformer.generation.decode.processors import History, process
+from jaxformer.nn.cache import Cache
+
+_TO_PROPOSE, _TO_VERIFY = 0, 1
 
 
-class SpeculativeGenerator:
-    """A generator that a smaller one, the draft, saves passes of its model.
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class SpeculativeState(State):
+    """The generation of B rows. The draft's cache lacks the last one or two tokens of each row."""
 
-    In each step the draft proposes k tokens for each row, one after the other, and the target reads
-    them in one pass. Those that it agrees with stand; the first that it does not is replaced by a
-    token of its own, and one more of its own follows if it agrees with all. The texts are the
-    target's: greedy ones token for token (but for rounding, where two tokens are equally probable),
-    drawn ones in distribution, whatever the draft is. Only the time depends on that.
+    draft_cache: Cache
+    """The draft model's cache of the tokens."""
+    proposed: jax.Array
+    """int32 `[B]`: how many tokens the draft model has proposed."""
+    accepted: jax.Array
+    """int32 `[B]`: how many of these the target has accepted."""
 
-    It is used as `Generator` is. Rows go on independently, each by as many tokens as were accepted,
-    and what is drawn for a row depends on its key alone, not on the rows beside it.
 
-    References:
-        Leviathan et al., Fast Inference from Transformers via Speculative Decoding
-        (https://arxiv.org/abs/2211.17192); Chen et al., Accelerating Large Language Model Decoding
-        with Speculative Sampling (https://arxiv.org/abs/2302.01318).
+class _Proposal(NamedTuple):
+    """What a draft model adds to each row."""
+
+    history: History
+    """The tokens, the proposed ones included."""
+    cache: Cache
+    """The draft model's cache of all of them but the last."""
+    ended: jax.Array
+    """bool `[B]`: whether the last of them is an end token."""
+    logits: jax.Array | None
+    """float32 `[B, k, V]`: from which they were sampled; None: they are the most probable ones."""
+
+
+def speculate(
+    target: GenerativeModel,
+    draft: GenerativeModel,
+    sampling: SamplingParams,
+    proposals: int,
+    state: SpeculativeState,
+    steps: jax.Array,
+) -> SpeculativeState:
+    """Adds tokens to every active row, between 1 and `proposals + 1` in each step.
+
+    Args:
+        target: The model whose tokens these are, with its weights.
+        draft: The model that proposes them, with its weights.
+        sampling: How tokens are chosen, from the logits of both.
+        proposals: k, the number of tokens that are proposed in a step.
+        state: The current state.
+        steps: int: the maximum number of passes of the target.
+
+    Returns:
+        The state after them. A row is finished after an end token, or at its limit.
     """
+    step = partial(_speculative_step, target, draft, sampling, proposals)
+    return while_active(step, state, steps)
 
-    def __init__(self, target: Generator, draft: Generator, proposals: int):
-        """Compiles nothing yet.
 
-        Args:
-            target: Whose texts are generated.
-            draft: Proposes them; best a model many times smaller, trained on similar texts.
-            proposals: K, tokens that are proposed in a step, at least 1.
+def _speculative_step(target, draft, sampling, proposals, state) -> SpeculativeState:
+    history, active = state.history, state.active
+    proposal = _proposed(draft, sampling, proposals, state)
+    count = proposal.history.lengths - history.lengths
+    logits, cache = verify_step(target, proposal.history, state.cache, active, proposals + 1)
+    # The places of the tokens that are chosen from these logits.
+    places = history.lengths[:, None] + jnp.arange(proposals + 1)[None, :]
+    processed = _processed(sampling, logits, proposal.history, places)
+    number = places - history.prompt_lengths[:, None]
+    verdict = _verdict(sampling, state.keys, proposal, count, processed, places, number)
+    # A row that ends with an accepted end token has no replacement.
+    complete = proposal.ended & (verdict.accepted == count)
+    replaces = active & ~complete
+    lengths = history.lengths + verdict.accepted + replaces
+    rows, nowhere = jnp.arange(active.shape[0]), history.tokens.shape[1]
+    at = jnp.where(replaces, history.lengths + verdict.accepted, nowhere)
+    tokens = proposal.history.tokens.at[rows, at].set(verdict.replacement, mode="drop")
+    log_probs = token_log_probabilities(logits, _tokens_at(tokens, places))
+    kept = places < lengths[:, None]
+    scores = state.scores
+    if scores is not None:
+        step = jnp.where(kept, number, scores.shape[0])
+        scores = scores.at[step, rows[:, None]].set(processed, mode="drop")
+    log_probs = state.log_probs.at[rows[:, None], jnp.where(kept, places, nowhere)].set(
+        log_probs, mode="drop"
+    )
+    ends = is_end(verdict.replacement, sampling.end_tokens)
+    return replace(
+        state,
+        history=history._replace(tokens=tokens, lengths=lengths),
+        cache=_truncated(cache, lengths),
+        active=replaces & ~ends & (lengths < history.limits),
+        log_probs=log_probs,
+        scores=scores,
+        draft_cache=_truncated(proposal.cache, lengths),
+        proposed=state.proposed + count,
+        accepted=state.accepted + verdict.accepted,
+    )
 
-        Raises:
-            ConfigError: The vocabularies differ in size, the models lie on different meshes, or
-                there are too many proposals.
-        """
-        sizes = target.config.vocab_size, draft.config.vocab_size
-        if sizes[0] != sizes[1]:
-            raise ConfigError(
-                f"draft: its vocabulary has {sizes[1]} tokens, and that of the target has "
-                f"{sizes[0]}: both must have the same tokens"
-            )
-        if target.mesh != draft.mesh:
-            raise ConfigError("draft: it must lie on the mesh of the target")
-        self.target, self.draft, self.proposals = target, draft, proposals
-        # A layer with a window keeps what is taken back only as far as one pass reads.
-        check(self, proposals=between(1, CHUNK - 1))
-        self._speculate = jax.jit(self._speculated, static_argnums=0, donate_argnums=2)
 
-    @property
-    def max_length(self) -> int | None:
-        """The most tokens of a row, prompt included; None: there is no limit."""
-        limits = [model.max_length for model in (self.target, self.draft)]
-        return min((limit for limit in limits if limit is not None), default=None)
+def _proposed(draft: GenerativeModel, sampling: SamplingParams, proposals: int, state) -> _Proposal:
+    """Proposes up to `proposals` tokens for each row: to an end token, or one before the limit."""
 
-    def on_mesh(self) -> AbstractContextManager:
-        """Where the programs run."""
-        return self.target.on_mesh()
-
-    def start(
-        self,
-        prompts: Batch,
-        max_new_tokens: int,
-        *,
-        keys: jax.Array,
-        sources: Sources = (),
-        draft_sources: Sources = (),
-        keep_scores: bool = False,
-    ) -> SpeculativeState:
-        """Both models read prompts.
-
-        Args:
-            prompts: The rows.
-            max_new_tokens: At most so many tokens are added to each.
-            keys: Random keys `[B]`.
-            sources: What the target's decoder reads besides.
-            draft_sources: What the draft's reads.
-            keep_scores: Whether to keep the target's logits of every token.
-
-        Raises:
-            ConfigError: The rows would become longer than the positions of one of the models allow,
-                or than it reads in the same way (RoPE stretched beyond its trained length).
-        """
-        states = []
-        for name, model, read in (
-            ("target", self.target, sources),
-            ("draft", self.draft, draft_sources),
-        ):
-            _check_positions(name, model, prompts, max_new_tokens, read)
-            scored = keep_scores and name == "target"
-            options = {"keys": keys, "sources": read, "keep_scores": scored, "most_lacking": 1}
-            states.append(model.start(prompts, max_new_tokens, **options))
-        state, draft = states
-        nothing = jnp.zeros(len(prompts.lengths), jnp.int32)
-        return SpeculativeState(
-            **{field.name: getattr(state, field.name) for field in fields(State)},
-            draft_cache=draft.cache,
-            proposed=nothing,
-            accepted=nothing,
+    def propose(carry, _, pending=1):
+        history, cache, going, ended = carry
+        # The target fills the last place.
+        going = going & (history.lengths < history.limits - 1)
+        logits, cache = decode_step(draft, history, cache, going, pending)
+        logits = process(sampling.processors, logits, history)
+        if sampling.do_sample:
+            number = history.lengths - history.prompt_lengths
+            tokens = sample(_place_keys(state.keys, number)[:, _TO_PROPOSE], logits)
+        else:
+            tokens, logits = greedy(logits), None
+        rows = jnp.arange(tokens.shape[0])
+        places = jnp.where(going, history.lengths, history.tokens.shape[1])
+        ended = ended | (going & is_end(tokens, sampling.end_tokens))
+        history = history._replace(
+            tokens=history.tokens.at[rows, places].set(tokens, mode="drop"),
+            lengths=history.lengths + going,
         )
+        return (history, cache, going & ~ended, ended), logits
 
-    def run(self, method: Method, state: SpeculativeState, steps: int) -> SpeculativeState:
-        """Adds tokens to every row that is not over, in up to `steps` passes of the target.
-
-        A pass adds between one token and `proposals + 1`, to each row its own number of them. The
-        given caches are used up.
-        """
-        with self.on_mesh():
-            caches = state.cache, state.draft_cache
-            rest = replace(state, cache=None, draft_cache=None)
-            parameters = self.target.parameters, self.draft.parameters
-            return self._speculate(method, parameters, caches, rest, steps)
-
-    def stream(
-        self,
-        method: Method,
-        state: SpeculativeState,
-        every: int,
-        stopped: Callable[[], np.ndarray] | None = None,
-    ) -> Iterator[SpeculativeState]:
-        """Yields the state after every few passes, while the device is at those that follow.
-
-        Args:
-            method: How tokens are chosen.
-            state: Where the rows stand; its caches are used up.
-            every: How many passes of the target.
-            stopped: Tells, each time, which rows bool `[B]` are over for other reasons.
-        """
-        return states_from(lambda state: self.run(method, state, every), state, stopped)
-
-    def _speculated(self, method, parameters, caches, state, steps) -> SpeculativeState:
-        target, draft = (
-            model.programs.module(own)
-            for model, own in zip((self.target, self.draft), parameters, strict=True)
-        )
-        state = replace(state, cache=caches[0], draft_cache=caches[1])
-        return speculate(target, draft, method, self.proposals, state, steps)
+    nowhere = jnp.zeros_like(state.active)
+    carry = state.history, state.draft_cache, state.active, nowhere
+    # If all tokens of the step before were accepted, the last of them is not in the cache either.
+    carry, first = propose(carry, None, pending=2)
+    carry, others = jax.lax.scan(propose, carry, length=proposals - 1)
+    history, cache, _, ended = carry
+    logits = None
+    if sampling.do_sample:
+        logits = jnp.concatenate([first[:, None], jnp.swapaxes(others, 0, 1)], axis=1)
+    return _Proposal(history, cache, ended, logits)
 
 
-def _check_positions(
-    name: str, model: Generator, prompts: Batch, max_new_tokens: int, sources: Sources
-) -> None:
-    """Raises ConfigError unless what a model keeps of a row is of use up to the row's end."""
-    rows, longest = len(prompts.lengths), int(prompts.lengths.max())
-    try:
-        model.checked_shape(rows, longest, max_new_tokens, sources=sources)
-    except ConfigError as error:
-        raise ConfigError(f"{name}: {error}") from error
-    changes = model.programs.changes_at(prompts.lengths[:, None] + np.arange(1, max_new_tokens + 1))
-    if changes is not None and changes.any():
-        row, number = np.argwhere(changes)[0]
-        raise ConfigError(
-            f"{name}: with {prompts.lengths[row] + number + 1} tokens (row {row}) the positions of "
-            "the model change, and with them all that was kept, which speculative decoding cannot "
-            f"redo: ask for {number} new tokens at most, or generate without a draft"
-        )
+def _verdict(sampling, row_keys, proposal, count, processed, places, number) -> Verdict:
+    tokens = _tokens_at(proposal.history.tokens, places[:, :-1])
+    if not sampling.do_sample:
+        return accept_greedily(tokens, count, processed)
+    keys = jax.vmap(partial(_place_keys, row_keys), 1, 1)(number)[..., _TO_VERIFY]
+    return accept_by_chance(keys, tokens, count, proposal.logits, processed)
+
+
+def _processed(sampling: SamplingParams, logits, history: History, places):
+    """Applies the processors to logits `[B, n, V]`, each with the history up to its place."""
+
+    def of_place(logits, lengths):
+        return process(sampling.processors, logits, history._replace(lengths=lengths))
+
+    return jax.vmap(of_place, 1, 1)(logits, places)
+
+
+def _place_keys(row_keys, number):
+    """PRNG keys `[B, 2]` for the n-th new token of each row: to propose it, and to verify it.
+
+    A place may be proposed again with the same key: its first proposal was discarded because of an
+    earlier token, whatever it was itself.
+    """
+    return jax.vmap(jax.random.split)(jax.vmap(jax.random.fold_in)(row_keys, number))
+
+
+def _tokens_at(tokens, places):
+    """`tokens[b, places[b, n]]`, `[B, n]`; clipped at the last place."""
+    return jnp.take_along_axis(tokens, places, axis=1, mode="clip")
+
+
+def _truncated(cache: Cache, lengths) -> Cache:
+    """Undoes tokens, so that the cache holds at most all but the last of each row."""
+    return replace(cache, lengths=jnp.minimum(cache.lengths, lengths - 1))

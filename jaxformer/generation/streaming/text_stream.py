@@ -1,26 +1,30 @@
-"""The text of one row while it is generated: tokens in, what may be shown out."""
+"""The text of a row while it is generated: tokens in, text out, up to the first stop string."""
 
 from collections.abc import Iterable, Sequence
 
 from tokenizers import Tokenizer
 
+from jaxformer.errors import ConfigError
 from jaxformer.generation.streaming.detokenize import detokenizer
-from jaxformer.generation.streaming.stop import StopStrings
 
 
 class TextStream:
     """Decodes the tokens of one row up to the first stop string.
 
     Attributes:
-        finished: Whether the text is complete: a stop string was found, or it was flushed. Tokens
-            after that are ignored.
+        finished: Whether the text is complete, because of a stop string or `flush`. Later tokens
+            are ignored.
     """
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()):
-        """`stop` are strings that end the text and are not part of it.
+        """Starts an empty text.
+
+        Args:
+            tokenizer: Decodes the tokens.
+            stop: Strings that end the text and are not part of it.
 
         Raises:
-            ConfigError: `stop` has an empty string, or is no list of strings.
+            ConfigError: `stop` holds an empty string, or is not a list of strings.
         """
         self._decoder = detokenizer(tokenizer)
         self._stop = StopStrings(stop)
@@ -38,9 +42,16 @@ class TextStream:
         return self._stop.found
 
     def push(self, ids: Iterable[int]) -> str:
-        """Returns the text that may be shown after ids [tokens]: no half character or stop string.
+        """Adds tokens and returns the new text that can be shown.
 
-        It may be empty; what is held back comes with a later token or with `flush`.
+        Incomplete characters and possible beginnings of a stop string are held back until a later
+        call, or until `flush`.
+
+        Args:
+            ids: The tokens.
+
+        Returns:
+            The text, perhaps empty.
         """
         return "" if self.finished else self._show(self._decoder.push(ids))
 
@@ -59,3 +70,70 @@ class TextStream:
         self._shown.append(text)
         self.finished = self._stop.found is not None
         return text
+
+
+class StopStrings:
+    """Looks for several strings in a text that arrives in pieces, however it is cut.
+
+    The string that is complete first ends the text; of those complete at the same character, the
+    longest.
+
+    Attributes:
+        found: The string that ended the text; None while there is none.
+    """
+
+    def __init__(self, stop: Sequence[str]):
+        """Takes the strings, any number of them.
+
+        Args:
+            stop: The strings.
+
+        Raises:
+            ConfigError: `stop` is a string itself, or one of its entries is empty or no string.
+        """
+        if isinstance(stop, str) or not all(isinstance(one, str) and one for one in stop):
+            raise ConfigError(f"stop = {stop!r}: must be a list of strings, none of them empty")
+        self._stop = tuple(stop)
+        self._held = ""
+        self.found: str | None = None
+
+    def push(self, text: str) -> str:
+        """Adds a piece and returns the text that can be shown; nothing after a stop string.
+
+        The beginning of a possible stop string is held back.
+
+        Args:
+            text: The piece.
+
+        Returns:
+            The text, perhaps empty.
+        """
+        if self.found is not None:
+            return ""
+        text = self._held + text
+        starts = {one: text.find(one) for one in self._stop}
+        ends = [(start + len(one), start, one) for one, start in starts.items() if start >= 0]
+        if ends:
+            _, start, self.found = min(ends)
+            self._held = ""
+            return text[:start]
+        shown = len(text) - self._unclear(text)
+        self._held = text[shown:]
+        return text[:shown]
+
+    def flush(self) -> str:
+        """Returns what was held back, at the end of the text."""
+        text, self._held = self._held, ""
+        return text
+
+    def _unclear(self, text: str) -> int:
+        """The most characters at the end with which a stop string may begin."""
+        longest = max(map(len, self._stop), default=1) - 1
+        return next(
+            (
+                size
+                for size in range(min(longest, len(text)), 0, -1)
+                if any(one.startswith(text[-size:]) for one in self._stop)
+            ),
+            0,
+        )

@@ -1,6 +1,6 @@
 """What is predicted from hidden states."""
 
-from jaxformer.models.heads.base import Head, HeadModule, LossOptions, Outcome, States
+from jaxformer.models.heads.base import Head, HeadModule, LossOptions, ModelOutput, Predictions
 from jaxformer.models.heads.labels import (
     Classification,
     Dense,
@@ -21,12 +21,12 @@ __all__ = [
     "LanguageModel",
     "LossOptions",
     "MaskedLanguageModel",
+    "ModelOutput",
     "NormPooler",
-    "Outcome",
     "Pooler",
+    "Predictions",
     "Projection",
     "Regression",
     "Span",
-    "States",
     "TokenClassification",
 ]

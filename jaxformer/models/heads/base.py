@@ -20,7 +20,7 @@ Batch = Mapping[str, jax.Array]
 Shapes = dict[str, jax.ShapeDtypeStruct]
 
 
-class States(NamedTuple):
+class ModelOutput(NamedTuple):
     """What a family hands to its heads."""
 
     hidden: jax.Array
@@ -44,7 +44,7 @@ class LossOptions(NamedTuple):
 DEFAULT_OPTIONS = LossOptions()
 
 
-class Outcome(NamedTuple):
+class Predictions(NamedTuple):
     """What a head predicts of a batch, beside what is right."""
 
     predictions: jax.Array
@@ -95,7 +95,7 @@ class Head(abc.ABC):
 class HeadModule(nnx.Module):
     """Computes one output and its loss."""
 
-    def scores(self, states: States, key: jax.Array | None = None) -> jax.Array:
+    def scores(self, states: ModelOutput, key: jax.Array | None = None) -> jax.Array:
         """Unnormalised float32 predictions; `key` is the dropout key."""
         raise NotImplementedError
 
@@ -104,12 +104,12 @@ class HeadModule(nnx.Module):
         raise NotImplementedError
 
     def sums(
-        self, states: States, batch: Batch, options: LossOptions, key: jax.Array | None
+        self, states: ModelOutput, batch: Batch, options: LossOptions, key: jax.Array | None
     ) -> LossSums:
         """The summed losses of a batch."""
         raise NotImplementedError
 
-    def outcome(self, states: States, batch: Batch) -> Outcome | None:
+    def outcome(self, states: ModelOutput, batch: Batch) -> Predictions | None:
         """The predictions of a batch; None where the sums tell all that is asked of them."""
         del states, batch
         return None

@@ -7,17 +7,15 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxformer.checks import check_types
+from jaxformer.checks import at_least, check_types
 from jaxformer.errors import check_field
-from jaxformer.functional.assertions import assert_axes, at_least, static
+from jaxformer.functional.assertions import assert_axes, static
 from jaxformer.functional.dropout import dropout
 from jaxformer.functional.feedforward import activation
 from jaxformer.functional.losses import LossSums, cross_entropy
-from jaxformer.models.heads.base import Head, HeadModule, Outcome, States, array, pool
+from jaxformer.models.heads.base import Head, HeadModule, ModelOutput, Predictions, array, pool
 from jaxformer.nn.config import TransformerConfig
-from jaxformer.nn.linear import Linear
-from jaxformer.nn.norm import optional_norm
-from jaxformer.nn.parameter import normal
+from jaxformer.nn.layers import Linear, normal, optional_norm
 
 Pooling = Literal["first", "last", "mean", "first_and_mean", "second"]
 
@@ -162,10 +160,10 @@ class ClassificationHead(HeadModule):
         """The label that scores highest."""
         return self._outcome(jnp.argmax(self.scores(states), axis=-1), batch)
 
-    def _outcome(self, predictions, batch) -> Outcome:
-        return Outcome(predictions, batch[self.label], batch[f"{self.label}_weights"])
+    def _outcome(self, predictions, batch) -> Predictions:
+        return Predictions(predictions, batch[self.label], batch[f"{self.label}_weights"])
 
-    def _pooled(self, states: States) -> jax.Array:
+    def _pooled(self, states: ModelOutput) -> jax.Array:
         if self.pooling == "first":
             return states.pooled
         if self.pooling == "second":
@@ -256,7 +254,7 @@ class TokenClassificationHead(HeadModule):
     def outcome(self, states, batch):
         """The label that scores highest for each token."""
         predictions = jnp.argmax(self.scores(states), axis=-1)
-        return Outcome(predictions, batch["targets"], batch["weights"])
+        return Predictions(predictions, batch["targets"], batch["weights"])
 
 
 @dataclass(frozen=True)
@@ -330,7 +328,7 @@ class SpanHead(HeadModule):
             scores = jnp.where(batch["span_places"][:, None, :], scores, -1e9)
         spans, best = best_spans(scores, self.longest)
         scores = jnp.stack([best, nothing], axis=1)
-        return Outcome(spans, batch["span"], batch["span_weights"], scores)
+        return Predictions(spans, batch["span"], batch["span_weights"], scores)
 
 
 def best_spans(scores: jax.Array, longest: int) -> tuple[jax.Array, jax.Array]:

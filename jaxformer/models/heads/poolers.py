@@ -15,11 +15,9 @@ from jaxformer.functional.placement import place, spec_of
 from jaxformer.functional.positions.base import NoPosition
 from jaxformer.nn.attention import Attention
 from jaxformer.nn.config import TransformerConfig
-from jaxformer.nn.context import Context
 from jaxformer.nn.feedforward import FeedForward
-from jaxformer.nn.linear import Linear
-from jaxformer.nn.norm import NormLayer
-from jaxformer.nn.parameter import normal, parameter
+from jaxformer.nn.layers import Linear, NormLayer, normal, parameter
+from jaxformer.nn.sublayer import Context
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 from jaxformer.errors import ConfigError, check_field
 from jaxformer.models.heads.base import Head, HeadModule, pool
 from jaxformer.nn.config import TransformerConfig
-from jaxformer.nn.linear import Linear
-from jaxformer.nn.parameter import normal
+from jaxformer.nn.layers import Linear, normal
 
 
 @dataclass(frozen=True)

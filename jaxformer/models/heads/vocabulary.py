@@ -11,11 +11,9 @@ from jaxformer.functional.assertions import assert_axes
 from jaxformer.functional.feedforward import activation
 from jaxformer.functional.linear import Kernel, linear
 from jaxformer.functional.losses import chunked_cross_entropy, cross_entropy
-from jaxformer.models.heads.base import Head, HeadModule, States
+from jaxformer.models.heads.base import Head, HeadModule, ModelOutput
 from jaxformer.nn.config import TextConfig
-from jaxformer.nn.linear import Linear
-from jaxformer.nn.norm import NormLayer
-from jaxformer.nn.parameter import constant, kernel_of, normal, parameter, value_of
+from jaxformer.nn.layers import Linear, NormLayer, constant, kernel_of, normal, parameter, value_of
 
 CHUNKS = 8
 """Parts in which masked tokens are predicted: two hold the usual 15 % of every row."""
@@ -75,7 +73,7 @@ class MaskedLanguageModel(Head):
         return config.vocab_size
 
 
-class Projection(NamedTuple):
+class Unembedding(NamedTuple):
     """The map from hidden states to logits over the vocabulary."""
 
     kernel: Kernel
@@ -102,19 +100,19 @@ class VocabularyHead(HeadModule):
         self.width = width
         self.scale, self.softcap = config.logit_scale, config.logit_softcap
 
-    def projection(self, states: States) -> Projection:
+    def unembedding(self, states: ModelOutput) -> Unembedding:
         """The kernel and bias; a tied kernel is the embedding's."""
         kernel = states.tied if self.kernel is None else kernel_of(self.kernel)
-        return Projection(kernel, value_of(self.bias))
+        return Unembedding(kernel, value_of(self.bias))
 
-    def features(self, states: States) -> jax.Array:
+    def features(self, states: ModelOutput) -> jax.Array:
         """`[B, T, E]`: what is multiplied with the kernel."""
         assert_axes(hidden=(states.hidden, f"B T {self.width}"))
         return states.hidden * jnp.asarray(self.scale, states.hidden.dtype)
 
     def scores(self, states, key=None):
         del key
-        logits = linear(self.features(states), *self.projection(states), dtype=jnp.float32)
+        logits = linear(self.features(states), *self.unembedding(states), dtype=jnp.float32)
         return logits if self.softcap is None else self.softcap * jnp.tanh(logits / self.softcap)
 
     def weight(self, batch):
@@ -130,7 +128,7 @@ class VocabularyHead(HeadModule):
         targets, weights = batch["targets"], batch["weights"]
         if options.chunk_size is None:
             return cross_entropy(self.scores(states, key), targets, weights, **terms)
-        kernel, bias = self.projection(states)
+        kernel, bias = self.unembedding(states)
         return chunked_cross_entropy(
             self.features(states),
             kernel,

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jaxformer.config.train import Distillation
 from jaxformer.functional.distillation import cosine_distance, soft_divergence
 from jaxformer.functional.losses import LossSums
-from jaxformer.models.family import Family
-from jaxformer.models.heads.base import Batch, States
+from jaxformer.models.heads.base import Batch, ModelOutput
+from jaxformer.models.model import Model
 from jaxformer.models.parameters import AbstractModel, Parameters
 from jaxformer.training.loss import Loss, mean
 
@@ -91,11 +91,11 @@ class DistillationLoss(Loss):
         return {COSINE: make()} if self._settings.cosine_weight else {}
 
 
-def _cosine_sums(states: States, true_states: States, valid: jax.Array) -> LossSums:
+def _cosine_sums(states: ModelOutput, true_states: ModelOutput, valid: jax.Array) -> LossSums:
     return _sums(cosine_distance(states.hidden, true_states.hidden), valid)
 
 
-def _real_tokens(model: Family, batch: Batch) -> jax.Array:
+def _real_tokens(model: Model, batch: Batch) -> jax.Array:
     """float32 `[B, T]`: 1 at the real tokens among those whose states the heads read."""
     valid = model.valid(batch)
     if valid is None:

@@ -4,8 +4,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from jaxformer.errors import ConfigError
-from jaxformer.io.serialization import nearest
+from jaxformer.errors import ConfigError, did_you_mean
 
 # All other metrics are shares or correlations.
 _LOWER_IS_BETTER = ("loss", "perplexity", "squared_error", "bits_per_byte")
@@ -26,7 +25,7 @@ def check_metric(metric: str, measured: Mapping[str, Any]) -> None:
     if metric not in measured:
         raise ConfigError(
             f"train.metric = {metric!r} is not what evaluation measures here: there are "
-            f"{', '.join(measured)}.{nearest(metric, measured)}"
+            f"{', '.join(measured)}{did_you_mean(metric, measured)}"
         )
 
 

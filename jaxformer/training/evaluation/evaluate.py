@@ -27,7 +27,7 @@ from jaxformer.models import (
     Span,
     TokenClassification,
 )
-from jaxformer.models.heads.base import Outcome
+from jaxformer.models.heads.base import Predictions
 from jaxformer.training.evaluation import metrics as scores
 from jaxformer.training.evaluation.baseline import trivial_answers
 from jaxformer.training.evaluation.translation import Translation, save, translate
@@ -41,7 +41,7 @@ class HeadResult(NamedTuple):
 
     sums: LossSums
     """Over all rows."""
-    outcome: Outcome | None
+    outcome: Predictions | None
     """The predictions of every row, where the head makes any."""
     rows: np.ndarray
     """int [rows], the numbers of the rows of `outcome` among the examples."""

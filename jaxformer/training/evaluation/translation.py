@@ -14,9 +14,8 @@ from jaxformer.data import Tokenizer
 from jaxformer.distributed.sharding import on_mesh
 from jaxformer.functional.masks import KeyPadding
 from jaxformer.functional.placement import place
-from jaxformer.generation.decode.loop import Method, generate_tokens
+from jaxformer.generation.decode.loop import SamplingParams, generate_tokens, init_state
 from jaxformer.generation.decode.processors import History
-from jaxformer.generation.decode.state import started
 from jaxformer.models import AbstractModel, Parameters
 from jaxformer.nn.cache import CacheShape
 from jaxformer.training.step import Batch, TrainProgram
@@ -82,20 +81,20 @@ def shown(translations: Sequence[Translation], most: int = 5) -> str:
 def _decode(abstract_model: AbstractModel, end: int, params: Parameters, batch: Batch):
     """Rows int `[B]` and tokens int `[B, T]`, `end` after the last; the same on every process."""
     model = abstract_model.module(params)
-    model.reader.stack.set_apart()
+    model.decoder_transformer.stack.unstack()
     memory = model.encode(batch["inputs"], segments=batch["segments"])
     rows, length = batch["decoder_inputs"].shape
     start = place(batch["decoder_inputs"][:, :1], PartitionSpec())
     ones = jnp.ones(rows, jnp.int32)
-    state = started(
+    state = init_state(
         model,
         CacheShape(rows, capacity=length, chunk=1, storage=model.dtype.name),
         History(jnp.pad(start, ((0, 0), (0, length))), ones, ones, ones + length),
         keys=ones,  # Nothing is drawn.
-        longest=1,
-        sources=(memory, KeyPadding(batch["segments"] > 0)),
+        pending=1,
+        encoder_outputs=(memory, KeyPadding(batch["segments"] > 0)),
     )
-    history = generate_tokens(model, Method((), False, (end,)), state, length).history
+    history = generate_tokens(model, SamplingParams((), False, (end,)), state, length).history
     real = jnp.arange(1, 1 + length)[None, :] < history.lengths[:, None]
     tokens = jnp.where(real, history.tokens[:, 1:], end)
     return place(batch["row"], PartitionSpec()), tokens

@@ -21,7 +21,7 @@ class TrainingDiverged(RuntimeError):
     """Too many updates in a row had a non-finite loss or gradient."""
 
 
-class RunLog:
+class RunLogger:
     """Reads the metrics of a step after the next one was started, so that devices never wait.
 
     Args:

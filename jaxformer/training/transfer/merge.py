@@ -10,7 +10,7 @@ from jaxformer.checkpoints.run_dir import KEPT
 from jaxformer.checkpoints.saved_run import SavedRun, write_run
 from jaxformer.config.experiment import Config
 from jaxformer.errors import ConfigError
-from jaxformer.io.folders import check_unused, write_whole
+from jaxformer.io.files import check_unused, write_whole
 
 
 @dataclass(frozen=True)

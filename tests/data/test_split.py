@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxformer.data import Document, Source
-from jaxformer.data.text.splitting import Split, held_out
+from jaxformer.data import Document, TextSource
+from jaxformer.data.split import Split, held_out
 from jaxformer.errors import DataError
 
 
 @dataclass(frozen=True)
-class Texts(Source):
+class Texts(TextSource):
     texts: tuple[str, ...]
 
     def documents(self):
@@ -84,7 +84,7 @@ def test_one_character_cannot_be_split():
 
 
 @dataclass(frozen=True)
-class Changing(Source):
+class Changing(TextSource):
     passes: list[tuple[str, ...]]
 
     def documents(self):

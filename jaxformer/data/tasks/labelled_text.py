@@ -8,13 +8,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxformer.data.base import Data, Datasets, at_least
-from jaxformer.data.dataset import Batch, Examples
+from jaxformer.checks import at_least, check_fields
+from jaxformer.data.base import Data, Datasets
+from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.data.labels import Classes, LabelKind, keep_labels
+from jaxformer.data.split import sides
 from jaxformer.data.tasks.records import Record, read_records
 from jaxformer.data.tasks.sequences import MarkedText, Marks, check_fit, joined, model_inputs
-from jaxformer.data.text.corpus import keep_tokenizer
-from jaxformer.data.text.splitting import sides
+from jaxformer.data.tokenizers.run_tokenizer import load_or_train_tokenizer
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
 from jaxformer.errors import DataError, check_field
 
@@ -41,7 +42,7 @@ class LabelledText(Data):
     """The training table: .tsv, .csv, .jsonl or .parquet."""
 
     validation: str | None = None
-    """The table for validation; None holds a share of the training rows out."""
+    """The table for validation; None holds out a share of the training rows."""
 
     text: tuple[str, ...] = ("sentence",)
     """The column of the text, or the two columns of a pair."""
@@ -67,7 +68,7 @@ class LabelledText(Data):
     def __post_init__(self):
         super().__post_init__()
         check_field(self, "text", len(self.text) in (1, 2), "one column or two")
-        at_least("sequence_length", self.sequence_length, 4)
+        check_fields(self, "data", sequence_length=at_least(4))
 
     @property
     def lengths(self) -> dict[str, int]:
@@ -79,12 +80,15 @@ class LabelledText(Data):
         Args:
             folder: The run's folder.
 
+        Returns:
+            Both sides of the data, with the tokenizer and the names of the labels.
+
         Raises:
             DataError: A table cannot be read, lacks a column, or has a label that the training
                 data have not, or a row that is too long; names the file and the line.
         """
         train, validation = self._sides()
-        tokenizer = keep_tokenizer(
+        tokenizer = load_or_train_tokenizer(
             folder, self.tokenizer, (text for row in train for text in row.texts)
         )
         names = self.labels.names(row.label for row in train)
@@ -137,7 +141,7 @@ class LabelledText(Data):
         return LabelledExamples(texts, values, self.sequence_length, tokenizer.pad_id)
 
 
-class LabelledExamples(Examples):
+class LabelledExamples(ExampleSource):
     """Tokenised texts with their labels.
 
     Args:

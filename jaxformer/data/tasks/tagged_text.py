@@ -7,9 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxformer.data.base import Data, Datasets, at_least
-from jaxformer.data.dataset import Batch, Examples
+from jaxformer.checks import at_least, check_fields
+from jaxformer.data.base import Data, Datasets
+from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.data.labels import Classes, keep_labels, numbered
+from jaxformer.data.split import sides
 from jaxformer.data.tasks.sequences import (
     MarkedText,
     Marks,
@@ -20,8 +22,7 @@ from jaxformer.data.tasks.sequences import (
     padded,
 )
 from jaxformer.data.tasks.tag_sources import PythonTokens, Sentence, TagSource
-from jaxformer.data.text.corpus import keep_tokenizer
-from jaxformer.data.text.splitting import sides
+from jaxformer.data.tokenizers.run_tokenizer import load_or_train_tokenizer
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
 from jaxformer.errors import DataError
 
@@ -41,7 +42,7 @@ class TaggedText(Data):
     """Where the training sentences come from."""
 
     validation: TagSource | None = None
-    """Where those for validation come from; None holds a share of the others out."""
+    """Where the validation data come from; None holds out a share of the training data."""
 
     tokenizer: TokenizerSpec = TrainTokenizer()
     """How words become tokens."""
@@ -54,7 +55,7 @@ class TaggedText(Data):
 
     def __post_init__(self):
         super().__post_init__()
-        at_least("sequence_length", self.sequence_length, 3)
+        check_fields(self, "data", sequence_length=at_least(3))
 
     @property
     def lengths(self) -> dict[str, int]:
@@ -66,13 +67,16 @@ class TaggedText(Data):
         Args:
             folder: The run's folder.
 
+        Returns:
+            Both sides of the data, with the tokenizer and the names of the tags.
+
         Raises:
             DataError: A source has no sentences or cannot be read, a sentence is too long, or a
                 tag for validation is none of the training sentences'; names the file and the line.
         """
         train, validation = self._sides()
         texts = ("".join(word.text for word in sentence.words) for sentence in train)
-        tokenizer = keep_tokenizer(folder, self.tokenizer, texts)
+        tokenizer = load_or_train_tokenizer(folder, self.tokenizer, texts)
         tags = Classes().names(word.tag for sentence in train for word in sentence.words)
         keep_labels(folder, tags)
         return Datasets(
@@ -117,7 +121,7 @@ class TaggedRow(NamedTuple):
     """float32, 1 at the first piece of each word and 0 elsewhere."""
 
 
-class TaggedExamples(Examples):
+class TaggedExamples(ExampleSource):
     """Tokenised sentences with their tags.
 
     Args:

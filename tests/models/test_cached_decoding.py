@@ -38,18 +38,18 @@ PASSES = np.array([[3, 2, 1], [2, 0, 0], [1, 1, 1], [2, 2, 1]])
 @partial(jax.jit, static_argnums=0)
 def read(config, parameters, inputs, count, cache, lengths):
     model = structure_of(config).module(parameters)
-    return model.extend(inputs, cache, count=count, lengths=lengths)
+    return model.step(inputs, cache, count=count, lengths=lengths)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def started(config, shape, parameters, *sources):
-    return structure_of(config).module(parameters).start(shape, *sources)
+def init_cache(config, shape, parameters, *sources):
+    return structure_of(config).module(parameters).init_cache(shape, *sources)
 
 
 def read_in_passes(config, parameters, inputs, sources=(), lengths=None, storage="float32"):
     """The hidden states of the real tokens of each row."""
     shape = CacheShape(len(inputs), ROOM, CHUNK, storage)
-    cache = started(config, shape, parameters, *sources)
+    cache = init_cache(config, shape, parameters, *sources)
     rows, place = [[] for _ in inputs], np.zeros(len(inputs), int)
     for count in PASSES:
         part = np.zeros((len(inputs), CHUNK), np.int32)
@@ -163,7 +163,7 @@ def test_an_encoder_is_read_once(positions):
     def together(parameters):
         model = structure_of(config).module(parameters)
         memory = model.encode(sources, mask=mask)
-        return memory, model.decode(inputs, memory, memory_mask=mask)
+        return memory, model.decode(inputs, memory, encoder_mask=mask)
 
     memory, expected = together(parameters)
     found = read_in_passes(config, parameters, np.asarray(inputs), (memory, mask))
@@ -175,7 +175,7 @@ def test_tokens_that_are_taken_back_leave_nothing():
     config = tiny(position=RoPE(theta=100.0), windows=(2, None))
     parameters = random_parameters(config)
     inputs = tokens(3, ROOM)
-    cache = started(config, CacheShape(3, ROOM, CHUNK, "float32"), parameters)
+    cache = init_cache(config, CacheShape(3, ROOM, CHUNK, "float32"), parameters)
 
     def three(part, cache):
         return read(config, parameters, part, jnp.full(3, 3, jnp.int32), cache, None)
@@ -188,12 +188,12 @@ def test_tokens_that_are_taken_back_leave_nothing():
     np.testing.assert_array_equal(again, once)
 
 
-def test_layers_set_apart_compute_the_same():
+def test_unstacked_layers_compute_the_same():
     config = tiny(num_layers=4, windows=(2, None))
     model = structure_of(config).module(random_parameters(config))
     inputs = tokens(2, 5)
     stacked = jax.jit(lambda model: model.hidden(inputs))(model)
-    model.reader.stack.set_apart()
-    assert len(model.reader.stack.group) == 4
+    model.decoder_transformer.stack.unstack()
+    assert len(model.decoder_transformer.stack.group) == 4
     apart = jax.jit(lambda model: model.hidden(inputs))(model)
     np.testing.assert_allclose(apart, stacked, atol=1e-5)

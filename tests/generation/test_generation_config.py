@@ -6,6 +6,7 @@ import pytest
 
 from jaxformer.config.overrides import parse
 from jaxformer.errors import ConfigError
+from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.decode.processors import (
     BannedSequences,
     BannedTokens,
@@ -22,7 +23,6 @@ from jaxformer.generation.decode.processors import (
     TopP,
     Typical,
 )
-from jaxformer.generation.options import Decoding
 from jaxformer.io.serialization import from_json, to_json
 
 RULES = {
@@ -46,15 +46,15 @@ FILTERS = {
 
 
 def test_the_defaults_take_the_most_probable_token_as_it_is():
-    options = Decoding()
+    options = GenerationConfig()
     assert not options.draws
     assert options.end_tokens == ()
     assert options.processors() == ()
-    assert Decoding(do_sample=True).processors() == ()
+    assert GenerationConfig(do_sample=True).processors() == ()
 
 
 def test_every_option_has_its_processor():
-    options = Decoding(**RULES, **FILTERS, presence_penalty=0.5, frequency_penalty=0.25)
+    options = GenerationConfig(**RULES, **FILTERS, presence_penalty=0.5, frequency_penalty=0.25)
     assert options.draws
     assert options.processors() == (
         RepetitionPenalty(1.2),
@@ -100,7 +100,7 @@ def test_the_order_is_that_of_transformers():
     model = GenerationMixin()
     model.config = SimpleNamespace(is_encoder_decoder=False)
     theirs = model._get_logits_processor(config, input_ids_seq_length=3, device="cpu")
-    ours = Decoding(**RULES, **FILTERS).processors()
+    ours = GenerationConfig(**RULES, **FILTERS).processors()
     expected = [getattr(logits_process, kinds[type(processor)]) for processor in ours]
     assert [type(processor) for processor in theirs] == expected
 
@@ -109,29 +109,29 @@ def test_the_order_is_that_of_transformers():
 def test_every_name_is_an_argument_of_transformers_or_of_openai():
     from transformers import GenerationConfig
 
-    names = {field.name for field in dataclasses.fields(Decoding)}
+    names = {field.name for field in dataclasses.fields(GenerationConfig)}
     ours = {"presence_penalty", "frequency_penalty", "seed"}
     assert names - set(GenerationConfig().to_dict()) == ours
 
 
 def test_temperature_zero_is_greedy_whatever_the_filters():
     for options in (
-        Decoding(temperature=0.0),
-        Decoding(do_sample=True, temperature=0.0, top_p=0.9, repetition_penalty=1.2),
+        GenerationConfig(temperature=0.0),
+        GenerationConfig(do_sample=True, temperature=0.0, top_p=0.9, repetition_penalty=1.2),
     ):
         assert not options.draws
         assert not any(isinstance(p, Temperature | TopP) for p in options.processors())
 
 
 def test_an_end_token_is_not_a_bad_word_by_itself():
-    options = Decoding(bad_words_ids=((2,), (1, 2)), eos_token_id=2)
+    options = GenerationConfig(bad_words_ids=((2,), (1, 2)), eos_token_id=2)
     assert options.end_tokens == (2,)
     assert options.processors() == (BannedSequences(((1, 2),)),)
-    assert Decoding(bad_words_ids=((2,),), eos_token_id=2).processors() == ()
+    assert GenerationConfig(bad_words_ids=((2,),), eos_token_id=2).processors() == ()
 
 
 def test_a_least_length_needs_an_end_to_put_off():
-    assert Decoding(min_new_tokens=5).processors() == ()
+    assert GenerationConfig(min_new_tokens=5).processors() == ()
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_a_least_length_needs_an_end_to_put_off():
     ],
 )
 def test_these_go_together(options):
-    assert dataclasses.asdict(Decoding(**options)).items() >= options.items()
+    assert dataclasses.asdict(GenerationConfig(**options)).items() >= options.items()
 
 
 NAN = float("nan")
@@ -195,7 +195,7 @@ NAN = float("nan")
 )
 def test_a_value_that_makes_no_sense_is_an_error_that_names_it(field, value, expected):
     with pytest.raises(ConfigError) as error:
-        Decoding(**{field: value})
+        GenerationConfig(**{field: value})
     message = str(error.value)
     assert message.startswith(f"Decoding.{field} = {value!r}: must be ")
     assert expected in message
@@ -226,31 +226,31 @@ def test_a_value_that_makes_no_sense_is_an_error_that_names_it(field, value, exp
 )
 def test_values_that_exclude_each_other_are_an_error(field, options, expected):
     with pytest.raises(ConfigError) as error:
-        Decoding(**options)
+        GenerationConfig(**options)
     assert f"Decoding.{field} = {options[field]!r}: must be " in str(error.value)
     assert expected in str(error.value)
 
 
 def test_options_of_a_command_line():
     line = "--do-sample --temperature 0.7 --eos-token-id 2 9 --stop-strings ### END --top-k 5"
-    assert parse(Decoding(), line.split(), "generate") == Decoding(
+    assert parse(GenerationConfig(), line.split(), "generate") == GenerationConfig(
         do_sample=True, temperature=0.7, eos_token_id=(2, 9), stop_strings=("###", "END"), top_k=5
     )
     line = "--num-beams 4 --early-stopping never --length-penalty 0.6 --eos-token-id 2"
-    assert parse(Decoding(), line.split(), "generate") == Decoding(
+    assert parse(GenerationConfig(), line.split(), "generate") == GenerationConfig(
         num_beams=4, early_stopping="never", length_penalty=0.6, eos_token_id=2
     )
 
 
 def test_help_explains_every_option(capsys):
     with pytest.raises(SystemExit):
-        parse(Decoding(), ["--help"], "generate")
+        parse(GenerationConfig(), ["--help"], "generate")
     words = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    for field in dataclasses.fields(Decoding):
+    for field in dataclasses.fields(GenerationConfig):
         assert f"--{field.name.replace('_', '-')}" in words
     assert "the most probable token" in words
 
 
 def test_options_are_saved_as_json():
-    options = Decoding(**RULES, **FILTERS)
-    assert from_json(json.loads(json.dumps(to_json(options))), Decoding) == options
+    options = GenerationConfig(**RULES, **FILTERS)
+    assert from_json(json.loads(json.dumps(to_json(options))), GenerationConfig) == options

@@ -8,34 +8,33 @@ from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.distributed.sharding import parameter_sharding
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.functional import ALiBi, DynamicNTK, Learned, LongRoPE, RoPE
-from jaxformer.generation.batch import batch_of, batch_of_rows, bucket
-from jaxformer.generation.decode.continuation import continuations, method_of
-from jaxformer.generation.generator import CHUNK, Generator, row_keys
-from jaxformer.generation.options import Decoding
-from jaxformer.generation.programs import Programs
-from jaxformer.generation.streaming.token_stream import sliding_stream, token_stream
+from jaxformer.generation.compiled import CompiledModel
+from jaxformer.generation.config import GenerationConfig
+from jaxformer.generation.engine import CHUNK, Engine, new_tokens, row_keys
+from jaxformer.generation.prompts import Prompts, bucket
+from jaxformer.generation.streaming.token_stream import stream_sliding, stream_tokens
 from jaxformer.models import Classification
 
 VOCABULARY = 31
 LENGTHS = np.array([7, 3, 1])
 PROMPTS = [list(np.asarray(tokens(1, n, seed=n))[0]) for n in LENGTHS]
-GREEDY = Decoding(max_new_tokens=10)
-DRAWN = Decoding(max_new_tokens=10, do_sample=True, temperature=1.5, top_k=20)
+GREEDY = GenerationConfig(max_new_tokens=10)
+DRAWN = GenerationConfig(max_new_tokens=10, do_sample=True, temperature=1.5, top_k=20)
 
 
-def generator_of(**changes):
+def engine_of(**changes):
     config = tiny(**changes)
-    return Generator(Programs(config, structure_of(config)), random_parameters(config))
+    return Engine(CompiledModel(config, structure_of(config)), random_parameters(config))
 
 
-def generated(generator, prompts, decoding, numbers=None, **options):
+def generated(engine, prompts, decoding, numbers=None, **options):
     keys = row_keys(decoding.seed, np.arange(len(prompts)) if numbers is None else numbers)
-    return continuations(generator, batch_of_rows(prompts), decoding, keys, **options)
+    return new_tokens(engine, Prompts.of_rows(prompts), decoding, keys, **options)
 
 
 @pytest.fixture(scope="module")
-def generator():
-    return generator_of(windows=(3, None))
+def engine():
+    return engine_of(windows=(3, None))
 
 
 @pytest.mark.parametrize(
@@ -52,8 +51,8 @@ def generator():
 def test_every_logit_is_that_of_the_full_pass(position):
     config = tiny(position=position, windows=(3, None))
     parameters = random_parameters(config)
-    generator = Generator(Programs(config, structure_of(config)), parameters)
-    found = generated(generator, PROMPTS, GREEDY, keep_scores=True)
+    engine = Engine(CompiledModel(config, structure_of(config)), parameters)
+    found = generated(engine, PROMPTS, GREEDY, keep_scores=True)
     full = jax.jit(lambda inputs: structure_of(config).module(parameters)(inputs))
     for row, prompt in enumerate(PROMPTS):
         text = list(prompt)
@@ -69,33 +68,33 @@ def test_every_logit_is_that_of_the_full_pass(position):
 
 
 @pytest.mark.parametrize("decoding", [GREEDY, DRAWN], ids=["greedy", "drawn"])
-def test_a_row_is_what_it_is_alone(generator, decoding):
-    together = generated(generator, PROMPTS, decoding)
+def test_a_row_is_what_it_is_alone(engine, decoding):
+    together = generated(engine, PROMPTS, decoding)
     for row, prompt in enumerate(PROMPTS):
-        alone = generated(generator, [prompt], decoding, np.array([row]))
+        alone = generated(engine, [prompt], decoding, np.array([row]))
         np.testing.assert_array_equal(alone.tokens[0], together.tokens[row])
 
 
-def test_the_side_of_the_padding_is_the_same(generator):
+def test_the_side_of_the_padding_is_the_same(engine):
     ids, mask = np.full((2, 9), 5), np.zeros((2, 9), int)
     ids[0, :7], mask[0, :7] = PROMPTS[0], 1
     ids[1, -7:], mask[1, -7:] = PROMPTS[0], 1
-    batch = batch_of(ids, mask, VOCABULARY)
+    batch = Prompts.of_ids(ids, mask, VOCABULARY)
     np.testing.assert_array_equal(batch.tokens[0], batch.tokens[1])
     assert list(batch.lengths) == [7, 7]
 
 
-def test_a_seed_decides_the_draws(generator):
-    one, same = (generated(generator, PROMPTS, DRAWN) for _ in range(2))
+def test_a_seed_decides_the_draws(engine):
+    one, same = (generated(engine, PROMPTS, DRAWN) for _ in range(2))
     np.testing.assert_array_equal(one.tokens, same.tokens)
-    other = Decoding(**(vars(DRAWN) | {"seed": 1}))
-    assert (generated(generator, PROMPTS, other).tokens != one.tokens).any()
+    other = GenerationConfig(**(vars(DRAWN) | {"seed": 1}))
+    assert (generated(engine, PROMPTS, other).tokens != one.tokens).any()
 
 
-def test_a_row_ends_after_an_end_token(generator):
-    free = generated(generator, PROMPTS, GREEDY)
+def test_a_row_ends_after_an_end_token(engine):
+    free = generated(engine, PROMPTS, GREEDY)
     end = int(free.tokens[0, 4])
-    found = generated(generator, PROMPTS, Decoding(max_new_tokens=10, eos_token_id=(end, 40)))
+    found = generated(engine, PROMPTS, GenerationConfig(max_new_tokens=10, eos_token_id=(end, 40)))
     for row in range(len(PROMPTS)):
         before = list(free.tokens[row])
         expected = before[: before.index(end) + 1] if end in before else before
@@ -103,10 +102,10 @@ def test_a_row_ends_after_an_end_token(generator):
         assert not found.log_probs[row, found.lengths[row] :].any()
 
 
-def test_a_stream_tells_the_same_and_stops_where_it_is_told(generator):
-    whole = generated(generator, PROMPTS, GREEDY)
+def test_a_stream_tells_the_same_and_stops_where_it_is_told(engine):
+    whole = generated(engine, PROMPTS, GREEDY)
     keys = row_keys(0, np.arange(3))
-    parts = list(token_stream(generator, batch_of_rows(PROMPTS), GREEDY, keys, every=3))
+    parts = list(stream_tokens(engine, Prompts.of_rows(PROMPTS), GREEDY, keys, every=3))
     assert [len(part[0].tokens) for part in parts] == [3, 3, 3, 1]
     for row in range(3):
         joined = np.concatenate([part[row].tokens for part in parts])
@@ -114,7 +113,7 @@ def test_a_stream_tells_the_same_and_stops_where_it_is_told(generator):
 
     over = np.array([True, False, False])
     options = {"every": 2, "stopped": lambda: over}
-    parts = list(token_stream(generator, batch_of_rows(PROMPTS), GREEDY, keys, **options))
+    parts = list(stream_tokens(engine, Prompts.of_rows(PROMPTS), GREEDY, keys, **options))
     # What was under way when the row was stopped still comes.
     assert [sum(len(part[row].tokens) for part in parts) for row in range(3)] == [4, 10, 10]
 
@@ -122,20 +121,20 @@ def test_a_stream_tells_the_same_and_stops_where_it_is_told(generator):
 def test_a_long_prompt_is_read_in_chunks(monkeypatch):
     config = tiny(position=RoPE(), windows=(3, None))
     prompts = [list(np.asarray(tokens(1, n, seed=n))[0]) for n in (50, 17, 2)]
-    whole = generated(generator_of(windows=(3, None)), prompts, GREEDY)
-    monkeypatch.setattr("jaxformer.generation.generator.CHUNK", 16)
-    small = Generator(Programs(config, structure_of(config)), random_parameters(config))
+    whole = generated(engine_of(windows=(3, None)), prompts, GREEDY)
+    monkeypatch.setattr("jaxformer.generation.engine.CHUNK", 16)
+    small = Engine(CompiledModel(config, structure_of(config)), random_parameters(config))
     np.testing.assert_array_equal(generated(small, prompts, GREEDY).tokens, whole.tokens)
     assert CHUNK == 512
 
 
 def test_few_programs_are_compiled():
-    generator = generator_of()
+    engine = engine_of()
     for length in (1, 2, 3, 9, 16, 20, 33, 40, 50):
-        generated(generator, [[1] * length], GREEDY)
-    assert generator.programs.generate._cache_size() == 1
-    assert generator.programs.first._cache_size() == 3  # of 16, 32 and 64 tokens
-    assert generator.programs.read._cache_size() == 0
+        generated(engine, [[1] * length], GREEDY)
+    assert engine.compiled.generate._cache_size() == 1
+    assert engine.compiled.first_token._cache_size() == 3  # of 16, 32 and 64 tokens
+    assert engine.compiled.prefill._cache_size() == 0
     assert [bucket(size, 16) for size in (1, 16, 17, 64, 65)] == [16, 16, 32, 64, 128]
 
 
@@ -144,7 +143,7 @@ def test_few_programs_are_compiled():
 def test_a_mesh_generates_the_same(sizes, decoding):
     config = tiny(windows=(3, None), model_dim=24, mlp_dim=18, vocab_size=36)
     abstract_model, parameters = structure_of(config), random_parameters(config)
-    one = generated(Generator(Programs(config, abstract_model), parameters), PROMPTS, decoding)
+    one = generated(Engine(CompiledModel(config, abstract_model), parameters), PROMPTS, decoding)
     mesh = make_mesh(MeshConfig(**sizes))
     placed = {
         name: jax.device_put(
@@ -152,13 +151,13 @@ def test_a_mesh_generates_the_same(sizes, decoding):
         )
         for name, array in parameters.items()
     }
-    generator = Generator(Programs(config, abstract_model, mesh), placed)
-    found = generated(generator, PROMPTS, decoding)
+    engine = Engine(CompiledModel(config, abstract_model, mesh), placed)
+    found = generated(engine, PROMPTS, decoding)
     np.testing.assert_array_equal(found.tokens, one.tokens)
     np.testing.assert_allclose(found.log_probs, one.log_probs, atol=1e-4)
     with pytest.raises(ConfigError, match=r"2 rows cannot be cut over data x fsdp = 3"):
-        generated(generator, PROMPTS[:2], decoding)
-    state = generator.start(batch_of_rows(PROMPTS), 4, keys=row_keys(0, np.arange(3)))
+        generated(engine, PROMPTS[:2], decoding)
+    state = engine.prefill(Prompts.of_rows(PROMPTS), 4, keys=row_keys(0, np.arange(3)))
     spec = state.cache.layers[0][0].key.values.sharding.spec
     assert spec[0] == ("data", "fsdp")
     assert spec[2] == "tensor"
@@ -168,32 +167,32 @@ def test_one_row_on_a_mesh_of_one_device():
     config = tiny(windows=(3, None))
     abstract_model, parameters = structure_of(config), random_parameters(config)
     mesh = make_mesh(MeshConfig())
-    on_mesh = Generator(Programs(config, abstract_model, mesh), parameters)
-    one = Generator(Programs(config, abstract_model), parameters)
+    on_mesh = Engine(CompiledModel(config, abstract_model, mesh), parameters)
+    one = Engine(CompiledModel(config, abstract_model), parameters)
     found, expected = (generated(each, PROMPTS[:1], DRAWN) for each in (on_mesh, one))
     np.testing.assert_array_equal(found.tokens, expected.tokens)
 
 
 def test_a_window_slides_where_positions_end():
-    generator = generator_of(position=Learned(max_length=12))
-    decoding = Decoding(max_new_tokens=20)
+    engine = engine_of(position=Learned(max_length=12))
+    decoding = GenerationConfig(max_new_tokens=20)
     with pytest.raises(ConfigError, match=r"max_new_tokens = 20.*7 tokens.*27 places.*has 12"):
-        generated(generator, PROMPTS, decoding)
+        generated(engine, PROMPTS, decoding)
     keys = row_keys(0, np.arange(3))
-    parts = list(sliding_stream(generator, batch_of_rows(PROMPTS), decoding, keys, every=5))
+    parts = list(stream_sliding(engine, Prompts.of_rows(PROMPTS), decoding, keys, every=5))
     rows = [np.concatenate([part[row].tokens for part in parts]) for row in range(3)]
     assert [len(row) for row in rows] == [20, 20, 20]
     # Seven tokens and twenty more do not fit into twelve: the last six are read, and six follow.
-    first = generated(generator, [PROMPTS[0][-6:]], Decoding(max_new_tokens=6)).tokens[0]
+    first = generated(engine, [PROMPTS[0][-6:]], GenerationConfig(max_new_tokens=6)).tokens[0]
     np.testing.assert_array_equal(rows[0][:6], first)
     text = [*PROMPTS[0], *first][-6:]
-    second = generated(generator, [text], Decoding(max_new_tokens=6)).tokens[0]
+    second = generated(engine, [text], GenerationConfig(max_new_tokens=6)).tokens[0]
     np.testing.assert_array_equal(rows[0][6:12], second)
 
 
-def test_nothing_slides_without_an_end(generator):
+def test_nothing_slides_without_an_end(engine):
     with pytest.raises(ConfigError, match="slide = True"):
-        next(sliding_stream(generator, batch_of_rows(PROMPTS), GREEDY, row_keys(0, np.arange(3))))
+        next(stream_sliding(engine, Prompts.of_rows(PROMPTS), GREEDY, row_keys(0, np.arange(3))))
 
 
 @pytest.mark.parametrize(
@@ -208,14 +207,14 @@ def test_nothing_slides_without_an_end(generator):
 )
 def test_bad_prompts(ids, mask, message):
     with pytest.raises(DataError, match=message):
-        batch_of(ids, mask, VOCABULARY)
+        Prompts.of_ids(ids, mask, VOCABULARY)
 
 
 def test_a_model_without_a_language_model_is_refused():
     config = tiny(heads=(Classification(num_labels=3),))
     with pytest.raises(ConfigError, match="no head that predicts the next token"):
-        Generator(Programs(config, structure_of(config)), random_parameters(config))
+        Engine(CompiledModel(config, structure_of(config)), random_parameters(config))
 
 
 def test_methods_are_static():
-    assert hash(method_of(DRAWN)) == hash(method_of(Decoding(**vars(DRAWN))))
+    assert hash(DRAWN.sampling) == hash(GenerationConfig(**vars(DRAWN)).sampling)

@@ -8,25 +8,20 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from jaxformer.checks import plain
-from jaxformer.errors import ConfigError, check_field
+from jaxformer.checks import PROBABILITY, SWITCH, at_least, between, check_fields, optional, plain
+from jaxformer.errors import ConfigError, check_field, did_you_mean
 from jaxformer.generation.checks import (
     EARLY_STOPPING,
     NUMBER,
     POSITIVE,
     POSITIVE_OR_ZERO,
-    PROBABILITY,
     SEQUENCES,
     STRINGS,
-    SWITCH,
     TOKEN,
     TOKEN_OR_TOKENS,
     TOKENS,
-    at_least,
-    between,
-    check,
-    optional,
 )
+from jaxformer.generation.decode.loop import SamplingParams
 from jaxformer.generation.decode.processors import (
     BannedSequences,
     BannedTokens,
@@ -44,7 +39,6 @@ from jaxformer.generation.decode.processors import (
     TopP,
     Typical,
 )
-from jaxformer.io.serialization import nearest
 
 # What has no meaning without a draw, and without beams, and the values that ask for nothing.
 _OF_A_DRAW = {
@@ -84,7 +78,7 @@ _RULES = {
 
 
 @dataclass(frozen=True)
-class Decoding:
+class GenerationConfig:
     """How tokens are chosen and when generation stops; every default changes nothing."""
 
     max_new_tokens: int = 128
@@ -139,12 +133,12 @@ class Decoding:
     """The token at the last of max_new_tokens places; None: chosen as the others are."""
 
     def __post_init__(self):
-        check(self, **_RULES)
+        check_fields(self, **_RULES)
         self._check_tokens()
         self._check_method()
 
     @classmethod
-    def of(cls, recommended: Mapping[str, Any], given: Mapping[str, Any]) -> "Decoding":
+    def of(cls, recommended: Mapping[str, Any], given: Mapping[str, Any]) -> "GenerationConfig":
         """What is given, else what a model's files recommend, else the defaults.
 
         Settings of a draw, where they are given, imply do_sample. Recommendations that have no
@@ -160,7 +154,7 @@ class Decoding:
         names = [field.name for field in fields(cls)]
         for name in given:
             if name not in names:
-                raise ConfigError(f"generate: {name} is not known.{nearest(name, names)}")
+                raise ConfigError(f"generate: {name} is not known{did_you_mean(name, names)}")
         given = {name: _frozen(value) for name, value in given.items()}
         values = {
             name: _frozen(recommended[name])
@@ -184,6 +178,11 @@ class Decoding:
                     f"{value!r}: must be {rule.expected}; correct it, or give {name} yourself"
                 )
         return cls(**kept | {"do_sample": do_sample, "num_beams": num_beams} | given)
+
+    @property
+    def sampling(self) -> SamplingParams:
+        """How tokens are chosen without beams."""
+        return SamplingParams(self.processors(), self.draws, self.end_tokens)
 
     @property
     def draws(self) -> bool:

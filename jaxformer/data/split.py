@@ -8,20 +8,20 @@ from typing import TypeVar
 
 import numpy as np
 
-from jaxformer.data.text.sources import Document, Source
+from jaxformer.data.text.sources import Document, TextSource
 from jaxformer.errors import DataError
 
-Row = TypeVar("Row")
+T = TypeVar("T")
 
 
 def held_out(names: Iterable[str], fraction: float, seed: int) -> np.ndarray:
-    """Chooses which documents are kept for validation.
+    """Chooses which documents are held out for validation.
 
         held_out(name) = hash(seed, name) / 2^64 < fraction
 
     A document's side depends on its own name alone, so adding documents moves no other. The only
-    exception keeps both sides non-empty: where the rule would leave one without a document, it
-    gets the one whose hash comes nearest.
+    exception keeps both sides non-empty: if the rule leaves a side empty, it gets the document
+    whose hash is nearest.
 
     Args:
         names: The documents' names, at least two.
@@ -41,16 +41,19 @@ def held_out(names: Iterable[str], fraction: float, seed: int) -> np.ndarray:
 
 
 def sides(
-    rows: Sequence[Row], names: Iterable[str], fraction: float, seed: int, source: object
-) -> tuple[list[Row], list[Row]]:
+    rows: Sequence[T], names: Iterable[str], fraction: float, seed: int, source: object
+) -> tuple[list[T], list[T]]:
     """Returns the rows for training and those held out, see `held_out`.
 
     Args:
         rows: The rows.
-        names: What decides on each row's side.
+        names: The name of each row, which decides its side.
         fraction: The expected share of rows held out.
         seed: Chooses another split.
         source: Where they come from, for the message.
+
+    Returns:
+        The training rows and the validation rows.
 
     Raises:
         DataError: There are fewer than two.
@@ -73,9 +76,9 @@ class Split:
     characters, from the start of a line where one begins near.
     """
 
-    source: Source
+    source: TextSource
     fraction: float | None
-    """The expected share of documents held out; None: none is."""
+    """The expected share of documents held out; None holds out none."""
     seed: int
 
     def __iter__(self) -> Iterator[tuple[Document, bool]]:

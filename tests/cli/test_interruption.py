@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jaxformer.__main__ import main
-from jaxformer.distributed.interruption import quitting_on_interrupt
+from jaxformer.cli.interruption import quitting_on_interrupt
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = {
@@ -35,7 +35,7 @@ def test_an_interrupt_while_importing(command, tmp_path):
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
         for line in process.stderr:  # of the module with the handler, and not before
-            if line.endswith(" jaxformer.distributed.interruption\n"):
+            if line.endswith(" jaxformer.cli.interruption\n"):
                 break
         time.sleep(delay)
         process.send_signal(signal.SIGINT)

@@ -8,7 +8,13 @@ from jaxformer.functional.assertions import assert_axes, assert_ids, assert_inte
 from jaxformer.functional.dropout import split
 from jaxformer.functional.losses import LossSums
 from jaxformer.functional.masks import Mask
-from jaxformer.models.heads.base import DEFAULT_OPTIONS, Batch, LossOptions, Outcome, States
+from jaxformer.models.heads.base import (
+    DEFAULT_OPTIONS,
+    Batch,
+    LossOptions,
+    ModelOutput,
+    Predictions,
+)
 
 
 def assert_tokens(
@@ -34,7 +40,7 @@ def assert_tokens(
     """
     sizes = assert_axes(inputs=(inputs, "B T"))
     assert_ids(vocab_size, inputs=inputs)
-    wanted = "a mask such as KeyPadding(valid), for an array Dense(array), or None"
+    wanted = "a mask such as KeyPadding(valid), for an array DenseMask(array), or None"
     check_argument("mask", mask, mask is None or isinstance(mask, Mask), wanted)
     if positions is not None:
         assert_axes(sizes, positions=(positions, "B/1 T"))
@@ -45,14 +51,14 @@ def assert_tokens(
             assert_integers(**{name: array})
 
 
-class Family(nnx.Module):
+class Model(nnx.Module):
     """A model with heads. A subclass sets `heads`, by name, and says how it reads a batch."""
 
     heads: nnx.Dict
     segments = "segments"
     """Where a batch says which of the tokens whose states the heads read are real."""
 
-    def states(self, batch: Batch, key: jax.Array | None = None) -> States:
+    def states(self, batch: Batch, key: jax.Array | None = None) -> ModelOutput:
         """The hidden states of a batch, and what else the heads need.
 
         Args:
@@ -82,14 +88,14 @@ class Family(nnx.Module):
 
     def states_and_keys(
         self, batch: Batch, key: jax.Array | None
-    ) -> tuple[States, dict[str, jax.Array | None]]:
+    ) -> tuple[ModelOutput, dict[str, jax.Array | None]]:
         """The hidden states of a batch, and every head's own dropout key."""
         states_key, *keys = split(key, 1 + len(self.heads))
         return self.states(batch, states_key), dict(zip(self.heads, keys, strict=True))
 
     def losses_of(
         self,
-        states: States,
+        states: ModelOutput,
         keys: dict[str, jax.Array | None],
         batch: Batch,
         options: LossOptions = DEFAULT_OPTIONS,
@@ -101,7 +107,7 @@ class Family(nnx.Module):
 
     def evaluation(
         self, batch: Batch, options: LossOptions = DEFAULT_OPTIONS
-    ) -> tuple[dict[str, LossSums], dict[str, Outcome]]:
+    ) -> tuple[dict[str, LossSums], dict[str, Predictions]]:
         """Every head's summed losses, and the predictions of those that make any; no dropout."""
         states, keys = self.states_and_keys(batch, None)
         outcomes = {name: head.outcome(states, batch) for name, head in self.heads.items()}

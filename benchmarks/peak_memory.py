@@ -1,21 +1,21 @@
-"""How much memory a process takes while it does something."""
+"""The peak memory of a process while it runs an action."""
 
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-_MEGABYTE = 1024  # in the kilobytes that the system counts
+_MEGABYTE = 1024  # kilobytes, in which the system counts
 _INTERVAL = 0.005
 
 
 def measured(action: Callable[[], object]) -> dict[str, float]:
     """Runs an action and returns its seconds and the peaks of the process's memory, in megabytes.
 
-    "peak" is the largest resident memory, pages of mapped files included, which the system drops
-    when it needs them; "peak_anonymous" (sampled) is what it could only swap.
+    "peak" is the largest resident memory, including pages of mapped files, which the system can
+    drop; "peak_anonymous" (sampled) is the part that it could only swap.
     """
-    # The system's own mark of the peak starts again from what is resident now.
+    # Resets the peak that the system records to the current resident memory.
     Path("/proc/self/clear_refs").write_text("5")
     done, samples = threading.Event(), [resident()["anonymous"]]
 
@@ -36,7 +36,7 @@ def measured(action: Callable[[], object]) -> dict[str, float]:
 
 
 def baseline() -> dict[str, float]:
-    """What the process has before it starts: libraries, mostly."""
+    """The memory of the process before the action: mostly libraries."""
     now = resident()
     return {"baseline": now["now"], "baseline_anonymous": now["anonymous"]}
 

@@ -1,0 +1,207 @@
+"""Parameters, and the layers that hold little else: Linear, NormLayer and Embedding."""
+
+import math
+from collections.abc import Callable, Mapping
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxformer.functional.assertions import assert_axes, assert_ids
+from jaxformer.functional.linear import Kernel, Transposed, linear
+from jaxformer.functional.lookup import lookup
+from jaxformer.functional.norms import Norm
+
+Initializer = Callable[[jax.Array, tuple[int, ...]], jax.Array]
+
+# Parameters -------------------------------------------------------------------------------------
+
+
+def normal(std: float) -> Initializer:
+    """Draws from a normal distribution with standard deviation `std`."""
+    return lambda key, shape: std * jax.random.normal(key, shape, jnp.float32)
+
+
+def constant(value: float) -> Initializer:
+    """Fills with `value`."""
+    return lambda _, shape: jnp.full(shape, value, jnp.float32)
+
+
+def parameter(
+    key: jax.Array,
+    shape: tuple[int, ...],
+    axes: tuple[str, ...],
+    initializer: Initializer,
+    *,
+    contract: int = 0,
+    learns: bool = True,
+) -> nnx.Param:
+    """Declares a float32 parameter with a logical name for every axis.
+
+    Args:
+        key: A PRNG key for the initial value.
+        shape: The shape.
+        axes: One name for each dimension; `distributed.sharding` maps them to mesh axes.
+        initializer: Computes the initial value from the key and the shape.
+        contract: The number of leading input axes if the parameter is a kernel; 0 if it is not.
+        learns: False: training does not update the parameter.
+
+    Returns:
+        The parameter, with `axes`, `contract` and `learns` as metadata.
+
+    Raises:
+        ValueError: There is not one name for each dimension.
+    """
+    if len(shape) != len(axes):
+        raise ValueError(f"a parameter of shape {shape} needs {len(shape)} axis names, got {axes}")
+    return nnx.Param(initializer(key, shape), axes=axes, contract=contract, learns=learns)
+
+
+def value_of(variable: nnx.Param | None) -> jax.Array | None:
+    """The array of an optional parameter."""
+    return None if variable is None else variable[...]
+
+
+def kernel_of(variable: nnx.Param) -> Kernel:
+    """The kernel that a parameter holds, transposed or not."""
+    outputs = variable.get_metadata().get("outputs")
+    return variable[...] if outputs is None else Transposed(variable[...], outputs)
+
+
+# Layers -----------------------------------------------------------------------------------------
+
+
+class Linear(nnx.Module):
+    """A linear map between named axes: `functional.linear` with its kernel and bias.
+
+    `Linear(key, {"embed": D}, {"heads": N, "head_dim": H}, normal(0.02))` maps `[..., D]` to
+    `[..., N, H]`. The kernel keeps the axes apart.
+    """
+
+    def __init__(
+        self,
+        key: jax.Array,
+        inputs: dict[str, int],
+        outputs: dict[str, int],
+        initializer: Initializer,
+        *,
+        bias: bool = False,
+    ):
+        """Declares the kernel `[*inputs, *outputs]` and, if asked, the bias `[*outputs]`."""
+        axes = inputs | outputs
+        self.inputs = tuple(inputs.values())
+        self.contract = len(inputs)
+        self.kernel = parameter(
+            key, tuple(axes.values()), tuple(axes), initializer, contract=self.contract
+        )
+        shape = tuple(outputs.values())
+        self.bias = parameter(key, shape, tuple(outputs), constant(0.0)) if bias else None
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """`[..., *inputs] -> [..., *outputs]` in the dtype of `x`."""
+        assert_axes(x=(x, " ".join(["...", *map(str, self.inputs)])))
+        return linear(x, kernel_of(self.kernel), value_of(self.bias), contract=self.contract)
+
+
+class NormLayer(nnx.Module):
+    """Normalises the last axis with a norm (LayerNorm, RMSNorm) and its parameters."""
+
+    def __init__(self, key: jax.Array, norm: Norm, dim: int, per: Mapping[str, int] | None = None):
+        """Declares the scale and bias that the norm has.
+
+        Args:
+            key: A PRNG key for the initial values.
+            norm: The norm.
+            dim: The size of the last axis.
+            per: Preceding axes, by name, along which the parameters differ: `{"heads": N}`.
+        """
+        self.norm, self.dim, per = norm, dim, per or {}
+        declared = {
+            name: parameter(key, (*per.values(), *shape), (*per, *axes), constant(initial))
+            for name, (shape, axes, initial) in norm.parameters(dim, axis="norm").items()
+        }
+        self.scale, self.bias = declared.get("scale"), declared.get("bias")
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """`[..., dim] -> [..., dim]` in the dtype of `x`."""
+        assert_axes(x=(x, f"... {self.dim}"))
+        return self.norm(x, value_of(self.scale), value_of(self.bias))
+
+
+class JointNorm(NormLayer):
+    """Normalises all heads of a token as one vector, `[..., N, H]` (OLMo 2)."""
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """`[..., N, H] -> [..., N, H]`; the layer's `dim` is N H."""
+        return super().__call__(x.reshape(*x.shape[:-2], -1)).reshape(x.shape)
+
+
+def optional_norm(key: jax.Array, norm: Norm | None, dim: int) -> NormLayer | None:
+    """The layer of an optional norm."""
+    return None if norm is None else NormLayer(key, norm, dim)
+
+
+class Embedding(nnx.Module):
+    """A table `[V, D]` that maps token ids to vectors and may be tied to the output head."""
+
+    def __init__(
+        self,
+        key: jax.Array,
+        vocab_size: int,
+        dim: int,
+        initializer: Initializer,
+        padding_id: int | None = None,
+    ):
+        """Declares the table; lookups of `padding_id` have no gradient."""
+        self.table = parameter(key, (vocab_size, dim), ("vocab", "vocab_embed"), initializer)
+        self.vocab_size, self.padding_id = vocab_size, padding_id
+
+    def __call__(self, ids: jax.Array, dtype: jnp.dtype) -> jax.Array:
+        """Int `[B, T]` -> `[B, T, D]` in `dtype`."""
+        table = self.table[...]
+        assert_axes(ids=(ids, "B T"))
+        assert_ids(table.shape[0], ids=ids)
+        if table.dtype == dtype == jnp.bfloat16:
+            # Without the barrier a CPU hoists a float32 copy of the whole table out of a loop.
+            table, ids = jax.lax.optimization_barrier((table, ids))
+        x_BTD = lookup(table.astype(dtype), ids)
+        if self.padding_id is None:
+            return x_BTD
+        return jnp.where((ids == self.padding_id)[..., None], jax.lax.stop_gradient(x_BTD), x_BTD)
+
+    def kernel(self) -> Kernel:
+        """The table as the kernel `[D, V]` of a tied head; never a copy."""
+        kernel = kernel_of(self.table)
+        return kernel if isinstance(kernel, Transposed) else _transpose(kernel)
+
+
+@jax.custom_vjp
+def _transpose(table: jax.Array) -> jax.Array:
+    return table.T
+
+
+# Without the barrier XLA's CPU backend folds the transpose into the product that computes the
+# gradient, and it has no kernel for the bfloat16 x bfloat16 -> float32 product in that layout.
+_transpose.defvjp(
+    lambda table: (table.T, None),
+    lambda _, gradient: (jax.lax.optimization_barrier(gradient).T,),
+)
+
+
+def transpose_kernels(module: nnx.Module) -> None:
+    """Stores the kernels of a module on one device as `Transposed`, in place.
+
+    Embedding tables, which tied heads read transposed, are only marked as such.
+
+    Args:
+        module: A module that is not trained afterwards.
+    """
+    for _, node in nnx.iter_graph(module):
+        if isinstance(node, Embedding):
+            node.table.set_metadata(outputs=node.table.shape[:1])
+        elif isinstance(node, nnx.Param) and (inputs := node.get_metadata()["contract"]):
+            stacked = node.get_metadata()["axes"][0] == "layers"
+            layers, sizes = node.shape[:stacked], node.shape[stacked:]
+            kernel = node[...].reshape(*layers, math.prod(sizes[:inputs]), -1)
+            node.set_value(kernel.mT)
+            node.set_metadata(outputs=sizes[inputs:])
