@@ -180,10 +180,8 @@ def _own_spelling(
 def _architecture_for(
     config: ModelConfig, model_format: ModelFormat, hf_config: HFConfig
 ) -> Architecture:
-    """The class with the heads and changes of a configuration; if possible the one that is named.
-
-    Several classes may have the same heads: T5 and its encoder alone have none.
-    """
+    """The class with the heads and changes of a configuration, preferably the one that is named."""
+    # Several classes may have the same heads: T5 and its encoder alone have none.
     named = hf_config.values.get("architectures") or [None]
     for architecture in sorted(model_format.architectures, key=lambda each: each.name != named[0]):
         heads = architecture.task.heads(hf_config)

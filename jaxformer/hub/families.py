@@ -1,4 +1,4 @@
-"""A forward pass under transformers' names of inputs and outputs, for each family of models."""
+"""The forward pass of each family, with the names of inputs and outputs in transformers."""
 
 import abc
 

@@ -70,7 +70,7 @@ class Value(Field):
     default: Any = REQUIRED
     """The value where config.json does not have the field; without one it must have it."""
     also: tuple[str, ...] = ()
-    """Other fields of ours that have the same value."""
+    """Others of our fields that have the same value."""
 
     def read(self, hf_config):
         return dict.fromkeys((self.ours, *self.also), self._decode(hf_config))

@@ -47,7 +47,7 @@ class HFConfig:
 
     @classmethod
     def of_folder(cls, folder: str | Path) -> "HFConfig":
-        """Reads a folder's config.json.
+        """Returns the values of a folder's config.json.
 
         Args:
             folder: The folder.
@@ -170,7 +170,7 @@ class HFConfig:
 
 
 def is_hf_checkpoint(folder: Path) -> bool:
-    """Whether a folder holds a Hugging Face checkpoint, complete or not.
+    """Returns whether a folder holds a Hugging Face checkpoint, complete or not.
 
     Args:
         folder: The folder.

@@ -1,4 +1,4 @@
-"""Inputs as a user gives them, checked before anything compiles."""
+"""Checks of the inputs that a user gives, before anything compiles."""
 
 from collections.abc import Mapping
 from itertools import chain
@@ -36,21 +36,20 @@ _MAY_HOLD = {
     **dict.fromkeys(("input_ids", "decoder_input_ids", "position_ids"), _INTEGERS),
     **dict.fromkeys(("labels", *_MASKS), _NUMBERS),
 }
-"""What each array may hold; all others integers or bool."""
+"""The dtypes that each array may have; all others may have integers or bool."""
 
 
 def checked_inputs(inputs: Mapping[str, Any], config: ModelConfig) -> dict[str, jax.Array]:
-    """Arrays of int32 and float32 for a model.
+    """Returns the inputs of a model as arrays of int32 and float32.
 
     Args:
-        inputs: Arrays, or lists of lists of one length, under transformers' names.
-        config: The model's.
+        inputs: Arrays, or lists of lists of one length, by their names in transformers.
+        config: The model.
 
     Raises:
-        DataError: A name is not known or not of this model, an array has another shape or dtype
-            than the others ask for, holds what it cannot mean (ids, labels or positions beyond
-            their table, a mask that is not of 0 and 1, NaN), or rows are longer than the model's
-            positions.
+        DataError: A name is not known or not an input of this model, an array has a wrong shape or
+            dtype, has values out of range (ids, labels or positions beyond their table, a mask
+            of other values than 0 and 1, NaN), or rows are longer than the model's positions.
     """
     if not isinstance(inputs, Mapping):
         raise DataError(
@@ -70,7 +69,7 @@ def checked_inputs(inputs: Mapping[str, Any], config: ModelConfig) -> dict[str, 
         elif name in _MASKS:
             _check_mask(name, array)
         elif name in SEGMENTS:
-            _check_kinds(name, array, config)
+            _check_segments(name, array, config)
         _check_shape(name, array, arrays)
         if name in _LABELS:
             _check_labels(name, array, arrays, config)
@@ -85,7 +84,7 @@ def _as_array(name: str, value: Any) -> np.ndarray:
         return np.asarray(value)
     except (TypeError, ValueError) as error:
         raise DataError(
-            f"inputs: {name} is no array: must be one, or lists of one length ({error})"
+            f"inputs: {name} is not an array: must be one, or lists of one length ({error})"
         ) from error
 
 
@@ -159,9 +158,10 @@ def _check_length(name: str, length: int, config: Any) -> None:
         raise DataError(f"inputs: {name} asks for {length} positions: {error}") from error
 
 
-def _check_kinds(name: str, kinds: np.ndarray, config: Any) -> None:
-    # A model without such kinds gives all tokens the same one.
-    _check_range(name, kinds, getattr(config, "type_sizes", {}).get(SEGMENTS[name], 1), "the model")
+def _check_segments(name: str, segments: np.ndarray, config: Any) -> None:
+    # A model without segments has one of them.
+    sizes = getattr(config, "type_sizes", {})
+    _check_range(name, segments, sizes.get(SEGMENTS[name], 1), "the model")
 
 
 def _check_labels(
@@ -176,7 +176,7 @@ def _check_labels(
         if labels.min() < 0:
             raise DataError(f"inputs: {name} holds {labels.min()}: must be places from 0 on")
     elif head is None:
-        _check_counted(labels, getattr(config, "vocab_size", 1))  # nobody reads them
+        _check_counted(labels, getattr(config, "vocab_size", 1))  # no head reads them
     elif isinstance(head, Classification):
         _check_classes(labels, head.num_labels)
     elif isinstance(head, TokenClassification):
@@ -191,7 +191,7 @@ def _check_rows(name: str, labels: np.ndarray) -> None:
 
 
 def _check_classes(labels: np.ndarray, size: int) -> None:
-    """Checks a class, a number or a number for each of several labels of each row."""
+    """Checks a class, a number, or a number for each of several labels, of each row."""
     one_each = labels.ndim == 1 or labels.shape[1:] == (1,)
     whole = not _is_floating(labels)
     if labels.shape[1:] != (size,) and not (one_each and (whole or size == 1)):
@@ -224,7 +224,7 @@ def _check_counted(labels: np.ndarray, size: int) -> None:
 
 
 def _check_shape(name: str, array: np.ndarray, arrays: Mapping[str, np.ndarray]) -> None:
-    """Checks an array beside the ids (or images) that it belongs to."""
+    """Checks that an array fits the ids (or images) it belongs to."""
     owner = "decoder_input_ids" if name.startswith("decoder") else "input_ids"
     other = arrays.get(owner, arrays.get("pixel_values"))
     if other is None or array is other:

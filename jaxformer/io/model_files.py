@@ -49,7 +49,7 @@ def file_in(folder: str | os.PathLike, name: str) -> Path | None:
 
 
 def small_file_in(folder: str | os.PathLike, name: str) -> Path | None:
-    """`file_in` for files other than weights, which may have 512 MiB at most.
+    """Returns `file_in` for a file other than weights, which may have 512 MiB at most.
 
     Args:
         folder: The folder.

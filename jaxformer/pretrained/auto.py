@@ -1,4 +1,4 @@
-"""Models with their weights: from a run of ours or from a folder that transformers saved."""
+"""Loads models with their weights from runs and from Hugging Face checkpoints."""
 
 import os
 from functools import partial
@@ -31,7 +31,7 @@ from jaxformer.pretrained.model import (
 from jaxformer.zoo import FORMATS
 
 IMPORTED = "huggingface"
-"""Where a run keeps the other files of the folder that it was imported from."""
+"""The folder of a run with the other files of the checkpoint that it was imported from."""
 
 
 def load(
@@ -41,20 +41,21 @@ def load(
     mesh: jax.sharding.Mesh | None = None,
     **model_fields: Any,
 ) -> Pretrained:
-    """Loads a model: the newest whole checkpoint of a run, or what transformers saved.
+    """Returns a model: the newest complete checkpoint of a run, or a Hugging Face checkpoint.
 
     Args:
         folder: A run's folder, or one with config.json and model.safetensors (or several files and
             their index).
-        dtype: Of the parameters: "float32", "bfloat16" or "float16"; None keeps the files' own.
-        mesh: Over which each parameter is cut when it is read; None: one device.
-        **model_fields: Of our configuration, that say how it is computed: `compute_dtype`,
-            `scan_layers`, `attention`, `remat`. Without compute_dtype it is computed in float32
-            if `dtype` is float32, else in bfloat16.
+        dtype: The dtype of the parameters: "float32", "bfloat16" or "float16"; None keeps that of
+            the files.
+        mesh: The mesh that each parameter is sharded over when it is read; None: one device.
+        **model_fields: Fields of our configuration that say how the model is computed:
+            `compute_dtype`, `scan_layers`, `attention`, `remat`. Without `compute_dtype` it is
+            computed in float32 if `dtype` is float32, else in bfloat16.
 
     Raises:
-        ArgumentError: An argument has a value that it cannot have.
-        ConfigError: The configuration is not known or has a value that is not supported.
+        ArgumentError: An argument has a wrong value.
+        ConfigError: The system is unknown, or the configuration has a value that is not supported.
         DataError: The tensors are missing, damaged or do not fit, or a weight is not finite.
     """
     dtype, given = checked_dtype(dtype), folder
@@ -77,7 +78,7 @@ def load(
     shardings = shardings_of(abstract_model, mesh)
     arrays = run.read(abstract_model.shapes)
     parameters = {
-        # Each is let go when it is placed, so that not all are there twice.
+        # Each array is freed when it is placed, so that they are not all in memory twice.
         name: jax.device_put(
             _cast(f"{run.folder}: {name}", arrays.pop(name), dtype), shardings[name]
         )
@@ -86,7 +87,7 @@ def load(
     return Pretrained(checkpoint, parameters, home)
 
 
-@np.errstate(over="ignore")  # the check says it better
+@np.errstate(over="ignore")  # the check reports it
 def _cast(where: str, array: np.ndarray, dtype: str | None) -> np.ndarray:
     cast = array if dtype is None else array.astype(dtype, copy=False)
     check_finite(where, cast, array)
@@ -94,7 +95,7 @@ def _cast(where: str, array: np.ndarray, dtype: str | None) -> np.ndarray:
 
 
 def _extra_settings(folder: Path, home: Path, data: Data) -> dict[str, Any]:
-    """What config.json says besides the architecture: of the model a run was made of, or anew."""
+    """Other fields of config.json than the architecture: an imported model's, or new ones."""
     if (kept := read_object(home, CONFIG)) is not None:
         return kept
     extra: dict[str, Any] = {}

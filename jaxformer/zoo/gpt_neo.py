@@ -27,7 +27,9 @@ def _read_mlp_dim(hf_config: HFConfig) -> dict[str, Any]:
 
 
 def _read_windows(hf_config: HFConfig) -> dict[str, Any]:
-    """The windows of successive layers: "attention_types" is [[kinds, how often they repeat], ...].
+    """Returns the windows of successive layers.
+
+    "attention_types" is [[kinds, how often they repeat], ...].
 
     Args:
         hf_config: The values of a config.json.

@@ -83,7 +83,7 @@ def _write_norms(config: EncoderConfig) -> dict[str, Any]:
 
 
 def _write_head(config: EncoderConfig) -> dict[str, Any]:
-    """What the file says of the layer that all heads have before their output."""
+    """The fields of the layer that all heads have before their output."""
     values = {}
     for head in config.heads:
         if isinstance(head, MaskedLanguageModel):

@@ -34,7 +34,7 @@ SYSTEMS = (
 
 
 def _format(model_type: str, name: str, vocab_size: int) -> ModelFormat:
-    """The files of RoBERTa, perhaps under another name.
+    """Returns the format of RoBERTa, perhaps under another name.
 
     Args:
         model_type: The system's name in config.json.

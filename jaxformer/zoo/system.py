@@ -1,4 +1,4 @@
-"""What the zoo knows of a published model."""
+"""Published models: their architecture, size and source."""
 
 import math
 from dataclasses import dataclass
@@ -14,18 +14,18 @@ class System:
     """One published size of one published system."""
 
     name: str
-    """What it is called: "bert-base"."""
+    """The name: "bert-base"."""
     recipe: str
-    """The file of configs/ that trains it, and its size there: "bert.py:base"; empty: none does,
-    for it learns beside another model (CLIP)."""
+    """The file of configs/ that trains it, and its size there: "bert.py:base"; empty if it is
+    trained together with another model (CLIP)."""
     config: ModelConfig
-    """Its architecture."""
+    """The architecture."""
     published: str
-    """The number of parameters that its authors give, as they write it: "110M"."""
+    """The number of parameters in the publication, as it is written there: "110M"."""
     source: str
-    """Where the sizes and that number were published."""
+    """The publication."""
     note: str = ""
-    """What the authors counted, where it is not this model."""
+    """What the authors counted, if it is not this model."""
 
     @property
     def family(self) -> str:
@@ -33,6 +33,6 @@ class System:
         return family_of(self.config).name
 
     def count_parameters(self) -> int:
-        """The number of parameters of our model, which is traced and not made."""
+        """Returns the number of parameters of our model, without making its arrays."""
         shapes = AbstractModel(partial(build_model, config=self.config)).shapes.values()
         return sum(math.prod(shape.shape) for shape in shapes)

@@ -210,7 +210,7 @@ _T5_SCALE = Computed(
 
 
 def _config_map(scale: Field, shared: bool = True) -> ConfigMap:
-    """The fields of config.json.
+    """Returns the fields of config.json.
 
     Args:
         scale: The field that says whether the decoder's states are scaled.
@@ -301,7 +301,7 @@ def _weight_map(config: EncoderDecoderConfig | EncoderConfig) -> WeightMap:
 
 
 def _format(model_type: str, name: str, config_map: ConfigMap, **parts: Any) -> ModelFormat:
-    """The files of T5 or a relative.
+    """Returns the format of T5 or a relative.
 
     Args:
         model_type: The system's name in config.json.

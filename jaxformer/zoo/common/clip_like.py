@@ -93,7 +93,7 @@ IMAGE_NAMES = {
     "transformer.inputs.position_table": "vision_model.embeddings.position_embedding.weight",
     **block("transformer", "vision_model.encoder.layers.{}", _BLOCK),
 }
-"""What the vision towers of CLIP and SigLIP call alike."""
+"""Module of a vision tower -> its name in both CLIP and SigLIP."""
 LAYOUTS = {"patch_projection.kernel": Patches()}
 _DEFAULTS = {"num_hidden_layers": 12, "attention_dropout": 0.0}
 TEXT_DEFAULTS = _DEFAULTS | {"num_attention_heads": 8, "pad_token_id": 1, "eos_token_id": 49407}
