@@ -337,7 +337,7 @@ def test_commands_that_want_a_run(command, llama, tmp_path, refused):
         ({"vocab_size": None}, ["vocab_size = None"]),
         ({"attention_bias": "yes"}, ["attention_bias = 'yes'"]),
         ({"tie_word_embeddings": 7}, ["tie_embeddings = 7", "True or False"]),
-        ({"num_hidden_layers": 10**9}, ["num_hidden_layers = 1000000000", "2,000 at most"]),
+        ({"num_hidden_layers": 10**9}, ["num_hidden_layers = 1000000000", "10,000 at most"]),
         ({"num_hidden_layers": 1.5}, ["num_layers = 1.5"]),
         ({"hidden_size": 48 * 10**7}, ["model_dim = 480000000", "no more than"]),
         ({"vocab_size": 10**9}, ["vocab_size = 1000000000", "no more than"]),

@@ -199,7 +199,7 @@ def test_no_rotary_dim_of_gpt_j_is_lost_to_rounding():
             values = {"n_embd": head_dim, "rotary_dim": rotary_dim}
             fraction = (
                 FORMATS["gptj"]
-                .read(HFConfig(FORMATS["gptj"].defaults | sizes | values))
+                .config_map.read(HFConfig(FORMATS["gptj"].defaults | sizes | values))
                 .position.rotary_dim(head_dim)
             )
             assert fraction == rotary_dim
