@@ -5,15 +5,19 @@ RUN = $(VENV)/bin/python
 TORCH ?= torch==2.13.0
 LIBTPU ?= libtpu>=0.0.42,<0.1
 WORKERS ?= 2
+RELEASE_TESTS ?= tests/cli/test_cli.py tests/cli/test_train_command.py tests/config/test_overrides.py tests/functional/test_import.py tests/functional/test_attention_properties.py tests/checkpoints/test_saved_run.py
 
-.PHONY: help train test test-tpu soak lint clean
+.PHONY: help train test test-all test-tpu mutations soak lint release-check clean
 
 help:
 	@echo "make train     set up and train the default model on the standard library's text"
-	@echo "make test      set up and run the whole test suite"
+	@echo "make test      set up, lint and run the quick test suite"
+	@echo "make test-all  set up, lint and run every test"
 	@echo "make test-tpu  compile a training step for a TPU pod, on this CPU (Linux, x86)"
+	@echo "make mutations seed faults and check that the quick suite catches each"
 	@echo "make soak      attack the library for minutes (SOAK='--kills 100 --damage 1000 ...' for longer)"
 	@echo "make lint      ruff"
+	@echo "make release-check  build the package and try the wheel in a clean environment"
 	@echo "make clean     remove the virtual environment"
 
 $(VENV)/bin/python:
@@ -21,7 +25,7 @@ $(VENV)/bin/python:
 
 $(VENV)/.installed: requirements.txt pyproject.toml | $(VENV)/bin/python
 	$(RUN) -m pip install --quiet --upgrade pip
-	$(RUN) -m pip install --quiet -e .
+	$(RUN) -m pip install --quiet -r requirements.txt -e .
 	touch $@
 
 # PyTorch first and pinned: asked for by range, pip would take the newest build with all of CUDA.
@@ -38,9 +42,14 @@ lint: $(VENV)/.installed-test
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 
-# A file's tests stay in one process, which has compiled for them already.
+# A file's tests stay in one process, which has compiled for them already: docs/testing.md
+PYTEST = $(RUN) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
 test: lint
-	$(RUN) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	$(PYTEST)
+
+test-all: lint
+	$(PYTEST) -m ""
 
 # Beside the environment and not in it, where JAX would look for a TPU each time it starts.
 $(VENV)/libtpu: $(VENV)/.installed-test
@@ -52,6 +61,14 @@ test-tpu: $(VENV)/libtpu
 # What a short version of it in the test suite does with a handful: docs/reliability.md
 soak: $(VENV)/.installed-test
 	PYTHONPATH=.:tests $(RUN) -m soak $(SOAK)
+
+# Needs the package index. RELEASE_TESTS are the tests that run against the installed wheel.
+release-check:
+	PYTHON=$(PYTHON) .ci/release-check $(RELEASE_TESTS)
+
+# MUTATIONS='rope masks': those faults alone
+mutations: $(VENV)/.installed-test
+	PYTHONPATH=.:tests $(RUN) -m mutations $(MUTATIONS)
 
 clean:
 	rm -rf $(VENV)

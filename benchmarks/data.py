@@ -17,7 +17,6 @@ import jax
 from harness import machine, write
 
 from jaxformer.config import load_config
-from jaxformer.config.experiment import row_lengths
 from jaxformer.data import Denoising, MaskedLM, SentencePairs
 from jaxformer.data.tasks import HorizontalFlip, Mixup, RandomCrop
 from jaxformer.distributed import MeshConfig, make_mesh
@@ -65,7 +64,7 @@ def main() -> None:
                 consumed[experiment] = consumption(config, dataset, arguments.steps)
         row = {"objective": name, "experiment": experiment, "rows_per_second": made}
         row |= {"consumed": consumed[experiment], "ratio": made / consumed[experiment]}
-        row["tokens_per_second"] = made * row_lengths(config)["inputs"]
+        row["tokens_per_second"] = made * config.row_lengths["inputs"]
         results.append(row)
         print(
             f"{name:20s} {made:11.0f} {row['consumed']:10.0f} {row['ratio']:6.0f}x "

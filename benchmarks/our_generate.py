@@ -1,7 +1,6 @@
 """jaxformer's contenders of generate.py."""
 
 from collections.abc import Callable
-from functools import partial
 
 import jax
 import numpy as np
@@ -10,7 +9,7 @@ from jaxformer.generation.compiled import CompiledModel
 from jaxformer.generation.decode.loop import SamplingParams
 from jaxformer.generation.engine import Engine, row_keys
 from jaxformer.generation.prompts import Prompts
-from jaxformer.models import AbstractModel, LanguageModel, build_model
+from jaxformer.models import AbstractModel, LanguageModel
 from jaxformer.zoo.common.llama_like import llama
 
 
@@ -20,7 +19,7 @@ def decode(
     """Reads a prompt and adds tokens."""
     heads = (LanguageModel(),)
     config = llama(layers, 2048, 32, 5632, num_kv_heads=4, heads=heads, compute_dtype=dtype)
-    abstract_model = AbstractModel(partial(build_model, config=config))
+    abstract_model = AbstractModel(config.build)
     parameters = {
         name: jax.random.normal(jax.random.key(n), shape.shape, dtype) * 0.02
         for n, (name, shape) in enumerate(abstract_model.shapes.items())

@@ -62,10 +62,9 @@ def contenders(arguments: argparse.Namespace) -> dict[str, tuple]:
 def summarise(rows: dict[str, dict], arguments: argparse.Namespace) -> dict:
     """Prints the table and returns the report."""
     from jaxformer.models import DecoderConfig
-    from jaxformer.models.flops import decoder_flops
 
     shape, tokens = SHAPES[arguments.shape], arguments.batch * arguments.length
-    flops = decoder_flops(DecoderConfig(**shape), arguments.length).training(causal=True)
+    flops = DecoderConfig(**shape).flops({"inputs": arguments.length}).training(causal=True)
     products = {dtype: rows.pop(f"product {dtype}") for dtype in ("bfloat16", "float32")}
     peak = {dtype: row["flops"] / min(row["seconds"]) for dtype, row in products.items()}
     print(f"{'':20s}  tokens/s  of {REFERENCE}  of matmul peak  first step")

@@ -7,11 +7,9 @@ Letters used for array axes everywhere in the package::
     S key length       G = N / K              V vocabulary
     L layers           H head dim
 
-`load`, `forward`, `gradients`, `generate`, `score` and `save` work with trained models, numpy in
-and numpy out.
+`load`, `forward`, `gradients`, `generate`, `score` and `save` work with trained models. They take
+and return NumPy arrays, and need the libraries of ``pip install 'jaxformer[hub]'``.
 """
-
-import importlib
 
 __version__ = "0.1.0"
 __all__ = ["forward", "generate", "gradients", "load", "save", "score"]
@@ -27,10 +25,12 @@ _HOMES = {
 
 
 def __getattr__(name: str):
-    """Imports a public function when it is first asked for: the pure functions need none of it."""
+    """Imports a public function when it is first used: the pure functions need none of it."""
     if name not in _HOMES:
         raise AttributeError(f"module 'jaxformer' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"jaxformer.{_HOMES[name]}"), name)
+    from jaxformer.extras import optional_module
+
+    return getattr(optional_module(f"jaxformer.{_HOMES[name]}", f"jaxformer.{name}"), name)
 
 
 def __dir__() -> list[str]:

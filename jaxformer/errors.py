@@ -20,6 +20,10 @@ class DataError(ValueError):
     """A file, line or corpus cannot be used; names the file, the line and what would be right."""
 
 
+class RunError(RuntimeError):
+    """A run had to stop, or its checkpoints cannot be used; says what is kept and what to do."""
+
+
 def check_argument(name: str, value: object, valid: bool, expected: str) -> None:
     """Raises ArgumentError unless `valid`: "softcap = 0: must be a positive, finite number".
 

@@ -1,9 +1,21 @@
-"""Eight virtual CPU devices and strict promotion, before JAX starts."""
+"""Eight virtual CPU devices, strict promotion and a compilation cache, before JAX starts."""
 
+import atexit
 import os
+import shutil
+import tempfile
+from fnmatch import fnmatchcase
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
+# Compiling is most of the work here, and XLA's older code generator takes half the time for it.
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    # Workers and the processes that tests start inherit the folder with the environment.
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="jaxformer-compiled-")
+    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.05")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 import jax
 import pytest
@@ -15,8 +27,15 @@ settings.register_profile("jaxformer", deadline=None, max_examples=20, derandomi
 settings.load_profile("jaxformer")
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items):
-    """Files with slow tests come first: one that begins late keeps a single worker busy."""
+    """Applies `quick`, and puts files with slow tests first: one that starts late runs alone."""
+    for item in items:
+        representatives = item.get_closest_marker("quick")
+        if representatives is not None:
+            name = item.callspec.id
+            if not any(fnmatchcase(name, pattern) for pattern in representatives.args):
+                item.add_marker("slow")
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
 

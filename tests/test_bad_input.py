@@ -2,11 +2,9 @@
 
 import contextlib
 import errno
-import importlib.util
 import io
 import json
 import os
-import sys
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -15,6 +13,7 @@ from PIL import Image
 
 from jaxformer.checkpoints.run_dir import open_run_folder
 from jaxformer.cli import main as cli
+from jaxformer.cli.errors import reporting_errors
 from jaxformer.config import load_config
 from jaxformer.errors import ArgumentError
 from jaxformer.training import loop
@@ -24,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 EXPERIMENT = """
 from jaxformer.config import Config, TrainConfig
 from jaxformer.data import Bytes, DataConfig, TextFiles
-from jaxformer.models.config import DecoderConfig
+from jaxformer.models import DecoderConfig
 from jaxformer.optim.optimizers import AdamW
 from jaxformer.optim.schedules import Constant
 
@@ -85,16 +84,7 @@ ROWS = "sentence\tlabel\n" + "".join(f"text {n}\t{'ab'[n % 2]}\n" for n in range
 
 
 @pytest.fixture
-def train_script(monkeypatch):
-    spec = importlib.util.spec_from_file_location("train_script", ROOT / "train.py")
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "train_script", module)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture
-def run(tmp_path, train_script, monkeypatch, capsys):
+def run(tmp_path, monkeypatch, capsys):
     """Starts the tiny experiment with options; returns the status and what was printed."""
     corpus = tmp_path / "corpus"
     corpus.mkdir()
@@ -111,7 +101,7 @@ def run(tmp_path, train_script, monkeypatch, capsys):
     def start(*options, name=str(experiment)):
         arguments = [name, "--run-dir", str(tmp_path / "run"), *options]
         try:
-            status = cli.reporting_errors(lambda: train_script.main(arguments))
+            status = cli.main(["train", *arguments])
         except SystemExit as stop:
             status = stop.code
         output = capsys.readouterr()
@@ -131,7 +121,7 @@ def test_the_experiment_itself_is_fine(run):
         (["--model.num-layer", "3"], ["--model.num-layer", "did you mean --model.num-layers?"]),
         (["--modle.num-layers", "3"], ["did you mean --model.num-layers?"]),
         (["--model.num-layers", "three"], ["--model.num-layers", "three"]),
-        (["--model.num-layers", "0"], ["num_layers = 0", "positive"]),
+        (["--model.num-layers", "0"], ["num_layers = 0", "from 1"]),
         (["--model.position", "rop"], ["RoPE", "ALiBi", "did you mean 'RoPE'"]),
         (["--model.activation", "swish"], ["silu", "swish"]),
         (["--model.num-heads", "5"], ["model_dim = 32", "num_heads", "5"]),
@@ -392,7 +382,7 @@ def test_experiments_that_do_not_exist(run, monkeypatch, name, text):
         ("x = 1", "does not define get_config"),
         ("def get_config(): return 3", "returned a int"),
         (
-            "from jaxformer.models.config import DecoderConfig\n"
+            "from jaxformer.models import DecoderConfig\n"
             "def get_config(): return DecoderConfig(vocab_size=8, num_layer=2)",
             "num_layer",
         ),
@@ -448,7 +438,7 @@ def test_what_the_system_refuses_is_one_sentence(capsys, number):
     def write():
         raise OSError(number, os.strerror(number), "runs/a/loss.png")
 
-    assert cli.reporting_errors(write) == 1
+    assert reporting_errors(write) == 1
     assert capsys.readouterr().err == f"error: runs/a/loss.png: {os.strerror(number)}.\n"
 
 
@@ -456,7 +446,7 @@ def test_wrong_arguments_are_reported(capsys):
     def refuse():
         raise ArgumentError("softcap = 0: must be positive")
 
-    assert cli.reporting_errors(refuse) == 2
+    assert reporting_errors(refuse) == 2
     assert capsys.readouterr().err == "error: softcap = 0: must be positive\n"
 
 
@@ -464,11 +454,11 @@ def test_a_disk_that_fills_up_is_reported(capsys):
     def write():
         raise OSError(28, "No space left on device", "metrics.jsonl")
 
-    assert cli.reporting_errors(write) == 1
+    assert reporting_errors(write) == 1
     assert "No space left on device" in capsys.readouterr().err
 
 
 def test_bugs_keep_their_traceback():
     with pytest.raises(ZeroDivisionError) as caught:
-        cli.reporting_errors(lambda: 1 / 0)
+        reporting_errors(lambda: 1 / 0)
     assert "This is a bug in jaxformer" in caught.value.__notes__[-1]

@@ -63,7 +63,7 @@ from jaxformer.models import (
 )
 from jaxformer.nn import PostNorm
 from jaxformer.optim import AdamW, Constant
-from jaxformer.training.evaluation.evaluate import evaluate
+from jaxformer.training.evaluation.evaluate import Evaluator
 from jaxformer.training.loop import train
 from jaxformer.training.step import TrainProgram
 from jaxformer.training.transfer.transfer import transfer
@@ -321,15 +321,27 @@ def assert_same_batch(actual, expected):
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.quick(
+    "causal",
+    "prefix",
+    "masked words",
+    "sentence order",
+    "span corruption",
+    "translation",
+    "classification",
+    "tagging",
+    "questions",
+    "images",
+)
 def test_an_objective_from_files_to_metrics(name, files, tmp_path):
     case = CASES[name]
     config = config_of(case, files)
     validate(config, num_devices=1)
     data, again = (config.data.prepare(tmp_path / run) for run in ("run", "again"))
     if data.tokenizer is not None:
-        check_vocabulary(config, data.tokenizer.vocab_size)
-    check_labels(config, data.labels)
-    check_heads(config, data.train.examples.blank())
+        check_vocabulary(config.model.vocab_size, data.tokenizer.vocab_size)
+    check_labels(config.model.heads, data.labels)
+    check_heads(config.model.heads, data.train.examples.blank())
     assert_order_is_a_function_of_seed_and_step(config, data, again, tmp_path)
 
     program = TrainProgram(config.model, config.optimizer, config.train, make_mesh(config.mesh))
@@ -347,7 +359,8 @@ def test_an_objective_from_files_to_metrics(name, files, tmp_path):
         for parameter in own:
             assert np.abs(state.params[parameter] - before[parameter]).max() > 1e-3, parameter
 
-    measured = evaluate(config, program, state.best_params, data)
+    evaluator = Evaluator(program, data, config.data.max_validation_batches)
+    measured = evaluator.evaluate(state.best_params)
     assert {"loss", *case.metrics} <= measured.keys()
     assert all(np.isfinite(value) for value in measured.values())
     assert_a_restart_is_exact(config, program, state, data, again, tmp_path / "checkpoints")

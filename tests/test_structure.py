@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from jaxformer.config import Config, load_config, validate
+from jaxformer.extras import EXTRAS
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "jaxformer"
@@ -25,8 +26,8 @@ MAX_FILE_LINES, MAX_FUNCTION_LINES = 400, 60
 
 # A package may import those before it.
 PACKAGES = (
-    *("errors", "checks", "io", "functional", "nn", "models", "optim", "data", "distributed"),
-    *("hub", "zoo", "config", "checkpoints", "pretrained", "generation", "training"),
+    *("errors", "checks", "extras", "io", "functional", "nn", "models", "optim", "data"),
+    *("distributed", "hub", "zoo", "config", "checkpoints", "pretrained", "generation", "training"),
     *("parity", "doctor", "cli", "__main__"),
 )
 # All that someone has to install who wants the pure functions alone.
@@ -79,7 +80,7 @@ def test_imports_flow_one_way():
         ours = {name for name in imports_of(path) if name.startswith("jaxformer.")}
         used = {package_of(name) for name in ours} - {package, "__version__"}
         # What is public at the top is imported when it is asked for.
-        allowed = PACKAGES[: PACKAGES.index(package)] if package else ()
+        allowed = PACKAGES[: PACKAGES.index(package)] if package else ("extras",)
         assert used <= set(allowed), f"{module} imports {used - set(allowed)}"
 
 
@@ -185,12 +186,34 @@ def requirements(name):
     return [line for line in lines if line and not line.startswith("-r")]
 
 
-def test_the_package_requires_what_requirements_txt_says():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    tool = project["tool"]["setuptools"]["dynamic"]["dependencies"]
-    assert project["project"]["dynamic"] == ["dependencies"]
-    assert tool == {"file": ["requirements.txt"]}
-    assert "dependencies" not in project["project"]
+def extras():
+    """The requirements of each extra, with those of the extras that it includes."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    listed = project["optional-dependencies"]
+
+    def resolved(requirement):
+        included = re.fullmatch(r"jaxformer\[(.+)\]", requirement)
+        names = included[1].split(",") if included else ()
+        return [each for name in names for each in resolved_all(name)] or [requirement]
+
+    def resolved_all(name):
+        return [each for requirement in listed[name] for each in resolved(requirement)]
+
+    return {"": project["dependencies"]} | {name: resolved_all(name) for name in listed}
+
+
+def test_requirements_txt_has_all_extras():
+    found = extras()
+    assert requirements("requirements.txt") == found[""] + found["all"]
+    test_needs = set(requirements("requirements-test.txt"))
+    assert set(found["parity"]) - set(found["hub"]) <= test_needs
+
+
+def test_an_extra_that_is_missing_is_named():
+    found = extras()
+    for library, extra in EXTRAS.values():
+        (needed,) = [line for line in found[extra] if re.match(rf"{library}\b(?!-)", line)]
+        assert needed not in found[""]
 
 
 def test_every_import_is_required():

@@ -17,7 +17,6 @@ from jaxformer.models import (
     ModelConfig,
     Parameters,
     VisionConfig,
-    build_model,
 )
 
 SCHEMES = {
@@ -94,7 +93,7 @@ def tiny_vision(**changes) -> VisionConfig:
 
 @lru_cache
 def structure_of(config: ModelConfig) -> AbstractModel:
-    return AbstractModel(partial(build_model, config=config))
+    return AbstractModel(config.build)
 
 
 def random_parameters(config: ModelConfig, seed: int = 0, scale: float = 0.4) -> Parameters:
@@ -140,7 +139,7 @@ def loss_and_gradients_of(config: ModelConfig, parameters: Parameters, batch: di
     """The sum of the mean losses of a batch, and its gradient."""
 
     def loss(parameters):
-        sums = structure_of(config).module(parameters).losses(batch, key=key).values()
+        sums = structure_of(config).module(parameters).loss(batch, key=key)[1].values()
         return sum(head.loss / head.weight for head in sums)
 
     return jax.value_and_grad(loss)(parameters)

@@ -21,12 +21,13 @@ import orbax.checkpoint as ocp
 
 import jaxformer
 from jaxformer.checkpoints import files, manifest
+from jaxformer.errors import RunError
 
 FORMAT = 2
 BestFn = Callable[[Mapping[str, float]], float | None]
 
 
-class CheckpointError(RuntimeError):
+class CheckpointError(RunError):
     """A checkpoint could not be saved, or none can be restored; says which ones are good."""
 
 

@@ -1,1 +1,1 @@
-"""The commands: `python -m jaxformer COMMAND`."""
+"""The command line: one module per group of commands."""

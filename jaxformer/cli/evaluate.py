@@ -1,11 +1,10 @@
-"""``python -m jaxformer evaluate RUN_DIR``: the metrics of a run on validation data."""
+"""``jaxformer evaluate RUN_DIR``: the metrics of a run on validation data."""
 
-import argparse
 import contextlib
 import dataclasses
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import jax
 from jaxformer.checkpoints.restore import restore_parameters
 from jaxformer.checkpoints.run_dir import CHECKPOINTS, KEPT, read_config
 from jaxformer.checkpoints.select import chosen_step, saved_config
+from jaxformer.cli.options import split_subject
 from jaxformer.config.experiment import Config, check_labels, check_vocabulary, validate
 from jaxformer.config.overrides import parse
 from jaxformer.data import Data, Datasets, load_tokenizer
@@ -22,7 +22,9 @@ from jaxformer.distributed.join import DistributedConfig, join, make_cpu_devices
 from jaxformer.distributed.processes import is_first
 from jaxformer.distributed.sharding import MeshConfig, make_mesh
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.training.evaluation.evaluate import EVALUATION_FILE, Conclusion, conclude
+from jaxformer.io.paths import local_path
+from jaxformer.training.evaluation.conclusion import EVALUATION_FILE, Conclusion
+from jaxformer.training.evaluation.evaluate import Evaluator
 from jaxformer.training.evaluation.translation import shown
 from jaxformer.training.logging.report import print_table
 from jaxformer.training.step import TrainProgram
@@ -30,50 +32,35 @@ from jaxformer.training.step import TrainProgram
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What is evaluated, and on what."""
+    """Evaluates a checkpoint of a run on its validation rows, or on data of your own."""
 
     data: Data
-    """The run's data; validation data of your own take the place of its validation rows."""
+    """The run's data; --data.validation... names validation data of your own."""
     mesh: MeshConfig
     """How the work is spread over devices."""
     step: int | None = None
     """The checkpoint to evaluate (default: the newest)."""
     output: Path | None = None
-    """The JSON file to write (default: evaluation.json in RUN_DIR); translations go beside it."""
+    """The JSON file to write (default: RUN_DIR/evaluation.json); translations go beside it."""
     job: DistributedConfig = field(default_factory=DistributedConfig)
     """The processes that evaluate together."""
 
 
-def add_evaluate(commands: Any) -> None:
-    """Adds ``evaluate RUN_DIR``."""
-    parser = commands.add_parser(
-        "evaluate",
-        help="a run's metrics on all its validation rows, or on a file of yours",
-        usage="%(prog)s RUN_DIR [--step N] [--output FILE.json] [--data.validation FILE ...]",
-        description="Evaluates the newest checkpoint of a run on all validation rows, shows its "
-        "metrics and writes them as JSON. `evaluate RUN_DIR --help` lists the options.",
-    )
-    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
-    parser.add_argument(
-        "overrides",
-        nargs=argparse.REMAINDER,
-        metavar="OPTION",
-        help="--step, --output, and the run's data as they were given to train.py: "
-        "--data.validation dev.tsv, --data.validation-source src.txt, --data.text sentence ...",
-    )
-    parser.set_defaults(run=evaluate)
+_DESCRIPTION = """\
+Evaluates the newest checkpoint of a run on all its validation rows, shows the metrics and writes
+them as JSON. The options of the run's data are those of `jaxformer train`: --data.validation
+dev.tsv, --data.validation-source src.txt, --data.text sentence. `{prog} RUN_DIR --help` lists
+them."""
 
 
-def evaluate(options: argparse.Namespace) -> None:
+def evaluate(arguments: Sequence[str], prog: str) -> None:
     """Prints and writes the metrics of a run's parameters."""
-    folder = options.run_dir
+    usage = f"{prog} RUN_DIR [--step N] [--output FILE.json] [--data.validation FILE ...]"
+    subject, options = split_subject(arguments, "a run", usage, _DESCRIPTION.format(prog=prog))
+    folder = local_path(subject, "run_dir")
     run = read_config(folder)
     everything = replace(run.data, max_validation_batches=None)
-    wanted = parse(
-        Evaluation(everything, run.mesh),
-        options.overrides,
-        prog=f"python -m jaxformer evaluate {folder}",
-    )
+    wanted = parse(Evaluation(everything, run.mesh), options, f"{prog} {folder}")
     output = _writable(wanted.output or folder / EVALUATION_FILE)
     mesh = _started_mesh(wanted, run)
     step = chosen_step(folder, wanted.step)
@@ -88,7 +75,8 @@ def evaluate(options: argparse.Namespace) -> None:
         params = restore_parameters(
             checkpoint, program.abstract_model.shapes, program.param_shardings, averaged
         )
-        conclusion = conclude(config, program, params, data, step, say=_say)
+        evaluator = Evaluator(program, data, config.data.max_validation_batches)
+        conclusion = evaluator.conclude(params, step, say=_say)
     if set(conclusion.metrics) == {"loss"}:
         raise DataError(
             f"none of the {conclusion.rows} validation rows has anything to predict, so there is "
@@ -164,8 +152,8 @@ def _own_validation(data: Data) -> dict[str, Any]:
 
 def _check(config: Config, data: Datasets) -> None:
     if data.tokenizer is not None:
-        check_vocabulary(config, data.tokenizer.vocab_size)
-    check_labels(config, data.labels)
+        check_vocabulary(config.model.vocab_size, data.tokenizer.vocab_size)
+    check_labels(config.model.heads, data.labels)
 
 
 def _say(text: str) -> None:
@@ -186,5 +174,5 @@ def _report(conclusion: Conclusion, folder: Path, config: Config, output: Path) 
     ]
     rows += [(k.replace("_", " "), f"{v:.5g}") for k, v in conclusion.metrics.items()]
     print_table(str(folder), rows)
-    for file in conclusion.save(output, folder, config):
+    for file in conclusion.save(output, folder, config.data):
         print(f"written to {file}")

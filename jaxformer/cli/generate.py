@@ -1,18 +1,18 @@
-"""``python -m jaxformer generate DIR`` and ``chat DIR``: text from a trained model."""
+"""``jaxformer generate DIR`` and ``chat DIR``: text from a trained model."""
 
-import argparse
 import dataclasses
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import jax
 from rich.console import Console
 from rich.progress import track
 
+from jaxformer.cli.options import Dtype, ModelDir
 from jaxformer.config.overrides import given, parse
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.generation.api import generation_config_for
@@ -28,97 +28,68 @@ from jaxformer.pretrained.model import computed_as_kept
 class Loading:
     """How a model is loaded and run."""
 
-    dtype: Literal["float32", "bfloat16", "float16"] | None = None
-    """Of the weights and the computation (bfloat16 for float16); None: as they are kept."""
+    folder: ModelDir = field(kw_only=True)
+    """The folder of a run or of a Hugging Face checkpoint."""
+    dtype: Dtype | None = None
+    """The type of the weights and the computation, which is bfloat16 for float16 (None: the type
+    that the weights are saved in)."""
     compilation_cache: Path | None = None
-    """A folder in which compiled programs are kept for the next time."""
+    """A folder that keeps compiled programs for the next time."""
     draft: Path | None = None
-    """The folder of a smaller decoder with the same tokens, which proposes some: faster, and the
-    same distribution."""
+    """The folder of a smaller decoder with the same tokens, which proposes tokens (speculative
+    decoding): faster, with the same distribution."""
     proposals: int = 4
-    """How many tokens it proposes at a time."""
+    """How many tokens the draft proposes at a time."""
     storage: Storage | None = None
-    """Type of the cache; None: that of the computation. int8 takes a quarter of float32."""
+    """The type of the cache (None: that of the computation). int8 needs a quarter of float32."""
     slide: bool = False
-    """Where the model's positions are too few, read the last half of the text anew."""
+    """Where the text outgrows the model's positions, prefill the last half of it again."""
 
 
 @dataclass(frozen=True)
 class Chat(GenerationConfig, Loading):
-    """How a chat is held."""
+    """Answers what you type, with the tokenizer's chat template if it has one.
+
+    Without a template the model continues the text so far. An empty line, /quit or Ctrl-D ends the
+    chat, /new starts a new one, Ctrl-C cuts an answer short.
+    """
 
     system: str | None = None
-    """What the model is told before the first message."""
+    """The system message, before the first message of the user."""
 
     def __post_init__(self):
-        pass  # What is given is checked together with what the model's files recommend.
+        """Leaves the checks to `GenerationConfig.of`, which knows the model's own settings."""
 
 
 @dataclass(frozen=True)
 class Generation(GenerationConfig, Loading):
-    """What is continued, and how."""
+    """Generates text: a decoder continues a prompt, an encoder-decoder answers it."""
 
     prompt: str | None = None
-    """The text to continue, or to answer. What follows is shown while it is made."""
+    """The prompt. The text is shown while it is generated."""
     prompts: Path | None = None
     """A file with a prompt on each line."""
     output: Path | None = None
-    """The file of JSON lines to write for these; None: the screen."""
+    """The JSON Lines file to write for a file of prompts (None: the screen)."""
     resume: bool = False
-    """Go on after the lines that the output has already."""
+    """Continue after the lines that the output already has."""
     batch_size: int = 8
-    """Prompts that are continued together."""
+    """How many prompts are continued together."""
 
     def __post_init__(self):
-        pass  # As above.
+        """Leaves the checks to `GenerationConfig.of`, which knows the model's own settings."""
 
 
-def add_generate(commands: Any) -> None:
-    """Adds ``generate DIR``."""
-    parser = commands.add_parser(
-        "generate",
-        help="text from a trained model: one prompt, or a file of them",
-        usage="%(prog)s DIR --prompt TEXT | --prompts FILE [--output FILE.jsonl] [OPTION ...]",
-        description="Continues prompts with a model that reads what it writes, or answers them "
-        "with one that encodes them. `generate DIR --help` lists the options.",
-    )
-    _add_folder(parser, generate)
-
-
-def add_chat(commands: Any) -> None:
-    """Adds ``chat DIR``."""
-    parser = commands.add_parser(
-        "chat",
-        help="a conversation with a trained model",
-        usage="%(prog)s DIR [--system TEXT] [OPTION ...]",
-        description="Answers what you type, with the tokenizer's chat template where it has one; "
-        "otherwise the model continues the text so far. An empty line, /quit or Ctrl-D ends it, "
-        "/new starts anew, Ctrl-C cuts an answer short. `chat DIR --help` lists the options.",
-    )
-    _add_folder(parser, chat)
-
-
-def _add_folder(parser: argparse.ArgumentParser, run: Any) -> None:
-    parser.add_argument("folder", type=Path, metavar="DIR", help="a run or transformers' folder")
-    parser.add_argument(
-        "overrides",
-        nargs=argparse.REMAINDER,
-        metavar="OPTION",
-        help="--max-new-tokens 200 --temperature 0.8 --top-p 0.95 --num-beams 4 ...",
-    )
-    parser.set_defaults(run=run)
-
-
-def generate(options: argparse.Namespace) -> None:
+def generate(arguments: Sequence[str], prog: str) -> None:
     """Shows or writes what a model adds to prompts."""
-    wanted, chosen = _parsed(Generation(), options, "generate")
+    wanted, chosen = _parsed(Generation, arguments, prog)
     if (wanted.prompt is None) == (wanted.prompts is None):
         raise ConfigError("generate: give either --prompt TEXT or --prompts FILE")
     prompts = [wanted.prompt] if wanted.prompts is None else _lines(wanted.prompts)
     if wanted.batch_size < 1:
         raise ConfigError(f"--batch-size {wanted.batch_size}: give 1 or more")
     done = _done(wanted, prompts)
-    writer = _writer(options.folder, wanted, chosen)
+    writer = _writer(wanted, chosen)
     several = writer.config.num_beams > 1 or writer.config.num_return_sequences > 1
     if wanted.prompts is not None:
         _write_all(writer, prompts, done, wanted)
@@ -130,10 +101,10 @@ def generate(options: argparse.Namespace) -> None:
         print()
 
 
-def chat(options: argparse.Namespace) -> None:
-    """Answers what is typed, until there is nothing."""
-    wanted, chosen = _parsed(Chat(), options, "chat")
-    writer = _writer(options.folder, wanted, chosen)
+def chat(arguments: Sequence[str], prog: str) -> None:
+    """Answers what is typed until the user ends the chat."""
+    wanted, chosen = _parsed(Chat, arguments, prog)
+    writer = _writer(wanted, chosen)
     template = read_chat_template(writer.pretrained.folder)
     start = [] if wanted.system is None else [{"role": "system", "content": wanted.system}]
     if template is None:
@@ -174,22 +145,19 @@ def _show(parts: Iterable[str]) -> str:
     return "".join(shown)
 
 
-def _parsed(default: Any, options: argparse.Namespace, command: str) -> tuple[Any, dict[str, Any]]:
-    """All options, and those of `GenerationConfig` that were given."""
-    prog = f"python -m jaxformer {command} {options.folder}"
-    wanted = parse(default, options.overrides, prog)
-    names = given(options.overrides) & {
-        field.name for field in dataclasses.fields(GenerationConfig)
-    }
+def _parsed(kind: type, arguments: Sequence[str], prog: str) -> tuple[Any, dict[str, Any]]:
+    """Parses all options; also returns those of `GenerationConfig` that were given."""
+    wanted = parse(kind, arguments, prog)
+    names = given(arguments) & {item.name for item in dataclasses.fields(GenerationConfig)}
     chosen = {name: getattr(wanted, name) for name in names}
-    GenerationConfig.of({}, chosen)  # What cannot be is said before the model is read.
+    GenerationConfig.of({}, chosen)  # Checked before the model is read.
     return wanted, chosen
 
 
-def _writer(folder: Path, wanted: Loading, chosen: dict[str, Any]) -> TextGenerator:
+def _writer(wanted: Loading, chosen: dict[str, Any]) -> TextGenerator:
     if wanted.compilation_cache is not None:
         jax.config.update("jax_compilation_cache_dir", str(wanted.compilation_cache))
-    model = computed_as_kept(load(folder, dtype=wanted.dtype))
+    model = computed_as_kept(load(wanted.folder, dtype=wanted.dtype))
     draft = (
         None if wanted.draft is None else computed_as_kept(load(wanted.draft, dtype=wanted.dtype))
     )

@@ -7,9 +7,8 @@ without compiling anything is checked by ``validate``.
 import dataclasses
 import inspect
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +23,8 @@ from jaxformer.distributed.sharding import MeshConfig, parameter_shardings
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.io.paths import local_path
 from jaxformer.io.serialization import as_saved, diff
-from jaxformer.models.build import build_model, predicts_next_token
-from jaxformer.models.config import (
-    DecoderConfig,
-    EncoderConfig,
-    EncoderDecoderConfig,
-    VisionConfig,
-)
-from jaxformer.models.heads.labels import Classification, TokenClassification
+from jaxformer.models import Head, ModelConfig
 from jaxformer.models.parameters import AbstractModel
-from jaxformer.nn import TextConfig, TransformerConfig
 from jaxformer.optim.optimizers import AdamW, Optimizer
 
 __all__ = ["Config", "TrainConfig", "changed_fields", "check_vocabulary", "load_config", "validate"]
@@ -73,8 +64,8 @@ CHANGEABLE_FIELDS = (
 class Config:
     """One experiment."""
 
-    model: TransformerConfig
-    """The model: a DecoderConfig, EncoderConfig or EncoderDecoderConfig."""
+    model: ModelConfig
+    """The model: a DecoderConfig, EncoderConfig, EncoderDecoderConfig or VisionConfig."""
     data: Data = dataclasses.field(default_factory=DataConfig)
     """The data, and how they become batches."""
     optimizer: Optimizer = dataclasses.field(default_factory=AdamW)
@@ -88,6 +79,11 @@ class Config:
     (RUN/checkpoints/300); heads may differ."""
     init_layers: tuple[int, ...] | None = None
     """Which of that model's layers, from 0, become this one's in order ("0 2 4"); None: all."""
+
+    @property
+    def row_lengths(self) -> Mapping[str, int]:
+        """The tokens of a row: those of the data, or those that the model makes of an image."""
+        return self.model.row_lengths(self.data.lengths)
 
 
 def validate(config: Config, num_devices: int) -> None:
@@ -104,23 +100,28 @@ def validate(config: Config, num_devices: int) -> None:
         local_path(config.init_from, "init_from")
     sizes = dict(zip(("data", "fsdp", "tensor"), config.mesh.sizes(num_devices), strict=True))
     check_mesh(config.model, sizes)
-    _check_batch(config, sizes["data"] * sizes["fsdp"])
-    if config.train.sample_interval is not None and not writes_samples(config):
+    parts = config.train.gradient_accumulation
+    _check_batch_size(config.data.batch_size, parts, sizes["data"] * sizes["fsdp"])
+    if config.train.sample_interval is not None and not writes_samples(config.model, config.train):
         raise ConfigError(
             f"train.sample_interval = {config.train.sample_interval}: samples are of decoders that "
             "predict the next token, where train.sample_tokens is above 0; leave it out"
         )
-    _check_family(config)
-    check_lengths(config.model, row_lengths(config))
-    if isinstance(config.model, TextConfig):
-        _check_tokenizer_size(config)
+    _check_data_fits(config.model, config.data)
+    config.model.check_lengths(config.row_lengths)
+    wanted = getattr(getattr(config.data, "tokenizer", None), "vocab_size", None)
+    if wanted is not None and wanted > config.model.vocab_size:
+        raise ConfigError(
+            f"data.tokenizer.vocab_size = {wanted} exceeds model.vocab_size = "
+            f"{config.model.vocab_size}: every token needs a row of the embedding table"
+        )
     if config.init_layers is not None and config.init_from is None:
         raise ConfigError("init_layers names layers of another run: name the run with --init-from")
     config.optimizer.schedule.build(config.train.steps)
 
 
-def check_mesh(model: TransformerConfig, sizes: Mapping[str, int]) -> None:
-    """Checks that a model can be cut over a mesh.
+def check_mesh(model: ModelConfig, sizes: Mapping[str, int]) -> None:
+    """Checks that a model can be sharded over a mesh.
 
     Args:
         model: Its configuration.
@@ -131,67 +132,44 @@ def check_mesh(model: TransformerConfig, sizes: Mapping[str, int]) -> None:
     """
     _check_tensor_axis(model, sizes["tensor"])
     _check_divides("mesh.fsdp", sizes["fsdp"], "model.model_dim", model.model_dim)
-    if isinstance(model, TextConfig):
-        _check_vocabulary(model, sizes["tensor"] * sizes["fsdp"])
+    if "vocab_size" in model.input_fields:
+        _check_vocabulary_divides(model.vocab_size, sizes["tensor"] * sizes["fsdp"])
     if math.prod(sizes.values()) > 1:
-        abstract_model = AbstractModel(partial(build_model, config=model))
+        abstract_model = AbstractModel(model.build)
         mesh = AbstractMesh(tuple(sizes.values()), tuple(sizes))
         parameter_shardings(mesh, abstract_model.axes, abstract_model.shapes)
 
 
-def check_lengths(model: TransformerConfig, lengths: Mapping[str, int]) -> None:
-    """Checks that a model's positions reach to the end of a row.
-
-    Args:
-        model: Its configuration.
-        lengths: What `row_lengths` gives.
-
-    Raises:
-        ConfigError: A row is longer than a table of positions.
-    """
-    model.position.validate_length(lengths["inputs"])
-    if "decoder_inputs" in lengths:
-        model.decoder_position.validate_length(lengths["decoder_inputs"])
-
-
-def row_lengths(config: Config) -> dict[str, int]:
-    """Returns the tokens of a row: the data's, or those that the model makes of an image."""
-    if isinstance(config.model, VisionConfig):
-        return {"inputs": config.model.num_tokens}
-    return config.data.lengths
-
-
-def check_vocabulary(config: Config, tokenizer_size: int) -> None:
+def check_vocabulary(vocab_size: int, tokenizer_size: int) -> None:
     """Checks that every token of the tokenizer has a row of the model's embedding table.
 
     Args:
-        config: The experiment.
+        vocab_size: The rows of that table.
         tokenizer_size: Tokens of the tokenizer as it was loaded or trained.
 
     Raises:
         ConfigError: The tokenizer has more tokens than the model.
     """
-    if tokenizer_size > config.model.vocab_size:
+    if tokenizer_size > vocab_size:
         raise ConfigError(
             f"the tokenizer has {tokenizer_size} tokens, more than model.vocab_size = "
-            f"{config.model.vocab_size}: set model.vocab_size to at least {tokenizer_size} "
+            f"{vocab_size}: set model.vocab_size to at least {tokenizer_size} "
             "(a multiple of 128 is fast)"
         )
 
 
-def check_labels(config: Config, labels: tuple[str, ...]) -> None:
+def check_labels(heads: Sequence[Head], labels: tuple[str, ...]) -> None:
     """Checks that the heads that choose among labels have an output for each.
 
     Args:
-        config: The experiment.
+        heads: The model's heads.
         labels: The labels of the training data; empty where the data have none.
 
     Raises:
         ConfigError: A head has another number of labels than the data.
     """
-    for head in config.model.heads:
-        chooses = isinstance(head, Classification | TokenClassification)
-        if labels and chooses and head.num_labels != len(labels):
+    for head in heads:
+        if labels and head.num_labels not in (None, len(labels)):
             raise ConfigError(
                 f"the head {head.name!r} of model.heads has num_labels = {head.num_labels}, but "
                 f"the training data have {len(labels)} labels ({shown(labels)}): set "
@@ -199,17 +177,17 @@ def check_labels(config: Config, labels: tuple[str, ...]) -> None:
             )
 
 
-def check_heads(config: Config, names: Collection[str]) -> None:
+def check_heads(heads: Sequence[Head], names: Collection[str]) -> None:
     """Checks that the data have what the model's heads predict.
 
     Args:
-        config: The experiment.
-        names: Of the arrays of a batch.
+        heads: The model's heads.
+        names: The names of the arrays of a batch.
 
     Raises:
         ConfigError: A head reads something else.
     """
-    for head in config.model.heads:
+    for head in heads:
         missing = sorted(head.reads(rows=1, length=1).keys() - set(names))
         if missing:
             raise ConfigError(
@@ -270,7 +248,7 @@ def load_config(spec: str) -> Config:
         raise ConfigError(f"{path}: {error}") from error
 
 
-def _check_tensor_axis(model: TransformerConfig, tensor: int) -> None:
+def _check_tensor_axis(model: ModelConfig, tensor: int) -> None:
     _check_divides("mesh.tensor", tensor, "model.num_heads", model.num_heads)
     _check_divides("mesh.tensor", tensor, "model.mlp_dim", model.mlp_dim)
     if model.kv_heads != 1 and model.kv_heads % tensor:
@@ -281,69 +259,57 @@ def _check_tensor_axis(model: TransformerConfig, tensor: int) -> None:
         )
 
 
-def writes_samples(config: Config) -> bool:
+def writes_samples(model: ModelConfig, train: TrainConfig) -> bool:
     """Whether a run shows how its model continues a text."""
-    decodes = isinstance(config.model, DecoderConfig) and predicts_next_token(config.model)
-    return decodes and config.train.sample_tokens > 0
+    return model.causal and model.predicts_next_token and train.sample_tokens > 0
 
 
-def _check_family(config: Config) -> None:
-    """Refuses data that a family cannot read, or from which it would learn nothing."""
-    model, data, kind = config.model, config.data, type(config.model).__name__
+def _check_data_fits(model: ModelConfig, data: Data) -> None:
+    """Refuses data that a model cannot read, or from which it would learn nothing."""
+    kind, reads_images = type(model).__name__, "images" in model.required
     objective = data.objective if isinstance(data, DataConfig) else data
     name, decodes = type(objective).__name__, "decoder_inputs" in data.lengths
-    if isinstance(model, VisionConfig) != isinstance(data, Images):
-        reads = "images" if isinstance(model, VisionConfig) else "text"
+    if reads_images != isinstance(data, Images):
+        reads = "images" if reads_images else "text"
         raise ConfigError(f"{kind} reads {reads}, which {name} does not make")
-    for field in ("image_size", "channels") if isinstance(data, Images) else ():
+    for field in model.input_fields if reads_images else ():
         there, here = getattr(data, field), getattr(model, field)
         if there != here:
             raise ConfigError(f"data.{field} = {there} must equal model.{field} = {here}")
-    if decodes and not isinstance(model, EncoderDecoderConfig):
+    has_decoder = "decoder_inputs" in model.required
+    if decodes and not has_decoder:
         raise ConfigError(
             f"{name} makes inputs for an encoder and others for a decoder, which {kind} does not "
             "read: use an EncoderDecoderConfig"
         )
-    if isinstance(model, EncoderDecoderConfig) and not decodes:
+    if has_decoder and not decodes:
         raise ConfigError(
             f"{kind} has a decoder, for which {name} makes nothing: use SpanCorruption, Denoising "
             "or ParallelText, or a model without one"
         )
-    if isinstance(model, EncoderConfig) and isinstance(objective, CausalLM | PrefixLM):
+    if not model.causal and isinstance(objective, CausalLM | PrefixLM):
         raise ConfigError(
             f"data.objective = {name}: it asks for the next token, which every token of an encoder "
             f"({kind}) sees: use MaskedLM, or a DecoderConfig"
         )
 
 
-def _check_batch(config: Config, replicas: int) -> None:
-    parts = config.train.gradient_accumulation
-    if config.data.batch_size % (parts * replicas):
+def _check_batch_size(batch_size: int, parts: int, replicas: int) -> None:
+    if batch_size % (parts * replicas):
         raise ConfigError(
-            f"data.batch_size = {config.data.batch_size} is not divisible by "
+            f"data.batch_size = {batch_size} is not divisible by "
             f"train.gradient_accumulation x mesh.data x mesh.fsdp = {parts} x {replicas} = "
             f"{parts * replicas}: every device takes the same number of rows in every part"
         )
 
 
-def _check_vocabulary(model: TextConfig, devices: int) -> None:
-    size = model.vocab_size
+def _check_vocabulary_divides(size: int, devices: int) -> None:
     if size % devices:
         padded = -(-size // devices) * devices
         raise ConfigError(
             f"model.vocab_size = {size} is not divisible by mesh.tensor x mesh.fsdp = "
             f"{devices}, over which the vocabulary is cut: pad it to {padded} (rows beyond the "
             "tokenizer's tokens do no harm)"
-        )
-
-
-def _check_tokenizer_size(config: Config) -> None:
-    size = config.model.vocab_size
-    wanted = getattr(config.data.tokenizer, "vocab_size", None)
-    if wanted is not None and wanted > size:
-        raise ConfigError(
-            f"data.tokenizer.vocab_size = {wanted} exceeds model.vocab_size = {size}: every token "
-            "needs a row of the embedding table"
         )
 
 

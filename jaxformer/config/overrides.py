@@ -1,10 +1,9 @@
-"""Typed command-line overrides for a tree of frozen dataclasses.
+"""The command line of a frozen dataclass, or of a tree of them; tyro does the parsing.
 
-``--model.num-layers 6`` sets a field. ``--model.position ALiBi`` puts another component where the
-field's type allows several (any concrete dataclass derived from the same base), after which
-``--model.position.FIELD`` are the fields of the new one. ``--model.heads Span LanguageModel`` puts
-several where there may be several; their fields are ``--model.heads.0.FIELD``. The parsing itself
-is tyro's.
+``--model.num-layers 6`` sets a field. ``--model.position ALiBi`` replaces a component by another
+concrete dataclass with the same base, after which ``--model.position.FIELD`` sets the fields of the
+new one. ``--model.heads Span LanguageModel`` sets a tuple of components, whose fields are
+``--model.heads.0.FIELD``.
 """
 
 import contextlib
@@ -25,29 +24,31 @@ from jaxformer.io.paths import check_local_paths
 
 
 def parse(default: Any, arguments: Sequence[str], prog: str) -> Any:
-    """Applies command-line options to a dataclass instance.
+    """Parses a command line into a dataclass.
 
     Args:
-        default: Gives the type, the allowed options and their defaults.
+        default: An instance with the defaults, or a class, whose fields without a default are
+            required.
         arguments: The command line without the program.
-        prog: What to call the program in messages.
+        prog: What messages call the program.
 
     Returns:
         A new instance of the same type, validated by its own ``__post_init__``.
 
     Raises:
-        ConfigError: An unknown option or component; names the nearest spelling. Or a URL where a
-            path belongs.
-        SystemExit: Status 0 after ``--help``, 2 where a value does not parse (tyro prints why).
+        ConfigError: An option or a component is unknown (the message has the nearest spelling), or
+            a path is a URL.
+        SystemExit: Status 0 after ``--help``, 2 if a value does not parse (tyro prints why).
     """
-    tree, remaining = _choose_components(default, arguments)
+    tree = _unvalidated(default) if isinstance(default, type) else default
+    tree, remaining = _choose_components(tree, arguments)
     asks_help = "--help" in remaining or "-h" in remaining
     if not asks_help:
         _check_names(tree, remaining)
     try:
         with _shortened_errors():
             parsed = tyro.cli(
-                type(default),
+                type(tree),
                 default=tree,
                 args=remaining,
                 prog=prog,
@@ -62,7 +63,7 @@ def parse(default: Any, arguments: Sequence[str], prog: str) -> Any:
 
 @contextlib.contextmanager
 def _shortened_errors() -> Iterator[None]:
-    """What tyro says of a value it repeats, however long that is: its middle is left out."""
+    """Shortens tyro's messages, which repeat a wrong value however long it is."""
     written = io.StringIO()
     try:
         with contextlib.redirect_stderr(written):
@@ -74,21 +75,21 @@ def _shortened_errors() -> Iterator[None]:
 
 
 def given(arguments: Sequence[str]) -> set[str]:
-    """Returns the names of the fields that a command line sets: ``--no-do-sample``: do_sample."""
+    """Returns the names of the fields that a command line sets; do_sample for --no-do-sample."""
     names = {".".join(_path(option)) for option, _ in _groups(arguments) if option}
     return names | {name.removeprefix("no_") for name in names}
 
 
 def component_choices(owner: Any, name: str) -> dict[str, Any]:
-    """Returns what may stand in a field, by name; empty where it is no component.
+    """Returns the values that a component field allows, by name; empty for any other field.
 
     Args:
         owner: The dataclass instance that has the field.
         name: The field.
 
     Returns:
-        ``{"RoPE": RoPE, ...}``, with the full name of a class where another has the same, with
-        ``"None": None`` where the field is optional, and with the words it allows.
+        ``{"RoPE": RoPE, ...}``, by the full name if two classes have the same one. An optional
+        field adds ``"None": None``, and a `Literal` adds its strings.
     """
     hint = typing.get_type_hints(type(owner))[name]
     members = typing.get_args(hint) if _is_tuple(hint) else union_members(hint)
@@ -109,10 +110,22 @@ def _is_tuple(hint: Any) -> bool:
     return typing.get_origin(hint) is tuple
 
 
-def _choose_components(tree: Any, arguments: Sequence[str]) -> tuple[Any, list[str]]:
-    """Replaces ``--path.to.field Name`` by the component of that name, outer ones first.
+def _is_positional(owner: Any, name: str) -> bool:
+    hint = typing.get_type_hints(type(owner), include_extras=True)[name]
+    return tyro.conf.Positional in typing.get_args(hint)
 
-    A field of the one component that may stand where there is None chooses that component.
+
+def _choose_components(tree: Any, arguments: Sequence[str]) -> tuple[Any, list[str]]:
+    """Applies every ``--path.to.field Name`` that names a component, outer ones first.
+
+    Where a field is None and allows one component only, an option of that component chooses it.
+
+    Args:
+        tree: The defaults.
+        arguments: The command line.
+
+    Returns:
+        The tree with the chosen components, not validated, and the arguments that remain.
     """
     remaining, chosen = [], []
     for option, values in sorted(_groups(arguments), key=lambda group: group[0].count(".")):
@@ -130,12 +143,12 @@ def _choose_components(tree: Any, arguments: Sequence[str]) -> tuple[Any, list[s
             chosen.append(path)
         else:
             tree = _with_implied(tree, path, chosen)
-            remaining += [option, *values]
+            remaining += [option, *values] if option else values
     return tree, remaining
 
 
 def _with_implied(tree: Any, path: list[str], chosen: list[list[str]]) -> Any:
-    """Puts the only component there is where the path of an option leads through None."""
+    """Replaces None on the path of an option by the one component that its field allows."""
     owner = tree
     for depth, name in enumerate(path[:-1], 1):
         is_field = dataclasses.is_dataclass(owner) and name in _field_names(owner)
@@ -160,7 +173,7 @@ def _chosen(option: str, given: str, choices: dict[str, Any]) -> Any:
 
 
 def _unvalidated(kind: type) -> Any:
-    """An instance whose required fields are still missing; tyro asks for them and validates."""
+    """An instance whose required fields are still missing; tyro sets them and validates."""
     instance = object.__new__(kind)
     for field in dataclasses.fields(kind):
         value: Any = tyro.MISSING
@@ -173,7 +186,7 @@ def _unvalidated(kind: type) -> Any:
 
 
 def _replaced(tree: Any, path: list[str], value: Any) -> Any:
-    """A copy of the tree with one field changed and nothing validated yet."""
+    """A copy of the tree with one field changed, not validated."""
     if not path:
         return value
     if isinstance(tree, tuple):
@@ -186,11 +199,15 @@ def _replaced(tree: Any, path: list[str], value: Any) -> Any:
 
 def _check_names(tree: Any, arguments: Sequence[str]) -> None:
     flags = dict(_options(tree))
+    has_positionals = any(_is_positional(tree, name) for name in _field_names(tree))
     for option, values in _groups(arguments):
-        name = "--" + ".".join(_path(option)).replace("_", "-")
+        if has_positionals and not option:
+            has_positionals = False  # these are they, and none may follow a flag
+            continue
+        name = "--" + ".".join(_path(option or values[0])).replace("_", "-")
         if name not in flags:
-            raise ConfigError(_unknown_option(option, name, list(flags)))
-        if flags[name] is bool and values:
+            raise ConfigError(_unknown_option(option or values[0], name, list(flags)))
+        if flags[name] is bool and values and not has_positionals:
             raise ConfigError(
                 f"{option} takes no value, got {' '.join(values)!r}: write one of "
                 f"{', '.join(_spellings(name.replace('.no-', '.')))}."
@@ -198,7 +215,9 @@ def _check_names(tree: Any, arguments: Sequence[str]) -> None:
 
 
 def _unknown_option(option: str, name: str, allowed: list[str]) -> str:
-    """What to say of an option that there is not: the nearest spelling, by its last word first."""
+    """The message for an unknown option, with the nearest spelling, compared by last word first."""
+    if not allowed:
+        return f"Unknown option {option}; there are none, see --help"
     group, word = _split(name)
     likeness = {item: _likeness(word, _split(item)[1]) for item in allowed}
     closest = max(likeness.values())
@@ -213,7 +232,7 @@ def _unknown_option(option: str, name: str, allowed: list[str]) -> str:
 
 
 def _likeness(given: str, word: str) -> float:
-    """How alike two spellings are, 0 to 1: `lr`, `rate` and `learning-rates` to `learning-rate`."""
+    """The similarity of two spellings, 0 to 1; high for `lr` or `rate` and `learning-rate`."""
     parts = word.split("-")
     if len(given) > 1 and given == "".join(part[:1] for part in parts):
         return 0.9
@@ -232,6 +251,8 @@ def _options(tree: Any, prefix: str = "--") -> Iterator[tuple[str, Any]]:
     """Every option that tyro makes of the tree, with the type of its field."""
     hints = typing.get_type_hints(type(tree))
     for name in _field_names(tree):
+        if _is_positional(tree, name):
+            continue
         option = prefix + name.replace("_", "-")
         if parts := _parts(getattr(tree, name), option):
             for inner, part in parts:
@@ -248,14 +269,17 @@ def _spellings(flag: str) -> tuple[str, str]:
 
 
 def _print_components(tree: Any) -> None:
-    print("Components, chosen by name; their own options follow the choice:")
+    lines = []
     for prefix, owner in _owners(tree, "--"):
         for name in _field_names(owner):
             if choices := component_choices(owner, name):
                 option, value = prefix + name.replace("_", "-"), getattr(owner, name)
                 parts = [type(part).__name__ for _, part in _parts(value, option)]
                 now = " ".join(parts) or ("nothing" if value == () else value)
-                print(f"  {option} {{{','.join(choices)}}} (now {now})")
+                lines.append(f"  {option} {{{','.join(choices)}}} (now {now})")
+    if lines:
+        print("Components, chosen by name; the options of a component follow the choice:")
+        print("\n".join(lines))
 
 
 def _owners(tree: Any, prefix: str) -> Iterator[tuple[str, Any]]:
@@ -266,7 +290,7 @@ def _owners(tree: Any, prefix: str) -> Iterator[tuple[str, Any]]:
 
 
 def _parts(value: Any, option: str) -> list[tuple[str, Any]]:
-    """The components in a field and the option of each: that of the field, or numbered."""
+    """The components in a field, each with its option; those of a tuple are numbered."""
     if dataclasses.is_dataclass(value):
         return [(option, value)]
     several = isinstance(value, tuple) and all(dataclasses.is_dataclass(item) for item in value)
@@ -274,7 +298,7 @@ def _parts(value: Any, option: str) -> list[tuple[str, Any]]:
 
 
 def _child(owner: Any, name: str) -> Any:
-    """A field of a dataclass or an item of a tuple; None where there is none."""
+    """A field of a dataclass or an item of a tuple, or None."""
     if isinstance(owner, tuple):
         return owner[int(name)] if name.isdecimal() and int(name) < len(owner) else None
     return getattr(owner, name, None)

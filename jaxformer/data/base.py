@@ -10,7 +10,7 @@ import grain
 
 from jaxformer.checks import FRACTION, at_least, check_fields, optional
 from jaxformer.data.dataset import Dataset, ExampleSource
-from jaxformer.data.labels import kept_labels
+from jaxformer.data.labels import load_labels
 from jaxformer.data.tokenizers.specs import Tokenizer, load_tokenizer
 
 
@@ -106,7 +106,7 @@ class Data(abc.ABC):
         """
         home = Path(folder, "tokenizer")
         tokenizer = load_tokenizer(home) if home.is_dir() else None
-        labels = kept_labels(folder)
+        labels = load_labels(folder)
         examples = self.validation_examples(tokenizer, labels)
         if examples is None:
             return self.prepare(folder)

@@ -23,7 +23,7 @@ _INTEGER = re.compile(r"-?\d{1,4000}")  # Python reads no more digits
 _log = logging.getLogger(__name__)
 
 
-def keep_labels(folder: str | os.PathLike, names: Iterable[str]) -> tuple[str, ...]:
+def save_labels(folder: str | os.PathLike, names: Iterable[str]) -> tuple[str, ...]:
     """Writes a run's label names to labels.json, or checks them against what is there.
 
     They number the outputs of the model, so they must not change.
@@ -46,7 +46,7 @@ def keep_labels(folder: str | os.PathLike, names: Iterable[str]) -> tuple[str, .
         file.parent.mkdir(parents=True, exist_ok=True)
         _write(file, text)
     try:
-        kept = kept_labels(folder)
+        kept = load_labels(folder)
     except DataError as damage:
         if hashlib.sha256(text.encode()).hexdigest() not in read_bytes(record).decode("latin-1"):
             raise
@@ -62,8 +62,8 @@ def keep_labels(folder: str | os.PathLike, names: Iterable[str]) -> tuple[str, .
     return names
 
 
-def kept_labels(folder: str | os.PathLike) -> tuple[str, ...]:
-    """Returns the names that `keep_labels` left in a folder; none where it left nothing.
+def load_labels(folder: str | os.PathLike) -> tuple[str, ...]:
+    """Returns the names that `save_labels` wrote to a folder; none without such a file.
 
     Raises:
         DataError: The file is damaged.

@@ -40,7 +40,7 @@ def held_out(names: Iterable[str], fraction: float, seed: int) -> np.ndarray:
     return chosen
 
 
-def sides(
+def train_validation_split(
     rows: Sequence[T], names: Iterable[str], fraction: float, seed: int, source: object
 ) -> tuple[list[T], list[T]]:
     """Returns the rows for training and those held out, see `held_out`.

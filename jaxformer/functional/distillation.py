@@ -1,4 +1,4 @@
-"""How far a student is from its teacher: in what it predicts, and in its hidden states."""
+"""Distances between a student and its teacher: of predictions and of hidden states."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ from jaxformer.functional.assertions import assert_axes, assert_floating, check_
 
 
 def soft_divergence(student: jax.Array, teacher: jax.Array, *, temperature: float) -> jax.Array:
-    r"""The divergence of a student's distribution from its teacher's, both softened.
+    r"""The divergence of a student's distribution from its teacher's, both with a temperature.
 
     .. math::
       \ell = \tau^2 \sum_v p_v (\log p_v - \log q_v), \qquad

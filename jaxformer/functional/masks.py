@@ -2,7 +2,7 @@
 
 A spec is a small frozen object, a pytree whose arrays all have a leading batch axis. Specs
 combine with `&`. `values` materialises `[B or 1, T, S]` booleans (True = attend); `block`
-describes a window of the same mask; `key_bounds` says which keys a kernel may skip. Queries and
+describes a window of the same mask; `key_bounds` tells which keys a kernel may skip. Queries and
 keys are counted by their index in the arrays; `query_offset` is how far the first query sits
 after the first key (the length of a cache, say), so nothing assumes that T == S.
 """
@@ -120,7 +120,7 @@ def _check_offset(mask: Mask) -> None:
 
 
 def _assert_rows(query: jax.Array, key: jax.Array, lengths: Mapping[str, int] | None = None):
-    """Asserts that what is said of queries is `[B or 1, T]`, and of keys `[B or 1, S]`."""
+    """Asserts that `query` is `[B or 1, T]` and `key` `[B or 1, S]`."""
     assert_axes(lengths, query=(query, "_ T"), key=(key, "_ S"))
     rows = {"B": query.shape[0] if query.shape[0] > 1 else key.shape[0]}
     assert_axes(rows, query=(query, "B/1 T"), key=(key, "B/1 S"))
@@ -330,9 +330,9 @@ class Segments(Mask):
 
 @_spec
 class PositionMask(Mask):
-    """Keys that stand up to `before` places before the query, or where it stands, in any order.
+    """Keys at the query's position or up to `before` positions earlier, stored in any order.
 
-    `query` is int `[B, T]` and `key` int `[B, S]`: where each stands; negative: there is no key.
+    `query` is int `[B, T]` and `key` int `[B, S]`: their positions; negative marks an absent key.
     `before` None is unlimited.
     """
 
@@ -393,7 +393,7 @@ class DenseMask(Mask):
 
 
 def _extent(used: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The first True of a bool vector and one past the last; an empty range when there is none."""
+    """Returns the index of the first True and one past the last; an empty range without any."""
     index = jnp.arange(used.shape[0])
     low = jnp.min(jnp.where(used, index, used.shape[0]))
     return low, jnp.max(jnp.where(used, index + 1, low))

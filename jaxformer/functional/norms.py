@@ -142,12 +142,12 @@ def _aligned(weight, x):
 
 
 ParameterTable = dict[str, tuple[tuple[int, ...], tuple[str, ...], float]]
-"""For each parameter's name its shape, its logical axes and the value it starts from."""
+"""Each parameter's shape, logical axes and initial value, by its name."""
 
 
 @dataclass(frozen=True)
 class Norm(abc.ABC):
-    """A normalisation over the last axis: what it stores and what it computes."""
+    """A normalisation over the last axis: its parameters and its computation."""
 
     eps: float
     """Added to the variance or mean square before the root."""
@@ -179,7 +179,7 @@ class LayerNorm(Norm):
     """Whether the result is multiplied by a learned scale."""
 
     def parameters(self, dim: int, axis: str = "embed") -> ParameterTable:
-        """`scale` and `bias`, those of them that there are."""
+        """Returns `scale` and `bias`, those that are in use."""
         scale = {"scale": ((dim,), (axis,), 1.0)} if self.scale else {}
         return scale | ({"bias": ((dim,), (axis,), 0.0)} if self.bias else {})
 
@@ -192,12 +192,12 @@ class LayerNorm(Norm):
 
 @dataclass(frozen=True)
 class RMSNorm(Norm):
-    """`rms_norm`, with the weight stored as it is or as its distance from 1."""
+    """`rms_norm`, with the weight stored directly or as its difference from 1."""
 
     eps: float = 1e-6
     """Added to the mean square before the root."""
     unit_offset: bool = False
-    """Whether the result is multiplied by 1 + scale (Gemma) and not by scale (Llama)."""
+    """Multiply the result by 1 + scale (Gemma) instead of by scale (Llama)."""
 
     def parameters(self, dim: int, axis: str = "embed") -> ParameterTable:
         """`scale`, which starts where it multiplies by 1."""
@@ -214,7 +214,7 @@ class RMSNorm(Norm):
 
 @dataclass(frozen=True)
 class NoNorm(Norm):
-    """The identity, where a block has no norm."""
+    """The identity, for blocks without a norm."""
 
     eps: float = 1.0
     """Says nothing here."""

@@ -1,4 +1,4 @@
-"""Images as sequences of patches, and learned positions for another number of them."""
+"""Images as sequences of patches, and learned positions for another grid of patches."""
 
 from collections.abc import Sequence
 
@@ -95,7 +95,7 @@ def _pair(name: str, sizes: Sequence[int]) -> tuple[int, int]:
 
 
 def _cubic_weights(old: int, new: int) -> np.ndarray:
-    """`[new, old]`: what each of the old samples of an axis adds to each of the new ones."""
+    """Returns `[new, old]`: the weight of each old sample of an axis in each new one."""
     a = -0.75
     centres = (np.arange(new) + 0.5) * old / new - 0.5
     weights = np.zeros((new, old), np.float32)

@@ -1,4 +1,4 @@
-"""Properties of positional schemes, for tests: of those here, of your own, of whole models."""
+"""Assertions about positional schemes, for tests of the library's, your own, and whole models."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,7 +30,7 @@ def assert_relative(
     *,
     table: jax.Array | None = None,
 ) -> None:
-    r"""Asserts that attention sees distances alone, and not where the tokens stand.
+    r"""Asserts that the attention scores depend only on the distances between positions.
 
     .. math:: \langle R_m q, R_n k \rangle + b(m, n) = g(q, k, m - n)
 
@@ -138,7 +138,7 @@ def assert_shift_invariant(
     Args:
         function: Takes the positions, gives an array or a tree of them.
         *positions: int arrays, all shifted alike.
-        atol: How far values may lie apart, for the rounding of the function.
+        atol: The tolerance, for the rounding of the function.
         shifts: The distances c, the same for all tokens.
         name: What the message calls the function.
 

@@ -1,1 +1,1 @@
-"""Generation: from a prompt to text that a model writes, token by token."""
+"""Generation: from prompts to tokens and texts."""

@@ -26,14 +26,14 @@ from jaxformer.generation.decode.loop import (
 )
 from jaxformer.generation.decode.processors import History
 from jaxformer.models import AbstractModel, EncoderDecoderConfig, Parameters
-from jaxformer.models.build import ModelConfig, build_model, predicts_next_token
+from jaxformer.models.model import ModelConfig
 from jaxformer.nn.cache import Cache, CacheShape
 from jaxformer.nn.layers import transpose_kernels
 
 
 def check_generates(config: ModelConfig) -> None:
     """Raises ConfigError unless a model predicts the next token."""
-    if not predicts_next_token(config):
+    if not config.predicts_next_token:
         raise ConfigError(
             "generate: the model has no head that predicts the next token; a decoder or an "
             "encoder-decoder with a language model's head has one"
@@ -65,7 +65,7 @@ class CompiledModel:
         """
         check_generates(config)
         self.config, self.mesh = config, mesh
-        self._template = AbstractModel(lambda key: self._arranged(build_model(key, config)))
+        self._template = AbstractModel(lambda key: self._arranged(config.build(key)))
         self._arrange = jax.jit(
             lambda given: self._template.parameters(self._arranged(abstract_model.module(given)))
         )

@@ -1,4 +1,4 @@
-"""How tokens are chosen and when generation stops, in the words of transformers' `generate`."""
+"""The options of generation, with the names and meaning that they have in transformers."""
 
 import math
 from collections.abc import Mapping
@@ -40,8 +40,8 @@ from jaxformer.generation.decode.processors import (
     Typical,
 )
 
-# What has no meaning without a draw, and without beams, and the values that ask for nothing.
-_OF_A_DRAW = {
+# Options that only sampling, or only beam search, uses, and their values without effect.
+_OF_SAMPLING = {
     "temperature": (1.0, 0.0),
     "top_k": (0,),
     "top_p": (1.0,),
@@ -79,58 +79,58 @@ _RULES = {
 
 @dataclass(frozen=True)
 class GenerationConfig:
-    """How tokens are chosen and when generation stops; every default changes nothing."""
+    """How tokens are chosen and when generation stops. All defaults are without effect."""
 
     max_new_tokens: int = 128
-    """Tokens to generate at most."""
+    """Maximum number of tokens to generate."""
     min_new_tokens: int = 0
-    """Tokens to generate before a text may end."""
+    """Minimum number of tokens before an end token."""
     eos_token_id: int | tuple[int, ...] | None = None
-    """The token, or tokens, after which a text is over; None: none is."""
+    """The token or tokens that end a text; None: none does."""
     pad_token_id: int | None = None
-    """What fills a row after its end; None: an end token."""
+    """The token that pads a row after its end; None: an end token."""
     stop_strings: tuple[str, ...] = ()
-    """Strings after which a text is over."""
+    """Strings that end a text."""
     do_sample: bool = False
-    """Draw each token; False: take the most probable one, or the best of num_beams texts."""
+    """Sample each token; False: take the most probable one, or the best of num_beams beams."""
     num_return_sequences: int = 1
-    """Texts to generate for each prompt."""
+    """Number of texts to generate for each prompt."""
     seed: int = 0
-    """Of the random draws."""
+    """Seed of sampling."""
     temperature: float = 1.0
-    """Above 1: more varied draws, below 1: less; 0: the most probable token."""
+    """Above 1: more varied samples, below 1: less varied; 0: the most probable token."""
     top_k: int = 0
-    """Draw from so many of the most probable tokens; 0: from all."""
+    """Sample from this number of the most probable tokens; 0: from all."""
     top_p: float = 1.0
-    """Draw from the most probable tokens that together reach this probability; 1: from all."""
+    """Sample from the most probable tokens that together reach this probability; 1: from all."""
     min_p: float = 0.0
-    """Draw from tokens at least this fraction as probable as the most probable; 0: from all."""
+    """Sample from tokens at least this fraction as probable as the most probable; 0: from all."""
     typical_p: float = 1.0
-    """Draw from the most typical tokens that together reach this probability; 1: from all."""
+    """Sample from the most typical tokens that together reach this probability; 1: from all."""
     num_beams: int = 1
-    """Texts that beam search keeps in view; 1: no beam search."""
+    """Number of beams; 1: no beam search."""
     length_penalty: float = 1.0
-    """Power of a beam's length that divides its log-probability; above 0 favours long texts."""
+    """Exponent of the length that divides a beam's log-probability; above 0 favours long texts."""
     early_stopping: bool | Literal["never"] = False
     """End beam search when num_beams texts are complete (True), when by a heuristic (False) or
     certainly (never) no better one will come."""
     repetition_penalty: float = 1.0
     """Factor against tokens of the prompt and of what was generated; 1: none."""
     presence_penalty: float = 0.0
-    """Subtracted from the logit of a token that was generated."""
+    """Subtracted from the logit of each generated token."""
     frequency_penalty: float = 0.0
-    """Subtracted from the logit of a token each time that it was generated."""
+    """Subtracted from the logit of a generated token for each occurrence."""
     no_repeat_ngram_size: int = 0
-    """Length of the token sequences that occur only once, prompt included; 0: no such rule."""
+    """Length of the token sequences that may occur only once, prompt included; 0: no limit."""
     bad_words_ids: tuple[tuple[int, ...], ...] = ()
-    """Sequences of tokens that are never generated (a command line can name one); an end token
-    by itself is left out."""
+    """Sequences of tokens that are never generated (the command line accepts one); an end token
+    by itself is ignored."""
     suppress_tokens: tuple[int, ...] = ()
     """Tokens that are never generated."""
     forced_bos_token_id: int | None = None
-    """The first token generated; None: chosen as the others are."""
+    """The first token to generate; None: no constraint."""
     forced_eos_token_id: int | None = None
-    """The token at the last of max_new_tokens places; None: chosen as the others are."""
+    """The token to generate last, if max_new_tokens is reached; None: no constraint."""
 
     def __post_init__(self):
         check_fields(self, **_RULES)
@@ -139,17 +139,20 @@ class GenerationConfig:
 
     @classmethod
     def of(cls, recommended: Mapping[str, Any], given: Mapping[str, Any]) -> "GenerationConfig":
-        """What is given, else what a model's files recommend, else the defaults.
+        """Combines given values with those that a model's files recommend.
 
-        Settings of a draw, where they are given, imply do_sample. Recommendations that have no
-        effect beside what is given are left out.
+        Given options of sampling imply do_sample. Recommendations that have no effect beside the
+        given values are ignored.
 
         Args:
-            recommended: Values by name, as JSON has them; other names, and null, are passed over.
-            given: Values by name; lists and arrays stand for tuples.
+            recommended: Values by name, as in JSON; unknown names and null are ignored.
+            given: Values by name; lists and arrays become tuples.
+
+        Returns:
+            The given values, else the recommended ones, else the defaults.
 
         Raises:
-            ConfigError: A name is not known, or a value is not allowed.
+            ConfigError: A given name is unknown, or a value is not allowed.
         """
         names = [field.name for field in fields(cls)]
         for name in given:
@@ -162,13 +165,13 @@ class GenerationConfig:
             if name not in given and recommended.get(name) is not None
         }
         drawn = any(
-            given.get(name, allowed[0]) not in allowed for name, allowed in _OF_A_DRAW.items()
+            given.get(name, allowed[0]) not in allowed for name, allowed in _OF_SAMPLING.items()
         )
         do_sample = given.get("do_sample", drawn or values.get("do_sample", False))
         num_beams = given.get("num_beams", 1 if do_sample else values.get("num_beams", 1))
         if "do_sample" not in given and not drawn and num_beams != 1:
             do_sample = False
-        idle = (*(() if do_sample else _OF_A_DRAW), *(() if num_beams != 1 else _OF_BEAMS))
+        idle = (*(() if do_sample else _OF_SAMPLING), *(() if num_beams != 1 else _OF_BEAMS))
         kept = {name: value for name, value in values.items() if name not in idle}
         for name, value in kept.items():
             rule = _RULES[name]
@@ -186,25 +189,25 @@ class GenerationConfig:
 
     @property
     def draws(self) -> bool:
-        """Whether tokens are drawn; otherwise they are the most probable ones, or beams'."""
+        """Whether tokens are sampled, instead of greedily or by beam search."""
         return self.do_sample and self.temperature > 0
 
     @property
     def end_tokens(self) -> tuple[int, ...]:
-        """The tokens after which a text is over."""
+        """The tokens that end a text."""
         if self.eos_token_id is None:
             return ()
         return self.eos_token_id if isinstance(self.eos_token_id, tuple) else (self.eos_token_id,)
 
     @property
     def padding(self) -> int:
-        """What fills a row after its end."""
+        """The token that pads a row after its end."""
         if self.pad_token_id is not None:
             return self.pad_token_id
         return self.end_tokens[0] if self.end_tokens else 0
 
     def check_vocabulary(self, vocab_size: int) -> None:
-        """Raises ConfigError for a token that a vocabulary of this size does not have."""
+        """Raises ConfigError for a token that is not in a vocabulary of this size."""
         asked = {
             "eos_token_id": self.end_tokens,
             "pad_token_id": (self.pad_token_id,),
@@ -218,7 +221,7 @@ class GenerationConfig:
             check_field(self, field, known, f"of the model's vocabulary, 0 to {vocab_size - 1}")
 
     def processors(self) -> tuple[Processor, ...]:
-        """What happens to the logits before a token is chosen, in the order of transformers."""
+        """The processors of the logits, in the order of transformers."""
         return (*self._rules(), *(self._filters() if self.draws else ()))
 
     def _rules(self):
@@ -281,7 +284,7 @@ class GenerationConfig:
             one = self.num_return_sequences == 1
             check_field(self, "num_return_sequences", self.draws or one, rule)
         if not self.do_sample:
-            self._check_unused(_OF_A_DRAW, instead)
+            self._check_unused(_OF_SAMPLING, instead)
 
     def _check_unused(self, neutral, reason):
         for field, values in neutral.items():

@@ -9,7 +9,7 @@ from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.tasks import Task
 from jaxformer.hub.weights.tensors import TensorFiles
-from jaxformer.models.build import ModelConfig
+from jaxformer.models.model import ModelConfig
 from jaxformer.nn.config import MOST_LAYERS
 
 _DEEPEST = 20

@@ -27,7 +27,7 @@ from jaxformer.models import (
     Span,
     TokenClassification,
 )
-from jaxformer.models.build import ModelConfig
+from jaxformer.models.model import ModelConfig
 
 # Fields that say how a model is computed or trained, and not what it computes.
 _OURS_ALONE = frozenset({

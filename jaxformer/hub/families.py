@@ -18,8 +18,7 @@ from jaxformer.models import (
     ModelOutput,
     VisionConfig,
 )
-from jaxformer.models.build import ModelConfig
-from jaxformer.models.model import Model
+from jaxformer.models.model import Model, ModelConfig
 
 Outputs = dict[str, jax.Array]
 SEGMENTS = {"token_type_ids": "token_types", "task_type_ids": "task_types"}

@@ -9,7 +9,7 @@ from jaxformer.errors import ConfigError
 from jaxformer.functional.norms import LayerNorm, Norm
 from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.hf_config import REQUIRED, HFConfig
-from jaxformer.models.build import ModelConfig
+from jaxformer.models.model import ModelConfig
 from jaxformer.nn.config import TransformerConfig
 
 

@@ -17,7 +17,7 @@ from jaxformer.models import (
     MaskedLanguageModel,
     TokenClassification,
 )
-from jaxformer.models.build import ModelConfig
+from jaxformer.models.model import ModelConfig
 
 _LABELS = (
     "end_positions", "labels", "next_sentence_label", "sentence_order_label", "start_positions",

@@ -13,7 +13,7 @@ from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.tasks import IGNORED, Task
 from jaxformer.hub.weights.tensors import TensorFiles
 from jaxformer.hub.weights.weight_map import WeightMap
-from jaxformer.models.build import ModelConfig
+from jaxformer.models.model import ModelConfig
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,8 @@
-"""The architecture families, built from `nn`."""
+"""The model families, built from `nn`."""
 
-from jaxformer.models.build import FAMILIES, ModelConfig, build_model
-from jaxformer.models.config import (
-    DecoderConfig,
-    EncoderConfig,
-    EncoderDecoderConfig,
-    VisionConfig,
-)
-from jaxformer.models.decoder import Decoder
-from jaxformer.models.encoder import Encoder
-from jaxformer.models.encoder_decoder import EncoderDecoder
+from jaxformer.models.decoder import Decoder, DecoderConfig
+from jaxformer.models.encoder import Encoder, EncoderConfig
+from jaxformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from jaxformer.models.heads.base import Head, LossOptions, ModelOutput
 from jaxformer.models.heads.labels import (
     Classification,
@@ -21,12 +14,11 @@ from jaxformer.models.heads.labels import (
 from jaxformer.models.heads.poolers import AttentionPooler, NormPooler, Pooler
 from jaxformer.models.heads.projection import Projection
 from jaxformer.models.heads.vocabulary import LanguageModel, MaskedLanguageModel
-from jaxformer.models.model import Model
+from jaxformer.models.model import Model, ModelConfig
 from jaxformer.models.parameters import AbstractModel, Parameters
-from jaxformer.models.vision import Vision
+from jaxformer.models.vision import Vision, VisionConfig
 
 __all__ = [
-    "FAMILIES",
     "AbstractModel",
     "AttentionPooler",
     "Classification",
@@ -53,5 +45,4 @@ __all__ = [
     "TokenClassification",
     "Vision",
     "VisionConfig",
-    "build_model",
 ]

@@ -1,60 +1,48 @@
-"""The arrays of a training batch, from the model's configuration alone."""
+"""Checks of a training batch, by name, while the step is traced."""
 
-from collections.abc import Mapping
-
+import jax
 import jax.numpy as jnp
 
-from jaxformer.models.build import ModelConfig
-from jaxformer.models.config import DecoderConfig, EncoderConfig, EncoderDecoderConfig, VisionConfig
-from jaxformer.models.heads.base import Shapes, array
+from jaxformer.errors import ArgumentError
+from jaxformer.functional.assertions import assert_axes
+from jaxformer.models.heads.base import Batch
+from jaxformer.models.model import ModelConfig
 
-_Lengths = Mapping[str, int]
 
-
-def batch_shapes(config: ModelConfig, rows: int, lengths: _Lengths) -> Shapes:
-    """What a model reads of a training batch, its own arrays and those of its heads.
-
-    Segments are among them for encoders and encoder-decoders, whose rows may end in padding.
+def check_batch(config: ModelConfig, batch: Batch) -> None:
+    """Checks the names, the shapes and the dtypes of the arrays of a batch.
 
     Args:
-        config: The model.
-        rows: Rows of the batch.
-        lengths: Tokens of "inputs", and of "decoder_inputs" for an encoder-decoder.
+        config: The model's configuration, with its heads.
+        batch: Arrays by name, rows first; those that the model does not read are ignored.
 
-    Returns:
-        The shape and dtype of each array, by its name.
+    Raises:
+        ArgumentError: An array is missing, or has a wrong dtype; names it and what reads it.
+        AssertionError: An array has other axes than the model and the rest of the batch ask for.
     """
-    inputs = _INPUTS[type(config)](config, rows, lengths)
-    predicted = lengths.get("decoder_inputs", lengths["inputs"])
-    heads = [head.reads(rows, predicted) for head in config.heads]
-    return inputs | {name: shape for reads in heads for name, shape in reads.items()}
+    readers = dict.fromkeys(config.required, "the model")
+    if "decoder_inputs" in readers:
+        readers["decoder_inputs"] = "the decoder"
+    for head in config.heads:
+        readers |= dict.fromkeys(head.reads(1, 1), f"the head {head.name}")
+    for name, reader in readers.items():
+        if name not in batch:
+            raise ArgumentError(
+                f"batch: {name}, which {reader} reads, is missing; there are {', '.join(batch)}"
+            )
+    sides = [name for name in config.required if name != "images"]
+    if sides:
+        assert_axes(**{name: (batch[name], f"B {name}") for name in sides})
+    lengths = {name: batch[name].shape[1] for name in sides} or {"inputs": 1}
+    for name, expected in config.batch_spec(len(batch[config.required[0]]), lengths).items():
+        if name in batch:
+            _check_array(name, batch[name], expected, readers.get(name, "the model"))
 
 
-def _decoder(config: DecoderConfig, rows: int, lengths: _Lengths) -> Shapes:
-    del config
-    return {"inputs": array(rows, lengths["inputs"])}
-
-
-def _encoder(config: EncoderConfig, rows: int, lengths: _Lengths) -> Shapes:
-    names = ("inputs", "segments", *config.type_sizes)
-    return {name: array(rows, lengths["inputs"]) for name in names}
-
-
-def _encoder_decoder(config: EncoderDecoderConfig, rows: int, lengths: _Lengths) -> Shapes:
-    del config
-    source = {name: array(rows, lengths["inputs"]) for name in ("inputs", "segments")}
-    names = ("decoder_inputs", "decoder_segments")
-    return source | {name: array(rows, lengths["decoder_inputs"]) for name in names}
-
-
-def _vision(config: VisionConfig, rows: int, lengths: _Lengths) -> Shapes:
-    del lengths
-    return {"images": array(rows, *config.image_size, config.channels, dtype=jnp.float32)}
-
-
-_INPUTS = {
-    DecoderConfig: _decoder,
-    EncoderConfig: _encoder,
-    EncoderDecoderConfig: _encoder_decoder,
-    VisionConfig: _vision,
-}
+def _check_array(name: str, array: jax.Array, expected: jax.ShapeDtypeStruct, reader: str) -> None:
+    what = f"batch: {name}, which {reader} reads,"
+    assert_axes(**{what: (array, " ".join(map(str, expected.shape)))})
+    whole = jnp.issubdtype(expected.dtype, jnp.integer)
+    if not jnp.issubdtype(array.dtype, jnp.integer if whole else jnp.floating):
+        kind = "integers" if whole else "floating-point numbers"
+        raise ArgumentError(f"{what} has dtype {array.dtype}: must be {kind}")

@@ -1,14 +1,46 @@
 """The decoder-only family: GPT, Llama, Mistral and others, by configuration alone."""
 
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
 import jax
 
 from jaxformer.functional.masks import Mask, Prefix, Segments, causal
-from jaxformer.models.config import DecoderConfig
-from jaxformer.models.heads.base import ModelOutput, build_heads, pool
-from jaxformer.models.model import Model, assert_tokens
+from jaxformer.models.flops import TokenFlops, attention_flops, block_products, vocabulary_products
+from jaxformer.models.heads.base import Head, ModelOutput, array, build_heads, pool
+from jaxformer.models.heads.vocabulary import LanguageModel
+from jaxformer.models.model import Model, ModelConfig, assert_tokens
 from jaxformer.nn import Embedding, Transformer, self_block
 from jaxformer.nn.cache import Cache, CacheShape
+from jaxformer.nn.config import TextConfig
 from jaxformer.nn.layers import normal
+
+
+@dataclass(frozen=True)
+class DecoderConfig(TextConfig, ModelConfig):
+    """A decoder alone: each token sees those before it (GPT, Llama)."""
+
+    causal: ClassVar[bool] = True
+    embedding_projection: Literal["input", "both"] = "input"
+    """Where embeddings narrower than the stream are projected: "input": to it, after positions and
+    norm, with a bias (ALBERT); "both": to it first, and back at the end, without (OPT 350M)."""
+    heads: tuple[Head, ...] = (LanguageModel(),)
+    """What is predicted from the hidden states."""
+
+    @property
+    def output_width(self) -> int:
+        return self.embedding_width if self.embedding_projection == "both" else self.model_dim
+
+    def build(self, key):
+        return Decoder(key, self)
+
+    def input_spec(self, rows, lengths):
+        return {"inputs": array(rows, lengths["inputs"])}
+
+    def flops(self, lengths):
+        products = block_products(self, self.num_layers) + vocabulary_products(self)
+        attention = attention_flops(self, self.num_layers, lengths["inputs"], causal=True)
+        return TokenFlops(2 * products, *attention)
 
 
 class Decoder(Model):
@@ -101,7 +133,7 @@ class Decoder(Model):
         embedded = self.embedding(inputs, self.dtype)
         return self.transformer.step(embedded, cache, count=count, lengths=lengths)
 
-    def states(self, batch, key=None):
+    def outputs(self, batch, key=None):
         names = ("positions", "segments", "prefix")
         options = {name: batch[name] for name in names if name in batch}
         hidden = self.hidden(batch["inputs"], key=key, **options)
@@ -110,8 +142,8 @@ class Decoder(Model):
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """The language model's float32 logits `[B, T, V]` from hidden states."""
-        states = ModelOutput(hidden, tied=self.embedding.kernel())
-        return self.heads["language_model"].scores(states)
+        outputs = ModelOutput(hidden, tied=self.embedding.kernel())
+        return self.heads["language_model"].scores(outputs)
 
     def __call__(self, inputs: jax.Array, **options) -> jax.Array:
         """Float32 logits `[B, T, V]`; `options` are those of `hidden`."""

@@ -1,14 +1,93 @@
 """The encoder-only family: BERT, RoBERTa, DistilBERT, ALBERT, ERNIE, by configuration alone."""
 
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
 import jax
 
+from jaxformer.errors import check_field
 from jaxformer.functional.feedforward import activation
 from jaxformer.functional.masks import Mask, Segments
-from jaxformer.models.config import EncoderConfig
-from jaxformer.models.heads.base import ModelOutput, build_heads, pool
-from jaxformer.models.model import Model, assert_tokens
+from jaxformer.functional.norms import LayerNorm, Norm
+from jaxformer.functional.positions.base import Position
+from jaxformer.functional.positions.schemes import Learned
+from jaxformer.models.flops import TokenFlops, attention_flops, block_products, vocabulary_products
+from jaxformer.models.heads.base import Head, ModelOutput, array, build_heads, pool
+from jaxformer.models.heads.vocabulary import MaskedLanguageModel
+from jaxformer.models.model import Model, ModelConfig, assert_tokens
 from jaxformer.nn import Embedding, Linear, Transformer, self_block
+from jaxformer.nn.config import TextConfig
 from jaxformer.nn.layers import normal
+from jaxformer.nn.residual import PostNorm, Residual
+
+
+@dataclass(frozen=True)
+class EncoderConfig(TextConfig, ModelConfig):
+    """An encoder alone: each token sees all others (BERT, RoBERTa, ALBERT, ERNIE)."""
+
+    windows_ahead: ClassVar[bool] = True
+    """Windows reach as far ahead as back."""
+    position: Position = Learned(max_length=512)
+    """Learned, Sinusoidal, RoPE, T5Bias or another scheme."""
+    norm: Norm = LayerNorm(eps=1e-12)
+    """LayerNorm or RMSNorm."""
+    residual: Residual = PostNorm()
+    """Where the norm sits: PostNorm, PreNorm, SandwichNorm, Parallel."""
+    embedding_norm: Norm | None = LayerNorm(eps=1e-12)
+    """A norm right after the embedding; None: none."""
+    activation: Literal["relu", "gelu", "gelu_tanh", "silu", "quick_gelu"] = "gelu"
+    """The feed-forward nonlinearity."""
+    gated: bool = False
+    """A gated feed-forward layer."""
+    attention_bias: bool = True
+    """Biases of the query, key and value projections."""
+    attention_output_bias: bool = True
+    """Bias of the attention's output projection."""
+    mlp_bias: bool = True
+    """Biases of the feed-forward layer."""
+    head_bias: bool = True
+    """Bias of the logits over the vocabulary."""
+    depth_scaled_init: bool = False
+    """Smaller initial weights where a projection writes to the residual stream (GPT-2)."""
+    dropout: float = 0.1
+    """Dropout of the embeddings and of every sublayer's output."""
+    attention_dropout: float = 0.1
+    """Dropout of the attention probabilities."""
+
+    token_types: int = 0
+    """Rows of the table of token types: 2 in BERT (first and second sentence); 0: no table."""
+    task_types: int = 0
+    """Rows of the table of tasks (ERNIE); 0: no table."""
+    pooler: Literal["tanh", "relu", "gelu"] | None = None
+    """Activation of a dense layer on the first token's state, which classifiers read: "tanh"
+    (BERT), "relu" (DistilBERT) or "gelu" (ELECTRA). None: they read the state itself."""
+    heads: tuple[Head, ...] = (MaskedLanguageModel(),)
+    """What is predicted from the hidden states."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        for name in ("token_types", "task_types"):
+            check_field(self, name, getattr(self, name) >= 0, "0 or more")
+
+    @property
+    def type_sizes(self) -> dict[str, int]:
+        """The rows of each table of type embeddings, by the batch's name of the ids."""
+        tables = {"token_types": self.token_types, "task_types": self.task_types}
+        return {name: rows for name, rows in tables.items() if rows}
+
+    def build(self, key):
+        return Encoder(key, self)
+
+    def input_spec(self, rows, lengths):
+        names = ("inputs", "segments", *self.type_sizes)
+        return {name: array(rows, lengths["inputs"]) for name in names}
+
+    def flops(self, lengths):
+        products = block_products(self, self.num_layers)
+        if any(isinstance(head, MaskedLanguageModel) for head in self.heads):
+            products += self.model_dim * self.embedding_width + vocabulary_products(self)
+        attention = attention_flops(self, self.num_layers, lengths["inputs"], causal=False)
+        return TokenFlops(2 * products, *attention)
 
 
 class Encoder(Model):
@@ -70,16 +149,21 @@ class Encoder(Model):
         )
 
     def pooled(self, hidden: jax.Array, valid: jax.Array | None = None) -> jax.Array:
-        """`[B, T, D] -> [B, D]`: the first real token's state, through the pooler if there is one.
+        """The state of the first real token, through the pooler if there is one.
 
-        `valid` is bool `[B, T]`; None: all tokens are real.
+        Args:
+            hidden: `[B, T, D]`.
+            valid: bool `[B, T]`: the real tokens; None: all.
+
+        Returns:
+            `[B, D]`.
         """
         first = pool(hidden, valid, "first")
         if self.pooler is None:
             return first
         return activation(self.pooler_activation)(self.pooler(first))
 
-    def states(self, batch, key=None):
+    def outputs(self, batch, key=None):
         options = {name: batch[name] for name in ("positions", "segments") if name in batch}
         hidden = self.hidden(batch["inputs"], type_ids=batch, key=key, **options)
         valid = self.valid(batch)

@@ -1,17 +1,84 @@
 """The encoder-decoder family: the 2017 Transformer, T5, BART and Marian, by configuration alone."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import jax
 
+from jaxformer.checks import between, check_fields
+from jaxformer.errors import check_field
 from jaxformer.functional.dropout import split
 from jaxformer.functional.masks import KeyPadding, Mask, Segments, causal
-from jaxformer.models.config import EncoderDecoderConfig
-from jaxformer.models.heads.base import ModelOutput, build_heads, pool
-from jaxformer.models.model import Model, assert_tokens
+from jaxformer.functional.positions.base import Position
+from jaxformer.functional.positions.schemes import T5Bias
+from jaxformer.models.flops import TokenFlops, attention_flops, block_products, vocabulary_products
+from jaxformer.models.heads.base import Head, ModelOutput, array, build_heads, pool
+from jaxformer.models.heads.vocabulary import LanguageModel
+from jaxformer.models.model import Model, ModelConfig, assert_tokens, check_no_windows
 from jaxformer.nn import Embedding, Transformer, cross_block, self_block
 from jaxformer.nn.cache import Cache, CacheShape
+from jaxformer.nn.config import MOST_LAYERS, TextConfig
 from jaxformer.nn.layers import normal
+
+
+@dataclass(frozen=True)
+class EncoderDecoderConfig(TextConfig, ModelConfig):
+    """An encoder, and a decoder that reads its output (the 2017 Transformer, T5, BART)."""
+
+    required: ClassVar[tuple[str, ...]] = ("inputs", "decoder_inputs")
+    num_decoder_layers: int | None = None
+    """Blocks of the decoder; None: num_layers, as many as the encoder has."""
+    position: Position = T5Bias(bidirectional=True)
+    """The encoder's positional scheme."""
+    decoder_position: Position = T5Bias(bidirectional=False)
+    """The decoder's positional scheme."""
+    share_embeddings: bool = True
+    """Encoder and decoder look up the same table."""
+    heads: tuple[Head, ...] = (LanguageModel(),)
+    """What is predicted from the decoder's hidden states."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_no_windows(self)
+        if self.num_decoder_layers is not None:
+            check_fields(self, "model", num_decoder_layers=between(1, MOST_LAYERS))
+            fits = self.num_decoder_layers % self.layer_repeats == 0
+            wanted = f"a multiple of layer_repeats = {self.layer_repeats}"
+            check_field(self, "num_decoder_layers", fits, wanted)
+        self.decoder_position.validate_sizes(model_dim=self.model_dim, head_dim=self.head_width)
+
+    @property
+    def decoder_layers(self) -> int:
+        """The number of blocks of the decoder."""
+        return self.num_layers if self.num_decoder_layers is None else self.num_decoder_layers
+
+    def build(self, key):
+        return EncoderDecoder(key, self)
+
+    def input_spec(self, rows, lengths):
+        source = {name: array(rows, lengths["inputs"]) for name in ("inputs", "segments")}
+        names = ("decoder_inputs", "decoder_segments")
+        return source | {name: array(rows, lengths["decoder_inputs"]) for name in names}
+
+    def flops(self, lengths):
+        """The FLOPs per *input* token; the targets add theirs."""
+        length, layers = lengths["inputs"], self.decoder_layers
+        share = lengths["decoder_inputs"] / length
+        # Cross-attention projects queries and outputs for each target, keys and values for each
+        # input.
+        dim, width = self.model_dim, self.head_width
+        cross = 2 * dim * width * (share * self.num_heads + self.kv_heads) * layers
+        products = block_products(self, self.num_layers) + share * block_products(self, layers)
+        products += cross + share * vocabulary_products(self)
+        pairs = 4 * self.num_heads * width * layers * length * share
+        encoder = attention_flops(self, self.num_layers, length, causal=False)
+        decoder = attention_flops(self, layers, lengths["decoder_inputs"], causal=True)
+        attention, causal = (e + share * d + pairs for e, d in zip(encoder, decoder, strict=True))
+        return TokenFlops(2 * products, attention, causal)
+
+    def check_lengths(self, lengths):
+        super().check_lengths(lengths)
+        self.decoder_position.validate_length(lengths["decoder_inputs"])
 
 
 class EncoderDecoder(Model):
@@ -157,7 +224,7 @@ class EncoderDecoder(Model):
         embedded = self.target_embedding(inputs, self.dtype)
         return self.decoder.step(embedded, cache, count=count, lengths=lengths)
 
-    def states(self, batch, key=None):
+    def outputs(self, batch, key=None):
         encoder_key, decoder_key = split(key, 2)
         source, target = _options(batch, ""), _options(batch, "decoder_")
         encoder_outputs = self.encode(batch["inputs"], key=encoder_key, **source)
@@ -178,13 +245,13 @@ class EncoderDecoder(Model):
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """The language model's float32 logits `[B, T, V]` from the decoder's hidden states."""
-        states = ModelOutput(hidden, tied=self.target_embedding.kernel())
-        return self.heads["language_model"].scores(states)
+        outputs = ModelOutput(hidden, tied=self.target_embedding.kernel())
+        return self.heads["language_model"].scores(outputs)
 
     def __call__(self, inputs: jax.Array, decoder_inputs: jax.Array, **batch) -> jax.Array:
         """Float32 logits `[B, T, V]`; `batch` may hold "segments" and "decoder_segments"."""
         batch = {"inputs": inputs, "decoder_inputs": decoder_inputs, **batch}
-        return self.heads["language_model"].scores(self.states(batch))
+        return self.heads["language_model"].scores(self.outputs(batch))
 
 
 def _options(batch, prefix: str) -> dict[str, jax.Array]:

@@ -1,20 +1,28 @@
-"""What all families share: hidden states of a batch, handed to one or several heads."""
+"""What all model families share: a configuration that describes the batch, and the losses."""
+
+import abc
+from collections.abc import Mapping
+from typing import ClassVar
 
 import jax
 from flax import nnx
 
-from jaxformer.errors import check_argument
+from jaxformer.errors import check_argument, check_field
 from jaxformer.functional.assertions import assert_axes, assert_ids, assert_integers
 from jaxformer.functional.dropout import split
 from jaxformer.functional.losses import LossSums
 from jaxformer.functional.masks import Mask
+from jaxformer.models.flops import TokenFlops
 from jaxformer.models.heads.base import (
     DEFAULT_OPTIONS,
     Batch,
+    Head,
     LossOptions,
     ModelOutput,
     Predictions,
+    Shapes,
 )
+from jaxformer.nn.config import TransformerConfig
 
 
 def assert_tokens(
@@ -25,7 +33,7 @@ def assert_tokens(
     mask: Mask | None = None,
     **per_token: jax.Array | None,
 ) -> None:
-    """Asserts that the tokens of a family and what belongs to them fit together.
+    """Asserts that tokens and the arrays that belong to them fit together.
 
     Args:
         vocab_size: V.
@@ -51,69 +59,121 @@ def assert_tokens(
             assert_integers(**{name: array})
 
 
+class ModelConfig(TransformerConfig, abc.ABC):
+    """The configuration of a model family. A subclass is a dataclass with a field `heads`."""
+
+    heads: tuple[Head, ...]
+    required: ClassVar[tuple[str, ...]] = ("inputs",)
+    """The arrays of a batch without which the model cannot run."""
+    causal: ClassVar[bool] = False
+    """Whether tokens of the inputs see only those before them."""
+    input_fields: ClassVar[tuple[str, ...]] = ("vocab_size",)
+    """The fields in which two models must agree to read the same batches."""
+
+    @abc.abstractmethod
+    def build(self, key: jax.Array) -> "Model":
+        """A model with fresh parameters."""
+
+    @abc.abstractmethod
+    def input_spec(self, rows: int, lengths: Mapping[str, int]) -> Shapes:
+        """The arrays of a batch that the model reads, see `batch_spec`."""
+
+    @abc.abstractmethod
+    def flops(self, lengths: Mapping[str, int]) -> TokenFlops:
+        """The FLOPs per input token on rows of these lengths, see `row_lengths`."""
+
+    def batch_spec(self, rows: int, lengths: Mapping[str, int]) -> Shapes:
+        """The arrays of a training batch: those that the model reads and those of its heads.
+
+        Encoders and encoder-decoders also read segments, since their rows may end in padding.
+
+        Args:
+            rows: Rows of the batch.
+            lengths: Tokens of "inputs", and of "decoder_inputs" for an encoder-decoder.
+
+        Returns:
+            The shape and dtype of each array, by its name.
+        """
+        predicted = lengths.get("decoder_inputs", lengths["inputs"])
+        spec = self.input_spec(rows, lengths)
+        for head in self.heads:
+            spec |= head.reads(rows, predicted)
+        return spec
+
+    def row_lengths(self, lengths: Mapping[str, int]) -> Mapping[str, int]:
+        """The tokens of a row: those of the data, or those that an image becomes."""
+        return lengths
+
+    def check_lengths(self, lengths: Mapping[str, int]) -> None:
+        """Raises ConfigError where a row of these lengths exceeds a table of positions."""
+        self.position.validate_length(lengths["inputs"])
+
+    @property
+    def predicts_next_token(self) -> bool:
+        """Whether the model has the head that continues a text."""
+        return "language_model" in [head.name for head in self.heads]
+
+
+def check_no_windows(config: TransformerConfig) -> None:
+    """Raises ConfigError where a window would hide the tokens ahead from an encoder."""
+    plain = set(config.windows) == {None}
+    check_field(config, "windows", plain, "(None,): windows look back, which is for decoders")
+
+
 class Model(nnx.Module):
-    """A model with heads. A subclass sets `heads`, by name, and says how it reads a batch."""
+    """A model with heads. A subclass sets `heads`, by name, and defines `outputs`."""
 
     heads: nnx.Dict
     segments = "segments"
-    """Where a batch says which of the tokens whose states the heads read are real."""
+    """The array of a batch that is above 0 at real tokens, among those that the heads read."""
 
-    def states(self, batch: Batch, key: jax.Array | None = None) -> ModelOutput:
+    def outputs(self, batch: Batch, key: jax.Array | None = None) -> ModelOutput:
         """The hidden states of a batch, and what else the heads need.
 
         Args:
-            batch: Arrays by name; those that the family does not know are left alone.
+            batch: Arrays by name; unknown ones are ignored.
             key: The dropout key; None in evaluation.
         """
         raise NotImplementedError
 
     def valid(self, batch: Batch) -> jax.Array | None:
-        """Which tokens, among those whose states the heads read, are real: bool `[B, T]`.
-
-        None: all are.
-        """
+        """The real tokens among those that the heads read: bool `[B, T]`, or None for all."""
         return batch[self.segments] > 0 if self.segments in batch else None
 
     def scores(self, batch: Batch) -> dict[str, jax.Array]:
         """Every head's float32 scores, without dropout."""
-        states = self.states(batch)
-        return {name: head.scores(states) for name, head in self.heads.items()}
+        outputs = self.outputs(batch)
+        return {name: head.scores(outputs) for name, head in self.heads.items()}
 
-    def losses(
+    def loss(
         self, batch: Batch, options: LossOptions = DEFAULT_OPTIONS, key: jax.Array | None = None
-    ) -> dict[str, LossSums]:
-        """Every head's summed losses."""
-        states, keys = self.states_and_keys(batch, key)
-        return self.losses_of(states, keys, batch, options)
+    ) -> tuple[ModelOutput, dict[str, LossSums]]:
+        """The model's outputs and every head's summed losses.
 
-    def states_and_keys(
-        self, batch: Batch, key: jax.Array | None
-    ) -> tuple[ModelOutput, dict[str, jax.Array | None]]:
-        """The hidden states of a batch, and every head's own dropout key."""
-        states_key, *keys = split(key, 1 + len(self.heads))
-        return self.states(batch, states_key), dict(zip(self.heads, keys, strict=True))
-
-    def losses_of(
-        self,
-        states: ModelOutput,
-        keys: dict[str, jax.Array | None],
-        batch: Batch,
-        options: LossOptions = DEFAULT_OPTIONS,
-    ) -> dict[str, LossSums]:
-        """Every head's summed losses, from what `states_and_keys` gave for the batch."""
-        return {
-            name: head.sums(states, batch, options, keys[name]) for name, head in self.heads.items()
+        Args:
+            batch: Arrays by name.
+            options: How token losses are computed.
+            key: The dropout key; None in evaluation.
+        """
+        outputs_key, head_keys = self.dropout_keys(key)
+        outputs = self.outputs(batch, outputs_key)
+        return outputs, {
+            name: head.loss(outputs, batch, options, head_keys[name])
+            for name, head in self.heads.items()
         }
 
-    def evaluation(
-        self, batch: Batch, options: LossOptions = DEFAULT_OPTIONS
-    ) -> tuple[dict[str, LossSums], dict[str, Predictions]]:
-        """Every head's summed losses, and the predictions of those that make any; no dropout."""
-        states, keys = self.states_and_keys(batch, None)
-        outcomes = {name: head.outcome(states, batch) for name, head in self.heads.items()}
-        made = {name: outcome for name, outcome in outcomes.items() if outcome is not None}
-        return self.losses_of(states, keys, batch, options), made
+    def loss_weights(self, batch: Batch) -> dict[str, jax.Array]:
+        """Every head's total weight in `loss`, from the batch alone."""
+        return {name: head.loss_weight(batch) for name, head in self.heads.items()}
 
-    def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Every head's total weight, from the batch alone."""
-        return {name: head.weight(batch) for name, head in self.heads.items()}
+    def predictions(self, outputs: ModelOutput, batch: Batch) -> dict[str, Predictions]:
+        """The predictions of the heads that make any, without dropout."""
+        found = {name: head.predictions(outputs, batch) for name, head in self.heads.items()}
+        return {name: made for name, made in found.items() if made is not None}
+
+    def dropout_keys(
+        self, key: jax.Array | None
+    ) -> tuple[jax.Array | None, dict[str, jax.Array | None]]:
+        """The dropout keys of the blocks and of each head; all are None where `key` is."""
+        outputs_key, *head_keys = split(key, 1 + len(self.heads))
+        return outputs_key, dict(zip(self.heads, head_keys, strict=True))

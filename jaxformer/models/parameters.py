@@ -1,11 +1,46 @@
-"""A module as a flat dictionary of arrays, and back."""
+"""A module as a flat dictionary of arrays, and the paths by which its parameters are known."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import jax
 from flax import nnx
 
 Parameters = dict[str, jax.Array]
+_STACK_PATH = re.compile(r"(.*stack\.group)\.(\d+)\.(.*)")
+
+
+class StackPath(NamedTuple):
+    """The path of a parameter in a stack of layers, of which some may repeat as a group.
+
+    The parameter holds one row for each repetition. Layer i of a stack whose groups have g blocks
+    is row i // g of the parameters of block i % g.
+    """
+
+    stack: str
+    """The stack: "transformer.stack.group"."""
+    block: int
+    """Which block of the group, from 0."""
+    rest: str
+    """The path within the block: "sublayers.0.attention.query.kernel"."""
+
+    def __str__(self) -> str:
+        return f"{self.stack}.{self.block}.{self.rest}"
+
+
+def stack_path(name: str) -> StackPath | None:
+    """The parts of a parameter's path; None for parameters that are not in a stack."""
+    found = _STACK_PATH.fullmatch(name)
+    return found and StackPath(found[1], int(found[2]), found[3])
+
+
+def group_sizes(names: Iterable[str]) -> dict[str, int]:
+    """How many blocks repeat as a group, for each stack among the paths of parameters."""
+    sizes: dict[str, int] = {}
+    for path in filter(None, map(stack_path, names)):
+        sizes[path.stack] = max(sizes.get(path.stack, 0), path.block + 1)
+    return sizes
 
 
 class AbstractModel:

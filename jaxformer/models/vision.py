@@ -1,29 +1,147 @@
 """Transformers over the patches of images (ViT)."""
 
+from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
-from jaxformer.errors import check_argument
+from jaxformer.checks import check_fields
+from jaxformer.errors import check_argument, check_field
 from jaxformer.functional.assertions import assert_axes, assert_bool, assert_floating
 from jaxformer.functional.masks import Mask
-from jaxformer.functional.patches import patches
+from jaxformer.functional.norms import LayerNorm, Norm
+from jaxformer.functional.patches import patches, resize_positions
 from jaxformer.functional.placement import place, spec_of
-from jaxformer.models.config import VisionConfig
-from jaxformer.models.heads.base import ModelOutput, build_heads
-from jaxformer.models.heads.poolers import build_pooler
-from jaxformer.models.model import Model
+from jaxformer.functional.positions.base import Position
+from jaxformer.functional.positions.schemes import Learned
+from jaxformer.models.flops import TokenFlops, attention_flops, block_products
+from jaxformer.models.heads.base import Head, ModelOutput, array, build_heads
+from jaxformer.models.heads.labels import Classification
+from jaxformer.models.heads.poolers import Pooler, build_pooler
+from jaxformer.models.model import Model, ModelConfig, check_no_windows
 from jaxformer.nn import Linear, Transformer, self_block
+from jaxformer.nn.config import SIZE
 from jaxformer.nn.layers import normal, parameter
+
+POSITION_TABLE = "transformer.inputs.position_table"
+
+
+@dataclass(frozen=True)
+class VisionConfig(ModelConfig):
+    """An encoder over the patches of an image (ViT)."""
+
+    required: ClassVar[tuple[str, ...]] = ("images",)
+    input_fields: ClassVar[tuple[str, ...]] = ("image_size", "channels")
+    image_size: tuple[int, int] = (224, 224)
+    """Height and width of the images in pixels."""
+    patch_size: tuple[int, int] = (16, 16)
+    """Height and width of a patch; they divide those of the image."""
+    channels: int = 3
+    """Colours of a pixel."""
+    crop: bool = False
+    """Pixels beyond the last whole patch are left out (SigLIP cuts 384 into 27 x 14); False: there
+    must be none."""
+    patch_bias: bool = True
+    """Bias of the linear map of the patches."""
+    class_token: bool = True
+    """A learned token before the patches, whose state stands for the image."""
+    distillation_token: bool = False
+    """Another one after it, whose state is asked for what a teacher says (DeiT)."""
+    mask_token: bool = False
+    """A learned token that takes the place of hidden patches (DINOv2)."""
+    pooler: Literal["tanh", "relu", "gelu"] | Pooler | None = None
+    """Activation of a dense layer on the first token's state; or NormPooler (CLIP), AttentionPooler
+    (SigLIP). None: classifiers read that state itself."""
+    position: Position = Learned(max_length=197)
+    """Learned, with a row for the class token and every patch; Sinusoidal2D; Sinusoidal or another
+    scheme of one axis, in which the patches follow one another row by row."""
+    norm: Norm = LayerNorm(eps=1e-6)
+    """LayerNorm or RMSNorm."""
+    activation: Literal["relu", "gelu", "gelu_tanh", "silu", "quick_gelu"] = "gelu"
+    """The feed-forward nonlinearity."""
+    gated: bool = False
+    """A gated feed-forward layer."""
+    attention_bias: bool = True
+    """Biases of the query, key and value projections."""
+    attention_output_bias: bool = True
+    """Bias of the attention's output projection."""
+    mlp_bias: bool = True
+    """Biases of the feed-forward layer."""
+    heads: tuple[Head, ...] = (Classification(num_labels=1000),)
+    """What is predicted from the hidden states."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_no_windows(self)
+        check_fields(self, "model", channels=SIZE)
+        for pixels, patch in zip(self.image_size, self.patch_size, strict=True):
+            whole = self.crop or (patch > 0 and pixels % patch == 0)
+            fits = 0 < patch <= pixels and whole
+            check_field(self, "patch_size", fits, f"a divisor of image_size = {self.image_size}")
+        after = self.class_token or not self.distillation_token
+        check_field(self, "distillation_token", after, "False: there is no class token")
+        self.position.validate_grid(self.grid, self.num_prefix)
+
+    @property
+    def num_prefix(self) -> int:
+        """How many tokens come before the patches."""
+        return int(self.class_token) + int(self.distillation_token)
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patches."""
+        (height, width), (rows, columns) = self.image_size, self.patch_size
+        return height // rows, width // columns
+
+    @property
+    def num_tokens(self) -> int:
+        """T: the patches, and what comes before them."""
+        return self.grid[0] * self.grid[1] + self.num_prefix
+
+    def adapted(self, name, value, source):
+        """Resizes learned positions where the other model's images have another grid of patches.
+
+        Reference:
+          Dosovitskiy et al., 2020 (https://arxiv.org/abs/2010.11929), section 3.2.
+        """
+        if name != POSITION_TABLE or not isinstance(source, VisionConfig):
+            return value
+        learned = isinstance(self.position, Learned) and isinstance(source.position, Learned)
+        if not learned or source.grid == self.grid or source.num_prefix != self.num_prefix:
+            return value
+        table, prefix = jnp.asarray(value), self.num_prefix
+        return np.asarray(resize_positions(table, source.grid, self.grid, prefix=prefix))
+
+    def build(self, key):
+        return Vision(key, self)
+
+    def input_spec(self, rows, lengths):
+        del lengths
+        return {"images": array(rows, *self.image_size, self.channels, dtype=jnp.float32)}
+
+    def row_lengths(self, lengths):
+        """The patches and the tokens before them."""
+        del lengths
+        return {"inputs": self.num_tokens}
+
+    def flops(self, lengths):
+        del lengths
+        rows, columns = self.patch_size
+        products = rows * columns * self.channels * self.model_dim
+        products += block_products(self, self.num_layers)
+        attention = attention_flops(self, self.num_layers, self.num_tokens, causal=False)
+        return TokenFlops(2 * products, *attention)
 
 
 class Vision(Model):
     """A linear map of every patch, a class token, and an encoder's blocks.
 
-    Reference:
-      Dosovitskiy et al., An Image is Worth 16x16 Words (https://arxiv.org/abs/2010.11929).
+    References:
+        Dosovitskiy et al., An Image is Worth 16x16 Words (https://arxiv.org/abs/2010.11929).
     """
 
     def __init__(self, key: jax.Array, config: VisionConfig):
@@ -61,13 +179,16 @@ class Vision(Model):
         capture: list[jax.Array] | None = None,
         masked: jax.Array | None = None,
     ) -> jax.Array:
-        """`[B, height, width, C] -> [B, T, D]`: the states of class, distillation and patch tokens.
+        """The hidden states of the class, distillation and patch tokens.
 
         Args:
-            images: Pixels.
+            images: Pixels `[B, height, width, C]`.
             key: The dropout key; None in evaluation.
-            capture: That of `Transformer`.
-            masked: bool `[B, patches]`: where the mask token replaces a patch; None: nowhere.
+            capture: A list that receives the states around the blocks, see `Transformer`.
+            masked: bool `[B, patches]`: the patches that the mask token replaces; None: none.
+
+        Returns:
+            `[B, T, D]` in the compute dtype.
         """
         sizes = assert_axes(images=(images, " ".join(["B", *map(str, self.image_shape)])))
         assert_floating(images=images)
@@ -91,7 +212,7 @@ class Vision(Model):
         pooled = hidden[:, 0] if self.pooler is None else self.pooler(hidden)
         return ModelOutput(hidden, pooled, valid=jnp.broadcast_to(patch, hidden.shape[:2]))
 
-    def states(self, batch, key=None):
+    def outputs(self, batch, key=None):
         return self.outputs_from(self.hidden(batch["images"], key))
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""What a stack of blocks is made of: sizes and component objects, checked on construction."""
+"""The configuration of a transformer: sizes and component objects, checked on construction."""
 
 import abc
 from dataclasses import dataclass, field
@@ -19,12 +19,12 @@ SIZE = between(1, 2**31 - 1)
 """The size of an axis, whose indices are int32."""
 SIZE_OR_NONE = optional(SIZE)
 MOST_LAYERS = 10_000
-"""The most layers of a model, ten times those of the deepest that have been published."""
+"""The maximum number of layers, ten times that of the deepest published models."""
 
 
 @dataclass(frozen=True)
 class TransformerConfig(abc.ABC):
-    """A stack of transformer blocks: what the families have in common."""
+    """The configuration of a stack of transformer blocks, which all model families share."""
 
     num_layers: int
     """Blocks (L)."""
@@ -42,31 +42,30 @@ class TransformerConfig(abc.ABC):
     position: Position = RoPE(theta=10_000.0)
     """RoPE, Learned, Sinusoidal, Integer, Binary, ALiBi, T5Bias or NoPosition."""
     window_position: RoPE | None = None
-    """How layers with a window rotate; None: as the others (Gemma 3 gives them another base)."""
+    """RoPE of the layers with a window (Gemma 3 gives them another base). None: `position`."""
     relative_position: Position | None = None
-    """A second scheme, whose biases attention adds where `position` has none: T5Bias beside Learned
-    in MPNet. It counts the places of a row, padding included, whatever `positions` are."""
+    """A second scheme for attention biases, if `position` has none: T5Bias beside Learned in MPNet.
+    It counts all tokens of a row, padding included, whatever their positions."""
     norm: Norm = RMSNorm(eps=1e-5)
     """LayerNorm or RMSNorm."""
     residual: Residual = PreNorm()
     """Where the norm sits: PreNorm, PostNorm, BranchNorm, SandwichNorm, Parallel."""
     first_norm: bool = True
-    """False: the first sublayer of the first layer reads the stream as it is (ModernBERT). Then
-    `windows` must have an entry for every layer, so that this one is kept apart."""
+    """False: the first sublayer of the first layer has no norm (ModernBERT). Then `windows` must
+    have an entry for every layer, because the first layer differs."""
     query_key_norm: Norm | None = None
-    """A norm over each head's queries and keys, before the positions (Qwen 3)."""
+    """A norm of queries and keys, before rotation (Qwen 3)."""
     query_key_norm_over: Literal["head", "each_head", "all_heads"] = "head"
-    """Whether it normalises each head by itself, with the same parameters or with its own (StableLM
-    2), or all of a token together (OLMo 2)."""
+    """What it normalises: each head with shared parameters, each head with its own (StableLM 2), or
+    all heads of a token together (OLMo 2)."""
     embedding_norm: Norm | None = None
     """A norm right after the embedding (BLOOM, BERT)."""
     windows_ahead: ClassVar[bool] = False
-    """Whether windows reach as far ahead as back."""
+    """Whether windows extend as far ahead as back."""
     windows: tuple[int | None, ...] = (None,)
     """Sliding windows of successive layers, repeated to the depth; None is global attention."""
     layer_repeats: int = 1
-    """How often the parameters of a layer are applied in a row; num_layers in ALBERT, which shares
-    them across its whole depth."""
+    """How many consecutive layers share parameters; num_layers in ALBERT."""
 
     activation: Literal["relu", "gelu", "gelu_tanh", "silu", "quick_gelu"] = "silu"
     """The feed-forward nonlinearity."""
@@ -81,7 +80,7 @@ class TransformerConfig(abc.ABC):
     attention_scale: float | None = None
     """Multiplies the attention logits. None: 1 / sqrt(head_dim)."""
     attention_scale_by_depth: bool = False
-    """Divide the attention logits of the n-th layer by n, besides (Mistral's GPT-2)."""
+    """Also divide the attention logits of the n-th layer by n (Mistral's GPT-2)."""
     attention_clip: float | None = None
     """Bounds queries, keys and values (MPT)."""
     attention_softcap: float | None = None
@@ -90,18 +89,18 @@ class TransformerConfig(abc.ABC):
     """Multiplies the embeddings: sqrt(model_dim) in the 2017 Transformer and Gemma."""
 
     layer_scale: float | None = None
-    """What a learned factor of every channel of a sublayer's output starts from (CaiT, DINOv2);
-    None: there is none."""
+    """The initial value of a learned factor for every channel of a sublayer's output (CaiT,
+    DINOv2). None: no factor."""
     dropout: float = 0.0
     """Dropout of the embeddings and of every sublayer's output."""
     embedding_dropout: float | None = None
-    """Dropout of the embeddings alone. None: that of the sublayers."""
+    """Dropout of the embeddings. None: `dropout`."""
     attention_dropout: float = 0.0
     """Dropout of the attention probabilities."""
     init_std: float = 0.02
     """Standard deviation of the initial weights."""
     depth_scaled_init: bool = True
-    """Divide it by sqrt(2 num_layers) where a projection writes to the residual stream (GPT-2)."""
+    """Divide init_std by sqrt(2 num_layers) in projections to the residual stream (GPT-2)."""
 
     compute_dtype: Literal["bfloat16", "float32"] = "bfloat16"
     """The dtype of activations and products; parameters are float32."""
@@ -110,7 +109,7 @@ class TransformerConfig(abc.ABC):
     scan_layers: bool = True
     """Scan over the layers (compile time flat in depth) or unroll them (faster on a CPU)."""
     remat: Literal["none", "dots", "full"] = "none"
-    """What the backward pass recomputes: none, dots (all but matrix products), full (all)."""
+    """What the backward pass recomputes: nothing, all but matrix products (dots), or all (full)."""
 
     def __post_init__(self):
         check_types(self)
@@ -147,27 +146,27 @@ class TransformerConfig(abc.ABC):
             )
 
     def adapted(self, name: str, value: np.ndarray, source: "TransformerConfig") -> np.ndarray:
-        """A parameter of another model as this one needs it to start from.
+        """Adapts a parameter of another model to initialise this one.
 
         Args:
             name: The parameter's path.
-            value: What it is there.
-            source: The other model.
+            value: Its value in the other model.
+            source: The configuration of the other model.
 
         Returns:
-            `value` itself, or another array where something has to be done to it.
+            `value` itself, or the adapted array.
         """
         del name, source
         return value
 
     @property
     def kv_heads(self) -> int:
-        """K: the number of key/value heads."""
+        """The number of key/value heads (K)."""
         return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
 
     @property
     def head_width(self) -> int:
-        """H: the width of a head."""
+        """The width of a head (H)."""
         return self.model_dim // self.num_heads if self.head_dim is None else self.head_dim
 
     @property
@@ -192,12 +191,12 @@ class TransformerConfig(abc.ABC):
 
 @dataclass(frozen=True)
 class TextConfig(TransformerConfig, abc.ABC):
-    """Blocks that read token ids."""
+    """The configuration of a transformer that reads token ids."""
 
     vocab_size: int = field(kw_only=True)
     """Rows of the embedding table (V)."""
     padding_id: int | None = None
-    """The token whose embedding does not learn from being read, as PyTorch's `padding_idx`."""
+    """A token whose lookups have no gradient, like PyTorch's `padding_idx`."""
     embedding_dim: int | None = None
     """Width of the embedding table (E), projected to model_dim (ALBERT). None: model_dim."""
     tie_embeddings: bool = True
@@ -205,7 +204,7 @@ class TextConfig(TransformerConfig, abc.ABC):
     head_bias: bool = False
     """Bias of those logits (BERT, GPT-J, Phi)."""
     head_bias_learns: bool = True
-    """False: that bias is given and stays as it is (BART)."""
+    """False: training does not update that bias (BART)."""
     logit_scale: float = 1.0
     """Multiplies the hidden states before those products: model_dim^-0.5 in T5 1.0."""
     logit_softcap: float | None = None
@@ -226,5 +225,5 @@ class TextConfig(TransformerConfig, abc.ABC):
 
     @property
     def embedding_width(self) -> int:
-        """E: the width of the embedding table."""
+        """The width of the embedding table (E)."""
         return self.model_dim if self.embedding_dim is None else self.embedding_dim

@@ -1,4 +1,4 @@
-"""Where the norm sits around the sublayers of a block: one small object for each arrangement."""
+"""Residual arrangements: where the norms are around the sublayers of a block."""
 
 import abc
 from collections.abc import Callable, Sequence
@@ -13,18 +13,18 @@ Map = Callable[[jax.Array], jax.Array]
 
 @dataclass(frozen=True)
 class Residual(abc.ABC):
-    """How the sublayers of one block join the residual stream."""
+    """How the sublayers of a block are connected to the residual stream."""
 
     def __post_init__(self):
         check_types(self)
 
     @property
     def final_norm(self) -> bool:
-        """Whether the stream is left unnormalised, so that a stack needs a norm at its end."""
+        """Whether the stack needs a norm at its end, because its blocks do not normalise the stream."""
         return True
 
     def num_norms(self, num_sublayers: int) -> int:
-        """How many norms a block with `num_sublayers` owns."""
+        """The number of norms of a block with this many sublayers."""
         return num_sublayers
 
     @abc.abstractmethod
@@ -37,7 +37,7 @@ class PreNorm(Residual):
     """`x + f(norm(x))` for each sublayer (GPT-2, Llama, T5; Xiong et al., 2020)."""
 
     final_norm: bool = True
-    """False: what reads the stream at the end of the stack normalises it itself (CLIP's images)."""
+    """False: whatever reads the stream after the stack normalises it (CLIP's images)."""
 
     def __call__(self, x, sublayers, norms):
         for sublayer, norm in zip(sublayers, norms, strict=True):

@@ -16,10 +16,9 @@ import optax
 from jaxformer.checks import NOT_NEGATIVE, POSITIVE, RATE, at_least, check_fields
 from jaxformer.errors import check_field
 from jaxformer.optim.adafactor import scale_by_adafactor
-from jaxformer.optim.lamb import scale_by_trust_ratio
-from jaxformer.optim.layer_decay import scale_by_depth
 from jaxformer.optim.muon import scale_by_muon
 from jaxformer.optim.parameter_roles import decay_mask
+from jaxformer.optim.scaling import scale_by_depth, scale_by_trust_ratio
 from jaxformer.optim.schedules import Cosine, Linear, Schedule
 
 

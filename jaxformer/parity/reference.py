@@ -12,6 +12,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from jaxformer.errors import DataError
+from jaxformer.extras import missing_extra
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.parity.tiny import TINY
 
@@ -31,8 +32,8 @@ class Reference:
             architecture: The name of the class.
 
         Raises:
-            DataError: Torch or transformers is not installed, or a tensor of the folder is
-                missing, unexpected or of another shape for it.
+            DataError: A tensor of the folder is missing, unexpected or of another shape for it.
+            MissingExtra: Torch or transformers is not installed.
         """
         torch, transformers = _libraries()
         self._torch, self._precision = torch, contextlib.nullcontext
@@ -175,9 +176,7 @@ def _libraries():
         import torch
         import transformers
     except ModuleNotFoundError as error:
-        raise DataError(
-            f"comparing with transformers needs {error.name}: pip install torch transformers"
-        ) from error
+        raise missing_extra(error, "comparing with transformers") from error
     transformers.utils.logging.disable_progress_bar()
     return torch, transformers
 

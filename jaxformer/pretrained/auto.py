@@ -1,7 +1,6 @@
 """Loads models with their weights from runs and from Hugging Face checkpoints."""
 
 import os
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from jaxformer.checkpoints.saved_run import SavedRun
 from jaxformer.data import Data
-from jaxformer.data.labels import kept_labels
+from jaxformer.data.labels import load_labels
 from jaxformer.data.tokenizers.specs import load_tokenizer
 from jaxformer.distributed.sharding import MESH_AXES
 from jaxformer.errors import check_argument
@@ -19,7 +18,6 @@ from jaxformer.hub.hf_config import CONFIG, is_hf_checkpoint
 from jaxformer.hub.weights.arrays import check_finite
 from jaxformer.io.model_files import TOKENIZER, file_in, read_object
 from jaxformer.io.paths import folder_path
-from jaxformer.models.build import build_model
 from jaxformer.models.parameters import AbstractModel
 from jaxformer.pretrained.model import (
     Pretrained,
@@ -74,7 +72,7 @@ def load(
     checkpoint = describe_model(
         config, FORMATS.values(), _extra_settings(run.folder, home, run.config.data)
     )
-    abstract_model = AbstractModel(partial(build_model, config=config))
+    abstract_model = AbstractModel(config.build)
     shardings = shardings_of(abstract_model, mesh)
     arrays = run.read(abstract_model.shapes)
     parameters = {
@@ -105,7 +103,7 @@ def _extra_settings(folder: Path, home: Path, data: Data) -> dict[str, Any]:
         extra = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": pad}
         start = data.start_id(tokenizer)
         extra |= {} if start is None else {"decoder_start_token_id": start}
-    if names := kept_labels(folder):
+    if names := load_labels(folder):
         extra["id2label"] = {str(number): name for number, name in enumerate(names)}
         extra["label2id"] = {name: number for number, name in enumerate(names)}
     return extra

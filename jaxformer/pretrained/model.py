@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cached_property, partial
+from functools import cached_property
 from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,8 +41,7 @@ from jaxformer.hub.weights.weight_map import Placement
 from jaxformer.io.files import write_whole
 from jaxformer.io.model_files import TOKENIZER, copy_side_files, small_file_in
 from jaxformer.io.paths import folder_path
-from jaxformer.models.build import ModelConfig, build_model
-from jaxformer.models.model import Model
+from jaxformer.models.model import Model, ModelConfig
 from jaxformer.models.parameters import AbstractModel, Parameters
 from jaxformer.zoo import FORMATS
 
@@ -92,7 +91,7 @@ class Pretrained:
     @cached_property
     def abstract_model(self) -> AbstractModel:
         """The structure of the model."""
-        return AbstractModel(partial(build_model, config=self.config))
+        return AbstractModel(self.config.build)
 
     @cached_property
     def placements(self) -> list[Placement]:
@@ -178,7 +177,7 @@ def open_folder(folder: Path, **model_fields: Any) -> CheckpointReader:
     check_sizes(checkpoint, files)
     config = with_fields(checkpoint.model_format.fitted(checkpoint.config, files), model_fields)
     checkpoint = replace(checkpoint, config=config)
-    abstract_model = AbstractModel(partial(build_model, config=config))
+    abstract_model = AbstractModel(config.build)
     placements = named_placements(
         checkpoint.model_format, config, abstract_model, checkpoint.prefix
     )

@@ -10,7 +10,7 @@ from jaxformer.checkpoints.checkpointer import CheckpointError, first_line
 from jaxformer.checkpoints.files import saved_steps
 from jaxformer.config.experiment import Config
 from jaxformer.distributed.join import LOST
-from jaxformer.errors import ArgumentError, DataError
+from jaxformer.errors import ArgumentError, DataError, RunError
 
 OF_DEVICES = (jax.errors.JaxRuntimeError, ValueError)
 """What XLA's errors are raised as; where a program is started, JAX makes ValueErrors of them."""
@@ -18,11 +18,11 @@ OF_DEVICES = (jax.errors.JaxRuntimeError, ValueError)
 _PEERS = ("Gloo", "NCCL", "UNAVAILABLE", "DEADLINE_EXCEEDED", "oordination service", "heartbeat")
 
 
-class OutOfMemory(RuntimeError):
+class OutOfMemory(RunError):
     """A step needs more memory than there is; says what to change."""
 
 
-class ProcessLost(RuntimeError):
+class ProcessLost(RunError):
     """Another process of the job has ended; says where the run continues."""
 
 

@@ -5,14 +5,17 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
+from jaxformer.config.train import Distillation
+from jaxformer.functional.distillation import cosine_distance, soft_divergence
 from jaxformer.functional.losses import LossSums
-from jaxformer.models.heads.base import LossOptions
+from jaxformer.models.heads.base import Batch, LossOptions
 from jaxformer.models.model import Model
-from jaxformer.models.parameters import Parameters
+from jaxformer.models.parameters import AbstractModel, Parameters
 
-Batch = dict[str, jax.Array]
 Sums = dict[str, LossSums]
-"""A term's sums over a batch, or over a part of one, by the name of the term."""
+"""The sums of each term over a batch, or over a part of one, by the name of the term."""
+COSINE = "cosine"
+"""The term for the distance between hidden states."""
 
 
 class Loss:
@@ -22,31 +25,32 @@ class Loss:
         """Takes the names of the heads; the first one's accuracy is the run's."""
         self.heads = tuple(heads)
         self.parameters: Parameters = {}
-        """Arrays on the mesh that the terms need besides the model's, and the run leaves alone."""
+        """Arrays on the mesh that the terms need besides the model's and that are not trained."""
 
-    def weights(self, model: Model, batch: Batch) -> dict[str, jax.Array]:
-        """Every term's total weight, from the batch alone."""
-        return model.weights(batch)
-
-    def sums(
+    def __call__(
         self,
         model: Model,
         parameters: Parameters,
         batch: Batch,
         options: LossOptions,
-        key: jax.Array,
+        key: jax.Array | None,
     ) -> Sums:
         """Every term's sums over a part of a batch.
 
         Args:
-            model: What learns.
-            parameters: `self.parameters`, as the arguments of the jitted step that they are.
+            model: The model in training.
+            parameters: `self.parameters`, passed through the arguments of the jitted step.
             batch: Arrays by name, rows first.
             options: How token losses are computed.
             key: The dropout key.
         """
         del parameters
-        return model.losses(batch, options, key)
+        _, sums = model.loss(batch, options, key)
+        return sums
+
+    def weights(self, model: Model, batch: Batch) -> dict[str, jax.Array]:
+        """Every term's total weight, from the batch alone."""
+        return model.loss_weights(batch)
 
     def total(self, means: dict[str, jax.Array]) -> jax.Array:
         """What is minimised, from the terms' means."""
@@ -54,8 +58,8 @@ class Loss:
 
     def metrics(self, sums: Sums) -> dict[str, jax.Array]:
         """The loss, and the accuracy and weight of the first head; each head's own if several."""
-        losses = {name: mean(sums[name].loss, sums[name]) for name in self.heads}
-        right = {name: mean(sums[name].correct, sums[name]) for name in self.heads}
+        losses = {name: _mean(sums[name].loss, sums[name]) for name in self.heads}
+        right = {name: _mean(sums[name].correct, sums[name]) for name in self.heads}
         first = self.heads[0]
         means = {"loss": sum(losses.values()), "accuracy": right[first]}
         means["tokens"] = sums[first].weight
@@ -65,6 +69,89 @@ class Loss:
         return means
 
 
-def mean(total: jax.Array, term: LossSums) -> jax.Array:
-    """A sum over the weight of its term; 0 where nothing counts."""
+class DistillationLoss(Loss):
+    """The heads' losses and the distances from a teacher's predictions and hidden states."""
+
+    def __init__(
+        self,
+        heads: Sequence[str],
+        settings: Distillation,
+        teacher: AbstractModel,
+        parameters: Parameters,
+        common: Sequence[str],
+    ):
+        """Takes the teacher.
+
+        Args:
+            heads: Names of the student's heads.
+            settings: The weights of the terms.
+            teacher: The structure of the teacher.
+            parameters: The teacher's, on the mesh.
+            common: Names of the heads whose predictions the student learns.
+        """
+        super().__init__(heads)
+        self.parameters = parameters
+        self._settings, self._teacher = settings, teacher
+        self._soft = {name: f"soft_{name}" for name in common} if settings.soft_weight else {}
+
+    def __call__(self, model, parameters, batch, options, key):
+        outputs, sums = model.loss(batch, options, key)
+        _, head_keys = model.dropout_keys(key)
+        teacher = self._teacher.module(jax.lax.stop_gradient(parameters))
+        targets = teacher.outputs(batch)
+        valid = _real_tokens(model, batch)
+        for name, term in self._soft.items():
+            head = model.heads[name]
+            divergences = soft_divergence(
+                head.scores(outputs, head_keys[name]),
+                teacher.heads[name].scores(targets),
+                temperature=self._settings.temperature,
+            )
+            sums[term] = _weighted(divergences, head.soft_weights(batch, valid))
+        if self._settings.cosine_weight:
+            sums[COSINE] = _weighted(cosine_distance(outputs.hidden, targets.hidden), valid)
+        return sums
+
+    def weights(self, model, batch):
+        weights, valid = model.loss_weights(batch), _real_tokens(model, batch)
+        for name, term in self._soft.items():
+            weights[term] = jnp.sum(model.heads[name].soft_weights(batch, valid))
+        if self._settings.cosine_weight:
+            weights[COSINE] = jnp.sum(valid)
+        return weights
+
+    def total(self, means):
+        hard = sum(means[name] for name in self.heads)
+        soft = sum(means[term] for term in self._soft.values())
+        weights = self._settings
+        total = weights.hard_weight * hard + weights.soft_weight * soft
+        return total + weights.cosine_weight * means.get(COSINE, 0.0)
+
+    def metrics(self, sums):
+        """Those of the heads' own loss, which evaluation measures too, and of the other terms."""
+        means = {name: _mean(term.loss, term) for name, term in sums.items()}
+        values = super().metrics(sums)
+        if self._soft:
+            values["soft_loss"] = sum(means[term] for term in self._soft.values())
+        if COSINE in means:
+            values["cosine_loss"] = means[COSINE]
+        return values | {"total_loss": self.total(means)}
+
+
+def _mean(total: jax.Array, term: LossSums) -> jax.Array:
+    """A sum over the weight of its term; 0 where that is 0."""
     return total / jnp.maximum(term.weight, 1.0)
+
+
+def _weighted(losses: jax.Array, weights: jax.Array) -> LossSums:
+    zero = jnp.zeros((), jnp.float32)
+    return LossSums(jnp.sum(losses * weights), jnp.sum(weights), zero, zero)
+
+
+def _real_tokens(model: Model, batch: Batch) -> jax.Array:
+    """float32 `[B, T]`: 1 at the real tokens among those that the heads read."""
+    valid = model.valid(batch)
+    if valid is None:
+        shape = jax.eval_shape(model.outputs, batch).hidden.shape[:2]
+        return jnp.ones(shape, jnp.float32)
+    return valid.astype(jnp.float32)

@@ -1,7 +1,8 @@
-"""The training program: sharded initialisation, one jitted update, one jitted evaluation."""
+"""The training state and program: sharded initialisation, one jitted update and evaluation."""
 
+from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,26 +13,54 @@ from jaxformer.config.train import TrainConfig
 from jaxformer.distributed.sharding import RULES, on_mesh, parameter_shardings
 from jaxformer.functional.losses import LossSums
 from jaxformer.functional.placement import place
-from jaxformer.models.batch import batch_shapes
-from jaxformer.models.build import ModelConfig, build_model
-from jaxformer.models.heads.base import LossOptions, Predictions
+from jaxformer.models.batch import check_batch
+from jaxformer.models.heads.base import Batch, LossOptions, Predictions
 from jaxformer.models.lora import AbstractLoraModel
+from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import AbstractModel, Parameters
 from jaxformer.optim.optimizers import Optimizer
 from jaxformer.optim.parameter_roles import trained_names
-from jaxformer.training.batch_checks import check_batch
-from jaxformer.training.loss import Batch, Loss, Sums
-from jaxformer.training.state import TrainState
+from jaxformer.training.loss import Loss, Sums
 
 
-class Measured(NamedTuple):
-    """What an evaluation learns of one batch."""
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("step", "params", "opt_state", "rng", "ema", "skipped", "skipped_in_a_row"),
+    meta_fields=(),
+)
+@dataclass(frozen=True)
+class TrainState:
+    """All that a run carries from one step to the next: a plain pytree, saved in checkpoints."""
+
+    step: jax.Array
+    """int32: batches consumed. The data order is a function of the seed and this number."""
+    params: Parameters
+    """float32 parameters by dotted path."""
+    opt_state: Any
+    """The optimizer's own state."""
+    rng: jax.Array
+    """The key from which every step's dropout key is derived."""
+    ema: Parameters | None
+    """The moving average of the parameters, where the run keeps one."""
+    skipped: jax.Array
+    """int32: updates skipped so far because the loss or the gradient was not finite."""
+    skipped_in_a_row: jax.Array
+    """int32: how many of the latest updates were skipped in a row."""
+
+    @property
+    def best_params(self) -> Parameters:
+        """The parameters to evaluate: the averaged ones, where the run keeps them."""
+        return self.params if self.ema is None else self.ema
+
+
+class BatchEvaluation(NamedTuple):
+    """What `TrainProgram.eval_step` measures on one batch."""
 
     sums: Sums
-    outcomes: dict[str, Predictions]
-    """By the name of the head, of those that make predictions."""
+    predictions: dict[str, Predictions]
+    """By the name of the head, for heads that make predictions."""
     rows: jax.Array
-    """int32 `[B]`: the number of each row among the examples, -1 where it only fills the batch."""
+    """int32 `[B]`: the index of each row's example, -1 where the row only fills the batch."""
 
 
 class TrainProgram:
@@ -57,7 +86,7 @@ class TrainProgram:
         """
         self.model, self.train, self.mesh = model, train, mesh
         self.loss = Loss([head.name for head in model.heads]) if loss is None else loss
-        plain = AbstractModel(partial(build_model, config=model))
+        plain = AbstractModel(model.build)
         self.abstract_model = plain if train.lora is None else AbstractLoraModel(plain, train.lora)
         self.schedule = optimizer.schedule.build(train.steps)
         self.trained = trained_names(self.abstract_model, train.frozen)
@@ -96,7 +125,7 @@ class TrainProgram:
 
         Args:
             state: From `init` or the previous step.
-            batch: What the model's family and heads read, rows first, sharded as `batch_sharding`.
+            batch: What the model and its heads read, rows first, sharded as `batch_sharding`.
 
         Returns:
             The next state, and scalars: loss (the sum over the heads of their means), accuracy and
@@ -107,8 +136,8 @@ class TrainProgram:
         with on_mesh(self.mesh):
             return self._update(state, batch, self.loss.parameters)
 
-    def eval_step(self, params: Parameters, batch: Batch) -> Measured:
-        """What some parameters make of a batch; every process can read all of it."""
+    def eval_step(self, params: Parameters, batch: Batch) -> BatchEvaluation:
+        """Losses and predictions of a batch; every process can read all of them."""
         with on_mesh(self.mesh):
             return self._evaluate(params, batch)
 
@@ -117,11 +146,11 @@ class TrainProgram:
 
         Args:
             rows: Rows of the batch.
-            lengths: Tokens of a row, see `config.row_lengths`.
+            lengths: Tokens of a row, see `ModelConfig.row_lengths`.
             options: Those of `jax.stages.Traced.lower`.
         """
-        shapes = batch_shapes(self.model, rows, lengths)
-        batch = {name: x.update(sharding=self.batch_sharding) for name, x in shapes.items()}
+        spec = self.model.batch_spec(rows, lengths)
+        batch = {name: x.update(sharding=self.batch_sharding) for name, x in spec.items()}
         state = self.state_shapes
         with on_mesh(self.mesh):
             return self._update.trace(state, batch, self.loss.parameters).lower(**options)
@@ -159,7 +188,7 @@ class TrainProgram:
         train = self.train
         options = LossOptions(train.label_smoothing, train.z_loss, train.loss_chunk)
         model = self.abstract_model.module(params | learning)
-        sums = self.loss.sums(model, others, batch, options, key)
+        sums = self.loss(model, others, batch, options, key)
         return self.loss.total({name: sums[name].loss / weights[name] for name in sums}), sums
 
     def _gradients(
@@ -219,12 +248,14 @@ class TrainProgram:
         state = TrainState(state.step + 1, params, opt_state, state.rng, ema, skipped, in_a_row)
         return state, metrics
 
-    def _evaluated(self, params: Parameters, batch: Batch) -> Measured:
+    def _evaluated(self, params: Parameters, batch: Batch) -> BatchEvaluation:
         check_batch(self.model, batch)
         options = LossOptions(chunk_size=self.train.loss_chunk)
-        sums, outcomes = self.abstract_model.module(params).evaluation(batch, options)
+        model = self.abstract_model.module(params)
+        outputs, sums = model.loss(batch, options)
+        predictions = model.predictions(outputs, batch)
         everywhere = partial(place, spec=PartitionSpec())
-        return Measured(sums, *jax.tree.map(everywhere, (outcomes, batch["row"])))
+        return BatchEvaluation(sums, *jax.tree.map(everywhere, (predictions, batch["row"])))
 
 
 def _in_parts(x: jax.Array, parts: int) -> jax.Array:

@@ -15,7 +15,7 @@ from jaxformer.hub.model_format import CountedByMask, ModelFormat
 from jaxformer.hub.rope import read_rope, write_rope
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import DecoderConfig
-from jaxformer.models.build import ModelConfig
+from jaxformer.models.model import ModelConfig
 from jaxformer.nn import Parallel, PreNorm, Residual
 from jaxformer.zoo.bloom import BLOCK, QUERY_KEY_VALUE, names
 from jaxformer.zoo.common.decoders import classes

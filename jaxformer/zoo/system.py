@@ -2,10 +2,9 @@
 
 import math
 from dataclasses import dataclass
-from functools import partial
 
 from jaxformer.hub.families import family_of
-from jaxformer.models.build import ModelConfig, build_model
+from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import AbstractModel
 
 
@@ -34,5 +33,5 @@ class System:
 
     def count_parameters(self) -> int:
         """Returns the number of parameters of our model, without making its arrays."""
-        shapes = AbstractModel(partial(build_model, config=self.config)).shapes.values()
+        shapes = AbstractModel(self.config.build).shapes.values()
         return sum(math.prod(shape.shape) for shape in shapes)

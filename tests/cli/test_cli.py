@@ -12,6 +12,7 @@ import pytest
 
 from jaxformer.checkpoints.checkpointer import Checkpointer, content_hash, named_arrays
 from jaxformer.checkpoints.run_dir import open_run_folder
+from jaxformer.cli import doctor, evaluate, generate, hub, parity, runs, train, zoo
 from jaxformer.cli import main as cli
 from jaxformer.config import Config
 from jaxformer.distributed import MeshConfig
@@ -90,12 +91,72 @@ def test_compare_ranks_runs_and_draws_them(tmp_path, capsys):
 
 
 def test_help_lists_the_commands(capsys):
-    with pytest.raises(SystemExit) as stop:
-        cli.main(["--help"])
-    assert stop.value.code == 0
+    assert cli.main(["--help"]) == 0
     output = capsys.readouterr().out
-    assert "inspect" in output
-    assert "compare" in output
+    assert all(f"\n  {name} " in output for name in cli.COMMANDS)
+
+
+def test_every_command_is_a_function():
+    assert {name: cli._command(name) for name in cli.COMMANDS} == {
+        "train": train.train,
+        "inspect": runs.inspect,
+        "evaluate": evaluate.evaluate,
+        "merge": runs.merge,
+        "compare": runs.compare,
+        "zoo": zoo.zoo,
+        "doctor": doctor.doctor,
+        "generate": generate.generate,
+        "chat": generate.chat,
+        "import": hub.import_checkpoint,
+        "forward": hub.forward,
+        "export": hub.export,
+        "verify": parity.verify,
+        "parity": parity.parity,
+    }
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_has_a_help(name, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main([name, "--help"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: jaxformer {name} ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "no command; choose one of train, inspect"),
+        (["inspct"], "'inspct' is not a command; did you mean 'inspect'?"),
+        (["inspect", "run", "--stpe", "3"], "Unknown option --stpe; did you mean --step?"),
+        (["zoo", "--all"], "Unknown option --all; there are none"),
+        (["compare"], "name the folder of at least one run"),
+        (["evaluate", "--step", "3"], "name a run first: jaxformer evaluate RUN_DIR"),
+    ],
+)
+def test_mistakes_are_one_sentence(arguments, message, capsys):
+    assert cli.main(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["inspect"], ["inspect", "a", "b"], ["inspect", "a", "--step", "x"], ["forward", "a"],
+     ["forward", "a", "--hidden-states", "True", "--inputs", "b", "--output", "c"],
+     ["export", "a", "b", "--dtype", "int8"]],
+)  # fmt: skip
+def test_what_does_not_parse_exits_with_status_2(arguments, capsys):
+    try:
+        status = cli.main(arguments)
+    except SystemExit as stop:
+        status = stop.code
+    assert status == 2
+    assert capsys.readouterr().err
+
+
+def test_options_may_come_before_folders(run_dir, capsys):
+    assert cli.main(["inspect", "--step", "2", str(run_dir)]) == 0
+    assert "(step 2)" in field(capsys.readouterr().out, "content hash")
 
 
 def test_jobs_described_in_part_are_refused(monkeypatch):

@@ -24,7 +24,7 @@ from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.io.serialization import to_json
 from jaxformer.models import Classification, Span, TokenClassification
 from jaxformer.optim import SGD, Constant
-from jaxformer.training.evaluation.evaluate import evaluate
+from jaxformer.training.evaluation.evaluate import Evaluator
 from jaxformer.training.step import TrainProgram
 
 BPE = TrainTokenizer(kind="bpe", vocab_size=300)
@@ -94,14 +94,13 @@ def read(file):
 
 def metrics_of(folder, config, step):
     """Those of `evaluate` on all rows."""
-    config = replace(config, data=replace(config.data, max_validation_batches=None))
     program = program_of(config)
     averaged = config.train.ema_decay is not None
     checkpoint = folder / "checkpoints" / str(step)
     params = restore_parameters(
         checkpoint, program.abstract_model.shapes, program.param_shardings, averaged
     )
-    return evaluate(config, program, params, config.data.prepare(folder))
+    return Evaluator(program, config.data.prepare(folder), None).evaluate(params)
 
 
 def write_reviews(file, number, labels=("bad", "good", "so-so")):
@@ -196,7 +195,7 @@ def test_averaged_parameters_are_what_counts(reviews, tmp_path, capsys):
     program = program_of(config)
     data = replace(data, validation=str(dev), max_validation_batches=None)
     params = random_parameters(program, 103)
-    expected = evaluate(replace(config, data=data), program, params, data.prepare(run))
+    expected = Evaluator(program, data.prepare(run), None).evaluate(params)
     assert read(run / "evaluation.json")["metrics"] == pytest.approx(expected)
 
 

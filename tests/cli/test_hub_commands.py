@@ -11,12 +11,12 @@ from saved_folders import TRAVELLERS, copy_of, save_tiny
 
 import jaxformer
 from jaxformer.cli import main as cli
-from jaxformer.cli.hub import DTYPES
 from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.distributed.sharding import parameter_sharding
 from jaxformer.errors import ConfigError
 from jaxformer.parity import verify as verification
 from jaxformer.parity.examples import example_inputs
+from jaxformer.pretrained.model import DTYPES
 
 pytestmark = pytest.mark.torch
 
@@ -107,7 +107,7 @@ def test_several_files_are_written_and_read(folder, run_folder, tmp_path):
 @pytest.mark.parametrize("which", ["folder", "run_folder"])
 def test_forward_is_what_python_computes(which, folder, request, tmp_path, capsys):
     model = jaxformer.load(folder)
-    inputs = example_inputs(model.source, "right")
+    inputs = example_inputs(model.checkpoint, "right")
     np.savez(tmp_path / "in.npz", **inputs)
     place, output = request.getfixturevalue(which), tmp_path / "new" / "out.npz"
     command("forward", place, "--inputs", tmp_path / "in.npz", "--output", output)

@@ -102,16 +102,16 @@ def test_data_that_a_family_cannot_read(model, data, message):
 def test_a_head_must_find_its_labels():
     model = replace(ENCODER, heads=(MaskedLanguageModel(), Classification(label="next_sentence")))
     names = {"inputs", "segments", "targets", "weights"}
-    check_heads(Config(model), names | {"next_sentence", "next_sentence_weights"})
+    check_heads(model.heads, names | {"next_sentence", "next_sentence_weights"})
     message = r"head 'next_sentence' .* reads next_sentence, next_sentence_weights, but the data "
     with pytest.raises(ConfigError, match=message + "have inputs, segments, targets, weights: "):
-        check_heads(Config(model), names)
+        check_heads(model.heads, names)
 
 
 def test_a_padded_vocabulary_is_fine_and_a_short_one_is_not():
-    check_vocabulary(CONFIG, 4999)
+    check_vocabulary(CONFIG.model.vocab_size, 4999)
     with pytest.raises(ConfigError, match=r"5001 tokens.*model\.vocab_size = 5000"):
-        check_vocabulary(CONFIG, 5001)
+        check_vocabulary(CONFIG.model.vocab_size, 5001)
 
 
 def test_fields_that_may_change_exist():
@@ -134,7 +134,7 @@ def test_an_experiment_may_take_an_argument(tmp_path):
     path = tmp_path / "experiment.py"
     path.write_text(
         "from jaxformer.config.experiment import Config\n"
-        "from jaxformer.models.config import DecoderConfig\n"
+        "from jaxformer.models import DecoderConfig\n"
         "def get_config(depth='1'):\n"
         "    return Config(model=DecoderConfig(vocab_size=8, num_layers=int(depth), model_dim=8,\n"
         "                                      num_heads=1, mlp_dim=8))\n"

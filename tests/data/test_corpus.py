@@ -147,21 +147,6 @@ def test_an_interrupted_build_leaves_nothing_that_is_used(source, tmp_path, monk
     assert load_or_build(split, Bytes(), tmp_path / "run").train.num_documents > 0
 
 
-def test_the_first_of_two_builders_wins(tmp_path):
-    home = tmp_path / "home"
-
-    def first(folder):
-        (folder / "a").write_text("first")
-
-    def second(folder):
-        (folder / "a").write_text("second")
-        corpus_module._publish(home, first)
-
-    corpus_module._publish(home, second)
-    assert (home / "a").read_text() == "first"
-    assert [path.name for path in tmp_path.iterdir()] == ["home"]
-
-
 def _build(source, folder, barrier, results):
     barrier.wait()
     corpus = load_or_build(Split(source, 0.2, seed=0), TrainTokenizer("unigram", 300), folder)

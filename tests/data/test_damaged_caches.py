@@ -17,9 +17,9 @@ from jaxformer.data import (
     TrainTokenizer,
     load_tokenizer,
 )
-from jaxformer.data.labels import keep_labels, kept_labels
+from jaxformer.data.labels import load_labels, save_labels
 from jaxformer.data.tasks import LabelledText
-from jaxformer.data.text.corpus import kept_corpus
+from jaxformer.data.text.corpus import load_corpus
 from jaxformer.errors import DataError
 
 FIELDS = {"batch_size": 4, "sequence_length": 16, "prefetch_threads": 1, "prefetch_batches": 1}
@@ -190,16 +190,16 @@ def test_evaluation_sees_damage_too(origin, tmp_path, caplog):
 
 
 def test_damaged_labels_are_made_again_only_as_they_were(tmp_path, caplog):
-    keep_labels(tmp_path, ["no", "yes"])
+    save_labels(tmp_path, ["no", "yes"])
     (tmp_path / "labels.json").write_text('["no", "yet"]\n')
     with pytest.raises(DataError, match=r"labels\.json is damaged"):
-        kept_labels(tmp_path)
+        load_labels(tmp_path)
     with pytest.raises(DataError, match=r"labels\.json is damaged"):
-        keep_labels(tmp_path, ["no", "yet"])
+        save_labels(tmp_path, ["no", "yet"])
     with caplog.at_level(logging.WARNING):
-        assert keep_labels(tmp_path, ["no", "yes"]) == ("no", "yes")
+        assert save_labels(tmp_path, ["no", "yes"]) == ("no", "yes")
     assert "made again" in caplog.text
-    assert kept_labels(tmp_path) == ("no", "yes")
+    assert load_labels(tmp_path) == ("no", "yes")
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_damaged_labels_are_made_again_only_as_they_were(tmp_path, caplog):
 def test_labels_without_digests_are_checked_for_what_they_are(tmp_path, text, message):
     (tmp_path / "labels.json").write_text(text)
     with pytest.raises(DataError, match=rf"labels\.json: .*{message}"):
-        kept_labels(tmp_path)
+        load_labels(tmp_path)
 
 
 def without_digests(origin, tmp_path, kind):
@@ -231,7 +231,7 @@ def test_older_folders_open_and_get_their_digests(origin, tmp_path, caplog, kind
     folder, data = without_digests(origin, tmp_path, kind), kinds(origin)[kind]
     whole = batches(data, origin / kind)
     if kind != "labelled":
-        assert kept_corpus(folder).train.num_documents > 0
+        assert load_corpus(folder).train.num_documents > 0
     with caplog.at_level(logging.WARNING):
         assert batches(data, folder) == whole
     assert "again" not in caplog.text

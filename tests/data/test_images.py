@@ -238,7 +238,7 @@ def test_digits_have_one_size():
 def test_an_empty_folder_is_refused(tmp_path):
     with pytest.raises(DataError, match="holds no images"):
         ImageFolder(str(tmp_path)).load((8, 8), 1)
-    with pytest.raises(DataError, match="is no folder"):
+    with pytest.raises(DataError, match="is not a folder"):
         ImageFolder(str(tmp_path / "none")).load((8, 8), 1)
 
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxformer.data import Bytes, TrainTokenizer
-from jaxformer.data.labels import keep_labels
+from jaxformer.data.labels import save_labels
 from jaxformer.data.tasks import Classes, LabelledText, Number
-from jaxformer.data.tasks.sequences import Marks, joined, kept_lengths
+from jaxformer.data.tasks.sequences import SpecialTokens, add_special_tokens, truncated_lengths
 from jaxformer.errors import ConfigError, DataError
 
 
@@ -58,9 +58,9 @@ def test_a_pair_is_laid_out_as_bert_does(config, tmp_path):
 def test_the_usual_names_of_special_tokens_are_found(config, tmp_path):
     spec = TrainTokenizer(kind="wordpiece", vocab_size=60)
     data = dataclasses.replace(config, tokenizer=spec).prepare(tmp_path / "run")
-    marks = Marks.of(data.tokenizer)
-    assert marks == (data.tokenizer.token_id("[CLS]"), data.tokenizer.token_id("[SEP]"))
-    assert (all_rows(data.train)["inputs"][:, 0] == marks.first).all()
+    special = SpecialTokens.of(data.tokenizer)
+    assert special == (data.tokenizer.token_id("[CLS]"), data.tokenizer.token_id("[SEP]"))
+    assert (all_rows(data.train)["inputs"][:, 0] == special.first).all()
 
 
 def test_labels_are_numbered_and_kept(config, tmp_path):
@@ -116,10 +116,10 @@ def test_what_is_no_number_is_refused(config, tmp_path):
 
 
 def test_other_labels_in_the_same_folder_are_refused(tmp_path):
-    keep_labels(tmp_path, ["a", "b"])
-    assert keep_labels(tmp_path, ["a", "b"]) == ("a", "b")
+    save_labels(tmp_path, ["a", "b"])
+    assert save_labels(tmp_path, ["a", "b"]) == ("a", "b")
     with pytest.raises(DataError, match=r"labels\.json holds the labels 'a', 'b'.* 'a', 'c'"):
-        keep_labels(tmp_path, ["a", "c"])
+        save_labels(tmp_path, ["a", "c"])
 
 
 def test_whole_numbers_keep_their_order():
@@ -138,13 +138,13 @@ def test_the_longer_text_is_cut_first(first, second, space):
     kept = [first, second]
     while sum(kept) > space:
         kept[0 if kept[0] > kept[1] else 1] -= 1
-    assert kept_lengths((first, second), space) == tuple(kept)
+    assert truncated_lengths((first, second), space) == tuple(kept)
 
 
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=2), st.integers(4, 20))
 def test_a_row_is_never_longer_than_asked(sizes, length):
     texts = [np.full(size, 10 + number, np.int32) for number, size in enumerate(sizes)]
-    row = joined(texts, Marks(1, 2), length)
+    row = add_special_tokens(texts, SpecialTokens(1, 2), length)
     assert len(row.tokens) == len(row.types) == min(length, sum(sizes) + 1 + len(sizes))
     assert row.tokens[0] == 1
     assert row.tokens[-1] == 2
@@ -194,4 +194,4 @@ def test_a_number_beyond_float32_is_refused(label):
 
 def test_a_label_that_no_file_can_hold_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"label .* surrogate pair"):
-        keep_labels(tmp_path, ["\ud800"])
+        save_labels(tmp_path, ["\ud800"])

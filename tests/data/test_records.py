@@ -1,18 +1,19 @@
 import csv
 import json
 import os
+import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxformer.data.tasks.records import (
-    optional_module,
     read_columns,
     read_parallel,
     read_records,
 )
 from jaxformer.errors import DataError
+from jaxformer.extras import MissingExtra
 
 
 def write(folder, name, text):
@@ -107,9 +108,10 @@ def test_parquet(tmp_path):
         list(read_records(broken))
 
 
-def test_a_missing_package_is_named():
-    with pytest.raises(DataError, match="reading x needs no_such_package: pip install no_such"):
-        optional_module("no_such_package.part", "reading x")
+def test_a_missing_package_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(MissingExtra, match=r"pyarrow: pip install 'jaxformer\[data\]'"):
+        list(read_records(tmp_path / "x.parquet"))
 
 
 # Columns of words --------------------------------------------------------------------------------

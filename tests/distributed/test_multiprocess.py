@@ -13,8 +13,6 @@ from jaxformer.checkpoints import files as checkpoint_files
 from jaxformer.checkpoints.restore import read_arrays
 from jaxformer.training.logging.metrics_writer import read_metrics
 
-pytestmark = pytest.mark.slow
-
 
 def start_two(runs, run_dir, *options) -> list[subprocess.Popen]:
     with socket.socket() as free:
@@ -48,6 +46,7 @@ def alone(runs, tmp_path_factory):
         ("--mesh.fsdp", "2", "--mesh.tensor", "2"),  # two devices in each process
     ],
 )
+@pytest.mark.quick("mesh0")
 def test_two_processes_agree_with_one(runs, alone, tmp_path, mesh):
     outputs = finish(start_two(runs, tmp_path / "two", "--train.sample-tokens", "3", *mesh))
     assert "2 processes" in outputs[0]
@@ -58,6 +57,7 @@ def test_two_processes_agree_with_one(runs, alone, tmp_path, mesh):
         np.testing.assert_allclose(left, right, rtol=2e-4, atol=2e-5, err_msg=name)
 
 
+@pytest.mark.slow
 def test_a_signal_to_one_process_stops_both(runs, tmp_path):
     run_dir = tmp_path / "run"
     options = ("--train.steps", "2000", "--mesh.data", "2")
@@ -74,6 +74,7 @@ def test_a_signal_to_one_process_stops_both(runs, tmp_path):
     assert f"continuing from step {stopped}" in finish(start_two(runs, run_dir, *runs_on))[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_process_that_dies_is_one_sentence_for_the_other(runs, tmp_path, victim):
     run_dir = tmp_path / "run"
@@ -96,6 +97,7 @@ def test_a_process_that_dies_is_one_sentence_for_the_other(runs, tmp_path, victi
     )
 
 
+@pytest.mark.slow
 def test_a_process_that_hangs_is_one_sentence_for_the_other(runs, tmp_path):
     """No collective fails then: it is the heartbeats that stop."""
     run_dir = tmp_path / "run"
@@ -115,6 +117,7 @@ def test_a_process_that_hangs_is_one_sentence_for_the_other(runs, tmp_path):
     assert "Traceback" not in output
 
 
+@pytest.mark.slow
 def test_processes_that_do_not_meet(runs, tmp_path):
     options = ("--mesh.data", "2", "--job.initialization-timeout", "3")
     first, second = start_two(runs, tmp_path / "run", *options)
@@ -127,6 +130,7 @@ def test_processes_that_do_not_meet(runs, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_refusal_ends_every_process(runs, tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     processes = start_two(runs, tmp_path, "--mesh.data", "2")

@@ -29,12 +29,10 @@ from jaxformer.models import (
     DecoderConfig,
     EncoderConfig,
     MaskedLanguageModel,
-    build_model,
 )
 from jaxformer.nn import Parallel
 from jaxformer.optim import SGD, AdamW, Constant
-from jaxformer.training.state import TrainState
-from jaxformer.training.step import TrainProgram
+from jaxformer.training.step import TrainProgram, TrainState
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.py"))
 SCHEMES = ("none", "integer", "binary", "sinusoidal", "learned", "rope", "alibi", "t5")
@@ -165,6 +163,7 @@ def shares(mesh, axes, shape):
     ],
     ids=lambda value: str(value) if isinstance(value, tuple) else f"tied={value.tie_embeddings}",
 )
+@pytest.mark.quick("tied=True-(1, 1, 4)", "*(2, 2, 2)")
 def test_a_sharded_step_is_the_unsharded_one(model, mesh):
     actual, expected = three_steps(mesh, model), three_steps((1, 1, 1), model)
     for name in ("loss", "gradient_norm", "accuracy", "tokens"):
@@ -307,7 +306,7 @@ def test_the_tensor_axis_gathers_no_parameter():
 
 
 def named_axes(model):
-    abstract_model = AbstractModel(partial(build_model, config=model))
+    abstract_model = AbstractModel(model.build)
     return {
         name: (axes, abstract_model.shapes[name].shape)
         for name, axes in abstract_model.axes.items()

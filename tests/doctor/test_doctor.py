@@ -1,6 +1,5 @@
 """The doctor: known-bad computations, what a variable does, and how a wrong result is shown."""
 
-import argparse
 import dataclasses
 
 import jax
@@ -120,7 +119,7 @@ def test_the_command(monkeypatch, capsys, status):
     monkeypatch.setattr(doctor, "examined", lambda: iter([found]))
     if status == "FAIL":
         with pytest.raises(SystemExit, match="1"):
-            cli_doctor.examine(argparse.Namespace())
+            cli_doctor.doctor([], "jaxformer doctor")
     else:
         assert cli.main(["doctor"]) == 0
     output = capsys.readouterr().out

@@ -148,6 +148,7 @@ def test_large_bfloat16_logits_are_finite_and_in_float32():
 
 @pytest.mark.parametrize("terms", [*VARIANTS, {"softcap": 2.0}, {"softcap": 5.0, **VARIANTS[-1]}])
 @pytest.mark.parametrize("with_bias", [True, False])
+@pytest.mark.quick("True-*")
 def test_chunked_equals_dense_in_float64_with_all_gradients(terms, with_bias):
     with jax.enable_x64(True):
         hidden, head, bias, targets, weights = problem(jnp.float64)

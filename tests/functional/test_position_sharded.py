@@ -32,6 +32,7 @@ def summed(scheme, table, arrays):
 
 @pytest.mark.parametrize("positions", ["sharded", "replicated", "one row"])
 @pytest.mark.parametrize("scheme", SCHEMES, ids=IDS)
+@pytest.mark.quick("*-sharded")
 def test_explicit_sharding_equals_no_mesh(scheme, positions):
     a, table = arrays(), table_of(scheme)
     if positions == "one row":

@@ -60,6 +60,9 @@ def theirs(folder, name, inputs, **options):
 @pytest.mark.parametrize(
     ("format", "architecture"), GENERATIVE, ids=[each.name for _, each in GENERATIVE]
 )
+@pytest.mark.quick(
+    "GPT2LMHeadModel", "LlamaForCausalLM", "Gemma2ForCausalLM", "BloomForCausalLM", "T5*", "Bart*"
+)
 def test_greedy_text_is_that_of_transformers(format, architecture, tmp_path):
     folder = tmp_path / "model"
     save_random(format.model_type, architecture.name, folder)
@@ -83,6 +86,7 @@ def test_greedy_text_is_that_of_transformers(format, architecture, tmp_path):
     CAUSAL,
     ids=[each.name for _, each in CAUSAL],
 )
+@pytest.mark.quick("GPT2LMHeadModel", "MistralForCausalLM", "Gemma3ForCausalLM", "MptForCausalLM")
 def test_every_step_is_that_of_the_full_pass(format, architecture, tmp_path):
     save_random(format.model_type, architecture.name, tmp_path)
     ours = jaxformer.load(tmp_path)

@@ -85,6 +85,7 @@ def assert_same(found, plain, atol=2e-5):
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.quick("rope")
 def test_greedy_texts_are_those_of_the_target(scheme):
     config = tiny(**SIZES, position=SCHEMES[scheme], windows=(4, None))
     target, draft = engine(config), engine(config, scale=0.72)

@@ -22,7 +22,7 @@ from jaxformer.parity.tiny import TINY
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.import_run import import_folder
 from jaxformer.pretrained.model import Pretrained, save
-from jaxformer.training.transfer.saved_folder import open_saved
+from jaxformer.training.transfer.origin import open_saved
 from jaxformer.zoo import FORMATS
 
 pytestmark = pytest.mark.torch
@@ -440,7 +440,7 @@ def test_a_run_is_not_verified(run_folder, refused):
 def test_verify_says_what_it_needs(missing, llama, refused, monkeypatch):
     monkeypatch.setitem(sys.modules, missing, None)
     message = refused("verify", llama)
-    assert f"needs {missing}: pip install torch transformers" in message
+    assert f"needs {missing}: pip install 'jaxformer[parity]'" in message
     assert not (llama / "receipt.json").exists()
 
 

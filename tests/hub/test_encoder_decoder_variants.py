@@ -30,6 +30,7 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize(("model_type", "changes"), VARIANTS.values(), ids=VARIANTS)
+@pytest.mark.quick("t5 with a gate", "bart*", "marian*")
 def test_variants(model_type, changes, tmp_path):
     check_variant(tmp_path, model_type, changes)
 
@@ -43,6 +44,7 @@ SPELLINGS = {
 
 @pytest.mark.parametrize("model_type", ["t5", "mt5", "umt5"])
 @pytest.mark.parametrize(("without", "changes"), SPELLINGS.values(), ids=SPELLINGS)
+@pytest.mark.quick("*-t5")
 def test_an_output_table_in_the_file_is_used_whatever_is_said(
     model_type, without, changes, tmp_path
 ):
@@ -70,6 +72,7 @@ def test_a_copy_of_the_table_is_no_output_table(tmp_path):
 
 
 @pytest.mark.parametrize("model_type", ["bart", "mbart", "marian", "pegasus"])
+@pytest.mark.quick("bart")
 def test_a_bias_of_the_logits_may_be_missing_and_does_not_learn(model_type, tmp_path):
     folder = save_tiny(model_type, tmp_path)
     bias = "heads.language_model.bias"
@@ -82,6 +85,7 @@ def test_a_bias_of_the_logits_may_be_missing_and_does_not_learn(model_type, tmp_
 
 
 @pytest.mark.parametrize("model_type", ["t5", "bart", "mbart", "marian", "m2m_100"])
+@pytest.mark.quick("t5", "mbart")
 def test_inputs_of_the_decoder_are_made_of_labels(model_type, tmp_path):
     ours, theirs = models(save_tiny(model_type, tmp_path))
     inputs = example_inputs(ours.checkpoint, "right")
@@ -93,6 +97,7 @@ def test_inputs_of_the_decoder_are_made_of_labels(model_type, tmp_path):
 
 
 @pytest.mark.parametrize("model_type", ["bart", "mbart"])
+@pytest.mark.quick("bart")
 def test_without_labels_the_inputs_are_repeated(model_type, tmp_path):
     ours, theirs = models(save_tiny(model_type, tmp_path))
     inputs = example_inputs(ours.checkpoint)

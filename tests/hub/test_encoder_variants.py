@@ -56,6 +56,7 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize(("model_type", "changes"), VARIANTS.values(), ids=VARIANTS)
+@pytest.mark.quick("ernie*", "electra*", "modernbert with*", "dinov2*")
 def test_variants(model_type, changes, tmp_path):
     check_variant(tmp_path, model_type, changes)
 

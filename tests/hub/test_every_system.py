@@ -6,13 +6,16 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 from saved_folders import save_tiny
 
 from jaxformer.hub.checkpoint import read_checkpoint
 from jaxformer.hub.fields import resolved
 from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.weights.tensors import SINGLE
 from jaxformer.parity.compare import differences
 from jaxformer.parity.examples import example_inputs
+from jaxformer.parity.reference import save_random
 from jaxformer.parity.table import measure, parse_page
 from jaxformer.pretrained import model as pretrained
 from jaxformer.pretrained.auto import load
@@ -25,11 +28,16 @@ CLASSES = {
     for format in FORMATS.values()
     for architecture in format.architectures
 }
+FIRST = [f"{format.model_type}-{format.architectures[0].name}" for format in FORMATS.values()]
 FAMILIES = ("llama", "bert", "t5", "vit")
 DOCUMENTED = parse_page((Path(__file__).parents[2] / "docs" / "parity.md").read_text())
 
 
-@pytest.mark.parametrize(("format", "architecture"), CLASSES.values(), ids=CLASSES)
+each_class = pytest.mark.parametrize(("format", "architecture"), CLASSES.values(), ids=CLASSES)
+
+
+@each_class
+@pytest.mark.quick(*FIRST, "bert-*", "llama-*", "t5-*", "deit-*")  # each system, and each task
 def test_equal_in_transformers_and_no_worse_than_documented(format, architecture, tmp_path):
     row = measure(format, architecture, tmp_path)
     jax.clear_caches()
@@ -40,6 +48,15 @@ def test_equal_in_transformers_and_no_worse_than_documented(format, architecture
     assert set(row.missing) <= set(documented.missing), row
     # Another machine's kernels round otherwise.
     assert row.bfloat16 is None or row.bfloat16 <= 2 * documented.bfloat16, row
+
+
+@each_class
+def test_every_tensor_is_read_and_comes_back(format, architecture, tmp_path):
+    save_random(format.model_type, architecture.name, tmp_path / "theirs")
+    pretrained.save(load(tmp_path / "theirs"), tmp_path / "ours")
+    before, after = (load_file(tmp_path / name / SINGLE) for name in ("theirs", "ours"))
+    assert before.keys() == after.keys()
+    assert all(np.array_equal(before[name], after[name]) for name in before)
 
 
 def test_the_table_has_every_class():
@@ -67,6 +84,7 @@ def test_the_description_survives_the_way_back(described):
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.quick("llama", "t5")
 def test_eager_and_unrolled_are_the_same(kind, tmp_path):
     save_tiny(kind, tmp_path)
     scanned, unrolled = load(tmp_path, scan_layers=True), load(tmp_path, scan_layers=False)

@@ -74,6 +74,7 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize(("model_type", "changes"), VARIANTS.values(), ids=VARIANTS)
+@pytest.mark.quick("gpt2*", "opt 350m", "mpt*", "falcon 2*")
 def test_a_variant_computes_the_same(model_type, changes, tmp_path):
     check_variant(tmp_path, model_type, changes)
 
@@ -89,6 +90,7 @@ def test_heads_read_the_narrow_states_of_opt(kind, tmp_path):
     [("bloom", {}), ("opt", {}), VARIANTS["falcon rw"]],
     ids=["bloom", "opt", "falcon rw"],
 )
+@pytest.mark.quick("bloom")
 def test_positions_that_are_counted_skip_padding_between_tokens(model_type, changes, tmp_path):
     check_variant(tmp_path, model_type, changes, inputs=with_holes)
 

@@ -335,6 +335,7 @@ VARIANTS = {
 
 @pytest.mark.torch
 @pytest.mark.parametrize(("model_type", "changes"), VARIANTS.values(), ids=VARIANTS.keys())
+@pytest.mark.quick("llama*longrope*", "gemma2*", "phi3*")
 def test_variants(model_type, changes, tmp_path):
     ours, theirs = models(save_tiny(model_type, tmp_path, **changes))
     # Beyond every window, the original context (8) and the longest (20).

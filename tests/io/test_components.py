@@ -137,6 +137,9 @@ def test_each_choice_is_taken_or_asks_for_the_fields_that_it_needs(capsys):
         for owner, field, option in component_fields(config):
             choices = component_choices(owner, field)
             for name in choices.keys() - seen:
+                # Other tests of this process may have defined experiments' own classes.
+                if not getattr(choices[name], "__module__", "jaxformer").startswith("jaxformer"):
+                    continue
                 check_choice(config, option, name, choices[name], capsys)
             seen |= choices.keys()
     assert len(seen) > 60

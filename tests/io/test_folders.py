@@ -6,7 +6,7 @@ import pytest
 
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.hf_config import write_hf_config
-from jaxformer.io.files import check_unused, write_whole
+from jaxformer.io.files import check_unused, move_into_place, temporary_folder, write_whole
 
 
 def test_a_folder_appears_whole_or_not_at_all(tmp_path):
@@ -84,3 +84,15 @@ def test_places_that_are_taken(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "iterdir", refuse)
     with pytest.raises(ConfigError, match="cannot be read: Permission denied"):
         check_unused(tmp_path)
+
+
+def test_the_first_of_two_writers_wins(tmp_path):
+    home = tmp_path / "home"
+    with temporary_folder(home) as slow:
+        (slow / "a").write_text("slow")
+        with temporary_folder(home) as fast:
+            (fast / "a").write_text("fast")
+            move_into_place(fast, home)
+        move_into_place(slow, home)
+    assert (home / "a").read_text() == "fast"
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]

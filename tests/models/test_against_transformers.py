@@ -182,6 +182,7 @@ def logits_and_gradients(config, parameters, ids, valid, weights):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+@pytest.mark.quick("GPT-2", "Llama", "BLOOM")
 def test_logits_and_the_gradient_of_every_parameter(case):
     import torch
 

@@ -1,14 +1,11 @@
 """What a training batch holds, said by the families and heads alone."""
 
-from functools import partial
-
 import jax
 import pytest
 from family_cases import each_family
 from tiny_models import batch_for
 
-from jaxformer.models import AbstractModel, build_model
-from jaxformer.models.batch import batch_shapes
+from jaxformer.models import AbstractModel
 
 ROWS, LENGTH = 16, 7
 
@@ -19,22 +16,22 @@ def lengths_of(batch):
 
 
 def losses(config, batch):
-    abstract_model = AbstractModel(partial(build_model, config=config))
+    abstract_model = AbstractModel(config.build)
     return jax.eval_shape(
-        lambda p, b: abstract_model.module(p).losses(b), abstract_model.shapes, batch
+        lambda p, b: abstract_model.module(p).loss(b)[1], abstract_model.shapes, batch
     )
 
 
 @each_family
 def test_the_arrays_are_those_of_a_real_batch(config):
     batch = batch_for(config, ROWS, LENGTH)
-    for name, shape in batch_shapes(config, ROWS, lengths_of(batch)).items():
+    for name, shape in config.batch_spec(ROWS, lengths_of(batch)).items():
         assert (name, shape.shape, shape.dtype) == (name, batch[name].shape, batch[name].dtype)
 
 
 @each_family
 def test_they_are_all_that_the_losses_need(config):
-    shapes = batch_shapes(config, ROWS, lengths_of(batch_for(config, ROWS, LENGTH)))
+    shapes = config.batch_spec(ROWS, lengths_of(batch_for(config, ROWS, LENGTH)))
     assert set(losses(config, shapes)) == {head.name for head in config.heads}
     for head in config.heads:
         for name in head.reads(ROWS, LENGTH):

@@ -6,6 +6,7 @@ from functools import lru_cache
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from family_cases import assert_gradients_close, each_family, size_of_gradient
 from tiny_models import (
     batch_for,
@@ -38,6 +39,7 @@ def loss_and_gradients(config, scale=0.4):
 
 
 @each_family
+@pytest.mark.quick("decoder", "shared encoder", "2017", "vision")
 def test_scan_and_remat_change_nothing(config):
     config = replace(config, **RANDOM)
     loss, gradients = loss_and_gradients(config)
@@ -48,6 +50,7 @@ def test_scan_and_remat_change_nothing(config):
 
 
 @each_family
+@pytest.mark.quick("decoder", "shared encoder", "2017", "vision")
 def test_compilation_changes_nothing(config):
     config = replace(config, num_layers=max(config.layer_repeats, 1))
     parameters, batch = random_parameters(config), batch_for(config, rows=3)
@@ -59,6 +62,7 @@ def test_compilation_changes_nothing(config):
 
 
 @each_family
+@pytest.mark.quick("decoder", "shared encoder", "2017", "vision")
 def test_bfloat16_is_close_to_float32(config):
     """Parameters and gradients stay float32; the rest of the way is in half the bits."""
     config = replace(config, **RANDOM)

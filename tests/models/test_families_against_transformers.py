@@ -10,7 +10,7 @@ import pytest
 from hf_batches import batch_of, their_arguments, their_scores, what_counts
 from hf_cases import CASES, WITHOUT_MASK
 
-from jaxformer.models import AbstractModel, EncoderDecoderConfig, build_model
+from jaxformer.models import AbstractModel, EncoderDecoderConfig
 from jaxformer.models.heads.base import DEFAULT_OPTIONS
 
 STD = 0.15
@@ -20,14 +20,14 @@ STD = 0.15
 @partial(jax.jit, static_argnums=0, compiler_options={"xla_backend_optimization_level": 0})
 def scores_loss_gradients(config, parameters, batch, weights):
     """Scores, the sum of the mean losses, and the gradient of the weighted sum of the scores."""
-    abstract_model = AbstractModel(partial(build_model, config=config))
+    abstract_model = AbstractModel(config.build)
 
     def total(parameters):
         model = abstract_model.module(parameters)
-        states = model.states(batch)
+        states = model.outputs(batch)
         heads = model.heads.values()
         scores = [head.scores(states) for head in heads]
-        losses = [head.sums(states, batch, DEFAULT_OPTIONS, None) for head in heads]
+        losses = [head.loss(states, batch, DEFAULT_OPTIONS, None) for head in heads]
         return sum(map(jnp.vdot, scores, weights)), (scores, losses)
 
     gradients, (scores, losses) = jax.grad(total, has_aux=True)(parameters)
@@ -80,7 +80,7 @@ def assert_equal_to_theirs(case, batch):
 
     model, theirs = random_model(case)
     expected, exact = hf_mapping.in_both_precisions(outputs_and_gradients, model)
-    shapes = AbstractModel(partial(build_model, config=case.ours)).shapes
+    shapes = AbstractModel(case.ours.build).shapes
     mapped = hf_mapping.our_parameters(case.ours, case.names, theirs, shapes)
     ours = {name: jnp.asarray(tensor.detach().numpy()) for name, tensor in mapped.items()}
     weights = weights_of(case, batch, [expected[0][name] for name in case.scores])
@@ -93,6 +93,7 @@ def assert_equal_to_theirs(case, batch):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+@pytest.mark.quick("BERT PreTraining", "T5", "ViT")
 def test_scores_losses_and_the_gradient_of_every_parameter(case):
     assert_equal_to_theirs(case, batch_of(case))
 
@@ -106,8 +107,8 @@ def test_without_a_mask_every_token_is_real(name):
 @partial(jax.jit, static_argnums=0, compiler_options={"xla_backend_optimization_level": 0})
 def hidden_states_of(config, parameters, batch):
     """The states that the heads read, and an encoder's besides where there is a decoder."""
-    model = AbstractModel(partial(build_model, config=config)).module(parameters)
-    hidden = [model.states(batch).hidden]
+    model = AbstractModel(config.build).module(parameters)
+    hidden = [model.outputs(batch).hidden]
     if isinstance(config, EncoderDecoderConfig):
         hidden.append(model.encode(batch["inputs"], segments=batch["segments"]))
     return hidden
@@ -137,7 +138,7 @@ def test_hidden_states(name):
             found = [outputs.hidden_states[-1]]
         return real([x.detach().numpy() for x in found])
 
-    shapes = AbstractModel(partial(build_model, config=case.ours)).shapes
+    shapes = AbstractModel(case.ours.build).shapes
     mapped = hf_mapping.our_parameters(case.ours, case.names, theirs, shapes)
     ours = {path: jnp.asarray(tensor.detach().numpy()) for path, tensor in mapped.items()}
     expected, exact = hf_mapping.in_both_precisions(hidden_states, model)

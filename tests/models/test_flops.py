@@ -10,7 +10,6 @@ import pytest
 from jax.extend.core import jaxprs_in_params
 from tiny_models import structure_of, tiny
 
-from jaxformer.models.flops import decoder_flops
 from jaxformer.nn import Parallel
 
 pytestmark = pytest.mark.optimized
@@ -56,20 +55,20 @@ gradient = jax.grad(forward, argnums=1)
 
 @each
 def test_forward_products_are_exactly_those_of_the_formula(config):
-    flops = decoder_flops(config, LENGTH)
+    flops = config.flops({"inputs": LENGTH})
     assert counted(forward, config) == flops.products + flops.attention
 
 
 @each
 def test_a_training_step_makes_three_times_the_products(config):
-    flops = decoder_flops(config, LENGTH)
+    flops = config.flops({"inputs": LENGTH})
     assert counted(gradient, config) == flops.training(causal=False)
 
 
 @pytest.mark.parametrize("scan", [False, True])
 def test_remat_adds_what_it_recomputes(scan):
     config = tiny(scan_layers=scan)
-    plain = decoder_flops(config, LENGTH)
+    plain = config.flops({"inputs": LENGTH})
     dots, full = (
         counted(gradient, replace(config, remat=remat)) - plain.training(causal=False)
         for remat in ("dots", "full")
@@ -87,7 +86,7 @@ def test_attention_counts_the_keys_of_the_window_or_of_the_mask(windows):
     per_pair = 4 * config.num_heads * config.head_width * config.num_layers / len(windows)
     in_window = [min(w or LENGTH, LENGTH) for w in windows]
     allowed = [((key <= query) & (key > query - w)).sum() / LENGTH for w in in_window]
-    flops = decoder_flops(config, LENGTH)
+    flops = config.flops({"inputs": LENGTH})
     assert flops.attention == pytest.approx(per_pair * sum(in_window))
     assert flops.causal_attention == pytest.approx(per_pair * sum(allowed))
     assert flops.training(causal=True) == pytest.approx(
@@ -103,7 +102,7 @@ def xla_flops(config, length):
 def test_xla_counts_the_same_and_a_few_elementwise_operations():
     config = tiny(num_layers=1, model_dim=256, head_dim=32, mlp_dim=320, vocab_size=700)
     length = 32
-    flops = decoder_flops(config, length)
+    flops = config.flops({"inputs": length})
     excess = xla_flops(config, length) - flops.products - flops.attention
     # What XLA counts besides products are elementwise operations: a few for each number that the
     # model makes per token, in the stream and its norms, the heads, the hidden layer, the logits

@@ -62,7 +62,7 @@ def batch():
 @partial(jax.jit, static_argnums=1)
 def losses_of(parameters, options, batch):
     model = structure_of(CONFIG).module(parameters)
-    return model.losses(batch, options), model.weights(batch)
+    return model.loss(batch, options)[1], model.loss_weights(batch)
 
 
 def cross_entropies(scores, labels):
@@ -110,7 +110,7 @@ def test_masked_tokens_have_the_gradient_of_the_scores_of_all():
     head, hidden, table, given = masked_head_and_batch()
 
     def chosen(hidden, table):
-        return head.sums(ModelOutput(hidden, tied=table), given, LossOptions(), None).loss
+        return head.loss(ModelOutput(hidden, tied=table), given, LossOptions(), None).loss
 
     def every(hidden, table):
         return cross_entropy(head.scores(ModelOutput(hidden, tied=table)), **given).loss
@@ -124,7 +124,7 @@ def test_the_logits_of_other_tokens_are_not_computed():
     head, hidden, table, given = masked_head_and_batch()
     poisoned = np.where(given["weights"][..., None] > 0, hidden, np.nan)
     sums, expected = (
-        head.sums(ModelOutput(x, tied=table), given, LossOptions(), None)
+        head.loss(ModelOutput(x, tied=table), given, LossOptions(), None)
         for x in (poisoned, hidden)
     )
     assert sums == expected
@@ -163,7 +163,7 @@ def test_a_dense_layer_before_the_output():
     parameters = random_parameters(config)
     assert "heads.span.dense.linear.bias" not in parameters
     model = structure_of(config).module(parameters)
-    states = model.states({"inputs": tokens(2, 5)})
+    states = model.outputs({"inputs": tokens(2, 5)})
     for name, x in {"label": states.pooled, "tags": states.hidden}.items():
         one = {k.removeprefix(f"heads.{name}."): np.asarray(v) for k, v in parameters.items()}
         y = np.tanh(np.asarray(x) @ one["dense.linear.kernel"] + one["dense.linear.bias"])
@@ -182,7 +182,7 @@ def test_two_states_side_by_side_and_the_second():
     parameters = random_parameters(config)
     model = structure_of(config).module(parameters)
     valid = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
-    states = model.states({"inputs": tokens(2, 5), "segments": valid})
+    states = model.outputs({"inputs": tokens(2, 5), "segments": valid})
     hidden = np.asarray(states.hidden)
     means = (hidden * valid[..., None]).sum(1) / valid.sum(1)[:, None]
     both = np.concatenate([hidden[:, 0], means], axis=1)
@@ -197,7 +197,7 @@ def test_an_activation_of_the_masked_head_alone():
     assert "heads.masked_language_model.dense.bias" not in parameters
     same = tiny_encoder(activation="relu", heads=config.heads)
     model = structure_of(config).module(parameters)
-    states = model.states({"inputs": tokens(2, 5)})
+    states = model.outputs({"inputs": tokens(2, 5)})
     expected = structure_of(same).module(parameters).heads["masked_language_model"].scores(states)
     np.testing.assert_array_equal(model.heads["masked_language_model"].scores(states), expected)
 
@@ -226,7 +226,7 @@ def test_factorised_embeddings_tie_the_masked_head():
 def test_dropout_of_the_heads_needs_a_key():
     config = tiny_encoder(heads=(TokenClassification(3), Classification(3)), dropout=0.5)
     model = structure_of(config).module(random_parameters(config))
-    states = model.states({"inputs": tokens(2, 5)})
+    states = model.outputs({"inputs": tokens(2, 5)})
     for name, head in model.heads.items():
         plain = head.scores(states)
         np.testing.assert_array_equal(head.scores(states), plain)
@@ -236,34 +236,36 @@ def test_dropout_of_the_heads_needs_a_key():
 
 @partial(jax.jit, static_argnums=0)
 def evaluation_of(config, parameters, batch):
-    return structure_of(config).module(parameters).evaluation(batch)
+    model = structure_of(config).module(parameters)
+    outputs, sums = model.loss(batch)
+    return sums, model.predictions(outputs, batch)
 
 
 def test_predictions_beside_what_is_right():
     given, parameters = batch(), random_parameters(CONFIG)
     scores = scores_of(CONFIG, parameters, given)
-    sums, outcomes = evaluation_of(CONFIG, parameters, given)
+    sums, predictions = evaluation_of(CONFIG, parameters, given)
     expected, _ = losses_of(parameters, LossOptions(), given)
     jax.tree.map(close, sums, expected)
-    assert set(outcomes) == {"tags", "span", "label", "rating"}
+    assert set(predictions) == {"tags", "span", "label", "rating"}
     for name, key, weights in (
         ("tags", "targets", "weights"),
         ("label", "label", "label_weights"),
         ("rating", "rating", "rating_weights"),
         ("span", "span", "span_weights"),
     ):
-        np.testing.assert_array_equal(outcomes[name].references, given[key])
-        np.testing.assert_array_equal(outcomes[name].weights, given[weights])
+        np.testing.assert_array_equal(predictions[name].references, given[key])
+        np.testing.assert_array_equal(predictions[name].weights, given[weights])
     for name in ("tags", "label"):
-        np.testing.assert_array_equal(outcomes[name].predictions, scores[name].argmax(-1))
-    close(outcomes["rating"].predictions, scores["rating"])
-    spans, valid = np.asarray(outcomes["span"].predictions), given["segments"] > 0
+        np.testing.assert_array_equal(predictions[name].predicted, scores[name].argmax(-1))
+    close(predictions["rating"].predicted, scores["rating"])
+    spans, valid = np.asarray(predictions["span"].predicted), given["segments"] > 0
     for row, (first, last) in enumerate(spans):
         assert first <= last
         assert valid[row, [first, last]].all()
         found = scores["span"][row, 0, first] + scores["span"][row, 1, last]
-        close(outcomes["span"].scores[row, 0], found)
-        close(outcomes["span"].scores[row, 1], scores["span"][row, :, 0].sum())
+        close(predictions["span"].scores[row, 0], found)
+        close(predictions["span"].scores[row, 1], scores["span"][row, :, 0].sum())
 
 
 def test_spans_lie_where_the_batch_says():
@@ -271,10 +273,10 @@ def test_spans_lie_where_the_batch_says():
     places = np.zeros((ROWS, LENGTH), bool)
     places[:, 1] = True
     places[3] = False  # a window without any of the context
-    _, outcomes = evaluation_of(CONFIG, parameters, given | {"span_places": places})
+    _, predictions = evaluation_of(CONFIG, parameters, given | {"span_places": places})
     kept = np.arange(ROWS) != 3
-    np.testing.assert_array_equal(outcomes["span"].predictions[kept], 1)
-    found, nothing = np.asarray(outcomes["span"].scores).T
+    np.testing.assert_array_equal(predictions["span"].predicted[kept], 1)
+    found, nothing = np.asarray(predictions["span"].scores).T
     assert (found[kept] > -1e3).all()
     assert found[3] < -1e8
     # No answer is the first token's span, whether or not an answer may lie there.

@@ -25,7 +25,7 @@ def run(config):
 
     @jax.jit
     def states(parameters, images):
-        return structure_of(config).module(parameters).states({"images": images})
+        return structure_of(config).module(parameters).outputs({"images": images})
 
     return parameters, images, states(parameters, images)
 
@@ -65,7 +65,7 @@ def test_pixels_beyond_the_last_patch_are_left_out():
     parameters, images, states = run(config)
     assert "patch_projection.bias" not in parameters
     whole = tiny_vision(**GRID, patch_bias=False)
-    cut = structure_of(whole).module(parameters).states({"images": images[:, :8, :12]})
+    cut = structure_of(whole).module(parameters).outputs({"images": images[:, :8, :12]})
     close(states.hidden, cut.hidden)
 
 

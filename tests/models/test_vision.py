@@ -224,7 +224,7 @@ class Frames(Model):
         )
         self.heads = build_heads(keys[2], config, (Classification(3, pooling="mean"), Tags(4)))
 
-    def states(self, batch, key=None):
+    def outputs(self, batch, key=None):
         valid = self.valid(batch)
         x = self.front_end(batch["frames"])
         hidden = self.transformer(x, mask=KeyPadding(valid), key=key)
@@ -252,7 +252,7 @@ def test_anything_that_makes_embeddings_can_feed_the_blocks():
     @jax.jit
     def step(parameters, key):
         def loss(parameters):
-            losses = abstract_model.module(parameters).losses(batch, key=key).values()
+            losses = abstract_model.module(parameters).loss(batch, key=key)[1].values()
             return sum(head.loss / head.weight for head in losses)
 
         value, gradients = jax.value_and_grad(loss)(parameters)

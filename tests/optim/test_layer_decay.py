@@ -5,9 +5,9 @@ import pytest
 from tiny_models import structure_of, tiny
 
 from jaxformer.functional import Learned
-from jaxformer.models import AbstractModel, EncoderDecoderConfig, build_model
+from jaxformer.models import AbstractModel, EncoderDecoderConfig
 from jaxformer.optim import SGD, Constant
-from jaxformer.optim.layer_decay import depth_factors, scale_by_depth
+from jaxformer.optim.scaling import depth_factors, scale_by_depth
 
 GAMMA = 0.5
 
@@ -33,7 +33,7 @@ def test_each_side_of_an_encoder_decoder_has_its_own_depth():
     config = EncoderDecoderConfig(
         vocab_size=7, num_layers=2, num_decoder_layers=3, model_dim=4, num_heads=2, mlp_dim=4
     )
-    abstract_model = AbstractModel(lambda key: build_model(key, config))
+    abstract_model = AbstractModel(config.build)
     factors = depth_factors({n: s.shape for n, s in abstract_model.shapes.items()}, GAMMA)
     scale = "{}.stack.group.0.norms.0.scale"
     np.testing.assert_allclose(factors[scale.format("encoder")].ravel(), GAMMA ** np.array([2, 1]))

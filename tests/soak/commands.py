@@ -14,15 +14,16 @@ import numpy as np
 
 from jaxformer.cli import evaluate as cli_evaluate
 from jaxformer.cli import generate as cli_generate
-from jaxformer.cli import hub as cli_hub
 from jaxformer.cli import main as cli
+from jaxformer.cli import parity as cli_parity
 from jaxformer.cli.evaluate import Evaluation
 from jaxformer.cli.generate import Chat, Generation
+from jaxformer.cli.train import Launch
 from jaxformer.config import load_config
 from jaxformer.parity import table as parity
 from jaxformer.training import loop
 from soak.hostile import TEXTS, misspelt
-from soak.runs import train, train_script, whole_run
+from soak.runs import train, whole_run
 from soak.trial import Reached, Refused, Silent, Trial, chance, heard, judge, reporting
 
 PART = "commands"
@@ -52,12 +53,12 @@ class Commands:
         (folder / "prompts.txt").write_text("The dog\n")
         (folder / "notes").mkdir()
         (folder / "notes" / "thesis.tex").write_text("years of work")
-        launch = train_script().Launch(**vars(load_config(str(self.experiment))))
+        launch = Launch(**vars(load_config(str(self.experiment))))
         self.options = {
             "train": list(_options(launch)),
             "evaluate": list(_options(Evaluation(launch.data, launch.mesh))),
-            "generate": list(_options(Generation())),
-            "chat": list(_options(Chat())),
+            "generate": list(_options(Generation(folder=None))),
+            "chat": list(_options(Chat(folder=None))),
         } | {name: [(option, None) for option in options] for name, options in FIXED.items()}
 
     def trial(self, index: int) -> Trial:
@@ -133,6 +134,8 @@ class Commands:
 def _options(tree: Any, prefix: str = "--") -> Iterator[tuple[str, Any]]:
     """The options of a tree of dataclasses, with their values."""
     for field in dataclasses.fields(tree):
+        if field.name == "folder":  # of generate and chat, which take it by its place
+            continue
         option, value = prefix + field.name.replace("_", "-"), getattr(tree, field.name)
         if dataclasses.is_dataclass(value):
             yield option, type(value).__name__
@@ -149,7 +152,7 @@ def _no_long_work() -> Iterator[None]:
             (loop, "TrainProgram"),
             (cli_evaluate, "TrainProgram"),
             (cli_generate, "TextGenerator"),
-            (cli_hub.verification, "verify"),
+            (cli_parity.verification, "verify"),
             (parity, "measure_all"),
             (jax.distributed, "initialize"),
         ):

@@ -4,10 +4,8 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import importlib.util
 import os
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 TEXT = """
 from jaxformer.config import Config, TrainConfig
 from jaxformer.data import Bytes, DataConfig, Packed, TextFiles
-from jaxformer.models.config import DecoderConfig
+from jaxformer.models import DecoderConfig
 from jaxformer.optim.optimizers import AdamW
 from jaxformer.optim.schedules import Cosine
 
@@ -95,19 +93,9 @@ def write_experiments(folder: Path) -> dict[str, Path]:
     return {name: folder / f"{name}.py" for name in experiments}
 
 
-def train_script():
-    """train.py as a module."""
-    if "train_script" not in sys.modules:
-        spec = importlib.util.spec_from_file_location("train_script", ROOT / "train.py")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules["train_script"] = module
-        spec.loader.exec_module(module)
-    return sys.modules["train_script"]
-
-
 def train(*arguments: object) -> int:
-    """Runs train.py in this process; returns the exit status."""
-    return cli.reporting_errors(lambda: train_script().main(list(map(str, arguments))))
+    """Runs `jaxformer train` in this process; returns the exit status."""
+    return cli.main(["train", *map(str, arguments)])
 
 
 @dataclasses.dataclass(frozen=True)

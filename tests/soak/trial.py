@@ -138,7 +138,7 @@ def reporting(action: Callable[[], object]) -> str:
             status = action()
         except SystemExit as end:
             status = end.code
-            if status not in (0, None):  # argparse and tyro show the usage besides
+            if status not in (0, None):  # tyro draws a box around it
                 words[:] = [" ".join("".join(words).split())]
     text = "\n".join(words)
     if "Traceback (most recent call last)" in text:

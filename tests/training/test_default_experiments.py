@@ -28,8 +28,8 @@ SHORT = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", SHORT)
+@pytest.mark.quick("tiny_encoder_tagging")
 def test_a_short_run_beats_the_trivial_answer(name, tmp_path):
     steps, metric, margin = SHORT[name]
     config = load_config(str(CONFIGS / f"{name}.py"))

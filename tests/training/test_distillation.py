@@ -33,11 +33,11 @@ from jaxformer.models import Regression, Span
 from jaxformer.models.heads.base import DEFAULT_OPTIONS
 from jaxformer.models.lora import AbstractLoraModel, LoRA
 from jaxformer.optim import SGD, Constant
-from jaxformer.training.distillation.loss import DistillationLoss
-from jaxformer.training.distillation.teacher import distillation_loss
 from jaxformer.training.logging.metrics_writer import read_metrics
 from jaxformer.training.loop import train
+from jaxformer.training.loss import DistillationLoss
 from jaxformer.training.step import TrainProgram
+from jaxformer.training.teacher import distillation_loss
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 
@@ -94,7 +94,7 @@ def run(model, common, mesh=(1, 1, 1), settings=SETTINGS, steps=1, teacher_seed=
 def outputs(model, parameters, batch, common):
     """What the terms are made of: the hidden states and the common heads' scores."""
     module = structure_of(model).module(parameters)
-    states = module.states(batch)
+    states = module.outputs(batch)
     return states.hidden, {name: module.heads[name].scores(states) for name in common}
 
 
@@ -133,6 +133,7 @@ def torch_loss(torch, settings, student, teacher, model, batch):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("family", STUDENTS)
+@pytest.mark.quick("encoder", "encoder-decoder")
 def test_values_and_gradients_are_torchs(family):
     torch = pytest.importorskip("torch")
     model, common = replace(STUDENTS[family], dropout=0.0), COMMON[family]
@@ -177,6 +178,7 @@ def reference():
 @pytest.mark.parametrize(
     ("mesh", "parts"), [((8, 1, 1), 1), ((2, 2, 2), 1), ((2, 1, 2), 4), ((1, 1, 1), 8)]
 )
+@pytest.mark.quick("mesh0-1", "mesh2-4")
 def test_every_mesh_and_all_parts_make_the_same_update(mesh, parts):
     _, state, metrics = run(MESHED, COMMON["encoder"], mesh, steps=2, gradient_accumulation=parts)
     expected, values = reference()
@@ -225,9 +227,7 @@ def test_dropout_is_the_students_alone():
     heads = [head.name for head in MESHED.heads]
     loss = DistillationLoss(heads, SETTINGS, twin, random_parameters(MESHED), heads)
     module, batch = twin.module(random_parameters(MESHED)), batch_for(MESHED)
-    sums = jax.jit(lambda key: loss.sums(module, loss.parameters, batch, DEFAULT_OPTIONS, key))(
-        None
-    )
+    sums = jax.jit(lambda key: loss(module, loss.parameters, batch, DEFAULT_OPTIONS, key))(None)
     assert abs(loss.metrics(sums)["soft_loss"]) < 1e-4
     assert abs(loss.metrics(sums)["cosine_loss"]) < 1e-5
 
@@ -314,9 +314,15 @@ def test_a_run_goes_on_where_it_was(teacher, tmp_path):
     assert len(hashes) == 1
 
 
+def loss_for(config, data, mesh):
+    return distillation_loss(
+        config.train.distillation, config.model, config.data.lengths, data, mesh
+    )
+
+
 def parameters_of(config):
     data, mesh = Datasets(None, None), make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
-    return distillation_loss(config.train.distillation, config, data, mesh).parameters
+    return loss_for(config, data, mesh).parameters
 
 
 def test_the_averages_of_the_teacher_are_taken(teacher, capsys):
@@ -352,7 +358,7 @@ def refused(config, labels=()):
     """What is wrong with the teacher of an experiment."""
     data = Datasets(None, None, config.data.tokenizer.fit([]), labels=labels)
     with pytest.raises(ConfigError) as error:
-        distillation_loss(config.train.distillation, config, data, make_mesh(MeshConfig()))
+        loss_for(config, data, make_mesh(MeshConfig()))
     message = str(error.value)
     assert message.startswith("train.distillation.teacher")
     return message
@@ -414,5 +420,5 @@ def test_a_teacher_that_the_mesh_cannot_hold_or_that_is_no_run(teacher, tmp_path
     data = Datasets(None, None)
     config = student_config(teacher, num_heads=8)
     with pytest.raises(ConfigError, match=r"model.num_heads = 4 is not divisible by mesh.tensor"):
-        distillation_loss(config.train.distillation, config, data, make_mesh(MeshConfig(tensor=8)))
+        loss_for(config, data, make_mesh(MeshConfig(tensor=8)))
     assert "not the folder of a run" in refused(student_config(tmp_path / "absent"))

@@ -135,7 +135,7 @@ def scripted(monkeypatch):
         stop_at[0], kill_at[0] = stop, kill
 
     monkeypatch.setattr(loop, "StopSignal", Signal)
-    monkeypatch.setattr(loop, "evaluate", evaluate)
+    monkeypatch.setattr(loop.Evaluator, "evaluate", evaluate)
     return interrupt
 
 
@@ -182,6 +182,7 @@ def test_a_run_ends_early_and_stays_ended(scripted, tmp_path, capsys):
 
 @pytest.mark.usefixtures("compiled_once")
 @pytest.mark.parametrize("interruption", [{"stop": 7}, {"stop": 8}, {"kill": 7}, {"kill": 9}])
+@pytest.mark.quick("interruption1")
 def test_an_interrupted_run_ends_at_the_same_step(scripted, tmp_path, interruption):
     train(config_with(), tmp_path / "whole")
     scripted(**interruption)
@@ -207,7 +208,7 @@ def test_an_unknown_metric_is_refused_before_training(tmp_path, monkeypatch):
     def steps(*_):
         raise AssertionError("trained")
 
-    monkeypatch.setattr(loop, "_take_steps", steps)
+    monkeypatch.setattr(loop.TrainProgram, "train_step", steps)
     with pytest.raises(ConfigError) as error:
         train(config_with(metric="acuracy"), tmp_path / "run")
     assert "train.metric = 'acuracy'" in str(error.value)

@@ -31,13 +31,12 @@ from jaxformer.models import (
 )
 from jaxformer.models.heads import Predictions
 from jaxformer.optim import SGD, Constant
+from jaxformer.training.evaluation.conclusion import Conclusion
 from jaxformer.training.evaluation.evaluate import (
-    Conclusion,
+    Evaluator,
     HeadResult,
     best_answers,
-    evaluate,
     head_metrics,
-    measure,
 )
 from jaxformer.training.evaluation.metrics import answer_scores
 from jaxformer.training.logging.run_logger import in_words
@@ -118,7 +117,8 @@ def on_mesh(program, params):
 def evaluated(config, data, mesh=(1, 1, 1), params=None):
     program = program_for(config, mesh)
     params = random_parameters(config.model) if params is None else params
-    return evaluate(config, program, on_mesh(program, params), data)
+    evaluator = Evaluator(program, data, config.data.max_validation_batches)
+    return evaluator.evaluate(on_mesh(program, params))
 
 
 def expected_metrics(arrays):
@@ -302,11 +302,12 @@ def test_the_best_window_answers(questions, tmp_path, mesh):
     config = Config(SPANS, questions)
     program = program_for(config, mesh)
     params = on_mesh(program, params)
-    result = measure(config, program, params, data)["span"]
+    evaluator = Evaluator(program, data, config.data.max_validation_batches)
+    result = evaluator.measure(params)["span"]
     texts, references = best_answers(result, examples)
     assert texts == list(expected.values())
     assert [list(answers) for answers in references] == list(QUESTIONS.values())
-    values = evaluate(config, program, params, data)
+    values = evaluator.evaluate(params)
     assert values == {"loss": result.loss, **answer_scores(texts, references)}
 
 
@@ -322,8 +323,8 @@ def test_no_answer_needs_every_window(order, nothing):
     scores = np.array([[0.0, 5.0], [1.0, nothing], [-1.0, 3.0]])
     spans = np.array([[0, 0], [1, 1], [2, 2]])
     order = np.array(order)
-    outcome = Predictions(spans[order], spans, np.ones(3), scores[order])
-    result = HeadResult(LossSums(0.0, 1.0, 0.0, 0.0), outcome, order)
+    predictions = Predictions(spans[order], spans, np.ones(3), scores[order])
+    result = HeadResult(LossSums(0.0, 1.0, 0.0, 0.0), predictions, order)
     assert best_answers(result, Windows()) == (["b" if nothing < 1 else ""], [("b",)])
 
 
@@ -345,8 +346,8 @@ def test_another_kind_of_head_shows_its_accuracy_and_may_show_more():
 
 
 def test_tags_without_names_mark_no_entities():
-    outcome = Predictions(np.array([[0, 1]]), np.array([[0, 0]]), np.ones((1, 2)))
-    result = HeadResult(LossSums(1.0, 2.0, 1.0, 0.0), outcome, np.zeros(1))
+    predictions = Predictions(np.array([[0, 1]]), np.array([[0, 0]]), np.ones((1, 2)))
+    result = HeadResult(LossSums(1.0, 2.0, 1.0, 0.0), predictions, np.zeros(1))
     values = head_metrics(TokenClassification(num_labels=2), result, Datasets(None, None))
     assert set(values) == {"accuracy", "macro_f1"}
 
@@ -362,7 +363,7 @@ def test_a_conclusion_on_disk(tmp_path):
     config = tiny_config()
     metrics = {"loss": 0.5, "pearson": math.nan}
     (file,) = Conclusion(3, 7, metrics, {"accuracy": 0.25}, []).save(
-        tmp_path / "a.json", tmp_path / "run", config
+        tmp_path / "a.json", tmp_path / "run", config.data
     )
     content = json.loads(file.read_text())
     data = content.pop("data")

@@ -14,7 +14,7 @@ from jaxformer.checkpoints.checkpointer import content_hash
 from jaxformer.checkpoints.manifest import read_item
 from jaxformer.checkpoints.restore import read_arrays
 from jaxformer.checkpoints.run_dir import locked
-from jaxformer.cli.main import reporting_errors
+from jaxformer.cli.errors import reporting_errors
 from jaxformer.config import Config, validate
 from jaxformer.data import Dataset
 from jaxformer.errors import ConfigError, DataError
@@ -322,7 +322,7 @@ def test_metrics_are_read_one_step_late(tmp_path):
     ]
     steps = [{name: Scalar() for name in [*names, "skipped_in_a_row"]} for _ in range(3)]
     log = RunLogger(
-        tiny_config(), tmp_path, 0, Workload(tokens=1, flops=1, causal_flops=1, peak=None)
+        tiny_config().train, tmp_path, 0, Workload(tokens=1, flops=1, causal_flops=1, peak=None)
     )
     for number, metrics in enumerate(steps, 1):
         log.step(number, metrics, 0.0)

@@ -73,6 +73,7 @@ def test_the_factors_learn_and_nothing_else():
 
 
 @pytest.mark.parametrize("mesh", [(1, 8, 1), (2, 2, 2)])
+@pytest.mark.quick("mesh1")
 def test_every_mesh_makes_the_same_update(mesh):
     program, _, state, metrics = run(mesh=mesh)
     assert_same_update(state, metrics)

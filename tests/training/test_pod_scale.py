@@ -12,19 +12,20 @@ import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
 from jaxformer.config import load_config, validate
-from jaxformer.config.experiment import row_lengths
 from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.distributed.sharding import MESH_AXES
 from jaxformer.errors import ConfigError
 from jaxformer.models import MaskedLanguageModel
 from jaxformer.optim import LAMB, Adafactor, AdamW, Lion, Muon
-from jaxformer.training.distillation.loss import DistillationLoss
+from jaxformer.training.loss import DistillationLoss
 from jaxformer.training.step import TrainProgram
 from jaxformer.zoo.recipes import sizes_of
 
 pytestmark = pytest.mark.optimized
 
 CONFIGS = Path(__file__).parents[2] / "configs"
+# One of each architecture, and of what is cut in its own way; the others are slow.
+QUICK = ("bert", "gemma", "gpt2", "llama:llama3-405b", "mistral", "t5:11b", "vit:22b")
 # Other names of sizes that are here under their own (see test_zoo.py).
 ALIASES = {"gpt2_small.py", "llama3_8b.py", "mistral_7b.py"}
 FILES = [path.name for path in sorted(CONFIGS.glob("*.py")) if path.name not in ALIASES]
@@ -36,15 +37,12 @@ CHIP = 95 * GIB  # of a TPU v5p
 
 
 def recipes():
-    """Every file at the size it has by itself, and at its largest; the sizes between are slow."""
+    """Every file at the size it has by itself, and at each other size."""
     for file in FILES:
         yield pytest.param(file, id=file.removesuffix(".py"))
         sizes = sorted(sizes_of(file).items(), key=lambda item: item[1].count_parameters())
         for size, _ in sizes if len(sizes) > 1 else ():
-            marks = () if size == sizes[-1][0] else (pytest.mark.slow,)
-            yield pytest.param(
-                f"{file}:{size}", id=f"{file.removesuffix('.py')}:{size}", marks=marks
-            )
+            yield pytest.param(f"{file}:{size}", id=f"{file.removesuffix('.py')}:{size}")
 
 
 each_recipe = pytest.mark.parametrize("recipe", [*recipes()])
@@ -74,7 +72,7 @@ def on_pod(recipe):
 
 
 def lowered(config, program):
-    lengths = row_lengths(config)
+    lengths = config.row_lengths
     return program.lower(config.data.batch_size, lengths, lowering_platforms=("tpu",))
 
 
@@ -91,6 +89,7 @@ def custom_calls(text):
 
 
 @each_recipe
+@pytest.mark.quick(*QUICK)
 def test_the_step_lowers_for_a_pod_whose_chips_hold_their_share_of_the_state(recipe):
     config, program = on_pod(recipe)
     state = program.state_shapes
@@ -123,7 +122,12 @@ def test_distillation_lowers_with_its_teacher():
     assert bytes_of((student.state_shapes, parameters))[1] < CHIP
 
 
-@pytest.mark.parametrize("optimizer", [Adafactor(), AdamW(), LAMB(), Lion(), Muon()])
+@pytest.mark.parametrize(
+    "optimizer",
+    [Adafactor(), AdamW(), LAMB(), Lion(), Muon()],
+    ids=lambda each: type(each).__name__,
+)
+@pytest.mark.quick("Adafactor", "Muon")
 def test_every_optimizer_lowers_for_a_pod(optimizer):
     config, _ = on_pod("tiny_decoder.py")
     config = replace(config, optimizer=optimizer)
@@ -177,7 +181,7 @@ def test_llama_3_8b_compiles_and_fits_64_chips(monkeypatch):
     mesh = make_mesh(config.mesh, devices)
     program = TrainProgram(config.model, config.optimizer, config.train, mesh)
     rows, length = config.data.batch_size, config.data.sequence_length
-    step = program.lower(rows, row_lengths(config))
+    step = program.lower(rows, config.row_lengths)
     assert custom_calls(step.as_text()) == 4
     memory = step.compile().memory_analysis()
     _, share = bytes_of(program.state_shapes)

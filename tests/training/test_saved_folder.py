@@ -17,8 +17,7 @@ from jaxformer.models import Classification
 from jaxformer.optim import AdamW, Constant
 from jaxformer.pretrained.auto import load
 from jaxformer.training.loop import train
-from jaxformer.training.transfer.saved_folder import SavedFolder, open_saved
-from jaxformer.training.transfer.tokens import with_tokenizer_of_origin
+from jaxformer.training.transfer.origin import SavedFolder, open_saved, with_tokenizer_of_origin
 from jaxformer.training.transfer.transfer import transfer
 
 pytestmark = pytest.mark.torch

@@ -16,7 +16,7 @@ from jaxformer.models import Classification, DecoderConfig, LanguageModel
 from jaxformer.optim import AdamW, Constant
 from jaxformer.training.loop import train
 from jaxformer.training.step import TrainProgram
-from jaxformer.training.transfer.tokens import check_same_tokens
+from jaxformer.training.transfer.origin import check_same_tokens
 from jaxformer.training.transfer.transfer import transfer
 
 OPTIMIZER = AdamW(schedule=Constant(learning_rate=0.1, warmup_steps=0))

@@ -16,7 +16,7 @@ from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.functional import RMSNorm, T5Bias
 from jaxformer.models import EncoderDecoderConfig
 from jaxformer.optim import SGD, Constant
-from jaxformer.training.evaluation.evaluate import conclude
+from jaxformer.training.evaluation.evaluate import Evaluator
 from jaxformer.training.evaluation.translation import Translation, shown, translate
 from jaxformer.training.step import TrainProgram
 
@@ -102,6 +102,7 @@ def test_each_token_is_the_likeliest_after_those_before_it():
 
 
 @pytest.mark.parametrize("mesh", [(8, 1, 1), (2, 2, 2), (1, 1, 4)])
+@pytest.mark.quick("mesh2")
 def test_every_mesh_writes_the_same(mesh):
     params, batch = ending_parameters(CONFIG), sources(rows=8)
     batch["row"][-2:] = -1  # rows that only fill the batch
@@ -203,18 +204,18 @@ def test_a_run_ends_with_translations_of_every_source(data, tmp_path):
     prepared, said = data.prepare(tmp_path / "run"), []
     program = program_for(config.model)
     params = on_mesh(program, random_parameters(config.model))
-    end = conclude(config, program, params, prepared, 5, said.append, {"loss": 1.0})
+    end = Evaluator(program, prepared, None).conclude(params, 5, said.append, {"loss": 1.0})
     assert said == ["translating 13 validation sources"]
     assert [item[:2] for item in end.translations] == prepared.validation.examples.pairs
     assert set(end.metrics) == {"loss", "bleu", "chrf"}
-    files = end.save(tmp_path / "evaluation.json", tmp_path, config)
+    files = end.save(tmp_path / "evaluation.json", tmp_path, config.data)
     assert [file.name for file in files] == ["evaluation.json", "translations.txt"]
     header, *lines = files[1].read_text().split("\n")[:-1]
     assert header == "source\treference\ttranslation"
     assert lines[3].startswith("number 3\tZahl 3\t")
     assert all(line.count("\t") == 2 for line in lines)
     assert len(lines) == 13
-    files = end.save(tmp_path / "dev.json", tmp_path, config)
+    files = end.save(tmp_path / "dev.json", tmp_path, config.data)
     assert [file.name for file in files] == ["dev.json", "dev-translations.txt"]
 
 

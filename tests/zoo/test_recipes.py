@@ -10,11 +10,9 @@ import pytest
 from PIL import Image
 
 from jaxformer.config import load_config, validate
-from jaxformer.config.experiment import row_lengths
 from jaxformer.data import Bytes, JsonLines
 from jaxformer.data.tasks import ImageFolder, Images, ParallelText
 from jaxformer.errors import ConfigError
-from jaxformer.models.batch import batch_shapes
 from jaxformer.zoo import SYSTEMS
 from jaxformer.zoo.recipes import choose, padded, sizes_of
 
@@ -127,7 +125,7 @@ def test_the_data_make_the_batch_that_the_lowered_step_reads(file, tmp_path):
     config = replace(config, data=small(config.data, tmp_path / "corpus"))
     batch = config.data.prepare(tmp_path / "run").train.batch(0)
     made = {name: (x.shape, np.dtype(x.dtype)) for name, x in batch.items()}
-    shapes = batch_shapes(config.model, config.data.batch_size, row_lengths(config))
+    shapes = config.model.batch_spec(config.data.batch_size, config.row_lengths)
     read = {name: (x.shape, np.dtype(x.dtype)) for name, x in shapes.items()}
     # Kinds that an objective does not tell apart are 0 throughout.
     silent = {"token_types", "task_types"} - made.keys()

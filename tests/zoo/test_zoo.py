@@ -2,14 +2,13 @@
 
 import re
 from dataclasses import replace
-from functools import partial
 from math import prod
 
 import pytest
 
 from jaxformer.cli import main as cli
 from jaxformer.functional import Learned
-from jaxformer.models import AbstractModel, build_model
+from jaxformer.models import AbstractModel
 from jaxformer.zoo import SYSTEMS
 
 each_system = pytest.mark.parametrize("system", SYSTEMS.values(), ids=SYSTEMS.keys())
@@ -33,9 +32,7 @@ COUNTED = {
 
 
 def shapes_of(config):
-    return {
-        n: x.shape for n, x in AbstractModel(partial(build_model, config=config)).shapes.items()
-    }
+    return {n: x.shape for n, x in AbstractModel(config.build).shapes.items()}
 
 
 def counted(system):

@@ -1,1 +1,1 @@
-"""Training objectives: what the model reads of a text, and what it predicts."""
+"""Training objectives: what the model sees of a text, and what it predicts."""

@@ -1,4 +1,4 @@
-"""BART's denoising: the decoder gives back the text whose corruption the encoder reads."""
+"""Denoising, BART's objective: the decoder restores the text that the encoder reads corrupted."""
 
 from dataclasses import dataclass
 from typing import ClassVar

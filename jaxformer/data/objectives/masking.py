@@ -1,4 +1,4 @@
-"""Masked language modelling: some tokens are hidden, and the model must tell what they were."""
+"""Masked language modelling: the model predicts tokens that are hidden from it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,12 +23,12 @@ MaskFunction = Callable[
 
 @dataclass(frozen=True)
 class MaskedLM(RowObjective):
-    """Predict hidden tokens from all others; which ones are hidden differs from epoch to epoch.
+    """Predict masked tokens from all others, with a new mask in each epoch.
 
     A row is [CLS], the tokens, [SEP]. Of its n tokens that are text, round(rate n) are chosen and
-    at least one, by whole words or spans of them if asked. Of the chosen ones a share of
+    at least one, by whole words or spans of them if configured. Of the chosen ones a share of
     `mask_share` becomes [MASK], one of `random_share` any token of the vocabulary, and the rest
-    stays what it is:
+    stays unchanged:
 
         inputs[t] = corrupted x[t],  targets[t] = x[t],  weights[t] = 1 where t was chosen
 
@@ -107,10 +107,10 @@ class MaskedLM(RowObjective):
 
 
 class Vocabulary(NamedTuple):
-    """What masking knows of each id; all arrays are bool [V].
+    """Properties of each token id for masking; all arrays are bool [V].
 
     Attributes:
-        is_text: It stands for text; False for special tokens.
+        is_text: Whether it is text; False for special tokens.
         starts_in_word: Its text begins with a character of a word, without a space in front.
         ends_in_word: Its text ends with a character of a word.
     """
@@ -131,7 +131,7 @@ class Vocabulary(NamedTuple):
 
 
 def _in_word(character: str) -> bool:
-    # U+FFFD stands for part of a character beyond ASCII, most of which are letters.
+    # U+FFFD is part of a character beyond ASCII, most of which are letters.
     return character.isalnum() or character in "_\ufffd"
 
 
@@ -166,7 +166,7 @@ def frame(row: TokenRow, first_id: int, last_id: int, pad_id: int) -> Batch:
 def find_units(
     tokens: np.ndarray, segments: np.ndarray, vocabulary: Vocabulary, whole_word: bool
 ) -> np.ndarray:
-    """Returns what is chosen or left as a whole: int [units, 2], each unit's start and end.
+    """Returns the units that are masked as a whole: int [units, 2], each one's start and end.
 
     Args:
         tokens: int [T].

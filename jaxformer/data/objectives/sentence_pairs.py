@@ -1,4 +1,4 @@
-"""Pairs of text pieces: does the second follow the first (BERT), or are they swapped (ALBERT)?"""
+"""Sentence pairs: next-sentence prediction (BERT) and sentence order (ALBERT)."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -86,7 +86,7 @@ class PairExamples(ExampleSource):
         ends = np.minimum(starts + size, stream.offsets[document + 1])
         pairs = ends - starts >= 2
         self.starts, self.ends, document = starts[pairs], ends[pairs], document[pairs]
-        # Rows of a document lie together: first[i] up to last[i] are those of row i's document.
+        # Rows of a document are adjacent: first[i] up to last[i] are those of row i's document.
         self._first = np.searchsorted(document, document)
         self._last = np.searchsorted(document, document, side="right")
         documents = len(np.unique(document))

@@ -1,4 +1,4 @@
-"""Span corruption, T5's objective: spans give way to sentinels, and the decoder tells the spans."""
+"""Span corruption, T5's objective: sentinels replace spans, and the decoder predicts the spans."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,16 +14,16 @@ from jaxformer.errors import ConfigError, check_field
 
 @dataclass(frozen=True)
 class SpanCorruption(RowObjective):
-    """Predict the spans that sentinels stand for.
+    """Predict the spans that sentinels replace.
 
-    With a, b, ... the pieces of text that stay and x, y, ... the spans that go:
+    With a, b, ... the pieces of text that stay and x, y, ... the spans that are removed:
 
         inputs  = a <0> b <1> ... </s>
         targets = <0> x <1> y ... <last> </s>,   decoder_inputs = pad, targets without the last
 
-    The number of tokens that go and of spans are functions of the length of the text alone, so it
-    is chosen such that inputs have `sequence_length` tokens exactly, and the targets always have
-    the same number. The decoder starts from the padding token.
+    The numbers of removed tokens and of spans are functions of the length of the text alone. The
+    length is chosen so that the inputs have exactly `sequence_length` tokens, and the targets
+    always have the same number. The decoder starts from the padding token.
 
     T5's vocabulary has its sentinels at the end, the first last. ByT5 has mean_span=20.
 
@@ -37,7 +37,7 @@ class SpanCorruption(RowObjective):
     takes_segments: ClassVar[bool] = False
 
     noise_density: float = 0.15
-    """The share of the tokens that go."""
+    """The share of the tokens that are removed."""
 
     mean_span: float = 3.0
     """The mean number of tokens of a span."""

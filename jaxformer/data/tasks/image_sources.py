@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps
 
 from jaxformer.errors import DataError
+from jaxformer.extras import optional_module
 from jaxformer.io.files import ordinary_file
 
 _ENDINGS = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
@@ -83,6 +84,7 @@ class ImageFolder(ImageSource):
     """The folder; sub-folders of sub-folders count to the one on top."""
 
     def load(self, size, channels):
+        optional_module("PIL", "ImageFolder")
         return _FolderSet(Path(os.path.expanduser(self.path)), size, channels)
 
 
@@ -127,6 +129,8 @@ class _FolderSet(ImageSet):
         return [name.partition("/")[0] for name in self.names]
 
     def decode(self, index):
+        from PIL import Image, ImageOps
+
         file = self._root / self.names[index]
         try:
             with Image.open(ordinary_file(file)) as image:
@@ -148,12 +152,14 @@ def _walk(root: Path) -> Iterator[tuple[str, list[str]]]:
     for folder, _, files in os.walk(root, onerror=refuse, followlinks=True):
         home = Path(folder).resolve()
         if os.path.islink(folder) and Path(folder).parent.resolve().is_relative_to(home):
-            raise DataError(f"{folder} is a link to {home}, in which it lies: take it away")
+            raise DataError(f"{folder} is a link to {home}, which contains it: take it away")
         yield folder, files
 
 
-def _eight_bits(image: Image.Image) -> Image.Image:
+def _eight_bits(image: Any) -> Any:
     """Scales pixels of 16 bits, which Pillow would cut off at 255."""
+    from PIL import Image
+
     if image.mode.startswith("I;16"):
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     if image.mode in ("I", "F"):

@@ -10,8 +10,8 @@ import numpy as np
 
 from jaxformer.data.base import Data, Datasets
 from jaxformer.data.dataset import Batch, ExampleSource
-from jaxformer.data.labels import keep_labels, numbered
-from jaxformer.data.split import sides
+from jaxformer.data.labels import numbered, save_labels
+from jaxformer.data.split import train_validation_split
 from jaxformer.data.tasks.image_sources import Digits, ImageSet, ImageSource
 from jaxformer.errors import check_field
 
@@ -159,9 +159,9 @@ class Images(Data):
             DataError: There are too few images, or one for validation has an unknown label.
         """
         images = self.source.load(self.image_size, self.channels)
-        labels = keep_labels(folder, sorted(set(images.labels)))
+        labels = save_labels(folder, sorted(set(images.labels)))
         if self.validation_source is None:
-            train, validation = sides(
+            train, validation = train_validation_split(
                 range(len(images.names)),
                 images.names,
                 self.validation_fraction,

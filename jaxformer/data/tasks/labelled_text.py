@@ -11,10 +11,16 @@ import numpy as np
 from jaxformer.checks import at_least, check_fields
 from jaxformer.data.base import Data, Datasets
 from jaxformer.data.dataset import Batch, ExampleSource
-from jaxformer.data.labels import Classes, LabelKind, keep_labels
-from jaxformer.data.split import sides
+from jaxformer.data.labels import Classes, LabelKind, save_labels
+from jaxformer.data.split import train_validation_split
 from jaxformer.data.tasks.records import Record, read_records
-from jaxformer.data.tasks.sequences import MarkedText, Marks, check_fit, joined, model_inputs
+from jaxformer.data.tasks.sequences import (
+    SpecialTokens,
+    TokenizedText,
+    add_special_tokens,
+    check_fit,
+    model_inputs,
+)
 from jaxformer.data.tokenizers.run_tokenizer import load_or_train_tokenizer
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
 from jaxformer.errors import DataError, check_field
@@ -87,13 +93,13 @@ class LabelledText(Data):
             DataError: A table cannot be read, lacks a column, or has a label that the training
                 data have not, or a row that is too long; names the file and the line.
         """
-        train, validation = self._sides()
+        train, validation = self._split()
         tokenizer = load_or_train_tokenizer(
             folder, self.tokenizer, (text for row in train for text in row.texts)
         )
         names = self.labels.names(row.label for row in train)
         if names:
-            keep_labels(folder, names)
+            save_labels(folder, names)
         return Datasets(
             self.dataset(self._examples(train, tokenizer, names), "train"),
             self.dataset(self._examples(validation, tokenizer, names), "validation"),
@@ -106,13 +112,15 @@ class LabelledText(Data):
             return None
         return self._examples(self._read(self.validation), tokenizer, labels)
 
-    def _sides(self) -> tuple[list[LabelledRow], list[LabelledRow]]:
+    def _split(self) -> tuple[list[LabelledRow], list[LabelledRow]]:
         rows = self._read(self.train)
         if self.validation is not None:
             return rows, self._read(self.validation)
         # Equal texts fall on the same side.
         texts = ["\t".join(row.texts) for row in rows]
-        return sides(rows, texts, self.validation_fraction, self.split_seed, self.train)
+        return train_validation_split(
+            rows, texts, self.validation_fraction, self.split_seed, self.train
+        )
 
     def _read(self, path: str) -> list[LabelledRow]:
         rows = [
@@ -130,13 +138,13 @@ class LabelledText(Data):
     def _examples(
         self, rows: Sequence[LabelledRow], tokenizer: Tokenizer, names: Sequence[str]
     ) -> "LabelledExamples":
-        marks = Marks.of(tokenizer)
+        special = SpecialTokens.of(tokenizer)
         columns = zip(*(row.texts for row in rows), strict=True)
         ids = list(zip(*(tokenizer.encode_batch(column) for column in columns), strict=True))
         labels, places = [row.label for row in rows], [row.where for row in rows]
         sizes = [sum(map(len, row)) + 1 + len(row) for row in ids]
         check_fit(sizes, places, self.sequence_length, "data.sequence_length", self.truncate)
-        texts = [joined(row, marks, self.sequence_length) for row in ids]
+        texts = [add_special_tokens(row, special, self.sequence_length) for row in ids]
         values = self.labels.values(labels, names, places)
         return LabelledExamples(texts, values, self.sequence_length, tokenizer.pad_id)
 
@@ -151,7 +159,9 @@ class LabelledExamples(ExampleSource):
         pad_id: The padding token.
     """
 
-    def __init__(self, texts: Sequence[MarkedText], labels: np.ndarray, length: int, pad_id: int):
+    def __init__(
+        self, texts: Sequence[TokenizedText], labels: np.ndarray, length: int, pad_id: int
+    ):
         self._texts, self._labels, self._shape = texts, labels, (length, pad_id)
 
     def __len__(self) -> int:

@@ -11,12 +11,13 @@ import numpy as np
 from jaxformer.checks import at_least, check_fields
 from jaxformer.data.base import Data, Datasets
 from jaxformer.data.dataset import Batch, ExampleSource
-from jaxformer.data.split import sides
-from jaxformer.data.tasks.records import optional_module, read_parallel
+from jaxformer.data.split import train_validation_split
+from jaxformer.data.tasks.records import read_parallel
 from jaxformer.data.tasks.sequences import check_fit, padded
 from jaxformer.data.tokenizers.run_tokenizer import load_or_train_tokenizer
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.extras import optional_module
 
 # Tables of names in Babel's locale data; their keys are codes, the same in all languages.
 _NAMES = ("languages", "territories", "scripts", "currencies", "variants")
@@ -46,7 +47,8 @@ class LocalePairs:
         """Returns (source phrase, its translation), each source phrase once.
 
         Raises:
-            DataError: Babel is not installed, or does not know a language.
+            DataError: Babel does not know a language.
+            MissingExtra: Babel is not installed.
         """
         babel = optional_module("babel", "LocalePairs")
         for part in ("babel.dates", "babel.numbers", "babel.units"):
@@ -67,7 +69,7 @@ class LocalePairs:
 
 
 def _phrases(babel: Any, locale: Any) -> Iterator[tuple[tuple, str]]:
-    """Yields (what is said, how this language says it)."""
+    """Yields (key, the phrase in this language)."""
     currencies = sorted(locale.currencies)
     for table in _NAMES:
         for code, name in sorted(getattr(locale, table).items()):
@@ -169,7 +171,7 @@ class ParallelText(Data):
             DataError: A file cannot be read, two have different numbers of lines, or a line is
                 too long; names the files and the line.
         """
-        train, validation = self._sides()
+        train, validation = self._split()
         texts = (text for pair in train for text in pair.texts)
         tokenizer = load_or_train_tokenizer(folder, self.tokenizer, texts)
         return Datasets(
@@ -187,13 +189,15 @@ class ParallelText(Data):
         pairs = _read(self.validation_source, self.validation_target)
         return self._examples(pairs, tokenizer)
 
-    def _sides(self) -> tuple[list[Pair], list[Pair]]:
+    def _split(self) -> tuple[list[Pair], list[Pair]]:
         pairs = self._without_files() if self.source is None else _read(self.source, self.target)
         if self.validation_source is not None:
             return pairs, _read(self.validation_source, self.validation_target)
         names = [pair.texts[0] for pair in pairs]
         origin = self.source or self.builtin
-        return sides(pairs, names, self.validation_fraction, self.split_seed, origin)
+        return train_validation_split(
+            pairs, names, self.validation_fraction, self.split_seed, origin
+        )
 
     def _without_files(self) -> list[Pair]:
         place = type(self.builtin).__name__

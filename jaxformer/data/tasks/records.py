@@ -1,7 +1,6 @@
 """Readers of labelled files: tables with named columns, columns of words, parallel text."""
 
 import csv
-import importlib
 import os
 import reprlib
 from collections.abc import Iterable, Iterator
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 
 from jaxformer.data.text.sources import encodable
 from jaxformer.errors import DataError
+from jaxformer.extras import optional_module
 from jaxformer.io.files import ordinary_file
 from jaxformer.io.json_files import parse_json
 
@@ -131,28 +131,8 @@ def read_parallel(source: str | os.PathLike, target: str | os.PathLike) -> list[
     return list(zip(*sides, strict=True))
 
 
-def optional_module(name: str, purpose: str) -> Any:
-    """Imports a module that only some data need.
-
-    Args:
-        name: Its dotted name; the first part is what pip installs.
-        purpose: What needs it, for the message.
-
-    Returns:
-        The module.
-
-    Raises:
-        DataError: It is not installed; says how to get it.
-    """
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        package = name.partition(".")[0]
-        raise DataError(f"{purpose} needs {package}: pip install {package}") from error
-
-
 def _lines(path: str | os.PathLike) -> Iterator[str]:
-    """Yields the lines of a text file, which end with a newline alone.
+    """Yields the lines of a text file, which end only at a newline.
 
     Raises:
         DataError: The file cannot be read, or a line is no text; names the line.

@@ -14,7 +14,7 @@ from jaxformer.errors import ConfigError, DataError
 _log = logging.getLogger(__name__)
 
 
-class Marks(NamedTuple):
+class SpecialTokens(NamedTuple):
     """The special tokens around texts a and b: first a last b last."""
 
     first: int
@@ -23,19 +23,19 @@ class Marks(NamedTuple):
     """After each text: [SEP]."""
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer) -> "Marks":
+    def of(cls, tokenizer: Tokenizer) -> "SpecialTokens":
         """Returns a tokenizer's [CLS] and [SEP]; end-of-text if it has none."""
-        return cls(_mark(tokenizer, "cls"), _mark(tokenizer, "sep"))
+        return cls(_id_of(tokenizer, "cls"), _id_of(tokenizer, "sep"))
 
 
-class MarkedText(NamedTuple):
+class TokenizedText(NamedTuple):
     """A row before padding; arrays are int32 [tokens]."""
 
     tokens: np.ndarray
     types: np.ndarray
 
 
-def kept_lengths(lengths: Sequence[int], space: int) -> tuple[int, ...]:
+def truncated_lengths(lengths: Sequence[int], space: int) -> tuple[int, ...]:
     """Returns how many tokens of one or two texts to keep, cutting the longer one first.
 
     Args:
@@ -53,19 +53,21 @@ def kept_lengths(lengths: Sequence[int], space: int) -> tuple[int, ...]:
     return (first, space - first) if first <= space - half else (space - half, half)
 
 
-def joined(texts: Sequence[np.ndarray], marks: Marks, length: int) -> MarkedText:
+def add_special_tokens(
+    texts: Sequence[np.ndarray], special: SpecialTokens, length: int
+) -> TokenizedText:
     """Returns one or two texts with special tokens, cutting the longer one first to fit.
 
     Args:
         texts: int32 [tokens] each.
-        marks: The special tokens.
+        special: The special tokens.
         length: The most tokens of the result.
     """
-    kept = kept_lengths([len(text) for text in texts], length - 1 - len(texts))
-    parts = [np.append(text[:size], marks.last) for text, size in zip(texts, kept, strict=True)]
-    parts[0] = np.insert(parts[0], 0, marks.first)
+    kept = truncated_lengths([len(text) for text in texts], length - 1 - len(texts))
+    parts = [np.append(text[:size], special.last) for text, size in zip(texts, kept, strict=True)]
+    parts[0] = np.insert(parts[0], 0, special.first)
     types = [np.full(len(part), number) for number, part in enumerate(parts)]
-    return MarkedText(*(np.concatenate(side).astype(np.int32) for side in (parts, types)))
+    return TokenizedText(*(np.concatenate(side).astype(np.int32) for side in (parts, types)))
 
 
 def encode_words(words: Iterable[str], tokenizer: Tokenizer) -> dict[str, np.ndarray]:
@@ -82,7 +84,7 @@ def padded(values: np.ndarray, length: int, fill: float) -> np.ndarray:
     return row
 
 
-def model_inputs(text: MarkedText, length: int, pad_id: int) -> Batch:
+def model_inputs(text: TokenizedText, length: int, pad_id: int) -> Batch:
     """Returns the inputs of an encoder: "inputs", "segments" and "token_types", int32 [length]."""
     return {
         "inputs": padded(text.tokens, length, pad_id),
@@ -97,8 +99,8 @@ def check_fit(
     """Reports rows that are too long, which is an error unless they may be cut.
 
     Args:
-        sizes: The tokens of each row, marks included.
-        places: Where each row stands ("file:line"), for the message.
+        sizes: The tokens of each row, special tokens included.
+        places: The place of each row ("file:line"), for the message.
         limit: The most tokens that a row may have.
         field: What the limit is called: "data.sequence_length".
         truncate: Whether longer rows are to be cut.
@@ -121,7 +123,7 @@ def check_fit(
     )
 
 
-def _mark(tokenizer: Tokenizer, role: Role) -> int:
+def _id_of(tokenizer: Tokenizer, role: Role) -> int:
     try:
         return int(tokenizer.special_ids(role)[0])
     except ConfigError:

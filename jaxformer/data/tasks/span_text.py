@@ -1,4 +1,4 @@
-"""Questions whose answer is a span of a text: extractive question answering."""
+"""Extractive question answering: the answer is a span of the context, as in SQuAD."""
 
 import os
 import re
@@ -13,14 +13,14 @@ import numpy as np
 from jaxformer.checks import at_least, check_fields
 from jaxformer.data.base import Data, Datasets
 from jaxformer.data.dataset import Batch, ExampleSource
-from jaxformer.data.split import sides
+from jaxformer.data.split import train_validation_split
 from jaxformer.data.tasks.records import Record, read_records
 from jaxformer.data.tasks.sequences import (
-    MarkedText,
-    Marks,
+    SpecialTokens,
+    TokenizedText,
+    add_special_tokens,
     check_fit,
     encode_words,
-    joined,
     model_inputs,
 )
 from jaxformer.data.tokenizers.run_tokenizer import load_or_train_tokenizer
@@ -38,7 +38,7 @@ class Question:
     text: str
     context: str
     answers: tuple[str, ...]
-    """All answers that count as right; empty: the context has none."""
+    """All correct answers; empty if the context has none."""
     start: int | None
     """The character of the context at which the first answer begins."""
 
@@ -52,8 +52,8 @@ def read_questions(path: str | os.PathLike) -> list[Question]:
     [...]}.
 
     Raises:
-        DataError: The file cannot be read, lacks a field or holds an answer that does not stand
-            where it should; names the file and the line or question.
+        DataError: The file cannot be read, lacks a field or has an answer that is not at its
+            stated place; names the file and the line or question.
     """
     path = Path(os.path.expanduser(path))
     records = _squad(path) if path.suffix.lower() == ".json" else read_records(path)
@@ -180,7 +180,7 @@ class SpanText(Data):
         train = read_questions(self.train)
         if self.validation is None:
             contexts = [question.context for question in train]
-            train, validation = sides(
+            train, validation = train_validation_split(
                 train, contexts, self.validation_fraction, self.split_seed, self.train
             )
         else:
@@ -205,15 +205,20 @@ class SpanText(Data):
         sizes, places = [len(ids) for ids in asked], [question.where for question in questions]
         limit = self.question_length
         check_fit(sizes, places, limit, "data.question_length", self.truncate)
-        marks, windows = Marks.of(tokenizer), []
+        special, windows = SpecialTokens.of(tokenizer), []
         for number, (question, context) in enumerate(zip(questions, words, strict=True)):
             tokens = _Tokens.of(context, pieces)
             head = asked[number][: self.question_length]
-            windows += self._windows(number, question, head, tokens, marks)
+            windows += self._windows(number, question, head, tokens, special)
         return SpanExamples(questions, windows, self.sequence_length, tokenizer.pad_id)
 
     def _windows(
-        self, number: int, question: Question, head: np.ndarray, tokens: "_Tokens", marks: Marks
+        self,
+        number: int,
+        question: Question,
+        head: np.ndarray,
+        tokens: "_Tokens",
+        special: SpecialTokens,
     ) -> list["Window"]:
         """The rows over one context."""
         offset = len(head) + 2  # of the context in the row
@@ -229,7 +234,7 @@ class SpanText(Data):
                 inside = start <= answer[0] and answer[1] < start + len(ids)
                 weight = float(inside)
                 span = tuple(place - start + offset for place in answer) if inside else (0, 0)
-            text = joined([head, ids], marks, self.sequence_length)
+            text = add_special_tokens([head, ids], special, self.sequence_length)
             characters = tokens.characters[start : start + room]
             windows.append(Window(number, text, span, weight, offset, characters))
         return windows
@@ -240,11 +245,11 @@ class Window(NamedTuple):
 
     question: int
     """The question's number."""
-    text: MarkedText
+    text: TokenizedText
     span: tuple[int, int]
     """The answer's first and last token."""
     weight: float
-    """0 if the answer lies elsewhere in the context."""
+    """0 if the answer is elsewhere in the context."""
     offset: int
     """The context's first token."""
     characters: np.ndarray

@@ -1,4 +1,4 @@
-"""Where sentences with a tag for each word come from."""
+"""Sources of sentences with a tag for each word."""
 
 import abc
 import io
@@ -18,10 +18,10 @@ class TaggedWord(NamedTuple):
     """One word."""
 
     text: str
-    """The word, with a blank before it where there is one in the text."""
+    """The word, with the blank before it if the text has one."""
     tag: str
     where: str
-    """Where it stands, for messages."""
+    """Its place ("file:line"), for messages."""
 
 
 class Sentence(NamedTuple):
@@ -95,8 +95,8 @@ class PythonTokens(TagSource):
     """The standard library's modules, each word tagged with the class of its Python token.
 
     The tags are "comment", "keyword", "name", "number", "operator" and "string", as the library's
-    own `tokenize` and `keyword` modules tell them. What stands between blanks in a comment or a
-    string is a word of its own, so that "for" may be a keyword, or a word of a docstring. Whole
+    own `tokenize` and `keyword` modules classify them. Each word of a comment or a string is tagged
+    separately, so "for" may be a keyword or a word of a docstring. Whole
     modules fall on one side of the validation split.
     """
 

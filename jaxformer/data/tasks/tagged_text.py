@@ -10,14 +10,14 @@ import numpy as np
 from jaxformer.checks import at_least, check_fields
 from jaxformer.data.base import Data, Datasets
 from jaxformer.data.dataset import Batch, ExampleSource
-from jaxformer.data.labels import Classes, keep_labels, numbered
-from jaxformer.data.split import sides
+from jaxformer.data.labels import Classes, numbered, save_labels
+from jaxformer.data.split import train_validation_split
 from jaxformer.data.tasks.sequences import (
-    MarkedText,
-    Marks,
+    SpecialTokens,
+    TokenizedText,
+    add_special_tokens,
     check_fit,
     encode_words,
-    joined,
     model_inputs,
     padded,
 )
@@ -74,11 +74,11 @@ class TaggedText(Data):
             DataError: A source has no sentences or cannot be read, a sentence is too long, or a
                 tag for validation is none of the training sentences'; names the file and the line.
         """
-        train, validation = self._sides()
+        train, validation = self._split()
         texts = ("".join(word.text for word in sentence.words) for sentence in train)
         tokenizer = load_or_train_tokenizer(folder, self.tokenizer, texts)
         tags = Classes().names(word.tag for sentence in train for word in sentence.words)
-        keep_labels(folder, tags)
+        save_labels(folder, tags)
         return Datasets(
             self.dataset(self._examples(train, tokenizer, tags), "train"),
             self.dataset(self._examples(validation, tokenizer, tags), "validation"),
@@ -91,30 +91,32 @@ class TaggedText(Data):
             return None
         return self._examples(_read(self.validation), tokenizer, labels)
 
-    def _sides(self) -> tuple[list[Sentence], list[Sentence]]:
+    def _split(self) -> tuple[list[Sentence], list[Sentence]]:
         sentences = _read(self.train)
         if self.validation is not None:
             return sentences, _read(self.validation)
         names = [sentence.name for sentence in sentences]
-        return sides(sentences, names, self.validation_fraction, self.split_seed, self.train)
+        return train_validation_split(
+            sentences, names, self.validation_fraction, self.split_seed, self.train
+        )
 
     def _examples(
         self, sentences: Sequence[Sentence], tokenizer: Tokenizer, tags: Sequence[str]
     ) -> "TaggedExamples":
         words = (word.text for sentence in sentences for word in sentence.words)
         pieces = encode_words(words, tokenizer)
-        marks, length = Marks.of(tokenizer), self.sequence_length
+        special, length = SpecialTokens.of(tokenizer), self.sequence_length
         sizes = [sum(len(pieces[word.text]) for word in s.words) + 2 for s in sentences]
         places = [sentence.words[0].where for sentence in sentences]
         check_fit(sizes, places, length, "data.sequence_length", self.truncate)
-        rows = [_row(sentence, pieces, tags, marks, length) for sentence in sentences]
+        rows = [_row(sentence, pieces, tags, special, length) for sentence in sentences]
         return TaggedExamples(rows, length, tokenizer.pad_id)
 
 
 class TaggedRow(NamedTuple):
     """A tokenised sentence before padding; arrays are [tokens]."""
 
-    text: MarkedText
+    text: TokenizedText
     targets: np.ndarray
     """int32, the number of the tag of each word at its first piece, 0 elsewhere."""
     weights: np.ndarray
@@ -161,14 +163,14 @@ def _row(
     sentence: Sentence,
     pieces: dict[str, np.ndarray],
     tags: Sequence[str],
-    marks: Marks,
+    special: SpecialTokens,
     length: int,
 ) -> TaggedRow:
     words = [word for word in sentence.words if len(pieces[word.text])]
     sizes = [len(pieces[word.text]) for word in words]
-    first = 1 + np.cumsum([0, *sizes])[:-1]  # after the first mark
+    first = 1 + np.cumsum([0, *sizes])[:-1]  # after [CLS]
     ids = [np.zeros(0, np.int32), *(pieces[word.text] for word in words)]
-    text = joined([np.concatenate(ids)], marks, length)
+    text = add_special_tokens([np.concatenate(ids)], special, length)
     numbers = numbered((word.tag for word in words), tags, (word.where for word in words))
     inside = first < len(text.tokens) - 1
     targets = np.zeros(len(text.tokens), np.int32)

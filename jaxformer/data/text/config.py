@@ -8,7 +8,7 @@ from jaxformer.data.base import Data, Datasets
 from jaxformer.data.dataset import Dataset, ExampleSource
 from jaxformer.data.objectives.base import CausalLM, Objective
 from jaxformer.data.split import Split
-from jaxformer.data.text.corpus import kept_corpus, load_or_build, tokenised
+from jaxformer.data.text.corpus import load_corpus, load_or_build, tokenised
 from jaxformer.data.text.packing import Joined, Packing, TokenStream
 from jaxformer.data.text.sources import StandardLibrary, TextSource
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer, load_tokenizer
@@ -89,7 +89,7 @@ class DataConfig(Data):
         """
         if self.validation is not None:
             return self._beside(None, None, load_tokenizer(Path(folder, "tokenizer")))
-        corpus = kept_corpus(folder)
+        corpus = load_corpus(folder)
         if corpus is None:
             return self.prepare(folder)
         return self._beside(None, corpus.validation, corpus.tokenizer)

@@ -72,7 +72,7 @@ def load_or_build(
     return corpus
 
 
-def kept_corpus(folder: str | os.PathLike) -> Corpus | None:
+def load_corpus(folder: str | os.PathLike) -> Corpus | None:
     """Returns the corpus in a folder; None where there is none, or more than one."""
     homes = list(Path(folder).glob("corpus-*"))
     return _load(homes[0], load_tokenizer(Path(folder, "tokenizer"))) if len(homes) == 1 else None

@@ -1,4 +1,4 @@
-"""The files of a corpus: written as the tokens come, mapped into memory, and checked."""
+"""The files of a corpus: streamed to disk, memory-mapped, and checked."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ def _offsets(side: str) -> str:
 
 
 CORPUS_FILES = (SIZES, *map(_tokens, _SIDES), *map(_offsets, _SIDES))
-"""What is in the folder of a corpus."""
+"""The files in the folder of a corpus."""
 
 
 @dataclass(frozen=True)
@@ -80,14 +80,14 @@ def _check_tokens(path: Path, stream: TokenStream, tokenizer: Tokenizer, recorde
         raise DataError(
             f"{path}: token {largest} is outside of the vocabulary of {tokenizer.vocab_size}"
         )
-    # Where nothing tells what was written, nothing but end-of-text is what a lost file looks like.
+    # Without digests, a file of nothing but end-of-text is taken for a lost one.
     empty = not recorded and stream.num_documents and (tokens == end).all()
     if empty or (tokens[stream.offsets] != end).any():
         raise DataError(f"{path}: not documents between end-of-text tokens")
 
 
 def _array(path: Path, *dtypes: str) -> np.ndarray:
-    """Maps a list of whole numbers into memory, or refuses a file that is shorter than it says."""
+    """Memory-maps a list of integers; refuses a file that is shorter than its header says."""
     try:
         array = np.load(ordinary_file(path), mmap_mode="r", allow_pickle=False)
     except DataError:
@@ -100,7 +100,7 @@ def _array(path: Path, *dtypes: str) -> np.ndarray:
 
 
 class StreamWriter:
-    """Writes one side as it comes, in the layout of `TokenStream`, without holding it in memory."""
+    """Writes one side to disk as it is tokenised, in the layout of `TokenStream`."""
 
     def __init__(self, folder: Path, side: str, tokenizer: Tokenizer):
         self._folder, self._side = folder, side
@@ -122,7 +122,7 @@ class StreamWriter:
         self._num_bytes += len(document.text.encode())
 
     def sizes(self) -> dict[str, int]:
-        """Returns what was written, for people to read."""
+        """Returns the number of documents, tokens and bytes."""
         documents = len(self._offsets) - 1
         return {"documents": documents, "tokens": self._offsets[-1], "bytes": self._num_bytes}
 

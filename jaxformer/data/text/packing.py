@@ -38,7 +38,7 @@ class TokenStream:
 
     Attributes:
         tokens: [tokens] of an integer type, usually a file mapped into memory.
-        offsets: int64 [documents + 1], where each document's leading end-of-text lies.
+        offsets: int64 [documents + 1], the index of each document's leading end-of-text.
         num_bytes: The size of the texts in UTF-8.
     """
 

@@ -65,7 +65,7 @@ def load_or_train_tokenizer(
     made_by = read_json(home / _SPEC, str)
     if made_by != asked:
         raise DataError(
-            f"{home} holds the tokenizer {made_by}, but the experiment has {asked}: use another "
+            f"{home} holds the tokenizer {made_by}, but {asked} is configured: use another "
             "folder, or delete this one if no model depends on it"
         )
     tokenizer = load_tokenizer(home)

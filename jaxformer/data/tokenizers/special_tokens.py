@@ -1,4 +1,4 @@
-"""Special tokens that objectives need, by role, and the names that tokenizers give them."""
+"""Special tokens by role, and the names that tokenizers give them."""
 
 from collections.abc import Callable, Collection, Iterable
 from typing import Literal
@@ -21,8 +21,8 @@ def ids_of(role: Role, token_id: Callable[[str], int | None]) -> list[int]:
     """Returns the ids of a role's tokens, in their order.
 
     Args:
-        role: What the tokens are for: "cls" opens a row, "sep" ends a part of it, "mask" stands
-            for a hidden token, "sentinels" (100 of them) for hidden spans.
+        role: The purpose of the tokens: "cls" opens a row, "sep" ends a part of it, "mask"
+            replaces a hidden token, and the 100 "sentinels" hidden spans.
         token_id: Returns a token's id, or None where the tokenizer lacks it.
 
     Raises:

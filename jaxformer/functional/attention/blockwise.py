@@ -212,7 +212,7 @@ class _Tile:
         return jax.lax.dynamic_slice_in_dim(x_BKSH, key_start, self.blocks.key, 2)
 
     def window(self, key_start) -> tuple:
-        """Where the block lies among all pairs, as masks, biases and dropout want it."""
+        """The start and size of the block along both axes, for masks, biases and dropout."""
         return self.query_start, self.blocks.query, key_start, self.blocks.key
 
     def key_blocks(self, num_keys: int) -> tuple:

@@ -98,7 +98,7 @@ def sinusoidal_code(
     waves = model_dim // 2
     exact = np.float64(theta) ** (-np.arange(waves) / max(waves - endpoint, 1))
     rounded = exact.astype(np.float32)
-    # What float32 loses of the frequency is added as a (small) angle of its own.
+    # The rounding error of the frequency is added as a small second angle.
     residual = (exact - rounded).astype(np.float32).reshape((1,) * positions.ndim + (-1,))
     angles = rotary_angles(positions, rounded)
     angles = angles + positions.astype(jnp.float32)[..., None] * residual

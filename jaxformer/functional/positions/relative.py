@@ -69,8 +69,8 @@ def rounded_alibi_bias(
 ) -> jax.Array:
     r"""ALiBi as it was trained in bfloat16, `round(round(slope_n) round(k))`.
 
-    The softmax does not see what is added for all keys alike, so this is `-slope_n (q - k)` where
-    k <= q, but for the rounding, which depends on where the key stands and not on the distance.
+    A constant added for all keys does not change the softmax, so this equals `-slope_n (q - k)` for
+    k <= q, except for the rounding, which depends on the key's position instead of the distance.
 
     Args:
         slopes: [N].
@@ -202,7 +202,7 @@ def t5_bias(
     if bucket_BTS.shape[0] > 1:
         out = None if pairs is None else PartitionSpec(*pairs, heads)
         return table.at[bucket_BTS].get(out_sharding=out).transpose(0, 3, 1, 2)
-    # One bias for all rows: XLA makes a product once, but a gather anew for each row's logits.
+    # One bias for all rows: XLA computes a product once, but repeats a gather for each row.
     chosen_BTSC = jax.nn.one_hot(bucket_BTS, table.shape[0], dtype=table.dtype)
     bias_NBTS = jax.lax.dot_general(
         table,

@@ -177,10 +177,10 @@ class Learned(Position):
     max_length: int = field()  # field(): the inherited None is not the default.
     """The longest sequence in tokens."""
     offset: int = 0
-    """Rows of the table before that of position 0: 2 in RoBERTa, whose padding stands at -1, and
+    """Rows of the table before that of position 0: 2 in RoBERTa, whose padding is at -1, and
     BART. They do not learn."""
     learns: bool = True
-    """False: the rows are given and stay as they are (Pegasus has sinusoids in them)."""
+    """False: the table is given and not trained (Pegasus has sinusoids in it)."""
 
     def __post_init__(self):
         super().__post_init__()

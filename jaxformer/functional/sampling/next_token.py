@@ -1,4 +1,4 @@
-"""Choosing the next token: filters from logits to logits, and the draw itself."""
+"""The choice of the next token: filters of logits, greedy choice and sampling."""
 
 import math
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ _TEMPERATURE = Rule(
 
 
 def greedy(logits: jax.Array) -> jax.Array:
-    r"""The most probable token, the first of several.
+    r"""The most probable token, the first of equals.
 
     .. math:: y = \arg\max_v x_v
 
@@ -47,7 +47,7 @@ def scale_temperature(logits: jax.Array, temperature: float) -> jax.Array:
 
     Args:
         logits: `[..., V]`.
-        temperature: τ, at least 1e-30.
+        temperature: The divisor τ, at least 1e-30.
 
     Returns:
         `[..., V]`.
@@ -61,11 +61,11 @@ def scale_temperature(logits: jax.Array, temperature: float) -> jax.Array:
 
 
 def top_k_filter(logits: jax.Array, top_k: int) -> jax.Array:
-    """Keeps the `top_k` largest logits, and every logit equal to the smallest of them.
+    """Keeps the `top_k` largest logits, and all that equal the smallest of them.
 
     Args:
         logits: `[..., V]`.
-        top_k: How many to keep, at least 1; above V nothing is excluded.
+        top_k: The number to keep, at least 1; V or more excludes nothing.
 
     Returns:
         `[..., V]`, -inf where excluded.
@@ -85,8 +85,8 @@ def top_k_filter(logits: jax.Array, top_k: int) -> jax.Array:
 def top_p_filter(logits: jax.Array, top_p: float) -> jax.Array:
     """Keeps the smallest set of the most probable tokens whose probability reaches `top_p`.
 
-    At least one token is kept, and with the least probable one that is kept, every token of the
-    same logit (a sort would have to choose among them by their place in the vocabulary).
+    At least one token is kept. Tokens with the same logit as the least probable one that is kept
+    are kept too, because a choice among them would depend on their order in the vocabulary.
 
     Args:
         logits: `[..., V]`.
@@ -106,7 +106,7 @@ def top_p_filter(logits: jax.Array, top_p: float) -> jax.Array:
     check_numbers(top_p=(top_p, PROBABILITY))
     ascending = jnp.sort(logits.astype(jnp.float32), axis=-1)
     excluded = jnp.cumsum(jax.nn.softmax(ascending, axis=-1), axis=-1) <= 1 - top_p
-    # The last is the most probable token, which a sum rounded down must not exclude.
+    # The last is the most probable token, which rounding must not exclude.
     smallest_kept = jnp.min(
         jnp.where(excluded.at[..., -1].set(False), jnp.inf, ascending), axis=-1, keepdims=True
     )
@@ -139,16 +139,16 @@ def min_p_filter(logits: jax.Array, min_p: float) -> jax.Array:
 
 
 def typical_filter(logits: jax.Array, typical_p: float) -> jax.Array:
-    r"""Keeps the tokens whose surprise is nearest to the expected one, up to a probability.
+    r"""Keeps the tokens whose surprise is closest to the expected one, up to a probability.
 
-    The smallest such set whose probability reaches `typical_p` is kept, and with the farthest
-    token of it every other one as far.
+    The smallest such set whose probability reaches `typical_p` is kept, and every token that is as
+    far from the expected surprise as the farthest in the set.
 
     .. math:: d_v = \left| -\log p_v - H(p) \right|, \qquad H(p) = -\sum_u p_u \log p_u
 
     Args:
         logits: `[..., V]`.
-        typical_p: A probability, 0 to 1; 0 keeps the most typical token alone.
+        typical_p: A probability, 0 to 1; 0 keeps only the most typical token.
 
     Returns:
         `[..., V]`, -inf where excluded.
@@ -172,7 +172,7 @@ def typical_filter(logits: jax.Array, typical_p: float) -> jax.Array:
 
 
 def ban_tokens(logits: jax.Array, tokens: Sequence[int]) -> jax.Array:
-    """Excludes tokens that are known beforehand.
+    """Excludes given tokens.
 
     Args:
         logits: `[..., V]`.
@@ -188,11 +188,11 @@ def ban_tokens(logits: jax.Array, tokens: Sequence[int]) -> jax.Array:
 
 
 def force_token(logits: jax.Array, token: int) -> jax.Array:
-    """Leaves one choice, whatever its logit was: 0 for `token` and -inf for all others.
+    """Excludes all tokens but one, whose logit becomes 0.
 
     Args:
-        logits: `[..., V]`, of which only the shape and the type count.
-        token: The only choice.
+        logits: `[..., V]`; only the shape and dtype are used.
+        token: The token to keep.
 
     Returns:
         `[..., V]`.
@@ -205,19 +205,22 @@ def force_token(logits: jax.Array, token: int) -> jax.Array:
 
 
 def sample(keys: jax.Array, logits: jax.Array) -> jax.Array:
-    r"""Draws a token from each distribution, with a key of its own.
+    r"""Samples a token from each distribution, with a key of its own.
 
     .. math:: y \sim \operatorname{softmax}(x)
 
-    A draw is a function of its key and its logits alone, so a row's token does not depend on the
-    rows beside it (with threefry keys, JAX's default; the others draw a batch from one key).
+    A sample is a function of its key and its logits alone, so it does not depend on the rest of the
+    batch (with threefry keys, the default of JAX; others sample a batch from one key).
 
     Args:
-        keys: `[...]` random keys, each used once.
+        keys: `[...]` PRNG keys, each used once.
         logits: `[..., V]`.
 
     Returns:
         `[...]` int32.
+
+    Raises:
+        AssertionError: `keys` are not keys of `jax.random.key`.
     """
     _assert_logits(logits)
     assert_axes(keys=(keys, " ".join(map(str, logits.shape[:-1]))))
@@ -255,15 +258,18 @@ def token_log_probabilities(logits: jax.Array, tokens: jax.Array) -> jax.Array:
 
 
 def assert_tokens(name: str, tokens: Sequence[int], vocab_size: int) -> list[int]:
-    """The tokens as Python's integers.
+    """Checks tokens and returns them as Python integers.
 
     Args:
         name: The argument, for messages.
-        tokens: Integers of Python or NumPy.
+        tokens: Python or NumPy integers.
         vocab_size: V.
 
+    Returns:
+        The tokens.
+
     Raises:
-        ArgumentError: Names the tokens that are not in `[0, vocab_size)`.
+        ArgumentError: A token is not in `[0, vocab_size)`.
     """
     tokens = [plain(token) for token in tokens]
     known = [is_integer(token) and 0 <= token < vocab_size for token in tokens]

@@ -1,7 +1,7 @@
-"""What the tokens already there do to the logits of the next one.
+"""Penalties and constraints on the next token, given the tokens before it.
 
-A history is `tokens [B, S]` with `lengths [B]`: each row's tokens from the left, and how many there
-are; what lies beyond is never read. Shapes are static, so all of it runs inside a compiled loop.
+The tokens of each row are `tokens` `[B, S]` up to its length in `lengths` `[B]`; later ones are
+never read. Shapes are static, so all functions run inside a compiled loop.
 """
 
 from collections.abc import Sequence
@@ -27,8 +27,8 @@ def token_counts(tokens: jax.Array, counted: jax.Array, vocab_size: int) -> jax.
     """How often each token of the vocabulary occurs in each row.
 
     Args:
-        tokens: `[B, S]` integers; those that are not in the vocabulary are left out.
-        counted: `[B, S]` bool, the places that count.
+        tokens: `[B, S]` integers; those outside the vocabulary are not counted.
+        counted: `[B, S]` bool, the places to count.
         vocab_size: V.
 
     Returns:
@@ -54,7 +54,7 @@ def repetition_penalty(logits: jax.Array, seen: jax.Array, penalty: float) -> ja
     Args:
         logits: `[B, V]`.
         seen: `[B, V]` bool.
-        penalty: Θ > 0; above 1 discourages repetition, below 1 encourages it.
+        penalty: The factor θ > 0; above 1 discourages repetition, below 1 encourages it.
 
     Returns:
         `[B, V]`.
@@ -71,14 +71,14 @@ def repetition_penalty(logits: jax.Array, seen: jax.Array, penalty: float) -> ja
 
 
 def presence_penalty(logits: jax.Array, seen: jax.Array, penalty: float) -> jax.Array:
-    r"""Makes tokens that have been generated less probable, however often that was.
+    r"""Makes tokens that have been generated less probable, however often they occurred.
 
     .. math:: x'_v = x_v - \alpha [c_v > 0]
 
     Args:
         logits: `[B, V]`.
-        seen: `[B, V]` bool, whether the token is in what was generated.
-        penalty: Α; negative encourages repetition.
+        seen: `[B, V]` bool, whether the token has been generated.
+        penalty: The term α; negative encourages repetition.
 
     Returns:
         `[B, V]`.
@@ -95,14 +95,14 @@ def presence_penalty(logits: jax.Array, seen: jax.Array, penalty: float) -> jax.
 
 
 def frequency_penalty(logits: jax.Array, counts: jax.Array, penalty: float) -> jax.Array:
-    r"""Makes tokens that have been generated less probable, each time more.
+    r"""Makes tokens that have been generated less probable, in proportion to their number.
 
     .. math:: x'_v = x_v - \alpha c_v
 
     Args:
         logits: `[B, V]`.
-        counts: `[B, V]` int32, how often the token is in what was generated.
-        penalty: Α; negative encourages repetition.
+        counts: `[B, V]` int32, how often the token has been generated.
+        penalty: The term α; negative encourages repetition.
 
     Returns:
         `[B, V]`.
@@ -123,13 +123,13 @@ def frequency_penalty(logits: jax.Array, counts: jax.Array, penalty: float) -> j
 def no_repeat_ngram(
     logits: jax.Array, tokens: jax.Array, lengths: jax.Array, ngram_size: int
 ) -> jax.Array:
-    """Excludes the tokens that would complete an n-gram which its row holds already.
+    """Excludes the tokens that would repeat an n-gram of their row.
 
     Args:
         logits: `[B, V]`.
         tokens: `[B, S]` integers.
-        lengths: `[B]` integers, how many of them are there.
-        ngram_size: N, at least 1; 1 excludes every token of the row.
+        lengths: `[B]` integers, the number of tokens of each row.
+        ngram_size: n, at least 1; 1 excludes every token of the row.
 
     Returns:
         `[B, V]`, -inf where excluded.
@@ -147,8 +147,8 @@ def no_repeat_ngram(
     if num_windows < 1:
         return logits
     prefix = _last_tokens(tokens, lengths, ngram_size - 1)
-    # The window that starts at s holds the tokens s to s + n - 1; its last one is excluded where
-    # the ones before it are the row's last ones.
+    # The window that starts at s holds the tokens s to s + n - 1. Its last token is excluded if the
+    # tokens before it are the last n - 1 of the row.
     ends = jnp.arange(ngram_size - 1, tokens.shape[1])
     repeated = ends[None, :] < lengths[:, None]
     for i in range(ngram_size - 1):
@@ -160,13 +160,13 @@ def no_repeat_ngram(
 def ban_sequences(
     logits: jax.Array, tokens: jax.Array, lengths: jax.Array, sequences: Sequence[Sequence[int]]
 ) -> jax.Array:
-    """Excludes the last token of a sequence where the ones before it have just been written.
+    """Excludes the last token of a sequence if the row ends with the tokens before it.
 
     Args:
         logits: `[B, V]`.
         tokens: `[B, S]` integers.
-        lengths: `[B]` integers, how many of them are there.
-        sequences: Tokens that must not follow each other; a sequence of one is always excluded.
+        lengths: `[B]` integers, the number of tokens of each row.
+        sequences: The sequences that must not occur; a sequence of one is always excluded.
 
     Returns:
         `[B, V]`, -inf where excluded.
@@ -179,7 +179,7 @@ def ban_sequences(
     wanted = "a sequence of sequences of tokens, such as ((7,), (3, 5)), none of them empty"
     check_argument("sequences", sequences, listed and all(sequences), wanted)
     sequences = [assert_tokens("sequences", each, logits.shape[-1]) for each in sequences]
-    # What has to come before, aligned to the right; -1 stands for any token, and for none.
+    # The tokens before the last, aligned to the right; -1 matches any token, and none.
     width = max((len(sequence) - 1 for sequence in sequences), default=0)
     before = np.full((len(sequences), width), -1)
     for row, (*prefix, _) in zip(before, sequences, strict=True):

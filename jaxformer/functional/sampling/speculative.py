@@ -1,8 +1,7 @@
-"""What a model makes of the tokens that another one proposed: how many it takes, and what follows.
+"""Speculative decoding: which proposed tokens a model accepts, and which token follows them.
 
-A proposal is `tokens [B, k]` with `count [B]`: the first `count` of a row are proposed, what lies
-beyond is never read. The model's distributions are those of k + 1 places: after none of the tokens,
-after one, and so on.
+A proposal is the first `count` `[B]` of each row of `tokens` `[B, k]`; later ones are never read.
+The model gives k + 1 distributions: after none of the tokens, after one, and so on.
 """
 
 from typing import NamedTuple
@@ -15,23 +14,26 @@ from jaxformer.functional.sampling.next_token import greedy, sample
 
 
 class Verdict(NamedTuple):
-    """How each row goes on: some proposed tokens, and one that was not proposed."""
+    """How each row continues: with some of the proposed tokens, then one of the model's own."""
 
     accepted: jax.Array
-    """int `[B]`: how many of the proposed tokens stand, the first of them."""
+    """int `[B]`: how many of the proposed tokens are accepted, from the first."""
     replacement: jax.Array
-    """int32 `[B]`: the token after these."""
+    """int32 `[B]`: the token after the accepted ones."""
 
 
 def accept_greedily(tokens: jax.Array, count: jax.Array, target: jax.Array) -> Verdict:
-    r"""Takes proposed tokens as long as they are the most probable ones.
+    r"""Accepts proposed tokens as long as they are the most probable ones.
 
     .. math:: y_j = \arg\max_v x_{jv}, \qquad a = \min \{ j : t_j \ne y_j \}, \qquad r = y_a
 
     Args:
-        tokens: T, `[B, k]`.
-        count: `[B]`.
-        target: X, the model's logits `[B, k + 1, V]`.
+        tokens: The proposed tokens t, `[B, k]`.
+        count: `[B]`, the number of them.
+        target: The model's logits x, `[B, k + 1, V]`.
+
+    Returns:
+        The accepted tokens and the next one.
 
     References:
         Leviathan et al., Fast Inference from Transformers via Speculative Decoding
@@ -46,21 +48,24 @@ def accept_greedily(tokens: jax.Array, count: jax.Array, target: jax.Array) -> V
 def accept_by_chance(
     keys: jax.Array, tokens: jax.Array, count: jax.Array, draft: jax.Array, target: jax.Array
 ) -> Verdict:
-    r"""Takes proposed tokens so that what stands is distributed as if the model had drawn it.
+    r"""Accepts proposed tokens such that the result has the distribution of the model's samples.
 
     .. math::
         P(\text{accept } t_j) = \min\left(1, \frac{p_j(t_j)}{q_j(t_j)}\right), \qquad
         r \sim \frac{\max(p_a - q_a, 0)}{\sum_v \max(p_a(v) - q_a(v), 0)}
 
-    The first token that is not accepted, at place a, is replaced by r. If all are, r is drawn from
-    p at the place after them.
+    The first token that is not accepted, at place a, is replaced by r. If all are accepted, r is
+    sampled from p at the place after them.
 
     Args:
-        keys: `[B, k + 1]` random keys, one for each place, each used once and not for the proposal.
-        tokens: T, `[B, k]`, drawn from q.
-        count: `[B]`.
+        keys: `[B, k + 1]` PRNG keys, one for each place, not used for the proposal.
+        tokens: The proposed tokens t, `[B, k]`, sampled from q.
+        count: `[B]`, the number of them.
         draft: The logits of q, `[B, k, V]`.
         target: The logits of p, `[B, k + 1, V]`.
+
+    Returns:
+        The accepted tokens and the next one.
 
     References:
         Leviathan et al., Fast Inference from Transformers via Speculative Decoding
@@ -80,10 +85,10 @@ def accept_by_chance(
         jnp.take_along_axis(x, tokens[..., None], axis=-1)[..., 0] for x in (p[:, :-1], q)
     )
     accepted = _leading(proposed & (chance * q_of_token < p_of_token))
-    # Where nothing is proposed q is 0, and the residual is p.
+    # After the last proposed token q is 0, and the residual is p.
     p, q = (_at(x, accepted) for x in (p, jnp.pad(q, ((0, 0), (0, 1), (0, 0)))))
     residual = jnp.maximum(p - q, 0)
-    # Two equal distributions may differ by rounding in one token, and then in no other.
+    # If rounding leaves no residual, because p and q are equal, sample from p.
     residual = jnp.where(jnp.any(residual > 0, axis=-1, keepdims=True), residual, p)
     return Verdict(accepted, sample(_at(halves[..., 1], accepted), jnp.log(residual)))
 
@@ -101,7 +106,7 @@ def _is_proposed(tokens, count):
 
 
 def _leading(accepts):
-    """How many are accepted before the first that is not, `[B]`."""
+    """The number accepted before the first that is not, `[B]`."""
     return jnp.sum(jnp.cumprod(accepts.astype(jnp.int32), axis=1), axis=1)
 
 

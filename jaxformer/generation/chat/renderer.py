@@ -1,7 +1,7 @@
-"""Renders a chat template in a process of its own, with limits of time and memory.
+"""Renders a chat template in a separate process, with limits of time and memory.
 
-`chat.py` runs this file as a script: it reads a JSON object from standard input and writes one to
-standard output. It imports jinja2 and the standard library only, so that it starts in a tenth of a
+`template.py` runs this file as a script: it reads a JSON object from standard input and writes one
+to standard output. It only imports jinja2 and the standard library, so it starts in a tenth of a
 second.
 """
 
@@ -17,11 +17,11 @@ from jinja2.ext import Extension
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 CPU_SECONDS = 2
-"""The processor time after which a template is stopped."""
+"""The maximum processor time of a template."""
 MEGABYTES = 128
-"""The memory that a template may take."""
+"""The maximum memory of a template."""
 MOST_CHARACTERS = 10**7
-"""The longest text that a template may write."""
+"""The maximum length of a text."""
 
 
 def main() -> None:
@@ -42,7 +42,7 @@ def _limit(kind: int, most: int) -> None:
 
 
 def answer_to(request: dict[str, Any]) -> dict[str, Any]:
-    """What a template makes of a request; see `main`."""
+    """The answer to a request, see `main`."""
     try:
         template = environment().from_string(request["source"])
         variables = request["variables"]
@@ -61,7 +61,7 @@ def answer_to(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def environment() -> ImmutableSandboxedEnvironment:
-    """What templates are written for; a sandbox, because they are programs of strangers."""
+    """The Jinja environment that templates expect, as a sandbox for untrusted programs."""
     found = ImmutableSandboxedEnvironment(
         trim_blocks=True,
         lstrip_blocks=True,
@@ -73,7 +73,7 @@ def environment() -> ImmutableSandboxedEnvironment:
 
 
 class _Generation(Extension):
-    """Reads `{% generation %}`: it marks what an assistant says for training, and writes it."""
+    """Supports `{% generation %}`, which marks the assistant's text for training."""
 
     tags = frozenset({"generation"})
 
@@ -84,7 +84,7 @@ class _Generation(Extension):
 
 
 def _to_json(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False) -> str:
-    """Unlike jinja's own filter, it leaves <, > and & as they are."""
+    """Writes JSON without escaping <, > and &, unlike Jinja's own filter."""
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,

@@ -1,10 +1,9 @@
-"""Chat templates: messages become the text that a model was tuned on, as in transformers.
+"""Chat templates: messages become the text format of a model, as in transformers.
 
-A template is a program of whoever published the model. Jinja's sandbox keeps it from files and
-from Python's internals, but not from computing without end: `'a' * 10**9` is one operation. So
-`chat_renderer.py` compiles and renders it in a process of its own, which the operating system
-stops at a limit of processor time and memory. That costs about a tenth of a second for each
-message of a chat.
+A template is a program of the model's publisher. Jinja's sandbox protects files and Python's
+internals, but does not limit time or memory: `'a' * 10**9` is one operation. So `renderer.py`
+compiles and renders a template in a separate process, whose processor time and memory the operating
+system limits. That takes about a tenth of a second for each message of a chat.
 """
 
 import json
@@ -24,42 +23,44 @@ from jaxformer.generation.chat import renderer as chat_renderer
 from jaxformer.io.model_files import read_object, small_file_in
 
 _LARGEST = 10**6
-"""Bytes of a template's file; published ones have some thousand."""
+"""The maximum size of a template's file in bytes; published ones have a few thousand."""
 _PATIENCE = 60
-"""Seconds after which a renderer that gets no processor time is given up."""
+"""Seconds after which a renderer is stopped that gets no processor time."""
 
 
 @dataclass(frozen=True)
 class ChatTemplate:
-    """How the messages of a chat are written as one text."""
+    """Formats the messages of a chat as one text."""
 
     file: Path
-    """Where the template was found."""
+    """The file of the template."""
 
     source: str
-    """The template, which compiles."""
+    """The template, known to compile."""
 
     special_tokens: Mapping[str, str]
-    """What the template may write, by the name under which it knows it: "bos_token", ..."""
+    """The special tokens by the names that templates use: "bos_token", ..."""
 
     def render(
         self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True
     ) -> str:
-        """Returns the text of a chat; it holds all special tokens that its ids will have.
+        """Formats a chat as text, special tokens included.
 
         Args:
             messages: Each with "role" ("system", "user" or "assistant") and "content".
-            add_generation_prompt: Whether the text ends with what precedes an answer.
+            add_generation_prompt: Whether to end the text with the header of an answer.
+
+        Returns:
+            The text.
 
         Raises:
-            ArgumentError: The messages hold something that JSON does not know.
-            DataError: The template cannot write such a chat, or needs too much time or memory;
-                with the reason.
+            ArgumentError: The messages cannot be written as JSON.
+            DataError: The template rejects the chat, or needs too much time or memory.
         """
         variables = {
             "messages": messages,
             "add_generation_prompt": add_generation_prompt,
-            # Templates ask whether these are none.
+            # Templates test whether these are none.
             "tools": None,
             "documents": None,
             **self.special_tokens,
@@ -71,14 +72,20 @@ class ChatTemplate:
 
 
 def read_chat_template(folder: str | Path) -> ChatTemplate | None:
-    """Reads the chat template of a folder that transformers saved; None if it has none.
+    """Reads the chat template of a Hugging Face checkpoint.
 
-    It is the first of chat_template.jinja, "chat_template" in tokenizer_config.json (where one of
-    several is named "default") and chat_template.json. The special tokens are those of
+    It is the first of chat_template.jinja, "chat_template" in tokenizer_config.json (if there are
+    several, the one named "default") and chat_template.json. The special tokens are those of
     tokenizer_config.json.
 
+    Args:
+        folder: The checkpoint.
+
+    Returns:
+        The template; None if there is none.
+
     Raises:
-        DataError: A file cannot be read, or the template is not valid.
+        DataError: A file cannot be read, or the template is invalid.
     """
     folder = Path(folder)
     found = _find(folder)
@@ -108,7 +115,7 @@ def _find(folder: Path) -> tuple[Path, str] | None:
 
 
 def _default(file: Path, stored: object) -> str:
-    """The template itself, or of several that with the name "default"."""
+    """The template itself, or the one of several that is named "default"."""
     if isinstance(stored, list):
         named = [entry for entry in stored if isinstance(entry, dict)]
         stored = {entry.get("name"): entry.get("template") for entry in named}.get("default")
@@ -130,14 +137,14 @@ def _special_tokens(folder: Path) -> dict[str, str]:
 
 
 def _ask(source: str, variables: dict[str, Any] | None) -> dict[str, Any]:
-    """What the renderer says to a template, and what it writes with these variables, if any."""
+    """Runs the renderer; without variables the template is only compiled."""
     try:
         request = json.dumps({"source": source, "variables": variables})
     except (TypeError, ValueError, RecursionError) as error:
         raise ArgumentError(
             f"messages: must be lists, dictionaries, texts and numbers: {error}"
         ) from error
-    # Without the start-up files of site-packages, which take longer than all the rest.
+    # Without site-packages, whose start-up files would take most of the time.
     paths = sorted(
         {str(Path(module.__file__).parents[1]) for module in (jinja2, jinja2.utils.markupsafe)}
     )

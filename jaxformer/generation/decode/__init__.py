@@ -1,1 +1,1 @@
-"""The compiled loop: prefill, decode steps, beams, speculation."""
+"""What runs on the device: prefill, decode steps, beam search, speculative decoding."""

@@ -1,4 +1,4 @@
-"""Beam search: several texts of a row in view at a time, in one compiled loop."""
+"""Beam search on the device, in one compiled loop."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -20,23 +20,23 @@ from jaxformer.nn.cache import Cache
 )
 @dataclass(frozen=True)
 class BeamSearch:
-    """What is searched for, and when it is found; a program serves all penalties of length."""
+    """The options of beam search. One program serves all length penalties."""
 
     processors: tuple[Processor, ...]
-    """What happens to the log-probabilities before texts are compared."""
+    """Applied to the log-probabilities before hypotheses are compared."""
     end_tokens: tuple[int, ...]
-    """After these a text is complete."""
+    """The tokens that complete a hypothesis."""
     num_beams: int
-    """n: texts of a row in view at a time."""
+    """The number of beams of a row (n)."""
     length_penalty: float | jax.Array
-    """Power of a text's length that divides its log-probability."""
+    """Exponent of the length by which the log-probability is divided."""
     early_stopping: bool | Literal["never"]
-    """A row is over when n texts are complete (True), or when no better one will come: than they
-    are if the best in view could end at its length (False), or at any length ("never")."""
+    """When a row is finished: as soon as n hypotheses are complete (True), or as soon as the best
+    beam cannot beat them, if it ended at its current length (False) or at any length ("never")."""
 
     @classmethod
     def of(cls, config: GenerationConfig) -> "BeamSearch":
-        """What these options ask for."""
+        """The beam search of these options."""
         return cls(
             config.processors(),
             config.end_tokens,
@@ -46,39 +46,42 @@ class BeamSearch:
         )
 
     def score(self, totals: jax.Array, lengths: jax.Array) -> jax.Array:
-        """By what texts are compared when they are complete, float32 `[B, n]`.
+        """The scores of complete hypotheses.
 
         Args:
             totals: float32 `[B, n]`: the sums of their tokens' log-probabilities.
-            lengths: int `[B]`: of how many tokens, the end token among them.
+            lengths: int `[B]`: their numbers of tokens, the end token included.
+
+        Returns:
+            float32 `[B, n]`.
         """
         return totals / (lengths[:, None].astype(jnp.float32) ** self.length_penalty)
 
 
 class Hypotheses(NamedTuple):
-    """Complete texts, n for each of B rows, the best first."""
+    """Complete hypotheses, n for each of B rows, best first."""
 
     tokens: jax.Array
-    """int32 `[B, n, S]`, 0 beyond a text's length."""
+    """int32 `[B, n, S]`, 0 beyond the length."""
     lengths: jax.Array
     """int32 `[B, n]`."""
     scores: jax.Array
-    """float32 `[B, n]`: log-probability / length^length_penalty; -inf: there is no such text."""
+    """float32 `[B, n]`: log-probability / length^length_penalty; -inf if there are fewer."""
 
 
 class _State(NamedTuple):
-    """Of B rows with n beams each. A row's beams have one length and follow each other."""
+    """The search of B rows with n beams each, which have one length and follow one another."""
 
     history: History
-    """The texts in view, `[B n, S]`, the most probable of a row first."""
+    """The beams, `[B n, S]`, the most probable of a row first."""
     cache: Cache
-    """What the model keeps of them: it lacks the last token."""
+    """The model's cache of all their tokens but the last."""
     totals: jax.Array
-    """float32 `[B, n]`: their summed log-probabilities; -inf: no text."""
+    """float32 `[B, n]`: their summed log-probabilities; -inf for unused beams."""
     complete: Hypotheses
-    """The best of those that are complete."""
+    """The best complete hypotheses."""
     active: jax.Array
-    """bool `[B]`: which rows go on."""
+    """bool `[B]`: the rows that are not finished."""
 
 
 class _Continuations(NamedTuple):
@@ -87,50 +90,51 @@ class _Continuations(NamedTuple):
     totals: jax.Array
     """float32 `[B, k]`: summed log-probabilities."""
     parents: jax.Array
-    """int32 `[B, k]`: which beam they continue."""
+    """int32 `[B, k]`: the beams that they continue."""
     tokens: jax.Array
-    """int32 `[B, k]`: with which token."""
+    """int32 `[B, k]`: the tokens that they add."""
     end: jax.Array
-    """bool `[B, k]`: whether the text is complete with it."""
+    """bool `[B, k]`: whether the hypothesis is complete."""
 
 
 def beam_search(
     model: GenerativeModel, search: BeamSearch, history: History, cache: Cache
 ) -> Hypotheses:
-    r"""Looks for the most probable texts that begin with B prompts.
+    r"""Searches for the most probable continuations of B prompts.
 
-    The beams of a row are continued by each token; of the `max(2, 1 + ends) n` most probable
-    continuations, those among the first n that are complete are kept aside if their scores
+    Each step continues the beams of a row by every token and takes the `max(2, 1 + ends) n` most
+    probable continuations. The n most probable of the incomplete ones are the beams of the next
+    step. Complete ones among the first n join the n best hypotheses by their scores
 
     .. math:: s(y) = \frac{1}{|y|^\alpha} \sum_t \log p(y_t | y_{<t})
 
-    are among the n best so far (|y| counts the new tokens), and the n best of the others are the
-    beams of the next step. What is longest is complete. The rules are those of transformers, but
-    that a row is over by itself, and what cannot be continued is no text.
+    where |y| counts the new tokens. A hypothesis of the maximum length is complete. The rules are
+    those of transformers, except that each row finishes on its own, and that a beam that cannot be
+    continued is discarded.
 
     Args:
-        model: With its weights.
-        search: What is searched for.
+        model: The model with its weights.
+        search: The options.
         history: The prompts `[B, S]`, with room for the longest text.
-        cache: Of all their tokens but the last.
+        cache: The cache of all their tokens but the last.
 
     Returns:
-        The new tokens of n texts for each.
+        The new tokens of n hypotheses for each prompt.
 
     References:
         Graves, Sequence transduction with recurrent neural networks (arXiv:1211.3711). Wu et al.,
         Google's neural machine translation system (arXiv:1609.08144), for the lengths.
     """
-    state = _started(search, history, cache)
-    step = partial(_stepped, model, search)
+    state = _init_state(search, history, cache)
+    step = partial(_search_step, model, search)
     complete = jax.lax.while_loop(lambda state: jnp.any(state.active), step, state).complete
     return _without_prompts(complete, history.prompt_lengths)
 
 
-def _started(search: BeamSearch, history: History, cache: Cache) -> _State:
+def _init_state(search: BeamSearch, history: History, cache: Cache) -> _State:
     rows, count = history.lengths.shape[0], search.num_beams
     beams = jax.tree.map(partial(jnp.repeat, repeats=count, axis=0), history)
-    # All beams are the prompt: one is to be continued, and none is complete.
+    # All beams are the prompt; only the first counts, and no hypothesis is complete.
     first = jnp.arange(count)[None, :] == 0
     complete = Hypotheses(
         beams.tokens.reshape(rows, count, -1),
@@ -146,14 +150,14 @@ def _started(search: BeamSearch, history: History, cache: Cache) -> _State:
     )
 
 
-def _stepped(model: GenerativeModel, search: BeamSearch, state: _State) -> _State:
+def _search_step(model: GenerativeModel, search: BeamSearch, state: _State) -> _State:
     count = search.num_beams
     logits, cache = decode_step(model, state.history, state.cache, jnp.repeat(state.active, count))
     log_probs = process(search.processors, jax.nn.log_softmax(logits), state.history)
     history = jax.tree.map(lambda x: x.reshape(-1, count, *x.shape[1:]), state.history)
     found = _continuations(search, state.totals, log_probs, history)
     complete = _completed(search, state, history, found)
-    # A text that is complete is no longer in view.
+    # Complete hypotheses are not continued.
     totals, order = jax.lax.top_k(jnp.where(found.end, -jnp.inf, found.totals), count)
     parents, tokens = (_along(x, order) for x in (found.parents, found.tokens))
     history = history._replace(
@@ -175,7 +179,7 @@ def _continuations(
     rows, count = totals.shape
     vocab_size = log_probs.shape[1]
     sums = log_probs.reshape(rows, count, vocab_size) + totals[:, :, None]
-    # Among so many, as many as there are beams do not end.
+    # Among this many, at least as many as there are beams do not end.
     most = max(2, 1 + len(search.end_tokens)) * count
     totals, places = jax.lax.top_k(sums.reshape(rows, -1), min(most, count * vocab_size))
     tokens = places % vocab_size
@@ -187,7 +191,7 @@ def _continuations(
 def _completed(
     search: BeamSearch, state: _State, history: History, found: _Continuations
 ) -> Hypotheses:
-    """The best complete texts, now with those of a step; of rows that are over as they were."""
+    """The best complete hypotheses after a step; unchanged for finished rows."""
     found = jax.tree.map(lambda x: x[:, : search.num_beams], found)
     lengths = history.lengths + 1
     scores = search.score(found.totals, (lengths - history.prompt_lengths)[:, 0])
@@ -204,27 +208,27 @@ def _completed(
 def _promising(
     search: BeamSearch, history: History, totals: jax.Array, complete: Hypotheses
 ) -> jax.Array:
-    """Bool `[B]`: whether a better text may come."""
+    """Bool `[B]`: whether a better hypothesis is possible."""
     ends = history.lengths
     if search.early_stopping == "never":
-        # At this length its score is the highest that it can have.
+        # The length at which the score of a beam would be highest.
         ends = jnp.where(search.length_penalty > 0, history.limits, ends)
     best = search.score(totals[:, :1], (ends - history.prompt_lengths)[:, 0])
     worst = complete.scores[:, -1]
     promising = (best[:, 0] > worst) & (history.lengths < history.limits)[:, 0]
-    # Not all n are there while the last of them has no score.
+    # Fewer than n hypotheses are complete while the last has no score.
     return promising & (worst == -jnp.inf) if search.early_stopping is True else promising
 
 
 def _continued(history: History, parents: jax.Array, tokens: jax.Array) -> jax.Array:
-    """The texts `[B, n, S]` of beams with one more token each, both `[B, n]`."""
+    """The tokens `[B, n, S]` of the parents `[B, n]`, each with one more token `[B, n]`."""
     places = jnp.arange(history.tokens.shape[2])[None, None, :]
     last = places == history.lengths[:, :1, None]
     return jnp.where(last, tokens[:, :, None], _along(history.tokens, parents))
 
 
 def _along(x: jax.Array, order: jax.Array) -> jax.Array:
-    """Of `x` `[B, m, ...]` what stands at `order` `[B, n]`."""
+    """`x[b, order[b, i]]` for `x` `[B, m, ...]` and `order` `[B, n]`."""
     order = order.reshape(*order.shape, *[1] * (x.ndim - 2))
     return jnp.take_along_axis(x, order, axis=1, mode="clip")
 

@@ -1,8 +1,8 @@
-"""Between the logits and the choice: what the history and the settings make of the logits.
+"""Logits processors: penalties, constraints and filters applied before a token is chosen.
 
-A processor is a function of the logits and the history. These are frozen dataclasses, so a tuple
-of them can be a static argument of a compiled loop; the mathematics is in `functional`. In a mesh,
-rows may be sharded; the vocabulary is whole.
+A processor maps the logits and the history to logits. Those here are frozen dataclasses around
+functions of `functional.sampling`, so a tuple of them can be a static argument of a compiled loop.
+On a mesh the rows may be sharded, but not the vocabulary.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,36 +35,35 @@ from jaxformer.generation.checks import NUMBER, POSITIVE, SEQUENCES, TOKEN, TOKE
 
 
 class History(NamedTuple):
-    """What has been written so far; for an encoder-decoder, on the decoder's side."""
+    """The tokens so far; for an encoder-decoder, those of the decoder."""
 
     tokens: jax.Array
-    """[B, S] integers: the prompt, then what was generated, from the left; unspecified beyond."""
+    """int `[B, S]`: the prompt, then the generated tokens; unspecified beyond the length."""
     lengths: jax.Array
-    """[B] integers: how many tokens there are."""
+    """int `[B]`: the number of tokens."""
     prompt_lengths: jax.Array
-    """[B] integers: how many of them are the prompt."""
+    """int `[B]`: the number of prompt tokens."""
     limits: jax.Array
-    """[B] integers: the length at which generation stops at the latest."""
+    """int `[B]`: the maximum length."""
 
 
 Processor = Callable[[jax.Array, History], jax.Array]
-"""From logits [B, V] float32 and the history to logits [B, V]."""
+"""Maps float32 logits `[B, V]` and the history to logits `[B, V]`."""
 
 
 def process(processors: Sequence[Processor], logits: jax.Array, history: History) -> jax.Array:
-    """Applies processors one after the other.
+    """Applies processors one after another.
 
     Args:
-        processors: In their order.
-        logits: [B, V] float32.
-        history: What has been written so far.
+        processors: The processors, in order.
+        logits: float32 `[B, V]`.
+        history: The tokens so far.
 
     Returns:
-        [B, V] float32.
+        float32 `[B, V]`.
 
     Raises:
-        AssertionError: An array, or what a processor returns, has other axes or another dtype;
-            names it.
+        AssertionError: An array, or the result of a processor, has the wrong axes or dtype.
     """
     sizes = assert_axes(
         logits=(logits, "B V"),
@@ -87,7 +86,7 @@ def process(processors: Sequence[Processor], logits: jax.Array, history: History
 
 @dataclass(frozen=True)
 class RepetitionPenalty:
-    """Tokens of the prompt and of what was generated become less probable, by a factor."""
+    """Makes tokens of the prompt and generated tokens less probable, by a factor."""
 
     penalty: float
     """Above 1 discourages repetition, below 1 encourages it."""
@@ -102,7 +101,7 @@ class RepetitionPenalty:
 
 @dataclass(frozen=True)
 class PresencePenalty:
-    """Generated tokens become less probable, however often they were."""
+    """Makes generated tokens less probable, however often they occurred."""
 
     penalty: float
     """Subtracted from their logits; negative encourages repetition."""
@@ -117,10 +116,10 @@ class PresencePenalty:
 
 @dataclass(frozen=True)
 class FrequencyPenalty:
-    """Generated tokens become less probable, each time more."""
+    """Makes generated tokens less probable, in proportion to their number."""
 
     penalty: float
-    """Subtracted from their logits each time; negative encourages repetition."""
+    """Subtracted from their logits for each occurrence; negative encourages repetition."""
 
     def __post_init__(self):
         check_fields(self, penalty=NUMBER)
@@ -132,7 +131,7 @@ class FrequencyPenalty:
 
 @dataclass(frozen=True)
 class NoRepeatNgram:
-    """No n-gram occurs twice, prompt included."""
+    """Allows each n-gram only once, prompt included."""
 
     ngram_size: int
     """n."""
@@ -146,10 +145,10 @@ class NoRepeatNgram:
 
 @dataclass(frozen=True)
 class BannedTokens:
-    """Tokens that are never chosen."""
+    """Excludes tokens."""
 
     tokens: tuple[int, ...]
-    """Their numbers."""
+    """The token ids."""
 
     def __post_init__(self):
         check_fields(self, tokens=TOKENS)
@@ -160,10 +159,10 @@ class BannedTokens:
 
 @dataclass(frozen=True)
 class BannedSequences:
-    """Tokens that never follow each other; a sequence of one is never chosen."""
+    """Excludes sequences of tokens."""
 
     sequences: tuple[tuple[int, ...], ...]
-    """Their numbers."""
+    """The token ids."""
 
     def __post_init__(self):
         check_fields(self, sequences=SEQUENCES)
@@ -174,10 +173,10 @@ class BannedSequences:
 
 @dataclass(frozen=True)
 class MinNewTokens:
-    """No end before so many tokens have been generated."""
+    """Excludes end tokens until enough tokens have been generated."""
 
     count: int
-    """Tokens, the end not among them."""
+    """The minimum number of tokens before the end token."""
     end_tokens: tuple[int, ...]
     """The tokens that end a text."""
 
@@ -191,10 +190,10 @@ class MinNewTokens:
 
 @dataclass(frozen=True)
 class ForcedFirst:
-    """The first token generated, such as the language that mBART is to write."""
+    """Forces the first token, such as the target language of mBART."""
 
     token: int
-    """Its number."""
+    """The token id."""
 
     def __post_init__(self):
         check_fields(self, token=TOKEN)
@@ -206,10 +205,10 @@ class ForcedFirst:
 
 @dataclass(frozen=True)
 class ForcedLast:
-    """The token at the last place there is, such as the end of BART's summaries."""
+    """Forces the token at the maximum length, such as the end token of BART's summaries."""
 
     token: int
-    """Its number."""
+    """The token id."""
 
     def __post_init__(self):
         check_fields(self, token=TOKEN)
@@ -220,7 +219,7 @@ class ForcedLast:
 
 
 def _counts(history: History, starts: jax.Array, vocab_size: int) -> jax.Array:
-    """How often each token occurs from `starts [B]` on, [B, V] int32."""
+    """How often each token occurs from `starts` `[B]` on, int32 `[B, V]`."""
     places = jnp.arange(history.tokens.shape[1])[None, :]
     counted = (starts[:, None] <= places) & (places < history.lengths[:, None])
     return token_counts(history.tokens, counted, vocab_size)
@@ -234,7 +233,7 @@ class Temperature:
     """Flattens (above 1) or sharpens (below 1) the distribution."""
 
     temperature: float
-    """What the logits are divided by."""
+    """The divisor of the logits."""
 
     def __post_init__(self):
         check_fields(self, temperature=POSITIVE)
@@ -248,7 +247,7 @@ class TopK:
     """Keeps the most probable tokens."""
 
     top_k: int
-    """How many."""
+    """The number of tokens to keep."""
 
     def __post_init__(self):
         check_fields(self, top_k=at_least(1))
@@ -273,10 +272,10 @@ class TopP:
 
 @dataclass(frozen=True)
 class MinP:
-    """Keeps the tokens that are not much less probable than the most probable one."""
+    """Keeps the tokens whose probability is close enough to that of the most probable one."""
 
     min_p: float
-    """The smallest ratio of their probabilities."""
+    """The minimum ratio of the two probabilities."""
 
     def __post_init__(self):
         check_fields(self, min_p=PROBABILITY)
@@ -287,7 +286,7 @@ class MinP:
 
 @dataclass(frozen=True)
 class Typical:
-    """Keeps the tokens of the most typical surprise that together reach a probability."""
+    """Keeps the most typical tokens that together reach a probability."""
 
     typical_p: float
     """The probability."""

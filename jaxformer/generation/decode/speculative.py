@@ -168,11 +168,9 @@ def _processed(sampling: SamplingParams, logits, history: History, places):
 
 
 def _place_keys(row_keys, number):
-    """PRNG keys `[B, 2]` for the n-th new token of each row: to propose it, and to verify it.
-
-    A place may be proposed again with the same key: its first proposal was discarded because of an
-    earlier token, whatever it was itself.
-    """
+    """PRNG keys `[B, 2]` for the n-th new token of each row: to propose it, and to verify it."""
+    # A place may be proposed again with the same key: the first proposal was discarded because of
+    # an earlier token, independently of the proposal itself.
     return jax.vmap(jax.random.split)(jax.vmap(jax.random.fold_in)(row_keys, number))
 
 

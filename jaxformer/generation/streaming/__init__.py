@@ -1,1 +1,1 @@
-"""Text that is shown as it is generated."""
+"""Tokens and text while they are generated."""

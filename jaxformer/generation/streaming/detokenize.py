@@ -1,4 +1,4 @@
-"""Text from tokens as they come: the pieces joined are what decoding all of them at once gives."""
+"""Incremental detokenization: the pieces of text add up to that of all tokens at once."""
 
 import abc
 import codecs
@@ -12,19 +12,26 @@ _UNCLEAR = "\N{REPLACEMENT CHARACTER}"
 
 
 def detokenizer(tokenizer: Tokenizer) -> "Detokenizer":
-    """Returns what decodes one text of a tokenizer, token by token.
+    """Creates the detokenizer of one text.
 
-    The library's own `DecodeStream` raises on bytes that are not UTF-8, which models do write.
+    The `DecodeStream` of the tokenizers library raises on invalid UTF-8, which models may generate.
+
+    Args:
+        tokenizer: The tokenizer of the ids.
+
+    Returns:
+        A detokenizer without tokens.
     """
     byte_level = isinstance(tokenizer.decoder, decoders.ByteLevel)
     return (_OfBytes if byte_level else _OfTokens)(tokenizer)
 
 
 class Detokenizer(abc.ABC):
-    """Decodes one text; special and unknown ids are left out.
+    """Decodes one text, without special and unknown ids.
 
-    Concatenated, all that `push` and then `flush` return is
-    `tokenizer.decode(ids, skip_special_tokens=True)`. A token costs the same wherever it stands.
+    The concatenated results of `push` and then `flush` are
+    `tokenizer.decode(ids, skip_special_tokens=True)`. The time for a token does not depend on the
+    tokens before it.
     """
 
     def __init__(self, tokenizer: Tokenizer):
@@ -34,7 +41,7 @@ class Detokenizer(abc.ABC):
         self._special = {token.content for token in added if token.special}
 
     def push(self, ids: Iterable[int]) -> str:
-        """Returns the text that ids [tokens], none negative, add and later ones cannot change."""
+        """Adds ids, none negative, and returns the text that later ones cannot change."""
         pieces = []
         for id_ in map(int, ids):
             token = self._tokenizer.id_to_token(id_)
@@ -44,15 +51,15 @@ class Detokenizer(abc.ABC):
 
     @abc.abstractmethod
     def flush(self) -> str:
-        """Returns what was held back, at the end of the text; an unfinished character is U+FFFD."""
+        """Ends the text and returns the rest of it; an incomplete character becomes U+FFFD."""
 
     @abc.abstractmethod
     def _add(self, id_: int, token: str) -> str:
-        """Returns the text that is certain with one more token."""
+        """Adds a token and returns the text that later ones cannot change."""
 
 
 class _OfBytes(Detokenizer):
-    """Byte-level tokens are bytes, whatever is beside them: at most three are held back."""
+    """Decodes byte-level tokens, which are bytes; at most three bytes are held back."""
 
     def __init__(self, tokenizer: Tokenizer):
         super().__init__(tokenizer)
@@ -70,14 +77,14 @@ class _OfBytes(Detokenizer):
 
 
 class _OfTokens(Detokenizer):
-    """Tokens whose text depends on the one before: where words begin, or a run of single bytes.
+    """Decodes tokens whose text depends on the one before: the start of a word, a run of bytes.
 
-    A run is held back to its end: one byte that does not fit turns all of it into U+FFFD.
+    A run is held back to its end, because one invalid byte turns all of it into U+FFFD.
     """
 
     def __init__(self, tokenizer: Tokenizer):
         super().__init__(tokenizer)
-        # The last token whose text has been returned, and that text when it stands alone.
+        # The last token whose text has been returned, and its text when decoded alone.
         self._before: list[int] = []
         self._before_text = ""
         self._held: list[int] = []
@@ -103,7 +110,7 @@ class _OfTokens(Detokenizer):
 
 
 def _byte_of_character() -> dict[str, int]:
-    """Byte-level tokens write a byte as its Latin-1 character if printable, else from U+0100 on."""
+    """Maps characters of byte-level tokens to bytes: Latin-1 if printable, else from U+0100 on."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {

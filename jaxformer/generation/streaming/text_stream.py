@@ -33,12 +33,12 @@ class TextStream:
 
     @property
     def text(self) -> str:
-        """All that has been shown so far."""
+        """The text that has been shown."""
         return "".join(self._shown)
 
     @property
     def stopped_by(self) -> str | None:
-        """The stop string that ended the text; None if none did."""
+        """The stop string that ended the text, or None."""
         return self._stop.found
 
     def push(self, ids: Iterable[int]) -> str:
@@ -56,7 +56,7 @@ class TextStream:
         return "" if self.finished else self._show(self._decoder.push(ids))
 
     def flush(self) -> str:
-        """Ends the text and returns what was held back."""
+        """Ends the text and returns the part that was held back."""
         if self.finished:
             return ""
         text = self._show(self._decoder.flush())
@@ -122,12 +122,12 @@ class StopStrings:
         return text[:shown]
 
     def flush(self) -> str:
-        """Returns what was held back, at the end of the text."""
+        """Ends the text and returns the part that was held back."""
         text, self._held = self._held, ""
         return text
 
     def _unclear(self, text: str) -> int:
-        """The most characters at the end with which a stop string may begin."""
+        """The number of characters at the end with which a stop string may begin."""
         longest = max(map(len, self._stop), default=1) - 1
         return next(
             (

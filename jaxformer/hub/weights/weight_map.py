@@ -1,7 +1,6 @@
 """Weight maps: which of our parameters each tensor of a file stores, for both directions."""
 
 import fnmatch
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -10,9 +9,8 @@ import numpy as np
 
 from jaxformer.errors import ConfigError
 from jaxformer.hub.weights.layouts import Layout, Shape, Single, Slot, usual
-from jaxformer.models.parameters import AbstractModel
+from jaxformer.models.parameters import AbstractModel, group_sizes, stack_path
 
-_GROUP = re.compile(r"(.*stack\.group)\.(\d+)\.(.*)")
 _LEAVES = {"kernel": "weight", "scale": "weight", "table": "weight", "bias": "bias"}
 
 
@@ -81,15 +79,17 @@ class WeightMap:
 
     def _of(self, parameter: str, abstract_model: AbstractModel) -> list[Placement]:
         """The tensors with a parameter: one, or one for each of its layers."""
-        group = _GROUP.fullmatch(parameter)
-        path = f"{group[1]}.*.{group[3]}" if group else parameter
+        group = stack_path(parameter)
+        path = f"{group.stack}.*.{group.rest}" if group else parameter
         parts, tensor, layout = self._find(path)
         if group:
-            parts = [part.replace(".group.*.", f".group.{group[2]}.") for part in parts]
+            parts = [part.replace(".group.*.", f".group.{group.block}.") for part in parts]
         # The tensors of a shared layer may have no number (ALBERT).
         depth = max(tensor.count("{}"), int(group is not None))
         slots = tuple(_slot(part, abstract_model, depth) for part in parts)
-        first, step = (int(group[2]), _group_size(group[1], abstract_model)) if group else (0, 1)
+        first, step = 0, 1
+        if group:
+            first, step = group.block, group_sizes(abstract_model.shapes)[group.stack]
         return [
             Placement(
                 tensor.format(*(first + step * layer for layer in row[:1]), *row[1:]),
@@ -139,9 +139,3 @@ def _slot(parameter: str, abstract_model: AbstractModel, depth: int) -> Slot:
     return Slot(
         abstract_model.shapes[parameter].shape[depth:], abstract_model.kernels.get(parameter, 0)
     )
-
-
-def _group_size(stack: str, abstract_model: AbstractModel) -> int:
-    """The number of blocks in the group that repeats through a stack."""
-    found = (re.match(rf"{re.escape(stack)}\.(\d+)\.", name) for name in abstract_model.shapes)
-    return 1 + max(int(match[1]) for match in found if match)

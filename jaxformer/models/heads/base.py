@@ -3,7 +3,7 @@
 import abc
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ Shapes = dict[str, jax.ShapeDtypeStruct]
 
 
 class ModelOutput(NamedTuple):
-    """What a family hands to its heads."""
+    """What a model hands to its heads."""
 
     hidden: jax.Array
     """`[B, T, D]`, in the compute dtype."""
@@ -45,12 +45,12 @@ DEFAULT_OPTIONS = LossOptions()
 
 
 class Predictions(NamedTuple):
-    """What a head predicts of a batch, beside what is right."""
+    """What a head predicts for a batch, and the references to compare with."""
 
-    predictions: jax.Array
+    predicted: jax.Array
     """A label or a number `[B]`, a label for each token `[B, T]`, a span's two ends `[B, 2]`."""
     references: jax.Array
-    """What is right, likewise."""
+    """The correct values, in the same shape."""
     weights: jax.Array
     """float32 `[B]` or `[B, T]`, 0 where nothing is to be predicted."""
     scores: jax.Array | None = None
@@ -60,6 +60,9 @@ class Predictions(NamedTuple):
 @dataclass(frozen=True)
 class Head(abc.ABC):
     """Describes one output of a model; `build` makes the module that computes it."""
+
+    num_labels: ClassVar[int | None] = None
+    """How many labels the head chooses among; None for heads without labels of the data."""
 
     def __post_init__(self):
         check_types(self)
@@ -95,23 +98,23 @@ class Head(abc.ABC):
 class HeadModule(nnx.Module):
     """Computes one output and its loss."""
 
-    def scores(self, states: ModelOutput, key: jax.Array | None = None) -> jax.Array:
+    def scores(self, outputs: ModelOutput, key: jax.Array | None = None) -> jax.Array:
         """Unnormalised float32 predictions; `key` is the dropout key."""
         raise NotImplementedError
 
-    def weight(self, batch: Batch) -> jax.Array:
+    def loss_weight(self, batch: Batch) -> jax.Array:
         """The total weight of what is predicted: the loss is a mean over it."""
         raise NotImplementedError
 
-    def sums(
-        self, states: ModelOutput, batch: Batch, options: LossOptions, key: jax.Array | None
+    def loss(
+        self, outputs: ModelOutput, batch: Batch, options: LossOptions, key: jax.Array | None
     ) -> LossSums:
         """The summed losses of a batch."""
         raise NotImplementedError
 
-    def outcome(self, states: ModelOutput, batch: Batch) -> Predictions | None:
+    def predictions(self, outputs: ModelOutput, batch: Batch) -> Predictions | None:
         """The predictions of a batch; None where the sums tell all that is asked of them."""
-        del states, batch
+        del outputs, batch
         return None
 
     def soft_weights(self, batch: Batch, valid: jax.Array) -> jax.Array:

@@ -137,12 +137,12 @@ class ClassificationHead(HeadModule):
         self.dense = _dense(key, head.dense, config, width)
         self.pooling, self.label, self.dropout = head.pooling, head.label, config.dropout
 
-    def scores(self, states, key=None):
-        pooled = self._pooled(states)
+    def scores(self, outputs, key=None):
+        pooled = self._pooled(outputs)
         pooled = pooled if self.dense is None else self.dense(pooled)
         return self.output(dropout(pooled, self.dropout, key)).astype(jnp.float32)
 
-    def weight(self, batch):
+    def loss_weight(self, batch):
         return jnp.sum(batch[f"{self.label}_weights"])
 
     def soft_weights(self, batch, valid):
@@ -150,49 +150,49 @@ class ClassificationHead(HeadModule):
         del valid
         return batch[f"{self.label}_weights"]
 
-    def sums(self, states, batch, options, key):
+    def loss(self, outputs, batch, options, key):
         weights = batch[f"{self.label}_weights"]
         smoothing = options.label_smoothing
-        scores = self.scores(states, key)
+        scores = self.scores(outputs, key)
         return cross_entropy(scores, batch[self.label], weights, label_smoothing=smoothing)
 
-    def outcome(self, states, batch):
+    def predictions(self, outputs, batch):
         """The label that scores highest."""
-        return self._outcome(jnp.argmax(self.scores(states), axis=-1), batch)
+        return self._predictions(jnp.argmax(self.scores(outputs), axis=-1), batch)
 
-    def _outcome(self, predictions, batch) -> Predictions:
-        return Predictions(predictions, batch[self.label], batch[f"{self.label}_weights"])
+    def _predictions(self, predicted, batch) -> Predictions:
+        return Predictions(predicted, batch[self.label], batch[f"{self.label}_weights"])
 
-    def _pooled(self, states: ModelOutput) -> jax.Array:
+    def _pooled(self, outputs: ModelOutput) -> jax.Array:
         if self.pooling == "first":
-            return states.pooled
+            return outputs.pooled
         if self.pooling == "second":
-            return states.hidden[:, 1]
+            return outputs.hidden[:, 1]
         if self.pooling == "first_and_mean":
-            mean = pool(states.hidden, states.valid, "mean")
-            return jnp.concatenate([states.pooled, mean], axis=-1)
-        return pool(states.hidden, states.valid, self.pooling)
+            mean = pool(outputs.hidden, outputs.valid, "mean")
+            return jnp.concatenate([outputs.pooled, mean], axis=-1)
+        return pool(outputs.hidden, outputs.valid, self.pooling)
 
 
 class RegressionHead(ClassificationHead):
     """The same layers; their one output is the number."""
 
-    def scores(self, states, key=None):
-        return super().scores(states, key)[:, 0]
+    def scores(self, outputs, key=None):
+        return super().scores(outputs, key)[:, 0]
 
-    def sums(self, states, batch, options, key):
+    def loss(self, outputs, batch, options, key):
         del options
         weights = batch[f"{self.label}_weights"]
-        scores, numbers = self.scores(states, key), batch[self.label]
+        scores, numbers = self.scores(outputs, key), batch[self.label]
         arrays = {self.label: (numbers, "B"), f"{self.label}_weights": (weights, "B")}
         assert_axes({"B": scores.shape[0]}, **arrays)
         errors = jnp.square(scores - numbers)
         zero = jnp.zeros((), jnp.float32)
         return LossSums(jnp.sum(errors * weights), jnp.sum(weights), zero, zero)
 
-    def outcome(self, states, batch):
+    def predictions(self, outputs, batch):
         """The number."""
-        return self._outcome(self.scores(states), batch)
+        return self._predictions(self.scores(outputs), batch)
 
 
 @dataclass(frozen=True)
@@ -233,11 +233,11 @@ class TokenClassificationHead(HeadModule):
         self.dense = _dense(key, head.dense, config, config.output_width)
         self.dropout = config.dropout
 
-    def scores(self, states, key=None):
-        hidden = states.hidden if self.dense is None else self.dense(states.hidden)
+    def scores(self, outputs, key=None):
+        hidden = outputs.hidden if self.dense is None else self.dense(outputs.hidden)
         return self.output(dropout(hidden, self.dropout, key)).astype(jnp.float32)
 
-    def weight(self, batch):
+    def loss_weight(self, batch):
         return jnp.sum(batch["weights"])
 
     def soft_weights(self, batch, valid):
@@ -245,16 +245,16 @@ class TokenClassificationHead(HeadModule):
         del valid
         return batch["weights"]
 
-    def sums(self, states, batch, options, key):
+    def loss(self, outputs, batch, options, key):
         smoothing = options.label_smoothing
-        scores = self.scores(states, key)
+        scores = self.scores(outputs, key)
         targets, weights = batch["targets"], batch["weights"]
         return cross_entropy(scores, targets, weights, label_smoothing=smoothing)
 
-    def outcome(self, states, batch):
+    def predictions(self, outputs, batch):
         """The label that scores highest for each token."""
-        predictions = jnp.argmax(self.scores(states), axis=-1)
-        return Predictions(predictions, batch["targets"], batch["weights"])
+        predicted = jnp.argmax(self.scores(outputs), axis=-1)
+        return Predictions(predicted, batch["targets"], batch["weights"])
 
 
 @dataclass(frozen=True)
@@ -300,29 +300,29 @@ class SpanHead(HeadModule):
         self.dense = _dense(key, head.dense, config, config.output_width)
         self.longest = head.longest
 
-    def scores(self, states, key=None):
+    def scores(self, outputs, key=None):
         """`[B, 2, T]`; minus a large number at padding."""
         del key
-        hidden = states.hidden if self.dense is None else self.dense(states.hidden)
+        hidden = outputs.hidden if self.dense is None else self.dense(outputs.hidden)
         logits_B2T = jnp.swapaxes(self.output(hidden).astype(jnp.float32), 1, 2)
-        if states.valid is None:
+        if outputs.valid is None:
             return logits_B2T
-        return jnp.where(states.valid[:, None, :], logits_B2T, -1e9)
+        return jnp.where(outputs.valid[:, None, :], logits_B2T, -1e9)
 
-    def weight(self, batch):
+    def loss_weight(self, batch):
         return jnp.sum(batch["span_weights"])
 
-    def sums(self, states, batch, options, key):
-        scores, weights = self.scores(states, key), batch["span_weights"]
+    def loss(self, outputs, batch, options, key):
+        scores, weights = self.scores(outputs, key), batch["span_weights"]
         rows = {"B": scores.shape[0]}
         assert_axes(rows, span=(batch["span"], "B 2"), span_weights=(weights, "B"))
         halves = jnp.broadcast_to(weights[:, None] / 2, batch["span"].shape)
         smoothing = options.label_smoothing
         return cross_entropy(scores, batch["span"], halves, label_smoothing=smoothing)
 
-    def outcome(self, states, batch):
+    def predictions(self, outputs, batch):
         """The best span; its score and that of no answer, `[B, 2]`, which windows compete with."""
-        scores = self.scores(states)
+        scores = self.scores(outputs)
         nothing = scores[:, 0, 0] + scores[:, 1, 0]
         if "span_places" in batch:
             scores = jnp.where(batch["span_places"][:, None, :], scores, -1e9)

@@ -55,10 +55,10 @@ class ProjectionHead(HeadModule):
         self.output = Linear(key, inputs, outputs, normal(config.init_std), bias=head.bias)
         self.pooling = head.pooling
 
-    def scores(self, states, key=None):
+    def scores(self, outputs, key=None):
         """`[B, width]`, float32."""
         del key
-        pooled = states.pooled
+        pooled = outputs.pooled
         if self.pooling == "last":
-            pooled = pool(states.hidden, states.valid, "last")
+            pooled = pool(outputs.hidden, outputs.valid, "last")
         return self.output(pooled).astype(jnp.float32)

@@ -100,22 +100,22 @@ class VocabularyHead(HeadModule):
         self.width = width
         self.scale, self.softcap = config.logit_scale, config.logit_softcap
 
-    def unembedding(self, states: ModelOutput) -> Unembedding:
+    def unembedding(self, outputs: ModelOutput) -> Unembedding:
         """The kernel and bias; a tied kernel is the embedding's."""
-        kernel = states.tied if self.kernel is None else kernel_of(self.kernel)
+        kernel = outputs.tied if self.kernel is None else kernel_of(self.kernel)
         return Unembedding(kernel, value_of(self.bias))
 
-    def features(self, states: ModelOutput) -> jax.Array:
+    def features(self, outputs: ModelOutput) -> jax.Array:
         """`[B, T, E]`: what is multiplied with the kernel."""
-        assert_axes(hidden=(states.hidden, f"B T {self.width}"))
-        return states.hidden * jnp.asarray(self.scale, states.hidden.dtype)
+        assert_axes(hidden=(outputs.hidden, f"B T {self.width}"))
+        return outputs.hidden * jnp.asarray(self.scale, outputs.hidden.dtype)
 
-    def scores(self, states, key=None):
+    def scores(self, outputs, key=None):
         del key
-        logits = linear(self.features(states), *self.unembedding(states), dtype=jnp.float32)
+        logits = linear(self.features(outputs), *self.unembedding(outputs), dtype=jnp.float32)
         return logits if self.softcap is None else self.softcap * jnp.tanh(logits / self.softcap)
 
-    def weight(self, batch):
+    def loss_weight(self, batch):
         return jnp.sum(batch["weights"])
 
     def soft_weights(self, batch, valid):
@@ -123,14 +123,14 @@ class VocabularyHead(HeadModule):
         del valid
         return batch["weights"]
 
-    def sums(self, states, batch, options, key):
+    def loss(self, outputs, batch, options, key):
         terms = {"label_smoothing": options.label_smoothing, "z_loss": options.z_loss}
         targets, weights = batch["targets"], batch["weights"]
         if options.chunk_size is None:
-            return cross_entropy(self.scores(states, key), targets, weights, **terms)
-        kernel, bias = self.unembedding(states)
+            return cross_entropy(self.scores(outputs, key), targets, weights, **terms)
+        kernel, bias = self.unembedding(outputs)
         return chunked_cross_entropy(
-            self.features(states),
+            self.features(outputs),
             kernel,
             targets,
             weights,
@@ -154,22 +154,22 @@ class MaskedHead(VocabularyHead):
         self.norm = NormLayer(keys[2], config.norm, config.embedding_width)
         self.activation = head.activation or config.activation
 
-    def features(self, states):
-        dense = activation(self.activation)(self.dense(states.hidden))
-        return super().features(states._replace(hidden=self.norm(dense)))
+    def features(self, outputs):
+        dense = activation(self.activation)(self.dense(outputs.hidden))
+        return super().features(outputs._replace(hidden=self.norm(dense)))
 
-    def sums(self, states, batch, options, key):
+    def loss(self, outputs, batch, options, key):
         """The chosen tokens of every row first, and their logits alone: a chunk at a time."""
         targets, weights = batch["targets"], batch["weights"]
         order = jnp.argsort(weights == 0, axis=1, stable=True)
-        hidden = jnp.take_along_axis(states.hidden, order[..., None], axis=1)
+        hidden = jnp.take_along_axis(outputs.hidden, order[..., None], axis=1)
         chosen = {
             "targets": jnp.take_along_axis(targets, order, axis=1),
             "weights": jnp.take_along_axis(weights, order, axis=1),
         }
         chunk_size = options.chunk_size or -(-weights.shape[1] // CHUNKS)
         options = options._replace(chunk_size=chunk_size)
-        return super().sums(states._replace(hidden=hidden), chosen, options, key)
+        return super().loss(outputs._replace(hidden=hidden), chosen, options, key)
 
     def soft_weights(self, batch, valid):
         """1 at every real token, masked or not: each has a distribution to learn (DistilBERT)."""

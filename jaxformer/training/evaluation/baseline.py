@@ -1,12 +1,11 @@
-"""What an answer that never looks at the inputs would score: the figure to beat."""
+"""The scores of constant answers, which ignore the inputs: the figures to beat."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import singledispatch
 
 import numpy as np
 
-from jaxformer.config.experiment import Config
-from jaxformer.data import Batch, Datasets
+from jaxformer.data import Batch, Dataset
 from jaxformer.models import (
     Classification,
     Head,
@@ -20,30 +19,33 @@ from jaxformer.training.evaluation.metrics import of_heads
 _MOST_BATCHES = 50
 
 
-def trivial_answers(config: Config, data: Datasets) -> dict[str, float]:
-    """What the best constant answer to the training rows scores on the validation rows.
+def trivial_answers(
+    heads: Sequence[Head], train: Dataset, validation: Dataset, max_batches: int | None
+) -> dict[str, float]:
+    """Scores the best constant answer to the training rows on the validation rows.
 
-    Of choices that is their frequency among the training rows, the most frequent one where one is
-    asked for; of numbers, their mean.
+    For labels and tokens that is the most frequent one of the training rows (and, for the loss,
+    their frequencies); for numbers it is their mean.
 
     Args:
-        config: The experiment.
-        data: Both sides; at most some batches of the training rows are read.
+        heads: The model's heads.
+        train: The training rows, of which at most some batches are read.
+        validation: The validation rows.
+        max_batches: The most batches of the validation rows to read; None: all.
 
     Returns:
-        Metrics as `evaluate` names them, for the heads that have such an answer.
+        Metrics as `Evaluator.evaluate` names them, for the heads that have such an answer.
     """
-    train = list(data.train.epoch(max_batches=_MOST_BATCHES))
-    validation = list(data.validation.epoch(max_batches=config.data.max_validation_batches))
-    heads = config.model.heads
-    return of_heads({head.name: constant_answer(head, train, validation) for head in heads})
+    seen = list(train.epoch(max_batches=_MOST_BATCHES))
+    asked = list(validation.epoch(max_batches=max_batches))
+    return of_heads({head.name: constant_answer(head, seen, asked) for head in heads})
 
 
 @singledispatch
 def constant_answer(
     head: Head, train: Iterable[Batch], validation: Iterable[Batch]
 ) -> dict[str, float]:
-    """What a head's best constant answer scores; empty where none makes sense."""
+    """The scores of a head's best constant answer; empty for heads without one."""
     del head, train, validation
     return {}
 

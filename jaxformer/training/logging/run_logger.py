@@ -1,7 +1,8 @@
-"""The numbers of a run on their way to the screen and to disk, always one step late."""
+"""Logs a run's metrics to the screen and to disk, one step late."""
 
+import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import takewhile
 from pathlib import Path
 from types import MappingProxyType
@@ -10,14 +11,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxformer.config.experiment import Config
+from jaxformer.config.train import TrainConfig
 from jaxformer.distributed.processes import is_first
+from jaxformer.errors import RunError
 from jaxformer.training.logging.metrics_writer import MetricsLog
 from jaxformer.training.logging.progress import duration, make_progress
 from jaxformer.training.logging.throughput import Stopwatch, Workload
 
 
-class TrainingDiverged(RuntimeError):
+class TrainingDiverged(RunError):
     """Too many updates in a row had a non-finite loss or gradient."""
 
 
@@ -25,24 +27,24 @@ class RunLogger:
     """Reads the metrics of a step after the next one was started, so that devices never wait.
 
     Args:
-        config: The experiment.
+        settings: Steps, the interval between rows, and when a run has diverged.
         folder: The run's folder.
         step: The step that training starts from.
-        work: What a step computes.
-        state: What the property was when that step was saved; empty where it is not known.
+        work: The work of a step.
+        state: The property `state` as it was saved at that step; empty where it is not known.
     """
 
     def __init__(
         self,
-        config: Config,
+        settings: TrainConfig,
         folder: Path,
         step: int,
         work: Workload,
         state: Mapping[str, Any] = MappingProxyType({}),
     ):
-        self._config = config.train
+        self._settings = settings
         self._stopwatch = Stopwatch(work)
-        self._progress = make_progress(config.train.steps, step, is_first())
+        self._progress = make_progress(settings.steps, step, is_first())
         self._files = MetricsLog(folder, step, state.get("rows", 0)) if is_first() else None
         self._pending: tuple[int, Any] | None = None
         self._rows = list(state.get("unlogged", ()))
@@ -83,27 +85,33 @@ class RunLogger:
             self._compiled = True
             self.message(f"first step after {duration(time.perf_counter() - self._started)}")
             self._stopwatch.restart()
-        if row["skipped_in_a_row"] >= self._config.max_nonfinite_steps:
+        if row["skipped_in_a_row"] >= self._settings.max_nonfinite_steps:
             raise TrainingDiverged(_diverged(step, row, self._rows))
-        if step % self._config.log_interval == 0 or step == self._config.steps:
+        if step % self._settings.log_interval == 0 or step == self._settings.steps:
             self._write_row(step)
 
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[Callable[[], float]]:
+        """Reads pending metrics first; the time within does not count as training.
+
+        Yields:
+            A function that returns the seconds since.
+        """
+        self.flush()
+        started = time.perf_counter()
+        yield lambda: time.perf_counter() - started
+        self._stopwatch.pause(time.perf_counter() - started)
+
     def validation(self, step: int, values: Mapping[str, float], seconds: float) -> None:
-        """Records an evaluation, whose time does not count as training."""
-        self._stopwatch.pause(seconds)
+        """Records an evaluation and the time it took."""
         if self._files is not None:
             self._files.write("validation", step, values)
         self.message(f"step {step}: validation {in_words(values)} ({duration(seconds)})")
 
-    def sample(self, step: int, text: str, seconds: float) -> None:
-        """Records a text of the model, whose making does not count as training."""
-        self._stopwatch.pause(seconds)
+    def sample(self, step: int, text: str) -> None:
+        """Records a text that the model wrote."""
         if self._files is not None:
             self._files.write_text("sample", step, text)
-
-    def saved(self, seconds: float) -> None:
-        """Notes the time a checkpoint took from training."""
-        self._stopwatch.pause(seconds)
 
     def message(self, text: str) -> None:
         """Shows a line."""

@@ -1,7 +1,14 @@
-"""How fast training goes: tokens and model FLOPs per second, and the share of the peak."""
+"""The speed of training: tokens and FLOPs per second, the share of the peak, and profiles."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jaxformer.models.model import ModelConfig
 
 # Dense bfloat16 FLOP/s of one device, from the vendors' data sheets (without sparsity), by a part
 # of jax.Device.device_kind. The first match counts, so longer names come first.
@@ -42,20 +49,42 @@ def peak_flops(device_kind: str) -> float | None:
 
 @dataclass(frozen=True)
 class Workload:
-    """What one step computes.
-
-    Attributes:
-        tokens: Tokens of a step, over all devices.
-        flops: Model FLOPs of a step, forward and backward, with attention counted as if every
-            token attended to every token (the convention of PaLM's and nanoGPT's MFU).
-        causal_flops: The same without the half of attention that the causal mask excludes.
-        peak: Peak FLOP/s of all devices together, or None where it is unknown.
-    """
+    """The work of one step."""
 
     tokens: int
+    """Tokens of a step, over all devices."""
     flops: float
+    """Model FLOPs of a step, forward and backward, with attention counted as if every token
+    attended to every token (the convention of PaLM's and nanoGPT's MFU)."""
     causal_flops: float
+    """The same without the half of attention that the causal mask excludes."""
     peak: float | None
+    """Peak FLOP/s of all devices together, or None where it is unknown."""
+
+    @classmethod
+    def of(
+        cls,
+        model: ModelConfig,
+        lengths: Mapping[str, int],
+        batch_size: int,
+        mesh: jax.sharding.Mesh,
+    ) -> "Workload":
+        """The work of a step on a mesh.
+
+        Args:
+            model: The model's configuration.
+            lengths: Tokens of a row, see `ModelConfig.row_lengths`.
+            batch_size: Rows of a step.
+            mesh: The devices.
+        """
+        tokens, flops = batch_size * lengths["inputs"], model.flops(lengths)
+        peak = peak_flops(mesh.devices.flat[0].device_kind)
+        return cls(
+            tokens=tokens,
+            flops=tokens * flops.training(causal=False),
+            causal_flops=tokens * flops.training(causal=True),
+            peak=None if peak is None else peak * mesh.size,
+        )
 
 
 class Stopwatch:
@@ -100,3 +129,30 @@ class Stopwatch:
             rates["mfu"] = rates["model_flops_per_second"] / work.peak
             rates["mfu_causal"] = work.causal_flops * steps / elapsed / work.peak
         return rates
+
+
+class StepProfiler:
+    """Traces the steps of a window into ``folder/profile``; does nothing without a window.
+
+    Args:
+        window: First and last step, counted from 1, or None.
+        folder: The run's folder.
+    """
+
+    def __init__(self, window: tuple[int, int] | None, folder: Path):
+        self._window = window
+        self._folder = folder / "profile"
+        self._tracing = False
+
+    def before(self, step: int) -> None:
+        """Starts the trace before the first step of the window."""
+        if self._window and self._window[0] <= step <= self._window[1] and not self._tracing:
+            jax.profiler.start_trace(str(self._folder))
+            self._tracing = True
+
+    def after(self, step: int, result: Any) -> None:
+        """Ends the trace once the last step of the window is finished."""
+        if self._tracing and step >= self._window[1]:
+            jax.block_until_ready(result)
+            jax.profiler.stop_trace()
+            self._tracing, self._window = False, None

@@ -1,6 +1,5 @@
 """A shallower model out of a deeper one: which of its layers are taken."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,19 +9,19 @@ import numpy as np
 
 from jaxformer.checkpoints.saved_run import SavedRun
 from jaxformer.errors import ConfigError
-from jaxformer.training.transfer.saved_folder import SavedFolder
+from jaxformer.models.parameters import StackPath, stack_path
+from jaxformer.training.transfer.origin import SavedFolder
 
 Shapes = Mapping[str, tuple[int, ...]]
 
-# Block i of every group of a stack, and what follows: "transformer.stack.group.", "0", "norms...".
-_BLOCK = re.compile(r"(.*stack\.group\.)(\d+)\.(.*)")
 
-
-class Row(NamedTuple):
-    """A layer within a stacked parameter."""
+class LayerRow(NamedTuple):
+    """One layer of a stacked parameter."""
 
     name: str
+    """The parameter."""
     index: int
+    """The row of its leading axis."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class Sources:
 
     shapes: dict[str, tuple[int, ...]]
     """The shapes that its parameters would have here."""
-    rows: dict[str, tuple[Row, ...]]
+    rows: dict[str, tuple[LayerRow, ...]]
     """The layers that make up a stacked parameter; without them it is taken as it is."""
 
     @classmethod
@@ -71,51 +70,54 @@ def chosen_layers(
         ConfigError: There are more or fewer layers here than are chosen, there is no such layer
             there, or its window is another.
     """
-    blocks = {name: found for name in here if (found := _BLOCK.fullmatch(name))}
-    there = {name: found for name in saved.shapes if (found := _BLOCK.fullmatch(name))}
-    for prefix in dict.fromkeys(found[1] for found in blocks.values()):
-        available = _depth(prefix, saved.shapes, there)
-        _check_stack(prefix, layers, _depth(prefix, here, blocks), available, saved.folder)
+    blocks, there = _stacked(here), _stacked(saved.shapes)
+    for stack in dict.fromkeys(path.stack for path in blocks.values()):
+        available = _depth(stack, saved.shapes, there)
+        _check_stack(stack, layers, _depth(stack, here, blocks), available, saved.folder)
     their_windows = saved.model.windows
     _check_windows(layers, windows, their_windows)
     rows = {}
-    for name, found in blocks.items():
-        prefix, number, rest = found.groups()
-        chosen = layers[int(number) :: len(windows)]
+    for name, path in blocks.items():
+        chosen, group = layers[path.block :: len(windows)], len(their_windows)
         sources = tuple(
-            Row(f"{prefix}{layer % len(their_windows)}.{rest}", layer // len(their_windows))
-            for layer in chosen
+            LayerRow(str(path._replace(block=layer % group)), layer // group) for layer in chosen
         )
         if all(row.name in saved.shapes for row in sources):
             rows[name] = sources
-    kinds = {(blocks[name][1], blocks[name][3]) for name in rows}
+    replaced = {(blocks[name].stack, blocks[name].rest) for name in rows}
     others = {
         name: shape
         for name, shape in saved.shapes.items()
-        if name not in there or (there[name][1], there[name][3]) not in kinds
+        if name not in there or (there[name].stack, there[name].rest) not in replaced
     }
     stacked = {name: (len(r), *saved.shapes[r[0].name][1:]) for name, r in rows.items()}
     return Sources(others | stacked, rows)
 
 
-def _depth(prefix: str, shapes: Shapes, blocks: Mapping[str, re.Match]) -> int:
+def _stacked(shapes: Shapes) -> dict[str, StackPath]:
+    """The parameters that are in a stack."""
+    paths = {name: stack_path(name) for name in shapes}
+    return {name: path for name, path in paths.items() if path is not None}
+
+
+def _depth(stack: str, shapes: Shapes, paths: Mapping[str, StackPath]) -> int:
     """The number of layers of a stack that have parameters of their own."""
-    rows = {found[2]: shapes[name][0] for name, found in blocks.items() if found[1] == prefix}
+    rows = {path.block: shapes[name][0] for name, path in paths.items() if path.stack == stack}
     return sum(rows.values())
 
 
 def _check_stack(
-    prefix: str, layers: tuple[int, ...], needed: int, available: int, folder: Path
+    stack: str, layers: tuple[int, ...], needed: int, available: int, folder: Path
 ) -> None:
     if len(layers) != needed:
         raise ConfigError(
-            f"init_layers names {len(layers)} layers, but the {_stack(prefix)} of this model has "
+            f"init_layers names {len(layers)} layers, but the {_owner(stack)} of this model has "
             f"{needed} with parameters of their own: name a layer of the other model for each"
         )
     wrong = [layer for layer in layers if not 0 <= layer < available]
     if wrong and available:
         raise ConfigError(
-            f"init_layers: there is no layer {wrong[0]} in {folder}, whose {_stack(prefix)} has "
+            f"init_layers: there is no layer {wrong[0]} in {folder}, whose {_owner(stack)} has "
             f"layers 0 to {available - 1}"
         )
 
@@ -137,5 +139,5 @@ def _window(window: int | None) -> str:
     return "global attention" if window is None else f"a window of {window}"
 
 
-def _stack(prefix: str) -> str:
-    return prefix.removesuffix(".stack.group.")
+def _owner(stack: str) -> str:
+    return stack.removesuffix(".stack.group")

@@ -6,11 +6,11 @@ from pathlib import Path
 from jaxformer.distributed.processes import placed
 from jaxformer.errors import ConfigError
 from jaxformer.io.serialization import diff
-from jaxformer.models.build import ModelConfig
 from jaxformer.models.lora import is_factor
+from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import Parameters
 from jaxformer.training.transfer.layer_choice import Shapes, Sources, chosen_layers
-from jaxformer.training.transfer.saved_folder import open_saved
+from jaxformer.training.transfer.origin import open_saved
 
 # What the parameters of two models may be computed with, and need not agree in.
 _OWN_AFFAIRS = frozenset(

@@ -16,7 +16,7 @@ from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.weights.layouts import Patches
 from jaxformer.hub.weights.weight_map import attention, block
 from jaxformer.models import Projection, VisionConfig
-from jaxformer.models.build import ModelConfig
+from jaxformer.models.model import ModelConfig
 
 # The authors give 63M for CLIP's text tower; towers are counted with their projections there.
 COUNTS = "https://github.com/mlfoundations/open_clip/blob/main/docs/model_profile.csv"

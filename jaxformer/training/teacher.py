@@ -1,38 +1,39 @@
 """The teacher of a distillation: read from its run's folder, checked against the student."""
 
-from dataclasses import replace
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 
 from jax.sharding import Mesh
 
-from jaxformer.config.experiment import Config, check_lengths, check_mesh, row_lengths
+from jaxformer.config.experiment import check_mesh
 from jaxformer.config.train import Distillation
 from jaxformer.data import Datasets
-from jaxformer.data.labels import kept_labels
+from jaxformer.data.labels import load_labels
 from jaxformer.distributed.processes import is_first, placed
 from jaxformer.distributed.sharding import parameter_sharding
 from jaxformer.errors import ConfigError
-from jaxformer.models.build import ModelConfig, build_model
-from jaxformer.models.config import VisionConfig
+from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import AbstractModel
-from jaxformer.nn import TextConfig
-from jaxformer.training.distillation.loss import DistillationLoss
 from jaxformer.training.logging.progress import short_number
 from jaxformer.training.logging.report import parameter_count
-from jaxformer.training.transfer.saved_folder import open_saved
-from jaxformer.training.transfer.tokens import check_same_tokenizer
+from jaxformer.training.loss import DistillationLoss
+from jaxformer.training.transfer.origin import check_same_tokenizer, open_saved
 
 
 def distillation_loss(
-    settings: Distillation, config: Config, data: Datasets, mesh: Mesh
+    settings: Distillation,
+    model: ModelConfig,
+    lengths: Mapping[str, int],
+    data: Datasets,
+    mesh: Mesh,
 ) -> DistillationLoss:
     """The loss of a run with a teacher, whose parameters are put on the mesh.
 
     Args:
         settings: Names the teacher.
-        config: The experiment.
-        data: Its data; the teacher must have learned from the same tokens and labels.
+        model: The student.
+        lengths: Tokens of a row of the data.
+        data: The data; the teacher must have learned from the same tokens and labels.
         mesh: Where the step runs.
 
     Raises:
@@ -40,15 +41,15 @@ def distillation_loss(
     """
     teacher = open_saved(Path(settings.teacher), "train.distillation.teacher")
     try:
-        common = _check_models(settings, config.model, teacher.model)
-        check_lengths(teacher.model, row_lengths(replace(config, model=teacher.model)))
+        common = _check_models(settings, model, teacher.model)
+        teacher.model.check_lengths(teacher.model.row_lengths(lengths))
         check_mesh(teacher.model, dict(mesh.shape))
         if data.tokenizer is not None:
             check_same_tokenizer(data.tokenizer, teacher.folder)
-        _check_labels(data.labels, kept_labels(teacher.folder))
+        _check_labels(data.labels, load_labels(teacher.folder))
     except ConfigError as error:
         raise ConfigError(f"train.distillation.teacher {teacher.folder}: {error}") from error
-    abstract_model = AbstractModel(partial(build_model, config=teacher.model))
+    abstract_model = AbstractModel(teacher.model.build)
     parameters = {
         name: placed(array, parameter_sharding(mesh, name, abstract_model.axes[name], array.shape))
         for name, array in teacher.read(abstract_model.shapes).items()
@@ -58,7 +59,7 @@ def distillation_loss(
         learned = f"the predictions of {', '.join(common)}" if common else "the hidden states alone"
         of = f"teacher {teacher.folder} at step {teacher.step}, {count} parameters"
         print(f"{of}: teaches {learned}")
-    heads = [head.name for head in config.model.heads]
+    heads = [head.name for head in model.heads]
     return DistillationLoss(heads, settings, abstract_model, parameters, common)
 
 
@@ -66,12 +67,10 @@ def _check_models(settings: Distillation, model: ModelConfig, teacher: ModelConf
     """Returns the names of the heads whose predictions the student learns."""
     if type(teacher) is not type(model):
         _refuse(f"it is a model of {type(teacher).__name__}, this one of {type(model).__name__}")
-    if isinstance(model, TextConfig) and teacher.vocab_size != model.vocab_size:
-        _refuse(f"its model.vocab_size is {teacher.vocab_size}, this model's {model.vocab_size}")
-    if isinstance(model, VisionConfig):
-        ours, theirs = ((m.image_size, m.channels) for m in (model, teacher))
+    for field in model.input_fields:
+        ours, theirs = getattr(model, field), getattr(teacher, field)
         if ours != theirs:
-            _refuse(f"it reads images of (size, channels) {theirs}, this model of {ours}")
+            _refuse(f"its model.{field} is {theirs}, this model's {ours}")
     if settings.cosine_weight:
         ours, theirs = ((m.model_dim, getattr(m, "num_tokens", None)) for m in (model, teacher))
         if ours != theirs:

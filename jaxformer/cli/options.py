@@ -1,0 +1,47 @@
+"""What the options of several commands share."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from jaxformer.errors import ArgumentError
+
+Dtype = Literal["float32", "bfloat16", "float16"]
+
+RunDir = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_DIR")]
+RunDirs = Annotated[
+    tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN_DIR [RUN_DIR ...]")
+]
+OutDir = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT_DIR")]
+HFDir = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="HF_DIR")]
+ModelDir = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
+
+
+def split_subject(
+    arguments: Sequence[str], metavar: str, usage: str, description: str
+) -> tuple[str, list[str]]:
+    """Splits a command line into what the command works on, and the options.
+
+    For a command whose options depend on its first argument, such as a config or a run.
+
+    Args:
+        arguments: The command line without the program.
+        metavar: What the first argument is called: "RUN_DIR".
+        usage: The usage line of the help.
+        description: The rest of the help.
+
+    Returns:
+        The first argument, and the others.
+
+    Raises:
+        ArgumentError: The command line has no first argument.
+        SystemExit: Status 0 after ``--help`` alone.
+    """
+    if arguments and not arguments[0].startswith("-"):
+        return arguments[0], list(arguments[1:])
+    if arguments and arguments[0] in ("-h", "--help"):
+        print(f"usage: {usage}\n\n{description}")
+        raise SystemExit(0)
+    raise ArgumentError(f"name {metavar} first: {usage}")

@@ -1,0 +1,78 @@
+"""``jaxformer verify`` and ``parity``: comparisons with transformers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from jaxformer.cli.options import OutDir
+from jaxformer.config.overrides import parse
+from jaxformer.errors import DataError
+from jaxformer.parity import table as parity_table
+from jaxformer.parity import verify as verification
+
+
+@dataclass(frozen=True)
+class Verify:
+    """Checks that transformers computes the same from an exported checkpoint.
+
+    Runs transformers and jaxformer on the same inputs in float32 and writes their differences to
+    receipt.json. Needs torch and transformers.
+    """
+
+    out_dir: OutDir
+    """A Hugging Face checkpoint that `jaxformer export` wrote."""
+
+
+def verify(arguments: Sequence[str], prog: str) -> None:
+    """Writes and shows a receipt; fails if the two differ."""
+    folder = parse(Verify, arguments, prog).out_dir
+    receipt = verification.verify(folder)
+    table = Table(box=None, pad_edge=False)
+    beside_float64 = ("jaxformer from float64", "transformers from float64")
+    for title in ("padding", "output", "relative difference", *beside_float64):
+        table.add_column(title)
+    for padding, case in receipt["cases"].items():
+        for name, difference in case["relative"].items():
+            pair = case["from_float64"][name]
+            numbers = (difference, pair["jaxformer"], pair["transformers"])
+            table.add_row(padding, name, *(f"{number:.1e}" for number in numbers))
+    Console().print(table)
+    print(f"receipt: {folder / verification.RECEIPT}")
+    wrong = [
+        (case["from_float64"][name]["jaxformer"], name, padding, case["limit_of_rounding"])
+        for padding, case in receipt["cases"].items()
+        for name in case["beyond_rounding"]
+    ]
+    if wrong:
+        error, name, padding, limit = max(wrong)
+        raise DataError(
+            f"{folder}: transformers computes something else: {name} with padding {padding} is "
+            f"{error:.1e} from the same computation in float64, where rounding explains {limit:.1e}"
+        )
+    print(f"{receipt['architecture']}: equal in transformers {receipt['versions']['transformers']}")
+
+
+@dataclass(frozen=True)
+class Parity:
+    """Compares every known system with transformers.
+
+    Makes a small random model of every class of every system in transformers and compares outputs,
+    gradients and export. Needs torch and transformers, and takes minutes.
+    """
+
+    output: Path = Path("docs/parity.md")
+    """The page to write."""
+
+
+def parity(arguments: Sequence[str], prog: str) -> None:
+    """Writes the table of all systems and shows each row when it is measured."""
+    output = parse(Parity, arguments, prog).output
+    rows = parity_table.measure_all(lambda row: print("  ".join(row.cells()), flush=True))
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(parity_table.parity_page(rows), encoding="utf-8")
+    print(f"written to {output}")
+    if wrong := [f"{row.architecture} ({', '.join(row.wrong)})" for row in rows if row.wrong]:
+        raise DataError(f"transformers computes something else: {'; '.join(wrong)}")

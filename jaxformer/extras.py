@@ -1,0 +1,65 @@
+"""The libraries that only some features need: the extras of ``pip install 'jaxformer[EXTRA]'``."""
+
+import importlib
+from types import ModuleType
+
+EXTRAS = {
+    "PIL": ("pillow", "data"),
+    "babel": ("babel", "data"),
+    "grain": ("grain", "hub"),
+    "jinja2": ("jinja2", "hub"),
+    "matplotlib": ("matplotlib", "plots"),
+    "optax": ("optax", "hub"),
+    "orbax": ("orbax-checkpoint", "hub"),
+    "pyarrow": ("pyarrow", "data"),
+    "sacrebleu": ("sacrebleu", "train"),
+    "safetensors": ("safetensors", "hub"),
+    "scipy": ("scipy", "train"),
+    "seqeval": ("seqeval", "train"),
+    "sklearn": ("scikit-learn", "train"),
+    "tensorboardX": ("tensorboardX", "train"),
+    "tokenizers": ("tokenizers", "hub"),
+    "torch": ("torch", "parity"),
+    "transformers": ("transformers", "parity"),
+}
+"""By the name of a module: the library on the package index, and the extra that installs it."""
+
+
+class MissingExtra(ImportError):
+    """A library that a feature needs is not installed; the message says how to install it."""
+
+
+def optional_module(name: str, purpose: str) -> ModuleType:
+    """Imports a module that needs the libraries of an extra.
+
+    Args:
+        name: The dotted name of the module.
+        purpose: What needs it, for the message: "jaxformer train".
+
+    Returns:
+        The module.
+
+    Raises:
+        MissingExtra: A library is not installed.
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise missing_extra(error, purpose) from error
+
+
+def missing_extra(error: ModuleNotFoundError, purpose: str) -> ImportError:
+    """Says which extra to install for a module that was not found.
+
+    Args:
+        error: What the import raised.
+        purpose: What needs the module.
+
+    Returns:
+        A `MissingExtra`, or the error itself if no extra has the module.
+    """
+    module = (error.name or "").partition(".")[0]
+    if module not in EXTRAS:
+        return error
+    library, extra = EXTRAS[module]
+    return MissingExtra(f"{purpose} needs {library}: pip install 'jaxformer[{extra}]'")

@@ -1,0 +1,110 @@
+"""Updates scaled parameter by parameter: LAMB's trust ratio, and layer-wise learning rates."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from jaxformer.models.parameters import Parameters, group_sizes, stack_path
+from jaxformer.optim.parameter_roles import map_axes, matrix, own_dimensions
+
+
+def scale_by_trust_ratio(axes: Any) -> optax.GradientTransformation:
+    r"""Scales the update of each matrix and table to the norm of the parameter.
+
+    .. math:: \Delta \leftarrow \frac{\lVert W \rVert}{\lVert \Delta \rVert} \Delta
+
+    Every layer of a stack has a ratio of its own. It is 1 where either norm is 0; norms and biases
+    are left alone, as in the authors' code.
+
+    Args:
+        axes: The parameters' tree with a tuple of logical axis names for each.
+
+    Returns:
+        The transformation. Its update needs the parameters.
+
+    References:
+        You et al., Large Batch Optimization for Deep Learning (https://arxiv.org/abs/1904.00962).
+    """
+    dimensions = map_axes(lambda path, names: own_dimensions(names), axes)
+    matrices = map_axes(matrix, axes)
+
+    def scale(update, parameter, own, sides):
+        if sides is None:
+            return update
+        parameter_norm, update_norm = _norm(parameter, own), _norm(update, own)
+        both = (parameter_norm > 0) & (update_norm > 0)
+        return update * jnp.where(both, parameter_norm / jnp.where(both, update_norm, 1), 1)
+
+    def update(updates, params):
+        return jax.tree.map(scale, updates, params, dimensions, matrices)
+
+    return optax.stateless(update)
+
+
+def scale_by_depth(decay: float) -> optax.GradientTransformation:
+    r"""Scales each update by the depth of its parameter.
+
+    .. math:: u_l \leftarrow \gamma^{L + 1 - l}\, u_l
+
+    where l is 0 for embeddings and positions, 1 to L for the blocks, and L + 1 for what comes after
+    them: final norm, pooler, heads.
+
+    Args:
+        decay: γ, between 0 and 1.
+
+    References:
+        Howard and Ruder, ULMFiT (https://arxiv.org/abs/1801.06146);
+        Clark et al., ELECTRA (https://arxiv.org/abs/2003.10555).
+    """
+
+    def scale(updates: Parameters, params: Parameters | None = None) -> Parameters:
+        del params
+        factors = depth_factors({name: update.shape for name, update in updates.items()}, decay)
+        return {name: update * factors[name] for name, update in updates.items()}
+
+    return optax.stateless(scale)
+
+
+def depth_factors(shapes: dict[str, tuple[int, ...]], decay: float) -> dict[str, np.ndarray]:
+    """The factor of each parameter, one for each layer along a stack's leading axis.
+
+    Args:
+        shapes: Of the parameters by name.
+        decay: γ.
+
+    Returns:
+        Name -> float32 that broadcasts against the parameter.
+    """
+    paths, sizes = {name: stack_path(name) for name in shapes}, group_sizes(shapes)
+    stacked = {name: path for name, path in paths.items() if path is not None}
+    depth = {path.stack: shapes[name][0] * sizes[path.stack] for name, path in stacked.items()}
+
+    def factor(name: str) -> np.ndarray:
+        if path := stacked.get(name):
+            rows, *rest = shapes[name]
+            layers = np.arange(rows) * sizes[path.stack] + path.block
+            powers = decay ** (depth[path.stack] - layers)
+            return powers.reshape(rows, *[1] * len(rest)).astype(np.float32)
+        return np.float32(decay ** (1 + _layers_above(name, depth)) if is_input(name) else 1.0)
+
+    return {name: factor(name) for name in shapes}
+
+
+def is_input(name: str) -> bool:
+    """Whether a parameter comes before the first block: embeddings, positions, patches."""
+    tables = ("embedding.", "decoder_embedding.", "patch_projection.")
+    tokens = ("class_token", "distillation_token", "mask_token")
+    return name.startswith(tables + tokens) or ".inputs." in name
+
+
+def _layers_above(name: str, depth: dict[str, int]) -> int:
+    """The depth of the stack that an input feeds; of the deepest, where it feeds several."""
+    own = [layers for prefix, layers in depth.items() if prefix.split(".")[0] == name.split(".")[0]]
+    return max(own or depth.values(), default=0)
+
+
+def _norm(x, axis):
+    return jnp.sqrt(jnp.sum(jnp.square(x.astype(jnp.float32)), axis, keepdims=True))

@@ -1,1 +1,0 @@
-"""Learning from a teacher."""

@@ -1,0 +1,130 @@
+"""The end of a run: its final results in files and on the screen, and what to try next."""
+
+import math
+from pathlib import Path
+from typing import NamedTuple
+
+from jaxformer.checkpoints.files import write_json
+from jaxformer.checkpoints.run_dir import CHECKPOINTS
+from jaxformer.config.experiment import Config
+from jaxformer.data import Data
+from jaxformer.io.serialization import to_json
+from jaxformer.models.parameters import Parameters
+from jaxformer.training.evaluation.early_stopping import EarlyStopping
+from jaxformer.training.evaluation.translation import Translation, save, shown
+from jaxformer.training.logging.plot import plot_loss
+from jaxformer.training.logging.progress import short_number
+from jaxformer.training.logging.report import parameter_count
+from jaxformer.training.logging.run_logger import in_words
+
+EVALUATION_FILE = "evaluation.json"
+
+
+class Conclusion(NamedTuple):
+    """The final results of a run, for its folder and for the screen."""
+
+    step: int
+    """Updates behind the parameters."""
+    rows: int
+    """Validation rows that were read."""
+    metrics: dict[str, float]
+    """What `Evaluator.evaluate` returned, and BLEU and chrF of translations."""
+    trivial: dict[str, float]
+    """The metrics of the best answer that never looks at the inputs, where training data are."""
+    translations: list[Translation]
+    """Of the validation sources, where the data have such."""
+
+    def save(self, file: Path, folder: Path, data: Data) -> list[Path]:
+        """Writes a JSON file, and the translations beside it.
+
+        Args:
+            file: The JSON file.
+            folder: The run's folder, which the file names.
+            data: The configuration of the data, which the file contains.
+
+        Returns:
+            The files: translations.txt beside evaluation.json, X-translations.txt beside X.json.
+        """
+        content = {
+            "run": str(folder),
+            "step": self.step,
+            "rows": self.rows,
+            "metrics": _finite(self.metrics),
+            "trivial": _finite(self.trivial),
+            "data": to_json(data),
+        }
+        write_json(file, content)
+        if not self.translations:
+            return [file]
+        prefix = "" if file.name == EVALUATION_FILE else f"{file.stem}-"
+        beside = file.with_name(f"{prefix}translations.txt")
+        save(self.translations, beside)
+        return [file, beside]
+
+
+def _finite(metrics: dict[str, float]) -> dict[str, float | None]:
+    """The metrics with None for what JSON has no number for."""
+    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+
+
+def print_conclusion(
+    conclusion: Conclusion,
+    config: Config,
+    folder: Path,
+    params: Parameters,
+    stopping: EarlyStopping,
+    sample: str,
+) -> None:
+    """Writes the results and a picture into the run's folder, and prints what there is.
+
+    Args:
+        conclusion: The results.
+        config: The experiment.
+        folder: The run's folder.
+        params: The parameters, whose number the picture shows.
+        stopping: What knows the best evaluation.
+        sample: A text of the model; empty: there is none.
+    """
+    if sample:
+        print(f"\n--- a sample of the model's text {'-' * 40}\n{sample}\n{'-' * 72}")
+        (folder / "sample.txt").write_text(sample)
+    files = conclusion.save(folder / EVALUATION_FILE, folder, config.data)
+    if conclusion.translations:
+        print(f"\n--- some translations {'-' * 50}\n{shown(conclusion.translations)}\n{'-' * 72}")
+    step = conclusion.step
+    tokens = step * config.data.batch_size * config.row_lengths["inputs"]
+    subtitle = (
+        f"{short_number(parameter_count(params))} parameters · {step:,} steps · "
+        f"{short_number(tokens)} tokens"
+    )
+    trivial = in_words(conclusion.trivial)
+    trivial = trivial and f"to beat      {trivial} (the best answer without a look at the inputs)\n"
+    print(
+        f"\nvalidation {in_words(conclusion.metrics)}\n"
+        f"{trivial}"
+        f"{_best_line(stopping, config.train.metric, folder)}"
+        f"evaluation   {', '.join(map(str, files))}\n"
+        f"loss curve   {plot_loss(folder, folder.name, subtitle)}\n"
+        f"metrics      {folder}/metrics.jsonl, tensorboard --logdir {folder}\n"
+        f"checkpoint   {folder / CHECKPOINTS / str(step)}\n"
+        f"Next: {_next_commands(config, folder, step, stopping.ended)}"
+    )
+
+
+def _best_line(stopping: EarlyStopping, metric: str, folder: Path) -> str:
+    best = stopping.best
+    if best is None:
+        return ""
+    saved = folder / CHECKPOINTS / str(best.step)
+    kept = f", {saved}" if saved.exists() else ""
+    return f"best         {metric.replace('_', ' ')} {best.value:.4g} at step {best.step}{kept}\n"
+
+
+def _next_commands(config: Config, folder: Path, step: int, ended: bool) -> str:
+    settings, model = config.train, config.model
+    longer = f"--train.patience {2 * settings.patience}" if ended else f"--train.steps {2 * step}"
+    commands = f"python -m jaxformer inspect {folder}, train on with {longer}, "
+    if settings.lora is not None:
+        return f"{commands}or get plain weights: python -m jaxformer merge {folder} {folder}-merged"
+    deeper = model.num_layers + 2 * len(model.windows)
+    return f"{commands}or change the model: --model.num-layers {deeper} --run-dir {folder}-deeper"

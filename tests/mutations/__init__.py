@@ -1,0 +1,1 @@
+"""Seeded faults that the quick suite has to catch: docs/testing.md."""
