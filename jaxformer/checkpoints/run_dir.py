@@ -22,7 +22,7 @@ from jaxformer.config.user_code import (
 )
 from jaxformer.data.labels import LABEL_FILES
 from jaxformer.errors import ConfigError, DataError, system_message
-from jaxformer.hub.folders import is_pretrained
+from jaxformer.hub.hf_config import is_hf_checkpoint
 from jaxformer.io.files import replacing
 from jaxformer.io.json_files import read_json
 from jaxformer.io.serialization import as_saved, from_json, to_json
@@ -176,7 +176,7 @@ def read_config(folder: Path) -> Config:
 
 def _refuse_pretrained(folder: Path) -> None:
     with contextlib.suppress(DataError):  # what is damaged is no less so for a run
-        if is_pretrained(folder):
+        if is_hf_checkpoint(folder):
             raise ConfigError(
                 f"{folder} is a model that transformers saved, and no run: make one of it first: "
                 f"python -m jaxformer import {folder} RUN_DIR"

@@ -10,7 +10,7 @@ from jaxformer.checkpoints.saved_run import SavedRun, run_and_step
 from jaxformer.config.experiment import Config
 from jaxformer.data import Tokenizer, TokenizerFile, TrainTokenizer, load_tokenizer
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.hub.folders import is_pretrained
+from jaxformer.hub.hf_config import is_hf_checkpoint
 from jaxformer.pretrained.model import open_folder
 
 
@@ -56,7 +56,7 @@ def open_saved(folder: Path, asked_by: str) -> SavedRun | SavedFolder:
     Raises:
         ConfigError: It is none of these, or cannot be read.
     """
-    return SavedFolder(folder, asked_by) if is_pretrained(folder) else SavedRun(folder, asked_by)
+    return SavedFolder(folder, asked_by) if is_hf_checkpoint(folder) else SavedRun(folder, asked_by)
 
 
 def with_tokenizer_of_origin(config: Config) -> Config:
