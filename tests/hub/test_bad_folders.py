@@ -8,10 +8,8 @@ from saved_folders import change_settings, copy_of
 
 from jaxformer.errors import ConfigError
 from jaxformer.hub.checkpoint import read_checkpoint
-from jaxformer.hub.describe import describe_model
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.parity.tiny import TINY
-from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.import_run import import_folder
 from jaxformer.zoo import FORMATS
 
