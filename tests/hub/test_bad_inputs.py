@@ -8,7 +8,7 @@ from saved_folders import save_tiny
 import jaxformer
 from jaxformer.cli import main as cli
 from jaxformer.errors import DataError
-from jaxformer.hub.forward import outputs_of
+from jaxformer.hub.families import forward
 from jaxformer.hub.inputs import checked_inputs
 from jaxformer.models import (
     Classification,
@@ -199,7 +199,7 @@ def test_what_is_checked_is_what_the_model_gets(bert):
         "input_ids": "int32",
         "attention_mask": "int32",
     }
-    outputs = outputs_of(bert.model, bert.checkpoint, checked)
+    outputs = forward(bert.model, bert.checkpoint, checked)
     expected = jaxformer.forward(bert, {"input_ids": IDS, "attention_mask": IDS > 3})
     np.testing.assert_allclose(
         outputs["last_hidden_state"], expected["last_hidden_state"], 1e-4, 1e-4
