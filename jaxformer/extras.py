@@ -45,15 +45,19 @@ def optional_module(name: str, purpose: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        raise missing_extra(error, purpose) from error
+        problem = missing_extra(error, purpose)
+        raise problem from error
 
 
-def missing_extra(error: ModuleNotFoundError, purpose: str) -> ImportError:
+def missing_extra(
+    error: ModuleNotFoundError, purpose: str, extra: str | None = None
+) -> ImportError:
     """Says which extra to install for a module that was not found.
 
     Args:
         error: What the import raised.
         purpose: What needs the module.
+        extra: The extra that has all that the purpose needs; None: the one of the library.
 
     Returns:
         A `MissingExtra`, or the error itself if no extra has the module.
@@ -61,5 +65,5 @@ def missing_extra(error: ModuleNotFoundError, purpose: str) -> ImportError:
     module = (error.name or "").partition(".")[0]
     if module not in EXTRAS:
         return error
-    library, extra = EXTRAS[module]
-    return MissingExtra(f"{purpose} needs {library}: pip install 'jaxformer[{extra}]'")
+    library, own = EXTRAS[module]
+    return MissingExtra(f"{purpose} needs {library}: pip install 'jaxformer[{extra or own}]'")

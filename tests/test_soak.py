@@ -36,6 +36,7 @@ def test_damaged_runs(folder):
     assert outcomes(Damage(folder / "damage", 0, ("text",)), 12) == []
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_hostile_folders(folder):
     assert outcomes(Folders(folder / "folders", 0, ("gpt2",)), 20) == []

@@ -11,6 +11,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+from mutations.faults import FAULTS
 
 from jaxformer.config import Config, load_config, validate
 from jaxformer.extras import EXTRAS
@@ -299,3 +300,10 @@ def test_tests_live_where_the_code_does():
     for path in (ROOT / "tests").iterdir():
         if path.is_dir() and any(path.glob("test_*.py")):
             assert path.name in PACKAGES
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name.partition(":")[0])
+def test_every_fault_can_be_seeded(fault):
+    """If its line was rewritten, copy the new one: `tests/mutations/faults.py`."""
+    assert (PACKAGE / fault.file).read_text().count(fault.old) == 1
+    assert all((ROOT / "tests" / name).exists() for name in fault.tests)

@@ -65,7 +65,7 @@ class Runs:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_"))}
         self.environment = inherited | {
             "JAX_PLATFORMS": "cpu",
-            "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
+            "JAX_COMPILATION_CACHE_DIR": os.environ["JAX_COMPILATION_CACHE_DIR"],
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             "PYTHONPATH": str(Path(__file__).parent),
         }

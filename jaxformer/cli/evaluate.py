@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from jaxformer.checkpoints.restore import restore_parameters
-from jaxformer.checkpoints.run_dir import CHECKPOINTS, KEPT, read_config
+from jaxformer.checkpoints.run_dir import CHECKPOINTS, KEPT, RunConfig
 from jaxformer.checkpoints.select import chosen_step, saved_config
 from jaxformer.cli.options import split_subject
 from jaxformer.config.experiment import Config, check_labels, check_vocabulary, validate
@@ -58,15 +58,16 @@ def evaluate(arguments: Sequence[str], prog: str) -> None:
     usage = f"{prog} RUN_DIR [--step N] [--output FILE.json] [--data.validation FILE ...]"
     subject, options = split_subject(arguments, "a run", usage, _DESCRIPTION.format(prog=prog))
     folder = local_path(subject, "run_dir")
-    run = read_config(folder)
+    saved = RunConfig(folder)
+    run = saved.config
     everything = replace(run.data, max_validation_batches=None)
     wanted = parse(Evaluation(everything, run.mesh), options, f"{prog} {folder}")
     output = _writable(wanted.output or folder / EVALUATION_FILE)
-    mesh = _started_mesh(wanted, run)
+    mesh = _start_mesh(wanted, run)
     step = chosen_step(folder, wanted.step)
-    config = replace(saved_config(folder, step), data=wanted.data, mesh=mesh)
+    config = replace(saved_config(saved, step), data=wanted.data, mesh=mesh)
     validate(config, jax.device_count())
-    with _kept_by(folder, run.data, config.data) as kept:
+    with _linked_data(folder, run.data, config.data) as kept:
         data = _prepared(config.data, kept)
         _check(config, data)
         program = TrainProgram(config.model, config.optimizer, config.train, make_mesh(config.mesh))
@@ -87,7 +88,7 @@ def evaluate(arguments: Sequence[str], prog: str) -> None:
 
 
 def _writable(file: Path) -> Path:
-    """The file, if it can be written: better known before the work than after it."""
+    """Returns the file if it can be written, which is checked before the work."""
     if file.suffix != ".json":
         raise ConfigError(f"--output {file}: the metrics are JSON; name a file that ends in .json")
     if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
@@ -95,8 +96,8 @@ def _writable(file: Path) -> Path:
     return file
 
 
-def _started_mesh(wanted: Evaluation, run: Config) -> MeshConfig:
-    """The mesh asked for; one device where only the run asked, and on a larger machine."""
+def _start_mesh(wanted: Evaluation, run: Config) -> MeshConfig:
+    """Returns the wanted mesh, or one device if the run's own mesh does not fit this machine."""
     make_cpu_devices(wanted.mesh, join(wanted.job))
     try:
         wanted.mesh.sizes(jax.device_count())
@@ -109,17 +110,28 @@ def _started_mesh(wanted: Evaluation, run: Config) -> MeshConfig:
 
 
 @contextlib.contextmanager
-def _kept_by(folder: Path, old: Data, new: Data) -> Iterator[Path]:
-    """A folder with what a run has kept of its data, in which nothing of the run's is changed.
+def _linked_data(folder: Path, old: Data, new: Data) -> Iterator[Path]:
+    """Makes a temporary folder with links to the data that a run keeps.
 
-    The tokens of the run's documents are there as long as these are the documents asked for.
+    It has the run's tokens only if the documents are the same.
+
+    Args:
+        folder: The run's folder.
+        old: The run's data.
+        new: The data to evaluate on.
+
+    Yields:
+        The temporary folder.
+
+    Raises:
+        ConfigError: The tokenizer is missing, or `new` has another one.
     """
     if getattr(old, "tokenizer", None) != getattr(new, "tokenizer", None):
         raise ConfigError("--data.tokenizer: the run's own tokenizer is what its model can read")
     if hasattr(old, "tokenizer") and not (folder / "tokenizer").is_dir():
         raise ConfigError(f"{folder}/tokenizer is missing: without it no text can be read")
     if hasattr(old, "tokenizer"):
-        load_tokenizer(folder)  # damage is said of the run's own file
+        load_tokenizer(folder)  # so that a message about damage names the run's own file
     names = [*KEPT]
     documents = ("source", "validation_fraction", "split_seed")
     if all(getattr(old, name, None) == getattr(new, name, None) for name in documents):
@@ -138,13 +150,13 @@ def _prepared(data: Data, kept: Path) -> Datasets:
         if _own_validation(data):
             raise
         raise DataError(
-            f"{error}. The run's validation rows are a share of its training data: say where "
-            "these are now, or give validation data of their own; --help lists the options"
+            f"{error}. The run's validation rows are a share of its training data: name where "
+            "these are now, or validation data of your own; --help lists the options"
         ) from error
 
 
 def _own_validation(data: Data) -> dict[str, Any]:
-    """The fields that name validation data of their own."""
+    """The fields that name validation data of the user's own, with their values."""
     names = [item.name for item in dataclasses.fields(data) if item.name.startswith("validation")]
     values = {name: getattr(data, name) for name in names if name != "validation_fraction"}
     return {name: value for name, value in values.items() if value is not None}

@@ -134,7 +134,7 @@ def _typed() -> str:
 
 
 def _show(parts: Iterable[str]) -> str:
-    """Prints what comes, as it comes; Ctrl-C ends it with what there is."""
+    """Prints a text while it is generated; Ctrl-C ends it early. Returns what was printed."""
     shown = []
     try:
         for part in parts:
@@ -179,27 +179,34 @@ def _lines(path: Path) -> list[str]:
 
 
 def _done(wanted: Generation, prompts: Sequence[str]) -> int:
-    """How many prompts the output has already.
+    """Counts the prompts that the output already has.
+
+    Args:
+        wanted: The options.
+        prompts: All prompts.
+
+    Returns:
+        The number of prompts to skip.
 
     Raises:
-        ConfigError: There is an output that is not to be continued.
-        DataError: It is of other prompts.
+        ConfigError: The output exists, and --resume was not given.
+        DataError: A line of the output does not belong to these prompts.
     """
     path = wanted.output
     if path is None or not path.exists():
         return 0
     if not wanted.resume:
         raise ConfigError(
-            f"--output {path} exists: name another file, or --resume to go on after its lines"
+            f"--output {path} exists: name another file, or --resume to continue after its lines"
         )
     done = 0
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
             prompt = json.loads(line)["prompt"]
         except (ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{path}, line {done + 1}: no line of this command: {error}") from error
+            raise DataError(f"{path}, line {done + 1}: not from this command: {error}") from error
         if done >= len(prompts) or prompt != prompts[done]:
-            raise DataError(f"{path}, line {done + 1}: is of another prompt than that file's")
+            raise DataError(f"{path}, line {done + 1}: not the prompt of {wanted.prompts}")
         done += 1
     return done
 
@@ -207,14 +214,14 @@ def _done(wanted: Generation, prompts: Sequence[str]) -> int:
 def _write_all(
     writer: TextGenerator, prompts: Sequence[str], done: int, wanted: Generation
 ) -> None:
-    """Writes a JSON line for every prompt, as soon as its batch is there."""
+    """Writes a JSON line for each prompt when its batch is done."""
     rows = [writer.tokenize(prompt) for prompt in prompts[done:]]
     starts = range(0, len(rows), wanted.batch_size)
     out = sys.stdout if wanted.output is None else _appended(wanted.output)
     try:
         for start in track(starts, "prompts", console=Console(stderr=True), transient=True):
             batch = rows[start : start + wanted.batch_size]
-            # The last batch is as large as the others, for which the program is compiled.
+            # The last batch is padded to the size that the program is compiled for.
             missing = wanted.batch_size - len(batch) if len(rows) > wanted.batch_size else 0
             found = writer.generate([*batch, *[batch[-1]] * missing], first=done + start)
             texts = prompts[done + start :]
@@ -238,7 +245,7 @@ def _appended(path: Path) -> Any:
 
 
 def _record(prompt: str, written: list[GenerationOutput]) -> dict[str, Any]:
-    """The line of a prompt; of several texts for it a list of them."""
+    """The JSON line of a prompt, with a list if there are several texts for it."""
     if len(written) == 1:
         return {"prompt": prompt, **dataclasses.asdict(written[0])}
     return {"prompt": prompt, "texts": [dataclasses.asdict(each) for each in written]}

@@ -15,22 +15,22 @@ from jaxformer.errors import ArgumentError, did_you_mean
 from jaxformer.extras import missing_extra
 
 COMMANDS = {
-    "train": ("train:train", "train a model, or continue its run"),
-    "inspect": ("runs:inspect", "show what a run holds: steps, config, parameters, content hash"),
-    "evaluate": ("evaluate:evaluate", "measure a run on its validation rows, or on your own data"),
-    "merge": ("runs:merge", "write plain weights from a run that trained low-rank factors (LoRA)"),
-    "compare": ("runs:compare", "compare the validation losses of runs, as a table and a picture"),
-    "zoo": ("zoo:zoo", "list the published systems and their sizes"),
-    "doctor": ("doctor:doctor", "check that this machine and its jaxlib compute correctly"),
-    "generate": ("generate:generate", "generate text from a prompt, or from a file of prompts"),
-    "chat": ("generate:chat", "chat with a trained model"),
-    "import": ("hub:import_checkpoint", "make a run from a Hugging Face checkpoint"),
-    "forward": ("hub:forward", "compute a model's outputs for the arrays in a file"),
-    "export": ("hub:export", "write a run as a Hugging Face checkpoint"),
-    "verify": ("parity:verify", "check that transformers computes the same from an export"),
-    "parity": ("parity:parity", "compare every known system with transformers"),
+    "train": ("train:train", "train", "train a model, or continue its run"),
+    "inspect": ("runs:inspect", "hub", "show a run's steps, config, parameters and content hash"),
+    "evaluate": ("evaluate:evaluate", "train", "measure a run on validation data"),
+    "merge": ("runs:merge", "hub", "write plain weights from a run that was trained with LoRA"),
+    "compare": ("runs:compare", "train", "compare the validation losses of runs"),
+    "zoo": ("zoo:zoo", "hub", "list the published systems and their sizes"),
+    "doctor": ("doctor:doctor", "hub", "check that this machine and its jaxlib compute correctly"),
+    "generate": ("generate:generate", "hub", "generate text from prompts"),
+    "chat": ("generate:chat", "hub", "chat with a trained model"),
+    "import": ("hub:import_checkpoint", "hub", "make a run from a Hugging Face checkpoint"),
+    "forward": ("hub:forward", "hub", "compute a model's outputs for the arrays in a file"),
+    "export": ("hub:export", "hub", "write a run as a Hugging Face checkpoint"),
+    "verify": ("parity:verify", "parity", "compare an exported checkpoint with transformers"),
+    "parity": ("parity:parity", "parity", "compare every known system with transformers"),
 }
-"""The module and function of each command, and what it does."""
+"""The module and function of each command, the extra that it needs, and what it does."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,7 +68,7 @@ def run(name: str, arguments: Sequence[str], prog: str) -> int:
         try:
             _command(name)(arguments, prog)
         except ModuleNotFoundError as error:
-            raise missing_extra(error, prog) from error
+            raise missing_extra(error, prog, COMMANDS[name][1]) from error
 
     return reporting_errors(action)
 
@@ -84,7 +84,7 @@ def _command(name: str) -> Callable[[Sequence[str], str], None]:
 
 def _help() -> str:
     width = max(map(len, COMMANDS))
-    listed = "\n".join(f"  {name:{width}}  {text}" for name, (_, text) in COMMANDS.items())
+    listed = "\n".join(f"  {name:{width}}  {text}" for name, (_, _, text) in COMMANDS.items())
     return (
         "usage: jaxformer COMMAND [ARGUMENT ...]\n\nTransformers in JAX.\n\n"
         f"commands:\n{listed}\n\n`jaxformer COMMAND --help` describes a command and its options."

@@ -1,1 +1,1 @@
-"""Whether a machine computes correctly."""
+"""Checks that a machine and its jaxlib compute correctly."""

@@ -1,7 +1,7 @@
-"""Computations that releases of jaxlib are known to get wrong, each beside the truth in float64.
+"""Computations that some releases of jaxlib get wrong, each with the right result in float64.
 
-``python -m jaxformer.doctor.cases`` runs them and prints a line of JSON before and after each: one
-that kills or hangs the process is the last that began.
+``python -m jaxformer.doctor.cases NAME ...`` runs cases and prints a line of JSON before and after
+each, so that a case that kills or hangs the process is the last one that began.
 """
 
 import faulthandler
@@ -21,7 +21,7 @@ from jaxformer.functional.lookup import lookup
 from jaxformer.functional.masks import DenseMask, causal
 
 SECONDS = 8
-"""How long a case may run before it counts as hanging; each takes a fraction of one."""
+"""The time limit of a case, each of which takes a fraction of a second."""
 
 NO_YNN_REDUCTIONS = "XLA_FLAGS=--xla_cpu_experimental_ynn_fusion_type=-reduce"
 FULL_PRECISION = "JAX_DEFAULT_MATMUL_PRECISION=float32"
@@ -29,28 +29,28 @@ _JAX = "https://github.com/jax-ml/jax/issues/"
 _XLA = "https://github.com/openxla/xla/issues/"
 
 _PRECISION = jax.config.jax_default_matmul_precision
-"""As the user has it: only one case is about it."""
+"""The user's setting, which one case tests; the others set their own."""
 
 Pairs = Iterable[tuple[Any, Any]]
-"""What JAX computed, and what is right."""
+"""Pairs of what JAX computed and the right result."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A computation that is known to go wrong somewhere."""
+    """A computation that is known to go wrong on some machines."""
 
     name: str
     meaning: str
-    """What a wrong result means to a user."""
+    """What a wrong result means for the user."""
     remedy: str
-    """What to set or to change."""
+    """What to set or change."""
     issue: str
     """Where it is reported."""
     tolerance: float
-    """The largest error that is right, relative to the largest value."""
+    """The largest error that is accepted, relative to the largest value."""
     run: Callable[[], Pairs]
     in_transformers: bool = True
-    """Whether transformers compute this; otherwise a wrong result is worth a note only."""
+    """Whether transformers compute this; if not, a wrong result is a note and not a failure."""
 
     def error(self) -> float:
         """Runs the case; returns the largest error relative to the largest value."""
@@ -196,7 +196,7 @@ def _sums_over_devices() -> Pairs:
 
 
 def _over_devices(array: np.ndarray, *axes: str | None) -> jax.Array:
-    """Cut along the axis that is called "data"."""
+    """Shards an array over all devices along the axis named "data"."""
     automatic = (jax.sharding.AxisType.Auto,)
     mesh = jax.make_mesh((jax.device_count(),), ("data",), automatic)
     return jax.device_put(array, jax.sharding.NamedSharding(mesh, jax.P(*axes)))
@@ -220,7 +220,7 @@ def _not_a_number() -> Pairs:
         yield jax.jit(lambda x: jnp.isnan(jnp.max(jax.nn.softmax(x))))(spoiled), 1
 
 
-# What they do not -------------------------------------------------------------------------------
+# What they do not compute -------------------------------------------------------------------------
 
 
 def _float32_products() -> Pairs:
@@ -253,7 +253,7 @@ _OTHER_RELEASE = "another release of jaxlib"
 CASES = (
     Case(
         "operations outside jit",
-        "the first of a run of small kernels reads what another has left",
+        "the first of several small kernels reads what another kernel has left",
         f"{_OTHER_RELEASE}: 0.11.0 and 0.11.1 do this on some GPUs, libtpu 0.0.42 on TPUs",
         _JAX + "40633",
         1e-6,
@@ -262,7 +262,7 @@ CASES = (
     Case(
         "bfloat16 products",
         "products of bfloat16 do not accumulate in float32: long sums stop growing",
-        "take away any XLA_FLAGS that allow sums in bfloat16",
+        "remove the XLA_FLAGS that allow sums in bfloat16",
         _JAX + "26130",
         1e-4,
         _bfloat16_products,
@@ -318,15 +318,15 @@ CASES = (
     Case(
         "sums over devices",
         "devices do not receive what others send",
-        "NCCL_P2P_DISABLE=1, or the IOMMU switched off where the machine starts",
+        "NCCL_P2P_DISABLE=1, or turn the IOMMU off in the firmware",
         "https://github.com/NVIDIA/nccl/issues/257",
         1e-5,
         _sums_over_devices,
     ),
     Case(
         "angles of RoPE",
-        "positions of long texts turn by wrong angles",
-        "take away any XLA_FLAGS that allow fast arithmetic",
+        "positions of long texts are rotated by wrong angles",
+        "remove the XLA_FLAGS that allow fast arithmetic",
         _JAX + "939",
         1e-6,
         _angles,
@@ -334,16 +334,16 @@ CASES = (
     Case(
         "NaN is seen",
         "a run that diverges is not stopped",
-        "take away --xla_cpu_enable_fast_math from XLA_FLAGS",
+        "remove --xla_cpu_enable_fast_math from XLA_FLAGS",
         _JAX + "939",
         0.0,
         _not_a_number,
     ),
     Case(
         "float32 products",
-        "float32 products are rounded to TF32 or bfloat16 first: fast, and what accelerators do "
-        "unless told otherwise",
-        f"{FULL_PRECISION}, where float32 shall mean float32",
+        "float32 products are rounded to TF32 or bfloat16 first: fast, and the default of "
+        "accelerators",
+        f"{FULL_PRECISION}, if float32 must mean float32",
         _JAX + "24909",
         1e-5,
         _float32_products,
@@ -352,7 +352,7 @@ CASES = (
     Case(
         "sums over rows of 3",
         "a product summed over an axis of 3 in 32,769 columns or more is wrong; no shape of a "
-        "transformer was found to be",
+        "transformer is known to be affected",
         NO_YNN_REDUCTIONS,
         _JAX + "39103",
         1e-6,
@@ -372,9 +372,9 @@ CASES = (
 
 
 def main(names: list[str]) -> None:
-    """Runs the cases of these names; prints what begins and what it came to."""
+    """Runs the cases with these names; prints the start and the outcome of each."""
     chosen = {case.name: case for case in CASES}
-    jax.devices()  # what cannot even start ends before any case begins
+    jax.devices()  # if JAX cannot start, the process ends before any case begins
     for name in names:
         _say(begins=name)
         faulthandler.dump_traceback_later(SECONDS, exit=True)

@@ -1,4 +1,4 @@
-"""What a machine has, what its environment sets, and whether its jaxlib computes correctly."""
+"""Reports the machine, the variables that JAX reads, and whether jaxlib computes correctly."""
 
 import importlib.metadata
 import json
@@ -26,14 +26,14 @@ PACKAGES = (
     *("torch", "libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin"),
 )
 STARTS = "JAX starts"
-"""The finding where it does not, and no case could run."""
+"""The name of the finding if JAX does not start, so that no case can run."""
 
 CPU_FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_tile", "amx_bf16", "asimd", "bf16", "sve")
-"""What decides how fast a CPU multiplies matrices, and by which of XLA's kernels."""
+"""Features that decide which of XLA's kernels multiplies matrices on a CPU, and how fast."""
 
 _PREFIXES = ("XLA_", "JAX_", "LIBTPU_", "TPU_", "NCCL_", "TF_GPU_")
 _SINGLE = ("GLIBC_TUNABLES", "NVIDIA_TF32_OVERRIDE", "CUDA_VISIBLE_DEVICES", "NNX_GRAPH_MODE")
-# Variables that jax reads besides one for each option of its configuration.
+# Variables that JAX reads in addition to one for each of its options.
 _JAX_VARIABLES = (
     *("JAX_COORDINATOR_ADDRESS", "JAX_COORDINATOR_BIND_ADDRESS", "JAX_COORDINATOR_PORT"),
     *("JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_LOCAL_DEVICE_IDS", "JAX_FORCE_TPU_INIT"),
@@ -41,18 +41,18 @@ _JAX_VARIABLES = (
 )
 _OFF = ("", "0", "false", "off", "no")
 
-# A variable or an XLA flag, the values that do harm (None: all but "off"), and what they do.
+# A variable or an XLA flag, its harmful values (None: all but "off"), and what they do.
 _HARMFUL: tuple[tuple[str, str | None, str], ...] = (
     (
         "JAX_ENABLE_X64",
         None,
-        "integers and floats of 64 bits where 32 are meant",
+        "integers and floats have 64 bits instead of 32",
     ),
     ("JAX_DISABLE_JIT", None, "nothing is compiled: a hundred times slower"),
     ("JAX_DISABLE_MOST_OPTIMIZATIONS", None, "compiles fast and runs slowly"),
     ("JAX_DEBUG_NANS", None, "waits for every result: slow"),
-    ("JAX_DEBUG_INFS", None, "stops at -inf, which a mask of attention is"),
-    ("JAX_ENABLE_CHECKS", None, "checks for developers of JAX: slow"),
+    ("JAX_DEBUG_INFS", None, "stops at -inf, which attention masks contain"),
+    ("JAX_ENABLE_CHECKS", None, "internal checks of JAX: slow"),
     ("JAX_DEFAULT_PRNG_IMPL", "rbg|unsafe_rbg", "dropout depends on how many devices there are"),
     ("JAX_THREEFRY_PARTITIONABLE", "0|false", "dropout depends on how many devices there are"),
     ("NVIDIA_TF32_OVERRIDE", "1", f"float32 products become TF32, even under {FULL_PRECISION}"),
@@ -63,27 +63,27 @@ _HARMFUL: tuple[tuple[str, str | None, str], ...] = (
         "",
         f"halves the speed of bfloat16 products; {NO_YNN_REDUCTIONS} does not",
     ),
-    ("--xla_gpu_autotune_level", "0", "no kernel is chosen by its speed"),
-    ("--xla_dump_to", None, "writes files for every program that is compiled"),
+    ("--xla_gpu_autotune_level", "0", "kernels are not chosen by their speed"),
+    ("--xla_dump_to", None, "writes files for each compiled program"),
 )
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found of one thing."""
+    """The result of one check."""
 
     name: str
     status: Status
     meaning: str = ""
-    """What is wrong, and what it means."""
+    """What is wrong, and what that means."""
     remedy: str = ""
-    """What to set or to change."""
+    """What to set or change."""
     issue: str = ""
     """Where it is reported."""
 
 
 def machine() -> list[tuple[str, str]]:
-    """Pairs of what and how much: versions, processor, memory. Starts no device."""
+    """Returns names and values: versions, processor, memory. Starts no device."""
     found = {name: _version(name) for name in PACKAGES}
     memory = " of ".join(f"{size / 2**30:.1f} GiB" for size in _memory())
     return [
@@ -95,7 +95,7 @@ def machine() -> list[tuple[str, str]]:
 
 
 def devices() -> list[tuple[str, str]]:
-    """Pairs of a platform and its devices, with their memory; starts them."""
+    """Returns the platform and its devices, with their memory; starts them."""
     rows = []
     for device in jax.local_devices():
         memory = device.memory_stats() or {}
@@ -108,7 +108,7 @@ def devices() -> list[tuple[str, str]]:
 
 
 def variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that change what JAX does."""
+    """Returns the variables that change what JAX does."""
     return {
         name: value
         for name, value in sorted(environment.items())
@@ -117,24 +117,24 @@ def variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def judged(environment: Mapping[str, str]) -> list[Finding]:
-    """What the variables do that is unknown to JAX or does harm; nothing where all is well."""
+    """Returns a finding for each variable that JAX does not know or that is harmful."""
     found = []
     known = {name.upper() for name in jax.config.values} | set(_JAX_VARIABLES)
     for name in environment:
         if name.startswith("JAX_") and name not in known:
             near = closest(name, known)
-            guess = f"did you mean {near[0]}?" if near else "take it away"
+            guess = f"did you mean {near[0]}?" if near else "remove it"
             found.append(Finding(name, "note", "JAX does not know this variable", guess))
     settings = dict(environment) | _flags(environment.get("XLA_FLAGS", ""))
     for name, values, harm in _HARMFUL:
         if name in settings and _matches(settings[name], values):
             shown = f"{name}={settings[name]}"
-            found.append(Finding(shown, "note", harm, "take it away, unless that is what you want"))
+            found.append(Finding(shown, "note", harm, "remove it, unless this is what you want"))
     return found
 
 
 def examined(cases: Sequence[Case] = CASES) -> Iterator[Finding]:
-    """Runs cases in processes of their own: one may kill its process, and the next goes on."""
+    """Runs cases in other processes: if one kills its process, a new one runs the rest."""
     left = list(cases)
     while left:
         run = subprocess.run(
@@ -155,7 +155,7 @@ def examined(cases: Sequence[Case] = CASES) -> Iterator[Finding]:
 
 
 def finding(case: Case, outcome: Mapping[str, object]) -> Finding:
-    """Judges what a case came to: its ``error``, or a ``message`` where it came to nothing."""
+    """Makes a finding from the outcome of a case: its ``error``, or else a ``message``."""
     error = outcome.get("error", float("inf"))
     if error <= case.tolerance:
         return Finding(case.name, "PASS")
@@ -165,7 +165,7 @@ def finding(case: Case, outcome: Mapping[str, object]) -> Finding:
 
 
 def is_well(findings: Iterable[Finding]) -> bool:
-    """Whether nothing is wrong that a transformer computes."""
+    """Whether everything that a transformer computes is right."""
     return all(found.status != "FAIL" for found in findings)
 
 
@@ -177,7 +177,7 @@ def _version(name: str) -> str | None:
 
 
 def _cpu() -> list[str]:
-    """The processor's name and those of its features that matter."""
+    """The processor's name, and which of CPU_FEATURES it has."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -189,7 +189,7 @@ def _cpu() -> list[str]:
 
 
 def _memory() -> list[float]:
-    """Free bytes, where they are known, and all."""
+    """Free bytes, if they are known, and the total."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         free = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
@@ -215,7 +215,7 @@ def _how_it_ended(run: subprocess.CompletedProcess) -> str:
 
 
 def _last_words(run: subprocess.CompletedProcess) -> str:
-    """Why a process came to nothing: XLA's own sentence, or the last line of a traceback."""
+    """Why a process failed: XLA's own message, or the last line of a traceback."""
     lines = [line.strip() for line in run.stderr.splitlines() if line.strip()]
     fatal = [line.partition("] ")[2] for line in lines if re.match(r"F\d{4} ", line)]
     return (fatal or lines or [_how_it_ended(run)])[-1][:300]

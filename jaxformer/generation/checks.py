@@ -1,9 +1,9 @@
-"""What a setting of generation may be: the rules that processors and options share."""
+"""Rules about values that the options of generation and the logits processors share."""
 
 from jaxformer.checks import Rule, is_integer, is_number
 
 _LEAST, _MOST = 1e-30, 1e30
-"""The sizes of factors and terms: with any logits, float32 neither overflows nor underflows."""
+"""The range of factors and terms in which float32 logits neither overflow nor underflow."""
 _LARGEST_TOKEN = 2**31 - 1
 
 
@@ -28,15 +28,15 @@ POSITIVE_OR_ZERO = Rule(
     lambda value: _is_number(value) and (value == 0 or value >= _LEAST),
     f"a finite number, at least 0: 0, or from {_LEAST} to {_MOST}",
 )
-TOKEN = Rule(_is_token, f"the number of a token, from 0 to {_LARGEST_TOKEN}")
-TOKENS = Rule(_are_tokens, "a tuple of numbers of tokens, such as (0, 5)")
+TOKEN = Rule(_is_token, f"a token id from 0 to {_LARGEST_TOKEN}")
+TOKENS = Rule(_are_tokens, "a tuple of token ids, such as (0, 5)")
 TOKEN_OR_TOKENS = Rule(
     lambda value: _is_token(value) or _are_tokens(value),
-    "the number of a token or a tuple of several, such as (0, 5)",
+    "a token id or a tuple of several, such as (0, 5)",
 )
 SEQUENCES = Rule(
     lambda value: isinstance(value, tuple) and all(map(_are_tokens, value)) and all(value),
-    "a tuple of tuples of numbers of tokens, such as ((7,), (3, 5)), none of them empty",
+    "a tuple of tuples of token ids, such as ((7,), (3, 5)), none of them empty",
 )
 STRINGS = Rule(
     lambda value: isinstance(value, tuple) and all(isinstance(s, str) and s for s in value),

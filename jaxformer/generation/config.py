@@ -164,12 +164,12 @@ class GenerationConfig:
             for name in names
             if name not in given and recommended.get(name) is not None
         }
-        drawn = any(
+        sampling = any(
             given.get(name, allowed[0]) not in allowed for name, allowed in _OF_SAMPLING.items()
         )
-        do_sample = given.get("do_sample", drawn or values.get("do_sample", False))
+        do_sample = given.get("do_sample", sampling or values.get("do_sample", False))
         num_beams = given.get("num_beams", 1 if do_sample else values.get("num_beams", 1))
-        if "do_sample" not in given and not drawn and num_beams != 1:
+        if "do_sample" not in given and not sampling and num_beams != 1:
             do_sample = False
         idle = (*(() if do_sample else _OF_SAMPLING), *(() if num_beams != 1 else _OF_BEAMS))
         kept = {name: value for name, value in values.items() if name not in idle}
@@ -185,10 +185,10 @@ class GenerationConfig:
     @property
     def sampling(self) -> SamplingParams:
         """How tokens are chosen without beams."""
-        return SamplingParams(self.processors(), self.draws, self.end_tokens)
+        return SamplingParams(self.processors(), self.samples, self.end_tokens)
 
     @property
-    def draws(self) -> bool:
+    def samples(self) -> bool:
         """Whether tokens are sampled, instead of greedily or by beam search."""
         return self.do_sample and self.temperature > 0
 
@@ -222,7 +222,7 @@ class GenerationConfig:
 
     def processors(self) -> tuple[Processor, ...]:
         """The processors of the logits, in the order of transformers."""
-        return (*self._rules(), *(self._filters() if self.draws else ()))
+        return (*self._rules(), *(self._filters() if self.samples else ()))
 
     def _rules(self):
         if self.repetition_penalty != 1:
@@ -267,7 +267,7 @@ class GenerationConfig:
 
     def _check_method(self):
         if self.num_beams > 1:
-            instead = f"with num_beams = {self.num_beams}, which does not draw"
+            instead = f"with num_beams = {self.num_beams}, which does not sample"
             check_field(self, "do_sample", not self.do_sample, f"False {instead}")
             most = f"at most num_beams = {self.num_beams}"
             enough = self.num_return_sequences <= self.num_beams
@@ -282,7 +282,7 @@ class GenerationConfig:
             self._check_unused(_OF_BEAMS, "unless num_beams is above 1")
             rule = "1 unless do_sample is True and temperature above 0: a greedy text is one"
             one = self.num_return_sequences == 1
-            check_field(self, "num_return_sequences", self.draws or one, rule)
+            check_field(self, "num_return_sequences", self.samples or one, rule)
         if not self.do_sample:
             self._check_unused(_OF_SAMPLING, instead)
 

@@ -227,7 +227,7 @@ def _check(engine: Engine, prompts: Prompts, continuations: Continuations) -> No
             length = int(prompts.lengths[row]) + len(tokens) - 1
             if engine.max_length is not None and length > engine.max_length:
                 raise DataError(
-                    f"{name} needs {length} places with its prompt of {prompts.lengths[row]} "
+                    f"{name} needs {length} positions with its prompt of {prompts.lengths[row]} "
                     f"tokens, and the model has {engine.max_length}: shorten one of them"
                 )
 

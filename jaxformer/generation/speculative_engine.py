@@ -53,7 +53,7 @@ class SpeculativeEngine:
                 f"{sizes[0]}: both must have the same tokens"
             )
         if target.mesh != draft.mesh:
-            raise ConfigError("draft: it must lie on the mesh of the target")
+            raise ConfigError("draft: must be on the mesh of the target")
         self.target, self.draft, self.proposals = target, draft, proposals
         # A layer with a window can undo at most the tokens of one pass.
         check_fields(self, proposals=between(1, CHUNK - 1))

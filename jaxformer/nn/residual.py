@@ -20,7 +20,7 @@ class Residual(abc.ABC):
 
     @property
     def final_norm(self) -> bool:
-        """Whether the stack needs a norm at its end, because its blocks do not normalise the stream."""
+        """Whether a stack needs a norm at its end: its blocks do not normalise the stream."""
         return True
 
     def num_norms(self, num_sublayers: int) -> int:

@@ -13,10 +13,15 @@ from tiny_run import ROOT
 from jaxformer.checkpoints import files as checkpoint_files
 from jaxformer.training.logging.metrics_writer import read_metrics
 
-STEPS = ("--train.steps", "300", "--train.checkpoint-interval", "5", "--train.eval-interval", "100")
+STEPS = 300
 
 
-def content_hash(runs, run_dir) -> str:
+def options(steps=STEPS) -> tuple[str, ...]:
+    intervals = ("--train.checkpoint-interval", "5", "--train.eval-interval", "100")
+    return ("--train.steps", str(steps), *intervals)
+
+
+def content_hash(runs, run_dir, steps=STEPS) -> str:
     output = subprocess.run(
         [sys.executable, "-m", "jaxformer", "inspect", str(run_dir)],
         env=runs.environment,
@@ -25,7 +30,7 @@ def content_hash(runs, run_dir) -> str:
         text=True,
         check=True,
     ).stdout
-    return re.search(r"content hash +(\w{64}) \(step 300\)", output).group(1)
+    return re.search(rf"content hash +(\w{{64}}) \(step {steps}\)", output).group(1)
 
 
 def losses(run_dir):
@@ -47,19 +52,24 @@ def wait_until(process, condition) -> bool:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(runs, tmp_path_factory):
+def undisturbed(request, runs, tmp_path_factory):
     run_dir = tmp_path_factory.mktemp("undisturbed") / "run"
-    runs.finish(run_dir, *STEPS)
+    runs.finish(run_dir, *options(getattr(request, "param", STEPS)))
     return run_dir
 
 
-@pytest.mark.parametrize("rounds", [1, pytest.param(5, marks=pytest.mark.slow)])
-def test_killed_at_random_moments(runs, undisturbed, tmp_path, rounds):
+@pytest.mark.parametrize(
+    ("rounds", "steps", "undisturbed"),
+    [(1, 150, 150), pytest.param(5, STEPS, STEPS, marks=pytest.mark.slow)],
+    indirect=["undisturbed"],
+    ids=["briefly", "again and again"],
+)
+def test_killed_at_random_moments(runs, undisturbed, tmp_path, rounds, steps):
     chance = random.Random(0)
     run_dir, during_saves = tmp_path / "run", 0
     unfinished = (run_dir / "checkpoints").glob
     for kind in ("starting", "stepping", "saving") * rounds:
-        process = runs.start(run_dir, *STEPS)
+        process = runs.start(run_dir, *options(steps))
         goal, deadline = (
             last_step(run_dir) + chance.randint(3, 25),
             time.time() + chance.random() * 4,
@@ -76,8 +86,8 @@ def test_killed_at_random_moments(runs, undisturbed, tmp_path, rounds):
         process.communicate()
         during_saves += any(unfinished("*.orbax-checkpoint-tmp*"))
     assert during_saves >= 3 * rounds // 5
-    runs.finish(run_dir, *STEPS)
-    assert content_hash(runs, run_dir) == content_hash(runs, undisturbed)
+    runs.finish(run_dir, *options(steps))
+    assert content_hash(runs, run_dir, steps) == content_hash(runs, undisturbed, steps)
     # Each step is recorded once, with the loss that it would have had: same data, same dropout.
     assert losses(run_dir) == losses(undisturbed)
 
@@ -86,15 +96,15 @@ def test_killed_at_random_moments(runs, undisturbed, tmp_path, rounds):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_saves_and_exits_cleanly(runs, undisturbed, tmp_path, number):
     run_dir = tmp_path / "run"
-    process = runs.start(run_dir, *STEPS)
+    process = runs.start(run_dir, *options())
     assert wait_until(process, lambda: last_step(run_dir) >= 42)
     process.send_signal(number)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 0, output
     stopped = int(re.search(r"stopped after step (\d+)", output).group(1))
-    assert 42 <= stopped < 300
+    assert 42 <= stopped < STEPS
     assert checkpoint_files.saved_steps(run_dir / "checkpoints")[-1] == stopped
-    output = runs.finish(run_dir, *STEPS)
+    output = runs.finish(run_dir, *options())
     assert f"continuing from step {stopped}" in output
     assert content_hash(runs, run_dir) == content_hash(runs, undisturbed)
 
@@ -102,7 +112,7 @@ def test_a_signal_saves_and_exits_cleanly(runs, undisturbed, tmp_path, number):
 @pytest.mark.slow
 def test_a_truncated_checkpoint_is_skipped_with_a_warning(runs, undisturbed, tmp_path):
     run_dir = tmp_path / "run"
-    process = runs.start(run_dir, *STEPS)
+    process = runs.start(run_dir, *options())
     assert wait_until(process, lambda: last_step(run_dir) >= 60)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
@@ -110,7 +120,7 @@ def test_a_truncated_checkpoint_is_skipped_with_a_warning(runs, undisturbed, tmp
     damaged = run_dir / "checkpoints" / str(newest)
     largest = max(damaged.rglob("*"), key=lambda item: item.stat().st_size)
     largest.write_bytes(largest.read_bytes()[:100])
-    output = runs.finish(run_dir, *STEPS)
+    output = runs.finish(run_dir, *options())
     assert f"Skipped the damaged checkpoint {damaged}" in output
     assert f"continuing from step {previous}" in output
     assert content_hash(runs, run_dir) == content_hash(runs, undisturbed)

@@ -205,3 +205,24 @@ def test_a_reader_who_leaves_early_is_no_error(tmp_path):
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "module", "library", "extra"),
+    [
+        ("train", "jaxformer.cli.train", "grain", "train"),
+        ("generate", "jaxformer.cli.generate", "tokenizers", "hub"),
+        ("verify", "jaxformer.cli.parity", "torch", "parity"),
+    ],
+)
+def test_a_missing_library_names_its_extra(command, module, library, extra, capsys, monkeypatch):
+    """The first module that is imported of it is found missing."""
+
+    def missing(name):
+        assert name == module
+        raise ModuleNotFoundError(f"No module named {library!r}", name=f"{library}.part")
+
+    monkeypatch.setattr(cli.importlib, "import_module", missing)
+    assert cli.main([command]) == 2
+    message = f"jaxformer {command} needs {library}: pip install 'jaxformer[{extra}]'"
+    assert capsys.readouterr().err == f"error: {message}\n"

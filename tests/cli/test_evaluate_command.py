@@ -212,7 +212,7 @@ def test_a_label_that_the_run_does_not_know(reviews, capsys):
     ("options", "message"),
     [
         ((), "train.tsv does not exist"),
-        ((), "give validation data of their own"),
+        ((), "or validation data of your own"),
         (("--data.validation", "nowhere.tsv"), "nowhere.tsv does not exist"),
         (("--step", "4"), r"--step 4: there is none; .* holds 3, 5"),
         (("--data.tokenizer", "Bytes"), "--data.tokenizer: the run's own tokenizer"),

@@ -144,7 +144,7 @@ def test_pipes_and_links_in_a_circle_are_refused(folder):
     (folder / "dog" / "again").symlink_to(folder / "cat")
     assert len(ImageFolder(str(folder)).load((6, 9), 3).names) == 11
     (folder / "dog" / "circle").symlink_to(folder)
-    with pytest.raises(DataError, match=r"dog/circle is a link to .*images, in which it lies"):
+    with pytest.raises(DataError, match=r"dog/circle is a link to .*images, which contains it"):
         ImageFolder(str(folder)).load((6, 9), 3)
 
 

@@ -163,7 +163,7 @@ def shares(mesh, axes, shape):
     ],
     ids=lambda value: str(value) if isinstance(value, tuple) else f"tied={value.tie_embeddings}",
 )
-@pytest.mark.quick("tied=True-(1, 1, 4)", "*(2, 2, 2)")
+@pytest.mark.quick("*(2, 2, 2)")
 def test_a_sharded_step_is_the_unsharded_one(model, mesh):
     actual, expected = three_steps(mesh, model), three_steps((1, 1, 1), model)
     for name in ("loss", "gradient_norm", "accuracy", "tokens"):
@@ -277,6 +277,7 @@ def collectives(run):
 
 
 @pytest.mark.parametrize("model", [TIED, UNTIED], ids=["tied", "untied"])
+@pytest.mark.quick("untied")
 def test_replicas_do_nothing_but_add_up(model):
     kinds = {kind for kind, _ in collectives(three_steps((8, 1, 1), model))}
     assert kinds == {"all-reduce"}

@@ -168,6 +168,7 @@ def test_chunked_equals_dense_in_float64_with_all_gradients(terms, with_bias):
 
 
 @pytest.mark.parametrize(("length", "chunk_size"), [(7, 1), (7, 2), (7, 11), (1, 4), (9, 4)])
+@pytest.mark.quick("7-2", "9-4")
 def test_chunk_size_changes_nothing(length, chunk_size):
     *arrays, targets, weights = problem(length=length)
     rows = {"targets": targets, "weights": weights}
@@ -247,6 +248,7 @@ SPECS = [
 
 @pytest.mark.parametrize("function", [chunked, dense])
 @pytest.mark.parametrize("specs", SPECS)
+@pytest.mark.quick("specs0-*", "specs3-chunked")
 def test_sharded_equals_unsharded(function, specs):
     *arrays, targets, weights = problem()
     options = {"argnums": (0, 1, 2), "softcap": 3.0, **VARIANTS[-1]}

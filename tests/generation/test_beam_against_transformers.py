@@ -57,11 +57,11 @@ class Pair:
     def expected(self, inputs, **options):
         """What transformers finds."""
         import torch
-        from transformers import GenerationConfig
+        from transformers import GenerationConfig as TheirConfig
 
         ids, mask = (torch.tensor(inputs[name]) for name in ("input_ids", "attention_mask"))
         model = self.theirs.model
-        config = GenerationConfig(
+        config = TheirConfig(
             **options,
             decoder_start_token_id=getattr(model.config, "decoder_start_token_id", None),
             pad_token_id=PAD,
@@ -69,7 +69,7 @@ class Pair:
             output_scores=True,
         )
         # What the model's own recommends would fill in what is not given here.
-        model.generation_config = GenerationConfig()
+        model.generation_config = TheirConfig()
         found = model.generate(ids, attention_mask=mask, generation_config=config)
         new = found.sequences[:, 1 if model.config.is_encoder_decoder else ids.shape[1] :]
         ends = np.atleast_1d(options.get("eos_token_id", -1))

@@ -178,7 +178,7 @@ def test_one_row_on_a_mesh_of_one_device():
 def test_a_window_slides_where_positions_end():
     engine = engine_of(position=Learned(max_length=12))
     decoding = GenerationConfig(max_new_tokens=20)
-    with pytest.raises(ConfigError, match=r"max_new_tokens = 20.*7 tokens.*27 places.*has 12"):
+    with pytest.raises(ConfigError, match=r"max_new_tokens = 20.*7 tokens.*27 positions.*has 12"):
         generated(engine, PROMPTS, decoding)
     keys = row_keys(0, np.arange(3))
     parts = list(stream_sliding(engine, Prompts.of_rows(PROMPTS), decoding, keys, every=5))

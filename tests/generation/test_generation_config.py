@@ -47,7 +47,7 @@ FILTERS = {
 
 def test_the_defaults_take_the_most_probable_token_as_it_is():
     options = GenerationConfig()
-    assert not options.draws
+    assert not options.samples
     assert options.end_tokens == ()
     assert options.processors() == ()
     assert GenerationConfig(do_sample=True).processors() == ()
@@ -55,7 +55,7 @@ def test_the_defaults_take_the_most_probable_token_as_it_is():
 
 def test_every_option_has_its_processor():
     options = GenerationConfig(**RULES, **FILTERS, presence_penalty=0.5, frequency_penalty=0.25)
-    assert options.draws
+    assert options.samples
     assert options.processors() == (
         RepetitionPenalty(1.2),
         PresencePenalty(0.5),
@@ -78,7 +78,8 @@ def test_every_option_has_its_processor():
 @pytest.mark.torch
 def test_the_order_is_that_of_transformers():
     import torch
-    from transformers.generation import GenerationConfig, GenerationMixin, logits_process
+    from transformers import GenerationConfig as TheirConfig
+    from transformers.generation import GenerationMixin, logits_process
 
     kinds = {
         RepetitionPenalty: "RepetitionPenaltyLogitsProcessor",
@@ -95,7 +96,7 @@ def test_the_order_is_that_of_transformers():
         Typical: "TypicalLogitsWarper",
     }
     values = json.loads(json.dumps(RULES | FILTERS))
-    config = GenerationConfig(**values)
+    config = TheirConfig(**values)
     config._eos_token_tensor = torch.tensor(values["eos_token_id"])
     model = GenerationMixin()
     model.config = SimpleNamespace(is_encoder_decoder=False)
@@ -107,11 +108,11 @@ def test_the_order_is_that_of_transformers():
 
 @pytest.mark.torch
 def test_every_name_is_an_argument_of_transformers_or_of_openai():
-    from transformers import GenerationConfig
+    from transformers import GenerationConfig as TheirConfig
 
     names = {field.name for field in dataclasses.fields(GenerationConfig)}
     ours = {"presence_penalty", "frequency_penalty", "seed"}
-    assert names - set(GenerationConfig().to_dict()) == ours
+    assert names - set(TheirConfig().to_dict()) == ours
 
 
 def test_temperature_zero_is_greedy_whatever_the_filters():
@@ -119,7 +120,7 @@ def test_temperature_zero_is_greedy_whatever_the_filters():
         GenerationConfig(temperature=0.0),
         GenerationConfig(do_sample=True, temperature=0.0, top_p=0.9, repetition_penalty=1.2),
     ):
-        assert not options.draws
+        assert not options.samples
         assert not any(isinstance(p, Temperature | TopP) for p in options.processors())
 
 
@@ -197,7 +198,7 @@ def test_a_value_that_makes_no_sense_is_an_error_that_names_it(field, value, exp
     with pytest.raises(ConfigError) as error:
         GenerationConfig(**{field: value})
     message = str(error.value)
-    assert message.startswith(f"Decoding.{field} = {value!r}: must be ")
+    assert message.startswith(f"GenerationConfig.{field} = {value!r}: must be ")
     assert expected in message
 
 
@@ -227,7 +228,7 @@ def test_a_value_that_makes_no_sense_is_an_error_that_names_it(field, value, exp
 def test_values_that_exclude_each_other_are_an_error(field, options, expected):
     with pytest.raises(ConfigError) as error:
         GenerationConfig(**options)
-    assert f"Decoding.{field} = {options[field]!r}: must be " in str(error.value)
+    assert f"GenerationConfig.{field} = {options[field]!r}: must be " in str(error.value)
     assert expected in str(error.value)
 
 

@@ -153,7 +153,7 @@ def test_the_best_is_chosen_by_sum_or_by_mean():
         ([[[1]], [[4, 31]]], "continuation 0 of row 1: token 31 is not .* expected 0 to 30"),
         ([[[1]], [[-1]]], "token -1"),
         ([[[0.5]], [[1]]], "must be a list of integers, got float64"),
-        ([[[1]], [[1] * 9]], "row 1 needs 17 places with its prompt of 9 tokens, .* has 16"),
+        ([[[1]], [[1] * 9]], "row 1 needs 17 positions with its prompt of 9 tokens, .* has 16"),
     ],
 )
 def test_what_cannot_be_scored_is_named(continuations, message):

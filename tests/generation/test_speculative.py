@@ -268,13 +268,16 @@ def test_encoder_decoders_propose_and_accept():
     plain = written(models[0], prompts, encoder_outputs=encoder_outputs[0])
     model = SpeculativeEngine(*models, 2)
     found = written(
-        model, prompts, encoder_outputs=encoder_outputs[0], draft_sources=encoder_outputs[0]
+        model, prompts, encoder_outputs=encoder_outputs[0], draft_encoder_outputs=encoder_outputs[0]
     )
     assert_same(found, plain)
     assert found.accepted.sum() > 0
     assert_same(
         written(
-            model, prompts, encoder_outputs=encoder_outputs[0], draft_sources=encoder_outputs[1]
+            model,
+            prompts,
+            encoder_outputs=encoder_outputs[0],
+            draft_encoder_outputs=encoder_outputs[1],
         ),
         plain,
     )
@@ -312,7 +315,9 @@ def test_what_does_not_fit_is_an_error():
     with pytest.raises(ConfigError, match="has 7 tokens, and that of the target has 31"):
         SpeculativeEngine(target, engine(SMALL), 3)
     for proposals in (0, 512):
-        with pytest.raises(ConfigError, match=f"proposals = {proposals}: must be from 1 to 511"):
+        with pytest.raises(
+            ConfigError, match=f"proposals = {proposals}: must be an integer from 1 to 511"
+        ):
             SpeculativeEngine(target, draft, proposals)
     for models, name in (((target, draft), "target"), ((draft, target), "draft")):
         model = SpeculativeEngine(*models, 3)

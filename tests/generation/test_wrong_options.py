@@ -77,7 +77,7 @@ def test_scalars_of_numpy_and_jax_are_pythons(integer, number):
 )
 def test_an_option_is_named(field, values):
     for value in values:
-        with pytest.raises(ConfigError, match=rf"^Decoding\.{field} = .*: must be "):
+        with pytest.raises(ConfigError, match=rf"^GenerationConfig\.{field} = .*: must be "):
             GenerationConfig.of({}, {field: value})
 
 
@@ -250,6 +250,6 @@ def test_counts_are_integers(value):
     engine = Engine(CompiledModel(config, structure_of(config)), random_parameters(config))
     with pytest.raises(ConfigError, match=r"rows = .*: must be an integer"):
         Scorer(engine, rows=value)
-    with pytest.raises(ConfigError, match=r"proposals = .*: must be from 1 to 511"):
+    with pytest.raises(ConfigError, match=r"proposals = .*: must be an integer from 1 to 511"):
         SpeculativeEngine(engine, engine, value)
     assert SpeculativeEngine(engine, engine, np.int64(2)).proposals == 2

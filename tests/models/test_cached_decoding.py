@@ -164,11 +164,11 @@ def test_an_encoder_is_read_once(positions):
     @jax.jit
     def together(parameters):
         model = structure_of(config).module(parameters)
-        memory = model.encode(sources, mask=mask)
-        return memory, model.decode(inputs, memory, encoder_mask=mask)
+        encoder_outputs = model.encode(sources, mask=mask)
+        return encoder_outputs, model.decode(inputs, encoder_outputs, encoder_mask=mask)
 
-    memory, expected = together(parameters)
-    found = read_in_passes(config, parameters, np.asarray(inputs), (memory, mask))
+    encoder_outputs, expected = together(parameters)
+    found = read_in_passes(config, parameters, np.asarray(inputs), (encoder_outputs, mask))
     for row, states in enumerate(found):
         np.testing.assert_allclose(states, expected[row, : len(states)], atol=1e-5)
 

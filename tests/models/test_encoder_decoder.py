@@ -36,65 +36,65 @@ def with_positions(scheme, **changes):
 def influences(config, parameters):
     """Derivatives of the decoder's states: `[T, S]` by the source, `[T, T]` by the target.
 
-    And `[S, S]`: of the memory by the source. Every input is another token, so its row of the
-    table is its own; the decoder has a table of its own.
+    And `[S, S]`: of the encoder outputs by the source. Every input is another token, so its row of
+    the table is its own; the decoder has a table of its own.
     """
 
     def states(source_table, target_table):
         tables = {"embedding.table": source_table, "decoder_embedding.table": target_table}
         model = structure_of(config).module(parameters | tables)
-        memory = model.encode(jnp.arange(S)[None])
-        return memory[0], model.decode(jnp.arange(T)[None], memory)[0]
+        encoder_outputs = model.encode(jnp.arange(S)[None])
+        return encoder_outputs[0], model.decode(jnp.arange(T)[None], encoder_outputs)[0]
 
     tables = parameters["embedding.table"], parameters["decoder_embedding.table"]
-    (memory, _), (by_source, by_target) = jax.jacrev(states, argnums=(0, 1))(*tables)
+    (encoder_outputs, _), (by_source, by_target) = jax.jacrev(states, argnums=(0, 1))(*tables)
 
     def largest(jacobian, length):
         return jnp.abs(jacobian).max((1, 3))[:, :length]
 
-    return largest(by_source, S), largest(by_target, T), largest(memory, S)
+    return largest(by_source, S), largest(by_target, T), largest(encoder_outputs, S)
 
 
 @with_scheme
 @pytest.mark.quick("*learned", "*rope_half", "*alibi", "*t5")
 def test_the_encoder_sees_all_and_the_decoder_what_came_before(scheme):
     config = with_positions(scheme, share_embeddings=False)
-    by_source, by_target, memory = influences(config, random_parameters(config))
-    assert (memory > 0).all()
+    by_source, by_target, encoder_outputs = influences(config, random_parameters(config))
+    assert (encoder_outputs > 0).all()
     assert (by_source > 0).all()
     later = np.triu(np.ones((T, T), bool), k=1)
     np.testing.assert_array_equal(np.asarray(by_target)[later], 0.0)
     assert (np.asarray(by_target)[~later] > 0).all()
 
 
-def test_the_decoder_reads_only_real_places_of_the_memory():
+def test_the_decoder_reads_only_real_encoder_outputs():
     config = tiny_encoder_decoder()
     parameters = random_parameters(config)
     valid = jnp.array([[True] * 3 + [False] * 3])
 
     @jax.jit
-    def jacobian(memory):
-        def states(memory):
+    def jacobian(encoder_outputs):
+        def states(encoder_outputs):
             model = structure_of(config).module(parameters)
-            return model.decode(tokens(1, T), memory, encoder_mask=KeyPadding(valid))[0]
+            return model.decode(tokens(1, T), encoder_outputs, encoder_mask=KeyPadding(valid))[0]
 
-        return jnp.abs(jax.jacrev(states)(memory)).max((0, 1, 2, 4))
+        return jnp.abs(jax.jacrev(states)(encoder_outputs)).max((0, 1, 2, 4))
 
     seen = np.asarray(jacobian(jax.random.normal(jax.random.key(0), (1, S, 20))))
     np.testing.assert_array_equal(seen > 0, valid[0])
 
 
-def test_the_decoder_is_blind_to_the_order_of_a_memory():
+def test_the_decoder_is_blind_to_the_order_of_encoder_outputs():
     """Positions of the source are the encoder's business: cross-attention has no bias."""
     config = tiny_encoder_decoder(decoder_position=RoPE(theta=100.0))
     parameters = random_parameters(config)
-    memory = jax.random.normal(jax.random.key(0), (2, S, 20))
+    encoder_outputs = jax.random.normal(jax.random.key(0), (2, S, 20))
 
     @jax.jit
-    def states(memory):
-        return structure_of(config).module(parameters).decode(tokens(2, T), memory)
+    def states(encoder_outputs):
+        return structure_of(config).module(parameters).decode(tokens(2, T), encoder_outputs)
 
-    close(states(memory[:, ::-1]), states(memory))
+    close(states(encoder_outputs[:, ::-1]), states(encoder_outputs))
 
 
 def padded(inputs, length, left, seed):

@@ -106,7 +106,7 @@ CASES = {
 
 @pytest.mark.parametrize("changes", CASES.values(), ids=CASES.keys())
 @pytest.mark.parametrize("rotate", [False, True])
-def test_to_a_memory_of_another_length(changes, rotate):
+def test_to_encoder_outputs_of_another_length(changes, rotate):
     module = made(RoPE(theta=THETA) if rotate else NoPosition(), **changes)
     x, kv = stream(T), stream(S, seed=2)
     actual = module(
@@ -139,11 +139,11 @@ def test_the_bias_of_a_positional_scheme_is_added():
 
 
 @pytest.mark.parametrize("position", [NoPosition(), RoPE(theta=THETA)])
-def test_attention_to_itself_is_attention_to_a_memory_that_is_itself(position):
+def test_attention_to_itself_is_attention_to_the_same_keys(position):
     module, x = made(position), stream(T)
     itself = module(x, mask=causal(), positions=POSITIONS)
-    memory = module(x, kv=x, mask=causal(), positions=POSITIONS, kv_positions=POSITIONS)
-    np.testing.assert_array_equal(itself, memory)
+    encoder_outputs = module(x, kv=x, mask=causal(), positions=POSITIONS, kv_positions=POSITIONS)
+    np.testing.assert_array_equal(itself, encoder_outputs)
 
 
 def test_grouped_heads_are_repeated_heads():
@@ -188,8 +188,8 @@ def test_a_window_is_the_latest_keys_among_those_the_context_allows(window):
 
 def test_self_attention_takes_the_configured_scheme_and_cross_attention_none():
     config = tiny(position=RoPE(theta=THETA))
-    x, memory = stream(T), stream(S, seed=2)
-    near = Context(positions=POSITIONS, mask=causal(), encoder_outputs=memory)
+    x, encoder_outputs = stream(T), stream(S, seed=2)
+    near = Context(positions=POSITIONS, mask=causal(), encoder_outputs=encoder_outputs)
     far = replace(near, positions=POSITIONS * 3)
     self_attention = filled(SelfAttention(jax.random.key(0), config, config.position))
     cross_attention = filled(CrossAttention(jax.random.key(0), config))
@@ -198,20 +198,22 @@ def test_self_attention_takes_the_configured_scheme_and_cross_attention_none():
     np.testing.assert_array_equal(cross_attention(x, near, None), cross_attention(x, far, None))
 
 
-def test_cross_attention_reads_the_memory_where_its_mask_allows():
+def test_cross_attention_reads_encoder_outputs_where_its_mask_allows():
     sublayer = filled(CrossAttention(jax.random.key(0), tiny()))
-    x, memory = stream(T), stream(S, seed=2)
+    x, encoder_outputs = stream(T), stream(S, seed=2)
     valid = jnp.arange(S)[None] < jnp.array([[S], [3]])
     # The mask of self-attention (causal here) has no part in it.
-    context = Context(POSITIONS, causal(), encoder_outputs=memory, encoder_mask=KeyPadding(valid))
+    context = Context(
+        POSITIONS, causal(), encoder_outputs=encoder_outputs, encoder_mask=KeyPadding(valid)
+    )
     actual = sublayer(x, context, None)
     allowed = np.broadcast_to(np.asarray(valid)[:, None], (2, T, S))
-    expected = written_out(sublayer.attention, x, memory, allowed, scale=0.5)
+    expected = written_out(sublayer.attention, x, encoder_outputs, allowed, scale=0.5)
     close(actual, expected)
-    # A memory is a set: its order means nothing.
+    # Without positions the order of the encoder outputs has no effect.
     order = np.random.default_rng(0).permutation(S)
     shuffled = replace(
-        context, encoder_outputs=memory[:, order], encoder_mask=KeyPadding(valid[:, order])
+        context, encoder_outputs=encoder_outputs[:, order], encoder_mask=KeyPadding(valid[:, order])
     )
     close(sublayer(x, shuffled, None), actual)
 

@@ -28,7 +28,7 @@ KEY = jax.random.key(4)
 ARRANGEMENTS = [PreNorm(), PostNorm(), SandwichNorm(), Parallel(), Parallel(shared_norm=False)]
 
 
-def block_with_memory(key, config):
+def cross_attention_block(key, config):
     """The block of an encoder-decoder's decoder, every parameter random."""
 
     def build(key):
@@ -52,10 +52,13 @@ def run(block, x, context):
 def problem(batch=2):
     random = np.random.default_rng(1)
     x = jnp.asarray(random.normal(size=(batch, T, 20)), jnp.float32)
-    memory = jnp.asarray(random.normal(size=(batch, S, 20)), jnp.float32)
+    encoder_outputs = jnp.asarray(random.normal(size=(batch, S, 20)), jnp.float32)
     valid = jnp.arange(S)[None] < jnp.array([[S], [3]])[:batch]
     context = Context(
-        jnp.arange(T)[None], causal(), encoder_outputs=memory, encoder_mask=KeyPadding(valid)
+        jnp.arange(T)[None],
+        causal(),
+        encoder_outputs=encoder_outputs,
+        encoder_mask=KeyPadding(valid),
     )
     return x, context
 
@@ -84,63 +87,63 @@ def formula(residual, block, x, context):
 @pytest.mark.parametrize("residual", ARRANGEMENTS, ids=str)
 def test_three_sublayers_in_every_arrangement(residual):
     """The block is its residual's formula over its own sublayers and norms, in their order."""
-    block, (x, context) = block_with_memory(KEY, tiny(residual=residual)), problem()
+    block, (x, context) = cross_attention_block(KEY, tiny(residual=residual)), problem()
     assert len(block.norms) == residual.num_norms(3)
     close(run(block, x, context), formula(residual, block, x, context))
 
 
 @pytest.mark.parametrize("norm", [RMSNorm(eps=1e-2), LayerNorm(eps=1e-2)])
 def test_the_norms_are_those_of_the_configuration(norm):
-    block = block_with_memory(KEY, tiny(norm=norm))
+    block = cross_attention_block(KEY, tiny(norm=norm))
     assert [layer.norm for layer in block.norms] == [norm] * 3
     assert all(layer.scale.shape == (20,) for layer in block.norms)
 
 
 @pytest.fixture(scope="module")
-def with_memory():
-    """A block, its input, and the jacobians of its output by the stream and by the memory."""
-    block, (x, context) = block_with_memory(KEY, tiny(position=RoPE())), problem()
+def cross_attention():
+    """A block, its input, and the jacobians of its output by its two inputs."""
+    block, (x, context) = cross_attention_block(KEY, tiny(position=RoPE())), problem()
 
     @jax.jit
-    def out(x, memory):
-        return block(x, replace(context, encoder_outputs=memory), None)
+    def out(x, encoder_outputs):
+        return block(x, replace(context, encoder_outputs=encoder_outputs), None)
 
-    by_stream, by_memory = jax.jit(jax.jacrev(lambda x, m: out(x, m).sum(-1), (0, 1)))(
+    by_stream, by_encoder_outputs = jax.jit(jax.jacrev(lambda x, m: out(x, m).sum(-1), (0, 1)))(
         x, context.encoder_outputs
     )
-    return out, x, context, jnp.abs(by_stream).max(-1), jnp.abs(by_memory).max(-1)
+    return out, x, context, jnp.abs(by_stream).max(-1), jnp.abs(by_encoder_outputs).max(-1)
 
 
-def test_every_output_depends_on_all_of_the_real_memory_and_none_of_the_padding(with_memory):
-    *_, context, _, by_memory = with_memory
+def test_every_output_depends_on_all_real_encoder_outputs_and_none_of_the_padding(cross_attention):
+    *_, context, _, by_encoder_outputs = cross_attention
     valid = np.asarray(context.encoder_mask.valid)
     for row in range(2):
-        own = np.asarray(by_memory[row, :, row])
+        own = np.asarray(by_encoder_outputs[row, :, row])
         assert (own[:, valid[row]] > 0).all()
         np.testing.assert_array_equal(own[:, ~valid[row]], 0)
-        np.testing.assert_array_equal(by_memory[row, :, 1 - row], 0)
+        np.testing.assert_array_equal(by_encoder_outputs[row, :, 1 - row], 0)
 
 
-def test_the_stream_stays_causal_beside_a_memory(with_memory):
-    *_, by_stream, _ = with_memory
+def test_the_stream_stays_causal_beside_encoder_outputs(cross_attention):
+    *_, by_stream, _ = cross_attention
     own = np.asarray(by_stream[0, :, 0])
     later = np.triu(np.ones((T, T), bool), 1)
     np.testing.assert_array_equal(own[later], 0)
     assert (own[~later] > 0).all()
 
 
-def test_padding_of_the_memory_changes_nothing(with_memory):
-    out, x, context, *_ = with_memory
+def test_padding_of_the_encoder_outputs_changes_nothing(cross_attention):
+    out, x, context, *_ = cross_attention
     valid = context.encoder_mask.valid[..., None]
     plain = out(x, context.encoder_outputs)
     np.testing.assert_array_equal(out(x, jnp.where(valid, context.encoder_outputs, 1e3)), plain)
 
 
 @pytest.mark.parametrize("length", [1, 3])
-def test_each_query_reads_the_memory_alone(with_memory, length):
+def test_each_query_reads_encoder_outputs_alone(cross_attention, length):
     """A prefix of the stream gives a prefix of the output: T may be anything beside S."""
-    out, x, context, *_ = with_memory
-    block = block_with_memory(KEY, tiny(position=RoPE()))
+    out, x, context, *_ = cross_attention
+    block = cross_attention_block(KEY, tiny(position=RoPE()))
     prefix = replace(context, positions=context.positions[:, :length])
     close(run(block, x[:, :length], prefix), out(x, context.encoder_outputs)[:, :length])
 

@@ -87,6 +87,7 @@ def assert_layers(model, parameters, name, layers):
 
 @pytest.mark.parametrize("name", ["plain", "encoder", "encoder-decoder"])
 @pytest.mark.parametrize("layers", [(0, 2, 4), (5, 0, 0), (3,), (0, 1, 2, 3, 4, 5)])
+@pytest.mark.quick("*-plain", "layers1-*")
 def test_layers_come_in_the_order_that_is_named(saved, name, layers):
     changes = {"num_layers": len(layers)}
     if name == "encoder-decoder":
@@ -181,7 +182,6 @@ def test_layers_need_a_run():
         validate(replace(tiny_config(), init_layers=(0,)), 1)
 
 
-@pytest.mark.usefixtures("compiled_once")
 def test_a_run_starts_with_the_layers_it_names(tmp_path, capsys):
     train(tiny_config(steps=3), tmp_path / "teacher")
     config = tiny_config(steps=3)

@@ -27,8 +27,6 @@ from jaxformer.training.logging.run_logger import RunLogger, TrainingDiverged
 from jaxformer.training.logging.throughput import Workload
 from jaxformer.training.loop import train
 
-pytestmark = pytest.mark.usefixtures("compiled_once")
-
 
 def hash_of(folder, step):
     return content_hash(read_arrays(folder / "checkpoints" / str(step)))
@@ -39,7 +37,7 @@ def steps_in(folder, split="train"):
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory, compiled_once):
+def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("finished") / "run"
     train(tiny_config(), folder)
     return folder

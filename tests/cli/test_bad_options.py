@@ -1,0 +1,214 @@
+"""Wrong options, experiments and run folders: one clear message, status 2, before compilation."""
+
+import contextlib
+import errno
+import os
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+
+from jaxformer.checkpoints.run_dir import open_run_folder
+from jaxformer.cli.errors import reporting_errors
+from jaxformer.config import load_config
+from jaxformer.errors import ArgumentError
+from jaxformer.training import loop
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_experiment_itself_is_fine(run):
+    with pytest.raises(AssertionError, match="training program"):
+        run()
+
+
+@pytest.mark.parametrize(
+    ("options", "texts"),
+    [
+        (["--model.num-layer", "3"], ["--model.num-layer", "did you mean --model.num-layers?"]),
+        (["--modle.num-layers", "3"], ["did you mean --model.num-layers?"]),
+        (["--model.num-layers", "three"], ["--model.num-layers", "three"]),
+        (["--model.num-layers", "0"], ["num_layers = 0", "from 1"]),
+        (["--model.position", "rop"], ["RoPE", "ALiBi", "did you mean 'RoPE'"]),
+        (["--model.activation", "swish"], ["silu", "swish"]),
+        (["--model.num-heads", "5"], ["model_dim = 32", "num_heads", "5"]),
+        (["--model.num-kv-heads", "3"], ["num_kv_heads = 3", "num_heads"]),
+        (["--mesh.tensor", "3", "--model.vocab-size", "300"], ["num_heads = 4", "mesh.tensor = 3"]),
+        (
+            ["--model.num-kv-heads", "2", "--mesh.tensor", "4"],
+            ["model.num_kv_heads = 2", "mesh.tensor = 4"],
+        ),
+        (
+            ["--mesh.data", "8", "--train.gradient-accumulation", "2"],
+            ["data.batch_size = 8", "2 x 8 = 16"],
+        ),
+        (["--data.batch-size", "6", "--mesh.fsdp", "4"], ["data.batch_size = 6", "mesh.fsdp"]),
+        (["--mesh.data", "16"], ["needs 16 devices", "JAX_NUM_CPU_DEVICES=16"]),
+        (["--mesh.data", "0"], ["mesh.data = 0"]),
+        (["--mesh.data", "-2"], ["mesh.data = -2"]),
+        (["--mesh.data", "4294967296"], ["needs 4294967296 devices, 8 are here."]),
+        (["--mesh.data", str(2**32), "--mesh.fsdp", str(2**32)], [f"needs {2**64} devices"]),
+        (["--mesh.data", "-1", "--mesh.fsdp", "-1"], ["only one axis"]),
+        (["--model.vocab-size", "259", "--mesh.tensor", "2"], ["259", "pad it to 260"]),
+        (
+            ["--model.position", "Learned", "--model.position.max-length", "8"],
+            ["8 positions", "sequence length 16"],
+        ),
+        (["--model.vocab-size", "200"], ["258 tokens", "model.vocab_size = 200"]),
+        (
+            ["--data.tokenizer", "TrainTokenizer", "--data.tokenizer.vocab-size", "1000"],
+            ["data.tokenizer.vocab_size = 1000", "model.vocab_size = 264"],
+        ),
+        (["--data.sequence-length", "100000"], ["shorter than one sequence"]),
+        (["--optimizer.schedule.warmup-steps", "20"], ["warmup_steps = 20", "10 steps"]),
+        (["--train.clip-norm", "-1"], ["train.clip_norm", "-1.0"]),
+        (["--data.source.path", "/nowhere/at/all"], ["/nowhere/at/all"]),
+    ],
+    ids=lambda value: " ".join(value)[:50],
+)
+def test_options(run, options, texts):
+    status, output = run(*options)
+    flat = " ".join(output.replace("│", " ").split())
+    assert status == 2, output
+    assert "Traceback" not in output
+    for text in texts:
+        assert text in flat
+
+
+@pytest.mark.parametrize("reason", [KeyboardInterrupt, SystemExit, MemoryError, ZeroDivisionError])
+def test_a_start_that_fails_in_any_way_leaves_what_was_there(run, tmp_path, monkeypatch, reason):
+    """Nothing was learned, so the folder is not bound to that experiment."""
+    monkeypatch.setattr(loop, "TrainProgram", Mock(side_effect=reason))
+    with contextlib.suppress(ZeroDivisionError):
+        assert run()[0] in (None, 1, 130)
+    assert not (tmp_path / "run").exists()
+    open_run_folder(tmp_path / "run", load_config(str(tmp_path / "tiny.py")))
+    (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 1}')
+    with contextlib.suppress(ZeroDivisionError):
+        run("--fresh")
+    assert (tmp_path / "run" / "metrics.jsonl").exists()
+    assert not (tmp_path / "run-1").exists()
+
+
+def test_a_run_folder_with_another_configuration(run, tmp_path):
+    open_run_folder(tmp_path / "run", load_config(str(tmp_path / "tiny.py")))
+    before = (tmp_path / "run" / "config.json").read_text()
+    warmup = ("--optimizer.schedule.warmup-steps", "2")
+    status, output = run("--model.num-layers", "4", "--optimizer", "Lion", *warmup)
+    assert status == 2
+    assert "model.num_layers: 2 there, 4 now" in output
+    assert "optimizer.type: 'AdamW' there, 'Lion' now" in output
+    assert (tmp_path / "run" / "config.json").read_text() == before
+
+
+def test_a_run_folder_whose_configuration_is_damaged(run, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text(
+        '{"type": "jaxformer.config.experiment.Config", "mod'
+    )
+    status, output = run()
+    assert status == 2
+    assert "config.json: not valid JSON" in output
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("configs/tiny_decodr.py", "did you mean 'configs/tiny_decoder.py'"),
+        ("nothing/here.py", "does not exist"),
+        ("--model.num-layers", "name an experiment first"),
+    ],
+)
+def test_experiments_that_do_not_exist(run, monkeypatch, name, text):
+    monkeypatch.chdir(ROOT)
+    status, output = run(name=name)
+    assert status == 2
+    assert text in output
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("x = 1", "does not define get_config"),
+        ("def get_config(): return 3", "returned a int"),
+        (
+            "from jaxformer.models import DecoderConfig\n"
+            "def get_config(): return DecoderConfig(vocab_size=8, num_layer=2)",
+            "num_layer",
+        ),
+    ],
+)
+def test_experiment_files_that_are_none(run, tmp_path, content, text):
+    (tmp_path / "broken.py").write_text(content)
+    status, output = run(name=str(tmp_path / "broken.py"))
+    assert status == 2
+    assert text in output
+
+
+@pytest.mark.parametrize(
+    ("config", "folder", "message"),
+    [
+        (
+            "tiny.py",
+            "run",
+            "config = 'tiny.py': must be a Config; jaxformer.config.experiment.load_config",
+        ),
+        (None, 5, "folder = 5: must be "),
+        (None, "", "folder = '': must be "),
+        (None, __file__, "must be a folder, not a file"),
+    ],
+)
+def test_arguments_of_train_that_cannot_be(config, folder, message):
+    config = load_config(str(ROOT / "configs" / "tiny_decoder.py")) if config is None else config
+    with pytest.raises(ArgumentError, match=message):
+        loop.train(config, folder)
+
+
+def test_the_folder_of_train_may_be_a_text(run, tmp_path):
+    with pytest.raises(AssertionError, match="training program"):
+        loop.train(load_config(str(tmp_path / "tiny.py")), str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("inside", ["corpus/0.txt/run", "a" * 300, "/proc/nothing/run"])
+def test_a_folder_that_cannot_be_made(run, tmp_path, inside):
+    folder = str(tmp_path / inside)
+    for options in ([], ["--fresh"]):
+        status, output = run(*options, "--run-dir", folder)
+        assert status == 2
+        (message,) = output.splitlines()
+        assert f"error: {folder} cannot be the folder of a run (" in message
+        assert message.endswith("name another one with --run-dir")
+
+
+@pytest.mark.parametrize(
+    "number", [errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EIO, errno.EMFILE]
+)
+def test_what_the_system_refuses_is_one_sentence(capsys, number):
+    def write():
+        raise OSError(number, os.strerror(number), "runs/a/loss.png")
+
+    assert reporting_errors(write) == 1
+    assert capsys.readouterr().err == f"error: runs/a/loss.png: {os.strerror(number)}.\n"
+
+
+def test_wrong_arguments_are_reported(capsys):
+    def refuse():
+        raise ArgumentError("softcap = 0: must be positive")
+
+    assert reporting_errors(refuse) == 2
+    assert capsys.readouterr().err == "error: softcap = 0: must be positive\n"
+
+
+def test_a_disk_that_fills_up_is_reported(capsys):
+    def write():
+        raise OSError(28, "No space left on device", "metrics.jsonl")
+
+    assert reporting_errors(write) == 1
+    assert "No space left on device" in capsys.readouterr().err
+
+
+def test_bugs_keep_their_traceback():
+    with pytest.raises(ZeroDivisionError) as caught:
+        reporting_errors(lambda: 1 / 0)
+    assert "This is a bug in jaxformer" in caught.value.__notes__[-1]

@@ -1,0 +1,218 @@
+"""Weights that cannot be read or cannot be right: one clear message."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from saved_folders import change_tensors
+
+from jaxformer.errors import ArgumentError, ConfigError, DataError
+from jaxformer.pretrained.auto import load
+from jaxformer.pretrained.model import save
+from jaxformer.training.transfer.origin import open_saved
+
+pytestmark = pytest.mark.torch
+
+QUERY = "model.layers.1.self_attn.q_proj.weight"
+INDEX = "model.safetensors.index.json"
+
+
+def weights_of(folder):
+    return folder / "model.safetensors"
+
+
+def make_pickle(folder):
+    weights_of(folder).rename(folder / "pytorch_model.bin")
+
+
+def make_pt(folder):
+    weights_of(folder).rename(folder / "model.pt")
+
+
+def truncate(folder):
+    weights_of(folder).write_bytes(weights_of(folder).read_bytes()[:-10])
+
+
+def empty(folder):
+    weights_of(folder).write_bytes(b"")
+
+
+def spoil_header(folder):
+    data = bytearray(weights_of(folder).read_bytes())
+    data[8:20] = b"no json here"
+    weights_of(folder).write_bytes(data)
+
+
+def claim_a_huge_header(folder):
+    data = bytearray(weights_of(folder).read_bytes())
+    data[:8] = (2**62).to_bytes(8, "little")
+    weights_of(folder).write_bytes(data)
+
+
+def turn(folder):
+    change_tensors(folder, lambda tensors: tensors.update({QUERY: tensors[QUERY].T.copy()}))
+
+
+def drop(folder):
+    change_tensors(folder, lambda tensors: tensors.pop(QUERY))
+
+
+def add(folder):
+    change_tensors(folder, lambda tensors: tensors.update(surprise=np.zeros(3, np.float32)))
+
+
+def no_weights(folder):
+    weights_of(folder).unlink()
+
+
+def index(text):
+    def write(folder):
+        weights_of(folder).rename(folder / "part.safetensors")
+        (folder / INDEX).write_text(text)
+
+    return write
+
+
+def mapped(**places):
+    return index(json.dumps({"weight_map": places}))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "parts"),
+    [
+        (make_pickle, ["pytorch_model.bin", "a pickle", "save_pretrained", "model.safetensors"]),
+        (make_pt, ["model.pt", "a pickle", "save_pretrained"]),
+        (truncate, ["model.safetensors", "not a whole safetensors file", "fetch it again"]),
+        (empty, ["not a whole safetensors file"]),
+        (spoil_header, ["not a whole safetensors file"]),
+        (claim_a_huge_header, ["not a whole safetensors file"]),
+        (turn, [QUERY, "has shape (48, 72), not (72, 48)"]),
+        (drop, [f"{QUERY} is missing"]),
+        (add, ["surprise is used by nothing"]),
+        (no_weights, ["neither model.safetensors nor model.safetensors.index.json"]),
+        (index("{no json"), [INDEX, "not valid JSON"]),
+        (index("[1, 2]"), [INDEX, "expected a JSON object, found a list"]),
+        (index('{"weight_map": {"a": 3}}'), [INDEX, "a file's name is no text"]),
+        (mapped(a="../part.safetensors"), ["'../part.safetensors'", "lies outside of"]),
+        (mapped(a="/part.safetensors"), ["'/part.safetensors'", "lies outside of"]),
+        (mapped(a=".."), ["'..'", "outside"]),
+        (mapped(a="gone.safetensors"), ["gone.safetensors does not exist", INDEX]),
+        (mapped(a="part.safetensors"), ["says that a is in part.safetensors, where it is not"]),
+    ],
+)
+def test_tensors_that_do_not_fit(spoil, parts, spoiled, tmp_path, refused):
+    spoil(spoiled)
+    message = refused("import", spoiled, tmp_path / "run")
+    for part in parts:
+        assert part in message, message
+
+
+def test_a_tensor_that_two_files_have(spoiled):
+    shutil.copy(weights_of(spoiled), spoiled / "a.safetensors")
+    weights_of(spoiled).rename(spoiled / "b.safetensors")
+    places = {"model.norm.weight": "a.safetensors", QUERY: "b.safetensors"}
+    (spoiled / INDEX).write_text(json.dumps({"weight_map": places}))
+    with pytest.raises(DataError, match=r"is in a\.safetensors as well"):
+        load(spoiled)
+
+
+def change_one(name, change):
+    def spoil(folder):
+        change_tensors(folder, lambda tensors: tensors.update({name: change(tensors[name])}))
+
+    return spoil
+
+
+def with_values(*values):
+    """Puts values at the end of a tensor."""
+
+    def change(tensor):
+        tensor = tensor.copy()
+        tensor.reshape(-1)[-len(values) :] = values
+        return tensor
+
+    return change
+
+
+NORM = "model.norm.weight"
+WRONG_WEIGHTS = [
+    (change_one(QUERY, with_values(np.nan)), [QUERY, "1 NaN and 0 infinite values among 3,456"]),
+    (change_one(NORM, with_values(np.inf, -np.inf)), [NORM, "0 NaN and 2 infinite"]),
+    (change_one(QUERY, lambda x: np.full_like(x, np.nan)), [QUERY, "3,456 NaN"]),
+    (change_one(QUERY, lambda x: x.astype(np.int32)), [f"{QUERY} holds int32", "quantised"]),
+    (change_one(NORM, lambda x: x > 0), [f"{NORM} holds bool"]),
+    (change_one(QUERY, lambda x: x.astype(np.int8)), [f"{QUERY} is kept as I8", "quantised"]),
+]
+
+
+def read_all(folder):
+    """As --init-from does."""
+    saved = open_saved(folder, "--init-from")
+    return saved.read(saved.shapes)
+
+
+@pytest.mark.parametrize(("spoil", "parts"), WRONG_WEIGHTS)
+def test_weights_that_cannot_be_right(spoil, parts, spoiled, tmp_path, refused):
+    spoil(spoiled)
+    np.savez(tmp_path / "in.npz", input_ids=[[1, 2]])
+    arrays = ("--inputs", tmp_path / "in.npz", "--output", tmp_path / "out.npz")
+    for command in (
+        ("import", spoiled, tmp_path / "run"),
+        ("export", spoiled, tmp_path / "out"),
+        ("forward", spoiled, *arrays),
+        ("generate", spoiled, "--prompt", "the dog"),
+        ("verify", spoiled),
+    ):
+        message = refused(*command)
+        for part in parts:
+            assert part in message, message
+    with pytest.raises((ConfigError, DataError), match=parts[0].split()[0]):
+        read_all(spoiled)
+
+
+def test_values_that_a_cast_would_make_infinite(spoiled, tmp_path):
+    change_one(QUERY, with_values(1e9))(spoiled)
+    for dtype in ("float32", "bfloat16", None):
+        load(spoiled, dtype=dtype)
+    match = r"q_proj\.weight has values up to 1e\+09, which float16 cannot hold: choose bfloat16"
+    with pytest.raises(DataError, match=match):
+        load(spoiled, dtype="float16")
+    with pytest.raises(DataError, match=match):
+        save(load(spoiled), tmp_path / "out", dtype="float16")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_kernel_of_zeros_is_said(spoiled, caplog):
+    load(spoiled)
+    assert not caplog.records
+    change_one(QUERY, np.zeros_like)(spoiled)
+    load(spoiled)
+    (record,) = caplog.records
+    assert f"1 kernels hold nothing but zeros, as where a file was fetched in part: {QUERY}" in (
+        record.getMessage()
+    )
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float7", "float64", 5, "", "int32"])
+def test_dtypes_that_weights_cannot_have(dtype, llama, run_folder, tmp_path):
+    for folder in (llama, run_folder):
+        with pytest.raises(ArgumentError, match=r"dtype = .*: must be one of float32, bfloat16"):
+            load(folder, dtype=dtype)
+    with pytest.raises(ArgumentError, match=r"dtype = .*: must be one of float32, bfloat16"):
+        save(load(llama), tmp_path / "out", dtype=dtype)
+
+
+def test_a_dtype_may_be_one_of_numpys(llama):
+    model = load(llama, dtype=np.float32)
+    assert model.config.compute_dtype == "float32"
+    assert {str(x.dtype) for x in model.parameters.values()} == {"float32"}
+
+
+@pytest.mark.parametrize("size", ["nan", "inf", "0", "-1"])
+def test_sizes_that_no_file_has(size, llama, tmp_path, refused):
+    message = refused("export", llama, tmp_path / "out", "--max-shard-gb", size)
+    assert "--max-shard-gb" in message
+    assert "must be positive and finite" in message
+    with pytest.raises(ArgumentError, match="max_shard_bytes = "):
+        save(load(llama), tmp_path / "out", max_shard_bytes=min(float(size), 0))
