@@ -61,7 +61,7 @@ vit = model_fixture("vit")
         ({"input_ids": IDS > 3}, "input_ids must hold integers, not bool"),
         (
             {"input_ids": [[1, 2], [3]]},
-            "input_ids is no array: must be one, or lists",
+            "input_ids is not an array: must be one, or lists",
         ),
         ({"input_ids": "Hello"}, "input_ids must hold integers, not <U5"),
         ({"input_ids": 3}, "input_ids is a number: must be an array"),

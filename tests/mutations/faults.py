@@ -146,7 +146,7 @@ FAULTS = (
         "import/config: the norm's epsilon is not read",
         "zoo/common/llama_like.py",
         'NormEps(theirs="rms_norm_eps", make=RMSNorm)',
-        'NormEps(theirs="rms_norm_eps", make=lambda eps: RMSNorm(eps=0 * eps + 1e-5))',
+        'NormEps(theirs="rms_norm_eps", make=lambda eps: RMSNorm(eps=1e-5))',
         ("hub/test_llama_relatives.py",),
     ),
     Fault(
