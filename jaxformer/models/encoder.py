@@ -107,8 +107,8 @@ class Encoder(Model):
             width=width,
             type_sizes=config.type_sizes,
         )
-        pooler = Linear(keys[2], {"embed": dim}, {"pooled": dim}, std, bias=True)
-        self.pooler = None if config.pooler is None else pooler
+        has_pooler, axes = config.pooler is not None, ({"embed": dim}, {"pooled": dim})
+        self.pooler = Linear(keys[2], *axes, std, bias=True) if has_pooler else None
         self.heads = build_heads(keys[3], config, config.heads)
         self.dtype, self.pooler_activation = config.dtype, config.pooler
 

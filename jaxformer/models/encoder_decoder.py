@@ -90,9 +90,10 @@ class EncoderDecoder(Model):
         """Declares all parameters, float32."""
         keys = jax.random.split(key, 5)
         width, std = config.embedding_width, normal(config.init_std)
-        self.embedding = Embedding(keys[0], config.vocab_size, width, std, config.padding_id)
-        own = Embedding(keys[1], config.vocab_size, width, std, config.padding_id)
-        self.decoder_embedding = None if config.share_embeddings else own
+        table = (config.vocab_size, width, std, config.padding_id)
+        self.embedding = Embedding(keys[0], *table)
+        shared = config.share_embeddings
+        self.decoder_embedding = None if shared else Embedding(keys[1], *table)
         self.encoder = Transformer(
             keys[2],
             config,

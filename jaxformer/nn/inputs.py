@@ -61,10 +61,9 @@ class InputLayer(nnx.Module):
         own_key = jax.random.fold_in(key, 1)
         self.relative_table = _table(own_key, self.relative_position, width, config)
         self.embedding_norm = optional_norm(keys[1], config.embedding_norm, width)
-        outputs = {"embed": config.model_dim}
-        bias = not self.project_first
-        projection = Linear(keys[2], {"vocab_embed": narrow}, outputs, std, bias=bias)
-        self.projection = None if narrow == config.model_dim else projection
+        axes = {"vocab_embed": narrow}, {"embed": config.model_dim}
+        same, bias = narrow == config.model_dim, not self.project_first
+        self.projection = None if same else Linear(keys[2], *axes, std, bias=bias)
         self.kinds = nnx.Dict(
             {
                 name: parameter(type_key, (rows, width), ("kinds", "vocab_embed"), std)

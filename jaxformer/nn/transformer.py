@@ -56,10 +56,10 @@ class Transformer(nnx.Module):
         self.stack = Stack(keys[1], num_layers, group, config.layer_repeats)
         final_norm = config.norm if config.residual.final_norm else None
         self.final_norm = optional_norm(keys[2], final_norm, config.model_dim)
-        model, outputs = {"embed": config.model_dim}, {"vocab_embed": config.output_width}
-        # A key of its own, so that the other initial values are those of models without it.
-        projection = Linear(jax.random.fold_in(key, 3), model, outputs, normal(config.init_std))
-        self.projection = None if config.output_width == config.model_dim else projection
+        axes = {"embed": config.model_dim}, {"vocab_embed": config.output_width}
+        own_key = jax.random.fold_in(key, 3)
+        same = config.output_width == config.model_dim
+        self.projection = None if same else Linear(own_key, *axes, normal(config.init_std))
         self.model_dim = config.model_dim
         self.scan, self.remat = config.scan_layers, config.remat
         self.schemes = tuple(_position(config, position, window) for window in config.windows)

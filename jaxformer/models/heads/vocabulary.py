@@ -1,6 +1,7 @@
 """Heads over the vocabulary: the next token, and masked ones."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -91,12 +92,10 @@ class VocabularyHead(HeadModule):
             raise ConfigError("model.heads: a head over the vocabulary needs a model of text")
         size, width = config.vocab_size, config.embedding_width
         axes, std = ("vocab_embed", "vocab"), normal(config.init_std)
-        tied, biased = config.tie_embeddings, config.head_bias
-        kernel = parameter(key, (width, size), axes, std, contract=1)
-        self.kernel = None if tied else kernel
-        learns = config.head_bias_learns
-        bias = parameter(key, (size,), ("vocab",), constant(0.0), learns=learns)
-        self.bias = bias if biased else None
+        tied, learns = config.tie_embeddings, config.head_bias_learns
+        self.kernel = None if tied else parameter(key, (width, size), axes, std, contract=1)
+        zeros = partial(parameter, key, (size,), ("vocab",), constant(0.0), learns=learns)
+        self.bias = zeros() if config.head_bias else None
         self.width = width
         self.scale, self.softcap = config.logit_scale, config.logit_softcap
 
