@@ -146,8 +146,7 @@ class Vision(Model):
 
     def __init__(self, key: jax.Array, config: VisionConfig):
         """Declares all parameters, float32."""
-        keys = jax.random.split(key, 4)
-        extra = jax.random.split(jax.random.fold_in(key, 4), 3)
+        keys = jax.random.split(key, 7)
         (rows, columns), std = config.patch_size, normal(config.init_std)
         dim = config.model_dim
         patch = {"patch_rows": rows, "patch_columns": columns, "channels": config.channels}
@@ -155,8 +154,8 @@ class Vision(Model):
         self.patch_projection = Linear(keys[0], patch, {"embed": dim}, std, bias=bias)
         token = partial(parameter, shape=(dim,), axes=("embed",), initializer=std)
         self.class_token = token(keys[1]) if config.class_token else None
-        self.distillation_token = token(extra[0]) if config.distillation_token else None
-        self.mask_token = token(extra[1]) if config.mask_token else None
+        self.distillation_token = token(keys[4]) if config.distillation_token else None
+        self.mask_token = token(keys[5]) if config.mask_token else None
         self.transformer = Transformer(
             keys[2],
             config,
@@ -165,7 +164,7 @@ class Vision(Model):
             num_layers=config.num_layers,
             width=dim,
         )
-        self.pooler = build_pooler(extra[2], config, config.pooler)
+        self.pooler = build_pooler(keys[6], config, config.pooler)
         self.heads = build_heads(keys[3], config, config.heads)
         self.num_prefix = config.num_prefix
         self.image_shape = (*config.image_size, config.channels)

@@ -52,14 +52,13 @@ class InputLayer(nnx.Module):
             type_sizes: The number of rows of each table of type embeddings: `{"token_types": 2}`.
         """
         type_sizes = type_sizes or {}
-        keys = jax.random.split(key, 3 + len(type_sizes))
+        keys = jax.random.split(key, 4 + len(type_sizes))
         std = normal(config.init_std)
         self.project_first = width == config.output_width != config.model_dim
         narrow, width = width, config.model_dim if self.project_first else width
         self.position_table = _table(keys[0], position, width, config)
         self.relative_position = config.relative_position
-        own_key = jax.random.fold_in(key, 1)
-        self.relative_table = _table(own_key, self.relative_position, width, config)
+        self.relative_table = _table(keys[-1], self.relative_position, width, config)
         self.embedding_norm = optional_norm(keys[1], config.embedding_norm, width)
         axes = {"vocab_embed": narrow}, {"embed": config.model_dim}
         same, bias = narrow == config.model_dim, not self.project_first
@@ -67,7 +66,7 @@ class InputLayer(nnx.Module):
         self.kinds = nnx.Dict(
             {
                 name: parameter(type_key, (rows, width), ("kinds", "vocab_embed"), std)
-                for (name, rows), type_key in zip(type_sizes.items(), keys[3:], strict=True)
+                for (name, rows), type_key in zip(type_sizes.items(), keys[3:-1], strict=True)
             }
         )
         self.position, self.num_heads = position, config.num_heads

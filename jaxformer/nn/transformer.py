@@ -41,7 +41,7 @@ class Transformer(nnx.Module):
         type_sizes: Mapping[str, int] | None = None,
     ):
         """Declares the parts; see `InputLayer` for `width` and `type_sizes`."""
-        keys = jax.random.split(key, 3)
+        keys = jax.random.split(key, 4)
         self.inputs = InputLayer(keys[0], config, position, width, type_sizes)
         others = replace(config, first_norm=True)
         group = tuple(
@@ -57,9 +57,8 @@ class Transformer(nnx.Module):
         final_norm = config.norm if config.residual.final_norm else None
         self.final_norm = optional_norm(keys[2], final_norm, config.model_dim)
         axes = {"embed": config.model_dim}, {"vocab_embed": config.output_width}
-        own_key = jax.random.fold_in(key, 3)
         same = config.output_width == config.model_dim
-        self.projection = None if same else Linear(own_key, *axes, normal(config.init_std))
+        self.projection = None if same else Linear(keys[3], *axes, normal(config.init_std))
         self.model_dim = config.model_dim
         self.scan, self.remat = config.scan_layers, config.remat
         self.schemes = tuple(_position(config, position, window) for window in config.windows)
@@ -198,7 +197,7 @@ def self_block(
     key: jax.Array, config: TransformerConfig, position: Position, window: int | None
 ) -> Block:
     """A block of (self-attention, feed-forward), for encoders and decoder-only models."""
-    keys = jax.random.split(key, 3)
+    keys = jax.random.split(key, 4)
     attention = SelfAttention(keys[0], config, position, window)
     return Block(keys[2], config, (attention, FeedForward(keys[1], config)))
 

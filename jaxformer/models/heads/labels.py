@@ -58,7 +58,6 @@ class DenseLayer(nnx.Module):
 def _dense(
     key: jax.Array, dense: Dense | None, config: TransformerConfig, width: int
 ) -> DenseLayer | None:
-    key = jax.random.fold_in(key, 1)
     return None if dense is None else DenseLayer(key, config, dense, width)
 
 
@@ -132,9 +131,10 @@ class ClassificationHead(HeadModule):
     def __init__(self, key: jax.Array, config: TransformerConfig, head: Classification):
         """Declares the layers."""
         width = config.output_width * (2 if head.pooling == "first_and_mean" else 1)
+        keys = jax.random.split(key)
         inputs, outputs = {"embed": width}, {"labels": head.num_labels}
-        self.output = Linear(key, inputs, outputs, normal(config.init_std), bias=head.bias)
-        self.dense = _dense(key, head.dense, config, width)
+        self.output = Linear(keys[0], inputs, outputs, normal(config.init_std), bias=head.bias)
+        self.dense = _dense(keys[1], head.dense, config, width)
         self.pooling, self.label, self.dropout = head.pooling, head.label, config.dropout
 
     def scores(self, outputs, key=None):
@@ -228,9 +228,10 @@ class TokenClassificationHead(HeadModule):
 
     def __init__(self, key: jax.Array, config: TransformerConfig, head: TokenClassification):
         """Declares the layers."""
+        keys = jax.random.split(key)
         inputs, outputs = {"embed": config.output_width}, {"labels": head.num_labels}
-        self.output = Linear(key, inputs, outputs, normal(config.init_std), bias=True)
-        self.dense = _dense(key, head.dense, config, config.output_width)
+        self.output = Linear(keys[0], inputs, outputs, normal(config.init_std), bias=True)
+        self.dense = _dense(keys[1], head.dense, config, config.output_width)
         self.dropout = config.dropout
 
     def scores(self, outputs, key=None):
@@ -295,9 +296,10 @@ class SpanHead(HeadModule):
 
     def __init__(self, key: jax.Array, config: TransformerConfig, head: Span):
         """Declares the layers."""
+        keys = jax.random.split(key)
         inputs, outputs = {"embed": config.output_width}, {"labels": 2}
-        self.output = Linear(key, inputs, outputs, normal(config.init_std), bias=True)
-        self.dense = _dense(key, head.dense, config, config.output_width)
+        self.output = Linear(keys[0], inputs, outputs, normal(config.init_std), bias=True)
+        self.dense = _dense(keys[1], head.dense, config, config.output_width)
         self.longest = head.longest
 
     def scores(self, outputs, key=None):
