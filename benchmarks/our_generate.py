@@ -10,7 +10,7 @@ from jaxformer.generation.decode.loop import SamplingParams
 from jaxformer.generation.engine import Engine, row_keys
 from jaxformer.generation.prompts import Prompts
 from jaxformer.models import AbstractModel, LanguageModel
-from jaxformer.zoo.llama import llama
+from jaxformer.zoo.common.llama_like import llama
 
 
 def decode(

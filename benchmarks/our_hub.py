@@ -8,11 +8,11 @@ import numpy as np
 from peak_memory import baseline, measured
 
 import jaxformer
-from jaxformer.hub.checkpoint import describe
+from jaxformer.hub.describe import describe
 from jaxformer.models import LanguageModel
 from jaxformer.pretrained.model import Pretrained
 from jaxformer.zoo import FORMATS
-from jaxformer.zoo.llama import llama
+from jaxformer.zoo.common.llama_like import llama
 
 
 def make(folder: str) -> Callable[[], None]:

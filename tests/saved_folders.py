@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 from safetensors.numpy import load_file, save_file
@@ -22,9 +21,8 @@ def save_tiny(kind: str, folder: Path, head: str = "", **changes) -> Path:
 
     `changes` are fields of its configuration.
     """
-    format = replace(FORMATS[kind], tiny={**FORMATS[kind].tiny, **changes})
-    architecture = next(a for a in format.architectures if a.name.endswith(head))
-    save_random(format, architecture, folder)
+    names = (each.name for each in FORMATS[kind].architectures)
+    save_random(kind, next(name for name in names if name.endswith(head)), folder, **changes)
     tokenizer = Tokenizer(WordLevel(WORDS, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = Whitespace()
     tokenizer.save(str(folder / "tokenizer.json"))

@@ -3,7 +3,10 @@
 A checkpoint is a folder ``<step>/`` with three items: ``state`` (every array of the training state
 under a flat name such as ``params/embed/table``), ``config`` (the whole configuration as JSON) and
 ``meta`` (step, versions, validation metrics). Step ``n`` means that ``n`` updates are done, hence
-the next batch is number ``n``: the data position is the step. Reading them back is in ``restore``.
+the next batch is number ``n``: the data position is the step. `restore` reads them back.
+
+Retention is not orbax's `BestN`, which ranks steps by metrics in an item of its own: the best
+checkpoint of a run whose steps were saved without that item would be deleted.
 """
 
 import contextlib
@@ -72,8 +75,8 @@ class Checkpointer:
         folder: Where the checkpoints go; created if absent. All processes see the same folder.
         config: JSON form of the configuration, saved within every checkpoint.
         keep: How many of the newest checkpoints to keep, besides the best one.
-        best_fn: Of what was measured at a step, a number that is lowest at the best one; None: it
-            was not measured.
+        best_fn: Maps the metrics measured at a step to a cost, which is lowest at the best step;
+            None where the metric was not measured.
     """
 
     def __init__(self, folder: Path, config: dict[str, Any], keep: int, best_fn: BestFn = loss_of):

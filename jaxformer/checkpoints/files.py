@@ -1,4 +1,4 @@
-"""What a folder of checkpoints holds on disk: steps, retention, leftovers.
+"""The folder of checkpoints on disk: steps, retention, leftovers.
 
 A step is a folder named by its number. Orbax writes it under a temporary name and renames it when
 every byte is on disk, so a folder with a plain number was complete once. Whether it still is, its

@@ -22,7 +22,7 @@ from jaxformer.config.user_code import (
 )
 from jaxformer.data.labels import LABEL_FILES
 from jaxformer.errors import ConfigError, DataError, system_message
-from jaxformer.hub.folders import is_pretrained
+from jaxformer.hub.hf_config import is_hf_checkpoint
 from jaxformer.io.files import replacing
 from jaxformer.io.json_files import read_json
 from jaxformer.io.serialization import as_saved, from_json, to_json
@@ -31,7 +31,7 @@ CONFIG_FILE = "config.json"
 CHECKPOINTS = "checkpoints"
 METRICS_FILE = "metrics.jsonl"
 KEPT = ("tokenizer", *LABEL_FILES)
-"""What the data have put into a run's folder and a model depends on."""
+"""Files that the data put into a run's folder and that its model depends on."""
 _ORIGINS = "origins"
 """What config.json says, besides the configuration, of components that are the user's own."""
 _LOCK_FILE = ".lock"
@@ -68,9 +68,12 @@ def open_run_folder(folder: Path, config: Config) -> None:
 
 @contextlib.contextmanager
 def moved_away(folder: Path) -> Iterator[Path | None]:
-    """Renames a folder to the first free of ``folder-1``, ``folder-2``, ...; None if absent.
+    """Renames a folder to the first free of ``folder-1``, ``folder-2``, ...
 
-    It comes back where the start that needed its place fails and leaves nothing there.
+    It is renamed back if the start that needed its place fails and leaves nothing there.
+
+    Yields:
+        The new path; None if there was no folder.
 
     Raises:
         ConfigError: A process is training there, or it cannot be renamed.
@@ -93,10 +96,10 @@ def moved_away(folder: Path) -> Iterator[Path | None]:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keeps a second process from training in the same folder; a killed process lets go of it.
+    """Locks a run's folder against a second process; the lock ends with the process.
 
-    Where the start fails, for whatever reason, before anything was learned, what it has put there
-    goes again, so that the next one finds the folder as this one did.
+    If training fails before the first checkpoint or row of metrics, the files that it has written
+    are removed, so that the next start finds the folder as it was.
 
     Raises:
         ConfigError: Another process is at work there, or the folder cannot be written to.
@@ -124,48 +127,56 @@ def locked(folder: Path) -> Iterator[None]:
             raise
 
 
-def read_config(folder: Path) -> Config:
-    """Loads the configuration that a run was started with.
+class RunConfig:
+    """The configuration in a run's folder, read once.
 
-    Components of the user's own are imported from where the run says that they are.
-
-    Raises:
-        ConfigError: There is none, or it cannot be used.
-    """
-    _refuse_pretrained(folder)
-    path = folder / CONFIG_FILE
-    try:
-        return build_config(folder, _read_saved(folder))
-    except (ConfigError, DataError) as error:
-        at = "" if str(error).startswith(str(folder)) else f"{path}: "
-        raise ConfigError(f"{at}{error}") from error
-
-
-def build_config(folder: Path, saved: dict[str, Any]) -> Config:
-    """Builds the configuration that a run or one of its checkpoints has saved.
+    User-defined components are imported from where the run says that they are.
 
     Args:
-        folder: The run's, which says where components of the user's own come from.
-        saved: What the JSON file holds.
+        folder: The run's folder.
 
     Raises:
-        ConfigError: A field or a type is unknown or has a wrong value.
+        ConfigError: There is no configuration, or it cannot be used.
     """
-    own = _read_saved(folder).get(_ORIGINS, {})
-    fields = {name: value for name, value in saved.items() if name != _ORIGINS}
-    return from_json(fields, Config, lambda name: find_own(name, own, folder / KEPT_FILE))
+
+    def __init__(self, folder: Path):
+        _refuse_pretrained(folder)
+        path = folder / CONFIG_FILE
+        if not path.exists():
+            raise ConfigError(f"{folder} is not the folder of a run: {path} does not exist")
+        self.folder, self._origins = folder, {}
+        try:
+            saved = read_json(path)
+            self._origins = saved.pop(_ORIGINS, {})
+            self.config = self.build(saved)
+        except (ConfigError, DataError) as error:
+            at = "" if str(error).startswith(str(folder)) else f"{path}: "
+            raise ConfigError(f"{at}{error}") from error
+
+    def build(self, saved: dict[str, Any]) -> Config:
+        """The configuration that the run or one of its checkpoints has saved as JSON.
+
+        Args:
+            saved: The fields.
+
+        Returns:
+            The configuration.
+
+        Raises:
+            ConfigError: A field or a type is unknown or has a wrong value.
+        """
+        kept = self.folder / KEPT_FILE
+        return from_json(saved, Config, lambda name: find_own(name, self._origins, kept))
 
 
-def _read_saved(folder: Path) -> dict[str, Any]:
-    path = folder / CONFIG_FILE
-    if not path.exists():
-        raise ConfigError(f"{folder} is not the folder of a run: {path} does not exist")
-    return read_json(path)
+def read_config(folder: Path) -> Config:
+    """The configuration that a run was started with; raises ConfigError as `RunConfig` does."""
+    return RunConfig(folder).config
 
 
 def _refuse_pretrained(folder: Path) -> None:
     with contextlib.suppress(DataError):  # what is damaged is no less so for a run
-        if is_pretrained(folder):
+        if is_hf_checkpoint(folder):
             raise ConfigError(
                 f"{folder} is a model that transformers saved, and no run: make one of it first: "
                 f"python -m jaxformer import {folder} RUN_DIR"
@@ -222,7 +233,7 @@ def _check_same_experiment(folder: Path, config: Config) -> None:
 
 
 def _foreign_items(folder: Path, text: bytes | None) -> list[str]:
-    """What is in a folder that a start of this experiment has not put there."""
+    """The files in a folder that no start of this experiment writes."""
     own, kept = {_LOCK_FILE}, folder / KEPT_FILE
     if kept.is_file() and kept.read_bytes() == text:
         own.add(KEPT_FILE)

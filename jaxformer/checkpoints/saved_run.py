@@ -1,4 +1,4 @@
-"""The parameters of a run, read and written, whatever they were made of while it trained."""
+"""The parameters of a run, read and written as plain arrays."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -9,7 +9,7 @@ from jaxformer.checkpoints import files
 from jaxformer.checkpoints.checkpointer import Checkpointer, CheckpointError
 from jaxformer.checkpoints.manifest import read_item
 from jaxformer.checkpoints.restore import array_shapes, read_arrays
-from jaxformer.checkpoints.run_dir import CHECKPOINTS, open_run_folder, read_config
+from jaxformer.checkpoints.run_dir import CHECKPOINTS, RunConfig, open_run_folder
 from jaxformer.checkpoints.select import chosen_step, saved_config
 from jaxformer.config.experiment import Config
 from jaxformer.errors import ConfigError
@@ -35,9 +35,9 @@ class SavedRun:
         folder, named = run_and_step(folder)
         step = named if step is None else step
         try:
-            read_config(folder)
+            run = RunConfig(folder)
             self.step = chosen_step(folder, step)
-            self.config = saved_config(folder, self.step)
+            self.config = saved_config(run, self.step)
         except (ConfigError, CheckpointError) as error:
             raise type(error)(f"{asked_by}: {error}") from error
         self.folder, self.model = folder, self.config.model

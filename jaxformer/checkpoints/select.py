@@ -1,6 +1,6 @@
-"""Which checkpoint of a run is read: the one asked for, or the newest that is whole.
+"""The choice of a run's checkpoint: the one asked for, or the newest that is whole.
 
-Whatever opens a run asks here, so that training, evaluation, generation and export agree.
+Everything that opens a run uses it, so that training, evaluation, generation and export agree.
 """
 
 import logging
@@ -13,7 +13,7 @@ from jax.experimental import multihost_utils
 
 from jaxformer.checkpoints import files, manifest
 from jaxformer.checkpoints.checkpointer import CheckpointError
-from jaxformer.checkpoints.run_dir import CHECKPOINTS, CONFIG_FILE, build_config, read_config
+from jaxformer.checkpoints.run_dir import CHECKPOINTS, CONFIG_FILE, RunConfig
 from jaxformer.config.experiment import Config, changed_fields
 from jaxformer.errors import ConfigError
 
@@ -73,23 +73,26 @@ def chosen_step(run: Path, step: int | None = None) -> int:
     return step
 
 
-def saved_config(run: Path, step: int) -> Config:
-    """Returns the configuration that a checkpoint was saved with.
+def saved_config(run: RunConfig, step: int) -> Config:
+    """The configuration that a checkpoint was saved with.
 
     Args:
-        run: The run's folder.
-        step: Of a whole checkpoint.
+        run: The configuration in the run's folder.
+        step: The step of a whole checkpoint.
+
+    Returns:
+        The checkpoint's configuration.
 
     Raises:
         ConfigError: The run's config.json says something else, so one of the two was changed.
     """
-    saved = build_config(run, manifest.read_item(run / CHECKPOINTS / str(step), "config"))
-    if changes := changed_fields(saved, read_config(run)):
+    saved = run.build(manifest.read_item(run.folder / CHECKPOINTS / str(step), "config"))
+    if changes := changed_fields(saved, run.config):
         listed = "; ".join(
             f"{name} was {old!r}, is {new!r}" for name, (old, new) in changes.items()
         )
         raise ConfigError(
-            f"{run / CONFIG_FILE} is not what the checkpoint of step {step} was saved with: "
+            f"{run.folder / CONFIG_FILE} is not what the checkpoint of step {step} was saved with: "
             f"{listed}. Put back what was there"
         )
     return saved
@@ -100,7 +103,7 @@ def _warn(step_folder: Path, problem: str) -> None:
 
 
 def _damage(step_folder: Path) -> str | None:
-    """What is wrong with a checkpoint, found by all processes together."""
+    """The damage of a checkpoint, found by all processes together; None if it is whole."""
     problem = manifest.damage(step_folder, jax.process_index(), jax.process_count())
     if jax.process_count() == 1:
         return problem

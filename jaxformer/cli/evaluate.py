@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from jaxformer.checkpoints.restore import restore_parameters
-from jaxformer.checkpoints.run_dir import CHECKPOINTS, KEPT, read_config
+from jaxformer.checkpoints.run_dir import CHECKPOINTS, KEPT, RunConfig
 from jaxformer.checkpoints.select import chosen_step, saved_config
 from jaxformer.cli.options import split_subject
 from jaxformer.config.experiment import Config, check_labels, check_vocabulary, validate
@@ -58,13 +58,14 @@ def evaluate(arguments: Sequence[str], prog: str) -> None:
     usage = f"{prog} RUN_DIR [--step N] [--output FILE.json] [--data.validation FILE ...]"
     subject, options = split_subject(arguments, "a run", usage, _DESCRIPTION.format(prog=prog))
     folder = local_path(subject, "run_dir")
-    run = read_config(folder)
+    saved = RunConfig(folder)
+    run = saved.config
     everything = replace(run.data, max_validation_batches=None)
     wanted = parse(Evaluation(everything, run.mesh), options, f"{prog} {folder}")
     output = _writable(wanted.output or folder / EVALUATION_FILE)
     mesh = _start_mesh(wanted, run)
     step = chosen_step(folder, wanted.step)
-    config = replace(saved_config(folder, step), data=wanted.data, mesh=mesh)
+    config = replace(saved_config(saved, step), data=wanted.data, mesh=mesh)
     validate(config, jax.device_count())
     with _linked_data(folder, run.data, config.data) as kept:
         data = _prepared(config.data, kept)

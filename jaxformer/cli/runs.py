@@ -39,7 +39,8 @@ def inspect(arguments: Sequence[str], prog: str) -> None:
     """Prints what a run's folder holds."""
     options = parse(Inspect, arguments, prog)
     jax.config.update("jax_platforms", "cpu")  # reading needs no accelerator, which may be busy
-    config = run_dir.read_config(options.run_dir)
+    run = run_dir.RunConfig(options.run_dir)
+    config = run.config
     folder = (options.run_dir / run_dir.CHECKPOINTS).absolute()
     steps = files.saved_steps(folder)
     problems = {step: manifest.damage(folder / str(step)) for step in steps}
@@ -50,7 +51,7 @@ def inspect(arguments: Sequence[str], prog: str) -> None:
         raise ConfigError(f"--step {options.step}: {folder} holds {rows[0][1]}")
     if whole:
         step = whole[-1] if options.step is None else options.step
-        select.saved_config(options.run_dir, step)
+        select.saved_config(run, step)
         rows += _checkpoint_rows(folder, step, whole, config.train.metric)
     print_pairs([("run", options.run_dir), *rows, *_config_rows(config)])
     if not whole and (steps or files.damaged_ones(folder)):

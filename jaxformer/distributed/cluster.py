@@ -1,4 +1,4 @@
-"""Which processes train together, as the options and the variables of a launcher say it."""
+"""Which processes train together, from options and from the environment of a launcher."""
 
 import importlib.util
 import re

@@ -1,7 +1,4 @@
-"""Before JAX starts: joining the other processes of a job, making virtual devices on a CPU.
-
-And after: leaving the job, so that nobody waits for a process that has failed.
-"""
+"""Joining and leaving a job of several processes, and virtual devices on a CPU."""
 
 import contextlib
 import ctypes
@@ -116,7 +113,7 @@ def make_cpu_devices(mesh: MeshConfig, num_processes: int = 1) -> None:
 
 @contextlib.contextmanager
 def _ending_when_broken() -> Iterator[None]:
-    """What is connected within ends with a sentence when another process of the job is lost.
+    """Connections made within end this process with a message when another one is lost.
 
     By default JAX's client ends the process with a stack trace of C++. It takes a callback, which
     `jax.distributed.initialize` has no argument for. Where jaxlib cannot convert the callback's

@@ -1,4 +1,4 @@
-"""What differs between one process and many: who writes, and which rows a process feeds."""
+"""Processes that train together: which one writes, and which rows each one feeds."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -37,7 +37,7 @@ def first_process_only(action: Callable[[], Any]) -> None:
 
 
 def agreed(decision: bool) -> bool:
-    """What the first process decides, for all of them to act alike."""
+    """The decision of the first process, which all processes follow."""
     if jax.process_count() == 1:
         return decision
     return bool(multihost_utils.broadcast_one_to_all(np.asarray(decision)))

@@ -1,1 +1,1 @@
-"""Folders as transformers keeps them: configuration, tensors, heads."""
+"""Hugging Face checkpoints: config.json, tensors, tasks and a forward pass under their names."""

@@ -1,28 +1,19 @@
-"""What a folder of transformers' holds: which system, which class, which configuration."""
+"""A Hugging Face checkpoint: the system, the class and the configuration of a model."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from jaxformer.errors import ConfigError, did_you_mean
-from jaxformer.hub.fields import spelt_out
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.tasks import Task
 from jaxformer.hub.weights.tensors import TensorFiles
-from jaxformer.io.serialization import diff
 from jaxformer.models.model import ModelConfig
+from jaxformer.nn.config import MOST_LAYERS
 
-# What a configuration says of how something is computed or trained, and not of what.
-_OURS_ALONE = frozenset({
-    "attention", "attention_dropout", "compute_dtype", "depth_scaled_init", "dropout",
-    "embedding_dropout", "heads", "init_std", "padding_id", "remat", "scan_layers",
-})  # fmt: skip
-
-_MOST_LAYERS = 2_000
 _DEEPEST = 20
-_LONGEST = 1500
+_LONGEST_MESSAGE = 1500
 _ORDINARY_SIZE = 10**6
 _SIZES = (
     "vocab_size", "model_dim", "mlp_dim", "num_heads", "num_kv_heads", "head_dim", "embedding_dim"
@@ -31,16 +22,20 @@ _SIZES = (
 
 @dataclass(frozen=True)
 class HFCheckpoint:
-    """A model as transformers describes it, and as we do."""
+    """The description of a model, in the terms of transformers and in ours."""
 
     model_format: ModelFormat
+    """The system."""
     architecture: Architecture
+    """The class."""
     hf_config: HFConfig
+    """The values of config.json."""
     config: ModelConfig
+    """Our configuration."""
 
     @property
     def prefix(self) -> str:
-        """What comes before the names of the body; nothing in a model without heads."""
+        """The prefix of the body's tensors; empty in a model without heads."""
         if type(self.architecture.task) is Task:
             return ""
         own = self.architecture.prefix
@@ -48,15 +43,15 @@ class HFCheckpoint:
 
     @property
     def repeats_inputs(self) -> bool:
-        """Whether a decoder that is given nothing is asked to repeat the encoder's inputs."""
+        """Whether a decoder that is given no inputs repeats those of the encoder."""
         return self.model_format.repeats_inputs or self.architecture.task.repeats_inputs
 
 
 def read_checkpoint(hf_config: HFConfig, formats: Mapping[str, ModelFormat]) -> HFCheckpoint:
-    """Understands a config.json.
+    """Returns the description of the model in a config.json.
 
     Args:
-        hf_config: The configuration.
+        hf_config: The values of the file.
         formats: The known systems by `model_type`.
 
     Raises:
@@ -64,17 +59,17 @@ def read_checkpoint(hf_config: HFConfig, formats: Mapping[str, ModelFormat]) -> 
             supported; names the nearest.
     """
     try:
-        return _understood(hf_config, formats)
+        return _read(hf_config, formats)
     except ConfigError as error:
         message = str(error)
         if not message.startswith(str(hf_config.path)):
             message = f"{hf_config.path}: {message}"
-        if len(message) > _LONGEST:  # a field may hold a text of any length
-            message = f"{message[:_LONGEST]} ..."
+        if len(message) > _LONGEST_MESSAGE:  # a field may hold a text of any length
+            message = f"{message[:_LONGEST_MESSAGE]} ..."
         raise ConfigError(message) from error
 
 
-def _understood(hf_config: HFConfig, formats: Mapping[str, ModelFormat]) -> HFCheckpoint:
+def _read(hf_config: HFConfig, formats: Mapping[str, ModelFormat]) -> HFCheckpoint:
     kind = hf_config.take("model_type", None)
     if not isinstance(kind, str) or kind not in formats:
         raise ConfigError(
@@ -84,23 +79,23 @@ def _understood(hf_config: HFConfig, formats: Mapping[str, ModelFormat]) -> HFCh
     model_format = formats[kind]
     _check_numbers(hf_config)
     _check_not_quantised(hf_config)
-    hf_config = _completed(hf_config, model_format)
+    hf_config = completed(hf_config, model_format)
     architecture = _architecture(hf_config, model_format)
     try:
-        config = model_format.read(hf_config)
+        config = model_format.config_map.read(hf_config)
         heads = architecture.task.heads(hf_config)
         config = replace(config, heads=heads, **architecture.changes)
     except ConfigError:
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        # A list, say, where a number belongs, which `read` did not expect.
+        # A list, say, where a number belongs, which the field did not expect.
         raise ConfigError(f"{hf_config.path}: {hf_config.last} cannot be used: {error}") from error
     hf_config.finish(model_format.harmless)
     return HFCheckpoint(model_format, architecture, hf_config, config)
 
 
 def _check_numbers(hf_config: HFConfig) -> None:
-    """Refuses numbers that no model has, before anything is as long as one of them says."""
+    """Refuses numbers that no model has, before anything of that size is made."""
     pending = [(name, value, 0) for name, value in hf_config.values.items()]
     while pending:
         name, value, depth = pending.pop()
@@ -114,8 +109,8 @@ def _check_numbers(hf_config: HFConfig) -> None:
             raise ConfigError(f"{where} = {value}: must be finite")
         elif isinstance(value, int) and not -(2**63) <= value < 2**63:
             raise ConfigError(f"{where} has {value.bit_length()} bits: must be a number of 64")
-        elif isinstance(value, int) and "layer" in name and value > _MOST_LAYERS:
-            raise ConfigError(f"{where} = {value}: must be {_MOST_LAYERS:,} at most")
+        elif isinstance(value, int) and "layer" in name and value > MOST_LAYERS:
+            raise ConfigError(f"{where} = {value}: must be {MOST_LAYERS:,} at most")
 
 
 def _check_not_quantised(hf_config: HFConfig) -> None:
@@ -129,12 +124,16 @@ def _check_not_quantised(hf_config: HFConfig) -> None:
 
 
 def check_sizes(checkpoint: HFCheckpoint, files: TensorFiles) -> None:
-    """Checks that a model is not far larger than its files, before anything is as large as it.
+    """Checks that a model is not far larger than its files, before its arrays are described.
 
-    What is missing of an ordinary model is told tensor by tensor, later.
+    Missing tensors of an ordinary model are reported one by one later.
+
+    Args:
+        checkpoint: The model.
+        files: Its tensors.
 
     Raises:
-        ConfigError: A size is larger than all tensors together.
+        ConfigError: A size is larger than the number of all weights.
     """
     weights = sum(math.prod(tensor.shape) for tensor in files.tensors.values())
     for name in _SIZES:
@@ -146,101 +145,17 @@ def check_sizes(checkpoint: HFCheckpoint, files: TensorFiles) -> None:
             )
 
 
-def config_values(checkpoint: HFCheckpoint) -> dict[str, Any]:
-    """What a config.json says of a model: in its own file's words, while these are still true.
-
-    Two spellings of one thing may differ in rounding: "gelu_new" and "gelu_pytorch_tanh".
-    """
-    model_format, values = checkpoint.model_format, checkpoint.hf_config.values
-    written = values | model_format.write(checkpoint.config)
-    same = spelt_out(model_format.read(HFConfig(values))) == spelt_out(
-        model_format.read(HFConfig(written))
-    )
-    return values if same else written
-
-
-def describe(
-    config: ModelConfig, formats: Iterable[ModelFormat], extra: Mapping[str, Any] | None = None
-) -> HFCheckpoint:
-    """The config.json of a model that was made here.
+def completed(hf_config: HFConfig, model_format: ModelFormat) -> HFConfig:
+    """Returns the values under the names that the format reads, with the defaults of the others.
 
     Args:
-        config: The model.
-        formats: Those that may be used; the first that can say all of it is.
-        extra: Fields to add (token ids, names of labels).
+        hf_config: The values of a config.json.
+        model_format: The system.
 
     Raises:
-        ConfigError: None can; names the fields of the one that comes nearest, and what it would
-            make of them.
+        ConfigError: Two names of one field have different values.
     """
-    failures: list[tuple[int, str]] = []
-    # What was imported goes back to where it came from.
-    kind = (extra or {}).get("model_type")
-    for model_format in sorted(formats, key=lambda model_format: model_format.model_type != kind):
-        try:
-            return _described(config, model_format, extra or {})
-        except _Inexpressible as failure:
-            failures.append((failure.count, str(failure)))
-        except (ConfigError, AttributeError, KeyError, TypeError) as error:
-            # Of another family altogether: its `write` does not find what it asks for.
-            failures.append((1000, f"{model_format.model_type}: {error}"))
-    raise ConfigError(f"no known system can say this model; the nearest: {min(failures)[1]}")
-
-
-class _Inexpressible(Exception):
-    """A format that makes another model of a configuration; `count` fields differ."""
-
-    def __init__(self, message: str, count: int):
-        super().__init__(message)
-        self.count = count
-
-
-def _described(
-    config: ModelConfig, model_format: ModelFormat, extra: Mapping[str, Any]
-) -> HFCheckpoint:
-    padding_id = getattr(config, "padding_id", None)
-    values = {
-        **model_format.defaults,
-        **({} if padding_id is None else {"pad_token_id": padding_id}),
-        **extra,
-        "model_type": model_format.model_type,
-        **model_format.write(config),
-    }
-    hf_config = HFConfig(values)
-    back = model_format.read(hf_config)
-    architecture = _architecture_for(config, model_format, hf_config)
-    back = replace(back, heads=config.heads, **architecture.changes)
-    if type(back) is not type(config):
-        raise _Inexpressible(f"{model_format.model_type} is another family", 1000)
-    changed = {
-        name: pair for name, pair in diff(spelt_out(config), spelt_out(back)).items()
-        if name.split(".")[0] not in _OURS_ALONE
-    }  # fmt: skip
-    if changed:
-        listed = "; ".join(f"{name} = {a!r} (it has {b!r})" for name, (a, b) in changed.items())
-        message = f"model_type {model_format.model_type!r} cannot say {listed}"
-        raise _Inexpressible(message, len(changed))
-    if extra.get("model_type") == model_format.model_type:
-        hf_config = _own_words(extra, hf_config, model_format)
-    hf_config.values["architectures"] = [architecture.name]
-    return HFCheckpoint(model_format, architecture, hf_config, config)
-
-
-def _own_words(
-    extra: Mapping[str, Any], hf_config: HFConfig, model_format: ModelFormat
-) -> HFConfig:
-    """The settings of the file that a model came from, while they still say the same."""
-    try:
-        original = _completed(HFConfig(extra), model_format)
-        same = spelt_out(model_format.read(original)) == spelt_out(model_format.read(hf_config))
-    except ConfigError:
-        return hf_config
-    return HFConfig(extra) if same else hf_config
-
-
-def _completed(hf_config: HFConfig, model_format: ModelFormat) -> HFConfig:
-    """The fields under the names by which `read` asks for them, with those that are left out."""
-    given: dict[str, Any] = {}
+    given = {}
     for spelling, value in hf_config.values.items():
         name = model_format.synonyms.get(spelling, spelling)
         if given.setdefault(name, value) != value:
@@ -252,13 +167,14 @@ def _completed(hf_config: HFConfig, model_format: ModelFormat) -> HFConfig:
 
 
 def _architecture(hf_config: HFConfig, model_format: ModelFormat) -> Architecture:
+    """The class that config.json names, or the most usual one."""
     named = hf_config.take("architectures", None) or [model_format.architectures[0].name]
     if not isinstance(named, list):
         raise ConfigError(
             f"{hf_config.path}: architectures = {named!r}: must be a list of one name"
         )
     for architecture in model_format.architectures:
-        # MPT was published with code of its own, which calls the class MPTForCausalLM.
+        # MPT was published with its own code, which calls the class MPTForCausalLM.
         if architecture.name.lower() == str(named[0]).lower():
             return architecture
     known = [architecture.name for architecture in model_format.architectures]
@@ -267,30 +183,3 @@ def _architecture(hf_config: HFConfig, model_format: ModelFormat) -> Architectur
         f"{hf_config.path}: architectures = {named} is not known for model_type "
         f"{model_format.model_type!r}: must be one of {', '.join(known)}{hint}"
     )
-
-
-def _architecture_for(
-    config: ModelConfig, model_format: ModelFormat, hf_config: HFConfig
-) -> Architecture:
-    """The class whose heads and changes are those of a configuration; the one that is named, if so.
-
-    T5 and its encoder alone, say, have no heads either of them.
-    """
-    named = hf_config.values.get("architectures") or [None]
-    for architecture in sorted(model_format.architectures, key=lambda each: each.name != named[0]):
-        heads = architecture.task.heads(hf_config)
-        as_changed = all(getattr(config, k) == v for k, v in architecture.changes.items())
-        if as_changed and [_kind(h) for h in heads] == [_kind(h) for h in config.heads]:
-            return architecture
-    raise _Inexpressible(
-        f"model_type {model_format.model_type!r} has no class with the heads {config.heads}; it "
-        f"has {', '.join(architecture.name for architecture in model_format.architectures)}",
-        500,
-    )
-
-
-def _kind(head: Any) -> tuple:
-    options = (
-        getattr(head, name, None) for name in ("pooling", "activation", "dense", "dense_bias")
-    )
-    return type(head), head.name, *options

@@ -1,56 +1,352 @@
-"""Fields of config.json that are fields of ours under another name: one table for both ways."""
+"""How a system's config.json maps to our configuration: one table of fields for both directions."""
 
-from collections.abc import Mapping
-from dataclasses import replace
+import abc
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jaxformer.errors import ConfigError
-from jaxformer.hub.hf_config import HFConfig
-from jaxformer.models import EncoderDecoderConfig
+from jaxformer.functional.norms import LayerNorm, Norm
+from jaxformer.functional.positions.schemes import Learned
+from jaxformer.hub.hf_config import REQUIRED, HFConfig
+from jaxformer.models.model import ModelConfig
 from jaxformer.nn.config import TransformerConfig
 
-Names = Mapping[str, str]
-"""Our field -> theirs: {"num_layers": "n_layer"}."""
+
+class Field(abc.ABC):
+    """One or several fields of config.json and the fields of our configuration they map to."""
+
+    @abc.abstractmethod
+    def read(self, hf_config: HFConfig) -> dict[str, Any]:
+        """Returns the fields of our configuration."""
+
+    @abc.abstractmethod
+    def write(self, config: ModelConfig) -> dict[str, Any]:
+        """Returns the fields of config.json."""
 
 
-def read_numbers(hf_config: HFConfig, names: Names) -> dict[str, Any]:
-    """Our fields with the numbers in a file; None where it says null.
+@dataclass(frozen=True)
+class ConfigMap:
+    """The map between the config.json of a system and our configuration, in both directions."""
 
-    Raises:
-        ConfigError: A field is missing, or is no number.
-    """
-    given = {ours: theirs for ours, theirs in names.items() if hf_config.take(theirs) is not None}
-    return dict.fromkeys(names) | {ours: hf_config.number(name) for ours, name in given.items()}
+    build: Callable[..., ModelConfig]
+    """Makes our configuration from the fields that were read."""
+    fields: Sequence[Field]
+    """The fields; where two read or write the same name, the later one wins."""
+
+    def read(self, hf_config: HFConfig) -> ModelConfig:
+        """Returns our configuration, without heads.
+
+        Args:
+            hf_config: The values of a config.json.
+
+        Raises:
+            ConfigError: A field is missing or has a value that is not supported.
+        """
+        values: dict[str, Any] = {}
+        for each in self.fields:
+            values |= each.read(hf_config)
+        return self.build(**values)
+
+    def write(self, config: ModelConfig) -> dict[str, Any]:
+        """Returns the fields of config.json.
+
+        What config.json cannot express is lost; `describe` finds it by reading the result again.
+        """
+        values: dict[str, Any] = {}
+        for each in self.fields:
+            values |= each.write(config)
+        return values
 
 
-def read_flags(hf_config: HFConfig, names: Names) -> dict[str, bool]:
-    """Our fields with the truth values in a file.
+@dataclass(frozen=True)
+class Value(Field):
+    """A field that has the same value in both configurations."""
 
-    Raises:
-        ConfigError: A field is missing, or is neither true nor false.
-    """
-    flags = {ours: hf_config.take(theirs) for ours, theirs in names.items()}
-    for ours, value in flags.items():
+    ours: str
+    """Our field."""
+    theirs: str
+    """The field of config.json."""
+    default: Any = REQUIRED
+    """The value where config.json does not have the field; without one it must have it."""
+    also: tuple[str, ...] = ()
+    """Others of our fields that have the same value."""
+
+    def read(self, hf_config):
+        return dict.fromkeys((self.ours, *self.also), self._decode(hf_config))
+
+    def write(self, config):
+        return {self.theirs: self._encode(config)}
+
+    def _decode(self, hf_config: HFConfig) -> Any:
+        return hf_config.take(self.theirs, self.default)
+
+    def _encode(self, config: ModelConfig) -> Any:
+        return getattr(config, self.ours)
+
+
+class Number(Value):
+    """A number; with None for `default` it may also be null."""
+
+    def _decode(self, hf_config):
+        return hf_config.number(self.theirs, self.default)
+
+    def _encode(self, config):
+        return getattr(resolved(config), self.ours)
+
+
+class Flag(Value):
+    """True or false."""
+
+    def _decode(self, hf_config):
+        value = hf_config.take(self.theirs, self.default)
         if not isinstance(value, bool):
-            raise ConfigError(f"{hf_config.path}: {names[ours]} = {value!r}: must be true or false")
-    return flags
+            raise ConfigError(f"{hf_config.path}: {self.theirs} = {value!r}: must be true or false")
+        return value
 
 
-def write_fields(config: TransformerConfig, *names: Names) -> dict[str, Any]:
-    """And back, with the numbers for which None stands in our configuration."""
-    config = spelt_out(config)
-    return {theirs: getattr(config, ours) for table in names for ours, theirs in table.items()}
+@dataclass(frozen=True)
+class Switch(Value):
+    """A flag of config.json that selects one of two values of our field."""
+
+    on: Any = True
+    """Our value where the flag is true."""
+    off: Any = False
+    """Our value where it is false."""
+
+    def _decode(self, hf_config):
+        return self.on if hf_config.take(self.theirs, self.default) else self.off
+
+    def _encode(self, config):
+        return getattr(config, self.ours) != self.off
 
 
-def spelt_out(config: TransformerConfig) -> TransformerConfig:
-    """The same model, with the numbers for which None stands."""
-    numbers = {
+@dataclass(frozen=True)
+class Activation(Value):
+    """The name of an activation, which transformers may spell in several ways."""
+
+    ours: str = "activation"
+    theirs: str = "hidden_act"
+    names: Mapping[str, str] = field(default_factory=lambda: ACTIVATIONS)
+    """The name in config.json -> ours."""
+
+    def _decode(self, hf_config):
+        return hf_config.choose(self.theirs, self.names, self.default)
+
+    def _encode(self, config):
+        return write_activation(getattr(config, self.ours), self.names)
+
+
+@dataclass(frozen=True)
+class NormEps(Value):
+    """The epsilon of a norm."""
+
+    ours: str = "norm"
+    theirs: str = "layer_norm_eps"
+    make: Callable[..., Norm] = LayerNorm
+    """Makes the norm from its `eps`."""
+
+    def _decode(self, hf_config):
+        return self.make(eps=hf_config.number(self.theirs, self.default))
+
+    def _encode(self, config):
+        return getattr(config, self.ours).eps
+
+
+@dataclass(frozen=True)
+class LearnedPositions(Value):
+    """The number of learned positions."""
+
+    ours: str = "position"
+    theirs: str = "max_position_embeddings"
+    offset: int = 0
+    """Rows of the table before that of position 0."""
+    learns: bool = True
+    """Whether they learn; False: the file has a constant table."""
+
+    def _decode(self, hf_config):
+        length = hf_config.number(self.theirs, self.default)
+        return Learned(length, offset=self.offset, learns=self.learns)
+
+    def write(self, config):
+        # Another scheme has no length. That it is another is found when this is read again.
+        length = getattr(config, self.ours).max_length
+        return {} if length is None else {self.theirs: length}
+
+
+@dataclass(frozen=True)
+class PaddingId(Number):
+    """The id of the padding token, which `describe` writes."""
+
+    ours: str = "padding_id"
+    theirs: str = "pad_token_id"
+
+    def write(self, config):
+        return {}
+
+
+class Expect(Field):
+    """A field of config.json that may only have the values that are supported."""
+
+    def __init__(self, theirs: str, *allowed: Any):
+        """Names the field.
+
+        Args:
+            theirs: The field of config.json.
+            *allowed: The values it may have, the default first.
+        """
+        self._theirs, self._allowed = theirs, allowed
+
+    def read(self, hf_config):
+        hf_config.expect(self._theirs, *self._allowed)
+        return {}
+
+    def write(self, config):
+        return {}
+
+
+@dataclass(frozen=True)
+class Constant(Field):
+    """A field of config.json that always has the same value."""
+
+    theirs: str
+    """The field of config.json."""
+    value: Any
+    """The value, also where config.json does not have the field."""
+
+    def read(self, hf_config):
+        hf_config.expect(self.theirs, self.value)
+        return {}
+
+    def write(self, config):
+        return {self.theirs: self.value}
+
+
+@dataclass(frozen=True)
+class Computed(Field):
+    """Fields that are computed from several others."""
+
+    from_hf: Callable[[HFConfig], dict[str, Any]]
+    """From the values of a config.json to fields of our configuration."""
+    to_hf: Callable[[Any], dict[str, Any]] | None = None
+    """From our configuration to fields of config.json; None: there are none to write."""
+
+    def read(self, hf_config):
+        return self.from_hf(hf_config)
+
+    def write(self, config):
+        return {} if self.to_hf is None else self.to_hf(config)
+
+
+def numbers(names: Mapping[str, str], defaults: Mapping[str, Any] | None = None) -> list[Number]:
+    """Returns number fields.
+
+    Args:
+        names: Our field -> the field of config.json.
+        defaults: Field of config.json -> its default, where it has one.
+    """
+    defaults = defaults or {}
+    return [Number(ours, theirs, defaults.get(theirs, REQUIRED)) for ours, theirs in names.items()]
+
+
+def resolved(config: TransformerConfig) -> TransformerConfig:
+    """Returns the same model with the numbers that None stands for in its configuration."""
+    values = {
         "num_kv_heads": config.kv_heads,
         "head_dim": config.head_width,
         "attention_scale": config.attention_scale or config.head_width**-0.5,
     }
     if config.embedding_dropout is None:
-        numbers["embedding_dropout"] = config.dropout
-    if isinstance(config, EncoderDecoderConfig):
-        numbers["num_decoder_layers"] = config.decoder_layers
-    return replace(config, **numbers)
+        values["embedding_dropout"] = config.dropout
+    if hasattr(config, "num_decoder_layers"):
+        values["num_decoder_layers"] = config.decoder_layers
+    return replace(config, **values)
+
+
+# Activations ------------------------------------------------------------------------------------
+
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+    "tanh": "tanh",
+}
+"""The name of an activation in transformers -> ours; the first of several names is written."""
+
+
+def read_activation(hf_config: HFConfig, name: str, default: Any = REQUIRED) -> str:
+    """Returns our name of the activation in a field of config.json.
+
+    Args:
+        hf_config: The values of the file.
+        name: The field.
+        default: The value where the file does not have the field.
+
+    Raises:
+        ConfigError: The activation is not known.
+    """
+    return hf_config.choose(name, ACTIVATIONS, default)
+
+
+def write_activation(activation: str, names: Mapping[str, str] = ACTIVATIONS) -> str:
+    """Returns the name of an activation in transformers.
+
+    Args:
+        activation: Our name.
+        names: The names in transformers -> ours.
+    """
+    return {ours: theirs for theirs, ours in reversed(names.items())}.get(activation, activation)
+
+
+# Windows ----------------------------------------------------------------------------------------
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+Windows = tuple[int | None, ...]
+
+
+def read_windows(hf_config: HFConfig, usual: Sequence[str], window: int | None) -> Windows:
+    """Returns the windows of successive layers, in the shortest pattern that repeats to the depth.
+
+    Args:
+        hf_config: The values of a config.json, whose "layer_types" has the type of each layer.
+        usual: The types where the file does not have them.
+        window: How many tokens a "sliding_attention" layer sees, including the current one.
+
+    Raises:
+        ConfigError: There are not as many types as layers, one is unknown, or there is no window.
+    """
+    kinds = hf_config.take("layer_types", None) or usual
+    if len(kinds) != len(usual) or not set(kinds) <= {FULL, SLIDING}:
+        raise ConfigError(
+            f"{hf_config.path}: layer_types = {kinds!r}: must be {len(usual)} times "
+            f"{FULL!r} or {SLIDING!r}"
+        )
+    if SLIDING in kinds and window is None:
+        raise ConfigError(
+            f"{hf_config.path}: layer_types has {SLIDING!r}, but there is no sliding_window"
+        )
+    return shortest_pattern([window if kind == SLIDING else None for kind in kinds])
+
+
+def write_windows(windows: Windows, num_layers: int) -> dict[str, Any]:
+    """Returns the fields that `read_windows` reads: "layer_types" and "sliding_window"."""
+    sizes = [window for window in windows if window is not None]
+    kinds = [FULL if window is None else SLIDING for window in windows]
+    return {
+        "layer_types": kinds * (num_layers // len(windows)),
+        "sliding_window": sizes[0] if sizes else None,
+    }
+
+
+def shortest_pattern(windows: Sequence[int | None]) -> Windows:
+    """Returns the shortest pattern that gives these windows when it is repeated."""
+    count = len(windows)
+    lengths = (length for length in range(1, count + 1) if count % length == 0)
+    patterns = (tuple(windows[:length]) for length in lengths)
+    return next(x for x in patterns if x * (count // len(x)) == tuple(windows))

@@ -1,17 +1,19 @@
-"""A config.json whose every value is either used or known to change nothing."""
+"""The values of a config.json, each of which is used or known not to change the outputs."""
 
 import fnmatch
+import json
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxformer.errors import ConfigError, did_you_mean
-from jaxformer.io.model_files import read_object
+from jaxformer.io.model_files import read_json_object, read_object
 
 CONFIG = "config.json"
-_REQUIRED = object()
+REQUIRED = object()
+"""The default of a field that must be there."""
 
-# What says nothing about what a forward pass computes.
+# Fields that do not change the outputs of a forward pass.
 _HARMLESS = (
     "_*", "architectures", "auto_map", "bad_words_ids", "begin_suppress_tokens", "bos_token_id",
     "chunk_size_feed_forward", "classifier_dropout*", "cls_token_id",
@@ -34,17 +36,21 @@ class HFConfig:
     """The values of a config.json, and which of them have been read.
 
     Attributes:
-        values: The values as they stand in the file.
+        values: The values in the file.
         path: The file, for messages.
     """
 
     def __init__(self, values: Mapping[str, Any], path: str | Path = CONFIG):
+        """Takes the values and, for messages, the file."""
         self.values, self.path = dict(values), Path(path)
         self._read: dict[str, None] = {}
 
     @classmethod
     def of_folder(cls, folder: str | Path) -> "HFConfig":
-        """Reads a folder's config.json.
+        """Returns the values of a folder's config.json.
+
+        Args:
+            folder: The folder.
 
         Raises:
             ConfigError: There is none.
@@ -60,17 +66,17 @@ class HFConfig:
 
     @property
     def last(self) -> str:
-        """The field that was read last and stands in the file, with its value, for messages."""
+        """The last field that was read and is in the file, with its value, for messages."""
         given = [name for name in self._read if name in self.values]
         return f"{given[-1]} = {self.values[given[-1]]!r}" if given else "nothing"
 
-    def take(self, name: str, default: Any = _REQUIRED) -> Any:
-        """The value of a field.
+    def take(self, name: str, default: Any = REQUIRED) -> Any:
+        """Returns the value of a field.
 
         Args:
             name: The field.
-            default: What transformers takes where the file does not say; without it the field
-                must be there.
+            default: The value in transformers where the file does not have the field; without a
+                default it must have it.
 
         Raises:
             ConfigError: The field is missing.
@@ -79,20 +85,33 @@ class HFConfig:
         self._read[name] = None
         if name in self.values:
             return self.values[name]
-        if default is _REQUIRED:
+        if default is REQUIRED:
             raise ConfigError(f"{self.path}: the field {name!r} is missing")
         return default
 
-    def number(self, name: str, default: Any = _REQUIRED) -> Any:
-        """`take` for a field that must hold a number (or None, where that is the default)."""
+    def number(self, name: str, default: Any = REQUIRED) -> Any:
+        """Returns the value of a field that must be a number.
+
+        Args:
+            name: The field.
+            default: As for `take`; with None the field may also be null.
+
+        Raises:
+            ConfigError: The field is missing, or not a number.
+        """
         value = self.take(name, default)
         whole = isinstance(value, int | float) and not isinstance(value, bool)
         if not whole and not (value is None and default is None):
             raise ConfigError(f"{self.path}: {name} = {value!r}: must be a number")
         return value
 
-    def choose(self, name: str, choices: Mapping[str, Any], default: Any = _REQUIRED) -> Any:
-        """What a field's value stands for.
+    def choose(self, name: str, choices: Mapping[str, Any], default: Any = REQUIRED) -> Any:
+        """Returns the choice that a field names.
+
+        Args:
+            name: The field.
+            choices: Value of the field -> what it stands for.
+            default: As for `take`.
 
         Raises:
             ConfigError: The value is none of the choices; names the nearest.
@@ -106,13 +125,18 @@ class HFConfig:
             )
         return choices[value]
 
-    def expect(self, name: str, *allowed: Any, default: Any = _REQUIRED) -> None:
+    def expect(self, name: str, *allowed: Any, default: Any = REQUIRED) -> None:
         """Checks a field of which only some values are supported.
 
+        Args:
+            name: The field.
+            *allowed: The values.
+            default: As for `take`; the first of the values if it is left out.
+
         Raises:
-            ConfigError: It has another.
+            ConfigError: It has another value.
         """
-        default = allowed[0] if default is _REQUIRED else default
+        default = allowed[0] if default is REQUIRED else default
         if (value := self.take(name, default)) not in allowed:
             raise ConfigError(
                 f"{self.path}: {name} = {value!r} is not supported: only "
@@ -120,13 +144,13 @@ class HFConfig:
             )
 
     def finish(self, harmless: Sequence[str] = ()) -> None:
-        """Checks that nothing was left unread that could change what the model computes.
+        """Checks that no field was left unread that could change the outputs.
 
         Args:
-            harmless: Patterns of fields that change nothing in this system.
+            harmless: Patterns of fields that do not change them in this system.
 
         Raises:
-            ConfigError: A field that says something is not known here; names it.
+            ConfigError: A field with a value is not known; names it.
         """
         patterns = (*_HARMLESS, *harmless)
         unknown = [
@@ -143,3 +167,25 @@ class HFConfig:
                 f"{self.values.get('model_type')!r}, so the model might compute something else "
                 "than it should"
             )
+
+
+def is_hf_checkpoint(folder: Path) -> bool:
+    """Returns whether a folder holds a Hugging Face checkpoint, complete or not.
+
+    Args:
+        folder: The folder.
+
+    Raises:
+        DataError: Its config.json cannot be read.
+    """
+    if any(True for suffix in ("safetensors", "bin", "pt") for _ in folder.glob(f"*.{suffix}")):
+        return True
+    # That of a run has no model_type. It may be a link, since the files there are the user's own.
+    config = folder / CONFIG
+    return config.exists() and "model_type" in read_json_object(config)
+
+
+def write_hf_config(folder: Path, values: Mapping[str, Any]) -> None:
+    """Writes the config.json of a folder."""
+    text = json.dumps(dict(values), indent=2, sort_keys=True)
+    (folder / CONFIG).write_text(text + "\n", encoding="utf-8")

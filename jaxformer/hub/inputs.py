@@ -1,6 +1,7 @@
-"""Inputs as a user gives them, checked before anything compiles."""
+"""Checks of the inputs that a user gives, before anything compiles."""
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 import jax
@@ -8,28 +9,23 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.hub.families import FAMILIES, SEGMENTS, family_of
 from jaxformer.hub.tasks import IGNORED
 from jaxformer.models import (
     Classification,
-    DecoderConfig,
-    EncoderDecoderConfig,
     LanguageModel,
     MaskedLanguageModel,
     TokenClassification,
-    VisionConfig,
 )
 from jaxformer.models.model import ModelConfig
 
 _LABELS = (
     "end_positions", "labels", "next_sentence_label", "sentence_order_label", "start_positions",
 )  # fmt: skip
-_TEXT = ("attention_mask", "input_ids", "position_ids", "task_type_ids", "token_type_ids")
-_DECODER = ("decoder_attention_mask", "decoder_input_ids")
-_VISION = ("bool_masked_pos", "pixel_values")
-_KNOWN = sorted((*_LABELS, *_TEXT, *_DECODER, *_VISION))
+_PER_TOKEN = ("attention_mask", "decoder_attention_mask", "position_ids", *SEGMENTS)
+_KNOWN = sorted({*_LABELS, *chain.from_iterable(family.inputs for family in FAMILIES.values())})
 _MASKS = ("attention_mask", "bool_masked_pos", "decoder_attention_mask")
 _MOST = np.iinfo(np.int32).max
-_KINDS = {"token_type_ids": "token_types", "task_type_ids": "task_types"}
 
 _INTEGERS = (jnp.integer,), "integers"
 _INTEGERS_OR_BOOL = (jnp.integer, jnp.bool_), "integers"
@@ -40,21 +36,20 @@ _MAY_HOLD = {
     **dict.fromkeys(("input_ids", "decoder_input_ids", "position_ids"), _INTEGERS),
     **dict.fromkeys(("labels", *_MASKS), _NUMBERS),
 }
-"""What each array may hold; all others integers or bool."""
+"""The dtypes that each array may have; all others may have integers or bool."""
 
 
 def checked_inputs(inputs: Mapping[str, Any], config: ModelConfig) -> dict[str, jax.Array]:
-    """Arrays of int32 and float32 for a model.
+    """Returns the inputs of a model as arrays of int32 and float32.
 
     Args:
-        inputs: Arrays, or lists of lists of one length, under transformers' names.
-        config: The model's.
+        inputs: Arrays, or lists of lists of one length, by their names in transformers.
+        config: The model.
 
     Raises:
-        DataError: A name is not known or not of this model, an array has another shape or dtype
-            than the others ask for, holds what it cannot mean (ids, labels or positions beyond
-            their table, a mask that is not of 0 and 1, NaN), or rows are longer than the model's
-            positions.
+        DataError: A name is not known or not an input of this model, an array has a wrong shape or
+            dtype, has values out of range (ids, labels or positions beyond their table, a mask
+            of other values than 0 and 1, NaN), or rows are longer than the model's positions.
     """
     if not isinstance(inputs, Mapping):
         raise DataError(
@@ -73,8 +68,8 @@ def checked_inputs(inputs: Mapping[str, Any], config: ModelConfig) -> dict[str, 
             _check_positions(array, config)
         elif name in _MASKS:
             _check_mask(name, array)
-        elif name in _KINDS:
-            _check_kinds(name, array, config)
+        elif name in SEGMENTS:
+            _check_segments(name, array, config)
         _check_shape(name, array, arrays)
         if name in _LABELS:
             _check_labels(name, array, arrays, config)
@@ -89,7 +84,7 @@ def _as_array(name: str, value: Any) -> np.ndarray:
         return np.asarray(value)
     except (TypeError, ValueError) as error:
         raise DataError(
-            f"inputs: {name} is no array: must be one, or lists of one length ({error})"
+            f"inputs: {name} is not an array: must be one, or lists of one length ({error})"
         ) from error
 
 
@@ -100,11 +95,7 @@ def _is_floating(array: np.ndarray) -> bool:
 def _check_name(name: str, config: ModelConfig) -> None:
     if name not in _KNOWN:
         raise DataError(f"inputs: {name} is not known: one of {', '.join(_KNOWN)}")
-    names = list(_VISION if isinstance(config, VisionConfig) else _TEXT)
-    if isinstance(config, EncoderDecoderConfig):
-        names += _DECODER
-    if isinstance(config, DecoderConfig):
-        names = [each for each in names if each not in _KINDS]
+    names = family_of(config).inputs
     if name not in (*names, *_LABELS):
         raise DataError(
             f"inputs: {name} is nothing that this model reads, which is {', '.join(names)}"
@@ -161,17 +152,16 @@ def _check_mask(name: str, mask: np.ndarray) -> None:
 
 
 def _check_length(name: str, length: int, config: Any) -> None:
-    decodes = isinstance(config, EncoderDecoderConfig) and name.startswith(("decoder", "labels"))
-    position = config.decoder_position if decodes else config.position
     try:
-        position.validate_length(length)
+        family_of(config).position(config, name).validate_length(length)
     except ConfigError as error:
         raise DataError(f"inputs: {name} asks for {length} positions: {error}") from error
 
 
-def _check_kinds(name: str, kinds: np.ndarray, config: Any) -> None:
-    # A model without such kinds gives all tokens the same one.
-    _check_range(name, kinds, getattr(config, "type_sizes", {}).get(_KINDS[name], 1), "the model")
+def _check_segments(name: str, segments: np.ndarray, config: Any) -> None:
+    # A model without segments has one of them.
+    sizes = getattr(config, "type_sizes", {})
+    _check_range(name, segments, sizes.get(SEGMENTS[name], 1), "the model")
 
 
 def _check_labels(
@@ -186,7 +176,7 @@ def _check_labels(
         if labels.min() < 0:
             raise DataError(f"inputs: {name} holds {labels.min()}: must be places from 0 on")
     elif head is None:
-        _check_counted(labels, getattr(config, "vocab_size", 1))  # nobody reads them
+        _check_counted(labels, getattr(config, "vocab_size", 1))  # no head reads them
     elif isinstance(head, Classification):
         _check_classes(labels, head.num_labels)
     elif isinstance(head, TokenClassification):
@@ -201,7 +191,7 @@ def _check_rows(name: str, labels: np.ndarray) -> None:
 
 
 def _check_classes(labels: np.ndarray, size: int) -> None:
-    """Checks a class, a number or a number for each of several labels of each row."""
+    """Checks a class, a number, or a number for each of several labels, of each row."""
     one_each = labels.ndim == 1 or labels.shape[1:] == (1,)
     whole = not _is_floating(labels)
     if labels.shape[1:] != (size,) and not (one_each and (whole or size == 1)):
@@ -217,13 +207,13 @@ def _check_token_labels(
     if (_is_floating(labels) and size > 1) or (labels.dtype == bool and size > 2):
         raise DataError(f"inputs: labels must hold integers, not {labels.dtype}")
     _check_counted(labels, max(size, 2))
-    decodes = isinstance(config, EncoderDecoderConfig)
-    ids = arrays.get("decoder_input_ids" if decodes else "input_ids")
+    labelled = family_of(config).labelled
+    ids = arrays.get(labelled)
     if ids is not None and labels.shape != ids.shape:
         raise DataError(f"inputs: labels has shape {labels.shape}, its ids {ids.shape}")
     if labels.ndim != 2:
         raise DataError(f"inputs: labels must have the shape [B, T], not {labels.shape}")
-    if decodes and ids is None:
+    if labelled != "input_ids" and ids is None:
         _check_length("labels", labels.shape[1], config)
 
 
@@ -234,13 +224,12 @@ def _check_counted(labels: np.ndarray, size: int) -> None:
 
 
 def _check_shape(name: str, array: np.ndarray, arrays: Mapping[str, np.ndarray]) -> None:
-    """Checks an array beside the ids (or images) that it belongs to."""
+    """Checks that an array fits the ids (or images) it belongs to."""
     owner = "decoder_input_ids" if name.startswith("decoder") else "input_ids"
     other = arrays.get(owner, arrays.get("pixel_values"))
     if other is None or array is other:
         return
-    per_token = name in (*_TEXT, "decoder_attention_mask") and name != "input_ids"
-    if per_token and array.shape != other.shape:
+    if name in _PER_TOKEN and array.shape != other.shape:
         raise DataError(f"inputs: {name} has shape {array.shape}, its ids {other.shape}")
     if array.shape[:1] != other.shape[:1]:
         raise DataError(f"inputs: {name} has shape {array.shape}, but there are {len(other)} rows")

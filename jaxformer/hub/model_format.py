@@ -1,5 +1,6 @@
-"""What a file of the zoo says of a system's files: configuration both ways, tensors, heads."""
+"""The files of a system in transformers: its configuration, tensors and classes."""
 
+import abc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxformer.hub.fields import ConfigMap
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.tasks import IGNORED, Task
 from jaxformer.hub.weights.tensors import TensorFiles
@@ -16,79 +18,34 @@ from jaxformer.models.model import ModelConfig
 
 @dataclass(frozen=True)
 class Architecture:
-    """One class of transformers: a body with a head."""
+    """One model class of transformers: a body with heads."""
 
     name: str
-    """The class: "BertForMaskedLM"."""
+    """The name of the class: "BertForMaskedLM"."""
     task: Task
-    """The heads, and what they are asked."""
+    """The heads, their outputs and the loss."""
     changes: Mapping[str, Any] = field(default_factory=dict)
     """Fields of our configuration that differ from those of the body: {"pooler": None}."""
     prefix: str | None = None
-    """What comes before the names of the body, where that is not what the format says."""
+    """The prefix of the body's tensors, where it is not the format's."""
 
 
-def _unchanged(config: ModelConfig, files: TensorFiles) -> ModelConfig:
-    """What config.json says is all there is to say."""
-    del files
-    return config
+class Shift(abc.ABC):
+    """Makes a decoder's inputs of its targets; subclasses are frozen dataclasses."""
 
-
-@dataclass(frozen=True)
-class ModelFormat:
-    """The files of one `model_type`."""
-
-    model_type: str
-    """As config.json has it."""
-    read: Callable[[HFConfig], ModelConfig]
-    """From config.json to our configuration, without heads."""
-    write: Callable[[ModelConfig], dict[str, Any]]
-    """And back; what it cannot say is found by reading the result again."""
-    weight_map: Callable[[ModelConfig], WeightMap]
-    """The names of the tensors of such a model."""
-    architectures: tuple[Architecture, ...]
-    """The classes, the most usual for a trained model first; one has the `Base` task."""
-    tiny: Mapping[str, Any]
-    """Fields of transformers' configuration for a small model with odd sizes, in which every part
-    is there: tests and the table of parity are made of it."""
-    prefix: str = ""
-    """What comes before the names of the body in files of models with heads: "bert."."""
-    positions: "Positions | None" = None
-    """How tokens are counted; None: from 0, padding included."""
-    buffers: tuple[str, ...] = ()
-    """Patterns of tensors in files that are computed and not learned: they are passed over."""
-    aliases: Mapping[str, str] = field(default_factory=dict)
-    """Regular expressions of old names of tensors -> the new ones."""
-    copies: Mapping[str, str] = field(default_factory=dict)
-    """Tensors that some files hold a second time -> what they must be equal to."""
-    harmless: tuple[str, ...] = ()
-    """Patterns of fields of config.json that change nothing that is computed."""
-    fitted: Callable[[ModelConfig, TensorFiles], ModelConfig] = _unchanged
-    """Our configuration, corrected by what the tensors say and config.json does not."""
-    shift: "Shift" = field(default_factory=lambda: StartToken())
-    """How the tokens that a decoder shall give become its inputs."""
-    repeats_inputs: bool = False
-    """A decoder without inputs is asked to repeat those of the encoder (BART)."""
-    states_end_normalised: bool = True
-    """Whether the last of a text's hidden states is the normalised one (not in CLIP)."""
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    """What transformers takes for fields that a config.json leaves out, where that is not what
-    `read` and the classes take."""
-    synonyms: Mapping[str, str] = field(default_factory=dict)
-    """Other names by which files may call a field -> the one by which `read` asks for it."""
-
-
-class Shift:
-    """A decoder's inputs from the tokens that it shall give; subclasses are frozen dataclasses."""
-
+    @abc.abstractmethod
     def __call__(self, targets: jax.Array, hf_config: HFConfig) -> jax.Array:
-        """Int `[B, T]` of the same; the places that do not count (-100) become padding."""
-        raise NotImplementedError
+        """Returns the inputs, int `[B, T]`.
+
+        Args:
+            targets: int `[B, T]`; those that do not count (-100) become padding.
+            hf_config: The values of config.json.
+        """
 
 
 @dataclass(frozen=True)
 class StartToken(Shift):
-    """The start token, then the targets but the last."""
+    """The start token, then the targets except for the last."""
 
     def __call__(self, targets, hf_config):
         first = jnp.full_like(targets[:, :1], hf_config.take("decoder_start_token_id"))
@@ -97,7 +54,7 @@ class StartToken(Shift):
 
 @dataclass(frozen=True)
 class LastToFront(Shift):
-    """The last target that is no padding, which names the language, then the targets (mBART)."""
+    """The last real target, which names the language, then the other targets (mBART)."""
 
     def __call__(self, targets, hf_config):
         targets = _padded(targets, hf_config)
@@ -110,22 +67,28 @@ def _padded(targets: jax.Array, hf_config: HFConfig) -> jax.Array:
     return jnp.where(targets == IGNORED, hf_config.take("pad_token_id"), targets)
 
 
-class Positions:
-    """Where each token stands; subclasses are frozen dataclasses."""
+class Positions(abc.ABC):
+    """Counts the positions of tokens; subclasses are frozen dataclasses."""
 
     def applies(self, config: ModelConfig) -> bool:
-        """Whether a model of this system counts so; otherwise from 0, padding included."""
+        """Whether a model counts its positions so; otherwise from 0, including padding."""
         del config
         return True
 
+    @abc.abstractmethod
     def __call__(self, ids: jax.Array, mask: jax.Array, pad_id: int | None) -> jax.Array:
-        """Int `[B, T]` of ids and attention mask, both `[B, T]`."""
-        raise NotImplementedError
+        """Returns the positions, int `[B, T]`.
+
+        Args:
+            ids: int `[B, T]`.
+            mask: The attention mask `[B, T]`.
+            pad_id: The id of the padding token, if there is one.
+        """
 
 
 @dataclass(frozen=True)
 class CountedByMask(Positions):
-    """The real tokens before it; `padding` where the mask is 0 (OPT: -1, BLOOM: 0)."""
+    """The number of real tokens before each; `padding` where the mask is 0 (OPT: -1, BLOOM: 0)."""
 
     padding: int = -1
 
@@ -136,8 +99,52 @@ class CountedByMask(Positions):
 
 @dataclass(frozen=True)
 class CountedByIds(Positions):
-    """The tokens before it that are no padding ids, whatever the mask says (RoBERTa)."""
+    """The number of tokens before each whose id is not the padding's (RoBERTa)."""
 
     def __call__(self, ids, mask, pad_id):
         real = jnp.ones_like(ids) if pad_id is None else (ids != pad_id).astype(jnp.int32)
         return jnp.cumsum(real, axis=1) * real - 1
+
+
+def _unchanged(config: ModelConfig, files: TensorFiles) -> ModelConfig:
+    """The configuration that config.json describes."""
+    del files
+    return config
+
+
+@dataclass(frozen=True)
+class ModelFormat:
+    """The files of one `model_type`."""
+
+    model_type: str
+    """The system's name in config.json."""
+    config_map: ConfigMap
+    """The fields of config.json, except for those of heads."""
+    weight_map: Callable[[ModelConfig], WeightMap]
+    """Returns the names of the tensors of a model."""
+    architectures: tuple[Architecture, ...]
+    """The classes, the most usual one for a trained model first; one has no head."""
+    prefix: str = ""
+    """The prefix of the body's tensors in models with heads: "bert."."""
+    positions: Positions | None = None
+    """How positions are counted; None: from 0, including padding."""
+    buffers: tuple[str, ...] = ()
+    """Patterns of tensors in files that are computed and not learned, and are ignored."""
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """Regular expressions of old names of tensors -> the new ones."""
+    copies: Mapping[str, str] = field(default_factory=dict)
+    """Tensors that some files store twice -> the tensors that they must be equal to."""
+    harmless: tuple[str, ...] = ()
+    """Patterns of fields of config.json that do not change the outputs."""
+    fitted: Callable[[ModelConfig, TensorFiles], ModelConfig] = _unchanged
+    """Corrects our configuration by the tensors, where config.json is not enough."""
+    shift: Shift = StartToken()
+    """Makes the decoder's inputs of its targets."""
+    repeats_inputs: bool = False
+    """Whether a decoder without inputs repeats those of the encoder (BART)."""
+    states_end_normalised: bool = True
+    """Whether the last of a text model's hidden states is normalised (not in CLIP)."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """The values of fields that a config.json leaves out, before those of `config_map`."""
+    synonyms: Mapping[str, str] = field(default_factory=dict)
+    """Other names of fields in files -> the name that `config_map` reads."""

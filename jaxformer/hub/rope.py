@@ -1,8 +1,8 @@
-"""How transformers spells RoPE: `rope_parameters` (v5), `rope_theta` and `rope_scaling` (v4)."""
+"""RoPE in config.json: `rope_parameters` in version 5, `rope_theta` and `rope_scaling` in 4."""
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, NamedTuple
 
 from jaxformer.errors import ConfigError
@@ -16,6 +16,7 @@ from jaxformer.functional.positions.rope_scaling import (
     YaRN,
 )
 from jaxformer.functional.positions.schemes import RoPE
+from jaxformer.hub.fields import Field
 from jaxformer.hub.hf_config import HFConfig
 
 _ORIGINAL = "original_max_position_embeddings"
@@ -24,7 +25,7 @@ _FRACTION = "partial_rotary_factor"
 
 
 class _Kind(NamedTuple):
-    """A scaling, and what its fields are called there."""
+    """A scaling, and its fields: name in transformers -> ours."""
 
     scaling: type[Scaling]
     names: Mapping[str, str]
@@ -67,7 +68,7 @@ _KINDS = {
         },
     ),
 }
-# Published files say this besides; nothing is computed from it.
+# Published files also have these; they do not change the outputs.
 _HARMLESS = ("type", "finetuned")
 
 
@@ -80,23 +81,23 @@ def read_rope(
     fraction_field: str = _FRACTION,
     synonyms: Mapping[str, str] | None = None,
 ) -> RoPE:
-    """The scheme that a config.json describes in either spelling.
+    """Returns the scheme in a config.json, in either spelling.
 
     Args:
-        hf_config: The configuration.
-        theta: The base where the file does not say.
-        fraction: The share of the channels that rotate where the file does not say; None: all
-            rotate in this system, and a file may not say otherwise.
-        theta_field: What v4 calls the base ("rotary_emb_base" in GPT-NeoX).
-        fraction_field: What v4 calls the share ("rotary_pct" in GPT-NeoX).
-        synonyms: Other names of scalings in old files -> today's.
+        hf_config: The values of the file.
+        theta: The base where the file does not have it.
+        fraction: The share of the channels that rotate where the file does not have it; None: all
+            rotate in this system, and the file may not have another share.
+        theta_field: The name of the base in version 4 ("rotary_emb_base" in GPT-NeoX).
+        fraction_field: The name of the share in version 4 ("rotary_pct" in GPT-NeoX).
+        synonyms: Names of scalings in old files -> the current ones.
 
     Raises:
         ConfigError: A scaling is not known, or a field of it is missing, unknown or out of range.
     """
     current, old = hf_config.take("rope_parameters", None), hf_config.take("rope_scaling", None)
     where = "rope_scaling" if old else "rope_parameters"
-    # As there: the old spelling, where there is one, replaces the new one.
+    # As in transformers, the old spelling takes precedence.
     found = {
         "rope_theta": hf_config.take(theta_field, theta),
         _FRACTION: hf_config.take(fraction_field, fraction),
@@ -108,12 +109,12 @@ def read_rope(
 def read_layer_ropes(
     hf_config: HFConfig, bases: Mapping[str, tuple[str, float]], scaled: tuple[str, ...]
 ) -> dict[str, RoPE]:
-    """The schemes of a model whose kinds of layers ("full_attention", ...) have their own.
+    """Returns the schemes of a model whose layer types ("full_attention", ...) have their own.
 
     Args:
-        hf_config: The configuration.
-        bases: Kind of layer -> what v4 calls its base, and the base where the file does not say.
-        scaled: The kinds to which v4's `rope_scaling` belongs.
+        hf_config: The values of the file.
+        bases: Layer type -> the name of its base in version 4, and its default.
+        scaled: The layer types that `rope_scaling` of version 4 applies to.
 
     Raises:
         ConfigError: As `read_rope`.
@@ -127,7 +128,7 @@ def read_layer_ropes(
         )
     old = _dictionary(old, "rope_scaling", hf_config)
     if old and "rope_type" not in old:
-        # So does transformers, for these models alone.
+        # As in transformers, for these models alone.
         warnings.warn(
             f"{hf_config.path}: rope_scaling = {old!r} is ignored: a model of this kind reads "
             "rope_type, and not type",
@@ -151,12 +152,12 @@ def read_layer_ropes(
 def write_rope(
     rope: RoPE, *, theta_field: str = "rope_theta", fraction_field: str | None = None
 ) -> dict[str, Any]:
-    """Both spellings of a scheme, so that old and new readers understand the file.
+    """Returns the fields of a scheme in both spellings, so that old and new versions read it.
 
     Args:
         rope: The scheme.
-        theta_field: What v4 calls the base.
-        fraction_field: What v4 calls the share of channels that rotate; None: all rotate.
+        theta_field: The name of the base in version 4.
+        fraction_field: The name of the share of channels that rotate in version 4; None: all do.
     """
     scaling = write_scaling(rope.scaling)
     old = {theta_field: rope.theta, "rope_scaling": scaling}
@@ -171,12 +172,12 @@ def write_rope(
 def write_layer_ropes(
     ropes: Mapping[str, RoPE], theta_fields: Mapping[str, str], scaled: str
 ) -> dict[str, Any]:
-    """Both spellings of what `read_layer_ropes` reads.
+    """Returns the fields that `read_layer_ropes` reads, in both spellings.
 
     Args:
-        ropes: Kind of layer -> its scheme.
-        theta_fields: Kind of layer -> what v4 calls its base.
-        scaled: The kind of which v4's `rope_scaling` speaks.
+        ropes: Layer type -> its scheme.
+        theta_fields: Layer type -> the name of its base in version 4.
+        scaled: The layer type that `rope_scaling` of version 4 applies to.
     """
     values: dict[str, Any] = {"rope_parameters": {}}
     for kind, rope in ropes.items():
@@ -190,10 +191,13 @@ def write_layer_ropes(
 
 
 def write_scaling(scaling: Scaling) -> dict[str, Any] | None:
-    """A scaling as `rope_scaling`; None where there is none.
+    """Returns the object `rope_scaling` of a scaling, or None if there is none.
+
+    Args:
+        scaling: The scaling.
 
     Raises:
-        ConfigError: It is none of those that transformers has.
+        ConfigError: Transformers does not have it.
     """
     if type(scaling) is NoScaling:
         return None
@@ -222,7 +226,7 @@ def _rope(
     partial: bool,
     synonyms: Mapping[str, str],
 ) -> RoPE:
-    """The scheme from one object of `rope_parameters`, whole in itself."""
+    """The scheme in one complete object of `rope_parameters`."""
     kind = found.get("rope_type") or found.get("type") or "default"
     model_type = hf_config.values.get("model_type")
     own = HFConfig(
@@ -239,14 +243,14 @@ def _rope(
 
 
 def _scaling(own: HFConfig, hf_config: HFConfig) -> Scaling:
-    """The scaling that an object of `rope_parameters` describes."""
+    """The scaling in an object of `rope_parameters`."""
     kind = own.choose("rope_type", _KINDS)
     given = {ours: _value(own, theirs) for theirs, ours in kind.names.items()}
     longest, outside = hf_config.number(_LONGEST, None), hf_config.number(_ORIGINAL, None)
     if kind.scaling is DynamicNTK:
         given["original_max_length"] = longest
     elif _ORIGINAL in kind.names:
-        # As there: what stands outside comes before what stands within.
+        # As in transformers, the field outside the object takes precedence.
         given["original_max_length"] = outside or given["original_max_length"] or longest
     if kind.scaling in (YaRN, LongRoPE) and given["factor"] is None and longest is not None:
         given["factor"] = longest / given["original_max_length"]
@@ -262,7 +266,7 @@ def _scaling(own: HFConfig, hf_config: HFConfig) -> Scaling:
 
 
 def _value(own: HFConfig, name: str) -> Any:
-    """A field of a scaling; None where it is not said."""
+    """A field of a scaling, or None."""
     if name == "truncate":
         own.expect(name, None, True, False)
         return own.take(name, None)
@@ -273,3 +277,30 @@ def _value(own: HFConfig, name: str) -> Any:
     if not listed and value is not None:
         raise ConfigError(f"{own.path}: {name} = {value!r}: must be a list of numbers")
     return value
+
+
+@dataclass(frozen=True)
+class Rope(Field):
+    """The rotary scheme of all layers, see `read_rope`."""
+
+    theta: float = 10_000.0
+    """The base where config.json does not have it."""
+    fraction: float | None = None
+    """The share of the channels that rotate by default; None: all channels always rotate."""
+    theta_field: str = "rope_theta"
+    """The name of the base in version 4."""
+    fraction_field: str = _FRACTION
+    """The name of the share in version 4."""
+    synonyms: Mapping[str, str] | None = None
+    """Names of scalings in old files -> the current ones."""
+
+    def read(self, hf_config):
+        return {"position": read_rope(hf_config, **vars(self))}
+
+    def write(self, config):
+        partial = self.fraction is not None
+        return write_rope(
+            config.position,
+            theta_field=self.theta_field,
+            fraction_field=self.fraction_field if partial else None,
+        )

@@ -1,13 +1,12 @@
-"""What transformers' classes are asked: their heads, outputs and losses, under its names."""
+"""The heads, outputs and losses of the model classes in transformers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxformer.distributed.sharding import on_rows
 from jaxformer.errors import DataError
@@ -19,59 +18,52 @@ from jaxformer.models import (
     LanguageModel,
     MaskedLanguageModel,
     ModelOutput,
+    Projection,
     Span,
     TokenClassification,
 )
+from jaxformer.models.heads.base import pool
 from jaxformer.models.heads.labels import Pooling
 from jaxformer.models.model import Model
 
-IGNORED = -100  # the label of what does not count
+IGNORED = -100
+"""The label of a token that does not count in the loss."""
 Arrays = Mapping[str, jax.Array]
+_OLD_END = 2
 
 
 @dataclass(frozen=True)
 class Task:
-    """A class of transformers without a head of its own; subclasses have some."""
+    """The task of a class without a head; subclasses have heads."""
 
     repeats_inputs: bool = field(default=False, kw_only=True)
-    """Whether a decoder that is given no inputs is asked to repeat those of the encoder."""
+    """Whether a decoder that is given no inputs repeats those of the encoder."""
+    labels_are_decoder_targets: ClassVar[bool] = False
+    """Whether a decoder that is given no inputs reads the labels, shifted."""
 
     def heads(self, hf_config: HFConfig) -> tuple[Head, ...]:
-        """The heads that the class has on top."""
+        """Returns the heads of the class."""
         del hf_config
         return ()
 
     def outputs(
         self, model: Model, states: ModelOutput, inputs: Arrays, hf_config: HFConfig
     ) -> dict[str, jax.Array]:
-        """Scores and, where `inputs` has labels, the loss.
+        """Returns the scores and, where `inputs` has labels, the loss.
 
         Args:
-            model: Ours, with these heads.
-            states: Of the body.
-            inputs: Under transformers' names.
-            hf_config: The configuration.
+            model: The model, with these heads.
+            states: The states of the body.
+            inputs: Arrays by their names in transformers.
+            hf_config: The values of config.json.
         """
         del model, states, inputs, hf_config
-        return {}
-
-    def example_labels(
-        self, rng: np.random.Generator, inputs: Mapping[str, np.ndarray], hf_config: HFConfig
-    ) -> dict[str, np.ndarray]:
-        """Labels with which the class has a loss, for inputs that were made up.
-
-        Args:
-            rng: Random numbers.
-            inputs: The others.
-            hf_config: The configuration.
-        """
-        del rng, inputs, hf_config
         return {}
 
 
 @dataclass(frozen=True)
 class CausalLMTask(Task):
-    """The next token at each place."""
+    """The next token at each position."""
 
     def heads(self, hf_config):
         return (LanguageModel(),)
@@ -82,17 +74,12 @@ class CausalLMTask(Task):
 
         return _scored(model.heads["language_model"].scores(states), inputs, loss)
 
-    def example_labels(self, rng, inputs, hf_config):
-        labels = _token_labels(rng, inputs, hf_config.values["vocab_size"])
-        # The first token after padding is predicted from it: from a state that means nothing.
-        real = _real(inputs)
-        labels[:, 1:] = np.where(real[:, :-1], labels[:, 1:], IGNORED)
-        return {"labels": labels}
-
 
 @dataclass(frozen=True)
 class Seq2SeqLMTask(Task):
-    """The decoder's token at each place."""
+    """The decoder's token at each position."""
+
+    labels_are_decoder_targets = True
 
     def heads(self, hf_config):
         return (LanguageModel(),)
@@ -100,20 +87,13 @@ class Seq2SeqLMTask(Task):
     def outputs(self, model, states, inputs, hf_config):
         return _scored(model.heads["language_model"].scores(states), inputs)
 
-    def example_labels(self, rng, inputs, hf_config):
-        size, shape = hf_config.values["vocab_size"], inputs["decoder_input_ids"].shape
-        labels = rng.integers(size, size=shape)
-        # What is predicted at padding means nothing.
-        real = inputs.get("decoder_attention_mask", np.ones(shape)) > 0
-        return {"labels": np.where(real & (rng.random(shape) >= 0.2), labels, IGNORED)}
-
 
 @dataclass(frozen=True)
 class MaskedLMTask(Task):
-    """The original token at each place."""
+    """The original token at each position."""
 
     activation: str | None = None
-    """The head's nonlinearity whatever "hidden_act" says; None: as it says."""
+    """The head's activation; None: that of the model, "hidden_act"."""
 
     def heads(self, hf_config):
         same = self.activation == hf_config.take("hidden_act", self.activation)
@@ -122,18 +102,15 @@ class MaskedLMTask(Task):
     def outputs(self, model, states, inputs, hf_config):
         return _scored(model.heads["masked_language_model"].scores(states), inputs)
 
-    def example_labels(self, rng, inputs, hf_config):
-        return {"labels": _token_labels(rng, inputs, hf_config.values["vocab_size"])}
-
 
 @dataclass(frozen=True)
 class PreTrainingTask(Task):
-    """The original tokens, and how two sentences belong together."""
+    """The original tokens, and how two sentences are related."""
 
     label: Literal["next_sentence", "sentence_order"]
-    """What is asked of the pair."""
+    """The label of the pair."""
     scores_name: str
-    """What the scores of the pair are called: "seq_relationship_logits"."""
+    """The name of the pair's scores: "seq_relationship_logits"."""
 
     def heads(self, hf_config):
         return (MaskedLanguageModel(), Classification(label=self.label))
@@ -148,14 +125,10 @@ class PreTrainingTask(Task):
             outputs["loss"] = token_loss(tokens, inputs["labels"]) + pair_loss
         return outputs
 
-    def example_labels(self, rng, inputs, hf_config):
-        labels = _token_labels(rng, inputs, hf_config.values["vocab_size"])
-        return {"labels": labels, f"{self.label}_label": rng.integers(2, size=len(labels))}
-
 
 @dataclass(frozen=True)
 class NextSentenceTask(Task):
-    """Whether a sentence follows another."""
+    """Whether one sentence follows another."""
 
     def heads(self, hf_config):
         return (Classification(label="next_sentence"),)
@@ -163,20 +136,17 @@ class NextSentenceTask(Task):
     def outputs(self, model, states, inputs, hf_config):
         return _scored(model.heads["next_sentence"].scores(states), inputs)
 
-    def example_labels(self, rng, inputs, hf_config):
-        return {"labels": rng.integers(2, size=len(inputs["input_ids"]))}
-
 
 @dataclass(frozen=True)
 class SequenceClassificationTask(Task):
-    """One of a few labels, several, or numbers for the whole sequence or image."""
+    """A label, several labels or numbers for a whole sequence or image."""
 
     pooling: Pooling = "first"
-    """The state that is read."""
+    """How the state is pooled."""
     bias: bool = True
     """Whether the output layer has a bias."""
     dense: Dense | None = None
-    """A layer before it."""
+    """A layer before the output layer."""
 
     def heads(self, hf_config):
         options = {"pooling": self.pooling, "bias": self.bias, "dense": self.dense}
@@ -185,10 +155,6 @@ class SequenceClassificationTask(Task):
     def outputs(self, model, states, inputs, hf_config):
         loss = partial(_sequence_loss, hf_config=hf_config)
         return _scored(model.heads["label"].scores(states), inputs, loss)
-
-    def example_labels(self, rng, inputs, hf_config):
-        rows = len(next(iter(inputs.values())))
-        return {"labels": rng.integers(num_labels(hf_config), size=rows)}
 
 
 @dataclass(frozen=True)
@@ -202,10 +168,6 @@ class EndTokenClassificationTask(SequenceClassificationTask):
     def outputs(self, model, states, inputs, hf_config):
         ends = inputs["input_ids"] == hf_config.take("eos_token_id")
         return super().outputs(model, states._replace(valid=ends), inputs, hf_config)
-
-    def example_labels(self, rng, inputs, hf_config):
-        ids = with_ends(inputs, hf_config.values["eos_token_id"])
-        return super().example_labels(rng, inputs, hf_config) | {"input_ids": ids}
 
 
 @dataclass(frozen=True)
@@ -227,16 +189,13 @@ class DistilledClassificationTask(Task):
 
 @dataclass(frozen=True)
 class TokenClassificationTask(Task):
-    """One of a few labels for each token."""
+    """A label for each token."""
 
     def heads(self, hf_config):
         return (TokenClassification(num_labels=num_labels(hf_config)),)
 
     def outputs(self, model, states, inputs, hf_config):
         return _scored(model.heads["tags"].scores(states), inputs)
-
-    def example_labels(self, rng, inputs, hf_config):
-        return {"labels": _token_labels(rng, inputs, num_labels(hf_config))}
 
 
 @dataclass(frozen=True)
@@ -247,7 +206,7 @@ class QuestionAnsweringTask(Task):
         return (Span(),)
 
     def outputs(self, model, states, inputs, hf_config):
-        # Padding is not hidden from these scores there.
+        # Transformers does not mask padding in these scores.
         scores = model.heads["span"].scores(states._replace(valid=None))
         outputs = {"start_logits": scores[:, 0], "end_logits": scores[:, 1]}
         if "start_positions" in inputs and "end_positions" in inputs:
@@ -259,72 +218,98 @@ class QuestionAnsweringTask(Task):
             outputs["loss"] = sum(losses) / 2
         return outputs
 
-    def example_labels(self, rng, inputs, hf_config):
-        rows, length = inputs["input_ids"].shape
-        mask = inputs.get("attention_mask", np.ones((rows, length)))
-        if not mask[:, 0].all():
-            # A decoder's padding on the left has scores that mean nothing, yet the loss has them.
-            return {}
-        places = rng.integers(length + 3, size=(2, rows))  # some beyond the end
-        return {"start_positions": places[0], "end_positions": places[1]}
+
+@dataclass(frozen=True)
+class ImageEmbeddingTask(Task):
+    """A projection of the pooled state of an image (CLIP)."""
+
+    def heads(self, hf_config):
+        return (Projection(hf_config.number("projection_dim")),)
+
+    def outputs(self, model, states, inputs, hf_config):
+        return {"image_embeds": model.heads["projection"].scores(states)}
+
+
+@dataclass(frozen=True)
+class EndTokenTask(Task):
+    """The state at the end token of a text, without a projection (CLIP)."""
+
+    def heads(self, hf_config):
+        hf_config.number("eos_token_id")  # Refuses a list of several before any weight is read.
+        return ()
+
+    def outputs(self, model, states, inputs, hf_config):
+        valid = end_places(inputs["input_ids"], hf_config)
+        return {"pooler_output": pool(states.hidden, valid, "last")}
+
+
+@dataclass(frozen=True)
+class TextEmbeddingTask(EndTokenTask):
+    """A projection of the state at the end token of a text (CLIP)."""
+
+    def heads(self, hf_config):
+        width = hf_config.number("projection_dim")
+        return (*super().heads(hf_config), Projection(width, pooling="last"))
+
+    def outputs(self, model, states, inputs, hf_config):
+        valid = end_places(inputs["input_ids"], hf_config)
+        return {"text_embeds": model.heads["projection"].scores(states._replace(valid=valid))}
+
+
+@dataclass(frozen=True)
+class LastTokenTask(Task):
+    """A projection of the state at the last position of a row, even of padding (SigLIP)."""
+
+    def heads(self, hf_config):
+        width = hf_config.number("projection_size", None) or hf_config.number("hidden_size")
+        return (Projection(width, pooling="last", bias=True),)
+
+    def outputs(self, model, states, inputs, hf_config):
+        return {"pooler_output": model.heads["projection"].scores(states._replace(valid=None))}
 
 
 def num_labels(hf_config: HFConfig) -> int:
-    """How many labels a config.json gives names to; two where it does not say."""
+    """Returns the number of labels; two where config.json does not have it."""
     names = hf_config.take("id2label", None)
     return len(names) if names else hf_config.take("num_labels", 2)
 
 
 def token_loss(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """The mean cross-entropy where the label is not -100.
+    """Returns the mean cross-entropy where the label is not -100.
 
     Args:
-        logits: `[..., V]`.
+        logits: float `[..., V]`.
         labels: int `[...]`.
     """
-    # Where the vocabulary is cut, no device could look up a label alone.
+    # No device could look up a label alone if the vocabulary were sharded.
     logits, counted = on_rows(logits), labels != IGNORED
     picked = jnp.take_along_axis(logits, jnp.where(counted, labels, 0)[..., None], axis=-1)[..., 0]
     losses = jax.nn.logsumexp(logits, axis=-1) - picked
     return jnp.sum(jnp.where(counted, losses, 0.0)) / jnp.sum(counted)
 
 
-def with_ends(inputs: Mapping[str, np.ndarray], end: int, *, twice: bool = False) -> np.ndarray:
-    """Made-up ids `[B, T]` whose last real token is the end token, and no other.
+def end_places(ids: jax.Array, hf_config: HFConfig) -> jax.Array:
+    """Returns where each text ends, one position in a row: bool `[B, T]`.
+
+    That is the first end token, or the largest id in old files, which have a wrong end token (2).
 
     Args:
-        inputs: With the ids and, where there is padding, the mask.
-        end: The end token.
-        twice: Whether another one comes before, a third of the tokens earlier.
+        ids: int `[B, T]`.
+        hf_config: The values of config.json.
     """
-    ids, real = inputs["input_ids"], _real(inputs)
-    places = np.arange(ids.shape[1])
-    last = np.max(np.where(real, places, 0), axis=1, keepdims=True)
-    first = last - np.sum(real, axis=1, keepdims=True) // 3 if twice else last
-    other = np.where(ids == end, end + 1, ids)
-    return np.where((places == first) | (places == last), end, other)
+    end = hf_config.number("eos_token_id")
+    found = ids if end == _OLD_END else (ids == end).astype(jnp.int32)
+    return jnp.arange(ids.shape[1])[None, :] == jnp.argmax(found, axis=1, keepdims=True)
 
 
 def _scored(
     logits: jax.Array, inputs: Arrays, loss: Callable[..., jax.Array] = token_loss
 ) -> dict[str, jax.Array]:
-    """Scores and, where there are labels, what `loss` makes of both."""
+    """The scores and, where there are labels, the loss."""
     outputs = {"logits": logits}
     if "labels" in inputs:
         outputs["loss"] = loss(logits, inputs["labels"])
     return outputs
-
-
-def _token_labels(rng: np.random.Generator, inputs: Mapping, choices: int) -> np.ndarray:
-    """A label for most of the real tokens."""
-    shape = inputs["input_ids"].shape
-    counted = _real(inputs) & (rng.random(shape) < 0.8)
-    return np.where(counted, rng.integers(choices, size=shape), IGNORED)
-
-
-def _real(inputs: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Which of the made-up ids are no padding, bool `[B, T]`."""
-    return inputs.get("attention_mask", np.ones_like(inputs["input_ids"])) > 0
 
 
 def _answer_loss(logits: jax.Array, places: jax.Array, length: int) -> jax.Array:

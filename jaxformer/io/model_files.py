@@ -1,6 +1,7 @@
-"""The files of a model's folder, which strangers made: nothing outside of it is read."""
+"""The files of a model's folder, which is not trusted: nothing outside of it is read."""
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,27 @@ from jaxformer.io.files import ordinary_file
 from jaxformer.io.json_files import read_json
 
 TOKENIZER = "tokenizer.json"
-_LARGEST_SETTINGS = 64 * 2**20
-_LARGEST_BESIDES = 512 * 2**20
+SIDE_FILES = (
+    "added_tokens.json", "chat_template.jinja", "chat_template.json", "generation_config.json",
+    "merges.txt", "preprocessor_config.json", "sentencepiece.bpe.model", "source.spm",
+    "special_tokens_map.json", "spiece.model", "target.spm", "tokenizer.json", "tokenizer.model",
+    "tokenizer_config.json", "vocab.json", "vocab.txt",
+)  # fmt: skip
+"""The files that belong to a model besides config.json and the weights; they are copied as they
+are."""
+_LARGEST_JSON = 64 * 2**20
+_LARGEST_SIDE_FILE = 512 * 2**20
 
 
 def file_in(folder: str | os.PathLike, name: str) -> Path | None:
-    """Returns the file of a folder by its name; None if there is none.
+    """Returns the file of a folder by its name, or None if there is none.
 
     Links are followed within the folder, and from a snapshot in a Hugging Face cache to its blobs.
-    A link to anywhere else would copy any file of this machine into what is written of the model.
+    A link to anywhere else could copy any file of this machine into an export of the model.
+
+    Args:
+        folder: The folder.
+        name: The file's name.
 
     Raises:
         DataError: It leads out of the folder, or is a folder, a pipe or a device.
@@ -36,16 +49,24 @@ def file_in(folder: str | os.PathLike, name: str) -> Path | None:
 
 
 def small_file_in(folder: str | os.PathLike, name: str) -> Path | None:
-    """`file_in` for what is not weights: it may have 512 MiB at most.
+    """Returns `file_in` for a file other than weights, which may have 512 MiB at most.
+
+    Args:
+        folder: The folder.
+        name: The file's name.
 
     Raises:
         DataError: It is larger, or no file of the folder.
     """
-    return _limited(file_in(folder, name), _LARGEST_BESIDES)
+    return _limited(file_in(folder, name), _LARGEST_SIDE_FILE)
 
 
 def read_object(folder: str | os.PathLike, name: str) -> dict[str, Any] | None:
-    """Returns the JSON object in a file of a folder; None if there is no such file.
+    """Returns the JSON object in a file of a folder, or None if there is no such file.
+
+    Args:
+        folder: The folder.
+        name: The file's name.
 
     Raises:
         DataError: It is something else, too large, or no file of the folder.
@@ -55,12 +76,34 @@ def read_object(folder: str | os.PathLike, name: str) -> dict[str, Any] | None:
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """Returns the JSON object in a file of settings, wherever the file lies.
+    """Returns the JSON object in a file, which may be anywhere.
+
+    Args:
+        path: The file.
 
     Raises:
         DataError: It is something else, or too large.
     """
-    return read_json(_limited(path, _LARGEST_SETTINGS))
+    return read_json(_limited(path, _LARGEST_JSON))
+
+
+def side_files(folder: Path | None) -> list[Path]:
+    """Returns those of `SIDE_FILES` that a folder has; none if there is no folder.
+
+    Args:
+        folder: The folder.
+
+    Raises:
+        DataError: One is not a file of that folder, or too large.
+    """
+    found = [] if folder is None else [small_file_in(folder, name) for name in SIDE_FILES]
+    return [file for file in found if file is not None]
+
+
+def copy_side_files(folder: Path | None, target: Path) -> None:
+    """Copies the `side_files` of a folder to another."""
+    for file in side_files(folder):
+        shutil.copyfile(file, target / file.name)
 
 
 def _limited(path: Path | None, most: int) -> Path | None:

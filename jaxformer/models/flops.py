@@ -17,11 +17,14 @@ class TokenFlops:
     """The same over the keys that the mask allows, on average over the sequence."""
 
     def training(self, *, causal: bool) -> float:
-        """Forward and backward (twice the forward): recomputation is not counted.
+        """FLOPs of a forward and a backward pass (twice the forward), without recomputation.
 
         Args:
             causal: Count only the allowed half of attention (the stricter convention); False counts
                 all of it, as PaLM's appendix B and most reports do.
+
+        Returns:
+            FLOPs per token.
         """
         return 3.0 * (self.products + (self.causal_attention if causal else self.attention))
 

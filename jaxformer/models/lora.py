@@ -14,9 +14,9 @@ from jaxformer.models.parameters import AbstractModel, Parameters
 from jaxformer.nn.layers import normal
 
 FACTORS = (".lora_a", ".lora_b")
-"""What the names of the two factors add to that of their kernel."""
+"""The suffixes of the factors' names, after that of their kernel."""
 
-# Models without a pooler or a head of their own are no mistake.
+# These patterns may match nothing: models may have no pooler and no head parameters.
 _TRAINED = ("heads.*", "pooler.*")
 # Keeps the factors' random numbers apart from those of the model, which the seed alone decides.
 _FACTORS_KEY = 0x4C6F5241
@@ -95,7 +95,7 @@ class AbstractLoraModel:
                 self.shapes[name + suffix] = jax.ShapeDtypeStruct(factor_shape, jnp.float32)
 
     def init(self, key: jax.Array) -> Parameters:
-        """Fresh parameters; those of the model are what its own initialisation makes of the key."""
+        """Fresh parameters; those of the base model are the same as without factors."""
         parameters = self.base.init(key)
         keys = jax.random.split(jax.random.fold_in(key, _FACTORS_KEY), len(self.targets))
         for name, own_key in zip(self.targets, keys, strict=True):
@@ -110,7 +110,7 @@ class AbstractLoraModel:
         return self.base.module(self.merged(parameters))
 
     def merged(self, parameters: Parameters) -> Parameters:
-        """The parameters of a plain model that computes the same: kernels with their products."""
+        """The parameters of an equivalent plain model: factors are multiplied out."""
         plain = {name: parameters[name] for name in self.base.shapes}
         for name in self.targets:
             a, b = (parameters[name + suffix] for suffix in FACTORS)
@@ -126,6 +126,9 @@ def adapted(kernel: jax.Array, a: jax.Array, b: jax.Array, scale: float) -> jax.
         a: `[*layers, *inputs, r]`.
         b: `[*layers, r, *outputs]`.
         scale: Alpha / r.
+
+    Returns:
+        The adapted kernel, of the same shape.
     """
     leading = a.ndim + b.ndim - kernel.ndim - 2
     batch = tuple(range(leading))
@@ -136,7 +139,7 @@ def adapted(kernel: jax.Array, a: jax.Array, b: jax.Array, scale: float) -> jax.
 
 
 def is_factor(name: str) -> bool:
-    """Whether a parameter is a factor of a kernel's."""
+    """Whether a parameter is a low-rank factor of a kernel."""
     return name.endswith(FACTORS)
 
 

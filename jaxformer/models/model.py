@@ -133,6 +133,9 @@ class Model(nnx.Module):
         Args:
             batch: Arrays by name; unknown ones are ignored.
             key: The dropout key; None in evaluation.
+
+        Returns:
+            The outputs.
         """
         raise NotImplementedError
 
@@ -154,6 +157,9 @@ class Model(nnx.Module):
             batch: Arrays by name.
             options: How token losses are computed.
             key: The dropout key; None in evaluation.
+
+        Returns:
+            The outputs, and the sums by the name of the head.
         """
         outputs_key, head_keys = self.dropout_keys(key)
         outputs = self.outputs(batch, outputs_key)

@@ -103,7 +103,7 @@ class VisionConfig(ModelConfig):
         return self.grid[0] * self.grid[1] + self.num_prefix
 
     def adapted(self, name, value, source):
-        """Resizes learned positions where the other model's images have another grid of patches.
+        """Resizes learned positions from another model with another grid of patches.
 
         Reference:
           Dosovitskiy et al., 2020 (https://arxiv.org/abs/2010.11929), section 3.2.
@@ -206,8 +206,8 @@ class Vision(Model):
         return self.transformer(x, mask=Mask(), key=key, capture=capture)
 
     def outputs_from(self, hidden: jax.Array) -> ModelOutput:
-        """What the heads read of hidden states `[B, T, D]`."""
-        # What is averaged over an image are its patches.
+        """The model's outputs for hidden states `[B, T, D]`."""
+        # Means over an image are over its patches.
         patch = jnp.arange(hidden.shape[1])[None, :] >= self.num_prefix
         pooled = hidden[:, 0] if self.pooler is None else self.pooler(hidden)
         return ModelOutput(hidden, pooled, valid=jnp.broadcast_to(patch, hidden.shape[:2]))

@@ -24,7 +24,7 @@ from jaxformer.optim.schedules import Cosine, Linear, Schedule
 
 @dataclass(frozen=True)
 class Optimizer(abc.ABC):
-    """What an optimizer has in common with the others: the rate and the decay."""
+    """The base class of optimizers: a schedule, a weight decay and a direction."""
 
     schedule: Schedule = Cosine()
     """Learning rate over the run."""

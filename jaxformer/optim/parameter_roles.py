@@ -1,4 +1,4 @@
-"""What a parameter's logical axes say about how to optimise it.
+"""The role of a parameter in optimisation, from its logical axes.
 
 Attention projections keep their axes apart (`("embed", "heads", "head_dim")`) and layers may be
 stacked (`("layers", ...)`), so the number of dimensions alone does not tell a matrix.
@@ -61,6 +61,13 @@ def matrix(path: str, names: tuple[str, ...]) -> Matrix | None:
     The model dimension "embed", or the "rank" of a low-rank factor, is one side and all other axes
     the other; without them there must be two axes. Norms have one axis. Biases, which may have
     several (`("heads", "head_dim")`), are known by a path that ends in "bias".
+
+    Args:
+        path: The parameter's path.
+        names: Its logical axes.
+
+    Returns:
+        Its sides; None if it is not a matrix.
     """
     own = own_dimensions(names)
     if len(own) < 2 or path.endswith("bias"):
@@ -77,6 +84,13 @@ def is_decayed(path: str, names: tuple[str, ...]) -> bool:
 
     A table's rows are its first axis (`("vocab", "embed")`); an output head of its own is
     `("embed", "vocab")` and decays.
+
+    Args:
+        path: The parameter's path.
+        names: Its logical axes.
+
+    Returns:
+        Whether it decays.
     """
     rows = next((name for name in names if name != "layers"), None)
     return matrix(path, names) is not None and rows not in TABLE_ROWS
@@ -95,11 +109,14 @@ def hidden_matrix(path: str, names: tuple[str, ...]) -> Matrix | None:
 def trained_names(
     abstract_model: AbstractModel | AbstractLoraModel, frozen: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """The parameters that learn.
+    """The names of the parameters that are trained.
 
     Args:
-        abstract_model: Says which may.
-        frozen: Patterns of those that shall not.
+        abstract_model: The structure of the model.
+        frozen: Patterns of names of parameters that are not trained.
+
+    Returns:
+        The names, in the order of the model.
 
     Raises:
         ConfigError: A pattern matches no parameter, or nothing is left to learn.

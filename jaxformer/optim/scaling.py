@@ -55,6 +55,9 @@ def scale_by_depth(decay: float) -> optax.GradientTransformation:
     Args:
         decay: γ, between 0 and 1.
 
+    Returns:
+        The transformation, which has no state.
+
     References:
         Howard and Ruder, ULMFiT (https://arxiv.org/abs/1801.06146);
         Clark et al., ELECTRA (https://arxiv.org/abs/2003.10555).

@@ -1,4 +1,8 @@
-"""Learning rate as a function of the step: a linear warm-up, then one of five shapes."""
+"""Learning rate as a function of the step: a linear warm-up, then one of five shapes.
+
+These are not built from `optax.join_schedules`: its pieces round differently, which would change
+the parameters of runs that are continued.
+"""
 
 import abc
 from dataclasses import dataclass

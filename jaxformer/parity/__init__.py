@@ -1,1 +1,1 @@
-"""Comparison with transformers: none of it is imported by the rest."""
+"""Comparison with transformers; no other package but `cli` imports it."""

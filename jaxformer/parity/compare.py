@@ -1,8 +1,8 @@
-"""How far two models' outputs and gradients lie apart, where they mean something.
+"""Differences of two models' outputs and gradients, without those of padding.
 
 Two float32 programs that compute the same differ by rounding, and by how much depends on the model
-and on the machine. So neither is judged by the other: both are compared with the same computation
-in float64, and ours may lie no further from it than a small multiple of where the other lies.
+and on the machine. So both are compared with the same computation in float64. Our error may be at
+most a small multiple of the other program's.
 """
 
 from collections.abc import Mapping
@@ -13,32 +13,32 @@ import numpy as np
 Arrays = Mapping[str, np.ndarray]
 
 TIMES = 4.0
-"""How many times as far from float64 as the other program ours may lie. Of 6,000 outputs and
-gradients of all systems on two instruction sets the worst lay 1.4 times as far, and `FLOOR`."""
+"""Our largest error as a multiple of the other program's. Of 6,000 outputs and gradients of all
+systems on two instruction sets, the worst was 1.4 times the other's, plus `FLOOR`."""
 FLOOR = 2.0**-19
-"""How far ours may lie in any case, beside the largest value: 16 units in the last place."""
+"""An error that is always allowed, relative to the largest value: 16 units in the last place."""
 CEILING = 2.0**-10
-"""Where float32 loses more than this, it computes nothing that could be compared."""
+"""The largest error of float32 at which outputs can be compared."""
 
-# Outputs of heads, whose largest entry is an answer: a token, a label, a place.
+# Outputs of heads, whose largest entry is the answer: a token, a label, a position.
 _SCORES = ("logits", "prediction_logits", "start_logits")
 
 
 class Errors(NamedTuple):
-    """How far two float32 programs lie from float64, beside its largest value."""
+    """The errors of two float32 programs, relative to the largest value in float64."""
 
     ours: float
     theirs: float
 
 
 def errors(ours: Arrays, theirs: Arrays, exact: Arrays, inputs: Arrays) -> dict[str, Errors]:
-    """How far each output lies from float64 in both programs, padding left out.
+    """Returns the errors of each output in both programs, without those of padding.
 
     Args:
-        ours: By name.
-        theirs: By name; only outputs that all three have are compared.
-        exact: What theirs gives in float64.
-        inputs: With the masks.
+        ours: Our outputs by name.
+        theirs: The other outputs by name; only those that all three have are compared.
+        exact: The other outputs in float64.
+        inputs: The inputs, with their masks.
     """
     found = {}
     for name in theirs:
@@ -51,15 +51,15 @@ def errors(ours: Arrays, theirs: Arrays, exact: Arrays, inputs: Arrays) -> dict[
 
 
 def gradient_errors(ours: Arrays, theirs: Arrays, exact: Arrays) -> dict[str, Errors]:
-    """How far each gradient lies from float64 in both programs.
+    """Returns the errors of each gradient in both programs.
 
-    One that vanishes in float64, because the parameter changes nothing (a softmax does not see the
-    bias of its keys), is measured beside the largest of all.
+    A gradient may vanish in float64, because the parameter has no effect (a bias of the keys with
+    a softmax). Then its error is relative to the largest gradient.
 
     Args:
-        ours: By the names of tensors.
-        theirs: By name; all of these are compared.
-        exact: What theirs gives in float64.
+        ours: Our gradients by the names of tensors.
+        theirs: The other gradients by name; all of these are compared.
+        exact: The other gradients in float64.
     """
     scales = {name: _largest(exact[name]) for name in theirs}
     largest = max(scales.values())
@@ -71,24 +71,24 @@ def gradient_errors(ours: Arrays, theirs: Arrays, exact: Arrays) -> dict[str, Er
 
 
 def limit_of_rounding(found: Mapping[str, Errors]) -> float:
-    r"""How far ours may lie from float64 for rounding alone to explain it.
+    r"""Returns the largest error of ours that rounding alone explains.
 
     .. math:: \min(4 \max_n e_n + 2^{-19}, 2^{-10})
 
-    where e_n are the errors of theirs: rounding anywhere reaches everything that is computed from
-    it, and any one of theirs may be right by chance.
+    where e_n are the errors of theirs. All outputs count, because rounding anywhere affects
+    everything computed from it, and one output may be right by chance.
     """
     return min(TIMES * max(pair.theirs for pair in found.values()) + FLOOR, CEILING)
 
 
 def beyond_rounding(found: Mapping[str, Errors]) -> dict[str, Errors]:
-    """Those that rounding does not explain; none where both compute the same."""
+    """Returns the errors that rounding does not explain; none if both compute the same."""
     limit = limit_of_rounding(found)
     return {n: pair for n, pair in found.items() if pair.ours > limit or pair.theirs > CEILING}
 
 
 def _errors(ours: np.ndarray, theirs: np.ndarray, exact: np.ndarray, scale: float) -> Errors:
-    """Of arrays, beside that scale; inf for what is no number or of another shape."""
+    """The errors of two arrays relative to that scale; inf for NaN or another shape."""
 
     def error(found: np.ndarray) -> float:
         if found.shape != exact.shape:
@@ -104,16 +104,16 @@ def _largest(array: np.ndarray) -> float:
 
 
 def differences(ours: Arrays, theirs: Arrays, inputs: Arrays) -> dict[str, float]:
-    r"""The largest difference of each output beside the largest value of the reference.
+    r"""Returns the largest difference of each output, relative to the reference's largest value.
 
     .. math:: \max_i |a_i - b_i| / \max_i |b_i|
 
-    Outputs at padding are left out: what transformers makes of them depends on its implementation.
+    Outputs at padding are left out: in transformers they depend on the attention implementation.
 
     Args:
-        ours: By name.
-        theirs: By name; only names that both have are compared.
-        inputs: With the masks.
+        ours: Our outputs by name.
+        theirs: The reference's by name; only names that both have are compared.
+        inputs: The inputs, with their masks.
     """
     return {
         name: relative_difference(*real_parts(name, ours[name], theirs[name], inputs))
@@ -123,14 +123,14 @@ def differences(ours: Arrays, theirs: Arrays, inputs: Arrays) -> dict[str, float
 
 
 def gradient_differences(ours: Arrays, theirs: Arrays) -> dict[str, float]:
-    """The largest difference of each gradient beside the largest value of the reference.
+    """Returns the largest difference of each gradient, relative to the reference's largest value.
 
-    What is rounding there, because the parameter changes nothing (a softmax does not see the bias
-    of its keys), counts as equal where it is rounding here too.
+    A gradient may be mere rounding, because the parameter has no effect (a bias of the keys with
+    a softmax). If it is so in both, they count as equal.
 
     Args:
-        ours: By the names of tensors.
-        theirs: By name; all of these are compared.
+        ours: Our gradients by the names of tensors.
+        theirs: The reference's by name; all of these are compared.
     """
     noise = 1e-5 * max(_largest(gradient) for gradient in theirs.values())
     found = {}
@@ -141,7 +141,7 @@ def gradient_differences(ours: Arrays, theirs: Arrays) -> dict[str, float]:
 
 
 def relative_difference(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """The largest difference beside the largest value of the second; inf for what is no number."""
+    """Returns the largest difference, relative to the second's largest value; inf for NaN."""
     if ours.shape != theirs.shape or np.isnan(ours).any() or np.isnan(theirs).any():
         return float("inf")
     largest, difference = _largest(theirs), _largest(ours - theirs)
@@ -149,7 +149,7 @@ def relative_difference(ours: np.ndarray, theirs: np.ndarray) -> float:
 
 
 def real_parts(name: str, ours: np.ndarray, theirs: np.ndarray, inputs: Arrays):
-    """Both outputs of that name at the tokens that the mask calls real."""
+    """Returns both outputs of that name at the tokens that are not padding."""
     decodes = "decoder_input_ids" in inputs and not name.startswith("encoder")
     mask = inputs.get("decoder_attention_mask" if decodes else "attention_mask")
     if mask is None:
@@ -162,10 +162,10 @@ def real_parts(name: str, ours: np.ndarray, theirs: np.ndarray, inputs: Arrays):
 
 
 def scores_name(outputs: Arrays) -> str | None:
-    """The output that says what a model answers; None of one without a head that does."""
+    """Returns the name of the output with a model's answers, or None if it has none."""
     return next((name for name in _SCORES if name in outputs), None)
 
 
 def likeliest_agree(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """The share of places whose largest entry is the same; of two arrays `[..., V]`."""
+    """Returns the share of positions with the same largest entry in two arrays `[..., V]`."""
     return float(np.mean(ours.argmax(-1) == theirs.argmax(-1)))

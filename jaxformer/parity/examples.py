@@ -1,20 +1,34 @@
-"""Made-up inputs that reveal mistakes: odd sizes, padding on either side, T != S."""
+"""Random inputs that reveal mistakes: odd sizes, padding on either side, T != S."""
 
+from collections.abc import Mapping
 from functools import singledispatch
 from typing import Any, Literal, get_args
 
 import numpy as np
 
 from jaxformer.hub.checkpoint import HFCheckpoint
-from jaxformer.models import (
-    DecoderConfig,
-    EncoderConfig,
-    EncoderDecoderConfig,
-    VisionConfig,
+from jaxformer.hub.families import SEGMENTS, family_of
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.tasks import (
+    IGNORED,
+    CausalLMTask,
+    EndTokenClassificationTask,
+    EndTokenTask,
+    MaskedLMTask,
+    NextSentenceTask,
+    PreTrainingTask,
+    QuestionAnsweringTask,
+    Seq2SeqLMTask,
+    SequenceClassificationTask,
+    Task,
+    TokenClassificationTask,
+    num_labels,
 )
+from jaxformer.zoo.electra import ReplacedTokensTask
 
 Padding = Literal["none", "right", "left"]
 PADDINGS: tuple[Padding, ...] = get_args(Padding)
+Inputs = Mapping[str, np.ndarray]
 
 
 def example_inputs(
@@ -24,62 +38,44 @@ def example_inputs(
     length: int = 11,
     seed: int = 0,
 ) -> dict[str, np.ndarray]:
-    """Inputs with labels for a model, under transformers' names.
+    """Returns inputs with labels for a model, under their names in transformers.
 
     Args:
         checkpoint: The model.
         padding: On which side of the shorter rows there is padding.
         rows: B.
         length: T; a decoder that reads an encoder gets two tokens less.
-        seed: Of the numbers.
+        seed: The seed of the numbers.
     """
-    rng = np.random.default_rng(seed)
-    inputs = _inputs(checkpoint.config, checkpoint, padding, (rows, length), rng)
-    return inputs | checkpoint.architecture.task.example_labels(rng, inputs, checkpoint.hf_config)
+    rng, config, task = np.random.default_rng(seed), checkpoint.config, checkpoint.architecture.task
+    names, inputs = family_of(config).inputs, {}
+    if "input_ids" in names:
+        inputs |= _ids(checkpoint, padding, (rows, length), rng, "")
+    for name, table in SEGMENTS.items():
+        if size := getattr(config, "type_sizes", {}).get(table):
+            inputs[name] = rng.integers(size, size=(rows, length))
+    if "decoder_input_ids" in names and not task.repeats_inputs:
+        inputs |= _ids(checkpoint, padding, (rows, length - 2), rng, "decoder_")
+    if "pixel_values" in names:
+        size = (rows, config.channels, *config.image_size)
+        inputs["pixel_values"] = rng.standard_normal(size).astype(np.float32)
+    return inputs | _labels(task, rng, inputs, checkpoint.hf_config)
 
 
-@singledispatch
-def _inputs(
-    config: Any, checkpoint: HFCheckpoint, padding: Padding, shape, rng
+def _ids(
+    checkpoint: HFCheckpoint,
+    padding: Padding,
+    shape: tuple[int, int],
+    rng: np.random.Generator,
+    prefix: str,
 ) -> dict[str, np.ndarray]:
-    raise NotImplementedError(type(config))
-
-
-@_inputs.register(DecoderConfig)
-def _text(config, checkpoint, padding, shape, rng):
-    return _ids(config, checkpoint, padding, shape, rng, "")
-
-
-@_inputs.register
-def _encoder(config: EncoderConfig, checkpoint, padding, shape, rng):
-    inputs = _ids(config, checkpoint, padding, shape, rng, "")
-    for ours, theirs in (("token_types", "token_type_ids"), ("task_types", "task_type_ids")):
-        if rows := config.type_sizes.get(ours):
-            inputs[theirs] = rng.integers(rows, size=shape)
-    return inputs
-
-
-@_inputs.register
-def _encoder_decoder(config: EncoderDecoderConfig, checkpoint, padding, shape, rng):
-    inputs = _ids(config, checkpoint, padding, shape, rng, "")
-    if checkpoint.architecture.task.repeats_inputs:
-        return inputs
-    return inputs | _ids(config, checkpoint, padding, (shape[0], shape[1] - 2), rng, "decoder_")
-
-
-@_inputs.register
-def _vision(config: VisionConfig, checkpoint, padding, shape, rng):
-    size = (shape[0], config.channels, *config.image_size)
-    return {"pixel_values": rng.standard_normal(size).astype(np.float32)}
-
-
-def _ids(config, checkpoint: HFCheckpoint, padding: Padding, shape, rng, prefix: str):
-    """Ids and mask of one side; no real token has the padding's id."""
+    """Ids and mask of the encoder or the decoder; no real token has the padding's id."""
     rows, length = shape
+    vocab_size = checkpoint.config.vocab_size
     pad = checkpoint.hf_config.values.get("pad_token_id")
-    ids = rng.integers(config.vocab_size, size=shape)
+    ids = rng.integers(vocab_size, size=shape)
     if pad is not None:
-        ids = np.where(ids == pad, (pad + 1) % config.vocab_size, ids)
+        ids = np.where(ids == pad, (pad + 1) % vocab_size, ids)
     if padding == "none":
         return {f"{prefix}input_ids": ids}
     sizes = np.maximum(length - np.arange(rows) * (length // rows), 1)
@@ -88,3 +84,116 @@ def _ids(config, checkpoint: HFCheckpoint, padding: Padding, shape, rng, prefix:
     if pad is not None:
         ids = np.where(real, ids, pad)
     return {f"{prefix}input_ids": ids, f"{prefix}attention_mask": real.astype(np.int64)}
+
+
+# Labels -----------------------------------------------------------------------------------------
+
+
+@singledispatch
+def _labels(
+    task: Task, rng: np.random.Generator, inputs: Inputs, hf_config: HFConfig
+) -> dict[str, Any]:
+    """Labels with which a class has a loss, and inputs that its loss needs; none by default."""
+    del task, rng, inputs, hf_config
+    return {}
+
+
+@_labels.register
+def _causal_lm(task: CausalLMTask, rng, inputs, hf_config):
+    labels = _token_labels(rng, inputs, hf_config.values["vocab_size"])
+    # The first token after padding is predicted from it: from a state that means nothing.
+    real = _real(inputs)
+    labels[:, 1:] = np.where(real[:, :-1], labels[:, 1:], IGNORED)
+    return {"labels": labels}
+
+
+@_labels.register
+def _seq2seq_lm(task: Seq2SeqLMTask, rng, inputs, hf_config):
+    size, shape = hf_config.values["vocab_size"], inputs["decoder_input_ids"].shape
+    labels = rng.integers(size, size=shape)
+    # What is predicted at padding means nothing.
+    real = inputs.get("decoder_attention_mask", np.ones(shape)) > 0
+    return {"labels": np.where(real & (rng.random(shape) >= 0.2), labels, IGNORED)}
+
+
+@_labels.register
+def _masked_lm(task: MaskedLMTask, rng, inputs, hf_config):
+    return {"labels": _token_labels(rng, inputs, hf_config.values["vocab_size"])}
+
+
+@_labels.register
+def _pre_training(task: PreTrainingTask, rng, inputs, hf_config):
+    labels = _token_labels(rng, inputs, hf_config.values["vocab_size"])
+    return {"labels": labels, f"{task.label}_label": rng.integers(2, size=len(labels))}
+
+
+@_labels.register
+def _next_sentence(task: NextSentenceTask, rng, inputs, hf_config):
+    return {"labels": rng.integers(2, size=len(inputs["input_ids"]))}
+
+
+@_labels.register
+def _sequence(task: SequenceClassificationTask, rng, inputs, hf_config):
+    rows = len(next(iter(inputs.values())))
+    return {"labels": rng.integers(num_labels(hf_config), size=rows)}
+
+
+@_labels.register
+def _end_token(task: EndTokenClassificationTask, rng, inputs, hf_config):
+    ids = with_ends(inputs, hf_config.values["eos_token_id"])
+    return _sequence(task, rng, inputs, hf_config) | {"input_ids": ids}
+
+
+@_labels.register
+def _tokens(task: TokenClassificationTask, rng, inputs, hf_config):
+    return {"labels": _token_labels(rng, inputs, num_labels(hf_config))}
+
+
+@_labels.register
+def _replaced_tokens(task: ReplacedTokensTask, rng, inputs, hf_config):
+    return {"labels": rng.integers(2, size=inputs["input_ids"].shape)}
+
+
+@_labels.register
+def _answers(task: QuestionAnsweringTask, rng, inputs, hf_config):
+    rows, length = inputs["input_ids"].shape
+    mask = inputs.get("attention_mask", np.ones((rows, length)))
+    if not mask[:, 0].all():
+        # The loss would include a decoder's scores of padding on the left, which mean nothing.
+        return {}
+    places = rng.integers(length + 3, size=(2, rows))  # some beyond the end
+    return {"start_positions": places[0], "end_positions": places[1]}
+
+
+@_labels.register
+def _two_ends(task: EndTokenTask, rng, inputs, hf_config):
+    """No labels, but ids with two end tokens in each row, of which the first counts."""
+    return {"input_ids": with_ends(inputs, hf_config.number("eos_token_id"), twice=True)}
+
+
+def with_ends(inputs: Inputs, end: int, *, twice: bool = False) -> np.ndarray:
+    """Returns ids `[B, T]` whose last real token is the end token, and no other.
+
+    Args:
+        inputs: The ids and, where there is padding, the mask.
+        end: The end token.
+        twice: Whether there is another one, a third of the tokens before the last.
+    """
+    ids, real = inputs["input_ids"], _real(inputs)
+    places = np.arange(ids.shape[1])
+    last = np.max(np.where(real, places, 0), axis=1, keepdims=True)
+    first = last - np.sum(real, axis=1, keepdims=True) // 3 if twice else last
+    other = np.where(ids == end, end + 1, ids)
+    return np.where((places == first) | (places == last), end, other)
+
+
+def _token_labels(rng: np.random.Generator, inputs: Inputs, choices: int) -> np.ndarray:
+    """Labels of most of the real tokens."""
+    shape = inputs["input_ids"].shape
+    counted = _real(inputs) & (rng.random(shape) < 0.8)
+    return np.where(counted, rng.integers(choices, size=shape), IGNORED)
+
+
+def _real(inputs: Inputs) -> np.ndarray:
+    """The tokens that are not padding, bool `[B, T]`."""
+    return inputs.get("attention_mask", np.ones_like(inputs["input_ids"])) > 0

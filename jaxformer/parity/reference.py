@@ -1,4 +1,4 @@
-"""The same model in transformers, which is asked what is right; needs torch and transformers."""
+"""The reference: the same model in transformers; needs torch and transformers."""
 
 import contextlib
 import copy
@@ -14,18 +14,22 @@ from safetensors.numpy import load_file
 from jaxformer.errors import DataError
 from jaxformer.extras import missing_extra
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.model_format import Architecture, ModelFormat
+from jaxformer.parity.tiny import TINY
 
 _STACKED = ("hidden_states", "encoder_hidden_states", "decoder_hidden_states")
-# Falcon's eager attention adds ALiBi twice, in the scores and in the mask; the usual one once.
+# Falcon's eager attention adds ALiBi twice, in the scores and in the mask; the default does not.
 _ATTENTION = {"falcon": "sdpa"}
 
 
 class Reference:
-    """A folder loaded by transformers, with its eager attention where that is right."""
+    """A checkpoint loaded by transformers, with its eager attention if that is right."""
 
     def __init__(self, folder: str | Path, architecture: str):
         """Loads the model in float32.
+
+        Args:
+            folder: The folder of the checkpoint.
+            architecture: The name of the class.
 
         Raises:
             DataError: A tensor of the folder is missing, unexpected or of another shape for it.
@@ -41,7 +45,7 @@ class Reference:
                 dtype=torch.float32,
                 output_loading_info=True,
             )
-        except Exception as error:  # what another library may raise is not known
+        except Exception as error:  # another library may raise anything
             raise DataError(f"{folder}: transformers cannot load it: {error}") from error
         self.model.eval()
         problems = {name: found for name, found in report.items() if found}
@@ -49,10 +53,10 @@ class Reference:
             raise DataError(f"{folder}: transformers does not load all of it: {problems}")
 
     def to_float64(self) -> "Reference":
-        """Makes this model compute with the same numbers in float64; returns it."""
+        """Converts this model to float64, with the same weights, and returns it."""
         self.model.double()
         for module in self.model.modules():
-            # GPT-2 can compute its logits in float32 in any case, and refuses more than that.
+            # With this option GPT-2 computes its logits in float32, and refuses float64.
             if hasattr(module, "reorder_and_upcast_attn"):
                 module.reorder_and_upcast_attn = False
         self._precision = float64_throughout
@@ -60,13 +64,13 @@ class Reference:
 
     @cached_property
     def exact(self) -> "Reference":
-        """A copy that computes with the same numbers in float64."""
+        """A copy in float64, with the same weights."""
         twin = copy.copy(self)
         twin.model = copy.deepcopy(self.model)
         return twin.to_float64()
 
     def forward(self, inputs: Mapping[str, np.ndarray], **options: Any) -> Any:
-        """What the model itself returns."""
+        """Returns the output of the model."""
         tensors = {name: self._torch.tensor(array) for name, array in inputs.items()}
         for name, x in tensors.items():
             tensors[name] = x.to(self.model.dtype) if x.is_floating_point() else x
@@ -74,7 +78,7 @@ class Reference:
             return self.model(**tensors, **options)
 
     def outputs(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """What the model gives, hidden states stacked."""
+        """Returns the outputs of the model, with hidden states stacked."""
         with self._torch.no_grad():
             found = self.forward(inputs, output_hidden_states=True)
         return {
@@ -84,10 +88,10 @@ class Reference:
         }
 
     def gradients(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The gradient of the loss by the names that the parameters have in a file."""
+        """Returns the gradient of the loss by the names of the parameters in a file."""
         self.model.zero_grad()
         self.forward(inputs).loss.backward()
-        # A model that has the gradients for weights, saved, gives them the names of its files.
+        # Saving a model whose weights are the gradients gives them the names of its file.
         twin, missing = copy.deepcopy(self.model), float("nan")
         with self._torch.no_grad(), tempfile.TemporaryDirectory() as folder:
             for own, parameter in zip(twin.parameters(), self.model.parameters(), strict=True):
@@ -101,15 +105,18 @@ class Reference:
         return {name: array for name, array in saved.items() if not np.isnan(array).all()}
 
     def _stacked(self, states: Sequence[Any]) -> Any:
-        """States as one tensor, but for a last one of another width (OPT 350M)."""
+        """The states as one tensor, without a last one of another width (OPT 350M)."""
         return self._torch.stack([x for x in states if x.shape == states[0].shape])
 
 
 def float64_throughout() -> contextlib.AbstractContextManager:
-    """Keeps float64 what models of transformers cast to float32: before a softmax, a norm, RoPE.
+    """Keeps float64 where models of transformers cast to float32: in a softmax, a norm or RoPE.
 
-    What is not float64, such as positions, is cast as ever, so that constants made while it lasts
-    are those of float32.
+    Other dtypes, such as those of positions, are cast as usual, so that constants are the same as
+    in float32.
+
+    Returns:
+        A context manager.
     """
     import torch
     from torch.overrides import TorchFunctionMode
@@ -133,28 +140,29 @@ def float64_throughout() -> contextlib.AbstractContextManager:
 
 
 def save_random(
-    model_format: ModelFormat, architecture: Architecture, folder: str | Path, seed: int = 0
+    model_type: str, architecture: str, folder: str | Path, seed: int = 0, **changes: Any
 ) -> None:
     """Saves a small model of random numbers in which every parameter matters.
 
     Args:
-        model_format: The system.
-        architecture: One of its classes.
+        model_type: The system.
+        architecture: The name of one of its classes.
         folder: Where transformers saves it.
-        seed: Of the numbers.
+        seed: The seed of the numbers.
+        **changes: Fields of its configuration that differ from `TINY`.
     """
     torch, transformers = _libraries()
-    config = transformers.AutoConfig.for_model(model_format.model_type, **model_format.tiny)
-    model = getattr(transformers, architecture.name)._from_config(config)
+    config = transformers.AutoConfig.for_model(model_type, **TINY[model_type] | changes)
+    model = getattr(transformers, architecture)._from_config(config)
     generator = torch.Generator().manual_seed(seed)
     embeddings = [x for x in model.modules() if isinstance(x, torch.nn.Embedding)]
     tables = {embedding.weight.data_ptr() for embedding in embeddings}
     biases = [x for name, x in model.named_buffers() if name == "final_logits_bias"]
     with torch.no_grad():
         for name, x in [*model.named_parameters(), *(("bias", bias) for bias in biases)]:
-            # States shall neither shrink to nothing nor drive a softmax to its ends, where float32
-            # decides: scales lie around their initial values, 1 (in Gemma, which adds 1, 0), and
-            # what a matrix gives is as large as what it takes (T5 divides no score by a root).
+            # States must neither vanish nor saturate a softmax, where float32
+            # decides: scales are near their initial values, 1 (0 in Gemma, which adds 1), and
+            # matrices preserve the size of their inputs (T5 does not scale its scores).
             is_scale = x.ndim == 1 and name.endswith("weight")
             is_matrix = x.ndim > 1 and x.data_ptr() not in tables
             spread = x[0].numel() ** -0.5 if is_matrix else 0.3

@@ -1,4 +1,4 @@
-"""The table of parity: every class of every known system, run here and in transformers."""
+"""The parity table: every class of every known system, run here and in transformers."""
 
 import datetime
 import tempfile
@@ -37,42 +37,43 @@ _COLUMNS = (
 )  # fmt: skip
 _ALL, _WITHOUT, _IDENTICAL = "yes", "without ", "identical"
 _LEFT_OUT = (
-    "## What is where, and what is not here",
+    "## Notes and limitations",
     "",
-    "- ByT5 and the flan models are of `model_type` t5, Pythia is gpt_neox.",
-    "- The whole `clip` and `siglip` checkpoints, and image classifiers of them: two models in",
-    "  one folder, where `load` gives one. Transformers takes a tower out:",
+    "- ByT5 and the Flan models have the `model_type` t5, and Pythia has gpt_neox.",
+    "- Checkpoints of `clip` and `siglip` with both towers are not supported, nor are their image",
+    "  classifiers: they have two models in one folder, and `load` returns one. Transformers can",
+    "  extract a tower:",
     "  `CLIPVisionModelWithProjection.from_pretrained(DIR).save_pretrained(TOWER)`.",
-    "- Classes for multiple choice, two heads of GPT-2 at once, masked images: no such head yet.",
-    "- Mixtures of experts, and speech.",
+    "- There are no heads for multiple choice, for GPT-2's double heads, or for masked images.",
+    "- Mixtures of experts and speech models are not supported.",
 )
 
 
 @dataclass(frozen=True)
 class ParityRow:
-    """What was measured of one class; differences are relative to the largest value."""
+    """The measurements of one class; differences are relative to the largest value."""
 
     system: str
     architecture: str
     outputs: float
-    """Of all outputs and of the hidden states of every layer, float32."""
+    """The difference of all outputs and of the hidden states of every layer, in float32."""
     missing: tuple[str, ...]
-    """Outputs that transformers gives and we do not."""
+    """Outputs that transformers has and we do not."""
     exported: bool
-    """The tensors come back bit for bit, and transformers loads them without a complaint and
+    """Whether exported tensors are identical, and transformers loads them without a warning and
     computes the same."""
     gradient: float | None
-    """Of the parameters' gradients, float32; None where the class has no loss, or is not the first
-    of its system."""
+    """The difference of the parameters' gradients, in float32; None if the class has no loss or is
+    not the first of its system."""
     bfloat16: float | None
-    """Of the scores in bfloat16 beside transformers' in float32; None likewise."""
+    """The difference of the scores in bfloat16 from the reference in float32; None likewise."""
     agreement: float | None
-    """The share of places whose likeliest token or label is the same, float32."""
+    """The share of positions with the same likeliest token or label, in float32."""
     wrong: dict[str, Errors] = field(default_factory=dict)
-    """Outputs and gradients whose difference rounding does not explain; there shall be none."""
+    """Outputs and gradients whose difference rounding does not explain; there must be none."""
 
     def cells(self) -> tuple[str, ...]:
-        """The row of the table."""
+        """Returns the cells of the row."""
         return (
             self.system,
             self.architecture,
@@ -86,18 +87,18 @@ class ParityRow:
 
 
 def measure(model_format: ModelFormat, architecture: Architecture, folder: Path) -> ParityRow:
-    """Makes a small random model in transformers, reads it here and compares the two.
+    """Returns how a small random model of transformers compares with the same model here.
 
     Args:
         model_format: The system.
-        architecture: One of its classes. The first is compared with padding on either side and
-            without any, and its gradients are; of the others, which differ in their heads, only
-            the outputs with padding on the left.
-        folder: Where the model is saved, and exported to.
+        architecture: One of its classes. The first is compared with and without padding on either
+            side, and with its gradients. The others differ in their heads; only their outputs
+            with padding on the left are compared.
+        folder: The folder that the model is saved and exported to.
     """
     first = architecture == model_format.architectures[0]
     home = folder / "transformers"
-    save_random(model_format, architecture, home)
+    save_random(model_format.model_type, architecture.name, home)
     ours, theirs = load(home), Reference(home, architecture.name)
     found, wrong, missing, agreement = [0.0], {}, set(), None
     for padding in PADDINGS if first else ("left",):
@@ -127,18 +128,19 @@ def measure(model_format: ModelFormat, architecture: Architecture, folder: Path)
 
 
 def parity_page(rows: Iterable[ParityRow]) -> str:
-    """docs/parity.md."""
+    """Returns the text of docs/parity.md."""
     used = ", ".join(f"{name} {version}" for name, version in versions().items())
     lines = [
         "# Parity with transformers",
         "",
-        "Made by `python -m jaxformer parity`, which makes a small random model of each class in",
-        "transformers, reads it here, and runs both on the same inputs. Differences are relative",
-        "to the largest value of an output or gradient; the largest over all outputs, the hidden",
-        "states of every layer and all paddings is shown. They are rounding alone: ours is no",
-        f"further from the same computation in float64 than {TIMES:.0f} times the largest error of",
-        f"transformers in float32, plus {FLOOR:.0e}. `export` says whether the tensors come back",
-        "bit for bit and transformers loads them without a complaint.",
+        "`python -m jaxformer parity` writes this page. It makes a small random model of each",
+        "class in transformers, loads it in jaxformer, and runs both on the same inputs.",
+        "Differences are relative to the largest value of an output or gradient. The table has the",
+        "largest one of all outputs, the hidden states of every layer, and all paddings. They are",
+        "due to rounding: the error of jaxformer relative to the same computation in float64 is at",
+        f"most {TIMES:.0f} times the largest error of transformers in float32, plus {FLOOR:.0e}.",
+        "`export` says whether exported tensors are identical and transformers loads them without",
+        "a warning.",
         "",
         f"{used}, {datetime.datetime.now(datetime.UTC).date().isoformat()}, on a CPU.",
         "",
@@ -152,7 +154,7 @@ def parity_page(rows: Iterable[ParityRow]) -> str:
 
 
 def parse_page(text: str) -> dict[tuple[str, str], ParityRow]:
-    """The rows of a docs/parity.md by system and class."""
+    """Returns the rows of a docs/parity.md by system and class."""
     rows = {}
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
@@ -163,7 +165,7 @@ def parse_page(text: str) -> dict[tuple[str, str], ParityRow]:
                 system=system,
                 architecture=name,
                 outputs=outputs,
-                missing=tuple(missing.removeprefix(_WITHOUT).split(", ")) * (missing != _ALL),
+                missing=_parse_missing(missing),
                 exported=exported == _IDENTICAL,
                 gradient=gradient,
                 bfloat16=bfloat16,
@@ -172,8 +174,12 @@ def parse_page(text: str) -> dict[tuple[str, str], ParityRow]:
     return rows
 
 
+def _parse_missing(cell: str) -> tuple[str, ...]:
+    return () if cell == _ALL else tuple(cell.removeprefix(_WITHOUT).split(", "))
+
+
 def measure_all(progress=lambda row: None) -> list[ParityRow]:
-    """The rows of all classes of all systems; each is shown to `progress` when it is there."""
+    """Returns the rows of all classes of all systems, and calls `progress` with each."""
     rows = []
     for model_format in FORMATS.values():
         for architecture in model_format.architectures:

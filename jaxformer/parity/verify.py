@@ -1,4 +1,4 @@
-"""Receipts: what transformers and jaxformer made of the same folder and the same inputs."""
+"""Receipts: the outputs of transformers and jaxformer for the same checkpoint and inputs."""
 
 import datetime
 import importlib.metadata
@@ -38,17 +38,17 @@ def verify(folder: str | Path) -> dict[str, Any]:
     """Runs transformers and jaxformer in float32 on the same inputs; writes receipt.json.
 
     Args:
-        folder: As transformers keeps it.
+        folder: The folder of a Hugging Face checkpoint.
 
     Returns:
-        What receipt.json holds: versions, the differences of every output (no padding, padding on
-        either side), of every layer's hidden states, the agreement of the likeliest tokens, the
-        dtype and content hash of the weights, how far both lie from transformers in float64, and
-        whether rounding explains it, see `hub.compare`.
+        The content of receipt.json: versions, the differences of every output (without padding and
+        with padding on either side) and of every layer's hidden states, the agreement of the
+        likeliest tokens, the dtype and content hash of the weights, the errors of both relative
+        to transformers in float64, and whether rounding explains them, see `parity.compare`.
 
     Raises:
-        ConfigError: The folder is a run, or not to be understood.
-        DataError: Torch or transformers is missing, or a tensor does not fit.
+        ConfigError: The folder is a run, or its config.json is not supported.
+        DataError: Torch or transformers is not installed, or a tensor does not fit.
     """
     folder = local_path(folder, "folder")
     ours = load(folder)
@@ -84,7 +84,7 @@ def verify(folder: str | Path) -> dict[str, Any]:
 def _compared(
     ours: pretrained.Pretrained, inputs: Arrays, expected: Arrays, exact: Arrays
 ) -> dict[str, Any]:
-    """What the receipt says of these inputs."""
+    """The part of the receipt for these inputs."""
     actual = pretrained.forward(ours, inputs, output_hidden_states=True)
     name = scores_name(expected) or "last_hidden_state"
     scores = real_parts(name, actual[name], expected[name], inputs)
@@ -112,7 +112,7 @@ def _compared(
 
 
 def versions() -> dict[str, str]:
-    """Of all that a comparison depends on."""
+    """Returns the versions of everything that a comparison depends on."""
     names = ("jax", "flax", "torch", "transformers", "safetensors", "numpy")
     found = {name: importlib.metadata.version(name) for name in names}
     return {"jaxformer": jaxformer.__version__, "python": platform.python_version(), **found}

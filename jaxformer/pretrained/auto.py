@@ -1,4 +1,4 @@
-"""Models with their weights: from a run of ours or from a folder that transformers saved."""
+"""Loads models with their weights from runs and from Hugging Face checkpoints."""
 
 import os
 from pathlib import Path
@@ -13,10 +13,9 @@ from jaxformer.data.labels import load_labels
 from jaxformer.data.tokenizers.specs import load_tokenizer
 from jaxformer.distributed.sharding import MESH_AXES
 from jaxformer.errors import check_argument
-from jaxformer.hub.folders import is_pretrained
-from jaxformer.hub.hf_config import CONFIG
-from jaxformer.hub.weights.finite import check_finite
-from jaxformer.hub.weights.native import describe_model
+from jaxformer.hub.describe import describe_model
+from jaxformer.hub.hf_config import CONFIG, is_hf_checkpoint
+from jaxformer.hub.weights.arrays import check_finite
 from jaxformer.io.model_files import TOKENIZER, file_in, read_object
 from jaxformer.io.paths import folder_path
 from jaxformer.models.parameters import AbstractModel
@@ -30,7 +29,7 @@ from jaxformer.pretrained.model import (
 from jaxformer.zoo import FORMATS
 
 IMPORTED = "huggingface"
-"""Where a run keeps the other files of the folder that it was imported from."""
+"""The folder of a run with the other files of the checkpoint that it was imported from."""
 
 
 def load(
@@ -40,20 +39,21 @@ def load(
     mesh: jax.sharding.Mesh | None = None,
     **model_fields: Any,
 ) -> Pretrained:
-    """Loads a model: the newest whole checkpoint of a run, or what transformers saved.
+    """Returns a model: the newest complete checkpoint of a run, or a Hugging Face checkpoint.
 
     Args:
         folder: A run's folder, or one with config.json and model.safetensors (or several files and
             their index).
-        dtype: Of the parameters: "float32", "bfloat16" or "float16"; None keeps the files' own.
-        mesh: Over which each parameter is cut when it is read; None: one device.
-        **model_fields: Of our configuration, that say how it is computed: `compute_dtype`,
-            `scan_layers`, `attention`, `remat`. Without compute_dtype it is computed in float32
-            if `dtype` is float32, else in bfloat16.
+        dtype: The dtype of the parameters: "float32", "bfloat16" or "float16"; None keeps that of
+            the files.
+        mesh: The mesh that each parameter is sharded over when it is read; None: one device.
+        **model_fields: Fields of our configuration that say how the model is computed:
+            `compute_dtype`, `scan_layers`, `attention`, `remat`. Without `compute_dtype` it is
+            computed in float32 if `dtype` is float32, else in bfloat16.
 
     Raises:
-        ArgumentError: An argument has a value that it cannot have.
-        ConfigError: The configuration is not known or has a value that is not supported.
+        ArgumentError: An argument has a wrong value.
+        ConfigError: The system is unknown, or the configuration has a value that is not supported.
         DataError: The tensors are missing, damaged or do not fit, or a weight is not finite.
     """
     dtype, given = checked_dtype(dtype), folder
@@ -64,7 +64,7 @@ def load(
     fits = isinstance(mesh, jax.sharding.Mesh) and set(MESH_AXES) <= set(mesh.axis_names)
     check_argument("mesh", mesh, mesh is None or fits, axes)
     fields = {"compute_dtype": "float32" if dtype == "float32" else "bfloat16"} | model_fields
-    if is_pretrained(folder):
+    if is_hf_checkpoint(folder):
         return load_folder(folder, dtype, mesh, **fields)
     run = SavedRun(folder, str(folder))
     config = with_fields(run.config.model, fields)
@@ -76,7 +76,7 @@ def load(
     shardings = shardings_of(abstract_model, mesh)
     arrays = run.read(abstract_model.shapes)
     parameters = {
-        # Each is let go when it is placed, so that not all are there twice.
+        # Each array is freed when it is placed, so that they are not all in memory twice.
         name: jax.device_put(
             _cast(f"{run.folder}: {name}", arrays.pop(name), dtype), shardings[name]
         )
@@ -85,7 +85,7 @@ def load(
     return Pretrained(checkpoint, parameters, home)
 
 
-@np.errstate(over="ignore")  # the check says it better
+@np.errstate(over="ignore")  # the check reports it
 def _cast(where: str, array: np.ndarray, dtype: str | None) -> np.ndarray:
     cast = array if dtype is None else array.astype(dtype, copy=False)
     check_finite(where, cast, array)
@@ -93,7 +93,7 @@ def _cast(where: str, array: np.ndarray, dtype: str | None) -> np.ndarray:
 
 
 def _extra_settings(folder: Path, home: Path, data: Data) -> dict[str, Any]:
-    """What config.json says besides the architecture: of the model a run was made of, or anew."""
+    """Other fields of config.json than the architecture: an imported model's, or new ones."""
     if (kept := read_object(home, CONFIG)) is not None:
         return kept
     extra: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""A run's folder made of a model that transformers saved."""
+"""Imports a Hugging Face checkpoint as a run."""
 
 import logging
 import math
@@ -12,11 +12,11 @@ from jaxformer.data import Data, DataConfig
 from jaxformer.data.tasks.images import Images
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerFile, load_tokenizer
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.hub.folders import copy_travelling, travelling_files, write_hf_config
+from jaxformer.hub.families import family_of
+from jaxformer.hub.hf_config import write_hf_config
 from jaxformer.io.files import check_unused, write_whole
-from jaxformer.io.model_files import TOKENIZER, file_in
+from jaxformer.io.model_files import TOKENIZER, copy_side_files, file_in, side_files
 from jaxformer.io.paths import local_path
-from jaxformer.models import VisionConfig
 from jaxformer.pretrained import model as pretrained
 from jaxformer.pretrained.auto import IMPORTED, load
 
@@ -26,24 +26,24 @@ _log = logging.getLogger(__name__)
 def import_folder(
     folder: str | Path, run_dir: str | Path, dtype: str | None = None
 ) -> pretrained.Pretrained:
-    """Writes a run whose one checkpoint, of step 0, has the weights of a folder.
+    """Writes a run whose only checkpoint, of step 0, has the weights of a Hugging Face checkpoint.
 
     Args:
-        folder: As transformers keeps it.
-        run_dir: The run's folder: absent or empty; it appears whole or not at all.
-        dtype: To which the weights are cast; None keeps the files' own.
+        folder: The folder of the Hugging Face checkpoint.
+        run_dir: The run's folder, which does not exist or is empty; it is written completely or
+            not at all.
+        dtype: The dtype the weights are cast to; None keeps that of the files.
 
     Returns:
-        What was imported.
+        The model.
 
     Raises:
         ConfigError: The configuration is not supported, or the run's folder is in use.
-        DataError: The tensors do not fit, a file is a link out of the folder, or the disk has too
-            little room.
+        DataError: The tensors do not fit, a file is a link out of the folder, or the disk is full.
     """
     folder, run_dir = local_path(folder, "HF_DIR"), local_path(run_dir, "RUN_DIR")
     check_unused(run_dir)
-    travelling_files(folder)
+    side_files(folder)
     model = load(folder, dtype=dtype)
     if model.folder != folder:
         raise ConfigError(f"import {folder}: this is a run already")
@@ -58,7 +58,7 @@ def import_folder(
         imported = written / IMPORTED
         imported.mkdir()
         write_hf_config(imported, model.checkpoint.hf_config.values)
-        copy_travelling(folder, imported)
+        copy_side_files(folder, imported)
         if tokenizer is not None:
             tokenizer.save(written / "tokenizer")
 
@@ -68,17 +68,14 @@ def import_folder(
 
 
 def _data(model: pretrained.Pretrained, home: Path, tokenizer: Tokenizer | None) -> Data:
-    """Data of the model's kind, with its tokenizer where it has one."""
-    if isinstance(model.config, VisionConfig):
+    """Data for the model, with its tokenizer if it has one."""
+    if "pixel_values" in family_of(model.config).inputs:
         return Images(image_size=model.config.image_size, channels=model.config.channels)
     return DataConfig() if tokenizer is None else DataConfig(tokenizer=TokenizerFile(str(home)))
 
 
 def _tokenizer_of(folder: Path) -> Tokenizer | None:
-    """The tokenizer for training; None without one, or if it does not tell what ends a text.
-
-    Its files travel in any case.
-    """
+    """The tokenizer for training, or None if there is none or it has no end-of-text token."""
     if file_in(folder, TOKENIZER) is None:
         return None
     try:

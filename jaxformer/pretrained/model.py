@@ -1,4 +1,4 @@
-"""Models with their weights from a folder of transformers', numpy in and numpy out."""
+"""Models with their weights, loaded from Hugging Face checkpoints; NumPy in and NumPy out."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -23,10 +23,11 @@ from jaxformer.distributed.sharding import (
 )
 from jaxformer.errors import ArgumentError, ConfigError, DataError, check_argument, did_you_mean
 from jaxformer.functional.masks import Mask
-from jaxformer.hub.checkpoint import HFCheckpoint, check_sizes, config_values, read_checkpoint
-from jaxformer.hub.folders import copy_travelling, write_hf_config
-from jaxformer.hub.forward import encoded, outputs_of
-from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.checkpoint import HFCheckpoint, check_sizes, read_checkpoint
+from jaxformer.hub.describe import config_values
+from jaxformer.hub.families import encode
+from jaxformer.hub.families import forward as hf_forward
+from jaxformer.hub.hf_config import HFConfig, write_hf_config
 from jaxformer.hub.inputs import checked_inputs
 from jaxformer.hub.weights.tensors import TensorFiles, write_tensors
 from jaxformer.hub.weights.weight_file import (
@@ -38,7 +39,7 @@ from jaxformer.hub.weights.weight_file import (
 )
 from jaxformer.hub.weights.weight_map import Placement
 from jaxformer.io.files import write_whole
-from jaxformer.io.model_files import TOKENIZER, small_file_in
+from jaxformer.io.model_files import TOKENIZER, copy_side_files, small_file_in
 from jaxformer.io.paths import folder_path
 from jaxformer.models.model import Model, ModelConfig
 from jaxformer.models.parameters import AbstractModel, Parameters
@@ -46,7 +47,7 @@ from jaxformer.zoo import FORMATS
 
 Arrays = Mapping[str, Any]
 DTYPES = ("float32", "bfloat16", "float16")
-"""In which weights are loaded and saved."""
+"""The dtypes in which weights are loaded and saved."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,11 +55,11 @@ class Pretrained:
     """A model with its weights."""
 
     checkpoint: HFCheckpoint
-    """Its description, transformers' and ours."""
+    """Its description, in the terms of transformers and in ours."""
     parameters: Parameters
-    """By our names."""
+    """The parameters by our names."""
     folder: Path | None = None
-    """Where it came from; tokenizer and other files travel from there."""
+    """The folder it was loaded from, which has its tokenizer and other files."""
 
     @property
     def config(self) -> ModelConfig:
@@ -72,13 +73,13 @@ class Pretrained:
 
     @cached_property
     def tokenizer(self) -> Tokenizer | None:
-        """The tokenizer; None where the folder has none."""
+        """The tokenizer, or None if the folder has none."""
         file = None if self.folder is None else small_file_in(self.folder, TOKENIZER)
         return None if file is None else read_tokenizer(file)
 
     @cached_property
     def prompt_encoder(self) -> PromptEncoder:
-        """What turns texts into ids, as the model's training did.
+        """Encodes texts as the model's training did.
 
         Raises:
             DataError: The folder has no tokenizer.
@@ -94,7 +95,7 @@ class Pretrained:
 
     @cached_property
     def placements(self) -> list[Placement]:
-        """What the tensors of its file are called and hold."""
+        """The tensors of its file and the parameters in each."""
         checkpoint = self.checkpoint
         return named_placements(
             checkpoint.model_format, self.config, self.abstract_model, checkpoint.prefix
@@ -102,19 +103,19 @@ class Pretrained:
 
     @property
     def mesh(self) -> jax.sharding.Mesh | None:
-        """Over which the weights lie; None: they are on one device."""
+        """The mesh that the weights are sharded over, or None if they are on one device."""
         return mesh_of(self.parameters)
 
     def outputs(self, inputs: Arrays, hidden_states: bool = False) -> dict[str, jax.Array]:
-        """What `forward` returns, on the device."""
+        """Returns what `forward` returns, on the device."""
         return self._run("outputs", inputs, hidden_states)
 
     def gradients(self, inputs: Arrays) -> Parameters:
-        """The gradient of the loss, by our names."""
+        """Returns the gradient of the loss, by our names."""
         return self._run("gradients", inputs)
 
     def encode(self, inputs: Arrays) -> tuple[jax.Array, Mask]:
-        """An encoder's output [B, S, D] for "input_ids" and "attention_mask", and its mask."""
+        """Returns the encoder's output `[B, S, D]` for "input_ids", and its mask."""
         return self._run("encode", inputs)
 
     def _run(self, name: str, inputs: Arrays, *options: Any) -> Any:
@@ -132,12 +133,12 @@ class Pretrained:
         }
 
     def _outputs(self, parameters: Parameters, inputs: Arrays, layers: bool) -> dict:
-        return outputs_of(
+        return hf_forward(
             self.abstract_model.module(parameters), self.checkpoint, on_rows(inputs), layers
         )
 
     def _encoded(self, parameters: Parameters, inputs: Arrays) -> tuple[jax.Array, Mask]:
-        return encoded(self.abstract_model.module(parameters), self.checkpoint, on_rows(inputs))
+        return encode(self.abstract_model.module(parameters), self.checkpoint, on_rows(inputs))
 
     def _loss(self, parameters: Parameters, inputs: Arrays) -> jax.Array:
         outputs = self._outputs(parameters, inputs, False)
@@ -150,26 +151,26 @@ class Pretrained:
 
 
 class CheckpointReader(NamedTuple):
-    """A folder of transformers' of which no weight has been read yet."""
+    """Reads the parameters of a Hugging Face checkpoint one by one."""
 
     checkpoint: HFCheckpoint
     abstract_model: AbstractModel
     file: WeightFile
 
     def read(self, name: str) -> np.ndarray:
-        """One parameter, by our name, in the dtype that most of the file has."""
+        """Returns a parameter, by our name, in the dtype of most of its tensors."""
         return self.file.read(name, self.abstract_model.shapes[name].shape)
 
 
 def open_folder(folder: Path, **model_fields: Any) -> CheckpointReader:
-    """Understands a folder of transformers' and finds every tensor; reads none.
+    """Returns a reader of a Hugging Face checkpoint; finds every tensor and reads none.
 
     Args:
-        folder: With config.json and model.safetensors (or several files and their index).
-        **model_fields: Of our configuration, as for `load_folder`.
+        folder: A folder with config.json and model.safetensors (or several files and their index).
+        **model_fields: Fields of our configuration, as for `load_folder`.
 
     Raises:
-        ConfigError: The configuration is not known or has a value that is not supported.
+        ConfigError: The system is unknown, or config.json has a value that is not supported.
         DataError: The tensors are missing, damaged or do not fit.
     """
     checkpoint, files = read_checkpoint(HFConfig.of_folder(folder), FORMATS), TensorFiles(folder)
@@ -186,10 +187,14 @@ def open_folder(folder: Path, **model_fields: Any) -> CheckpointReader:
 
 
 def with_fields(config: ModelConfig, changes: Mapping[str, Any]) -> ModelConfig:
-    """A configuration with other values of some fields.
+    """Returns a configuration with other values of some fields.
+
+    Args:
+        config: The configuration.
+        changes: Field -> value.
 
     Raises:
-        ConfigError: There is no such field, or it cannot have such a value.
+        ConfigError: There is no such field, or it cannot have that value.
     """
     names = [field.name for field in fields(config) if field.init]
     for name in changes:
@@ -206,17 +211,18 @@ def load_folder(
     mesh: jax.sharding.Mesh | None = None,
     **model_fields: Any,
 ) -> Pretrained:
-    """Loads a model that transformers saved.
+    """Returns the model in a Hugging Face checkpoint.
 
     Args:
-        folder: With config.json and model.safetensors (or several files and their index).
-        dtype: Of the parameters: "float32", "bfloat16" or "float16"; None keeps the files' own.
-        mesh: Over which each parameter is cut when it is read; None: one device.
-        **model_fields: Of our configuration, that say how it is computed: `compute_dtype`,
-            `scan_layers`, `attention`, `remat`.
+        folder: A folder with config.json and model.safetensors (or several files and their index).
+        dtype: The dtype of the parameters: "float32", "bfloat16" or "float16"; None keeps that of
+            the files.
+        mesh: The mesh that each parameter is sharded over when it is read; None: one device.
+        **model_fields: Fields of our configuration that say how the model is computed:
+            `compute_dtype`, `scan_layers`, `attention`, `remat`.
 
     Raises:
-        ConfigError: The configuration is not known or has a value that is not supported, or the
+        ConfigError: The system is unknown, config.json has a value that is not supported, or the
             dtype is another.
         DataError: The tensors are missing, damaged or do not fit, or a weight is not finite.
     """
@@ -229,7 +235,7 @@ def load_folder(
 def shardings_of(
     abstract_model: AbstractModel, mesh: jax.sharding.Mesh | None
 ) -> dict[str, jax.sharding.Sharding]:
-    """Where each parameter goes: over the mesh, or all on one device."""
+    """Returns the sharding of each parameter: over the mesh, or all on one device."""
     if mesh is None:
         return dict.fromkeys(
             abstract_model.shapes, jax.sharding.SingleDeviceSharding(jax.devices()[0])
@@ -238,7 +244,7 @@ def shardings_of(
 
 
 def computed_as_kept(pretrained: Pretrained) -> Pretrained:
-    """The same weights, computed in float32 if they are float32, else in bfloat16."""
+    """Returns the same model, computed in float32 if its weights are float32, else in bfloat16."""
     kept = next(iter(pretrained.parameters.values())).dtype
     compute_dtype = "float32" if kept == jnp.float32 else "bfloat16"
     config = replace(pretrained.config, compute_dtype=compute_dtype)
@@ -246,7 +252,7 @@ def computed_as_kept(pretrained: Pretrained) -> Pretrained:
 
 
 def check_pretrained(name: str, value: object) -> None:
-    """Raises ArgumentError unless an argument is a model with its weights."""
+    """Raises an ArgumentError unless an argument is a `Pretrained`."""
     if not isinstance(value, Pretrained):
         raise ArgumentError(
             f"{name} is a {type(value).__name__}: must be a model, as jaxformer.load returns it"
@@ -254,10 +260,13 @@ def check_pretrained(name: str, value: object) -> None:
 
 
 def checked_dtype(dtype: Any) -> str | None:
-    """The name of a dtype for parameters, however it is given; None for None.
+    """Returns the name of a dtype for parameters, or None for None.
+
+    Args:
+        dtype: Anything that names a dtype.
 
     Raises:
-        ArgumentError: Parameters cannot be kept in it.
+        ArgumentError: It is not one of `DTYPES`.
     """
     if dtype is None:
         return None
@@ -272,21 +281,21 @@ def checked_dtype(dtype: Any) -> str | None:
 def forward(
     pretrained: Pretrained, inputs: Arrays, *, output_hidden_states: bool = False
 ) -> dict[str, np.ndarray]:
-    """Runs a model on arrays named as in transformers.
+    """Runs a model on arrays with the names of transformers.
 
     Args:
         pretrained: The model.
         inputs: "input_ids" and "attention_mask", "token_type_ids", "decoder_input_ids",
-            "pixel_values", "labels", ...: what the model has.
-        output_hidden_states: Whether "hidden_states" (of an encoder-decoder
-            "encoder_hidden_states" and "decoder_hidden_states") are added, [layers + 1, B, T, D].
+            "pixel_values", "labels", ...: the inputs of the model.
+        output_hidden_states: Whether to add "hidden_states" `[layers + 1, B, T, D]` (for an
+            encoder-decoder "encoder_hidden_states" and "decoder_hidden_states").
 
     Returns:
         "last_hidden_state", and "logits", "pooler_output", "loss", ... where the model has them.
 
     Raises:
-        ArgumentError: An argument has a value that it cannot have.
-        DataError: An array is missing, unknown, of a wrong shape, or has ids beyond a table.
+        ArgumentError: An argument has a wrong value.
+        DataError: An array is missing, unknown, has a wrong shape, or ids beyond a table.
     """
     check_pretrained("pretrained", pretrained)
     is_switch = isinstance(output_hidden_states, bool | np.bool_)
@@ -297,15 +306,15 @@ def forward(
 
 
 def gradients(pretrained: Pretrained, inputs: Arrays) -> dict[str, np.ndarray]:
-    """The gradient of the loss by the names of the file's tensors, in their shapes.
+    """Returns the gradient of the loss, as tensors with the names and shapes of the file's.
 
     Args:
         pretrained: The model.
-        inputs: As for `forward`, with labels.
+        inputs: Arrays as for `forward`, with labels.
 
     Raises:
-        ArgumentError: There is no model.
-        DataError: As `forward`, or there are no labels.
+        ArgumentError: The first argument is not a model.
+        DataError: As for `forward`, or there are no labels.
     """
     check_pretrained("pretrained", pretrained)
     arrays = checked_inputs(inputs, pretrained.config)
@@ -321,19 +330,20 @@ def save(
     dtype: str | None = None,
     max_shard_bytes: int = 5 * 10**9,
 ) -> None:
-    """Writes a folder that transformers' `from_pretrained` loads; it appears whole or not at all.
+    """Writes a Hugging Face checkpoint, completely or not at all.
 
     Args:
         pretrained: The model.
-        folder: Absent or empty.
+        folder: A folder that does not exist or is empty.
         format: "hf"; there is no other yet.
-        dtype: Of the tensors: "float32", "bfloat16" or "float16"; None keeps the parameters' own.
-        max_shard_bytes: The most bytes of a file, unless one tensor has more.
+        dtype: The dtype of the tensors: "float32", "bfloat16" or "float16"; None keeps that of the
+            parameters.
+        max_shard_bytes: The largest size of a file, unless a single tensor is larger.
 
     Raises:
-        ArgumentError: An argument has a value that it cannot have.
-        ConfigError: The folder is in use, or the format cannot say what the model is.
-        DataError: The disk has too little room, or a weight is not finite (in its new dtype).
+        ArgumentError: An argument has a wrong value.
+        ConfigError: The folder is in use, or no known system can express the model.
+        DataError: The disk is full, or a weight is not finite, perhaps only in the new dtype.
     """
     check_pretrained("pretrained", pretrained)
     folder, dtype = folder_path(folder, "folder"), checked_dtype(dtype)
@@ -353,7 +363,7 @@ def save(
         write_tensors(written, announced, tensors_of(*parts), max_shard_bytes)
         values = config_values(checkpoint)
         write_hf_config(written, values | {"dtype": target.name})
-        copy_travelling(pretrained.folder, written)
+        copy_side_files(pretrained.folder, written)
 
     write_whole(folder, sum(sizes) * target.itemsize, write)
 

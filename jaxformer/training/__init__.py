@@ -1,1 +1,1 @@
-"""Training: the step, its optimizer and state, the loop around it, checkpoints and reports."""
+"""Training: the step, the loss, the loop around them, evaluation, logs and transfer."""

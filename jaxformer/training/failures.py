@@ -1,4 +1,4 @@
-"""What stops a step from outside: too little memory, or another process that is gone."""
+"""Errors of the devices as messages: out of memory, or a lost process."""
 
 import contextlib
 from collections.abc import Iterator
@@ -13,8 +13,8 @@ from jaxformer.distributed.join import LOST
 from jaxformer.errors import ArgumentError, DataError, RunError
 
 OF_DEVICES = (jax.errors.JaxRuntimeError, ValueError)
-"""What XLA's errors are raised as; where a program is started, JAX makes ValueErrors of them."""
-# What the messages of JAX's collectives and of its coordination service have in common.
+"""The types of XLA's errors; JAX raises some of them as ValueErrors."""
+# Words in the messages of JAX's collectives and of its coordination service.
 _PEERS = ("Gloo", "NCCL", "UNAVAILABLE", "DEADLINE_EXCEEDED", "oordination service", "heartbeat")
 
 
@@ -34,7 +34,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 @contextlib.contextmanager
 def explained(config: Config, checkpoints: Path) -> Iterator[None]:
-    """Turns the errors of a device into a sentence.
+    """Turns errors of the devices into errors with a message for people; others pass.
 
     Args:
         config: The experiment.
@@ -58,7 +58,7 @@ def explained(config: Config, checkpoints: Path) -> Iterator[None]:
 
 
 def _lost(error: BaseException | None) -> str | None:
-    """What says that a process is gone: the error, or what led to it, as in a save that waits."""
+    """The first line of the error, or of its cause, that says that a process is gone."""
     while error is not None and jax.process_count() > 1:
         if any(word in str(error) for word in _PEERS):
             return first_line(error)
@@ -67,7 +67,7 @@ def _lost(error: BaseException | None) -> str | None:
 
 
 def _too_large(config: Config, error: BaseException, steps: list[int]) -> str:
-    """What to change: of a run that has learned only what does not make it another run."""
+    """What to change; once there is a checkpoint, only fields that a continued run may change."""
     train, model, mesh = config.train, config.model, config.mesh
     changes = [
         f"data.batch_size = {config.data.batch_size}: lower it",

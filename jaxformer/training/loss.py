@@ -1,4 +1,4 @@
-"""What a run minimises: terms that are means over the weights of a whole batch."""
+"""The training loss: terms that are means over the weights of a whole batch."""
 
 from collections.abc import Sequence
 
@@ -43,6 +43,9 @@ class Loss:
             batch: Arrays by name, rows first.
             options: How token losses are computed.
             key: The dropout key.
+
+        Returns:
+            The sums by the name of the term.
         """
         del parameters
         _, sums = model.loss(batch, options, key)
@@ -53,7 +56,7 @@ class Loss:
         return model.loss_weights(batch)
 
     def total(self, means: dict[str, jax.Array]) -> jax.Array:
-        """What is minimised, from the terms' means."""
+        """The value to minimise, from the terms' means."""
         return sum(means.values())
 
     def metrics(self, sums: Sums) -> dict[str, jax.Array]:
@@ -128,7 +131,7 @@ class DistillationLoss(Loss):
         return total + weights.cosine_weight * means.get(COSINE, 0.0)
 
     def metrics(self, sums):
-        """Those of the heads' own loss, which evaluation measures too, and of the other terms."""
+        """The metrics of the heads' losses, as in evaluation, and the means of the other terms."""
         means = {name: _mean(term.loss, term) for name, term in sums.items()}
         values = super().metrics(sums)
         if self._soft:

@@ -36,8 +36,11 @@ def distillation_loss(
         data: The data; the teacher must have learned from the same tokens and labels.
         mesh: Where the step runs.
 
+    Returns:
+        The loss.
+
     Raises:
-        ConfigError: The folder is no run, or the teacher does not fit: says in what.
+        ConfigError: The folder is not a run, or the teacher does not fit the student.
     """
     teacher = open_saved(Path(settings.teacher), "train.distillation.teacher")
     try:

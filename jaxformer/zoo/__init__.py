@@ -1,4 +1,4 @@
-"""Published systems: their sizes, and how many parameters they are said to have."""
+"""Published systems: their sizes, their numbers of parameters, and their files."""
 
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.zoo import (
@@ -7,7 +7,6 @@ from jaxformer.zoo import (
     bert,
     bloom,
     clip,
-    deit,
     dinov2,
     distilbert,
     electra,
@@ -18,14 +17,11 @@ from jaxformer.zoo import (
     gpt_neo,
     gptj,
     llama,
-    m2m_100,
-    mbart,
     modernbert,
     mpnet,
     mpt,
     olmo,
     opt,
-    pegasus,
     phi,
     phi3,
     pythia,
@@ -35,7 +31,6 @@ from jaxformer.zoo import (
     stablelm,
     t5,
     transformer,
-    umt5,
     vit,
 )
 from jaxformer.zoo.system import System
@@ -43,7 +38,7 @@ from jaxformer.zoo.system import System
 _MODULES = (
     transformer, bert, roberta, distilbert, albert, ernie, gpt, gptj, pythia, llama, phi, gemma,
     qwen, phi3, olmo, t5, bart, vit,
-    electra, mpnet, modernbert, umt5, mbart, pegasus, m2m_100, deit, dinov2,
+    electra, mpnet, modernbert, dinov2,
     bloom, gpt_neo, opt, mpt, falcon, stablelm, clip, siglip,
 )  # fmt: skip
 
@@ -57,6 +52,6 @@ FORMATS: dict[str, ModelFormat] = {
     for module in _MODULES
     for model_format in getattr(module, "FORMATS", ())
 }
-"""How transformers keeps each system, by its `model_type`."""
+"""The files of every system in transformers, by its `model_type`."""
 
 __all__ = ["FORMATS", "SYSTEMS", "System"]

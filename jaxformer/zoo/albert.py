@@ -1,9 +1,9 @@
 """ALBERT: one layer shared by the whole depth, a narrow embedding table."""
 
-from dataclasses import replace
 from typing import Any
 
 from jaxformer.errors import ConfigError
+from jaxformer.hub.fields import Computed, ConfigMap, Constant
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.tasks import (
@@ -16,7 +16,7 @@ from jaxformer.hub.tasks import (
 )
 from jaxformer.hub.weights.weight_map import WeightMap, attention, block
 from jaxformer.models import Classification, EncoderConfig, MaskedLanguageModel
-from jaxformer.zoo.bert import LABELS, TINY, bert, body, read_bert, write_bert
+from jaxformer.zoo.common.bert_like import FIELDS, LABELS, NO_POOLER, bert, body
 from jaxformer.zoo.system import System
 
 _SOURCE = "Lan et al., 2019, tables 1 and 2, https://arxiv.org/abs/1909.11942"
@@ -51,9 +51,8 @@ SYSTEMS = (
 )
 
 
-def read_albert(hf_config: HFConfig) -> EncoderConfig:
-    """The architecture that a config.json describes: groups of layers share their parameters."""
-    hf_config.expect("inner_group_num", 1)
+def _read_groups(hf_config: HFConfig) -> dict[str, Any]:
+    """Groups of layers share their parameters."""
     layers = hf_config.number("num_hidden_layers")
     groups = hf_config.number("num_hidden_groups", 1)
     if layers % groups:
@@ -61,25 +60,28 @@ def read_albert(hf_config: HFConfig) -> EncoderConfig:
             f"{hf_config.path}: num_hidden_groups = {groups} does not divide num_hidden_layers = "
             f"{layers}: groups of different depth are not supported"
         )
-    config = read_bert(hf_config)
+    return {"layer_repeats": layers // groups}
+
+
+def _read_embedding(hf_config: HFConfig) -> dict[str, Any]:
     width = hf_config.number("embedding_size", 128)
-    if width == config.model_dim:
+    if width == hf_config.number("hidden_size"):
         raise ConfigError(
             f"{hf_config.path}: embedding_size = {width} is hidden_size as well: a projection "
             "between equal widths is not supported, give embeddings another width"
         )
-    return replace(config, embedding_dim=width, layer_repeats=layers // groups)
+    return {"embedding_dim": width}
 
 
-def write_albert(config: EncoderConfig) -> dict[str, Any]:
-    """And back."""
-    return write_bert(config) | {
-        "embedding_size": config.embedding_width,
-        "num_hidden_groups": config.num_layers // config.layer_repeats,
-        "inner_group_num": 1,
-    }
-
-
+_FIELDS = (
+    Constant("inner_group_num", 1),
+    Computed(
+        _read_groups,
+        lambda config: {"num_hidden_groups": config.num_layers // config.layer_repeats},
+    ),
+    *FIELDS,
+    Computed(_read_embedding, lambda config: {"embedding_size": config.embedding_width}),
+)
 _BLOCK = {
     **attention(
         0,
@@ -109,20 +111,16 @@ _NAMES = {
 FORMATS = (
     ModelFormat(
         model_type="albert",
-        read=read_albert,
-        write=write_albert,
+        config_map=ConfigMap(bert, _FIELDS),
         weight_map=lambda config: WeightMap(_NAMES),
         architectures=(
             Architecture("AlbertForPreTraining", PreTrainingTask("sentence_order", "sop_logits")),
-            Architecture("AlbertForMaskedLM", MaskedLMTask(), {"pooler": None}),
+            Architecture("AlbertForMaskedLM", MaskedLMTask(), NO_POOLER),
             Architecture("AlbertForSequenceClassification", SequenceClassificationTask()),
-            Architecture(
-                "AlbertForTokenClassification", TokenClassificationTask(), {"pooler": None}
-            ),
-            Architecture("AlbertForQuestionAnswering", QuestionAnsweringTask(), {"pooler": None}),
+            Architecture("AlbertForTokenClassification", TokenClassificationTask(), NO_POOLER),
+            Architecture("AlbertForQuestionAnswering", QuestionAnsweringTask(), NO_POOLER),
             Architecture("AlbertModel", Task()),
         ),
-        tiny=TINY | {"num_hidden_layers": 4, "num_hidden_groups": 2, "embedding_size": 20},
         prefix="albert.",
         buffers=("*.position_ids",),
         copies={

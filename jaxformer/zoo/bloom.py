@@ -1,51 +1,32 @@
 """BLOOM: GPT-2 with ALiBi and a norm after the embedding."""
 
-from typing import Any
+from functools import partial
 
-from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import ALiBi
-from jaxformer.hub.fields import read_flags, read_numbers, write_fields
-from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.fields import ConfigMap, Expect, NormEps, numbers
 from jaxformer.hub.model_format import CountedByMask, ModelFormat
 from jaxformer.hub.weights.layouts import PerKeyHead
 from jaxformer.hub.weights.weight_map import WeightMap, block
-from jaxformer.models import DecoderConfig
-from jaxformer.zoo.gpt import HEADS, TOKENS, fused, gpt
-from jaxformer.zoo.llama import classes
+from jaxformer.zoo.common.decoders import HEADS, classes, fused_attention
+from jaxformer.zoo.common.gpt_like import TIED, gpt
 
-
-def read_bloom(hf_config: HFConfig) -> DecoderConfig:
-    """The architecture that a config.json describes."""
-    hf_config.expect("apply_residual_connection_post_layernorm", False)
-    hf_config.expect("slow_but_exact", False)  # There it forgets the biases.
-    norm = LayerNorm(eps=hf_config.number("layer_norm_epsilon"))
-    return gpt(
-        **read_numbers(hf_config, _NUMBERS),
-        **read_flags(hf_config, _FLAGS),
-        position=ALiBi(),
-        norm=norm,
-        embedding_norm=norm,
-        embedding_dropout=0.0,
-    )
-
-
-def write_bloom(config: DecoderConfig) -> dict[str, Any]:
-    """And back; feed-forward layers are always four times as wide as the model."""
-    return {
-        **write_fields(config, _NUMBERS, _FLAGS),
-        "layer_norm_epsilon": config.norm.eps,
-    }
-
-
-_NUMBERS = {
-    "num_layers": "n_layer",
-    "model_dim": "hidden_size",
-    "num_heads": "n_head",
-    "vocab_size": "vocab_size",
-    "dropout": "hidden_dropout",
-    "attention_dropout": "attention_dropout",
-}
-_FLAGS = {"tie_embeddings": "tie_word_embeddings"}
+# Feed-forward layers are always four times as wide as the model.
+_FIELDS = (
+    Expect("apply_residual_connection_post_layernorm", False),
+    Expect("slow_but_exact", False),  # With it transformers leaves out the biases.
+    NormEps(theirs="layer_norm_epsilon", also=("embedding_norm",)),
+    *numbers(
+        {
+            "num_layers": "n_layer",
+            "model_dim": "hidden_size",
+            "num_heads": "n_head",
+            "vocab_size": "vocab_size",
+            "dropout": "hidden_dropout",
+            "attention_dropout": "attention_dropout",
+        }
+    ),
+    TIED,
+)
 BLOCK = {
     "norms.0": "input_layernorm",
     "sublayers.0.attention.output": "self_attention.dense",
@@ -53,11 +34,11 @@ BLOCK = {
     "sublayers.1.up": "mlp.dense_h_to_4h",
     "sublayers.1.down": "mlp.dense_4h_to_h",
 }
-QUERY_KEY_VALUE = fused("transformer.h.{}.self_attention.query_key_value", PerKeyHead())
+QUERY_KEY_VALUE = fused_attention("transformer.h.{}.self_attention.query_key_value", PerKeyHead())
 
 
 def names(parts: dict[str, str]) -> dict[str, str]:
-    """The names of the modules of a model with these names in its blocks."""
+    """Returns the names of the modules of a model with these names in its blocks."""
     return {
         "embedding": "transformer.word_embeddings",
         "transformer.inputs.embedding_norm": "transformer.word_embeddings_layernorm",
@@ -70,11 +51,9 @@ def names(parts: dict[str, str]) -> dict[str, str]:
 FORMATS = (
     ModelFormat(
         model_type="bloom",
-        read=read_bloom,
-        write=write_bloom,
+        config_map=ConfigMap(partial(gpt, position=ALiBi(), embedding_dropout=0.0), _FIELDS),
         weight_map=lambda _: WeightMap(names(BLOCK), fused=(QUERY_KEY_VALUE,)),
         architectures=classes("Bloom"),
-        tiny={"vocab_size": 131, "hidden_size": 48, "n_head": 6, "n_layer": 3, **TOKENS},
         prefix="transformer.",
         positions=CountedByMask(padding=0),
         copies={"lm_head.weight": "transformer.word_embeddings.weight"},

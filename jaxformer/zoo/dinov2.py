@@ -1,55 +1,44 @@
 """DINOv2: ViT with a learned scale on each sublayer, and SwiGLU in its largest size."""
 
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from jaxformer.hub.fields import Computed, ConfigMap, Number, Value, write_activation
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.tasks import SequenceClassificationTask, Task
 from jaxformer.hub.weights.layouts import Concatenated
 from jaxformer.hub.weights.weight_map import Fused, WeightMap
 from jaxformer.models import VisionConfig
-from jaxformer.zoo.vit import ATTENTION, LAYOUTS, TINY, names, read_vit, write_vit
+from jaxformer.zoo.common.vit_like import ATTENTION, FIELDS, LAYOUTS, ONE_TOKEN, names, vit
 
 
-def read_dinov2(hf_config: HFConfig) -> VisionConfig:
-    """The architecture that a config.json describes."""
-    config = read_vit(hf_config)
-    width = int(config.model_dim * hf_config.number("mlp_ratio", 4))
-    if swiglu := hf_config.take("use_swiglu_ffn", False):
-        width = _swiglu_width(width)
-    return replace(
-        config,
-        mlp_dim=width,
-        gated=swiglu,
-        activation="silu" if swiglu else config.activation,
-        layer_scale=hf_config.number("layerscale_value", 1.0),
-        mask_token=hf_config.take("use_mask_token", True),
-        pooler=None,
-    )
+def _read_feed_forward(hf_config: HFConfig) -> dict[str, Any]:
+    """With SwiGLU two thirds of the width, as a multiple of 8."""
+    width = int(hf_config.number("hidden_size", 768) * hf_config.number("mlp_ratio", 4))
+    swiglu = hf_config.take("use_swiglu_ffn", False)
+    if not swiglu:
+        return {"mlp_dim": width, "gated": swiglu}
+    return {"mlp_dim": (int(width * 2 / 3) + 7) // 8 * 8, "gated": swiglu, "activation": "silu"}
 
 
-def _swiglu_width(width: int) -> int:
-    """Two thirds of the width of a layer without a gate, as a multiple of 8."""
-    return (int(width * 2 / 3) + 7) // 8 * 8
-
-
-def write_dinov2(config: VisionConfig) -> dict[str, Any]:
-    """And back."""
+def _write_feed_forward(config: VisionConfig) -> dict[str, Any]:
     # The nearest whole ratio; whether it gives the width is found when this is read again.
     ratio = config.mlp_dim / config.model_dim * (1.5 if config.gated else 1)
-    values = write_vit(config)
-    for name in ("intermediate_size", "pooler_output_size", "pooler_act"):
-        del values[name]
-    return values | {
+    return {
         "mlp_ratio": round(ratio),
         "use_swiglu_ffn": config.gated,
-        "layerscale_value": config.layer_scale,
-        "use_mask_token": config.mask_token,
-        "hidden_act": "gelu" if config.gated else values["hidden_act"],
+        "hidden_act": "gelu" if config.gated else write_activation(config.activation),
     }
 
 
+_FIELDS = (
+    *FIELDS,
+    ONE_TOKEN,
+    Computed(_read_feed_forward, _write_feed_forward),
+    Number("layer_scale", "layerscale_value", 1.0),
+    Value("mask_token", "use_mask_token", True),
+)
 _BLOCK = {
     **ATTENTION,
     "norms.0": "norm1",
@@ -59,7 +48,7 @@ _BLOCK = {
 }
 
 
-def weight_map(config: VisionConfig) -> WeightMap:
+def _weight_map(config: VisionConfig) -> WeightMap:
     """The names of the tensors; gate and first layer of SwiGLU are one."""
     up, gate, down = (f"sublayers.1.{part}" for part in ("up", "gate", "down"))
     if not config.gated:
@@ -79,23 +68,21 @@ def weight_map(config: VisionConfig) -> WeightMap:
 FORMATS = (
     ModelFormat(
         model_type="dinov2",
-        read=read_dinov2,
-        write=write_dinov2,
-        weight_map=weight_map,
+        config_map=ConfigMap(partial(vit, pooler=None), _FIELDS),
+        weight_map=_weight_map,
         architectures=(
             Architecture(
                 "Dinov2ForImageClassification", SequenceClassificationTask("first_and_mean")
             ),
             Architecture("Dinov2Model", Task()),
         ),
-        # Square: transformers resizes the positions of all other images, as if these were.
-        tiny={name: TINY[name] for name in TINY if name != "intermediate_size"}
-        | {"image_size": 12, "patch_size": 4, "mlp_ratio": 2},
         prefix="dinov2.",
         defaults={"patch_size": 14, "layer_norm_eps": 1e-6},
         harmless=(
             "drop_path_rate",
             "apply_layernorm",
+            "intermediate_size",
+            "pooler_*",
             "reshape_hidden_states",
             "out_*",
             "_out_*",

@@ -1,12 +1,13 @@
 """ELECTRA: BERT that tells replaced tokens from original ones; its generator is a small BERT."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from jaxformer.hub.activations import read_activation
+from jaxformer.hub.fields import Computed, ConfigMap, read_activation
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.tasks import (
@@ -18,11 +19,11 @@ from jaxformer.hub.tasks import (
 )
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import Dense, EncoderConfig, TokenClassification
-from jaxformer.zoo.bert import LABELS, TINY, body, read_bert, write_bert
+from jaxformer.zoo.common.bert_like import FIELDS, LABELS, bert, body
 
 
 @dataclass(frozen=True)
-class ReplacedTokens(Task):
+class ReplacedTokensTask(Task):
     """Whether each token is a replaced one."""
 
     def heads(self, hf_config):
@@ -38,29 +39,24 @@ class ReplacedTokens(Task):
             outputs["loss"] = jnp.sum(jnp.where(counted, losses, 0.0)) / jnp.sum(counted)
         return outputs
 
-    def example_labels(self, rng, inputs, hf_config):
-        return {"labels": rng.integers(2, size=inputs["input_ids"].shape)}
+
+def _read_embedding(hf_config: HFConfig) -> dict[str, Any]:
+    """Embeddings may be narrower than the model."""
+    width = hf_config.number("embedding_size", 128)
+    return {"embedding_dim": None if width == hf_config.number("hidden_size") else width}
 
 
-def read_electra(hf_config: HFConfig) -> EncoderConfig:
-    """The architecture that a config.json describes."""
-    config, width = read_bert(hf_config), hf_config.number("embedding_size", 128)
-    narrow = None if width == config.model_dim else width
-    return replace(config, embedding_dim=narrow, pooler=None)
-
-
-def write_electra(config: EncoderConfig) -> dict[str, Any]:
-    """And back."""
-    return write_bert(config) | {"embedding_size": config.embedding_width}
-
-
+_FIELDS = (
+    *FIELDS,
+    Computed(_read_embedding, lambda config: {"embedding_size": config.embedding_width}),
+)
 _DISCRIMINATOR = {
     "heads.tags.dense.linear": "discriminator_predictions.dense",
     "heads.tags.output": "discriminator_predictions.dense_prediction",
 }
 
 
-def weight_map(config: EncoderConfig) -> WeightMap:
+def _weight_map(config: EncoderConfig) -> WeightMap:
     """The names of the tensors; a classifier has a dense layer of its own for a pooler."""
     generator = "heads.masked_language_model"
     names = body("electra") | LABELS
@@ -81,11 +77,10 @@ def weight_map(config: EncoderConfig) -> WeightMap:
 FORMATS = (
     ModelFormat(
         model_type="electra",
-        read=read_electra,
-        write=write_electra,
-        weight_map=weight_map,
+        config_map=ConfigMap(partial(bert, pooler=None), _FIELDS),
+        weight_map=_weight_map,
         architectures=(
-            Architecture("ElectraForPreTraining", ReplacedTokens()),
+            Architecture("ElectraForPreTraining", ReplacedTokensTask()),
             Architecture("ElectraForMaskedLM", MaskedLMTask("gelu")),
             Architecture(
                 "ElectraForSequenceClassification", SequenceClassificationTask(), {"pooler": "gelu"}
@@ -94,7 +89,6 @@ FORMATS = (
             Architecture("ElectraForQuestionAnswering", QuestionAnsweringTask()),
             Architecture("ElectraModel", Task()),
         ),
-        tiny=TINY | {"embedding_size": 20, "hidden_act": "silu", "type_vocab_size": 3},
         prefix="electra.",
         buffers=("*.position_ids",),
         copies={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},

@@ -1,14 +1,14 @@
 """ERNIE: BERT that masks entities and phrases; later versions add a table of task types."""
 
-from dataclasses import replace
 from typing import Any
 
 from jaxformer.functional.positions.schemes import Learned
+from jaxformer.hub.fields import Computed, ConfigMap
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import EncoderConfig, MaskedLanguageModel
-from jaxformer.zoo.bert import HEADS, LABELS, TINY, architectures, bert, body, read_bert, write_bert
+from jaxformer.zoo.common.bert_like import FIELDS, HEADS, LABELS, architectures, bert, body
 from jaxformer.zoo.system import System
 
 SYSTEMS = (
@@ -39,29 +39,22 @@ SYSTEMS = (
 )
 
 
-def read_ernie(hf_config: HFConfig) -> EncoderConfig:
-    """The architecture that a config.json describes."""
+def _read_task_types(hf_config: HFConfig) -> dict[str, Any]:
     task_types = hf_config.number("task_type_vocab_size", 3)
-    used = hf_config.take("use_task_id", False)
-    return replace(read_bert(hf_config), task_types=task_types if used else 0)
+    return {"task_types": task_types if hf_config.take("use_task_id", False) else 0}
 
 
-def write_ernie(config: EncoderConfig) -> dict[str, Any]:
-    """And back."""
-    tasks = {"use_task_id": config.task_types > 0}
-    if config.task_types:
-        tasks["task_type_vocab_size"] = config.task_types
-    return write_bert(config) | tasks
+def _write_task_types(config: EncoderConfig) -> dict[str, Any]:
+    sizes = {"task_type_vocab_size": config.task_types} if config.task_types else {}
+    return {"use_task_id": config.task_types > 0} | sizes
 
 
 FORMATS = (
     ModelFormat(
         model_type="ernie",
-        read=read_ernie,
-        write=write_ernie,
+        config_map=ConfigMap(bert, (*FIELDS, Computed(_read_task_types, _write_task_types))),
         weight_map=lambda config: WeightMap(body("ernie") | LABELS | HEADS),
         architectures=architectures("Ernie"),
-        tiny=TINY | {"use_task_id": True, "task_type_vocab_size": 4, "type_vocab_size": 3},
         prefix="ernie.",
         buffers=("*.position_ids",),
         copies={

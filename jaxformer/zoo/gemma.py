@@ -1,31 +1,33 @@
 """Gemma: scaled embeddings and norms of 1 + scale; Gemma 2 and 3 alternate windows."""
 
 import warnings
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from jaxformer.functional.norms import RMSNorm
-from jaxformer.hub.activations import read_activation, write_activation
+from jaxformer.hub.fields import (
+    ACTIVATIONS,
+    FULL,
+    SLIDING,
+    Activation,
+    Computed,
+    ConfigMap,
+    Expect,
+    NormEps,
+    Number,
+    read_windows,
+    resolved,
+    write_windows,
+)
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
-from jaxformer.hub.rope import read_layer_ropes, read_rope, write_layer_ropes, write_rope
+from jaxformer.hub.rope import Rope, read_layer_ropes, write_layer_ropes
 from jaxformer.hub.tasks import CausalLMTask, SequenceClassificationTask, Task
 from jaxformer.hub.weights.weight_map import WeightMap
-from jaxformer.hub.windows import FULL, SLIDING, read_windows, write_windows
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import SandwichNorm
-from jaxformer.zoo.llama import (
-    DEFAULTS,
-    FILES,
-    NAMES,
-    TINY,
-    classes,
-    llama,
-    names,
-    read_biases,
-    read_sizes,
-    write_sizes,
-)
+from jaxformer.zoo.common.decoders import classes
+from jaxformer.zoo.common.llama_like import BIASES, DEFAULTS, FIELDS, FILES, NAMES, llama, names
 from jaxformer.zoo.system import System
 
 SYSTEMS = (
@@ -51,110 +53,74 @@ SYSTEMS = (
     ),
 )
 
-
-def _read(hf_config: HFConfig, **fields: Any) -> DecoderConfig:
-    """What all Gemmas have."""
-    hf_config.expect("use_bidirectional_attention", None, False)
-    return read_sizes(
-        hf_config,
-        norm=RMSNorm(eps=hf_config.number("rms_norm_eps"), unit_offset=True),
-        embedding_scale=hf_config.number("hidden_size") ** 0.5,
-        **read_biases(hf_config),
-        **fields,
-    )
-
-
-def _write(config: DecoderConfig) -> dict[str, Any]:
-    return {**write_sizes(config), "attention_bias": config.attention_bias}
-
-
-def read_gemma(hf_config: HFConfig) -> DecoderConfig:
-    """The architecture that a config.json describes."""
-    # The first files say "gelu" and mean the tanh form, which some name in a second field.
-    hf_config.expect("hidden_activation", None, "gelu_pytorch_tanh")
-    activation = read_activation(hf_config, "hidden_act", "gelu_pytorch_tanh")
-    return _read(
-        hf_config,
-        position=read_rope(hf_config),
-        activation="gelu_tanh" if activation == "gelu" else activation,
-    )
+_NORM = partial(RMSNorm, unit_offset=True)
+_FIELDS = (
+    *FIELDS,
+    Expect("use_bidirectional_attention", None, False),
+    NormEps(theirs="rms_norm_eps", make=_NORM),
+    Computed(lambda hf_config: {"embedding_scale": hf_config.number("hidden_size") ** 0.5}),
+    BIASES,
+)
+# The first files say "gelu" and mean the tanh form, which some name in a second field.
+_FIRST_ACTIVATIONS = {
+    "gelu_pytorch_tanh": "gelu_tanh",
+    **ACTIVATIONS,
+    "gelu": "gelu_tanh",
+    "gelu_python": "gelu_tanh",
+}
 
 
-def write_gemma(config: DecoderConfig) -> dict[str, Any]:
-    """And back."""
-    return {
-        **_write(config),
-        **write_rope(config.position),
-        "hidden_act": write_activation(config.activation),
-    }
-
-
-def _read_second(hf_config: HFConfig, every: int, **fields: Any) -> DecoderConfig:
-    """What Gemma 2 and 3 have: windows in all layers but each `every`-th, and a norm more."""
-    # Files have it beside the field that counts.
+def _read_alternating(hf_config: HFConfig, every: int) -> dict[str, Any]:
+    """All layers but each `every`-th have a window."""
+    # Some files repeat the activation here.
     hf_config.expect("hidden_act", None, hf_config.take("hidden_activation"))
     count = hf_config.number("num_hidden_layers")
     kinds = [SLIDING if layer % every else FULL for layer in range(1, count + 1)]
-    return _read(
-        hf_config,
-        residual=SandwichNorm(),
-        activation=read_activation(hf_config, "hidden_activation", "gelu_pytorch_tanh"),
-        attention_scale=hf_config.number("query_pre_attn_scalar") ** -0.5,
-        logit_softcap=hf_config.number("final_logit_softcapping", None),
-        windows=read_windows(hf_config, kinds, hf_config.number("sliding_window", None)),
-        **fields,
-    )
-
-
-def _write_second(config: DecoderConfig) -> dict[str, Any]:
-    scale = config.attention_scale or config.head_width**-0.5
     return {
-        **_write(config),
-        **write_windows(config.windows, config.num_layers),
-        "hidden_activation": write_activation(config.activation),
-        "query_pre_attn_scalar": round(scale**-2),
-        "final_logit_softcapping": config.logit_softcap,
-        "attn_logit_softcapping": config.attention_softcap,
+        "attention_scale": hf_config.number("query_pre_attn_scalar") ** -0.5,
+        "windows": read_windows(hf_config, kinds, hf_config.number("sliding_window", None)),
     }
 
 
-def read_gemma2(hf_config: HFConfig) -> DecoderConfig:
-    """The architecture that a config.json describes."""
-    softcap = hf_config.number("attn_logit_softcapping", None)
-    return _read_second(hf_config, 2, position=read_rope(hf_config), attention_softcap=softcap)
+def _write_alternating(config: DecoderConfig) -> dict[str, Any]:
+    return write_windows(config.windows, config.num_layers) | {
+        "query_pre_attn_scalar": round(resolved(config).attention_scale ** -2),
+    }
 
 
-def write_gemma2(config: DecoderConfig) -> dict[str, Any]:
-    """And back."""
-    return {**_write_second(config), **write_rope(config.position)}
+_SECOND_FIELDS = (
+    *_FIELDS,
+    Activation(theirs="hidden_activation", default="gelu_pytorch_tanh"),
+    Number("logit_softcap", "final_logit_softcapping", None),
+)
+_second = partial(llama, residual=SandwichNorm())
+_BASES = {FULL: ("rope_theta", 1_000_000.0), SLIDING: ("rope_local_base_freq", 10_000.0)}
 
 
-_THETAS = {FULL: "rope_theta", SLIDING: "rope_local_base_freq"}
-
-
-def read_gemma3(hf_config: HFConfig) -> DecoderConfig:
-    """The architecture that a config.json describes."""
+def _read_third(hf_config: HFConfig) -> dict[str, Any]:
+    """Layers with a window rotate on their own base, and queries and keys have a norm."""
     if softcap := hf_config.number("attn_logit_softcapping", None):
         warnings.warn(
             f"{hf_config.path}: attn_logit_softcapping = {softcap} is ignored in Gemma 3, as it is "
             "by transformers",
             stacklevel=2,
         )
-    bases = {FULL: (_THETAS[FULL], 1_000_000.0), SLIDING: (_THETAS[SLIDING], 10_000.0)}
-    ropes = read_layer_ropes(hf_config, bases, scaled=(FULL,))
-    config = _read_second(
-        hf_config,
-        hf_config.number("sliding_window_pattern", 6),
-        position=ropes[FULL],
-        query_key_norm=RMSNorm(eps=hf_config.number("rms_norm_eps"), unit_offset=True),
-    )
-    return config if not any(config.windows) else replace(config, window_position=ropes[SLIDING])
+    ropes = read_layer_ropes(hf_config, _BASES, scaled=(FULL,))
+    fields = _read_alternating(hf_config, hf_config.number("sliding_window_pattern", 6))
+    return fields | {
+        "position": ropes[FULL],
+        "window_position": ropes[SLIDING] if any(fields["windows"]) else None,
+        "query_key_norm": _NORM(eps=hf_config.number("rms_norm_eps")),
+    }
 
 
-def write_gemma3(config: DecoderConfig) -> dict[str, Any]:
-    """And back."""
+def _write_third(config: DecoderConfig) -> dict[str, Any]:
     ropes = {FULL: config.position, SLIDING: config.window_position or config.position}
-    return {**_write_second(config), **write_layer_ropes(ropes, _THETAS, scaled=FULL)}
+    return {
+        **_write_alternating(config),
+        "attn_logit_softcapping": config.attention_softcap,
+        **write_layer_ropes(ropes, {kind: name for kind, (name, _) in _BASES.items()}, FULL),
+    }
 
 
 _DEFAULTS = {
@@ -165,7 +131,7 @@ _DEFAULTS = {
     "tie_word_embeddings": True,
     "pad_token_id": 0,
 }
-_SECOND = {
+_SECOND_DEFAULTS = {
     **_DEFAULTS,
     "hidden_size": 2304,
     "intermediate_size": 9216,
@@ -176,8 +142,6 @@ _SECOND = {
     "query_pre_attn_scalar": 256,
     "sliding_window": 4096,
 }
-_TINY = {**TINY, "attention_bias": True}
-_ALTERNATING = {**_TINY, "num_hidden_layers": 4, "query_pre_attn_scalar": 20, "sliding_window": 4}
 _HARMLESS = ("cache_implementation", "sliding_window_size")
 _SECOND_NAMES = names(
     "input_layernorm",
@@ -189,11 +153,17 @@ _SECOND_NAMES = names(
 FORMATS = (
     ModelFormat(
         model_type="gemma",
-        read=read_gemma,
-        write=write_gemma,
+        config_map=ConfigMap(
+            llama,
+            (
+                *_FIELDS,
+                Expect("hidden_activation", None, "gelu_pytorch_tanh"),
+                Rope(),
+                Activation(default="gelu_pytorch_tanh", names=_FIRST_ACTIVATIONS),
+            ),
+        ),
         weight_map=lambda config: WeightMap(NAMES),
         architectures=classes("Gemma", without=("ForQuestionAnswering",)),
-        tiny={**_TINY, "rope_parameters": {"rope_type": "linear", "factor": 2.5}},
         defaults={
             **_DEFAULTS,
             "hidden_size": 3072,
@@ -206,13 +176,19 @@ FORMATS = (
     ),
     ModelFormat(
         model_type="gemma2",
-        read=read_gemma2,
-        write=write_gemma2,
+        config_map=ConfigMap(
+            _second,
+            (
+                *_SECOND_FIELDS,
+                Computed(partial(_read_alternating, every=2), _write_alternating),
+                Number("attention_softcap", "attn_logit_softcapping", None),
+                Rope(),
+            ),
+        ),
         weight_map=lambda config: WeightMap(_SECOND_NAMES),
         architectures=classes("Gemma2", without=("ForQuestionAnswering",)),
-        tiny={**_ALTERNATING, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
         defaults={
-            **_SECOND,
+            **_SECOND_DEFAULTS,
             "attn_logit_softcapping": 50.0,
             "final_logit_softcapping": 30.0,
         },
@@ -221,8 +197,7 @@ FORMATS = (
     ),
     ModelFormat(
         model_type="gemma3_text",
-        read=read_gemma3,
-        write=write_gemma3,
+        config_map=ConfigMap(_second, (*_SECOND_FIELDS, Computed(_read_third, _write_third))),
         weight_map=lambda config: WeightMap(_SECOND_NAMES),
         architectures=(
             Architecture("Gemma3ForCausalLM", CausalLMTask()),
@@ -232,16 +207,7 @@ FORMATS = (
             ),
             Architecture("Gemma3TextModel", Task()),
         ),
-        tiny={
-            **_ALTERNATING,
-            "layer_types": [SLIDING, FULL] * 2,
-            "final_logit_softcapping": 3.0,
-            "rope_parameters": {
-                SLIDING: {"rope_type": "default", "rope_theta": 30.0},
-                FULL: {"rope_type": "linear", "rope_theta": 200.0, "factor": 3.0},
-            },
-        },
-        defaults={**_SECOND, "vocab_size": 262_208, "max_position_embeddings": 131_072},
+        defaults={**_SECOND_DEFAULTS, "vocab_size": 262_208, "max_position_embeddings": 131_072},
         harmless=_HARMLESS,
         **FILES,
     ),

@@ -1,40 +1,26 @@
 """GPT, GPT-2 and GPT-3: learned positions, layer norm, biases everywhere."""
 
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
-from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import Learned
-from jaxformer.hub.activations import read_activation, write_activation
-from jaxformer.hub.fields import read_flags, read_numbers, write_fields
-from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.fields import Activation, ConfigMap, Expect, Flag, LearnedPositions, Switch
 from jaxformer.hub.model_format import Architecture, ModelFormat
-from jaxformer.hub.weights.layouts import Concatenated, InOut, Layout
-from jaxformer.hub.weights.weight_map import Fused, WeightMap, block
+from jaxformer.hub.weights.layouts import Concatenated, InOut
+from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import PostNorm
-from jaxformer.zoo.llama import classes
+from jaxformer.zoo.common.decoders import HEADS, classes, fused_attention
+from jaxformer.zoo.common.gpt_like import (
+    BLOCK,
+    DEFAULTS,
+    FEED_FORWARD,
+    FIELDS,
+    FILES,
+    HARMLESS,
+    gpt,
+)
 from jaxformer.zoo.system import System
-
-
-def gpt(num_layers: int, model_dim: int, num_heads: int, **changes) -> DecoderConfig:
-    """The architecture of GPT-2 in any size."""
-    fields = {
-        "vocab_size": 50257,
-        "num_layers": num_layers,
-        "model_dim": model_dim,
-        "num_heads": num_heads,
-        "mlp_dim": 4 * model_dim,
-        "position": Learned(max_length=1024),
-        "norm": LayerNorm(eps=1e-5),
-        "activation": "gelu_tanh",
-        "gated": False,
-        "attention_bias": True,
-        "attention_output_bias": True,
-        "mlp_bias": True,
-    }
-    return DecoderConfig(**(fields | changes))
-
 
 _GPT = "Radford et al., 2018, section 4.1 (117M in GPT-2's release notes)"
 # The GPT-2 paper's own counts (117M, 345M, 762M, 1542M) were corrected with the release.
@@ -71,118 +57,21 @@ SYSTEMS = (
     System("gpt3-175b", "gpt3.py:175b", gpt3(96, 12288, 96), "175B", _GPT3),
 )
 
-
-_NUMBERS = {
-    "num_layers": "n_layer",
-    "model_dim": "n_embd",
-    "num_heads": "n_head",
-    "vocab_size": "vocab_size",
-    "dropout": "resid_pdrop",
-    "embedding_dropout": "embd_pdrop",
-    "attention_dropout": "attn_pdrop",
-}
-_FLAGS = {"tie_embeddings": "tie_word_embeddings"}
-_SCALED = {"attention_scale_by_depth": "scale_attn_by_inverse_layer_idx"}
-
-
-def read_gpt(hf_config: HFConfig, **fields: Any) -> DecoderConfig:
-    """What GPT and its next relatives say alike; `fields` are those of ours that differ."""
-    common = {
-        **read_numbers(hf_config, _NUMBERS),
-        **read_flags(hf_config, _FLAGS),
-        "norm": LayerNorm(eps=hf_config.number("layer_norm_epsilon")),
-    }
-    return gpt(**(common | fields))
-
-
-def write_gpt(config: DecoderConfig) -> dict[str, Any]:
-    """And back."""
-    return {
-        **write_fields(config, _NUMBERS, _FLAGS),
-        "layer_norm_epsilon": config.norm.eps,
-    }
-
-
-def read_inner(hf_config: HFConfig) -> dict[str, Any]:
-    """The feed-forward layers of those that may say how wide they are, and their activation."""
-    return {
-        "mlp_dim": hf_config.number("n_inner", None) or 4 * hf_config.number("n_embd"),
-        "activation": read_activation(hf_config, "activation_function", "gelu_new"),
-    }
-
-
-def write_inner(config: DecoderConfig) -> dict[str, Any]:
-    """And back."""
-    return {
-        "n_inner": config.mlp_dim,
-        "activation_function": write_activation(config.activation),
-    }
-
-
-def read_gpt1(hf_config: HFConfig) -> DecoderConfig:
-    """The architecture that a config.json describes."""
-    return read_gpt(
-        hf_config,
-        position=Learned(max_length=hf_config.number("n_positions")),
-        residual=PostNorm(),
-        activation=hf_config.choose("afn", _AFN, "gelu"),
-    )
-
-
-def write_gpt1(config: DecoderConfig) -> dict[str, Any]:
-    """And back."""
-    return {
-        **write_gpt(config),
-        "n_positions": config.position.max_length,
-        "afn": {"gelu_tanh": "gelu"}.get(config.activation, config.activation),
-    }
-
-
-# What GPT calls "gelu" is the tanh form, which transformers calls "gelu_new" elsewhere.
-_AFN = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
-
-
-def read_gpt2(hf_config: HFConfig) -> DecoderConfig:
-    """The architecture that a config.json describes."""
-    hf_config.expect("add_cross_attention", False)
-    return read_gpt(
-        hf_config,
-        **read_inner(hf_config),
-        **read_flags(hf_config, _SCALED),
-        position=Learned(max_length=hf_config.number("n_positions")),
-        attention_scale=None if hf_config.take("scale_attn_weights", True) else 1.0,
-    )
-
-
-def write_gpt2(config: DecoderConfig) -> dict[str, Any]:
-    """And back."""
-    return {
-        **write_gpt(config),
-        **write_inner(config),
-        **write_fields(config, _SCALED),
-        "n_positions": config.position.max_length,
-        "scale_attn_weights": config.attention_scale is None,
-    }
-
-
-def fused(tensor: str, layout: Layout) -> Fused:
-    """The tensor that holds query, key and value of self-attention."""
-    attention = "transformer.stack.group.*.sublayers.0.attention"
-    return Fused(tuple(f"{attention}.{name}" for name in ("query", "key", "value")), tensor, layout)
-
-
-HEADS = {
-    "heads.language_model": "lm_head",
-    "heads.label.output": "score",
-    "heads.tags.output": "classifier",
-    "heads.span.output": "qa_outputs",
-}
-BLOCK = {
-    "norms.0": "ln_1",
-    "norms.1": "ln_2",
-    "sublayers.1.up": "mlp.c_fc",
-    "sublayers.1.down": "mlp.c_proj",
-}
+# GPT's "gelu" is the tanh approximation, which transformers calls "gelu_new" elsewhere.
+_GPT_ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
+_GPT_FIELDS = (
+    *FIELDS,
+    LearnedPositions(theirs="n_positions"),
+    Activation(theirs="afn", default="gelu", names=_GPT_ACTIVATIONS),
+)
+_GPT2_FIELDS = (
+    Expect("add_cross_attention", False),
+    *FIELDS,
+    *FEED_FORWARD,
+    Flag("attention_scale_by_depth", "scale_attn_by_inverse_layer_idx"),
+    LearnedPositions(theirs="n_positions"),
+    Switch("attention_scale", "scale_attn_weights", True, on=None, off=1.0),
+)
 
 
 def _weight_map(embedding: str, positions: str) -> WeightMap:
@@ -196,59 +85,23 @@ def _weight_map(embedding: str, positions: str) -> WeightMap:
             "transformer.final_norm": "transformer.ln_f",
             **HEADS,
         },
-        fused=(fused("transformer.h.{}.attn.c_attn", Concatenated(InOut())),),
+        fused=(fused_attention("transformer.h.{}.attn.c_attn", Concatenated(InOut())),),
         layouts={"transformer.stack.*.kernel": InOut()},
     )
 
 
-def lm_head_model(stem: str, without: tuple[str, ...] = ()) -> tuple[Architecture, ...]:
-    """The classes of a system whose language model is called <stem>LMHeadModel."""
-    causal, *others = classes(stem, without)
-    return (replace(causal, name=f"{stem}LMHeadModel"), *others)
+def _classes(name: str, without: tuple[str, ...] = ()) -> tuple[Architecture, ...]:
+    """The classes of a system whose language model is called <name>LMHeadModel."""
+    causal, *others = classes(name, without)
+    return (replace(causal, name=f"{name}LMHeadModel"), *others)
 
-
-DEFAULTS = {
-    "vocab_size": 50257,
-    "n_embd": 768,
-    "n_layer": 12,
-    "n_head": 12,
-    "n_positions": 1024,
-    "resid_pdrop": 0.1,
-    "embd_pdrop": 0.1,
-    "attn_pdrop": 0.1,
-    "layer_norm_epsilon": 1e-5,
-    "tie_word_embeddings": True,
-}
-TOKENS = {"bos_token_id": 3, "eos_token_id": 4, "pad_token_id": 5}
-TINY = {
-    "vocab_size": 131,
-    "n_embd": 48,
-    "n_head": 6,
-    "n_layer": 3,
-    "n_positions": 20,
-    **TOKENS,
-}
-FILES = {
-    "prefix": "transformer.",
-    "buffers": ("*.attn.bias", "*.attn.masked_bias"),
-    "synonyms": {
-        "hidden_size": "n_embd",
-        "max_position_embeddings": "n_positions",
-        "num_attention_heads": "n_head",
-        "num_hidden_layers": "n_layer",
-    },
-}
-"""What holds for the files of those that use GPT's names for their sizes."""
-HARMLESS = ("n_ctx", "summary_*")
 
 FORMATS = (
     ModelFormat(
         model_type="gpt2",
-        read=read_gpt2,
-        write=write_gpt2,
+        config_map=ConfigMap(gpt, _GPT2_FIELDS),
         weight_map=lambda _: _weight_map("wte", "wpe"),
-        architectures=lm_head_model("GPT2"),
-        tiny=TINY | {"n_inner": 56, "scale_attn_by_inverse_layer_idx": True},
+        architectures=_classes("GPT2"),
         copies={"lm_head.weight": "transformer.wte.weight"},
         # Attention logits are float32 here with and without the last.
         harmless=(*HARMLESS, "reorder_and_upcast_attn"),
@@ -257,13 +110,11 @@ FORMATS = (
     ),
     ModelFormat(
         model_type="openai-gpt",
-        read=read_gpt1,
-        write=write_gpt1,
+        config_map=ConfigMap(partial(gpt, residual=PostNorm()), _GPT_FIELDS),
         weight_map=lambda _: _weight_map("tokens_embed", "positions_embed"),
-        architectures=lm_head_model(
+        architectures=_classes(
             "OpenAIGPT", without=("ForTokenClassification", "ForQuestionAnswering")
         ),
-        tiny=TINY,
         copies={"lm_head.weight": "transformer.tokens_embed.weight"},
         harmless=(*HARMLESS, "n_special", "predict_special_tokens"),
         defaults=DEFAULTS | {"vocab_size": 40478, "n_positions": 512},

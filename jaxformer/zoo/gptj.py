@@ -1,26 +1,16 @@
 """GPT-J: attention and feed-forward side by side, interleaved partial rotation."""
 
+from functools import partial
 from typing import Any
 
 from jaxformer.functional.positions.schemes import RoPE
+from jaxformer.hub.fields import Computed, ConfigMap, Expect
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.weights.weight_map import WeightMap, attention, block
-from jaxformer.models import DecoderConfig
 from jaxformer.nn import Parallel
-from jaxformer.zoo.gpt import (
-    DEFAULTS,
-    FILES,
-    HARMLESS,
-    HEADS,
-    TINY,
-    gpt,
-    read_gpt,
-    read_inner,
-    write_gpt,
-    write_inner,
-)
-from jaxformer.zoo.llama import classes
+from jaxformer.zoo.common.decoders import HEADS, classes
+from jaxformer.zoo.common.gpt_like import DEFAULTS, FEED_FORWARD, FIELDS, FILES, HARMLESS, gpt
 from jaxformer.zoo.system import System
 
 # How every model of this kind differs from GPT-2.
@@ -50,29 +40,26 @@ SYSTEMS = (
 )
 
 
-def read_gptj(hf_config: HFConfig) -> DecoderConfig:
-    """The architecture that a config.json describes."""
-    # Old files say these; no version of transformers ever computed anything else.
-    hf_config.expect("rotary", True)
-    hf_config.expect("scale_attn_weights", True)
+def _read_rope(hf_config: HFConfig) -> dict[str, Any]:
+    """The scheme that rotates the first "rotary_dim" channels of each head."""
     head_dim = hf_config.number("n_embd") // hf_config.number("n_head")
     rotary_dim = hf_config.number("rotary_dim")
-    # Half a channel more, so that no rounding of the quotient costs a whole one.
+    # Half a channel more, so that rounding the quotient loses no channel.
     exact = int(head_dim * (rotary_dim / head_dim)) == rotary_dim
     fraction = (rotary_dim if exact else rotary_dim + 0.5) / head_dim
-    position = RoPE(theta=10_000.0, fraction=fraction, layout="interleaved")
-    return read_gpt(hf_config, position=position, **read_inner(hf_config), **_KIND)
+    return {"position": RoPE(theta=10_000.0, fraction=fraction, layout="interleaved")}
 
 
-def write_gptj(config: DecoderConfig) -> dict[str, Any]:
-    """And back."""
-    return {
-        **write_gpt(config),
-        **write_inner(config),
-        "rotary_dim": config.position.rotary_dim(config.head_width),
-    }
-
-
+_FIELDS = (
+    # Old files have these; transformers has never computed anything else.
+    Expect("rotary", True),
+    Expect("scale_attn_weights", True),
+    *FIELDS,
+    Computed(
+        _read_rope, lambda config: {"rotary_dim": config.position.rotary_dim(config.head_width)}
+    ),
+    *FEED_FORWARD,
+)
 _BLOCK = {
     "norms.0": "ln_1",
     **attention(
@@ -85,7 +72,7 @@ _BLOCK = {
     "sublayers.1.up": "mlp.fc_in",
     "sublayers.1.down": "mlp.fc_out",
 }
-NAMES = {
+_NAMES = {
     "embedding": "transformer.wte",
     **block("transformer", "transformer.h.{}", _BLOCK),
     "transformer.final_norm": "transformer.ln_f",
@@ -95,11 +82,9 @@ NAMES = {
 FORMATS = (
     ModelFormat(
         model_type="gptj",
-        read=read_gptj,
-        write=write_gptj,
-        weight_map=lambda _: WeightMap(NAMES),
+        config_map=ConfigMap(partial(gpt, **_KIND), _FIELDS),
+        weight_map=lambda _: WeightMap(_NAMES),
         architectures=classes("GPTJ", without=("ForTokenClassification",)),
-        tiny=TINY | {"n_inner": 56, "rotary_dim": 6},
         copies={"lm_head.weight": "transformer.wte.weight"},
         harmless=(*HARMLESS, "n_positions"),
         defaults=DEFAULTS

@@ -1,43 +1,24 @@
 """Llama 1 to 3.2, and Mistral, which adds a window."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from jaxformer.functional.norms import RMSNorm
 from jaxformer.functional.positions.rope_scaling import Llama3Scaling
 from jaxformer.functional.positions.schemes import RoPE
-from jaxformer.hub.activations import read_activation, write_activation
-from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.model_format import Architecture, ModelFormat
-from jaxformer.hub.rope import read_rope, write_rope
-from jaxformer.hub.tasks import (
-    CausalLMTask,
-    QuestionAnsweringTask,
-    SequenceClassificationTask,
-    Task,
-    TokenClassificationTask,
+from jaxformer.hub.fields import Activation, ConfigMap, Value
+from jaxformer.hub.model_format import ModelFormat
+from jaxformer.hub.rope import Rope
+from jaxformer.hub.weights.weight_map import WeightMap
+from jaxformer.zoo.common.decoders import classes
+from jaxformer.zoo.common.llama_like import (
+    BIASES,
+    DEFAULTS,
+    FIELDS,
+    FILES,
+    NAMES,
+    OLD_PREFIX,
+    WINDOW,
+    llama,
 )
-from jaxformer.hub.weights.weight_map import WeightMap, attention, block
-from jaxformer.models import DecoderConfig
 from jaxformer.zoo.system import System
-
-
-def llama(
-    num_layers: int, model_dim: int, num_heads: int, mlp_dim: int, **changes
-) -> DecoderConfig:
-    """The architecture of Llama 2 in any size."""
-    fields = {
-        "vocab_size": 32000,
-        "num_layers": num_layers,
-        "model_dim": model_dim,
-        "num_heads": num_heads,
-        "mlp_dim": mlp_dim,
-        "position": RoPE(theta=10_000.0),
-        "norm": RMSNorm(eps=1e-5),
-        "tie_embeddings": False,
-    }
-    return DecoderConfig(**(fields | changes))
-
 
 _ONE = {"norm": RMSNorm(eps=1e-6)}
 _THREE = {"vocab_size": 128256, "num_kv_heads": 8, "position": RoPE(theta=500_000.0)}
@@ -97,207 +78,29 @@ SYSTEMS = (
     ),
 )
 
-
-def read_sizes(hf_config: HFConfig, **fields: Any) -> DecoderConfig:
-    """What Llama's relatives say alike; `fields` are those of our configuration that differ."""
-    pad = hf_config.number("pad_token_id", None)
-    common = {
-        "vocab_size": hf_config.number("vocab_size"),
-        "num_kv_heads": hf_config.number("num_key_value_heads", None),
-        "head_dim": hf_config.number("head_dim", None),
-        "norm": RMSNorm(eps=hf_config.number("rms_norm_eps")),
-        "tie_embeddings": hf_config.take("tie_word_embeddings"),
-        # A negative id counts from the end of the table; those of Llama 1 have -1.
-        "padding_id": hf_config.number("vocab_size") + pad if pad is not None and pad < 0 else pad,
-        "attention_dropout": hf_config.number("attention_dropout", 0.0),
-    }
-    return llama(
-        hf_config.number("num_hidden_layers"),
-        hf_config.number("hidden_size"),
-        hf_config.number("num_attention_heads"),
-        hf_config.number("intermediate_size"),
-        **(common | fields),
-    )
-
-
-def write_sizes(config: DecoderConfig) -> dict[str, Any]:
-    """And back."""
-    return {
-        "vocab_size": config.vocab_size,
-        "num_hidden_layers": config.num_layers,
-        "hidden_size": config.model_dim,
-        "num_attention_heads": config.num_heads,
-        "num_key_value_heads": config.kv_heads,
-        "head_dim": config.head_width,
-        "intermediate_size": config.mlp_dim,
-        "rms_norm_eps": config.norm.eps,
-        "tie_word_embeddings": config.tie_embeddings,
-        "attention_dropout": config.attention_dropout,
-    }
-
-
-def read_biases(hf_config: HFConfig) -> dict[str, bool]:
-    """The fields for the biases of the attention, which has all or none."""
-    biased = hf_config.take("attention_bias", False)
-    return {"attention_bias": biased, "attention_output_bias": biased}
-
-
-def read_llama(hf_config: HFConfig) -> DecoderConfig:
-    """The architecture that a config.json describes."""
-    return read_sizes(
-        hf_config,
-        position=read_rope(hf_config),
-        activation=read_activation(hf_config, "hidden_act", "silu"),
-        mlp_bias=hf_config.take("mlp_bias", False),
-        **read_biases(hf_config),
-    )
-
-
-def write_llama(config: DecoderConfig) -> dict[str, Any]:
-    """And back."""
-    return {
-        **write_sizes(config),
-        **write_rope(config.position),
-        "hidden_act": write_activation(config.activation),
-        "attention_bias": config.attention_bias,
-        "mlp_bias": config.mlp_bias,
-    }
-
-
-def read_mistral(hf_config: HFConfig) -> DecoderConfig:
-    """The architecture that a config.json describes."""
-    return read_sizes(
-        hf_config,
-        position=read_rope(hf_config),
-        activation=read_activation(hf_config, "hidden_act", "silu"),
-        windows=(hf_config.number("sliding_window", None),),
-    )
-
-
-def write_mistral(config: DecoderConfig) -> dict[str, Any]:
-    """And back."""
-    return {
-        **write_sizes(config),
-        **write_rope(config.position),
-        "hidden_act": write_activation(config.activation),
-        "sliding_window": config.windows[0],
-    }
-
-
-def names(*norms: str) -> dict[str, str]:
-    """The names of the modules of Llama's relatives, with those of a block's norms in order."""
-    parts = {
-        **attention(
-            0,
-            query="self_attn.q_proj",
-            key="self_attn.k_proj",
-            value="self_attn.v_proj",
-            output="self_attn.o_proj",
-        ),
-        "sublayers.0.attention.query_norm": "self_attn.q_norm",
-        "sublayers.0.attention.key_norm": "self_attn.k_norm",
-        "sublayers.1.gate": "mlp.gate_proj",
-        "sublayers.1.up": "mlp.up_proj",
-        "sublayers.1.down": "mlp.down_proj",
-        **{f"norms.{number}": norm for number, norm in enumerate(norms)},
-    }
-    return {
-        "embedding": "model.embed_tokens",
-        **block("transformer", "model.layers.{}", parts),
-        "transformer.final_norm": "model.norm",
-        "heads.language_model": "lm_head",
-        "heads.label.output": "score",
-        "heads.tags.output": "score",
-        "heads.span.output": "qa_outputs",
-    }
-
-
-NAMES = names("input_layernorm", "post_attention_layernorm")
-_TASKS = {
-    "ForCausalLM": CausalLMTask(),
-    "ForSequenceClassification": SequenceClassificationTask(pooling="last", bias=False),
-    "ForTokenClassification": TokenClassificationTask(),
-    "ForQuestionAnswering": QuestionAnsweringTask(),
-    "Model": Task(),
-}
-
-
-def classes(
-    name: str, without: tuple[str, ...] = (), prefixes: Mapping[str, str] | None = None
-) -> tuple[Architecture, ...]:
-    """The classes of a system: `classes("Olmo2", without=("ForTokenClassification", ...))`.
-
-    Args:
-        name: What their names begin with.
-        without: Those that it does not have.
-        prefixes: What comes before the names of the body, where it is not "model.".
-    """
-    return tuple(
-        Architecture(name + kind, task, prefix=(prefixes or {}).get(kind))
-        for kind, task in _TASKS.items()
-        if kind not in without
-    )
-
-
-OLD_PREFIX = {"ForQuestionAnswering": "transformer."}
-DEFAULTS = {
-    "vocab_size": 32000,
-    "hidden_size": 4096,
-    "intermediate_size": 11008,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "max_position_embeddings": 2048,
-    "rms_norm_eps": 1e-6,
-    "tie_word_embeddings": False,
-}
-TINY = {
-    "vocab_size": 131,
-    "hidden_size": 48,
-    "intermediate_size": 56,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "head_dim": 12,
-    "max_position_embeddings": 20,
-    "pad_token_id": 3,
-}
-FILES = {
-    "prefix": "model.",
-    "buffers": ("*.rotary_emb.inv_freq",),
-    "copies": {"lm_head.weight": "model.embed_tokens.weight"},
-}
-"""What holds for the files of all relatives."""
-
 FORMATS = (
     ModelFormat(
         model_type="llama",
-        read=read_llama,
-        write=write_llama,
+        config_map=ConfigMap(
+            llama,
+            (
+                *FIELDS,
+                Rope(),
+                Activation(default="silu"),
+                Value("mlp_bias", "mlp_bias", False),
+                BIASES,
+            ),
+        ),
         weight_map=lambda config: WeightMap(NAMES),
         architectures=classes("Llama", prefixes=OLD_PREFIX),
-        tiny={
-            **TINY,
-            "attention_bias": True,
-            "mlp_bias": True,
-            "rope_parameters": {
-                "rope_type": "llama3",
-                "rope_theta": 100.0,
-                "factor": 4.0,
-                "low_freq_factor": 1.0,
-                "high_freq_factor": 4.0,
-                "original_max_position_embeddings": 8,
-            },
-        },
         defaults=DEFAULTS,
         **FILES,
     ),
     ModelFormat(
         model_type="mistral",
-        read=read_mistral,
-        write=write_mistral,
+        config_map=ConfigMap(llama, (*FIELDS, Rope(), Activation(default="silu"), WINDOW)),
         weight_map=lambda config: WeightMap(NAMES),
         architectures=classes("Mistral"),
-        tiny={**TINY, "sliding_window": 4},
         defaults={
             **DEFAULTS,
             "intermediate_size": 14336,

@@ -1,10 +1,24 @@
 """ModernBERT: an encoder with RoPE, windows, GeGLU and norms before the sublayers."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from jaxformer.functional.norms import LayerNorm
-from jaxformer.hub.activations import read_activation, write_activation
+from jaxformer.hub.fields import (
+    FULL,
+    SLIDING,
+    Activation,
+    Computed,
+    ConfigMap,
+    Number,
+    PaddingId,
+    Value,
+    numbers,
+    read_activation,
+    read_windows,
+    write_activation,
+)
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.rope import read_layer_ropes, write_layer_ropes
@@ -18,7 +32,6 @@ from jaxformer.hub.tasks import (
 )
 from jaxformer.hub.weights.layouts import Concatenated
 from jaxformer.hub.weights.weight_map import Fused, WeightMap, block
-from jaxformer.hub.windows import FULL, SLIDING, read_windows
 from jaxformer.models import (
     Classification,
     Dense,
@@ -29,78 +42,48 @@ from jaxformer.models import (
 )
 from jaxformer.nn import PreNorm
 
-_THETAS = {FULL: "global_rope_theta", SLIDING: "local_rope_theta"}
+_BASES = {FULL: ("global_rope_theta", 160_000.0), SLIDING: ("local_rope_theta", 10_000.0)}
 
 
-def read_modernbert(hf_config: HFConfig) -> EncoderConfig:
-    """The architecture that a config.json describes."""
+def _read_windows(hf_config: HFConfig) -> dict[str, Any]:
+    """The windows of all layers, and the schemes of those with a window and those without."""
     layers = hf_config.number("num_hidden_layers", 22)
     every = hf_config.number("global_attn_every_n_layers", 3)
-    # Half of it to either side of a token, which sees itself besides.
+    # Half of it on either side of a token, which sees itself too.
     window = hf_config.number("local_attention", 128) // 2 + 1
     kinds = [SLIDING if layer % every else FULL for layer in range(layers)]
     pattern = read_windows(hf_config, kinds, window)
     windows = pattern * (layers // len(pattern))
-    bases = {FULL: (_THETAS[FULL], 160_000.0), SLIDING: (_THETAS[SLIDING], 10_000.0)}
-    ropes = read_layer_ropes(hf_config, bases, scaled=(FULL, SLIDING))
-    bias = hf_config.take("attention_bias", False)
-    norm = LayerNorm(hf_config.number("norm_eps", 1e-5), hf_config.take("norm_bias", False))
-    return EncoderConfig(
-        num_layers=layers,
-        model_dim=hf_config.number("hidden_size", 768),
-        num_heads=hf_config.number("num_attention_heads", 12),
-        mlp_dim=hf_config.number("intermediate_size", 1152),
-        vocab_size=hf_config.number("vocab_size", 50368),
-        padding_id=hf_config.number("pad_token_id"),
-        position=ropes[FULL],
-        window_position=ropes[SLIDING] if any(windows) else None,
-        windows=windows,
-        first_norm=False,
-        norm=norm,
-        embedding_norm=norm,
-        residual=PreNorm(),
-        activation=read_activation(hf_config, "hidden_activation", "gelu"),
-        gated=True,
-        attention_bias=bias,
-        attention_output_bias=bias,
-        mlp_bias=hf_config.take("mlp_bias", False),
-        head_bias=hf_config.take("decoder_bias", True),
-        tie_embeddings=hf_config.take("tie_word_embeddings", True),
-        dropout=hf_config.number("mlp_dropout", 0.0),
-        embedding_dropout=hf_config.number("embedding_dropout", 0.0),
-        attention_dropout=hf_config.number("attention_dropout", 0.0),
-    )
+    ropes = read_layer_ropes(hf_config, _BASES, scaled=(FULL, SLIDING))
+    return {
+        "position": ropes[FULL],
+        "window_position": ropes[SLIDING] if any(windows) else None,
+        "windows": windows,
+    }
 
 
-def write_modernbert(config: EncoderConfig) -> dict[str, Any]:
-    """And back."""
+def _write_windows(config: EncoderConfig) -> dict[str, Any]:
     sizes = [window for window in config.windows if window is not None]
     kinds = [FULL if window is None else SLIDING for window in config.windows]
     ropes = {FULL: config.position, SLIDING: config.window_position or config.position}
     return {
-        "num_hidden_layers": config.num_layers,
-        "hidden_size": config.model_dim,
-        "num_attention_heads": config.num_heads,
-        "intermediate_size": config.mlp_dim,
-        "vocab_size": config.vocab_size,
         "layer_types": kinds * (config.num_layers // len(kinds)),
         "local_attention": 2 * (sizes[0] - 1) if sizes else 128,
-        **write_layer_ropes(ropes, _THETAS, scaled=FULL),
-        "norm_eps": config.norm.eps,
-        "norm_bias": config.norm.bias,
-        "hidden_activation": write_activation(config.activation),
-        "attention_bias": config.attention_bias,
-        "mlp_bias": config.mlp_bias,
-        "decoder_bias": config.head_bias,
-        "tie_word_embeddings": config.tie_embeddings,
-        "mlp_dropout": config.dropout,
-        "attention_dropout": config.attention_dropout,
-        **_write_head(config),
+        **write_layer_ropes(ropes, {kind: name for kind, (name, _) in _BASES.items()}, FULL),
     }
 
 
+def _read_norms(hf_config: HFConfig) -> dict[str, Any]:
+    norm = LayerNorm(hf_config.number("norm_eps", 1e-5), hf_config.take("norm_bias", False))
+    return {"norm": norm, "embedding_norm": norm}
+
+
+def _write_norms(config: EncoderConfig) -> dict[str, Any]:
+    return {"norm_eps": config.norm.eps, "norm_bias": config.norm.bias}
+
+
 def _write_head(config: EncoderConfig) -> dict[str, Any]:
-    """What the file says of the layer that all heads have before their output."""
+    """The fields of the layer that all heads have before their output."""
     values = {}
     for head in config.heads:
         if isinstance(head, MaskedLanguageModel):
@@ -116,17 +99,50 @@ def _write_head(config: EncoderConfig) -> dict[str, Any]:
 
 
 _POOLINGS = {"first": "cls", "mean": "mean"}
+_FIELDS = (
+    Computed(_read_windows, _write_windows),
+    *numbers(
+        {
+            "num_layers": "num_hidden_layers",
+            "model_dim": "hidden_size",
+            "num_heads": "num_attention_heads",
+            "mlp_dim": "intermediate_size",
+            "vocab_size": "vocab_size",
+        },
+        {
+            "num_hidden_layers": 22,
+            "hidden_size": 768,
+            "num_attention_heads": 12,
+            "intermediate_size": 1152,
+            "vocab_size": 50368,
+        },
+    ),
+    PaddingId(),
+    Computed(_read_norms, _write_norms),
+    Activation(theirs="hidden_activation", default="gelu"),
+    Value("attention_bias", "attention_bias", False, also=("attention_output_bias",)),
+    Value("mlp_bias", "mlp_bias", False),
+    Value("head_bias", "decoder_bias", True),
+    Value("tie_embeddings", "tie_word_embeddings", True),
+    Number("dropout", "mlp_dropout", 0.0),
+    Computed(
+        lambda hf_config: {"embedding_dropout": hf_config.number("embedding_dropout", 0.0)},
+        _write_head,
+    ),
+    Number("attention_dropout", "attention_dropout", 0.0),
+)
+_modernbert = partial(EncoderConfig, first_norm=False, residual=PreNorm(), gated=True)
 
 
 def _dense(hf_config: HFConfig) -> Dense:
-    """What all heads have before their output."""
+    """The layer that all heads have before their output."""
     bias = hf_config.take("classifier_bias", False)
     return Dense(read_activation(hf_config, "classifier_activation", "gelu"), bias=bias, norm=True)
 
 
 @dataclass(frozen=True)
-class _Words(MaskedLMTask):
-    """`MaskedLMTask` with the settings of the dense layer."""
+class _MaskedLM(MaskedLMTask):
+    """Masked language modelling with this layer."""
 
     def heads(self, hf_config):
         hf_config.expect("sparse_prediction", False)
@@ -135,8 +151,8 @@ class _Words(MaskedLMTask):
 
 
 @dataclass(frozen=True)
-class _Sequence(SequenceClassificationTask):
-    """`SequenceClassificationTask` with these, and the state that the file names."""
+class _SequenceClassification(SequenceClassificationTask):
+    """Sequence classification with this layer, and the pooling that config.json names."""
 
     def heads(self, hf_config):
         theirs = {name: ours for ours, name in _POOLINGS.items()}
@@ -146,16 +162,16 @@ class _Sequence(SequenceClassificationTask):
 
 
 @dataclass(frozen=True)
-class _Tags(TokenClassificationTask):
-    """`TokenClassificationTask` with these."""
+class _TokenClassification(TokenClassificationTask):
+    """Token classification with this layer."""
 
     def heads(self, hf_config):
         return (TokenClassification(num_labels=num_labels(hf_config), dense=_dense(hf_config)),)
 
 
 @dataclass(frozen=True)
-class _Answer(QuestionAnsweringTask):
-    """`QuestionAnsweringTask` with these."""
+class _QuestionAnswering(QuestionAnsweringTask):
+    """Question answering with this layer."""
 
     def heads(self, hf_config):
         return (Span(dense=_dense(hf_config)),)
@@ -194,32 +210,15 @@ _FUSED = (
 FORMATS = (
     ModelFormat(
         model_type="modernbert",
-        read=read_modernbert,
-        write=write_modernbert,
+        config_map=ConfigMap(_modernbert, _FIELDS),
         weight_map=lambda config: WeightMap(_NAMES, fused=_FUSED),
         architectures=(
-            Architecture("ModernBertForMaskedLM", _Words()),
-            Architecture("ModernBertForSequenceClassification", _Sequence()),
-            Architecture("ModernBertForTokenClassification", _Tags()),
-            Architecture("ModernBertForQuestionAnswering", _Answer()),
+            Architecture("ModernBertForMaskedLM", _MaskedLM()),
+            Architecture("ModernBertForSequenceClassification", _SequenceClassification()),
+            Architecture("ModernBertForTokenClassification", _TokenClassification()),
+            Architecture("ModernBertForQuestionAnswering", _QuestionAnswering()),
             Architecture("ModernBertModel", Task()),
         ),
-        tiny={
-            "vocab_size": 131,
-            "hidden_size": 48,
-            "intermediate_size": 56,
-            "num_hidden_layers": 5,
-            "num_attention_heads": 6,
-            "local_attention": 6,
-            "hidden_activation": "silu",
-            "norm_bias": True,
-            "attention_bias": True,
-            "mlp_bias": True,
-            "classifier_bias": True,
-            "classifier_activation": "relu",
-            "classifier_pooling": "mean",
-            "pad_token_id": 3,
-        },
         prefix="model.",
         defaults={"pad_token_id": 50283},
         harmless=(

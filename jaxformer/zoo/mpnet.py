@@ -1,41 +1,30 @@
 """MPNet: BERT with T5's biases beside learned positions."""
 
-from dataclasses import replace
-from typing import Any
+from functools import partial
 
 from jaxformer.functional.positions.schemes import T5Bias
-from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.model_format import Architecture, CountedByIds, ModelFormat
-from jaxformer.hub.tasks import (
-    MaskedLMTask,
-    QuestionAnsweringTask,
-    SequenceClassificationTask,
-    Task,
-    TokenClassificationTask,
+from jaxformer.hub.fields import ConfigMap, Constant, Expect
+from jaxformer.hub.model_format import CountedByIds, ModelFormat
+from jaxformer.hub.weights.weight_map import attention, block
+from jaxformer.zoo.common.bert_like import (
+    BLOCK,
+    LABELS,
+    LM_HEAD,
+    ROBERTA_FIELDS,
+    TOKEN_TYPES,
+    bert,
+    body,
+    roberta_architectures,
+    with_classifier,
 )
-from jaxformer.hub.weights.weight_map import WeightMap, attention, block
-from jaxformer.models import EncoderConfig
-from jaxformer.zoo.bert import BLOCK, LABELS, TINY, body
-from jaxformer.zoo.roberta import CLASSIFIER, LM_HEAD, read_roberta, write_roberta
 
-# Transformers has these numbers in its code, whatever config.json says.
+# These numbers are constants in transformers, whatever config.json has.
 _PADDING_ID, _BIAS = 1, T5Bias(32, 128, bidirectional=True)
-
-
-def read_mpnet(hf_config: HFConfig) -> EncoderConfig:
-    """The architecture that a config.json describes."""
-    hf_config.expect("pad_token_id", _PADDING_ID)
-    hf_config.expect("relative_attention_num_buckets", _BIAS.num_buckets)
-    return replace(read_roberta(hf_config), token_types=0, relative_position=_BIAS)
-
-
-def write_mpnet(config: EncoderConfig) -> dict[str, Any]:
-    """And back."""
-    values = write_roberta(config) | {"relative_attention_num_buckets": _BIAS.num_buckets}
-    del values["type_vocab_size"]
-    return values
-
-
+_FIELDS = (
+    Expect("pad_token_id", _PADDING_ID),
+    Constant("relative_attention_num_buckets", _BIAS.num_buckets),
+    *(field for field in ROBERTA_FIELDS if field != TOKEN_TYPES),
+)
 _PARTS = {part: f"attention.attn.{part[0]}" for part in ("query", "key", "value", "output")}
 _BLOCK = BLOCK | attention(0, **_PARTS) | {"norms.0": "attention.LayerNorm"}
 _NAMES = {
@@ -46,29 +35,12 @@ _NAMES = {
     **LM_HEAD,
 }
 
-
-def weight_map(config: EncoderConfig) -> WeightMap:
-    """The names of the tensors; a classifier has a dense layer of its own for a pooler."""
-    classifies = any(head.name == "label" for head in config.heads)
-    return WeightMap(_NAMES | CLASSIFIER if classifies else _NAMES)
-
-
-_NO_POOLER = {"pooler": None}
-
 FORMATS = (
     ModelFormat(
         model_type="mpnet",
-        read=read_mpnet,
-        write=write_mpnet,
-        weight_map=weight_map,
-        architectures=(
-            Architecture("MPNetForMaskedLM", MaskedLMTask("gelu"), _NO_POOLER),
-            Architecture("MPNetForSequenceClassification", SequenceClassificationTask()),
-            Architecture("MPNetForTokenClassification", TokenClassificationTask(), _NO_POOLER),
-            Architecture("MPNetForQuestionAnswering", QuestionAnsweringTask(), _NO_POOLER),
-            Architecture("MPNetModel", Task()),
-        ),
-        tiny=TINY | {"hidden_act": "relu"},
+        config_map=ConfigMap(partial(bert, token_types=0, relative_position=_BIAS), _FIELDS),
+        weight_map=lambda config: with_classifier(dict(_NAMES), config),
+        architectures=roberta_architectures("MPNet"),
         prefix="mpnet.",
         positions=CountedByIds(),
         buffers=("*.position_ids",),
@@ -77,5 +49,6 @@ FORMATS = (
             "lm_head.decoder.bias": "lm_head.bias",
         },
         defaults={"vocab_size": 30527, "pad_token_id": _PADDING_ID},
+        harmless=("type_vocab_size",),
     ),
 )

@@ -1,69 +1,68 @@
 """OPT: GPT-2 with ReLU; its 350M has post-norm and narrow embeddings."""
 
+from functools import partial
 from typing import Any
 
 from jaxformer.functional.norms import LayerNorm
-from jaxformer.functional.positions.schemes import Learned
-from jaxformer.hub.activations import read_activation, write_activation
-from jaxformer.hub.fields import read_flags, read_numbers, write_fields
+from jaxformer.hub.fields import (
+    Activation,
+    Computed,
+    ConfigMap,
+    Expect,
+    Flag,
+    LearnedPositions,
+    PaddingId,
+    Switch,
+    numbers,
+)
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import CountedByMask, ModelFormat
 from jaxformer.hub.weights.weight_map import WeightMap, attention, block
-from jaxformer.models import DecoderConfig
 from jaxformer.nn import PostNorm, PreNorm
-from jaxformer.zoo.gpt import HEADS, TOKENS, gpt
-from jaxformer.zoo.llama import classes
+from jaxformer.zoo.common.decoders import HEADS, classes
+from jaxformer.zoo.common.gpt_like import TIED, gpt
 
 
-def read_opt(hf_config: HFConfig) -> DecoderConfig:
-    """The architecture that a config.json describes."""
-    hf_config.expect("_remove_final_layer_norm", False)
-    hf_config.expect("layerdrop", 0.0)
-    # Galactica's files say these; nothing reads them.
-    hf_config.expect("learned_embeddings", True)
-    hf_config.expect("scale_embeddings", False)
-    fields = read_numbers(hf_config, _NUMBERS)
-    learned = hf_config.take("layer_norm_elementwise_affine", True)
+def _read_embedding(hf_config: HFConfig) -> dict[str, Any]:
+    """Embeddings narrower than the model are projected on both sides (OPT 350M)."""
     width = hf_config.number("word_embed_proj_dim", None)
-    return gpt(
-        **fields,
-        **read_flags(hf_config, _FLAGS),
-        # Row 1 is for padding, and nothing reads row 0.
-        position=Learned(max_length=hf_config.number("max_position_embeddings"), offset=2),
-        residual=PreNorm() if hf_config.take("do_layer_norm_before", True) else PostNorm(),
-        activation=read_activation(hf_config, "activation_function", "relu"),
-        norm=LayerNorm(bias=learned, scale=learned),
-        attention_output_bias=hf_config.take("enable_bias"),
-        mlp_bias=hf_config.take("enable_bias"),
-        embedding_dropout=0.0,
-        padding_id=hf_config.number("pad_token_id", None),
-        **(_NARROW | {"embedding_dim": width} if width not in (None, fields["model_dim"]) else {}),
-    )
+    if width in (None, hf_config.number("hidden_size")):
+        return {}
+    return {"embedding_projection": "both", "embedding_dim": width}
 
 
-def write_opt(config: DecoderConfig) -> dict[str, Any]:
-    """And back."""
-    return {
-        **write_fields(config, _NUMBERS, _FLAGS),
-        "max_position_embeddings": config.position.max_length,
-        "do_layer_norm_before": isinstance(config.residual, PreNorm),
-        "activation_function": write_activation(config.activation),
-        "layer_norm_elementwise_affine": config.norm.scale,
-        "word_embed_proj_dim": config.embedding_width,
-    }
+def _read_norm(hf_config: HFConfig) -> dict[str, Any]:
+    learned = hf_config.take("layer_norm_elementwise_affine", True)
+    return {"norm": LayerNorm(bias=learned, scale=learned)}
 
 
-_NUMBERS = {
-    "num_layers": "num_hidden_layers",
-    "model_dim": "hidden_size",
-    "num_heads": "num_attention_heads",
-    "mlp_dim": "ffn_dim",
-    "vocab_size": "vocab_size",
-    "dropout": "dropout",
-    "attention_dropout": "attention_dropout",
-}
-_FLAGS = {"attention_bias": "enable_bias", "tie_embeddings": "tie_word_embeddings"}
-_NARROW = {"embedding_projection": "both"}
+_FIELDS = (
+    Expect("_remove_final_layer_norm", False),
+    Expect("layerdrop", 0.0),
+    # Galactica's files have these; nothing reads them.
+    Expect("learned_embeddings", True),
+    Expect("scale_embeddings", False),
+    *numbers(
+        {
+            "num_layers": "num_hidden_layers",
+            "model_dim": "hidden_size",
+            "num_heads": "num_attention_heads",
+            "mlp_dim": "ffn_dim",
+            "vocab_size": "vocab_size",
+            "dropout": "dropout",
+            "attention_dropout": "attention_dropout",
+        }
+    ),
+    Computed(_read_norm, lambda config: {"layer_norm_elementwise_affine": config.norm.scale}),
+    Computed(_read_embedding, lambda config: {"word_embed_proj_dim": config.embedding_width}),
+    Flag("attention_bias", "enable_bias", also=("attention_output_bias", "mlp_bias")),
+    TIED,
+    # Row 1 is for padding, and nothing reads row 0.
+    LearnedPositions(offset=2),
+    Switch("residual", "do_layer_norm_before", True, on=PreNorm(), off=PostNorm()),
+    Activation(theirs="activation_function", default="relu"),
+    PaddingId(default=None),
+)
 _BLOCK = {
     **attention(
         0,
@@ -92,19 +91,9 @@ _WEIGHT_MAP = WeightMap(
 FORMATS = (
     ModelFormat(
         model_type="opt",
-        read=read_opt,
-        write=write_opt,
+        config_map=ConfigMap(partial(gpt, embedding_dropout=0.0), _FIELDS),
         weight_map=lambda _: _WEIGHT_MAP,
         architectures=classes("OPT", without=("ForTokenClassification",)),
-        tiny={
-            "vocab_size": 131,
-            "hidden_size": 48,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 6,
-            "ffn_dim": 56,
-            "max_position_embeddings": 20,
-            **TOKENS,
-        },
         prefix="model.",
         positions=CountedByMask(padding=-1),
         copies={"lm_head.weight": "model.decoder.embed_tokens.weight"},

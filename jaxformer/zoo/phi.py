@@ -1,34 +1,44 @@
 """Phi-1.5 and Phi-2: GPT-J's arrangement with 32 channels of each head rotated."""
 
+from functools import partial
 from typing import Any
 
 from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import RoPE
-from jaxformer.hub.activations import read_activation, write_activation
-from jaxformer.hub.fields import read_flags, read_numbers, write_fields
+from jaxformer.hub.fields import (
+    Activation,
+    Computed,
+    ConfigMap,
+    NormEps,
+    Number,
+    PaddingId,
+    numbers,
+)
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import ModelFormat
-from jaxformer.hub.rope import read_rope, write_rope
+from jaxformer.hub.rope import Rope
 from jaxformer.hub.weights.weight_map import WeightMap, attention, block
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import Parallel
-from jaxformer.zoo.gpt import HEADS, gpt
-from jaxformer.zoo.llama import classes
-from jaxformer.zoo.pythia import TINY
+from jaxformer.zoo.common.decoders import HEADS, classes
+from jaxformer.zoo.common.gpt_like import TIED, gpt
+from jaxformer.zoo.common.llama_like import NUMBERS
 from jaxformer.zoo.system import System
+
+# How every model of this kind differs from GPT-2.
+_KIND = {"residual": Parallel(shared_norm=True), "head_bias": True}
 
 
 def phi(num_layers: int, model_dim: int, num_heads: int) -> DecoderConfig:
-    """The architecture in any size."""
+    """Returns the architecture in any size."""
     return gpt(
         num_layers,
         model_dim,
         num_heads,
         vocab_size=51200,
         position=RoPE(theta=10_000.0, fraction=32 * num_heads / model_dim),
-        residual=Parallel(shared_norm=True),
         tie_embeddings=False,
-        head_bias=True,
+        **_KIND,
     )
 
 
@@ -51,45 +61,26 @@ SYSTEMS = (
 )
 
 
-def read_phi(hf_config: HFConfig) -> DecoderConfig:
-    """The architecture that a config.json describes."""
+def _read_query_key_norm(hf_config: HFConfig) -> dict[str, Any]:
     norm = LayerNorm(eps=hf_config.number("layer_norm_eps"))
-    return gpt(
-        **read_numbers(hf_config, _NUMBERS),
-        **read_flags(hf_config, _FLAGS),
-        position=read_rope(hf_config, fraction=0.5),
-        residual=Parallel(shared_norm=True),
-        query_key_norm=norm if hf_config.take("qk_layernorm", False) else None,
-        activation=read_activation(hf_config, "hidden_act", "gelu_new"),
-        norm=norm,
-        head_bias=True,
-        padding_id=hf_config.number("pad_token_id", None),
-    )
+    return {"query_key_norm": norm if hf_config.take("qk_layernorm", False) else None}
 
 
-def write_phi(config: DecoderConfig) -> dict[str, Any]:
-    """And back."""
-    return {
-        **write_fields(config, _NUMBERS, _FLAGS),
-        **write_rope(config.position, fraction_field="partial_rotary_factor"),
-        "qk_layernorm": config.query_key_norm is not None,
-        "hidden_act": write_activation(config.activation),
-        "layer_norm_eps": config.norm.eps,
-    }
-
-
-_NUMBERS = {
-    "num_layers": "num_hidden_layers",
-    "model_dim": "hidden_size",
-    "num_heads": "num_attention_heads",
-    "num_kv_heads": "num_key_value_heads",
-    "mlp_dim": "intermediate_size",
-    "vocab_size": "vocab_size",
-    "dropout": "resid_pdrop",
-    "embedding_dropout": "embd_pdrop",
-    "attention_dropout": "attention_dropout",
-}
-_FLAGS = {"tie_embeddings": "tie_word_embeddings"}
+_FIELDS = (
+    *numbers(NUMBERS),
+    Number("num_kv_heads", "num_key_value_heads", None),
+    Number("dropout", "resid_pdrop"),
+    Number("embedding_dropout", "embd_pdrop", None),
+    Number("attention_dropout", "attention_dropout"),
+    TIED,
+    NormEps(),
+    Rope(fraction=0.5),
+    Computed(
+        _read_query_key_norm, lambda config: {"qk_layernorm": config.query_key_norm is not None}
+    ),
+    Activation(default="gelu_new"),
+    PaddingId(default=None),
+)
 _BLOCK = {
     "norms.0": "input_layernorm",
     **attention(
@@ -104,7 +95,7 @@ _BLOCK = {
     "sublayers.1.up": "mlp.fc1",
     "sublayers.1.down": "mlp.fc2",
 }
-NAMES = {
+_NAMES = {
     "embedding": "model.embed_tokens",
     **block("transformer", "model.layers.{}", _BLOCK),
     "transformer.final_norm": "model.final_layernorm",
@@ -115,21 +106,9 @@ NAMES = {
 FORMATS = (
     ModelFormat(
         model_type="phi",
-        read=read_phi,
-        write=write_phi,
-        weight_map=lambda _: WeightMap(NAMES),
+        config_map=ConfigMap(partial(gpt, **_KIND), _FIELDS),
+        weight_map=lambda _: WeightMap(_NAMES),
         architectures=classes("Phi", without=("ForQuestionAnswering",)),
-        tiny={
-            **TINY,
-            "num_key_value_heads": 2,
-            "qk_layernorm": True,
-            "rope_parameters": {
-                "rope_type": "linear",
-                "rope_theta": 100.0,
-                "partial_rotary_factor": 0.5,
-                "factor": 4.0,
-            },
-        },
         prefix="model.",
         buffers=("*.rotary_emb.inv_freq",),
         copies={"lm_head.weight": "model.embed_tokens.weight"},

@@ -1,20 +1,15 @@
 """Pythia: GPT-NeoX in eight sizes; a quarter of each head rotates."""
 
-from typing import Any
-
-from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import RoPE
-from jaxformer.hub.activations import read_activation, write_activation
-from jaxformer.hub.fields import read_flags, read_numbers, write_fields
-from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.fields import Activation, ConfigMap, Flag, NormEps, Switch, numbers
 from jaxformer.hub.model_format import ModelFormat
-from jaxformer.hub.rope import read_rope, write_rope
+from jaxformer.hub.rope import Rope
 from jaxformer.hub.weights.layouts import PerKeyHead
 from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import Parallel, PreNorm
-from jaxformer.zoo.gpt import HEADS, TOKENS, fused, gpt
-from jaxformer.zoo.llama import classes
+from jaxformer.zoo.common.decoders import HEADS, classes, fused_attention
+from jaxformer.zoo.common.gpt_like import NEOX_NUMBERS, TIED, gpt
 from jaxformer.zoo.system import System
 
 _SOURCE = "Biderman et al., 2023, https://arxiv.org/abs/2304.01373"
@@ -48,47 +43,27 @@ SYSTEMS = (
 )
 
 
-def read_neox(hf_config: HFConfig) -> DecoderConfig:
-    """The architecture that a config.json describes."""
-    rope = read_rope(
-        hf_config, fraction=0.25, theta_field="rotary_emb_base", fraction_field="rotary_pct"
-    )
-    # Files of some versions say both twice.
-    hf_config.expect("rope_theta", rope.theta)
-    hf_config.expect("partial_rotary_factor", rope.fraction)
-    parallel = hf_config.take("use_parallel_residual", True)
-    return gpt(
-        **read_numbers(hf_config, _NUMBERS),
-        **read_flags(hf_config, _FLAGS),
-        attention_output_bias=hf_config.take("attention_bias"),
-        position=rope,
-        residual=Parallel(shared_norm=False) if parallel else PreNorm(),
-        activation=read_activation(hf_config, "hidden_act", "gelu"),
-        norm=LayerNorm(eps=hf_config.number("layer_norm_eps")),
-    )
+class _NeoXRope(Rope):
+    """RoPE in files of which some have the base and the share under both names."""
+
+    def read(self, hf_config):
+        fields = super().read(hf_config)
+        hf_config.expect("rope_theta", fields["position"].theta)
+        hf_config.expect("partial_rotary_factor", fields["position"].fraction)
+        return fields
 
 
-def write_neox(config: DecoderConfig) -> dict[str, Any]:
-    """And back."""
-    return {
-        **write_fields(config, _NUMBERS, _FLAGS),
-        **write_rope(config.position, theta_field="rotary_emb_base", fraction_field="rotary_pct"),
-        "use_parallel_residual": isinstance(config.residual, Parallel),
-        "hidden_act": write_activation(config.activation),
-        "layer_norm_eps": config.norm.eps,
-    }
-
-
-_NUMBERS = {
-    "num_layers": "num_hidden_layers",
-    "model_dim": "hidden_size",
-    "num_heads": "num_attention_heads",
-    "mlp_dim": "intermediate_size",
-    "vocab_size": "vocab_size",
-    "dropout": "hidden_dropout",
-    "attention_dropout": "attention_dropout",
-}
-_FLAGS = {"attention_bias": "attention_bias", "tie_embeddings": "tie_word_embeddings"}
+_FIELDS = (
+    _NeoXRope(fraction=0.25, theta_field="rotary_emb_base", fraction_field="rotary_pct"),
+    *numbers(NEOX_NUMBERS | {"mlp_dim": "intermediate_size"}),
+    Flag("attention_bias", "attention_bias", also=("attention_output_bias",)),
+    TIED,
+    Switch(
+        "residual", "use_parallel_residual", True, on=Parallel(shared_norm=False), off=PreNorm()
+    ),
+    Activation(default="gelu"),
+    NormEps(),
+)
 _BLOCK = {
     "norms.0": "input_layernorm",
     "sublayers.0.attention.output": "attention.dense",
@@ -104,35 +79,15 @@ _WEIGHT_MAP = WeightMap(
         **HEADS,
         "heads.language_model": "embed_out",
     },
-    fused=(fused("gpt_neox.layers.{}.attention.query_key_value", PerKeyHead()),),
+    fused=(fused_attention("gpt_neox.layers.{}.attention.query_key_value", PerKeyHead()),),
 )
-
-TINY = {
-    "vocab_size": 131,
-    "hidden_size": 48,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 6,
-    "intermediate_size": 56,
-    **TOKENS,
-}
 
 FORMATS = (
     ModelFormat(
         model_type="gpt_neox",
-        read=read_neox,
-        write=write_neox,
+        config_map=ConfigMap(gpt, _FIELDS),
         weight_map=lambda _: _WEIGHT_MAP,
         architectures=classes("GPTNeoX"),
-        tiny={
-            **TINY,
-            "rope_parameters": {
-                "rope_type": "dynamic",
-                "rope_theta": 100.0,
-                "partial_rotary_factor": 0.5,
-                "factor": 4.0,
-            },
-            "max_position_embeddings": 8,
-        },
         prefix="gpt_neox.",
         buffers=("*.attention.bias", "*.attention.masked_bias", "*.rotary_emb.inv_freq"),
         copies={"embed_out.weight": "gpt_neox.embed_in.weight"},

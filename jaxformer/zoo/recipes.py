@@ -1,4 +1,4 @@
-"""What the training recipes in configs/ take from the zoo."""
+"""Sizes of published systems for the training recipes in configs/."""
 
 from jaxformer.errors import ConfigError
 from jaxformer.zoo import SYSTEMS
@@ -6,16 +6,20 @@ from jaxformer.zoo.system import System
 
 
 def sizes_of(file: str) -> dict[str, System]:
-    """The systems that a file of configs/ trains, by their sizes there."""
+    """Returns the systems that a file of configs/ trains, by their sizes there."""
     recipes = {name: s.recipe.split(":") for name, s in SYSTEMS.items() if s.recipe}
     return {size: SYSTEMS[name] for name, (owner, size) in recipes.items() if owner == file}
 
 
 def choose(file: str, size: str) -> System:
-    """The system that a file of configs/ trains at one of its sizes.
+    """Returns the system that a file of configs/ trains at one of its sizes.
+
+    Args:
+        file: The file: "bert.py".
+        size: The size: "base".
 
     Raises:
-        ConfigError: It has no such size; the message lists those that there are.
+        ConfigError: There is no such size; the message lists the sizes.
     """
     sizes = sizes_of(file)
     if size not in sizes:
@@ -24,5 +28,5 @@ def choose(file: str, size: str) -> System:
 
 
 def padded(vocab_size: int) -> int:
-    """A vocabulary with unused rows at its end, so that 128 divides it: fast, and cut evenly."""
+    """Returns the size of a vocabulary padded to a multiple of 128: fast, and sharded evenly."""
     return -(-vocab_size // 128) * 128

@@ -1,19 +1,15 @@
 """SigLIP: a text tower that looks ahead, and a vision tower that a learned query sums up."""
 
-from functools import partial
-from typing import Any
-
 from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import Learned
-from jaxformer.hub.embedding_tasks import LastTokenTask
-from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.fields import ConfigMap, Switch
 from jaxformer.hub.model_format import Architecture, ModelFormat
-from jaxformer.hub.tasks import Task
+from jaxformer.hub.tasks import LastTokenTask, Task
 from jaxformer.hub.weights.layouts import Concatenated, Same
 from jaxformer.hub.weights.weight_map import Fused, WeightMap
 from jaxformer.models import AttentionPooler, EncoderConfig, Projection, VisionConfig
 from jaxformer.nn import PreNorm
-from jaxformer.zoo.clip import (
+from jaxformer.zoo.common.clip_like import (
     BUFFERS,
     COUNTS,
     IMAGE_DEFAULTS,
@@ -21,15 +17,11 @@ from jaxformer.zoo.clip import (
     LAYOUTS,
     TEXT_DEFAULTS,
     TEXT_NAMES,
-    TINY_IMAGES,
-    TINY_TEXT,
-    image_fields,
     text_fields,
-    write_images,
-    write_text,
+    vision_fields,
 )
+from jaxformer.zoo.common.vit_like import vit
 from jaxformer.zoo.system import System
-from jaxformer.zoo.vit import vit
 
 
 def siglip_text(num_layers: int, model_dim: int, num_heads: int, **changes) -> EncoderConfig:
@@ -71,18 +63,10 @@ SYSTEMS = (
     System("siglip-base-patch16-224-vision", "", siglip_vision(12, 768, 12, 16), "92.88M", _SOURCE),
 )
 
-
-def read_images(hf_config: HFConfig) -> VisionConfig:
-    """The vision tower that a config.json describes."""
-    pooler = AttentionPooler() if hf_config.take("vision_use_head") else None
-    return siglip_vision(**image_fields(hf_config, prefix=0), pooler=pooler)
-
-
-def write_vision(config: VisionConfig) -> dict[str, Any]:
-    """And back."""
-    return {**write_images(config), "vision_use_head": config.pooler is not None}
-
-
+_VISION_FIELDS = (
+    *vision_fields(prefix=0),
+    Switch("pooler", "vision_use_head", on=AttentionPooler(), off=None),
+)
 _TEXT_WEIGHT_MAP = WeightMap({**TEXT_NAMES, "heads.projection.output": "text_model.head"})
 _JOINED = Fused(
     tuple(f"pooler.attention.{name}" for name in ("query", "key", "value")),
@@ -115,11 +99,9 @@ _OWN_TEXT_DEFAULTS = {
 FORMATS = (
     ModelFormat(
         model_type="siglip_text_model",
-        read=lambda hf_config: siglip_text(**text_fields(hf_config)),
-        write=partial(write_text, projection="projection_size"),
+        config_map=ConfigMap(siglip_text, text_fields("projection_size")),
         weight_map=lambda _: _TEXT_WEIGHT_MAP,
         architectures=(Architecture("SiglipTextModel", LastTokenTask(), prefix=""),),
-        tiny=TINY_TEXT | {"projection_size": 40},
         prefix="text_model.",
         buffers=BUFFERS,
         states_end_normalised=False,
@@ -127,11 +109,9 @@ FORMATS = (
     ),
     ModelFormat(
         model_type="siglip_vision_model",
-        read=read_images,
-        write=write_vision,
+        config_map=ConfigMap(siglip_vision, _VISION_FIELDS),
         weight_map=lambda _: _VISION_WEIGHT_MAP,
         architectures=(Architecture("SiglipVisionModel", Task()),),
-        tiny=TINY_IMAGES,
         prefix="vision_model.",
         buffers=BUFFERS,
         defaults=IMAGE_DEFAULTS | _OWN_DEFAULTS | {"patch_size": 16, "vision_use_head": True},

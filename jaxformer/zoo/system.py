@@ -1,8 +1,9 @@
-"""What the zoo knows of a published model."""
+"""Published models: their architecture, size and source."""
 
 import math
 from dataclasses import dataclass
 
+from jaxformer.hub.families import family_of
 from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import AbstractModel
 
@@ -12,31 +13,25 @@ class System:
     """One published size of one published system."""
 
     name: str
-    """What it is called: "bert-base"."""
+    """The name: "bert-base"."""
     recipe: str
-    """The file of configs/ that trains it, and its size there: "bert.py:base"; empty: none does,
-    for it learns beside another model (CLIP)."""
+    """The file of configs/ that trains it, and its size there: "bert.py:base"; empty if it is
+    trained together with another model (CLIP)."""
     config: ModelConfig
-    """Its architecture."""
+    """The architecture."""
     published: str
-    """The number of parameters that its authors give, as they write it: "110M"."""
+    """The number of parameters in the publication, as it is written there: "110M"."""
     source: str
-    """Where the sizes and that number were published."""
+    """The publication."""
     note: str = ""
-    """What the authors counted, where it is not this model."""
+    """What the authors counted, if it is not this model."""
 
     @property
     def family(self) -> str:
         """The family: "decoder", "encoder", "encoder-decoder" or "vision"."""
-        names = {
-            "DecoderConfig": "decoder",
-            "EncoderConfig": "encoder",
-            "EncoderDecoderConfig": "encoder-decoder",
-            "VisionConfig": "vision",
-        }
-        return names[type(self.config).__name__]
+        return family_of(self.config).name
 
     def count_parameters(self) -> int:
-        """The number of parameters of our model, which is traced and not made."""
+        """Returns the number of parameters of our model, without making its arrays."""
         shapes = AbstractModel(self.config.build).shapes.values()
         return sum(math.prod(shape.shape) for shape in shapes)

@@ -1,13 +1,24 @@
-"""T5, T5 v1.1, mT5 and ByT5."""
+"""T5, T5 v1.1, mT5, UMT5 and ByT5."""
 
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from jaxformer.functional.norms import RMSNorm
 from jaxformer.functional.positions.schemes import T5Bias
-from jaxformer.hub.activations import read_activation, write_activation
+from jaxformer.hub.fields import (
+    Computed,
+    ConfigMap,
+    Expect,
+    Field,
+    NormEps,
+    Number,
+    numbers,
+    read_activation,
+    write_activation,
+)
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.tasks import (
@@ -108,102 +119,142 @@ SYSTEMS = (
     System("byt5-xxl", "byt5.py:xxl", byt5(36, 12, 4672, 64, 12352), "12.9B", _BYT5),
 )
 
-
-def read_t5(hf_config: HFConfig) -> EncoderDecoderConfig | EncoderConfig:
-    """The architecture that a config.json describes; some classes have the encoder alone."""
-    config = _read(hf_config)
-    named = hf_config.take("architectures", None) or [""]
-    return _encoder(config) if named[0].endswith(_ENCODERS) else config
-
-
 _ENCODERS = ("EncoderModel", "ForTokenClassification")
 
 
-def _encoder(config: EncoderDecoderConfig) -> EncoderConfig:
-    """The encoder of a model."""
+def _read_encoder_only(hf_config: HFConfig) -> dict[str, Any]:
+    """Some classes have the encoder alone."""
+    named = hf_config.take("architectures", None) or [""]
+    return {"encoder_only": named[0].endswith(_ENCODERS)}
+
+
+def _build(encoder_only: bool, **values: Any) -> EncoderDecoderConfig | EncoderConfig:
+    config = t5(**values)
+    if not encoder_only:
+        return config
     shared = {field.name: getattr(config, field.name) for field in fields(TextConfig)}
     return EncoderConfig(**shared, heads=())
 
 
-def _read(hf_config: HFConfig) -> EncoderDecoderConfig:
-    hf_config.expect("is_decoder", False)
-    dropout = hf_config.number("dropout_rate", 0.1)
-    model_dim = hf_config.number("d_model", 512)
-    layers = hf_config.number("num_layers", 6)
-    buckets = hf_config.number("relative_attention_num_buckets", 32)
-    farthest = hf_config.number("relative_attention_max_distance", 128)
-    tied = hf_config.take("tie_word_embeddings", True) is not False
-    # Of old, whether the table is tied says as well whether states are scaled.
-    scaled = hf_config.take("scale_decoder_outputs", tied)
-    activation, gated = _feed_forward(hf_config)
-    return t5(
-        layers,
-        model_dim,
-        hf_config.number("num_heads", 8),
-        hf_config.number("d_kv", 64),
-        hf_config.number("d_ff", 2048),
-        num_decoder_layers=hf_config.number("num_decoder_layers", None) or layers,
-        vocab_size=hf_config.number("vocab_size", 32128),
-        position=T5Bias(buckets, farthest, bidirectional=True),
-        decoder_position=T5Bias(buckets, farthest, bidirectional=False),
-        norm=RMSNorm(eps=hf_config.number("layer_norm_epsilon", 1e-6)),
-        activation=activation,
-        gated=gated,
-        tie_embeddings=tied,
-        logit_scale=model_dim**-0.5 if scaled else 1.0,
-        dropout=dropout,
-        attention_dropout=dropout,
+def _read_decoder_layers(hf_config: HFConfig) -> dict[str, Any]:
+    layers = hf_config.number("num_decoder_layers", None)
+    return {"num_decoder_layers": layers or hf_config.number("num_layers", 6)}
+
+
+def _write_decoder_layers(config: EncoderDecoderConfig | EncoderConfig) -> dict[str, Any]:
+    return {"num_decoder_layers": getattr(config, "decoder_layers", config.num_layers)}
+
+
+def _read_positions(hf_config: HFConfig, shared: bool) -> dict[str, Any]:
+    """T5 shares the biases of the distance among the layers of a stack; UMT5 does not."""
+    bias = T5Bias(
+        hf_config.number("relative_attention_num_buckets", 32),
+        hf_config.number("relative_attention_max_distance", 128),
+        bidirectional=True,
+        shared=shared,
     )
+    return {"position": bias, "decoder_position": replace(bias, bidirectional=False)}
 
 
-def read_mt5(hf_config: HFConfig) -> EncoderDecoderConfig | EncoderConfig:
-    """The architecture that a config.json of mT5 describes: states are never scaled."""
-    return replace(read_t5(hf_config), logit_scale=1.0)
+def _write_positions(config: EncoderDecoderConfig | EncoderConfig) -> dict[str, Any]:
+    return {
+        "relative_attention_num_buckets": config.position.num_buckets,
+        "relative_attention_max_distance": config.position.max_distance,
+    }
 
 
-def _feed_forward(hf_config: HFConfig) -> tuple[str, bool]:
+def _read_feed_forward(hf_config: HFConfig) -> dict[str, Any]:
     """The activation, and whether there is a gate."""
     kind = hf_config.take("feed_forward_proj", "relu")
     *before, name = kind.split("-")
     name = "gelu_new" if kind == "gated-gelu" else name
-    gated = hf_config.take("is_gated_act", before == ["gated"])
-    return read_activation(hf_config, "dense_act_fn", name), gated
-
-
-def write_t5(config: EncoderDecoderConfig | EncoderConfig) -> dict[str, Any]:
-    """And back."""
-    return {"scale_decoder_outputs": config.logit_scale != 1.0} | write_mt5(config)
-
-
-def write_mt5(config: EncoderDecoderConfig | EncoderConfig) -> dict[str, Any]:
-    """`write_t5` for a system that has no choice of the scale."""
-    name = write_activation(config.activation)
-    if config.gated:
-        # "gated-gelu" means the approximation by tanh.
-        special = {"gelu_tanh": "gelu", "gelu": "gelu_python"}
-        name = f"gated-{special.get(config.activation, name)}"
-    act = {"gated-gelu": "gelu_new"}.get(name, name.removeprefix("gated-"))
     return {
-        "num_layers": config.num_layers,
-        "num_decoder_layers": getattr(config, "decoder_layers", config.num_layers),
-        "d_model": config.model_dim,
-        "num_heads": config.num_heads,
-        "d_kv": config.head_width,
-        "d_ff": config.mlp_dim,
-        "vocab_size": config.vocab_size,
-        "relative_attention_num_buckets": config.position.num_buckets,
-        "relative_attention_max_distance": config.position.max_distance,
-        "layer_norm_epsilon": config.norm.eps,
-        "feed_forward_proj": name,
-        "dense_act_fn": act,
-        "is_gated_act": config.gated,
-        "tie_word_embeddings": config.tie_embeddings,
-        "dropout_rate": config.dropout,
+        "gated": hf_config.take("is_gated_act", before == ["gated"]),
+        "activation": read_activation(hf_config, "dense_act_fn", name),
     }
 
 
-def fitted(config: EncoderDecoderConfig, files: TensorFiles) -> EncoderDecoderConfig:
-    """Ties the tables or does not as the tensors have it, which is what transformers does."""
+def _write_feed_forward(config: EncoderDecoderConfig | EncoderConfig) -> dict[str, Any]:
+    name = write_activation(config.activation)
+    if config.gated:
+        # "gated-gelu" means the tanh approximation.
+        special = {"gelu_tanh": "gelu", "gelu": "gelu_python"}
+        name = f"gated-{special.get(config.activation, name)}"
+    act = {"gated-gelu": "gelu_new"}.get(name, name.removeprefix("gated-"))
+    return {"feed_forward_proj": name, "dense_act_fn": act, "is_gated_act": config.gated}
+
+
+def _is_tied(hf_config: HFConfig) -> bool:
+    return hf_config.take("tie_word_embeddings", True) is not False
+
+
+def _read_scale(hf_config: HFConfig) -> dict[str, Any]:
+    # In old files tied tables imply scaled states.
+    scaled = hf_config.take("scale_decoder_outputs", _is_tied(hf_config))
+    return {"logit_scale": hf_config.number("d_model", 512) ** -0.5 if scaled else 1.0}
+
+
+def _read_no_scale(hf_config: HFConfig) -> dict[str, Any]:
+    """MT5 never scales the states, whatever config.json has."""
+    return _read_scale(hf_config) | {"logit_scale": 1.0}
+
+
+def _read_always_scale(hf_config: HFConfig) -> dict[str, Any]:
+    """UMT5 always scales the states, as transformers does since version 5."""
+    return _read_scale(hf_config) | {"logit_scale": hf_config.number("d_model", 512) ** -0.5}
+
+
+_T5_SCALE = Computed(
+    _read_scale, lambda config: {"scale_decoder_outputs": config.logit_scale != 1.0}
+)
+
+
+def _config_map(scale: Field, shared: bool = True) -> ConfigMap:
+    """Returns the fields of config.json.
+
+    Args:
+        scale: The field that says whether the decoder's states are scaled.
+        shared: Whether the layers of a stack share the biases of the distance.
+    """
+    return ConfigMap(
+        _build,
+        (
+            Computed(_read_encoder_only),
+            Expect("is_decoder", False),
+            Number("dropout", "dropout_rate", 0.1, also=("attention_dropout",)),
+            *numbers(
+                {
+                    "model_dim": "d_model",
+                    "num_layers": "num_layers",
+                    "num_heads": "num_heads",
+                    "head_dim": "d_kv",
+                    "mlp_dim": "d_ff",
+                    "vocab_size": "vocab_size",
+                },
+                {
+                    "d_model": 512,
+                    "num_layers": 6,
+                    "num_heads": 8,
+                    "d_kv": 64,
+                    "d_ff": 2048,
+                    "vocab_size": 32128,
+                },
+            ),
+            Computed(_read_decoder_layers, _write_decoder_layers),
+            Computed(partial(_read_positions, shared=shared), _write_positions),
+            NormEps(theirs="layer_norm_epsilon", make=RMSNorm, default=1e-6),
+            Computed(_read_feed_forward, _write_feed_forward),
+            Computed(
+                lambda hf_config: {"tie_embeddings": _is_tied(hf_config)},
+                lambda config: {"tie_word_embeddings": config.tie_embeddings},
+            ),
+            scale,
+        ),
+    )
+
+
+def _fitted(config: EncoderDecoderConfig, files: TensorFiles) -> EncoderDecoderConfig:
+    """Ties the tables if and only if the tensors have it so, as transformers does."""
     own, shared = "lm_head.weight", "shared.weight"
     both = own in files.tensors and shared in files.tensors
     same = not both or np.array_equal(files.read(own), files.read(shared))
@@ -232,7 +283,7 @@ def _side(ours: str, theirs: str, config: EncoderDecoderConfig | EncoderConfig) 
     }
 
 
-def weight_map(config: EncoderDecoderConfig | EncoderConfig) -> WeightMap:
+def _weight_map(config: EncoderDecoderConfig | EncoderConfig) -> WeightMap:
     """The names of the tensors; some classes have no "transformer." before them."""
     encoder = "transformer" if isinstance(config, EncoderConfig) else "encoder"
     return WeightMap(
@@ -249,21 +300,20 @@ def weight_map(config: EncoderDecoderConfig | EncoderConfig) -> WeightMap:
     )
 
 
-def t5_format(model_type: str, name: str, tiny: dict[str, Any], **parts: Any) -> ModelFormat:
-    """The files of T5 or a relative.
+def _format(model_type: str, name: str, config_map: ConfigMap, **parts: Any) -> ModelFormat:
+    """Returns the format of T5 or a relative.
 
     Args:
-        model_type: As config.json has it.
-        name: What its classes begin with: "T5".
-        tiny: Fields of a small model that are not T5's.
-        **parts: Of the Format, that are not T5's.
+        model_type: The system's name in config.json.
+        name: What its class names begin with: "T5".
+        config_map: Its fields of config.json.
+        **parts: Other fields of the format.
     """
-    fields = {
-        "model_type": model_type,
-        "read": read_mt5,
-        "write": write_mt5,
-        "weight_map": weight_map,
-        "architectures": (
+    return ModelFormat(
+        model_type=model_type,
+        config_map=config_map,
+        weight_map=_weight_map,
+        architectures=(
             Architecture(f"{name}ForConditionalGeneration", Seq2SeqLMTask(), prefix=""),
             Architecture(f"{name}ForSequenceClassification", EndTokenClassificationTask()),
             Architecture(
@@ -273,39 +323,26 @@ def t5_format(model_type: str, name: str, tiny: dict[str, Any], **parts: Any) ->
             Architecture(f"{name}ForTokenClassification", TokenClassificationTask()),
             Architecture(f"{name}EncoderModel", Task()),
         ),
-        "tiny": {
-            "vocab_size": 131,
-            "d_model": 48,
-            "d_kv": 10,
-            "d_ff": 56,
-            "num_layers": 3,
-            "num_decoder_layers": 2,
-            "num_heads": 6,
-            "relative_attention_num_buckets": 8,
-            "relative_attention_max_distance": 9,
-            "decoder_start_token_id": 0,
-        }
-        | tiny,
-        "prefix": "transformer.",
-        "buffers": ("*decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",),
-        "copies": {
+        prefix="transformer.",
+        buffers=("*decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",),
+        copies={
             "lm_head.weight": "transformer.shared.weight",
             "transformer.encoder.embed_tokens.weight": "transformer.shared.weight",
             "transformer.decoder.embed_tokens.weight": "transformer.shared.weight",
         },
-        "harmless": ("n_positions",),
-        "synonyms": {
+        harmless=("n_positions",),
+        synonyms={
             "head_dim": "d_kv",
             "hidden_size": "d_model",
             "num_attention_heads": "num_heads",
             "num_hidden_layers": "num_layers",
         },
-        "fitted": fitted,
-    }
-    return ModelFormat(**(fields | parts))
+        fitted=_fitted,
+        **parts,
+    )
 
 
-NEWER = {
+_NEWER = {
     "vocab_size": 250112,
     "d_ff": 1024,
     "num_layers": 8,
@@ -315,6 +352,12 @@ NEWER = {
 }
 
 FORMATS = (
-    t5_format("t5", "T5", {}, read=read_t5, write=write_t5),
-    t5_format("mt5", "MT5", {"feed_forward_proj": "gated-gelu"}, defaults=NEWER),
+    _format("t5", "T5", _config_map(_T5_SCALE)),
+    _format("mt5", "MT5", _config_map(Computed(_read_no_scale)), defaults=_NEWER),
+    _format(
+        "umt5",
+        "UMT5",
+        _config_map(Computed(_read_always_scale), shared=False),
+        defaults=_NEWER,
+    ),
 )

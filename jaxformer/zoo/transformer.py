@@ -1,10 +1,10 @@
-"""The Transformer of 2017, and Marian, as transformers has it."""
+"""The Transformer of 2017, and Marian, which is its form in transformers."""
 
-from dataclasses import replace
 from typing import Any
 
 from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import Sinusoidal
+from jaxformer.hub.fields import Computed, ConfigMap
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture
 from jaxformer.hub.tasks import Seq2SeqLMTask
@@ -12,7 +12,7 @@ from jaxformer.hub.weights.layouts import Same
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import EncoderDecoderConfig
 from jaxformer.nn import PostNorm
-from jaxformer.zoo.bart import NAMES, bart_format, read_bart, write_bart
+from jaxformer.zoo.common.bart_like import FIELDS, NAMES, POSITIONS, bart, bart_format
 from jaxformer.zoo.system import System
 
 _SOURCE = "Vaswani et al., 2017, table 3, https://arxiv.org/abs/1706.03762"
@@ -59,30 +59,27 @@ SYSTEMS = (
 )
 
 
-def read_marian(hf_config: HFConfig) -> EncoderDecoderConfig:
-    """The architecture that a config.json describes."""
-    config = read_bart(hf_config)
-    hf_config.expect("decoder_vocab_size", config.vocab_size, None)
+def _read_marian(hf_config: HFConfig) -> dict[str, Any]:
+    """The sinusoids are computed, and the two sides may have their own embeddings."""
+    hf_config.expect("decoder_vocab_size", hf_config.number("vocab_size", 50265), None)
     position = Sinusoidal(layout="half")
-    return replace(
-        config,
-        position=position,
-        decoder_position=position,
-        embedding_norm=None,
-        share_embeddings=hf_config.take("share_encoder_decoder_embeddings", True),
-    )
+    return POSITIONS.read(hf_config) | {
+        "position": position,
+        "decoder_position": position,
+        "embedding_norm": None,
+        "share_embeddings": hf_config.take("share_encoder_decoder_embeddings", True),
+    }
 
 
-def write_marian(config: EncoderDecoderConfig) -> dict[str, Any]:
-    """And back."""
-    return write_bart(config) | {
+def _write_marian(config: EncoderDecoderConfig) -> dict[str, Any]:
+    return {
         "decoder_vocab_size": config.vocab_size,
         "share_encoder_decoder_embeddings": config.share_embeddings,
     }
 
 
-def weight_map(config: EncoderDecoderConfig) -> WeightMap:
-    """The names of the tensors: one table of embeddings, or one on each side."""
+def _weight_map(config: EncoderDecoderConfig) -> WeightMap:
+    """The names of the tensors; there is one table of embeddings, or one on each side."""
     names = dict(NAMES)
     if not config.share_embeddings:
         names["embedding.table"] = "model.encoder.embed_tokens.weight"
@@ -93,17 +90,16 @@ def weight_map(config: EncoderDecoderConfig) -> WeightMap:
 FORMATS = (
     bart_format(
         "marian",
-        # Not MarianModel: with no head there, the sinusoids would have to be in the file.
+        # Not MarianModel: it has no head, and then the sinusoids would have to be in the file.
         (Architecture("MarianMTModel", Seq2SeqLMTask()),),
+        ConfigMap(bart, (*FIELDS, Computed(_read_marian, _write_marian))),
         {
             "vocab_size": 58101,
             "pad_token_id": 58100,
             "eos_token_id": 0,
             "decoder_start_token_id": 58100,
         },
-        read=read_marian,
-        write=write_marian,
-        weight_map=weight_map,
+        weight_map=_weight_map,
         buffers=("*.embed_positions.weight",),
     ),
 )

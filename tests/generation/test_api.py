@@ -65,7 +65,7 @@ def theirs(folder, name, inputs, **options):
 )
 def test_greedy_text_is_that_of_transformers(format, architecture, tmp_path):
     folder = tmp_path / "model"
-    save_random(format, architecture, folder)
+    save_random(format.model_type, architecture.name, folder)
     ours = jaxformer.load(folder)
     inputs, count = prompts(ours.config.vocab_size), NEW
     if ours.config.position.changes_at(np.ones(1)) is not None:
@@ -88,7 +88,7 @@ def test_greedy_text_is_that_of_transformers(format, architecture, tmp_path):
 )
 @pytest.mark.quick("GPT2LMHeadModel", "Gemma3ForCausalLM")
 def test_every_step_is_that_of_the_full_pass(format, architecture, tmp_path):
-    save_random(format, architecture, tmp_path)
+    save_random(format.model_type, architecture.name, tmp_path)
     ours = jaxformer.load(tmp_path)
     left = prompts(ours.config.vocab_size)
     for inputs in (left, padded_on_the_right(left)):

@@ -172,9 +172,9 @@ def test_a_pass_has_a_row_at_least():
 
 def loaded(kind, head, folder):
     """A random model of transformers', theirs and ours."""
-    format = FORMATS[kind]
-    architecture = next(each for each in format.architectures if each.name.endswith(head))
-    save_random(format, architecture, folder)
+    architectures = FORMATS[kind].architectures
+    architecture = next(each for each in architectures if each.name.endswith(head))
+    save_random(kind, architecture.name, folder)
     ours = jaxformer.load(folder, compute_dtype="float32")
     engine = Engine(CompiledModel(ours.config, ours.abstract_model), ours.parameters)
     return Reference(folder, architecture.name), ours, Scorer(engine)

@@ -268,13 +268,16 @@ def test_encoder_decoders_propose_and_accept():
     plain = written(models[0], prompts, encoder_outputs=encoder_outputs[0])
     model = SpeculativeEngine(*models, 2)
     found = written(
-        model, prompts, encoder_outputs=encoder_outputs[0], draft_sources=encoder_outputs[0]
+        model, prompts, encoder_outputs=encoder_outputs[0], draft_encoder_outputs=encoder_outputs[0]
     )
     assert_same(found, plain)
     assert found.accepted.sum() > 0
     assert_same(
         written(
-            model, prompts, encoder_outputs=encoder_outputs[0], draft_sources=encoder_outputs[1]
+            model,
+            prompts,
+            encoder_outputs=encoder_outputs[0],
+            draft_encoder_outputs=encoder_outputs[1],
         ),
         plain,
     )

@@ -9,6 +9,7 @@ from saved_folders import change_settings, copy_of
 from jaxformer.errors import ConfigError
 from jaxformer.hub.checkpoint import read_checkpoint
 from jaxformer.hub.hf_config import HFConfig
+from jaxformer.parity.tiny import TINY
 from jaxformer.pretrained.import_run import import_folder
 from jaxformer.zoo import FORMATS
 
@@ -80,7 +81,7 @@ def test_commands_that_want_a_run(command, llama, tmp_path, refused):
         ({"vocab_size": None}, ["vocab_size = None"]),
         ({"attention_bias": "yes"}, ["attention_bias = 'yes'"]),
         ({"tie_word_embeddings": 7}, ["tie_embeddings = 7", "True or False"]),
-        ({"num_hidden_layers": 10**9}, ["num_hidden_layers = 1000000000", "2,000 at most"]),
+        ({"num_hidden_layers": 10**9}, ["num_hidden_layers = 1000000000", "10,000 at most"]),
         ({"num_hidden_layers": 1.5}, ["num_layers = 1.5"]),
         ({"hidden_size": 48 * 10**7}, ["model_dim = 480000000", "no more than"]),
         ({"vocab_size": 10**9}, ["vocab_size = 1000000000", "no more than"]),
@@ -134,7 +135,7 @@ def test_strange_values_are_read_or_refused_by_name(kind):
     """No value of any field ends in an error that a user cannot read."""
     transformers = pytest.importorskip("transformers")
     format = FORMATS[kind]
-    values = transformers.AutoConfig.for_model(kind, **format.tiny).to_dict()
+    values = transformers.AutoConfig.for_model(kind, **TINY[kind]).to_dict()
     values["architectures"] = [format.architectures[0].name]
     for field in values:
         for strange in STRANGE:

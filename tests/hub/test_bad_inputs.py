@@ -8,7 +8,7 @@ from saved_folders import save_tiny
 import jaxformer
 from jaxformer.cli import main as cli
 from jaxformer.errors import DataError
-from jaxformer.hub.forward import outputs_of
+from jaxformer.hub.families import forward
 from jaxformer.hub.inputs import checked_inputs
 from jaxformer.models import (
     Classification,
@@ -61,7 +61,7 @@ vit = model_fixture("vit")
         ({"input_ids": IDS > 3}, "input_ids must hold integers, not bool"),
         (
             {"input_ids": [[1, 2], [3]]},
-            "input_ids is no array: must be one, or lists",
+            "input_ids is not an array: must be one, or lists",
         ),
         ({"input_ids": "Hello"}, "input_ids must hold integers, not <U5"),
         ({"input_ids": 3}, "input_ids is a number: must be an array"),
@@ -199,7 +199,7 @@ def test_what_is_checked_is_what_the_model_gets(bert):
         "input_ids": "int32",
         "attention_mask": "int32",
     }
-    outputs = outputs_of(bert.model, bert.checkpoint, checked)
+    outputs = forward(bert.model, bert.checkpoint, checked)
     expected = jaxformer.forward(bert, {"input_ids": IDS, "attention_mask": IDS > 3})
     np.testing.assert_allclose(
         outputs["last_hidden_state"], expected["last_hidden_state"], 1e-4, 1e-4

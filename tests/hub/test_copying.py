@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxformer.hub.weights.copying import aligned_empty, copy_into
+from jaxformer.hub.weights.arrays import aligned_empty, copy_into
 
 DTYPES = [np.dtype(dtype) for dtype in (np.float32, np.float16, jnp.bfloat16)]
 

@@ -2,22 +2,33 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from jaxformer.errors import ConfigError
 from jaxformer.functional import RoPE
-from jaxformer.hub.activations import read_activation, write_activation
-from jaxformer.hub.checkpoint import config_values, describe, read_checkpoint
-from jaxformer.hub.fields import read_flags, read_numbers, write_fields
-from jaxformer.hub.folders import TRAVELLING, copy_travelling
+from jaxformer.hub.checkpoint import read_checkpoint
+from jaxformer.hub.describe import config_values, describe, describe_model
+from jaxformer.hub.fields import (
+    ConfigMap,
+    Flag,
+    Number,
+    Switch,
+    numbers,
+    read_activation,
+    resolved,
+    write_activation,
+)
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.weights.native import describe_model
+from jaxformer.io.model_files import SIDE_FILES, copy_side_files
 from jaxformer.models import DecoderConfig, LanguageModel, TokenClassification
+from jaxformer.nn import PostNorm, PreNorm
 from jaxformer.zoo import FORMATS
-from jaxformer.zoo.bert import bert
-from jaxformer.zoo.llama import llama
+from jaxformer.zoo.common.bert_like import bert
+from jaxformer.zoo.common.llama_like import llama
 
+REST = {"vocab_size": 9, "model_dim": 8, "num_heads": 4, "mlp_dim": 8}
 SMALL = llama(2, 48, 6, 56, vocab_size=131, num_kv_heads=2, heads=(LanguageModel(),))
 
 
@@ -45,8 +56,8 @@ def test_what_is_taken_is_known_and_the_rest_must_be_harmless():
             r"list = \[1\] is not supported: must be one",
         ),
         (lambda s: s.expect("act", "a", "b"), "act = 'sillu' is not supported: only 'a' or 'b'"),
-        (lambda s: read_flags(s, {"ours": "act"}), "act = 'sillu': must be true or false"),
-        (lambda s: read_numbers(s, {"ours": "act"}), "act = 'sillu': must be a number"),
+        (lambda s: Flag("ours", "act").read(s), "act = 'sillu': must be true or false"),
+        (lambda s: Number("ours", "act").read(s), "act = 'sillu': must be a number"),
     ],
 )
 def test_what_is_refused(action, message):
@@ -56,16 +67,18 @@ def test_what_is_refused(action, message):
 
 
 def test_fields_both_ways():
-    numbers = {"num_layers": "n_layer", "num_kv_heads": "n_kv"}
-    assert read_numbers(HFConfig({"n_layer": 2, "n_kv": None}), numbers) == {
-        "num_layers": 2,
-        "num_kv_heads": None,
-    }
-    assert read_flags(HFConfig({"bias": True}), {"attention_bias": "bias"}) == {
-        "attention_bias": True
-    }
-    config = DecoderConfig(vocab_size=9, num_layers=2, model_dim=8, num_heads=4, mlp_dim=8)
-    assert write_fields(config, numbers, {"head_dim": "d"}) == {"n_layer": 2, "n_kv": 4, "d": 2}
+    names = {"num_layers": "n_layer", "num_kv_heads": "n_kv", "head_dim": "d"}
+    sizes = numbers(names, {"n_kv": None, "d": None})
+    biases = Flag("attention_bias", "bias", also=("mlp_bias",))
+    switch = Switch("residual", "post", False, on=PostNorm(), off=PreNorm())
+    table = ConfigMap(partial(DecoderConfig, **REST), (*sizes, biases, switch))
+    hf_config = HFConfig({"n_layer": 2, "n_kv": None, "bias": True, "post": True})
+    config = table.read(hf_config)
+    assert (config.num_layers, config.num_kv_heads, config.head_dim) == (2, None, None)
+    assert (config.attention_bias, config.mlp_bias, config.residual) == (True, True, PostNorm())
+    written = {"n_layer": 2, "n_kv": 4, "d": 2, "bias": True, "post": True}
+    assert table.write(config) == written
+    assert resolved(table.read(HFConfig(written))) == resolved(config)
 
 
 @pytest.mark.parametrize("name", ["gelu", "gelu_tanh", "quick_gelu", "relu", "silu", "tanh"])
@@ -91,15 +104,15 @@ def test_a_model_that_no_system_is_can_be_run_and_not_exported():
     checkpoint = describe_model(config, FORMATS.values(), {})
     assert checkpoint.config == config
     with pytest.raises(ConfigError, match="no known system can say this model"):
-        checkpoint.model_format.write(config)
+        checkpoint.model_format.config_map.write(config)
 
 
 def test_what_travels_is_copied_as_it_is(tmp_path):
     old, new = tmp_path / "old", tmp_path / "new"
     old.mkdir(), new.mkdir()
-    for name in (*TRAVELLING, "pytorch_model.bin"):
+    for name in (*SIDE_FILES, "pytorch_model.bin"):
         (old / name).write_bytes(json.dumps(name).encode() + b" \r\n\xff")
-    copy_travelling(old, new)
-    copy_travelling(None, new)
-    assert sorted(item.name for item in new.iterdir()) == sorted(TRAVELLING)
-    assert all((new / name).read_bytes() == (old / name).read_bytes() for name in TRAVELLING)
+    copy_side_files(old, new)
+    copy_side_files(None, new)
+    assert sorted(item.name for item in new.iterdir()) == sorted(SIDE_FILES)
+    assert all((new / name).read_bytes() == (old / name).read_bytes() for name in SIDE_FILES)

@@ -6,7 +6,8 @@ from saved_folders import save_tiny
 from variants import check_outputs, check_variant, models
 
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.hub.checkpoint import describe, read_checkpoint
+from jaxformer.hub.checkpoint import read_checkpoint
+from jaxformer.hub.describe import describe
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.parity.examples import example_inputs
 from jaxformer.pretrained import model as pretrained

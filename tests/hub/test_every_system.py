@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 from saved_folders import save_tiny
 
 from jaxformer.hub.checkpoint import read_checkpoint
-from jaxformer.hub.fields import spelt_out
+from jaxformer.hub.fields import resolved
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.weights.tensors import SINGLE
 from jaxformer.parity.compare import differences
@@ -53,7 +53,7 @@ def test_equal_in_transformers_and_no_worse_than_documented(format, architecture
 
 @each_class
 def test_every_tensor_is_read_and_comes_back(format, architecture, tmp_path):
-    save_random(format, architecture, tmp_path / "theirs")
+    save_random(format.model_type, architecture.name, tmp_path / "theirs")
     pretrained.save(load(tmp_path / "theirs"), tmp_path / "ours")
     before, after = (load_file(tmp_path / name / SINGLE) for name in ("theirs", "ours"))
     assert before.keys() == after.keys()
@@ -80,8 +80,8 @@ def test_the_description_survives_the_way_back(described):
         for name in values
         if name.endswith("token_id") or name in ("id2label", "model_type", "architectures")
     }
-    again = read_checkpoint(HFConfig(kept | format.write(checkpoint.config)), FORMATS)
-    assert spelt_out(again.config) == spelt_out(checkpoint.config)
+    again = read_checkpoint(HFConfig(kept | format.config_map.write(checkpoint.config)), FORMATS)
+    assert resolved(again.config) == resolved(checkpoint.config)
 
 
 @pytest.mark.parametrize("kind", FAMILIES)

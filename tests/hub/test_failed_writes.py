@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from jaxformer.errors import ConfigError
-from jaxformer.hub.weights.native import describe_model
+from jaxformer.hub.describe import describe_model
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.model import Pretrained, save
 from jaxformer.zoo import FORMATS

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxformer.errors import DataError
-from jaxformer.hub.weights.finite import all_finite, check_finite, only_zeros
+from jaxformer.hub.weights.arrays import all_finite, check_finite, only_zeros
 
 DTYPES = (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)
 each_dtype = pytest.mark.parametrize("dtype", DTYPES)

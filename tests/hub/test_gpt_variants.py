@@ -9,10 +9,12 @@ from variants import check_variant, with_holes
 
 from jaxformer.errors import ConfigError
 from jaxformer.functional import ALiBi, LayerNorm, LinearScaling, RoPE
-from jaxformer.hub.checkpoint import describe, read_checkpoint
-from jaxformer.hub.fields import spelt_out
+from jaxformer.hub.checkpoint import read_checkpoint
+from jaxformer.hub.describe import describe
+from jaxformer.hub.fields import resolved
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.nn import Parallel, PostNorm, PreNorm
+from jaxformer.parity.tiny import TINY
 from jaxformer.pretrained.auto import load
 from jaxformer.zoo import FORMATS
 
@@ -199,7 +201,7 @@ def test_no_rotary_dim_of_gpt_j_is_lost_to_rounding():
             values = {"n_embd": head_dim, "rotary_dim": rotary_dim}
             fraction = (
                 FORMATS["gptj"]
-                .read(HFConfig(FORMATS["gptj"].defaults | sizes | values))
+                .config_map.read(HFConfig(FORMATS["gptj"].defaults | sizes | values))
                 .position.rotary_dim(head_dim)
             )
             assert fraction == rotary_dim
@@ -216,7 +218,7 @@ def test_no_rotary_dim_of_gpt_j_is_lost_to_rounding():
 )
 def test_windows_that_make_no_sense_are_refused(values, message):
     with pytest.raises(ConfigError, match=message):
-        config_of("gpt_neo", FORMATS["gpt_neo"].tiny | values)
+        config_of("gpt_neo", TINY["gpt_neo"] | values)
 
 
 def test_flags_that_are_no_truth_values_are_refused():
@@ -250,6 +252,6 @@ def test_old_names_and_buffers_of_gpt2_are_read(tmp_path):
 )  # fmt: skip
 def test_a_model_made_here_can_be_described(model_type):
     format = FORMATS[model_type]
-    config = config_of(model_type, format.tiny)
+    config = config_of(model_type, TINY[model_type])
     checkpoint = describe(config, [format])
-    assert spelt_out(format.read(checkpoint.hf_config)) == spelt_out(config)
+    assert resolved(format.config_map.read(checkpoint.hf_config)) == resolved(config)

@@ -9,8 +9,7 @@ from saved_folders import save_tiny
 from jaxformer.data.tokenizers.prompts import read_prompt_encoder
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.generation.api import RECOMMENDED
-from jaxformer.hub.folders import travelling_files
-from jaxformer.io.model_files import read_object
+from jaxformer.io.model_files import read_object, side_files
 from jaxformer.pretrained.model import load_folder, open_folder, save
 
 pytestmark = pytest.mark.torch
@@ -29,7 +28,7 @@ def sources(tmp_path_factory):
 
 def described(folder):
     """All that is understood of a folder before the model runs."""
-    travelling_files(folder)
+    side_files(folder)
     opened = open_folder(folder)
     encoder = read_prompt_encoder(folder)
     encoder.plain("the dog runs")

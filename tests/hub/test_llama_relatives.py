@@ -10,10 +10,17 @@ from variants import models
 
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.functional import LinearScaling, Llama3Scaling, LongRoPE, RoPE
-from jaxformer.hub.checkpoint import describe, read_checkpoint
-from jaxformer.hub.fields import spelt_out
+from jaxformer.hub.checkpoint import read_checkpoint
+from jaxformer.hub.describe import describe
+from jaxformer.hub.fields import (
+    FULL,
+    SLIDING,
+    read_windows,
+    resolved,
+    shortest_pattern,
+    write_windows,
+)
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.windows import FULL, SLIDING, read_windows, shortest_pattern, write_windows
 from jaxformer.parity.compare import beyond_rounding, errors
 from jaxformer.parity.examples import example_inputs
 from jaxformer.pretrained import model as pretrained
@@ -221,14 +228,14 @@ def test_published_files_mean_what_transformers_makes_of_them(values, tmp_path):
     assert "rope_theta" not in current.values  # or it would not be the new spelling
     current.values.setdefault("architectures", values["architectures"])
     config = config_of(values)
-    assert spelt_out(config) == spelt_out(config_of(current.values))
+    assert resolved(config) == resolved(config_of(current.values))
     # And what we write is understood there as it is here.
-    written = {**values, **FORMATS[values["model_type"]].write(config)}
+    written = {**values, **FORMATS[values["model_type"]].config_map.write(config)}
     again = transformers.AutoConfig.for_model(**written)
     again.save_pretrained(tmp_path / "again")
     found = HFConfig.of_folder(tmp_path / "again").values
     found |= {"architectures": values["architectures"]}
-    assert spelt_out(config) == spelt_out(config_of(found))
+    assert resolved(config) == resolved(config_of(found))
 
 
 def test_what_published_files_say():
@@ -256,7 +263,7 @@ def test_what_published_files_say():
     ],
 )
 def test_sizes_of_the_zoo_can_be_said(name, model_type):
-    assert describe(SYSTEMS[name].config, FORMATS.values()).format.model_type == model_type
+    assert describe(SYSTEMS[name].config, FORMATS.values()).model_format.model_type == model_type
 
 
 def test_what_cannot_be_said_is_named():
@@ -337,9 +344,9 @@ def test_variants(model_type, changes, tmp_path):
     found = errors(actual, expected, theirs.exact.outputs(inputs), inputs)
     assert set(found) == {"loss", "logits"}
     assert not beyond_rounding(found)
-    written = ours.checkpoint.model_format.write(ours.config)
+    written = ours.checkpoint.model_format.config_map.write(ours.config)
     again = config_of({**ours.checkpoint.hf_config.values, **written})
-    assert spelt_out(ours.config) == spelt_out(replace(again, compute_dtype="float32"))
+    assert resolved(ours.config) == resolved(replace(again, compute_dtype="float32"))
 
 
 @pytest.mark.torch

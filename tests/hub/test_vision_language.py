@@ -11,10 +11,11 @@ from saved_folders import save_tiny
 from variants import check_outputs, models
 
 from jaxformer.errors import ConfigError
-from jaxformer.hub.checkpoint import describe, read_checkpoint
-from jaxformer.hub.embedding_tasks import end_places
-from jaxformer.hub.forward import outputs_of
+from jaxformer.hub.checkpoint import read_checkpoint
+from jaxformer.hub.describe import describe
+from jaxformer.hub.families import forward
 from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.tasks import end_places
 from jaxformer.parity.compare import beyond_rounding, gradient_errors
 from jaxformer.parity.examples import example_inputs
 from jaxformer.pretrained import model as pretrained
@@ -98,7 +99,7 @@ def test_gradients(format, architecture, tmp_path):
 
     @jax.jit
     def total(parameters):
-        outputs = outputs_of(ours.abstract_model.module(parameters), ours.checkpoint, inputs)
+        outputs = forward(ours.abstract_model.module(parameters), ours.checkpoint, inputs)
         return sum((outputs[name] * weight).sum() for name, weight in weights.items())
 
     found = pretrained.tensors_of(jax.grad(total)(ours.parameters), ours.placements)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.hub.folders import write_hf_config
+from jaxformer.hub.hf_config import write_hf_config
 from jaxformer.io.files import check_unused, move_into_place, temporary_folder, write_whole
 
 

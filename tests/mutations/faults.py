@@ -144,9 +144,9 @@ FAULTS = (
     ),
     Fault(
         "import/config: the norm's epsilon is not read",
-        "zoo/llama.py",
-        'RMSNorm(eps=hf_config.number("rms_norm_eps"))',
-        'RMSNorm(eps=0 * hf_config.number("rms_norm_eps") + 1e-5)',
+        "zoo/common/llama_like.py",
+        'NormEps(theirs="rms_norm_eps", make=RMSNorm)',
+        'NormEps(theirs="rms_norm_eps", make=lambda eps: RMSNorm(eps=1e-5))',
         ("hub/test_llama_relatives.py",),
     ),
     Fault(

@@ -1,1 +1,1 @@
-"""Tensors in files, and how their names and layouts map to ours."""
+"""The tensors of Hugging Face checkpoints: files, names and layouts."""

@@ -1,4 +1,4 @@
-"""How one tensor of a file holds one or several parameters; each layout is its own inverse."""
+"""Layouts: how one tensor of a file stores one or several of our parameters."""
 
 import abc
 import math
@@ -12,15 +12,15 @@ Shape = tuple[int, ...]
 
 
 class Slot(NamedTuple):
-    """A parameter, of one layer where it is stacked."""
+    """A parameter, or one layer of a stacked one."""
 
     shape: Shape
     inputs: int
-    """How many of the leading axes are a kernel's inputs; 0: it is no kernel."""
+    """The number of leading axes that are a kernel's inputs; 0: it is not a kernel."""
 
     @property
     def matrix(self) -> Shape:
-        """(inputs, outputs) of a kernel."""
+        """The sizes (inputs, outputs) of a kernel."""
         return math.prod(self.shape[: self.inputs]), math.prod(self.shape[self.inputs :])
 
 
@@ -29,15 +29,15 @@ class Layout(abc.ABC):
 
     @abc.abstractmethod
     def shape(self, slots: Sequence[Slot]) -> Shape:
-        """The shape of the tensor that holds these parameters."""
+        """Returns the shape of the tensor that stores these parameters."""
 
     @abc.abstractmethod
     def read(self, tensor: np.ndarray, slots: Sequence[Slot]) -> list[np.ndarray]:
-        """The parameters in a tensor, views of it where that is possible."""
+        """Returns the parameters in a tensor, as views of it if possible."""
 
     @abc.abstractmethod
     def write(self, arrays: Sequence[np.ndarray], slots: Sequence[Slot]) -> np.ndarray:
-        """The tensor that holds these parameters."""
+        """Returns the tensor that stores these parameters."""
 
 
 class Single(Layout):
@@ -67,7 +67,7 @@ class Single(Layout):
 
 @dataclass(frozen=True)
 class Same(Single):
-    """The parameter as it is, perhaps with `leading` axes of size 1 before its own."""
+    """The parameter unchanged, after `leading` axes of size 1."""
 
     leading: int = 0
 
@@ -77,7 +77,7 @@ class Same(Single):
 
 @dataclass(frozen=True)
 class Flat(Single):
-    """`[outputs]`: a bias or scale in one axis."""
+    """`[outputs]`: a bias or scale with one axis."""
 
     def shape_of(self, slot):
         return (math.prod(slot.shape),)
@@ -85,7 +85,7 @@ class Flat(Single):
 
 @dataclass(frozen=True)
 class OutIn(Single):
-    """`[outputs, inputs]`: a kernel as PyTorch's Linear keeps it."""
+    """`[outputs, inputs]`: the kernel of a PyTorch `Linear`."""
 
     def shape_of(self, slot):
         return slot.matrix[::-1]
@@ -99,7 +99,7 @@ class OutIn(Single):
 
 @dataclass(frozen=True)
 class InOut(Single):
-    """`[inputs, outputs]`: a kernel as GPT-2's Conv1D keeps it."""
+    """`[inputs, outputs]`: the kernel of GPT-2's `Conv1D`."""
 
     def shape_of(self, slot):
         return slot.matrix
@@ -122,10 +122,10 @@ class Patches(Single):
 
 @dataclass(frozen=True)
 class Concatenated(Layout):
-    """Several kernels, or their biases, one after the other along the axis of their outputs."""
+    """Several kernels, or their biases, concatenated along the axis of their outputs."""
 
     kernel: Single = OutIn()
-    """How each of the kernels is kept."""
+    """The layout of each kernel."""
 
     def shape(self, slots):
         part, axis = self._part(slots)
@@ -153,9 +153,9 @@ class Concatenated(Layout):
 
 @dataclass(frozen=True)
 class PerKeyHead(Layout):
-    """`[(K, G + 2, H), inputs]`: after the G queries of each key head its key and its value.
+    """`[(K, G + 2, H), inputs]`: the G queries of each key head, then its key and its value.
 
-    With G = 1 this is what GPT-NeoX and BLOOM keep; with K = 1 the multi-query form of Falcon.
+    GPT-NeoX and BLOOM have G = 1, and Falcon's multi-query attention has K = 1.
     """
 
     def shape(self, slots):
@@ -197,5 +197,5 @@ def _kept(slots: Sequence[Slot]) -> Single:
 
 
 def usual(leaf: str) -> Single:
-    """How a parameter that ends in this name is kept unless a table says otherwise."""
+    """Returns the layout of a parameter whose name ends so, unless the weight map has another."""
     return {"kernel": OutIn(), "bias": Flat(), "scale": Flat()}.get(leaf, Same())

@@ -13,8 +13,7 @@ import numpy as np
 import safetensors
 
 from jaxformer.errors import DataError
-from jaxformer.hub.weights.copying import copy_into
-from jaxformer.hub.weights.finite import check_finite
+from jaxformer.hub.weights.arrays import check_finite, copy_into
 from jaxformer.hub.weights.layouts import Shape
 from jaxformer.io.model_files import file_in, read_object
 
@@ -34,31 +33,35 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 class Tensor(NamedTuple):
-    """What a file says of a tensor."""
+    """The shape and dtype of a tensor."""
 
     shape: Shape
     dtype: np.dtype
 
 
 class _Place(NamedTuple):
-    """Where a tensor lies."""
+    """The file of a tensor, and where it starts."""
 
     path: Path
     start: int
 
 
 class TensorFiles:
-    """The tensors of a folder, each mapped into memory when it is asked for.
+    """The tensors of a folder, each memory-mapped when it is read.
 
     Attributes:
+        folder: The folder.
         tensors: Name -> shape and dtype.
     """
 
     def __init__(self, folder: str | os.PathLike):
         """Opens the files.
 
+        Args:
+            folder: The folder.
+
         Raises:
-            DataError: There are none, only pickles, or one is damaged or not where it should be.
+            DataError: There are none or only pickles, or a file is damaged or missing.
         """
         self.folder = Path(folder)
         self._places: dict[str, _Place] = {}
@@ -72,7 +75,7 @@ class TensorFiles:
                     )
 
     def read(self, name: str) -> np.ndarray:
-        """The tensor of that name: a view of the file, whose pages are let go with it."""
+        """Returns a tensor: a view of the file, whose pages are freed with it."""
         (shape, dtype), (path, start) = self.tensors[name], self._places[name]
         if 0 in shape:
             return np.empty(shape, dtype)
@@ -80,7 +83,7 @@ class TensorFiles:
 
     def _open(self, path: Path) -> None:
         try:
-            # Checks that the file is whole: names, shapes, dtypes and places fit together.
+            # Checks that the file is complete: names, shapes, dtypes and offsets fit together.
             with safetensors.safe_open(path, "np"):
                 pass
             header, start = _header(path)
@@ -106,17 +109,17 @@ def write_tensors(
     tensors: Iterable[tuple[str, np.ndarray]],
     max_bytes: int,
 ) -> int:
-    """Writes tensors to one file, or to several with an index where they are too large for one.
+    """Writes tensors to one file, or to several with an index if they are too large for one.
 
     Args:
-        folder: Where; it exists.
-        described: What comes, so that no more than one tensor has to be held at a time, and the
-            dtypes to which they are cast.
+        folder: An existing folder.
+        described: The shapes of the tensors and the dtypes they are cast to, so that only one
+            tensor at a time has to be in memory.
         tensors: Pairs of name and tensor, in the same order.
-        max_bytes: The most bytes of a file, unless a single tensor has more.
+        max_bytes: The largest size of a file, unless a single tensor is larger.
 
     Returns:
-        The bytes of all tensors together.
+        The number of bytes of all tensors.
 
     Raises:
         DataError: A weight is not finite, or not in its new dtype.
@@ -141,7 +144,7 @@ def _write_file(
     path: Path, described: Mapping[str, Tensor], tensors: Iterator[tuple[str, np.ndarray]]
 ) -> None:
     """Writes a safetensors file: the length of the header, the header, the tensors' bytes."""
-    # The field is what transformers looks for.
+    # Transformers requires this field.
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, tensor in described.items():
@@ -155,7 +158,7 @@ def _write_file(
     text += b" " * (-len(text) % 8)  # so that the tensors are aligned
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        # One buffer for all: memory that is new to a process costs as much as the copy.
+        # One buffer for all tensors: allocating memory costs as much as the copy.
         buffer = np.empty(max(map(_num_bytes, described.values()), default=0), np.uint8)
         for name, tensor in described.items():
             coming, array = next(tensors)
@@ -169,7 +172,7 @@ def _write_file(
 
 
 def _header(path: Path) -> tuple[dict[str, dict], int]:
-    """What a file says of its tensors, and where their bytes begin."""
+    """The header of a file, and where the bytes of its tensors start."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(length), object_pairs_hook=_without_doubles)
@@ -189,7 +192,7 @@ def _num_bytes(tensor: Tensor) -> int:
 
 
 def _name_shards(folder: Path, shards: list[list[str]], total: int) -> None:
-    """Gives the files their final names, which say how many there are."""
+    """Gives the files their final names, which contain their number."""
     if len(shards) == 1:
         (folder / "shard-0.tmp").rename(folder / SINGLE)
         return
@@ -203,7 +206,7 @@ def _name_shards(folder: Path, shards: list[list[str]], total: int) -> None:
 
 
 def _shards(folder: Path) -> dict[Path, list[str]]:
-    """The files of a folder: one, or those that the index names, with the tensors it says so of."""
+    """The files of a folder: one, or those in the index, with the tensors that it lists."""
     if single := file_in(folder, SINGLE):
         return {single: []}
     shards: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""Parameters from the tensors of a folder, placed one at a time; and tensors from parameters."""
+"""Reads parameters from the tensors of a folder, and makes tensors of parameters."""
 
 import fnmatch
 import logging
@@ -15,8 +15,7 @@ import numpy as np
 
 from jaxformer.errors import DataError
 from jaxformer.hub.model_format import ModelFormat
-from jaxformer.hub.weights.copying import aligned_empty, copy_into
-from jaxformer.hub.weights.finite import check_finite, only_zeros
+from jaxformer.hub.weights.arrays import aligned_empty, check_finite, copy_into, only_zeros
 from jaxformer.hub.weights.tensors import Tensor, TensorFiles
 from jaxformer.hub.weights.weight_map import Placement
 from jaxformer.models.parameters import AbstractModel, Parameters
@@ -25,19 +24,19 @@ _log = logging.getLogger(__name__)
 
 Shardings = Mapping[str, jax.sharding.Sharding]
 Reader = Callable[[tuple[slice, ...]], np.ndarray]
-"""The part of a parameter at an index, as `jax.make_array_from_callback` asks for it."""
+"""Reads the part of a parameter at an index, for `jax.make_array_from_callback`."""
 
 
 def named_placements(
     model_format: ModelFormat, config: Any, abstract_model: AbstractModel, prefix: str
 ) -> list[Placement]:
-    """Every tensor of a model's file.
+    """Returns the tensors of a model's file.
 
     Args:
-        model_format: The system, whose table has the names of a model with heads.
-        config: The model's.
+        model_format: The system, whose weight map has the names of a model with heads.
+        config: The model.
         abstract_model: Its structure.
-        prefix: What comes before the names of the body in this file.
+        prefix: The prefix of the body's tensors in this file.
     """
 
     def named(tensor: str) -> str:
@@ -49,19 +48,27 @@ def named_placements(
 
 
 class WeightFile:
-    """The tensors of a folder, and the parameters that a table finds in them."""
+    """The tensors of a folder, and the parameters in them.
+
+    Attributes:
+        names: The name of a tensor in the weight map -> its name in the file.
+    """
 
     def __init__(self, files: TensorFiles, model_format: ModelFormat, placements: list[Placement]):
         """Finds every tensor.
 
+        Args:
+            files: The tensors.
+            model_format: The system.
+            placements: The parameters in each tensor.
+
         Raises:
-            DataError: Tensors are missing, have another shape, are whole numbers, or are there and
-                used by nothing (lists them).
+            DataError: Tensors are missing, have a wrong shape, are integers, or are not used (lists
+                them).
         """
         self._files = files
         known = {_current(name, model_format): name for name in files.tensors}
         self.names: dict[str, str] = {}
-        """The table's name -> the file's."""
         for placement in placements:
             for name in _spellings(placement.tensor, model_format.prefix):
                 if name in known:
@@ -97,7 +104,7 @@ class WeightFile:
                 self._rows.setdefault(parameter, {})[row] = placement
 
     def warn(self) -> None:
-        """Says what is suspicious of all that was read so far: kernels of zeros."""
+        """Warns of kernels that have only zeros, among those that were read."""
         if self._zeros:
             names = sorted(self._zeros)
             _log.warning(
@@ -106,21 +113,21 @@ class WeightFile:
             )  # fmt: skip
 
     def tensors(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Yields all that are used, by the table's names: views of the files."""
+        """Yields the tensors that are used, by their names in the weight map, as views."""
         for name, kept in self.names.items():
             yield name, self._files.read(kept)
 
     def read(self, parameter: str, shape: tuple[int, ...]) -> np.ndarray:
-        """One whole parameter, in the dtype of its tensors (of most of them)."""
+        """Returns a whole parameter, in the dtype of most of its tensors."""
         return self.reader(parameter, shape)(tuple(slice(None) for _ in shape))
 
     def reader(self, parameter: str, shape: tuple[int, ...], dtype: Any = None) -> Reader:
-        """What reads a part of one parameter.
+        """Returns a function that reads a part of one parameter.
 
         Args:
             parameter: Its name.
             shape: Its shape.
-            dtype: To which it is cast; None: that of its tensors (of most of them).
+            dtype: The dtype it is cast to; None: that of most of its tensors.
         """
         rows = self._rows[parameter]
         kernel = any(slot.inputs for slot in next(iter(rows.values())).slots)
@@ -149,17 +156,17 @@ class WeightFile:
     def _dtype(self, placements: Iterable[Placement]) -> np.dtype:
         """The dtype of most of these tensors."""
         dtypes = [self._files.tensors[self.names[each.tensor]].dtype for each in placements]
-        # JAX makes float32 of float64.
+        # JAX converts float64 to float32.
         return jax.dtypes.canonicalize_dtype(max(dtypes, key=dtypes.count))
 
     def _part(self, placement: Placement, parameter: str) -> np.ndarray:
-        """What a tensor holds of one parameter."""
+        """The part of a parameter in a tensor."""
         tensor = self._files.read(self.names[placement.tensor])
         parts = placement.layout.read(tensor, placement.slots)
         return parts[[place.parameter for place in placement.places].index(parameter)]
 
     def _superfluous(self, name: str, model_format: ModelFormat) -> bool:
-        """Whether a tensor that nothing uses is one that says nothing new."""
+        """Whether an unused tensor is a buffer, or a copy of another tensor."""
         if any(fnmatch.fnmatchcase(name, pattern) for pattern in model_format.buffers):
             return True
         original = next(
@@ -180,16 +187,16 @@ class WeightFile:
 def load_parameters(
     file: WeightFile, abstract_model: AbstractModel, shardings: Shardings, dtype: Any = None
 ) -> Parameters:
-    """Reads parameters one at a time, each straight into its sharding.
+    """Returns the parameters of a file, read one at a time, each directly into its sharding.
 
     Args:
         file: The tensors.
-        abstract_model: The model.
-        shardings: Of the parameters by name.
-        dtype: To which they are cast; None keeps the files' own.
+        abstract_model: The structure of the model.
+        shardings: The shardings of the parameters by name.
+        dtype: The dtype they are cast to; None keeps the files' own.
 
     Raises:
-        DataError: A weight is not finite, or not in its new dtype; names its tensor.
+        DataError: A weight is not finite, perhaps only in the new dtype; names its tensor.
     """
     parameters = {
         name: jax.make_array_from_callback(
@@ -204,7 +211,7 @@ def load_parameters(
 def described(
     parameters: Parameters, placements: list[Placement], dtype: Any = None
 ) -> dict[str, Tensor]:
-    """Shapes and dtypes of what `tensors_of` yields, in its order."""
+    """Returns the shapes and dtypes of the tensors that `tensors_of` yields, in its order."""
     return {
         placement.tensor: Tensor(
             placement.shape,
@@ -217,11 +224,14 @@ def described(
 def tensors_of(
     parameters: Parameters, placements: list[Placement]
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields the tensors of a file, one at a time, views of the parameters where that is possible.
+    """Yields the names and tensors of a file, as views of the parameters if possible.
 
     Args:
-        parameters: Of the model (or their gradients).
-        placements: Where each of them goes.
+        parameters: The parameters of a model, or their gradients.
+        placements: The parameters in each tensor.
+
+    Yields:
+        Pairs of name and tensor.
     """
     for placement in placements:
         arrays = [_row(parameters[parameter], row) for parameter, row in placement.places]
@@ -229,15 +239,15 @@ def tensors_of(
 
 
 def _row(array: jax.Array, row: tuple[int, ...]) -> np.ndarray:
-    """One row of an array, or the whole of it for (), in the host's memory."""
+    """One row of an array, or all of it for (), in the host's memory."""
     devices = array.sharding.device_set
     if row and (len(devices) > 1 or next(iter(devices)).platform != "cpu"):
-        array, row = array[row], ()  # so that no more than this comes over
+        array, row = array[row], ()  # so that no more than this is transferred
     return np.asarray(jax.device_get(array))[row]
 
 
 def _current(name: str, model_format: ModelFormat) -> str:
-    """A tensor's name as it is spelt today."""
+    """The current name of a tensor."""
     for old, new in model_format.aliases.items():
         name = re.sub(old, new, name)
     return name

@@ -1,4 +1,4 @@
-"""The names of a system's tensors beside ours: one table, read in both directions."""
+"""Weight maps: which of our parameters each tensor of a file stores, for both directions."""
 
 import fnmatch
 from collections.abc import Mapping, Sequence
@@ -15,15 +15,15 @@ _LEAVES = {"kernel": "weight", "scale": "weight", "table": "weight", "bias": "bi
 
 
 class Place(NamedTuple):
-    """Where a parameter, or one layer of a stacked one, comes to lie."""
+    """A parameter, or one layer of a stacked one."""
 
     parameter: str
     row: tuple[int, ...]
-    """Along the leading axes of a parameter that lies in many tensors: (layer,); () for others."""
+    """The index along the leading axes of a parameter that is in many tensors: (layer,); or ()."""
 
 
 class Placement(NamedTuple):
-    """One tensor and what it holds."""
+    """One tensor and the parameters in it."""
 
     tensor: str
     places: tuple[Place, ...]
@@ -32,38 +32,41 @@ class Placement(NamedTuple):
 
     @property
     def shape(self) -> Shape:
-        """The shape that the tensor must have."""
+        """The shape of the tensor."""
         return self.layout.shape(self.slots)
 
 
 class Fused(NamedTuple):
-    """Several modules of ours whose kernels, and biases, are one tensor each."""
+    """Several of our modules whose kernels are one tensor, and whose biases are another."""
 
     modules: tuple[str, ...]
     tensor: str
     layout: Layout
     separator: str = "."
-    """What stands before "weight" and "bias": "_" in PyTorch's MultiheadAttention."""
+    """The separator before "weight" and "bias": "_" in PyTorch's `MultiheadAttention`."""
 
 
 @dataclass(frozen=True)
 class WeightMap:
-    """What our parameters are called in a file.
+    """The names and layouts of the tensors of a model.
 
-    Our modules are named by their paths with "*" for the number in a group of layers; "{}" in a
-    tensor's name stands for the number of the layer, another one for a number along the next axis
-    (of a head, say). A module's kernel, scale or table is called "<name>.weight" there and its bias
-    "<name>.bias". A key that is a whole parameter's path goes before, and its value is the whole
-    name.
+    A key of `names` is the path of a module, with "*" for the number in a group of layers. Its
+    value is the name in the file, with "{}" for the number of the layer, and another "{}" for a
+    number along the next axis (of a head, for example). The module's kernel, scale or table is the
+    tensor "<name>.weight", and its bias "<name>.bias". A key may also be the path of a parameter;
+    then its value is the name of the tensor.
     """
 
     names: Mapping[str, str]
     fused: Sequence[Fused] = ()
     layouts: Mapping[str, Single] = field(default_factory=dict)
-    """Pattern of our parameters -> how it is kept, where that is not the usual way."""
+    """Pattern of parameters -> their layout, where it is not the usual one."""
 
     def placements(self, abstract_model: AbstractModel) -> list[Placement]:
-        """Every tensor of a model's file.
+        """Returns the tensors of a model's file.
+
+        Args:
+            abstract_model: The structure of the model.
 
         Raises:
             ConfigError: A parameter of the model has no name in such files.
@@ -75,13 +78,13 @@ class WeightMap:
         return list(placed.values())
 
     def _of(self, parameter: str, abstract_model: AbstractModel) -> list[Placement]:
-        """The tensors that hold a parameter: one, or one for each of its layers."""
+        """The tensors with a parameter: one, or one for each of its layers."""
         group = stack_path(parameter)
         path = f"{group.stack}.*.{group.rest}" if group else parameter
         parts, tensor, layout = self._find(path)
         if group:
             parts = [part.replace(".group.*.", f".group.{group.block}.") for part in parts]
-        # A stack's only layer may do without a number (ALBERT, which shares it).
+        # The tensors of a shared layer may have no number (ALBERT).
         depth = max(tensor.count("{}"), int(group is not None))
         slots = tuple(_slot(part, abstract_model, depth) for part in parts)
         first, step = 0, 1
@@ -98,7 +101,7 @@ class WeightMap:
         ]
 
     def _find(self, path: str) -> tuple[list[str], str, Layout]:
-        """All parameters in the tensor that holds one, the tensor's name, and how it is kept."""
+        """All parameters in the tensor of one parameter, the tensor's name, and its layout."""
         module, _, leaf = path.rpartition(".")
         for fused in self.fused:
             if module in fused.modules:
@@ -116,18 +119,18 @@ class WeightMap:
 
 
 def block(ours: str, theirs: str, names: Mapping[str, str]) -> dict[str, str]:
-    """Names of the modules of a stack's blocks: `block("transformer", "h.{}", {"norms.0": "ln"})`.
+    """Returns the names of a stack's modules: `block("transformer", "h.{}", {"norms.0": "ln"})`.
 
     Args:
         ours: The transformer that has the stack: "transformer", "encoder" or "decoder".
-        theirs: What comes before the names there, with "{}" for the number of the layer.
-        names: Our path within a block -> theirs.
+        theirs: The prefix of the names in the file, with "{}" for the number of the layer.
+        names: Our path within a block -> the name in the file.
     """
     return {f"{ours}.stack.group.*.{own}": f"{theirs}.{name}" for own, name in names.items()}
 
 
 def attention(number: int, query: str, key: str, value: str, output: str) -> dict[str, str]:
-    """Names of the projections of the sublayer with this number."""
+    """Returns the names of the attention projections of the sublayer with this number."""
     names = {"query": query, "key": key, "value": value, "output": output}
     return {f"sublayers.{number}.attention.{own}": name for own, name in names.items()}
 

@@ -1,4 +1,4 @@
-"""What is predicted from hidden states."""
+"""Heads: the outputs of a model, computed from its hidden states."""
 
 from jaxformer.models.heads.base import Head, HeadModule, LossOptions, ModelOutput, Predictions
 from jaxformer.models.heads.labels import (

@@ -1,4 +1,4 @@
-"""What is predicted from hidden states: one description and one module for each kind of output."""
+"""The interface of heads: a configuration and a module for each kind of output."""
 
 import abc
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ Shapes = dict[str, jax.ShapeDtypeStruct]
 
 
 class ModelOutput(NamedTuple):
-    """What a model hands to its heads."""
+    """The outputs of a model's body, which its heads read."""
 
     hidden: jax.Array
     """`[B, T, D]`, in the compute dtype."""
@@ -77,7 +77,7 @@ class Head(abc.ABC):
         """Declares the head's parameters."""
 
     def reads(self, rows: int, length: int) -> Shapes:
-        """What the loss reads of a batch: by default a target and its weight for each token.
+        """The arrays of a batch that the loss reads: by default a target and a weight per token.
 
         Args:
             rows: Rows of the batch.
@@ -90,7 +90,7 @@ class Head(abc.ABC):
         return {"targets": array(rows, length), "weights": weights}
 
     def choices(self, config: TransformerConfig) -> int | None:
-        """How many choices the scores are over; None: they are no choice (a number, a place)."""
+        """The number of classes of the scores; None for scores that are not over classes."""
         del config
         return None
 
@@ -103,7 +103,7 @@ class HeadModule(nnx.Module):
         raise NotImplementedError
 
     def loss_weight(self, batch: Batch) -> jax.Array:
-        """The total weight of what is predicted: the loss is a mean over it."""
+        """The total weight of the predictions: the loss is a mean over it."""
         raise NotImplementedError
 
     def loss(
@@ -113,12 +113,12 @@ class HeadModule(nnx.Module):
         raise NotImplementedError
 
     def predictions(self, outputs: ModelOutput, batch: Batch) -> Predictions | None:
-        """The predictions of a batch; None where the sums tell all that is asked of them."""
+        """The predictions for a batch; None for heads whose sums suffice."""
         del outputs, batch
         return None
 
     def soft_weights(self, batch: Batch, valid: jax.Array) -> jax.Array:
-        """The weights of the places where a teacher's scores may be the targets.
+        """The weights of the places where a teacher's scores are the targets.
 
         Args:
             batch: Arrays by name.
@@ -131,19 +131,19 @@ class HeadModule(nnx.Module):
 
 
 def array(*shape: int, dtype: jnp.dtype = jnp.int32) -> jax.ShapeDtypeStruct:
-    """An array of a batch that is described and not made."""
+    """The shape and dtype of an array of a batch."""
     return jax.ShapeDtypeStruct(shape, dtype)
 
 
 def pool(
     hidden: jax.Array, valid: jax.Array | None, pooling: Literal["first", "last", "mean"]
 ) -> jax.Array:
-    """One state for a sequence: that of its first or last real token, or the mean over them.
+    """One state per sequence: that of its first or last real token, or the mean over real tokens.
 
     Args:
         hidden: `[B, T, D]`.
         valid: bool `[B, T]`, the real tokens; None: all are.
-        pooling: Which.
+        pooling: Which state.
 
     Returns:
         `[B, D]` in the dtype of `hidden`.
@@ -169,6 +169,14 @@ def pool(
 
 def build_heads(key: jax.Array, config: TransformerConfig, heads: tuple[Head, ...]) -> nnx.Dict:
     """The modules of a model's heads, by name.
+
+    Args:
+        key: The random key of the initial values.
+        config: The model's configuration.
+        heads: The heads' configurations.
+
+    Returns:
+        The modules.
 
     Raises:
         ConfigError: Two heads share a name, or one cannot serve the model.

@@ -1,4 +1,4 @@
-"""Heads over a few labels: of a sequence, of its tokens, of where an answer stands."""
+"""Heads over labels: of a sequence, of its tokens, or of the span of an answer."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -146,7 +146,7 @@ class ClassificationHead(HeadModule):
         return jnp.sum(batch[f"{self.label}_weights"])
 
     def soft_weights(self, batch, valid):
-        """Those of the true labels."""
+        """The weights of the true labels."""
         del valid
         return batch[f"{self.label}_weights"]
 
@@ -241,7 +241,7 @@ class TokenClassificationHead(HeadModule):
         return jnp.sum(batch["weights"])
 
     def soft_weights(self, batch, valid):
-        """Those of the true labels: one place for each word."""
+        """The weights of the true labels: one place per word."""
         del valid
         return batch["weights"]
 

@@ -1,4 +1,4 @@
-"""From the states of an image's tokens to the one that stands for the image."""
+"""Poolers: from the states of an image's tokens to one vector for the image."""
 
 import abc
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ class NormPooler(Pooler):
 
 @dataclass(frozen=True)
 class AttentionPooler(Pooler):
-    r"""What a learned query finds in all states, and a feed-forward layer (SigLIP).
+    r"""Attention of a learned query to all states, and a feed-forward layer (SigLIP).
 
     .. math:: a = \mathrm{attention}(q, h, h), \qquad y = a + f(\mathrm{norm}(a))
 
@@ -117,7 +117,7 @@ class AttentionPooling(nnx.Module):
 def build_pooler(
     key: jax.Array, config: TransformerConfig, pooler: str | Pooler | None
 ) -> nnx.Module | None:
-    """The module of a pooler that is given as a config gives it: an activation for a dense one."""
+    """The module of a pooler; a string is the activation of a dense pooler, and None no pooler."""
     if isinstance(pooler, Pooler):
         return pooler.build(key, config)
     return None if pooler is None else FirstDense(key, config, pooler)

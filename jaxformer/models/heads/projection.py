@@ -1,4 +1,4 @@
-"""A vector for a whole sequence or image, in a space that two models share."""
+"""A head that maps a sequence or image to a vector in a space shared by two models."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -18,7 +18,7 @@ class Projection(Head):
 
     .. math:: y = h W + b
 
-    It has no loss of its own: what is right is what the other model says.
+    It has no loss of its own.
 
     Reference:
       Radford et al., 2021 (https://arxiv.org/abs/2103.00020), section 2.3.

@@ -119,7 +119,7 @@ class VocabularyHead(HeadModule):
         return jnp.sum(batch["weights"])
 
     def soft_weights(self, batch, valid):
-        """Those of the true tokens: a prompt and padding are not predicted."""
+        """The weights of the true tokens: a prompt and padding are not predicted."""
         del valid
         return batch["weights"]
 
@@ -159,7 +159,7 @@ class MaskedHead(VocabularyHead):
         return super().features(outputs._replace(hidden=self.norm(dense)))
 
     def loss(self, outputs, batch, options, key):
-        """The chosen tokens of every row first, and their logits alone: a chunk at a time."""
+        """Sorts masked tokens to the front of each row, so that few chunks need logits."""
         targets, weights = batch["targets"], batch["weights"]
         order = jnp.argsort(weights == 0, axis=1, stable=True)
         hidden = jnp.take_along_axis(outputs.hidden, order[..., None], axis=1)

@@ -1,1 +1,1 @@
-"""What a model scores on validation data."""
+"""Evaluation on validation data."""

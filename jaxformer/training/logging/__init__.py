@@ -1,1 +1,1 @@
-"""What a run shows and records."""
+"""Logs, reports and pictures of a run."""

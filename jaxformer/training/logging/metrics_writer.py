@@ -1,4 +1,4 @@
-"""What a run measures, on disk: JSON lines for programs, TensorBoard events for people."""
+"""Metrics on disk: JSON lines for programs, TensorBoard events for people."""
 
 import itertools
 import json
@@ -96,13 +96,13 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 class _Read(NamedTuple):
-    """What a file of metrics holds."""
+    """The contents of a file of metrics."""
 
     rows: list[dict[str, Any]]
     damaged: list[bytes]
-    """Lines that are no rows."""
+    """Lines that could not be read."""
     damage: DataError | None
-    """What is wrong first."""
+    """The first problem."""
 
 
 def _read(path: Path) -> _Read:

@@ -1,4 +1,4 @@
-"""What a person sees while training runs: a bar on a terminal, a line now and then elsewhere."""
+"""Progress on the screen: a bar on a terminal, occasional lines elsewhere."""
 
 import sys
 import time

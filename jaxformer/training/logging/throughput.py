@@ -76,6 +76,9 @@ class Workload:
             lengths: Tokens of a row, see `ModelConfig.row_lengths`.
             batch_size: Rows of a step.
             mesh: The devices.
+
+        Returns:
+            The work of a step.
         """
         tokens, flops = batch_size * lengths["inputs"], model.flops(lengths)
         peak = peak_flops(mesh.devices.flat[0].device_kind)

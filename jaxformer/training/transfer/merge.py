@@ -15,7 +15,7 @@ from jaxformer.io.files import check_unused, write_whole
 
 @dataclass(frozen=True)
 class Merged:
-    """What was written."""
+    """The result of a merge."""
 
     source: Path
     folder: Path

@@ -10,12 +10,12 @@ from jaxformer.checkpoints.saved_run import SavedRun, run_and_step
 from jaxformer.config.experiment import Config
 from jaxformer.data import Tokenizer, TokenizerFile, TrainTokenizer, load_tokenizer
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.hub.folders import is_pretrained
+from jaxformer.hub.hf_config import is_hf_checkpoint
 from jaxformer.pretrained.model import open_folder
 
 
 class SavedFolder:
-    """What `SavedRun` is for a run: plain parameters, by our names.
+    """The parameters of a Hugging Face checkpoint, with the interface of `SavedRun`.
 
     Args:
         folder: With config.json and safetensors.
@@ -44,23 +44,23 @@ class SavedFolder:
 
 
 def open_saved(folder: Path, asked_by: str) -> SavedRun | SavedFolder:
-    """The parameters in a folder: a run's, one of its checkpoints', or transformers'.
+    """Opens the parameters of a run, of one of its checkpoints, or of a Hugging Face checkpoint.
 
     Args:
         folder: RUN, RUN/checkpoints/300, or one with config.json and safetensors.
-        asked_by: What named it, for messages: "--init-from".
+        asked_by: The option that names the folder, for messages: "--init-from".
+
+    Returns:
+        The parameters, not read yet.
 
     Raises:
         ConfigError: It is none of these, or cannot be read.
     """
-    return SavedFolder(folder, asked_by) if is_pretrained(folder) else SavedRun(folder, asked_by)
+    return SavedFolder(folder, asked_by) if is_hf_checkpoint(folder) else SavedRun(folder, asked_by)
 
 
 def with_tokenizer_of_origin(config: Config) -> Config:
-    """An experiment that starts from another model takes its tokenizer rather than train one.
-
-    A tokenizer that is named, a file or bytes, stays.
-    """
+    """The experiment with the tokenizer of the model that it starts from, unless it names one."""
     trains = isinstance(getattr(config.data, "tokenizer", None), TrainTokenizer)
     if config.init_from is None or not trains:
         return config
@@ -71,7 +71,7 @@ def with_tokenizer_of_origin(config: Config) -> Config:
 
 
 def tokenizer_folder(origin: Path) -> Path | None:
-    """Where the tokenizer of a run, of one of its checkpoints or of transformers' folder is."""
+    """The folder with the tokenizer of a run, a checkpoint or a Hugging Face checkpoint, if any."""
     run, _ = run_and_step(origin)
     places = (run / "tokenizer", run)
     return next((place for place in places if (place / "tokenizer.json").is_file()), None)
@@ -82,7 +82,7 @@ def check_same_tokenizer(tokenizer: Tokenizer, origin: Path) -> None:
 
     Args:
         tokenizer: This run's.
-        origin: The other's folder: a run's or transformers'.
+        origin: The other's folder: a run or a Hugging Face checkpoint.
 
     Raises:
         ConfigError: The tokenizers differ, or there is none; says how to take the other's.
@@ -93,13 +93,13 @@ def check_same_tokenizer(tokenizer: Tokenizer, origin: Path) -> None:
 
 
 def check_same_tokens(tokenizer: Tokenizer, origin: Path) -> None:
-    """Checks that every token that two models' tokenizers both have is the same text.
+    """Checks that the tokens that two models' tokenizers share stand for the same text.
 
-    A tokenizer may have more tokens than the other, after them.
+    A tokenizer may have additional tokens at the end.
 
     Args:
         tokenizer: This run's.
-        origin: The other's folder: a run's, one of its checkpoints', or transformers'.
+        origin: The other's folder: a run, one of its checkpoints, or a Hugging Face checkpoint.
 
     Raises:
         ConfigError: A token differs (says which), or there is no tokenizer; says how to take the

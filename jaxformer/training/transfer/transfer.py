@@ -12,8 +12,8 @@ from jaxformer.models.parameters import Parameters
 from jaxformer.training.transfer.layer_choice import Shapes, Sources, chosen_layers
 from jaxformer.training.transfer.origin import open_saved
 
-# What the parameters of two models may be computed with, and need not agree in.
-_OWN_AFFAIRS = frozenset(
+# Fields in which two models may differ and still use the same parameters.
+_MAY_DIFFER = frozenset(
     {"heads", "dropout", "attention_dropout", "compute_dtype", "attention", "remat", "scan_layers"}
     | {"init_std", "depth_scaled_init"}
 )
@@ -21,7 +21,7 @@ _OWN_AFFAIRS = frozenset(
 
 @dataclass(frozen=True)
 class Transfer:
-    """What became of the parameters, by name."""
+    """The result of a transfer, by the names of the parameters."""
 
     taken: tuple[str, ...]
     """Those with the values of the other run."""
@@ -57,7 +57,7 @@ class Transfer:
 def transfer(
     params: Parameters, folder: Path, model: ModelConfig, layers: tuple[int, ...] | None = None
 ) -> tuple[Parameters, Transfer]:
-    """Puts the parameters of another run, or of transformers', in the place of fresh ones.
+    """Replaces fresh parameters by those of another run or of a Hugging Face checkpoint.
 
     Heads and the pooler may be missing on either side, and a head of another shape counts as
     missing on both. The averaged parameters of the other run are taken, where it has them; low-rank
@@ -65,7 +65,7 @@ def transfer(
 
     Args:
         params: Fresh parameters, sharded as they shall stay.
-        folder: The other run's, or one that transformers saved.
+        folder: The other run's folder, or a Hugging Face checkpoint.
         model: This run's, which may fit a parameter to itself.
         layers: Which of the other model's layers become this one's, from 0; None: all.
 
@@ -73,7 +73,7 @@ def transfer(
         The parameters, and what became of them.
 
     Raises:
-        ConfigError: The folder is no run (nor transformers') or has no checkpoint, the models
+        ConfigError: The folder is not a run (nor a Hugging Face checkpoint), the models
             differ in more than their heads (names the parameters), or the layers cannot be chosen.
     """
     saved = open_saved(folder, "--init-from")
@@ -128,7 +128,7 @@ def _differences(there: ModelConfig, here: ModelConfig) -> tuple[str, ...]:
     return tuple(
         f"model.{name} is {old!r} there, {new!r} here"
         for name, (old, new) in diff(there, here).items()
-        if name.split(".")[0] not in _OWN_AFFAIRS
+        if name.split(".")[0] not in _MAY_DIFFER
     )
 
 

@@ -1,0 +1,202 @@
+"""Descriptions of our models: the config.json that says the same as our configuration."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from jaxformer.errors import ConfigError
+from jaxformer.hub.checkpoint import HFCheckpoint, completed
+from jaxformer.hub.families import family_of
+from jaxformer.hub.fields import Computed, ConfigMap, resolved
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import Architecture, ModelFormat
+from jaxformer.hub.tasks import (
+    MaskedLMTask,
+    NextSentenceTask,
+    PreTrainingTask,
+    QuestionAnsweringTask,
+    SequenceClassificationTask,
+    Task,
+    TokenClassificationTask,
+)
+from jaxformer.io.serialization import diff
+from jaxformer.models import (
+    Classification,
+    LanguageModel,
+    MaskedLanguageModel,
+    Span,
+    TokenClassification,
+)
+from jaxformer.models.model import ModelConfig
+
+# Fields that say how a model is computed or trained, and not what it computes.
+_OURS_ALONE = frozenset({
+    "attention", "attention_dropout", "compute_dtype", "depth_scaled_init", "dropout",
+    "embedding_dropout", "heads", "init_std", "padding_id", "remat", "scan_layers",
+})  # fmt: skip
+
+
+def describe_model(
+    config: ModelConfig, formats: Iterable[ModelFormat], extra: Mapping[str, Any]
+) -> HFCheckpoint:
+    """Returns the description of a model, also if it is none of the known systems.
+
+    A model that is none of them can be run and cannot be exported.
+
+    Args:
+        config: The model.
+        formats: The known systems.
+        extra: Other fields of config.json (token ids, names of labels).
+    """
+    try:
+        return describe(config, formats, extra)
+    except ConfigError as error:
+        return _inexpressible(config, str(error), extra)
+
+
+def _inexpressible(config: ModelConfig, problem: str, extra: Mapping[str, Any]) -> HFCheckpoint:
+    """A description whose reading and writing fails with the message `problem`."""
+
+    def refuse(*_):
+        raise ConfigError(problem)
+
+    architecture = Architecture("jaxformer", _task(config))
+    config_map = ConfigMap(refuse, (Computed(refuse, refuse),))
+    model_format = ModelFormat("jaxformer", config_map, refuse, (architecture,))
+    hf_config = HFConfig({"model_type": "jaxformer", **extra})
+    return HFCheckpoint(model_format, architecture, hf_config, config)
+
+
+def _task(config: ModelConfig) -> Task:
+    """The task of a model with these heads."""
+    heads = {type(head): head for head in config.heads}
+    if MaskedLanguageModel in heads and Classification in heads:
+        label = heads[Classification].label
+        return PreTrainingTask(label, f"{label}_logits")
+    if Classification in heads and heads[Classification].label == "next_sentence":
+        return NextSentenceTask()
+    if Classification in heads:
+        head = heads[Classification]
+        return SequenceClassificationTask(head.pooling, head.bias, head.dense)
+    tasks: dict[type, Callable[[], Task]] = {
+        LanguageModel: family_of(config).language_model_task,
+        MaskedLanguageModel: MaskedLMTask,
+        TokenClassification: TokenClassificationTask,
+        Span: QuestionAnsweringTask,
+    }
+    return next((task() for head, task in tasks.items() if head in heads), Task())
+
+
+def config_values(checkpoint: HFCheckpoint) -> dict[str, Any]:
+    """Returns the values of a model's config.json: those of its own file while they are still true.
+
+    Two spellings of one value may differ in rounding: "gelu_new" and "gelu_pytorch_tanh".
+    """
+    config_map, values = checkpoint.model_format.config_map, checkpoint.hf_config.values
+    written = values | config_map.write(checkpoint.config)
+    before, after = (config_map.read(HFConfig(each)) for each in (values, written))
+    return values if resolved(before) == resolved(after) else written
+
+
+def describe(
+    config: ModelConfig, formats: Iterable[ModelFormat], extra: Mapping[str, Any] | None = None
+) -> HFCheckpoint:
+    """Returns the description of a model in a known system.
+
+    Args:
+        config: The model.
+        formats: The systems to try; the first that can express the model is used.
+        extra: Other fields of config.json (token ids, names of labels).
+
+    Raises:
+        ConfigError: No system can; names the fields of the nearest one, and the values that it
+            would give them.
+    """
+    failures: list[tuple[int, str]] = []
+    # An imported model is described by its own system, if possible.
+    kind = (extra or {}).get("model_type")
+    for model_format in sorted(formats, key=lambda each: each.model_type != kind):
+        try:
+            return _described(config, model_format, extra or {})
+        except _InexpressibleError as failure:
+            failures.append((failure.count, str(failure)))
+        except (ConfigError, AttributeError, KeyError, TypeError) as error:
+            # Another family: the fields do not find what they ask for.
+            failures.append((1000, f"{model_format.model_type}: {error}"))
+    raise ConfigError(f"no known system can say this model; the nearest: {min(failures)[1]}")
+
+
+class _InexpressibleError(Exception):
+    """A system cannot express a configuration; `count` fields differ."""
+
+    def __init__(self, message: str, count: int):
+        super().__init__(message)
+        self.count = count
+
+
+def _described(
+    config: ModelConfig, model_format: ModelFormat, extra: Mapping[str, Any]
+) -> HFCheckpoint:
+    padding_id = getattr(config, "padding_id", None)
+    values = {
+        **model_format.defaults,
+        **({} if padding_id is None else {"pad_token_id": padding_id}),
+        **extra,
+        "model_type": model_format.model_type,
+        **model_format.config_map.write(config),
+    }
+    hf_config = HFConfig(values)
+    back = model_format.config_map.read(hf_config)
+    architecture = _architecture_for(config, model_format, hf_config)
+    back = replace(back, heads=config.heads, **architecture.changes)
+    if type(back) is not type(config):
+        raise _InexpressibleError(f"{model_format.model_type} is another family", 1000)
+    changed = {
+        name: pair for name, pair in diff(resolved(config), resolved(back)).items()
+        if name.split(".")[0] not in _OURS_ALONE
+    }  # fmt: skip
+    if changed:
+        listed = "; ".join(f"{name} = {a!r} (it has {b!r})" for name, (a, b) in changed.items())
+        message = f"model_type {model_format.model_type!r} cannot say {listed}"
+        raise _InexpressibleError(message, len(changed))
+    if extra.get("model_type") == model_format.model_type:
+        hf_config = _own_spelling(extra, hf_config, model_format)
+    hf_config.values["architectures"] = [architecture.name]
+    return HFCheckpoint(model_format, architecture, hf_config, config)
+
+
+def _own_spelling(
+    extra: Mapping[str, Any], hf_config: HFConfig, model_format: ModelFormat
+) -> HFConfig:
+    """The values of the file that a model came from, while they still say the same."""
+    read = model_format.config_map.read
+    try:
+        same = resolved(read(completed(HFConfig(extra), model_format))) == resolved(read(hf_config))
+    except ConfigError:
+        return hf_config
+    return HFConfig(extra) if same else hf_config
+
+
+def _architecture_for(
+    config: ModelConfig, model_format: ModelFormat, hf_config: HFConfig
+) -> Architecture:
+    """The class with the heads and changes of a configuration, preferably the one that is named."""
+    # Several classes may have the same heads: T5 and its encoder alone have none.
+    named = hf_config.values.get("architectures") or [None]
+    for architecture in sorted(model_format.architectures, key=lambda each: each.name != named[0]):
+        heads = architecture.task.heads(hf_config)
+        as_changed = all(getattr(config, k) == v for k, v in architecture.changes.items())
+        if as_changed and [_kind(h) for h in heads] == [_kind(h) for h in config.heads]:
+            return architecture
+    raise _InexpressibleError(
+        f"model_type {model_format.model_type!r} has no class with the heads {config.heads}; it "
+        f"has {', '.join(architecture.name for architecture in model_format.architectures)}",
+        500,
+    )
+
+
+def _kind(head: Any) -> tuple:
+    options = (
+        getattr(head, name, None) for name in ("pooling", "activation", "dense", "dense_bias")
+    )
+    return type(head), head.name, *options

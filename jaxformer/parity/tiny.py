@@ -1,0 +1,217 @@
+"""The configurations of small models with odd sizes, in which every part of a system is there."""
+
+from typing import Any
+
+_TOKENS = {"bos_token_id": 3, "eos_token_id": 4, "pad_token_id": 5}
+_SIZES = {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 6}
+_MLP = {"intermediate_size": 56}
+_BERT = {"vocab_size": 131, **_SIZES, **_MLP, "max_position_embeddings": 20}
+_ROBERTA = _BERT | {"hidden_act": "relu", "type_vocab_size": 2, "pad_token_id": 3}
+_GPT = {"vocab_size": 131, "n_embd": 48, "n_head": 6, "n_layer": 3, "n_positions": 20, **_TOKENS}
+_NEOX = {"vocab_size": 131, **_SIZES, **_MLP, **_TOKENS}
+_PHI3 = _BERT | {"num_key_value_heads": 2, "pad_token_id": 3}
+_LLAMA = _PHI3 | {"head_dim": 12}
+_QWEN = _LLAMA | {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}
+_GEMMA = _LLAMA | {"attention_bias": True}
+_GEMMA2 = _GEMMA | {"num_hidden_layers": 4, "query_pre_attn_scalar": 20, "sliding_window": 4}
+_BART = {
+    "vocab_size": 131,
+    "d_model": 48,
+    "encoder_layers": 3,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 6,
+    "decoder_attention_heads": 6,
+    "encoder_ffn_dim": 56,
+    "decoder_ffn_dim": 56,
+    "max_position_embeddings": 20,
+    "scale_embedding": True,
+    "pad_token_id": 1,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 5,
+}
+_T5 = {
+    "vocab_size": 131,
+    "d_model": 48,
+    "d_kv": 10,
+    "d_ff": 56,
+    "num_layers": 3,
+    "num_decoder_layers": 2,
+    "num_heads": 6,
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 9,
+    "decoder_start_token_id": 0,
+}
+_VIT = {**_SIZES, **_MLP, "image_size": [8, 12], "patch_size": [4, 3], "num_channels": 2}
+_TEXT_TOWER = {"vocab_size": 131, **_SIZES, **_MLP, "max_position_embeddings": 17, **_TOKENS}
+_VISION_TOWER = {**_SIZES, **_MLP, "image_size": 13, "patch_size": 4, "num_channels": 2}
+
+TINY: dict[str, dict[str, Any]] = {
+    "marian": _BART,
+    "bert": _BERT,
+    "roberta": _ROBERTA,
+    "xlm-roberta": _ROBERTA,
+    "distilbert": {
+        "vocab_size": 131,
+        "dim": 48,
+        "n_layers": 3,
+        "n_heads": 6,
+        "hidden_dim": 56,
+        "max_position_embeddings": 20,
+        "activation": "silu",
+    },
+    "albert": _BERT | {"num_hidden_layers": 4, "num_hidden_groups": 2, "embedding_size": 20},
+    "ernie": _BERT | {"use_task_id": True, "task_type_vocab_size": 4, "type_vocab_size": 3},
+    "gpt2": _GPT | {"n_inner": 56, "scale_attn_by_inverse_layer_idx": True},
+    "openai-gpt": _GPT,
+    "gptj": _GPT | {"n_inner": 56, "rotary_dim": 6},
+    "gpt_neox": _NEOX
+    | {
+        "rope_parameters": {
+            "rope_type": "dynamic",
+            "rope_theta": 100.0,
+            "partial_rotary_factor": 0.5,
+            "factor": 4.0,
+        },
+        "max_position_embeddings": 8,
+    },
+    "llama": _LLAMA
+    | {
+        "attention_bias": True,
+        "mlp_bias": True,
+        "rope_parameters": {
+            "rope_type": "llama3",
+            "rope_theta": 100.0,
+            "factor": 4.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8,
+        },
+    },
+    "mistral": _LLAMA | {"sliding_window": 4},
+    "phi": _NEOX
+    | {
+        "num_key_value_heads": 2,
+        "qk_layernorm": True,
+        "rope_parameters": {
+            "rope_type": "linear",
+            "rope_theta": 100.0,
+            "partial_rotary_factor": 0.5,
+            "factor": 4.0,
+        },
+    },
+    "gemma": _GEMMA | {"rope_parameters": {"rope_type": "linear", "factor": 2.5}},
+    "gemma2": _GEMMA2 | {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
+    "gemma3_text": _GEMMA2
+    | {
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "final_logit_softcapping": 3.0,
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 30.0},
+            "full_attention": {"rope_type": "linear", "rope_theta": 200.0, "factor": 3.0},
+        },
+    },
+    "qwen2": _QWEN
+    | {
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "factor": 4.0,
+            "original_max_position_embeddings": 8,
+        }
+    },
+    "qwen3": _QWEN | {"attention_bias": True, "tie_word_embeddings": True},
+    "phi3": _PHI3
+    | {
+        "sliding_window": 4,
+        "original_max_position_embeddings": 8,
+        "partial_rotary_factor": 0.75,
+        "rope_parameters": {
+            "rope_type": "longrope",
+            "rope_theta": 100.0,
+            "short_factor": [1.0, 1.1, 1.3],
+            "long_factor": [1.2, 2.0, 3.5],
+        },
+    },
+    "olmo2": _LLAMA
+    | {
+        "attention_bias": True,
+        "rope_parameters": {"rope_type": "dynamic", "factor": 2.0},
+        "max_position_embeddings": 8,
+    },
+    "t5": _T5,
+    "mt5": _T5 | {"feed_forward_proj": "gated-gelu"},
+    "bart": _BART,
+    "vit": _VIT,
+    "electra": _BERT | {"embedding_size": 20, "hidden_act": "silu", "type_vocab_size": 3},
+    "mpnet": _BERT | {"hidden_act": "relu"},
+    "modernbert": {
+        "vocab_size": 131,
+        **_SIZES,
+        **_MLP,
+        "num_hidden_layers": 5,
+        "local_attention": 6,
+        "hidden_activation": "silu",
+        "norm_bias": True,
+        "attention_bias": True,
+        "mlp_bias": True,
+        "classifier_bias": True,
+        "classifier_activation": "relu",
+        "classifier_pooling": "mean",
+        "pad_token_id": 3,
+    },
+    "umt5": _T5 | {"feed_forward_proj": "gated-gelu"},
+    "mbart": _BART,
+    "pegasus": _BART,
+    "m2m_100": _BART,
+    "deit": _VIT,
+    # Square: transformers resizes the positions of all other images as if these were.
+    "dinov2": {**_SIZES, "image_size": 12, "patch_size": 4, "num_channels": 2, "mlp_ratio": 2},
+    "bloom": {"vocab_size": 131, "hidden_size": 48, "n_head": 6, "n_layer": 3, **_TOKENS},
+    "gpt_neo": {
+        "vocab_size": 131,
+        "hidden_size": 48,
+        "num_heads": 6,
+        "num_layers": 2,
+        "intermediate_size": 56,
+        "max_position_embeddings": 20,
+        "attention_types": [[["global", "local"], 1]],
+        "window_size": 4,
+        **_TOKENS,
+    },
+    "opt": {
+        "vocab_size": 131,
+        **_SIZES,
+        "ffn_dim": 56,
+        "max_position_embeddings": 20,
+        **_TOKENS,
+    },
+    "mpt": {
+        "vocab_size": 131,
+        "d_model": 48,
+        "n_heads": 6,
+        "n_layers": 3,
+        "max_seq_len": 20,
+        "attn_config": {"clip_qkv": 1.5, "softmax_scale": 0.3},
+        **_TOKENS,
+    },
+    "falcon": {
+        "vocab_size": 131,
+        **_SIZES,
+        **_TOKENS,
+        "ffn_hidden_size": 56,
+        "new_decoder_architecture": True,
+        "num_kv_heads": 2,
+        "bias": True,
+    },
+    "stablelm": _NEOX
+    | {
+        "num_key_value_heads": 2,
+        "use_qkv_bias": True,
+        "qk_layernorm": True,
+        "max_position_embeddings": 20,
+    },
+    "clip_text_model": _TEXT_TOWER | {"projection_dim": 40},
+    "clip_vision_model": _VISION_TOWER | {"projection_dim": 40},
+    "siglip_text_model": _TEXT_TOWER | {"projection_size": 40},
+    "siglip_vision_model": _VISION_TOWER,
+}
+"""`model_type` -> fields of its configuration in transformers."""

@@ -1,0 +1,107 @@
+"""What the towers of CLIP and SigLIP share."""
+
+from typing import Any
+
+from jaxformer.functional.positions.schemes import Learned
+from jaxformer.hub.fields import (
+    Activation,
+    Computed,
+    Field,
+    LearnedPositions,
+    NormEps,
+    Number,
+    numbers,
+)
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.weights.layouts import Patches
+from jaxformer.hub.weights.weight_map import attention, block
+from jaxformer.models import Projection, VisionConfig
+from jaxformer.models.model import ModelConfig
+
+# The authors give 63M for CLIP's text tower; towers are counted with their projections there.
+COUNTS = "https://github.com/mlfoundations/open_clip/blob/main/docs/model_profile.csv"
+
+
+def _projection(name: str) -> Computed:
+    """The width of the projection in a field of config.json, which a task reads."""
+
+    def write(config: ModelConfig) -> dict[str, Any]:
+        widths = [head.width for head in config.heads if isinstance(head, Projection)]
+        return {name: widths[0]} if widths else {}
+
+    return Computed(lambda hf_config: {"heads": ()}, write)
+
+
+def _common(projection: str) -> tuple[Field, ...]:
+    """The fields of both towers; `projection` is the field with the width of the vector."""
+    sizes = {
+        "num_layers": "num_hidden_layers",
+        "model_dim": "hidden_size",
+        "num_heads": "num_attention_heads",
+        "mlp_dim": "intermediate_size",
+        "attention_dropout": "attention_dropout",
+    }
+    return (*numbers(sizes), NormEps(), Activation(default=None), _projection(projection))
+
+
+def text_fields(projection: str = "projection_dim") -> tuple[Field, ...]:
+    """Returns the fields of a text tower; `projection` is the one with the vector's width."""
+    return (*_common(projection), Number("vocab_size", "vocab_size"), LearnedPositions())
+
+
+def _read_patches(hf_config: HFConfig, prefix: int) -> dict[str, Any]:
+    image, patch = hf_config.number("image_size"), hf_config.number("patch_size")
+    return {
+        "patch": patch,
+        "image_size": (image, image),
+        "crop": image % patch > 0,
+        "position": Learned(max_length=prefix + (image // patch) ** 2),
+    }
+
+
+def _write_patches(config: VisionConfig) -> dict[str, Any]:
+    return {"image_size": config.image_size[0], "patch_size": config.patch_size[0]}
+
+
+def vision_fields(prefix: int) -> tuple[Field, ...]:
+    """Returns the fields of a vision tower with `prefix` tokens before the patches."""
+    patches = Computed(lambda hf_config: _read_patches(hf_config, prefix), _write_patches)
+    return (*_common("projection_dim"), Number("channels", "num_channels"), patches)
+
+
+_BLOCK = {
+    **attention(
+        0,
+        query="self_attn.q_proj",
+        key="self_attn.k_proj",
+        value="self_attn.v_proj",
+        output="self_attn.out_proj",
+    ),
+    "norms.0": "layer_norm1",
+    "sublayers.1.up": "mlp.fc1",
+    "sublayers.1.down": "mlp.fc2",
+    "norms.1": "layer_norm2",
+}
+TEXT_NAMES = {
+    "embedding": "text_model.embeddings.token_embedding",
+    "transformer.inputs.position_table": "text_model.embeddings.position_embedding.weight",
+    **block("transformer", "text_model.encoder.layers.{}", _BLOCK),
+    "transformer.final_norm": "text_model.final_layer_norm",
+}
+IMAGE_NAMES = {
+    "patch_projection": "vision_model.embeddings.patch_embedding",
+    "transformer.inputs.position_table": "vision_model.embeddings.position_embedding.weight",
+    **block("transformer", "vision_model.encoder.layers.{}", _BLOCK),
+}
+"""Module of a vision tower -> its name in both CLIP and SigLIP."""
+LAYOUTS = {"patch_projection.kernel": Patches()}
+_DEFAULTS = {"num_hidden_layers": 12, "attention_dropout": 0.0}
+TEXT_DEFAULTS = _DEFAULTS | {"num_attention_heads": 8, "pad_token_id": 1, "eos_token_id": 49407}
+IMAGE_DEFAULTS = _DEFAULTS | {
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_attention_heads": 12,
+    "num_channels": 3,
+    "image_size": 224,
+}
+BUFFERS = ("*embeddings.position_ids",)

@@ -1,0 +1,52 @@
+"""The classes and heads of decoders in transformers."""
+
+from collections.abc import Mapping
+
+from jaxformer.hub.model_format import Architecture
+from jaxformer.hub.tasks import (
+    CausalLMTask,
+    QuestionAnsweringTask,
+    SequenceClassificationTask,
+    Task,
+    TokenClassificationTask,
+)
+from jaxformer.hub.weights.layouts import Layout
+from jaxformer.hub.weights.weight_map import Fused
+
+_TASKS = {
+    "ForCausalLM": CausalLMTask(),
+    "ForSequenceClassification": SequenceClassificationTask(pooling="last", bias=False),
+    "ForTokenClassification": TokenClassificationTask(),
+    "ForQuestionAnswering": QuestionAnsweringTask(),
+    "Model": Task(),
+}
+HEADS = {
+    "heads.language_model": "lm_head",
+    "heads.label.output": "score",
+    "heads.tags.output": "classifier",
+    "heads.span.output": "qa_outputs",
+}
+"""Module of a head -> its name in GPT and its relatives."""
+
+
+def classes(
+    name: str, without: tuple[str, ...] = (), prefixes: Mapping[str, str] | None = None
+) -> tuple[Architecture, ...]:
+    """Returns the classes of a system: `classes("Olmo2", without=("ForTokenClassification",))`.
+
+    Args:
+        name: What the class names begin with.
+        without: The classes that the system does not have, by the ends of their names.
+        prefixes: End of a class name -> prefix of the body's tensors, where it is a special one.
+    """
+    return tuple(
+        Architecture(name + kind, task, prefix=(prefixes or {}).get(kind))
+        for kind, task in _TASKS.items()
+        if kind not in without
+    )
+
+
+def fused_attention(tensor: str, layout: Layout) -> Fused:
+    """Returns the tensor that holds the query, key and value projections of self-attention."""
+    attention = "transformer.stack.group.*.sublayers.0.attention"
+    return Fused(tuple(f"{attention}.{name}" for name in ("query", "key", "value")), tensor, layout)

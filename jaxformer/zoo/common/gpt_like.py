@@ -1,0 +1,98 @@
+"""What GPT and its relatives share."""
+
+from typing import Any
+
+from jaxformer.functional.norms import LayerNorm
+from jaxformer.functional.positions.schemes import Learned
+from jaxformer.hub.fields import Activation, Computed, Flag, NormEps, numbers
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.models import DecoderConfig
+
+
+def gpt(num_layers: int, model_dim: int, num_heads: int, **changes: Any) -> DecoderConfig:
+    """Returns the architecture of GPT-2 in any size; `changes` are other fields."""
+    fields = {
+        "vocab_size": 50257,
+        "num_layers": num_layers,
+        "model_dim": model_dim,
+        "num_heads": num_heads,
+        "mlp_dim": 4 * model_dim,
+        "position": Learned(max_length=1024),
+        "norm": LayerNorm(eps=1e-5),
+        "activation": "gelu_tanh",
+        "gated": False,
+        "attention_bias": True,
+        "attention_output_bias": True,
+        "mlp_bias": True,
+    }
+    return DecoderConfig(**(fields | changes))
+
+
+TIED = Flag("tie_embeddings", "tie_word_embeddings")
+FIELDS = (
+    *numbers(
+        {
+            "num_layers": "n_layer",
+            "model_dim": "n_embd",
+            "num_heads": "n_head",
+            "vocab_size": "vocab_size",
+            "dropout": "resid_pdrop",
+            "embedding_dropout": "embd_pdrop",
+            "attention_dropout": "attn_pdrop",
+        },
+        {"embd_pdrop": None},
+    ),
+    TIED,
+    NormEps(theirs="layer_norm_epsilon"),
+)
+"""The fields of config.json in GPT, GPT-2 and GPT-J."""
+
+
+def _read_mlp_dim(hf_config: HFConfig) -> dict[str, Any]:
+    return {"mlp_dim": hf_config.number("n_inner", None) or 4 * hf_config.number("n_embd")}
+
+
+FEED_FORWARD = (
+    Computed(_read_mlp_dim, lambda config: {"n_inner": config.mlp_dim}),
+    Activation(theirs="activation_function", default="gelu_new"),
+)
+"""The fields of the feed-forward layers in GPT-2 and GPT-J."""
+NEOX_NUMBERS = {
+    "num_layers": "num_hidden_layers",
+    "model_dim": "hidden_size",
+    "num_heads": "num_attention_heads",
+    "vocab_size": "vocab_size",
+    "dropout": "hidden_dropout",
+    "attention_dropout": "attention_dropout",
+}
+"""Our fields -> those of GPT-NeoX and its relatives."""
+BLOCK = {
+    "norms.0": "ln_1",
+    "norms.1": "ln_2",
+    "sublayers.1.up": "mlp.c_fc",
+    "sublayers.1.down": "mlp.c_proj",
+}
+DEFAULTS = {
+    "vocab_size": 50257,
+    "n_embd": 768,
+    "n_layer": 12,
+    "n_head": 12,
+    "n_positions": 1024,
+    "resid_pdrop": 0.1,
+    "embd_pdrop": 0.1,
+    "attn_pdrop": 0.1,
+    "layer_norm_epsilon": 1e-5,
+    "tie_word_embeddings": True,
+}
+FILES = {
+    "prefix": "transformer.",
+    "buffers": ("*.attn.bias", "*.attn.masked_bias"),
+    "synonyms": {
+        "hidden_size": "n_embd",
+        "max_position_embeddings": "n_positions",
+        "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+    },
+}
+"""Fields of the `ModelFormat` of GPT, GPT-2 and GPT-J."""
+HARMLESS = ("n_ctx", "summary_*")

@@ -1,0 +1,109 @@
+"""What Llama and its relatives share."""
+
+from typing import Any
+
+from jaxformer.functional.norms import RMSNorm
+from jaxformer.functional.positions.schemes import RoPE
+from jaxformer.hub.fields import Computed, NormEps, Number, Value, numbers
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.weights.weight_map import attention, block
+from jaxformer.models import DecoderConfig
+
+
+def llama(
+    num_layers: int, model_dim: int, num_heads: int, mlp_dim: int, **changes: Any
+) -> DecoderConfig:
+    """Returns the architecture of Llama 2 in any size; `changes` are other fields."""
+    fields = {
+        "vocab_size": 32000,
+        "num_layers": num_layers,
+        "model_dim": model_dim,
+        "num_heads": num_heads,
+        "mlp_dim": mlp_dim,
+        "position": RoPE(theta=10_000.0),
+        "norm": RMSNorm(eps=1e-5),
+        "tie_embeddings": False,
+    }
+    return DecoderConfig(**(fields | changes))
+
+
+def _read_padding(hf_config: HFConfig) -> dict[str, Any]:
+    pad = hf_config.number("pad_token_id", None)
+    # A negative id counts from the end of the table; Llama 1 has -1.
+    negative = pad is not None and pad < 0
+    return {"padding_id": hf_config.number("vocab_size") + pad if negative else pad}
+
+
+NUMBERS = {
+    "num_layers": "num_hidden_layers",
+    "model_dim": "hidden_size",
+    "num_heads": "num_attention_heads",
+    "mlp_dim": "intermediate_size",
+    "vocab_size": "vocab_size",
+}
+FIELDS = (
+    *numbers(NUMBERS),
+    Number("num_kv_heads", "num_key_value_heads", None),
+    Number("head_dim", "head_dim", None),
+    NormEps(theirs="rms_norm_eps", make=RMSNorm),
+    Value("tie_embeddings", "tie_word_embeddings"),
+    Computed(_read_padding),
+    Number("attention_dropout", "attention_dropout", 0.0),
+)
+"""The fields of config.json that all relatives have."""
+BIASES = Value("attention_bias", "attention_bias", False, also=("attention_output_bias",))
+"""The attention has all its biases or none."""
+WINDOW = Computed(
+    lambda hf_config: {"windows": (hf_config.number("sliding_window", None),)},
+    lambda config: {"sliding_window": config.windows[0]},
+)
+"""All layers have the same window."""
+
+
+def names(*norms: str) -> dict[str, str]:
+    """Returns the names of the modules; `norms` are the names of a block's norms in order."""
+    parts = {
+        **attention(
+            0,
+            query="self_attn.q_proj",
+            key="self_attn.k_proj",
+            value="self_attn.v_proj",
+            output="self_attn.o_proj",
+        ),
+        "sublayers.0.attention.query_norm": "self_attn.q_norm",
+        "sublayers.0.attention.key_norm": "self_attn.k_norm",
+        "sublayers.1.gate": "mlp.gate_proj",
+        "sublayers.1.up": "mlp.up_proj",
+        "sublayers.1.down": "mlp.down_proj",
+        **{f"norms.{number}": norm for number, norm in enumerate(norms)},
+    }
+    return {
+        "embedding": "model.embed_tokens",
+        **block("transformer", "model.layers.{}", parts),
+        "transformer.final_norm": "model.norm",
+        "heads.language_model": "lm_head",
+        "heads.label.output": "score",
+        "heads.tags.output": "score",
+        "heads.span.output": "qa_outputs",
+    }
+
+
+NAMES = names("input_layernorm", "post_attention_layernorm")
+OLD_PREFIX = {"ForQuestionAnswering": "transformer."}
+"""The prefix of the body in the question answering classes of the older systems."""
+DEFAULTS = {
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "max_position_embeddings": 2048,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": False,
+}
+FILES = {
+    "prefix": "model.",
+    "buffers": ("*.rotary_emb.inv_freq",),
+    "copies": {"lm_head.weight": "model.embed_tokens.weight"},
+}
+"""Fields of the `ModelFormat` of all relatives."""

@@ -1,0 +1,139 @@
+"""What ViT and its relatives share."""
+
+from typing import Any
+
+from jaxformer.functional.norms import LayerNorm
+from jaxformer.functional.positions.schemes import Learned
+from jaxformer.hub.fields import Activation, Computed, NormEps, Number, Value, numbers
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.weights.layouts import Patches, Same
+from jaxformer.hub.weights.weight_map import attention, block
+from jaxformer.models import VisionConfig
+
+
+def vit(
+    num_layers: int, model_dim: int, num_heads: int, patch: int, **changes: Any
+) -> VisionConfig:
+    """Returns ViT's architecture in any size, for 224 x 224 pixels and 1000 classes.
+
+    Args:
+        num_layers: Blocks.
+        model_dim: Width of the residual stream.
+        num_heads: Query heads.
+        patch: Height and width of a patch.
+        **changes: Other fields.
+    """
+    fields = {
+        "num_layers": num_layers,
+        "model_dim": model_dim,
+        "num_heads": num_heads,
+        "mlp_dim": 4 * model_dim,
+        "image_size": (224, 224),
+        "patch_size": (patch, patch),
+        "position": Learned(max_length=1 + (224 // patch) ** 2),
+        "norm": LayerNorm(eps=1e-6),
+    }
+    return VisionConfig(**(fields | changes))
+
+
+_SIZES = {"image_size": 224, "patch_size": 16}
+
+
+def _pair(size: int | list[int]) -> tuple[int, int]:
+    """Height and width."""
+    return (size, size) if isinstance(size, int) else (size[0], size[1])
+
+
+def read_patches(hf_config: HFConfig, prefix: int) -> dict[str, Any]:
+    """Returns the sizes of images and patches, and the positions.
+
+    Args:
+        hf_config: The values of a config.json.
+        prefix: The number of tokens before the patches.
+
+    Raises:
+        ConfigError: A size is none.
+    """
+    image, patch = (_pair(hf_config.take(name, size)) for name, size in _SIZES.items())
+    count = (image[0] // patch[0]) * (image[1] // patch[1])
+    return {
+        "image_size": image,
+        "patch_size": patch,
+        "patch": patch[0],
+        "position": Learned(prefix + count),
+    }
+
+
+def write_patches(config: VisionConfig) -> dict[str, Any]:
+    """Returns the fields of config.json with the sizes of images and patches."""
+    sizes = {name: getattr(config, name) for name in _SIZES}
+    return {name: a if a == b else [a, b] for name, (a, b) in sizes.items()}
+
+
+FIELDS = (
+    *numbers(
+        {
+            "num_layers": "num_hidden_layers",
+            "model_dim": "hidden_size",
+            "num_heads": "num_attention_heads",
+            "channels": "num_channels",
+        },
+        {
+            "num_hidden_layers": 12,
+            "hidden_size": 768,
+            "num_attention_heads": 12,
+            "num_channels": 3,
+        },
+    ),
+    NormEps(default=1e-12),
+    Activation(default="gelu"),
+    Value("attention_bias", "qkv_bias", True),
+    Number("dropout", "hidden_dropout_prob", 0.0),
+    Number("attention_dropout", "attention_probs_dropout_prob", 0.0),
+)
+"""The fields of config.json that all relatives have."""
+ONE_TOKEN = Computed(lambda hf_config: read_patches(hf_config, prefix=1), write_patches)
+"""A class token comes before the patches."""
+ATTENTION = attention(
+    0,
+    query="attention.attention.query",
+    key="attention.attention.key",
+    value="attention.attention.value",
+    output="attention.output.dense",
+)
+_BLOCK = {
+    **ATTENTION,
+    "norms.0": "layernorm_before",
+    "sublayers.1.up": "intermediate.dense",
+    "sublayers.1.down": "output.dense",
+    "norms.1": "layernorm_after",
+}
+
+
+def names(name: str, blocks: dict[str, str] = _BLOCK) -> dict[str, str]:
+    """Returns the names of the modules.
+
+    Args:
+        name: The prefix in models with heads: "vit".
+        blocks: Our path within a block -> the name there.
+    """
+    return {
+        "patch_projection": f"{name}.embeddings.patch_embeddings.projection",
+        "class_token": f"{name}.embeddings.cls_token",
+        "distillation_token": f"{name}.embeddings.distillation_token",
+        "mask_token": f"{name}.embeddings.mask_token",
+        "transformer.inputs.position_table": f"{name}.embeddings.position_embeddings",
+        **block("transformer", f"{name}.encoder.layer.{{}}", blocks),
+        "transformer.final_norm": f"{name}.layernorm",
+        "pooler": f"{name}.pooler.dense",
+        "heads.label.output": "classifier",
+    }
+
+
+LAYOUTS = {
+    "patch_projection.kernel": Patches(),
+    "class_token": Same(leading=2),
+    "distillation_token": Same(leading=2),
+    "mask_token": Same(leading=1),
+    "transformer.inputs.position_table": Same(leading=1),
+}
