@@ -137,6 +137,9 @@ def damage(step_folder: Path, part: int = 0, parts: int = 1) -> str | None:
 def read_item(step_folder: Path, item: str) -> dict[str, Any]:
     """Reads the ``config`` or the ``meta`` item of a checkpoint, if it is what was saved.
 
+    Returns:
+        The JSON object of the item.
+
     Raises:
         ValueError: The item or the manifest is damaged.
         OSError: It cannot be read.
@@ -170,6 +173,9 @@ def _as_json(records: Mapping[str, FileRecord]) -> dict[str, Any]:
 
 def _parsed(text: str) -> dict[str, FileRecord]:
     """The records in a manifest.
+
+    Returns:
+        A record for each file, by its path in the step's folder.
 
     Raises:
         ValueError: The text is not that of a manifest.

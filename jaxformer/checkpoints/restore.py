@@ -99,6 +99,9 @@ def restore_parameters(
         shapes: Of each parameter, by name.
         shardings: Where each parameter shall be.
         averaged: Whether the averaged parameters are meant, of a run that keeps such.
+
+    Returns:
+        The parameters by name, on the mesh.
     """
     prefix = "ema/" if averaged else "params/"
     wanted = {

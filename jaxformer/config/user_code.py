@@ -53,6 +53,9 @@ def import_file(path: Path, folder: Path | None = None) -> ModuleType:
         path: The file.
         folder: From which it can import other modules; None: its own.
 
+    Returns:
+        The module.
+
     Raises:
         ConfigError: It cannot be read or executed; names the line.
     """
@@ -111,6 +114,9 @@ def origins(config: Any) -> dict[str, dict[str, str]]:
 
 def experiment_text(config: Any) -> bytes | None:
     """The text of the experiment's file, if that defines components of a configuration.
+
+    Returns:
+        The file's bytes; None if it defines no components.
 
     Raises:
         ConfigError: Two files do.

@@ -64,6 +64,9 @@ class MeshConfig:
     def sizes(self, num_devices: int) -> tuple[int, int, int]:
         """The sizes of the axes on `num_devices` devices.
 
+        Returns:
+            The sizes of the data, fsdp and tensor axes.
+
         Raises:
             ConfigError: The mesh does not fit the devices.
         """
@@ -89,6 +92,9 @@ class MeshConfig:
 def make_mesh(config: MeshConfig, devices: Iterable[jax.Device] | None = None) -> Mesh:
     """The mesh over the first devices (all of them in a job of several processes).
 
+    Returns:
+        The mesh, with explicit axis types.
+
     Raises:
         ConfigError: The mesh does not fit the devices, or leaves some of several processes idle.
     """
@@ -107,6 +113,9 @@ def make_mesh(config: MeshConfig, devices: Iterable[jax.Device] | None = None) -
 
 def spec(*axes: str | None) -> PartitionSpec | None:
     """The partition spec of an array with these logical axes; None where no mesh is set.
+
+    Returns:
+        The partition spec, or None.
 
     Raises:
         KeyError: An axis is not in `RULES`.
@@ -161,6 +170,9 @@ def parameter_sharding(
     mesh: Mesh | AbstractMesh, name: str, axes: tuple[str, ...], shape: tuple[int, ...]
 ) -> NamedSharding:
     """Where a parameter lives. An axis of size 1 (the one head of multi-query attention) is whole.
+
+    Returns:
+        The sharding of the parameter.
 
     Raises:
         ConfigError: An axis has no rule, two axes want the same mesh axis, or a size is not

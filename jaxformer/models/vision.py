@@ -105,8 +105,11 @@ class VisionConfig(ModelConfig):
     def adapted(self, name, value, source):
         """Resizes learned positions from another model with another grid of patches.
 
-        Reference:
-          Dosovitskiy et al., 2020 (https://arxiv.org/abs/2010.11929), section 3.2.
+        References:
+            Dosovitskiy et al., 2020 (https://arxiv.org/abs/2010.11929), section 3.2.
+
+        Returns:
+            The parameter of this model.
         """
         if name != POSITION_TABLE or not isinstance(source, VisionConfig):
             return value

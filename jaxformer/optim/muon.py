@@ -71,11 +71,8 @@ def scale_by_muon(
 
 
 def _placed_by_compiler(inner):
-    """`inner`, its results typed like its inputs and all between them left to the compiler.
-
-    The products of an iteration contract sharded axes, for which an explicit mesh wants to be told
-    a placement that optax's code cannot give.
-    """
+    """`inner`, whose inner shardings the compiler chooses; results have those of the inputs."""
+    # An iteration contracts sharded axes, and optax cannot name a sharding for an explicit mesh.
 
     def update(updates, state, params=None):
         if not jax.sharding.get_abstract_mesh().explicit_axes:

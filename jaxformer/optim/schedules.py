@@ -171,8 +171,13 @@ class InverseSquareRoot(Schedule):
     def shape(self, step: jax.Array, total_steps: int) -> jax.Array:
         """√(s / (max(t - a, 0) + s)) min(1, (T - t) / b).
 
-        The decay starts at step a, after warm-up and constant steps; the timescale is s, the run
-        has T steps and the cool-down b.
+        Args:
+            step: t.
+            total_steps: T.
+
+        Returns:
+            The share of the peak. The decay starts at step a, after the warm-up and the constant
+            steps; s is the timescale, and b the number of cool-down steps.
         """
         start = self._decay_start
         timescale = start if self.timescale is None else self.timescale

@@ -34,16 +34,12 @@ def out_of_memory(error: BaseException) -> bool:
 
 @contextlib.contextmanager
 def explained(config: Config, checkpoints: Path) -> Iterator[None]:
-    """Turns errors of the devices into errors with a message for people; others pass.
+    """Turns errors of the devices into OutOfMemory or ProcessLost; other errors pass unchanged.
 
     Args:
         config: The experiment.
-        checkpoints: The run's.
-
-    Raises:
-        OutOfMemory: Memory did not suffice.
-        ProcessLost: Another process of the job has ended.
-    """
+        checkpoints: The folder of the run's checkpoints.
+    """  # noqa: DOC501 (what passes unchanged is raised again)
     try:
         yield
     except (ArgumentError, DataError):

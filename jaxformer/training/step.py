@@ -148,6 +148,9 @@ class TrainProgram:
             rows: Rows of the batch.
             lengths: Tokens of a row, see `ModelConfig.row_lengths`.
             options: Those of `jax.stages.Traced.lower`.
+
+        Returns:
+            The lowered step.
         """
         spec = self.model.batch_spec(rows, lengths)
         batch = {name: x.update(sharding=self.batch_sharding) for name, x in spec.items()}

@@ -97,6 +97,9 @@ class Evaluator:
             step: Updates behind the parameters.
             say: Receives a line before what takes a while.
             metrics: What `evaluate` returned, if it was called already.
+
+        Returns:
+            The metrics, the baseline and the translations.
         """
         data, most = self.data, self.max_batches
         metrics = metrics or self.evaluate(params)
@@ -171,6 +174,9 @@ def head_metrics(head: Head, result: HeadResult, data: Datasets) -> dict[str, fl
         head: The head's description.
         result: Its results on the validation rows.
         data: The data with those rows.
+
+    Returns:
+        The metrics by name.
     """
     del head, data
     return {"accuracy": result.accuracy}

@@ -88,6 +88,9 @@ def smooth(values: np.ndarray) -> np.ndarray:
 
     The window is centred, so that the steep beginning is not shifted to the right: it shrinks
     towards the start, and at the end it looks back only.
+
+    Returns:
+        The averages, as many as the values.
     """
     half = len(values) // 60
     reach = [min(half, i) for i in range(len(values))]

@@ -139,6 +139,9 @@ def in_words(values: Mapping[str, float]) -> str:
     """Metrics as a person reads them: "loss 1.234, entity f1 0.8, precision 0.75, recall 0.86".
 
     What a name has in common with the one before it, a head's name say, is not said again.
+
+    Returns:
+        The metrics in one line of text.
     """
     parts, before = [], []
     for name, value in values.items():

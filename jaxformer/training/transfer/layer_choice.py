@@ -66,6 +66,9 @@ def chosen_layers(
         layers: Layers there, from 0.
         windows: This model's windows.
 
+    Returns:
+        The source of each parameter of this model's stacks.
+
     Raises:
         ConfigError: There are more or fewer layers here than are chosen, there is no such layer
             there, or its window is another.

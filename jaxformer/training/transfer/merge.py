@@ -50,6 +50,9 @@ def merge(source: Path, target: Path, step: int | None = None) -> Merged:
         target: The folder to write: absent or empty.
         step: Which checkpoint; None: the newest that is whole.
 
+    Returns:
+        What was written.
+
     Raises:
         ConfigError: The run is none, has no such checkpoint or no factors, or the target is in use.
         DataError: The disk has too little room, or cannot be written to.
