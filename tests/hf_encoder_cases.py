@@ -34,7 +34,7 @@ class System:
     """That of its classifiers."""
 
     def case(self, task: str) -> Case:
-        """The model that does a task, in transformers' words."""
+        """The model that does a task, by its class name in transformers."""
         scores = TASKS[task]
         labels = {"span": 2, "rating": 1}.get(next(iter(scores)), 3)
         labels = 2 if "sentence_order" in scores else labels

@@ -1,4 +1,4 @@
-"""The map from the parameters of transformers' models to ours, and what both compute compared."""
+"""The map from Hugging Face parameter names to ours, and a comparison of what both compute."""
 
 import copy
 import re

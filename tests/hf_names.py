@@ -1,4 +1,4 @@
-"""What our modules are called in transformers' models: one table for each."""
+"""The names of our modules in Hugging Face models: one table for each."""
 
 from hf_mapping import Names, names
 

@@ -1,4 +1,4 @@
-"""Folders of transformers' that someone spoiled, by chance or on purpose: one for every seed."""
+"""Hugging Face checkpoint folders that are damaged, by chance or on purpose: one for every seed."""
 
 import json
 import os

@@ -58,7 +58,7 @@ COMMON = {
 
 
 def teacher_of(model):
-    """Deeper, and wider where the width is its own affair."""
+    """Deeper, and wider where the width may differ."""
     return replace(model, num_layers=2, mlp_dim=32)
 
 

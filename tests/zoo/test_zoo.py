@@ -84,7 +84,7 @@ def test_every_named_system_is_there():
         assert any(name == start or name.startswith(f"{start}-") for name in SYSTEMS), start
 
 
-# transformers' counts ---------------------------------------------------------------------------
+# Counts of transformers ----------------------------------------------------------------------------
 
 
 def bert_like(layers, width, heads, **more):
@@ -205,7 +205,7 @@ for _size, _shape in T5_SIZES.items():
 
 
 def ours_besides(config, name):
-    """The parameters that our model has and transformers' has not."""
+    """The parameters that our model has and the Hugging Face model lacks."""
     if name.startswith("bart"):
         # A bias of the logits, which is no parameter there but a buffer.
         return config.vocab_size
