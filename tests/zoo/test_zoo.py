@@ -84,7 +84,7 @@ def test_every_named_system_is_there():
         assert any(name == start or name.startswith(f"{start}-") for name in SYSTEMS), start
 
 
-# Counts of transformers ----------------------------------------------------------------------------
+# Counts of transformers -------------------------------------------------------------------------
 
 
 def bert_like(layers, width, heads, **more):
