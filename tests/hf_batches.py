@@ -75,7 +75,7 @@ def their_arguments(case: Case, batch: dict) -> dict:
     }
     if isinstance(case.ours, VisionConfig):
         arguments = {"pixel_values": torch.tensor(batch["images"]).permute(0, 3, 1, 2)}
-    for key in getattr(case.ours, "kinds", ()):
+    for key in getattr(case.ours, "type_sizes", ()):
         arguments[key.replace("types", "type_ids")] = torch.tensor(batch[key])
     for key, theirs in case.labels.items():
         weights = batch["weights" if key == "targets" else f"{key}_weights"]
