@@ -34,7 +34,6 @@ from jaxformer.generation.streaming.text_stream import TextStream
 from jaxformer.generation.streaming.token_stream import READ_EVERY, stream_sliding
 from jaxformer.hub.inputs import checked_inputs
 from jaxformer.io.model_files import read_object
-from jaxformer.models import DecoderConfig, EncoderDecoderConfig
 from jaxformer.nn.cache import Storage
 from jaxformer.pretrained.model import Pretrained, check_pretrained
 
@@ -193,7 +192,7 @@ def build_engine(
     if config.num_beams > 1:
         raise ConfigError(f"draft: not with num_beams = {config.num_beams}: leave one of them out")
     for model in (pretrained, draft):
-        if not isinstance(model.config, DecoderConfig):
+        if model.config.is_encoder_decoder:
             raise ConfigError(
                 f"draft: both models must be decoders, and one is a {type(model.config).__name__}"
             )
@@ -265,7 +264,7 @@ def prepare_inputs(
     if "position_ids" in arrays:
         raise DataError("inputs: position_ids: must be left out; attention_mask decides them")
     ids, mask = np.asarray(arrays["input_ids"]), arrays.get("attention_mask")
-    if not isinstance(config, EncoderDecoderConfig):
+    if not config.is_encoder_decoder:
         return ids, mask, ()
     real_tokens(ids, mask, config.vocab_size)
     prompt = arrays.get("decoder_input_ids")
@@ -292,7 +291,7 @@ def tokenize(pretrained: Pretrained, text: str) -> list[int]:
         Token ids.
     """
     encoder = pretrained.prompt_encoder
-    encodes = isinstance(pretrained.config, EncoderDecoderConfig)
+    encodes = pretrained.config.is_encoder_decoder
     return encoder.source(text) if encodes else encoder.plain(text)
 
 
@@ -302,7 +301,7 @@ def _arrays(pretrained: Pretrained, inputs: Inputs, padding: int) -> Arrays:
         return inputs
     texts = texts_of(inputs)
     rows = rows_of(inputs) if texts is None else [tokenize(pretrained, text) for text in texts]
-    return padded(rows, padding, left=not isinstance(pretrained.config, EncoderDecoderConfig))
+    return padded(rows, padding, left=not pretrained.config.is_encoder_decoder)
 
 
 def _text(pretrained: Pretrained, tokens: np.ndarray) -> str:

@@ -25,7 +25,7 @@ from jaxformer.generation.decode.loop import (
     prefill,
 )
 from jaxformer.generation.decode.processors import History
-from jaxformer.models import AbstractModel, EncoderDecoderConfig, Parameters
+from jaxformer.models import AbstractModel, Parameters
 from jaxformer.models.model import ModelConfig
 from jaxformer.nn.cache import Cache, CacheShape
 from jaxformer.nn.layers import transpose_kernels
@@ -78,9 +78,10 @@ class CompiledModel:
     @property
     def max_length(self) -> int | None:
         """The maximum length of a row, prompt included; None: there is no limit."""
-        encodes = isinstance(self.config, EncoderDecoderConfig)
-        position = self.config.decoder_position if encodes else self.config.position
-        return position.max_length
+        config = self.config
+        return (
+            config.decoder_position if config.is_encoder_decoder else config.position
+        ).max_length
 
     def on_mesh(self) -> AbstractContextManager:
         """The context in which the programs run."""

@@ -26,6 +26,7 @@ class EncoderDecoderConfig(TextConfig, ModelConfig):
     """An encoder, and a decoder that reads its output (the 2017 Transformer, T5, BART)."""
 
     required: ClassVar[tuple[str, ...]] = ("inputs", "decoder_inputs")
+    is_encoder_decoder: ClassVar[bool] = True
     num_decoder_layers: int | None = None
     """Blocks of the decoder; None: num_layers, as many as the encoder has."""
     position: Position = T5Bias(bidirectional=True)

@@ -67,6 +67,8 @@ class ModelConfig(TransformerConfig, abc.ABC):
     """The arrays of a batch without which the model cannot run."""
     causal: ClassVar[bool] = False
     """Whether tokens of the inputs see only those before them."""
+    is_encoder_decoder: ClassVar[bool] = False
+    """Whether a decoder continues from the outputs of an encoder."""
     input_fields: ClassVar[tuple[str, ...]] = ("vocab_size",)
     """The fields in which two models must agree to read the same batches."""
 
