@@ -32,6 +32,7 @@ def outcomes(attacker, count):
 # A handful of each ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_damaged_runs(folder):
     assert outcomes(Damage(folder / "damage", 0, ("text",)), 12) == []
 
@@ -50,6 +51,7 @@ def test_fuzzed_commands(folder):
     assert outcomes(Commands(folder / "commands", 0), 20) == []
 
 
+@pytest.mark.slow
 def test_wrong_arguments(folder):
     assert outcomes(Calls(folder / "calls", 0), 30) == []
 

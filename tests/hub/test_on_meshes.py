@@ -32,7 +32,7 @@ def load_twice(kind, head, folder):
 
 
 @pytest.mark.parametrize(("kind", "head"), CASES, ids=[kind for kind, _ in CASES])
-@pytest.mark.quick("llama", "t5")
+@pytest.mark.quick("llama")
 def test_outputs_and_gradients_are_those_of_one_device(kind, head, tmp_path):
     one, several = load_twice(kind, head, tmp_path)
     inputs = example_inputs(one.checkpoint, "right", rows=4)
@@ -46,7 +46,7 @@ def test_outputs_and_gradients_are_those_of_one_device(kind, head, tmp_path):
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
-@pytest.mark.quick("3")
+@pytest.mark.slow
 def test_what_an_encoder_decoder_writes_is_that_of_one_device(num_beams, tmp_path):
     one, several = load_twice("t5", "ForConditionalGeneration", tmp_path)
     inputs = example_inputs(one.checkpoint, "right", rows=4)

@@ -39,7 +39,7 @@ def loss_and_gradients(config, scale=0.4):
 
 
 @each_family
-@pytest.mark.quick("decoder", "shared encoder", "2017", "vision")
+@pytest.mark.quick("decoder", "encoder-decoder", "vision")
 def test_scan_and_remat_change_nothing(config):
     config = replace(config, **RANDOM)
     loss, gradients = loss_and_gradients(config)

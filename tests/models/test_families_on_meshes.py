@@ -7,6 +7,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from family_cases import assert_gradients_close, each_family
 from tiny_models import batch_for, random_parameters
 
@@ -67,6 +68,7 @@ def loss_and_gradients(config, mesh, parts):
 
 
 @each_family
+@pytest.mark.quick("decoder", "encoder-decoder")
 def test_a_step_in_parts_on_eight_devices_is_the_step_on_one(config):
     """Heads with weights of their own: none is a mean of means over parts or devices."""
     config, batch = divisible(config), uneven(config)

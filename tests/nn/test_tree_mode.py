@@ -39,6 +39,7 @@ PROGRAM = textwrap.dedent(
 )
 
 
+@pytest.mark.slow
 def test_tree_mode_gives_the_same_names_values_and_gradients(tmp_path):
     out = tmp_path / "out.npz"
     environment = os.environ | {

@@ -29,7 +29,7 @@ SHORT = {
 
 
 @pytest.mark.parametrize("name", SHORT)
-@pytest.mark.quick("tiny_encoder_tagging")
+@pytest.mark.slow
 def test_a_short_run_beats_the_trivial_answer(name, tmp_path):
     steps, metric, margin = SHORT[name]
     config = load_config(str(CONFIGS / f"{name}.py"))

@@ -131,7 +131,7 @@ def torch_loss(torch, settings, student, teacher, model, batch):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("family", STUDENTS)
-@pytest.mark.quick("encoder", "encoder-decoder")
+@pytest.mark.quick("encoder")
 def test_values_and_gradients_are_torchs(family):
     torch = pytest.importorskip("torch")
     model, common = replace(STUDENTS[family], dropout=0.0), COMMON[family]
@@ -176,7 +176,7 @@ def reference():
 @pytest.mark.parametrize(
     ("mesh", "parts"), [((8, 1, 1), 1), ((2, 2, 2), 1), ((2, 1, 2), 4), ((1, 1, 1), 8)]
 )
-@pytest.mark.quick("mesh0-1", "mesh2-4")
+@pytest.mark.quick("mesh2-4")
 def test_every_mesh_and_all_parts_make_the_same_update(mesh, parts):
     _, state, metrics = run(MESHED, COMMON["encoder"], mesh, steps=2, gradient_accumulation=parts)
     expected, values = reference()
@@ -186,6 +186,7 @@ def test_every_mesh_and_all_parts_make_the_same_update(mesh, parts):
         np.testing.assert_allclose(metrics[name], value, rtol=1e-4, err_msg=name)
 
 
+@pytest.mark.slow
 def test_rows_without_padding_on_a_mesh():
     # All tokens are real and nothing in the batch says so.
     model = replace(STUDENTS["vision"], model_dim=24, num_heads=4, num_kv_heads=4, mlp_dim=16)

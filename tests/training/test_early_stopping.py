@@ -180,7 +180,7 @@ def test_a_run_ends_early_and_stays_ended(scripted, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("interruption", [{"stop": 7}, {"stop": 8}, {"kill": 7}, {"kill": 9}])
-@pytest.mark.quick("interruption1")
+@pytest.mark.slow
 def test_an_interrupted_run_ends_at_the_same_step(scripted, tmp_path, interruption):
     train(config_with(), tmp_path / "whole")
     scripted(**interruption)

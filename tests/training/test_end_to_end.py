@@ -323,11 +323,8 @@ def assert_same_batch(actual, expected):
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.quick(
     "causal",
-    "prefix",
     "masked words",
-    "sentence order",
     "span corruption",
-    "translation",
     "classification",
     "tagging",
     "questions",
@@ -432,6 +429,7 @@ def test_an_image_that_does_not_decode(files, tmp_path, content):
         train(config, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_one_on_images_of_another_size(files, tmp_path, capsys):
     source = vision_run(files, (8, 12))
     train(source, tmp_path / "small")

@@ -70,6 +70,7 @@ def test_it_ends_with_what_came_out(tmp_path, capsys):
     assert (tmp_path / "run" / "sample.txt").exists()
 
 
+@pytest.mark.slow
 def test_samples_appear_in_tensorboard_when_asked(tmp_path):
     def events(name, **settings):
         train(tiny_config(steps=4, sample_tokens=3, **settings), tmp_path / name)
@@ -95,6 +96,7 @@ def test_the_same_command_again_changes_nothing(tmp_path, capsys):
     assert "continuing from step 6" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_finished_run_can_be_extended_and_displayed_differently(tmp_path):
     train(tiny_config(steps=6), tmp_path / "run")
     train(tiny_config(steps=12, log_interval=2, eval_interval=4), tmp_path / "run")
@@ -121,6 +123,7 @@ def test_an_interrupted_run_ends_with_the_same_bits(tmp_path, finished, monkeypa
     assert losses[0] == losses[1]
 
 
+@pytest.mark.slow
 def test_a_row_averages_the_same_steps_after_a_resume(tmp_path, finished, monkeypatch):
     config = tiny_config(log_interval=5, eval_interval=12)
     with monkeypatch.context() as patch:
@@ -137,6 +140,7 @@ def test_a_row_averages_the_same_steps_after_a_resume(tmp_path, finished, monkey
             assert rows[last][name] == sum(single[step][name] for step in steps) / len(steps)
 
 
+@pytest.mark.slow
 def test_a_step_that_does_not_fit_says_what_to_change(tmp_path, monkeypatch, capsys):
     """By the exceptions of XLA and of Python; a run that has learned says where it goes on."""
     xla = jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.\nmore")
@@ -285,6 +289,7 @@ def test_a_row_that_cannot_be_read_loses_no_step(tmp_path, monkeypatch):
     assert checkpoint_files.saved_steps(tmp_path / "run" / "checkpoints") == [3]
 
 
+@pytest.mark.slow
 def test_the_moving_average_is_what_is_evaluated(tmp_path, finished):
     train(tiny_config(ema_decay=0.99), tmp_path / "run")
     losses = [
@@ -296,6 +301,7 @@ def test_the_moving_average_is_what_is_evaluated(tmp_path, finished):
     assert losses[1][-1] > losses[3][-1] + 0.1  # an average that lags behind
 
 
+@pytest.mark.slow
 def test_chosen_steps_are_traced(tmp_path):
     train(tiny_config(steps=6, profile_steps=(2, 3)), tmp_path / "run")
     assert list((tmp_path / "run" / "profile").rglob("*.xplane.pb"))

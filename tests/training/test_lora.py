@@ -73,7 +73,7 @@ def test_the_factors_learn_and_nothing_else():
 
 
 @pytest.mark.parametrize("mesh", [(1, 8, 1), (2, 2, 2)])
-@pytest.mark.quick("mesh1")
+@pytest.mark.slow
 def test_every_mesh_makes_the_same_update(mesh):
     program, _, state, metrics = run(mesh=mesh)
     assert_same_update(state, metrics)
@@ -157,6 +157,7 @@ def arrays_in(folder, step, prefix="params/"):
     return {name.removeprefix(prefix): array for name, array in arrays}
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_another_and_leaves_it_as_it_was(base, tuned):
     before, after = arrays_in(base, 6), arrays_in(tuned, 8)
     for name, value in before.items():
@@ -235,6 +236,7 @@ def test_a_run_starts_from_factors_as_from_what_they_amount_to(tuned, merged):
     assert "3 of them with their low-rank factors" in report.in_words(tuned)
 
 
+@pytest.mark.slow
 def test_factors_of_averages_are_those_that_are_merged(base, tmp_path):
     train(tuned_config(base, ema_decay=0.5, steps=4), tmp_path / "run")
     merge(tmp_path / "run", tmp_path / "plain")

@@ -109,6 +109,7 @@ def test_every_mesh_writes_the_same(mesh):
     assert translated(CONFIG, params, batch, mesh) == translated(CONFIG, params, batch)
 
 
+@pytest.mark.slow
 def test_decoders_with_a_table_of_their_own():
     for tied in (True, False):
         config = tiny_encoder_decoder(share_embeddings=False, tie_embeddings=tied, **SMALL)
