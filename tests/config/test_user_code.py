@@ -30,17 +30,15 @@ DOCUMENTED = re.search(r"## Your own components.*?```python\n(.*?)```", GUIDE, r
 """The experiment that the documentation shows."""
 
 
-PATH = list(sys.path)
-
-
 @pytest.fixture(autouse=True)
 def as_in_another_process():
     """Forgets what was imported from the user's files."""
+    path = list(sys.path)
 
     def forget():
         for name in [name for name in sys.modules if name.startswith(("experiment@", "own_"))]:
             del sys.modules[name]
-        sys.path[:] = PATH
+        sys.path[:] = path
 
     yield forget
     forget()

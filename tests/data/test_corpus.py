@@ -162,7 +162,7 @@ def test_processes_that_race_agree(source, tmp_path):
     ]
     for process in processes:
         process.start()
-    seen = {results.get(timeout=300) for _ in processes}
+    seen = {results.get(timeout=120) for _ in processes}
     for process in processes:
         process.join()
     assert len(seen) == 1

@@ -297,6 +297,7 @@ def test_a_run_learns_from_another(teacher, tmp_path, capsys):
     assert content_hash(read_arrays(teacher / "checkpoints" / "6")) == before
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_where_it_was(teacher, tmp_path):
     config = student_config(teacher)
     train(config, tmp_path / "one")

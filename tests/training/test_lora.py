@@ -167,6 +167,7 @@ def test_a_run_starts_from_another_and_leaves_it_as_it_was(base, tuned):
     assert all(after[name].any() for name in factors)
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_ends_with_the_same_bits(base, tuned, tmp_path, monkeypatch):
     class StopAfter3(contextlib.nullcontext):
         def __enter__(self):
