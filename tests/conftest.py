@@ -1,6 +1,7 @@
 """Eight virtual CPU devices, strict promotion and a compilation cache, before JAX starts."""
 
 import atexit
+import importlib.util
 import os
 import shutil
 import tempfile
@@ -8,8 +9,9 @@ from fnmatch import fnmatchcase
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
-# Compiling is most of the work here, and XLA's older code generator takes half the time for it.
-os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
+if importlib.util.find_spec("libtpu") is None:  # which exits at a flag that is not its own
+    # Compiling is most of the work here; XLA's older code generator takes half the time for it.
+    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     # Workers and the processes that tests start inherit the folder with the environment.
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="jaxformer-compiled-")
