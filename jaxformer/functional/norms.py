@@ -109,8 +109,8 @@ def scaled(x: jax.Array, scale: jax.Array) -> jax.Array:
     Returns:
         `[..., D]` in the dtype of `x`.
 
-    Reference:
-      Touvron et al., Going deeper with Image Transformers (https://arxiv.org/abs/2103.17239).
+    References:
+        Touvron et al., Going deeper with Image Transformers (https://arxiv.org/abs/2103.17239).
     """
     assert_axes(x=(x, "... D"), scale=(scale, "D"))
     assert_floating(x=x, scale=scale)

@@ -29,8 +29,8 @@ def patches(images: jax.Array, size: tuple[int, int]) -> jax.Array:
         AssertionError: The images have other axes.
         ArgumentError: The patches do not fit the image.
 
-    Reference:
-      Dosovitskiy et al., An Image is Worth 16x16 Words (https://arxiv.org/abs/2010.11929).
+    References:
+        Dosovitskiy et al., An Image is Worth 16x16 Words (https://arxiv.org/abs/2010.11929).
     """
     assert_axes(images=(images, "B height width C"))
     images = jnp.asarray(images)
@@ -65,10 +65,10 @@ def resize_positions(
         AssertionError: The table is not a matrix of floating-point numbers.
         ArgumentError: The table does not have as many rows as the old grid, or a grid is none.
 
-    Reference:
-      Dosovitskiy et al., 2020 (https://arxiv.org/abs/2010.11929), section 3.2;
-      Keys, 1981, with the coefficient -3/4 and the repeated borders of torch's "bicubic", so that
-      resized tables are those that transformers makes.
+    References:
+        Dosovitskiy et al., 2020 (https://arxiv.org/abs/2010.11929), section 3.2;
+        Keys, 1981, with the coefficient -3/4 and the repeated borders of torch's "bicubic", so that
+        resized tables are those that transformers makes.
     """
     assert_axes(table=(table, "P D"))
     assert_floating(table=table)

@@ -50,7 +50,7 @@ def assert_relative(
         AssertionError: The scheme is not relative; or the shapes do not fit together.
         ArgumentError: The last position is the last of the scheme's, which leaves none to shift to.
 
-    Reference:
+    References:
         Su et al., 2021 (equation 11), https://arxiv.org/abs/2104.09864
     """
     sizes = assert_axes(

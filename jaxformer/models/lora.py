@@ -35,8 +35,8 @@ class LoRA:
     The sum is taken in each step: memory for gradients and moments of the adapted kernels is that
     of a full copy and of the factors alone, respectively.
 
-    Reference:
-      Hu et al., LoRA (https://arxiv.org/abs/2106.09685).
+    References:
+        Hu et al., LoRA (https://arxiv.org/abs/2106.09685).
     """
 
     rank: int = 8

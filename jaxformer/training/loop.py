@@ -128,7 +128,7 @@ def train(config: Config, folder: str | Path, fresh: bool = False) -> None:
 
 def _checked(config: Config, folder: str | Path) -> tuple[Config, Path]:
     """The experiment and the folder, once everything is checked that needs no data."""
-    expected = "a Config; jaxformer.config.experiment.load_config reads that of a file"
+    expected = "a Config; jaxformer.config.load_config reads that of a file"
     check_argument("config", config, isinstance(config, Config), expected)
     folder = folder_path(folder, "folder")
     config = with_tokenizer_of_origin(config)

@@ -151,7 +151,7 @@ def test_experiment_files_that_are_none(run, tmp_path, content, text):
         (
             "tiny.py",
             "run",
-            "config = 'tiny.py': must be a Config; jaxformer.config.experiment.load_config",
+            "config = 'tiny.py': must be a Config; jaxformer.config.load_config",
         ),
         (None, 5, "folder = 5: must be "),
         (None, "", "folder = '': must be "),

@@ -58,7 +58,7 @@ class ImageSource(abc.ABC):
 class Digits(ImageSource):
     """The 1797 photographs of handwritten digits that scikit-learn carries: 8 x 8, one channel.
 
-    Reference:
+    References:
         Alpaydin & Kaynak 1998, Optical Recognition of Handwritten Digits, UCI Machine Learning
         Repository, https://doi.org/10.24432/C50P49
     """

@@ -85,7 +85,7 @@ class Mixup(Augmentation):
     with the label of the first with probability lambda and else that of the second, so that the
     expected loss is that of labels blended in the same proportion.
 
-    Reference:
+    References:
         Zhang et al. 2018, mixup: Beyond Empirical Risk Minimization,
         https://arxiv.org/abs/1710.09412
     """

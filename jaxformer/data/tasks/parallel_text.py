@@ -33,7 +33,7 @@ class LocalePairs:
     words; amounts of currencies and of units of measurement. Phrases that are the same in both
     languages are left out.
 
-    Reference:
+    References:
         Unicode CLDR, https://cldr.unicode.org
     """
 

@@ -124,7 +124,7 @@ class SpanText(Data):
     overlap; a row without the answer has weight 0. Where the context has no answer at all the span
     is [CLS] alone.
 
-    Reference:
+    References:
         Devlin et al., BERT, https://arxiv.org/abs/1810.04805, sections 4.2 and 4.3.
     """
 

@@ -49,7 +49,7 @@ class TagSource(abc.ABC):
 class ColumnFile(TagSource):
     """A file with a word and its tag on each line, and an empty line after each sentence.
 
-    Reference:
+    References:
         Tjong Kim Sang & De Meulder 2003, the CoNLL-2003 shared task,
         https://aclanthology.org/W03-0419
     """

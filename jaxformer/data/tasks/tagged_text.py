@@ -34,7 +34,7 @@ class TaggedText(Data):
     A row of a batch has "inputs", "segments" and "token_types" int32 [T]: [CLS] words [SEP];
     "targets" int32 [T] and "weights" float32 [T], 1 at the first piece of each word, else 0.
 
-    Reference:
+    References:
         Devlin et al., BERT, https://arxiv.org/abs/1810.04805, section 5.3.
     """
 

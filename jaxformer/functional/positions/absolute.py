@@ -84,7 +84,7 @@ def sinusoidal_code(
         AssertionError: `positions` are no integers.
         ArgumentError: `model_dim` is odd, `theta` not positive or the layout unknown.
 
-    Reference:
+    References:
         Vaswani et al., 2017 (section 3.5), https://arxiv.org/abs/1706.03762
     """
     assert_axes(positions=(positions, "... T"))
@@ -130,7 +130,7 @@ def sinusoidal_grid_code(
         AssertionError: `rows` and `columns` differ in shape, or are no integers.
         ArgumentError: `model_dim` is not a multiple of 4, or `theta` not positive.
 
-    Reference:
+    References:
         Dosovitskiy et al., 2020 (appendix D.4), https://arxiv.org/abs/2010.11929;
         He et al., Masked Autoencoders, 2021, https://arxiv.org/abs/2111.06377, whose code has this
         order of the channels.

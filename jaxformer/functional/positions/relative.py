@@ -24,7 +24,7 @@ def alibi_slopes(num_heads: int) -> jax.Array:
     Returns:
         [N] float32.
 
-    Reference:
+    References:
         Press et al., 2022 (section 3 and its code), https://arxiv.org/abs/2108.12409
     """
     num_heads = static("num_heads", num_heads, at_least(1))
@@ -53,7 +53,7 @@ def alibi_bias(
     Returns:
         [B or 1, N, T, S] float32.
 
-    Reference:
+    References:
         Press et al., 2022, https://arxiv.org/abs/2108.12409
     """
     assert_axes(slopes=(slopes, "N"))
@@ -80,7 +80,7 @@ def rounded_alibi_bias(
     Returns:
         [B or 1, N, T, S] float32, the same for all queries.
 
-    Reference:
+    References:
         Almazrouei et al., 2023, https://arxiv.org/abs/2311.16867, whose smaller models have it.
     """
     assert_axes(slopes=(slopes, "N"))
@@ -137,7 +137,7 @@ def t5_bucket(
         AssertionError: `relative_position` is not an array of integers.
         ArgumentError: There are too few buckets, or more exact ones than `max_distance`.
 
-    Reference:
+    References:
         Raffel et al., 2020 (section 2.1), https://arxiv.org/abs/1910.10683
     """
     assert_integers(relative_position=relative_position)
@@ -180,7 +180,7 @@ def t5_bias(
     Returns:
         [B or 1, N, T, S] float32.
 
-    Reference:
+    References:
         Raffel et al., 2020 (section 2.1), https://arxiv.org/abs/1910.10683
     """
     assert_axes(table=(table, "num_buckets N"))

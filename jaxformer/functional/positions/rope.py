@@ -40,7 +40,7 @@ def inverse_frequencies(theta: float, rotary_dim: int) -> np.ndarray:
     Returns:
         [R / 2] float32, radians per token, a NumPy array (a constant under `jit`).
 
-    Reference:
+    References:
         Su et al., 2021, https://arxiv.org/abs/2104.09864
     """
     theta, rotary_dim = (
@@ -141,7 +141,7 @@ def apply_rope(
         AssertionError: Shapes do not fit together, or an array holds another kind of numbers.
         ArgumentError: The layout is unknown, or more channels would rotate than there are.
 
-    Reference:
+    References:
         Su et al., 2021, https://arxiv.org/abs/2104.09864
     """
     assert_axes(

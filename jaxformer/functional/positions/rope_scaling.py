@@ -60,7 +60,7 @@ class NoScaling(Scaling):
 class LinearScaling(Scaling):
     """Position interpolation: every pair turns slower, `w' = w / s`.
 
-    Reference:
+    References:
         Chen et al., 2023, https://arxiv.org/abs/2306.15595
     """
 
@@ -83,7 +83,7 @@ class DynamicNTK(Scaling):
     `theta' = theta (s L / L0 - (s - 1))^(R / (R - 2))` for L > L0, that is
     `w_i' = w_i (s L / L0 - (s - 1))^(-2i / (R - 2))`; needs R > 2.
 
-    Reference:
+    References:
         Peng et al., 2023 (section B.2), https://arxiv.org/abs/2309.00071
     """
 
@@ -122,7 +122,7 @@ class YaRN(Scaling):
     cos and sin are multiplied by `0.1 ln(s) + 1`, or where both scales are given by
     `(0.1 mscale ln(s) + 1) / (0.1 mscale_all_dim ln(s) + 1)`.
 
-    Reference:
+    References:
         Peng et al., 2023, https://arxiv.org/abs/2309.00071
     """
 
@@ -192,7 +192,7 @@ class Llama3Scaling(Scaling):
     `w_i' = g_i w_i + (1 - g_i) w_i / s`, `g_i = clip((t_i - low) / (high - low), 0, 1)`, where
     `t_i = L0 w_i / (2 pi)` is the number of turns in L0 tokens.
 
-    Reference:
+    References:
         Llama Team, 2024, https://arxiv.org/abs/2407.21783
     """
 
@@ -231,7 +231,7 @@ class LongRoPE(Scaling):
     `w_i' = w_i / short_i` if L <= L0 else `w_i / long_i`; cos and sin are multiplied by
     `sqrt(1 + ln(s) / ln(L0))`, for short sequences too.
 
-    Reference:
+    References:
         Ding et al., 2024, https://arxiv.org/abs/2402.13753
     """
 

@@ -266,8 +266,8 @@ class Span(Head):
     span of the first token alone stands for no answer. Predicted spans lie where "span_places",
     bool `[B, T]`, is true; anywhere but in padding without it.
 
-    Reference:
-      Devlin et al., BERT (https://arxiv.org/abs/1810.04805), sections 4.2 and 4.3.
+    References:
+        Devlin et al., BERT (https://arxiv.org/abs/1810.04805), sections 4.2 and 4.3.
     """
 
     longest: int = 30

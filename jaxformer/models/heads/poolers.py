@@ -38,8 +38,8 @@ class NormPooler(Pooler):
 
     .. math:: y = \mathrm{norm}(h_0)
 
-    Reference:
-      Radford et al., 2021 (https://arxiv.org/abs/2103.00020), section 2.4.
+    References:
+        Radford et al., 2021 (https://arxiv.org/abs/2103.00020), section 2.4.
     """
 
     def build(self, key, config):
@@ -54,8 +54,8 @@ class AttentionPooler(Pooler):
 
     with the model's own heads, widths and activation.
 
-    Reference:
-      Zhai et al., Scaling Vision Transformers (https://arxiv.org/abs/2106.04560), section 3.3.
+    References:
+        Zhai et al., Scaling Vision Transformers (https://arxiv.org/abs/2106.04560), section 3.3.
     """
 
     def build(self, key, config):

@@ -20,8 +20,8 @@ class Projection(Head):
 
     It has no loss of its own.
 
-    Reference:
-      Radford et al., 2021 (https://arxiv.org/abs/2103.00020), section 2.3.
+    References:
+        Radford et al., 2021 (https://arxiv.org/abs/2103.00020), section 2.3.
     """
 
     width: int = 512

@@ -49,8 +49,8 @@ class MaskedLanguageModel(Head):
 
     Reads "targets" and "weights" `[B, T]`; the weight is 0 where nothing was masked.
 
-    Reference:
-      Devlin et al., BERT (https://arxiv.org/abs/1810.04805).
+    References:
+        Devlin et al., BERT (https://arxiv.org/abs/1810.04805).
     """
 
     activation: str | None = None

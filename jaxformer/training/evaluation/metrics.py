@@ -139,7 +139,7 @@ def answer_scores(predictions: Sequence[str], references: Sequence[Sequence[str]
     Returns:
         "exact_match" and "f1", means between 0 and 1.
 
-    Reference:
+    References:
         Rajpurkar et al. 2016, SQuAD, https://arxiv.org/abs/1606.05250
     """
     exact, f1 = [], []
