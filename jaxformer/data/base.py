@@ -82,7 +82,10 @@ class Data(abc.ABC):
         """Returns the first input of the decoder of an encoder-decoder; None without one."""
         del tokenizer
 
-    def label_names(self) -> tuple[str, ...]:
+    longest_row: ClassVar[int] = 512
+    """The most tokens of a row where `sequence_length` is None and the checkpoint takes more."""
+
+    def training_labels(self) -> tuple[str, ...]:
         """Returns the labels of the training data in the order of their numbers; () without labels.
 
         Raises:
