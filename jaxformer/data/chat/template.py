@@ -178,7 +178,7 @@ def read_chat_template(folder: str | Path) -> ChatTemplate | None:
         DataError: A file cannot be read, or the template is invalid.
     """
     folder = Path(folder)
-    found = _find(folder)
+    found = find_template(folder)
     if found is None:
         return None
     file, source = found
@@ -189,7 +189,8 @@ def read_chat_template(folder: str | Path) -> ChatTemplate | None:
     return ChatTemplate(file, source, _special_tokens(folder))
 
 
-def _find(folder: Path) -> tuple[Path, str] | None:
+def find_template(folder: Path) -> tuple[Path, str] | None:
+    """Returns the file of a folder's chat template and its text, unchecked; None without one."""
     if file := small_file_in(folder, "chat_template.jinja"):
         if (size := file.stat().st_size) > _LARGEST:
             raise DataError(f"{file}: {size:,} bytes: must be at most {_LARGEST:,}")
