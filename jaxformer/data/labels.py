@@ -120,6 +120,9 @@ class LabelKind(abc.ABC):
     dtype: ClassVar[type[np.generic]]
     """The dtype of the targets."""
 
+    head: ClassVar[str]
+    """The name of the head that learns them."""
+
     @abc.abstractmethod
     def names(self, labels: Iterable[str]) -> tuple[str, ...]:
         """Returns the names of the labels of the training data; empty for numbers."""
@@ -145,6 +148,7 @@ class Classes(LabelKind):
     """Classes, numbered in alphabetical order; whole numbers in numerical order."""
 
     dtype = np.int32
+    head = "classification"
 
     def names(self, labels):
         found = set(labels)
@@ -160,6 +164,7 @@ class Number(LabelKind):
     """A number for each text (a similarity, a rating): regression."""
 
     dtype = np.float32
+    head = "regression"
 
     def names(self, labels):
         del labels

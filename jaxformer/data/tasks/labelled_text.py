@@ -121,7 +121,7 @@ class LabelledRows(Data):
         tokenizer = load_or_train_tokenizer(
             folder, self.tokenizer, (text for row in train for text in row.texts)
         )
-        names = self.label_names(train)
+        names = self._names(train)
         if names:
             save_labels(folder, names)
         return Datasets(
@@ -131,12 +131,20 @@ class LabelledRows(Data):
             labels=names,
         )
 
-    def label_names(self, train: Sequence[LabelledRow]) -> tuple[str, ...]:
-        """Returns the names of the labels in the order of their numbers; empty for numbers.
+    @property
+    def head(self) -> str:
+        """The name of the head that learns the labels."""
+        return self.label_kind.head
 
-        Args:
-            train: The training rows.
+    def label_names(self) -> tuple[str, ...]:
+        """Returns the labels of the training rows in the order of their numbers.
+
+        Raises:
+            DataError: The rows are missing or cannot be read.
         """
+        return self._names(self.split()[0])
+
+    def _names(self, train: Sequence[LabelledRow]) -> tuple[str, ...]:
         return self.label_kind.names(row.label for row in train)
 
     def validation_examples(self, tokenizer, labels):

@@ -3,7 +3,7 @@
 import csv
 import os
 import reprlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,7 +48,11 @@ class Record(NamedTuple):
         return self.values[column]
 
 
-def read_records(path: str | os.PathLike, header: bool = True) -> Iterator[Record]:
+def read_records(
+    path: str | os.PathLike,
+    header: bool = True,
+    malformed: Callable[[str], None] | None = None,
+) -> Iterator[Record]:
     """Yields the rows of a table, whose format follows from the file's ending.
 
     .tsv and .txt: fields between tabs, in which quotation marks are ordinary characters (as in
@@ -59,6 +63,8 @@ def read_records(path: str | os.PathLike, header: bool = True) -> Iterator[Recor
         path: The file.
         header: The first line of a .tsv, .txt or .csv file names the columns; without it they
             are called "0", "1", ...
+        malformed: Receives a message for each line of such a file that has another number of
+            fields than the first, which is left out; None: such a line is an error.
 
     Returns:
         The rows, read as they are asked for.
@@ -68,12 +74,12 @@ def read_records(path: str | os.PathLike, header: bool = True) -> Iterator[Recor
     """
     path = Path(os.path.expanduser(path))
     readers = {
-        ".csv": lambda: _named(_comma_separated(path), header),
+        ".csv": lambda: _named(_comma_separated(path), header, malformed),
         ".json": lambda: _json_lines(path),
         ".jsonl": lambda: _json_lines(path),
         ".parquet": lambda: _parquet(path),
-        ".tsv": lambda: _named(_tab_separated(path), header),
-        ".txt": lambda: _named(_tab_separated(path), header),
+        ".tsv": lambda: _named(_tab_separated(path), header, malformed),
+        ".txt": lambda: _named(_tab_separated(path), header, malformed),
     }
     if path.suffix.lower() not in readers:
         raise DataError(
@@ -168,7 +174,11 @@ def _comma_separated(path: Path) -> Iterator[tuple[str, list[str]]]:
         raise DataError(f"{path}:{first}: not valid CSV: {error}") from error
 
 
-def _named(rows: Iterable[tuple[str, list[str]]], header: bool) -> Iterator[Record]:
+def _named(
+    rows: Iterable[tuple[str, list[str]]],
+    header: bool,
+    malformed: Callable[[str], None] | None,
+) -> Iterator[Record]:
     names: list[str] | None = None
     for where, fields in rows:
         if names is None:
@@ -177,16 +187,21 @@ def _named(rows: Iterable[tuple[str, list[str]]], header: bool) -> Iterator[Reco
                 raise DataError(f"{where}: two columns are called {twice[0]!r}: rename one")
             if header:
                 continue
+        if malformed is not None and len(fields) != len(names):
+            malformed(_wrong_width(where, fields, len(names)))
+            continue
         _check_width(where, fields, len(names))
         yield Record(where, dict(zip(names, fields, strict=True)))
 
 
 def _check_width(where: str, fields: list[str], width: int) -> None:
     if len(fields) != width:
-        raise DataError(
-            f"{where}: {len(fields)} fields where the file's first line has {width}: "
-            f"{' | '.join(fields)[:80]}"
-        )
+        raise DataError(_wrong_width(where, fields, width))
+
+
+def _wrong_width(where: str, fields: list[str], width: int) -> str:
+    shown = " | ".join(fields)[:80]
+    return f"{where}: {len(fields)} fields where the file's first line has {width}: {shown}"
 
 
 def _json_lines(path: Path) -> Iterator[Record]:
