@@ -125,6 +125,10 @@ def test_parquet_files_of_the_hub(task, tmp_path):
     assert [row.label for row in config.train_rows()] == labels
     assert [row.label for row in config.validation_rows()] == labels
     unlabelled = columns | {"label": [-1, -1]}
+    named = TASKS[task].hub_labels
+    if named:  # with the names of the hub's class labels
+        write_parquet(tmp_path, task, columns | {"label": [named[n] for n in coded]}, "train")
+        assert [row.label for row in config.train_rows()] == labels
     for split in TASKS[task].test:
         write_parquet(tmp_path, task, unlabelled, split)
         queries = config.files.query_rows(split)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxformer.checks import check_fields, one_of
-from jaxformer.data.labels import Classes, LabelKind, Number
+from jaxformer.data.labels import Classes, LabelKind, Number, in_order
 from jaxformer.data.tasks.labelled_text import LabelledRow, LabelledRows, label_of
 from jaxformer.data.tasks.records import Record, read_records
 from jaxformer.errors import ConfigError, DataError, did_you_mean
@@ -41,8 +41,10 @@ class GlueTask:
     """The splits whose predictions are submitted."""
     submissions: tuple[str, ...] = ()
     """The submitted file of each, without its ending; empty: the title."""
-    parquet_text: tuple[str, ...] = ()
-    """The columns of the texts in a Parquet file; empty: those of a .tsv file."""
+    hub_text: tuple[str, ...] = ()
+    """The columns of the texts in a Parquet file of the hub; empty: those of a .tsv file."""
+    hub_labels: tuple[str, ...] = ()
+    """What such a file calls the labels, in the same order; empty: the same."""
 
     @property
     def submitted(self) -> dict[str, str]:
@@ -58,11 +60,28 @@ _ACCURACY = ("accuracy",)
 _BOTH = ("f1", "accuracy")
 
 TASKS = {
-    "cola": GlueTask("CoLA", ("sentence",), "1", ("matthews",)),
-    "sst2": GlueTask("SST-2", ("sentence",), "label", _ACCURACY),
-    "mrpc": GlueTask("MRPC", ("#1 String", "#2 String"), "Quality", _BOTH, parquet_text=_TWO),
+    "cola": GlueTask(
+        "CoLA", ("sentence",), "1", ("matthews",), hub_labels=("unacceptable", "acceptable")
+    ),
+    "sst2": GlueTask(
+        "SST-2", ("sentence",), "label", _ACCURACY, hub_labels=("negative", "positive")
+    ),
+    "mrpc": GlueTask(
+        "MRPC",
+        ("#1 String", "#2 String"),
+        "Quality",
+        _BOTH,
+        hub_text=_TWO,
+        hub_labels=("not_equivalent", "equivalent"),
+    ),
     "stsb": GlueTask("STS-B", _TWO, "score", ("pearson", "spearman"), labels=()),
-    "qqp": GlueTask("QQP", ("question1", "question2"), "is_duplicate", _BOTH),
+    "qqp": GlueTask(
+        "QQP",
+        ("question1", "question2"),
+        "is_duplicate",
+        _BOTH,
+        hub_labels=("not_duplicate", "duplicate"),
+    ),
     "mnli": GlueTask(
         "MNLI",
         _TWO,
@@ -72,15 +91,15 @@ TASKS = {
         dev=("dev_matched", "dev_mismatched"),
         test=("test_matched", "test_mismatched"),
         submissions=("MNLI-m", "MNLI-mm"),
-        parquet_text=_PREMISE,
+        hub_text=_PREMISE,
     ),
     "qnli": GlueTask("QNLI", ("question", "sentence"), "label", _ACCURACY, labels=_ENTAILS),
     "rte": GlueTask("RTE", _TWO, "label", _ACCURACY, labels=_ENTAILS),
-    "wnli": GlueTask("WNLI", _TWO, "label", _ACCURACY),
+    "wnli": GlueTask("WNLI", _TWO, "label", _ACCURACY, hub_labels=_ENTAILS[::-1]),
 }
 """The tasks by their names in transformers, in the order of GLUE's table."""
 
-DIAGNOSTIC = GlueTask("AX", _TWO, "label", ("matthews",), labels=_NLI, parquet_text=_PREMISE)
+DIAGNOSTIC = GlueTask("AX", _TWO, "label", ("matthews",), labels=_NLI, hub_text=_PREMISE)
 """The diagnostic set, which the model of MNLI answers."""
 
 # The diagnostic set is distributed under several names.
@@ -208,22 +227,24 @@ class GlueFolder:
         columns = self.task.text
         if self.task.title == "CoLA" and "3" in record.values:
             columns = ("3",)  # the file has no header
-        elif self.task.parquet_text and self.task.parquet_text[0] in record.values:
-            columns = self.task.parquet_text
+        elif self.task.hub_text and self.task.hub_text[0] in record.values:
+            columns = self.task.hub_text
         return tuple(record.text(column) for column in columns)
 
     def _label(self, record: Record) -> str:
         coded = self.task.label not in record.values and "label" in record.values
         label = label_of(record, "label" if coded else self.task.label)
-        names = self.task.labels
-        if names and label not in names and label.isdecimal() and int(label) < len(names):
+        names, hub = self.task.labels, self.task.hub_labels
+        if not names or label in names:
+            return label
+        if label in hub:
+            return names[hub.index(label)]
+        if label.isdecimal() and int(label) < len(names):
             return names[int(label)]
-        if names and label not in names:
-            raise DataError(
-                f"{record.where}: the label {label!r} is not one of {self.task.title}'s: "
-                f"{', '.join(names)}"
-            )
-        return label
+        raise DataError(
+            f"{record.where}: the label {label!r} is not one of {self.task.title}'s: "
+            f"{', '.join(names)}"
+        )
 
 
 @dataclass(frozen=True)
@@ -282,9 +303,9 @@ class Glue(LabelledRows):
             return None
         return self.files.rows(split)
 
-    def _names(self, train):
+    def label_names(self, train):
         del train
-        return self.spec.labels
+        return in_order(self.spec.labels, self.label_order)
 
 
 def _plain(name: str) -> str:
