@@ -4,7 +4,8 @@ from glue_files import as_microsoft_does, sentence, write_glue, write_parquet, w
 
 from jaxformer.data import TrainTokenizer
 from jaxformer.data.tasks import Glue
-from jaxformer.data.tasks.glue import DIAGNOSTIC, TASKS, GlueFolder, task_name
+from jaxformer.data.tasks.glue import GlueFolder
+from jaxformer.data.tasks.glue_tasks import DIAGNOSTIC, TASKS, task_name
 from jaxformer.errors import ConfigError, DataError
 
 LABELS = {

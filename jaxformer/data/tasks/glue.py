@@ -1,4 +1,4 @@
-"""The nine tasks of GLUE and its diagnostic set, from the files in which they are distributed.
+"""Rows of GLUE's nine tasks and its diagnostic set, from the files that are distributed.
 
 References:
     Wang et al., GLUE, https://arxiv.org/abs/1804.07461
@@ -6,7 +6,6 @@ References:
 
 import logging
 import os
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,93 +13,13 @@ from typing import NamedTuple
 
 from jaxformer.checks import check_fields, one_of
 from jaxformer.data.labels import Classes, LabelKind, Number, in_order
+from jaxformer.data.tasks.glue_tasks import TASKS, GlueTask, plain_name
 from jaxformer.data.tasks.labelled_text import LabelledRow, LabelledRows, label_of
 from jaxformer.data.tasks.records import Record, read_records
-from jaxformer.errors import ConfigError, DataError, did_you_mean
+from jaxformer.errors import DataError
 
 _log = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True)
-class GlueTask:
-    """How a task is distributed and scored."""
-
-    title: str
-    """The name of its folder."""
-    text: tuple[str, ...]
-    """The columns of its texts in a .tsv file."""
-    label: str
-    """The column of the label in a .tsv file."""
-    metrics: tuple[str, ...]
-    """What GLUE reports; their mean is the task's score."""
-    labels: tuple[str, ...] = ("0", "1")
-    """The labels, in the order of their numbers in Parquet files; empty: a number from 0 to 5."""
-    dev: tuple[str, ...] = ("dev",)
-    """The splits for validation; the first is measured during training."""
-    test: tuple[str, ...] = ("test",)
-    """The splits whose predictions are submitted."""
-    submissions: tuple[str, ...] = ()
-    """The submitted file of each, without its ending; empty: the title."""
-    hub_text: tuple[str, ...] = ()
-    """The columns of the texts in a Parquet file of the hub; empty: those of a .tsv file."""
-    hub_labels: tuple[str, ...] = ()
-    """What such a file calls the labels, in the same order; empty: the same."""
-
-    @property
-    def submitted(self) -> dict[str, str]:
-        """The file of each split that is submitted, without its ending."""
-        return dict(zip(self.test, self.submissions or (self.title,), strict=True))
-
-
-_TWO = ("sentence1", "sentence2")
-_NLI = ("entailment", "neutral", "contradiction")
-_ENTAILS = ("entailment", "not_entailment")
-_PREMISE = ("premise", "hypothesis")
-_ACCURACY = ("accuracy",)
-_BOTH = ("f1", "accuracy")
-
-TASKS = {
-    "cola": GlueTask(
-        "CoLA", ("sentence",), "1", ("matthews",), hub_labels=("unacceptable", "acceptable")
-    ),
-    "sst2": GlueTask(
-        "SST-2", ("sentence",), "label", _ACCURACY, hub_labels=("negative", "positive")
-    ),
-    "mrpc": GlueTask(
-        "MRPC",
-        ("#1 String", "#2 String"),
-        "Quality",
-        _BOTH,
-        hub_text=_TWO,
-        hub_labels=("not_equivalent", "equivalent"),
-    ),
-    "stsb": GlueTask("STS-B", _TWO, "score", ("pearson", "spearman"), labels=()),
-    "qqp": GlueTask(
-        "QQP",
-        ("question1", "question2"),
-        "is_duplicate",
-        _BOTH,
-        hub_labels=("not_duplicate", "duplicate"),
-    ),
-    "mnli": GlueTask(
-        "MNLI",
-        _TWO,
-        "gold_label",
-        _ACCURACY,
-        labels=_NLI,
-        dev=("dev_matched", "dev_mismatched"),
-        test=("test_matched", "test_mismatched"),
-        submissions=("MNLI-m", "MNLI-mm"),
-        hub_text=_PREMISE,
-    ),
-    "qnli": GlueTask("QNLI", ("question", "sentence"), "label", _ACCURACY, labels=_ENTAILS),
-    "rte": GlueTask("RTE", _TWO, "label", _ACCURACY, labels=_ENTAILS),
-    "wnli": GlueTask("WNLI", _TWO, "label", _ACCURACY, hub_labels=_ENTAILS[::-1]),
-}
-"""The tasks by their names in transformers, in the order of GLUE's table."""
-
-DIAGNOSTIC = GlueTask("AX", _TWO, "label", ("matthews",), labels=_NLI, hub_text=_PREMISE)
-"""The diagnostic set, which the model of MNLI answers."""
 
 # The diagnostic set is distributed under several names.
 _FOLDERS = {"AX": ("ax", "diagnostic", "diagnostics")}
@@ -109,21 +28,6 @@ _INDEX = ("index", "id", "idx")
 _MSR = dict.fromkeys(("train", "dev"), ("msr_paraphrase_train.txt",))
 _MSR |= {"test": ("msr_paraphrase_test.txt",)}
 _DEV_IDS = ("mrpc_dev_ids.tsv", "dev_ids.tsv")
-
-
-def task_name(name: str) -> str:
-    """Returns the task that a user names: "SST-2", "sst2" or "STSB".
-
-    Raises:
-        ConfigError: There is no such task; names those that there are.
-    """
-    plain = _plain(name)
-    if plain not in TASKS:
-        raise ConfigError(
-            f"{name!r} is no task of GLUE: the tasks are {', '.join(TASKS)}"
-            f"{did_you_mean(plain, TASKS)}"
-        )
-    return plain
 
 
 class QueryRow(NamedTuple):
@@ -213,9 +117,9 @@ class GlueFolder:
 
     def _folders(self) -> Iterator[Path]:
         root = Path(os.path.expanduser(self.root))
-        names = (_plain(self.task.title), *_FOLDERS.get(self.task.title, ()))
+        names = (plain_name(self.task.title), *_FOLDERS.get(self.task.title, ()))
         if root.is_dir():
-            yield from (item for item in sorted(root.iterdir()) if _plain(item.name) in names)
+            yield from (item for item in sorted(root.iterdir()) if plain_name(item.name) in names)
 
     def _needed(self, split: str) -> tuple[Path, ...]:
         if tables := self.files(split):
@@ -306,10 +210,6 @@ class Glue(LabelledRows):
     def label_names(self, train):
         del train
         return in_order(self.spec.labels, self.label_order)
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def _is_msr(table: Path) -> bool:
