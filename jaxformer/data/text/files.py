@@ -79,7 +79,7 @@ class Files(FileSource):
 
     def read(self, file):
         if ending_of(file.path) in TABLES:
-            records = read_table(file.path, columns=(self.field,))
+            records = read_table(file.path, TableOptions(columns=(self.field,)))
             return _rows(file, records, self.field)
         return {"document": _whole, "paragraph": _paragraphs, "line": _lines}[self.sample_by](file)
 
