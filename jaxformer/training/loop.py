@@ -180,7 +180,7 @@ def _fresh_state(config: Config, data: Datasets, evaluator: Evaluator) -> TrainS
             check_same_tokens(data.tokenizer, origin)
         if is_first():
             print(report.in_words(origin))
-        ema = None if state.ema is None else jax.tree.map(jnp.copy, params)
+        ema = None if state.ema is None else {n: jnp.copy(params[n]) for n in state.ema}
         state = dataclasses.replace(state, params=params, ema=ema)
     if config.train.metric != "loss":
         check_metric(config.train.metric, evaluator.evaluate(state.best_params))
