@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -116,6 +117,9 @@ def shown(names: Sequence[str], most: int = 20) -> str:
 class LabelKind(abc.ABC):
     """What a column of labels means; subclasses are frozen dataclasses."""
 
+    dtype: ClassVar[type[np.generic]]
+    """The dtype of the targets."""
+
     @abc.abstractmethod
     def names(self, labels: Iterable[str]) -> tuple[str, ...]:
         """Returns the names of the labels of the training data; empty for numbers."""
@@ -140,6 +144,8 @@ class LabelKind(abc.ABC):
 class Classes(LabelKind):
     """Classes, numbered in alphabetical order; whole numbers in numerical order."""
 
+    dtype = np.int32
+
     def names(self, labels):
         found = set(labels)
         whole = all(_INTEGER.fullmatch(label) for label in found)
@@ -152,6 +158,8 @@ class Classes(LabelKind):
 @dataclass(frozen=True)
 class Number(LabelKind):
     """A number for each text (a similarity, a rating): regression."""
+
+    dtype = np.float32
 
     def names(self, labels):
         del labels

@@ -8,7 +8,7 @@ import os
 import sys
 import sysconfig
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,6 +47,17 @@ class TextSource(abc.ABC):
         Raises:
             DataError: A file is missing or cannot be read as text.
         """
+
+    def parts(self) -> list[Callable[[], Iterator[Document]]]:
+        """Returns functions that yield the documents of one piece each, such as one file.
+
+        One after the other they give what `documents` gives. Each can be pickled, so that several
+        processes can read at once. The default is one part.
+
+        Raises:
+            DataError: There are no files.
+        """
+        return [self.documents]
 
     def fingerprint(self) -> str:
         """Returns a string that changes when the documents do.

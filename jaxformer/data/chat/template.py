@@ -17,9 +17,9 @@ from typing import Any
 
 import jinja2.utils
 
+from jaxformer.data.chat import renderer as chat_renderer
 from jaxformer.data.tokenizers.files import SETTINGS, read_settings
 from jaxformer.errors import ArgumentError, DataError
-from jaxformer.generation.chat import renderer as chat_renderer
 from jaxformer.io.model_files import read_object, small_file_in
 
 _LARGEST = 10**6
