@@ -5,6 +5,7 @@ import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import grain
 
@@ -31,6 +32,9 @@ class Datasets:
 @dataclass(frozen=True, kw_only=True)
 class Data(abc.ABC):
     """Where batches come from; a subclass for each kind of data."""
+
+    sequences_per_row: ClassVar[int] = 1
+    """Sequences that the model reads of a row of a batch: two for a pair of answers."""
 
     batch_size: int = 16
     """Rows of a step, over all hosts."""
@@ -66,6 +70,11 @@ class Data(abc.ABC):
             prefetch_threads=at_least(1),
             prefetch_batches=at_least(self.prefetch_threads),
         )
+
+    @property
+    def num_sequences(self) -> int:
+        """The sequences that the model reads in a step, over all hosts."""
+        return self.batch_size * self.sequences_per_row
 
     @property
     @abc.abstractmethod

@@ -129,7 +129,7 @@ _SHAPES = {
 def _lengths(name: str, lengths: jax.Array | None, like: jax.Array) -> jax.Array:
     """The number of tokens of each answer, at least 1."""
     if lengths is None:
-        raise ArgumentError(f"{name} = None: must be the tokens of each answer with loss_type 'ipo'")
+        raise ArgumentError(f'{name} = None: must be the lengths of the answers for "ipo"')
     assert_axes(**{name: (lengths, str(like.shape[0]))})
     assert_numbers(**{name: lengths})
     return jnp.maximum(lengths.astype(jnp.float32), 1.0)

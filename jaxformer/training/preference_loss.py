@@ -132,11 +132,13 @@ class PreferenceLoss(Loss):
         return {name: float(value) for name, value in values.items()}
 
     def metrics(self, sums):
-        """The loss; which share of the pairs the policy has the right way round, and by how much.
+        """The loss, and means over the pairs.
 
-        A reward is beta times the log-ratio of the policy and the reference, and the margin is that
-        of the chosen answer minus that of the rejected one: means over the pairs. "chosen_logps"
-        and "rejected_logps" are the answers' log-probabilities.
+        Returns:
+            "loss"; "accuracy", the share of pairs whose chosen answer has the larger reward;
+            "margin", its reward minus the other's; "chosen_reward" and "rejected_reward", beta
+            times the log-ratio of policy and reference; "chosen_logps" and "rejected_logps", the
+            answers' log-probabilities; "tokens", those of all answers.
         """
         means = {name: mean(term.loss, term) for name, term in sums.items()}
         pairs, chosen, rejected = (sums[name] for name in (_PAIRS, _CHOSEN, _REJECTED))

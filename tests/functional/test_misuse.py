@@ -189,7 +189,7 @@ CASES = [
         "student": [ints(2, 5)], "teacher": [floats(5), None],
     }),
     (F.dpo_loss, PREFERENCES, {
-        **dict.fromkeys(LOGPS, [floats(2, 1), ints(2), None]), "beta": POSITIVE,
+        **{name: [floats(2, 1), ints(2), None] for name in LOGPS}, "beta": POSITIVE,
         "loss_type": ["ipo", "dpo", None], "label_smoothing": [0.5, -0.1, NAN, "0", True],
     }),
     (partial(F.dpo_loss, loss_type="ipo", rejected_lengths=ints(2)), PREFERENCES, {
