@@ -1,5 +1,6 @@
 """Cross-entropy that leaves every mean to the caller, dense and without the [B, T, V] logits."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -144,6 +145,27 @@ def chunked_cross_entropy(
     terms = _terms(label_smoothing, z_loss, softcap)
     chunked = _chunked if as_array(head) is head else _chunked_products
     return chunked(hidden, head, bias, weights, targets, chunk_size, terms)
+
+
+def map_chunks(
+    function: Callable[..., jax.Array], *arrays: jax.Array, chunk_size: int
+) -> jax.Array:
+    """A function of each position, computed for some positions at a time.
+
+    The gradient computes each chunk once more, so that no more than one is ever held.
+
+    Args:
+        function: From arrays `[B, C, ...]` to an array `[B, C, ...]`.
+        *arrays: `[B, T, ...]` each.
+        chunk_size: Positions per chunk, of every row; T need not be a multiple.
+
+    Returns:
+        What the function gives for all positions, `[B, T, ...]`.
+    """
+    recomputed = jax.checkpoint(function)
+    chunks = tuple(_chunks(x, chunk_size) for x in arrays)
+    _, results = jax.lax.scan(lambda _, chunk: (None, recomputed(*chunk)), None, chunks)
+    return _joined(results, arrays[0].shape[1])
 
 
 def _terms(label_smoothing, z_loss, softcap=None):

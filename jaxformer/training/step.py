@@ -13,7 +13,6 @@ from jaxformer.config.train import TrainConfig
 from jaxformer.distributed.sharding import RULES, on_mesh, parameter_shardings
 from jaxformer.functional.losses import LossSums
 from jaxformer.functional.placement import place
-from jaxformer.models.batch import check_batch
 from jaxformer.models.heads.base import Batch, LossOptions, Predictions
 from jaxformer.models.lora import AbstractLoraModel
 from jaxformer.models.model import ModelConfig
@@ -155,7 +154,7 @@ class TrainProgram:
         Returns:
             The lowered step.
         """
-        spec = self.model.batch_spec(rows, lengths)
+        spec = self.loss.batch_spec(self.model, rows, lengths)
         batch = {name: x.update(sharding=self.batch_sharding) for name, x in spec.items()}
         state = self.state_shapes
         with on_mesh(self.mesh):
@@ -201,7 +200,7 @@ class TrainProgram:
         self, params: Parameters, others: Parameters, batch: Batch, key
     ) -> tuple[Parameters, Sums]:
         """The gradient of the whole batch's loss, and its sums, over all parts of the batch."""
-        check_batch(self.model, batch)
+        self.loss.check_batch(self.model, batch)
         weights = self.loss.weights(self.abstract_model.module(params), batch)
         weights = {name: jnp.maximum(weight, 1.0) for name, weight in weights.items()}
         learning, differentiate = self._learning(params), jax.grad(self._loss, has_aux=True)
@@ -255,11 +254,10 @@ class TrainProgram:
         return state, metrics
 
     def _evaluated(self, params: Parameters, batch: Batch) -> BatchEvaluation:
-        check_batch(self.model, batch)
+        self.loss.check_batch(self.model, batch)
         options = LossOptions(chunk_size=self.train.loss_chunk)
         model = self.abstract_model.module(params)
-        outputs, sums = model.loss(batch, options)
-        predictions = model.predictions(outputs, batch)
+        sums, predictions = self.loss.evaluate(model, batch, options)
         everywhere = partial(place, spec=PartitionSpec())
         return BatchEvaluation(sums, *jax.tree.map(everywhere, (predictions, batch["row"])))
 
