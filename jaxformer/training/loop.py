@@ -39,7 +39,7 @@ from jaxformer.training.evaluation.evaluate import Evaluator
 from jaxformer.training.failures import explained
 from jaxformer.training.logging.metrics_writer import read_metrics
 from jaxformer.training.logging.preview import Preview
-from jaxformer.training.logging.report import print_table, start_report
+from jaxformer.training.logging.report import print_example, print_table, start_report
 from jaxformer.training.logging.run_logger import RunLogger
 from jaxformer.training.logging.throughput import StepProfiler, Workload
 from jaxformer.training.step import TrainProgram, TrainState
@@ -73,7 +73,8 @@ def train(config: Config, folder: str | Path, fresh: bool = False) -> None:
         work = Workload.of(config.model, config.row_lengths, config.data.batch_size, program.mesh)
         if is_first():
             rows = start_report(program.state_shapes, program.trained, work, program.mesh, folder)
-            print_table(folder.name, rows)
+            print_table(folder.name, [*data.summary, *rows])
+            print_example(data.example)
         evaluator = Evaluator(program, data, config.data.max_validation_batches)
 
         restored = restore_newest(checkpoints_dir, program.state_shapes, warn=print)
