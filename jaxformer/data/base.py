@@ -27,6 +27,11 @@ class Datasets:
     """Predicted tokens per byte of validation text, if every token is predicted."""
     labels: tuple[str, ...] = ()
     """The names of the labels in the order of their numbers, if the data have labels."""
+    summary: tuple[tuple[str, str], ...] = ()
+    """What the report at the start of a run says of the data: pairs of what and how much."""
+    example: tuple[tuple[str, bool], ...] = ()
+    """Parts of the text of an example, and whether the model learns to write each; empty where it
+    learns something else."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +42,9 @@ class Data(abc.ABC):
     """What the data teach, by the name of a head: "language_model", "masked_language_model",
     "classification", "regression", "token_classification" or "span". A subclass whose fields decide
     it defines a property. A model that is taken from a checkpoint gets this head."""
+
+    sequences_per_row: ClassVar[int] = 1
+    """Sequences that the model reads of a row of a batch: two for a pair of answers."""
 
     batch_size: int = 16
     """Rows of a step, over all hosts."""
@@ -72,6 +80,11 @@ class Data(abc.ABC):
             prefetch_threads=at_least(1),
             prefetch_batches=at_least(self.prefetch_threads),
         )
+
+    @property
+    def num_sequences(self) -> int:
+        """The sequences that the model reads in a step, over all hosts."""
+        return self.batch_size * self.sequences_per_row
 
     @property
     @abc.abstractmethod
