@@ -4,8 +4,7 @@ import abc
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -24,7 +23,7 @@ from jaxformer.data.tokenizers.files import (
     write_tokenizer,
 )
 from jaxformer.data.tokenizers.special_tokens import Frame, Role, frame_of, ids_of, names_to_add
-from jaxformer.data.tokenizers.training import END_OF_TEXT, PAD
+from jaxformer.data.tokenizers.training import END_OF_TEXT, PAD, all_cores
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.io.digests import DIGESTS, check_digests
 from jaxformer.io.model_files import small_file_in
@@ -392,19 +391,3 @@ def _special(rust, file: Path, name: str, asked: str | None, stored: object) -> 
 
 def _first_known(rust: RustTokenizer, names: Sequence[str]) -> str | None:
     return next((name for name in names if rust.token_to_id(name) is not None), None)
-
-
-@contextmanager
-def all_cores() -> Iterator[None]:
-    """Lets the Rust library use threads inside, and not outside.
-
-    Its threads do not survive a fork: left to itself it prints a warning into every process forked
-    afterwards. A choice the user made in the environment is kept.
-    """
-    name = "TOKENIZERS_PARALLELISM"
-    chosen = os.environ.get(name)
-    os.environ[name] = chosen or "true"
-    try:
-        yield
-    finally:
-        os.environ[name] = chosen or "false"
