@@ -12,6 +12,8 @@ from jaxformer.config.experiment import Config
 from jaxformer.data import Tokenizer, TokenizerFile, TrainTokenizer, load_tokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.hf_config import is_hf_checkpoint
+from jaxformer.hub.peft import is_adapter, read_adapter
+from jaxformer.pretrained.adapters import base_of
 from jaxformer.pretrained.model import open_folder
 
 
@@ -44,11 +46,36 @@ class SavedFolder:
         return {name: self._opened.read(name) for name in names}
 
 
+class SavedAdapter(SavedFolder):
+    """The parameters of a Hugging Face checkpoint with a PEFT adapter merged into them.
+
+    Args:
+        folder: The adapter's, which names its base.
+        asked_by: What named the folder, for messages: "--init-from".
+
+    Raises:
+        ConfigError: The adapter is no LoRA, does not fit, or its base is not here.
+    """
+
+    def __init__(self, folder: Path, asked_by: str):
+        try:
+            super().__init__(base_of(folder), asked_by)
+            self._adapter = read_adapter(folder, self._opened.placements)
+        except DataError as error:
+            raise ConfigError(f"{asked_by}: {error}") from error
+        self.adapted = frozenset(self._adapter.factors)
+
+    def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
+        """Reads parameters into the host's memory."""
+        found = super().read(names)
+        return {name: self._adapter.applied(name, array) for name, array in found.items()}
+
+
 def open_saved(folder: Path, asked_by: str) -> SavedRun | SavedFolder:
     """Opens the parameters of a run, of one of its checkpoints, or of a Hugging Face checkpoint.
 
     Args:
-        folder: RUN, RUN/checkpoints/300, or one with config.json and safetensors.
+        folder: RUN, RUN/checkpoints/300, one with config.json and safetensors, or a PEFT adapter.
         asked_by: The option that names the folder, for messages: "--init-from".
 
     Returns:
@@ -57,6 +84,8 @@ def open_saved(folder: Path, asked_by: str) -> SavedRun | SavedFolder:
     Raises:
         ConfigError: It is none of these, or cannot be read.
     """
+    if is_adapter(folder):
+        return SavedAdapter(folder, asked_by)
     return SavedFolder(folder, asked_by) if is_hf_checkpoint(folder) else SavedRun(folder, asked_by)
 
 
@@ -74,7 +103,7 @@ def with_tokenizer_of_origin(config: Config) -> Config:
 def tokenizer_folder(origin: Path) -> Path | None:
     """The folder with the tokenizer of a run, a checkpoint or a Hugging Face checkpoint, if any."""
     run, _ = run_and_step(origin)
-    places = (run / "tokenizer", run)
+    places = (run / "tokenizer", run, *([base_of(run)] if is_adapter(run) else []))
     return next((place for place in places if (place / "tokenizer.json").is_file()), None)
 
 
