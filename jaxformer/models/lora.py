@@ -99,17 +99,17 @@ class AbstractLoraModel:
             ConfigError: A pattern of `lora` matches no parameter, or a target is no kernel.
         """
         self.base, self.lora = base, lora
-        excluded = _kernels(base, lora.exclude, "exclude")
-        self.targets = tuple(
-            n for n in _kernels(base, lora.targets, "targets") if n not in excluded
-        )
-        factors = [name + suffix for name in self.targets for suffix in FACTORS]
+        excluded = set(_kernels(base, lora.exclude, "exclude"))
         if lora.trained is None:
             owners = tuple(f"heads.{head}." for head in heads)
             besides = [name for name in base.learning if name.startswith(owners)]
+            excluded.update(besides)
         else:
             able = frozenset(base.learning)
             besides = [name for name in _matching(base, lora.trained) if name in able]
+        found = _kernels(base, lora.targets, "targets")
+        self.targets = tuple(name for name in found if name not in excluded)
+        factors = [name + suffix for name in self.targets for suffix in FACTORS]
         self.learning = (*besides, *factors)
         """The names of the parameters that may learn."""
         self.shapes, self.axes = frozen_shapes(base, lora.base_dtype, besides)

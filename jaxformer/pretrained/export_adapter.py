@@ -49,6 +49,7 @@ def export_adapter(
     factors = {
         name: Factors(*(found[name + suffix] for suffix in FACTORS), lora.scale)
         for name in structure.targets
+        if name not in whole  # Those of a kernel that learned itself are in it.
     }
     model = Pretrained(describe_run(run, run.model), {})
     config = PeftConfig(
