@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxformer.data.text.packing import TokenShards, TokenStream
+from jaxformer.data.text.packing import Tokens, TokenShards, TokenStream
 from jaxformer.data.tokenizers.specs import Tokenizer
 from jaxformer.errors import DataError
 from jaxformer.io.digests import DIGESTS, check_digests, write_digests
@@ -43,8 +43,8 @@ class Corpus:
     """A tokenizer and the two sides of the documents in its tokens."""
 
     tokenizer: Tokenizer
-    train: TokenStream | TokenShards
-    validation: TokenStream | TokenShards
+    train: Tokens
+    validation: Tokens
 
 
 def shard_name(number: int) -> str:
@@ -201,9 +201,7 @@ class ShardWriter:
 
     def __init__(self, folder: Path, tokenizer: Tokenizer):
         self._folder = folder
-        self._train, self._validation = (
-            _StreamWriter(folder, side, tokenizer) for side in _SIDES
-        )
+        self._train, self._validation = (_StreamWriter(folder, side, tokenizer) for side in _SIDES)
 
     def __enter__(self):
         self._train.__enter__()

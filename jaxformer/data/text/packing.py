@@ -90,6 +90,9 @@ class TokenShards:
         return sum(shard.num_bytes for shard in self.shards)
 
 
+Tokens = TokenStream | TokenShards
+
+
 class Rows(abc.ABC):
     """Rows of `sequence_length` tokens over a stream.
 

@@ -10,15 +10,15 @@ import queue
 import signal
 import subprocess
 import sys
+import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
-from jaxformer.data.tokenizers.specs import load_tokenizer
+from jaxformer.data.tokenizers.specs import Tokenizer, load_tokenizer
 from jaxformer.errors import DataError
 
 T = TypeVar("T")
@@ -27,18 +27,20 @@ _SERVE = f"import sys; from {__name__} import serve; serve(sys.argv[1])"
 
 
 class TokenizerPool:
-    """Processes that tokenise with the tokenizer in a folder.
+    """Processes that tokenise.
 
     Args:
-        folder: What `Tokenizer.save` wrote.
+        tokenizer: The tokenizer of which each gets a copy.
         num_processes: How many; each takes about 200 MB of memory.
     """
 
-    def __init__(self, folder: str | os.PathLike, num_processes: int):
-        self._folder, self._size = Path(folder), num_processes
+    def __init__(self, tokenizer: Tokenizer, num_processes: int):
+        self._tokenizer, self._size = tokenizer, num_processes
 
     def __enter__(self) -> "TokenizerPool":
-        self._processes = [_start(self._folder) for _ in range(self._size)]
+        self._folder = tempfile.TemporaryDirectory(prefix="jaxformer-")
+        self._tokenizer.save(self._folder.name)
+        self._processes = [_start(self._folder.name) for _ in range(self._size)]
         self._idle: queue.SimpleQueue = queue.SimpleQueue()
         for process in self._processes:
             self._idle.put(process)
@@ -76,6 +78,7 @@ class TokenizerPool:
         self._threads.shutdown()
         for process in self._processes:
             process.communicate()
+        self._folder.cleanup()
 
     def _encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         process = self._idle.get()
@@ -101,14 +104,14 @@ def num_cores() -> int:
         return os.cpu_count() or 1
 
 
-def _start(folder: Path) -> subprocess.Popen:
+def _start(folder: str) -> subprocess.Popen:
     # Nothing of the script that trains is imported, so it needs no `if __name__ == "__main__"`.
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
         "TOKENIZERS_PARALLELISM": "false",
     }
     return subprocess.Popen(
-        [sys.executable, "-c", _SERVE, str(folder)],
+        [sys.executable, "-c", _SERVE, folder],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=environment,
