@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxformer.cli.options import Dtype, HFDir, ModelDir, OutDir, RunDir
+from jaxformer.cli.options import CheckpointChoice, Dtype, HFDir, ModelDir, OutDir, RunDir
 from jaxformer.config.overrides import parse
 from jaxformer.errors import ConfigError
 from jaxformer.io.files import check_unused, replacing
@@ -86,10 +86,10 @@ def _write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
 
 
 @dataclass(frozen=True)
-class Export:
+class Export(CheckpointChoice):
     """Writes a run as a Hugging Face checkpoint, which from_pretrained loads.
 
-    Takes the newest weights of the run, its config and its tokenizer.
+    Takes the weights of a checkpoint of the run, its config and its tokenizer.
     """
 
     run_dir: RunDir
@@ -97,20 +97,22 @@ class Export:
     out_dir: OutDir
     """A new or an empty folder."""
     dtype: Dtype | None = None
-    """Cast the weights to this type (None: keep that of the run)."""
-    max_shard_gb: float = 5.0
-    """The size of the largest file, in GB."""
+    """Cast the weights to this type (None: keep that of the checkpoint that the run started from,
+    or else that of the run)."""
+    max_shard_gb: float | None = None
+    """The size of the largest file, in GB (default: as in that checkpoint, or else 5)."""
 
 
 def export(arguments: Sequence[str], prog: str) -> None:
     """Writes a Hugging Face checkpoint."""
     options = parse(Export, arguments, prog)
-    if not 0 < options.max_shard_gb < math.inf:
-        raise ConfigError(f"--max-shard-gb {options.max_shard_gb}: must be positive and finite")
+    size = options.max_shard_gb
+    if size is not None and not 0 < size < math.inf:
+        raise ConfigError(f"--max-shard-gb {size}: must be positive and finite")
     check_unused(options.out_dir)
-    model = load(options.run_dir, dtype=None)
-    size = math.ceil(options.max_shard_gb * 1e9)
-    pretrained.save(model, options.out_dir, dtype=options.dtype, max_shard_bytes=size)
+    model = load(options.run_dir, dtype=None, step=options.step, best=options.best)
+    most = None if size is None else math.ceil(size * 1e9)
+    pretrained.save(model, options.out_dir, dtype=options.dtype, max_shard_bytes=most)
     print(
         f"{options.out_dir}: {model.checkpoint.architecture.name}\n"
         f"Next: jaxformer verify {options.out_dir}"

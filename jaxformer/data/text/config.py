@@ -40,8 +40,8 @@ class DataConfig(Data):
     objective: Objective = CausalLM()
     """What the model sees of a row, and what it predicts."""
 
-    sequence_length: int = 256
-    """Tokens of a row."""
+    sequence_length: int | None = 256
+    """Tokens of a row; None: as many as the checkpoint takes, 2048 at most."""
 
     validation: TextSource | None = None
     """Where the documents for validation come from; None holds out a share of `source`."""
@@ -49,9 +49,16 @@ class DataConfig(Data):
     corpus: CorpusOptions = CorpusOptions()
     """How the documents become tokens on disk, and where those are kept."""
 
+    longest_row = 2048
+
     def __post_init__(self):
         super().__post_init__()
-        self.objective.validate(self.packing, self.sequence_length)
+        if self.sequence_length is not None:
+            self.objective.validate(self.packing, self.sequence_length)
+
+    @property
+    def head(self) -> str:
+        return self.objective.head
 
     @property
     def lengths(self) -> dict[str, int]:
@@ -101,11 +108,11 @@ class DataConfig(Data):
         """
         if self.validation is not None:
             return self._beside(None, None, load_tokenizer(Path(folder, "tokenizer")))
-        tokenizer = load_tokenizer(Path(folder, "tokenizer"))
-        corpora = [load_corpus(home, tokenizer) for home in self._homes(folder)]
+        corpora = [load_corpus(home, folder) for home in self._homes(folder)]
         if None in corpora:
             return self.prepare(folder)
-        return self._beside(None, [corpus.validation for corpus in corpora], tokenizer)
+        held_out = [corpus.validation for corpus in corpora]
+        return self._beside(None, held_out, corpora[0].tokenizer)
 
     def _homes(self, folder: str | os.PathLike) -> list[Path]:
         """Where the tokens of each source are."""
@@ -119,14 +126,12 @@ class DataConfig(Data):
         """The data with the validation side: documents of its own, or those held out."""
         own, counts_all = self.validation, self.objective.predicts_every_token
         sides = held_out if own is None else [tokenised(own, tokenizer)]
-        targets, num_bytes = (
-            sum(getattr(side, name) for side in sides) for name in ("num_targets", "num_bytes")
-        )
+        targets, size = sum(s.num_targets for s in sides), sum(s.num_bytes for s in sides)
         return Datasets(
             train,
             self.dataset(self._examples(sides, tokenizer), "validation"),
             tokenizer,
-            targets / num_bytes if counts_all else None,
+            targets / size if counts_all else None,
         )
 
     def _examples(self, sides: Sequence[Tokens], tokenizer: Tokenizer) -> ExampleSource:

@@ -147,17 +147,19 @@ def load_or_tokenise(
     return corpus
 
 
-def load_corpus(folder: str | os.PathLike, tokenizer: Tokenizer | None = None) -> Corpus | None:
+def load_corpus(
+    folder: str | os.PathLike, run_dir: str | os.PathLike | None = None
+) -> Corpus | None:
     """Returns the corpus in a folder; None where there is none, or more than one.
 
     Args:
         folder: The folder in which `corpus-FINGERPRINT` is.
-        tokenizer: The tokenizer of its tokens; None: the one in `folder/tokenizer`.
+        run_dir: The folder in which the tokenizer is; None: the same.
     """
     homes = list(Path(folder).glob("corpus-*"))
     if len(homes) != 1:
         return None
-    return _load(homes[0], tokenizer or load_tokenizer(Path(folder, "tokenizer")))
+    return _load(homes[0], load_tokenizer(Path(run_dir or folder, "tokenizer")))
 
 
 def tokenised(source: TextSource, tokenizer: Tokenizer) -> TokenStream:
