@@ -35,6 +35,8 @@ __all__ = ["Config", "TrainConfig", "changed_fields", "check_vocabulary", "load_
 # rounding. `train.steps` and `train.patience` are among them so that a finished run can be
 # extended.
 CHANGEABLE_FIELDS = (
+    "data.corpus.cache_dir",
+    "data.corpus.num_proc",
     "data.max_validation_batches",
     "data.prefetch_batches",
     "data.prefetch_threads",
