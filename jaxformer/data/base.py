@@ -38,6 +38,9 @@ class Data(abc.ABC):
     "classification", "regression", "token_classification" or "span". A subclass whose fields decide
     it defines a property. A model that is taken from a checkpoint gets this head."""
 
+    sequences_per_row: ClassVar[int] = 1
+    """Sequences that the model reads of a row of a batch: two for a pair of answers."""
+
     batch_size: int = 16
     """Rows of a step, over all hosts."""
 
@@ -72,6 +75,11 @@ class Data(abc.ABC):
             prefetch_threads=at_least(1),
             prefetch_batches=at_least(self.prefetch_threads),
         )
+
+    @property
+    def num_sequences(self) -> int:
+        """The sequences that the model reads in a step, over all hosts."""
+        return self.batch_size * self.sequences_per_row
 
     @property
     @abc.abstractmethod

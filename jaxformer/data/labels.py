@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from jaxformer.data.text.sources import encodable
+from jaxformer.data.files.lines import encodable
 from jaxformer.errors import DataError
 from jaxformer.io.digests import add_digests, check_digests, write_digests
 from jaxformer.io.files import read_bytes, replacing

@@ -3,29 +3,72 @@
 A template is a program of the model's publisher. Jinja's sandbox protects files and Python's
 internals, but does not limit time or memory: `'a' * 10**9` is one operation. So `renderer.py`
 compiles and renders a template in a separate process, whose processor time and memory the operating
-system limits. That takes about a tenth of a second for each message of a chat.
+system limits. It takes a tenth of a second to start, and renders as many chats as there are.
 """
 
-import json
-import signal
-import subprocess
-import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import jinja2.utils
-
-from jaxformer.data.chat import renderer as chat_renderer
+from jaxformer.data.chat.process import ask_renderer
 from jaxformer.data.tokenizers.files import SETTINGS, read_settings
 from jaxformer.errors import ArgumentError, DataError
 from jaxformer.io.model_files import read_object, small_file_in
 
 _LARGEST = 10**6
 """The maximum size of a template's file in bytes; published ones have a few thousand."""
-_PATIENCE = 60
-"""Seconds after which a renderer is stopped that gets no processor time."""
+_GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
+
+Message = Mapping[str, Any]
+"""What transformers' templates take: "role", "content", "tool_calls", ..."""
+
+
+class Conversation(NamedTuple):
+    """A chat, as one row of a file has it."""
+
+    messages: Sequence[Message]
+    """The messages, at least one."""
+    tools: Sequence[Any] | None = None
+    """JSON schemas of the functions that the assistant may call."""
+    variables: Mapping[str, Any] = {}
+    """Other variables of the template."""
+    first: int = 0
+    """The number of messages at the start that are context, whose answers are not learned."""
+    where: str = ""
+    """ "file:line", for messages."""
+
+    def values(self) -> list[Any]:
+        """Returns what the template writes, which `with_values` puts back."""
+        return [self.messages, self.tools, self.variables]
+
+    def with_values(self, values: list[Any]) -> "Conversation":
+        """Returns the conversation with other messages, tools and variables."""
+        messages, tools, variables = values
+        return self._replace(messages=messages, tools=tools, variables=variables)
+
+
+class Rendered(NamedTuple):
+    """A chat as text."""
+
+    text: str
+    """The text, special tokens included."""
+    spans: tuple[tuple[int, int], ...]
+    """The (start, end) of each `{% generation %}` block in the text, in characters."""
+    prefixes: tuple[int | None, ...]
+    """The length of each prefix that was asked for; None where the text does not begin with it."""
+
+
+class RenderRequest(NamedTuple):
+    """A chat to render."""
+
+    chat: Conversation
+    add_generation_prompt: bool = False
+    """Whether to end the text with the header of an answer."""
+    prefixes: tuple[tuple[int, bool], ...] = ()
+    """(n, add_generation_prompt) of prefixes to measure: the text of the first n messages."""
 
 
 @dataclass(frozen=True)
@@ -35,15 +78,18 @@ class ChatTemplate:
     file: Path
     """The file of the template."""
 
-    source: str
+    source: str = field(repr=False)
     """The template, known to compile."""
 
     special_tokens: Mapping[str, str]
     """The special tokens by the names that templates use: "bos_token", ..."""
 
-    def render(
-        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True
-    ) -> str:
+    @cached_property
+    def has_generation(self) -> bool:
+        """Whether the template marks the assistant's text with `{% generation %}`."""
+        return _GENERATION.search(self.source) is not None
+
+    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
         """Formats a chat as text, special tokens included.
 
         Args:
@@ -57,18 +103,62 @@ class ChatTemplate:
             ArgumentError: The messages cannot be written as JSON.
             DataError: The template rejects the chat, or needs too much time or memory.
         """
-        variables = {
+        request = RenderRequest(Conversation(messages), add_generation_prompt)
+        return self.render_batch([request])[0].text
+
+    def render_batch(self, requests: Iterable[RenderRequest]) -> list[Rendered]:
+        """Formats many chats in one process.
+
+        Args:
+            requests: The chats.
+
+        Returns:
+            The text of each.
+
+        Raises:
+            ArgumentError: Messages cannot be written as JSON.
+            DataError: The template rejects a chat, or needs too much time or memory for it; names
+                its line.
+        """
+        requests = list(requests)
+        asked = [
+            {"variables": self._variables(request), "prefixes": request.prefixes}
+            for request in requests
+        ]
+        compiled, *answers = _ask(self.source, asked)
+        if "error" in compiled:
+            raise DataError(f"{self.file}: the template: {compiled['error']}")
+        for answer, request in zip(answers, requests, strict=False):
+            if "error" in answer:
+                where = f"{request.chat.where}: " if request.chat.where else ""
+                raise DataError(
+                    f"{where}{self.file}: the template refused this chat: {answer['error']}"
+                )
+        return [
+            Rendered(
+                answer["text"],
+                tuple((start, end) for start, end in answer["spans"]),
+                tuple(answer["prefixes"]),
+            )
+            for answer in answers
+        ]
+
+    def _variables(self, request: RenderRequest) -> dict[str, Any]:
+        chat = request.chat
+        # A missing key and null mean the same to transformers.
+        messages = [
+            {key: value for key, value in message.items() if value is not None}
+            for message in chat.messages
+        ]
+        # Templates test whether tools and documents are none.
+        return {
             "messages": messages,
-            "add_generation_prompt": add_generation_prompt,
-            # Templates test whether these are none.
-            "tools": None,
+            "add_generation_prompt": request.add_generation_prompt,
+            "tools": chat.tools,
             "documents": None,
             **self.special_tokens,
+            **chat.variables,
         }
-        answer = _ask(self.source, variables)
-        if "error" in answer:
-            raise DataError(f"{self.file}: the template refused this chat: {answer['error']}")
-        return answer["text"]
 
 
 def read_chat_template(folder: str | Path) -> ChatTemplate | None:
@@ -88,18 +178,19 @@ def read_chat_template(folder: str | Path) -> ChatTemplate | None:
         DataError: A file cannot be read, or the template is invalid.
     """
     folder = Path(folder)
-    found = _find(folder)
+    found = find_template(folder)
     if found is None:
         return None
     file, source = found
-    answer = _ask(source, None)
+    (answer,) = _ask(source, [])
     if "error" in answer:
         line = f"line {answer['line']} of the chat template" if "line" in answer else "the template"
         raise DataError(f"{file}: {line}: {answer['error']}")
     return ChatTemplate(file, source, _special_tokens(folder))
 
 
-def _find(folder: Path) -> tuple[Path, str] | None:
+def find_template(folder: Path) -> tuple[Path, str] | None:
+    """Returns the file of a folder's chat template and its text, unchecked; None without one."""
     if file := small_file_in(folder, "chat_template.jinja"):
         if (size := file.stat().st_size) > _LARGEST:
             raise DataError(f"{file}: {size:,} bytes: must be at most {_LARGEST:,}")
@@ -136,37 +227,10 @@ def _special_tokens(folder: Path) -> dict[str, str]:
     return found
 
 
-def _ask(source: str, variables: dict[str, Any] | None) -> dict[str, Any]:
-    """Runs the renderer; without variables the template is only compiled."""
+def _ask(source: str, requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     try:
-        request = json.dumps({"source": source, "variables": variables})
+        return ask_renderer(source, requests)
     except (TypeError, ValueError, RecursionError) as error:
         raise ArgumentError(
             f"messages: must be lists, dictionaries, texts and numbers: {error}"
         ) from error
-    # Without site-packages, whose start-up files would take most of the time.
-    paths = sorted(
-        {str(Path(module.__file__).parents[1]) for module in (jinja2, jinja2.utils.markupsafe)}
-    )
-    script = (
-        f"import runpy, sys; sys.path += {paths}; "
-        f"runpy.run_path({chat_renderer.__file__!r}, run_name='__main__')"
-    )
-    try:
-        done = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", script],
-            input=request.encode(),
-            capture_output=True,
-            timeout=_PATIENCE,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return {"error": f"it has not ended after {_PATIENCE} seconds"}
-    if done.returncode == 0:
-        return json.loads(done.stdout)
-    if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
-        return {"error": f"it computes for longer than {chat_renderer.CPU_SECONDS} seconds"}
-    return {
-        "error": f"it needs more than {chat_renderer.MEGABYTES} MB of memory, or is nested too "
-        "deeply"
-    }

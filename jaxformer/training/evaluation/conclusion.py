@@ -96,7 +96,7 @@ def print_conclusion(
         title = f"--- some {several} "
         print(f"\n{title:-<72}\n{shown(conclusion.texts, one)}\n{'-' * 72}")
     step = conclusion.step
-    tokens = step * config.data.batch_size * config.row_lengths["inputs"]
+    tokens = step * config.data.num_sequences * config.row_lengths["inputs"]
     subtitle = (
         f"{short_number(parameter_count(params))} parameters · {step:,} steps · "
         f"{short_number(tokens)} tokens"
