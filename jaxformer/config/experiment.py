@@ -302,12 +302,12 @@ def _check_data_fits(model: ModelConfig, data: Data) -> None:
 
 
 def _check_preference(model: ModelConfig, data: Data, train: TrainConfig) -> None:
-    """Refuses pairs of answers without their loss, and the loss without pairs or a model of them."""
+    """Refuses pairs of answers without their loss, and the loss without pairs or such a model."""
     name, makes_pairs = type(data).__name__, isinstance(data, PreferenceData)
     if makes_pairs and train.preference is None:
         raise ConfigError(
-            f"train.preference = None: {name} makes pairs of answers, which no other loss compares; "
-            "choose one with --train.preference DPO"
+            f"train.preference = None: {name} makes pairs of answers, which no other loss "
+            "compares; choose one with --train.preference DPO"
         )
     if train.preference is None:
         return

@@ -27,6 +27,11 @@ class Datasets:
     """Predicted tokens per byte of validation text, if every token is predicted."""
     labels: tuple[str, ...] = ()
     """The names of the labels in the order of their numbers, if the data have labels."""
+    summary: tuple[tuple[str, str], ...] = ()
+    """What the report at the start of a run says of the data: pairs of what and how much."""
+    example: tuple[tuple[str, bool], ...] = ()
+    """Parts of the text of an example, and whether the model learns to write each; empty where it
+    learns something else."""
 
 
 @dataclass(frozen=True, kw_only=True)

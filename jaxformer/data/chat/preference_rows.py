@@ -1,6 +1,5 @@
 """Rows of preferences: both conversations, whatever form the file has."""
 
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -136,4 +135,8 @@ def _common_messages(chosen: Sequence[Message], rejected: Sequence[Message]) -> 
 
 def _common_text(chosen: str, rejected: str) -> str:
     """The words that both texts begin with, without the white space after them."""
-    return re.sub(r"\s+\S*$", "", os.path.commonprefix([chosen, rejected]))
+    pairs = enumerate(zip(chosen, rejected, strict=False))
+    length = next(
+        (i for i, (ours, other) in pairs if ours != other), min(len(chosen), len(rejected))
+    )
+    return re.sub(r"\s+\S*$", "", chosen[:length])

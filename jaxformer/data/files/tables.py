@@ -66,7 +66,7 @@ def read_records(
     return (record for file in files for record in read_table(file, options))
 
 
-def read_table(path: Path, options: TableOptions = TableOptions()) -> Iterator[Record]:
+def read_table(path: Path, options: TableOptions) -> Iterator[Record]:
     """Returns the rows of one file, see `read_records`."""
     return _reader_of(path)(path, options)
 

@@ -19,7 +19,7 @@ from jaxformer.data.files.find import (
 from jaxformer.data.files.json_rows import read_json_lines
 from jaxformer.data.files.lines import encodable, opened, text_lines
 from jaxformer.data.files.record import Record
-from jaxformer.data.files.tables import TABLES, read_table
+from jaxformer.data.files.tables import TABLES, TableOptions, read_table
 from jaxformer.data.text.sources import Document, TextSource, digest_of
 from jaxformer.errors import DataError
 from jaxformer.io.files import read_bytes
