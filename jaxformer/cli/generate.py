@@ -14,9 +14,9 @@ from rich.progress import track
 
 from jaxformer.cli.options import CheckpointChoice, Dtype, ModelDir
 from jaxformer.config.overrides import given, parse
+from jaxformer.data.chat.template import read_chat_template
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.generation.api import generation_config_for
-from jaxformer.generation.chat.template import read_chat_template
 from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.text import GenerationOutput, TextGenerator
 from jaxformer.nn.cache import Storage

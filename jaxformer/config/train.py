@@ -9,11 +9,19 @@ from jaxformer.checks import (
     RATE,
     at_least,
     check_fields,
+    check_types,
     optional,
 )
 from jaxformer.errors import check_field
+from jaxformer.functional.preferences import FLIP_RATE, LossType
 from jaxformer.io.paths import local_path
 from jaxformer.models.lora import LoRA
+
+_WITHOUT_PREFERENCE = {
+    "label_smoothing": "0 with preference, which has its own (train.preference.label_smoothing)",
+    "z_loss": "0 with preference",
+    "distillation": "None with preference: a run has one of the two",
+}
 
 
 @dataclass(frozen=True)
@@ -60,6 +68,46 @@ class Distillation:
 
 
 @dataclass(frozen=True)
+class DPO:
+    r"""Direct preference optimisation: the loss of a run on `PreferenceData`.
+
+    .. math::
+      L = L_{pairs} + w_{sft}\, L_{chosen}
+
+    The first term is the mean of `functional.dpo_loss` over the pairs of a batch, the second the
+    mean cross-entropy over the tokens of the chosen answers. The log-probabilities of the reference
+    are computed once, before the first step, and kept in the run's folder.
+
+    References:
+        Rafailov et al., Direct Preference Optimization (https://arxiv.org/abs/2305.18290).
+    """
+
+    beta: float = 0.1
+    """The strength of the pull towards the reference; IPO's paper calls it tau."""
+    loss_type: LossType = "sigmoid"
+    """The shape of the loss: "sigmoid" (DPO), "robust" (robust DPO), "hinge" (SLiC-HF), "ipo"."""
+    label_smoothing: float = 0.0
+    """The probability that a preference is the wrong way round, below 0.5."""
+    sft_weight: float = 0.0
+    """Weight of the mean token loss of the chosen answers, as in supervised fine-tuning."""
+    reference: str | None = None
+    """The folder of the reference: a run, one of its checkpoints, or a Hugging Face checkpoint;
+    None: the model that the run starts from."""
+
+    def __post_init__(self):
+        check_types(self)
+        check_fields(
+            self,
+            "train.preference",
+            beta=POSITIVE,
+            label_smoothing=FLIP_RATE,
+            sft_weight=NOT_NEGATIVE,
+        )
+        if self.reference is not None:
+            local_path(self.reference, "train.preference.reference")
+
+
+@dataclass(frozen=True)
 class TrainConfig:
     """The training loop."""
 
@@ -83,6 +131,8 @@ class TrainConfig:
     """Low-rank factors that learn in place of the model's own parameters; None: no factors."""
     distillation: Distillation | None = None
     """A finished run as the teacher; None: no teacher."""
+    preference: DPO | None = None
+    """The loss of preferences; None: the data have none."""
     loss_chunk: int | None = None
     """Positions whose logits exist at a time in the loss; None: all of a batch at once, or an
     eighth of the positions where tokens are masked, of which the others are not computed."""
@@ -136,6 +186,9 @@ class TrainConfig:
         chunked = self.distillation is not None and self.loss_chunk is not None
         rule = "None with distillation, which compares all logits of a batch at once"
         check_field(self, "loss_chunk", not chunked, rule, "train")
+        for name, rule in _WITHOUT_PREFERENCE.items():
+            unset = self.preference is None or not getattr(self, name)
+            check_field(self, name, unset, rule, "train")
         window = self.profile_steps
         ordered = window is None or (len(window) == 2 and 1 <= window[0] <= window[1])
         rule = "a first and a last step, counted from 1"

@@ -53,6 +53,7 @@ from jaxformer.functional.positions.schemes import (
     Sinusoidal2D,
     T5Bias,
 )
+from jaxformer.functional.preferences import PreferenceLosses, dpo_loss
 from jaxformer.functional.sampling.next_token import (
     ban_tokens,
     force_token,
@@ -97,6 +98,7 @@ __all__ = [
     "NoScaling",
     "Norm",
     "Position",
+    "PreferenceLosses",
     "Prefix",
     "RMSNorm",
     "RoPE",
@@ -119,6 +121,7 @@ __all__ = [
     "causal",
     "chunked_cross_entropy",
     "cross_entropy",
+    "dpo_loss",
     "dropout",
     "feed_forward",
     "force_token",

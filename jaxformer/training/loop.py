@@ -1,13 +1,11 @@
 """Training from start to end: set up, restore or initialise, step, evaluate, save, conclude."""
 
 import contextlib
-import dataclasses
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 
 from jaxformer.checkpoints.checkpointer import Checkpointer
 from jaxformer.checkpoints.restore import restore_newest, saved_log
@@ -38,15 +36,17 @@ from jaxformer.training.evaluation.conclusion import print_conclusion
 from jaxformer.training.evaluation.early_stopping import EarlyStopping, check_metric
 from jaxformer.training.evaluation.evaluate import Evaluator
 from jaxformer.training.failures import explained
+from jaxformer.training.initial_state import initial_state
 from jaxformer.training.logging.metrics_writer import read_metrics
 from jaxformer.training.logging.preview import Preview
-from jaxformer.training.logging.report import print_table, start_report
+from jaxformer.training.logging.report import print_example, print_table, start_report
 from jaxformer.training.logging.run_logger import RunLogger
 from jaxformer.training.logging.throughput import StepProfiler, Workload
+from jaxformer.training.preference_loss import PreferenceLoss
+from jaxformer.training.reference import with_references
 from jaxformer.training.step import TrainProgram, TrainState
 from jaxformer.training.teacher import distillation_loss
-from jaxformer.training.transfer.origin import check_same_tokens, with_tokenizer_of_origin
-from jaxformer.training.transfer.transfer import transfer
+from jaxformer.training.transfer.origin import with_tokenizer_of_origin
 
 
 def train(config: Config, folder: str | Path, fresh: bool = False) -> None:
@@ -71,14 +71,19 @@ def train(config: Config, folder: str | Path, fresh: bool = False) -> None:
     with _opened(config, folder, fresh) as resources:
         data = _prepared_data(config, folder)
         program = _program(config, data)
-        work = Workload.of(config.model, config.row_lengths, config.data.batch_size, program.mesh)
+        work = Workload.of(
+            config.model, config.row_lengths, config.data.num_sequences, program.mesh
+        )
         if is_first():
             rows = start_report(program.state_shapes, program.trained, work, program.mesh, folder)
-            print_table(folder.name, rows)
-        evaluator = Evaluator(program, data, config.data.max_validation_batches)
-
+            print_table(folder.name, [*data.summary, *rows])
+            print_example(data.example)
         restored = restore_newest(checkpoints_dir, program.state_shapes, warn=print)
-        step, state = restored or (0, _fresh_state(config, data, evaluator))
+        step, state = restored or (0, initial_state(config, data, program))
+        data = with_references(config, folder, data, program, None if restored else state.params)
+        evaluator = Evaluator(program, data, config.data.max_validation_batches)
+        if not restored and settings.metric != "loss":
+            check_metric(settings.metric, evaluator.evaluate(state.best_params))
         log = RunLogger(settings, folder, step, work, saved_log(checkpoints_dir, step))
         resources.enter_context(contextlib.closing(log))
         log.message(f"continuing from step {step}" if step else "starting from step 0")
@@ -163,28 +168,13 @@ def _prepared_data(config: Config, folder: Path) -> Datasets:
 
 
 def _program(config: Config, data: Datasets) -> TrainProgram:
-    model, teacher, mesh = config.model, config.train.distillation, make_mesh(config.mesh)
+    model, settings, mesh = config.model, config.train, make_mesh(config.mesh)
     loss = None
-    if teacher is not None:
-        loss = distillation_loss(teacher, model, config.data.lengths, data, mesh)
-    return TrainProgram(model, config.optimizer, config.train, mesh, loss)
-
-
-def _fresh_state(config: Config, data: Datasets, evaluator: Evaluator) -> TrainState:
-    """The state of step 0, with another run's parameters if the experiment says so."""
-    state = evaluator.program.init(config.train.seed)
-    if config.init_from is not None:
-        origin = Path(config.init_from)
-        params, report = transfer(state.params, origin, config.model, config.init_layers)
-        if data.tokenizer is not None:
-            check_same_tokens(data.tokenizer, origin)
-        if is_first():
-            print(report.in_words(origin))
-        ema = None if state.ema is None else jax.tree.map(jnp.copy, params)
-        state = dataclasses.replace(state, params=params, ema=ema)
-    if config.train.metric != "loss":
-        check_metric(config.train.metric, evaluator.evaluate(state.best_params))
-    return state
+    if settings.distillation is not None:
+        loss = distillation_loss(settings.distillation, model, config.data.lengths, data, mesh)
+    if settings.preference is not None:
+        loss = PreferenceLoss(settings.preference)
+    return TrainProgram(model, config.optimizer, settings, mesh, loss)
 
 
 def _preview(config: Config, program: TrainProgram, data: Datasets) -> Preview | None:

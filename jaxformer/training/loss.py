@@ -1,6 +1,6 @@
 """The training loss: terms that are means over the weights of a whole batch."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -8,8 +8,9 @@ import jax.numpy as jnp
 from jaxformer.config.train import Distillation
 from jaxformer.functional.distillation import cosine_distance, soft_divergence
 from jaxformer.functional.losses import LossSums
-from jaxformer.models.heads.base import Batch, LossOptions
-from jaxformer.models.model import Model
+from jaxformer.models.batch import check_batch
+from jaxformer.models.heads.base import Batch, LossOptions, Predictions, Shapes
+from jaxformer.models.model import Model, ModelConfig
 from jaxformer.models.parameters import AbstractModel, Parameters
 
 Sums = dict[str, LossSums]
@@ -26,6 +27,14 @@ class Loss:
         self.heads = tuple(heads)
         self.parameters: Parameters = {}
         """Arrays on the mesh that the terms need besides the model's and that are not trained."""
+
+    def batch_spec(self, model: ModelConfig, rows: int, lengths: Mapping[str, int]) -> Shapes:
+        """The arrays of a batch, by name; see `ModelConfig.batch_spec`."""
+        return model.batch_spec(rows, lengths)
+
+    def check_batch(self, model: ModelConfig, batch: Batch) -> None:
+        """Raises an error that names what is wrong with a batch, while the step is traced."""
+        check_batch(model, batch)
 
     def __call__(
         self,
@@ -59,10 +68,34 @@ class Loss:
         """The value to minimise, from the terms' means."""
         return sum(means.values())
 
+    def evaluate(
+        self, model: Model, batch: Batch, options: LossOptions
+    ) -> tuple[Sums, dict[str, Predictions]]:
+        """What is measured on a validation batch, without dropout.
+
+        Args:
+            model: The model in training.
+            batch: Arrays by name, rows first.
+            options: How token losses are computed.
+
+        Returns:
+            Sums, and the predictions of the heads that make any: by the name of the head.
+        """
+        outputs, sums = model.loss(batch, options)
+        return sums, model.predictions(outputs, batch)
+
+    def validation(self, sums: Sums) -> dict[str, float] | None:
+        """The validation metrics; None where each head has its own, see `head_metrics`.
+
+        Args:
+            sums: Those of `evaluate` over all validation rows, as Python numbers.
+        """
+        del sums
+
     def metrics(self, sums: Sums) -> dict[str, jax.Array]:
         """The loss, and the accuracy and weight of the first head; each head's own if several."""
-        losses = {name: _mean(sums[name].loss, sums[name]) for name in self.heads}
-        right = {name: _mean(sums[name].correct, sums[name]) for name in self.heads}
+        losses = {name: mean(sums[name].loss, sums[name]) for name in self.heads}
+        right = {name: mean(sums[name].correct, sums[name]) for name in self.heads}
         first = self.heads[0]
         means = {"loss": sum(losses.values()), "accuracy": right[first]}
         means["tokens"] = sums[first].weight
@@ -110,9 +143,9 @@ class DistillationLoss(Loss):
                 teacher.heads[name].scores(targets),
                 temperature=self._settings.temperature,
             )
-            sums[term] = _weighted(divergences, head.soft_weights(batch, valid))
+            sums[term] = weighted(divergences, head.soft_weights(batch, valid))
         if self._settings.cosine_weight:
-            sums[COSINE] = _weighted(cosine_distance(outputs.hidden, targets.hidden), valid)
+            sums[COSINE] = weighted(cosine_distance(outputs.hidden, targets.hidden), valid)
         return sums
 
     def weights(self, model, batch):
@@ -132,7 +165,7 @@ class DistillationLoss(Loss):
 
     def metrics(self, sums):
         """The metrics of the heads' losses, as in evaluation, and the means of the other terms."""
-        means = {name: _mean(term.loss, term) for name, term in sums.items()}
+        means = {name: mean(term.loss, term) for name, term in sums.items()}
         values = super().metrics(sums)
         if self._soft:
             values["soft_loss"] = sum(means[term] for term in self._soft.values())
@@ -141,12 +174,13 @@ class DistillationLoss(Loss):
         return values | {"total_loss": self.total(means)}
 
 
-def _mean(total: jax.Array, term: LossSums) -> jax.Array:
+def mean(total: jax.Array, term: LossSums) -> jax.Array:
     """A sum over the weight of its term; 0 where that is 0."""
     return total / jnp.maximum(term.weight, 1.0)
 
 
-def _weighted(losses: jax.Array, weights: jax.Array) -> LossSums:
+def weighted(losses: jax.Array, weights: jax.Array) -> LossSums:
+    """The sums of losses with weights of the same shape."""
     zero = jnp.zeros((), jnp.float32)
     return LossSums(jnp.sum(losses * weights), jnp.sum(weights), zero, zero)
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from jax.sharding import Mesh
 
+from jaxformer.checkpoints.saved_run import SavedRun
 from jaxformer.config.experiment import check_mesh
 from jaxformer.config.train import Distillation
 from jaxformer.data import Datasets
@@ -13,11 +14,11 @@ from jaxformer.distributed.processes import is_first, placed
 from jaxformer.distributed.sharding import parameter_sharding
 from jaxformer.errors import ConfigError
 from jaxformer.models.model import ModelConfig
-from jaxformer.models.parameters import AbstractModel
+from jaxformer.models.parameters import AbstractModel, Parameters
 from jaxformer.training.logging.progress import short_number
 from jaxformer.training.logging.report import parameter_count
 from jaxformer.training.loss import DistillationLoss
-from jaxformer.training.transfer.origin import check_same_tokenizer, open_saved
+from jaxformer.training.transfer.origin import SavedFolder, check_same_tokenizer, open_saved
 
 
 def distillation_loss(
@@ -52,11 +53,7 @@ def distillation_loss(
         _check_labels(data.labels, load_labels(teacher.folder))
     except ConfigError as error:
         raise ConfigError(f"train.distillation.teacher {teacher.folder}: {error}") from error
-    abstract_model = AbstractModel(teacher.model.build)
-    parameters = {
-        name: placed(array, parameter_sharding(mesh, name, abstract_model.axes[name], array.shape))
-        for name, array in teacher.read(abstract_model.shapes).items()
-    }
+    abstract_model, parameters = read_model(teacher, mesh)
     if is_first():
         count = short_number(parameter_count(parameters))
         learned = f"the predictions of {', '.join(common)}" if common else "the hidden states alone"
@@ -64,6 +61,24 @@ def distillation_loss(
         print(f"{of}: teaches {learned}")
     heads = [head.name for head in model.heads]
     return DistillationLoss(heads, settings, abstract_model, parameters, common)
+
+
+def read_model(saved: SavedRun | SavedFolder, mesh: Mesh) -> tuple[AbstractModel, Parameters]:
+    """Reads a model that does not learn, and puts its parameters on the mesh.
+
+    Args:
+        saved: The model.
+        mesh: Where the step runs.
+
+    Returns:
+        Its structure and its parameters.
+    """
+    abstract_model = AbstractModel(saved.model.build)
+    parameters = {
+        name: placed(array, parameter_sharding(mesh, name, abstract_model.axes[name], array.shape))
+        for name, array in saved.read(abstract_model.shapes).items()
+    }
+    return abstract_model, parameters
 
 
 def _check_models(settings: Distillation, model: ModelConfig, teacher: ModelConfig) -> list[str]:

@@ -64,6 +64,8 @@ LOSS = {"logits": floats(2, 3, 5), "targets": ints(2, 3)}
 CHUNKED = {
     "hidden": floats(2, 3, 4), "head": floats(4, 5), "targets": ints(2, 3), "chunk_size": 2,
 }  # fmt: skip
+LOGPS = ("chosen_logps", "rejected_logps", "ref_chosen_logps", "ref_rejected_logps")
+PREFERENCES = dict.fromkeys(LOGPS, floats(2)) | {"beta": 0.1}
 
 CASES = [
     (F.attention, ATTENTION, {
@@ -185,6 +187,13 @@ CASES = [
     }),
     (cosine_distance, {"student": floats(2, 5), "teacher": floats(2, 5)}, {
         "student": [ints(2, 5)], "teacher": [floats(5), None],
+    }),
+    (F.dpo_loss, PREFERENCES, {
+        **{name: [floats(2, 1), ints(2), None] for name in LOGPS}, "beta": POSITIVE,
+        "loss_type": ["ipo", "dpo", None], "label_smoothing": [0.5, -0.1, NAN, "0", True],
+    }),
+    (partial(F.dpo_loss, loss_type="ipo", rejected_lengths=ints(2)), PREFERENCES, {
+        "chosen_lengths": [None, ints(3), bools(2)],
     }),
     (F.greedy, {"logits": floats(2, 5)}, {"logits": LOGITS}),
     (F.scale_temperature, {"logits": floats(2, 5), "temperature": 0.7}, {

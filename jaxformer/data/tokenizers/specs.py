@@ -23,7 +23,7 @@ from jaxformer.data.tokenizers.files import (
     read_tokenizer,
     write_tokenizer,
 )
-from jaxformer.data.tokenizers.special_tokens import Role, ids_of, names_to_add
+from jaxformer.data.tokenizers.special_tokens import Frame, Role, frame_of, ids_of, names_to_add
 from jaxformer.data.tokenizers.training import END_OF_TEXT, PAD
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.io.digests import DIGESTS, check_digests
@@ -77,12 +77,21 @@ class Tokenizer(abc.ABC):
         """
         return np.array(ids_of(role, self.token_id), np.int32)
 
+    def frame(self, texts: int) -> Frame | None:
+        """Returns the special tokens that the tokenizer itself puts around one text or two."""
+        del texts
+
     @abc.abstractmethod
     def pieces(self) -> list[str | None]:
         """Returns the text of each id, with a space in front where it can only begin a word.
 
         None stands for ids that are no text: special and unused ones.
         """
+
+    @property
+    @abc.abstractmethod
+    def backend_tokenizer(self) -> RustTokenizer:
+        """The same tokenizer as one of Hugging Face's `tokenizers`."""
 
     @abc.abstractmethod
     def save(self, folder: str | os.PathLike) -> None:
@@ -125,14 +134,19 @@ class ByteTokenizer(Tokenizer):
         """Returns the character of each byte; beyond ASCII, where it takes several, U+FFFD."""
         return [self.decode([byte]) for byte in range(256)] + [None] * len(self._special)
 
-    def save(self, folder: str | os.PathLike) -> None:
-        """Writes the equal byte-level BPE without merges, so that other tools can load it."""
+    @property
+    def backend_tokenizer(self) -> RustTokenizer:
+        """The equal byte-level BPE without merges."""
         alphabet = tokenizer_training.byte_alphabet()
         rust = RustTokenizer(models.BPE({char: byte for byte, char in enumerate(alphabet)}, []))
         rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         rust.decoder = decoders.ByteLevel()
         rust.add_special_tokens([AddedToken(name) for name in self._special])
-        write_tokenizer(folder, rust, END_OF_TEXT, PAD, kind="bytes")
+        return rust
+
+    def save(self, folder: str | os.PathLike) -> None:
+        """Writes the equal byte-level BPE, so that other tools can load it."""
+        write_tokenizer(folder, self.backend_tokenizer, END_OF_TEXT, PAD, kind="bytes")
 
     def fingerprint(self) -> str:
         """Returns what tells byte tokenizers apart: their special tokens."""
@@ -160,7 +174,7 @@ class HuggingFaceTokenizer(Tokenizer):
         so a token never spans those lines.
         """
         parts = [tokenizer_training.cut(text) for text in texts]
-        with _all_cores():
+        with all_cores():
             encodings = self._rust.encode_batch_fast(
                 [part for text in parts for part in text], add_special_tokens=False
             )
@@ -176,6 +190,10 @@ class HuggingFaceTokenizer(Tokenizer):
         """Returns the id of a token by its name."""
         return self._rust.token_to_id(name)
 
+    def frame(self, texts: int) -> Frame | None:
+        """Returns what the post-processor adds; None if there is none."""
+        return frame_of(self._rust, texts)
+
     def pieces(self) -> list[str | None]:
         """Returns the text of each id, whatever mark its kind of tokenizer puts at words."""
         names = {id_: name for name, id_ in self._rust.get_vocab(with_added_tokens=True).items()}
@@ -187,6 +205,11 @@ class HuggingFaceTokenizer(Tokenizer):
             text_of(names[id_]) if id_ in names and id_ not in special else None
             for id_ in range(self.vocab_size)
         ]
+
+    @property
+    def backend_tokenizer(self) -> RustTokenizer:
+        """The tokenizer itself."""
+        return self._rust
 
     def save(self, folder: str | os.PathLike) -> None:
         """Writes the tokenizer and the names of its special tokens."""
@@ -285,7 +308,7 @@ class TrainTokenizer(TokenizerSpec):
         own = tokenizer_training.own_special_tokens(self.kind)
         extra = names_to_add(special_tokens, dict.fromkeys(own, 0).get)
         _check_size(self.kind, self.vocab_size, len(extra))
-        with _all_cores():
+        with all_cores():
             rust, end_of_text, pad = tokenizer_training.train(
                 self.kind, self.vocab_size - len(extra), texts
             )
@@ -372,7 +395,7 @@ def _first_known(rust: RustTokenizer, names: Sequence[str]) -> str | None:
 
 
 @contextmanager
-def _all_cores() -> Iterator[None]:
+def all_cores() -> Iterator[None]:
     """Lets the Rust library use threads inside, and not outside.
 
     Its threads do not survive a fork: left to itself it prints a warning into every process forked

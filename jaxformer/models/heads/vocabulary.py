@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +10,10 @@ import jax.numpy as jnp
 from jaxformer.errors import ConfigError
 from jaxformer.functional.assertions import assert_axes
 from jaxformer.functional.feedforward import activation
-from jaxformer.functional.linear import Kernel, linear
-from jaxformer.functional.losses import chunked_cross_entropy, cross_entropy
+from jaxformer.functional.kernels import Kernel
+from jaxformer.functional.linear import linear
+from jaxformer.functional.losses import chunked_cross_entropy, cross_entropy, map_chunks
+from jaxformer.functional.sampling.next_token import token_log_probabilities
 from jaxformer.models.heads.base import Head, HeadModule, ModelOutput
 from jaxformer.nn.config import TextConfig
 from jaxformer.nn.layers import Linear, NormLayer, constant, kernel_of, normal, parameter, value_of
@@ -26,6 +28,8 @@ class LanguageModel(Head):
 
     Reads "targets" and "weights" `[B, T]`.
     """
+
+    over_vocabulary: ClassVar[bool] = True
 
     @property
     def name(self) -> str:
@@ -53,6 +57,7 @@ class MaskedLanguageModel(Head):
         Devlin et al., BERT (https://arxiv.org/abs/1810.04805).
     """
 
+    over_vocabulary: ClassVar[bool] = True
     activation: str | None = None
     """The nonlinearity after the dense layer; None: that of the feed-forward layers."""
     dense_bias: bool = True
@@ -113,6 +118,28 @@ class VocabularyHead(HeadModule):
         del key
         logits = linear(self.features(outputs), *self.unembedding(outputs), dtype=jnp.float32)
         return logits if self.softcap is None else self.softcap * jnp.tanh(logits / self.softcap)
+
+    def log_probabilities(
+        self, outputs: ModelOutput, targets: jax.Array, chunk_size: int | None = None
+    ) -> jax.Array:
+        """The log-probability of each target.
+
+        Args:
+            outputs: Those of the model's body.
+            targets: int `[B, T]`.
+            chunk_size: Positions whose logits exist at a time; None: all.
+
+        Returns:
+            float32 `[B, T]`.
+        """
+
+        def of_positions(hidden: jax.Array, targets: jax.Array) -> jax.Array:
+            logits = self.scores(outputs._replace(hidden=hidden))
+            return token_log_probabilities(logits, targets)
+
+        if chunk_size is None:
+            return of_positions(outputs.hidden, targets)
+        return map_chunks(of_positions, outputs.hidden, targets, chunk_size=chunk_size)
 
     def loss_weight(self, batch):
         return jnp.sum(batch["weights"])

@@ -92,7 +92,7 @@ def print_conclusion(
     if conclusion.translations:
         print(f"\n--- some translations {'-' * 50}\n{shown(conclusion.translations)}\n{'-' * 72}")
     step = conclusion.step
-    tokens = step * config.data.batch_size * config.row_lengths["inputs"]
+    tokens = step * config.data.num_sequences * config.row_lengths["inputs"]
     subtitle = (
         f"{short_number(parameter_count(params))} parameters · {step:,} steps · "
         f"{short_number(tokens)} tokens"

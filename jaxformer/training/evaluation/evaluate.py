@@ -72,9 +72,14 @@ class Evaluator:
 
         Returns:
             ``loss``, the sum over the heads of the means over what they predict, and each head's
-            own metrics, see `head_metrics`; with several heads under "<head>_<metric>".
+            own metrics, see `head_metrics`; with several heads under "<head>_<metric>". Those of
+            `Loss.validation` instead, where the loss is not that of heads.
         """
         results = self.measure(params)
+        loss = self.program.loss
+        own = loss.validation({name: result.sums for name, result in results.items()})
+        if own is not None:
+            return own
         found = {}
         for head in self.program.model.heads:
             result = results[head.name]

@@ -3,8 +3,8 @@ import json
 import pytest
 from tokenizers import Tokenizer, models
 
+from jaxformer.data.chat.template import read_chat_template
 from jaxformer.errors import ArgumentError, DataError
-from jaxformer.generation.chat.template import read_chat_template
 
 CHATML = """
 {%- for message in messages %}

@@ -1,0 +1,142 @@
+"""Rows of preferences: both conversations, whatever form the file has."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import NamedTuple
+
+from jaxformer.data.chat.rows import conversation, messages_in
+from jaxformer.data.chat.template import Conversation, Message
+from jaxformer.data.tasks.records import Record
+from jaxformer.errors import DataError
+
+
+@dataclass(frozen=True)
+class Preference:
+    """{"prompt": ..., "chosen": ..., "rejected": ...}, as TRL has it.
+
+    Of texts, the model learns to continue the prompt with an answer and end-of-text, without a
+    template. Of messages, the answers of the assistant after the prompt are learned; a text beside
+    messages is the user's prompt, or the assistant's answer. Without a prompt, it is what both
+    sides begin with. A prompt that the conversations of both sides repeat counts once.
+    """
+
+    prompt: str = "prompt"
+    """The column of the prompt."""
+    chosen: str = "chosen"
+    """The column of the better answer, or of the conversation that ends with it."""
+    rejected: str = "rejected"
+    """The column of the worse answer, or of the conversation that ends with it."""
+
+    def read(self, record: Record) -> "PreferenceRow":
+        """Returns both conversations of a row.
+
+        Raises:
+            DataError: A column is missing or holds something else, the answers are the same, or
+                their prompts differ; names the line.
+        """
+        held = record.values.get(self.prompt), *map(record.value, (self.chosen, self.rejected))
+        if held[1] == held[2]:
+            raise DataError(
+                f"{record.where}: {self.chosen!r} and {self.rejected!r} are the same, so there is "
+                "nothing to prefer; leave the row out"
+            )
+        return self._texts(record) if all(map(_is_text, held)) else self._messages(record)
+
+    def _texts(self, record: Record) -> "PreferenceRow":
+        chosen, rejected = (record.text(name) for name in (self.chosen, self.rejected))
+        if record.values.get(self.prompt) is None:
+            prompt = _common_text(chosen, rejected)
+            chosen, rejected = chosen[len(prompt) :], rejected[len(prompt) :]
+        else:
+            prompt = record.text(self.prompt)
+        if not prompt:
+            raise self._no_prompt(record)
+        for name, answer in ((self.chosen, chosen), (self.rejected, rejected)):
+            if not answer.strip():
+                raise DataError(f"{record.where}: no answer: column {name!r} is empty")
+        question = {"role": "user", "content": prompt}
+        return PreferenceRow(
+            *(
+                Conversation(
+                    [question, {"role": "assistant", "content": answer}],
+                    where=record.where,
+                    plain=True,
+                )
+                for answer in (chosen, rejected)
+            )
+        )
+
+    def _messages(self, record: Record) -> "PreferenceRow":
+        chosen, rejected = (
+            _messages(record, name, "assistant") for name in (self.chosen, self.rejected)
+        )
+        prompt = _messages(record, self.prompt, "user")
+        whole = _common_messages(chosen, rejected)
+        if whole and all(message in whole for message in prompt):
+            prompt, chosen, rejected = whole, chosen[len(whole) :], rejected[len(whole) :]
+        if not prompt:
+            raise self._no_prompt(record)
+        for name, answer in ((self.chosen, chosen), (self.rejected, rejected)):
+            role = answer[0].get("role") if answer else None
+            if role != "assistant":
+                found = f"a message by {role!r}" if answer else "nothing"
+                raise DataError(
+                    f"{record.where}: column {name!r}: after what both sides begin with comes "
+                    f"{found}: both must answer the same prompt, by 'assistant'"
+                )
+        return PreferenceRow(
+            *(
+                conversation(record, [*prompt, *answer], first=len(prompt))
+                for answer in (chosen, rejected)
+            )
+        )
+
+    def _no_prompt(self, record: Record) -> DataError:
+        return DataError(
+            f"{record.where}: no prompt: {self.chosen!r} and {self.rejected!r} begin with nothing "
+            f"in common, and column {self.prompt!r} is missing or empty; give one"
+        )
+
+
+class PreferenceRow(NamedTuple):
+    """The two conversations of a row, which differ in the answer."""
+
+    chosen: Conversation
+    rejected: Conversation
+
+    @property
+    def prompt(self) -> list[Message]:
+        """The messages before the answers."""
+        return list(self.chosen.messages[: self.chosen.first or 1])
+
+
+def _is_text(value: object) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _messages(record: Record, column: str, role: str) -> list[Message]:
+    """The messages in a column; a text is one by `role`, and no prompt is no message."""
+    value = record.values.get(column)
+    if value is None:
+        return []
+    if isinstance(value, str):
+        return [{"role": role, "content": record.text(column)}]
+    single = isinstance(value, dict)
+    return messages_in(Record(record.where, {column: [value]}) if single else record, column)
+
+
+def _common_messages(chosen: Sequence[Message], rejected: Sequence[Message]) -> list[Message]:
+    """The messages that both conversations begin with."""
+    pairs = zip(chosen, rejected, strict=False)
+    return [message for message, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
+
+
+def _common_text(chosen: str, rejected: str) -> str:
+    """The words that both texts begin with, without the white space after them."""
+    pairs = enumerate(zip(chosen, rejected, strict=False))
+    length = next(
+        (i for i, (ours, other) in pairs if ours != other), min(len(chosen), len(rejected))
+    )
+    return re.sub(r"\s+\S*$", "", chosen[:length])

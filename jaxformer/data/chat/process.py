@@ -1,0 +1,64 @@
+"""Runs `renderer.py`: chats rendered by a template in a process that the system limits."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2.utils
+
+from jaxformer.data.chat import renderer
+
+_PATIENCE = 60
+"""Seconds after which a renderer is stopped that gets no processor time."""
+
+
+def ask_renderer(source: str, requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Compiles a template and renders chats with it.
+
+    Args:
+        source: The template.
+        requests: One for each chat, see `renderer.answers`.
+
+    Returns:
+        The answer about the template, and one for each chat. After one with "error" that ended the
+        process there are no more.
+
+    Raises:
+        TypeError: A request cannot be written as JSON.
+        ValueError: A request contains itself.
+    """
+    lines = "".join(json.dumps(value) + "\n" for value in (source, *requests))
+    # Without site-packages, whose start-up files would take most of the time.
+    paths = sorted(
+        {str(Path(module.__file__).parents[1]) for module in (jinja2, jinja2.utils.markupsafe)}
+    )
+    script = (
+        f"import runpy, sys; sys.path += {paths}; "
+        f"runpy.run_path({renderer.__file__!r}, run_name='__main__')"
+    )
+    limit = _PATIENCE + len(requests) * renderer.CPU_SECONDS
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", script],
+            input=lines.encode(),
+            capture_output=True,
+            timeout=limit,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return [{"error": f"it has not ended after {limit} seconds"}]
+    # What comes after the last newline was not finished.
+    answers = [json.loads(line) for line in done.stdout.split(b"\n")[:-1]]
+    if len(answers) <= len(requests):
+        answers.append({"error": _reason(done.returncode)})
+    return answers
+
+
+def _reason(returncode: int) -> str:
+    if returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+        return f"it computes for longer than {renderer.CPU_SECONDS} seconds"
+    return f"it needs more than {renderer.MEGABYTES} MB of memory, or is nested too deeply"

@@ -1,0 +1,211 @@
+"""Rendered chats as tokens: special tokens of the template, and none that a message spells out."""
+
+import json
+import re
+from collections.abc import Callable, Container, Mapping, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from tokenizers import Encoding, Tokenizer
+
+from jaxformer.data.tokenizers.specs import all_cores
+from jaxformer.errors import DataError
+
+# Letters without case, compatibility forms or spaces around them, which no template tells from
+# others, in scripts so rare that one of them is always free: Tangut, cuneiform, hieroglyphs.
+_STAND_INS = (0x17000, 0x12000, 0x13000, 0x14400, 0x16800)
+_STRIPS = ("lstrip", "rstrip", "single_word")
+_CODE = "\U00017000\U00014400{}\U00012000"
+
+
+class TokenizedText(NamedTuple):
+    """The tokens of a text and where they come from; arrays are [T]."""
+
+    tokens: np.ndarray
+    """int32."""
+    starts: np.ndarray
+    """int, the first character of each token."""
+    ends: np.ndarray
+    """int, the character after its last."""
+
+
+class Disguise(NamedTuple):
+    """A message's values in which no special token is spelled out."""
+
+    values: Any
+    """The values, each special token's name in them with another first character."""
+    letters: Mapping[str, str]
+    """What the other characters stand for."""
+
+    def undo(self, text: str) -> str:
+        """Returns a text as it would be without the disguise."""
+        return text.translate(str.maketrans(dict(self.letters)))
+
+
+class ProtectedTokenizer:
+    """A tokenizer that tells special tokens of a template from the same characters in a message.
+
+    The names of special tokens in messages get another first character before the chat is
+    rendered. In the text, what the tokenizer then takes for a special token was written by the
+    template. A copy of the tokenizer, which knows the special tokens by names that no text has,
+    encodes the text with those names in place of the template's and without the disguise. Texts
+    whose messages have no such names are encoded by the tokenizer itself.
+    """
+
+    def __init__(self, tokenizer: Tokenizer):
+        """Takes a tokenizer of Hugging Face's `tokenizers`, which stays as it is."""
+        self._definition = json.loads(tokenizer.to_str())
+        # A post-processor would cut blanks off the characters of a token.
+        self._definition |= {"post_processor": None, "truncation": None, "padding": None}
+        self._tokenizer = Tokenizer.from_str(json.dumps(self._definition))
+        added = tokenizer.get_added_tokens_decoder().items()
+        self._special = {id_: token.content for id_, token in added if token.special}
+        names = sorted(self._special.values(), key=len, reverse=True)
+        self._names = re.compile("|".join(map(re.escape, names)) or "(?!)")
+        # These are found in the normalised text, whose case, for one, may be another.
+        normalized = [token.content for _, token in added if token.special and token.normalized]
+        self._loose = re.compile(
+            "|".join(re.escape(self._normalized(name)) for name in normalized) or "(?!)"
+        )
+        self._has_loose = bool(normalized) and tokenizer.normalizer is not None
+
+    def spells_special(self, values: Any) -> bool:
+        """Whether a text, or one within lists and dictionaries, spells out a special token."""
+        if isinstance(values, str):
+            if self._names.search(values):
+                return True
+            return self._has_loose and bool(self._loose.search(self._normalized(values)))
+        if isinstance(values, Mapping):
+            return any(map(self.spells_special, (*values.keys(), *values.values())))
+        if isinstance(values, Sequence):
+            return any(map(self.spells_special, values))
+        return False
+
+    def disguised(self, values: Any) -> Disguise:
+        """Returns values with another first character in each special token spelled out in them.
+
+        Args:
+            values: A text, or lists and dictionaries of texts, numbers and None.
+        """
+        text = json.dumps(values, ensure_ascii=False)
+        used = {ord(letter) >> 8 for letter in text}
+        base = next((start for start in _STAND_INS if start >> 8 not in used), _STAND_INS[0])
+        letters: dict[str, str] = {}
+
+        def hidden(value: str) -> str:
+            while found := self._special_in(value):
+                for _, start, end in found:
+                    inside = value[start:end]
+                    start += len(inside) - len(inside.lstrip() or inside)
+                    stand_in = letters.setdefault(value[start], chr(base + len(letters)))
+                    value = value[:start] + stand_in + value[start + 1 :]
+            return value
+
+        changed = _map_texts(hidden, values)
+        return Disguise(changed, {stand_in: letter for letter, stand_in in letters.items()})
+
+    def is_special(self, tokens: np.ndarray) -> np.ndarray:
+        """Returns which tokens are special, bool [T]."""
+        return np.isin(tokens, list(self._special))
+
+    def encode(self, texts: Sequence[str]) -> list[TokenizedText]:
+        """Returns the tokens of texts in which every special token counts."""
+        with all_cores():
+            encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        return [_tokenized(encoding) for encoding in encodings]
+
+    def encode_disguised(self, disguise: Disguise, text: str) -> TokenizedText:
+        """Returns the tokens of a text in which the special tokens of the template alone count.
+
+        Args:
+            disguise: That of the messages.
+            text: The rendered text with the disguise.
+        """
+        plain, parts, starts, ends, done = disguise.undo(text), [], [], [], 0
+        for id_, start, end in self._special_in(text):
+            code = self._codes[id_]
+            parts += [plain[done:start], code]
+            starts += [*range(done, start), *[start] * len(code)]
+            ends += [*range(done + 1, start + 1), *[end] * len(code)]
+            done = end
+        parts.append(plain[done:])
+        starts += range(done, len(text) + 1)
+        ends += range(done + 1, len(text) + 1)
+        with all_cores():
+            coded = _tokenized(self._coded.encode("".join(parts), add_special_tokens=False))
+        starts, ends = np.array(starts), np.array([0, *ends])
+        first = starts[coded.starts]
+        # Some tokenizers begin a text with a token that has no characters.
+        return TokenizedText(coded.tokens, first, np.maximum(first, ends[coded.ends]))
+
+    def _special_in(self, text: str) -> list[tuple[int, int, int]]:
+        """Returns (id, start, end) of each special token that the tokenizer finds in a text."""
+        tokens, starts, ends = self.encode([text])[0]
+        rows = zip(tokens.tolist(), starts.tolist(), ends.tolist(), strict=True)
+        return [(id_, start, end) for id_, start, end in rows if id_ in self._special]
+
+    def _normalized(self, text: str) -> str:
+        normalizer = self._tokenizer.normalizer
+        return text if normalizer is None else normalizer.normalize_str(text)
+
+    @cached_property
+    def _codes(self) -> dict[int, str]:
+        """What each special token is called by the copy."""
+        return {id_: _CODE.format(id_) for id_ in self._special}
+
+    @cached_property
+    def _coded(self) -> Tokenizer:
+        """The copy of the tokenizer that has other names for its special tokens."""
+        codes = {self._special[id_]: code for id_, code in self._codes.items()}
+        added = [
+            token | {"content": codes[token["content"]]} | dict.fromkeys(_STRIPS, False)
+            if token["content"] in codes
+            else token
+            for token in self._definition["added_tokens"]
+        ]
+        model = dict(self._definition["model"])
+        if isinstance(model["vocab"], dict):
+            model["vocab"] = {codes.get(name, name): id_ for name, id_ in model["vocab"].items()}
+        else:
+            model["vocab"] = [[codes.get(name, name), *score] for name, *score in model["vocab"]]
+        if "merges" in model:
+            model["merges"] = [pair for pair in model["merges"] if not _makes(pair, codes)]
+        if model.get("unk_token") in codes:
+            model["unk_token"] = codes[model["unk_token"]]
+        copied = Tokenizer.from_str(
+            json.dumps(self._definition | {"added_tokens": added, "model": model})
+        )
+        names = self._tokenizer.get_vocab(with_added_tokens=True)
+        if copied.get_vocab(with_added_tokens=True) != {
+            codes.get(name, name): id_ for name, id_ in names.items()
+        }:
+            raise DataError(
+                "tokenizer.json: the ids of its added tokens are not those that the tokenizers "
+                "library gives them: load and save it once with transformers"
+            )
+        return copied
+
+
+def _tokenized(encoding: Encoding) -> TokenizedText:
+    offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2)
+    return TokenizedText(np.array(encoding.ids, np.int32), offsets[:, 0], offsets[:, 1])
+
+
+def _makes(pair: str | Sequence[str], names: Container[str]) -> bool:
+    """Whether a merge of BPE has one of the names in it."""
+    left, right = pair.split(" ") if isinstance(pair, str) else pair
+    return left in names or right in names or left + right in names
+
+
+def _map_texts(function: Callable[[str], str], values: Any) -> Any:
+    """Returns values with a function applied to each text, keys included."""
+    if isinstance(values, str):
+        return function(values)
+    if isinstance(values, Mapping):
+        return {
+            _map_texts(function, key): _map_texts(function, value) for key, value in values.items()
+        }
+    if isinstance(values, Sequence):
+        return [_map_texts(function, value) for value in values]
+    return values

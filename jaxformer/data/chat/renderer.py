@@ -1,0 +1,158 @@
+"""Renders a chat template in a separate process, with limits of time and memory.
+
+`process.py` runs this file as a script. Each line of standard input and output is a JSON value:
+first the template, then one line for each chat. It only imports jinja2 and the standard library,
+so it starts in a tenth of a second.
+"""
+
+import json
+import math
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, NoReturn
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+CPU_SECONDS = 2
+"""The maximum processor time of a template, for each chat."""
+MEGABYTES = 128
+"""The maximum memory of a template."""
+MOST_CHARACTERS = 10**7
+"""The maximum length of a text."""
+GENERATION = ("\ufdd0", "\ufdd1")
+"""What marks the two ends of a `{% generation %}` block in a rendered text, until it is read: two
+code points that Unicode keeps free for such uses."""
+
+
+def main() -> None:
+    """Compiles the template in the first line of input, and renders a chat for each other line."""
+    _limit(resource.RLIMIT_DATA, MEGABYTES << 20)
+    for answer in answers(sys.stdin):
+        print(json.dumps(answer), flush=True)
+
+
+def answers(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
+    """Yields what was made of the template, and of each chat.
+
+    Args:
+        lines: The template, then chats: {"variables", "prefixes"}, where a prefix [n, prompt] asks
+            for the first n messages, with the header of an answer or not.
+
+    Yields:
+        {} for the template; {"text", "spans", "prefixes"} for a chat, which are the text, the
+        (start, end) of each `{% generation %}` in it, and the length of each prefix, or None where
+        the text does not begin with it. Or {"error", "line"}.
+    """
+    template = None
+    for line in lines:
+        # The operating system counts all chats together, and whole seconds.
+        _limit(resource.RLIMIT_CPU, math.ceil(time.process_time()) + CPU_SECONDS)
+        request = json.loads(line)
+        try:
+            if template is None:
+                template = environment().from_string(request)
+                yield {}
+            else:
+                yield _rendered(template, request["variables"], request["prefixes"])
+        except jinja2.TemplateSyntaxError as error:
+            yield {"error": error.message, "line": error.lineno}
+        except RecursionError:
+            yield {"error": "it is nested too deeply, or calls itself without end"}
+        except MemoryError:
+            yield {"error": f"it needs more than {MEGABYTES} MB of memory"}
+        except Exception as error:  # the template is a program, and may fail like any other
+            yield {"error": str(error) or type(error).__name__}
+
+
+def _limit(kind: int, most: int) -> None:
+    """Sets a limit of this process, unless there is a stricter one."""
+    given = resource.getrlimit(kind)[1]
+    most = most if given == resource.RLIM_INFINITY else min(most, given)
+    resource.setrlimit(kind, (most, given))
+
+
+def _rendered(
+    template: jinja2.Template, variables: dict[str, Any], prefixes: list[tuple[int, bool]]
+) -> dict[str, Any]:
+    text, spans = _unmarked(_render(template, variables))
+    lengths = []
+    for count, prompt in prefixes:
+        chosen = {"messages": variables["messages"][:count], "add_generation_prompt": prompt}
+        prefix, _ = _unmarked(_render(template, variables | chosen))
+        lengths.append(len(prefix) if text.startswith(prefix) else None)
+    return {"text": text, "spans": spans, "prefixes": lengths}
+
+
+def _render(template: jinja2.Template, variables: dict[str, Any]) -> str:
+    text = template.render(variables)
+    if len(text) > MOST_CHARACTERS:
+        raise jinja2.TemplateError(f"it writes more than {MOST_CHARACTERS:,} characters")
+    return text
+
+
+def _unmarked(text: str) -> tuple[str, list[tuple[int, int]]]:
+    """Returns the text without the marks of `{% generation %}`, and the spans between them."""
+    first, last = GENERATION
+    parts, spans, length = [], [], 0
+    for number, part in enumerate(text.split(first)):
+        inside, *outside = part.split(last)
+        if len(outside) != (number > 0):
+            raise jinja2.TemplateError("a generation block is within another, or is left early")
+        if number:
+            spans.append((length, length + len(inside)))
+        parts += [inside, *outside]
+        length += len(inside) + len("".join(outside))
+    return "".join(parts), spans
+
+
+def environment() -> ImmutableSandboxedEnvironment:
+    """The Jinja environment that templates expect, as a sandbox for untrusted programs."""
+    found = ImmutableSandboxedEnvironment(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[_Generation, "jinja2.ext.loopcontrols"],
+    )
+    found.filters["tojson"] = _to_json
+    found.globals |= {"raise_exception": _refuse, "strftime_now": _now}
+    return found
+
+
+class _Generation(Extension):
+    """Supports `{% generation %}`, which marks the assistant's text for training."""
+
+    tags = frozenset({"generation"})
+
+    def parse(self, parser):
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        first, last = (nodes.Output([nodes.TemplateData(mark)]) for mark in GENERATION)
+        return [first, nodes.Scope(body, lineno=line), last]
+
+
+def _to_json(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False) -> str:
+    """Writes JSON without escaping <, > and &, unlike Jinja's own filter."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+def _refuse(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def _now(format: str) -> str:
+    return datetime.now().strftime(format)
+
+
+if __name__ == "__main__":
+    main()

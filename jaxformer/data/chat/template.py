@@ -1,0 +1,276 @@
+"""Chat templates: messages become the text format of a model, as in transformers.
+
+A template is a program of the model's publisher. Jinja's sandbox protects files and Python's
+internals, but does not limit time or memory: `'a' * 10**9` is one operation. So `renderer.py`
+compiles and renders a template in a separate process, whose processor time and memory the operating
+system limits. It takes a tenth of a second to start, and renders as many chats as there are.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxformer.data.chat.process import ask_renderer
+from jaxformer.data.tokenizers.files import SETTINGS, read_settings
+from jaxformer.errors import ArgumentError, DataError
+from jaxformer.io.model_files import read_object, small_file_in
+
+TEMPLATE = "chat_template.jinja"
+SPECIAL_TOKENS = "special_tokens_map.json"
+_LARGEST = 10**6
+"""The maximum size of a template's file in bytes; published ones have a few thousand."""
+_GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
+
+Message = Mapping[str, Any]
+"""What transformers' templates take: "role", "content", "tool_calls", ..."""
+
+
+class Conversation(NamedTuple):
+    """A chat, as one row of a file has it."""
+
+    messages: Sequence[Message]
+    """The messages, at least one."""
+    tools: Sequence[Any] | None = None
+    """JSON schemas of the functions that the assistant may call."""
+    variables: Mapping[str, Any] = {}
+    """Other variables of the template."""
+    first: int = 0
+    """The number of messages at the start that are context, whose answers are not learned."""
+    where: str = ""
+    """ "file:line", for messages."""
+    plain: bool = False
+    """Whether the two messages are a text and its continuation, which no template formats."""
+
+    def values(self) -> list[Any]:
+        """Returns what the template writes, which `with_values` puts back."""
+        return [self.messages, self.tools, self.variables]
+
+    def with_values(self, values: list[Any]) -> "Conversation":
+        """Returns the conversation with other messages, tools and variables."""
+        messages, tools, variables = values
+        return self._replace(messages=messages, tools=tools, variables=variables)
+
+
+class Rendered(NamedTuple):
+    """A chat as text."""
+
+    text: str
+    """The text, special tokens included."""
+    spans: tuple[tuple[int, int], ...]
+    """The (start, end) of each `{% generation %}` block in the text, in characters."""
+    prefixes: tuple[int | None, ...]
+    """The length of each prefix that was asked for; None where the text does not begin with it."""
+
+
+class RenderRequest(NamedTuple):
+    """A chat to render."""
+
+    chat: Conversation
+    add_generation_prompt: bool = False
+    """Whether to end the text with the header of an answer."""
+    prefixes: tuple[tuple[int, bool], ...] = ()
+    """(n, add_generation_prompt) of prefixes to measure: the text of the first n messages."""
+
+
+@dataclass(frozen=True)
+class ChatTemplate:
+    """Formats the messages of a chat as one text."""
+
+    file: Path
+    """The file of the template."""
+
+    source: str = field(repr=False)
+    """The template, known to compile."""
+
+    special_tokens: Mapping[str, str]
+    """The special tokens by the names that templates use: "bos_token", ..."""
+
+    @cached_property
+    def has_generation(self) -> bool:
+        """Whether the template marks the assistant's text with `{% generation %}`."""
+        return _GENERATION.search(self.source) is not None
+
+    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
+        """Formats a chat as text, special tokens included.
+
+        Args:
+            messages: Each with "role" ("system", "user" or "assistant") and "content".
+            add_generation_prompt: Whether to end the text with the header of an answer.
+
+        Returns:
+            The text.
+
+        Raises:
+            ArgumentError: The messages cannot be written as JSON.
+            DataError: The template rejects the chat, or needs too much time or memory.
+        """
+        request = RenderRequest(Conversation(messages), add_generation_prompt)
+        return self.render_batch([request])[0].text
+
+    def render_batch(self, requests: Iterable[RenderRequest]) -> list[Rendered]:
+        """Formats many chats in one process.
+
+        Args:
+            requests: The chats.
+
+        Returns:
+            The text of each.
+
+        Raises:
+            ArgumentError: Messages cannot be written as JSON.
+            DataError: The template rejects a chat, or needs too much time or memory for it; names
+                its line.
+        """
+        requests = list(requests)
+        asked = [
+            {"variables": self._variables(request), "prefixes": request.prefixes}
+            for request in requests
+        ]
+        compiled, *answers = _ask(self.source, asked)
+        if "error" in compiled:
+            raise DataError(f"{self.file}: the template: {compiled['error']}")
+        for answer, request in zip(answers, requests, strict=False):
+            if "error" in answer:
+                where = f"{request.chat.where}: " if request.chat.where else ""
+                raise DataError(
+                    f"{where}{self.file}: the template refused this chat: {answer['error']}"
+                )
+        return [
+            Rendered(
+                answer["text"],
+                tuple((start, end) for start, end in answer["spans"]),
+                tuple(answer["prefixes"]),
+            )
+            for answer in answers
+        ]
+
+    def _variables(self, request: RenderRequest) -> dict[str, Any]:
+        chat = request.chat
+        # A missing key and null mean the same to transformers.
+        messages = [
+            {key: value for key, value in message.items() if value is not None}
+            for message in chat.messages
+        ]
+        # Templates test whether tools and documents are none.
+        return {
+            "messages": messages,
+            "add_generation_prompt": request.add_generation_prompt,
+            "tools": chat.tools,
+            "documents": None,
+            **self.special_tokens,
+            **chat.variables,
+        }
+
+
+def read_chat_template(folder: str | Path) -> ChatTemplate | None:
+    """Reads the chat template of a Hugging Face checkpoint.
+
+    It is the first of chat_template.jinja, "chat_template" in tokenizer_config.json (if there are
+    several, the one named "default") and chat_template.json.
+
+    Args:
+        folder: The checkpoint.
+
+    Returns:
+        The template; None if there is none.
+
+    Raises:
+        DataError: A file cannot be read, or the template is invalid.
+    """
+    folder = Path(folder)
+    found = find_template(folder)
+    if found is None:
+        return None
+    return compiled_template(*found, special_tokens_of(folder))
+
+
+def compiled_template(file: Path, source: str, special_tokens: Mapping[str, str]) -> ChatTemplate:
+    """Returns a template that is known to compile.
+
+    Args:
+        file: Where it is kept.
+        source: The template.
+        special_tokens: The special tokens by the names that templates use.
+
+    Raises:
+        DataError: The template is invalid.
+    """
+    (answer,) = _ask(source, [])
+    if "error" in answer:
+        line = f"line {answer['line']} of the chat template" if "line" in answer else "the template"
+        raise DataError(f"{file}: {line}: {answer['error']}")
+    return ChatTemplate(file, source, special_tokens)
+
+
+def read_template_file(file: Path) -> str:
+    """Returns the text of a template's file.
+
+    Args:
+        file: The file.
+
+    Raises:
+        DataError: It is missing, too large or no text.
+    """
+    if not file.is_file():
+        raise DataError(f"{file} does not exist, or is no file (looked from {Path.cwd()})")
+    if (size := file.stat().st_size) > _LARGEST:
+        raise DataError(f"{file}: {size:,} bytes: must be at most {_LARGEST:,}")
+    try:
+        return file.read_text(encoding="utf-8")
+    except ValueError as error:
+        raise DataError(f"{file}: must be UTF-8 text: {error}") from error
+
+
+def special_tokens_of(folder: Path) -> dict[str, str]:
+    """Returns the special tokens of a checkpoint's tokenizer by their names: "bos_token", ...
+
+    Args:
+        folder: Holds tokenizer_config.json, or special_tokens_map.json, which an older version of
+            transformers wrote.
+
+    Raises:
+        DataError: A file is no JSON object.
+    """
+    found = {}
+    settings = read_object(folder, SPECIAL_TOKENS) or {}
+    for name, value in (settings | read_settings(folder)).items():
+        content = value.get("content") if isinstance(value, dict) else value
+        if name.endswith("_token") and isinstance(content, str):
+            found[name] = content
+    return found
+
+
+def find_template(folder: Path) -> tuple[Path, str] | None:
+    """Returns the file of a folder's chat template and its text, unchecked; None without one."""
+    if file := small_file_in(folder, TEMPLATE):
+        return file, read_template_file(file)
+    for name in (SETTINGS, "chat_template.json"):
+        stored = (read_object(folder, name) or {}).get("chat_template")
+        if stored is not None:
+            return folder / name, _default(folder / name, stored)
+    return None
+
+
+def _default(file: Path, stored: object) -> str:
+    """The template itself, or the one of several that is named "default"."""
+    if isinstance(stored, list):
+        named = [entry for entry in stored if isinstance(entry, dict)]
+        stored = {entry.get("name"): entry.get("template") for entry in named}.get("default")
+    if not isinstance(stored, str):
+        raise DataError(
+            f'{file}: "chat_template" must be a text, or a list of objects with "name" and '
+            '"template", one of them named "default"'
+        )
+    return stored
+
+
+def _ask(source: str, requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    try:
+        return ask_renderer(source, requests)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ArgumentError(
+            f"messages: must be lists, dictionaries, texts and numbers: {error}"
+        ) from error

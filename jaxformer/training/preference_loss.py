@@ -1,0 +1,170 @@
+"""The loss of preferences: a chosen and a rejected answer to each prompt, in one batch."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from jaxformer.config.train import DPO
+from jaxformer.functional.placement import place, spec_of
+from jaxformer.functional.preferences import dpo_loss
+from jaxformer.models.batch import check_batch
+from jaxformer.models.heads.base import Batch, LossOptions
+from jaxformer.models.model import Model
+from jaxformer.training.loss import Loss, mean, weighted
+
+HEAD = "language_model"
+"""The head whose log-probabilities are compared."""
+REFERENCE = "reference_logps"
+"""The array of a batch with the reference's log-probabilities of both answers, float32 `[B, 2]`."""
+
+# The terms: means over pairs, and means over the tokens of the answers of one side.
+_PAIRS, _CHOSEN_REWARD, _REJECTED_REWARD = "preference", "chosen_reward", "rejected_reward"
+_CHOSEN, _REJECTED = "chosen", "rejected"
+
+
+class Answers(NamedTuple):
+    """The answers of a batch of pairs, each float32 `[B, 2]`: of the chosen and the rejected."""
+
+    logps: jax.Array
+    """The log-probability of each answer, summed over its tokens."""
+    lengths: jax.Array
+    """The tokens of each answer; 0 in rows that only fill the batch."""
+
+
+def answers(
+    model: Model, batch: Batch, options: LossOptions, key: jax.Array | None = None
+) -> Answers:
+    """The log-probabilities of both answers to each prompt.
+
+    Args:
+        model: A model with the head `HEAD`.
+        batch: Arrays `[B, 2, T]`, see `PreferenceData`.
+        options: How token losses are computed.
+        key: The dropout key; None in evaluation.
+
+    Returns:
+        The log-probabilities and the lengths.
+    """
+    sequences = as_sequences(batch)
+    outputs_key, _ = model.dropout_keys(key)
+    outputs = model.outputs(sequences, outputs_key)
+    log_probs = model.heads[HEAD].log_probabilities(
+        outputs, sequences["targets"], options.chunk_size
+    )
+    weights = sequences["weights"]
+    # Where the weight is 0 the target may be any number, and its log-probability too.
+    counted = jnp.where(weights > 0, log_probs, 0.0)
+    like = spec_of(batch["weights"])
+    return Answers(*(_reshaped(jnp.sum(x, axis=1), (-1, 2), like) for x in (counted, weights)))
+
+
+def as_sequences(batch: Batch) -> dict[str, jax.Array]:
+    """The arrays `[B, 2, T]` of pairs as `[2 B, T]`, which a model reads; others are left out."""
+    return {
+        name: _reshaped(array, (-1, array.shape[2]), spec_of(array))
+        for name, array in batch.items()
+        if array.ndim == 3 and array.shape[1] == 2
+    }
+
+
+class PreferenceLoss(Loss):
+    """`dpo_loss` of the language model's head against the batch's reference log-probabilities."""
+
+    def __init__(self, settings: DPO):
+        """Takes the form of the loss."""
+        super().__init__([HEAD])
+        self._settings = settings
+
+    def batch_spec(self, model, rows, lengths):
+        single = super().batch_spec(model, rows, lengths)
+        pairs = {
+            name: jax.ShapeDtypeStruct((rows, 2, *x.shape[1:]), x.dtype)
+            for name, x in single.items()
+        }
+        return pairs | {REFERENCE: jax.ShapeDtypeStruct((rows, 2), jnp.float32)}
+
+    def check_batch(self, model, batch):
+        check_batch(model, as_sequences(batch))
+
+    def __call__(self, model, parameters, batch, options, key):
+        del parameters
+        found, settings = answers(model, batch, options, key), self._settings
+        pairs = dpo_loss(
+            *_sides(found.logps),
+            *_sides(batch[REFERENCE]),
+            beta=settings.beta,
+            loss_type=settings.loss_type,
+            label_smoothing=settings.label_smoothing,
+            chosen_lengths=found.lengths[:, 0],
+            rejected_lengths=found.lengths[:, 1],
+        )
+        right = (pairs.chosen_rewards > pairs.rejected_rewards).astype(jnp.float32)
+        weights = _pair_weights(found.lengths)
+        sums = {
+            _PAIRS: weighted(pairs.losses, weights)._replace(correct=jnp.sum(right * weights)),
+            _CHOSEN_REWARD: weighted(pairs.chosen_rewards, weights),
+            _REJECTED_REWARD: weighted(pairs.rejected_rewards, weights),
+        }
+        for side, logps, lengths in zip(
+            (_CHOSEN, _REJECTED), _sides(found.logps), _sides(found.lengths), strict=True
+        ):
+            sums[side] = weighted(-logps, jnp.ones_like(logps))._replace(weight=jnp.sum(lengths))
+        return sums
+
+    def weights(self, model, batch):
+        del model
+        lengths = jnp.sum(batch["weights"], axis=2)
+        count = jnp.sum(_pair_weights(lengths))
+        of_tokens = dict(zip((_CHOSEN, _REJECTED), _sides(jnp.sum(lengths, axis=0)), strict=True))
+        return dict.fromkeys((_PAIRS, _CHOSEN_REWARD, _REJECTED_REWARD), count) | of_tokens
+
+    def total(self, means):
+        return means[_PAIRS] + self._settings.sft_weight * means[_CHOSEN]
+
+    def evaluate(self, model, batch, options):
+        return self(model, {}, batch, options, None), {}
+
+    def validation(self, sums):
+        values = self.metrics(sums)
+        del values["tokens"]
+        return {name: float(value) for name, value in values.items()}
+
+    def metrics(self, sums):
+        """The loss, and means over the pairs.
+
+        Returns:
+            "loss"; "accuracy", the share of pairs whose chosen answer has the larger reward;
+            "margin", its reward minus the other's; "chosen_reward" and "rejected_reward", beta
+            times the log-ratio of policy and reference; "chosen_logps" and "rejected_logps", the
+            answers' log-probabilities; "tokens", those of all answers.
+        """
+        means = {name: mean(term.loss, term) for name, term in sums.items()}
+        pairs, chosen, rejected = (sums[name] for name in (_PAIRS, _CHOSEN, _REJECTED))
+        return {
+            "loss": self.total(means),
+            "accuracy": mean(pairs.correct, pairs),
+            "margin": means[_CHOSEN_REWARD] - means[_REJECTED_REWARD],
+            "chosen_reward": means[_CHOSEN_REWARD],
+            "rejected_reward": means[_REJECTED_REWARD],
+            "chosen_logps": mean(-chosen.loss, pairs),
+            "rejected_logps": mean(-rejected.loss, pairs),
+            "tokens": chosen.weight + rejected.weight,
+        }
+
+
+def _reshaped(x: jax.Array, shape: tuple[int, int], like: PartitionSpec | None) -> jax.Array:
+    """An array in another shape, whose rows lie where those of an array with this spec do."""
+    rows = x.reshape(shape)
+    return rows if like is None else place(rows, PartitionSpec(like[0], None))
+
+
+def _sides(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The chosen and the rejected side of `[..., 2]`."""
+    return x[..., 0], x[..., 1]
+
+
+def _pair_weights(lengths: jax.Array) -> jax.Array:
+    """float32 `[B]`: 1 for a pair, 0 for a row that only fills the batch, from lengths `[B, 2]`."""
+    return (jnp.min(lengths, axis=1) > 0).astype(jnp.float32)

@@ -1,0 +1,286 @@
+"""The reference of preferences: its log-probabilities, computed once and kept with the run."""
+
+import dataclasses
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import rich.progress
+from jax.experimental import multihost_utils
+from jax.sharding import PartitionSpec
+
+from jaxformer.checkpoints.files import write_json
+from jaxformer.config.experiment import Config, check_mesh
+from jaxformer.data import Dataset, Datasets, ExampleSource
+from jaxformer.data.chat.preferences import PairExamples
+from jaxformer.distributed.processes import (
+    DeviceBatches,
+    agreed,
+    first_process_only,
+    is_first,
+    local_rows,
+)
+from jaxformer.distributed.sharding import on_mesh
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.functional.placement import place
+from jaxformer.io.digests import DIGESTS, check_digests, write_digests
+from jaxformer.io.files import move_into_place, remove_folder, temporary_folder
+from jaxformer.io.json_files import read_json
+from jaxformer.models.heads.base import Batch, LossOptions
+from jaxformer.models.lora import AbstractLoraModel
+from jaxformer.models.model import ModelConfig
+from jaxformer.models.parameters import AbstractModel, Parameters
+from jaxformer.training.initial_state import initial_state
+from jaxformer.training.logging.progress import SECONDS_BETWEEN_LINES, duration
+from jaxformer.training.preference_loss import REFERENCE, answers
+from jaxformer.training.step import TrainProgram
+from jaxformer.training.teacher import read_model
+from jaxformer.training.transfer.origin import check_same_tokenizer, open_saved
+
+_VALUES, _RECORD = "logps.npy", "reference.json"
+_log = logging.getLogger(__name__)
+
+
+class Reference(NamedTuple):
+    """A frozen model on the mesh."""
+
+    model: AbstractModel | AbstractLoraModel
+    parameters: Parameters
+
+
+def with_references(
+    config: Config,
+    folder: Path,
+    data: Datasets,
+    program: TrainProgram,
+    start: Parameters | None = None,
+) -> Datasets:
+    """The data with the reference's log-probabilities of every answer, if these are preferences.
+
+    They are kept in `folder/reference-FINGERPRINT`, where the fingerprint is that of the pairs, and
+    computed where they are missing or damaged.
+
+    Args:
+        config: The experiment.
+        folder: The run's folder.
+        data: The data.
+        program: What computes them, on its mesh.
+        start: The parameters that the run starts from; None: they are found again if these are the
+            reference and its log-probabilities are not there.
+
+    Returns:
+        The data. Without `train.preference` they are what was given.
+
+    Raises:
+        ConfigError: The reference cannot be read, does not fit the model, or is another one now
+            than when the run was started.
+    """
+    if config.train.preference is None:
+        return data
+    found: list[Reference] = []
+
+    def reference() -> Reference:
+        if not found:
+            found.append(_reference(config, data, program, start))
+        return found[0]
+
+    sides = {}
+    for side in ("train", "validation"):
+        dataset = getattr(data, side)
+        if dataset is not None:
+            logps = _load_or_compute(config, folder, side, dataset, program, reference)
+            sides[side] = config.data.dataset(ReferencedPairs(dataset.examples, logps), side)
+    return dataclasses.replace(data, **sides)
+
+
+class ReferencedPairs(ExampleSource):
+    """Pairs of answers with the reference's log-probabilities.
+
+    Args:
+        pairs: The pairs.
+        logps: float32 [pairs, 2], of the chosen and of the rejected answers.
+    """
+
+    def __init__(self, pairs: PairExamples, logps: np.ndarray):
+        self._pairs, self._logps = pairs, logps
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def read(self, index: int, rng: np.random.Generator) -> Batch:
+        """Returns the pair with the array `REFERENCE`."""
+        return self._pairs.read(index, rng) | {REFERENCE: self._logps[index]}
+
+    def blank(self) -> Batch:
+        """Returns a row of the same shapes whose weights are 0."""
+        return self._pairs.blank() | {REFERENCE: np.zeros(2, np.float32)}
+
+
+def _reference(
+    config: Config, data: Datasets, program: TrainProgram, start: Parameters | None
+) -> Reference:
+    """The model that the run starts from, or the one that it names."""
+    name = config.train.preference.reference
+    if name is None:
+        start = initial_state(config, data, program).params if start is None else start
+        return Reference(program.abstract_model, start)
+    saved = open_saved(Path(name), "train.preference.reference")
+    try:
+        _check_model(config, saved.model)
+        check_mesh(saved.model, dict(program.mesh.shape))
+        check_same_tokenizer(data.tokenizer, saved.folder)
+    except ConfigError as error:
+        raise ConfigError(f"train.preference.reference {name}: {error}") from error
+    return Reference(*read_model(saved, program.mesh))
+
+
+def _check_model(config: Config, theirs: ModelConfig) -> None:
+    ours = config.model
+    if type(theirs) is not type(ours) or not theirs.predicts_next_token:
+        raise ConfigError("it is no decoder with a language-model head")
+    for field in ours.input_fields:
+        if getattr(ours, field) != getattr(theirs, field):
+            raise ConfigError(
+                f"its model.{field} is {getattr(theirs, field)}, this model's "
+                f"{getattr(ours, field)}"
+            )
+    theirs.check_lengths(theirs.row_lengths(config.data.lengths))
+
+
+# What is kept -------------------------------------------------------------------------------------
+
+
+def _load_or_compute(
+    config: Config,
+    folder: Path,
+    side: str,
+    dataset: Dataset,
+    program: TrainProgram,
+    reference: Callable[[], Reference],
+) -> np.ndarray:
+    """The log-probabilities of all pairs of a side, float32 [pairs, 2]."""
+    home = folder / f"reference-{dataset.examples.fingerprint()}"
+    shape = dataset.num_rows, 2
+    kept = _of_first_process(lambda: _load(home, shape), shape)
+    if kept is not None:
+        return kept
+    record = _record(config)
+    first_process_only(lambda: _check_record(folder, record))
+    logps = _computed(reference(), dataset, program, side)
+    first_process_only(lambda: _save(home, logps, record))
+    return logps
+
+
+def _of_first_process(
+    load: Callable[[], np.ndarray | None], shape: tuple[int, int]
+) -> np.ndarray | None:
+    """What the first process finds, on all processes."""
+    found = load() if is_first() else None
+    if not agreed(found is not None):
+        return None
+    if jax.process_count() == 1:
+        return found
+    mine = np.zeros(shape, np.float32) if found is None else found
+    return np.asarray(multihost_utils.broadcast_one_to_all(mine))
+
+
+def _load(home: Path, shape: tuple[int, int]) -> np.ndarray | None:
+    """Reads what an earlier start computed, or removes what was damaged and returns None."""
+    if not home.exists():
+        return None
+    try:
+        check_digests(home / DIGESTS, (_VALUES, _RECORD))
+        logps = np.load(home / _VALUES, allow_pickle=False)
+    except (DataError, ValueError) as error:
+        _log.warning("%s; computing the reference's log-probabilities again", error)
+        remove_folder(home)
+        return None
+    return logps if logps.shape == shape else None
+
+
+def _save(home: Path, logps: np.ndarray, record: dict[str, Any]) -> None:
+    try:
+        with temporary_folder(home) as temporary:
+            np.save(temporary / _VALUES, logps)
+            write_json(temporary / _RECORD, record)
+            write_digests(temporary / DIGESTS, (_VALUES, _RECORD))
+            move_into_place(temporary, home)
+    except DataError as error:
+        _log.warning("%s; the next start computes the reference's log-probabilities again", error)
+
+
+def _record(config: Config) -> dict[str, Any]:
+    """Which model the reference is."""
+    named = config.train.preference.reference or config.init_from
+    step = None if named is None else open_saved(Path(named), "the reference").step
+    return {"reference": named, "step": step}
+
+
+def _check_record(folder: Path, record: dict[str, Any]) -> None:
+    """Raises ConfigError if other log-probabilities of this run are of another reference."""
+    for file in folder.glob(f"reference-*/{_RECORD}"):
+        try:
+            before = read_json(file)
+        except DataError:  # what is damaged says nothing
+            continue
+        if before != record:
+            raise ConfigError(
+                f"{folder} was started with the reference {before.get('reference')} at step "
+                f"{before.get('step')}, and now {record['reference']} is at step {record['step']}: "
+                "bring that checkpoint back, or start anew with --fresh"
+            )
+
+
+# What is computed ---------------------------------------------------------------------------------
+
+
+def _computed(
+    reference: Reference, dataset: Dataset, program: TrainProgram, side: str
+) -> np.ndarray:
+    """Computes the log-probabilities of all pairs, float32 [pairs, 2], on every process."""
+    options = LossOptions(chunk_size=program.train.loss_chunk)
+
+    @jax.jit
+    def of_batch(parameters: Parameters, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        found = answers(reference.model.module(parameters), batch, options)
+        return tuple(place(x, PartitionSpec()) for x in (found.logps, batch["row"]))
+
+    num_rows = dataset.batch_size // program.train.gradient_accumulation
+    rows = local_rows(program.batch_sharding, num_rows)
+    batches = DeviceBatches(dataset.epoch(num_rows, rows=rows), program.batch_sharding, num_rows)
+    logps = np.zeros((dataset.num_rows, 2), np.float32)
+    words = f"reference log-probabilities of {dataset.num_rows:,} {side} pairs"
+    with on_mesh(program.mesh):
+        for batch in _shown(batches, -(-dataset.num_rows // num_rows), words):
+            values, numbers = jax.device_get(of_batch(reference.parameters, batch))
+            logps[numbers[numbers >= 0]] = values[numbers >= 0]
+    if not np.isfinite(logps).all():
+        pair = int(np.argmin(np.isfinite(logps).all(axis=1)))
+        where = dataset.examples.places[pair]
+        raise DataError(
+            f"{where}: the reference gives an answer of this pair no finite log-probability"
+        )
+    return logps
+
+
+def _shown(batches: Iterable[Any], total: int, words: str) -> Iterator[Any]:
+    """Yields the batches and shows how many are done: a bar on a terminal, lines elsewhere."""
+    if not is_first():
+        yield from batches
+        return
+    if sys.stdout.isatty():
+        yield from rich.progress.track(batches, words, total)
+        return
+    started = printed = time.monotonic()
+    for done, batch in enumerate(batches):
+        now = time.monotonic()
+        if now - printed >= SECONDS_BETWEEN_LINES:
+            printed = now
+            print(f"{words}: {done / total:.0%} after {duration(now - started)}", flush=True)
+        yield batch
+    print(f"{words}: done in {duration(time.monotonic() - started)}", flush=True)

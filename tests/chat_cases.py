@@ -1,0 +1,248 @@
+"""Chat templates in the style of published ones, tokenizers of each kind, and conversations."""
+
+import re
+from pathlib import Path
+
+from hf_checkpoints import SENTENCES, byte_bpe, fast
+from tokenizers import (
+    AddedToken,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    trainers,
+)
+
+import jaxformer.data.chat
+
+_NAMED = Path(jaxformer.data.chat.__file__).parent / "templates"
+
+QWEN = """{%- if tools %}
+    {{- '<|im_start|>system\\n' }}
+    {%- if messages[0].role == 'system' %}
+        {{- messages[0].content + '\\n\\n' }}
+    {%- endif %}
+    {{- '# Tools\\n<tools>' }}
+    {%- for tool in tools %}
+        {{- '\\n' + tool | tojson }}
+    {%- endfor %}
+    {{- '\\n</tools><|im_end|>\\n' }}
+{%- elif messages[0].role == 'system' %}
+    {{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}
+{%- endif %}
+{%- for message in messages %}
+    {%- if message.role == 'user' or (message.role == 'system' and not loop.first) %}
+        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}
+    {%- elif message.role == 'assistant' %}
+        {{- '<|im_start|>' + message.role + '\\n' }}
+        {%- generation %}
+        {%- if message.content %}
+            {{- message.content }}
+        {%- endif %}
+        {%- for call in message.tool_calls or [] %}
+            {%- if call.function %}
+                {%- set call = call.function %}
+            {%- endif %}
+            {{- '\\n<tool_call>\\n{"name": "' + call.name + '", "arguments": ' }}
+            {{- call.arguments | tojson }}
+            {{- '}\\n</tool_call>' }}
+        {%- endfor %}
+        {{- '<|im_end|>' }}
+        {%- endgeneration %}
+        {{- '\\n' }}
+    {%- elif message.role == 'tool' %}
+        {%- if loop.index0 == 0 or messages[loop.index0 - 1].role != 'tool' %}
+            {{- '<|im_start|>user' }}
+        {%- endif %}
+        {{- '\\n<tool_response>\\n' + message.content + '\\n</tool_response>' }}
+        {%- if loop.last or messages[loop.index0 + 1].role != 'tool' %}
+            {{- '<|im_end|>\\n' }}
+        {%- endif %}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+{%- endif %}"""
+
+GEMMA = """{{ bos_token }}
+{%- if messages[0].role == 'system' %}
+    {{- raise_exception('there is no system role') }}
+{%- endif %}
+{%- for message in messages %}
+    {%- if message.role == 'assistant' %}
+        {{- '<start_of_turn>model\\n' }}
+        {%- generation %}
+        {{- message.content | trim + '<end_of_turn>' }}
+        {%- endgeneration %}
+        {{- '\\n' }}
+    {%- else %}
+        {{- '<start_of_turn>' + message.role + '\\n' + message.content | trim }}
+        {{- '<end_of_turn>\\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<start_of_turn>model\\n' }}
+{%- endif %}"""
+
+PHI = """{%- for message in messages %}
+    {{- '<|' + message.role + '|>\\n' }}
+    {%- if message.role == 'assistant' %}
+        {%- generation %}
+        {{- message.content + '<|end|>' }}
+        {%- endgeneration %}
+    {%- else %}
+        {{- message.content + '<|end|>' }}
+    {%- endif %}
+    {{- '\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|assistant|>\\n' }}
+{%- endif %}"""
+
+NAMED = {path.stem: path.read_text() for path in sorted(_NAMED.glob("*.jinja"))}
+PLAIN = NAMED.pop("plain")
+TEMPLATES = NAMED | {"qwen": QWEN, "gemma": GEMMA, "phi": PHI}
+
+SPECIAL = (
+    "<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>",
+    "<|eot_id|>", "<start_of_turn>", "<end_of_turn>", "<|user|>", "<|assistant|>", "<|end|>",
+)  # fmt: skip
+_ROLES = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "</s>"}
+
+USER, SYSTEM, ASSISTANT, TOOL = "user", "system", "assistant", "tool"
+
+
+def without_generation(template):
+    """The same template without marks of what the assistant writes."""
+    return re.sub(r"\{%(-?) (end)?generation %\}", r"{%\1 if true %}", template).replace(
+        "{%- if true %}", ""
+    )
+
+
+def chat(*turns):
+    """Messages of (role, content) pairs."""
+    return [{"role": role, "content": content} for role, content in turns]
+
+
+CHATS = [
+    chat((USER, "She paints the red boat."), (ASSISTANT, "Nobody sells the lake.")),
+    chat((USER, " Grüße aus Zürich 🙂\n"), (ASSISTANT, "日本 ja"), (USER, ""), (ASSISTANT, "x")),
+    chat((USER, "a\n\n"), (ASSISTANT, "  b\n"), (USER, "\n\nc"), (ASSISTANT, ""), (USER, "?"),
+         (ASSISTANT, "🙂👩‍👩‍👧 e\u0301")),
+]  # fmt: skip
+WITH_SYSTEM = [
+    chat((SYSTEM, "Be brief."), (USER, "Will the robot find it?"), (ASSISTANT, "No.")),
+    chat((SYSTEM, "Ünïcode\n"), (USER, "1"), (ASSISTANT, "two three"), (USER, "4"),
+         (ASSISTANT, " 5 ")),
+]  # fmt: skip
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "depth",
+            "description": "The depth of a lake in metres.",
+            "parameters": {"type": "object", "properties": {"lake": {"type": "string"}}},
+        },
+    }
+]
+WITH_TOOLS = [
+    {"role": USER, "content": "How deep is the frozen lake?"},
+    {
+        "role": ASSISTANT,
+        "content": None,
+        "tool_calls": [
+            {"type": "function", "function": {"name": "depth", "arguments": {"lake": "frozen é"}}},
+            {"type": "function", "function": {"name": "depth", "arguments": {"lake": "red"}}},
+        ],
+    },
+    {"role": TOOL, "name": "depth", "content": "40"},
+    {"role": TOOL, "name": "depth", "content": '{"error": "<none>"}'},
+    {"role": ASSISTANT, "content": "40 metres."},
+]
+
+
+def _bytes():
+    rust, _ = byte_bpe(SPECIAL)
+    return fast(rust, **_ROLES)
+
+
+def _metaspace(scheme="first"):
+    rust = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    rust.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False)
+    rust.decoder = decoders.Metaspace(prepend_scheme=scheme)
+    fallback = [f"<0x{byte:02X}>" for byte in range(256)]
+    trainer = trainers.BpeTrainer(
+        vocab_size=600, special_tokens=["<unk>", *SPECIAL, *fallback], show_progress=False
+    )
+    rust.train_from_iterator(SENTENCES, trainer)
+    # Bytes are ordinary tokens.
+    rust = Tokenizer.from_str(_without_bytes(rust.to_str()))
+    return fast(rust, **_ROLES, unk_token="<unk>")
+
+
+def _without_bytes(definition):
+    import json
+
+    stored = json.loads(definition)
+    stored["added_tokens"] = [
+        token for token in stored["added_tokens"] if not token["content"].startswith("<0x")
+    ]
+    return json.dumps(stored)
+
+
+def _legacy():
+    """Llama 2's: blanks and the one in front are made by the normalizer, before each piece."""
+    rust = _metaspace().backend_tokenizer
+    rust.pre_tokenizer = None
+    rust.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    rust.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1),
+        ]
+    )
+    return fast(rust, **_ROLES, unk_token="<unk>")
+
+
+def _unigram():
+    rust = Tokenizer(models.Unigram())
+    rust.normalizer = normalizers.NFKC()
+    rust.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+    rust.decoder = decoders.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=300,
+        special_tokens=["<unk>", *SPECIAL],
+        unk_token="<unk>",
+        show_progress=False,
+    )
+    rust.train_from_iterator(SENTENCES, trainer)
+    return fast(rust, **_ROLES, unk_token="<unk>")
+
+
+def _added():
+    """Many added tokens: some strip blanks around them, some are normalised, some are ordinary."""
+    rust, _ = byte_bpe(("<s>", "</s>"))
+    rust.normalizer = normalizers.Lowercase()
+    rust.add_tokens([AddedToken("    ", normalized=False), AddedToken("the red", normalized=True)])
+    rust.add_tokens([AddedToken(f"<unused{number}>") for number in range(300)])
+    rust.add_tokens([AddedToken(name, normalized=False) for name in ("<think>", "<tool_call>")])
+    strips = {"<|end|>": {"rstrip": True}, "<|user|>": {"rstrip": True}}
+    strips |= {"<|assistant|>": {"rstrip": True}, "<end_of_turn>": {"lstrip": True}}
+    strips |= {"<|im_end|>": {"normalized": True}, "<|eot_id|>": {"normalized": True}}
+    rust.add_special_tokens([AddedToken(name, **strips.get(name, {})) for name in SPECIAL[2:]])
+    rust.add_special_tokens([AddedToken(f"<|reserved_{number}|>") for number in range(200)])
+    return fast(rust, **_ROLES)
+
+
+TOKENIZERS = {
+    "bytes": _bytes,
+    "metaspace": _metaspace,
+    "legacy": _legacy,
+    "unigram": _unigram,
+    "added": _added,
+}
