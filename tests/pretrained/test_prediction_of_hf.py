@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hf_checkpoints import SENTENCES, save_checkpoint
 
-from jaxformer.data.tasks.records import Record
+from jaxformer.data.files.record import Record
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.pretrained.prediction.api import PredictionConfig, open_predictor
 

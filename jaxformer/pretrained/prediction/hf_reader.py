@@ -1,5 +1,7 @@
 """Texts as a Hugging Face checkpoint reads them: its tokenizer adds the special tokens."""
 
+from typing import Any
+
 import jax
 import numpy as np
 from tokenizers import Encoding

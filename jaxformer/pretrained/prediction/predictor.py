@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxformer.data.tasks.records import Record
+from jaxformer.data.files.record import Record
 from jaxformer.errors import DataError
 from jaxformer.pretrained.model import Pretrained
 from jaxformer.pretrained.prediction.batches import Batches

@@ -13,7 +13,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from jaxformer.data.tasks.records import Record, read_records
+from jaxformer.data.files.record import Record
+from jaxformer.data.files.tables import read_records
 from jaxformer.errors import ConfigError, DataError, system_message
 from jaxformer.io.tables import json_line, write_table
 from jaxformer.pretrained.prediction.predictor import Predictor, Row

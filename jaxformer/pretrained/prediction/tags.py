@@ -7,7 +7,7 @@ from typing import ClassVar
 import jax
 import numpy as np
 
-from jaxformer.data.tasks.records import Record
+from jaxformer.data.files.record import Record
 from jaxformer.errors import DataError
 from jaxformer.pretrained.prediction.predictor import (
     TEXT_COLUMNS,
