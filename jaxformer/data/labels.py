@@ -80,6 +80,26 @@ def load_labels(folder: str | os.PathLike) -> tuple[str, ...]:
     return tuple(names)
 
 
+def in_order(found: Sequence[str], order: Sequence[str]) -> tuple[str, ...]:
+    """Returns the labels of the training data in the order of their numbers.
+
+    Args:
+        found: The labels that the training data have.
+        order: The labels in the order that was asked for; empty: as they were found.
+
+    Raises:
+        DataError: A label is not in the order.
+    """
+    if not order:
+        return tuple(found)
+    if missing := [name for name in found if name not in order]:
+        raise DataError(
+            f"data.label_order = {shown(order)}: must have every label of the training data, which "
+            f"have {shown(missing)} besides"
+        )
+    return tuple(order)
+
+
 def _write(file: Path, text: str) -> None:
     with replacing(file) as temporary:
         temporary.write_text(text, encoding="utf-8")
