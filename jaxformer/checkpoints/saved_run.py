@@ -10,7 +10,7 @@ from jaxformer.checkpoints.checkpointer import Checkpointer, CheckpointError
 from jaxformer.checkpoints.manifest import read_item
 from jaxformer.checkpoints.restore import array_shapes, read_arrays
 from jaxformer.checkpoints.run_dir import CHECKPOINTS, RunConfig, open_run_folder
-from jaxformer.checkpoints.select import chosen_step, saved_config
+from jaxformer.checkpoints.select import chosen_step, run_and_step, saved_config
 from jaxformer.config.experiment import Config
 from jaxformer.errors import ConfigError
 from jaxformer.io.serialization import to_json
@@ -25,18 +25,18 @@ class SavedRun:
         folder: The run's, or that of one of its checkpoints: RUN/checkpoints/300.
         asked_by: What named the folder, for messages: "--init-from".
         step: Which checkpoint, where the folder does not say; None: the newest that is whole.
+        best: Whether the one with the best value of `train.metric` is wanted.
 
     Raises:
         ConfigError: The folder is no run, or has no such checkpoint.
         CheckpointError: All of its checkpoints are damaged.
     """
 
-    def __init__(self, folder: Path, asked_by: str, step: int | None = None):
-        folder, named = run_and_step(folder)
-        step = named if step is None else step
+    def __init__(self, folder: Path, asked_by: str, step: int | None = None, best: bool = False):
         try:
+            folder, step = run_and_step(folder, step, best)
             run = RunConfig(folder)
-            self.step = chosen_step(folder, step)
+            self.step = chosen_step(folder, step, best)
             self.config = saved_config(run, self.step)
         except (ConfigError, CheckpointError) as error:
             raise type(error)(f"{asked_by}: {error}") from error
@@ -100,10 +100,3 @@ def write_run(
     checkpoints = Checkpointer(folder / CHECKPOINTS, to_json(config), keep=1)
     checkpoints.save(step, {"params": parameters}, validation)
     checkpoints.close()
-
-
-def run_and_step(folder: Path) -> tuple[Path, int | None]:
-    """Splits RUN/checkpoints/300 into the run and the step; a run's folder stays as it is."""
-    if folder.name.isdecimal() and folder.parent.name == CHECKPOINTS:
-        return folder.parent.parent, int(folder.name)
-    return folder, None

@@ -1,4 +1,4 @@
-"""The choice of a run's checkpoint: the one asked for, or the newest that is whole.
+"""The choice of a run's checkpoint: the one asked for, the best, or the newest that is whole.
 
 Everything that opens a run uses it, so that training, evaluation, generation and export agree.
 """
@@ -15,6 +15,7 @@ from jaxformer.checkpoints import files, manifest
 from jaxformer.checkpoints.checkpointer import CheckpointError
 from jaxformer.checkpoints.run_dir import CHECKPOINTS, CONFIG_FILE, RunConfig
 from jaxformer.config.experiment import Config, changed_fields
+from jaxformer.config.metric import cost
 from jaxformer.errors import ConfigError
 
 _log = logging.getLogger(__name__)
@@ -42,19 +43,23 @@ def newest_whole(folder: Path, on_damage: Callable[[Path, str], None]) -> int | 
     return None
 
 
-def chosen_step(run: Path, step: int | None = None) -> int:
+def chosen_step(run: Path, step: int | None = None, best: bool = False) -> int:
     """Returns the step of a whole checkpoint of a run; warns of damaged ones that it passes over.
 
     Args:
         run: The run's folder.
-        step: The wanted one; None: the newest.
+        step: The wanted one; None: the newest, or the best.
+        best: Whether the one with the best value of `train.metric` is wanted.
 
     Raises:
-        ConfigError: The run has saved no checkpoint yet, or the wanted one is not there or damaged.
+        ConfigError: The run has saved no checkpoint yet, the wanted one is not there or damaged,
+            both a step and the best are wanted, or none was measured.
         CheckpointError: All of them are damaged.
     """
     folder = run / CHECKPOINTS
-    if step is None:
+    if best and step is not None:
+        raise ConfigError(f"--step {step} with --best: must be one of the two; leave one out")
+    if step is None and not best:
         found = newest_whole(folder, _warn)
         if found is not None:
             return found
@@ -62,15 +67,68 @@ def chosen_step(run: Path, step: int | None = None) -> int:
             raise CheckpointError(f"Every checkpoint in {folder} is damaged: none can be read")
         raise ConfigError(f"{run} holds no whole checkpoint: the run has saved none yet")
     steps = files.saved_steps(folder)
+    held = ", ".join(map(str, steps)) or "none"
+    asked = "--best" if best else f"--step {step}"
+    if best and (step := best_step(run)) is None:
+        raise ConfigError(
+            f"--best: no checkpoint in {folder} was measured by train.metric; name one with "
+            f"--step, of {held}"
+        )
     if step not in steps:
-        held = ", ".join(map(str, steps)) or "none"
-        raise ConfigError(f"--step {step}: there is none; {folder} holds {held}")
+        raise ConfigError(f"{asked}: there is none; {folder} holds {held}")
     if problem := _damage(folder / str(step)):
         raise ConfigError(
-            f"--step {step}: it is damaged ({problem}); without --step, the newest whole "
+            f"{asked}: it is damaged ({problem}); without {asked.split()[0]}, the newest whole "
             f"checkpoint in {folder} is read"
         )
     return step
+
+
+def run_and_step(
+    folder: Path, step: int | None = None, best: bool = False
+) -> tuple[Path, int | None]:
+    """Splits RUN/checkpoints/300 into the run and the step; a run's folder stays as it is.
+
+    Args:
+        folder: The folder of a run, or of one of its checkpoints.
+        step: The step that is asked for besides, if any.
+        best: Whether the best step is asked for.
+
+    Returns:
+        The run's folder, and the step that the folder names, or else `step`.
+
+    Raises:
+        ConfigError: The folder names another step than is asked for.
+    """
+    if not (folder.name.isdecimal() and folder.parent.name == CHECKPOINTS):
+        return folder, step
+    named = int(folder.name)
+    if best or step not in (None, named):
+        asked = "--best" if best else f"--step {step}"
+        raise ConfigError(f"{asked}: {folder} is a single checkpoint; name {folder.parent.parent}")
+    return folder.parent.parent, named
+
+
+def best_step(run: Path) -> int | None:
+    """Returns the step with the best value of the run's `train.metric`, of those it has kept.
+
+    Args:
+        run: The run's folder.
+
+    Returns:
+        The first of equals; None where none was measured.
+    """
+    metric, folder = RunConfig(run).config.train.metric, run / CHECKPOINTS
+    measured = {step: _validation(folder / str(step)) for step in files.saved_steps(folder)}
+    return files.best_step({step: cost(metric, v.get(metric)) for step, v in measured.items()})
+
+
+def _validation(step_folder: Path) -> dict[str, float]:
+    """What was measured at a step; nothing where that cannot be read."""
+    try:
+        return files.validation_of(manifest.read_item(step_folder, "meta"))
+    except (OSError, ValueError, KeyError):
+        return {}
 
 
 def saved_config(run: RunConfig, step: int) -> Config:

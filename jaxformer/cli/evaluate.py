@@ -13,8 +13,8 @@ import jax
 
 from jaxformer.checkpoints.restore import restore_parameters
 from jaxformer.checkpoints.run_dir import CHECKPOINTS, KEPT, RunConfig
-from jaxformer.checkpoints.select import chosen_step, saved_config
-from jaxformer.cli.options import split_subject
+from jaxformer.checkpoints.select import chosen_step, run_and_step, saved_config
+from jaxformer.cli.options import CheckpointChoice, split_subject
 from jaxformer.config.experiment import Config, check_labels, check_vocabulary, validate
 from jaxformer.config.overrides import parse
 from jaxformer.data import Data, Datasets, load_tokenizer
@@ -31,15 +31,13 @@ from jaxformer.training.step import TrainProgram
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(CheckpointChoice):
     """Evaluates a checkpoint of a run on its validation rows, or on data of your own."""
 
     data: Data
     """The run's data; --data.validation... names validation data of your own."""
     mesh: MeshConfig
     """How the work is spread over devices."""
-    step: int | None = None
-    """The checkpoint to evaluate (default: the newest)."""
     output: Path | None = None
     """The JSON file to write (default: RUN_DIR/evaluation.json); translations go beside it."""
     job: DistributedConfig = field(default_factory=DistributedConfig)
@@ -55,16 +53,17 @@ them."""
 
 def evaluate(arguments: Sequence[str], prog: str) -> None:
     """Prints and writes the metrics of a run's parameters."""
-    usage = f"{prog} RUN_DIR [--step N] [--output FILE.json] [--data.validation FILE ...]"
+    usage = f"{prog} RUN_DIR [--step N | --best] [--output FILE.json] [--data.validation FILE ...]"
     subject, options = split_subject(arguments, "a run", usage, _DESCRIPTION.format(prog=prog))
-    folder = local_path(subject, "run_dir")
+    named = local_path(subject, "run_dir")
+    folder, _ = run_and_step(named)
     saved = RunConfig(folder)
     run = saved.config
     everything = replace(run.data, max_validation_batches=None)
     wanted = parse(Evaluation(everything, run.mesh), options, f"{prog} {folder}")
     output = _writable(wanted.output or folder / EVALUATION_FILE)
     mesh = _start_mesh(wanted, run)
-    step = chosen_step(folder, wanted.step)
+    step = chosen_step(*run_and_step(named, wanted.step, wanted.best), wanted.best)
     config = replace(saved_config(saved, step), data=wanted.data, mesh=mesh)
     validate(config, jax.device_count())
     with _linked_data(folder, run.data, config.data) as kept:

@@ -12,7 +12,7 @@ import jax
 from rich.console import Console
 from rich.progress import track
 
-from jaxformer.cli.options import Dtype, ModelDir
+from jaxformer.cli.options import CheckpointChoice, Dtype, ModelDir
 from jaxformer.config.overrides import given, parse
 from jaxformer.data.chat.template import read_chat_template
 from jaxformer.errors import ConfigError, DataError
@@ -25,7 +25,7 @@ from jaxformer.pretrained.model import computed_as_kept
 
 
 @dataclass(frozen=True)
-class Loading:
+class Loading(CheckpointChoice):
     """How a model is loaded and run."""
 
     folder: ModelDir = field(kw_only=True)
@@ -157,7 +157,8 @@ def _parsed(kind: type, arguments: Sequence[str], prog: str) -> tuple[Any, dict[
 def _writer(wanted: Loading, chosen: dict[str, Any]) -> TextGenerator:
     if wanted.compilation_cache is not None:
         jax.config.update("jax_compilation_cache_dir", str(wanted.compilation_cache))
-    model = computed_as_kept(load(wanted.folder, dtype=wanted.dtype))
+    which = {"step": wanted.step, "best": wanted.best}
+    model = computed_as_kept(load(wanted.folder, dtype=wanted.dtype, **which))
     draft = (
         None if wanted.draft is None else computed_as_kept(load(wanted.draft, dtype=wanted.dtype))
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxformer.cli.options import Dtype, HFDir, ModelDir, OutDir, RunDir
+from jaxformer.cli.options import CheckpointChoice, Dtype, HFDir, ModelDir, OutDir, RunDir
 from jaxformer.config.overrides import parse
 from jaxformer.errors import ConfigError
 from jaxformer.io.files import check_unused, replacing
@@ -86,10 +86,10 @@ def _write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
 
 
 @dataclass(frozen=True)
-class Export:
+class Export(CheckpointChoice):
     """Writes a run as a Hugging Face checkpoint, which from_pretrained loads.
 
-    Takes the newest weights of the run, its config and its tokenizer.
+    Takes the weights of a checkpoint of the run, its config and its tokenizer.
     """
 
     run_dir: RunDir
@@ -108,7 +108,7 @@ def export(arguments: Sequence[str], prog: str) -> None:
     if not 0 < options.max_shard_gb < math.inf:
         raise ConfigError(f"--max-shard-gb {options.max_shard_gb}: must be positive and finite")
     check_unused(options.out_dir)
-    model = load(options.run_dir, dtype=None)
+    model = load(options.run_dir, dtype=None, step=options.step, best=options.best)
     size = math.ceil(options.max_shard_gb * 1e9)
     pretrained.save(model, options.out_dir, dtype=options.dtype, max_shard_bytes=size)
     print(

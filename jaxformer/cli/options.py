@@ -1,6 +1,7 @@
 """What the options of several commands share."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -17,6 +18,16 @@ RunDirs = Annotated[
 OutDir = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT_DIR")]
 HFDir = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="HF_DIR")]
 ModelDir = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointChoice:
+    """Which checkpoint of a run is read."""
+
+    step: int | None = None
+    """The checkpoint of this step (default: the newest)."""
+    best: bool = False
+    """The checkpoint with the best validation metric, the run's train.metric."""
 
 
 def split_subject(

@@ -11,11 +11,11 @@ import jax
 
 from jaxformer.checkpoints import checkpointer, files, manifest, run_dir, select
 from jaxformer.checkpoints.restore import read_arrays
-from jaxformer.cli.options import OutDir, RunDir, RunDirs
+from jaxformer.cli.options import CheckpointChoice, OutDir, RunDir, RunDirs
+from jaxformer.config.metric import cost
 from jaxformer.config.overrides import parse
 from jaxformer.errors import ArgumentError, ConfigError
 from jaxformer.io.serialization import summary
-from jaxformer.training.evaluation.early_stopping import cost
 from jaxformer.training.logging.plot import curve, plot_comparison
 from jaxformer.training.logging.report import print_pairs
 from jaxformer.training.logging.run_logger import in_words
@@ -23,7 +23,7 @@ from jaxformer.training.transfer import merge as lora
 
 
 @dataclass(frozen=True)
-class Inspect:
+class Inspect(CheckpointChoice):
     """Shows the checkpoints of a run, its config and the size of its model.
 
     Also hashes the parameters and the optimizer state: the same bits have the same hash.
@@ -31,29 +31,29 @@ class Inspect:
 
     run_dir: RunDir
     """The run's folder."""
-    step: int | None = None
-    """The checkpoint to look at (default: the newest)."""
 
 
 def inspect(arguments: Sequence[str], prog: str) -> None:
     """Prints what a run's folder holds."""
     options = parse(Inspect, arguments, prog)
     jax.config.update("jax_platforms", "cpu")  # reading needs no accelerator, which may be busy
-    run = run_dir.RunConfig(options.run_dir)
+    home, wanted = select.run_and_step(options.run_dir, options.step, options.best)
+    run = run_dir.RunConfig(home)
     config = run.config
-    folder = (options.run_dir / run_dir.CHECKPOINTS).absolute()
+    folder = (home / run_dir.CHECKPOINTS).absolute()
     steps = files.saved_steps(folder)
     problems = {step: manifest.damage(folder / str(step)) for step in steps}
     whole = [step for step in steps if problems[step] is None]
     rows = [("steps held", ", ".join(map(str, whole)) or "none")]
     rows += [(f"step {step} is damaged", problem) for step, problem in problems.items() if problem]
-    if options.step is not None and options.step not in whole:
-        raise ConfigError(f"--step {options.step}: {folder} holds {rows[0][1]}")
+    if wanted is not None and wanted not in whole:
+        raise ConfigError(f"--step {wanted}: {folder} holds {rows[0][1]}")
     if whole:
-        step = whole[-1] if options.step is None else options.step
+        step = select.chosen_step(home, wanted, options.best) if options.best else wanted
+        step = whole[-1] if step is None else step
         select.saved_config(run, step)
         rows += _checkpoint_rows(folder, step, whole, config.train.metric)
-    print_pairs([("run", options.run_dir), *rows, *_config_rows(config)])
+    print_pairs([("run", home), *rows, *_config_rows(config)])
     if not whole and (steps or files.damaged_ones(folder)):
         raise checkpointer.CheckpointError(f"Every checkpoint in {folder} is damaged")
 
@@ -90,7 +90,7 @@ def _config_rows(config: Any) -> list[tuple[str, str]]:
 
 
 @dataclass(frozen=True)
-class Merge:
+class Merge(CheckpointChoice):
     """Multiplies out the low-rank factors (LoRA) of a run.
 
     Writes a run folder with plain weights, which --init-from, evaluate and inspect read.
@@ -100,15 +100,13 @@ class Merge:
     """The folder of a run that trained low-rank factors."""
     out_dir: OutDir
     """A new or an empty folder."""
-    step: int | None = None
-    """The checkpoint to take (default: the newest)."""
 
 
 def merge(arguments: Sequence[str], prog: str) -> None:
     """Writes a run with plain weights."""
     options = parse(Merge, arguments, prog)
     jax.config.update("jax_platforms", "cpu")
-    print(lora.merge(options.run_dir, options.out_dir, options.step).in_words())
+    print(lora.merge(options.run_dir, options.out_dir, options.step, options.best).in_words())
 
 
 @dataclass(frozen=True)

@@ -64,8 +64,9 @@ CHANGEABLE_FIELDS = (
 class Config:
     """One experiment."""
 
-    model: ModelConfig
-    """The model: a DecoderConfig, EncoderConfig, EncoderDecoderConfig or VisionConfig."""
+    model: ModelConfig | None = None
+    """The model: a DecoderConfig, EncoderConfig, EncoderDecoderConfig or VisionConfig. None: that
+    of the checkpoint that --init-from names, with the head that the data teach."""
     data: Data = dataclasses.field(default_factory=DataConfig)
     """The data, and how they become batches."""
     optimizer: Optimizer = dataclasses.field(default_factory=AdamW)
@@ -75,8 +76,8 @@ class Config:
     mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
     """How the work is spread over devices."""
     init_from: str | None = None
-    """The folder of a run whose parameters this one starts with, or of one of its checkpoints
-    (RUN/checkpoints/300); heads may differ."""
+    """Where the parameters come from: a Hugging Face checkpoint (its folder, or its name in the
+    hub's local cache), a run, or one of its checkpoints (RUN/checkpoints/300); heads may differ."""
     init_layers: tuple[int, ...] | None = None
     """Which of that model's layers, from 0, become this one's in order ("0 2 4"); None: all."""
 
@@ -98,6 +99,10 @@ def validate(config: Config, num_devices: int) -> None:
     """
     if config.init_from is not None:
         local_path(config.init_from, "init_from")
+    if config.model is None:
+        raise ConfigError(
+            "model = None: must be a model, or that of a checkpoint; name one with --init-from DIR"
+        )
     sizes = dict(zip(("data", "fsdp", "tensor"), config.mesh.sizes(num_devices), strict=True))
     check_mesh(config.model, sizes)
     parts = config.train.gradient_accumulation

@@ -5,6 +5,7 @@ import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import grain
 
@@ -36,6 +37,11 @@ class Datasets:
 @dataclass(frozen=True, kw_only=True)
 class Data(abc.ABC):
     """Where batches come from; a subclass for each kind of data."""
+
+    head: ClassVar[str] = "language_model"
+    """What the data teach, by the name of a head: "language_model", "masked_language_model",
+    "classification", "regression", "token_classification" or "span". A subclass whose fields decide
+    it defines a property. A model that is taken from a checkpoint gets this head."""
 
     batch_size: int = 16
     """Rows of a step, over all hosts."""
@@ -80,6 +86,17 @@ class Data(abc.ABC):
     def start_id(self, tokenizer: Tokenizer) -> int | None:
         """Returns the first input of the decoder of an encoder-decoder; None without one."""
         del tokenizer
+
+    longest_row: ClassVar[int] = 512
+    """The most tokens of a row where `sequence_length` is None and the checkpoint takes more."""
+
+    def training_labels(self) -> tuple[str, ...]:
+        """Returns the labels of the training data in the order of their numbers; () without labels.
+
+        Raises:
+            DataError: The training data are missing or unreadable.
+        """
+        return ()
 
     @abc.abstractmethod
     def prepare(self, folder: str | os.PathLike) -> Datasets:

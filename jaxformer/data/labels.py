@@ -9,10 +9,11 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
-from jaxformer.data.text.sources import encodable
+from jaxformer.data.files.lines import encodable
 from jaxformer.errors import DataError
 from jaxformer.io.digests import add_digests, check_digests, write_digests
 from jaxformer.io.files import read_bytes, replacing
@@ -79,6 +80,26 @@ def load_labels(folder: str | os.PathLike) -> tuple[str, ...]:
     return tuple(names)
 
 
+def in_order(found: Sequence[str], order: Sequence[str]) -> tuple[str, ...]:
+    """Returns the labels of the training data in the order of their numbers.
+
+    Args:
+        found: The labels that the training data have.
+        order: The labels in the order that was asked for; empty: as they were found.
+
+    Raises:
+        DataError: A label is not in the order.
+    """
+    if not order:
+        return tuple(found)
+    if missing := [name for name in found if name not in order]:
+        raise DataError(
+            f"data.label_order = {shown(order)}: must have every label of the training data, which "
+            f"have {shown(missing)} besides"
+        )
+    return tuple(order)
+
+
 def _write(file: Path, text: str) -> None:
     with replacing(file) as temporary:
         temporary.write_text(text, encoding="utf-8")
@@ -116,6 +137,9 @@ def shown(names: Sequence[str], most: int = 20) -> str:
 class LabelKind(abc.ABC):
     """What a column of labels means; subclasses are frozen dataclasses."""
 
+    dtype: ClassVar[type[np.generic]]
+    """The dtype of the targets."""
+
     @abc.abstractmethod
     def names(self, labels: Iterable[str]) -> tuple[str, ...]:
         """Returns the names of the labels of the training data; empty for numbers."""
@@ -140,6 +164,8 @@ class LabelKind(abc.ABC):
 class Classes(LabelKind):
     """Classes, numbered in alphabetical order; whole numbers in numerical order."""
 
+    dtype = np.int32
+
     def names(self, labels):
         found = set(labels)
         whole = all(_INTEGER.fullmatch(label) for label in found)
@@ -152,6 +178,8 @@ class Classes(LabelKind):
 @dataclass(frozen=True)
 class Number(LabelKind):
     """A number for each text (a similarity, a rating): regression."""
+
+    dtype = np.float32
 
     def names(self, labels):
         del labels

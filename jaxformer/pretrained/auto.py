@@ -12,7 +12,7 @@ from jaxformer.data import Data
 from jaxformer.data.labels import load_labels
 from jaxformer.data.tokenizers.specs import load_tokenizer
 from jaxformer.distributed.sharding import MESH_AXES
-from jaxformer.errors import check_argument
+from jaxformer.errors import ConfigError, check_argument
 from jaxformer.hub.describe import describe_model
 from jaxformer.hub.hf_config import CONFIG, is_hf_checkpoint
 from jaxformer.hub.weights.arrays import check_finite
@@ -37,16 +37,20 @@ def load(
     *,
     dtype: str | None = "float32",
     mesh: jax.sharding.Mesh | None = None,
+    step: int | None = None,
+    best: bool = False,
     **model_fields: Any,
 ) -> Pretrained:
-    """Returns a model: the newest complete checkpoint of a run, or a Hugging Face checkpoint.
+    """Returns a model: a complete checkpoint of a run, or a Hugging Face checkpoint.
 
     Args:
-        folder: A run's folder, or one with config.json and model.safetensors (or several files and
-            their index).
+        folder: A run's folder, that of one of its checkpoints (RUN/checkpoints/300), or one with
+            config.json and model.safetensors (or several files and their index).
         dtype: The dtype of the parameters: "float32", "bfloat16" or "float16"; None keeps that of
             the files.
         mesh: The mesh that each parameter is sharded over when it is read; None: one device.
+        step: Which checkpoint of the run; None: the newest.
+        best: Take the checkpoint with the best value of the run's `train.metric`.
         **model_fields: Fields of our configuration that say how the model is computed:
             `compute_dtype`, `scan_layers`, `attention`, `remat`. Without `compute_dtype` it is
             computed in float32 if `dtype` is float32, else in bfloat16.
@@ -65,8 +69,9 @@ def load(
     check_argument("mesh", mesh, mesh is None or fits, axes)
     fields = {"compute_dtype": "float32" if dtype == "float32" else "bfloat16"} | model_fields
     if is_hf_checkpoint(folder):
+        check_no_step(folder, step, best)
         return load_folder(folder, dtype, mesh, **fields)
-    run = SavedRun(folder, str(folder))
+    run = SavedRun(folder, str(folder), step, best)
     config = with_fields(run.config.model, fields)
     home = run.folder / IMPORTED if (run.folder / IMPORTED).is_dir() else run.folder / "tokenizer"
     checkpoint = describe_model(
@@ -83,6 +88,22 @@ def load(
         for name in abstract_model.shapes
     }
     return Pretrained(checkpoint, parameters, home)
+
+
+def check_no_step(folder: Path, step: int | None, best: bool) -> None:
+    """Checks that no step is asked for of a folder that has none.
+
+    Args:
+        folder: The folder of a Hugging Face checkpoint.
+        step: The step that is asked for, if any.
+        best: Whether the best step is asked for.
+
+    Raises:
+        ConfigError: One is asked for.
+    """
+    if best or step is not None:
+        asked = "--best" if best else f"--step {step}"
+        raise ConfigError(f"{asked}: {folder} is a Hugging Face checkpoint, which has no steps")
 
 
 @np.errstate(over="ignore")  # the check reports it

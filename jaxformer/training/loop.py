@@ -20,6 +20,7 @@ from jaxformer.config.experiment import (
     validate,
     writes_samples,
 )
+from jaxformer.config.metric import cost
 from jaxformer.data import Dataset, Datasets
 from jaxformer.distributed.preemption import StopSignal
 from jaxformer.distributed.processes import (
@@ -34,7 +35,7 @@ from jaxformer.errors import DataError, check_argument
 from jaxformer.io.paths import folder_path
 from jaxformer.io.serialization import to_json
 from jaxformer.training.evaluation.conclusion import print_conclusion
-from jaxformer.training.evaluation.early_stopping import EarlyStopping, check_metric, cost
+from jaxformer.training.evaluation.early_stopping import EarlyStopping, check_metric
 from jaxformer.training.evaluation.evaluate import Evaluator
 from jaxformer.training.failures import explained
 from jaxformer.training.logging.metrics_writer import read_metrics

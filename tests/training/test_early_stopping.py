@@ -13,9 +13,10 @@ from jaxformer.checkpoints.checkpointer import content_hash
 from jaxformer.checkpoints.restore import read_arrays
 from jaxformer.cli import main as cli
 from jaxformer.config import TrainConfig
+from jaxformer.config.metric import cost, lower_is_better
 from jaxformer.errors import ConfigError
 from jaxformer.training import loop
-from jaxformer.training.evaluation.early_stopping import EarlyStopping, cost, lower_is_better
+from jaxformer.training.evaluation.early_stopping import EarlyStopping
 from jaxformer.training.logging.metrics_writer import read_metrics
 from jaxformer.training.loop import train
 

@@ -1,21 +1,23 @@
 """Texts, or pairs of texts, with one label each: classification and regression."""
 
+import abc
 import os
 import reprlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
-from jaxformer.checks import at_least, check_fields
+from jaxformer.checks import at_least, check_fields, optional
 from jaxformer.data.base import Data, Datasets
 from jaxformer.data.dataset import Batch, ExampleSource
-from jaxformer.data.labels import Classes, LabelKind, save_labels
+from jaxformer.data.labels import Classes, LabelKind, Number, in_order, save_labels
 from jaxformer.data.split import train_validation_split
 from jaxformer.data.tasks.records import Record, read_records
 from jaxformer.data.tasks.sequences import (
     SpecialTokens,
+    SpecialTokensOf,
     TokenizedText,
     add_special_tokens,
     check_fit,
@@ -32,17 +34,161 @@ class LabelledRow(NamedTuple):
     where: str
     """ "file:line", for messages."""
     texts: tuple[str, ...]
-    label: str
+    label: str | None
+    """None where it is what a model is to predict."""
 
 
 @dataclass(frozen=True)
-class LabelledText(Data):
-    """Rows of a table: one text or two, and a label.
+class LabelledRows(Data):
+    """Texts, or pairs of texts, with one label each; a subclass for each way to store them.
 
     A row of a batch has "inputs", "segments" and "token_types" int32 [T]: [CLS] a [SEP], or
     [CLS] a [SEP] b [SEP] with token type 1 for the second text; "label" int32 or float32, and
     "label_weights" float32.
     """
+
+    tokenizer: TokenizerSpec = field(default=TrainTokenizer(kind="wordpiece"), kw_only=True)
+    """How text becomes tokens."""
+
+    sequence_length: int | None = field(default=128, kw_only=True)
+    """The most tokens of a row; None: as many as the checkpoint takes, 512 at most."""
+
+    truncate: bool = field(default=False, kw_only=True)
+    """Cut longer rows, the longer text of a pair first; otherwise they are an error."""
+
+    special_tokens: SpecialTokensOf = field(default="bert", kw_only=True)
+    """Those around the texts: "bert", [CLS] a [SEP] b [SEP], with the end-of-text token where there
+    are no such tokens; or those that the "tokenizer" itself adds, as transformers does."""
+
+    label_order: tuple[str, ...] = field(default=(), kw_only=True)
+    """The labels in the order of their numbers; empty: those of the training data, sorted."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_fields(self, "data", sequence_length=optional(at_least(4)))
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        return {"inputs": self.sequence_length}
+
+    @property
+    def head(self) -> str:
+        return "regression" if isinstance(self.label_kind, Number) else "classification"
+
+    def training_labels(self):
+        return self.label_names(self.split()[0])
+
+    @property
+    @abc.abstractmethod
+    def label_kind(self) -> LabelKind:
+        """What the labels mean: `Classes` or `Number`."""
+
+    @property
+    @abc.abstractmethod
+    def origin(self) -> str:
+        """Where the training rows come from, for messages."""
+
+    @abc.abstractmethod
+    def train_rows(self) -> list[LabelledRow]:
+        """Returns the training rows, those that may be held out among them.
+
+        Raises:
+            DataError: They are missing or cannot be read.
+        """
+
+    @abc.abstractmethod
+    def validation_rows(self) -> list[LabelledRow] | None:
+        """Returns the rows for validation; None if they are a share of the training rows.
+
+        Raises:
+            DataError: They cannot be read.
+        """
+
+    def split(self) -> tuple[list[LabelledRow], list[LabelledRow]]:
+        """Returns the rows for training and those for validation.
+
+        Raises:
+            DataError: They are missing or cannot be read, or are too few to hold some out.
+        """
+        rows, validation = self.train_rows(), self.validation_rows()
+        if validation is not None:
+            return rows, validation
+        # Equal texts fall on the same side.
+        texts = ["\t".join(row.texts) for row in rows]
+        return train_validation_split(
+            rows, texts, self.validation_fraction, self.split_seed, self.origin
+        )
+
+    def prepare(self, folder: str | os.PathLike) -> Datasets:
+        """Reads and tokenises the rows; keeps the tokenizer and the labels' names.
+
+        Args:
+            folder: The run's folder.
+
+        Returns:
+            Both sides of the data, with the tokenizer and the names of the labels.
+
+        Raises:
+            DataError: A file cannot be read, lacks a column, or has a label that the training
+                data have not, or a row that is too long; names the file and the line.
+        """
+        train, validation = self.split()
+        tokenizer = load_or_train_tokenizer(
+            folder, self.tokenizer, (text for row in train for text in row.texts)
+        )
+        names = self.label_names(train)
+        if names:
+            save_labels(folder, names)
+        return Datasets(
+            self.dataset(self.examples(train, tokenizer, names), "train"),
+            self.dataset(self.examples(validation, tokenizer, names), "validation"),
+            tokenizer,
+            labels=names,
+        )
+
+    def label_names(self, train: Sequence[LabelledRow]) -> tuple[str, ...]:
+        """Returns the names of the labels in the order of their numbers; empty for numbers.
+
+        Args:
+            train: The training rows.
+        """
+        return in_order(self.label_kind.names(row.label for row in train), self.label_order)
+
+    def validation_examples(self, tokenizer, labels):
+        rows = self.validation_rows()
+        return None if rows is None else self.examples(rows, tokenizer, labels)
+
+    def examples(
+        self, rows: Sequence[LabelledRow], tokenizer: Tokenizer, names: Sequence[str]
+    ) -> "LabelledExamples":
+        """Returns rows as arrays; those without a label have weight 0.
+
+        Args:
+            rows: The rows, all with a label or all without.
+            tokenizer: The run's.
+            names: The names of the run's labels, in the order of their numbers.
+
+        Raises:
+            DataError: A label is not among the names, or a row is too long.
+        """
+        special = SpecialTokens.of(tokenizer, self.special_tokens)
+        columns = zip(*(row.texts for row in rows), strict=True)
+        ids = list(zip(*(tokenizer.encode_batch(column) for column in columns), strict=True))
+        sizes = [sum(map(len, row)) + special.count(len(row)) for row in ids]
+        places = [row.where for row in rows]
+        check_fit(sizes, places, self.sequence_length, "data.sequence_length", self.truncate)
+        texts = [add_special_tokens(row, special, self.sequence_length) for row in ids]
+        labels = [row.label for row in rows]
+        if None in labels:
+            values, weight = np.zeros(len(rows), self.label_kind.dtype), 0.0
+        else:
+            values, weight = self.label_kind.values(labels, names, places), 1.0
+        return LabelledExamples(texts, values, self.sequence_length, tokenizer.pad_id, weight)
+
+
+@dataclass(frozen=True)
+class LabelledText(LabelledRows):
+    """Rows of a table: one text or two, and a label."""
 
     train: str = "train.tsv"
     """The training table: .tsv, .csv, .jsonl or .parquet."""
@@ -62,91 +208,45 @@ class LabelledText(Data):
     header: bool = True
     """The first line names the columns; without it they are called 0, 1, ..."""
 
-    tokenizer: TokenizerSpec = TrainTokenizer(kind="wordpiece")
-    """How text becomes tokens."""
-
-    sequence_length: int = 128
-    """The most tokens of a row."""
-
-    truncate: bool = False
-    """Cut longer rows, the longer text of a pair first; otherwise they are an error."""
-
     def __post_init__(self):
         super().__post_init__()
         check_field(self, "text", len(self.text) in (1, 2), "one column or two")
-        check_fields(self, "data", sequence_length=at_least(4))
 
     @property
-    def lengths(self) -> dict[str, int]:
-        return {"inputs": self.sequence_length}
+    def label_kind(self) -> LabelKind:
+        return self.labels
 
-    def prepare(self, folder: str | os.PathLike) -> Datasets:
-        """Reads and tokenises the tables; keeps the tokenizer and the labels' names.
+    @property
+    def origin(self) -> str:
+        return self.train
+
+    def train_rows(self):
+        return self.read(self.train)
+
+    def validation_rows(self):
+        return None if self.validation is None else self.read(self.validation)
+
+    def read(self, path: str, labelled: bool = True) -> list[LabelledRow]:
+        """Returns the rows of a table.
 
         Args:
-            folder: The run's folder.
-
-        Returns:
-            Both sides of the data, with the tokenizer and the names of the labels.
+            path: The table.
+            labelled: Whether to read the labels; the column need not be there otherwise.
 
         Raises:
-            DataError: A table cannot be read, lacks a column, or has a label that the training
-                data have not, or a row that is too long; names the file and the line.
+            DataError: It cannot be read, lacks a column, or has no rows.
         """
-        train, validation = self._split()
-        tokenizer = load_or_train_tokenizer(
-            folder, self.tokenizer, (text for row in train for text in row.texts)
-        )
-        names = self.labels.names(row.label for row in train)
-        if names:
-            save_labels(folder, names)
-        return Datasets(
-            self.dataset(self._examples(train, tokenizer, names), "train"),
-            self.dataset(self._examples(validation, tokenizer, names), "validation"),
-            tokenizer,
-            labels=names,
-        )
-
-    def validation_examples(self, tokenizer, labels):
-        if self.validation is None:
-            return None
-        return self._examples(self._read(self.validation), tokenizer, labels)
-
-    def _split(self) -> tuple[list[LabelledRow], list[LabelledRow]]:
-        rows = self._read(self.train)
-        if self.validation is not None:
-            return rows, self._read(self.validation)
-        # Equal texts fall on the same side.
-        texts = ["\t".join(row.texts) for row in rows]
-        return train_validation_split(
-            rows, texts, self.validation_fraction, self.split_seed, self.train
-        )
-
-    def _read(self, path: str) -> list[LabelledRow]:
         rows = [
             LabelledRow(
                 record.where,
                 tuple(record.text(column) for column in self.text),
-                _label(record, self.label),
+                label_of(record, self.label) if labelled else None,
             )
             for record in read_records(path, self.header)
         ]
         if not rows:
             raise DataError(f"{path} has no rows")
         return rows
-
-    def _examples(
-        self, rows: Sequence[LabelledRow], tokenizer: Tokenizer, names: Sequence[str]
-    ) -> "LabelledExamples":
-        special = SpecialTokens.of(tokenizer)
-        columns = zip(*(row.texts for row in rows), strict=True)
-        ids = list(zip(*(tokenizer.encode_batch(column) for column in columns), strict=True))
-        labels, places = [row.label for row in rows], [row.where for row in rows]
-        sizes = [sum(map(len, row)) + 1 + len(row) for row in ids]
-        check_fit(sizes, places, self.sequence_length, "data.sequence_length", self.truncate)
-        texts = [add_special_tokens(row, special, self.sequence_length) for row in ids]
-        values = self.labels.values(labels, names, places)
-        return LabelledExamples(texts, values, self.sequence_length, tokenizer.pad_id)
 
 
 class LabelledExamples(ExampleSource):
@@ -157,12 +257,19 @@ class LabelledExamples(ExampleSource):
         labels: [rows], int32 or float32.
         length: T, to which rows are padded.
         pad_id: The padding token.
+        weight: The weight of each label: 1, or 0 for rows without labels.
     """
 
     def __init__(
-        self, texts: Sequence[TokenizedText], labels: np.ndarray, length: int, pad_id: int
+        self,
+        texts: Sequence[TokenizedText],
+        labels: np.ndarray,
+        length: int,
+        pad_id: int,
+        weight: float = 1.0,
     ):
         self._texts, self._labels, self._shape = texts, labels, (length, pad_id)
+        self._weight = np.float32(weight)
 
     def __len__(self) -> int:
         return len(self._texts)
@@ -170,7 +277,7 @@ class LabelledExamples(ExampleSource):
     def read(self, index: int, rng: np.random.Generator) -> Batch:
         """Returns the model's inputs with "label" and "label_weights"."""
         inputs = model_inputs(self._texts[index], *self._shape)
-        return inputs | {"label": self._labels[index], "label_weights": np.float32(1)}
+        return inputs | {"label": self._labels[index], "label_weights": self._weight}
 
     def blank(self) -> Batch:
         """Returns a row of the same shapes whose weight is 0."""
@@ -178,7 +285,12 @@ class LabelledExamples(ExampleSource):
         return row | {"label_weights": np.float32(0)}
 
 
-def _label(record: Record, column: str) -> str:
+def label_of(record: Record, column: str) -> str:
+    """Returns the label in a column, as a string.
+
+    Raises:
+        DataError: There is none; names the file and the line.
+    """
     value = record.value(column)
     missing = value is None or value != value or not str(value).strip()  # NaN differs from itself
     if missing or not isinstance(value, str | int | float):

@@ -39,7 +39,7 @@ class Merged:
         return "\n".join(lines)
 
 
-def merge(source: Path, target: Path, step: int | None = None) -> Merged:
+def merge(source: Path, target: Path, step: int | None = None, best: bool = False) -> Merged:
     """Writes the weights of a run with low-rank factors as a run folder without any.
 
     The folder holds the configuration without factors, one checkpoint of parameters alone, and the
@@ -49,6 +49,7 @@ def merge(source: Path, target: Path, step: int | None = None) -> Merged:
         source: The run's folder.
         target: The folder to write: absent or empty.
         step: Which checkpoint; None: the newest that is whole.
+        best: Take the one with the best value of `train.metric`.
 
     Returns:
         What was written.
@@ -57,7 +58,7 @@ def merge(source: Path, target: Path, step: int | None = None) -> Merged:
         ConfigError: The run is none, has no such checkpoint or no factors, or the target is in use.
         DataError: The disk has too little room, or cannot be written to.
     """
-    saved = SavedRun(source, "merge", step)
+    saved = SavedRun(source, "merge", step, best)
     if not saved.adapted:
         raise ConfigError(
             f"merge {source}: the run trained no low-rank factors (train.lora); its weights are "

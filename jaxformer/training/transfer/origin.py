@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxformer.checkpoints.saved_run import SavedRun, run_and_step
+from jaxformer.checkpoints.saved_run import SavedRun
+from jaxformer.checkpoints.select import run_and_step
 from jaxformer.config.experiment import Config
 from jaxformer.data import Tokenizer, TokenizerFile, TrainTokenizer, load_tokenizer
 from jaxformer.errors import ConfigError, DataError

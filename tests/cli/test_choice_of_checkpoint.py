@@ -1,0 +1,123 @@
+"""--step and --best: every command that opens a run reads the same checkpoint."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+from tiny_run import tiny_config
+
+import jaxformer
+from jaxformer.checkpoints.checkpointer import Checkpointer
+from jaxformer.checkpoints.run_dir import open_run_folder
+from jaxformer.cli import main as cli
+from jaxformer.errors import ConfigError
+from jaxformer.io.serialization import to_json
+from jaxformer.models.parameters import AbstractModel
+
+ACCURACY = {2: 0.5, 4: 0.75, 6: 0.75, 8: None}
+BEST = 4
+"""The first of equals."""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run whose metric is accuracy, with other parameters at each step."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    config = tiny_config(metric="accuracy")
+    open_run_folder(folder, config)
+    config.data.tokenizer.fit([]).save(folder / "tokenizer")
+    checkpoints = Checkpointer(folder / "checkpoints", to_json(config), keep=5)
+    for step, accuracy in ACCURACY.items():
+        params = AbstractModel(config.model.build).init(jax.random.key(step))
+        # The loss says something else than the metric.
+        measured = accuracy and {"loss": accuracy, "accuracy": accuracy}
+        checkpoints.save(step, {"params": params}, measured)
+    checkpoints.close()
+    return folder
+
+
+def embedding(step):
+    config = tiny_config()
+    return np.asarray(
+        AbstractModel(config.model.build).init(jax.random.key(step))["embedding.table"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "step"), [({}, 8), ({"step": 2}, 2), ({"best": True}, BEST)], ids=str
+)
+def test_load_takes_the_step(run, options, step):
+    found = np.asarray(jaxformer.load(run, **options).parameters["embedding.table"])
+    np.testing.assert_array_equal(found, embedding(step))
+
+
+def test_the_folder_of_a_checkpoint_is_a_choice_too(run, capsys):
+    found = np.asarray(jaxformer.load(run / "checkpoints/6").parameters["embedding.table"])
+    np.testing.assert_array_equal(found, embedding(6))
+    assert cli.main(["inspect", str(run / "checkpoints/6")]) == 0
+    assert "(step 6)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("options", [["--best"], ["--step", str(BEST)]], ids=str)
+def test_export_inspect_and_generate_take_the_step(run, options, tmp_path, capsys):
+    assert cli.main(["export", str(run), str(tmp_path / "out"), *options]) == 0
+    tensors = load_file(tmp_path / "out/model.safetensors")
+    assert any(np.array_equal(x, embedding(BEST)) for x in tensors.values())
+    assert cli.main(["inspect", str(run), *options]) == 0
+    assert f"(step {BEST})" in capsys.readouterr().out
+    written = tmp_path / "texts.jsonl"
+    (tmp_path / "prompts").write_text("def\n")
+    prompts = ["--prompts", str(tmp_path / "prompts"), "--max-new-tokens", "8"]
+    greedy = ["--temperature", "0", "--output"]
+    assert cli.main(["generate", str(run), *prompts, *greedy, str(written), *options]) == 0
+    there = tmp_path / "there.jsonl"
+    assert (
+        cli.main(["generate", str(run / f"checkpoints/{BEST}"), *prompts, *greedy, str(there)]) == 0
+    )
+    assert written.read_text() == there.read_text()
+
+
+@pytest.mark.parametrize(
+    ("command", "options"), [("export", ["out"]), ("inspect", []), ("evaluate", []), ("chat", [])]
+)
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (["--step", "2", "--best"], "--step 2 with --best: must be one of the two"),
+        (["--step", "3"], "--step 3"),
+    ],
+    ids=str,
+)
+def test_a_choice_that_cannot_be(run, command, options, wrong, message, tmp_path, capsys):
+    paths = [str(tmp_path / name) for name in options]
+    assert cli.main([command, str(run), *paths, *wrong]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_says_another_step(run):
+    for options in ({"step": 2}, {"best": True}):
+        with pytest.raises(ConfigError, match="is a single checkpoint; name"):
+            jaxformer.load(run / "checkpoints/6", **options)
+    assert jaxformer.load(run / "checkpoints/6", step=6).parameters
+
+
+def test_best_of_nothing_measured(tmp_path):
+    config = tiny_config(metric="accuracy")
+    open_run_folder(tmp_path, config)
+    checkpoints = Checkpointer(tmp_path / "checkpoints", to_json(config), keep=5)
+    params = AbstractModel(config.model.build).init(jax.random.key(0))
+    checkpoints.save(1, {"params": params}, {"loss": 1.0})
+    checkpoints.close()
+    with pytest.raises(ConfigError, match=r"--best: no checkpoint .* was measured .*, of 1$"):
+        jaxformer.load(tmp_path, best=True)
+
+
+def test_a_hugging_face_checkpoint_has_no_steps(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    save_file({"x": np.zeros(1)}, tmp_path / "model.safetensors")
+    for options, asked in (({"step": 2}, "--step 2"), ({"best": True}, "--best")):
+        with pytest.raises(ConfigError, match=f"{asked}: .* has no steps"):
+            jaxformer.load(tmp_path, **options)
