@@ -11,7 +11,7 @@ EXTRAS = {
     "matplotlib": ("matplotlib", "plots"),
     "optax": ("optax", "hub"),
     "orbax": ("orbax-checkpoint", "hub"),
-    "pyarrow": ("pyarrow", "data"),
+    "pyarrow": ("pyarrow", "train"),
     "sacrebleu": ("sacrebleu", "train"),
     "safetensors": ("safetensors", "hub"),
     "scipy": ("scipy", "train"),

@@ -30,8 +30,10 @@ from jaxformer.io.serialization import as_saved, from_json, to_json
 CONFIG_FILE = "config.json"
 CHECKPOINTS = "checkpoints"
 METRICS_FILE = "metrics.jsonl"
-KEPT = ("tokenizer", *LABEL_FILES)
-"""Files that the data put into a run's folder and that its model depends on."""
+IMPORTED = "huggingface"
+"""The folder of a run with the other files of the checkpoint that it was imported from."""
+KEPT = ("tokenizer", IMPORTED, *LABEL_FILES)
+"""Files in a run's folder that its model depends on, besides the configuration."""
 _ORIGINS = "origins"
 """What config.json says, besides the configuration, of components that are the user's own."""
 _LOCK_FILE = ".lock"

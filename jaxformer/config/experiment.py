@@ -65,8 +65,9 @@ CHANGEABLE_FIELDS = (
 class Config:
     """One experiment."""
 
-    model: ModelConfig
-    """The model: a DecoderConfig, EncoderConfig, EncoderDecoderConfig or VisionConfig."""
+    model: ModelConfig | None = None
+    """The model: a DecoderConfig, EncoderConfig, EncoderDecoderConfig or VisionConfig. None: that
+    of the checkpoint that --init-from names, with the head that the data teach."""
     data: Data = dataclasses.field(default_factory=DataConfig)
     """The data, and how they become batches."""
     optimizer: Optimizer = dataclasses.field(default_factory=AdamW)
@@ -76,8 +77,8 @@ class Config:
     mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
     """How the work is spread over devices."""
     init_from: str | None = None
-    """The folder of a run whose parameters this one starts with, or of one of its checkpoints
-    (RUN/checkpoints/300); heads may differ."""
+    """Where the parameters come from: a Hugging Face checkpoint (its folder, or its name in the
+    hub's local cache), a run, or one of its checkpoints (RUN/checkpoints/300); heads may differ."""
     init_layers: tuple[int, ...] | None = None
     """Which of that model's layers, from 0, become this one's in order ("0 2 4"); None: all."""
 
@@ -99,6 +100,10 @@ def validate(config: Config, num_devices: int) -> None:
     """
     if config.init_from is not None:
         local_path(config.init_from, "init_from")
+    if config.model is None:
+        raise ConfigError(
+            "model = None: must be a model, or that of a checkpoint; name one with --init-from DIR"
+        )
     sizes = dict(zip(("data", "fsdp", "tensor"), config.mesh.sizes(num_devices), strict=True))
     check_mesh(config.model, sizes)
     parts = config.train.gradient_accumulation
@@ -297,12 +302,12 @@ def _check_data_fits(model: ModelConfig, data: Data) -> None:
 
 
 def _check_preference(model: ModelConfig, data: Data, train: TrainConfig) -> None:
-    """Refuses pairs of answers without their loss, and the loss without pairs or a model of them."""
+    """Refuses pairs of answers without their loss, and that loss without pairs or a decoder."""
     name, makes_pairs = type(data).__name__, isinstance(data, PreferenceData)
     if makes_pairs and train.preference is None:
         raise ConfigError(
-            f"train.preference = None: {name} makes pairs of answers, which no other loss compares; "
-            "choose one with --train.preference DPO"
+            f"train.preference = None: {name} makes pairs of answers, which no other loss "
+            "compares; choose one with --train.preference DPO"
         )
     if train.preference is None:
         return

@@ -17,7 +17,6 @@ from jaxformer.functional.preferences import FLIP_RATE, LossType
 from jaxformer.io.paths import local_path
 from jaxformer.models.lora import LoRA
 
-
 _WITHOUT_PREFERENCE = {
     "label_smoothing": "0 with preference, which has its own (train.preference.label_smoothing)",
     "z_loss": "0 with preference",

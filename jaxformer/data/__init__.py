@@ -8,8 +8,9 @@ from jaxformer.data.objectives.masking import MaskedLM
 from jaxformer.data.objectives.sentence_pairs import SentencePairs
 from jaxformer.data.objectives.span_corruption import SpanCorruption
 from jaxformer.data.text.config import DataConfig
+from jaxformer.data.text.files import Files, JsonLines, TextFiles
 from jaxformer.data.text.packing import Joined, Packed, Packing, TokenRow, TokenStream
-from jaxformer.data.text.sources import Document, JsonLines, StandardLibrary, TextFiles, TextSource
+from jaxformer.data.text.sources import Document, StandardLibrary, TextSource
 from jaxformer.data.tokenizers.specs import (
     Bytes,
     Tokenizer,
@@ -30,6 +31,7 @@ __all__ = [
     "Denoising",
     "Document",
     "ExampleSource",
+    "Files",
     "Joined",
     "JsonLines",
     "MaskedLM",

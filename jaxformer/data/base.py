@@ -27,11 +27,21 @@ class Datasets:
     """Predicted tokens per byte of validation text, if every token is predicted."""
     labels: tuple[str, ...] = ()
     """The names of the labels in the order of their numbers, if the data have labels."""
+    summary: tuple[tuple[str, str], ...] = ()
+    """What the report at the start of a run says of the data: pairs of what and how much."""
+    example: tuple[tuple[str, bool], ...] = ()
+    """Parts of the text of an example, and whether the model learns to write each; empty where it
+    learns something else."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Data(abc.ABC):
     """Where batches come from; a subclass for each kind of data."""
+
+    head: ClassVar[str] = "language_model"
+    """What the data teach, by the name of a head: "language_model", "masked_language_model",
+    "classification", "regression", "token_classification" or "span". A subclass whose fields decide
+    it defines a property. A model that is taken from a checkpoint gets this head."""
 
     sequences_per_row: ClassVar[int] = 1
     """Sequences that the model reads of a row of a batch: two for a pair of answers."""
@@ -84,6 +94,17 @@ class Data(abc.ABC):
     def start_id(self, tokenizer: Tokenizer) -> int | None:
         """Returns the first input of the decoder of an encoder-decoder; None without one."""
         del tokenizer
+
+    longest_row: ClassVar[int] = 512
+    """The most tokens of a row where `sequence_length` is None and the checkpoint takes more."""
+
+    def training_labels(self) -> tuple[str, ...]:
+        """Returns the labels of the training data in the order of their numbers; () without labels.
+
+        Raises:
+            DataError: The training data are missing or unreadable.
+        """
+        return ()
 
     @abc.abstractmethod
     def prepare(self, folder: str | os.PathLike) -> Datasets:

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from jaxformer.data.text.sources import encodable
+from jaxformer.data.files.lines import encodable
 from jaxformer.errors import DataError
 from jaxformer.io.digests import add_digests, check_digests, write_digests
 from jaxformer.io.files import read_bytes, replacing
@@ -78,6 +78,26 @@ def load_labels(folder: str | os.PathLike) -> tuple[str, ...]:
     if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
         raise DataError(f"{file}: must be a list of different strings")
     return tuple(names)
+
+
+def in_order(found: Sequence[str], order: Sequence[str]) -> tuple[str, ...]:
+    """Returns the labels of the training data in the order of their numbers.
+
+    Args:
+        found: The labels that the training data have.
+        order: The labels in the order that was asked for; empty: as they were found.
+
+    Raises:
+        DataError: A label is not in the order.
+    """
+    if not order:
+        return tuple(found)
+    if missing := [name for name in found if name not in order]:
+        raise DataError(
+            f"data.label_order = {shown(order)}: must have every label of the training data, which "
+            f"have {shown(missing)} besides"
+        )
+    return tuple(order)
 
 
 def _write(file: Path, text: str) -> None:

@@ -163,7 +163,8 @@ def completed(hf_config: HFConfig, model_format: ModelFormat) -> HFConfig:
                 f"{hf_config.path}: {spelling} = {value!r} and {name} = {given[name]!r} are two "
                 "names of one thing: they must agree"
             )
-    return HFConfig({**model_format.defaults, **given}, hf_config.path)
+    values = {**model_format.defaults, **given}
+    return HFConfig(values, hf_config.path, hf_config.given)
 
 
 def _architecture(hf_config: HFConfig, model_format: ModelFormat) -> Architecture:

@@ -92,10 +92,9 @@ def config_values(checkpoint: HFCheckpoint) -> dict[str, Any]:
 
     Two spellings of one value may differ in rounding: "gelu_new" and "gelu_pytorch_tanh".
     """
-    config_map, values = checkpoint.model_format.config_map, checkpoint.hf_config.values
-    written = values | config_map.write(checkpoint.config)
-    before, after = (config_map.read(HFConfig(each)) for each in (values, written))
-    return values if resolved(before) == resolved(after) else written
+    values, model_format = checkpoint.hf_config.values, checkpoint.model_format
+    written = HFConfig(values | model_format.config_map.write(checkpoint.config))
+    return _updated(checkpoint.hf_config, checkpoint.config, written, model_format).given
 
 
 def describe(
@@ -159,22 +158,45 @@ def _described(
         listed = "; ".join(f"{name} = {a!r} (it has {b!r})" for name, (a, b) in changed.items())
         message = f"model_type {model_format.model_type!r} cannot say {listed}"
         raise _InexpressibleError(message, len(changed))
+    named = None
     if extra.get("model_type") == model_format.model_type:
-        hf_config = _own_spelling(extra, hf_config, model_format)
+        hf_config = _updated(completed(HFConfig(extra), model_format), config, hf_config, model_format)
+        named = (extra.get("architectures") or [model_format.architectures[0].name])[0]
     hf_config.values["architectures"] = [architecture.name]
+    if str(named).lower() != architecture.name.lower():
+        hf_config.given["architectures"] = [architecture.name]
     return HFCheckpoint(model_format, architecture, hf_config, config)
 
 
-def _own_spelling(
-    extra: Mapping[str, Any], hf_config: HFConfig, model_format: ModelFormat
+def _updated(
+    own: HFConfig, config: ModelConfig, written: HFConfig, model_format: ModelFormat
 ) -> HFConfig:
-    """The values of the file that a model came from, while they still say the same."""
-    read = model_format.config_map.read
+    """The values of the file that a model came from, with those fields that are no longer true.
+
+    Args:
+        own: The values of that file.
+        config: The model as it is now.
+        written: Values that say all of it, in our spelling.
+        model_format: The system.
+    """
+    config_map, synonyms = model_format.config_map, model_format.synonyms
     try:
-        same = resolved(read(completed(HFConfig(extra), model_format))) == resolved(read(hf_config))
+        before = config_map.write(config_map.read(own))
+        now = config_map.write(config)
+        changes = {
+            name: value
+            for name, value in now.items()
+            if name not in before or before[name] != value
+        }
+        if not changes:
+            return own
+        kept = {k: v for k, v in own.given.items() if synonyms.get(k, k) not in changes}
+        updated = completed(HFConfig(kept | changes, own.path), model_format)
+        if resolved(config_map.read(updated)) == resolved(config_map.read(written)):
+            return updated
     except ConfigError:
-        return hf_config
-    return HFConfig(extra) if same else hf_config
+        pass  # the file has a value that is not supported, which the model no longer has
+    return written
 
 
 def _architecture_for(
@@ -199,4 +221,5 @@ def _kind(head: Any) -> tuple:
     options = (
         getattr(head, name, None) for name in ("pooling", "activation", "dense", "dense_bias")
     )
-    return type(head), head.name, *options
+    kind = Classification if isinstance(head, Classification) else type(head)
+    return kind, head.name, *options

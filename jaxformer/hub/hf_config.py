@@ -2,12 +2,13 @@
 
 import fnmatch
 import json
+import shutil
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxformer.errors import ConfigError, did_you_mean
-from jaxformer.io.model_files import read_json_object, read_object
+from jaxformer.io.model_files import file_in, read_json_object, read_object
 
 CONFIG = "config.json"
 REQUIRED = object()
@@ -38,11 +39,18 @@ class HFConfig:
     Attributes:
         values: The values in the file.
         path: The file, for messages.
+        given: The values that the file itself has, under the names that they have there.
     """
 
-    def __init__(self, values: Mapping[str, Any], path: str | Path = CONFIG):
-        """Takes the values and, for messages, the file."""
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        path: str | Path = CONFIG,
+        given: Mapping[str, Any] | None = None,
+    ):
+        """Takes the values; for messages, the file; and its own, if defaults were added to them."""
         self.values, self.path = dict(values), Path(path)
+        self.given = dict(values if given is None else given)
         self._read: dict[str, None] = {}
 
     @classmethod
@@ -185,7 +193,18 @@ def is_hf_checkpoint(folder: Path) -> bool:
     return config.exists() and "model_type" in read_json_object(config)
 
 
-def write_hf_config(folder: Path, values: Mapping[str, Any]) -> None:
-    """Writes the config.json of a folder."""
+def write_hf_config(folder: Path, values: Mapping[str, Any], source: Path | None = None) -> None:
+    """Writes the config.json of a folder.
+
+    Args:
+        folder: The folder.
+        values: What the file is to say.
+        source: The folder of a config.json that is copied as it is if it says the same; None:
+            there is none.
+    """
+    kept = None if source is None else file_in(source, CONFIG)
+    if kept is not None and read_json_object(kept) == dict(values):
+        shutil.copyfile(kept, folder / CONFIG)
+        return
     text = json.dumps(dict(values), indent=2, sort_keys=True)
     (folder / CONFIG).write_text(text + "\n", encoding="utf-8")

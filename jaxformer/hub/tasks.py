@@ -154,7 +154,9 @@ class SequenceClassificationTask(Task):
 
     def outputs(self, model, states, inputs, hf_config):
         loss = partial(_sequence_loss, hf_config=hf_config)
-        return _scored(model.heads["label"].scores(states), inputs, loss)
+        scores = model.heads["label"].scores(states)
+        # A head for numbers has one score for each row, [B].
+        return _scored(scores.reshape(scores.shape[0], -1), inputs, loss)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,17 @@ from jaxformer.io.json_files import read_json
 
 TOKENIZER = "tokenizer.json"
 SIDE_FILES = (
-    "added_tokens.json", "chat_template.jinja", "chat_template.json", "generation_config.json",
-    "merges.txt", "preprocessor_config.json", "sentencepiece.bpe.model", "source.spm",
-    "special_tokens_map.json", "spiece.model", "target.spm", "tokenizer.json", "tokenizer.model",
-    "tokenizer_config.json", "vocab.json", "vocab.txt",
+    "added_tokens.json", "bpe.codes", "chat_template.jinja", "chat_template.json",
+    "generation_config.json", "merges.txt", "preprocessor_config.json", "processor_config.json",
+    "sentencepiece.bpe.model", "sentencepiece.model", "source.spm", "special_tokens_map.json",
+    "spiece.model", "spm.model", "target.spm", "target_vocab.json", "tekken.json",
+    "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "video_preprocessor_config.json",
+    "vocab.json", "vocab.txt",
 )  # fmt: skip
 """The files that belong to a model besides config.json and the weights; they are copied as they
 are."""
+TEMPLATES = "additional_chat_templates"
+"""The folder of a model's named chat templates, NAME.jinja, which are copied too."""
 _LARGEST_JSON = 64 * 2**20
 _LARGEST_SIDE_FILE = 512 * 2**20
 
@@ -88,22 +93,34 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 
 def side_files(folder: Path | None) -> list[Path]:
-    """Returns those of `SIDE_FILES` that a folder has; none if there is no folder.
+    """Returns those of `SIDE_FILES` that a folder has, and its named chat templates.
 
     Args:
-        folder: The folder.
+        folder: The folder; None: there is none, and no files.
 
     Raises:
         DataError: One is not a file of that folder, or too large.
     """
-    found = [] if folder is None else [small_file_in(folder, name) for name in SIDE_FILES]
-    return [file for file in found if file is not None]
+    if folder is None:
+        return []
+    templates = sorted((folder / TEMPLATES).glob("*.jinja"))
+    names = (*SIDE_FILES, *(f"{TEMPLATES}/{path.name}" for path in templates))
+    return [file for file in (small_file_in(folder, name) for name in names) if file is not None]
 
 
-def copy_side_files(folder: Path | None, target: Path) -> None:
-    """Copies the `side_files` of a folder to another."""
+def copy_side_files(folder: Path | None, target: Path, without: Collection[str] = ()) -> None:
+    """Copies the `side_files` of a folder to another.
+
+    Args:
+        folder: The folder; None: there is none.
+        target: The other folder.
+        without: The names of files that are left out.
+    """
     for file in side_files(folder):
-        shutil.copyfile(file, target / file.name)
+        if file.name not in without:
+            copied = target / file.relative_to(folder)
+            copied.parent.mkdir(exist_ok=True)
+            shutil.copyfile(file, copied)
 
 
 def _limited(path: Path | None, most: int) -> Path | None:

@@ -39,7 +39,7 @@ from jaxformer.training.failures import explained
 from jaxformer.training.initial_state import initial_state
 from jaxformer.training.logging.metrics_writer import read_metrics
 from jaxformer.training.logging.preview import Preview
-from jaxformer.training.logging.report import print_table, start_report
+from jaxformer.training.logging.report import print_example, print_table, start_report
 from jaxformer.training.logging.run_logger import RunLogger
 from jaxformer.training.logging.throughput import StepProfiler, Workload
 from jaxformer.training.preference_loss import PreferenceLoss
@@ -71,10 +71,12 @@ def train(config: Config, folder: str | Path, fresh: bool = False) -> None:
     with _opened(config, folder, fresh) as resources:
         data = _prepared_data(config, folder)
         program = _program(config, data)
-        work = Workload.of(config.model, config.row_lengths, config.data.num_sequences, program.mesh)
+        num_rows = config.data.num_sequences
+        work = Workload.of(config.model, config.row_lengths, num_rows, program.mesh)
         if is_first():
             rows = start_report(program.state_shapes, program.trained, work, program.mesh, folder)
-            print_table(folder.name, rows)
+            print_table(folder.name, [*data.summary, *rows])
+            print_example(data.example)
         restored = restore_newest(checkpoints_dir, program.state_shapes, warn=print)
         step, state = restored or (0, initial_state(config, data, program))
         data = with_references(config, folder, data, program, None if restored else state.params)

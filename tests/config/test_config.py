@@ -37,7 +37,12 @@ CONFIG = Config(model=MODEL)
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
 def test_every_experiment_is_consistent_and_survives_json(path):
     config = load_config(str(path))
-    validate(config, num_devices=max(1, config.mesh.data * config.mesh.fsdp * config.mesh.tensor))
+    devices = max(1, config.mesh.data * config.mesh.fsdp * config.mesh.tensor)
+    if config.model is None:
+        with pytest.raises(ConfigError, match="model = None: must be a model, or that of a checkp"):
+            validate(config, devices)
+    else:
+        validate(config, devices)
     assert from_json(to_json(config), Config) == config
     assert parse(config, [], "train.py") == config
 

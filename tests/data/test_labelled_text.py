@@ -59,8 +59,8 @@ def test_the_usual_names_of_special_tokens_are_found(config, tmp_path):
     spec = TrainTokenizer(kind="wordpiece", vocab_size=60)
     data = dataclasses.replace(config, tokenizer=spec).prepare(tmp_path / "run")
     special = SpecialTokens.of(data.tokenizer)
-    assert special == (data.tokenizer.token_id("[CLS]"), data.tokenizer.token_id("[SEP]"))
-    assert (all_rows(data.train)["inputs"][:, 0] == special.first).all()
+    assert special == SpecialTokens.bert(*map(data.tokenizer.token_id, ("[CLS]", "[SEP]")))
+    assert (all_rows(data.train)["inputs"][:, 0] == special.frames[0].gaps[0]).all()
 
 
 def test_labels_are_numbered_and_kept(config, tmp_path):
@@ -144,7 +144,7 @@ def test_the_longer_text_is_cut_first(first, second, space):
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=2), st.integers(4, 20))
 def test_a_row_is_never_longer_than_asked(sizes, length):
     texts = [np.full(size, 10 + number, np.int32) for number, size in enumerate(sizes)]
-    row = add_special_tokens(texts, SpecialTokens(1, 2), length)
+    row = add_special_tokens(texts, SpecialTokens.bert(1, 2), length)
     assert len(row.tokens) == len(row.types) == min(length, sum(sizes) + 1 + len(sizes))
     assert row.tokens[0] == 1
     assert row.tokens[-1] == 2

@@ -110,7 +110,7 @@ def test_parquet(tmp_path):
 
 def test_a_missing_package_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    with pytest.raises(MissingExtra, match=r"pyarrow: pip install 'jaxformer\[data\]'"):
+    with pytest.raises(MissingExtra, match=r"pyarrow: pip install 'jaxformer\[train\]'"):
         list(read_records(tmp_path / "x.parquet"))
 
 

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from experiments import WITH_MODEL
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -34,10 +35,9 @@ from jaxformer.nn import Parallel
 from jaxformer.optim import SGD, AdamW, Constant
 from jaxformer.training.step import TrainProgram, TrainState
 
-CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.py"))
 SCHEMES = ("none", "integer", "binary", "sinusoidal", "learned", "rope", "alibi", "t5")
-POSITIONS = next(path for path in CONFIGS if path.stem == "tiny_positions")
-EXPERIMENTS = [*map(str, CONFIGS), *(f"{POSITIONS}:{scheme}" for scheme in SCHEMES)]
+POSITIONS = next(path for path in WITH_MODEL if path.stem == "tiny_positions")
+EXPERIMENTS = [*map(str, WITH_MODEL), *(f"{POSITIONS}:{scheme}" for scheme in SCHEMES)]
 BATCH, LENGTH = 16, 11
 
 # Grouped heads, windows, a soft-capped head that shares the embedding table.

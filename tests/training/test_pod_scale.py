@@ -9,6 +9,7 @@ from pathlib import Path
 
 import jax
 import pytest
+from experiments import WITH_MODEL
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
 from jaxformer.config import load_config, validate
@@ -28,7 +29,7 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 QUICK = ("bert", "gemma", "gpt2", "llama:llama3-405b", "mistral", "t5:11b", "vit:22b")
 # Other names of sizes that are here under their own (see test_zoo.py).
 ALIASES = {"gpt2_small.py", "llama3_8b.py", "mistral_7b.py"}
-FILES = [path.name for path in sorted(CONFIGS.glob("*.py")) if path.name not in ALIASES]
+FILES = [path.name for path in WITH_MODEL if path.name not in ALIASES]
 # From 256 devices down to what a batch of eight rows can use, or a vocabulary that is not padded.
 PODS = [(8, 16, 2), (2, 32, 4), (8, 8, 4), (4, 8, 2), (4, 8, 1), (2, 4, 2), (8, 2, 1)]
 TPU = AbstractDevice("TPU v5p", 2, "tpu")

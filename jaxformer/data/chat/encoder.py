@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -17,8 +17,6 @@ from jaxformer.data.chat.template import (
 )
 from jaxformer.errors import DataError
 
-_BATCH = 1024
-"""Chats that one process renders."""
 _REMEDY = (
     "use a template that marks answers with {% generation %}, another one by its name "
     "(--data.template ChatML), or --data.train-on last"
@@ -42,10 +40,22 @@ class EncodedChat:
     text: str
     """The rendered text."""
 
+    spans: tuple[tuple[int, int], ...]
+    """The (start, end) of each answer in the text, in characters."""
+
+    spells_special: bool
+    """Whether a message spells out a special token, which is ordinary text there."""
+
     @property
     def is_answer(self) -> np.ndarray:
         """Whether a token belongs to an answer, bool [T]."""
         return self.answers > 0
+
+
+class _Tokenized(NamedTuple):
+    rendered: Rendered
+    tokens: TokenizedText
+    spells_special: bool
 
 
 class ChatEncoder:
@@ -108,7 +118,7 @@ class ChatEncoder:
             DataError: The template rejects the conversation.
         """
         request = RenderRequest(Conversation(messages), add_generation_prompt=True)
-        return self._tokenize([request])[0][1].tokens
+        return self._tokenize([request])[0].tokens.tokens
 
     def encode_batch(self, chats: Iterable[Conversation]) -> list[EncodedChat]:
         """Returns the tokens of conversations.
@@ -121,12 +131,12 @@ class ChatEncoder:
                 the line.
         """
         chats, encoded = list(chats), []
-        for start in range(0, len(chats), _BATCH):
-            batch = chats[start : start + _BATCH]
-            requests = [RenderRequest(chat, prefixes=self._prefixes(chat)) for chat in batch]
-            for chat, (rendered, text) in zip(batch, self._tokenize(requests), strict=True):
-                spans = self._spans(chat, rendered, text)
-                encoded.append(EncodedChat(text.tokens, _answers(text, spans), rendered.text))
+        requests = [RenderRequest(chat, prefixes=self._prefixes(chat)) for chat in chats]
+        for chat, found in zip(chats, self._tokenize(requests), strict=True):
+            spans = tuple(self._spans(chat, found.rendered, found.tokens))
+            answers = _answers(found.tokens, spans)
+            text, special = found.rendered.text, found.spells_special
+            encoded.append(EncodedChat(found.tokens.tokens, answers, text, spans, special))
         return encoded
 
     def _prefixes(self, chat: Conversation) -> tuple[tuple[int, bool], ...]:
@@ -134,10 +144,10 @@ class ChatEncoder:
         if self._template.has_generation:
             return ((chat.first, True),) if chat.first else ()
         return tuple(
-            cut for place in _answers_of(chat) for cut in ((place, True), (place + 1, False))
+            cut for place in answers_of(chat) for cut in ((place, True), (place + 1, False))
         )
 
-    def _tokenize(self, requests: Sequence[RenderRequest]) -> list[tuple[Rendered, TokenizedText]]:
+    def _tokenize(self, requests: Sequence[RenderRequest]) -> list["_Tokenized"]:
         """Renders and tokenises chats; names of special tokens in messages are ordinary text."""
         disguises = {
             number: self._tokenizer.disguised(request.chat.values())
@@ -156,7 +166,8 @@ class ChatEncoder:
         ):
             self._check_disguise(requests[number].chat, disguise, rendered[number], other)
             texts[number] = self._tokenizer.encode_disguised(disguise, other.text)
-        return list(zip(rendered, texts, strict=True))
+        rows = enumerate(zip(rendered, texts, strict=True))
+        return [_Tokenized(*row, number in disguises) for number, row in rows]
 
     def _check_disguise(
         self, chat: Conversation, disguise: Disguise, rendered: Rendered, other: Rendered
@@ -180,12 +191,12 @@ class ChatEncoder:
             return [span for span in rendered.spans if span[0] >= least]
         cuts = iter(rendered.prefixes)
         spans = []
-        for place, start, end in zip(_answers_of(chat), cuts, cuts, strict=True):
+        for place, start, end in zip(answers_of(chat), cuts, cuts, strict=True):
             if start is None or end is None:
                 raise self._error(chat, _NO_PREFIX.format(place + (start is not None)))
             said, written = (
                 "".join(text.split())
-                for text in (_said(chat.messages[place]), rendered.text[start:end])
+                for text in (said_in(chat.messages[place]), rendered.text[start:end])
             )
             if not written or said not in written:
                 raise self._error(
@@ -223,7 +234,7 @@ def _answers(text: TokenizedText, spans: Sequence[tuple[int, int]]) -> np.ndarra
     return answers
 
 
-def _answers_of(chat: Conversation) -> list[int]:
+def answers_of(chat: Conversation) -> list[int]:
     """Returns the places of the assistant's messages that are to be learned."""
     return [
         place
@@ -232,7 +243,7 @@ def _answers_of(chat: Conversation) -> list[int]:
     ]
 
 
-def _said(message: Message) -> str:
+def said_in(message: Message) -> str:
     """Returns the text of a message, without what is called or shown in it."""
     content = message.get("content") or ""
     if isinstance(content, str):

@@ -1,6 +1,5 @@
 """Rows of preferences: both conversations, whatever form the file has."""
 
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -136,4 +135,5 @@ def _common_messages(chosen: Sequence[Message], rejected: Sequence[Message]) -> 
 
 def _common_text(chosen: str, rejected: str) -> str:
     """The words that both texts begin with, without the white space after them."""
-    return re.sub(r"\s+\S*$", "", os.path.commonprefix([chosen, rejected]))
+    letters = takewhile(lambda pair: pair[0] == pair[1], zip(chosen, rejected, strict=False))
+    return re.sub(r"\s+\S*$", "", "".join(letter for letter, _ in letters))

@@ -18,6 +18,8 @@ from jaxformer.data.tokenizers.files import SETTINGS, read_settings
 from jaxformer.errors import ArgumentError, DataError
 from jaxformer.io.model_files import read_object, small_file_in
 
+TEMPLATE = "chat_template.jinja"
+SPECIAL_TOKENS = "special_tokens_map.json"
 _LARGEST = 10**6
 """The maximum size of a template's file in bytes; published ones have a few thousand."""
 _GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
@@ -39,6 +41,8 @@ class Conversation(NamedTuple):
     """The number of messages at the start that are context, whose answers are not learned."""
     where: str = ""
     """ "file:line", for messages."""
+    plain: bool = False
+    """Whether the two messages are a text and its continuation, which no template formats."""
 
     def values(self) -> list[Any]:
         """Returns what the template writes, which `with_values` puts back."""
@@ -165,8 +169,7 @@ def read_chat_template(folder: str | Path) -> ChatTemplate | None:
     """Reads the chat template of a Hugging Face checkpoint.
 
     It is the first of chat_template.jinja, "chat_template" in tokenizer_config.json (if there are
-    several, the one named "default") and chat_template.json. The special tokens are those of
-    tokenizer_config.json.
+    several, the one named "default") and chat_template.json.
 
     Args:
         folder: The checkpoint.
@@ -181,22 +184,68 @@ def read_chat_template(folder: str | Path) -> ChatTemplate | None:
     found = _find(folder)
     if found is None:
         return None
-    file, source = found
+    return compiled_template(*found, special_tokens_of(folder))
+
+
+def compiled_template(file: Path, source: str, special_tokens: Mapping[str, str]) -> ChatTemplate:
+    """Returns a template that is known to compile.
+
+    Args:
+        file: Where it is kept.
+        source: The template.
+        special_tokens: The special tokens by the names that templates use.
+
+    Raises:
+        DataError: The template is invalid.
+    """
     (answer,) = _ask(source, [])
     if "error" in answer:
         line = f"line {answer['line']} of the chat template" if "line" in answer else "the template"
         raise DataError(f"{file}: {line}: {answer['error']}")
-    return ChatTemplate(file, source, _special_tokens(folder))
+    return ChatTemplate(file, source, special_tokens)
+
+
+def read_template_file(file: Path) -> str:
+    """Returns the text of a template's file.
+
+    Args:
+        file: The file.
+
+    Raises:
+        DataError: It is missing, too large or no text.
+    """
+    if not file.is_file():
+        raise DataError(f"{file} does not exist, or is no file (looked from {Path.cwd()})")
+    if (size := file.stat().st_size) > _LARGEST:
+        raise DataError(f"{file}: {size:,} bytes: must be at most {_LARGEST:,}")
+    try:
+        return file.read_text(encoding="utf-8")
+    except ValueError as error:
+        raise DataError(f"{file}: must be UTF-8 text: {error}") from error
+
+
+def special_tokens_of(folder: Path) -> dict[str, str]:
+    """Returns the special tokens of a checkpoint's tokenizer by their names: "bos_token", ...
+
+    Args:
+        folder: Holds tokenizer_config.json, or special_tokens_map.json, which an older version of
+            transformers wrote.
+
+    Raises:
+        DataError: A file is no JSON object.
+    """
+    found = {}
+    settings = read_object(folder, SPECIAL_TOKENS) or {}
+    for name, value in (settings | read_settings(folder)).items():
+        content = value.get("content") if isinstance(value, dict) else value
+        if name.endswith("_token") and isinstance(content, str):
+            found[name] = content
+    return found
 
 
 def _find(folder: Path) -> tuple[Path, str] | None:
-    if file := small_file_in(folder, "chat_template.jinja"):
-        if (size := file.stat().st_size) > _LARGEST:
-            raise DataError(f"{file}: {size:,} bytes: must be at most {_LARGEST:,}")
-        try:
-            return file, file.read_text(encoding="utf-8")
-        except ValueError as error:
-            raise DataError(f"{file}: must be UTF-8 text: {error}") from error
+    if file := small_file_in(folder, TEMPLATE):
+        return file, read_template_file(file)
     for name in (SETTINGS, "chat_template.json"):
         stored = (read_object(folder, name) or {}).get("chat_template")
         if stored is not None:
@@ -215,15 +264,6 @@ def _default(file: Path, stored: object) -> str:
             '"template", one of them named "default"'
         )
     return stored
-
-
-def _special_tokens(folder: Path) -> dict[str, str]:
-    found = {}
-    for name, value in read_settings(folder).items():
-        content = value.get("content") if isinstance(value, dict) else value
-        if name.endswith("_token") and isinstance(content, str):
-            found[name] = content
-    return found
 
 
 def _ask(source: str, requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -28,6 +28,9 @@ class Objective(abc.ABC):
     least_length: ClassVar[int] = 1
     """The smallest sequence_length that leaves something to predict."""
 
+    head: ClassVar[str] = "language_model"
+    """What it teaches, see `Data.head`."""
+
     takes_segments: ClassVar[bool] = True
     """Whether a row may hold several documents that do not see each other."""
 

@@ -42,6 +42,7 @@ class MaskedLM(RowObjective):
         https://arxiv.org/abs/1904.09223
     """
 
+    head = "masked_language_model"
     special_tokens: ClassVar[tuple[Role, ...]] = ("cls", "sep", "mask")
     least_length: ClassVar[int] = 3
 

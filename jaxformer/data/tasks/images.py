@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxformer.data.base import Data, Datasets
 from jaxformer.data.dataset import Batch, ExampleSource
-from jaxformer.data.labels import numbered, save_labels
+from jaxformer.data.labels import in_order, numbered, save_labels
 from jaxformer.data.split import train_validation_split
 from jaxformer.data.tasks.image_sources import Digits, ImageSet, ImageSource
 from jaxformer.errors import check_field
@@ -132,6 +132,11 @@ class Images(Data):
     augmentation: tuple[Augmentation, ...] = ()
     """Random changes of the training images, in this order."""
 
+    label_order: tuple[str, ...] = ()
+    """The labels in the order of their numbers; empty: those of the training data, sorted."""
+
+    head = "classification"
+
     def __post_init__(self):
         super().__post_init__()
         check_field(self, "channels", self.channels in (1, 3), "1 or 3")
@@ -159,7 +164,7 @@ class Images(Data):
             DataError: There are too few images, or one for validation has an unknown label.
         """
         images = self.source.load(self.image_size, self.channels)
-        labels = save_labels(folder, sorted(set(images.labels)))
+        labels = save_labels(folder, self._labels(images))
         if self.validation_source is None:
             train, validation = train_validation_split(
                 range(len(images.names)),
@@ -175,6 +180,12 @@ class Images(Data):
         return Datasets(
             self.dataset(shown, "train"), self.dataset(held_out, "validation"), labels=labels
         )
+
+    def training_labels(self):
+        return self._labels(self.source.load(self.image_size, self.channels))
+
+    def _labels(self, images: ImageSet) -> tuple[str, ...]:
+        return in_order(sorted(set(images.labels)), self.label_order)
 
     def validation_examples(self, tokenizer, labels):
         if self.validation_source is None:

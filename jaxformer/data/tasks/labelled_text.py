@@ -9,14 +9,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxformer.checks import at_least, check_fields
+from jaxformer.checks import at_least, check_fields, optional
 from jaxformer.data.base import Data, Datasets
 from jaxformer.data.dataset import Batch, ExampleSource
-from jaxformer.data.labels import Classes, LabelKind, save_labels
+from jaxformer.data.labels import Classes, LabelKind, Number, in_order, save_labels
 from jaxformer.data.split import train_validation_split
 from jaxformer.data.tasks.records import Record, read_records
 from jaxformer.data.tasks.sequences import (
     SpecialTokens,
+    SpecialTokensOf,
     TokenizedText,
     add_special_tokens,
     check_fit,
@@ -49,19 +50,33 @@ class LabelledRows(Data):
     tokenizer: TokenizerSpec = field(default=TrainTokenizer(kind="wordpiece"), kw_only=True)
     """How text becomes tokens."""
 
-    sequence_length: int = field(default=128, kw_only=True)
-    """The most tokens of a row."""
+    sequence_length: int | None = field(default=128, kw_only=True)
+    """The most tokens of a row; None: as many as the checkpoint takes, 512 at most."""
 
     truncate: bool = field(default=False, kw_only=True)
     """Cut longer rows, the longer text of a pair first; otherwise they are an error."""
 
+    special_tokens: SpecialTokensOf = field(default="bert", kw_only=True)
+    """Those around the texts: "bert", [CLS] a [SEP] b [SEP], with the end-of-text token where there
+    are no such tokens; or those that the "tokenizer" itself adds, as transformers does."""
+
+    label_order: tuple[str, ...] = field(default=(), kw_only=True)
+    """The labels in the order of their numbers; empty: those of the training data, sorted."""
+
     def __post_init__(self):
         super().__post_init__()
-        check_fields(self, "data", sequence_length=at_least(4))
+        check_fields(self, "data", sequence_length=optional(at_least(4)))
 
     @property
     def lengths(self) -> dict[str, int]:
         return {"inputs": self.sequence_length}
+
+    @property
+    def head(self) -> str:
+        return "regression" if isinstance(self.label_kind, Number) else "classification"
+
+    def training_labels(self):
+        return self.label_names(self.split()[0])
 
     @property
     @abc.abstractmethod
@@ -137,7 +152,7 @@ class LabelledRows(Data):
         Args:
             train: The training rows.
         """
-        return self.label_kind.names(row.label for row in train)
+        return in_order(self.label_kind.names(row.label for row in train), self.label_order)
 
     def validation_examples(self, tokenizer, labels):
         rows = self.validation_rows()
@@ -156,10 +171,10 @@ class LabelledRows(Data):
         Raises:
             DataError: A label is not among the names, or a row is too long.
         """
-        special = SpecialTokens.of(tokenizer)
+        special = SpecialTokens.of(tokenizer, self.special_tokens)
         columns = zip(*(row.texts for row in rows), strict=True)
         ids = list(zip(*(tokenizer.encode_batch(column) for column in columns), strict=True))
-        sizes = [sum(map(len, row)) + 1 + len(row) for row in ids]
+        sizes = [sum(map(len, row)) + special.count(len(row)) for row in ids]
         places = [row.where for row in rows]
         check_fit(sizes, places, self.sequence_length, "data.sequence_length", self.truncate)
         texts = [add_special_tokens(row, special, self.sequence_length) for row in ids]

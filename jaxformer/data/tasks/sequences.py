@@ -2,30 +2,63 @@
 
 import logging
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from jaxformer.data.dataset import Batch
-from jaxformer.data.tokenizers.special_tokens import Role
+from jaxformer.data.tokenizers.special_tokens import Frame, Role
 from jaxformer.data.tokenizers.specs import Tokenizer
 from jaxformer.errors import ConfigError, DataError
 
 _log = logging.getLogger(__name__)
 
 
-class SpecialTokens(NamedTuple):
-    """The special tokens around texts a and b: first a last b last."""
+SpecialTokensOf = Literal["bert", "tokenizer"]
 
-    first: int
-    """Before the first text: [CLS]."""
-    last: int
-    """After each text: [SEP]."""
+
+class SpecialTokens(NamedTuple):
+    """The special tokens around texts: [CLS] a [SEP], and [CLS] a [SEP] b [SEP]."""
+
+    frames: tuple[Frame, Frame]
+    """Around one text, and around two."""
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer) -> "SpecialTokens":
-        """Returns a tokenizer's [CLS] and [SEP]; end-of-text if it has none."""
-        return cls(_id_of(tokenizer, "cls"), _id_of(tokenizer, "sep"))
+    def of(cls, tokenizer: Tokenizer, by: SpecialTokensOf = "bert") -> "SpecialTokens":
+        """Returns the special tokens for a tokenizer.
+
+        Args:
+            tokenizer: The tokenizer.
+            by: "bert": its [CLS] and [SEP], or end-of-text if it has none; "tokenizer": those that
+                it adds itself. One of ours adds none by itself, and has [CLS] and [SEP] if it has
+                them at all.
+        """
+        own = tuple(tokenizer.frame(texts) for texts in (1, 2))
+        if by == "tokenizer" and None not in own:
+            return cls(own)
+        if by == "tokenizer" and not _has(tokenizer, "cls"):
+            return cls((Frame(((), ()), ((), ()), (0,)), Frame(((),) * 3, ((),) * 3, (0, 1))))
+        return cls.bert(_id_of(tokenizer, "cls"), _id_of(tokenizer, "sep"))
+
+    @classmethod
+    def bert(cls, first: int, last: int) -> "SpecialTokens":
+        """Returns those of BERT: `first` a `last` b `last`, with token type 1 from b on."""
+        one = Frame(((first,), (last,)), ((0,), (0,)), (0,))
+        return cls((one, Frame(((first,), (last,), (last,)), ((0,), (0,), (1,)), (0, 1))))
+
+    def count(self, texts: int) -> int:
+        """Returns how many special tokens there are around one text or two."""
+        return sum(map(len, self.frames[texts - 1].gaps))
+
+    def start(self, before: Sequence[int], texts: int) -> int:
+        """Returns where a text starts in its row.
+
+        Args:
+            before: The numbers of tokens of the texts before it.
+            texts: How many texts the row has.
+        """
+        gaps = self.frames[texts - 1].gaps[: len(before) + 1]
+        return sum(before) + sum(map(len, gaps))
 
 
 class TokenizedText(NamedTuple):
@@ -63,10 +96,12 @@ def add_special_tokens(
         special: The special tokens.
         length: The most tokens of the result.
     """
-    kept = truncated_lengths([len(text) for text in texts], length - 1 - len(texts))
-    parts = [np.append(text[:size], special.last) for text, size in zip(texts, kept, strict=True)]
-    parts[0] = np.insert(parts[0], 0, special.first)
-    types = [np.full(len(part), number) for number, part in enumerate(parts)]
+    frame = special.frames[len(texts) - 1]
+    kept = truncated_lengths([len(text) for text in texts], length - special.count(len(texts)))
+    parts, types = [frame.gaps[0]], [frame.gap_types[0]]
+    for number, (text, size) in enumerate(zip(texts, kept, strict=True)):
+        parts += [text[:size], frame.gaps[number + 1]]
+        types += [np.full(size, frame.text_types[number]), frame.gap_types[number + 1]]
     return TokenizedText(*(np.concatenate(side).astype(np.int32) for side in (parts, types)))
 
 
@@ -121,6 +156,13 @@ def check_fit(
         f"{count}: set {field} to {longest}, which the model's positions must reach, or cut them "
         "with --data.truncate"
     )
+
+
+def _has(tokenizer: Tokenizer, role: Role) -> bool:
+    try:
+        return tokenizer.special_ids(role) is not None
+    except ConfigError:
+        return False
 
 
 def _id_of(tokenizer: Tokenizer, role: Role) -> int:

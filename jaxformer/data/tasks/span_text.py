@@ -1,5 +1,6 @@
 """Extractive question answering: the answer is a span of the context, as in SQuAD."""
 
+import math
 import os
 import re
 import reprlib
@@ -17,6 +18,7 @@ from jaxformer.data.split import train_validation_split
 from jaxformer.data.tasks.records import Record, read_records
 from jaxformer.data.tasks.sequences import (
     SpecialTokens,
+    SpecialTokensOf,
     TokenizedText,
     add_special_tokens,
     check_fit,
@@ -137,8 +139,8 @@ class SpanText(Data):
     tokenizer: TokenizerSpec = TrainTokenizer(kind="wordpiece")
     """How text becomes tokens."""
 
-    sequence_length: int = 384
-    """Tokens of a row."""
+    sequence_length: int | None = 384
+    """Tokens of a row; None: as many as the checkpoint takes, 384 at most."""
 
     question_length: int = 64
     """The most tokens of a question."""
@@ -149,10 +151,17 @@ class SpanText(Data):
     stride: int = 128
     """Tokens between the starts of two rows over one context."""
 
+    special_tokens: SpecialTokensOf = "bert"
+    """Those around the texts: "bert", [CLS] question [SEP] context [SEP]; or those that the
+    "tokenizer" itself adds, as transformers does."""
+
+    head = "span"
+    longest_row = 384
+
     def __post_init__(self):
         super().__post_init__()
         check_fields(self, "data", question_length=at_least(1), stride=at_least(1))
-        room = self.sequence_length - self.question_length - 3
+        room = (self.sequence_length or math.inf) - self.question_length - 3
         if self.stride > room:
             raise ConfigError(
                 f"stride={self.stride} would leave tokens of the context out: sequence_length="
@@ -205,7 +214,7 @@ class SpanText(Data):
         sizes, places = [len(ids) for ids in asked], [question.where for question in questions]
         limit = self.question_length
         check_fit(sizes, places, limit, "data.question_length", self.truncate)
-        special, windows = SpecialTokens.of(tokenizer), []
+        special, windows = SpecialTokens.of(tokenizer, self.special_tokens), []
         for number, (question, context) in enumerate(zip(questions, words, strict=True)):
             tokens = _Tokens.of(context, pieces)
             head = asked[number][: self.question_length]
@@ -221,8 +230,8 @@ class SpanText(Data):
         special: SpecialTokens,
     ) -> list["Window"]:
         """The rows over one context."""
-        offset = len(head) + 2  # of the context in the row
-        room = self.sequence_length - offset - 1
+        offset = special.start((len(head),), 2)  # of the context in the row
+        room = self.sequence_length - special.count(2) - len(head)
         answer = tokens.span_of(question)
         last_start = max(len(tokens.ids) - room, 0)
         starts = [*range(0, last_start, self.stride), last_start]

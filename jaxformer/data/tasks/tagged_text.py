@@ -7,13 +7,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxformer.checks import at_least, check_fields
+from jaxformer.checks import at_least, check_fields, optional
 from jaxformer.data.base import Data, Datasets
 from jaxformer.data.dataset import Batch, ExampleSource
-from jaxformer.data.labels import Classes, numbered, save_labels
+from jaxformer.data.labels import Classes, in_order, numbered, save_labels
 from jaxformer.data.split import train_validation_split
 from jaxformer.data.tasks.sequences import (
     SpecialTokens,
+    SpecialTokensOf,
     TokenizedText,
     add_special_tokens,
     check_fit,
@@ -47,15 +48,23 @@ class TaggedText(Data):
     tokenizer: TokenizerSpec = TrainTokenizer()
     """How words become tokens."""
 
-    sequence_length: int = 128
-    """The most tokens of a row."""
+    sequence_length: int | None = 128
+    """The most tokens of a row; None: as many as the checkpoint takes, 512 at most."""
 
     truncate: bool = False
     """Cut longer sentences; otherwise they are an error."""
 
+    special_tokens: SpecialTokensOf = "bert"
+    """Those around the sentence: "bert", [CLS] words [SEP]; or those that the "tokenizer" adds."""
+
+    label_order: tuple[str, ...] = ()
+    """The tags in the order of their numbers; empty: those of the training data, sorted."""
+
+    head = "token_classification"
+
     def __post_init__(self):
         super().__post_init__()
-        check_fields(self, "data", sequence_length=at_least(3))
+        check_fields(self, "data", sequence_length=optional(at_least(3)))
 
     @property
     def lengths(self) -> dict[str, int]:
@@ -77,7 +86,7 @@ class TaggedText(Data):
         train, validation = self._split()
         texts = ("".join(word.text for word in sentence.words) for sentence in train)
         tokenizer = load_or_train_tokenizer(folder, self.tokenizer, texts)
-        tags = Classes().names(word.tag for sentence in train for word in sentence.words)
+        tags = self._tags(train)
         save_labels(folder, tags)
         return Datasets(
             self.dataset(self._examples(train, tokenizer, tags), "train"),
@@ -85,6 +94,13 @@ class TaggedText(Data):
             tokenizer,
             labels=tags,
         )
+
+    def training_labels(self):
+        return self._tags(self._split()[0])
+
+    def _tags(self, train: Sequence[Sentence]) -> tuple[str, ...]:
+        found = Classes().names(word.tag for sentence in train for word in sentence.words)
+        return in_order(found, self.label_order)
 
     def validation_examples(self, tokenizer, labels):
         if self.validation is None:
@@ -105,8 +121,9 @@ class TaggedText(Data):
     ) -> "TaggedExamples":
         words = (word.text for sentence in sentences for word in sentence.words)
         pieces = encode_words(words, tokenizer)
-        special, length = SpecialTokens.of(tokenizer), self.sequence_length
-        sizes = [sum(len(pieces[word.text]) for word in s.words) + 2 for s in sentences]
+        special, length = SpecialTokens.of(tokenizer, self.special_tokens), self.sequence_length
+        around = special.count(1)
+        sizes = [sum(len(pieces[word.text]) for word in s.words) + around for s in sentences]
         places = [sentence.words[0].where for sentence in sentences]
         check_fit(sizes, places, length, "data.sequence_length", self.truncate)
         rows = [_row(sentence, pieces, tags, special, length) for sentence in sentences]
@@ -168,11 +185,12 @@ def _row(
 ) -> TaggedRow:
     words = [word for word in sentence.words if len(pieces[word.text])]
     sizes = [len(pieces[word.text]) for word in words]
-    first = 1 + np.cumsum([0, *sizes])[:-1]  # after [CLS]
+    before = special.start((), 1)
+    first = before + np.cumsum([0, *sizes])[:-1]
     ids = [np.zeros(0, np.int32), *(pieces[word.text] for word in words)]
     text = add_special_tokens([np.concatenate(ids)], special, length)
     numbers = numbered((word.tag for word in words), tags, (word.where for word in words))
-    inside = first < len(text.tokens) - 1
+    inside = first < len(text.tokens) - (special.count(1) - before)
     targets = np.zeros(len(text.tokens), np.int32)
     weights = np.zeros(len(text.tokens), np.float32)
     targets[first[inside]], weights[first[inside]] = numbers[inside], 1

@@ -31,15 +31,22 @@ class DataConfig(Data):
     objective: Objective = CausalLM()
     """What the model sees of a row, and what it predicts."""
 
-    sequence_length: int = 256
-    """Tokens of a row."""
+    sequence_length: int | None = 256
+    """Tokens of a row; None: as many as the checkpoint takes, 2048 at most."""
 
     validation: TextSource | None = None
     """Where the documents for validation come from; None holds out a share of `source`."""
 
+    longest_row = 2048
+
     def __post_init__(self):
         super().__post_init__()
-        self.objective.validate(self.packing, self.sequence_length)
+        if self.sequence_length is not None:
+            self.objective.validate(self.packing, self.sequence_length)
+
+    @property
+    def head(self) -> str:
+        return self.objective.head
 
     @property
     def lengths(self) -> dict[str, int]:

@@ -1,7 +1,6 @@
 """Sources of documents: each yields named texts, always in the same order."""
 
 import abc
-import glob
 import hashlib
 import json
 import os
@@ -14,8 +13,6 @@ from pathlib import Path
 
 from jaxformer.checks import at_least, check_fields, optional
 from jaxformer.errors import DataError
-from jaxformer.io.files import ordinary_file, read_bytes
-from jaxformer.io.json_files import json_type, parse_json
 
 _NOT_LIBRARY = frozenset(
     {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
@@ -98,7 +95,7 @@ class StandardLibrary(TextSource):
         """Returns a digest of the Python version and the names and sizes of its files."""
         root = _library_root()
         files = [(path.relative_to(root).as_posix(), path.stat().st_size) for path in _modules()]
-        return _digest(["StandardLibrary", sys.version, self.max_bytes, files])
+        return digest_of(["StandardLibrary", sys.version, self.max_bytes, files])
 
     def _everything(self) -> Iterator[Document]:
         root = _library_root()
@@ -117,88 +114,6 @@ class StandardLibrary(TextSource):
             return
         for name, text in sorted(topics.items()):
             yield Document(f"reference/{name}", text)
-
-
-@dataclass(frozen=True)
-class TextFiles(TextSource):
-    """UTF-8 text files, one document each: a file, a folder or a glob."""
-
-    path: str
-    """A file, a folder (searched recursively), or a glob such as "books/**/*.txt"."""
-
-    pattern: str = "*.txt"
-    """Which files of a folder to take; has no effect on a file or a glob."""
-
-    def documents(self) -> Iterator[Document]:
-        """Yields the files ordered by their path below `path`."""
-        for name, path in _find(self.path, self.pattern):
-            yield Document(name, _read_text(path))
-
-    def fingerprint(self) -> str:
-        """Returns a digest of the files' names, sizes and modification times."""
-        return _digest(["TextFiles", *_stamps(self.path, self.pattern)])
-
-
-@dataclass(frozen=True)
-class JsonLines(TextSource):
-    """JSON lines: each line an object that holds one document's text in a field."""
-
-    path: str
-    """A file, a folder (searched recursively for `pattern`), or a glob."""
-
-    field: str = "text"
-    """The key under which a line holds its text."""
-
-    pattern: str = "*.jsonl"
-    """Which files of a folder to take; has no effect on a file or a glob."""
-
-    def documents(self) -> Iterator[Document]:
-        """Yields the lines of each file in order, named "file:line"; blank lines are skipped.
-
-        Raises:
-            DataError: A line is not a JSON object with a string under `field`; names the file,
-                the line and what is wrong.
-        """
-        for name, path in _find(self.path, self.pattern):
-            for number, line in enumerate(_lines(path), start=1):
-                if line := line.strip():
-                    yield Document(f"{name}:{number}", self._text(line, f"{path}:{number}"))
-
-    def fingerprint(self) -> str:
-        """Returns a digest of the field and the files' names, sizes and modification times."""
-        return _digest(["JsonLines", self.field, *_stamps(self.path, self.pattern)])
-
-    def _text(self, line: bytes, where: str) -> str:
-        record = parse_json(line, where)
-        if self.field not in record:
-            held = ", ".join(map(repr, record)) or "none"
-            raise DataError(f"{where}: no field {self.field!r}; the fields are: {held}")
-        text = record[self.field]
-        if not isinstance(text, str):
-            raise DataError(
-                f"{where}: field {self.field!r} holds {json_type(type(text))}, not a string"
-            )
-        return encodable(text, f"{where}: field {self.field!r}")
-
-
-def encodable(text: str, what: str) -> str:
-    """Returns a text that UTF-8 can hold.
-
-    Args:
-        text: The text.
-        what: What it is, for the message.
-
-    Raises:
-        DataError: It holds half of a surrogate pair, which JSON can write.
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise DataError(
-            f"{what} holds half of a surrogate pair at character {error.start}, which no UTF-8 "
-            "text can contain"
-        ) from error
-    return text
 
 
 def _library_root() -> Path:
@@ -226,55 +141,6 @@ def _is_text_module(folder: str, name: str) -> bool:
     return name.endswith(".py") and not name.startswith("_sysconfigdata") and not topics
 
 
-def _find(path: str, pattern: str) -> list[tuple[str, Path]]:
-    """Returns (name below the root, file) for a file, a folder or a glob, ordered by name."""
-    root = Path(os.path.expanduser(path))
-    if os.path.isdir(root):
-        files = list(root.rglob(pattern))
-        wanted = f"no file matches {pattern!r} in the folder {path}: change the pattern"
-    elif glob.has_magic(path) and not os.path.exists(root):
-        files = [Path(match) for match in glob.glob(str(root), recursive=True)]
-        wanted = f"no file matches {path}"
-        root = _fixed_part(root)
-    else:
-        return [(root.name, ordinary_file(root))]
-    named = sorted((file.relative_to(root).as_posix(), file) for file in files if file.is_file())
-    if not named:
-        raise DataError(wanted)
-    return named
-
-
-def _fixed_part(path: Path) -> Path:
-    """Returns the leading folders of a glob that hold no wildcard."""
-    while glob.has_magic(str(path)):
-        path = path.parent
-    return path
-
-
-def _read_text(path: Path) -> str:
-    # Every byte of zeros is valid UTF-8, and none is text.
-    remedy = "convert the file, or leave it out with `pattern`"
-    content = read_bytes(path)
-    if (place := content.find(b"\0")) >= 0:
-        raise DataError(f"{path}: not text: byte {place} is null; {remedy}")
-    try:
-        return content.decode().removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 at byte {error.start}; {remedy}") from error
-
-
-def _lines(path: Path) -> Iterator[bytes]:
-    try:
-        with open(ordinary_file(path), "rb") as file:
-            yield from file
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror}") from error
-
-
-def _stamps(path: str, pattern: str) -> list[tuple[str, int, int]]:
-    stats = [(name, file.stat()) for name, file in _find(path, pattern)]
-    return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
-
-
-def _digest(value: object) -> str:
+def digest_of(value: object) -> str:
+    """Returns a digest of a value that JSON can hold."""
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()

@@ -1,11 +1,51 @@
 """Special tokens by role, and the names that tokenizers give them."""
 
 from collections.abc import Callable, Collection, Iterable
-from typing import Literal
+from typing import Literal, NamedTuple
+
+from tokenizers import Tokenizer
 
 from jaxformer.errors import ConfigError
 
 Role = Literal["cls", "sep", "mask", "sentinels"]
+
+
+class Frame(NamedTuple):
+    """The special tokens around one text or two, and the token types of all parts."""
+
+    gaps: tuple[tuple[int, ...], ...]
+    """Before the first text, after each of them."""
+    gap_types: tuple[tuple[int, ...], ...]
+    text_types: tuple[int, ...]
+
+
+def frame_of(rust: Tokenizer, texts: int) -> Frame | None:
+    """Returns the special tokens that a tokenizer's post-processor puts around its texts.
+
+    Args:
+        rust: The tokenizer, of the `tokenizers` package.
+        texts: 1 or 2.
+
+    Returns:
+        The frame; None if there is no post-processor.
+    """
+    if rust.post_processor is None:
+        return None
+    # Several tokens tell a text from what is around it, whatever the tokens are.
+    encodings = [rust.encode(text, add_special_tokens=False) for text in ("a b c", "d e f")[:texts]]
+    whole = rust.post_process(*encodings, *[None] * (2 - texts), add_special_tokens=True)
+    places = [place for place, mark in enumerate(whole.special_tokens_mask) if not mark]
+    sizes = [len(encoding.ids) for encoding in encodings]
+    starts = [places[sum(sizes[:number])] for number in range(texts)]
+    ends = [0, *(start + size for start, size in zip(starts, sizes, strict=True))]
+    stops = [*starts, len(whole.ids)]
+    gaps = [slice(end, stop) for end, stop in zip(ends, stops, strict=True)]
+    return Frame(
+        tuple(tuple(whole.ids[gap]) for gap in gaps),
+        tuple(tuple(whole.type_ids[gap]) for gap in gaps),
+        tuple(whole.type_ids[start] for start in starts),
+    )
+
 
 NUM_SENTINELS = 100
 # The tokens of each role, each with its usual names; the first is what a trained tokenizer gets.

@@ -23,7 +23,7 @@ from jaxformer.data.tokenizers.files import (
     read_tokenizer,
     write_tokenizer,
 )
-from jaxformer.data.tokenizers.special_tokens import Role, ids_of, names_to_add
+from jaxformer.data.tokenizers.special_tokens import Frame, Role, frame_of, ids_of, names_to_add
 from jaxformer.data.tokenizers.training import END_OF_TEXT, PAD
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.io.digests import DIGESTS, check_digests
@@ -76,6 +76,10 @@ class Tokenizer(abc.ABC):
             ConfigError: The tokenizer lacks such a token.
         """
         return np.array(ids_of(role, self.token_id), np.int32)
+
+    def frame(self, texts: int) -> Frame | None:
+        """Returns the special tokens that the tokenizer itself puts around one text or two."""
+        del texts
 
     @abc.abstractmethod
     def pieces(self) -> list[str | None]:
@@ -185,6 +189,10 @@ class HuggingFaceTokenizer(Tokenizer):
     def token_id(self, name: str) -> int | None:
         """Returns the id of a token by its name."""
         return self._rust.token_to_id(name)
+
+    def frame(self, texts: int) -> Frame | None:
+        """Returns what the post-processor adds; None if there is none."""
+        return frame_of(self._rust, texts)
 
     def pieces(self) -> list[str | None]:
         """Returns the text of each id, whatever mark its kind of tokenizer puts at words."""

@@ -19,7 +19,7 @@ from jaxformer.io.model_files import file_in, read_object
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-_DTYPES = {
+DTYPES = {
     "F64": np.dtype(np.float64),
     "F32": np.dtype(np.float32),
     "F16": np.dtype(np.float16),
@@ -29,7 +29,8 @@ _DTYPES = {
     "BOOL": np.dtype(np.bool_),
     "U8": np.dtype(np.uint8),
 }
-_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+"""The dtypes of tensors, by their names in safetensors files."""
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 class Tensor(NamedTuple):
@@ -66,7 +67,7 @@ class TensorFiles:
         self.folder = Path(folder)
         self._places: dict[str, _Place] = {}
         self.tensors: dict[str, Tensor] = {}
-        for path, tensors in _shards(self.folder).items():
+        for path, tensors in shards_of(self.folder).items():
             self._open(path)
             for name in tensors:
                 if name not in self._places or self._places[name].path != path:
@@ -92,15 +93,15 @@ class TensorFiles:
                 f"{path}: not a whole safetensors file ({str(error)[:300]}): fetch it again"
             ) from error
         for name, entry in header.items():
-            if entry["dtype"] not in _DTYPES:
+            if entry["dtype"] not in DTYPES:
                 raise DataError(
                     f"{path}: {name} is kept as {entry['dtype']}, as where weights were quantised: "
-                    f"only one of {', '.join(_DTYPES)} can be read; fetch the model in bfloat16"
+                    f"only one of {', '.join(DTYPES)} can be read; fetch the model in bfloat16"
                 )
             if name in self._places:
                 raise DataError(f"{path}: {name} is in {self._places[name].path.name} as well")
             self._places[name] = _Place(path, start + entry["data_offsets"][0])
-            self.tensors[name] = Tensor(tuple(entry["shape"]), _DTYPES[entry["dtype"]])
+            self.tensors[name] = Tensor(tuple(entry["shape"]), DTYPES[entry["dtype"]])
 
 
 def write_tensors(
@@ -143,7 +144,7 @@ def write_tensors(
 def _write_file(
     path: Path, described: Mapping[str, Tensor], tensors: Iterator[tuple[str, np.ndarray]]
 ) -> None:
-    """Writes a safetensors file: the length of the header, the header, the tensors' bytes."""
+    """Writes a safetensors file with a header of its own."""
     # Transformers requires this field.
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
@@ -154,10 +155,30 @@ def _write_file(
             "shape": tensor.shape,
             "data_offsets": (start, end),
         }
-    text = json.dumps(header).encode()
+    text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # so that the tensors are aligned
+    write_with_header(path, text, described, tensors)
+
+
+def write_with_header(
+    path: Path,
+    header: bytes,
+    described: Mapping[str, Tensor],
+    tensors: Iterator[tuple[str, np.ndarray]],
+) -> None:
+    """Writes a safetensors file: the length of the header, the header, the tensors' bytes.
+
+    Args:
+        path: The file.
+        header: Its header, which describes these tensors.
+        described: The shapes of the tensors and the dtypes they are cast to, in their order.
+        tensors: Pairs of name and tensor, in the same order.
+
+    Raises:
+        DataError: A weight is not finite, or not in its new dtype.
+    """
     with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
+        file.write(len(header).to_bytes(8, "little") + header)
         # One buffer for all tensors: allocating memory costs as much as the copy.
         buffer = np.empty(max(map(_num_bytes, described.values()), default=0), np.uint8)
         for name, tensor in described.items():
@@ -173,11 +194,16 @@ def _write_file(
 
 def _header(path: Path) -> tuple[dict[str, dict], int]:
     """The header of a file, and where the bytes of its tensors start."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(length), object_pairs_hook=_without_doubles)
+    text = header_bytes(path)
+    header = json.loads(text, object_pairs_hook=_without_doubles)
     header.pop("__metadata__", None)
-    return header, 8 + length
+    return header, 8 + len(text)
+
+
+def header_bytes(path: Path) -> bytes:
+    """Returns the header of a safetensors file, with the blanks at its end."""
+    with path.open("rb") as file:
+        return file.read(int.from_bytes(file.read(8), "little"))
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -205,8 +231,12 @@ def _name_shards(folder: Path, shards: list[list[str]], total: int) -> None:
     (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
-def _shards(folder: Path) -> dict[Path, list[str]]:
-    """The files of a folder: one, or those in the index, with the tensors that it lists."""
+def shards_of(folder: Path) -> dict[Path, list[str]]:
+    """Returns the safetensors files of a folder, with the tensors that the index says are in each.
+
+    Raises:
+        DataError: There are none or only pickles, or the index names a file that is not there.
+    """
     if single := file_in(folder, SINGLE):
         return {single: []}
     shards: dict[str, list[str]] = {}

@@ -67,10 +67,10 @@ class WeightFile:
                 them).
         """
         self._files = files
-        known = {_current(name, model_format): name for name in files.tensors}
+        known = {current_name(name, model_format): name for name in files.tensors}
         self.names: dict[str, str] = {}
         for placement in placements:
-            for name in _spellings(placement.tensor, model_format.prefix):
+            for name in spellings(placement.tensor, model_format.prefix):
                 if name in known:
                     self.names[placement.tensor] = known[name]
         problems = [f"{p.tensor} is missing" for p in placements if p.tensor not in self.names]
@@ -173,8 +173,8 @@ class WeightFile:
             (
                 self.names[spelling]
                 for copy, source in model_format.copies.items()
-                if name in _spellings(copy, model_format.prefix)
-                for spelling in _spellings(source, model_format.prefix)
+                if name in spellings(copy, model_format.prefix)
+                for spelling in spellings(source, model_format.prefix)
                 if spelling in self.names
             ),
             None,
@@ -246,15 +246,15 @@ def _row(array: jax.Array, row: tuple[int, ...]) -> np.ndarray:
     return np.asarray(jax.device_get(array))[row]
 
 
-def _current(name: str, model_format: ModelFormat) -> str:
-    """The current name of a tensor."""
+def current_name(name: str, model_format: ModelFormat) -> str:
+    """Returns the current name of a tensor, which may have an old one in a file."""
     for old, new in model_format.aliases.items():
         name = re.sub(old, new, name)
     return name
 
 
-def _spellings(name: str, prefix: str) -> tuple[str, ...]:
-    """A name with and without the prefix of models with heads."""
+def spellings(name: str, prefix: str) -> tuple[str, ...]:
+    """Returns a name with and without the prefix of models with heads."""
     if not prefix:
         return (name,)
     bare = name.removeprefix(prefix)

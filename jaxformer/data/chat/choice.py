@@ -1,0 +1,187 @@
+"""Which chat template a run uses: a named one, a file, or the checkpoint's own."""
+
+import json
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from jaxformer.data.chat.encoder import ChatEncoder
+from jaxformer.data.chat.template import (
+    SPECIAL_TOKENS,
+    TEMPLATE,
+    ChatTemplate,
+    Conversation,
+    compiled_template,
+    read_chat_template,
+    read_template_file,
+    special_tokens_of,
+)
+from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerFile, TokenizerSpec
+from jaxformer.errors import ConfigError, DataError, did_you_mean
+from jaxformer.io.files import replacing
+
+_NAMED = Path(__file__).parent / "templates"
+TEMPLATE_NAMES = ("ChatML", "Llama2", "Llama3", "Mistral")
+"""The templates that come with the library."""
+_SPECIAL = (
+    "<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
+    "<start_of_turn>", "<end_of_turn>",
+)  # fmt: skip
+_CHOICES = ", ".join(TEMPLATE_NAMES)
+_log = logging.getLogger(__name__)
+
+
+def template_file(name: str) -> Path:
+    """Returns the file of a template.
+
+    Args:
+        name: "ChatML", "Llama 2", "Llama 3" or "Mistral", in any spelling, or the path of a file.
+
+    Raises:
+        ConfigError: There is neither such a template nor such a file.
+    """
+    known = {spelling.lower(): spelling for spelling in TEMPLATE_NAMES}
+    plain = "".join(letter for letter in name.lower() if letter.isalnum())
+    if plain in known:
+        return _NAMED / f"{plain}.jinja"
+    path = Path(os.path.expanduser(name))
+    if not path.is_file():
+        hint = did_you_mean(name, TEMPLATE_NAMES)
+        raise ConfigError(
+            f"data.template = {name!r}: must be {_CHOICES} or the path of a .jinja file{hint}"
+        )
+    return path
+
+
+def run_template(
+    folder: str | os.PathLike, name: str | None, spec: TokenizerSpec
+) -> ChatTemplate | None:
+    """Returns the chat template of a run, which its first start keeps beside the tokenizer.
+
+    Args:
+        folder: The run's folder, which has its tokenizer.
+        name: The template's name or file; None takes that of the checkpoint with the tokenizer.
+        spec: The tokenizer, whose folder may be a checkpoint.
+
+    Returns:
+        The template; None if the checkpoint has none.
+
+    Raises:
+        ConfigError: There is no such template.
+        DataError: The template is invalid or cannot be read.
+    """
+    home = Path(folder, "tokenizer")
+    if (home / TEMPLATE).exists():
+        return read_chat_template(home)
+    origin = _origin(spec)
+    tokens = ({} if origin is None else special_tokens_of(origin)) | special_tokens_of(home)
+    if name is not None:
+        file = template_file(name)
+        template = compiled_template(file, read_template_file(file), tokens)
+    else:
+        template = None if origin is None else read_chat_template(origin)
+    if template is not None:
+        _write(home / SPECIAL_TOKENS, json.dumps(tokens, indent=2, ensure_ascii=False) + "\n")
+        _write(home / TEMPLATE, template.source)
+    return template
+
+
+def text_template(tokenizer: Tokenizer) -> ChatTemplate:
+    """Returns the template of prompts and completions that are no chat.
+
+    They become the prompt, the completion and end-of-text, after the tokenizer's beginning-of-text
+    token if it puts one before every text.
+
+    Args:
+        tokenizer: The tokenizer.
+    """
+    rust, file = tokenizer.backend_tokenizer, _NAMED / "plain.jinja"
+    encoding = rust.encode("a", add_special_tokens=True)
+    first = encoding.tokens[0] if encoding.special_tokens_mask[0] else ""
+    tokens = {"bos_token": first, "eos_token": rust.id_to_token(tokenizer.end_of_text_id)}
+    return compiled_template(file, read_template_file(file), tokens)
+
+
+def encoders(
+    chats: Sequence[Conversation],
+    folder: str | os.PathLike,
+    name: str | None,
+    spec: TokenizerSpec,
+    tokenizer: Tokenizer,
+) -> Iterator[tuple[ChatEncoder, list[Conversation]]]:
+    """Yields an encoder for those that the chat template formats, and one for plain texts.
+
+    Args:
+        chats: The conversations of a run.
+        folder: The run's folder, which has its tokenizer.
+        name: The template's name or file; None takes that of the checkpoint with the tokenizer.
+        spec: The tokenizer, whose folder may be a checkpoint.
+        tokenizer: The tokenizer.
+
+    Yields:
+        Each encoder that is needed, with the conversations that it encodes, in their order.
+
+    Raises:
+        DataError: There are conversations and no template.
+    """
+    formatted = [chat for chat in chats if not chat.plain]
+    if formatted:
+        template = run_template(folder, name, spec)
+        if template is None:
+            raise DataError(_no_template(formatted[0].where, spec))
+        check_template(template, tokenizer, formatted)
+        yield ChatEncoder(tokenizer.backend_tokenizer, template), formatted
+    if len(formatted) < len(chats):
+        plain = [chat for chat in chats if chat.plain]
+        yield ChatEncoder(tokenizer.backend_tokenizer, text_template(tokenizer)), plain
+
+
+def check_template(
+    template: ChatTemplate, tokenizer: Tokenizer, chats: Sequence[Conversation]
+) -> None:
+    """Warns of what a template writes or leaves out in silence.
+
+    Args:
+        template: The template.
+        tokenizer: The tokenizer; it may lack a special token of a named template.
+        chats: The conversations; the template may have no place for tools.
+    """
+    wanted = [name for name in _SPECIAL if name in template.source]
+    if lacking := [name for name in wanted if tokenizer.token_id(name) is None]:
+        _log.warning(
+            "%s: the tokenizer has no token %s, so the template's are ordinary text of several "
+            "tokens",
+            template.file,
+            ", ".join(lacking),
+        )
+    if "tools" not in template.source and (with_tools := [chat for chat in chats if chat.tools]):
+        _log.warning(
+            "%s: the template has no place for tools, which %d conversations have, the first %s",
+            template.file,
+            len(with_tools),
+            with_tools[0].where,
+        )
+
+
+def _no_template(where: str, spec: TokenizerSpec) -> str:
+    """The message about a conversation that no template formats."""
+    origin = _origin(spec)
+    place = "the tokenizer has no checkpoint" if origin is None else f"{origin} has none"
+    return (
+        f"{where}: a chat template is missing: {place}; choose one: --data.template ChatML (or "
+        f"{', '.join(TEMPLATE_NAMES[1:])}, or a .jinja file)"
+    )
+
+
+def _origin(spec: TokenizerSpec) -> Path | None:
+    """The folder of the checkpoint whose tokenizer it is, if any."""
+    if not isinstance(spec, TokenizerFile):
+        return None
+    path = Path(os.path.expanduser(spec.path))
+    return path if path.is_dir() else path.parent
+
+
+def _write(path: Path, text: str) -> None:
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="")

@@ -1,0 +1,128 @@
+"""Tokenised conversations as rows of a batch: packed, or one to a row."""
+
+import abc
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from jaxformer.data.dataset import Batch, ExampleSource
+from jaxformer.data.text.packing import best_fit_decreasing
+
+LossPer = Literal["token", "answer"]
+
+
+class ChatPacking(abc.ABC):
+    """How conversations become rows; subclasses are frozen dataclasses."""
+
+    @abc.abstractmethod
+    def rows(self, lengths: Sequence[int], sequence_length: int) -> np.ndarray:
+        """Returns the row of each conversation, int [conversations], numbered without gaps.
+
+        Args:
+            lengths: The places that each takes.
+            sequence_length: Those of a row.
+        """
+
+
+@dataclass(frozen=True)
+class PackedChats(ChatPacking):
+    """Several conversations to a row, each a segment with positions of its own.
+
+    None sees another, so the loss is that of one to a row, without the padding. They are placed by
+    best-fit decreasing: longest first, each into the row with the least space that is enough.
+    """
+
+    def rows(self, lengths, sequence_length):
+        return best_fit_decreasing(np.asarray(lengths), sequence_length)
+
+
+@dataclass(frozen=True)
+class PaddedChats(ChatPacking):
+    """One conversation to a row, with padding after it."""
+
+    def rows(self, lengths, sequence_length):
+        return np.arange(len(lengths))
+
+
+class ChatExamples(ExampleSource):
+    """Conversations, of which the model is to learn some tokens.
+
+    Args:
+        tokens: int32 [tokens] of each conversation, at least two.
+        weights: float32 [tokens] of each: how much the prediction of each token counts.
+        packing: How they become rows.
+        sequence_length: T, the tokens of a row.
+        pad_id: The padding token.
+    """
+
+    def __init__(
+        self,
+        tokens: Sequence[np.ndarray],
+        weights: Sequence[np.ndarray],
+        packing: ChatPacking,
+        sequence_length: int,
+        pad_id: int,
+    ):
+        self._length, self._pad_id = sequence_length, pad_id
+        self._tokens, self._weights = np.concatenate(tokens), np.concatenate(weights)
+        self._offsets = np.cumsum([0, *map(len, tokens)])
+        # The last token of a conversation predicts nothing.
+        lengths = np.diff(self._offsets) - 1
+        row_of = packing.rows(lengths, sequence_length)
+        self._order = np.argsort(row_of, kind="stable")
+        self._first = np.searchsorted(row_of[self._order], np.arange(row_of.max() + 2))
+        self.utilisation = int(lengths.sum()) / (len(self) * sequence_length)
+
+    def __len__(self) -> int:
+        return len(self._first) - 1
+
+    def read(self, index: int, rng: np.random.Generator) -> Batch:
+        """Returns "inputs", "targets", "weights", "segments" and "positions", each [T].
+
+        inputs[t] = x[t],  targets[t] = x[t + 1],  weights[t] = w[t + 1]
+        """
+        row, end = self.blank(), 0
+        chosen = self._order[slice(*self._first[index : index + 2])]
+        for segment, number in enumerate(chosen.tolist(), start=1):
+            start, stop = self._offsets[number : number + 2].tolist()
+            length = stop - start - 1
+            place = slice(end, end + length)
+            row["inputs"][place] = self._tokens[start : stop - 1]
+            row["targets"][place] = self._tokens[start + 1 : stop]
+            row["weights"][place] = self._weights[start + 1 : stop]
+            row["segments"][place] = segment
+            row["positions"][place] = np.arange(length)
+            end += length
+        return row
+
+    def blank(self) -> Batch:
+        """Returns a row of padding, whose weights are 0."""
+        size = self._length
+        return {
+            "inputs": np.full(size, self._pad_id, np.int32),
+            "targets": np.full(size, self._pad_id, np.int32),
+            "weights": np.zeros(size, np.float32),
+            "segments": np.zeros(size, np.int32),
+            "positions": np.zeros(size, np.int32),
+        }
+
+
+def answer_weights(answers: np.ndarray, per: LossPer) -> np.ndarray:
+    """Returns how much the prediction of each token of a conversation counts, float32 [tokens].
+
+        per token: w[t] = 1 in an answer,  per answer: w[t] = 1 / (tokens of its answer)
+
+    The first token of a conversation is never predicted.
+
+    Args:
+        answers: int [tokens], the number of the answer that each token belongs to; 0 for none.
+        per: What has the same weight as any other of its kind.
+    """
+    counted = answers.copy()
+    counted[0] = 0
+    if per == "token":
+        return (counted > 0).astype(np.float32)
+    sizes = np.bincount(counted)
+    return np.where(counted > 0, 1 / np.maximum(sizes[counted], 1), 0).astype(np.float32)

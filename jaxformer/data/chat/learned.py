@@ -1,0 +1,137 @@
+"""What a model learns of conversations: their tokens and answers, counted."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from jaxformer.data.chat.encoder import ChatEncoder, EncodedChat
+from jaxformer.data.chat.template import Conversation
+from jaxformer.errors import DataError
+
+TooLong = Literal["error", "cut", "drop"]
+_CHUNK = 2048
+"""Conversations that one process renders."""
+_EXAMPLE = 2000
+"""The most characters of the example that is shown."""
+
+
+class LearnedChats:
+    """Tokenised conversations that fit into rows.
+
+    Attributes:
+        tokens: int32 [tokens] of each.
+        answers: int32 [tokens] of each, the number of the answer that a token belongs to, from 1.
+        example: Parts of the text of one, and whether each is learned.
+    """
+
+    def __init__(self, sequence_length: int):
+        """Begins with none; `sequence_length` is the most tokens of a row."""
+        self.tokens: list[np.ndarray] = []
+        self.answers: list[np.ndarray] = []
+        self.example: tuple[tuple[str, bool], ...] = ()
+        self._limit = sequence_length
+        self._places: list[str] = []
+        self._spelled: list[str] = []
+        self._cut = self._dropped = 0
+
+    def add(self, encoder: ChatEncoder, chats: Sequence[Conversation], everything: bool) -> None:
+        """Encodes conversations.
+
+        Args:
+            encoder: The encoder.
+            chats: The conversations.
+            everything: Learn all tokens, not the answers alone.
+
+        Raises:
+            DataError: One is refused, or nothing of it would be learned; names the line.
+        """
+        for start in range(0, len(chats), _CHUNK):
+            chunk = chats[start : start + _CHUNK]
+            for chat, encoded in zip(chunk, encoder.encode_batch(chunk), strict=True):
+                answers = np.ones_like(encoded.answers) if everything else encoded.answers
+                if not answers[1:].any():
+                    raise DataError(
+                        f"{chat.where}: no answer: the chat template writes nothing of it, or does "
+                        "not mark it as the assistant's"
+                    )
+                self.tokens.append(encoded.tokens)
+                self.answers.append(answers)
+                self._places.append(chat.where)
+                if encoded.spells_special:
+                    self._spelled.append(chat.where)
+                self.example = self.example or _parts(encoded, everything)
+
+    def check(self, too_long: TooLong) -> None:
+        """Cuts, drops or refuses conversations that are longer than a row.
+
+        Args:
+            too_long: What becomes of them.
+
+        Raises:
+            DataError: One is too long and may not be changed, or none is left; names the line.
+        """
+        sizes = [len(tokens) for tokens in self.tokens]
+        long = [number for number, size in enumerate(sizes) if size > self._limit]
+        if long and too_long == "error":
+            raise DataError(
+                f"{self._places[long[0]]}: {sizes[long[0]]} tokens, more than data.sequence_length "
+                f"= {self._limit}, and so have {len(long):,} of {len(sizes):,} conversations: set "
+                f"data.sequence_length to {max(sizes)}, which the model's positions must reach, or "
+                "cut them or leave them out with --data.too-long cut or drop"
+            )
+        kept = []
+        for number, size in enumerate(sizes):
+            if size > self._limit and too_long == "drop":
+                continue
+            # An answer may begin after the cut.
+            if self.answers[number][1 : self._limit].any():
+                kept.append(number)
+                self._cut += size > self._limit
+        self._dropped = len(sizes) - len(kept)
+        if not kept:
+            raise DataError(
+                f"{self._places[0]}: no conversation has an answer within data.sequence_length = "
+                f"{self._limit} tokens: raise it to {max(sizes)}"
+            )
+        self.tokens = [self.tokens[number][: self._limit] for number in kept]
+        self.answers = [self.answers[number][: self._limit] for number in kept]
+
+    def in_words(self) -> str:
+        """Returns how much there is."""
+        turns = sum(len(np.unique(answers[answers > 0])) for answers in self.answers)
+        learned = sum(int((answers[1:] > 0).sum()) for answers in self.answers)
+        total = sum(map(len, self.tokens))
+        parts = [
+            f"{_count(len(self.tokens), 'conversation')}, {_count(turns, 'answer')}, "
+            f"{total:,} tokens, {learned:,} of them learned"
+        ]
+        if self._cut:
+            parts.append(f"{self._cut:,} cut to {self._limit} tokens")
+        if self._dropped:
+            parts.append(f"{self._dropped:,} longer ones left out")
+        if self._spelled:
+            parts.append(
+                f"{len(self._spelled):,} spell out special tokens, which stay text there (first: "
+                f"{self._spelled[0]})"
+            )
+        return "; ".join(parts)
+
+
+def _parts(chat: EncodedChat, everything: bool) -> tuple[tuple[str, bool], ...]:
+    """Parts of the text of a conversation, and whether each is learned."""
+    spans = ((0, len(chat.text)),) if everything else chat.spans
+    parts, done = [], 0
+    for start, end in (*spans, (len(chat.text), len(chat.text))):
+        parts += [(chat.text[done:start], False), (chat.text[start:end], True)]
+        done = end
+    shown, room = [], _EXAMPLE
+    for text, learned in parts:
+        if text and room > 0:
+            shown.append((text if len(text) <= room else f"{text[:room]}...", learned))
+        room -= len(text)
+    return tuple(shown)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

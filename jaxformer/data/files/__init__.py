@@ -1,0 +1,1 @@
+"""The files that data are read from: found, decompressed and parsed."""

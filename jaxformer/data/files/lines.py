@@ -1,0 +1,100 @@
+"""The bytes and lines of text files, compressed or not."""
+
+import gzip
+import io
+import os
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from jaxformer.errors import DataError
+from jaxformer.extras import optional_module
+from jaxformer.io.files import ordinary_file
+
+_LOST = b"\0" * 16  # a block that the file system never wrote
+_BUFFER = 1 << 20
+
+
+@contextmanager
+def opened(path: str | os.PathLike) -> Iterator[BinaryIO]:
+    """Opens a file for reading; .gz and .zst are decompressed as they are read.
+
+    Args:
+        path: The file.
+
+    Yields:
+        Its bytes.
+
+    Raises:
+        DataError: It is missing or cannot be read, or what is read inside the context is damaged.
+        MissingExtra: It is .zst, and pyarrow is not installed.
+    """
+    try:
+        with _open(path) as stream:
+            yield stream
+    except (EOFError, OSError, zlib.error) as error:
+        # The errors of the decompressors have no text of the system's.
+        damage = f"damaged, or not compressed as its name says ({error}): get it again"
+        raise DataError(f"{path}: {getattr(error, 'strerror', None) or damage}") from error
+
+
+def byte_lines(path: str | os.PathLike) -> Iterator[bytes]:
+    """Yields the lines of a file as bytes, which end only at a newline.
+
+    Raises:
+        DataError: The file cannot be read.
+    """
+    with opened(path) as file:
+        yield from file
+
+
+def text_lines(path: str | os.PathLike) -> Iterator[str]:
+    """Yields the lines of a text file, which end only at a newline.
+
+    Raises:
+        DataError: The file cannot be read, or a line is no text; names the line.
+    """
+    for number, line in enumerate(byte_lines(path), start=1):
+        if _LOST in line:
+            raise DataError(f"{path}:{number}: not text: it holds a run of null bytes")
+        try:
+            text = line.decode()
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{path}:{number}: not UTF-8 ({error.reason}): convert the file"
+            ) from error
+        yield text.removeprefix("\ufeff") if number == 1 else text
+
+
+def encodable(text: str, what: str) -> str:
+    """Returns a text that UTF-8 can hold.
+
+    Args:
+        text: The text.
+        what: What it is, for the message.
+
+    Raises:
+        DataError: It holds half of a surrogate pair, which JSON can write.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{what} holds half of a surrogate pair at character {error.start}, which no UTF-8 "
+            "text can contain"
+        ) from error
+    return text
+
+
+def _open(path: str | os.PathLike) -> BinaryIO:
+    ending = Path(path).suffix.lower()
+    if ending == ".gz":
+        return gzip.open(ordinary_file(path))
+    if ending == ".zst":
+        # Unlike others, this reader notices that a file ends in the middle of a frame.
+        arrow = optional_module("pyarrow", f"reading {path}")
+        file = arrow.OSFile(str(ordinary_file(path)))
+        return io.BufferedReader(arrow.CompressedInputStream(file, "zstd"), _BUFFER)
+    return open(ordinary_file(path), "rb")

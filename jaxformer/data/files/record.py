@@ -1,0 +1,51 @@
+"""A row of a table."""
+
+import reprlib
+from typing import Any, NamedTuple
+
+from jaxformer.data.files.lines import encodable
+from jaxformer.errors import DataError
+
+
+class Record(NamedTuple):
+    """One row of a table."""
+
+    where: str
+    """ "file:line" or "file, row 3", for messages."""
+    values: dict[str, Any]
+    """The value of each column, by its name."""
+    number: int = 0
+    """The line or the row of its file, counted from 1."""
+
+    def text(self, column: str) -> str:
+        """Returns the string in a column.
+
+        Raises:
+            DataError: There is no such column, or its value is not a string.
+        """
+        value = self.value(column)
+        if not isinstance(value, str):
+            shown = reprlib.repr(value)
+            raise DataError(f"{self.where}: column {column!r} holds {shown}, which is no text")
+        return encodable(value, f"{self.where}: column {column!r}")
+
+    def value(self, column: str) -> Any:
+        """Returns the value of a column.
+
+        Raises:
+            DataError: There is no such column; names the columns.
+        """
+        if column not in self.values:
+            held = ", ".join(map(repr, self.values)) or "none"
+            raise DataError(f"{self.where}: no column {column!r}; the columns are: {held}")
+        return self.values[column]
+
+
+def table_row(path: object, number: int, values: dict[str, Any]) -> Record:
+    """Returns a row that is known by its number in a table that has no lines."""
+    return Record(f"{path}, row {number}", values, number)
+
+
+def table_line(path: object, number: int, values: dict[str, Any]) -> Record:
+    """Returns a row that is known by its line."""
+    return Record(f"{path}:{number}", values, number)

@@ -1,0 +1,122 @@
+"""Tables: rows with named columns, in any of the formats that people keep them in."""
+
+import csv
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from jaxformer.data.files.arrow import read_arrow, read_parquet
+from jaxformer.data.files.find import COMPRESSED, ending_of, find_files
+from jaxformer.data.files.json_rows import read_json, read_json_lines
+from jaxformer.data.files.lines import text_lines
+from jaxformer.data.files.record import Record, table_line
+from jaxformer.errors import DataError
+
+_LONGEST_FIELD = 1 << 30  # of a .csv file, in characters
+
+
+def read_records(
+    path: str | os.PathLike, header: bool = True, columns: Sequence[str] | None = None
+) -> Iterator[Record]:
+    """Yields the rows of a table one after the other, never holding all of it in memory.
+
+    The format of a file follows from its ending. .tsv and .txt: fields between tabs, in which
+    quotation marks are ordinary characters (as in GLUE's files); .csv: fields between commas,
+    quoted where needed; .jsonl: one object per line; .json: the same, or a list of objects;
+    .parquet and .arrow (an IPC file or stream), which need pyarrow. Text may be compressed:
+    .csv.gz, .jsonl.zst.
+
+    A folder or a glob stands for all of its tables, in the order of their names. A folder may be
+    one that `datasets.save_to_disk` wrote, or a data set of the Hugging Face hub. The numbers in a
+    ClassLabel column of `datasets` become the names, and -1 becomes None.
+
+    Args:
+        path: The file, the folder or the glob.
+        header: The first line of a .tsv, .txt or .csv file names the columns; without it they
+            are called "0", "1", ...
+        columns: The columns that are needed; others are left out where that saves time. None
+            needs all.
+
+    Returns:
+        The rows, read as they are asked for.
+
+    Raises:
+        DataError: The file cannot be read; names the file, the line and what is wrong.
+    """
+    path = Path(os.path.expanduser(path))
+    if ending_of(path) in _READERS and not path.is_dir():
+        return read_table(path, header, columns)
+    files = [file.path for file in find_files(path, TABLES)]
+    for file in files:
+        _reader_of(file)  # an unknown ending is an error before any row is read
+    return (record for file in files for record in read_table(file, header, columns))
+
+
+def read_table(
+    path: Path, header: bool = True, columns: Sequence[str] | None = None
+) -> Iterator[Record]:
+    """Returns the rows of one file, see `read_records`."""
+    return _reader_of(path)(path, header, columns)
+
+
+def _reader_of(path: Path) -> Callable[..., Iterator[Record]]:
+    ending = ending_of(path)
+    if ending not in _READERS:
+        raise DataError(
+            f"{path}: cannot tell the format from the ending {ending!r}; it must be one of "
+            f"{', '.join(_READERS)}, or one of these and {' or '.join(COMPRESSED)}"
+        )
+    return _READERS[ending]
+
+
+def _tab_separated(path: Path) -> Iterator[tuple[int, list[str]]]:
+    for number, line in enumerate(text_lines(path), start=1):
+        if line.strip("\r\n"):
+            yield number, line.rstrip("\r\n").split("\t")
+
+
+def _comma_separated(path: Path) -> Iterator[tuple[int, list[str]]]:
+    csv.field_size_limit(_LONGEST_FIELD)  # the module's own limit is shorter than a document
+    rows, first = csv.reader(text_lines(path), strict=True), 1
+    try:
+        for fields in rows:
+            if fields:
+                yield first, fields
+            first = rows.line_num + 1  # a quoted field may hold several lines
+    except csv.Error as error:
+        raise DataError(f"{path}:{first}: not valid CSV: {error}") from error
+
+
+def _named(path: Path, rows: Iterable[tuple[int, list[str]]], header: bool) -> Iterator[Record]:
+    names: list[str] | None = None
+    for number, fields in rows:
+        if names is None:
+            names = fields if header else list(map(str, range(len(fields))))
+            if twice := sorted({name for name in names if name and names.count(name) > 1}):
+                raise DataError(f"{path}:{number}: two columns are called {twice[0]!r}: rename one")
+            if header:
+                continue
+        check_width(f"{path}:{number}", fields, len(names))
+        yield table_line(path, number, dict(zip(names, fields, strict=True)))
+
+
+def check_width(where: str, fields: list[str], width: int) -> None:
+    """Raises DataError unless a line has as many fields as the first."""
+    if len(fields) != width:
+        raise DataError(
+            f"{where}: {len(fields)} fields where the file's first line has {width}: "
+            f"{' | '.join(fields)[:80]}"
+        )
+
+
+_READERS: dict[str, Callable[[Path, bool, Sequence[str] | None], Iterator[Record]]] = {
+    ".csv": lambda path, header, columns: _named(path, _comma_separated(path), header),
+    ".json": lambda path, header, columns: read_json(path),
+    ".jsonl": lambda path, header, columns: read_json_lines(path),
+    ".parquet": lambda path, header, columns: read_parquet(path, columns),
+    ".tsv": lambda path, header, columns: _named(path, _tab_separated(path), header),
+    ".txt": lambda path, header, columns: _named(path, _tab_separated(path), header),
+    ".arrow": lambda path, header, columns: read_arrow(path, columns),
+}
+TABLES = tuple(ending for ending in _READERS if ending != ".txt")
+"""The endings of the files of a folder that are tables."""

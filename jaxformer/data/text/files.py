@@ -1,0 +1,181 @@
+"""Documents in files: text, and tables with a column of text."""
+
+import abc
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Literal
+
+from jaxformer.data.files.find import (
+    COMPRESSED,
+    FoundFile,
+    ending_of,
+    find_files,
+    find_matching,
+    stamps,
+)
+from jaxformer.data.files.json_rows import read_json_lines
+from jaxformer.data.files.lines import encodable, opened, text_lines
+from jaxformer.data.files.record import Record
+from jaxformer.data.files.tables import TABLES, read_table
+from jaxformer.data.text.sources import Document, TextSource, digest_of
+from jaxformer.errors import DataError
+from jaxformer.io.files import read_bytes
+from jaxformer.io.json_files import json_type
+
+
+@dataclass(frozen=True)
+class FileSource(TextSource, abc.ABC):
+    """Documents in files, each of which is a part."""
+
+    @abc.abstractmethod
+    def files(self) -> list[FoundFile]:
+        """Returns the files, ordered by name.
+
+        Raises:
+            DataError: There are none.
+        """
+
+    @abc.abstractmethod
+    def read(self, file: FoundFile) -> Iterator[Document]:
+        """Yields the documents of one file.
+
+        Raises:
+            DataError: It cannot be read, or holds something else; names the line or the row.
+        """
+
+    def parts(self):
+        return [partial(self.read, file) for file in self.files()]
+
+    def documents(self):
+        for part in self.parts():
+            yield from part()
+
+
+@dataclass(frozen=True)
+class Files(FileSource):
+    """Files of any supported format: a file, a folder or a glob.
+
+    Text files are .txt, .txt.gz and .txt.zst. Tables, with a text in each row, are .parquet and
+    .arrow, and .jsonl, .json, .csv and .tsv, which may be compressed as well; a folder may hold
+    data sets that `datasets.save_to_disk` wrote. A file with any other ending is taken for text if
+    it is named itself or by a glob, and left out of a folder.
+    """
+
+    path: str
+    """A file, a folder (searched recursively), or a glob such as "books/**/*.txt"."""
+
+    field: str = "text"
+    """The column or key under which a row of a table holds its text."""
+
+    sample_by: Literal["document", "paragraph", "line"] = "document"
+    """What one document of a text file is: all of it, a paragraph, which ends with an empty line,
+    or a line."""
+
+    def files(self):
+        return find_files(self.path, (*TABLES, ".txt"))
+
+    def read(self, file):
+        if ending_of(file.path) in TABLES:
+            records = read_table(file.path, columns=(self.field,))
+            return _rows(file, records, self.field)
+        return {"document": _whole, "paragraph": _paragraphs, "line": _lines}[self.sample_by](file)
+
+    def fingerprint(self) -> str:
+        """Returns a digest of the options and the files' names, sizes and modification times."""
+        return digest_of(["Files", self.field, self.sample_by, *stamps(self.files())])
+
+
+@dataclass(frozen=True)
+class TextFiles(FileSource):
+    """UTF-8 text files, one document each: a file, a folder or a glob; may be compressed."""
+
+    path: str
+    """A file, a folder (searched recursively), or a glob such as "books/**/*.txt"."""
+
+    pattern: str = "*.txt"
+    """Which files of a folder to take; has no effect on a file or a glob."""
+
+    def files(self):
+        return find_matching(self.path, self.pattern)
+
+    def read(self, file):
+        return _whole(file)
+
+    def fingerprint(self) -> str:
+        """Returns a digest of the files' names, sizes and modification times."""
+        return digest_of(["TextFiles", *stamps(self.files())])
+
+
+@dataclass(frozen=True)
+class JsonLines(FileSource):
+    """JSON lines: each line an object that holds one document's text in a field."""
+
+    path: str
+    """A file, a folder (searched recursively for `pattern`), or a glob."""
+
+    field: str = "text"
+    """The key under which a line holds its text."""
+
+    pattern: str = "*.jsonl"
+    """Which files of a folder to take; has no effect on a file or a glob."""
+
+    def files(self):
+        return find_matching(self.path, self.pattern)
+
+    def read(self, file):
+        return _rows(file, read_json_lines(file.path), self.field)
+
+    def fingerprint(self) -> str:
+        """Returns a digest of the field and the files' names, sizes and modification times."""
+        return digest_of(["JsonLines", self.field, *stamps(self.files())])
+
+
+def _rows(file: FoundFile, records: Iterator[Record], field: str) -> Iterator[Document]:
+    for record in records:
+        yield Document(f"{file.name}:{record.number}", _text(record, field))
+
+
+def _text(record: Record, field: str) -> str:
+    if field not in record.values:
+        held = ", ".join(map(repr, record.values)) or "none"
+        raise DataError(f"{record.where}: no field {field!r}; the fields are: {held}")
+    text = record.values[field]
+    if not isinstance(text, str):
+        found = "bytes" if isinstance(text, bytes) else json_type(type(text))
+        raise DataError(f"{record.where}: field {field!r} holds {found}, not a string")
+    return encodable(text, f"{record.where}: field {field!r}")
+
+
+def _whole(file: FoundFile) -> Iterator[Document]:
+    # Every byte of zeros is valid UTF-8, and none is text.
+    remedy = "convert the file, or leave it out of the path"
+    content = _content(file.path)
+    if (place := content.find(b"\0")) >= 0:
+        raise DataError(f"{file.path}: not text: byte {place} is null; {remedy}")
+    try:
+        yield Document(file.name, content.decode().removeprefix("\ufeff"))
+    except UnicodeDecodeError as error:
+        raise DataError(f"{file.path}: not UTF-8 at byte {error.start}; {remedy}") from error
+
+
+def _content(path: Path) -> bytes:
+    if path.suffix.lower() not in COMPRESSED:
+        return read_bytes(path)
+    with opened(path) as stream:
+        return stream.read()
+
+
+def _lines(file: FoundFile) -> Iterator[Document]:
+    for number, line in enumerate(text_lines(file.path), start=1):
+        yield Document(f"{file.name}:{number}", line.rstrip("\r\n"))
+
+
+def _paragraphs(file: FoundFile) -> Iterator[Document]:
+    lines = enumerate(text_lines(file.path), start=1)
+    for blank, group in groupby(lines, key=lambda line: not line[1].strip()):
+        if not blank:
+            numbers, paragraph = zip(*group, strict=True)
+            yield Document(f"{file.name}:{numbers[0]}", "".join(paragraph).rstrip("\r\n"))

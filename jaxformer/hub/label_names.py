@@ -1,0 +1,83 @@
+"""The names of labels in a config.json: "id2label", "label2id" and "problem_type"."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jaxformer.models import Classification, Regression, TokenClassification
+from jaxformer.models.model import ModelConfig
+
+_REGRESSION, _ONE_LABEL = "regression", "single_label_classification"
+
+
+def label_names(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the names of a checkpoint's labels in the order of their numbers.
+
+    Args:
+        values: Those of its config.json.
+
+    Returns:
+        The names, LABEL_0 and LABEL_1 if it does not name them as transformers does with two; ()
+        if its class has no labels.
+    """
+    if names := values.get("id2label"):
+        return tuple(str(names[number]) for number in sorted(names, key=int))
+    named = values.get("architectures") or [""]
+    return generic_names(values.get("num_labels", 2)) if "Classification" in str(named[0]) else ()
+
+
+def generic_names(count: int) -> tuple[str, ...]:
+    """Returns the names that transformers gives to labels without a name."""
+    return tuple(f"LABEL_{number}" for number in range(count))
+
+
+def same_labels(names: Sequence[str], theirs: Sequence[str]) -> bool:
+    """Whether labels of data are those of a checkpoint: its names, or their numbers.
+
+    Args:
+        names: The labels of the data, in the order of their numbers.
+        theirs: Those of the checkpoint; case does not matter.
+
+    Returns:
+        True if they are the same in the same order.
+    """
+    numbers = [str(number) for number in range(len(theirs))]
+    folded = [name.casefold() for name in theirs]
+    return list(names) == numbers or [name.casefold() for name in names] == folded
+
+
+def label_settings(
+    model: ModelConfig, names: Sequence[str], kept: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Returns the fields of config.json that name a model's labels, where they say something else.
+
+    Args:
+        model: The model.
+        names: The names of its labels; () if nothing names them.
+        kept: The values of the config.json of the checkpoint that it started from.
+    """
+    heads = [
+        head
+        for head in model.heads
+        if isinstance(head, Classification | TokenClassification) and head.name in ("label", "tags")
+    ]
+    if not heads:
+        return {}
+    theirs, problem = label_names(kept), kept.get("problem_type")
+    if isinstance(heads[0], Regression):
+        if len(theirs) == 1 and problem in (None, _REGRESSION):
+            return {}
+        return {"problem_type": _REGRESSION} | _named(generic_names(1), kept)
+    found = {"problem_type": _ONE_LABEL} if problem not in (None, _ONE_LABEL) else {}
+    if not names and len(theirs) != heads[0].num_labels:
+        names = generic_names(heads[0].num_labels) if kept else ()
+    if not names or same_labels(names, theirs):
+        return found
+    return found | _named(names, kept)
+
+
+def _named(names: Sequence[str], kept: Mapping[str, Any]) -> dict[str, Any]:
+    count = {"num_labels": len(names)} if "num_labels" in kept else {}
+    return count | {
+        "id2label": {str(number): name for number, name in enumerate(names)},
+        "label2id": {name: number for number, name in enumerate(names)},
+    }

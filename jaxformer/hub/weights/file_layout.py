@@ -1,0 +1,149 @@
+"""How a checkpoint's files lay out its tensors, so that an export can write the same bytes."""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxformer.errors import DataError
+from jaxformer.hub.model_format import ModelFormat
+from jaxformer.hub.weights.tensors import (
+    DTYPES,
+    INDEX,
+    Tensor,
+    header_bytes,
+    shards_of,
+    write_with_header,
+)
+from jaxformer.hub.weights.weight_file import current_name, spellings
+from jaxformer.hub.weights.weight_map import Placement
+from jaxformer.io.json_files import read_json
+from jaxformer.io.model_files import file_in
+
+LAYOUT = "weights.json"
+"""The file of a run's imported folder with the layout of the weights that it started from."""
+
+
+@dataclass(frozen=True)
+class FileLayout:
+    """The headers of safetensors files, and their index."""
+
+    headers: Mapping[str, str]
+    """The name of a file -> its header, as it is in the file."""
+    index: str | None = None
+    """The text of the index of several files."""
+
+    @classmethod
+    def of_folder(cls, folder: Path) -> "FileLayout":
+        """Returns the layout of the files in a folder.
+
+        Raises:
+            DataError: There are none, or one is damaged.
+        """
+        index = file_in(folder, INDEX)
+        return cls(
+            {path.name: header_bytes(path).decode() for path in shards_of(folder)},
+            None if index is None else index.read_text(encoding="utf-8"),
+        )
+
+    @classmethod
+    def read(cls, file: Path) -> "FileLayout":
+        """Returns what `write` wrote.
+
+        Raises:
+            DataError: The file is damaged.
+        """
+        try:
+            return cls(**read_json(file))
+        except TypeError as error:
+            raise DataError(f"{file}: must have the headers of safetensors files") from error
+
+    def write(self, file: Path) -> None:
+        """Writes the layout to a JSON file."""
+        text = json.dumps({"headers": dict(self.headers), "index": self.index})
+        file.write_text(text + "\n", encoding="utf-8")
+
+    @cached_property
+    def tensors(self) -> dict[str, Tensor]:
+        """The shape and dtype of each tensor, by its name in the files."""
+        return {
+            name: Tensor(tuple(entry["shape"]), DTYPES[entry["dtype"]])
+            for header in self.headers.values()
+            for name, entry in _entries(header).items()
+        }
+
+    @property
+    def usual_dtype(self) -> np.dtype:
+        """The dtype of most values."""
+        counts: dict[np.dtype, int] = {}
+        for tensor in self.tensors.values():
+            counts[tensor.dtype] = counts.get(tensor.dtype, 0) + math.prod(tensor.shape)
+        return max(counts, key=counts.__getitem__)
+
+    @property
+    def largest(self) -> int:
+        """The bytes of the tensors of the largest file."""
+        ends = [
+            max((entry["data_offsets"][1] for entry in _entries(header).values()), default=0)
+            for header in self.headers.values()
+        ]
+        return max(ends)
+
+    def sources(
+        self, model_format: ModelFormat, placements: list[Placement]
+    ) -> dict[str, Placement] | None:
+        """Returns what each tensor of the files holds, in a model that may be another.
+
+        Args:
+            model_format: The system.
+            placements: The parameters in each tensor of the model's own files.
+
+        Returns:
+            Name in the files -> the placement; None if the model has other tensors than the files.
+        """
+        known = {current_name(name, model_format): name for name in self.tensors}
+        found: dict[str, Placement] = {}
+        for placement in placements:
+            names = [x for x in spellings(placement.tensor, model_format.prefix) if x in known]
+            if not names or self.tensors[known[names[0]]].shape != placement.shape:
+                return None
+            found[known[names[0]]] = placement
+        for copy, original in model_format.copies.items():
+            if copy in known and original in known and known[copy] not in found:
+                found[known[copy]] = found[known[original]]
+        return found if found.keys() == self.tensors.keys() else None
+
+    def write_tensors(self, folder: Path, read: Callable[[str], np.ndarray]) -> None:
+        """Writes files with these headers.
+
+        Args:
+            folder: An existing folder.
+            read: Returns a tensor by its name in the files, in any dtype.
+
+        Raises:
+            DataError: A weight is not finite in the dtype that it has in the files.
+        """
+        for file, header in self.headers.items():
+            entries = _entries(header)
+            names = sorted(entries, key=lambda name: entries[name]["data_offsets"])
+            kinds = {name: self.tensors[name] for name in names}
+            write_with_header(folder / file, header.encode(), kinds, _pairs(names, read))
+        if self.index is not None:
+            (folder / INDEX).write_text(self.index, encoding="utf-8")
+
+
+def _pairs(
+    names: list[str], read: Callable[[str], np.ndarray]
+) -> Iterator[tuple[str, np.ndarray]]:
+    return ((name, read(name)) for name in names)
+
+
+def _entries(header: str) -> dict[str, dict[str, Any]]:
+    found = json.loads(header)
+    found.pop("__metadata__", None)
+    return found

@@ -1,0 +1,196 @@
+"""The predictor of a model: its head decides what is predicted."""
+
+from dataclasses import dataclass
+from functools import singledispatch
+from pathlib import Path
+from typing import Literal
+
+from jaxformer.checkpoints.run_dir import RunConfig
+from jaxformer.checkpoints.select import run_and_step
+from jaxformer.checks import at_least, check_types, optional
+from jaxformer.data import Data, DataConfig
+from jaxformer.data.labels import load_labels
+from jaxformer.data.tokenizers.specs import load_tokenizer
+from jaxformer.errors import ArgumentError, ConfigError, check_argument
+from jaxformer.hub.hf_config import is_hf_checkpoint
+from jaxformer.io.paths import folder_path
+from jaxformer.models import (
+    Classification,
+    Head,
+    LanguageModel,
+    MaskedLanguageModel,
+    Projection,
+    Span,
+    TokenClassification,
+)
+from jaxformer.pretrained.auto import IMPORTED, load
+from jaxformer.pretrained.model import Pretrained, computed_as_kept
+from jaxformer.pretrained.prediction.answers import AnswerPredictor
+from jaxformer.pretrained.prediction.hf_reader import HFReader
+from jaxformer.pretrained.prediction.predictor import Predictor, Subject
+from jaxformer.pretrained.prediction.reader import Reader
+from jaxformer.pretrained.prediction.run_reader import RunReader
+from jaxformer.pretrained.prediction.tags import TagPredictor
+from jaxformer.pretrained.prediction.texts import (
+    EmbeddingPredictor,
+    LabelPredictor,
+    NumberPredictor,
+    Pooling,
+    ProjectionPredictor,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictionConfig:
+    """What is predicted, and how rows are read."""
+
+    task: Literal["embeddings"] | None = None
+    """What to predict (None: what the model's head does; embeddings without a head)."""
+    text: tuple[str, ...] | None = None
+    """The column of the text, or the two of a pair or of a question and its context (None: those
+    of the run's data, else recognised by their names)."""
+    scores: bool = False
+    """Add the probabilities of all labels, or that of each tag."""
+    null: bool = True
+    """A question may have no answer: the answer is empty where that is the most probable."""
+    pooling: Pooling = "mean"
+    """The embedding of a text: the mean of its tokens' states, or the first or the last one's."""
+    normalize: bool = False
+    """Scale embeddings to length 1."""
+    max_length: int | None = None
+    """The most tokens of a row; longer ones are cut (None: what the model was trained with)."""
+    batch_size: int = 32
+    """Rows that are computed together."""
+
+    def __post_init__(self):
+        check_types(self)
+        for name, rule in (("batch_size", at_least(1)), ("max_length", optional(at_least(8)))):
+            value = getattr(self, name)
+            check_argument(name, value, rule.allows(value), rule.expected)
+        count = len(self.text or ("text",))
+        check_argument("text", self.text, count in (1, 2), "one column or two")
+
+
+def open_predictor(
+    folder: str | Path,
+    config: PredictionConfig | None = None,
+    *,
+    step: int | None = None,
+    best: bool = False,
+    dtype: str | None = None,
+) -> Predictor:
+    """Returns what predicts for rows of a table with the model in a folder.
+
+    Args:
+        folder: The folder of a run, of one of its checkpoints, or of a Hugging Face checkpoint.
+        config: What is predicted.
+        step: Which checkpoint of the run; None: the newest.
+        best: Take the checkpoint with the best value of the run's `train.metric`.
+        dtype: The dtype of the parameters and the computation; None: that of the files.
+
+    Raises:
+        ArgumentError: An argument has a wrong value.
+        ConfigError: The model predicts nothing of a row, or the checkpoint cannot be chosen.
+        DataError: There is no tokenizer, or a file is damaged.
+    """
+    config, folder = config or PredictionConfig(), folder_path(folder, "folder")
+    pretrained = computed_as_kept(load(folder, dtype=dtype, step=step, best=best))
+    _check_length(pretrained, config.max_length)
+    head = _head(folder, pretrained, config)
+    if is_hf_checkpoint(folder):
+        reader, labels, text = HFReader(pretrained, config.max_length), (), None
+    else:
+        home, _ = run_and_step(folder)
+        data = RunConfig(home).config.data
+        reader = _reader_of(home, data, pretrained, head, config.max_length)
+        labels, text = load_labels(home), getattr(data, "text", None)
+    labels = labels or _label_names(pretrained)
+    subject = Subject(pretrained, reader, labels, config.text or text, config.batch_size)
+    return predictor_of(head, subject, config)
+
+
+@singledispatch
+def predictor_of(head: Head | None, subject: Subject, config: PredictionConfig) -> Predictor:
+    """Returns the predictor of a head; without one it predicts embeddings.
+
+    Register a function for another kind of head: `@predictor_of.register`.
+
+    Args:
+        head: The head, or None.
+        subject: The model, and how it reads.
+        config: What is predicted.
+    """
+    del head
+    return EmbeddingPredictor(subject, config.pooling, config.normalize)
+
+
+@predictor_of.register
+def _(head: Classification, subject, config):
+    kind = subject.pretrained.checkpoint.hf_config.values.get("problem_type")
+    several = kind == "multi_label_classification"
+    if head.num_labels == 1 and not several:
+        return NumberPredictor(subject)
+    return LabelPredictor(subject, config.scores, several)
+
+
+@predictor_of.register
+def _(head: TokenClassification, subject, config):
+    del head
+    return TagPredictor(subject, config.scores)
+
+
+@predictor_of.register
+def _(head: Span, subject, config):
+    return AnswerPredictor(subject, head.longest, config.null)
+
+
+@predictor_of.register
+def _(head: Projection, subject, config):
+    del head
+    return ProjectionPredictor(subject, config.normalize)
+
+
+def _head(folder: Path, pretrained: Pretrained, config: PredictionConfig) -> Head | None:
+    """The head that predicts; None for embeddings."""
+    heads = pretrained.config.heads
+    if config.task == "embeddings" or not heads:
+        return None
+    if predictor_of.dispatch(type(heads[0])) is predictor_of.dispatch(object):
+        raise ConfigError(_refusal(folder, heads))
+    return heads[0]
+
+
+def _refusal(folder: Path, heads: tuple[Head, ...]) -> str:
+    names = ", ".join(type(head).__name__ for head in heads)
+    advice = "--task embeddings predicts a vector for each text"
+    if isinstance(heads[0], LanguageModel):
+        advice = f"python -m jaxformer generate {folder} writes text; {advice}"
+    elif isinstance(heads[0], MaskedLanguageModel):
+        advice = f"fine-tune it with --init-from {folder}; {advice}"
+    return f"{folder}: its head predicts tokens ({names}), nothing of a row of a table: {advice}"
+
+
+def _reader_of(
+    home: Path, data: Data, pretrained: Pretrained, head: Head | None, max_length: int | None
+) -> Reader:
+    """How a run reads: as in training; one that was imported and not trained, as its source."""
+    if isinstance(data, DataConfig) and pretrained.folder.name == IMPORTED:
+        return HFReader(pretrained, max_length)
+    name = None if head is None else head.name
+    return RunReader(data, load_tokenizer(home), pretrained.config, name, max_length)
+
+
+def _label_names(pretrained: Pretrained) -> tuple[str, ...]:
+    """The names in config.json, or LABEL_0, ... as transformers calls them."""
+    names = pretrained.checkpoint.hf_config.values.get("id2label") or {}
+    names = {int(key): str(name) for key, name in names.items()}
+    count = max((head.num_labels or 0 for head in pretrained.config.heads), default=0)
+    return tuple(names.get(key, f"LABEL_{key}") for key in range(count))
+
+
+def _check_length(pretrained: Pretrained, length: int | None) -> None:
+    if length is not None:
+        try:
+            pretrained.config.check_lengths({"inputs": length})
+        except ConfigError as error:
+            raise ArgumentError(f"max_length = {length}: {error}") from error

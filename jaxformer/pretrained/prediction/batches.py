@@ -1,0 +1,76 @@
+"""Rows of any lengths in batches of few shapes, so that little has to be compiled."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxformer.distributed.sharding import on_mesh, on_rows
+from jaxformer.models.model import Model
+from jaxformer.pretrained.model import Pretrained
+from jaxformer.pretrained.prediction.reader import Arrays
+
+_SHORTEST = 16
+
+
+class Batches:
+    """Computes a function of a model for rows, which are sorted by length and padded.
+
+    Args:
+        pretrained: The model.
+        function: From the model and the arrays of a batch to arrays, rows first.
+        batch_size: Rows of a batch.
+    """
+
+    def __init__(
+        self, pretrained: Pretrained, function: Callable[[Model, Arrays], Any], batch_size: int
+    ):
+        def compute(parameters, arrays):
+            return function(pretrained.abstract_model.module(parameters), on_rows(arrays))
+
+        self._pretrained, self._batch_size = pretrained, batch_size
+        self._compute = jax.jit(compute)
+
+    def __call__(
+        self,
+        rows: Sequence[Any],
+        sizes: Sequence[int],
+        arrays: Callable[[Sequence[Any], int], Arrays],
+        longest: int,
+    ) -> list[tuple[Any, int]]:
+        """Returns the results of each row, in order, with the length that it was padded to.
+
+        Args:
+            rows: The rows.
+            sizes: The length of each.
+            arrays: Makes the arrays of some rows, padded to a length.
+            longest: The most that a row is padded to.
+        """
+        order = np.argsort(sizes, kind="stable")
+        found: list[Any] = [None] * len(rows)
+        count = min(self._batch_size, 1 << max(len(rows) - 1, 0).bit_length())
+        for start in range(0, len(rows), count):
+            chosen = order[start : start + count]
+            length = bucket(sizes[chosen[-1]], longest)
+            batch = [rows[n] for n in chosen] + [rows[chosen[-1]]] * (count - len(chosen))
+            with on_mesh(self._pretrained.mesh):
+                result = self._compute(self._pretrained.parameters, arrays(batch, length))
+            result = jax.device_get(result)
+            for place, n in enumerate(chosen):
+                found[n] = jax.tree.map(lambda x, place=place: x[place], result), length
+        return found
+
+
+def bucket(size: int, longest: int) -> int:
+    """Returns the length that rows of a size are padded to: 16, 32, 48, 64, 96, 128, 192, ...
+
+    Args:
+        size: The length of the longest row of a batch.
+        longest: The most that a row can have.
+    """
+    length = _SHORTEST
+    while length < size:
+        halfway = length + length // 2
+        length = halfway if size <= halfway and length > _SHORTEST else 2 * length
+    return max(min(length, longest), size)

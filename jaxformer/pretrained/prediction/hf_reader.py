@@ -1,0 +1,161 @@
+"""Texts as a Hugging Face checkpoint reads them: its tokenizer adds the special tokens."""
+
+import jax
+import numpy as np
+from tokenizers import Encoding
+
+from jaxformer.data.tokenizers.files import read_settings
+from jaxformer.data.tokenizers.prompts import read_prompt_encoder
+from jaxformer.errors import DataError
+from jaxformer.hub.families import encode as encode_source
+from jaxformer.hub.families import forward
+from jaxformer.pretrained.model import Pretrained
+from jaxformer.pretrained.prediction.reader import Reader, Tokens, Window, Words, joined_spans
+
+_ANSWER_LENGTH, _ANSWER_STRIDE, _QUESTION_LENGTH = 384, 128, 64
+"""The usual sizes of a row of question answering, as in BERT's."""
+_SCORES = ("logits", "text_embeds", "image_embeds", "pooler_output")
+"""The names of a head's scores in transformers."""
+_UNLIMITED = 10**6
+"""A tokenizer without a limit stores a very large one."""
+
+
+class HFReader(Reader):
+    """Reads texts as transformers' pipelines do."""
+
+    def __init__(self, pretrained: Pretrained, max_length: int | None = None):
+        """Reads the tokenizer.
+
+        Args:
+            pretrained: The model.
+            max_length: The most tokens of a row; None: what the model and its tokenizer allow.
+
+        Raises:
+            DataError: There is no tokenizer.
+        """
+        self._checkpoint, config = pretrained.checkpoint, pretrained.config
+        self._folder = pretrained.folder
+        self._tokenizer = read_prompt_encoder(pretrained.folder).tokenizer
+        settings = read_settings(pretrained.folder)
+        self.max_length = max_length or self._longest(settings.get("model_max_length"))
+        # The last token is the same for every padding; tables of positions count from 0.
+        self.pads_left = config.causal
+        names = settings.get("model_input_names", ["token_type_ids"])
+        rows = getattr(config, "type_sizes", {}).get("token_types", 0)
+        self._types = rows if "token_type_ids" in names else 0
+        self._pad = self._checkpoint.hf_config.values.get("pad_token_id") or 0
+
+    def encode(self, rows):
+        self._limit("longest_first")
+        given = [row[0] if len(row) == 1 else row for row in rows]
+        return [_tokens(encoding) for encoding in self._tokenizer.encode_batch(given)]
+
+    def encode_words(self, rows):
+        self._limit("longest_first")
+        encodings = self._tokenizer.encode_batch(list(map(list, rows)), is_pretokenized=True)
+        return [
+            Words(_tokens(encoding), joined_spans(words), _first_pieces(encoding, len(words)))
+            for words, encoding in zip(rows, encodings, strict=True)
+        ]
+
+    def split_words(self, texts):
+        self._limit("longest_first")
+        encodings = self._tokenizer.encode_batch(list(texts))
+        return [self._split(*pair) for pair in zip(texts, encodings, strict=True)]
+
+    def windows(self, where, question, context):
+        tokenizer, length = self._tokenizer, min(self.max_length, _ANSWER_LENGTH)
+        tokenizer.no_truncation()
+        (asked,) = tokenizer.encode_batch([question], add_special_tokens=False)
+        if len(asked) > _QUESTION_LENGTH:
+            question = question[: asked.offsets[_QUESTION_LENGTH - 1][1]]
+        added = tokenizer.num_special_tokens_to_add(True)
+        room = length - min(len(asked), _QUESTION_LENGTH) - added
+        if room < 2:
+            raise DataError(
+                f"{where}: a question of {len(asked)} tokens leaves no room for the context in "
+                f"{length}: give a shorter one"
+            )
+        stride = min(_ANSWER_STRIDE, room - 1)
+        tokenizer.enable_truncation(length, stride=stride, strategy="only_second")
+        encoding = tokenizer.encode(question, context)
+        cut = len(asked) > _QUESTION_LENGTH
+        return [_window(part, cut) for part in (encoding, *encoding.overflowing)]
+
+    def arrays(self, rows, length):
+        mask = self.stacked([np.ones_like(row.ids) for row in rows], length, 0)
+        arrays = {
+            "input_ids": self.stacked([row.ids for row in rows], length, self._pad),
+            "attention_mask": mask,
+        }
+        if self._types:
+            types = self.stacked([row.types for row in rows], length, 0)
+            arrays["token_type_ids"] = np.minimum(types, self._types - 1)
+        if self.pads_left:
+            arrays["position_ids"] = np.maximum(np.cumsum(mask, axis=1, dtype=np.int32) - 1, 0)
+        return arrays
+
+    def scores(self, model, arrays):
+        outputs = forward(model, self._checkpoint, arrays)
+        if "start_logits" in outputs:
+            return jax.numpy.stack([outputs["start_logits"], outputs["end_logits"]], axis=1)
+        return next(outputs[name] for name in _SCORES if name in outputs)
+
+    def states(self, model, arrays):
+        valid = arrays["attention_mask"] > 0
+        if self._checkpoint.config.is_encoder_decoder:
+            return encode_source(model, self._checkpoint, arrays)[0], valid
+        return forward(model, self._checkpoint, arrays)["last_hidden_state"], valid
+
+    def _limit(self, strategy: str) -> None:
+        self._tokenizer.enable_truncation(self.max_length, strategy=strategy)
+
+    def _longest(self, stored: object) -> int:
+        values = self._checkpoint.hf_config.values
+        limits = (stored, values.get("max_position_embeddings"), values.get("n_positions"))
+        limits = (*limits, self._checkpoint.config.position.max_length)
+        return int(min((n for n in limits if isinstance(n, int) and n < _UNLIMITED), default=8192))
+
+    def _split(self, text: str, encoding: Encoding) -> Words:
+        """The words of a text as token-classification pipelines group its tokens."""
+        real = [n for n, special in enumerate(encoding.special_tokens_mask) if not special]
+        spans, first = [], []
+        for place in real:
+            start, end = encoding.offsets[place]
+            if spans and self._continues(text, encoding, place):
+                spans[-1] = spans[-1][0], end
+            else:
+                spans.append((start, end))
+                first.append(place)
+        return Words(_tokens(encoding), spans, np.array(first, np.int32))
+
+    def _continues(self, text: str, encoding: Encoding, place: int) -> bool:
+        """Whether a token belongs to the word of the one before it."""
+        if getattr(self._tokenizer.model, "continuing_subword_prefix", None):
+            return encoding.word_ids[place] == encoding.word_ids[place - 1]
+        start = encoding.offsets[place][0]
+        return start > 0 and " " not in text[start - 1 : start + 1]
+
+
+def _tokens(encoding: Encoding) -> Tokens:
+    ids, types = (np.array(side, np.int32) for side in (encoding.ids, encoding.type_ids))
+    return Tokens(ids, types, bool(encoding.overflowing))
+
+
+def _first_pieces(encoding: Encoding, count: int) -> np.ndarray:
+    """The first token of each word; -1 for those that have none."""
+    first = np.full(count, -1, np.int32)
+    for place, word in reversed(list(enumerate(encoding.word_ids))):
+        if word is not None:
+            first[word] = place
+    return first
+
+
+def _window(encoding: Encoding, cut: bool) -> Window:
+    characters = np.full((len(encoding.ids), 2), -1, np.int32)
+    for place, sequence in enumerate(encoding.sequence_ids):
+        if sequence == 1:
+            word = encoding.word_ids[place]
+            whole = None if word is None else encoding.word_to_chars(word, 1)
+            characters[place] = whole or encoding.offsets[place]
+    return Window(_tokens(encoding)._replace(cut=cut), characters)

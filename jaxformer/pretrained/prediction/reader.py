@@ -1,0 +1,108 @@
+"""How a model reads texts: the tokens of a row, and the arrays of a batch."""
+
+import abc
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxformer.data.tasks.sequences import padded
+from jaxformer.models.model import Model
+
+Arrays = dict[str, Any]
+
+
+class Tokens(NamedTuple):
+    """A row as a model reads it; arrays are [tokens]."""
+
+    ids: np.ndarray
+    """int32."""
+    types: np.ndarray
+    """int32, the text that each token belongs to: 0, or 1 in the second of a pair."""
+    cut: bool = False
+    """Whether the row was longer than the model can read."""
+
+
+class Words(NamedTuple):
+    """A text in words, and the tokens that the model reads."""
+
+    tokens: Tokens
+    spans: list[tuple[int, int]]
+    """Where each word begins and ends in the text."""
+    first: np.ndarray
+    """int32 [words], the first token of each word; -1: it was cut off or has none."""
+
+
+class Window(NamedTuple):
+    """A question and a stretch of its context."""
+
+    tokens: Tokens
+    characters: np.ndarray
+    """int32 [tokens, 2], where the word of each token begins and ends in the context; -1 for
+    tokens that are not of the context."""
+
+
+class Reader(abc.ABC):
+    """Reads texts for one model.
+
+    Attributes:
+        max_length: The most tokens of a row; longer ones are cut.
+        pads_left: Whether padding comes before the tokens.
+    """
+
+    max_length: int
+    pads_left = False
+
+    @abc.abstractmethod
+    def encode(self, rows: Sequence[tuple[str, ...]]) -> list[Tokens]:
+        """Returns the tokens of texts, or of pairs of texts."""
+
+    @abc.abstractmethod
+    def encode_words(self, rows: Sequence[Sequence[str]]) -> list[Words]:
+        """Returns the tokens of texts that are split into words; spans are in " ".join(words)."""
+
+    @abc.abstractmethod
+    def split_words(self, texts: Sequence[str]) -> list[Words]:
+        """Splits texts into words, and returns their tokens."""
+
+    @abc.abstractmethod
+    def windows(self, where: str, question: str, context: str) -> list[Window]:
+        """Returns the rows of a question, several where the context is too long for one.
+
+        Args:
+            where: The question's place, for messages.
+            question: The question.
+            context: The text to find the answer in.
+
+        Raises:
+            DataError: The question leaves no room for the context.
+        """
+
+    @abc.abstractmethod
+    def arrays(self, rows: Sequence[Tokens], length: int) -> Arrays:
+        """Returns the model's inputs, [rows, length]."""
+
+    @abc.abstractmethod
+    def scores(self, model: Model, arrays: Arrays) -> jax.Array:
+        """Returns what the head gives, float32: [B, labels], [B, T, labels] or [B, 2, T]."""
+
+    @abc.abstractmethod
+    def states(self, model: Model, arrays: Arrays) -> tuple[jax.Array, jax.Array]:
+        """Returns the hidden states [B, T, D], and which tokens are real, bool [B, T]."""
+
+    def stacked(self, columns: Sequence[np.ndarray], length: int, fill: int) -> np.ndarray:
+        """Returns arrays [tokens] as one [rows, length], padded on the model's side."""
+        if self.pads_left:
+            return np.stack([padded(column[::-1], length, fill)[::-1] for column in columns])
+        return np.stack([padded(column, length, fill) for column in columns])
+
+    def own_places(self, count: int, length: int) -> slice:
+        """Returns where the tokens of a row are in one that was padded to `length`."""
+        return slice(length - count, length) if self.pads_left else slice(count)
+
+
+def joined_spans(words: Sequence[str]) -> list[tuple[int, int]]:
+    """Returns where each word begins and ends in " ".join(words)."""
+    ends = np.cumsum([len(word) + 1 for word in words]) - 1
+    return [(int(end) - len(word), int(end)) for word, end in zip(words, ends, strict=True)]

@@ -1,0 +1,109 @@
+"""Texts as a run's own data fed them to its model."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from jaxformer.data import Data
+from jaxformer.data.tasks.sequences import (
+    SpecialTokens,
+    TokenizedText,
+    add_special_tokens,
+    encode_words,
+)
+from jaxformer.data.tasks.span_text import Question, SpanText
+from jaxformer.data.tokenizers.specs import Tokenizer
+from jaxformer.models.model import ModelConfig
+from jaxformer.pretrained.prediction.reader import Reader, Tokens, Window, Words, joined_spans
+
+
+class RunReader(Reader):
+    """Reads texts as the run's training did, so that a model sees what it has learned from."""
+
+    def __init__(
+        self,
+        data: Data,
+        tokenizer: Tokenizer,
+        config: ModelConfig,
+        head: str | None = None,
+        max_length: int | None = None,
+    ):
+        """Reads nothing yet.
+
+        Args:
+            data: The run's data.
+            tokenizer: The run's tokenizer.
+            config: The model's configuration.
+            head: The name of the head whose scores are wanted, if any.
+            max_length: The most tokens of a row; None: as many as in training.
+        """
+        self._data, self._tokenizer, self._config = data, tokenizer, config
+        self._head = head
+        self._special = SpecialTokens.of(tokenizer)
+        self.max_length = max_length or data.lengths["inputs"]
+
+    def encode(self, rows):
+        columns = zip(*rows, strict=True)
+        ids = zip(*(self._tokenizer.encode_batch(column) for column in columns), strict=True)
+        return [self._row(texts) for texts in ids]
+
+    def encode_words(self, rows):
+        # In training a blank stood before each word but the first.
+        given = [[" " * bool(n) + word for n, word in enumerate(words)] for words in rows]
+        pieces = encode_words((word for words in given for word in words), self._tokenizer)
+        found = []
+        for words, plain in zip(given, rows, strict=True):
+            parts = [pieces[word] for word in words]
+            sizes = np.array([len(part) for part in parts])
+            tokens = self._row([np.concatenate([np.zeros(0, np.int32), *parts])])
+            first = np.cumsum([1, *sizes[:-1]])[: len(words)]
+            inside = (sizes > 0) & (first < len(tokens.ids) - 1)
+            found.append(Words(tokens, joined_spans(plain), np.where(inside, first, -1)))
+        return found
+
+    def split_words(self, texts):
+        found = []
+        for text, words in zip(texts, self.encode_words([t.split() for t in texts]), strict=True):
+            spans, end = [], 0
+            for word in text.split():
+                start = text.index(word, end)
+                end = start + len(word)
+                spans.append((start, end))
+            found.append(words._replace(spans=spans))
+        return found
+
+    def windows(self, where, question, context):
+        data = self._data if isinstance(self._data, SpanText) else SpanText()
+        asked = Question(where, question, context, (), None)
+        examples = replace(data, truncate=True).examples([asked], self._tokenizer)
+        cut = len(self._tokenizer.encode(question)) > data.question_length
+        return [_window(window, cut) for window in examples.windows]
+
+    def arrays(self, rows, length):
+        return {
+            "inputs": self.stacked([row.ids for row in rows], length, self._tokenizer.pad_id),
+            "segments": self.stacked([np.ones_like(row.ids) for row in rows], length, 0),
+            "token_types": self.stacked([row.types for row in rows], length, 0),
+        }
+
+    def scores(self, model, arrays):
+        return model.scores(arrays)[self._head]
+
+    def states(self, model, arrays):
+        valid = arrays["segments"] > 0
+        if self._config.is_encoder_decoder:
+            return model.encode(arrays["inputs"], segments=arrays["segments"]), valid
+        return model.outputs(arrays).hidden, valid
+
+    def _row(self, texts: Sequence[np.ndarray]) -> Tokens:
+        size = sum(map(len, texts)) + 1 + len(texts)
+        row = add_special_tokens(texts, self._special, self.max_length)
+        return Tokens(row.tokens, row.types, size > self.max_length)
+
+
+def _window(window, cut: bool) -> Window:
+    text: TokenizedText = window.text
+    characters = np.full((len(text.tokens), 2), -1, np.int32)
+    characters[window.offset : window.offset + len(window.characters)] = window.characters
+    return Window(Tokens(text.tokens, text.types, cut), characters)

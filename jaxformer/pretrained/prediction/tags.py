@@ -1,0 +1,118 @@
+"""Tags of words, and the entities that they mark."""
+
+import re
+from collections.abc import Sequence
+from typing import ClassVar
+
+import jax
+import numpy as np
+
+from jaxformer.data.tasks.records import Record
+from jaxformer.errors import DataError
+from jaxformer.pretrained.prediction.predictor import (
+    TEXT_COLUMNS,
+    Predictor,
+    Row,
+    Subject,
+    number,
+    recognised,
+)
+from jaxformer.pretrained.prediction.reader import Words
+
+
+class TagPredictor(Predictor):
+    """A tag for each word, predicted from its first token; entities where tags mark such.
+
+    A column of texts is split into words; a column of lists has the words themselves.
+
+    Args:
+        subject: The model.
+        scores: Whether to add the probability of each word's tag.
+    """
+
+    _COLUMNS: ClassVar = (("words",), ("tokens",), *TEXT_COLUMNS[:2])
+
+    def __init__(self, subject: Subject, scores: bool = False):
+        super().__init__(subject)
+        self._entities = all(re.fullmatch(r"O|[BIES]-.+", tag) for tag in subject.labels)
+        self._all = scores
+        self._compute = self._batches(self._function)
+
+    def _function(self, model, arrays):
+        return jax.nn.softmax(self.reader.scores(model, arrays), axis=-1)
+
+    def _rows(self, records):
+        (column,) = self.subject.text or recognised(records[0], self._COLUMNS)
+        texts, rows = self._words(records, column)
+        found = self._tokens_run(self._compute, [row.tokens for row in rows])
+        return [
+            self._row(text, row, scores[self.reader.own_places(len(row.tokens.ids), length)])
+            for text, row, (scores, length) in zip(texts, rows, found, strict=True)
+        ]
+
+    def _words(self, records: Sequence[Record], column: str) -> tuple[list[str], list[Words]]:
+        if isinstance(records[0].value(column), str):
+            texts = [record.text(column) for record in records]
+            return texts, self.reader.split_words(texts)
+        words = [_listed(record, column) for record in records]
+        return [" ".join(row) for row in words], self.reader.encode_words(words)
+
+    def _row(self, text: str, words: Words, scores: np.ndarray) -> Row:
+        best, labels = scores.argmax(axis=-1), self.subject.labels
+        tags = [None if place < 0 else labels[best[place]] for place in words.first]
+        sure = [None if place < 0 else number(scores[place].max()) for place in words.first]
+        row = {"words": [text[start:end] for start, end in words.spans], "tags": tags}
+        if self._entities:
+            row["entities"] = entities(text, words.spans, tags, sure)
+        return row | ({"tag_scores": sure} if self._all else {})
+
+
+def entities(
+    text: str,
+    spans: Sequence[tuple[int, int]],
+    tags: Sequence[str | None],
+    scores: Sequence[float | None],
+) -> list[Row]:
+    """Returns the entities that the tags of words mark, as token-classification pipelines do.
+
+    A tag I-X continues an entity X; B-X and S-X begin another one.
+
+    Args:
+        text: The text.
+        spans: Where each word begins and ends in it.
+        tags: The tag of each word: "O", or B-, I-, E- or S- before the kind of entity; None: the
+            word was cut off.
+        scores: The probability of each tag.
+    """
+    found: list[dict] = []
+    before = None
+    for (start, end), tag, score in zip(spans, tags, scores, strict=True):
+        place, _, kind = (tag or "O").partition("-")
+        if place == "O":
+            before = None
+            continue
+        if before == kind and place in "IE":
+            found[-1]["scores"].append(score)
+            found[-1]["end"] = end
+        else:
+            found.append({"entity_group": kind, "scores": [score], "start": start, "end": end})
+        before = None if place in "ES" else kind
+    return [
+        {
+            "entity_group": entity["entity_group"],
+            "score": number(np.mean(entity["scores"])),
+            "word": text[entity["start"] : entity["end"]],
+            "start": entity["start"],
+            "end": entity["end"],
+        }
+        for entity in found
+    ]
+
+
+def _listed(record: Record, column: str) -> list[str]:
+    words = record.value(column)
+    if not (isinstance(words, list) and words and all(isinstance(word, str) for word in words)):
+        raise DataError(
+            f"{record.where}: column {column!r} holds {words!r:.80}: must be a list of words"
+        )
+    return words

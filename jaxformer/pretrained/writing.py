@@ -1,0 +1,115 @@
+"""The files of an export: weights, config.json, and what travels with a model."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxformer.checkpoints.run_dir import IMPORTED
+from jaxformer.hub.checkpoint import HFCheckpoint
+from jaxformer.hub.describe import config_values
+from jaxformer.hub.hf_config import write_hf_config
+from jaxformer.hub.weights.file_layout import FileLayout
+from jaxformer.hub.weights.tensors import Tensor, write_tensors
+from jaxformer.hub.weights.weight_file import described, tensor_of, tensors_of
+from jaxformer.hub.weights.weight_map import Placement
+from jaxformer.io.model_files import SETTINGS, copy_side_files, file_in, read_object
+from jaxformer.models.parameters import Parameters
+
+MAX_SHARD_BYTES = 5 * 10**9
+"""The largest size of a file, where there are no files to write them like."""
+_TEMPLATE = "chat_template.jinja"
+
+
+def write_weights(
+    folder: Path,
+    checkpoint: HFCheckpoint,
+    parameters: Parameters,
+    placements: list[Placement],
+    *,
+    layout: FileLayout | None = None,
+    dtype: str | None = None,
+    max_bytes: int | None = None,
+) -> np.dtype:
+    """Writes the safetensors files of a model.
+
+    A model that has the tensors of the files that it came from gets the same files: their names,
+    order and dtypes.
+
+    Args:
+        folder: An existing folder.
+        checkpoint: The model's description.
+        parameters: Its parameters.
+        placements: The parameters in each tensor.
+        layout: The layout of the files that it came from, if there are such.
+        dtype: The dtype of the tensors; None: that of those files, or of the parameters.
+        max_bytes: The largest size of a file; None: as those files, or `MAX_SHARD_BYTES`.
+
+    Returns:
+        The dtype of most values.
+
+    Raises:
+        DataError: A weight is not finite, perhaps only in its new dtype.
+    """
+    kept = layout if dtype is None else None
+    if kept is not None and (max_bytes is None or kept.largest <= max_bytes):
+        sources = kept.sources(checkpoint.model_format, placements)
+        if sources is not None:
+            kept.write_tensors(folder, lambda name: tensor_of(parameters, sources[name]))
+            return kept.usual_dtype
+    usual = dtype if kept is None else kept.usual_dtype
+    kinds = described(parameters, placements, usual)
+    if kept is not None:
+        kinds = {name: kept.tensors.get(name, kind)._replace(shape=kind.shape) for name, kind in kinds.items()}
+    # The order of safetensors' own writer: large values first, so that all are aligned.
+    order = sorted(placements, key=lambda p: (-kinds[p.tensor].dtype.itemsize, p.tensor))
+    kinds = {placement.tensor: kinds[placement.tensor] for placement in order}
+    write_tensors(folder, kinds, tensors_of(parameters, order), max_bytes or MAX_SHARD_BYTES)
+    return np.dtype(usual or next(iter(parameters.values())).dtype)
+
+
+def write_beside(
+    folder: Path, checkpoint: HFCheckpoint, home: Path | None, dtype: np.dtype
+) -> None:
+    """Writes config.json and copies what travels with a model.
+
+    Args:
+        folder: An existing folder.
+        checkpoint: The model's description.
+        home: The folder with the files that it came with; None: there are none.
+        dtype: The dtype of the weights.
+
+    Raises:
+        DataError: A file is not an ordinary file of that folder.
+    """
+    values = config_values(checkpoint)
+    name = "torch_dtype" if "torch_dtype" in values and "dtype" not in values else "dtype"
+    if values.get(name, "float32") != dtype.name or not _imported(home):
+        values = values | {name: dtype.name}
+    write_hf_config(folder, values, home)
+    copy_side_files(home, folder)
+    template = own_template(home)
+    if template is not None:
+        (folder / _TEMPLATE).write_text(template, encoding="utf-8")
+
+
+def own_template(home: Path | None) -> str | None:
+    """Returns the chat template that a run was trained with, unless it is the checkpoint's.
+
+    Args:
+        home: The folder with the files that the run came with.
+    """
+    if not _imported(home):
+        return None
+    own = file_in(home.with_name("tokenizer"), _TEMPLATE)
+    if own is None:
+        return None
+    text, theirs = own.read_text(encoding="utf-8"), file_in(home, _TEMPLATE)
+    if theirs is not None:
+        return text if theirs.read_text(encoding="utf-8") != text else None
+    return text if default_template(read_object(home, SETTINGS) or {}) != text else None
+
+
+def _imported(home: Path | None) -> bool:
+    """Whether files come from a Hugging Face checkpoint."""
+    return home is not None and home.name == IMPORTED

@@ -1,0 +1,82 @@
+"""docs/finetuning.md: every command runs as typed, and shows what the page says that it shows.
+
+The blocks run in their order in one folder, as a reader types them. In outputs, numbers and the
+width of rules and columns may differ from the page's; words may not. A line of dots stands for any
+lines.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "finetuning.md"
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_NUMBER = re.compile(r"[-+]?\d[\d,]*(\.\d+)?(e[-+]?\d+)?[kMBT]?\b")
+
+
+class Block(NamedTuple):
+    """A fenced block."""
+
+    language: str
+    text: str
+    line: int
+
+
+def blocks(text: str) -> list[Block]:
+    """The fenced blocks of a page."""
+    return [
+        Block(found[1], found[2], text.count("\n", 0, found.start()) + 1)
+        for found in _BLOCK.finditer(text)
+    ]
+
+
+def shape(line: str) -> str:
+    """A line of output without what differs between machines: numbers, rules and widths."""
+    return " ".join(_NUMBER.sub("#", re.sub(r"[━─=_-]{3,}", "---", line)).split())
+
+
+def missing_line(expected: str, output: str) -> str | None:
+    """The first line of an output on the page that the real one does not have, in order."""
+    lines = iter([shape(line) for line in output.splitlines()])
+    for line in filter(str.strip, expected.splitlines()):
+        if line.strip() != "..." and shape(line) not in lines:
+            return line
+    return None
+
+
+def test_a_missing_line_is_found():
+    assert missing_line("loss 1.5\n...\nend 3 s", "loss 2.25\nmore\nend 12 s") is None
+    assert missing_line("loss 1.5\nend", "end\nloss 2.25") == "end"
+    assert missing_line("accuracy 0.5", "loss 2.25") == "accuracy 0.5"
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_every_block_of_the_fine_tuning_page_runs(tmp_path):
+    for name in ("train.py", "configs", "examples"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    paths = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = os.environ | {"PATH": paths, "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
+    commands = {"sh": ["bash", "-euc"], "python": [sys.executable, "-c"]}
+    output, ran = "", 0
+    for block in blocks(PAGE.read_text(encoding="utf-8")):
+        where = f"{PAGE.name}:{block.line}"
+        if block.language in commands:
+            command = [*commands[block.language], block.text]
+            done = subprocess.run(
+                command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+            )
+            output, ran = done.stdout + done.stderr, ran + 1
+            assert done.returncode == 0, f"{where}: {shlex.join(command)}\n{output[-4000:]}"
+        else:
+            assert block.language == "text", f"{where}: neither a command nor its output"
+            line = missing_line(block.text, output)
+            assert line is None, f"{where}: not in the output: {line}\n{output[-4000:]}"
+    assert ran >= 10
