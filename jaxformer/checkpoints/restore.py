@@ -2,7 +2,7 @@
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -103,13 +103,32 @@ def restore_parameters(
     Returns:
         The parameters by name, on the mesh.
     """
-    prefix = "ema/" if averaged else "params/"
+    stored = parameter_names(_array_metadata(step_folder), averaged)
     wanted = {
-        prefix + name: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=shardings[name])
+        stored[name]: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=shardings[name])
         for name, shape in shapes.items()
     }
     found = _restored(step_folder, wanted)
-    return {name.removeprefix(prefix): array for name, array in found.items()}
+    return {name: found[stored[name]] for name in shapes}
+
+
+def parameter_names(arrays: Iterable[str], averaged: bool) -> dict[str, str]:
+    """Maps the name of each parameter of a checkpoint to the name of its array.
+
+    Args:
+        arrays: The names of the checkpoint's arrays.
+        averaged: Whether the average is meant, of parameters of which there is one.
+
+    Returns:
+        Name -> name of the array.
+    """
+    prefixes = ("params/", "ema/") if averaged else ("params/",)
+    return {
+        name.removeprefix(prefix): name
+        for prefix in prefixes
+        for name in arrays
+        if name.startswith(prefix)
+    }
 
 
 def read_arrays(step_folder: Path, prefixes: tuple[str, ...] = ("",)) -> Iterator[tuple[str, Any]]:
@@ -154,7 +173,7 @@ def _raw_key(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
 
 def _array_metadata(step_folder: Path) -> dict[str, Any]:
     with _reader() as reader:
-        return dict(reader.metadata(step_folder / "state").tree)
+        return dict(reader.metadata((step_folder / "state").absolute()).tree)
 
 
 def _reader() -> contextlib.closing[ocp.PyTreeCheckpointHandler]:
@@ -164,7 +183,11 @@ def _reader() -> contextlib.closing[ocp.PyTreeCheckpointHandler]:
 
 def _check_same_arrays(step_folder: Path, wanted: dict[str, Any], saved: dict[str, Any]) -> None:
     problems = [f"{name} is not in it" for name in wanted if name not in saved]
-    problems += [f"{name} is only in it" for name in saved if name not in wanted]
+    # Older versions also averaged parameters that do not learn.
+    averages = any(name.startswith("ema/") for name in wanted)
+    constant = {f"ema/{name}" for name in parameter_names(wanted, False) if averages}
+    unknown = [name for name in saved if name not in wanted and name not in constant]
+    problems += [f"{name} is only in it" for name in unknown]
     problems += [
         f"{name} has shape {tuple(saved[name].shape)} there and {tuple(leaf.shape)} here"
         for name, leaf in wanted.items()

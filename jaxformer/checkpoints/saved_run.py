@@ -8,13 +8,14 @@ import numpy as np
 from jaxformer.checkpoints import files
 from jaxformer.checkpoints.checkpointer import Checkpointer, CheckpointError
 from jaxformer.checkpoints.manifest import read_item
-from jaxformer.checkpoints.restore import array_shapes, read_arrays
+from jaxformer.checkpoints.restore import array_shapes, parameter_names, read_arrays
 from jaxformer.checkpoints.run_dir import CHECKPOINTS, RunConfig, open_run_folder
 from jaxformer.checkpoints.select import chosen_step, run_and_step, saved_config
 from jaxformer.config.experiment import Config
 from jaxformer.errors import ConfigError
 from jaxformer.io.serialization import to_json
-from jaxformer.models.lora import FACTORS, adapted, is_factor
+from jaxformer.models.frozen import SCALES, restored
+from jaxformer.models.lora import FACTORS, adapted
 from jaxformer.models.parameters import Parameters
 
 
@@ -43,11 +44,11 @@ class SavedRun:
         self.folder, self.model = folder, self.config.model
         self._home = (folder / CHECKPOINTS / str(self.step)).absolute()
         arrays = array_shapes(self._home)
-        self._prefix = "ema/" if any(name.startswith("ema/") for name in arrays) else "params/"
-        names = {name.removeprefix(self._prefix): name for name in arrays if self._has(name)}
-        self.shapes = {name: arrays[names[name]] for name in names if not is_factor(name)}
+        self._stored = parameter_names(arrays, averaged=True)
+        parts = (*FACTORS, SCALES)
+        self.shapes = {n: arrays[a] for n, a in self._stored.items() if not n.endswith(parts)}
         """The shape of each parameter, by its name."""
-        self.adapted = frozenset(name for name in self.shapes if name + FACTORS[0] in names)
+        self.adapted = frozenset(name for name in self.shapes if name + FACTORS[0] in self._stored)
         """The kernels that learned through factors."""
 
     @property
@@ -57,24 +58,26 @@ class SavedRun:
 
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
         """Reads parameters into the host's memory."""
-        wanted = {name: (name, *self._factors_of(name)) for name in names}
-        stored = tuple(self._prefix + part for parts in wanted.values() for part in parts)
-        found = {
-            name.removeprefix(self._prefix): array
-            for name, array in read_arrays(self._home, stored)
-        }
-        return {name: self._merged([found[p] for p in parts]) for name, parts in wanted.items()}
+        names = list(names)
+        found = self._read(name + part for name in names for part in ("", SCALES, *FACTORS))
+        return {name: self._plain(name, found) for name in names}
 
-    def _has(self, name: str) -> bool:
-        return name.startswith(self._prefix)
+    def read_factors(self) -> dict[str, np.ndarray]:
+        """Reads the low-rank factors, by the names of their kernels and `FACTORS`."""
+        return self._read(name + part for name in self.adapted for part in FACTORS)
 
-    def _factors_of(self, name: str) -> list[str]:
-        return [name + suffix for suffix in FACTORS] if name in self.adapted else []
+    def _read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
+        """Reads those of the arrays that there are, as they are stored."""
+        arrays = {self._stored[name]: name for name in names if name in self._stored}
+        stored = read_arrays(self._home, tuple(arrays))
+        return {arrays[array]: value for array, value in stored if array in arrays}
 
-    def _merged(self, arrays: list[np.ndarray]) -> np.ndarray:
-        if len(arrays) == 1:
-            return arrays[0]
-        return np.asarray(adapted(*arrays, self.config.train.lora.scale))
+    def _plain(self, name: str, found: Mapping[str, np.ndarray]) -> np.ndarray:
+        kernel = restored(name, found)
+        if name in self.adapted:
+            a, b = (found[name + suffix] for suffix in FACTORS)
+            kernel = adapted(kernel.astype(np.float32), a, b, self.config.train.lora.scale)
+        return np.asarray(kernel)
 
 
 def write_run(

@@ -97,20 +97,22 @@ class Export(CheckpointChoice):
     out_dir: OutDir
     """A new or an empty folder."""
     dtype: Dtype | None = None
-    """Cast the weights to this type (None: keep that of the run)."""
-    max_shard_gb: float = 5.0
-    """The size of the largest file, in GB."""
+    """Cast the weights to this type (None: keep that of the checkpoint that the run started from,
+    or else that of the run)."""
+    max_shard_gb: float | None = None
+    """The size of the largest file, in GB (default: as in that checkpoint, or else 5)."""
 
 
 def export(arguments: Sequence[str], prog: str) -> None:
     """Writes a Hugging Face checkpoint."""
     options = parse(Export, arguments, prog)
-    if not 0 < options.max_shard_gb < math.inf:
-        raise ConfigError(f"--max-shard-gb {options.max_shard_gb}: must be positive and finite")
+    size = options.max_shard_gb
+    if size is not None and not 0 < size < math.inf:
+        raise ConfigError(f"--max-shard-gb {size}: must be positive and finite")
     check_unused(options.out_dir)
     model = load(options.run_dir, dtype=None, step=options.step, best=options.best)
-    size = math.ceil(options.max_shard_gb * 1e9)
-    pretrained.save(model, options.out_dir, dtype=options.dtype, max_shard_bytes=size)
+    most = None if size is None else math.ceil(size * 1e9)
+    pretrained.save(model, options.out_dir, dtype=options.dtype, max_shard_bytes=most)
     print(
         f"{options.out_dir}: {model.checkpoint.architecture.name}\n"
         f"Next: jaxformer verify {options.out_dir}"

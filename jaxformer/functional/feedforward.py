@@ -9,7 +9,8 @@ import jax.numpy as jnp
 
 from jaxformer.errors import ArgumentError, ConfigError, check_argument, did_you_mean
 from jaxformer.functional.assertions import assert_axes, assert_floating
-from jaxformer.functional.linear import Kernel, Transposed, linear
+from jaxformer.functional.kernels import Kernel, as_array
+from jaxformer.functional.linear import linear
 
 Activation = Callable[[jax.Array], jax.Array]
 
@@ -105,7 +106,7 @@ def feed_forward(
 
     Args:
         x: `[..., D]`.
-        up: `[D, F]`; each kernel may be `Transposed`.
+        up: `[D, F]`; each kernel may have any form of `functional.kernels`.
         down: `[F, D]`.
         activation: A, elementwise.
         gate: `[D, F]`, or None for the form without a gate.
@@ -133,7 +134,7 @@ def feed_forward(
         "down_bias": (down_bias, "D"),
     }
     given = {
-        name: (_matrix(array), axes)
+        name: (as_array(array), axes)
         for name, (array, axes) in (kernels | biases).items()
         if array is not None or name in ("up", "down")
     }
@@ -146,13 +147,6 @@ def feed_forward(
     else:
         hidden = _activated(activation, linear(x, gate, gate_bias), linear(x, up, up_bias))
     return linear(hidden, down, down_bias)
-
-
-def _matrix(kernel: Kernel) -> jax.Array | jax.ShapeDtypeStruct:
-    """A kernel as a matrix with the contracted axis first, or what has its shape."""
-    if not isinstance(kernel, Transposed):
-        return kernel
-    return jax.ShapeDtypeStruct(kernel.matrix.shape[::-1], kernel.matrix.dtype)
 
 
 def _activated(activation, x, factor=None):

@@ -18,7 +18,8 @@ from jaxformer.functional.assertions import (
     assert_numbers,
     static,
 )
-from jaxformer.functional.linear import dot, gathered
+from jaxformer.functional.kernels import Kernel, as_array
+from jaxformer.functional.linear import dot, gathered, linear
 from jaxformer.functional.placement import mesh_axes, place, spec_of
 
 
@@ -91,7 +92,7 @@ def cross_entropy(
 
 def chunked_cross_entropy(
     hidden: jax.Array,
-    head: jax.Array,
+    head: Kernel,
     targets: jax.Array,
     weights: jax.Array | None = None,
     *,
@@ -114,7 +115,8 @@ def chunked_cross_entropy(
 
     Args:
         hidden: `[B, T, D]`.
-        head: `[D, V]`, usually a float32 master weight.
+        head: `[D, V]`, usually a float32 master weight, or another form of it, see
+            `functional.kernels`.
         targets: `[B, T]` integers in `[0, V)`, as in `cross_entropy`.
         weights: `[B, T]`, 0 for a token that does not count; None weighs every token 1. A chunk in
             which none counts is not computed, and its weights have no gradient.
@@ -131,8 +133,8 @@ def chunked_cross_entropy(
         AssertionError: Shapes do not fit together, or an array holds another kind of numbers.
         ArgumentError: A number is out of its range, or targets in an array of NumPy are.
     """
-    sizes = assert_axes(hidden=(hidden, "B T D"), head=(head, "D V"))
-    assert_floating(hidden=hidden, head=head)
+    sizes = assert_axes(hidden=(hidden, "B T D"), head=(as_array(head), "D V"))
+    assert_floating(hidden=hidden, head=as_array(head))
     chunk_size = static("chunk_size", chunk_size, at_least(1))
     softcap = None if softcap is None else static("softcap", softcap, POSITIVE)
     weights = _checked_weights(weights, targets, hidden.shape[:2], sizes["V"])
@@ -141,7 +143,8 @@ def chunked_cross_entropy(
         assert_floating(bias=bias)
         bias = gathered(bias.astype(jnp.promote_types(hidden.dtype, jnp.float32)), hidden, 1)
     terms = _terms(label_smoothing, z_loss, softcap)
-    return _chunked(hidden, head, bias, weights, targets, chunk_size, terms)
+    chunked = _chunked if as_array(head) is head else _chunked_products
+    return chunked(hidden, head, bias, weights, targets, chunk_size, terms)
 
 
 def map_chunks(
@@ -253,6 +256,20 @@ def _where_tokens_count(step):
     return lambda carry, chunk: jax.lax.cond(jnp.any(chunk[-1] != 0), step, skip, carry, chunk)
 
 
+def _chunked_products(hidden, head, bias, weights, targets, chunk_size, terms):
+    """`_chunked` for a head that is no array; each chunk is computed again when differentiated."""
+
+    @jax.checkpoint
+    def chunk_losses(_, chunk):
+        hidden_BCD, targets_BC, _ = chunk
+        logits_BCV = linear(hidden_BCD, head, dtype=jnp.promote_types(hidden.dtype, jnp.float32))
+        return None, _token_losses(logits_BCV, bias, targets_BC, terms)
+
+    chunks = jax.tree.map(lambda x: _chunks(x, chunk_size), (hidden, targets, weights))
+    _, (losses, metrics) = jax.lax.scan(_where_tokens_count(chunk_losses), None, chunks)
+    return _sums(losses, metrics, chunks[2], chunks[1], as_array(head).shape[1])
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(5, 6))
 def _chunked(hidden, head, bias, weights, targets, chunk_size, terms):
     whole_DV = gathered(head.astype(hidden.dtype), hidden, 1)
@@ -269,6 +286,10 @@ def _chunked(hidden, head, bias, weights, targets, chunk_size, terms):
 
 
 def _chunked_forward(hidden, head, bias, weights, targets, chunk_size, terms):
+    learns = head.perturbed
+    hidden, head, bias, weights, targets = (
+        None if x is None else x.value for x in (hidden, head, bias, weights, targets)
+    )
     whole_DV = gathered(head.astype(hidden.dtype), hidden, 1)
     logits_spec, dhead_spec = _specs(hidden, whole_DV)
 
@@ -286,11 +307,12 @@ def _chunked_forward(hidden, head, bias, weights, targets, chunk_size, terms):
             dbias_V += jnp.sum(dlogits_BCV, axis=(0, 1))
         dlogits_BCV = dlogits_BCV.astype(hidden.dtype)
         dhidden_BCD = dot(dlogits_BCV, whole_DV, (((2,), (1,)), ((), ())), spec_of(hidden))
-        dhead_DV += dot(hidden_BCD, dlogits_BCV, (((0, 1), (0, 1)), ((), ())), dhead_spec)
+        if learns:
+            dhead_DV += dot(hidden_BCD, dlogits_BCV, (((0, 1), (0, 1)), ((), ())), dhead_spec)
         return (dhead_DV, dbias_V), (losses_BC, metrics, dhidden_BCD.astype(hidden.dtype))
 
     accumulator = jnp.promote_types(hidden.dtype, jnp.float32)
-    zeros_DV = place(jnp.zeros(head.shape, accumulator), dhead_spec)
+    zeros_DV = place(jnp.zeros(head.shape, accumulator), dhead_spec) if learns else None
     start = zeros_DV, jax.tree.map(jnp.zeros_like, bias)
     chunks = jax.tree.map(lambda x: _chunks(x, chunk_size), (hidden, targets, weights))
     (dhead_DV, dbias_V), (losses, metrics, dhidden) = jax.lax.scan(
@@ -298,7 +320,7 @@ def _chunked_forward(hidden, head, bias, weights, targets, chunk_size, terms):
     )
     gradients = (
         _joined(dhidden, hidden.shape[1]),
-        place(dhead_DV, spec_of(head)).astype(head.dtype),
+        place(dhead_DV, spec_of(head)).astype(head.dtype) if learns else None,
         dbias_V,
         _joined(losses, hidden.shape[1]).astype(weights.dtype),
     )
@@ -311,4 +333,5 @@ def _chunked_backward(chunk_size, terms, gradients, cotangent):
     return *scaled, None
 
 
-_chunked.defvjp(_chunked_forward, _chunked_backward)
+# A head that is frozen has no gradient.
+_chunked.defvjp(_chunked_forward, _chunked_backward, symbolic_zeros=True)

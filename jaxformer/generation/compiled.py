@@ -66,8 +66,11 @@ class CompiledModel:
         check_generates(config)
         self.config, self.mesh = config, mesh
         self._template = AbstractModel(lambda key: self._arranged(config.build(key)))
+        plain = AbstractModel(config.build)
         self._arrange = jax.jit(
-            lambda given: self._template.parameters(self._arranged(abstract_model.module(given)))
+            lambda given: self._template.parameters(
+                self._arranged(plain.module(abstract_model.merged(given)))
+            )
         )
         self.init_state = jax.jit(self._init_state, static_argnums=(0, 1))
         self.prefill = jax.jit(self._prefill, static_argnums=0, donate_argnums=2)

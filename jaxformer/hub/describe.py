@@ -160,7 +160,9 @@ def _described(
         raise _InexpressibleError(message, len(changed))
     named = None
     if extra.get("model_type") == model_format.model_type:
-        hf_config = _updated(completed(HFConfig(extra), model_format), config, hf_config, model_format)
+        hf_config = _updated(
+            completed(HFConfig(extra), model_format), config, hf_config, model_format
+        )
         named = (extra.get("architectures") or [model_format.architectures[0].name])[0]
     hf_config.values["architectures"] = [architecture.name]
     if str(named).lower() != architecture.name.lower():
@@ -178,6 +180,9 @@ def _updated(
         config: The model as it is now.
         written: Values that say all of it, in our spelling.
         model_format: The system.
+
+    Returns:
+        The values; `written` where the file has no place for what has changed.
     """
     config_map, synonyms = model_format.config_map, model_format.synonyms
     try:

@@ -2,41 +2,49 @@
 
 import fnmatch
 import math
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxformer.checks import check_types
+from jaxformer.checks import RATE, check_fields, check_types
 from jaxformer.errors import ConfigError, check_field, closest, did_you_mean
+from jaxformer.functional.kernels import Adapted, Quantized
+from jaxformer.models.frozen import frozen_shapes, kernel_in, num_layer_axes, restored, stored
 from jaxformer.models.parameters import AbstractModel, Parameters
 from jaxformer.nn.layers import normal
 
 FACTORS = (".lora_a", ".lora_b")
 """The suffixes of the factors' names, after that of their kernel."""
+ALL_LINEAR = "all-linear"
+"""The target that stands for every kernel outside the heads."""
 
-# These patterns may match nothing: models may have no pooler and no head parameters.
-_TRAINED = ("heads.*", "pooler.*")
-# Keeps the factors' random numbers apart from those of the model, which the seed alone decides.
+# Runs of older versions have these patterns; models may have no pooler and no head parameters.
+_MAY_MATCH_NOTHING = ("heads.*", "pooler.*")
+# Keep the factors' random numbers apart from those of the model, which the seed alone decides.
 _FACTORS_KEY = 0x4C6F5241
+_DROPOUT_KEY = 0x64726F70
 
 
 @dataclass(frozen=True)
 class LoRA:
     r"""Which kernels learn through factors, and what else learns; all other parameters stay.
 
-    .. math:: W' = W + \frac{\alpha}{r} A B
+    .. math:: y = x W + \lambda\, (\mathrm{dropout}(x) A) B, \qquad \lambda = \frac{\alpha}{r}
 
     W is `[*inputs, *outputs]`, A `[*inputs, r]` and B `[r, *outputs]`. A starts random, with a
     standard deviation of one over the root of the number of inputs, and B at zero, so that
     training starts from the model as it is.
 
-    The sum is taken in each step: memory for gradients and moments of the adapted kernels is that
-    of a full copy and of the factors alone, respectively.
+    W is frozen: it has no gradient and no optimizer state, and A B is not computed in training.
 
     References:
-        Hu et al., LoRA (https://arxiv.org/abs/2106.09685).
+        Hu et al., LoRA (https://arxiv.org/abs/2106.09685);
+        Kalajdzievski, rsLoRA (https://arxiv.org/abs/2312.03732);
+        Dettmers et al., QLoRA (https://arxiv.org/abs/2305.14314).
     """
 
     rank: int = 8
@@ -44,46 +52,70 @@ class LoRA:
     alpha: float = 16.0
     """The product of the factors is multiplied by alpha / rank."""
     targets: tuple[str, ...] = ("*.query.kernel", "*.value.kernel")
-    """The kernels, as patterns of their names."""
-    trained: tuple[str, ...] = _TRAINED
-    """Parameters that learn besides, as patterns of their names."""
+    """The kernels: patterns of their names, names of layers ("query"), or "all-linear"."""
+    trained: tuple[str, ...] | None = None
+    """Parameters that learn besides the factors, as patterns of their names; None: the heads over
+    labels (classification, tags, spans, numbers), as in PEFT, and no head over the vocabulary."""
+    exclude: tuple[str, ...] = ()
+    """Targets that get no factors after all, in the same form."""
+    use_rslora: bool = False
+    """Multiply the product by alpha / sqrt(rank): the updates keep their size at high ranks."""
+    dropout: float = 0.0
+    """Dropout of what the factors read."""
+    base_dtype: Literal["float32", "bfloat16", "int8"] = "float32"
+    """The dtype of frozen matrices; "int8": kernels in int8 with a scale for each output, and
+    embeddings and heads over the vocabulary in bfloat16."""
 
     def __post_init__(self):
         check_types(self)
         check_field(self, "rank", self.rank >= 1, "at least 1")
         check_field(self, "alpha", 0 < self.alpha < math.inf, "a positive, finite number")
         check_field(self, "targets", len(self.targets) > 0, "one pattern at least")
+        check_fields(self, dropout=RATE)
 
     @property
     def scale(self) -> float:
         """What multiplies the product of the factors."""
-        return self.alpha / self.rank
+        return self.alpha / (math.sqrt(self.rank) if self.use_rslora else self.rank)
 
 
 class AbstractLoraModel:
     """A model whose parameters are those of another and the factors of some of its kernels.
 
     It has the interface of `AbstractModel`. A factor's name is that of its kernel and one of
-    `FACTORS`.
+    `FACTORS`. Parameters that stay have the dtype that `lora.base_dtype` names.
     """
 
-    def __init__(self, base: AbstractModel, lora: LoRA):
+    def __init__(self, base: AbstractModel, lora: LoRA, heads: Collection[str] = ()):
         """Finds the kernels; allocates nothing.
+
+        Args:
+            base: The model without factors.
+            lora: Its adaptation.
+            heads: The names of the heads over labels, which learn whole by default.
 
         Raises:
             ConfigError: A pattern of `lora` matches no parameter, or a target is no kernel.
         """
         self.base, self.lora = base, lora
-        self.targets = _targets(base, lora.targets)
+        excluded = _kernels(base, lora.exclude, "exclude")
+        self.targets = tuple(
+            n for n in _kernels(base, lora.targets, "targets") if n not in excluded
+        )
         factors = [name + suffix for name in self.targets for suffix in FACTORS]
-        able = frozenset(base.learning)
-        besides = (name for name in _matching(base, lora.trained) if name in able)
+        if lora.trained is None:
+            owners = tuple(f"heads.{head}." for head in heads)
+            besides = [name for name in base.learning if name.startswith(owners)]
+        else:
+            able = frozenset(base.learning)
+            besides = [name for name in _matching(base, lora.trained) if name in able]
         self.learning = (*besides, *factors)
         """The names of the parameters that may learn."""
-        self.shapes, self.axes, self.kernels = dict(base.shapes), dict(base.axes), base.kernels
+        self.shapes, self.axes = frozen_shapes(base, lora.base_dtype, besides)
+        self.kernels = base.kernels
         for name in self.targets:
             axes, shape = base.axes[name], base.shapes[name].shape
-            layers = _leading(axes)
+            layers = num_layer_axes(axes)
             inputs = layers + base.kernels[name]
             a = (*axes[:inputs], "rank"), (*shape[:inputs], lora.rank)
             b = (
@@ -96,26 +128,60 @@ class AbstractLoraModel:
 
     def init(self, key: jax.Array) -> Parameters:
         """Fresh parameters; those of the base model are the same as without factors."""
-        parameters = self.base.init(key)
+        parameters: Parameters = {}
+        for name, value in self.base.init(key).items():
+            parameters |= stored(name, value, self.shapes)
         keys = jax.random.split(jax.random.fold_in(key, _FACTORS_KEY), len(self.targets))
         for name, own_key in zip(self.targets, keys, strict=True):
             a, b = (self.shapes[name + suffix].shape for suffix in FACTORS)
-            inputs = math.prod(a[_leading(self.axes[name]) : -1])
+            inputs = math.prod(a[num_layer_axes(self.axes[name]) : -1])
             parameters[name + FACTORS[0]] = normal(inputs**-0.5)(own_key, a)
             parameters[name + FACTORS[1]] = jnp.zeros(b, jnp.float32)
         return parameters
 
-    def module(self, parameters: Parameters) -> nnx.Module:
-        """The adapted model with these arrays (or tracers)."""
-        return self.base.module(self.merged(parameters))
+    def module(self, parameters: Parameters, key: jax.Array | None = None) -> nnx.Module:
+        """The adapted model with these arrays (or tracers).
+
+        Args:
+            parameters: By name.
+            key: The key of the factors' dropout; None in evaluation.
+
+        Returns:
+            The base model's module, whose targets are `Adapted`.
+        """
+        kernels = self._kernels(parameters)
+        dropout, scale = self.lora.dropout, self.lora.scale
+        for number, name in enumerate(self.targets):
+            own_key = None
+            if key is not None and dropout:
+                own_key = jax.random.fold_in(jax.random.fold_in(key, _DROPOUT_KEY), number)
+                if num_layer_axes(self.axes[name]):
+                    own_key = jax.random.split(own_key, self.shapes[name].shape[0])
+            a, b = (parameters[name + suffix] for suffix in FACTORS)
+            kernels[name] = Adapted(kernels[name], a, b, own_key, scale, dropout)
+        return self.base.module(kernels)
+
+    def base_module(self, parameters: Parameters) -> nnx.Module:
+        """The model without its factors, the reference of what they learn."""
+        return self.base.module(self._kernels(parameters))
 
     def merged(self, parameters: Parameters) -> Parameters:
-        """The parameters of an equivalent plain model: factors are multiplied out."""
-        plain = {name: parameters[name] for name in self.base.shapes}
+        """The parameters of an equivalent plain model, with the factors multiplied out.
+
+        Returns:
+            The parameters by name; those that are kept in bfloat16 or int8 are in bfloat16.
+        """
+        plain = {name: restored(name, parameters) for name in self.base.shapes}
         for name in self.targets:
             a, b = (parameters[name + suffix] for suffix in FACTORS)
-            plain[name] = adapted(parameters[name], a, b, self.lora.scale)
-        return plain
+            plain[name] = adapted(plain[name].astype(jnp.float32), a, b, self.lora.scale)
+        return {
+            name: value.astype(jnp.promote_types(self.shapes[name].dtype, jnp.bfloat16))
+            for name, value in plain.items()
+        }
+
+    def _kernels(self, parameters: Parameters) -> dict[str, jax.Array | Quantized]:
+        return {name: kernel_in(name, parameters) for name in self.base.shapes}
 
 
 def adapted(kernel: jax.Array, a: jax.Array, b: jax.Array, scale: float) -> jax.Array:
@@ -125,7 +191,7 @@ def adapted(kernel: jax.Array, a: jax.Array, b: jax.Array, scale: float) -> jax.
         kernel: `[*layers, *inputs, *outputs]`.
         a: `[*layers, *inputs, r]`.
         b: `[*layers, r, *outputs]`.
-        scale: Alpha / r.
+        scale: What multiplies the product.
 
     Returns:
         The adapted kernel, of the same shape.
@@ -143,29 +209,35 @@ def is_factor(name: str) -> bool:
     return name.endswith(FACTORS)
 
 
-def _leading(axes: tuple[str, ...]) -> int:
-    return int(axes[0] == "layers")
-
-
-def _targets(base: AbstractModel, patterns: tuple[str, ...]) -> tuple[str, ...]:
+def _kernels(base: AbstractModel, patterns: Iterable[str], field: str) -> dict[str, None]:
+    """The kernels that patterns of a field of `LoRA` name, in their order."""
     found: dict[str, None] = {}
     for pattern in patterns:
-        names = [name for name in base.shapes if fnmatch.fnmatchcase(name, pattern)]
+        names = _named(base, pattern)
         others = [name for name in names if name not in base.kernels]
         if others or not names:
             problem = f"{others[0]}, which is no kernel" if others else "no parameter"
             raise ConfigError(
-                f"train.lora.targets: {pattern!r} matches {problem}{_nearest(base, pattern)}"
+                f"train.lora.{field}: {pattern!r} matches {problem}{_nearest(base, pattern)}"
             )
         found |= dict.fromkeys(names)
-    return tuple(found)
+    return found
+
+
+def _named(base: AbstractModel, pattern: str) -> list[str]:
+    """The parameters that a pattern of targets names."""
+    if pattern == ALL_LINEAR:
+        return [name for name in base.kernels if not name.startswith("heads.")]
+    if not set("*?[.") & set(pattern) and pattern not in base.shapes:
+        pattern = f"*.{pattern}.kernel"
+    return [name for name in base.shapes if fnmatch.fnmatchcase(name, pattern)]
 
 
 def _matching(base: AbstractModel, patterns: tuple[str, ...]) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for pattern in patterns:
         names = [name for name in base.shapes if fnmatch.fnmatchcase(name, pattern)]
-        if not names and pattern not in _TRAINED:
+        if not names and pattern not in _MAY_MATCH_NOTHING:
             listed = ", ".join(closest(pattern, base.shapes, 3) or list(base.shapes)[:5])
             raise ConfigError(
                 f"train.lora.trained: {pattern!r} matches no parameter; there are {listed}, ..."

@@ -84,10 +84,23 @@ class AbstractModel:
         variables = dict(nnx.to_flat_state(nnx.state(module)))
         return {name: variables[path][...] for name, path in self._paths.items()}
 
-    def module(self, parameters: Parameters) -> nnx.Module:
-        """The module with these arrays (or tracers, or shapes)."""
+    def module(self, parameters: Parameters, key: jax.Array | None = None) -> nnx.Module:
+        """The module with these arrays (or tracers, or shapes).
+
+        Args:
+            parameters: By name; a kernel may have any form of `functional.kernels`.
+            key: The dropout key of low-rank factors, of which a plain model has none.
+
+        Returns:
+            The module.
+        """
+        del key
         variables = [
             (path, self._variables[path].replace(parameters[name]))
             for name, path in self._paths.items()
         ]
         return nnx.merge(self._definition, nnx.from_flat_state(variables))
+
+    def merged(self, parameters: Parameters) -> Parameters:
+        """The parameters of an equivalent plain model: these."""
+        return parameters

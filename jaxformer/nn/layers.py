@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxformer.functional.assertions import assert_axes, assert_ids
-from jaxformer.functional.linear import Kernel, Transposed, linear
+from jaxformer.functional.kernels import Kernel, Transposed
+from jaxformer.functional.linear import linear
 from jaxformer.functional.lookup import lookup
 from jaxformer.functional.norms import Norm
 
@@ -63,9 +64,9 @@ def value_of(variable: nnx.Param | None) -> jax.Array | None:
 
 
 def kernel_of(variable: nnx.Param) -> Kernel:
-    """The kernel that a parameter holds, transposed or not."""
+    """The kernel that a parameter holds, in whatever form."""
     outputs = variable.get_metadata().get("outputs")
-    return variable[...] if outputs is None else Transposed(variable[...], outputs)
+    return variable.get_value() if outputs is None else Transposed(variable[...], outputs)
 
 
 # Layers -----------------------------------------------------------------------------------------

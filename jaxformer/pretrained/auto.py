@@ -7,17 +7,22 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxformer.checkpoints.run_dir import IMPORTED
 from jaxformer.checkpoints.saved_run import SavedRun
 from jaxformer.data import Data
 from jaxformer.data.labels import load_labels
 from jaxformer.data.tokenizers.specs import load_tokenizer
 from jaxformer.distributed.sharding import MESH_AXES
 from jaxformer.errors import ConfigError, check_argument
+from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.describe import describe_model
 from jaxformer.hub.hf_config import CONFIG, is_hf_checkpoint
+from jaxformer.hub.label_names import label_settings
 from jaxformer.hub.weights.arrays import check_finite
+from jaxformer.hub.weights.file_layout import LAYOUT, FileLayout
 from jaxformer.io.model_files import TOKENIZER, file_in, read_object
 from jaxformer.io.paths import folder_path
+from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import AbstractModel
 from jaxformer.pretrained.model import (
     Pretrained,
@@ -27,9 +32,6 @@ from jaxformer.pretrained.model import (
     with_fields,
 )
 from jaxformer.zoo import FORMATS
-
-IMPORTED = "huggingface"
-"""The folder of a run with the other files of the checkpoint that it was imported from."""
 
 
 def load(
@@ -73,10 +75,7 @@ def load(
         return load_folder(folder, dtype, mesh, **fields)
     run = SavedRun(folder, str(folder), step, best)
     config = with_fields(run.config.model, fields)
-    home = run.folder / IMPORTED if (run.folder / IMPORTED).is_dir() else run.folder / "tokenizer"
-    checkpoint = describe_model(
-        config, FORMATS.values(), _extra_settings(run.folder, home, run.config.data)
-    )
+    checkpoint, home = describe_run(run, config), home_of(run.folder)
     abstract_model = AbstractModel(config.build)
     shardings = shardings_of(abstract_model, mesh)
     arrays = run.read(abstract_model.shapes)
@@ -87,7 +86,35 @@ def load(
         )
         for name in abstract_model.shapes
     }
-    return Pretrained(checkpoint, parameters, home)
+    return Pretrained(checkpoint, parameters, home, None if dtype else kept_layout(home))
+
+
+def home_of(run: Path) -> Path:
+    """Returns the folder with the other files of a run: its checkpoint's, or its tokenizer's."""
+    return run / IMPORTED if (run / IMPORTED).is_dir() else run / "tokenizer"
+
+
+def kept_layout(home: Path) -> FileLayout | None:
+    """Returns the layout of the weights that a run started from; None if it keeps none."""
+    file = file_in(home, LAYOUT)
+    return None if file is None else FileLayout.read(file)
+
+
+def describe_run(run: SavedRun, model: ModelConfig) -> HFCheckpoint:
+    """Returns the description of a run's model, with what travels from where it started.
+
+    Args:
+        run: The run.
+        model: Its model, perhaps computed in another way.
+
+    Raises:
+        DataError: A file that the run keeps is damaged.
+    """
+    home, labels = home_of(run.folder), load_labels(run.folder)
+    kept = read_object(home, CONFIG)
+    if kept is None:
+        kept = _token_ids(home, run.config.data)
+    return describe_model(model, FORMATS.values(), kept | label_settings(model, labels, kept))
 
 
 def check_no_step(folder: Path, step: int | None, best: bool) -> None:
@@ -113,18 +140,12 @@ def _cast(where: str, array: np.ndarray, dtype: str | None) -> np.ndarray:
     return cast
 
 
-def _extra_settings(folder: Path, home: Path, data: Data) -> dict[str, Any]:
-    """Other fields of config.json than the architecture: an imported model's, or new ones."""
-    if (kept := read_object(home, CONFIG)) is not None:
-        return kept
-    extra: dict[str, Any] = {}
-    if file_in(home, TOKENIZER):
-        tokenizer = load_tokenizer(home)
-        end, pad = tokenizer.end_of_text_id, tokenizer.pad_id
-        extra = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": pad}
-        start = data.start_id(tokenizer)
-        extra |= {} if start is None else {"decoder_start_token_id": start}
-    if names := load_labels(folder):
-        extra["id2label"] = {str(number): name for number, name in enumerate(names)}
-        extra["label2id"] = {name: number for number, name in enumerate(names)}
-    return extra
+def _token_ids(home: Path, data: Data) -> dict[str, Any]:
+    """The ids of special tokens, of a model that this library made."""
+    if not file_in(home, TOKENIZER):
+        return {}
+    tokenizer = load_tokenizer(home)
+    end, pad = tokenizer.end_of_text_id, tokenizer.pad_id
+    ids = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": pad}
+    start = data.start_id(tokenizer)
+    return ids | ({} if start is None else {"decoder_start_token_id": start})

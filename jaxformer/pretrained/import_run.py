@@ -6,6 +6,7 @@ from pathlib import Path
 
 import jax.numpy as jnp
 
+from jaxformer.checkpoints.run_dir import IMPORTED
 from jaxformer.checkpoints.saved_run import write_run
 from jaxformer.config.experiment import Config
 from jaxformer.data import Data, DataConfig
@@ -13,12 +14,12 @@ from jaxformer.data.tasks.images import Images
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerFile, load_tokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.families import family_of
-from jaxformer.hub.hf_config import write_hf_config
 from jaxformer.io.files import check_unused, write_whole
-from jaxformer.io.model_files import TOKENIZER, copy_side_files, file_in, side_files
+from jaxformer.io.model_files import TOKENIZER, file_in, side_files
 from jaxformer.io.paths import local_path
 from jaxformer.pretrained import model as pretrained
-from jaxformer.pretrained.auto import IMPORTED, load
+from jaxformer.pretrained.auto import load
+from jaxformer.pretrained.writing import keep_beside
 
 _log = logging.getLogger(__name__)
 
@@ -55,10 +56,7 @@ def import_folder(
 
     def write(written: Path) -> None:
         write_run(written, config, 0, model.parameters)
-        imported = written / IMPORTED
-        imported.mkdir()
-        write_hf_config(imported, model.checkpoint.hf_config.values)
-        copy_side_files(folder, imported)
+        keep_beside(written, folder, model.checkpoint, model.layout)
         if tokenizer is not None:
             tokenizer.save(written / "tokenizer")
 

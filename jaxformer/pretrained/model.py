@@ -24,25 +24,25 @@ from jaxformer.distributed.sharding import (
 from jaxformer.errors import ArgumentError, ConfigError, DataError, check_argument, did_you_mean
 from jaxformer.functional.masks import Mask
 from jaxformer.hub.checkpoint import HFCheckpoint, check_sizes, read_checkpoint
-from jaxformer.hub.describe import config_values
 from jaxformer.hub.families import encode
 from jaxformer.hub.families import forward as hf_forward
-from jaxformer.hub.hf_config import HFConfig, write_hf_config
+from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.inputs import checked_inputs
-from jaxformer.hub.weights.tensors import TensorFiles, write_tensors
+from jaxformer.hub.weights.file_layout import FileLayout
+from jaxformer.hub.weights.tensors import TensorFiles
 from jaxformer.hub.weights.weight_file import (
     WeightFile,
-    described,
     load_parameters,
     named_placements,
     tensors_of,
 )
 from jaxformer.hub.weights.weight_map import Placement
 from jaxformer.io.files import write_whole
-from jaxformer.io.model_files import TOKENIZER, copy_side_files, small_file_in
+from jaxformer.io.model_files import TOKENIZER, small_file_in
 from jaxformer.io.paths import folder_path
 from jaxformer.models.model import Model, ModelConfig
 from jaxformer.models.parameters import AbstractModel, Parameters
+from jaxformer.pretrained.writing import write_beside, write_weights
 from jaxformer.zoo import FORMATS
 
 Arrays = Mapping[str, Any]
@@ -60,6 +60,8 @@ class Pretrained:
     """The parameters by our names."""
     folder: Path | None = None
     """The folder it was loaded from, which has its tokenizer and other files."""
+    layout: FileLayout | None = None
+    """How the files that it came from lay out its tensors; None where they were cast."""
 
     @property
     def config(self) -> ModelConfig:
@@ -229,7 +231,8 @@ def load_folder(
     dtype = checked_dtype(dtype)
     checkpoint, abstract_model, file = open_folder(folder, **model_fields)
     parameters = load_parameters(file, abstract_model, shardings_of(abstract_model, mesh), dtype)
-    return Pretrained(checkpoint, parameters, folder)
+    layout = None if dtype else FileLayout.of_folder(folder)
+    return Pretrained(checkpoint, parameters, folder, layout)
 
 
 def shardings_of(
@@ -328,7 +331,7 @@ def save(
     *,
     format: str = "hf",
     dtype: str | None = None,
-    max_shard_bytes: int = 5 * 10**9,
+    max_shard_bytes: int | None = None,
 ) -> None:
     """Writes a Hugging Face checkpoint, completely or not at all.
 
@@ -337,8 +340,9 @@ def save(
         folder: A folder that does not exist or is empty.
         format: "hf"; there is no other yet.
         dtype: The dtype of the tensors: "float32", "bfloat16" or "float16"; None keeps that of the
-            parameters.
-        max_shard_bytes: The largest size of a file, unless a single tensor is larger.
+            parameters, or that of the checkpoint they came from if they were loaded without one.
+        max_shard_bytes: The largest size of a file, unless a single tensor is larger; None: 5 GB,
+            or as in the checkpoint.
 
     Raises:
         ArgumentError: An argument has a wrong value.
@@ -350,20 +354,22 @@ def save(
     if format != "hf":
         raise ConfigError(f"format = {format!r}: only 'hf'")
     is_number = isinstance(max_shard_bytes, Real) and not isinstance(max_shard_bytes, bool)
-    check_argument(
-        "max_shard_bytes", max_shard_bytes, is_number and max_shard_bytes >= 1, "at least 1"
-    )
-    checkpoint = pretrained.checkpoint
+    fits = max_shard_bytes is None or (is_number and max_shard_bytes >= 1)
+    check_argument("max_shard_bytes", max_shard_bytes, fits, "at least 1, or None")
     target = jnp.dtype(dtype or next(iter(pretrained.parameters.values())).dtype)
     sizes = [shape.size for shape in pretrained.abstract_model.shapes.values()]
 
     def write(written: Path) -> None:
-        parts = pretrained.parameters, pretrained.placements
-        announced = described(*parts, dtype)
-        write_tensors(written, announced, tensors_of(*parts), max_shard_bytes)
-        values = config_values(checkpoint)
-        write_hf_config(written, values | {"dtype": target.name})
-        copy_side_files(pretrained.folder, written)
+        kept = write_weights(
+            written,
+            pretrained.checkpoint,
+            pretrained.parameters,
+            pretrained.placements,
+            layout=pretrained.layout,
+            dtype=dtype,
+            max_bytes=max_shard_bytes,
+        )
+        write_beside(written, pretrained.checkpoint, pretrained.folder, kept)
 
     write_whole(folder, sum(sizes) * target.itemsize, write)
 

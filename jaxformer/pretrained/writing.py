@@ -1,19 +1,21 @@
 """The files of an export: weights, config.json, and what travels with a model."""
 
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from jaxformer.checkpoints.run_dir import IMPORTED
+from jaxformer.data.chat.template import find_template
 from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.describe import config_values
-from jaxformer.hub.hf_config import write_hf_config
-from jaxformer.hub.weights.file_layout import FileLayout
-from jaxformer.hub.weights.tensors import Tensor, write_tensors
+from jaxformer.hub.hf_config import CONFIG, write_hf_config
+from jaxformer.hub.weights.file_layout import LAYOUT, FileLayout
+from jaxformer.hub.weights.tensors import write_tensors
 from jaxformer.hub.weights.weight_file import described, tensor_of, tensors_of
 from jaxformer.hub.weights.weight_map import Placement
-from jaxformer.io.model_files import SETTINGS, copy_side_files, file_in, read_object
+from jaxformer.io.files import move_into_place, temporary_folder
+from jaxformer.io.model_files import copy_side_files, file_in
 from jaxformer.models.parameters import Parameters
 
 MAX_SHARD_BYTES = 5 * 10**9
@@ -60,7 +62,10 @@ def write_weights(
     usual = dtype if kept is None else kept.usual_dtype
     kinds = described(parameters, placements, usual)
     if kept is not None:
-        kinds = {name: kept.tensors.get(name, kind)._replace(shape=kind.shape) for name, kind in kinds.items()}
+        kinds = {
+            name: kind._replace(dtype=kept.tensors.get(name, kind).dtype)
+            for name, kind in kinds.items()
+        }
     # The order of safetensors' own writer: large values first, so that all are aligned.
     order = sorted(placements, key=lambda p: (-kinds[p.tensor].dtype.itemsize, p.tensor))
     kinds = {placement.tensor: kinds[placement.tensor] for placement in order}
@@ -82,9 +87,9 @@ def write_beside(
     Raises:
         DataError: A file is not an ordinary file of that folder.
     """
-    values = config_values(checkpoint)
+    values, source = config_values(checkpoint), file_in(home, CONFIG) if home else None
     name = "torch_dtype" if "torch_dtype" in values and "dtype" not in values else "dtype"
-    if values.get(name, "float32") != dtype.name or not _imported(home):
+    if source is None or values.get(name, "float32") != dtype.name:
         values = values | {name: dtype.name}
     write_hf_config(folder, values, home)
     copy_side_files(home, folder)
@@ -98,18 +103,47 @@ def own_template(home: Path | None) -> str | None:
 
     Args:
         home: The folder with the files that the run came with.
+
+    Raises:
+        DataError: A file cannot be read.
     """
-    if not _imported(home):
+    if (
+        home is None
+        or home.name != IMPORTED
+        or file_in(own := home.with_name("tokenizer"), _TEMPLATE) is None
+    ):
         return None
-    own = file_in(home.with_name("tokenizer"), _TEMPLATE)
-    if own is None:
-        return None
-    text, theirs = own.read_text(encoding="utf-8"), file_in(home, _TEMPLATE)
-    if theirs is not None:
-        return text if theirs.read_text(encoding="utf-8") != text else None
-    return text if default_template(read_object(home, SETTINGS) or {}) != text else None
+    (_, text), theirs = find_template(own), find_template(home)
+    return None if theirs is not None and theirs[1] == text else text
 
 
-def _imported(home: Path | None) -> bool:
-    """Whether files come from a Hugging Face checkpoint."""
-    return home is not None and home.name == IMPORTED
+def keep_beside(
+    run: Path,
+    home: Path,
+    checkpoint: HFCheckpoint,
+    layout: FileLayout | None,
+    without: Collection[str] = (),
+) -> Path:
+    """Keeps in a run's folder what an export of it needs besides its weights.
+
+    Args:
+        run: The run's folder, which exists.
+        home: The folder with the files of the checkpoint that it starts from.
+        checkpoint: The description of that.
+        layout: The layout of its weights, if it has one.
+        without: The names of files that are left out.
+
+    Returns:
+        The folder with the files.
+
+    Raises:
+        DataError: A file is not an ordinary file of its folder, or cannot be written.
+    """
+    kept = run / IMPORTED
+    with temporary_folder(kept) as temporary:
+        write_hf_config(temporary, config_values(checkpoint), home)
+        copy_side_files(home, temporary, without)
+        if layout is not None:
+            layout.write(temporary / LAYOUT)
+        move_into_place(temporary, kept)
+    return kept

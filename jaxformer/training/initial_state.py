@@ -3,7 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 
-import jax
 import jax.numpy as jnp
 
 from jaxformer.config.experiment import Config
@@ -37,5 +36,5 @@ def initial_state(config: Config, data: Datasets, program: TrainProgram) -> Trai
         check_same_tokens(data.tokenizer, origin)
     if is_first():
         print(report.in_words(origin))
-    ema = None if state.ema is None else jax.tree.map(jnp.copy, params)
+    ema = None if state.ema is None else {name: jnp.copy(params[name]) for name in state.ema}
     return replace(state, params=params, ema=ema)

@@ -71,8 +71,9 @@ def train(config: Config, folder: str | Path, fresh: bool = False) -> None:
     with _opened(config, folder, fresh) as resources:
         data = _prepared_data(config, folder)
         program = _program(config, data)
-        num_rows = config.data.num_sequences
-        work = Workload.of(config.model, config.row_lengths, num_rows, program.mesh)
+        work = Workload.of(
+            config.model, config.row_lengths, config.data.num_sequences, program.mesh
+        )
         if is_first():
             rows = start_report(program.state_shapes, program.trained, work, program.mesh, folder)
             print_table(folder.name, [*data.summary, *rows])

@@ -1,4 +1,4 @@
-"""The reference of preferences: log-probabilities that are computed once and kept with the run."""
+"""The reference of preferences: its log-probabilities, computed once and kept with the run."""
 
 import dataclasses
 import logging

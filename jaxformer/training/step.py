@@ -40,7 +40,7 @@ class TrainState:
     rng: jax.Array
     """The key from which every step's dropout key is derived."""
     ema: Parameters | None
-    """The moving average of the parameters, where the run keeps one."""
+    """The moving average of the parameters that learn, where the run keeps one."""
     skipped: jax.Array
     """int32: updates skipped so far because the loss or the gradient was not finite."""
     skipped_in_a_row: jax.Array
@@ -49,7 +49,7 @@ class TrainState:
     @property
     def best_params(self) -> Parameters:
         """The parameters to evaluate: the averaged ones, where the run keeps them."""
-        return self.params if self.ema is None else self.ema
+        return self.params | (self.ema or {})
 
 
 class BatchEvaluation(NamedTuple):
@@ -86,7 +86,10 @@ class TrainProgram:
         self.model, self.train, self.mesh = model, train, mesh
         self.loss = Loss([head.name for head in model.heads]) if loss is None else loss
         plain = AbstractModel(model.build)
-        self.abstract_model = plain if train.lora is None else AbstractLoraModel(plain, train.lora)
+        labels = [head.name for head in model.heads if not head.over_vocabulary]
+        self.abstract_model = (
+            plain if train.lora is None else AbstractLoraModel(plain, train.lora, labels)
+        )
         self.schedule = optimizer.schedule.build(train.steps)
         self.trained = trained_names(self.abstract_model, train.frozen)
         trained_axes = {name: self.abstract_model.axes[name] for name in self.trained}
@@ -162,13 +165,13 @@ class TrainProgram:
         specs = {name: sharding.spec for name, sharding in self.param_shardings.items()}
         # With explicit axes every device would draw every parameter whole before cutting it.
         params = jax.sharding.auto_axes(self.abstract_model.init, out_sharding=specs)(init_key)
-        zero = jnp.zeros((), jnp.int32)
+        zero, learning = jnp.zeros((), jnp.int32), self._learning(params)
         return TrainState(
             step=zero,
             params=params,
-            opt_state=self.optimizer.init(self._learning(params)),
+            opt_state=self.optimizer.init(learning),
             rng=step_key,
-            ema=None if self.train.ema_decay is None else params,
+            ema=None if self.train.ema_decay is None else learning,
             skipped=zero,
             skipped_in_a_row=zero,
         )
@@ -189,7 +192,7 @@ class TrainProgram:
         params, others = fixed
         train = self.train
         options = LossOptions(train.label_smoothing, train.z_loss, train.loss_chunk)
-        model = self.abstract_model.module(params | learning)
+        model = self.abstract_model.module(params | learning, key)
         sums = self.loss(model, others, batch, options, key)
         return self.loss.total({name: sums[name].loss / weights[name] for name in sums}), sums
 
@@ -224,21 +227,21 @@ class TrainProgram:
         if self.train.clip_norm is not None:
             factor = jnp.minimum(1.0, self.train.clip_norm / jnp.maximum(norm, 1e-30))
             gradients = jax.tree.map(lambda g: g * factor, gradients)
-        learning = self._learning(state.params)
-        updates, opt_state = self.optimizer.update(gradients, state.opt_state, learning)
-        params = state.params | optax.apply_updates(learning, updates)
-        ema = state.ema
+        before = self._learning(state.params)
+        updates, opt_state = self.optimizer.update(gradients, state.opt_state, before)
+        learning, ema = optax.apply_updates(before, updates), state.ema
         if ema is not None:
             decay = self.train.ema_decay
-            ema = jax.tree.map(lambda old, new: decay * old + (1.0 - decay) * new, ema, params)
+            ema = jax.tree.map(lambda old, new: decay * old + (1.0 - decay) * new, ema, learning)
 
         measured = self.loss.metrics(sums)
         finite = jnp.isfinite(measured["loss"]) & jnp.isfinite(norm)
-        params, opt_state, ema = jax.tree.map(
+        learning, opt_state, ema = jax.tree.map(
             lambda new, old: jnp.where(finite, new, old),
-            (params, opt_state, ema),
-            (state.params, state.opt_state, state.ema),
+            (learning, opt_state, ema),
+            (before, state.opt_state, state.ema),
         )
+        params = state.params | learning
         skipped = state.skipped + jnp.where(finite, 0, 1)
         in_a_row = jnp.where(finite, 0, state.skipped_in_a_row + 1)
         metrics = measured | {

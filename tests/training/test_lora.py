@@ -114,14 +114,23 @@ def test_moments_exist_for_what_learns_alone():
         heads=(Classification(num_labels=3),),
     )
     optimizer = AdamW(schedule=Constant(learning_rate=0.1, warmup_steps=0))
-    settings = TrainConfig(lora=LoRA(rank=2), frozen=("pooler.bias",))
-    program = TrainProgram(model, optimizer, settings, make_mesh(MeshConfig()))
-    learning = {name for name in program.abstract_model.shapes if is_factor(name)}
-    learning |= {"pooler.kernel", "heads.label.output.kernel", "heads.label.output.bias"}
-    assert set(program.trained) == learning
-    shapes = program.state_shapes
-    moments = [leaf.size for leaf in jax.tree.leaves(shapes.opt_state) if leaf.ndim]
-    assert sum(moments) == 2 * sum(shapes.params[name].size for name in learning)
+    head = {"heads.label.output.kernel", "heads.label.output.bias"}
+    for trained, besides in (
+        (("heads.*", "pooler.*"), {*head, "pooler.kernel"}),
+        (None, head),
+        ((), set()),
+    ):
+        lora = LoRA(rank=2, trained=trained)
+        frozen = ("pooler.bias",) if trained else ()
+        settings = TrainConfig(lora=lora, frozen=frozen, ema_decay=0.5)
+        program = TrainProgram(model, optimizer, settings, make_mesh(MeshConfig()))
+        learning = {name for name in program.abstract_model.shapes if is_factor(name)} | besides
+        assert set(program.trained) == learning
+        shapes = program.state_shapes
+        size = sum(shapes.params[name].size for name in learning)
+        moments = [leaf.size for leaf in jax.tree.leaves(shapes.opt_state) if leaf.ndim]
+        assert sum(moments) == 2 * size
+        assert sum(leaf.size for leaf in jax.tree.leaves(shapes.ema)) == size
 
 
 # Whole runs ---------------------------------------------------------------------------------------
@@ -243,7 +252,8 @@ def test_factors_of_averages_are_those_that_are_merged(base, tmp_path):
     merge(tmp_path / "run", tmp_path / "plain")
     name = "transformer.stack.group.0.sublayers.0.attention.query.kernel"
     found = arrays_in(tmp_path / "run", 4, "ema/")
-    kernel, a, b = (found[name + suffix] for suffix in ("", ".lora_a", ".lora_b"))
+    kernel = arrays_in(tmp_path / "run", 4)[name]
+    a, b = (found[name + suffix] for suffix in (".lora_a", ".lora_b"))
     expected = kernel + 2.5 * np.einsum("ldr,lrnh->ldnh", a, b)
     np.testing.assert_allclose(arrays_in(tmp_path / "plain", 4)[name], expected, rtol=1e-5)
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from jaxformer.data.chat.rows import conversation, messages_in
 from jaxformer.data.chat.template import Conversation, Message
-from jaxformer.data.tasks.records import Record
+from jaxformer.data.files.tables import Record
 from jaxformer.errors import DataError
 
 
@@ -135,5 +135,8 @@ def _common_messages(chosen: Sequence[Message], rejected: Sequence[Message]) -> 
 
 def _common_text(chosen: str, rejected: str) -> str:
     """The words that both texts begin with, without the white space after them."""
-    letters = takewhile(lambda pair: pair[0] == pair[1], zip(chosen, rejected, strict=False))
-    return re.sub(r"\s+\S*$", "", "".join(letter for letter, _ in letters))
+    pairs = enumerate(zip(chosen, rejected, strict=False))
+    length = next(
+        (i for i, (ours, other) in pairs if ours != other), min(len(chosen), len(rejected))
+    )
+    return re.sub(r"\s+\S*$", "", chosen[:length])

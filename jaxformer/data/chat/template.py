@@ -181,7 +181,7 @@ def read_chat_template(folder: str | Path) -> ChatTemplate | None:
         DataError: A file cannot be read, or the template is invalid.
     """
     folder = Path(folder)
-    found = _find(folder)
+    found = find_template(folder)
     if found is None:
         return None
     return compiled_template(*found, special_tokens_of(folder))
@@ -243,7 +243,8 @@ def special_tokens_of(folder: Path) -> dict[str, str]:
     return found
 
 
-def _find(folder: Path) -> tuple[Path, str] | None:
+def find_template(folder: Path) -> tuple[Path, str] | None:
+    """Returns the file of a folder's chat template and its text, unchecked; None without one."""
     if file := small_file_in(folder, TEMPLATE):
         return file, read_template_file(file)
     for name in (SETTINGS, "chat_template.json"):

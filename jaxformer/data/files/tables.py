@@ -4,6 +4,7 @@ import csv
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from jaxformer.data.files.arrow import read_arrow, read_parquet
 from jaxformer.data.files.find import COMPRESSED, ending_of, find_files
@@ -15,8 +16,19 @@ from jaxformer.errors import DataError
 _LONGEST_FIELD = 1 << 30  # of a .csv file, in characters
 
 
+class TableOptions(NamedTuple):
+    """How the rows of a table are read, see `read_records`."""
+
+    header: bool = True
+    columns: Sequence[str] | None = None
+    malformed: Callable[[str], None] | None = None
+
+
 def read_records(
-    path: str | os.PathLike, header: bool = True, columns: Sequence[str] | None = None
+    path: str | os.PathLike,
+    header: bool = True,
+    columns: Sequence[str] | None = None,
+    malformed: Callable[[str], None] | None = None,
 ) -> Iterator[Record]:
     """Yields the rows of a table one after the other, never holding all of it in memory.
 
@@ -36,6 +48,8 @@ def read_records(
             are called "0", "1", ...
         columns: The columns that are needed; others are left out where that saves time. None
             needs all.
+        malformed: Receives a message for each line of a .tsv, .txt or .csv file that has another
+            number of fields than the first, which is left out; None: such a line is an error.
 
     Returns:
         The rows, read as they are asked for.
@@ -43,20 +57,18 @@ def read_records(
     Raises:
         DataError: The file cannot be read; names the file, the line and what is wrong.
     """
-    path = Path(os.path.expanduser(path))
+    path, options = Path(os.path.expanduser(path)), TableOptions(header, columns, malformed)
     if ending_of(path) in _READERS and not path.is_dir():
-        return read_table(path, header, columns)
+        return read_table(path, options)
     files = [file.path for file in find_files(path, TABLES)]
     for file in files:
         _reader_of(file)  # an unknown ending is an error before any row is read
-    return (record for file in files for record in read_table(file, header, columns))
+    return (record for file in files for record in read_table(file, options))
 
 
-def read_table(
-    path: Path, header: bool = True, columns: Sequence[str] | None = None
-) -> Iterator[Record]:
+def read_table(path: Path, options: TableOptions) -> Iterator[Record]:
     """Returns the rows of one file, see `read_records`."""
-    return _reader_of(path)(path, header, columns)
+    return _reader_of(path)(path, options)
 
 
 def _reader_of(path: Path) -> Callable[..., Iterator[Record]]:
@@ -87,15 +99,20 @@ def _comma_separated(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise DataError(f"{path}:{first}: not valid CSV: {error}") from error
 
 
-def _named(path: Path, rows: Iterable[tuple[int, list[str]]], header: bool) -> Iterator[Record]:
+def _named(
+    path: Path, rows: Iterable[tuple[int, list[str]]], options: TableOptions
+) -> Iterator[Record]:
     names: list[str] | None = None
     for number, fields in rows:
         if names is None:
-            names = fields if header else list(map(str, range(len(fields))))
+            names = fields if options.header else list(map(str, range(len(fields))))
             if twice := sorted({name for name in names if name and names.count(name) > 1}):
                 raise DataError(f"{path}:{number}: two columns are called {twice[0]!r}: rename one")
-            if header:
+            if options.header:
                 continue
+        if options.malformed is not None and len(fields) != len(names):
+            options.malformed(_wrong_width(f"{path}:{number}", fields, len(names)))
+            continue
         check_width(f"{path}:{number}", fields, len(names))
         yield table_line(path, number, dict(zip(names, fields, strict=True)))
 
@@ -103,20 +120,22 @@ def _named(path: Path, rows: Iterable[tuple[int, list[str]]], header: bool) -> I
 def check_width(where: str, fields: list[str], width: int) -> None:
     """Raises DataError unless a line has as many fields as the first."""
     if len(fields) != width:
-        raise DataError(
-            f"{where}: {len(fields)} fields where the file's first line has {width}: "
-            f"{' | '.join(fields)[:80]}"
-        )
+        raise DataError(_wrong_width(where, fields, width))
 
 
-_READERS: dict[str, Callable[[Path, bool, Sequence[str] | None], Iterator[Record]]] = {
-    ".csv": lambda path, header, columns: _named(path, _comma_separated(path), header),
-    ".json": lambda path, header, columns: read_json(path),
-    ".jsonl": lambda path, header, columns: read_json_lines(path),
-    ".parquet": lambda path, header, columns: read_parquet(path, columns),
-    ".tsv": lambda path, header, columns: _named(path, _tab_separated(path), header),
-    ".txt": lambda path, header, columns: _named(path, _tab_separated(path), header),
-    ".arrow": lambda path, header, columns: read_arrow(path, columns),
+def _wrong_width(where: str, fields: list[str], width: int) -> str:
+    shown = " | ".join(fields)[:80]
+    return f"{where}: {len(fields)} fields where the file's first line has {width}: {shown}"
+
+
+_READERS: dict[str, Callable[[Path, TableOptions], Iterator[Record]]] = {
+    ".csv": lambda path, options: _named(path, _comma_separated(path), options),
+    ".json": lambda path, options: read_json(path),
+    ".jsonl": lambda path, options: read_json_lines(path),
+    ".parquet": lambda path, options: read_parquet(path, options.columns),
+    ".tsv": lambda path, options: _named(path, _tab_separated(path), options),
+    ".txt": lambda path, options: _named(path, _tab_separated(path), options),
+    ".arrow": lambda path, options: read_arrow(path, options.columns),
 }
 TABLES = tuple(ending for ending in _READERS if ending != ".txt")
 """The endings of the files of a folder that are tables."""

@@ -1,6 +1,8 @@
 """Labelled data: texts, words, spans, pairs of texts, images."""
 
 from jaxformer.data.labels import Classes, Number
+from jaxformer.data.tasks.conllu import ConllU
+from jaxformer.data.tasks.glue import Glue
 from jaxformer.data.tasks.image_sources import Digits, ImageFolder, ImageSource
 from jaxformer.data.tasks.images import HorizontalFlip, Images, Mixup, RandomCrop
 from jaxformer.data.tasks.labelled_text import LabelledText
@@ -12,7 +14,9 @@ from jaxformer.data.tasks.tagged_text import TaggedText
 __all__ = [
     "Classes",
     "ColumnFile",
+    "ConllU",
     "Digits",
+    "Glue",
     "HorizontalFlip",
     "ImageFolder",
     "ImageSource",

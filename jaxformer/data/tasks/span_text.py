@@ -197,17 +197,26 @@ class SpanText(Data):
         texts = (text for question in train for text in (question.text, question.context))
         tokenizer = load_or_train_tokenizer(folder, self.tokenizer, texts)
         return Datasets(
-            self.dataset(self._examples(train, tokenizer), "train"),
-            self.dataset(self._examples(validation, tokenizer), "validation"),
+            self.dataset(self.examples(train, tokenizer), "train"),
+            self.dataset(self.examples(validation, tokenizer), "validation"),
             tokenizer,
         )
 
     def validation_examples(self, tokenizer, labels):
         if self.validation is None:
             return None
-        return self._examples(read_questions(self.validation), tokenizer)
+        return self.examples(read_questions(self.validation), tokenizer)
 
-    def _examples(self, questions: Sequence[Question], tokenizer: Tokenizer) -> "SpanExamples":
+    def examples(self, questions: Sequence[Question], tokenizer: Tokenizer) -> "SpanExamples":
+        """Returns the rows of questions, several for one whose context is long.
+
+        Args:
+            questions: The questions; without answers for prediction.
+            tokenizer: The run's.
+
+        Raises:
+            DataError: A question is too long.
+        """
         words = [_words(question.context) for question in questions]
         pieces = encode_words((text for context in words for text, _, _ in context), tokenizer)
         asked = tokenizer.encode_batch([question.text for question in questions])

@@ -201,9 +201,7 @@ class ShardWriter:
 
     def __init__(self, folder: Path, tokenizer: Tokenizer):
         self._folder = folder
-        self._train, self._validation = (
-            _StreamWriter(folder, side, tokenizer) for side in _SIDES
-        )
+        self._train, self._validation = (_StreamWriter(folder, side, tokenizer) for side in _SIDES)
 
     def __enter__(self):
         self._train.__enter__()

@@ -19,7 +19,7 @@ from jaxformer.data.files.find import (
 from jaxformer.data.files.json_rows import read_json_lines
 from jaxformer.data.files.lines import encodable, opened, text_lines
 from jaxformer.data.files.record import Record
-from jaxformer.data.files.tables import TABLES, read_table
+from jaxformer.data.files.tables import TABLES, TableOptions, read_table
 from jaxformer.data.text.sources import Document, TextSource, digest_of
 from jaxformer.errors import DataError
 from jaxformer.io.files import read_bytes
@@ -79,7 +79,7 @@ class Files(FileSource):
 
     def read(self, file):
         if ending_of(file.path) in TABLES:
-            records = read_table(file.path, columns=(self.field,))
+            records = read_table(file.path, TableOptions(columns=(self.field,)))
             return _rows(file, records, self.field)
         return {"document": _whole, "paragraph": _paragraphs, "line": _lines}[self.sample_by](file)
 

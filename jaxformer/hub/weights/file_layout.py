@@ -137,9 +137,7 @@ class FileLayout:
             (folder / INDEX).write_text(self.index, encoding="utf-8")
 
 
-def _pairs(
-    names: list[str], read: Callable[[str], np.ndarray]
-) -> Iterator[tuple[str, np.ndarray]]:
+def _pairs(names: list[str], read: Callable[[str], np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
     return ((name, read(name)) for name in names)
 
 

@@ -176,6 +176,7 @@ def write_with_header(
 
     Raises:
         DataError: A weight is not finite, or not in its new dtype.
+        ValueError: The tensors come in another order or shape.
     """
     with path.open("wb") as file:
         file.write(len(header).to_bytes(8, "little") + header)

@@ -234,8 +234,13 @@ def tensors_of(
         Pairs of name and tensor.
     """
     for placement in placements:
-        arrays = [_row(parameters[parameter], row) for parameter, row in placement.places]
-        yield placement.tensor, placement.layout.write(arrays, placement.slots)
+        yield placement.tensor, tensor_of(parameters, placement)
+
+
+def tensor_of(parameters: Parameters, placement: Placement) -> np.ndarray:
+    """Returns the tensor of a file that holds some parameters, as a view if possible."""
+    arrays = [_row(parameters[parameter], row) for parameter, row in placement.places]
+    return placement.layout.write(arrays, placement.slots)
 
 
 def _row(array: jax.Array, row: tuple[int, ...]) -> np.ndarray:

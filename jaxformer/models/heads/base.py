@@ -12,7 +12,7 @@ from flax import nnx
 from jaxformer.checks import check_types
 from jaxformer.errors import ConfigError
 from jaxformer.functional.assertions import assert_axes, assert_bool, check_choice
-from jaxformer.functional.linear import Kernel
+from jaxformer.functional.kernels import Kernel
 from jaxformer.functional.losses import LossSums
 from jaxformer.nn.config import TransformerConfig
 
@@ -63,6 +63,8 @@ class Head(abc.ABC):
 
     num_labels: ClassVar[int | None] = None
     """How many labels the head chooses among; None for heads without labels of the data."""
+    over_vocabulary: ClassVar[bool] = False
+    """Whether the head predicts tokens: then it belongs to the model, else to a task."""
 
     def __post_init__(self):
         check_types(self)

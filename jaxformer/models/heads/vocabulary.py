@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from jaxformer.errors import ConfigError
 from jaxformer.functional.assertions import assert_axes
 from jaxformer.functional.feedforward import activation
-from jaxformer.functional.linear import Kernel, linear
+from jaxformer.functional.kernels import Kernel
+from jaxformer.functional.linear import linear
 from jaxformer.functional.losses import chunked_cross_entropy, cross_entropy, map_chunks
 from jaxformer.functional.sampling.next_token import token_log_probabilities
 from jaxformer.models.heads.base import Head, HeadModule, ModelOutput
@@ -27,6 +28,8 @@ class LanguageModel(Head):
 
     Reads "targets" and "weights" `[B, T]`.
     """
+
+    over_vocabulary: ClassVar[bool] = True
 
     @property
     def name(self) -> str:
@@ -54,6 +57,7 @@ class MaskedLanguageModel(Head):
         Devlin et al., BERT (https://arxiv.org/abs/1810.04805).
     """
 
+    over_vocabulary: ClassVar[bool] = True
     activation: str | None = None
     """The nonlinearity after the dense layer; None: that of the feed-forward layers."""
     dense_bias: bool = True

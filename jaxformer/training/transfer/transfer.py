@@ -3,9 +3,12 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from jaxformer.distributed.processes import placed
 from jaxformer.errors import ConfigError
 from jaxformer.io.serialization import diff
+from jaxformer.models.frozen import SCALES, stored
 from jaxformer.models.lora import is_factor
 from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import Parameters
@@ -77,7 +80,7 @@ def transfer(
             differ in more than their heads (names the parameters), or the layers cannot be chosen.
     """
     saved = open_saved(folder, "--init-from")
-    here = {name: array.shape for name, array in params.items()}
+    here = {name: array.shape for name, array in params.items() if not name.endswith(SCALES)}
     if layers is None:
         sources = Sources.of(saved.shapes)
     else:
@@ -99,8 +102,9 @@ def transfer(
         differences=differences,
     )
     ours = {
-        name: placed(values[name].astype(params[name].dtype), params[name].sharding)
+        part: placed(np.asarray(array), params[part].sharding)
         for name in taken
+        for part, array in stored(name, values[name], params).items()
     }
     return params | ours, report
 

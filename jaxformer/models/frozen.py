@@ -1,0 +1,88 @@
+"""The parameters of a frozen model in fewer bits: as shapes, arrays and kernels."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxformer.functional.kernels import Quantized, dequantized, quantized
+from jaxformer.models.parameters import AbstractModel, Parameters, stack_path
+
+SCALES = ".int8_scales"
+"""The suffix of the scales' name, after that of their kernel in int8."""
+
+
+def frozen_shapes(
+    base: AbstractModel, dtype: str, learning: Collection[str]
+) -> tuple[dict[str, jax.ShapeDtypeStruct], dict[str, tuple[str, ...]]]:
+    """The shapes and axes of a model's parameters where those that stay are in another dtype.
+
+    Kernels and embeddings are; norms and biases stay in float32, since they are small. A kernel in
+    int8 has a parameter more, its scales. Only kernels outside the heads are in int8: other
+    matrices are in bfloat16 then.
+
+    Args:
+        base: The model.
+        dtype: "float32", "bfloat16" or "int8".
+        learning: The names of the parameters that learn, which stay in float32.
+
+    Returns:
+        The shape and the axes of each parameter, by name.
+    """
+    shapes, axes = dict(base.shapes), dict(base.axes)
+    if dtype == "float32":
+        return shapes, axes
+    for name, names in base.axes.items():
+        own = len(names) - num_layer_axes(names)
+        if name in learning or own < 2 or name.endswith("bias"):
+            continue
+        in_int8 = dtype == "int8" and name in base.kernels and not name.startswith("heads.")
+        shapes[name] = base.shapes[name].update(dtype=jnp.int8 if in_int8 else jnp.bfloat16)
+        if in_int8:
+            first = num_layer_axes(names)
+            left = [i for i in range(len(names)) if not first <= i < first + base.kernels[name]]
+            axes[name + SCALES] = tuple(names[i] for i in left)
+            shape = tuple(shapes[name].shape[i] for i in left)
+            shapes[name + SCALES] = jax.ShapeDtypeStruct(shape, jnp.float32)
+    return shapes, axes
+
+
+def stored(name: str, value: jax.Array, like: Mapping[str, Any]) -> Parameters:
+    """A parameter in the dtype in which a model keeps it.
+
+    Args:
+        name: The parameter's name.
+        value: In any floating dtype.
+        like: The model's parameters, or their shapes.
+
+    Returns:
+        The parameter, and the scales of one in int8, by name.
+    """
+    if name + SCALES not in like:
+        return {name: value.astype(like[name].dtype)}
+    kernel = quantized(value, value.ndim - len(like[name + SCALES].shape), _layers(name))
+    return {name: kernel.values, name + SCALES: kernel.scales}
+
+
+def kernel_in(name: str, parameters: Parameters) -> jax.Array | Quantized:
+    """A parameter as a module holds it: the array, or the kernel in int8 with its scales."""
+    scales = parameters.get(name + SCALES)
+    return parameters[name] if scales is None else Quantized(parameters[name], scales)
+
+
+def restored(name: str, parameters: Parameters) -> jax.Array:
+    """A parameter as an array of floating point; one in int8 is float32 again."""
+    kernel = kernel_in(name, parameters)
+    if not isinstance(kernel, Quantized):
+        return kernel
+    return dequantized(kernel, kernel.values.ndim - kernel.scales.ndim, _layers(name))
+
+
+def num_layer_axes(axes: tuple[str, ...]) -> int:
+    """How many of a parameter's axes stack layers: 1 or 0."""
+    return int(axes[0] == "layers")
+
+
+def _layers(name: str) -> int:
+    return int(stack_path(name) is not None)
