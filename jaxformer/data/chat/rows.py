@@ -9,8 +9,8 @@ from typing import Any
 
 from jaxformer.data.chat.renderer import GENERATION
 from jaxformer.data.chat.template import Conversation
+from jaxformer.data.files.lines import encodable
 from jaxformer.data.tasks.records import Record
-from jaxformer.data.text.sources import encodable
 from jaxformer.errors import DataError
 from jaxformer.io.json_files import parse_json
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from jaxformer.data.tasks.records import _lines
+from jaxformer.data.files.lines import text_lines
 from jaxformer.data.tasks.tag_sources import Sentence, TaggedWord, TagSource
 from jaxformer.errors import DataError, did_you_mean
 
@@ -75,7 +75,7 @@ def _blocks(path: str) -> Iterator[tuple[str | None, list[_Line]]]:
         DataError: The file cannot be read, or a line has other than ten fields.
     """
     name, lines = None, []
-    for number, text in enumerate(_lines(path), start=1):
+    for number, text in enumerate(text_lines(path), start=1):
         where, text = f"{path}:{number}", text.rstrip("\r\n")
         if text.startswith("#") and not lines:
             key, _, value = text[1:].partition("=")

@@ -232,6 +232,6 @@ def _msr_ids(record: Record) -> tuple[str, ...]:
 def _records(tables: Sequence[Path], header: bool) -> Iterator[Record]:
     malformed: list[str] = []
     for table in tables:
-        yield from read_records(table, header, malformed.append)
+        yield from read_records(table, header, malformed=malformed.append)
     if malformed:
         _log.warning("%s; lines left out in all: %s", malformed[0], f"{len(malformed):,}")
