@@ -1,12 +1,15 @@
 """The files of an export: weights, config.json, and what travels with a model."""
 
+from numbers import Real
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from jaxformer.checkpoints.run_dir import IMPORTED
 from jaxformer.data.chat.template import find_template
 from jaxformer.data.tokenizers.specs import Tokenizer
+from jaxformer.errors import check_argument
 from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.describe import config_values
 from jaxformer.hub.hf_config import CONFIG, write_hf_config
@@ -24,6 +27,13 @@ _TEMPLATE = "chat_template.jinja"
 _OF_TOKENIZERS = frozenset(
     name for name in SIDE_FILES if not name.endswith(("_config.json", "_template.json", ".jinja"))
 ) | {"tokenizer_config.json"}
+
+
+def check_max_bytes(value: Any) -> None:
+    """Raises an ArgumentError unless a value is a size of files in bytes, or None."""
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    fits = value is None or (is_number and value >= 1)
+    check_argument("max_shard_bytes", value, fits, "at least 1, or None")
 
 
 def write_weights(
@@ -95,6 +105,19 @@ def write_beside(
     if source is None or values.get(name, "float32") != dtype.name:
         values = values | {name: dtype.name}
     write_hf_config(folder, values, home)
+    copy_beside(folder, home)
+
+
+def copy_beside(folder: Path, home: Path | None) -> None:
+    """Copies what travels with a model besides its configuration.
+
+    Args:
+        folder: An existing folder.
+        home: The folder with the files that the model came with; None: there are none.
+
+    Raises:
+        DataError: A file is not an ordinary file of that folder.
+    """
     copy_side_files(home, folder)
     template = own_template(home)
     if template is not None:

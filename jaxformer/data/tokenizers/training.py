@@ -2,9 +2,7 @@
 
 import itertools
 import json
-import os
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
@@ -168,19 +166,3 @@ def _ordered(vocab: list) -> list:
     scores |= {piece: lowest + rank * step for rank, piece in enumerate(handed)}
     rounded = [[piece, round(score, 6)] for piece, score in scores.items()]
     return special + sorted(rounded, key=lambda entry: (-entry[1], entry[0]))
-
-
-@contextmanager
-def all_cores() -> Iterator[None]:
-    """Lets the Rust library use threads inside, and not outside.
-
-    Its threads do not survive a fork: left to itself it prints a warning into every process forked
-    afterwards. A choice the user made in the environment is kept.
-    """
-    name = "TOKENIZERS_PARALLELISM"
-    chosen = os.environ.get(name)
-    os.environ[name] = chosen or "true"
-    try:
-        yield
-    finally:
-        os.environ[name] = chosen or "false"
