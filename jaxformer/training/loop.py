@@ -134,7 +134,7 @@ def _checked(config: Config, folder: str | Path) -> tuple[Config, Path]:
     expected = "a Config; jaxformer.config.load_config reads that of a file"
     check_argument("config", config, isinstance(config, Config), expected)
     folder = folder_path(folder, "folder")
-    config = resolved(config)
+    config = resolved(config, folder)
     validate(config, jax.device_count())
     return config, folder
 
