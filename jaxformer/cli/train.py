@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jaxformer.cli.options import split_subject
-from jaxformer.config.experiment import Config, load_config
+from jaxformer.config.experiment import Config, check_has_model, load_config
 from jaxformer.config.overrides import given, parse, without
 from jaxformer.config.shipped import config_spec, shipped_names
 from jaxformer.distributed.join import DistributedConfig, join, make_cpu_devices
@@ -80,6 +80,8 @@ def _with_model(launch: Launch, options: Sequence[str], prog: str, run: Path) ->
     asks_help = "--help" in options or "-h" in options
     first = parse(launch, without(options, "model", "help"), prog)
     if not asks_help:
+        if first.init_from is None:
+            check_has_model(first)
         _start(first)
     folder = None if first.fresh else first.run_dir or run
     config = resolved(first.experiment, folder, labels_needed=not asks_help)

@@ -103,10 +103,7 @@ def validate(config: Config, num_devices: int) -> None:
     """
     if config.init_from is not None:
         local_path(config.init_from, "init_from")
-    if config.model is None:
-        raise ConfigError(
-            "model = None: must be a model, or that of a checkpoint; name one with --init-from DIR"
-        )
+    check_has_model(config)
     sizes = dict(zip(("data", "fsdp", "tensor"), config.mesh.sizes(num_devices), strict=True))
     check_mesh(config.model, sizes)
     parts = config.train.gradient_accumulation
@@ -127,6 +124,14 @@ def validate(config: Config, num_devices: int) -> None:
         )
     if config.init_layers is not None and config.init_from is None:
         raise ConfigError("init_layers names layers of another run: name the run with --init-from")
+
+
+def check_has_model(config: Config) -> None:
+    """Raises ConfigError where neither the experiment nor a checkpoint says what the model is."""
+    if config.model is None:
+        raise ConfigError(
+            "model = None: must be a model, or that of a checkpoint; name one with --init-from DIR"
+        )
 
 
 def check_mesh(model: ModelConfig, sizes: Mapping[str, int]) -> None:

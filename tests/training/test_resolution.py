@@ -1,6 +1,7 @@
 """A config without a model: what it takes from the checkpoint, and what its export gives."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from hf_checkpoints import SENTENCES, save_checkpoint
 
+from jaxformer.cli import main as cli
 from jaxformer.config import Config, load_config, validate
 from jaxformer.data.labels import Number
 from jaxformer.errors import ConfigError
@@ -21,6 +23,7 @@ from jaxformer.models import (
 )
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.model import save
+from jaxformer.training import loop
 from jaxformer.training.loop import train
 from jaxformer.training.transfer.resolution import resolved
 
@@ -249,3 +252,39 @@ def test_epochs_become_steps_of_the_rows(tmp_path, checkpoint):
     saved = json.loads((tmp_path / "run" / "config.json").read_text())["train"]
     rows = config.data.split()[0]
     assert (saved["epochs"], saved["steps"]) == (0.5, -(-len(rows) // 2 // 8))
+
+
+def test_the_command_line_changes_the_checkpoints_model(tmp_path, checkpoint, monkeypatch, capsys):
+    calls, origin = [], str(checkpoint("llama"))
+    monkeypatch.setattr(loop, "train", lambda *arguments: calls.append(arguments))
+    file = str(table(tmp_path / "a.jsonl", LABELS))
+    options = ["--init-from", origin, "--data.train", file]
+    heads = ["--model.dropout", "0.2", "--model.heads.0.pooling", "mean"]
+    assert cli.main(["train", "finetune_classification", *options, *heads]) == 0
+    model = load_config(str(CONFIGS / "finetune_classification.py"))
+    model = resolved(replace(model, init_from=origin, data=calls[0][0].data)).model
+    mean = replace(model.heads[0], pooling="mean")
+    assert calls[0][0].model == replace(model, dropout=0.2, heads=(mean,))
+    assert calls[0][0].train.epochs == 3
+
+    epochs = ["--train.epochs", "1.5"]
+    assert cli.main(["train", "tiny_decoder", *epochs]) == 0
+    assert (calls[1][0].train.steps, calls[1][0].train.epochs) == (None, 1.5)
+    with pytest.raises(SystemExit):  # the data need not be there to ask for the options
+        cli.main(["train", "finetune_classification", "--init-from", origin, "--help"])
+    assert "--model.heads.0.num-labels" in capsys.readouterr().out
+    assert cli.main(["train", "finetune_classification", "--model.dropout", "0.2"]) == 2
+    assert "--init-from" in capsys.readouterr().err
+
+
+def test_a_run_continues_without_its_checkpoint(tmp_path, checkpoint):
+    origin = tmp_path / "origin"
+    shutil.copytree(checkpoint("bert_classifier"), origin)
+    theirs = ("positive", "neutral", "negative")
+    config = experiment("classification", origin, table(tmp_path / "a.jsonl", theirs))
+    train(config, tmp_path / "run")
+    shutil.rmtree(origin)
+    train(replace(config, train=replace(config.train, steps=2)), tmp_path / "run")
+    assert load(tmp_path / "run", step=2).config == load(tmp_path / "run", step=1).config
+    with pytest.raises(ConfigError, match="must be the folder of a run or"):
+        train(config, tmp_path / "other")
