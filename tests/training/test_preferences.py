@@ -175,12 +175,13 @@ def test_log_probabilities_are_those_of_the_logits():
 
 
 def preferences(path, rows=40, seed=0):
-    """A file of texts: a prompt, and a sentence about it that was chosen or rejected."""
+    """A file of texts: a prompt, and sentences of which those in capitals were chosen."""
     chance = random.Random(seed)
     lines = []
     for _ in range(rows):
         prompt, chosen, rejected = chance.sample(SENTENCES, 3)
-        lines.append({"prompt": prompt, "chosen": f" {chosen}", "rejected": f" {rejected}"})
+        sides = {"chosen": f" {chosen.upper()}", "rejected": f" {rejected}"}
+        lines.append({"prompt": prompt} | sides)
     path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     return str(path)
 
@@ -299,6 +300,7 @@ def test_the_reference_is_the_model_that_a_run_starts_from(continued):
     assert row["margin"] == pytest.approx(0, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_another_reference(continued, finished, tmp_path):
     config, origin = continued[0], finished[1]
     named = DPO(reference=str(origin / "checkpoints" / "4"))
@@ -309,6 +311,7 @@ def test_another_reference(continued, finished, tmp_path):
     assert json.loads(record.read_text()) == {"reference": named.reference, "step": 4}
 
 
+@pytest.mark.slow
 def test_a_reference_that_has_learned_since_is_refused(continued, finished, tmp_path):
     config, origin = continued[0], finished[0]
     folder = tmp_path / "origin"
@@ -323,12 +326,13 @@ def test_a_reference_that_has_learned_since_is_refused(continued, finished, tmp_
         train(longer, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_low_rank_factors_learn_against_their_base(continued, tmp_path):
     config = continued[0]
     train(replace(config, train=replace(config.train, steps=2, lora=LoRA(rank=2))), tmp_path / "r")
     first, second = rows_of(tmp_path / "r", "train")
     assert first["loss"] == pytest.approx(np.log(2), abs=1e-5)
-    assert second["loss"] < first["loss"]
+    assert abs(second["margin"]) > 1e-3
 
 
 # What is refused ----------------------------------------------------------------------------------
@@ -370,9 +374,10 @@ def test_terms_of_token_losses_are_refused(change):
         TrainConfig(preference=DPO(), **change)
 
 
+@pytest.mark.slow
 def test_a_reference_with_another_tokenizer(finished, tmp_path):
     config, _ = finished
-    other = tiny_config(steps=1, eval_interval=1, checkpoint_interval=1)
+    other = tiny_config(steps=3)
     train(replace(other, model=replace(other.model, vocab_size=272)), tmp_path / "other")
     named = DPO(reference=str(tmp_path / "other"))
     config = replace(config, train=replace(config.train, preference=named))
