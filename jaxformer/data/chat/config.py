@@ -22,8 +22,8 @@ from jaxformer.data.chat.learned import LearnedChats, TooLong
 from jaxformer.data.chat.rows import AnyFormat, ChatFormat
 from jaxformer.data.chat.template import Conversation
 from jaxformer.data.dataset import Dataset
+from jaxformer.data.files.tables import read_records
 from jaxformer.data.split import train_validation_split
-from jaxformer.data.tasks.records import read_records
 from jaxformer.data.tokenizers.run_tokenizer import load_or_train_tokenizer
 from jaxformer.data.tokenizers.specs import (
     Tokenizer,
