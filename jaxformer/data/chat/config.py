@@ -117,7 +117,7 @@ class ChatData(Data):
         else:
             train, held_out = chats, self._read(self.validation)
         tokenizer = load_or_train_tokenizer(folder, self.tokenizer, _texts(train))
-        learned = self._learned(train, tokenizer, folder)
+        learned = self._learned(train, tokenizer, folder, warn=True)
         checked = self._learned(held_out, tokenizer, folder)
         return Datasets(
             self._dataset(learned, tokenizer, "train"),
@@ -155,7 +155,11 @@ class ChatData(Data):
         return chats if self.train_on != "last" else list(map(_last_alone, chats))
 
     def _learned(
-        self, chats: Sequence[Conversation], tokenizer: Tokenizer, folder: str | os.PathLike
+        self,
+        chats: Sequence[Conversation],
+        tokenizer: Tokenizer,
+        folder: str | os.PathLike,
+        warn: bool = False,
     ) -> LearnedChats:
         """Renders and tokenises conversations."""
         rust, learned = tokenizer.backend_tokenizer, LearnedChats(self.sequence_length)
@@ -164,7 +168,8 @@ class ChatData(Data):
             template = run_template(folder, self.template, self.tokenizer)
             if template is None:
                 raise no_template(formatted[0].where, self.tokenizer)
-            check_template(template, tokenizer, formatted)
+            if warn:
+                check_template(template, tokenizer, formatted)
             learned.add(ChatEncoder(rust, template), formatted, self.train_on == "all")
         if len(formatted) < len(chats):
             template = text_template(tokenizer)
