@@ -3,6 +3,7 @@
 from jaxformer.data.chat.config import ChatData
 from jaxformer.data.chat.encoder import ChatEncoder, EncodedChat
 from jaxformer.data.chat.examples import ChatPacking, PackedChats, PaddedChats
+from jaxformer.data.chat.preferences import PreferenceData
 from jaxformer.data.chat.rows import (
     Alpaca,
     AnyFormat,
@@ -26,6 +27,7 @@ __all__ = [
     "Messages",
     "PackedChats",
     "PaddedChats",
+    "PreferenceData",
     "PromptCompletion",
     "ShareGPT",
     "read_chat_template",

@@ -9,14 +9,8 @@ from typing import ClassVar, Literal
 
 from jaxformer.checks import at_least, check_fields, optional
 from jaxformer.data.base import Data, Datasets
-from jaxformer.data.chat.choice import (
-    check_template,
-    no_template,
-    run_template,
-    template_file,
-    text_template,
-)
-from jaxformer.data.chat.encoder import ChatEncoder, answers_of, said_in
+from jaxformer.data.chat.choice import encoders, template_file
+from jaxformer.data.chat.encoder import answers_of, said_in
 from jaxformer.data.chat.examples import (
     ChatExamples,
     ChatPacking,
@@ -117,7 +111,7 @@ class ChatData(Data):
         else:
             train, held_out = chats, self._read(self.validation)
         tokenizer = load_or_train_tokenizer(folder, self.tokenizer, _texts(train))
-        learned = self._learned(train, tokenizer, folder, warn=True)
+        learned = self._learned(train, tokenizer, folder)
         checked = self._learned(held_out, tokenizer, folder)
         return Datasets(
             self._dataset(learned, tokenizer, "train"),
@@ -155,26 +149,13 @@ class ChatData(Data):
         return chats if self.train_on != "last" else list(map(_last_alone, chats))
 
     def _learned(
-        self,
-        chats: Sequence[Conversation],
-        tokenizer: Tokenizer,
-        folder: str | os.PathLike,
-        warn: bool = False,
+        self, chats: Sequence[Conversation], tokenizer: Tokenizer, folder: str | os.PathLike
     ) -> LearnedChats:
         """Renders and tokenises conversations."""
-        rust, learned = tokenizer.backend_tokenizer, LearnedChats(self.sequence_length)
-        formatted = [chat for chat in chats if not chat.plain]
-        if formatted:
-            template = run_template(folder, self.template, self.tokenizer)
-            if template is None:
-                raise no_template(formatted[0].where, self.tokenizer)
-            if warn:
-                check_template(template, tokenizer, formatted)
-            learned.add(ChatEncoder(rust, template), formatted, self.train_on == "all")
-        if len(formatted) < len(chats):
-            template = text_template(tokenizer)
-            plain = [chat for chat in chats if chat.plain]
-            learned.add(ChatEncoder(rust, template), plain, self.train_on == "all")
+        learned = LearnedChats(self.sequence_length)
+        wanted = folder, self.template, self.tokenizer, tokenizer
+        for encoder, own in encoders(chats, *wanted):
+            learned.add(encoder, own, self.train_on == "all")
         learned.check(self.too_long)
         return learned
 
