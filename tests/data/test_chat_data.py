@@ -213,9 +213,17 @@ def test_the_template_stays_with_the_run(config, tmp_path):
     assert ("uhi;aa;u0;ab;", "aa;ab;") in chats_of(data.train, data.tokenizer)
     kept = tmp_path / "run/tokenizer/chat_template.jinja"
     assert kept.read_text() == file.read_text()
-    file.write_text("changed")
+    file.write_text("{{ messages[0].content }}")
+    with pytest.raises(DataError, match=r"chat_template\.jinja: not the text of .*own\.jinja"):
+        prepared(config, tmp_path / "run", template=str(file))
+    file.unlink()
     again = prepared(config, tmp_path / "run", template=str(file))
     assert rows_of(again.train)["inputs"].tolist() == rows_of(data.train)["inputs"].tolist()
+
+
+def test_a_template_file_that_is_not_there_is_an_error(config, tmp_path):
+    with pytest.raises(ConfigError, match=r"data\.template = '.*gone\.jinja': must be ChatML, "):
+        prepared(config, tmp_path / "run", template=str(tmp_path / "gone.jinja"))
 
 
 def test_a_missing_template_names_the_remedy(config, tmp_path):
