@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from tokenizers import Tokenizer
 
+from jaxformer.data.tokenizers.convert import tokenizer_file
 from jaxformer.data.tokenizers.files import read_tokenizer
 from jaxformer.data.tokenizers.prompts import PromptEncoder, read_prompt_encoder
 from jaxformer.distributed.sharding import (
@@ -39,7 +40,6 @@ from jaxformer.hub.weights.weight_file import (
 )
 from jaxformer.hub.weights.weight_map import Placement
 from jaxformer.io.files import write_whole
-from jaxformer.io.model_files import TOKENIZER, small_file_in
 from jaxformer.io.paths import folder_path
 from jaxformer.models.model import Model, ModelConfig
 from jaxformer.models.parameters import AbstractModel, Parameters
@@ -79,7 +79,7 @@ class Pretrained:
     @cached_property
     def tokenizer(self) -> Tokenizer | None:
         """The tokenizer, or None if the folder has none."""
-        file = None if self.folder is None else small_file_in(self.folder, TOKENIZER)
+        file = None if self.folder is None else tokenizer_file(self.folder)
         return None if file is None else read_tokenizer(file)
 
     @cached_property
