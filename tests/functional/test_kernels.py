@@ -1,4 +1,4 @@
-"""Kernels in int8 and with low-rank factors: the products, what they cost in precision, gradients."""
+"""Kernels in int8 and with low-rank factors: products, precision, gradients."""
 
 import jax
 import jax.numpy as jnp

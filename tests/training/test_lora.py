@@ -148,7 +148,10 @@ def test_no_kernel_has_a_gradient_and_no_product_of_factors_exists(changes):
     program = TrainProgram(
         model, OPTIMIZER, TrainConfig(lora=LORA, loss_chunk=4), make_mesh(MeshConfig())
     )
-    batch = {n: jax.ShapeDtypeStruct(x.shape, x.dtype) for n, x in rows().items()}
+    batch = {
+        n: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=program.batch_sharding)
+        for n, x in rows().items()
+    }
     with on_mesh(program.mesh):
         jaxpr = jax.make_jaxpr(program._gradients)(
             program.state_shapes.params, {}, batch, jax.random.key(0)
