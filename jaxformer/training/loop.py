@@ -178,7 +178,7 @@ def _print_start(
     config: Config, data: Datasets, program: TrainProgram, work: Workload, folder: Path
 ) -> None:
     origin = origin_words(config, data.labels)
-    rows = [*data.summary, *([("model", origin)] if origin else [])]
+    rows = [*data.report(), *([("model", origin)] if origin else [])]
     schedule, steps = config.optimizer.schedule, config.train.steps
     if (warmup := schedule.warmup(steps)) != (schedule.warmup_steps or warmup):
         was = f"optimizer.schedule.warmup_steps = {schedule.warmup_steps}"
