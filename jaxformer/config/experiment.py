@@ -47,6 +47,7 @@ CHANGEABLE_FIELDS = (
     "model.remat",
     "model.scan_layers",
     "train.checkpoint_interval",
+    "train.epochs",
     "train.eval_interval",
     "train.keep",
     "train.log_interval",
@@ -126,7 +127,6 @@ def validate(config: Config, num_devices: int) -> None:
         )
     if config.init_layers is not None and config.init_from is None:
         raise ConfigError("init_layers names layers of another run: name the run with --init-from")
-    config.optimizer.schedule.build(config.train.steps)
 
 
 def check_mesh(model: ModelConfig, sizes: Mapping[str, int]) -> None:
@@ -304,7 +304,7 @@ def _check_data_fits(model: ModelConfig, data: Data) -> None:
 
 
 def _check_preference(model: ModelConfig, data: Data, train: TrainConfig) -> None:
-    """Refuses pairs of answers without their loss, and the loss without pairs or such a model."""
+    """Refuses pairs of answers without their loss, and that loss without pairs or a decoder."""
     name, makes_pairs = type(data).__name__, isinstance(data, PreferenceData)
     if makes_pairs and train.preference is None:
         raise ConfigError(

@@ -45,6 +45,10 @@ class SentencePairs(Objective):
     masking: MaskedLM = MaskedLM()
     """How tokens are hidden."""
 
+    @property
+    def head(self) -> str:
+        return self.label
+
     def __post_init__(self):
         known = self.label in ("next_sentence", "sentence_order")
         check_field(self, "label", known, '"next_sentence" or "sentence_order"')
