@@ -5,6 +5,7 @@ import hashlib
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -94,13 +95,12 @@ def test_one_shard_has_the_files_of_earlier_versions(tmp_path):
     assert digest.hexdigest() == "82c47cfb35037d712952fdb50ba1313cc2b821385802b282af33441eca9ef271"
 
 
-@pytest.mark.parametrize("options", [SHARDS, CorpusOptions()], ids=["shards", "one shard"])
-def test_any_number_of_processes_writes_the_same_bytes(source, tmp_path, monkeypatch, options):
+def test_any_number_of_processes_writes_the_same_bytes(source, tmp_path, monkeypatch):
     spec, split = TrainTokenizer("bpe", 300), Split(source, 0.1, seed=0)
-    load_or_build(split, spec, tmp_path / "1", options=options)
+    load_or_build(split, spec, tmp_path / "1", options=SHARDS)
     monkeypatch.setattr(corpus_module, "_BATCH_CHARACTERS", 500)
     monkeypatch.setattr(corpus_module, "_BATCHES_WITHOUT_PROCESSES", 1)
-    load_or_build(split, spec, tmp_path / "3", options=dataclasses.replace(options, num_proc=3))
+    load_or_build(split, spec, tmp_path / "3", options=dataclasses.replace(SHARDS, num_proc=3))
     assert files(tmp_path / "1") == files(tmp_path / "3")
 
 
@@ -198,6 +198,27 @@ def test_only_a_damaged_shard_is_tokenised_again(source, tmp_path, caplog, name)
     assert (again.st_ino, again.st_mtime_ns) == (kept.st_ino, kept.st_mtime_ns)
 
 
+def test_a_lost_shard_is_tokenised_again(source, tmp_path):
+    split = Split(source, 0.1, seed=0)
+    load_or_build(split, Bytes(), tmp_path / "run", options=SHARDS)
+    whole = files(tmp_path / "run")
+    shutil.rmtree(next(tmp_path.glob("run/corpus-*/shard-00000")))
+    load_or_build(split, Bytes(), tmp_path / "run", options=SHARDS)
+    assert files(tmp_path / "run") == whole
+
+
+def test_what_a_killed_build_of_other_documents_left_is_removed(tmp_path):
+    source, run = write(tmp_path / "corpus.jsonl", 20_000), tmp_path / "run"
+    process = started(source, run)
+    while len(shards_in(run)) < 2:
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    write(tmp_path / "corpus.jsonl", 50)
+    load_or_build(Split(source, 0.1, seed=0), Bytes(), run)
+    assert {path.name[:7] for path in run.iterdir()} == {"corpus-", "tokeniz"}
+
+
 def test_a_large_corpus_of_one_shard_stays_one(source, tmp_path, caplog):
     # Earlier versions had no shards; the rows of a run that they started keep their order.
     split = Split(source, 0.1, seed=0)
@@ -226,7 +247,7 @@ def test_documents_that_changed_unnoticed_are_refused(tmp_path):
     os.utime(source.path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     assert os.stat(source.path).st_size == stat.st_size
     options = CorpusOptions(shard_bytes=100_000)
-    with pytest.raises(DataError, match=r"shard-00000 is of other documents.*delete the folder"):
+    with pytest.raises(DataError, match=r"holds tokens of other documents.*delete the folder"):
         load_or_build(Split(source, 0.1, seed=0), Bytes(), run, options=options)
 
 
