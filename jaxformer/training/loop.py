@@ -179,8 +179,10 @@ def _announced_work(
     if not is_first():
         return work
     origin = origin_words(config, data.labels)
-    rows = [*data.summary, *([("model", origin)] if origin else [])]
+    rows = [*data.report(), *([("model", origin)] if origin else [])]
     schedule, steps = config.optimizer.schedule, config.train.steps
+    epochs = data.train.examples.epochs(steps * config.data.batch_size)
+    rows.append(("epochs", ", ".join(f"{number:.3g}" for number in epochs)))
     if (warmup := schedule.warmup(steps)) != (schedule.warmup_steps or warmup):
         was = f"optimizer.schedule.warmup_steps = {schedule.warmup_steps}"
         rows.append(("warm-up", f"{warmup} of {steps} steps, because {was} is more than all"))
