@@ -1,6 +1,7 @@
 """Training from start to end: set up, restore or initialise, step, evaluate, save, conclude."""
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Iterator
 from pathlib import Path

@@ -40,7 +40,7 @@ class RunReader(Reader):
         """
         self._data, self._tokenizer, self._config = data, tokenizer, config
         self._head = head
-        self._special = SpecialTokens.of(tokenizer)
+        self._special = SpecialTokens.of(tokenizer, getattr(data, "special_tokens", "bert"))
         self.max_length = max_length or data.lengths["inputs"]
 
     def encode(self, rows):
@@ -57,8 +57,10 @@ class RunReader(Reader):
             parts = [pieces[word] for word in words]
             sizes = np.array([len(part) for part in parts])
             tokens = self._row([np.concatenate([np.zeros(0, np.int32), *parts])])
-            first = np.cumsum([1, *sizes[:-1]])[: len(words)]
-            inside = (sizes > 0) & (first < len(tokens.ids) - 1)
+            start = self._special.start((), 1)
+            first = np.cumsum([start, *sizes[:-1]])[: len(words)]
+            last = len(tokens.ids) - (self._special.count(1) - start)
+            inside = (sizes > 0) & (first < last)
             found.append(Words(tokens, joined_spans(plain), np.where(inside, first, -1)))
         return found
 
@@ -97,7 +99,7 @@ class RunReader(Reader):
         return model.outputs(arrays).hidden, valid
 
     def _row(self, texts: Sequence[np.ndarray]) -> Tokens:
-        size = sum(map(len, texts)) + 1 + len(texts)
+        size = sum(map(len, texts)) + self._special.count(len(texts))
         row = add_special_tokens(texts, self._special, self.max_length)
         return Tokens(row.tokens, row.types, size > self.max_length)
 
