@@ -50,10 +50,16 @@ class GluePlan:
     """The most tokens of a row; None: the recipe's."""
 
     def check_files(self) -> None:
-        """Raises DataError unless all tasks' training and development files are there."""
+        """Checks that all tasks' files are there and can be read, before anything is trained.
+
+        Raises:
+            DataError: A training or development file is missing, or any file is malformed.
+        """
         missing = {task: GlueFolder(self.data, TASKS[task]).missing() for task in self.tasks}
         lacking = {task: files for task, files in missing.items() if files}
         if not lacking:
+            for task in self.tasks:
+                _read_evaluated(GlueFolder(self.data, TASKS[task]))
             return
         listed = "".join(f"\n  {task}: {', '.join(files)}" for task, files in lacking.items())
         whole = [task for task in self.tasks if task not in lacking]
@@ -86,6 +92,14 @@ class GluePlan:
             config = changed(_with_seed(_with_rate(config, rate), seed))
             found.append(GlueRun(task, rate, seed, config, self.run_dir / f"{task}{named}"))
         return found
+
+
+def _read_evaluated(files: GlueFolder) -> None:
+    """Reads what is read only after training: further development files and the test files."""
+    for split in files.task.dev[1:]:
+        files.rows(split)
+    for split in filter(files.files, files.task.test):
+        files.query_rows(split)
 
 
 def _with_rate(config: Config, rate: float) -> Config:
