@@ -25,6 +25,7 @@ COMMANDS = {
     "doctor": ("doctor:doctor", "hub", "check that this machine and its jaxlib compute correctly"),
     "generate": ("generate:generate", "hub", "generate text from prompts"),
     "chat": ("generate:chat", "hub", "chat with a trained model"),
+    "predict": ("predict:predict", "hub", "predict labels, tags, answers or embeddings of rows"),
     "import": ("hub:import_checkpoint", "hub", "make a run from a Hugging Face checkpoint"),
     "forward": ("hub:forward", "hub", "compute a model's outputs for the arrays in a file"),
     "export": ("hub:export", "hub", "write a run as a Hugging Face checkpoint"),

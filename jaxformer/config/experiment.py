@@ -35,6 +35,8 @@ __all__ = ["Config", "TrainConfig", "changed_fields", "check_vocabulary", "load_
 # rounding. `train.steps` and `train.patience` are among them so that a finished run can be
 # extended.
 CHANGEABLE_FIELDS = (
+    "data.corpus.cache_dir",
+    "data.corpus.num_proc",
     "data.max_validation_batches",
     "data.prefetch_batches",
     "data.prefetch_threads",
@@ -302,7 +304,7 @@ def _check_data_fits(model: ModelConfig, data: Data) -> None:
 
 
 def _check_preference(model: ModelConfig, data: Data, train: TrainConfig) -> None:
-    """Refuses pairs of answers without their loss, and the loss without pairs or such a model."""
+    """Refuses pairs of answers without their loss, and that loss without pairs or a decoder."""
     name, makes_pairs = type(data).__name__, isinstance(data, PreferenceData)
     if makes_pairs and train.preference is None:
         raise ConfigError(

@@ -95,6 +95,19 @@ def write_beside(
     if source is None or values.get(name, "float32") != dtype.name:
         values = values | {name: dtype.name}
     write_hf_config(folder, values, home)
+    copy_beside(folder, home)
+
+
+def copy_beside(folder: Path, home: Path | None) -> None:
+    """Copies what travels with a model besides its configuration.
+
+    Args:
+        folder: An existing folder.
+        home: The folder with the files that the model came with; None: there are none.
+
+    Raises:
+        DataError: A file is not an ordinary file of that folder.
+    """
     copy_side_files(home, folder)
     template = own_template(home)
     if template is not None:

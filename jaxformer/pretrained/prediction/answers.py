@@ -41,8 +41,15 @@ class AnswerPredictor(Predictor):
         spans, best = best_spans(jnp.where(context[:, None, :], log_p, -1e9), self._longest)
         return spans, jnp.exp(best), jnp.exp(nothing)
 
+    @property
+    def _asked(self) -> tuple[str, ...]:
+        return self.subject.text or ("question", "context")
+
+    def _texts(self, records):
+        return [tuple(record.text(column) for column in self._asked) for record in records]
+
     def _rows(self, records):
-        asked = self.subject.text or ("question", "context")
+        asked = self._asked
         found, windows, owners = [], [], []
         for owner, record in enumerate(records):
             own = self.reader.windows(record.where, *(record.text(column) for column in asked))

@@ -8,7 +8,7 @@ from typing import Literal
 from jaxformer.checkpoints.run_dir import RunConfig
 from jaxformer.checkpoints.select import run_and_step
 from jaxformer.checks import at_least, check_types, optional
-from jaxformer.data import Data, DataConfig
+from jaxformer.data import Data
 from jaxformer.data.labels import load_labels
 from jaxformer.data.tokenizers.specs import load_tokenizer
 from jaxformer.errors import ArgumentError, ConfigError, check_argument
@@ -174,7 +174,7 @@ def _reader_of(
     home: Path, data: Data, pretrained: Pretrained, head: Head | None, max_length: int | None
 ) -> Reader:
     """How a run reads: as in training; one that was imported and not trained, as its source."""
-    if isinstance(data, DataConfig) and pretrained.folder.name == IMPORTED:
+    if data.head == "language_model" and pretrained.folder.name == IMPORTED:
         return HFReader(pretrained, max_length)
     name = None if head is None else head.name
     return RunReader(data, load_tokenizer(home), pretrained.config, name, max_length)

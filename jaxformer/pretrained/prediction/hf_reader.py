@@ -1,5 +1,7 @@
 """Texts as a Hugging Face checkpoint reads them: its tokenizer adds the special tokens."""
 
+from typing import Any
+
 import jax
 import numpy as np
 from tokenizers import Encoding
@@ -40,9 +42,8 @@ class HFReader(Reader):
         self.max_length = max_length or self._longest(settings.get("model_max_length"))
         # The last token is the same for every padding; tables of positions count from 0.
         self.pads_left = config.causal
-        names = settings.get("model_input_names", ["token_type_ids"])
         rows = getattr(config, "type_sizes", {}).get("token_types", 0)
-        self._types = rows if "token_type_ids" in names else 0
+        self._types = rows if _gives_types(settings) else 0
         self._pad = self._checkpoint.hf_config.values.get("pad_token_id") or 0
 
     def encode(self, rows):
@@ -135,6 +136,14 @@ class HFReader(Reader):
             return encoding.word_ids[place] == encoding.word_ids[place - 1]
         start = encoding.offsets[place][0]
         return start > 0 and " " not in text[start - 1 : start + 1]
+
+
+def _gives_types(settings: dict[str, Any]) -> bool:
+    """Whether transformers passes on which of two texts each token belongs to."""
+    # The tokenizers of transformers 5 without a class of their own leave it out by default.
+    plain = settings.get("tokenizer_class") in ("TokenizersBackend", "PreTrainedTokenizerFast")
+    names = [] if plain and "backend" in settings else ["token_type_ids"]
+    return "token_type_ids" in settings.get("model_input_names", names)
 
 
 def _tokens(encoding: Encoding) -> Tokens:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxformer.data.tasks.records import Record
+from jaxformer.data.files.record import Record
 from jaxformer.errors import DataError
 from jaxformer.pretrained.model import Pretrained
 from jaxformer.pretrained.prediction.batches import Batches
@@ -36,12 +36,14 @@ class Predictor(abc.ABC):
     """Predicts something for rows of a table.
 
     Attributes:
+        names: The names of what was predicted; empty before the first row.
         cut: How many rows were too long so far, and were cut.
         count: How many rows there were so far.
     """
 
     def __init__(self, subject: Subject):
         self.subject, self.reader = subject, subject.reader
+        self.names: tuple[str, ...] = ()
         self.cut = self.count = 0
 
     def predict(self, records: Sequence[Record]) -> list[Row]:
@@ -57,7 +59,19 @@ class Predictor(abc.ABC):
             return []
         rows = self._rows(records)
         self.count += len(rows)
+        self.names = tuple(rows[0])
         return rows
+
+    def check(self, record: Record) -> None:
+        """Checks that a row has what is read.
+
+        Args:
+            record: The row.
+
+        Raises:
+            DataError: It lacks a column, or holds something else than text; names its place.
+        """
+        self._texts([record])
 
     @abc.abstractmethod
     def _rows(self, records: Sequence[Record]) -> list[Row]:

@@ -99,7 +99,8 @@ class Reader(abc.ABC):
 
     def own_places(self, count: int, length: int) -> slice:
         """Returns where the tokens of a row are in one that was padded to `length`."""
-        return slice(length - count, length) if self.pads_left else slice(count)
+        start = length - count if self.pads_left else 0
+        return slice(start, start + count)
 
 
 def joined_spans(words: Sequence[str]) -> list[tuple[int, int]]:

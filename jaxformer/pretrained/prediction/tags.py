@@ -7,7 +7,7 @@ from typing import ClassVar
 import jax
 import numpy as np
 
-from jaxformer.data.tasks.records import Record
+from jaxformer.data.files.record import Record
 from jaxformer.errors import DataError
 from jaxformer.pretrained.prediction.predictor import (
     TEXT_COLUMNS,
@@ -36,32 +36,42 @@ class TagPredictor(Predictor):
         super().__init__(subject)
         self._entities = all(re.fullmatch(r"O|[BIES]-.+", tag) for tag in subject.labels)
         self._all = scores
+        self._lists: bool | None = None
         self._compute = self._batches(self._function)
 
     def _function(self, model, arrays):
         return jax.nn.softmax(self.reader.scores(model, arrays), axis=-1)
 
     def _rows(self, records):
-        (column,) = self.subject.text or recognised(records[0], self._COLUMNS)
-        texts, rows = self._words(records, column)
+        texts, rows = self._words(records)
         found = self._tokens_run(self._compute, [row.tokens for row in rows])
         return [
             self._row(text, row, scores[self.reader.own_places(len(row.tokens.ids), length)])
             for text, row, (scores, length) in zip(texts, rows, found, strict=True)
         ]
 
-    def _words(self, records: Sequence[Record], column: str) -> tuple[list[str], list[Words]]:
-        if isinstance(records[0].value(column), str):
-            texts = [record.text(column) for record in records]
-            return texts, self.reader.split_words(texts)
-        words = [_listed(record, column) for record in records]
-        return [" ".join(row) for row in words], self.reader.encode_words(words)
+    def check(self, record):
+        self._given(record)
+
+    def _given(self, record: Record) -> str | list[str]:
+        """The text, or the words, of a row; all rows must have the same of the two."""
+        (column,) = self.subject.text or recognised(record, self._COLUMNS)
+        if self._lists is None:
+            self._lists = isinstance(record.value(column), list)
+        return _listed(record, column) if self._lists else record.text(column)
+
+    def _words(self, records: Sequence[Record]) -> tuple[list[str], list[Words]]:
+        given = [self._given(record) for record in records]
+        if self._lists:
+            return [" ".join(words) for words in given], self.reader.encode_words(given)
+        return given, self.reader.split_words(given)
 
     def _row(self, text: str, words: Words, scores: np.ndarray) -> Row:
         best, labels = scores.argmax(axis=-1), self.subject.labels
         tags = [None if place < 0 else labels[best[place]] for place in words.first]
         sure = [None if place < 0 else number(scores[place].max()) for place in words.first]
-        row = {"words": [text[start:end] for start, end in words.spans], "tags": tags}
+        split = {} if self._lists else {"words": [text[start:end] for start, end in words.spans]}
+        row = split | {"tags": tags}
         if self._entities:
             row["entities"] = entities(text, words.spans, tags, sure)
         return row | ({"tag_scores": sure} if self._all else {})
@@ -111,7 +121,7 @@ def entities(
 
 def _listed(record: Record, column: str) -> list[str]:
     words = record.value(column)
-    if not (isinstance(words, list) and words and all(isinstance(word, str) for word in words)):
+    if not (isinstance(words, list) and all(isinstance(word, str) for word in words)):
         raise DataError(
             f"{record.where}: column {column!r} holds {words!r:.80}: must be a list of words"
         )

@@ -110,7 +110,9 @@ class Evaluator:
         metrics = metrics or self.evaluate(params)
         trivial = {}
         if data.train is not None:
-            trivial = trivial_answers(self.program.model.heads, data.train, data.validation, most)
+            own = self.program.loss.heads
+            heads = [head for head in self.program.model.heads if head.name in own]
+            trivial = trivial_answers(heads, data.train, data.validation, most)
         examples = data.validation.examples
         rows = len(examples) if most is None else min(len(examples), most * self._batch_size)
         if not isinstance(examples, TextToTextExamples):

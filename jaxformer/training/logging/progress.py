@@ -95,6 +95,7 @@ def make_progress(total: int, start: int, visible: bool) -> Progress:
 def describe(step: int, total: int, values: Mapping[str, float]) -> str:
     """One line of training metrics: loss, gradient norm, learning rate, speed, time left."""
     terms = [name for name in ("soft_loss", "cosine_loss") if name in values]
+    terms += ["accuracy", "margin"] if "margin" in values else []
     parts = [
         f"loss {values['loss']:.3f}",
         *[f"{name.removesuffix('_loss')} {values[name]:.3f}" for name in terms],

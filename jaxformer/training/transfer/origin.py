@@ -17,9 +17,11 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.extras import optional_module
 from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.hf_config import CONFIG, is_hf_checkpoint
+from jaxformer.hub.peft import is_adapter, read_adapter
 from jaxformer.hub.weights.file_layout import FileLayout
 from jaxformer.io.model_files import TOKENIZER, file_in
 from jaxformer.io.paths import local_path
+from jaxformer.pretrained.adapters import base_of
 from jaxformer.pretrained.auto import describe_run, home_of, kept_layout
 from jaxformer.pretrained.model import open_folder
 from jaxformer.pretrained.writing import keep_beside
@@ -58,11 +60,36 @@ class SavedFolder:
         return {name: self._opened.read(name) for name in names}
 
 
+class SavedAdapter(SavedFolder):
+    """The parameters of a Hugging Face checkpoint with a PEFT adapter merged into them.
+
+    Args:
+        folder: The adapter's, which names its base.
+        asked_by: What named the folder, for messages: "--init-from".
+
+    Raises:
+        ConfigError: The adapter is no LoRA, does not fit, or its base is not here.
+    """
+
+    def __init__(self, folder: Path, asked_by: str):
+        try:
+            super().__init__(base_of(folder), asked_by)
+            self._adapter = read_adapter(folder, self._opened.placements)
+        except DataError as error:
+            raise ConfigError(f"{asked_by}: {error}") from error
+        self.adapted = frozenset(self._adapter.factors)
+
+    def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
+        """Reads parameters into the host's memory."""
+        found = super().read(names)
+        return {name: self._adapter.applied(name, array) for name, array in found.items()}
+
+
 def open_saved(folder: Path, asked_by: str) -> SavedRun | SavedFolder:
     """Opens the parameters of a run, of one of its checkpoints, or of a Hugging Face checkpoint.
 
     Args:
-        folder: RUN, RUN/checkpoints/300, or one with config.json and safetensors.
+        folder: RUN, RUN/checkpoints/300, one with config.json and safetensors, or a PEFT adapter.
         asked_by: The option that names the folder, for messages: "--init-from".
 
     Returns:
@@ -71,6 +98,8 @@ def open_saved(folder: Path, asked_by: str) -> SavedRun | SavedFolder:
     Raises:
         ConfigError: It is none of these, or cannot be read.
     """
+    if is_adapter(folder):
+        return SavedAdapter(folder, asked_by)
     return SavedFolder(folder, asked_by) if is_hf_checkpoint(folder) else SavedRun(folder, asked_by)
 
 
@@ -180,7 +209,7 @@ def with_tokenizer_of_origin(config: Config) -> Config:
 def tokenizer_folder(origin: Path) -> Path | None:
     """The folder with the tokenizer of a run, a checkpoint or a Hugging Face checkpoint, if any."""
     run, _ = run_and_step(origin)
-    places = (run / "tokenizer", run)
+    places = (run / "tokenizer", run, *([base_of(run)] if is_adapter(run) else []))
     return next((place for place in places if (place / "tokenizer.json").is_file()), None)
 
 

@@ -1,0 +1,173 @@
+"""Predictions for the rows of a file, written beside the columns that it has.
+
+The predictions are first appended to OUTPUT.partial, so that they survive an interruption; the
+output is made of them at the end, complete or not at all.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from jaxformer.data.files.record import Record
+from jaxformer.data.files.tables import read_records
+from jaxformer.errors import ConfigError, DataError, system_message
+from jaxformer.io.tables import json_line, write_table
+from jaxformer.pretrained.prediction.predictor import Predictor, Row
+
+_BATCHES = 16
+"""Batches that are read, sorted by length and predicted together."""
+
+
+@dataclass(frozen=True)
+class PredictedTable:
+    """A file of rows, and one for the same rows with what is predicted for them."""
+
+    input: Path
+    """The table to read."""
+    output: Path
+    """The table to write."""
+    header: bool = True
+    """Whether the first line of the input names its columns."""
+
+    @property
+    def partial(self) -> Path:
+        """The predictions so far."""
+        return self.output.with_name(self.output.name + ".partial")
+
+    def records(self) -> Iterator[Record]:
+        """Yields the rows of the input."""
+        return read_records(self.input, self.header)
+
+    def check_unused(self, resume: bool) -> None:
+        """Checks that nothing of the user's is written over.
+
+        Args:
+            resume: Whether to continue after the predictions so far.
+
+        Raises:
+            ConfigError: The output is there, or predictions of an earlier command are.
+        """
+        if self.output.exists():
+            raise ConfigError(f"--output {self.output} exists: name another file, or remove it")
+        if not resume and self._has_predictions():
+            raise ConfigError(
+                f"{self.partial} has the predictions of a command that was interrupted: --resume "
+                "continues after them, or remove it"
+            )
+
+    def count(self, predictor: Predictor) -> int:
+        """Reads the input once, so that what is wrong with a row is known before any work.
+
+        Args:
+            predictor: Checks the rows.
+
+        Returns:
+            The number of rows.
+
+        Raises:
+            DataError: There are none, or one cannot be read; names the file and the line.
+        """
+        total = 0
+        for record in self.records():
+            predictor.check(record)
+            total += 1
+        if not total:
+            raise DataError(f"{self.input} has no rows")
+        return total
+
+    def predict(
+        self, predictor: Predictor, settings: dict[str, Any], done: Callable[[int], None]
+    ) -> None:
+        """Predicts for every row, and writes the output.
+
+        Args:
+            predictor: Predicts for some rows at a time.
+            settings: What the predictions depend on; others cannot be continued.
+            done: Receives the number of rows that have been predicted.
+
+        Raises:
+            ConfigError: The predictions so far are those of other settings.
+            DataError: A row differs from the one that was predicted, or the disk is full.
+        """
+        count, records = self._resumed(settings), self.records()
+        for number, (record, (digest, _)) in enumerate(
+            zip(islice(records, count), self._predicted(), strict=True), start=1
+        ):
+            if digest != _digest(record):
+                raise DataError(
+                    f"{record.where}: not the row that prediction {number} in {self.partial} is "
+                    "for: remove that file to start again"
+                )
+        done(count)
+        size = predictor.subject.batch_size * _BATCHES
+        try:
+            with self.partial.open("a", encoding="utf-8") as file:
+                while chunk := list(islice(records, size)):
+                    for record, row in zip(chunk, predictor.predict(chunk), strict=True):
+                        file.write(json_line({"row": _digest(record), "predicted": row}))
+                    file.flush()
+                    count += len(chunk)
+                    done(count)
+        except OSError as error:
+            raise DataError(f"{self.partial} cannot be written: {system_message(error)}") from error
+        write_table(self.output, self._rows)
+        self.partial.unlink()
+
+    def _has_predictions(self) -> bool:
+        if not self.partial.exists():
+            return False
+        with self.partial.open("rb") as file:
+            return any(line.endswith(b"\n") for line in islice(file, 1, None))
+
+    def _resumed(self, settings: dict[str, Any]) -> int:
+        """How many rows have been predicted; makes the file of predictions ready for more."""
+        first = json_line({"settings": settings})
+        if not self._has_predictions():
+            self.partial.write_text(first, encoding="utf-8")
+            return 0
+        with self.partial.open("rb+") as file:
+            if file.readline().decode(errors="replace") != first:
+                raise ConfigError(
+                    f"--resume: {self.partial} has predictions with other options or another "
+                    "model; give the same ones, or remove it"
+                )
+            count, end = 0, file.tell()
+            for line in file:
+                if not line.endswith(b"\n"):  # of a process that was killed
+                    break
+                count, end = count + 1, end + len(line)
+            os.ftruncate(file.fileno(), end)
+        return count
+
+    def _predicted(self) -> Iterator[tuple[str, Row]]:
+        """Yields the digest of each row and what was predicted for it."""
+        with self.partial.open(encoding="utf-8") as file:
+            next(file)
+            for number, line in enumerate(file, start=2):
+                try:
+                    found = json.loads(line)
+                    yield found["row"], found["predicted"]
+                except (ValueError, KeyError, TypeError) as error:
+                    raise DataError(f"{self.partial}:{number}: damaged; remove it") from error
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        """Yields the rows of the input with what was predicted for them."""
+        for record, (_, predicted) in zip(self.records(), self._predicted(), strict=True):
+            taken = {name: new_name(name, record.values) for name in predicted}
+            yield record.values | {taken[name]: value for name, value in predicted.items()}
+
+
+def new_name(name: str, columns: dict[str, Any]) -> str:
+    """Returns the column of a prediction: predicted_label where the input has a label itself."""
+    while name in columns:
+        name = f"predicted_{name}"
+    return name
+
+
+def _digest(record: Record) -> str:
+    return hashlib.blake2b(json_line(record.values).encode(), digest_size=8).hexdigest()
