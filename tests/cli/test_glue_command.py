@@ -14,6 +14,8 @@ from hf_checkpoints import save_checkpoint
 
 from jaxformer.cli.main import run
 from jaxformer.data.tasks.glue_tasks import DIAGNOSTIC, TASKS
+from jaxformer.data.tasks.records import Record
+from jaxformer.pretrained.prediction.api import PredictionConfig, open_predictor
 from jaxformer.training import loop
 
 pytestmark = pytest.mark.torch
@@ -153,3 +155,29 @@ def test_a_killed_command_continues(checkpoint, tmp_path):
     assert "continuing from step" in finished
     results = json.loads((folder / "results.json").read_text())
     assert [task["runs"][0]["steps"] for task in results["tasks"].values()] == [40, 40]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["t5", "gpt2", "llama"])
+def test_other_families_predict_what_transformers_predicts(kind, tmp_path):
+    """Also after the export, of which transformers makes its own classifier."""
+    import torch
+    import transformers
+
+    origin = save_checkpoint(kind, tmp_path / "origin")
+    data, folder = write_glue(tmp_path / "GLUE", "rte"), tmp_path / "runs"
+    options = ["--tasks", "rte", "--train.steps", "2", "--batch-size", "4", "--max-length", "48"]
+    assert glue(origin, data, folder, *options) == 0
+    assert run("export", [str(folder / "rte"), str(tmp_path / "out")], "jaxformer export") == 0
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    predictor = open_predictor(folder / "rte", PredictionConfig(text=("a", "b"), scores=True))
+    pairs = [("The old captain", "sells the boat"), ("She paints the red lake?", "Nobody")]
+    ours = predictor.predict([Record("", {"a": a, "b": b}) for a, b in pairs])
+    for pair, row in zip(pairs, ours, strict=True):
+        arrays = tokenizer(*pair, return_tensors="pt")
+        arrays.pop("token_type_ids", None)
+        with torch.no_grad():
+            theirs = model(**arrays).logits.softmax(-1)[0]
+        scores = [row[f"score_{label}"] for label in TASKS["rte"].labels]
+        assert scores == pytest.approx(theirs.tolist(), abs=2e-5)

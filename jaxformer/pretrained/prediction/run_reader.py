@@ -6,11 +6,13 @@ from dataclasses import replace
 import numpy as np
 
 from jaxformer.data import Data
+from jaxformer.data.tasks.labelled_text import LabelledRows
 from jaxformer.data.tasks.sequences import (
     SpecialTokens,
     TokenizedText,
     add_special_tokens,
     encode_words,
+    with_decoder,
 )
 from jaxformer.data.tasks.span_text import Question, SpanText
 from jaxformer.data.tokenizers.specs import Tokenizer
@@ -83,11 +85,14 @@ class RunReader(Reader):
         return [_window(window, cut) for window in examples.windows]
 
     def arrays(self, rows, length):
-        return {
+        arrays = {
             "inputs": self.stacked([row.ids for row in rows], length, self._tokenizer.pad_id),
             "segments": self.stacked([np.ones_like(row.ids) for row in rows], length, 0),
             "token_types": self.stacked([row.types for row in rows], length, 0),
         }
+        classifies = isinstance(self._data, LabelledRows)
+        start = self._data.start_id(self._tokenizer) if classifies else None
+        return with_decoder(arrays, start)
 
     def scores(self, model, arrays):
         return model.scores(arrays)[self._head]

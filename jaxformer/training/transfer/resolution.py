@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from jaxformer.config.experiment import Config
 from jaxformer.data.tokenizers.files import read_settings
@@ -80,6 +81,7 @@ def resolved(config: Config, *, labels_needed: bool = True) -> Config:
         config, count = _with_labels(config, origin, labels_needed)
     if config.model is None:
         config = replace(config, model=model_for(origin.checkpoint, config.data.head, count))
+    config = _with_decoder(config, origin)
     return _with_length(config, origin) if open_length else config
 
 
@@ -167,6 +169,17 @@ def _with_labels(config: Config, origin: Origin, needed: bool) -> tuple[Config, 
     if not order and ordered != labels:
         config = replace(config, data=replace(config.data, label_order=ordered))
     return config, len(labels)
+
+
+def _with_decoder(config: Config, origin: Origin) -> Config:
+    """The experiment whose rows a decoder reads as well, where labels are an encoder-decoder's."""
+    data: Any = config.data
+    if not config.model.is_encoder_decoder or getattr(data, "decoder_start", "") is not None:
+        return config
+    values = origin.checkpoint.hf_config.values
+    first, end = values.get("decoder_start_token_id"), values.get("eos_token_id")
+    start = "end_of_text" if first is not None and first == end else "pad"
+    return replace(config, data=replace(data, decoder_start=start))
 
 
 def _with_length(config: Config, origin: Origin | None) -> Config:
