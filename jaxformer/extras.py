@@ -12,6 +12,7 @@ EXTRAS = {
     "optax": ("optax", "hub"),
     "orbax": ("orbax-checkpoint", "hub"),
     "pyarrow": ("pyarrow", "train"),
+    "rouge_score": ("rouge-score", "train"),
     "sacrebleu": ("sacrebleu", "train"),
     "safetensors": ("safetensors", "hub"),
     "scipy": ("scipy", "train"),

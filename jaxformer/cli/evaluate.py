@@ -25,7 +25,7 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.io.paths import local_path
 from jaxformer.training.evaluation.conclusion import EVALUATION_FILE, Conclusion
 from jaxformer.training.evaluation.evaluate import Evaluator
-from jaxformer.training.evaluation.translation import shown
+from jaxformer.training.evaluation.generated_text import shown
 from jaxformer.training.logging.report import print_table
 from jaxformer.training.step import TrainProgram
 
@@ -39,7 +39,8 @@ class Evaluation(CheckpointChoice):
     mesh: MeshConfig
     """How the work is spread over devices."""
     output: Path | None = None
-    """The JSON file to write (default: RUN_DIR/evaluation.json); translations go beside it."""
+    """The JSON file to write (default: RUN_DIR/evaluation.json); what it writes goes
+    beside it."""
     job: DistributedConfig = field(default_factory=DistributedConfig)
     """The processes that evaluate together."""
 
@@ -176,8 +177,8 @@ def _report(conclusion: Conclusion, folder: Path, config: Config, output: Path) 
     averaged = "" if config.train.ema_decay is None else " (averaged parameters)"
     own = ", ".join(map(str, _own_validation(config.data).values()))
     held_out = f"{config.data.validation_fraction:.3g} of the rows, held out of training"
-    if conclusion.translations:
-        print(f"\n{shown(conclusion.translations)}\n")
+    if conclusion.texts:
+        print(f"\n{shown(conclusion.texts, config.data.product[0])}\n")
     rows = [
         ("step", f"{conclusion.step}{averaged}"),
         ("validation data", own or held_out),

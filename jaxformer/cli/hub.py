@@ -14,6 +14,7 @@ from jaxformer.io.files import check_unused, replacing
 from jaxformer.io.npz_files import read_npz
 from jaxformer.pretrained import model as pretrained
 from jaxformer.pretrained.auto import load
+from jaxformer.pretrained.export_adapter import export_adapter
 from jaxformer.pretrained.import_run import import_folder
 
 
@@ -101,6 +102,8 @@ class Export(CheckpointChoice):
     or else that of the run)."""
     max_shard_gb: float | None = None
     """The size of the largest file, in GB (default: as in that checkpoint, or else 5)."""
+    adapter: bool = False
+    """Write what a run with --train.lora learned as a PEFT adapter, without the base's weights."""
 
 
 def export(arguments: Sequence[str], prog: str) -> None:
@@ -110,10 +113,29 @@ def export(arguments: Sequence[str], prog: str) -> None:
     if size is not None and not 0 < size < math.inf:
         raise ConfigError(f"--max-shard-gb {size}: must be positive and finite")
     check_unused(options.out_dir)
+    if options.adapter:
+        print(_export_adapter(options))
+        return
     model = load(options.run_dir, dtype=None, step=options.step, best=options.best)
     most = None if size is None else math.ceil(size * 1e9)
     pretrained.save(model, options.out_dir, dtype=options.dtype, max_shard_bytes=most)
     print(
         f"{options.out_dir}: {model.checkpoint.architecture.name}\n"
         f"Next: jaxformer verify {options.out_dir}"
+    )
+
+
+def _export_adapter(options: Export) -> str:
+    """Writes the adapter; returns what to print."""
+    given = {"--dtype": options.dtype, "--max-shard-gb": options.max_shard_gb}
+    for name, value in given.items():
+        if value is not None:
+            raise ConfigError(f"{name} {value}: must not be given with --adapter, a float32 file")
+    out = options.out_dir
+    config = export_adapter(options.run_dir, out, options.step, options.best)
+    saved = f", and {', '.join(config.saved)} whole" if config.saved else ""
+    base = config.base or "BASE, the export of the model that the run started from"
+    return (
+        f"{out}: PEFT adapter of rank {config.rank} for {', '.join(config.targets)}{saved}\n"
+        f'Next: PeftModel.from_pretrained(base, "{out}") with the base {base}'
     )

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from jaxformer.cli.options import split_subject
 from jaxformer.config.experiment import Config, load_config
-from jaxformer.config.overrides import parse
+from jaxformer.config.overrides import given, parse, without
 from jaxformer.config.shipped import config_spec, shipped_names
 from jaxformer.distributed.join import DistributedConfig, join, make_cpu_devices
 from jaxformer.training import loop
+from jaxformer.training.transfer.resolution import resolved
 
 _DESCRIPTION = """\
 Trains the model that a config describes. CONFIG is the name of a config that comes with jaxformer
@@ -48,9 +49,20 @@ def train(arguments: Sequence[str], prog: str = "jaxformer train") -> None:
     name, options = split_subject(
         arguments, "an experiment", f"{prog} CONFIG [OPTION ...]", description
     )
-    launch = parse(Launch(**vars(load_config(config_spec(name)))), options, f"{prog} {name}")
+    launch = Launch(**vars(load_config(config_spec(name))))
+    launch = parse(_with_model(launch, options, prog), options, f"{prog} {name}")
     processes = join(launch.job)
     make_cpu_devices(launch.mesh, processes)
     path, _, argument = name.partition(":")
     run = Path(path).stem + (f"-{argument}" if argument else "")
     loop.train(launch.experiment, launch.run_dir or Path("runs", run), launch.fresh)
+
+
+def _with_model(launch: Launch, options: Sequence[str], prog: str) -> Launch:
+    """The defaults with the checkpoint's model, where that is what the options change."""
+    if launch.model is not None or "model" in given(options):
+        return launch
+    asks_help = "--help" in options or "-h" in options
+    first = parse(launch, without(options, "model", "help"), prog)
+    config = resolved(first.experiment, labels_needed=not asks_help)
+    return dataclasses.replace(launch, model=config.model)

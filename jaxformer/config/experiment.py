@@ -35,6 +35,8 @@ __all__ = ["Config", "TrainConfig", "changed_fields", "check_vocabulary", "load_
 # rounding. `train.steps` and `train.patience` are among them so that a finished run can be
 # extended.
 CHANGEABLE_FIELDS = (
+    "data.corpus.cache_dir",
+    "data.corpus.num_proc",
     "data.max_validation_batches",
     "data.prefetch_batches",
     "data.prefetch_threads",
@@ -45,6 +47,7 @@ CHANGEABLE_FIELDS = (
     "model.remat",
     "model.scan_layers",
     "train.checkpoint_interval",
+    "train.epochs",
     "train.eval_interval",
     "train.keep",
     "train.log_interval",
@@ -125,7 +128,6 @@ def validate(config: Config, num_devices: int) -> None:
         )
     if config.init_layers is not None and config.init_from is None:
         raise ConfigError("init_layers names layers of another run: name the run with --init-from")
-    config.optimizer.schedule.build(config.train.steps)
 
 
 def check_mesh(model: ModelConfig, sizes: Mapping[str, int]) -> None:
@@ -308,7 +310,7 @@ def _check_data_fits(model: ModelConfig, data: Data) -> None:
 
 
 def _check_preference(model: ModelConfig, data: Data, train: TrainConfig) -> None:
-    """Refuses pairs of answers without their loss, and the loss without pairs or such a model."""
+    """Refuses pairs of answers without their loss, and that loss without pairs or a decoder."""
     name, makes_pairs = type(data).__name__, isinstance(data, PreferenceData)
     if makes_pairs and train.preference is None:
         raise ConfigError(

@@ -80,6 +80,24 @@ def given(arguments: Sequence[str]) -> set[str]:
     return names | {name.removeprefix("no_") for name in names}
 
 
+def without(arguments: Sequence[str], *names: str) -> list[str]:
+    """Returns a command line without the options of some fields, those of their parts included.
+
+    Args:
+        arguments: The command line.
+        *names: The fields: "model", "help".
+
+    Returns:
+        The other options, with their values.
+    """
+    kept = [
+        [option, *values] if option else values
+        for option, values in _groups(arguments)
+        if option != "-h" and (not option or _path(option)[0] not in names)
+    ]
+    return [word for group in kept for word in group]
+
+
 def component_choices(owner: Any, name: str) -> dict[str, Any]:
     """Returns the values that a component field allows, by name; empty for any other field.
 

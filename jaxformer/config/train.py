@@ -1,6 +1,7 @@
 """How long to train, what to watch and what to keep: the settings of the training loop."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 from jaxformer.checks import (
     FRACTION,
@@ -112,8 +113,10 @@ class DPO:
 class TrainConfig:
     """The training loop."""
 
-    steps: int = 1000
-    """Optimizer updates in the whole run."""
+    steps: int | None = 1000
+    """Optimizer updates in the whole run; None: as many as `epochs` take."""
+    epochs: float | None = None
+    """Passes over the training rows in the whole run, where `steps` is None."""
     seed: int = 0
     """Seed of the initial parameters and of dropout; the order of the data is data.seed."""
     gradient_accumulation: int = 1
@@ -164,9 +167,19 @@ class TrainConfig:
     sample_interval: int | None = None
     """Steps between such samples during training, as text in TensorBoard; None: at the end."""
 
+    def for_rows(self, rows: int, batch_size: int) -> "TrainConfig":
+        """Returns the same with the steps that the epochs take.
+
+        Args:
+            rows: Of the training data.
+            batch_size: Rows of a step.
+        """
+        if self.steps is not None:
+            return self
+        return replace(self, steps=max(1, math.ceil(self.epochs * rows / batch_size)))
+
     def __post_init__(self):
         positive = (
-            "steps",
             "gradient_accumulation",
             "max_nonfinite_steps",
             "eval_interval",
@@ -174,7 +187,7 @@ class TrainConfig:
             "keep",
             "log_interval",
         )
-        optional_steps = ("loss_chunk", "patience", "sample_interval")
+        optional_steps = ("steps", "loss_chunk", "patience", "sample_interval")
         check_fields(
             self,
             "train",
@@ -184,8 +197,11 @@ class TrainConfig:
             **dict.fromkeys(optional_steps, optional(at_least(1))),
             clip_norm=optional(POSITIVE),
             ema_decay=optional(FRACTION),
+            epochs=optional(POSITIVE),
             label_smoothing=RATE,
         )
+        known = self.steps is not None or self.epochs is not None
+        check_field(self, "steps", known, "a number of steps, or None with epochs", "train")
         chunked = self.distillation is not None and self.loss_chunk is not None
         rule = "None with distillation, which compares all logits of a batch at once"
         check_field(self, "loss_chunk", not chunked, rule, "train")

@@ -38,6 +38,19 @@ class ExampleSource(abc.ABC):
     def blank(self) -> Batch:
         """Returns a row of the same shapes in which nothing counts: all weights are 0."""
 
+    def index(self, number: int, seed: int) -> int:
+        """Returns which row is number n of the endless order of training.
+
+        Every epoch of `len(self)` numbers is a new permutation of all rows. Each number is found
+        on its own, in any epoch, without a list.
+
+        Args:
+            number: n, from 0 on.
+            seed: Chooses the order.
+        """
+        epoch, place = divmod(number, len(self))
+        return index_shuffle(place, max_index=len(self) - 1, seed=(seed + epoch) % 2**32, rounds=4)
+
 
 class Dataset:
     """Batches of numpy arrays [B, ...] in an order that is a function of (seed, step).
@@ -57,15 +70,15 @@ class Dataset:
 
     @property
     def num_rows(self) -> int:
-        """The number of rows, which is the length of an epoch."""
+        """The number of rows, each of which an epoch reads once."""
         return len(self.examples)
 
     def batch(self, step: int, rows: ArrayLike | None = None) -> Batch:
         """Returns the batch of a training step: a pure function of the seed and the step.
 
-        Row r of step s is number n = s * batch_size + r of an endless order in which every epoch
-        of `num_rows` is a new permutation of all rows. Hosts that split the rows of a batch
-        between them read together exactly what one host would.
+        Row r of step s is number n = s * batch_size + r of an endless order, see
+        `ExampleSource.index`. Hosts that split the rows of a batch between them read together
+        exactly what one host would.
 
         Args:
             step: The step, counted from 0.
@@ -76,7 +89,8 @@ class Dataset:
         """
         wanted = self._wanted(rows, self.batch_size)
         numbers = (step * self.batch_size + int(row) for row in wanted)
-        return _stack([self.examples.read(self._index(n), self._rng(n)) for n in numbers])
+        places = ((self.examples.index(n, self._seed), n) for n in numbers)
+        return _stack([self.examples.read(index, self._rng(n)) for index, n in places])
 
     def iterate(
         self, start_step: int = 0, rows: ArrayLike | None = None, stop_step: int | None = None
@@ -131,12 +145,6 @@ class Dataset:
             return self.examples.blank() | {"row": np.int32(-1)}
         index = number * self.num_rows // total
         return self.examples.read(index, self._rng(number)) | {"row": np.int32(index)}
-
-    def _index(self, number: int) -> int:
-        """Which row is number n of the order: each on its own, in any epoch, without a list."""
-        epoch, place = divmod(number, self.num_rows)
-        seed = (self._seed + epoch) % 2**32
-        return index_shuffle(place, max_index=self.num_rows - 1, seed=seed, rounds=4)
 
     def _rng(self, number: int) -> np.random.Generator:
         return np.random.Generator(np.random.Philox(key=[self._seed, number]))

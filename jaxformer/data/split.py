@@ -1,10 +1,11 @@
 """The validation split: whole documents, chosen by a hash of their names."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
-from typing import TypeVar
+from types import MappingProxyType
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from jaxformer.data.text.sources import Document, TextSource
 from jaxformer.errors import DataError
 
 T = TypeVar("T")
+
+# Of a larger source only the start is read twice.
+_SURVEYED_CHARACTERS = 1 << 26
 
 
 def held_out(names: Iterable[str], fraction: float, seed: int) -> np.ndarray:
@@ -68,6 +72,20 @@ def train_validation_split(
     return train, [row for row, out in zip(rows, held, strict=True) if out]
 
 
+class _Start(NamedTuple):
+    """What a look at the first documents says.
+
+    Attributes:
+        names: Their names.
+        is_all: Whether there are no others.
+        exceptions: The side of the document, by its number from 1, that keeps a side non-empty.
+    """
+
+    names: Sequence[str] = ()
+    is_all: bool = False
+    exceptions: Mapping[int, bool] = MappingProxyType({})
+
+
 @dataclass(frozen=True)
 class Split:
     """A source's documents, each with its side.
@@ -84,23 +102,51 @@ class Split:
     def __iter__(self) -> Iterator[tuple[Document, bool]]:
         """Yields (document, whether it is held out) in the source's order, empty ones left out.
 
+        The sides are those of `held_out`, without holding the names of a large source in memory.
+
         Raises:
             DataError: There is no text, too little for both sides, or it changes meanwhile.
         """
-        names = [document.name for document in self._documents()]
-        if not names:
-            raise DataError(f"{self.source} holds no text: check its path, or give another source")
-        if self.fraction is None:
-            yield from ((document, False) for document in self._documents())
-            return
-        if len(names) == 1:
+        start = _Start() if self.fraction is None else self._survey()
+        if start.is_all and len(start.names) == 1:
             yield from self._halves(next(self._documents()))
             return
-        held = held_out(names, self.fraction, self.seed).tolist()
-        for name, side, document in zip_longest(names, held, self._documents()):
-            if document is None or document.name != name:
-                raise DataError(f"{self.source}: the documents changed while they were read")
-            yield document, side
+        count = 0
+        for count, document in enumerate(self._documents(), start=1):
+            known = list(start.names[count - 1 : count])
+            if known != [document.name] and (known or start.is_all):
+                raise self._changed()
+            held = self.fraction is not None and self._hash(document) < self.fraction
+            yield document, start.exceptions.get(count, held)
+        if count < len(start.names):
+            raise self._changed()
+        if not count:
+            raise DataError(f"{self.source} holds no text: check its path, or give another source")
+
+    def _survey(self) -> "_Start":
+        """Reads the first documents, and more until there is one for each side."""
+        names: list[str] = []
+        size, count, sides = 0, 0, set()
+        least, most = (math.inf, 0), (-math.inf, 0)
+        for count, document in enumerate(self._documents(), start=1):
+            if size < _SURVEYED_CHARACTERS:
+                names.append(document.name)
+                size += len(document.name) + len(document.text)
+            elif len(sides) == 2:
+                return _Start(names)
+            value = self._hash(document)
+            sides.add(value < self.fraction)
+            least, most = min(least, (value, count)), max(most, (value, -count))
+        exceptions = {}
+        if len(sides) == 1:
+            exceptions = {-most[1]: False} if True in sides else {least[1]: True}
+        return _Start(names, count == len(names), exceptions)
+
+    def _changed(self) -> DataError:
+        return DataError(f"{self.source}: the documents changed while they were read")
+
+    def _hash(self, document: Document) -> float:
+        return _hash(f"{self.seed}/{document.name}")
 
     def _documents(self) -> Iterator[Document]:
         return (document for document in self.source.documents() if document.text)

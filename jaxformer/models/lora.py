@@ -14,6 +14,7 @@ from jaxformer.checks import RATE, check_fields, check_types
 from jaxformer.errors import ConfigError, check_field, closest, did_you_mean
 from jaxformer.functional.kernels import Adapted, Quantized
 from jaxformer.models.frozen import frozen_shapes, kernel_in, num_layer_axes, restored, stored
+from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import AbstractModel, Parameters
 from jaxformer.nn.layers import normal
 
@@ -98,17 +99,17 @@ class AbstractLoraModel:
             ConfigError: A pattern of `lora` matches no parameter, or a target is no kernel.
         """
         self.base, self.lora = base, lora
-        excluded = _kernels(base, lora.exclude, "exclude")
-        self.targets = tuple(
-            n for n in _kernels(base, lora.targets, "targets") if n not in excluded
-        )
-        factors = [name + suffix for name in self.targets for suffix in FACTORS]
+        excluded = set(_kernels(base, lora.exclude, "exclude"))
         if lora.trained is None:
             owners = tuple(f"heads.{head}." for head in heads)
             besides = [name for name in base.learning if name.startswith(owners)]
+            excluded.update(besides)
         else:
             able = frozenset(base.learning)
             besides = [name for name in _matching(base, lora.trained) if name in able]
+        found = _kernels(base, lora.targets, "targets")
+        self.targets = tuple(name for name in found if name not in excluded)
+        factors = [name + suffix for name in self.targets for suffix in FACTORS]
         self.learning = (*besides, *factors)
         """The names of the parameters that may learn."""
         self.shapes, self.axes = frozen_shapes(base, lora.base_dtype, besides)
@@ -182,6 +183,28 @@ class AbstractLoraModel:
 
     def _kernels(self, parameters: Parameters) -> dict[str, jax.Array | Quantized]:
         return {name: kernel_in(name, parameters) for name in self.base.shapes}
+
+
+def abstract_model_of(
+    config: ModelConfig, lora: LoRA | None = None
+) -> AbstractModel | AbstractLoraModel:
+    """The structure of a model, with factors if it has an adaptation.
+
+    Args:
+        config: The model.
+        lora: Its adaptation.
+
+    Returns:
+        The structure.
+
+    Raises:
+        ConfigError: A pattern of `lora` matches no parameter, or a target is no kernel.
+    """
+    base = AbstractModel(config.build)
+    if lora is None:
+        return base
+    labels = [head.name for head in config.heads if not head.over_vocabulary]
+    return AbstractLoraModel(base, lora, labels)
 
 
 def adapted(kernel: jax.Array, a: jax.Array, b: jax.Array, scale: float) -> jax.Array:

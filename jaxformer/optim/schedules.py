@@ -5,13 +5,17 @@ the parameters of runs that are continued.
 """
 
 import abc
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field, replace
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from jaxformer.errors import check_field
+
+_SHORT_WARMUP = 0.1
+"""Share of a run that warms up, where the run is shorter than the warm-up."""
 
 
 @dataclass(frozen=True)
@@ -27,14 +31,26 @@ class Schedule(abc.ABC):
 
     learning_rate: float = 3e-4
     """The peak, reached at the end of the warm-up."""
-    warmup_steps: int = 100
-    """Steps over which the learning rate rises linearly from 0."""
+    warmup_steps: int | None = 100
+    """Steps over which the learning rate rises linearly from 0; None: `warmup_fraction` of the run.
+    A tenth of a run that is shorter."""
+    warmup_fraction: float = field(default=0.1, kw_only=True)
+    """Share of the run's steps that warm up, where `warmup_steps` is None."""
 
     def __post_init__(self):
-        if not self.learning_rate > 0:
-            self._refuse("learning_rate", "a positive number")
-        if self.warmup_steps < 0:
-            self._refuse("warmup_steps", "0 or more steps")
+        if not 0 <= self.learning_rate < math.inf:
+            self._refuse("learning_rate", "0 or more")
+        if self.warmup_steps is not None and self.warmup_steps < 0:
+            self._refuse("warmup_steps", "0 or more steps, or None")
+        if not 0 <= self.warmup_fraction <= 1:
+            self._refuse("warmup_fraction", "a number from 0 to 1")
+
+    def warmup(self, total_steps: int) -> int:
+        """Returns the steps of the warm-up in a run of `total_steps`."""
+        if self.warmup_steps is None:
+            return math.ceil(self.warmup_fraction * total_steps)
+        fits = self.warmup_steps <= total_steps
+        return self.warmup_steps if fits else math.ceil(_SHORT_WARMUP * total_steps)
 
     def build(self, total_steps: int) -> optax.Schedule:
         """The learning rate as a function of the step, for a run of `total_steps`.
@@ -44,25 +60,25 @@ class Schedule(abc.ABC):
 
         Returns:
             A function from the step, an int or an int array `[]`, to a float32 array `[]`.
-
-        Raises:
-            ConfigError: The warm-up is longer than the run.
         """
-        if self.warmup_steps > total_steps:
-            self._refuse("warmup_steps", f"at most the {total_steps} steps of the run")
+        warmup = self.warmup(total_steps)
+        of_run = replace(self, warmup_steps=warmup)
 
         def schedule(step):
             step = jnp.minimum(jnp.asarray(step, jnp.float32), total_steps)
-            rising = step / max(self.warmup_steps, 1)
-            after = jnp.maximum(step, self.warmup_steps)
-            fraction = jnp.where(step < self.warmup_steps, rising, self.shape(after, total_steps))
+            rising = step / max(warmup, 1)
+            after = jnp.maximum(step, warmup)
+            fraction = jnp.where(step < warmup, rising, of_run.shape(after, total_steps))
             return self.learning_rate * fraction
 
         return schedule
 
     @abc.abstractmethod
     def shape(self, step: jax.Array, total_steps: int) -> jax.Array:
-        """f: the fraction of the peak at a float32 `step` `[]` in `[warmup_steps, total_steps]`."""
+        """f: the fraction of the peak at a float32 `step` `[]` in `[warmup_steps, total_steps]`.
+
+        `warmup_steps` is the number of this run when it is called.
+        """
 
     def _refuse(self, field, expected):
         check_field(self, field, False, expected)
@@ -100,7 +116,7 @@ class _Falling(_Decaying):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.decay_steps is not None and self.decay_steps < self.warmup_steps:
+        if self.decay_steps is not None and self.decay_steps < (self.warmup_steps or 0):
             self._refuse("decay_steps", f"at least warmup_steps = {self.warmup_steps}, or None")
 
     def _progress(self, step, total_steps):
@@ -159,14 +175,14 @@ class InverseSquareRoot(Schedule):
         for name in ("constant_steps", "cooldown_steps"):
             if getattr(self, name) < 0:
                 self._refuse(name, "0 or more steps")
-        if self.timescale is None and self._decay_start == 0:
+        if self.timescale is None and self.warmup_steps == self.constant_steps == 0:
             self._refuse("timescale", "a number of steps, because there is no warm-up to give it")
         if self.timescale is not None and self.timescale < 1:
             self._refuse("timescale", "1 step or more")
 
     @property
     def _decay_start(self) -> int:
-        return self.warmup_steps + self.constant_steps
+        return (self.warmup_steps or 0) + self.constant_steps
 
     def shape(self, step: jax.Array, total_steps: int) -> jax.Array:
         """√(s / (max(t - a, 0) + s)) min(1, (T - t) / b).

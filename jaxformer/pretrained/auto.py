@@ -1,6 +1,7 @@
 """Loads models with their weights from runs and from Hugging Face checkpoints."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,14 @@ from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.describe import describe_model
 from jaxformer.hub.hf_config import CONFIG, is_hf_checkpoint
 from jaxformer.hub.label_names import label_settings
+from jaxformer.hub.peft import is_adapter
 from jaxformer.hub.weights.arrays import check_finite
 from jaxformer.hub.weights.file_layout import LAYOUT, FileLayout
 from jaxformer.io.model_files import TOKENIZER, file_in, read_object
 from jaxformer.io.paths import folder_path
 from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import AbstractModel
+from jaxformer.pretrained.adapters import base_of, with_read_adapters
 from jaxformer.pretrained.model import (
     Pretrained,
     checked_dtype,
@@ -41,18 +44,24 @@ def load(
     mesh: jax.sharding.Mesh | None = None,
     step: int | None = None,
     best: bool = False,
+    adapter: str | Path | None = None,
+    adapters: Mapping[str, str | Path] | None = None,
     **model_fields: Any,
 ) -> Pretrained:
     """Returns a model: a complete checkpoint of a run, or a Hugging Face checkpoint.
 
     Args:
         folder: A run's folder, that of one of its checkpoints (RUN/checkpoints/300), or one with
-            config.json and model.safetensors (or several files and their index).
+            config.json and model.safetensors (or several files and their index); or that of a
+            PEFT adapter, which names its base.
         dtype: The dtype of the parameters: "float32", "bfloat16" or "float16"; None keeps that of
             the files.
         mesh: The mesh that each parameter is sharded over when it is read; None: one device.
         step: Which checkpoint of the run; None: the newest.
         best: Take the checkpoint with the best value of the run's `train.metric`.
+        adapter: The folder of a PEFT adapter (LoRA) to merge into the weights.
+        adapters: The folders of adapters by name; `Pretrained.with_adapters` merges those that it
+            is asked for.
         **model_fields: Fields of our configuration that say how the model is computed:
             `compute_dtype`, `scan_layers`, `attention`, `remat`. Without `compute_dtype` it is
             computed in float32 if `dtype` is float32, else in bfloat16.
@@ -70,10 +79,19 @@ def load(
     fits = isinstance(mesh, jax.sharding.Mesh) and set(MESH_AXES) <= set(mesh.axis_names)
     check_argument("mesh", mesh, mesh is None or fits, axes)
     fields = {"compute_dtype": "float32" if dtype == "float32" else "bfloat16"} | model_fields
+    if adapter is None and is_adapter(folder):
+        folder, adapter = base_of(folder), folder
     if is_hf_checkpoint(folder):
         check_no_step(folder, step, best)
-        return load_folder(folder, dtype, mesh, **fields)
-    run = SavedRun(folder, str(folder), step, best)
+        model = load_folder(folder, dtype, mesh, **fields)
+    else:
+        model = _load_run(SavedRun(folder, str(folder), step, best), dtype, mesh, fields)
+    return with_read_adapters(model, adapter, adapters or {})
+
+
+def _load_run(
+    run: SavedRun, dtype: str | None, mesh: jax.sharding.Mesh | None, fields: Mapping[str, Any]
+) -> Pretrained:
     config = with_fields(run.config.model, fields)
     checkpoint, home = describe_run(run, config), home_of(run.folder)
     abstract_model = AbstractModel(config.build)

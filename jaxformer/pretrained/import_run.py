@@ -11,11 +11,12 @@ from jaxformer.checkpoints.saved_run import write_run
 from jaxformer.config.experiment import Config
 from jaxformer.data import Data, DataConfig
 from jaxformer.data.tasks.images import Images
+from jaxformer.data.tokenizers.convert import tokenizer_file
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerFile, load_tokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.families import family_of
 from jaxformer.io.files import check_unused, write_whole
-from jaxformer.io.model_files import TOKENIZER, file_in, side_files
+from jaxformer.io.model_files import side_files
 from jaxformer.io.paths import local_path
 from jaxformer.pretrained import model as pretrained
 from jaxformer.pretrained.auto import load
@@ -74,7 +75,7 @@ def _data(model: pretrained.Pretrained, home: Path, tokenizer: Tokenizer | None)
 
 def _tokenizer_of(folder: Path) -> Tokenizer | None:
     """The tokenizer for training, or None if there is none or it has no end-of-text token."""
-    if file_in(folder, TOKENIZER) is None:
+    if tokenizer_file(folder) is None:
         return None
     try:
         return load_tokenizer(folder)

@@ -1,7 +1,7 @@
 """Models with their weights, loaded from Hugging Face checkpoints; NumPy in and NumPy out."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from numbers import Real
 from pathlib import Path
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from tokenizers import Tokenizer
 
+from jaxformer.data.tokenizers.convert import tokenizer_file
 from jaxformer.data.tokenizers.files import read_tokenizer
 from jaxformer.data.tokenizers.prompts import PromptEncoder, read_prompt_encoder
 from jaxformer.distributed.sharding import (
@@ -28,6 +29,7 @@ from jaxformer.hub.families import encode
 from jaxformer.hub.families import forward as hf_forward
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.inputs import checked_inputs
+from jaxformer.hub.peft import Adapter, with_adapters
 from jaxformer.hub.weights.file_layout import FileLayout
 from jaxformer.hub.weights.tensors import TensorFiles
 from jaxformer.hub.weights.weight_file import (
@@ -38,7 +40,6 @@ from jaxformer.hub.weights.weight_file import (
 )
 from jaxformer.hub.weights.weight_map import Placement
 from jaxformer.io.files import write_whole
-from jaxformer.io.model_files import TOKENIZER, small_file_in
 from jaxformer.io.paths import folder_path
 from jaxformer.models.model import Model, ModelConfig
 from jaxformer.models.parameters import AbstractModel, Parameters
@@ -62,6 +63,8 @@ class Pretrained:
     """The folder it was loaded from, which has its tokenizer and other files."""
     layout: FileLayout | None = None
     """How the files that it came from lay out its tensors; None where they were cast."""
+    adapters: Mapping[str, Adapter] = field(default_factory=dict)
+    """Low-rank adapters that were read with it, by name; no output depends on them."""
 
     @property
     def config(self) -> ModelConfig:
@@ -76,7 +79,7 @@ class Pretrained:
     @cached_property
     def tokenizer(self) -> Tokenizer | None:
         """The tokenizer, or None if the folder has none."""
-        file = None if self.folder is None else small_file_in(self.folder, TOKENIZER)
+        file = None if self.folder is None else tokenizer_file(self.folder)
         return None if file is None else read_tokenizer(file)
 
     @cached_property
@@ -107,6 +110,21 @@ class Pretrained:
     def mesh(self) -> jax.sharding.Mesh | None:
         """The mesh that the weights are sharded over, or None if they are on one device."""
         return mesh_of(self.parameters)
+
+    def with_adapters(self, weights: str | Mapping[str, float]) -> "Pretrained":
+        """The model with one of its adapters, or a weighted sum of several, in its weights.
+
+        Args:
+            weights: The name of an adapter, or the weight of each by name.
+
+        Returns:
+            The model; it shares the weights that no adapter changes.
+
+        Raises:
+            ConfigError: There is no such adapter, or two of them replace the same head.
+        """
+        chosen = {weights: 1.0} if isinstance(weights, str) else weights
+        return replace(self, parameters=with_adapters(self.parameters, self.adapters, chosen))
 
     def outputs(self, inputs: Arrays, hidden_states: bool = False) -> dict[str, jax.Array]:
         """Returns what `forward` returns, on the device."""
@@ -158,6 +176,8 @@ class CheckpointReader(NamedTuple):
     checkpoint: HFCheckpoint
     abstract_model: AbstractModel
     file: WeightFile
+    placements: list[Placement]
+    """The tensors and the parameters in each."""
 
     def read(self, name: str) -> np.ndarray:
         """Returns a parameter, by our name, in the dtype of most of its tensors."""
@@ -184,7 +204,10 @@ def open_folder(folder: Path, **model_fields: Any) -> CheckpointReader:
         checkpoint.model_format, config, abstract_model, checkpoint.prefix
     )
     return CheckpointReader(
-        checkpoint, abstract_model, WeightFile(files, checkpoint.model_format, placements)
+        checkpoint,
+        abstract_model,
+        WeightFile(files, checkpoint.model_format, placements),
+        placements,
     )
 
 
@@ -229,7 +252,7 @@ def load_folder(
         DataError: The tensors are missing, damaged or do not fit, or a weight is not finite.
     """
     dtype = checked_dtype(dtype)
-    checkpoint, abstract_model, file = open_folder(folder, **model_fields)
+    checkpoint, abstract_model, file, _ = open_folder(folder, **model_fields)
     parameters = load_parameters(file, abstract_model, shardings_of(abstract_model, mesh), dtype)
     layout = None if dtype else FileLayout.of_folder(folder)
     return Pretrained(checkpoint, parameters, folder, layout)

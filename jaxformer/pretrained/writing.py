@@ -1,12 +1,12 @@
 """The files of an export: weights, config.json, and what travels with a model."""
 
-from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
 
 from jaxformer.checkpoints.run_dir import IMPORTED
 from jaxformer.data.chat.template import find_template
+from jaxformer.data.tokenizers.specs import Tokenizer
 from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.describe import config_values
 from jaxformer.hub.hf_config import CONFIG, write_hf_config
@@ -15,12 +15,15 @@ from jaxformer.hub.weights.tensors import write_tensors
 from jaxformer.hub.weights.weight_file import described, tensor_of, tensors_of
 from jaxformer.hub.weights.weight_map import Placement
 from jaxformer.io.files import move_into_place, temporary_folder
-from jaxformer.io.model_files import copy_side_files, file_in
+from jaxformer.io.model_files import SIDE_FILES, copy_side_files, file_in
 from jaxformer.models.parameters import Parameters
 
 MAX_SHARD_BYTES = 5 * 10**9
 """The largest size of a file, where there are no files to write them like."""
 _TEMPLATE = "chat_template.jinja"
+_OF_TOKENIZERS = frozenset(
+    name for name in SIDE_FILES if not name.endswith(("_config.json", "_template.json", ".jinja"))
+) | {"tokenizer_config.json"}
 
 
 def write_weights(
@@ -92,6 +95,19 @@ def write_beside(
     if source is None or values.get(name, "float32") != dtype.name:
         values = values | {name: dtype.name}
     write_hf_config(folder, values, home)
+    copy_beside(folder, home)
+
+
+def copy_beside(folder: Path, home: Path | None) -> None:
+    """Copies what travels with a model besides its configuration.
+
+    Args:
+        folder: An existing folder.
+        home: The folder with the files that the model came with; None: there are none.
+
+    Raises:
+        DataError: A file is not an ordinary file of that folder.
+    """
     copy_side_files(home, folder)
     template = own_template(home)
     if template is not None:
@@ -122,8 +138,8 @@ def keep_beside(
     home: Path,
     checkpoint: HFCheckpoint,
     layout: FileLayout | None,
-    without: Collection[str] = (),
-) -> Path:
+    tokenizer: Tokenizer | None = None,
+) -> None:
     """Keeps in a run's folder what an export of it needs besides its weights.
 
     Args:
@@ -131,10 +147,7 @@ def keep_beside(
         home: The folder with the files of the checkpoint that it starts from.
         checkpoint: The description of that.
         layout: The layout of its weights, if it has one.
-        without: The names of files that are left out.
-
-    Returns:
-        The folder with the files.
+        tokenizer: The run's tokenizer, where it is another than that of the checkpoint.
 
     Raises:
         DataError: A file is not an ordinary file of its folder, or cannot be written.
@@ -142,8 +155,13 @@ def keep_beside(
     kept = run / IMPORTED
     with temporary_folder(kept) as temporary:
         write_hf_config(temporary, config_values(checkpoint), home)
-        copy_side_files(home, temporary, without)
+        if tokenizer is None:
+            copy_side_files(home, temporary)
+        else:
+            copy_side_files(home, temporary, without=_OF_TOKENIZERS)
+            tokenizer.save(temporary)
+            if template := find_template(home):
+                (temporary / _TEMPLATE).write_text(template[1], encoding="utf-8")
         if layout is not None:
             layout.write(temporary / LAYOUT)
         move_into_place(temporary, kept)
-    return kept

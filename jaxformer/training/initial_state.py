@@ -1,7 +1,6 @@
 """The state that a run starts from."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import jax.numpy as jnp
 
@@ -9,7 +8,7 @@ from jaxformer.config.experiment import Config
 from jaxformer.data import Datasets
 from jaxformer.distributed.processes import is_first
 from jaxformer.training.step import TrainProgram, TrainState
-from jaxformer.training.transfer.origin import check_same_tokens
+from jaxformer.training.transfer.origin import check_same_tokens, origin_folder
 from jaxformer.training.transfer.transfer import transfer
 
 
@@ -30,7 +29,7 @@ def initial_state(config: Config, data: Datasets, program: TrainProgram) -> Trai
     state = program.init(config.train.seed)
     if config.init_from is None:
         return state
-    origin = Path(config.init_from)
+    origin = origin_folder(config.init_from)
     params, report = transfer(state.params, origin, config.model, config.init_layers)
     if data.tokenizer is not None:
         check_same_tokens(data.tokenizer, origin)

@@ -1,6 +1,7 @@
 """Training from start to end: set up, restore or initialise, step, evaluate, save, conclude."""
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,7 +51,8 @@ from jaxformer.training.reference import with_references
 from jaxformer.training.result import TrainResult
 from jaxformer.training.step import TrainProgram, TrainState
 from jaxformer.training.teacher import distillation_loss
-from jaxformer.training.transfer.origin import with_tokenizer_of_origin
+from jaxformer.training.transfer.origin import keep_origin
+from jaxformer.training.transfer.resolution import origin_words, resolved
 
 
 def train(config: Config | str, folder: str | Path, fresh: bool = False) -> TrainResult:
@@ -75,14 +77,16 @@ def train(config: Config | str, folder: str | Path, fresh: bool = False) -> Trai
         ProcessLost: Another process of the job has ended.
     """
     config, folder = _checked(config, folder)
-    settings, checkpoints_dir = config.train, folder / CHECKPOINTS
+    checkpoints_dir = folder / CHECKPOINTS
     with _opened(config, folder, fresh) as resources:
-        data = _prepared_data(config, folder)
+        config, data = _with_data(config, folder)
+        settings = config.train
         program = _program(config, data)
         work = Workload.of(
             config.model, config.row_lengths, config.data.num_sequences, program.mesh
         )
-        _print_start(folder, data, program, work)
+        if is_first():
+            _print_start(config, data, program, work, folder)
         restored = restore_newest(checkpoints_dir, program.state_shapes, warn=print)
         step, state = restored or (0, initial_state(config, data, program))
         data = with_references(config, folder, data, program, None if restored else state.params)
@@ -143,20 +147,13 @@ def train(config: Config | str, folder: str | Path, fresh: bool = False) -> Trai
         return TrainResult.of(folder, step, True, stopping, conclusion.metrics)
 
 
-def _print_start(folder: Path, data: Datasets, program: TrainProgram, work: Workload) -> None:
-    if is_first():
-        rows = start_report(program.state_shapes, program.trained, work, program.mesh, folder)
-        print_table(folder.name, [*data.summary, *rows])
-        print_example(data.example)
-
-
 def _checked(config: Config | str, folder: str | Path) -> tuple[Config, Path]:
     """The experiment and the folder, once everything is checked that needs no data."""
     config = load_config(config_spec(str(config))) if isinstance(config, str | Path) else config
     expected = "a Config, or the name or the path of a config"
     check_argument("config", config, isinstance(config, Config), expected)
     folder = folder_path(folder, "folder")
-    config = with_tokenizer_of_origin(config)
+    config = resolved(config)
     validate(config, jax.device_count())
     check_loggers(config.train.loggers)
     return config, folder
@@ -178,13 +175,33 @@ def _opened(config: Config, folder: Path, fresh: bool) -> Iterator[contextlib.Ex
         yield resources
 
 
-def _prepared_data(config: Config, folder: Path) -> Datasets:
+def _with_data(config: Config, folder: Path) -> tuple[Config, Datasets]:
+    """The experiment with the steps that its epochs take, and its data."""
     data, model = config.data.prepare(folder), config.model
     if data.tokenizer is not None:
         check_vocabulary(model.vocab_size, data.tokenizer.vocab_size)
     check_labels(model.heads, data.labels)
     check_heads(model.heads, data.train.examples.blank())
-    return data
+    first_process_only(lambda: keep_origin(config, folder, data.tokenizer))
+    train = config.train.for_rows(data.train.num_rows, config.data.batch_size)
+    if train != config.train:
+        config = dataclasses.replace(config, train=train)
+        first_process_only(lambda: open_run_folder(folder, config))
+    return config, data
+
+
+def _print_start(
+    config: Config, data: Datasets, program: TrainProgram, work: Workload, folder: Path
+) -> None:
+    origin = origin_words(config, data.labels)
+    rows = [*data.summary, *([("model", origin)] if origin else [])]
+    schedule, steps = config.optimizer.schedule, config.train.steps
+    if (warmup := schedule.warmup(steps)) != (schedule.warmup_steps or warmup):
+        was = f"optimizer.schedule.warmup_steps = {schedule.warmup_steps}"
+        rows.append(("warm-up", f"{warmup} of {steps} steps, because {was} is more than all"))
+    rows += start_report(program.state_shapes, program.trained, work, program.mesh, folder)
+    print_table(folder.name, rows)
+    print_example(data.example)
 
 
 def _program(config: Config, data: Datasets) -> TrainProgram:

@@ -73,8 +73,8 @@ class PreferenceLoss(Loss):
     """`dpo_loss` of the language model's head against the batch's reference log-probabilities."""
 
     def __init__(self, settings: DPO):
-        """Takes the form of the loss."""
-        super().__init__([HEAD])
+        """Takes the form of the loss; no head's own loss is part of it."""
+        super().__init__(())
         self._settings = settings
 
     def batch_spec(self, model, rows, lengths):

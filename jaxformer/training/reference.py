@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec
 from jaxformer.checkpoints.files import write_json
 from jaxformer.config.experiment import Config, check_mesh
 from jaxformer.data import Dataset, Datasets, ExampleSource
-from jaxformer.data.chat.preferences import PairExamples
+from jaxformer.data.chat.pairs import PairExamples
 from jaxformer.distributed.processes import (
     DeviceBatches,
     agreed,
@@ -261,7 +261,7 @@ def _computed(
             logps[numbers[numbers >= 0]] = values[numbers >= 0]
     if not np.isfinite(logps).all():
         pair = int(np.argmin(np.isfinite(logps).all(axis=1)))
-        where = dataset.examples.places[pair]
+        where = dataset.examples.pairs[pair].where
         raise DataError(
             f"{where}: the reference gives an answer of this pair no finite log-probability"
         )

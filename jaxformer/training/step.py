@@ -14,9 +14,9 @@ from jaxformer.distributed.sharding import RULES, on_mesh, parameter_shardings
 from jaxformer.functional.losses import LossSums
 from jaxformer.functional.placement import place
 from jaxformer.models.heads.base import Batch, LossOptions, Predictions
-from jaxformer.models.lora import AbstractLoraModel
+from jaxformer.models.lora import abstract_model_of
 from jaxformer.models.model import ModelConfig
-from jaxformer.models.parameters import AbstractModel, Parameters
+from jaxformer.models.parameters import Parameters
 from jaxformer.optim.optimizers import Optimizer
 from jaxformer.optim.parameter_roles import trained_names
 from jaxformer.training.loss import Loss, Sums
@@ -85,11 +85,7 @@ class TrainProgram:
         """
         self.model, self.train, self.mesh = model, train, mesh
         self.loss = Loss([head.name for head in model.heads]) if loss is None else loss
-        plain = AbstractModel(model.build)
-        labels = [head.name for head in model.heads if not head.over_vocabulary]
-        self.abstract_model = (
-            plain if train.lora is None else AbstractLoraModel(plain, train.lora, labels)
-        )
+        self.abstract_model = abstract_model_of(model, train.lora)
         self.schedule = optimizer.schedule.build(train.steps)
         self.trained = trained_names(self.abstract_model, train.frozen)
         trained_axes = {name: self.abstract_model.axes[name] for name in self.trained}

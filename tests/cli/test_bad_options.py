@@ -60,7 +60,7 @@ def test_the_experiment_itself_is_fine(run):
             ["data.tokenizer.vocab_size = 1000", "model.vocab_size = 264"],
         ),
         (["--data.sequence-length", "100000"], ["shorter than one sequence"]),
-        (["--optimizer.schedule.warmup-steps", "20"], ["warmup_steps = 20", "10 steps"]),
+        (["--optimizer.schedule.warmup-steps", "-2"], ["warmup_steps = -2", "0 or more steps"]),
         (["--train.clip-norm", "-1"], ["train.clip_norm", "-1.0"]),
         (["--data.source.path", "/nowhere/at/all"], ["/nowhere/at/all"]),
     ],

@@ -303,7 +303,7 @@ def test_translations_go_beside_the_metrics(tmp_path, capsys):
     files += ("--data.validation-target", tmp_path / "dev.tgt")
     assert run_command(run, *files) == 0
     output = capsys.readouterr().out
-    assert "translating 7 validation sources" in output
+    assert "writing translations for 7 validation sources" in output
     assert "source       src 0\nreference    tgt 0\ntranslation  " in output
     assert {"loss", "perplexity", "bleu", "chrf"} <= set(read(run / "evaluation.json")["metrics"])
     assert len((run / "translations.txt").read_text().splitlines()) == 8

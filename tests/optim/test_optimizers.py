@@ -305,7 +305,7 @@ def test_state_is_float32_for_bfloat16_parameters(optimizer):
         (lambda: Lion(beta2=1.5), r"Lion\.beta2"),
         (lambda: Adafactor(clipping_threshold=0.0), r"Adafactor\.clipping_threshold"),
         (lambda: Muon(newton_schulz_steps=0), r"Muon\.newton_schulz_steps"),
-        (lambda: AdamW(schedule=Cosine(warmup_steps=99)).build(10, AXES), r"Cosine\.warmup_steps"),
+        (lambda: AdamW(schedule=Cosine(warmup_steps=-9)), r"Cosine\.warmup_steps"),
     ],
 )
 def test_a_bad_value_is_an_error_that_names_the_field(make, message):

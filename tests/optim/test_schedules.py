@@ -11,8 +11,8 @@ from jaxformer.optim import Constant, Cosine, InverseSquareRoot, Linear, WarmupS
 WARMUP, TOTAL, PEAK = 7, 50, 3e-3
 
 
-def values(schedule, steps=range(TOTAL + 1)):
-    build = schedule.build(TOTAL)
+def values(schedule, steps=range(TOTAL + 1), total=TOTAL):
+    build = schedule.build(total)
     return np.asarray(jax.vmap(build)(jnp.asarray(list(steps))))
 
 
@@ -100,6 +100,20 @@ def test_a_run_that_is_all_warmup():
     np.testing.assert_allclose(rates, PEAK * np.arange(11) / 10, rtol=1e-5)
 
 
+@pytest.mark.parametrize("kind", [Constant, Cosine, InverseSquareRoot, Linear, WarmupStableDecay])
+def test_a_run_that_is_shorter_than_the_warmup_warms_up_for_a_tenth(kind):
+    short = values(kind(PEAK, 100), range(21), total=20)
+    np.testing.assert_array_equal(short, values(kind(PEAK, 2), range(21), total=20))
+    assert values(kind(PEAK, 100), range(5), total=4)[1] == np.float32(PEAK)
+
+
+def test_a_share_of_the_run_warms_up():
+    shared = Linear(PEAK, None, warmup_fraction=0.06)
+    np.testing.assert_array_equal(
+        values(shared, range(51), total=50), values(Linear(PEAK, 3), range(51), total=50)
+    )
+
+
 def test_no_warmup_starts_at_the_peak():
     for schedule in (Constant(PEAK, 0), Linear(PEAK, 0), Cosine(PEAK, 0)):
         np.testing.assert_allclose(values(schedule, [0]), PEAK, rtol=1e-6)
@@ -108,7 +122,9 @@ def test_no_warmup_starts_at_the_peak():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Constant(learning_rate=0.0), r"Constant\.learning_rate = 0\.0"),
+        (lambda: Constant(learning_rate=-0.1), r"Constant\.learning_rate = -0\.1"),
+        (lambda: Constant(learning_rate=float("nan")), r"Constant\.learning_rate = nan"),
+        (lambda: Linear(warmup_fraction=1.5), r"Linear\.warmup_fraction = 1\.5"),
         (lambda: Linear(warmup_steps=-1), r"Linear\.warmup_steps = -1"),
         (lambda: Cosine(final_fraction=1.1), r"Cosine\.final_fraction = 1\.1"),
         (lambda: InverseSquareRoot(warmup_steps=0), r"InverseSquareRoot\.timescale"),
@@ -116,7 +132,6 @@ def test_no_warmup_starts_at_the_peak():
         (lambda: InverseSquareRoot(constant_steps=-1), r"InverseSquareRoot\.constant_steps = -1"),
         (lambda: Cosine(decay_steps=99), r"Cosine\.decay_steps = 99: must be at least warmup_"),
         (lambda: WarmupStableDecay(decay_fraction=0.0), r"WarmupStableDecay\.decay_fraction"),
-        (lambda: Cosine(warmup_steps=11).build(10), "at most the 10 steps of the run"),
     ],
 )
 def test_a_bad_value_is_an_error_that_names_the_field(make, message):

@@ -11,6 +11,7 @@ from jaxformer.training.evaluation.metrics import (
     answer_scores,
     classification_scores,
     regression_scores,
+    summary_scores,
     tag_scores,
     translation_scores,
 )
@@ -156,3 +157,47 @@ def test_bleu_is_that_of_sacrebleus_command(tmp_path):
 def test_a_perfect_translation():
     lines = ["eins zwei drei vier fünf"]
     assert translation_scores(lines, lines) == pytest.approx({"bleu": 100.0, "chrf": 100.0})
+
+
+WORDS = ("the", "cats", "sat,", "on", "Mats", "running", "fairly")
+SENTENCES = st.lists(st.sampled_from(WORDS), max_size=7)
+SUMMARIES = st.lists(SENTENCES, min_size=1, max_size=3)
+
+
+def common_subsequence(first, second):
+    table = np.zeros((len(first) + 1, len(second) + 1), int)
+    for i, a in enumerate(first):
+        for j, b in enumerate(second):
+            longest = max(table[i, j + 1], table[i + 1, j])
+            table[i + 1, j + 1] = table[i, j] + 1 if a == b else longest
+    return table[-1, -1]
+
+
+@given(st.lists(st.tuples(SUMMARIES, SUMMARIES), min_size=1, max_size=3))
+def test_rouge_from_its_definitions(cases):
+    texts = [["\n".join(map(" ".join, side)) for side in case] for case in cases]
+    scores = summary_scores(*zip(*texts, strict=True), stemmer=False)
+
+    def f_measure(hits, *sizes):
+        return 2 * hits / sum(sizes) if hits else 0.0
+
+    expected = {"rouge1": [], "rouge2": [], "rougeL": []}
+    for case in cases:
+        words = [[word.lower().strip(",") for line in side for word in line] for side in case]
+        for n in (1, 2):
+            grams = [Counter(zip(*(side[i:] for i in range(n)), strict=False)) for side in words]
+            sizes = [gram.total() for gram in grams]
+            expected[f"rouge{n}"].append(f_measure((grams[0] & grams[1]).total(), *sizes))
+        expected["rougeL"].append(f_measure(common_subsequence(*words), *map(len, words)))
+    for name, values in expected.items():
+        assert scores[name] == pytest.approx(np.mean(values)), name
+
+
+def test_rouge_of_lines_and_stems():
+    # The sentences stand in another order: each is found whole, but not the text as one.
+    found = summary_scores(["the cat sat\na dog ran"], ["a dog ran\nthe cat sat"])
+    assert found["rougeLsum"] == pytest.approx(1)
+    assert found["rougeL"] == pytest.approx(0.5)
+    assert summary_scores(["running cats"], ["runs cat"])["rouge1"] == pytest.approx(1)
+    assert summary_scores(["running cats"], ["runs cat"], stemmer=False)["rouge1"] == 0
+    assert set(summary_scores([""], ["a"]).values()) == {0.0}

@@ -3,9 +3,10 @@
 import json
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from jaxformer.data.chat.encoder import ChatEncoder
 from jaxformer.data.chat.template import (
     SPECIAL_TOKENS,
     TEMPLATE,
@@ -102,19 +103,38 @@ def text_template(tokenizer: Tokenizer) -> ChatTemplate:
     return compiled_template(file, read_template_file(file), tokens)
 
 
-def no_template(where: str, spec: TokenizerSpec) -> DataError:
-    """Returns the error for a conversation that no template formats.
+def encoders(
+    chats: Sequence[Conversation],
+    folder: str | os.PathLike,
+    name: str | None,
+    spec: TokenizerSpec,
+    tokenizer: Tokenizer,
+) -> Iterator[tuple[ChatEncoder, list[Conversation]]]:
+    """Yields an encoder for those that the chat template formats, and one for plain texts.
 
     Args:
-        where: Its line.
-        spec: The tokenizer.
+        chats: The conversations of a run.
+        folder: The run's folder, which has its tokenizer.
+        name: The template's name or file; None takes that of the checkpoint with the tokenizer.
+        spec: The tokenizer, whose folder may be a checkpoint.
+        tokenizer: The tokenizer.
+
+    Yields:
+        Each encoder that is needed, with the conversations that it encodes, in their order.
+
+    Raises:
+        DataError: There are conversations and no template.
     """
-    origin = _origin(spec)
-    place = "the tokenizer has no checkpoint" if origin is None else f"{origin} has none"
-    return DataError(
-        f"{where}: a chat template is missing: {place}; choose one: --data.template ChatML (or "
-        f"{', '.join(TEMPLATE_NAMES[1:])}, or a .jinja file)"
-    )
+    formatted = [chat for chat in chats if not chat.plain]
+    if formatted:
+        template = run_template(folder, name, spec)
+        if template is None:
+            raise DataError(_no_template(formatted[0].where, spec))
+        check_template(template, tokenizer, formatted)
+        yield ChatEncoder(tokenizer.backend_tokenizer, template), formatted
+    if len(formatted) < len(chats):
+        plain = [chat for chat in chats if chat.plain]
+        yield ChatEncoder(tokenizer.backend_tokenizer, text_template(tokenizer)), plain
 
 
 def check_template(
@@ -142,6 +162,16 @@ def check_template(
             len(with_tools),
             with_tools[0].where,
         )
+
+
+def _no_template(where: str, spec: TokenizerSpec) -> str:
+    """The message about a conversation that no template formats."""
+    origin = _origin(spec)
+    place = "the tokenizer has no checkpoint" if origin is None else f"{origin} has none"
+    return (
+        f"{where}: a chat template is missing: {place}; choose one: --data.template ChatML (or "
+        f"{', '.join(TEMPLATE_NAMES[1:])}, or a .jinja file)"
+    )
 
 
 def _origin(spec: TokenizerSpec) -> Path | None:

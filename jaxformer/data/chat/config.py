@@ -9,14 +9,8 @@ from typing import ClassVar, Literal
 
 from jaxformer.checks import at_least, check_fields, optional
 from jaxformer.data.base import Data, Datasets
-from jaxformer.data.chat.choice import (
-    check_template,
-    no_template,
-    run_template,
-    template_file,
-    text_template,
-)
-from jaxformer.data.chat.encoder import ChatEncoder, answers_of, said_in
+from jaxformer.data.chat.choice import encoders, template_file
+from jaxformer.data.chat.encoder import answers_of, said_in
 from jaxformer.data.chat.examples import (
     ChatExamples,
     ChatPacking,
@@ -28,8 +22,8 @@ from jaxformer.data.chat.learned import LearnedChats, TooLong
 from jaxformer.data.chat.rows import AnyFormat, ChatFormat
 from jaxformer.data.chat.template import Conversation
 from jaxformer.data.dataset import Dataset
+from jaxformer.data.files.tables import read_records
 from jaxformer.data.split import train_validation_split
-from jaxformer.data.tasks.records import read_records
 from jaxformer.data.tokenizers.run_tokenizer import load_or_train_tokenizer
 from jaxformer.data.tokenizers.specs import (
     Tokenizer,
@@ -158,18 +152,10 @@ class ChatData(Data):
         self, chats: Sequence[Conversation], tokenizer: Tokenizer, folder: str | os.PathLike
     ) -> LearnedChats:
         """Renders and tokenises conversations."""
-        rust, learned = tokenizer.backend_tokenizer, LearnedChats(self.sequence_length)
-        formatted = [chat for chat in chats if not chat.plain]
-        if formatted:
-            template = run_template(folder, self.template, self.tokenizer)
-            if template is None:
-                raise no_template(formatted[0].where, self.tokenizer)
-            check_template(template, tokenizer, formatted)
-            learned.add(ChatEncoder(rust, template), formatted, self.train_on == "all")
-        if len(formatted) < len(chats):
-            template = text_template(tokenizer)
-            plain = [chat for chat in chats if chat.plain]
-            learned.add(ChatEncoder(rust, template), plain, self.train_on == "all")
+        learned = LearnedChats(self.sequence_length)
+        wanted = folder, self.template, self.tokenizer, tokenizer
+        for encoder, own in encoders(chats, *wanted):
+            learned.add(encoder, own, self.train_on == "all")
         learned.check(self.too_long)
         return learned
 

@@ -209,8 +209,8 @@ class ChatEncoder:
 
     def _turn_end(self, characters: str, text: TokenizedText, start: int, end: int) -> int:
         """Returns the end of an answer without white space after its last special token."""
-        ends = text.ends[self._tokenizer.is_special(text.tokens)]
-        last = int(ends[(ends > start) & (ends <= end)].max(initial=0))
+        special = self._tokenizer.special_in(characters, text)
+        last = max((stop for _, _, stop in special if start < stop <= end), default=0)
         return last if last and not characters[last:end].strip() else end
 
     def _error(self, chat: Conversation, reason: str) -> DataError:

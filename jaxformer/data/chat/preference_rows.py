@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from jaxformer.data.chat.rows import conversation, messages_in
 from jaxformer.data.chat.template import Conversation, Message
-from jaxformer.data.tasks.records import Record
+from jaxformer.data.files.tables import Record
 from jaxformer.errors import DataError
 
 

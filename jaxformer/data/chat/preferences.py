@@ -1,24 +1,29 @@
 """Preferences: prompts, each with an answer that was chosen and one that was rejected."""
 
-import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
-
-import numpy as np
+from pathlib import Path
+from typing import ClassVar
 
 from jaxformer.checks import at_least, check_fields, optional
 from jaxformer.data.base import Data, Datasets
-from jaxformer.data.chat.choice import template_file
-from jaxformer.data.chat.encoder import EncodedChat
+from jaxformer.data.chat.choice import encoders, template_file
+from jaxformer.data.chat.encoder import said_in
+from jaxformer.data.chat.learned import TooLong
+from jaxformer.data.chat.pairs import Pair, PairExamples, Pairs
 from jaxformer.data.chat.preference_rows import Preference, PreferenceRow
-from jaxformer.data.dataset import Batch, ExampleSource
+from jaxformer.data.dataset import Dataset
+from jaxformer.data.files.tables import read_records
 from jaxformer.data.split import train_validation_split
-from jaxformer.data.tasks.records import read_records
 from jaxformer.data.tokenizers.run_tokenizer import load_or_train_tokenizer
-from jaxformer.data.tokenizers.specs import TokenizerSpec, TrainTokenizer
+from jaxformer.data.tokenizers.specs import (
+    Tokenizer,
+    TokenizerSpec,
+    TrainTokenizer,
+    load_tokenizer,
+)
 from jaxformer.errors import DataError
 
 
@@ -53,7 +58,7 @@ class PreferenceData(Data):
     sequence_length: int | None = None
     """Tokens of a prompt with an answer; None: as many as the checkpoint takes, 1024 at most."""
 
-    too_long: Literal["error", "cut", "drop"] = "error"
+    too_long: TooLong = "error"
     """What becomes of a pair with more tokens: an error, cut at the beginning of the prompt (and
     then at the end of the answer), or left out."""
 
@@ -77,25 +82,38 @@ class PreferenceData(Data):
             Both sides of the data, with the tokenizer.
 
         Raises:
-            DataError: A table cannot be read, or a row is no preference or too long; names the
-                line.
+            ConfigError: There is no such template.
+            DataError: A table cannot be read, a row is no preference or too long, or the template
+                is missing or refuses it; names the file and the line.
         """
-        train, validation = self._split()
-        texts = (
-            message["content"]
-            for row in train
-            for message in row.chosen.messages
-            if isinstance(message.get("content"), str)
-        )
-        tokenizer = load_or_train_tokenizer(folder, self.tokenizer, texts)
+        train, held_out = self._split()
+        tokenizer = load_or_train_tokenizer(folder, self.tokenizer, _texts(train))
+        learned = self._pairs(train, tokenizer, folder)
+        checked = self._pairs(held_out, tokenizer, folder)
         return Datasets(
-            self.dataset(self._examples(train, tokenizer, folder), "train"),
-            self.dataset(self._examples(validation, tokenizer, folder), "validation"),
+            self._dataset(learned, tokenizer, "train"),
+            self._dataset(checked, tokenizer, "validation"),
             tokenizer,
+            summary=(("training", learned.in_words()), ("validation", checked.in_words())),
         )
 
-    def validation_examples(self, tokenizer, labels):
-        return None
+    def prepare_validation(self, folder: str | os.PathLike) -> Datasets:
+        """Reads the pairs for validation.
+
+        Args:
+            folder: The run's folder, which has its tokenizer and its template.
+
+        Returns:
+            The validation side, with the tokenizer.
+
+        Raises:
+            DataError: The table cannot be read, or a row is wrong; names the file and the line.
+        """
+        if self.validation is None:
+            return self.prepare(folder)
+        tokenizer = load_tokenizer(Path(folder, "tokenizer"))
+        pairs = self._pairs(self._read(self.validation), tokenizer, folder)
+        return Datasets(None, self._dataset(pairs, tokenizer, "validation"), tokenizer)
 
     def _split(self) -> tuple[list[PreferenceRow], list[PreferenceRow]]:
         rows = self._read(self.train)
@@ -113,114 +131,24 @@ class PreferenceData(Data):
             raise DataError(f"{path} has no rows")
         return rows
 
+    def _pairs(
+        self, rows: Sequence[PreferenceRow], tokenizer: Tokenizer, folder: str | os.PathLike
+    ) -> Pairs:
+        """Renders and tokenises both sides of each row."""
+        sides = [side for row in rows for side in row]
+        found = []
+        for encoder, own in encoders(sides, folder, self.template, self.tokenizer, tokenizer):
+            encoded = encoder.encode_batch(own)
+            places = (chat.where for chat in own[::2])
+            found += map(Pair.of, encoded[::2], encoded[1::2], places)
+        return Pairs.fitting(found, self.sequence_length, self.too_long)
 
-class Answer(NamedTuple):
-    """One side of a pair as tokens."""
-
-    tokens: np.ndarray
-    """int32 [tokens], the prompt and the answer."""
-    learned: np.ndarray
-    """bool [tokens], whether a token belongs to the answer."""
-
-
-class Pair(NamedTuple):
-    """A prompt with both answers as tokens."""
-
-    chosen: Answer
-    rejected: Answer
-    where: str
-    """ "file:line"."""
-
-    @classmethod
-    def of(cls, chosen: EncodedChat, rejected: EncodedChat, where: str) -> "Pair":
-        """Returns both sides, with answers that begin at the same token.
-
-        A token may hold the end of the prompt and the beginning of one answer. From there on, both
-        sides are answers.
-        """
-        sides = [Answer(chat.tokens, chat.is_answer) for chat in (chosen, rejected)]
-        size = min(len(side.tokens) for side in sides)
-        same = chosen.tokens[:size] == rejected.tokens[:size]
-        common = size if same.all() else int(np.argmin(same))
-        start = min(common, *(int(np.argmax(side.learned)) for side in sides))
-        return cls(*(_from(start, side) for side in sides), where)
-
-    @property
-    def prompt_size(self) -> int:
-        """The tokens before the answers."""
-        return int(np.argmax(self.chosen.learned))
-
-    @property
-    def size(self) -> int:
-        """The tokens of the longer side."""
-        return max(len(self.chosen.tokens), len(self.rejected.tokens))
-
-    def cut(self, size: int) -> "Pair":
-        """Returns the pair with at most `size` tokens a side.
-
-        The beginning of the prompt goes first, all but its last token, and then the end of the
-        answers.
-        """
-        start = min(max(self.size - size, 0), max(self.prompt_size - 1, 0))
-        place = slice(start, start + size)
-        return Pair(
-            *(Answer(side.tokens[place], side.learned[place]) for side in self[:2]), self.where
-        )
+    def _dataset(self, pairs: Pairs, tokenizer: Tokenizer, name: str) -> Dataset:
+        examples = PairExamples(pairs.kept, self.sequence_length, tokenizer.pad_id)
+        return self.dataset(examples, name)
 
 
-class PairExamples(ExampleSource):
-    """Pairs of answers.
-
-    Args:
-        pairs: The pairs, of at most T + 1 tokens a side.
-        length: T, to which rows are padded.
-        pad_id: The padding token.
-    """
-
-    def __init__(self, pairs: Sequence[Pair], length: int, pad_id: int):
-        self.pairs = pairs
-        self._length, self._pad_id = length, pad_id
-
-    def __len__(self) -> int:
-        return len(self.pairs)
-
-    def read(self, index: int, rng: np.random.Generator) -> Batch:
-        """Returns "inputs", "targets" and "weights", each [2, T].
-
-        inputs[t] = x[t],  targets[t] = x[t + 1],  weights[t] = 1 if x[t + 1] is of the answer
-        """
-        del rng
-        row = self.blank()
-        for place, side in enumerate(self.pairs[index][:2]):
-            size = len(side.tokens) - 1
-            row["inputs"][place, :size] = side.tokens[:-1]
-            row["targets"][place, :size] = side.tokens[1:]
-            row["weights"][place, :size] = side.learned[1:]
-        return row
-
-    def blank(self) -> Batch:
-        """Returns a row of padding, whose weights are 0."""
-        shape = 2, self._length
-        return {
-            "inputs": np.full(shape, self._pad_id, np.int32),
-            "targets": np.full(shape, self._pad_id, np.int32),
-            "weights": np.zeros(shape, np.float32),
-        }
-
-    def fingerprint(self) -> str:
-        """Returns a digest of all tokens, and of which belong to the answers."""
-        digest = hashlib.sha256()
-        for pair in self.pairs:
-            for tokens, learned in pair[:2]:
-                digest.update(len(tokens).to_bytes(8, "little"))
-                digest.update(tokens.astype("<i4").tobytes())
-                digest.update(learned.astype(bool).tobytes())
-        return digest.hexdigest()[:16]
-
-
-def _from(start: int, side: Answer) -> Answer:
-    """A side whose answer begins at a place, without what comes after its end."""
-    end = int(np.flatnonzero(side.learned)[-1]) + 1
-    learned = side.learned[:end].copy()
-    learned[start : int(np.argmax(learned))] = True
-    return Answer(side.tokens[:end], learned)
+def _texts(rows: Sequence[PreferenceRow]) -> Iterator[str]:
+    for row in rows:
+        for message in (*row.chosen.messages, *row.rejected.messages):
+            yield said_in(message)

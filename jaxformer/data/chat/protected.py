@@ -61,6 +61,7 @@ class ProtectedTokenizer:
         self._tokenizer = Tokenizer.from_str(json.dumps(self._definition))
         added = tokenizer.get_added_tokens_decoder().items()
         self._special = {id_: token.content for id_, token in added if token.special}
+        self._ids = np.array(list(self._special), np.int64)
         names = sorted(self._special.values(), key=len, reverse=True)
         self._names = re.compile("|".join(map(re.escape, names)) or "(?!)")
         # These are found in the normalised text, whose case, for one, may be another.
@@ -94,7 +95,7 @@ class ProtectedTokenizer:
         letters: dict[str, str] = {}
 
         def hidden(value: str) -> str:
-            while found := self._special_in(value):
+            while found := self.special_in(value, self.encode([value])[0]):
                 for _, start, end in found:
                     inside = value[start:end]
                     start += len(inside) - len(inside.lstrip() or inside)
@@ -105,9 +106,20 @@ class ProtectedTokenizer:
         changed = _map_texts(hidden, values)
         return Disguise(changed, {stand_in: letter for letter, stand_in in letters.items()})
 
-    def is_special(self, tokens: np.ndarray) -> np.ndarray:
-        """Returns which tokens are special, bool [T]."""
-        return np.isin(tokens, list(self._special))
+    def special_in(self, text: str, tokens: TokenizedText) -> list[tuple[int, int, int]]:
+        """Returns (id, start, end) of each special token that the tokenizer finds in a text.
+
+        Args:
+            text: The text.
+            tokens: Its tokens, of `encode`.
+        """
+        found = []
+        for place in np.flatnonzero(np.isin(tokens.tokens, self._ids)):
+            id_, start, end = (int(values[place]) for values in tokens)
+            # What the tokenizer does not know becomes the special token <unk> as well.
+            if self._same(text[start:end].strip(), self._special[id_].strip()):
+                found.append((id_, start, end))
+        return found
 
     def encode(self, texts: Sequence[str]) -> list[TokenizedText]:
         """Returns the tokens of texts in which every special token counts."""
@@ -123,7 +135,7 @@ class ProtectedTokenizer:
             text: The rendered text with the disguise.
         """
         plain, parts, starts, ends, done = disguise.undo(text), [], [], [], 0
-        for id_, start, end in self._special_in(text):
+        for id_, start, end in self.special_in(text, self.encode([text])[0]):
             code = self._codes[id_]
             parts += [plain[done:start], code]
             starts += [*range(done, start), *[start] * len(code)]
@@ -139,11 +151,8 @@ class ProtectedTokenizer:
         # Some tokenizers begin a text with a token that has no characters.
         return TokenizedText(coded.tokens, first, np.maximum(first, ends[coded.ends]))
 
-    def _special_in(self, text: str) -> list[tuple[int, int, int]]:
-        """Returns (id, start, end) of each special token that the tokenizer finds in a text."""
-        tokens, starts, ends = self.encode([text])[0]
-        rows = zip(tokens.tolist(), starts.tolist(), ends.tolist(), strict=True)
-        return [(id_, start, end) for id_, start, end in rows if id_ in self._special]
+    def _same(self, text: str, name: str) -> bool:
+        return text == name or self._normalized(text) == self._normalized(name)
 
     def _normalized(self, text: str) -> str:
         normalizer = self._tokenizer.normalizer

@@ -10,11 +10,12 @@ from typing import Any
 from jaxformer.data.chat.renderer import GENERATION
 from jaxformer.data.chat.template import Conversation
 from jaxformer.data.files.lines import encodable
-from jaxformer.data.tasks.records import Record
+from jaxformer.data.files.record import Record
 from jaxformer.errors import DataError
 from jaxformer.io.json_files import parse_json
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython")
+_PAIRS = "a list of [question, answer]"
 _SHAREGPT = {
     "human": "user",
     "user": "user",

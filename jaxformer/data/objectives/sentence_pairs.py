@@ -12,6 +12,7 @@ from jaxformer.data.text.packing import TokenStream
 from jaxformer.data.tokenizers.special_tokens import Role
 from jaxformer.data.tokenizers.specs import Tokenizer
 from jaxformer.errors import DataError, check_field
+from jaxformer.io.scratch import spilled
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,10 @@ class SentencePairs(Objective):
 
     masking: MaskedLM = MaskedLM()
     """How tokens are hidden."""
+
+    @property
+    def head(self) -> str:
+        return self.label
 
     def __post_init__(self):
         known = self.label in ("next_sentence", "sentence_order")
@@ -85,10 +90,11 @@ class PairExamples(ExampleSource):
         starts = stream.offsets[document] + 1 + number * size
         ends = np.minimum(starts + size, stream.offsets[document + 1])
         pairs = ends - starts >= 2
-        self.starts, self.ends, document = starts[pairs], ends[pairs], document[pairs]
+        self.starts, self.ends = spilled(starts[pairs]), spilled(ends[pairs])
+        document = document[pairs]
         # Rows of a document are adjacent: first[i] up to last[i] are those of row i's document.
-        self._first = np.searchsorted(document, document)
-        self._last = np.searchsorted(document, document, side="right")
+        self._first = spilled(np.searchsorted(document, document))
+        self._last = spilled(np.searchsorted(document, document, side="right"))
         documents = len(np.unique(document))
         if documents < (2 if objective.label == "next_sentence" else 1):
             raise DataError(

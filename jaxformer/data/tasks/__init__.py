@@ -10,8 +10,14 @@ from jaxformer.data.tasks.parallel_text import LocalePairs, ParallelText
 from jaxformer.data.tasks.span_text import SpanText
 from jaxformer.data.tasks.tag_sources import ColumnFile, PythonTokens, TagSource
 from jaxformer.data.tasks.tagged_text import TaggedText
+from jaxformer.data.tasks.text_metrics import BLEU, ROUGE, AnswerMatch
+from jaxformer.data.tasks.text_pairs import AnswerText, SummaryText
 
 __all__ = [
+    "BLEU",
+    "ROUGE",
+    "AnswerMatch",
+    "AnswerText",
     "Classes",
     "ColumnFile",
     "ConllU",
@@ -29,6 +35,7 @@ __all__ = [
     "PythonTokens",
     "RandomCrop",
     "SpanText",
+    "SummaryText",
     "TagSource",
     "TaggedText",
 ]

@@ -1,16 +1,25 @@
 """Unlabelled text: documents are tokenised once, packed into rows and made into examples."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from jaxformer.data.base import Data, Datasets
 from jaxformer.data.dataset import Dataset, ExampleSource
+from jaxformer.data.mixing import ConcatenatedExamples
 from jaxformer.data.objectives.base import CausalLM, Objective
 from jaxformer.data.split import Split
-from jaxformer.data.text.corpus import load_corpus, load_or_build, tokenised
-from jaxformer.data.text.packing import Joined, Packing, TokenStream
+from jaxformer.data.text.corpus import (
+    CorpusOptions,
+    load_corpus,
+    load_or_tokenise,
+    tokenised,
+    training_texts,
+)
+from jaxformer.data.text.packing import Joined, Packing, Tokens
 from jaxformer.data.text.sources import StandardLibrary, TextSource
+from jaxformer.data.tokenizers.run_tokenizer import load_or_train_tokenizer
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer, load_tokenizer
 from jaxformer.errors import DataError
 
@@ -36,6 +45,9 @@ class DataConfig(Data):
 
     validation: TextSource | None = None
     """Where the documents for validation come from; None holds out a share of `source`."""
+
+    corpus: CorpusOptions = CorpusOptions()
+    """How the documents become tokens on disk, and where those are kept."""
 
     longest_row = 2048
 
@@ -69,18 +81,18 @@ class DataConfig(Data):
             DataError: The corpus is missing, empty, unreadable or shorter than one row.
         """
         fraction = self.validation_fraction if self.validation is None else None
-        split = Split(self.source, fraction, self.split_seed)
-        special_tokens = self.objective.special_tokens
-        corpus = load_or_build(split, self.tokenizer, folder, special_tokens)
-        needed = self.objective.raw_length(self.sequence_length) + 1
-        if len(corpus.train.tokens) < needed:
-            raise DataError(
-                f"the training documents are shorter than one sequence: "
-                f"{len(corpus.train.tokens)} tokens, but sequence_length={self.sequence_length} "
-                f"needs {needed}; give more text or a shorter sequence_length"
-            )
-        train = self.dataset(self._examples(corpus.train, corpus.tokenizer), "train")
-        return self._beside(train, corpus.validation, corpus.tokenizer)
+        splits = [Split(source, fraction, self.split_seed) for source in self.source.mixed()]
+        texts, special_tokens = training_texts(splits), self.objective.special_tokens
+        tokenizer = load_or_train_tokenizer(folder, self.tokenizer, texts, special_tokens)
+        corpora = [
+            load_or_tokenise(split, tokenizer, home, self.corpus)
+            for split, home in zip(splits, self._homes(folder), strict=True)
+        ]
+        for corpus in corpora:
+            self._check_length(corpus.train)
+        mixed = self.source.mix([self._examples([c.train], tokenizer) for c in corpora])
+        held_out = [corpus.validation for corpus in corpora]
+        return self._beside(self.dataset(mixed, "train"), held_out, tokenizer)
 
     def prepare_validation(self, folder: str | os.PathLike) -> Datasets:
         """Reads the documents for validation, or loads their tokens from the run's folder.
@@ -96,23 +108,52 @@ class DataConfig(Data):
         """
         if self.validation is not None:
             return self._beside(None, None, load_tokenizer(Path(folder, "tokenizer")))
-        corpus = load_corpus(folder)
-        if corpus is None:
+        corpora = [load_corpus(home, folder) for home in self._homes(folder)]
+        if None in corpora:
             return self.prepare(folder)
-        return self._beside(None, corpus.validation, corpus.tokenizer)
+        held_out = [corpus.validation for corpus in corpora]
+        return self._beside(None, held_out, corpora[0].tokenizer)
+
+    def _homes(self, folder: str | os.PathLike) -> list[Path]:
+        """Where the tokens of each source are."""
+        if len(sources := self.source.mixed()) == 1:
+            return [Path(folder)]
+        return [Path(folder, f"source-{number}") for number in range(len(sources))]
 
     def _beside(
-        self, train: Dataset | None, held_out: TokenStream | None, tokenizer: Tokenizer
+        self, train: Dataset | None, held_out: Sequence[Tokens], tokenizer: Tokenizer
     ) -> Datasets:
         """The data with the validation side: documents of its own, or those held out."""
         own, counts_all = self.validation, self.objective.predicts_every_token
-        stream = held_out if own is None else tokenised(own, tokenizer)
+        sides = held_out if own is None else [tokenised(own, tokenizer)]
+        targets, size = sum(s.num_targets for s in sides), sum(s.num_bytes for s in sides)
         return Datasets(
             train,
-            self.dataset(self._examples(stream, tokenizer), "validation"),
+            self.dataset(self._examples(sides, tokenizer), "validation"),
             tokenizer,
-            stream.num_targets / stream.num_bytes if counts_all else None,
+            targets / size if counts_all else None,
         )
 
-    def _examples(self, stream: TokenStream, tokenizer: Tokenizer) -> ExampleSource:
-        return self.objective.examples(stream, self.packing, self.sequence_length, tokenizer)
+    def _examples(self, sides: Sequence[Tokens], tokenizer: Tokenizer) -> ExampleSource:
+        """The examples of several corpora, one after the other."""
+        streams = [stream for side in sides for stream in side.shards if stream.num_documents]
+        found, refused = [], None
+        for stream in streams:
+            try:
+                found.append(
+                    self.objective.examples(stream, self.packing, self.sequence_length, tokenizer)
+                )
+            except DataError as error:  # a shard may be too small for what the objective needs
+                refused = error
+        if not found:
+            raise refused
+        return found[0] if len(found) == 1 else ConcatenatedExamples(found)
+
+    def _check_length(self, train: Tokens) -> None:
+        needed = self.objective.raw_length(self.sequence_length) + 1
+        if train.num_targets + 1 < needed:
+            raise DataError(
+                f"the training documents are shorter than one sequence: "
+                f"{train.num_targets + 1} tokens, but sequence_length={self.sequence_length} "
+                f"needs {needed}; give more text or a shorter sequence_length"
+            )

@@ -4,26 +4,61 @@ import hashlib
 import json
 import logging
 import os
-import time
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain, groupby, islice
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
+from jaxformer.checks import at_least, check_fields, optional
 from jaxformer.data.split import Split
-from jaxformer.data.text.corpus_files import CORPUS_FILES, SIZES, Corpus, StreamWriter, read_corpus
+from jaxformer.data.text.corpus_files import (
+    CORPUS_FILES,
+    Corpus,
+    ShardWriter,
+    is_sharded,
+    read_corpus,
+)
 from jaxformer.data.text.packing import TokenStream
-from jaxformer.data.text.sources import Document, TextSource
+from jaxformer.data.text.progress import TokenisingProgress
+from jaxformer.data.text.sources import TextSource
+from jaxformer.data.text.staging import Staging, set_aside, staging
+from jaxformer.data.tokenizers.pool import TokenizerPool, num_cores
 from jaxformer.data.tokenizers.run_tokenizer import load_or_train_tokenizer
 from jaxformer.data.tokenizers.special_tokens import Role
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, load_tokenizer
+from jaxformer.data.tokenizers.training import cut
 from jaxformer.errors import DataError
-from jaxformer.io.digests import DIGESTS, add_digests, write_digests
-from jaxformer.io.files import move_into_place, remove_folder, temporary_folder
+from jaxformer.io.digests import DIGESTS, add_digests
+from jaxformer.io.files import move_into_place, temporary_folder
 
 _FORMAT = 1
 _BATCH_CHARACTERS = 1 << 21
+# Starting the processes takes as long as tokenising some of these.
+_BATCHES_WITHOUT_PROCESSES = 16
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class CorpusOptions:
+    """How documents become tokens on disk, and where those are kept."""
+
+    shard_bytes: int = 1 << 28
+    """Bytes of text after which another shard begins. A build that was interrupted goes on after
+    its last whole shard; documents are packed within one."""
+
+    num_proc: int | None = None
+    """Processes that tokenise more than a few megabytes; None starts one for each CPU core."""
+
+    cache_dir: str | None = None
+    """A folder in which runs share their tokens; None keeps them in the run's folder."""
+
+    def __post_init__(self):
+        check_fields(self, "data.corpus", shard_bytes=at_least(1), num_proc=optional(at_least(1)))
 
 
 def load_or_build(
@@ -31,20 +66,20 @@ def load_or_build(
     spec: TokenizerSpec,
     folder: str | os.PathLike,
     special_tokens: Sequence[Role] = (),
+    options: CorpusOptions = CorpusOptions(),
 ) -> Corpus:
     """Returns the corpus in a folder, building what is missing.
 
     `folder/tokenizer` holds the tokenizer, which never changes, because a model trained with it
     depends on it; if the documents change later, they are tokenised again with the same one.
-    `folder/corpus-FINGERPRINT` holds the tokens; the fingerprint covers the documents, the
-    split and the tokenizer, so that a stale one is never used. Both appear complete or not at
-    all. If several processes build at once, all use what the first one completed.
+    `folder/corpus-FINGERPRINT` holds the tokens, see `load_or_tokenise`.
 
     Args:
         split: The documents and their sides.
         spec: The tokenizer to use or to train on the training side.
         folder: The run's folder; made if missing.
         special_tokens: The roles for which the tokenizer needs special tokens.
+        options: How tokens are made and where they are kept.
 
     Returns:
         The tokenizer and both sides of the documents.
@@ -53,29 +88,78 @@ def load_or_build(
         ConfigError: The tokenizer lacks such a special token.
         DataError: There is no text, it cannot be read, or the folder holds another tokenizer.
     """
-    folder = Path(folder)
-    texts = (document.text for document, is_validation in split if not is_validation)
-    tokenizer = load_or_train_tokenizer(folder, spec, texts, special_tokens)
-    home = folder / f"corpus-{_fingerprint(split, tokenizer)}"
+    tokenizer = load_or_train_tokenizer(folder, spec, training_texts([split]), special_tokens)
+    return load_or_tokenise(split, tokenizer, folder, options)
+
+
+def training_texts(splits: Iterable[Split]) -> Iterator[str]:
+    """Yields the texts on which a tokenizer is trained."""
+    entries = chain.from_iterable(splits)
+    return (document.text for document, is_validation in entries if not is_validation)
+
+
+def load_or_tokenise(
+    split: Split,
+    tokenizer: Tokenizer,
+    folder: str | os.PathLike,
+    options: CorpusOptions = CorpusOptions(),
+) -> Corpus:
+    """Returns the tokens of documents, which are tokenised unless that was done before.
+
+    `folder/corpus-FINGERPRINT` holds the tokens; the fingerprint covers the documents, the
+    split and the tokenizer, so that a stale one is never used. It appears complete or not at
+    all. If several processes build at once, one does the work and the others wait for it. If it is
+    killed, the next one keeps the shards that are whole. The files are the same for any number of
+    processes and interruptions.
+
+    Args:
+        split: The documents and their sides.
+        tokenizer: The tokenizer.
+        folder: Where to keep the tokens, or a link to them if there is a `cache_dir`.
+        options: How tokens are made and where they are kept.
+
+    Returns:
+        Both sides of the documents, memory-mapped.
+
+    Raises:
+        DataError: There is no text, it cannot be read, or the tokens cannot be written.
+    """
+    own = Path(folder, f"corpus-{_fingerprint(split, tokenizer, options)}")
+    shared = options.cache_dir is not None and (own.is_symlink() or not own.exists())
+    home = Path(options.cache_dir).expanduser().absolute() / own.name if shared else own
+    # A corpus of earlier versions is one shard, however large; its rows keep their order.
+    is_whole = home.exists() and not is_sharded(home)
     corpus = _load(home, tokenizer)
     if corpus is None:
-        if any(folder.glob("corpus-*")):
+        if any(other.name != own.name for other in own.parent.glob("corpus-*")):
             _log.warning(
                 "The documents, their split or the tokenizer changed since %s was filled: "
                 "tokenising again. The order of the data changes with it.",
-                folder,
+                own.parent,
             )
-        with temporary_folder(home) as temporary:
-            _tokenise(split, tokenizer, temporary)
-            move_into_place(temporary, home)
+        with staging(home, tokenizer) as shards:
+            if shards is not None:
+                shard_bytes = sys.maxsize if is_whole else options.shard_bytes
+                _tokenise(split, tokenizer, shards, shard_bytes, options.num_proc)
         corpus = read_corpus(home, tokenizer)
+    if shared:
+        _link(own, home)
     return corpus
 
 
-def load_corpus(folder: str | os.PathLike) -> Corpus | None:
-    """Returns the corpus in a folder; None where there is none, or more than one."""
+def load_corpus(
+    folder: str | os.PathLike, run_dir: str | os.PathLike | None = None
+) -> Corpus | None:
+    """Returns the corpus in a folder; None where there is none, or more than one.
+
+    Args:
+        folder: The folder in which `corpus-FINGERPRINT` is.
+        run_dir: The folder in which the tokenizer is; None: the same.
+    """
     homes = list(Path(folder).glob("corpus-*"))
-    return _load(homes[0], load_tokenizer(Path(folder, "tokenizer"))) if len(homes) == 1 else None
+    if len(homes) != 1:
+        return None
+    return _load(homes[0], load_tokenizer(Path(run_dir or folder, "tokenizer")))
 
 
 def tokenised(source: TextSource, tokenizer: Tokenizer) -> TokenStream:
@@ -103,50 +187,128 @@ def tokenised(source: TextSource, tokenizer: Tokenizer) -> TokenStream:
     )
 
 
-def _fingerprint(split: Split, tokenizer: Tokenizer) -> str:
+def _fingerprint(split: Split, tokenizer: Tokenizer, options: CorpusOptions) -> str:
     parts = [_FORMAT, split.source.fingerprint(), split.fraction, split.seed]
-    text = json.dumps([*parts, tokenizer.fingerprint()])
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    parts.append(tokenizer.fingerprint())
+    if options.shard_bytes != CorpusOptions.shard_bytes:
+        parts.append(options.shard_bytes)
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
 def _load(home: Path, tokenizer: Tokenizer) -> Corpus | None:
-    """Maps a corpus into memory, or removes one that was damaged and returns None."""
+    """Maps a corpus into memory, or sets one aside that was damaged and returns None."""
     if not home.exists():
         return None
     try:
         corpus = read_corpus(home, tokenizer)
     except DataError as error:
         _log.warning("%s; tokenising again", error)
-        remove_folder(home)
+        set_aside(home)
         return None
-    add_digests(home / DIGESTS, CORPUS_FILES)
+    if not is_sharded(home):
+        add_digests(home / DIGESTS, CORPUS_FILES)
     return corpus
 
 
-def _tokenise(split: Split, tokenizer: Tokenizer, folder: Path) -> None:
-    start = time.perf_counter()
-    with (
-        StreamWriter(folder, "train", tokenizer) as train,
-        StreamWriter(folder, "validation", tokenizer) as validation,
-    ):
-        for batch in _batches(split):
-            ids = tokenizer.encode_batch([document.text for document, _ in batch])
-            for (document, is_validation), tokens in zip(batch, ids, strict=True):
-                (validation if is_validation else train).append(document, tokens)
-    sizes = {"train": train.sizes(), "validation": validation.sizes()}
-    (folder / SIZES).write_text(json.dumps(sizes, indent=2) + "\n", encoding="utf-8")
-    write_digests(folder / DIGESTS, CORPUS_FILES)
-    _log.info("Tokenised the corpus in %.1f s: %s", time.perf_counter() - start, sizes)
+def _link(own: Path, home: Path) -> None:
+    """Makes the folder of a run lead to the tokens that it shares with others."""
+    if own.is_symlink() and own.resolve() == home.resolve():
+        return
+    own.parent.mkdir(parents=True, exist_ok=True)
+    own.unlink(missing_ok=True)
+    with suppress(FileExistsError):  # another process was faster
+        own.symlink_to(home)
 
 
-def _batches(split: Split) -> Iterator[list[tuple[Document, bool]]]:
-    """Groups documents so that a tokenizer has enough to spread over its threads."""
+class _Piece(NamedTuple):
+    """A document, or a part of one that is too long to tokenise in one piece."""
+
+    shard: int
+    text: str
+    num_bytes: int
+    is_validation: bool
+    ends_document: bool
+
+
+def _tokenise(
+    split: Split, tokenizer: Tokenizer, shards: Staging, shard_bytes: int, num_proc: int | None
+) -> None:
+    """Writes the shards that are missing, and makes all of them the corpus."""
+    with TokenisingProgress(split.source.num_bytes()) as progress:
+        pieces = _unfinished(_pieces(split, shard_bytes), shards, progress)
+        encoded = _encoded(_batches(pieces), tokenizer, num_proc or num_cores())
+        for number, batches in groupby(encoded, key=lambda item: item[0][0].shard):
+            folder = shards.add(number)
+            with temporary_folder(folder) as temporary:
+                with ShardWriter(temporary, tokenizer) as writer:
+                    for batch, ids in batches:
+                        for piece, tokens in zip(batch, ids, strict=True):
+                            writer.append(tokens, *piece[2:])
+                        _count(batch, ids, progress)
+                move_into_place(temporary, folder)
+        shards.complete()
+
+
+def _pieces(split: Split, shard_bytes: int) -> Iterator[_Piece]:
+    """Cuts long documents up and numbers the shards, in which documents are whole."""
+    shard, size = 0, 0
+    for document, is_validation in split:
+        parts = cut(document.text)
+        for number, part in enumerate(parts, start=1):
+            num_bytes = len(part.encode())
+            yield _Piece(shard, part, num_bytes, is_validation, number == len(parts))
+            size += num_bytes
+        if size >= shard_bytes:
+            shard, size = shard + 1, 0
+
+
+def _unfinished(
+    pieces: Iterable[_Piece], shards: Staging, progress: TokenisingProgress
+) -> Iterator[_Piece]:
+    """Leaves out the shards that an earlier process has finished."""
+    for number, shard in groupby(pieces, key=lambda piece: piece.shard):
+        if number not in shards.finished:
+            yield from shard
+            continue
+        documents = num_bytes = 0
+        for piece in shard:
+            documents, num_bytes = documents + piece.ends_document, num_bytes + piece.num_bytes
+        shards.check(number, documents, num_bytes)
+        progress.skip(num_bytes)
+
+
+def _count(
+    batch: Sequence[_Piece], ids: Sequence[np.ndarray], progress: TokenisingProgress
+) -> None:
+    documents = sum(piece.ends_document for piece in batch)
+    progress.add(documents, sum(map(len, ids)), sum(piece.num_bytes for piece in batch))
+
+
+def _batches(pieces: Iterable[_Piece]) -> Iterator[list[_Piece]]:
+    """Groups the pieces of a shard so that a tokenizer has enough to spread over its threads."""
     batch, size = [], 0
-    for entry in split:
-        batch.append(entry)
-        size += len(entry[0].text)
-        if size >= _BATCH_CHARACTERS:
+    for piece in pieces:
+        if batch and (size >= _BATCH_CHARACTERS or piece.shard != batch[0].shard):
             yield batch
             batch, size = [], 0
+        batch.append(piece)
+        size += len(piece.text)
     if batch:
         yield batch
+
+
+def _encoded(
+    batches: Iterator[list[_Piece]], tokenizer: Tokenizer, num_proc: int
+) -> Iterator[tuple[list[_Piece], list[np.ndarray]]]:
+    """Yields each batch with the tokens of its pieces; many batches are tokenised in parallel."""
+
+    def texts(batch: list[_Piece]) -> list[str]:
+        return [piece.text for piece in batch]
+
+    first = list(islice(batches, _BATCHES_WITHOUT_PROCESSES))
+    batches = chain(first, batches)
+    if num_proc == 1 or len(first) < _BATCHES_WITHOUT_PROCESSES:
+        yield from ((batch, tokenizer.encode_batch(texts(batch))) for batch in batches)
+        return
+    with TokenizerPool(tokenizer, num_proc) as pool:
+        yield from pool.map(batches, texts)

@@ -1,15 +1,24 @@
-"""The files of a corpus: streamed to disk, memory-mapped, and checked."""
+"""The files of a corpus: streamed to disk, memory-mapped, and checked.
 
+A corpus of one shard is a folder with `CORPUS_FILES`; one of several has a folder of that kind for
+each, and a record of how many there are.
+"""
+
+import json
+import os
+import resource
+from array import array
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from jaxformer.data.text.packing import TokenStream
-from jaxformer.data.text.sources import Document
+from jaxformer.data.text.packing import Tokens, TokenShards, TokenStream
 from jaxformer.data.tokenizers.specs import Tokenizer
 from jaxformer.errors import DataError
-from jaxformer.io.digests import DIGESTS, check_digests
+from jaxformer.io.digests import DIGESTS, check_digests, write_digests
 from jaxformer.io.files import ordinary_file
 from jaxformer.io.json_files import read_json
 
@@ -34,8 +43,18 @@ class Corpus:
     """A tokenizer and the two sides of the documents in its tokens."""
 
     tokenizer: Tokenizer
-    train: TokenStream
-    validation: TokenStream
+    train: Tokens
+    validation: Tokens
+
+
+def shard_name(number: int) -> str:
+    """Returns the name of the folder of a shard."""
+    return f"shard-{number:05d}"
+
+
+def is_sharded(home: Path) -> bool:
+    """Whether the corpus in a folder has several shards."""
+    return (home / shard_name(0)).exists()
 
 
 def read_corpus(home: Path, tokenizer: Tokenizer) -> Corpus:
@@ -51,6 +70,57 @@ def read_corpus(home: Path, tokenizer: Tokenizer) -> Corpus:
     Raises:
         DataError: A file is missing, damaged or of another format; names it.
     """
+    if not is_sharded(home):
+        return read_shard(home, tokenizer)
+    check_digests(home / DIGESTS, [SIZES])
+    names = [shard_name(number) for number in range(read_json(home / SIZES)["shards"])]
+    shards = read_shards([home / name for name in names], tokenizer)
+    for shard in shards:
+        if isinstance(shard, DataError):
+            raise shard
+    train, validation = (
+        TokenShards(tuple(getattr(shard, side) for shard in shards)) for side in _SIDES
+    )
+    return Corpus(tokenizer, train, validation)
+
+
+def read_shards(homes: Sequence[Path], tokenizer: Tokenizer) -> list[Corpus | DataError]:
+    """Maps shards into memory, several at a time, since checking them reads every byte.
+
+    Args:
+        homes: Their folders.
+        tokenizer: The tokenizer that made the tokens.
+
+    Returns:
+        Each shard, or what is wrong with it.
+    """
+
+    def read(home: Path) -> Corpus | DataError:
+        try:
+            return read_shard(home, tokenizer)
+        except DataError as error:
+            return error
+
+    # A mapped file stays open, and the limit that a shell sets is often 1024.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
+        return list(threads.map(read, homes))
+
+
+def read_shard(home: Path, tokenizer: Tokenizer) -> Corpus:
+    """Maps a corpus of one shard, or one of its shards, into memory.
+
+    Args:
+        home: The folder.
+        tokenizer: The tokenizer that made the tokens.
+
+    Returns:
+        Both sides of the documents, memory-mapped.
+
+    Raises:
+        DataError: A file is missing, damaged or of another format; names it.
+    """
     recorded = (home / DIGESTS).exists()
     if recorded:
         check_digests(home / DIGESTS, CORPUS_FILES)
@@ -59,6 +129,26 @@ def read_corpus(home: Path, tokenizer: Tokenizer) -> Corpus:
     for side, stream in zip(_SIDES, (corpus.train, corpus.validation), strict=True):
         _check_tokens(home / _tokens(side), stream, tokenizer, recorded)
     return corpus
+
+
+def write_record(home: Path, num_shards: int) -> None:
+    """Writes the record that makes a folder of shards a corpus, with the sizes of all together.
+
+    Args:
+        home: The folder.
+        num_shards: How many shards are in it.
+    """
+    sizes = [read_json(home / shard_name(number) / SIZES) for number in range(num_shards)]
+    total = {
+        side: {key: sum(shard[side][key] for shard in sizes) for key in sizes[0][side]}
+        for side in _SIDES
+    }
+    _write_sizes(home, {"shards": num_shards, **total}, [SIZES])
+
+
+def _write_sizes(home: Path, sizes: dict, files: Iterable[str]) -> None:
+    (home / SIZES).write_text(json.dumps(sizes, indent=2) + "\n", encoding="utf-8")
+    write_digests(home / DIGESTS, files)
 
 
 def _stream(home: Path, side: str, sizes: object) -> TokenStream:
@@ -70,7 +160,9 @@ def _stream(home: Path, side: str, sizes: object) -> TokenStream:
     ends_fit = offsets[0] == 0 and offsets[-1] == len(tokens) - 1
     if not ends_fit or (np.diff(offsets) < 1).any():
         raise DataError(f"{home / _offsets(side)}: no list of where documents begin")
-    return TokenStream(tokens, np.array(offsets), sizes["bytes"])
+    # A small array in memory is faster than a mapped one, and keeps no file open.
+    offsets = offsets if offsets.nbytes >> 20 else np.array(offsets)
+    return TokenStream(tokens, offsets, sizes["bytes"])
 
 
 def _check_tokens(path: Path, stream: TokenStream, tokenizer: Tokenizer, recorded: bool) -> None:
@@ -99,14 +191,53 @@ def _array(path: Path, *dtypes: str) -> np.ndarray:
     return array
 
 
-class StreamWriter:
+class ShardWriter:
+    """Writes a shard as it is tokenised.
+
+    Args:
+        folder: An empty folder.
+        tokenizer: The tokenizer.
+    """
+
+    def __init__(self, folder: Path, tokenizer: Tokenizer):
+        self._folder = folder
+        self._train, self._validation = (_StreamWriter(folder, side, tokenizer) for side in _SIDES)
+
+    def __enter__(self):
+        self._train.__enter__()
+        self._validation.__enter__()
+        return self
+
+    def append(
+        self, tokens: np.ndarray, num_bytes: int, is_validation: bool, ends_document: bool
+    ) -> None:
+        """Adds the tokens of a document, or of a part of one.
+
+        Args:
+            tokens: int [tokens].
+            num_bytes: The size of the text in UTF-8.
+            is_validation: Which side the document is on.
+            ends_document: Whether the document has no further part.
+        """
+        side = self._validation if is_validation else self._train
+        side.append(tokens, num_bytes, ends_document)
+
+    def __exit__(self, *exception) -> None:
+        self._train.__exit__()
+        self._validation.__exit__()
+        if exception[0] is None:
+            sizes = {"train": self._train.sizes(), "validation": self._validation.sizes()}
+            _write_sizes(self._folder, sizes, CORPUS_FILES)
+
+
+class _StreamWriter:
     """Writes one side to disk as it is tokenised, in the layout of `TokenStream`."""
 
     def __init__(self, folder: Path, side: str, tokenizer: Tokenizer):
         self._folder, self._side = folder, side
         self._separator = np.array([tokenizer.end_of_text_id])
         self._dtype = np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32)
-        self._offsets, self._num_bytes = [0], 0
+        self._offsets, self._size, self._num_bytes = array("q", [0]), 0, 0
 
     def __enter__(self):
         self._file = open(self._folder / _tokens(self._side), "wb")
@@ -114,22 +245,23 @@ class StreamWriter:
         self._write(self._separator)
         return self
 
-    def append(self, document: Document, tokens: np.ndarray) -> None:
-        """Adds a document's tokens and the end-of-text after them."""
+    def append(self, tokens: np.ndarray, num_bytes: int, ends: bool) -> None:
         self._write(tokens)
-        self._write(self._separator)
-        self._offsets.append(self._offsets[-1] + len(tokens) + 1)
-        self._num_bytes += len(document.text.encode())
+        self._size += len(tokens)
+        self._num_bytes += num_bytes
+        if ends:
+            self._write(self._separator)
+            self._size += 1
+            self._offsets.append(self._size)
 
     def sizes(self) -> dict[str, int]:
-        """Returns the number of documents, tokens and bytes."""
         documents = len(self._offsets) - 1
-        return {"documents": documents, "tokens": self._offsets[-1], "bytes": self._num_bytes}
+        return {"documents": documents, "tokens": self._size, "bytes": self._num_bytes}
 
     def __exit__(self, *exception) -> None:
         # The size is known only now. NumPy leaves room in a header for a larger one.
         self._file.seek(0)
-        self._header(self._offsets[-1] + 1)
+        self._header(self._size + 1)
         self._file.close()
         np.save(self._folder / _offsets(self._side), np.array(self._offsets, np.int64))
 

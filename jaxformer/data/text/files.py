@@ -25,6 +25,9 @@ from jaxformer.errors import DataError
 from jaxformer.io.files import read_bytes
 from jaxformer.io.json_files import json_type
 
+# About how many bytes of text are in a byte of these files.
+_DENSE, _RATIO = (*COMPRESSED, ".parquet"), 3
+
 
 @dataclass(frozen=True)
 class FileSource(TextSource, abc.ABC):
@@ -52,6 +55,10 @@ class FileSource(TextSource, abc.ABC):
     def documents(self):
         for part in self.parts():
             yield from part()
+
+    def num_bytes(self):
+        sizes = ((file.path, file.path.stat().st_size) for file in self.files())
+        return sum(size * (_RATIO if path.suffix in _DENSE else 1) for path, size in sizes)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxformer.io.scratch import spilled
+
 
 class TokenRow(NamedTuple):
     """One packed row of tokens; all arrays are [T].
@@ -55,6 +57,40 @@ class TokenStream:
     def num_targets(self) -> int:
         """The number of predicted tokens: all but the first end-of-text."""
         return len(self.tokens) - 1
+
+    @property
+    def shards(self) -> tuple["TokenStream", ...]:
+        """The parts of which rows are made separately: this stream is the only one."""
+        return (self,)
+
+
+@dataclass(frozen=True)
+class TokenShards:
+    """A corpus in several streams, no row of which crosses from one into the next.
+
+    Attributes:
+        shards: The streams, in the order of the documents.
+    """
+
+    shards: tuple[TokenStream, ...]
+
+    @property
+    def num_documents(self) -> int:
+        """The number of documents."""
+        return sum(shard.num_documents for shard in self.shards)
+
+    @property
+    def num_targets(self) -> int:
+        """The number of predicted tokens."""
+        return sum(shard.num_targets for shard in self.shards)
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of the texts in UTF-8."""
+        return sum(shard.num_bytes for shard in self.shards)
+
+
+Tokens = TokenStream | TokenShards
 
 
 class Rows(abc.ABC):
@@ -129,27 +165,67 @@ def best_fit_decreasing(lengths: np.ndarray, capacity: int) -> np.ndarray:
     Returns:
         int64 [items], the row of each item, rows numbered from 0 without gaps.
     """
-    row_of = np.zeros(len(lengths), np.int64)
-    rows_by_space: list[list[int]] = [[] for _ in range(capacity)]
-    spaces: list[int] = []  # those that some row has left, ascending
-    num_rows = 0
-    for item in np.argsort(-np.asarray(lengths), kind="stable").tolist():
-        length = int(lengths[item])
-        fit = bisect_left(spaces, length)
-        if fit == len(spaces):
-            row, space = num_rows, capacity
-            num_rows += 1
-        else:
-            space = spaces[fit]
-            row = rows_by_space[space].pop()
-            if not rows_by_space[space]:
-                del spaces[fit]
-        row_of[item] = row
-        if left := space - length:
-            if not rows_by_space[left]:
-                insort(spaces, left)
-            rows_by_space[left].append(row)
+    lengths = np.asarray(lengths)
+    order = np.argsort(-lengths, kind="stable")
+    row_of = np.empty(len(lengths), np.int64)
+    open_rows = _OpenRows(capacity)
+    # Items of one length are interchangeable, so all that fit rows of one space are placed at once.
+    sizes, counts = np.unique(lengths, return_counts=True)
+    place = 0
+    for size, count in zip(sizes[::-1].tolist(), counts[::-1].tolist(), strict=True):
+        end = place + count
+        while place < end:
+            rows = open_rows.place(size, end - place)
+            row_of[order[place : place + len(rows)]] = rows
+            place += len(rows)
     return row_of
+
+
+class _OpenRows:
+    """The rows by the space that each has left; of those with equal space, the latest comes first.
+
+    Args:
+        capacity: The space of an empty row.
+    """
+
+    def __init__(self, capacity: int):
+        self._capacity, self._num_rows = capacity, 0
+        self._rows: list[np.ndarray] = [np.empty(0, np.int64)] * (capacity + 1)
+        self._spaces: list[int] = []  # those that some row has left, ascending
+
+    def place(self, size: int, count: int) -> np.ndarray:
+        """Places up to `count` items of one size; returns their rows, at least one."""
+        fit = bisect_left(self._spaces, size)
+        is_new = fit == len(self._spaces)
+        space = self._capacity if is_new else self._spaces[fit]
+        # The tightest row stays the tightest for as long as another item fits.
+        each = space // size
+        wanted = -(-count // each)
+        rows = self._opened(wanted) if is_new else self._taken(space, wanted)
+        placed = min(count, each * len(rows))
+        in_last = placed - each * (len(rows) - 1)
+        self._put(rows[:-1], space - each * size)
+        self._put(rows[-1:], space - in_last * size)
+        return np.repeat(rows, each)[:placed]
+
+    def _opened(self, wanted: int) -> np.ndarray:
+        self._num_rows += wanted
+        return np.arange(self._num_rows - wanted, self._num_rows)
+
+    def _taken(self, space: int, wanted: int) -> np.ndarray:
+        rows = self._rows[space]
+        kept = max(0, len(rows) - wanted)
+        self._rows[space] = rows[:kept]
+        if not kept:
+            self._spaces.remove(space)
+        return rows[kept:][::-1]
+
+    def _put(self, rows: np.ndarray, space: int) -> None:
+        if not len(rows) or not space:
+            return
+        if not len(self._rows[space]):
+            insort(self._spaces, space)
+        self._rows[space] = np.concatenate([self._rows[space], rows])
 
 
 class _JoinedRows(Rows):
@@ -179,9 +255,9 @@ class _PackedRows(Rows):
         row_of[full] = np.arange(full.sum())
         row_of[~full] = full.sum() + best_fit_decreasing(lengths[~full], sequence_length)
         order = np.argsort(row_of, kind="stable")
-        self._starts, self._lengths = starts[order], lengths[order]
         self.num_rows = int(row_of.max()) + 1
-        self._first = np.searchsorted(row_of[order], np.arange(self.num_rows + 1))
+        self._starts, self._lengths = spilled(starts[order]), spilled(lengths[order])
+        self._first = spilled(np.searchsorted(row_of[order], np.arange(self.num_rows + 1)))
         self.utilisation = int(lengths.sum()) / (self.num_rows * sequence_length)
 
     def read(self, index: int) -> TokenRow:

@@ -7,11 +7,12 @@ import os
 import sys
 import sysconfig
 import tokenize
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from jaxformer.checks import at_least, check_fields, optional
+from jaxformer.data.dataset import ExampleSource
 from jaxformer.errors import DataError
 
 _NOT_LIBRARY = frozenset(
@@ -55,6 +56,19 @@ class TextSource(abc.ABC):
             DataError: There are no files.
         """
         return [self.documents]
+
+    def mixed(self) -> tuple["TextSource", ...]:
+        """Returns the sources of a mixture; any other source is its only one."""
+        return (self,)
+
+    def mix(self, examples: Sequence[ExampleSource]) -> ExampleSource:
+        """Returns the examples of training, given those of each source in `mixed`."""
+        (own,) = examples
+        return own
+
+    def num_bytes(self) -> int | None:
+        """Returns about how many bytes of text there are, or None if that takes reading them."""
+        return None
 
     def fingerprint(self) -> str:
         """Returns a string that changes when the documents do.

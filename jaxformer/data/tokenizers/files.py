@@ -1,4 +1,4 @@
-"""The files of a tokenizer: tokenizer.json, and tokenizer_config.json beside it."""
+"""The files of a tokenizer: tokenizer.json or older ones, and tokenizer_config.json beside it."""
 
 import json
 import os
@@ -8,6 +8,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from jaxformer.data.tokenizers.convert import VOCABULARY, convert, tokenizer_file
 from jaxformer.data.tokenizers.special_tokens import ids_of
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.io.files import read_bytes, replacing
@@ -16,15 +17,20 @@ from jaxformer.io.model_files import TOKENIZER, read_object
 SETTINGS = "tokenizer_config.json"
 TOKENIZER_FILES = (TOKENIZER, SETTINGS)
 """What `write_tokenizer` writes."""
+_OTHER_FILES = (
+    "a SentencePiece model (tokenizer.model, spiece.model), a tiktoken file, vocab.json with "
+    "merges.txt, or vocab.txt"
+)
 # Published vocabularies leave some ids unused, never most of them.
 _MOST_UNUSED = 1 << 16
 
 
-def read_tokenizer(file: Path) -> Tokenizer:
-    """Reads a tokenizer.json.
+def read_tokenizer(file: Path, pattern: str | None = None) -> Tokenizer:
+    """Reads a tokenizer.json, a SentencePiece model, a tiktoken file or a vocabulary.
 
     Args:
-        file: The file.
+        file: The file, such as `tokenizer_file` finds in a folder.
+        pattern: For a tiktoken file, see `tiktoken_tokenizer`.
 
     Returns:
         The tokenizer, of the `tokenizers` package.
@@ -33,14 +39,11 @@ def read_tokenizer(file: Path) -> Tokenizer:
         DataError: It is missing or damaged, or one of its ids is far beyond the others.
     """
     if not file.exists():
-        raise DataError(f"{file} does not exist: give a tokenizer.json or the folder holding it")
-    definition = read_bytes(file)
-    try:
-        tokenizer = Tokenizer.from_buffer(definition)
-    except Exception as error:  # the Rust library raises bare Exception
         raise DataError(
-            f"{file}: not a tokenizer.json that can be loaded: {str(error)[:300]}"
-        ) from error
+            f"{file} does not exist: give a tokenizer.json, {_OTHER_FILES}; or the folder of one"
+        )
+    is_older = file.suffix != ".json" or file.name == VOCABULARY
+    tokenizer = convert(file, pattern) if is_older else _read_json(file)
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     last = max(vocabulary, key=vocabulary.get, default=None)
     if last is None:
@@ -52,6 +55,37 @@ def read_tokenizer(file: Path) -> Tokenizer:
             f"{len(vocabulary)} tokens"
         )
     return tokenizer
+
+
+def _read_json(file: Path) -> Tokenizer:
+    definition = read_bytes(file)
+    try:
+        return Tokenizer.from_buffer(definition)
+    except Exception as error:  # the Rust library raises bare Exception
+        raise DataError(
+            f"{file}: not a tokenizer.json that can be loaded: {str(error)[:300]}"
+        ) from error
+
+
+def tokenizer_in(folder: str | os.PathLike) -> Tokenizer:
+    """Reads the tokenizer of a model's folder.
+
+    Args:
+        folder: The folder.
+
+    Returns:
+        The tokenizer, of the `tokenizers` package.
+
+    Raises:
+        DataError: There is none, or it cannot be read.
+    """
+    file = tokenizer_file(folder)
+    if file is None:
+        raise DataError(
+            f"{Path(folder, TOKENIZER)} does not exist, nor {_OTHER_FILES}; transformers can write "
+            "it: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+        )
+    return read_tokenizer(file)
 
 
 def read_settings(folder: Path) -> dict[str, Any]:

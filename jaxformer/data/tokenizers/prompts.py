@@ -5,9 +5,8 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from jaxformer.data.tokenizers.files import SETTINGS, read_settings, read_tokenizer
+from jaxformer.data.tokenizers.files import SETTINGS, read_settings, tokenizer_in
 from jaxformer.errors import DataError
-from jaxformer.io.model_files import TOKENIZER, small_file_in
 
 
 @dataclass(frozen=True)
@@ -56,22 +55,16 @@ def read_prompt_encoder(folder: str | Path) -> PromptEncoder:
     """Reads the tokenizer of a model.
 
     Args:
-        folder: Holds tokenizer.json, and tokenizer_config.json, which says whether a run of this
-            library wrote it.
+        folder: Holds tokenizer.json or an older file, and tokenizer_config.json, which says
+            whether a run of this library wrote it.
 
     Returns:
         The encoder of prompts.
 
     Raises:
-        DataError: There is no tokenizer.json, or one of the files cannot be read.
+        DataError: There is no tokenizer, or one of the files cannot be read.
     """
-    file = small_file_in(folder, TOKENIZER)
-    if file is None:
-        raise DataError(
-            f"{Path(folder, TOKENIZER)} does not exist; other tokenizer files become one with "
-            "transformers: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
-        )
-    tokenizer = read_tokenizer(file)
+    tokenizer = tokenizer_in(folder)
     # A saved tokenizer may truncate or pad, as it was last used.
     tokenizer.no_truncation()
     tokenizer.no_padding()

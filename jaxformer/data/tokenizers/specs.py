@@ -1,224 +1,39 @@
-"""Tokenizers, all of them stored as a Hugging Face tokenizer.json."""
+"""Which tokenizer to use, or how to make it; all are stored as a Hugging Face tokenizer.json."""
 
 import abc
-import hashlib
-import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-from numpy.typing import ArrayLike
-from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import AddedToken
 from tokenizers import Tokenizer as RustTokenizer
 
 from jaxformer.data.tokenizers import training as tokenizer_training
+from jaxformer.data.tokenizers.convert import tokenizer_file
 from jaxformer.data.tokenizers.files import (
     TOKENIZER,
     TOKENIZER_FILES,
     read_settings,
     read_tokenizer,
-    write_tokenizer,
 )
-from jaxformer.data.tokenizers.special_tokens import Frame, Role, frame_of, ids_of, names_to_add
+from jaxformer.data.tokenizers.special_tokens import Role, names_to_add
+from jaxformer.data.tokenizers.tokenizer import (
+    ByteTokenizer,
+    HuggingFaceTokenizer,
+    Tokenizer,
+    all_cores,
+)
 from jaxformer.data.tokenizers.training import END_OF_TEXT, PAD
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.io.digests import DIGESTS, check_digests
-from jaxformer.io.model_files import small_file_in
 
 # What the published tokenizers call these two, most explicit first.
 _END_OF_TEXT_NAMES = (
     END_OF_TEXT, "<|end_of_text|>", "<|im_end|>", "</s>", "<eos>", "[EOS]", "[SEP]",
 )  # fmt: skip
 _PAD_NAMES = (PAD, "<pad>", "[PAD]", "<|finetune_right_pad_id|>", "<|padding|>")
-
-
-class Tokenizer(abc.ABC):
-    """A fitted tokenizer.
-
-    Attributes:
-        vocab_size: The number of ids; every id is below it.
-        end_of_text_id: The id between documents; generation from nothing starts with it.
-        pad_id: The id that fills a row after its last token; such places have weight 0. Equal to
-            `end_of_text_id` where a tokenizer has no padding token.
-    """
-
-    vocab_size: int
-    end_of_text_id: int
-    pad_id: int
-
-    def encode(self, text: str) -> np.ndarray:
-        """Returns the ids of a text, int32 [tokens], without special tokens around it.
-
-        A special token's name inside the text is ordinary text.
-        """
-        return self.encode_batch([text])[0]
-
-    @abc.abstractmethod
-    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Returns the ids of each text, int32 [tokens]."""
-
-    @abc.abstractmethod
-    def decode(self, ids: ArrayLike) -> str:
-        """Returns the text of ids [tokens]; special and unknown ids are left out."""
-
-    @abc.abstractmethod
-    def token_id(self, name: str) -> int | None:
-        """Returns the id of a token by its name; None if there is no such token."""
-
-    def special_ids(self, role: Role) -> np.ndarray:
-        """Returns the ids of the special tokens with a role, int32 [1] or [sentinels].
-
-        Raises:
-            ConfigError: The tokenizer lacks such a token.
-        """
-        return np.array(ids_of(role, self.token_id), np.int32)
-
-    def frame(self, texts: int) -> Frame | None:
-        """Returns the special tokens that the tokenizer itself puts around one text or two."""
-        del texts
-
-    @abc.abstractmethod
-    def pieces(self) -> list[str | None]:
-        """Returns the text of each id, with a space in front where it can only begin a word.
-
-        None stands for ids that are no text: special and unused ones.
-        """
-
-    @property
-    @abc.abstractmethod
-    def backend_tokenizer(self) -> RustTokenizer:
-        """The same tokenizer as one of Hugging Face's `tokenizers`."""
-
-    @abc.abstractmethod
-    def save(self, folder: str | os.PathLike) -> None:
-        """Writes tokenizer.json and tokenizer_config.json, which transformers can load too."""
-
-    @abc.abstractmethod
-    def fingerprint(self) -> str:
-        """Returns a string that differs between tokenizers that give different ids."""
-
-
-class ByteTokenizer(Tokenizer):
-    """One id per UTF-8 byte: 0 to 255, then end-of-text (256), padding (257) and special tokens."""
-
-    end_of_text_id = 256
-    pad_id = 257
-
-    def __init__(self, special_tokens: Sequence[str] = ()):
-        """`special_tokens` are the names of those from 258 on."""
-        self._special = (END_OF_TEXT, PAD, *special_tokens)
-
-    @property
-    def vocab_size(self) -> int:
-        """The bytes and the special tokens."""
-        return 256 + len(self._special)
-
-    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Returns the bytes of each text, int32 [bytes]."""
-        return [np.frombuffer(text.encode(), np.uint8).astype(np.int32) for text in texts]
-
-    def decode(self, ids: ArrayLike) -> str:
-        """Returns the text of bytes [bytes]; what is not UTF-8 becomes U+FFFD."""
-        ids = np.asarray(ids)
-        return ids[(ids >= 0) & (ids < 256)].astype(np.uint8).tobytes().decode(errors="replace")
-
-    def token_id(self, name: str) -> int | None:
-        """Returns the id of a special token by its name."""
-        return 256 + self._special.index(name) if name in self._special else None
-
-    def pieces(self) -> list[str | None]:
-        """Returns the character of each byte; beyond ASCII, where it takes several, U+FFFD."""
-        return [self.decode([byte]) for byte in range(256)] + [None] * len(self._special)
-
-    @property
-    def backend_tokenizer(self) -> RustTokenizer:
-        """The equal byte-level BPE without merges."""
-        alphabet = tokenizer_training.byte_alphabet()
-        rust = RustTokenizer(models.BPE({char: byte for byte, char in enumerate(alphabet)}, []))
-        rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        rust.decoder = decoders.ByteLevel()
-        rust.add_special_tokens([AddedToken(name) for name in self._special])
-        return rust
-
-    def save(self, folder: str | os.PathLike) -> None:
-        """Writes the equal byte-level BPE, so that other tools can load it."""
-        write_tokenizer(folder, self.backend_tokenizer, END_OF_TEXT, PAD, kind="bytes")
-
-    def fingerprint(self) -> str:
-        """Returns what tells byte tokenizers apart: their special tokens."""
-        return " ".join(["bytes", *self._special[2:]])
-
-
-class HuggingFaceTokenizer(Tokenizer):
-    """A tokenizer of Hugging Face's `tokenizers` with its end-of-text and padding tokens named."""
-
-    def __init__(self, rust: RustTokenizer, end_of_text: str, pad: str):
-        rust.no_truncation()
-        rust.no_padding()
-        # A document that mentions "<|endoftext|>" must not end there.
-        rust.encode_special_tokens = True
-        self._rust = rust
-        self._end_of_text, self._pad = end_of_text, pad
-        self.vocab_size = max(rust.get_vocab(with_added_tokens=True).values()) + 1
-        self.end_of_text_id = rust.token_to_id(end_of_text)
-        self.pad_id = rust.token_to_id(pad)
-
-    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Returns the ids of each text, int32 [tokens].
-
-        Texts beyond a quarter of a million characters are encoded in parts that end with a line,
-        so a token never spans those lines.
-        """
-        parts = [tokenizer_training.cut(text) for text in texts]
-        with all_cores():
-            encodings = self._rust.encode_batch_fast(
-                [part for text in parts for part in text], add_special_tokens=False
-            )
-        ids = iter(np.array(encoding.ids, np.int32) for encoding in encodings)
-        return [np.concatenate([next(ids) for _ in text]) for text in parts]
-
-    def decode(self, ids: ArrayLike) -> str:
-        """Returns the text of ids [tokens]."""
-        ids = np.asarray(ids)
-        return self._rust.decode(ids[(ids >= 0) & (ids < self.vocab_size)].tolist())
-
-    def token_id(self, name: str) -> int | None:
-        """Returns the id of a token by its name."""
-        return self._rust.token_to_id(name)
-
-    def frame(self, texts: int) -> Frame | None:
-        """Returns what the post-processor adds; None if there is none."""
-        return frame_of(self._rust, texts)
-
-    def pieces(self) -> list[str | None]:
-        """Returns the text of each id, whatever mark its kind of tokenizer puts at words."""
-        names = {id_: name for name, id_ in self._rust.get_vocab(with_added_tokens=True).items()}
-        added = self._rust.get_added_tokens_decoder()
-        special = {id_ for id_, token in added.items() if token.special}
-        special |= {self.end_of_text_id, self.pad_id}
-        text_of = tokenizer_training.piece_reader(self._rust)
-        return [
-            text_of(names[id_]) if id_ in names and id_ not in special else None
-            for id_ in range(self.vocab_size)
-        ]
-
-    @property
-    def backend_tokenizer(self) -> RustTokenizer:
-        """The tokenizer itself."""
-        return self._rust
-
-    def save(self, folder: str | os.PathLike) -> None:
-        """Writes the tokenizer and the names of its special tokens."""
-        write_tokenizer(folder, self._rust, self._end_of_text, self._pad, kind="huggingface")
-
-    def fingerprint(self) -> str:
-        """Returns a digest of the tokenizer's definition."""
-        definition = [self._rust.to_str(), self._end_of_text, self._pad]
-        return hashlib.sha256(json.dumps(definition).encode()).hexdigest()
 
 
 class TokenizerSpec(abc.ABC):
@@ -248,10 +63,14 @@ class Bytes(TokenizerSpec):
 
 @dataclass(frozen=True)
 class TokenizerFile(TokenizerSpec):
-    """A tokenizer.json of Hugging Face's `tokenizers`, as published models carry it."""
+    """The tokenizer of a published model, in any of the files that such models carry.
+
+    These are the tokenizer.json of Hugging Face's `tokenizers`, a SentencePiece model
+    (tokenizer.model, spiece.model), a file of tiktoken, vocab.json with merges.txt, and vocab.txt.
+    """
 
     path: str
-    """The tokenizer.json, or the folder that holds it."""
+    """The file, or the folder that holds it."""
 
     end_of_text: str | None = None
     """The token between documents; None finds it in the files beside it or by its usual names."""
@@ -259,11 +78,21 @@ class TokenizerFile(TokenizerSpec):
     pad: str | None = None
     """The padding token; None finds it by its usual names, else uses end-of-text."""
 
+    pattern: str | None = None
+    """How a file of tiktoken cuts a text: the name of an encoding ("gpt2", "cl100k_base",
+    "o200k_base", "llama3", "qwen") or a regular expression. None goes by the file's name."""
+
+    def __repr__(self) -> str:
+        # Runs keep this text; that of older ones knows no pattern.
+        pattern = "" if self.pattern is None else f", pattern={self.pattern!r}"
+        shown = f"path={self.path!r}, end_of_text={self.end_of_text!r}, pad={self.pad!r}"
+        return f"TokenizerFile({shown}{pattern})"
+
     def fit(self, texts: Iterable[str], special_tokens: Sequence[Role] = ()) -> Tokenizer:
         """Returns the tokenizer in the file; reads no text."""
         path = Path(os.path.expanduser(self.path))
         file = _file_in(path) if path.is_dir() else path
-        tokenizer = _load(file, self.end_of_text, self.pad)
+        tokenizer = _load(file, self.end_of_text, self.pad, self.pattern)
         for role in special_tokens:
             try:
                 tokenizer.special_ids(role)
@@ -362,11 +191,13 @@ def _check_size(kind: str, vocab_size: int, extra: int) -> None:
 
 
 def _file_in(folder: Path) -> Path:
-    return small_file_in(folder, TOKENIZER) or folder / TOKENIZER
+    return tokenizer_file(folder) or folder / TOKENIZER
 
 
-def _load(file: Path, end_of_text: str | None, pad: str | None) -> HuggingFaceTokenizer:
-    rust = read_tokenizer(file)
+def _load(
+    file: Path, end_of_text: str | None, pad: str | None, pattern: str | None = None
+) -> HuggingFaceTokenizer:
+    rust = read_tokenizer(file, pattern)
     settings = read_settings(file.parent)
     end_of_text = _special(rust, file, "end_of_text", end_of_text, settings.get("eos_token"))
     end_of_text = end_of_text or _first_known(rust, _END_OF_TEXT_NAMES)
@@ -392,19 +223,3 @@ def _special(rust, file: Path, name: str, asked: str | None, stored: object) -> 
 
 def _first_known(rust: RustTokenizer, names: Sequence[str]) -> str | None:
     return next((name for name in names if rust.token_to_id(name) is not None), None)
-
-
-@contextmanager
-def all_cores() -> Iterator[None]:
-    """Lets the Rust library use threads inside, and not outside.
-
-    Its threads do not survive a fork: left to itself it prints a warning into every process forked
-    afterwards. A choice the user made in the environment is kept.
-    """
-    name = "TOKENIZERS_PARALLELISM"
-    chosen = os.environ.get(name)
-    os.environ[name] = chosen or "true"
-    try:
-        yield
-    finally:
-        os.environ[name] = chosen or "false"

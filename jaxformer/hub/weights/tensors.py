@@ -55,11 +55,12 @@ class TensorFiles:
         tensors: Name -> shape and dtype.
     """
 
-    def __init__(self, folder: str | os.PathLike):
+    def __init__(self, folder: str | os.PathLike, single: str = SINGLE):
         """Opens the files.
 
         Args:
             folder: The folder.
+            single: The name of the file where all tensors are in one.
 
         Raises:
             DataError: There are none or only pickles, or a file is damaged or missing.
@@ -67,7 +68,7 @@ class TensorFiles:
         self.folder = Path(folder)
         self._places: dict[str, _Place] = {}
         self.tensors: dict[str, Tensor] = {}
-        for path, tensors in shards_of(self.folder).items():
+        for path, tensors in shards_of(self.folder, single).items():
             self._open(path)
             for name in tensors:
                 if name not in self._places or self._places[name].path != path:
@@ -232,14 +233,16 @@ def _name_shards(folder: Path, shards: list[list[str]], total: int) -> None:
     (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
-def shards_of(folder: Path) -> dict[Path, list[str]]:
+def shards_of(folder: Path, single: str = SINGLE) -> dict[Path, list[str]]:
     """Returns the safetensors files of a folder, with the tensors that the index says are in each.
 
     Raises:
         DataError: There are none or only pickles, or the index names a file that is not there.
     """
-    if single := file_in(folder, SINGLE):
-        return {single: []}
+    if path := file_in(folder, single):
+        return {path: []}
+    if single != SINGLE:
+        raise DataError(f"{folder} has no {single}: convert a pickle with save_pretrained")
     shards: dict[str, list[str]] = {}
     for tensor, file in _weight_map(folder).items():
         shards.setdefault(file, []).append(tensor)

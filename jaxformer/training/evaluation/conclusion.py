@@ -13,7 +13,7 @@ from jaxformer.data import Data
 from jaxformer.io.serialization import to_json
 from jaxformer.models.parameters import Parameters
 from jaxformer.training.evaluation.early_stopping import EarlyStopping
-from jaxformer.training.evaluation.translation import Translation, save, shown
+from jaxformer.training.evaluation.generated_text import GeneratedText, save, shown
 from jaxformer.training.logging.plot import plot_loss
 from jaxformer.training.logging.progress import short_number
 from jaxformer.training.logging.report import parameter_count
@@ -30,14 +30,14 @@ class Conclusion(NamedTuple):
     rows: int
     """Validation rows that were read."""
     metrics: dict[str, float]
-    """What `Evaluator.evaluate` returned, and BLEU and chrF of translations."""
+    """What `Evaluator.evaluate` returned, and the scores of texts that the model has written."""
     trivial: dict[str, float]
     """The metrics of the best answer that never looks at the inputs, where training data are."""
-    translations: list[Translation]
-    """Of the validation sources, where the data have such."""
+    texts: list[GeneratedText]
+    """What the model writes for the validation sources, where the data have such."""
 
     def save(self, file: Path, folder: Path, data: Data) -> list[Path]:
-        """Writes a JSON file, and the translations beside it.
+        """Writes a JSON file, and the texts beside it.
 
         Args:
             file: The JSON file.
@@ -45,7 +45,8 @@ class Conclusion(NamedTuple):
             data: The configuration of the data, which the file contains.
 
         Returns:
-            The files: translations.txt beside evaluation.json, X-translations.txt beside X.json.
+            The files: translations.txt (summaries.txt, answers.txt) beside evaluation.json,
+            X-translations.txt beside X.json.
         """
         content = {
             "run": str(folder),
@@ -56,11 +57,12 @@ class Conclusion(NamedTuple):
             "data": to_json(data),
         }
         write_json(file, content)
-        if not self.translations:
+        if not self.texts:
             return [file]
+        one, several = data.product
         prefix = "" if file.name == EVALUATION_FILE else f"{file.stem}-"
-        beside = file.with_name(f"{prefix}translations.txt")
-        save(self.translations, beside)
+        beside = file.with_name(f"{prefix}{several}.txt")
+        save(self.texts, one, beside)
         return [file, beside]
 
 
@@ -94,8 +96,10 @@ def print_conclusion(
         print(f"\n--- a sample of the model's text {'-' * 40}\n{sample}\n{'-' * 72}")
         (folder / "sample.txt").write_text(sample)
     files = conclusion.save(folder / EVALUATION_FILE, folder, config.data)
-    if conclusion.translations:
-        print(f"\n--- some translations {'-' * 50}\n{shown(conclusion.translations)}\n{'-' * 72}")
+    if conclusion.texts:
+        one, several = config.data.product
+        title = f"--- some {several} "
+        print(f"\n{title:-<72}\n{shown(conclusion.texts, one)}\n{'-' * 72}")
     step = conclusion.step
     tokens = step * config.data.num_sequences * config.row_lengths["inputs"]
     subtitle = (

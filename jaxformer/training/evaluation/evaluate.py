@@ -10,8 +10,8 @@ import jax
 import numpy as np
 
 from jaxformer.data import Datasets
-from jaxformer.data.tasks.parallel_text import ParallelExamples
 from jaxformer.data.tasks.span_text import SpanExamples
+from jaxformer.data.tasks.text_to_text import TextToTextExamples
 from jaxformer.distributed.processes import DeviceBatches, local_rows
 from jaxformer.functional.losses import LossSums
 from jaxformer.models import (
@@ -28,7 +28,7 @@ from jaxformer.models.heads.base import Predictions
 from jaxformer.training.evaluation import metrics as scores
 from jaxformer.training.evaluation.baseline import trivial_answers
 from jaxformer.training.evaluation.conclusion import Conclusion
-from jaxformer.training.evaluation.translation import translate
+from jaxformer.training.evaluation.generated_text import text_scores, write_texts
 from jaxformer.training.step import Sums, TrainProgram
 
 
@@ -95,7 +95,7 @@ class Evaluator:
         say: Callable[[str], None],
         metrics: dict[str, float] | None = None,
     ) -> Conclusion:
-        """Measures once what takes longer: `evaluate`, and translations with BLEU.
+        """Measures once what takes longer: `evaluate`, and texts that the model writes.
 
         Args:
             params: The parameters, on the program's mesh.
@@ -104,24 +104,23 @@ class Evaluator:
             metrics: What `evaluate` returned, if it was called already.
 
         Returns:
-            The metrics, the baseline and the translations.
+            The metrics, the baseline and the texts.
         """
         data, most = self.data, self.max_batches
         metrics = metrics or self.evaluate(params)
         trivial = {}
         if data.train is not None:
-            trivial = trivial_answers(self.program.model.heads, data.train, data.validation, most)
+            own = self.program.loss.heads
+            heads = [head for head in self.program.model.heads if head.name in own]
+            trivial = trivial_answers(heads, data.train, data.validation, most)
         examples = data.validation.examples
         rows = len(examples) if most is None else min(len(examples), most * self._batch_size)
-        if not isinstance(examples, ParallelExamples):
+        if not isinstance(examples, TextToTextExamples):
             return Conclusion(step, rows, metrics, trivial, [])
-        say(f"translating {rows} validation sources")
-        pairs, tokenizer = examples.pairs, data.tokenizer
-        translations = translate(self.program, params, self.batches(), pairs, tokenizer)
-        texts = [translation.text for translation in translations]
-        references = [translation.reference for translation in translations]
-        metrics = metrics | scores.translation_scores(texts, references)
-        return Conclusion(step, rows, metrics, trivial, translations)
+        say(f"writing {examples.config.product[1]} for {rows} validation sources")
+        texts = write_texts(self.program, params, self.batches(), examples, data.tokenizer)
+        metrics = metrics | text_scores(examples.config.metric, texts)
+        return Conclusion(step, rows, metrics, trivial, texts)
 
     def batches(self) -> DeviceBatches:
         """The validation rows on the devices, as many at a time as training computes at a time."""

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+from jaxformer.extras import optional_module
+
 Scores = dict[str, float]
 
 
@@ -172,6 +174,29 @@ def translation_scores(predictions: Sequence[str], references: Sequence[str]) ->
         "bleu": sacrebleu.corpus_bleu(predictions, references).score,
         "chrf": sacrebleu.corpus_chrf(predictions, references).score,
     }
+
+
+def summary_scores(
+    predictions: Sequence[str], references: Sequence[str], stemmer: bool = True
+) -> Scores:
+    """Returns ROUGE F-measures of summaries, the means of what rouge_score gives for each.
+
+    Args:
+        predictions: The summaries.
+        references: A reference for each. "rougeLsum" takes each line of a text as a sentence.
+        stemmer: Whether words of more than three letters are compared by their stems.
+
+    Returns:
+        "rouge1", "rouge2", "rougeL" and "rougeLsum", between 0 and 1.
+
+    References:
+        Lin 2004, ROUGE: A Package for Automatic Evaluation of Summaries,
+        https://aclanthology.org/W04-1013
+    """
+    names = ("rouge1", "rouge2", "rougeL", "rougeLsum")
+    scorer = optional_module("rouge_score.rouge_scorer", "ROUGE").RougeScorer(names, stemmer)
+    rows = [scorer.score(*pair) for pair in zip(references, predictions, strict=True)]
+    return {name: float(np.mean([row[name].fmeasure for row in rows])) for name in names}
 
 
 def _counted(predictions, references, weights) -> tuple[np.ndarray, ...]:

@@ -167,6 +167,7 @@ def describe(
         The line.
     """
     terms = [name for name in ("soft_loss", "cosine_loss") if name in values]
+    terms += ["accuracy", "margin"] if "margin" in values else []
     parts = [
         _Part(0, f"loss {values['loss']:.3f}"),
         *[_Part(8, f"{name.removesuffix('_loss')} {values[name]:.3f}") for name in terms],

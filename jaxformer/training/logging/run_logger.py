@@ -18,6 +18,12 @@ from jaxformer.training.logging.metrics_writer import MetricsLog
 from jaxformer.training.logging.progress import duration, make_progress
 from jaxformer.training.logging.throughput import Stopwatch, Workload
 
+_AVERAGED = ("loss", "accuracy", "gradient_norm")
+"""What a row begins with: means over its steps, as are the metrics of a loss besides."""
+_LAST = ("learning_rate", "tokens", "skipped")
+"""Of these a row has the value of its last step."""
+_COUNTER = "skipped_in_a_row"
+
 
 class TrainingDiverged(RunError):
     """Too many updates in a row had a non-finite loss or gradient."""
@@ -140,10 +146,9 @@ class RunLogger:
             self._files.close()
 
     def _write_row(self, step: int) -> None:
-        averaged = ("loss", "accuracy", "gradient_norm")
-        averaged += tuple(name for name in self._rows[-1] if name.endswith(("_loss", "_accuracy")))
-        means = {name: _mean([row[name] for row in self._rows]) for name in averaged}
-        last = {name: self._rows[-1][name] for name in ("learning_rate", "tokens", "skipped")}
+        names = [name for name in self._rows[-1] if name not in (*_AVERAGED, *_LAST, _COUNTER)]
+        means = {name: _mean([row[name] for row in self._rows]) for name in (*_AVERAGED, *names)}
+        last = {name: self._rows[-1][name] for name in _LAST}
         values = means | last | self._stopwatch.read()
         self._rows = []
         if self._files is not None:

@@ -1,18 +1,32 @@
-"""The model that a run starts from or learns from: its parameters and its tokenizer."""
+"""The model that a run starts from or learns from: its parameters, its tokenizer, its files."""
 
+import re
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from jaxformer.checkpoints.files import saved_steps
+from jaxformer.checkpoints.run_dir import CHECKPOINTS, IMPORTED
 from jaxformer.checkpoints.saved_run import SavedRun
 from jaxformer.checkpoints.select import run_and_step
 from jaxformer.config.experiment import Config
 from jaxformer.data import Tokenizer, TokenizerFile, TrainTokenizer, load_tokenizer
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.hub.hf_config import is_hf_checkpoint
+from jaxformer.extras import optional_module
+from jaxformer.hub.checkpoint import HFCheckpoint
+from jaxformer.hub.hf_config import CONFIG, is_hf_checkpoint
+from jaxformer.hub.peft import is_adapter, read_adapter
+from jaxformer.hub.weights.file_layout import FileLayout
+from jaxformer.io.model_files import TOKENIZER, file_in
+from jaxformer.io.paths import local_path
+from jaxformer.pretrained.adapters import base_of
+from jaxformer.pretrained.auto import describe_run, home_of, kept_layout
 from jaxformer.pretrained.model import open_folder
+from jaxformer.pretrained.writing import keep_beside
+
+_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
 class SavedFolder:
@@ -35,7 +49,9 @@ class SavedFolder:
         except (ConfigError, DataError) as error:
             raise ConfigError(f"{asked_by}: {error}") from error
         self.folder = folder
-        self.model = self._opened.checkpoint.config
+        self.checkpoint = self._opened.checkpoint
+        """The description of the model."""
+        self.model = self.checkpoint.config
         self.shapes = {name: x.shape for name, x in self._opened.abstract_model.shapes.items()}
         """The shape of each parameter, by its name."""
 
@@ -44,11 +60,36 @@ class SavedFolder:
         return {name: self._opened.read(name) for name in names}
 
 
+class SavedAdapter(SavedFolder):
+    """The parameters of a Hugging Face checkpoint with a PEFT adapter merged into them.
+
+    Args:
+        folder: The adapter's, which names its base.
+        asked_by: What named the folder, for messages: "--init-from".
+
+    Raises:
+        ConfigError: The adapter is no LoRA, does not fit, or its base is not here.
+    """
+
+    def __init__(self, folder: Path, asked_by: str):
+        try:
+            super().__init__(base_of(folder), asked_by)
+            self._adapter = read_adapter(folder, self._opened.placements)
+        except DataError as error:
+            raise ConfigError(f"{asked_by}: {error}") from error
+        self.adapted = frozenset(self._adapter.factors)
+
+    def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
+        """Reads parameters into the host's memory."""
+        found = super().read(names)
+        return {name: self._adapter.applied(name, array) for name, array in found.items()}
+
+
 def open_saved(folder: Path, asked_by: str) -> SavedRun | SavedFolder:
     """Opens the parameters of a run, of one of its checkpoints, or of a Hugging Face checkpoint.
 
     Args:
-        folder: RUN, RUN/checkpoints/300, or one with config.json and safetensors.
+        folder: RUN, RUN/checkpoints/300, one with config.json and safetensors, or a PEFT adapter.
         asked_by: The option that names the folder, for messages: "--init-from".
 
     Returns:
@@ -57,7 +98,101 @@ def open_saved(folder: Path, asked_by: str) -> SavedRun | SavedFolder:
     Raises:
         ConfigError: It is none of these, or cannot be read.
     """
+    if is_adapter(folder):
+        return SavedAdapter(folder, asked_by)
     return SavedFolder(folder, asked_by) if is_hf_checkpoint(folder) else SavedRun(folder, asked_by)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A checkpoint that a run starts from, with what travels with it."""
+
+    saved: SavedRun | SavedFolder
+    """Its parameters."""
+    checkpoint: HFCheckpoint
+    """The description of its model."""
+    home: Path
+    """The folder with its tokenizer, its config.json and other files."""
+
+    def layout(self) -> FileLayout | None:
+        """Returns the layout of the weights that it came from; None if it keeps none."""
+        if isinstance(self.saved, SavedFolder):
+            return FileLayout.of_folder(self.home)
+        return kept_layout(self.home)
+
+
+def open_origin(name: str) -> Origin:
+    """Opens the checkpoint that `init_from` names.
+
+    Args:
+        name: A folder, or a model's name in the hub's local cache.
+
+    Returns:
+        The checkpoint; its parameters are not read yet.
+
+    Raises:
+        ConfigError: There is no such checkpoint, or it cannot be read.
+    """
+    folder = origin_folder(name)
+    saved = open_saved(folder, "--init-from")
+    if isinstance(saved, SavedFolder):
+        return Origin(saved, saved.checkpoint, folder)
+    return Origin(saved, describe_run(saved, saved.model), home_of(saved.folder))
+
+
+def origin_folder(name: str) -> Path:
+    """Returns the folder that `init_from` names.
+
+    Args:
+        name: A folder, or a model's name in the hub's local cache: "google-bert/bert-base-cased".
+
+    Returns:
+        The folder.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    folder = local_path(name, "init_from")
+    if folder.exists():
+        return folder
+    expected = "the folder of a run or of a Hugging Face checkpoint"
+    if not _HUB_NAME.fullmatch(name):
+        raise ConfigError(f"init_from = {name}: must be {expected}; there is none")
+    hub = optional_module("huggingface_hub", "--init-from with a name of the hub")
+    found = hub.try_to_load_from_cache(name, CONFIG)
+    if not isinstance(found, str):
+        raise ConfigError(
+            f"init_from = {name}: must be {expected}, or a name in the hub's cache on this "
+            f"machine, where it is not; download it with: hf download {name}"
+        )
+    return Path(found).parent
+
+
+def keep_origin(config: Config, folder: Path, tokenizer: Tokenizer | None) -> None:
+    """Keeps in a run's folder the files of the Hugging Face checkpoint that it starts from.
+
+    Its export has them again: templates, special tokens, the generation config, label names.
+
+    Args:
+        config: The experiment.
+        folder: The run's folder.
+        tokenizer: The run's tokenizer, whose files are kept in place of the checkpoint's if it is
+            another.
+
+    Raises:
+        ConfigError: The checkpoint cannot be read.
+        DataError: A file cannot be copied.
+    """
+    begun = (folder / IMPORTED).exists() or saved_steps(folder / CHECKPOINTS)
+    if config.init_from is None or begun:
+        return
+    origin = open_origin(config.init_from)
+    if file_in(origin.home, CONFIG) is None:
+        return
+    same = tokenizer is None or file_in(origin.home, TOKENIZER) is None
+    same = same or load_tokenizer(origin.home).fingerprint() == tokenizer.fingerprint()
+    own = None if same else tokenizer
+    keep_beside(folder, origin.home, origin.checkpoint, origin.layout(), own)
 
 
 def with_tokenizer_of_origin(config: Config) -> Config:
@@ -65,7 +200,7 @@ def with_tokenizer_of_origin(config: Config) -> Config:
     trains = isinstance(getattr(config.data, "tokenizer", None), TrainTokenizer)
     if config.init_from is None or not trains:
         return config
-    folder = tokenizer_folder(Path(config.init_from))
+    folder = tokenizer_folder(origin_folder(config.init_from))
     if folder is None:
         return config
     return replace(config, data=replace(config.data, tokenizer=TokenizerFile(str(folder))))
@@ -74,7 +209,7 @@ def with_tokenizer_of_origin(config: Config) -> Config:
 def tokenizer_folder(origin: Path) -> Path | None:
     """The folder with the tokenizer of a run, a checkpoint or a Hugging Face checkpoint, if any."""
     run, _ = run_and_step(origin)
-    places = (run / "tokenizer", run)
+    places = (run / "tokenizer", run, *([base_of(run)] if is_adapter(run) else []))
     return next((place for place in places if (place / "tokenizer.json").is_file()), None)
 
 

@@ -1,5 +1,7 @@
 """Greedy translations: transformers' own, and a fixed point of teacher forcing, on every mesh."""
 
+from types import SimpleNamespace
+
 import hf_mapping
 import hf_names
 import jax
@@ -17,7 +19,7 @@ from jaxformer.functional import RMSNorm, T5Bias
 from jaxformer.models import EncoderDecoderConfig
 from jaxformer.optim import SGD, Constant
 from jaxformer.training.evaluation.evaluate import Evaluator
-from jaxformer.training.evaluation.translation import Translation, shown, translate
+from jaxformer.training.evaluation.generated_text import GeneratedText, shown, write_texts
 from jaxformer.training.step import TrainProgram
 
 ROWS, LENGTH, START, PAD, END = 6, 9, 1, 1, 2
@@ -63,7 +65,8 @@ def translated(config, params, batch, mesh=(1, 1, 1), end=END):
     params = on_mesh(program, params)
     placed = {name: jax.device_put(x, program.batch_sharding) for name, x in batch.items()}
     pairs = [(f"source {n}", f"target {n}") for n in range(len(batch["row"]))]
-    found = translate(program, params, [placed], pairs, Letters(end))
+    examples = SimpleNamespace(pairs=pairs, references=[(target,) for _, target in pairs])
+    found = write_texts(program, params, [placed], examples, Letters(end))
     real = [row for row in batch["row"] if row >= 0]
     assert [item[:2] for item in found] == [pairs[row] for row in real]
     return [list(map(int, item.text.split())) for item in found]
@@ -206,8 +209,8 @@ def test_a_run_ends_with_translations_of_every_source(data, tmp_path):
     program = program_for(config.model)
     params = on_mesh(program, random_parameters(config.model))
     end = Evaluator(program, prepared, None).conclude(params, 5, said.append, {"loss": 1.0})
-    assert said == ["translating 13 validation sources"]
-    assert [item[:2] for item in end.translations] == prepared.validation.examples.pairs
+    assert said == ["writing translations for 13 validation sources"]
+    assert [item[:2] for item in end.texts] == prepared.validation.examples.pairs
     assert set(end.metrics) == {"loss", "bleu", "chrf"}
     files = end.save(tmp_path / "evaluation.json", tmp_path, config.data)
     assert [file.name for file in files] == ["evaluation.json", "translations.txt"]
@@ -221,8 +224,8 @@ def test_a_run_ends_with_translations_of_every_source(data, tmp_path):
 
 
 def test_a_few_are_shown():
-    many = [Translation(f"a{n}", f"b{n}", f"c{n}") for n in range(20)]
-    text = shown(many)
+    many = [GeneratedText(f"a{n}", f"b{n}", f"c{n}") for n in range(20)]
+    text = shown(many, "translation")
     assert text.count("source") == 5
     assert text.startswith("source       a0\nreference    b0\ntranslation  c0\n\nsource       a4\n")
-    assert shown(many[:2]).count("source") == 2
+    assert shown(many[:2], "translation").count("source") == 2

@@ -1,0 +1,110 @@
+"""Several sources of examples as one: one after the other, or mixed in chosen proportions."""
+
+import hashlib
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+
+from jaxformer.data.dataset import Batch, ExampleSource
+from jaxformer.errors import ConfigError
+
+
+class ConcatenatedExamples(ExampleSource):
+    """The rows of several sources, one source after the other.
+
+    Attributes:
+        sources: The sources; their rows have the same arrays with the same shapes.
+    """
+
+    def __init__(self, sources: Sequence[ExampleSource]):
+        self.sources = tuple(sources)
+        self._starts = np.cumsum([0, *map(len, self.sources)])
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def read(self, index: int, rng: np.random.Generator) -> Batch:
+        """Returns row `index` of all."""
+        source = self.source_of(index)
+        return self.sources[source].read(index - int(self._starts[source]), rng)
+
+    def blank(self) -> Batch:
+        """Returns a blank row of the first source."""
+        return self.sources[0].blank()
+
+    def source_of(self, index: int) -> int:
+        """Returns the source that row `index` is in."""
+        return int(np.searchsorted(self._starts, index, side="right")) - 1
+
+
+class MixedExamples(ConcatenatedExamples):
+    """Sources mixed in chosen proportions; each goes through epochs of its own.
+
+    The sources take turns, without chance, so that among the first n rows of the order
+
+        n_i = n w_i / sum_j w_j
+
+    are of source i, up to a rounding of about one row. Row k of those that a source gives is row
+    k of its own endless order: a permutation of its rows in every epoch, whatever the weights and
+    the other sources are.
+
+    Attributes:
+        weights: The share of each source in the order, summing to 1.
+    """
+
+    def __init__(self, sources: Sequence[ExampleSource], weights: Sequence[float]):
+        """`weights`, all above 0, need not sum to 1.
+
+        Raises:
+            ConfigError: The rows of two sources have different arrays, or a source has no rows.
+        """
+        super().__init__(sources)
+        _check_alike(self.sources)
+        # As decimals are written: 0.7 means 7/10, not the nearest binary fraction.
+        exact = [Fraction(str(weight)) for weight in weights]
+        common = math.lcm(*(weight.denominator for weight in exact))
+        self._turns = [int(weight * common) for weight in exact]
+        self.weights = tuple(turns / sum(self._turns) for turns in self._turns)
+
+    def index(self, number: int, seed: int) -> int:
+        """Returns which row is number n of the endless order of training."""
+        before, after = self.counts(number), self.counts(number + 1)
+        (source,) = (i for i, count in enumerate(before) if after[i] > count)
+        own = self.sources[source].index(before[source], _seed_of(seed, source))
+        return int(self._starts[source]) + own
+
+    def counts(self, number: int) -> list[int]:
+        """Returns how many of the first `number` rows of the order are of each source.
+
+        Source i takes its rounded share of what the sources before it leave.
+        """
+        counts, left = [], sum(self._turns)
+        for turns in self._turns:
+            counts.append((2 * number * turns + left) // (2 * left))
+            number, left = number - counts[-1], left - turns
+        return counts
+
+
+def _seed_of(seed: int, source: int) -> int:
+    digest = hashlib.blake2b(f"{seed}/source {source}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big")
+
+
+def _check_alike(sources: Sequence[ExampleSource]) -> None:
+    def arrays(source: ExampleSource) -> dict:
+        return {key: (np.shape(value), value.dtype) for key, value in source.blank().items()}
+
+    for number, source in enumerate(sources):
+        if not len(source):
+            raise ConfigError(f"sources.{number} has no rows: leave it out of the mixture")
+        if arrays(source) != arrays(sources[0]):
+            raise ConfigError(
+                f"sources.{number} has rows of {_in_words(arrays(source))}, but sources.0 of "
+                f"{_in_words(arrays(sources[0]))}: only rows with the same arrays can be mixed"
+            )
+
+
+def _in_words(arrays: dict) -> str:
+    return ", ".join(f"{name} {dtype}{list(shape)}" for name, (shape, dtype) in arrays.items())

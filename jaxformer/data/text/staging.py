@@ -1,0 +1,152 @@
+"""Where a corpus is built: finished shards survive the end of the process that builds."""
+
+import fcntl
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from jaxformer.data.text.corpus_files import is_sharded, read_shards, shard_name, write_record
+from jaxformer.data.text.packing import TokenStream
+from jaxformer.data.tokenizers.specs import Tokenizer
+from jaxformer.errors import DataError
+from jaxformer.io.files import move_into_place, remove_folder
+
+_LOCK = ".lock"
+_log = logging.getLogger(__name__)
+
+
+class Staging:
+    """The shards of a corpus that is being built, beside the folder that it will have.
+
+    Attributes:
+        finished: The shards that an earlier process has finished, by number: documents and bytes
+            of the text of both sides together.
+    """
+
+    def __init__(self, home: Path, tokenizer: Tokenizer):
+        self._home, self._folder = home, _staging_of(home)
+        for leftover in self._folder.glob(".shard-*"):
+            remove_folder(leftover)
+        self.finished = self._finished(tokenizer)
+        self._numbers = set(self.finished)
+
+    def add(self, number: int) -> Path:
+        """Returns the folder of a shard, to be written whole."""
+        self._numbers.add(number)
+        return self._folder / shard_name(number)
+
+    def check(self, number: int, documents: int, num_bytes: int) -> None:
+        """Checks that a finished shard is of the documents that are there now.
+
+        Raises:
+            DataError: It is of others.
+        """
+        if (documents, num_bytes) != self.finished[number]:
+            raise DataError(
+                f"{self._folder / shard_name(number)} is of other documents, although the sizes "
+                "and times of their files are the same: delete the folder to tokenise them again"
+            )
+
+    def complete(self) -> None:
+        """Makes the shards the corpus.
+
+        Raises:
+            DataError: A shard is missing, or the folder cannot be renamed.
+        """
+        if self._numbers != set(range(len(self._numbers))):
+            raise DataError(f"{self._folder} has lost a part: start again")
+        if len(self._numbers) == 1:
+            move_into_place(self._folder / shard_name(0), self._home)
+            remove_folder(self._folder)
+        else:
+            write_record(self._folder, len(self._numbers))
+            (self._folder / _LOCK).unlink(missing_ok=True)
+            move_into_place(self._folder, self._home)
+
+    def _finished(self, tokenizer: Tokenizer) -> dict[int, tuple[int, int]]:
+        homes = sorted(self._folder.glob("shard-*"))
+        found = {}
+        for home, shard in zip(homes, read_shards(homes, tokenizer), strict=True):
+            if isinstance(shard, DataError):
+                _log.warning("%s; tokenising this part again", shard)
+                remove_folder(home)
+            else:
+                found[int(home.name.removeprefix("shard-"))] = _size(shard.train, shard.validation)
+        return found
+
+
+@contextmanager
+def staging(home: Path, tokenizer: Tokenizer) -> Iterator[Staging | None]:
+    """Gives the place where a corpus is built to one process at a time.
+
+    A process that finds another at work waits until that one is done, or takes over what it leaves
+    if it ends. Where a file system has no locks, processes may do the same work twice.
+
+    Args:
+        home: The folder of the corpus.
+        tokenizer: The tokenizer of its tokens.
+
+    Yields:
+        The shards so far; None if the corpus is complete.
+
+    Raises:
+        DataError: The folder cannot be written to.
+    """
+    folder = _staging_of(home)
+    lock = _acquired(folder, home)
+    try:
+        yield None if lock is None else Staging(home, tokenizer)
+    finally:
+        if lock is not None:
+            if not any(folder.glob("shard-*")):
+                remove_folder(folder)
+            lock.close()
+
+
+def set_aside(home: Path) -> None:
+    """Removes a damaged corpus, but keeps the shards of which it is made for the next build."""
+    if is_sharded(home) and not home.is_symlink():
+        with suppress(OSError):  # another process is building it already
+            home.rename(_staging_of(home))
+    remove_folder(home)
+
+
+def _staging_of(home: Path) -> Path:
+    return home.with_name(f".{home.name}")
+
+
+def _size(*sides: TokenStream) -> tuple[int, int]:
+    return sum(side.num_documents for side in sides), sum(side.num_bytes for side in sides)
+
+
+def _acquired(folder: Path, home: Path) -> IO | None:
+    """Returns the locked file of the only process that builds; None once the corpus is there."""
+    while not home.is_dir():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = (folder / _LOCK).open("w")
+        except FileNotFoundError:
+            continue  # another process has just completed the corpus, or given up
+        except OSError as error:
+            raise DataError(f"{home} cannot be written: {error.strerror or error}") from error
+        _wait_for(lock, home)
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(lock.fileno()), (folder / _LOCK).stat()):
+                return lock
+        lock.close()
+    return None
+
+
+def _wait_for(lock: IO, home: Path) -> None:
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"waiting for another process, which tokenises {home}", file=sys.stderr)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+    except OSError:
+        pass  # a file system without locks

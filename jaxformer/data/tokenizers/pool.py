@@ -1,0 +1,139 @@
+"""Tokenising in several processes, each with a tokenizer of its own.
+
+The threads of the tokenizers library share one cache and one interpreter, which limits how many are
+of use. The processes are new ones: a fork of a process that runs JAX can hang.
+"""
+
+import os
+import pickle
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+import numpy as np
+
+from jaxformer.data.tokenizers.specs import Tokenizer, load_tokenizer
+from jaxformer.errors import DataError
+
+T = TypeVar("T")
+_AHEAD = 3
+_SERVE = f"import sys; from {__name__} import serve; serve(sys.argv[1])"
+
+
+class TokenizerPool:
+    """Processes that tokenise.
+
+    Args:
+        tokenizer: The tokenizer of which each gets a copy.
+        num_processes: How many; each takes about 200 MB of memory.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, num_processes: int):
+        self._tokenizer, self._size = tokenizer, num_processes
+
+    def __enter__(self) -> "TokenizerPool":
+        self._folder = tempfile.TemporaryDirectory(prefix="jaxformer-")
+        self._tokenizer.save(self._folder.name)
+        self._processes = [_start(self._folder.name) for _ in range(self._size)]
+        self._idle: queue.SimpleQueue = queue.SimpleQueue()
+        for process in self._processes:
+            self._idle.put(process)
+        self._threads = ThreadPoolExecutor(self._size)
+        return self
+
+    def map(
+        self, batches: Iterable[T], texts: Callable[[T], Sequence[str]]
+    ) -> Iterator[tuple[T, list[np.ndarray]]]:
+        """Tokenises batches side by side, a few of them ahead of the one that is taken.
+
+        Args:
+            batches: The batches.
+            texts: Returns the texts of a batch.
+
+        Yields:
+            Each batch, in order, with the ids of its texts, int32 [tokens].
+
+        Raises:
+            DataError: A process has ended.
+        """
+        pending: deque[tuple[T, Future]] = deque()
+        for batch in batches:
+            pending.append((batch, self._threads.submit(self._encode, texts(batch))))
+            if len(pending) > _AHEAD * self._size:
+                first, future = pending.popleft()
+                yield first, future.result()
+        for batch, future in pending:
+            yield batch, future.result()
+
+    def __exit__(self, *exception) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for process in self._processes:
+            process.kill()
+        self._threads.shutdown()
+        for process in self._processes:
+            process.communicate()
+        self._folder.cleanup()
+
+    def _encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+        process = self._idle.get()
+        try:
+            pickle.dump(list(texts), process.stdin, pickle.HIGHEST_PROTOCOL)
+            process.stdin.flush()
+            ids, lengths = pickle.load(process.stdout)
+        except (EOFError, OSError, pickle.UnpicklingError) as error:
+            raise DataError(
+                f"a process that tokenises has ended with status {process.wait()}: if there was "
+                "too little memory, lower data.num_proc"
+            ) from error
+        finally:
+            self._idle.put(process)
+        return np.split(ids, np.cumsum(lengths)[:-1])
+
+
+def num_cores() -> int:
+    """Returns the number of CPU cores that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on macOS
+        return os.cpu_count() or 1
+
+
+def _start(folder: str) -> subprocess.Popen:
+    # Nothing of the script that trains is imported, so it needs no `if __name__ == "__main__"`.
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    return subprocess.Popen(
+        [sys.executable, "-c", _SERVE, folder],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+    )
+
+
+def serve(folder: str) -> None:
+    """Answers lists of texts on the standard input with their ids, until the input ends.
+
+    Args:
+        folder: Holds the tokenizer.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that trains decides when to end
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever a library prints must not come between the answers
+    tokenizer = load_tokenizer(folder)
+    while True:
+        try:
+            texts = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        rows = tokenizer.encode_batch(texts)
+        joined = np.concatenate(rows) if rows else np.empty(0, np.int32)
+        pickle.dump((joined, [len(row) for row in rows]), answers, pickle.HIGHEST_PROTOCOL)
+        answers.flush()

@@ -1,0 +1,63 @@
+"""Low-rank adapters in PEFT's format, onto models."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from jaxformer.errors import ConfigError
+from jaxformer.hub.hf_config import is_hf_checkpoint
+from jaxformer.hub.peft import Adapter, read_adapter, with_adapters
+from jaxformer.hub.peft_config import CONFIG, read_peft_config
+from jaxformer.io.paths import folder_path
+from jaxformer.pretrained.model import Pretrained
+
+
+def with_read_adapters(
+    pretrained: Pretrained, adapter: str | Path | None, adapters: Mapping[str, str | Path]
+) -> Pretrained:
+    """A model with adapters of PEFT.
+
+    Args:
+        pretrained: The base.
+        adapter: The folder of the adapter to merge into the weights; None: there is none.
+        adapters: The folders of adapters to read, by name.
+
+    Returns:
+        The model.
+
+    Raises:
+        ConfigError: One is no LoRA, or has a setting that is not supported.
+        DataError: The tensors do not fit the model.
+    """
+
+    def read(name: str, folder: str | Path) -> Adapter:
+        return read_adapter(folder_path(folder, name), pretrained.placements)
+
+    found = {name: read(f"adapters[{name!r}]", folder) for name, folder in adapters.items()}
+    if adapter is not None:
+        only = {"": read("adapter", adapter)}
+        parameters = with_adapters(pretrained.parameters, only, {"": 1.0})
+        pretrained = replace(pretrained, parameters=parameters)
+    return replace(pretrained, adapters=found)
+
+
+def base_of(folder: Path) -> Path:
+    """The Hugging Face checkpoint that an adapter of PEFT changes.
+
+    Args:
+        folder: The adapter's.
+
+    Returns:
+        The folder that `base_model_name_or_path` names, from here or from the adapter's folder.
+
+    Raises:
+        ConfigError: There is no such folder here.
+    """
+    name = read_peft_config(folder).base
+    for place in (Path(name), folder / name) if name else ():
+        if is_hf_checkpoint(place):
+            return place
+    raise ConfigError(
+        f"{folder / CONFIG}: base_model_name_or_path = {name!r}: must be the folder of a Hugging "
+        'Face checkpoint here; jaxformer.load(BASE, adapter="ADAPTER") takes another base'
+    )

@@ -1,0 +1,82 @@
+"""The low-rank factors of a run, written as an adapter of PEFT."""
+
+from pathlib import Path
+
+from jaxformer.checkpoints.saved_run import SavedRun
+from jaxformer.errors import ConfigError
+from jaxformer.hub.hf_config import is_hf_checkpoint
+from jaxformer.hub.peft import Adapter, Factors, is_adapter, write_adapter
+from jaxformer.hub.peft_config import PeftConfig, task_of
+from jaxformer.io.files import check_unused, write_whole
+from jaxformer.models.lora import FACTORS, abstract_model_of, is_factor
+from jaxformer.optim.parameter_roles import trained_names
+from jaxformer.pretrained.adapters import base_of
+from jaxformer.pretrained.auto import describe_run, home_of
+from jaxformer.pretrained.model import Pretrained
+from jaxformer.pretrained.writing import copy_beside
+
+
+def export_adapter(
+    run_dir: Path, folder: Path, step: int | None = None, best: bool = False
+) -> PeftConfig:
+    """Writes what a run with low-rank factors learned as PEFT writes an adapter, all or nothing.
+
+    Args:
+        run_dir: The run's folder.
+        folder: A folder that does not exist or is empty.
+        step: Which checkpoint; None: the newest.
+        best: Take the checkpoint with the best value of the run's `train.metric`.
+
+    Returns:
+        What was written.
+
+    Raises:
+        ConfigError: The run has no factors, PEFT cannot express what it learned, or the folder is
+            in use.
+        DataError: The disk is full.
+    """
+    check_unused(folder)
+    run = SavedRun(run_dir, "export", step, best)
+    train = run.config.train
+    if train.lora is None:
+        raise ConfigError(
+            f"export {run.folder} --adapter: the run trained no low-rank factors (train.lora): "
+            "export it without --adapter"
+        )
+    structure, lora = abstract_model_of(run.model, train.lora), train.lora
+    names = [name for name in trained_names(structure, train.frozen) if not is_factor(name)]
+    found, whole = run.read_factors(), run.read(names)
+    factors = {
+        name: Factors(*(found[name + suffix] for suffix in FACTORS), lora.scale)
+        for name in structure.targets
+        if name not in whole  # Those of a kernel that learned itself are in it.
+    }
+    model = Pretrained(describe_run(run, run.model), {})
+    config = PeftConfig(
+        rank=lora.rank,
+        alpha=lora.alpha,
+        use_rslora=lora.use_rslora,
+        dropout=lora.dropout,
+        base=_base_name(run.config.init_from),
+        task=task_of(model.checkpoint.architecture.name),
+    )
+    written: list[PeftConfig] = []
+
+    def write(aside: Path) -> None:
+        adapter = Adapter(factors, whole)
+        written.append(write_adapter(aside, adapter, model.placements, config))
+        copy_beside(aside, home_of(run.folder))
+
+    size = sum(array.nbytes for array in (*found.values(), *whole.values()))
+    write_whole(folder, size, write)
+    return written[0]
+
+
+def _base_name(init_from: str | None) -> str | None:
+    """What PEFT shall load the base from: a Hugging Face checkpoint here; None: not known."""
+    if init_from is None:
+        return None
+    folder = Path(init_from)
+    if is_adapter(folder):
+        folder = base_of(folder)
+    return str(folder.absolute()) if is_hf_checkpoint(folder) else None

@@ -1,0 +1,155 @@
+"""What a model writes for the validation sources, and how good it is."""
+
+from collections.abc import Iterable, Sequence
+from functools import partial, singledispatch
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+
+from jaxformer.data import Tokenizer
+from jaxformer.data.tasks.text_metrics import BLEU, ROUGE, AnswerMatch, TextMetric
+from jaxformer.data.tasks.text_to_text import TextToTextExamples
+from jaxformer.distributed.sharding import on_mesh
+from jaxformer.functional.masks import KeyPadding
+from jaxformer.functional.placement import place
+from jaxformer.generation.decode.loop import SamplingParams, generate_tokens, init_state
+from jaxformer.generation.decode.processors import History
+from jaxformer.models import AbstractModel, Parameters
+from jaxformer.nn.cache import CacheShape
+from jaxformer.training.evaluation import metrics as scores
+from jaxformer.training.step import Batch, TrainProgram
+
+
+class GeneratedText(NamedTuple):
+    """A source, its reference and what the model makes of it."""
+
+    source: str
+    reference: str
+    text: str
+    references: tuple[str, ...] = ()
+    """All right texts, for data that have several or none; empty: there is none."""
+
+
+def write_texts(
+    program: TrainProgram,
+    params: Parameters,
+    batches: Iterable[Batch],
+    examples: TextToTextExamples,
+    tokenizer: Tokenizer,
+) -> list[GeneratedText]:
+    """Writes a text for each source, each token the likeliest after those before it.
+
+    Args:
+        program: The training program, which knows the model (an encoder-decoder) and the mesh.
+        params: Its parameters.
+        batches: Rows of `examples` with "row", the number of each (-1: none).
+        examples: The sources and references.
+        tokenizer: Turns tokens back into text.
+
+    Returns:
+        A text for each row, in their order; cut where it fills the target's length.
+    """
+    end = tokenizer.end_of_text_id
+    with on_mesh(program.mesh):
+        decode = jax.jit(partial(_decode, program.abstract_model, end))
+        results = [jax.device_get(decode(params, batch)) for batch in batches]
+    found = []
+    for rows, tokens in results:
+        for row, written in zip(rows, tokens, strict=True):
+            if row >= 0:
+                length = np.argmax(written == end) if end in written else len(written)
+                text = tokenizer.decode(written[:length])
+                found.append(GeneratedText(*examples.pairs[row], text, examples.references[row]))
+    return found
+
+
+@singledispatch
+def text_scores(metric: TextMetric, texts: Sequence[GeneratedText]) -> scores.Scores:
+    """Measures what a model has written.
+
+    Register a function for another measure: `@text_scores.register`.
+
+    Args:
+        metric: The measure.
+        texts: The texts with their references.
+
+    Returns:
+        The scores by name.
+
+    Raises:
+        NotImplementedError: No function is registered for the measure.
+    """
+    raise NotImplementedError(f"no text_scores for {type(metric).__name__}")
+
+
+@text_scores.register
+def _(metric: BLEU, texts):
+    del metric
+    return scores.translation_scores([t.text for t in texts], [t.reference for t in texts])
+
+
+@text_scores.register
+def _(metric: ROUGE, texts):
+    pairs = [t.text for t in texts], [t.reference for t in texts]
+    return scores.summary_scores(*pairs, stemmer=metric.stemmer)
+
+
+@text_scores.register
+def _(metric: AnswerMatch, texts):
+    del metric
+    return scores.answer_scores([t.text for t in texts], [t.references for t in texts])
+
+
+def save(texts: Sequence[GeneratedText], kind: str, file: Path) -> None:
+    """Writes lines of source, reference and text with tabs between.
+
+    Args:
+        texts: The texts.
+        kind: What each is, for the head of the column: "translation".
+        file: Where to write.
+    """
+    lines = [("source", "reference", kind), *(text[:3] for text in texts)]
+    content = "".join("\t".join(" ".join(part.split()) for part in line) + "\n" for line in lines)
+    file.write_text(content, encoding="utf-8")
+
+
+def shown(texts: Sequence[GeneratedText], kind: str, most: int = 5) -> str:
+    """Returns a few texts, spread over all, for people to read.
+
+    Args:
+        texts: The texts.
+        kind: What each is: "translation".
+        most: How many.
+    """
+    chosen = [texts[n * len(texts) // most] for n in range(most)]
+    names = ("source", "reference", kind)
+    return "\n\n".join(
+        "\n".join(f"{name:<13}{text}" for name, text in zip(names, item[:3], strict=True))
+        for item in dict.fromkeys(chosen)
+    )
+
+
+def _decode(abstract_model: AbstractModel, end: int, params: Parameters, batch: Batch):
+    """Rows int `[B]` and tokens int `[B, T]`, `end` after the last; the same on every process."""
+    model = abstract_model.module(params)
+    model.decoder_transformer.stack.unstack()
+    memory = model.encode(batch["inputs"], segments=batch["segments"])
+    rows, length = batch["decoder_inputs"].shape
+    start = place(batch["decoder_inputs"][:, :1], PartitionSpec())
+    ones = jnp.ones(rows, jnp.int32)
+    state = init_state(
+        model,
+        CacheShape(rows, capacity=length, chunk=1, storage=model.dtype.name),
+        History(jnp.pad(start, ((0, 0), (0, length))), ones, ones, ones + length),
+        keys=ones,  # Nothing is drawn.
+        pending=1,
+        encoder_outputs=(memory, KeyPadding(batch["segments"] > 0)),
+    )
+    history = generate_tokens(model, SamplingParams((), False, (end,)), state, length).history
+    real = jnp.arange(1, 1 + length)[None, :] < history.lengths[:, None]
+    tokens = jnp.where(real, history.tokens[:, 1:], end)
+    return place(batch["row"], PartitionSpec()), tokens

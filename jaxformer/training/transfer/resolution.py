@@ -1,0 +1,222 @@
+"""What an experiment leaves to the checkpoint it starts from: the model, its head, its length."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from jaxformer.config.experiment import Config
+from jaxformer.data.tokenizers.files import read_settings
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.hub.checkpoint import HFCheckpoint
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.label_names import label_names
+from jaxformer.hub.model_format import Architecture
+from jaxformer.hub.tasks import (
+    CausalLMTask,
+    MaskedLMTask,
+    PreTrainingTask,
+    QuestionAnsweringTask,
+    Seq2SeqLMTask,
+    SequenceClassificationTask,
+    Task,
+    TokenClassificationTask,
+)
+from jaxformer.io.serialization import diff
+from jaxformer.models import (
+    Classification,
+    Head,
+    LanguageModel,
+    MaskedLanguageModel,
+    Regression,
+    Span,
+    TokenClassification,
+)
+from jaxformer.models.model import ModelConfig
+from jaxformer.training.transfer.origin import Origin, open_origin, with_tokenizer_of_origin
+
+_TASKS: dict[str, tuple[type[Task], ...]] = {
+    "language_model": (CausalLMTask, Seq2SeqLMTask),
+    "masked_language_model": (MaskedLMTask,),
+    "next_sentence": (PreTrainingTask,),
+    "sentence_order": (PreTrainingTask,),
+    "classification": (SequenceClassificationTask,),
+    "regression": (SequenceClassificationTask,),
+    "token_classification": (TokenClassificationTask,),
+    "span": (QuestionAnsweringTask,),
+}
+"""What data teach -> the tasks of the classes with such a head."""
+_LABELLED = ("classification", "token_classification")
+_LENGTHS = ("max_position_embeddings", "n_positions")
+"""Fields of config.json with the most tokens that a model was made for."""
+
+
+def resolved(config: Config, *, labels_needed: bool = True) -> Config:
+    """Returns the experiment with all that it leaves to the checkpoint it starts from.
+
+    A model that is None becomes the checkpoint's, with the head that the data teach; a tokenizer
+    that would be trained becomes the checkpoint's; a `sequence_length` that is None becomes as
+    many tokens as model and tokenizer take; labels that are the checkpoint's keep their numbers.
+
+    Args:
+        config: The experiment.
+        labels_needed: Whether the labels of the training data must be there; False leaves the
+            number of labels to the checkpoint where they are not, for `--help`.
+
+    Returns:
+        The experiment, the same one if nothing was left open.
+
+    Raises:
+        ConfigError: The checkpoint cannot be used.
+        DataError: The labels of the training data are needed and cannot be read.
+    """
+    config = with_tokenizer_of_origin(config)
+    open_length = getattr(config.data, "sequence_length", 0) is None
+    labelled = config.data.head in _LABELLED
+    if config.init_from is None:
+        return _with_length(config, None) if open_length and config.model else config
+    if not (config.model is None or open_length or labelled):
+        return config
+    origin, count = open_origin(config.init_from), None
+    if labelled:
+        config, count = _with_labels(config, origin, labels_needed)
+    if config.model is None:
+        config = replace(config, model=model_for(origin.checkpoint, config.data.head, count))
+    return _with_length(config, origin) if open_length else config
+
+
+def model_for(checkpoint: HFCheckpoint, head: str, count: int | None) -> ModelConfig:
+    """Returns a checkpoint's model with the head that some data teach.
+
+    A head of that kind and size is kept. Another is the one of the class that its system has in
+    transformers, such as BertForSequenceClassification.
+
+    Args:
+        checkpoint: The checkpoint's description.
+        head: What the data teach, see `Data.head`.
+        count: How many labels the data have; None: as many as the checkpoint.
+
+    Returns:
+        The model.
+    """
+    model, model_format = checkpoint.config, checkpoint.model_format
+    architecture = _architecture(checkpoint, head)
+    if architecture is None:
+        return replace(model, heads=_kept(_plain_heads(model, head, count), model))
+    values = checkpoint.hf_config.values
+    if count is not None:
+        values = values | {"id2label": {str(number): str(number) for number in range(count)}}
+    heads = architecture.task.heads(HFConfig(values, checkpoint.hf_config.path))
+    if head == "regression":
+        heads = tuple(_as_regression(each) for each in heads)
+    body = model_format.config_map.read(checkpoint.hf_config)
+    changes = {
+        name: architecture.changes.get(name, getattr(body, name))
+        for each in model_format.architectures
+        for name in each.changes
+    }
+    return replace(model, **changes, heads=_kept(heads, model))
+
+
+def origin_words(config: Config, labels: Sequence[str]) -> str | None:
+    """Returns in words which model a run starts from, and what was changed.
+
+    Args:
+        config: The experiment, resolved.
+        labels: The labels of its data.
+
+    Returns:
+        The words; None for a run that starts from nothing, or whose origin is gone.
+    """
+    try:
+        origin = None if config.init_from is None else open_origin(config.init_from)
+    except ConfigError:
+        return None  # a run that is continued does not need it
+    if origin is None:
+        return None
+    checkpoint, theirs = origin.checkpoint, origin.checkpoint.config.heads
+    model = model_for(checkpoint, config.data.head, len(labels) or None)
+    words = [f"{checkpoint.architecture.name} of {config.init_from}"]
+    changed = [
+        f"{name} {old} -> {new}"
+        for name, (old, new) in diff(model, config.model).items()
+        if not name.startswith("heads")
+    ]
+    words += [f"changed: {', '.join(changed)}"] if changed else []
+    fresh = [head for head in config.model.heads if head not in theirs]
+    if fresh:
+        there = ", ".join(map(_head_words, theirs)) or "none"
+        here = ", ".join(map(_head_words, fresh))
+        words.append(f"head: {here}, starts fresh where it is not there ({there})")
+    return "; ".join(words)
+
+
+def _with_labels(config: Config, origin: Origin, needed: bool) -> tuple[Config, int | None]:
+    """The experiment with its labels in the order of the checkpoint's, and their number."""
+    theirs = label_names(origin.checkpoint.hf_config.values)
+    order = getattr(config.data, "label_order", ())
+    if config.model is not None and (order or not theirs):
+        return config, None
+    try:
+        labels = config.data.training_labels()
+    except DataError:
+        if needed:
+            raise
+        return config, None
+    places = {name.casefold(): number for number, name in enumerate(theirs)}
+    same = len(labels) == len(places) and {name.casefold() for name in labels} == places.keys()
+    ordered = tuple(sorted(labels, key=lambda name: places[name.casefold()])) if same else labels
+    if not order and ordered != labels:
+        config = replace(config, data=replace(config.data, label_order=ordered))
+    return config, len(labels)
+
+
+def _with_length(config: Config, origin: Origin | None) -> Config:
+    """The experiment with as long rows as the model and the tokenizer take."""
+    values = {} if origin is None else origin.checkpoint.hf_config.values
+    settings = {} if origin is None else read_settings(origin.home)
+    limits = [getattr(config.model.position, "max_length", None), settings.get("model_max_length")]
+    limits += [values.get(name) for name in _LENGTHS]
+    known = [int(limit) for limit in limits if isinstance(limit, int | float) and limit >= 1]
+    length = min(config.data.longest_row, *known)
+    return replace(config, data=replace(config.data, sequence_length=length))
+
+
+def _architecture(checkpoint: HFCheckpoint, head: str) -> Architecture | None:
+    """The class with such a head, preferably the checkpoint's own; None if there is none."""
+    own = checkpoint.architecture
+    for each in sorted(checkpoint.model_format.architectures, key=lambda each: each != own):
+        fits = isinstance(each.task, _TASKS.get(head, ()))
+        if fits and getattr(each.task, "label", head) == head:
+            return each
+    return None
+
+
+def _plain_heads(model: ModelConfig, head: str, count: int | None) -> tuple[Head, ...]:
+    """The heads of a model that no system of transformers has."""
+    count = 2 if count is None else count
+    pooling = "last" if model.causal else "first" if getattr(model, "class_token", True) else "mean"
+    heads: dict[str, tuple[Head, ...]] = {
+        "language_model": (LanguageModel(),),
+        "masked_language_model": (MaskedLanguageModel(),),
+        "classification": (Classification(count, pooling=pooling, bias=not model.causal),),
+        "regression": (Regression(pooling=pooling, bias=not model.causal),),
+        "token_classification": (TokenClassification(count),),
+        "span": (Span(),),
+    }
+    if head in ("next_sentence", "sentence_order"):
+        return (MaskedLanguageModel(), Classification(label=head))
+    return heads.get(head, model.heads)
+
+
+def _kept(heads: tuple[Head, ...], model: ModelConfig) -> tuple[Head, ...]:
+    """The model's own heads, if they are of these kinds and sizes."""
+    alike = [(type(head), head.num_labels) for head in heads]
+    return model.heads if alike == [(type(x), x.num_labels) for x in model.heads] else heads
+
+
+def _as_regression(head: Classification) -> Regression:
+    return Regression(pooling=head.pooling, bias=head.bias, dense=head.dense)
+
+
+def _head_words(head: Head) -> str:
+    count = "" if head.num_labels is None else f" of {head.num_labels} labels"
+    return f"{type(head).__name__}{count}"

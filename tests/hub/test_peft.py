@@ -1,0 +1,134 @@
+"""Adapters that PEFT writes give its logits here, and those written here give ours there."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+import jaxformer
+from jaxformer.hub.peft import Adapter, Factors, write_adapter
+from jaxformer.hub.peft_config import PeftConfig, read_peft_config, task_of
+
+pytestmark = pytest.mark.torch
+
+peft = pytest.importorskip("peft")
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from hf_checkpoints import save_checkpoint  # noqa: E402
+
+_NEOX = {"vocab_size": 60, "hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 6}
+_FALCON = _NEOX | {"num_kv_heads": 2, "new_decoder_architecture": True, "ffn_hidden_size": 80}
+_NEOX |= {"intermediate_size": 80, "max_position_embeddings": 64}
+CASES = {
+    "llama": (["q_proj", "v_proj", "down_proj"], {}),
+    "gpt2": (["c_attn", "c_fc"], {"fan_in_fan_out": True}),
+    "bert_classifier": ("all-linear", {"task_type": "SEQ_CLS"}),
+    "t5": (["q", "v", "wo"], {"use_rslora": True}),
+    "neox": (["query_key_value"], {}),
+    "falcon": (["query_key_value", "dense"], {"rank_pattern": {"dense": 2}}),
+}
+"""PEFT's targets, and its other settings."""
+
+
+@pytest.fixture(scope="module", params=CASES)
+def base(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("base") / request.param
+    if request.param in ("neox", "falcon"):
+        name, fields = {"neox": ("GPTNeoX", _NEOX), "falcon": ("Falcon", _FALCON)}[request.param]
+        model_class = getattr(transformers, f"{name}ForCausalLM")
+        torch.manual_seed(0)
+        model_class(model_class.config_class(**fields)).save_pretrained(folder)
+        return request.param, folder
+    return request.param, save_checkpoint(request.param, folder)
+
+
+def torch_model(folder):
+    name = json.loads((folder / "config.json").read_text())["architectures"][0]
+    return getattr(transformers, name).from_pretrained(folder).eval()
+
+
+def inputs_of(folder):
+    random = np.random.default_rng(0)
+    ids = random.integers(5, 50, size=(2, 7))
+    values = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+    if json.loads((folder / "config.json").read_text())["model_type"] == "t5":
+        values["decoder_input_ids"] = random.integers(5, 50, size=(2, 5))
+    return values
+
+
+def torch_logits(model, folder):
+    with torch.no_grad():
+        return model(**{n: torch.tensor(x) for n, x in inputs_of(folder).items()}).logits.numpy()
+
+
+def scrambled(model):
+    """No factor is zero, and no head is that of the base."""
+    torch.manual_seed(1)
+    for name, parameter in model.named_parameters():
+        if "lora_" in name or "modules_to_save" in name:
+            parameter.data.normal_(std=0.2)
+    return model.eval()
+
+
+def test_adapters_of_peft(base, tmp_path):
+    name, folder = base
+    targets, options = CASES[name]
+    config = peft.LoraConfig(r=3, lora_alpha=5, target_modules=targets, **options)
+    theirs = scrambled(peft.get_peft_model(torch_model(folder), config))
+    theirs.save_pretrained(tmp_path / "adapter")
+    ours = jaxformer.load(folder, adapter=tmp_path / "adapter")
+    logits = jaxformer.forward(ours, inputs_of(folder))["logits"]
+    np.testing.assert_allclose(logits, torch_logits(theirs, folder), rtol=1e-4, atol=1e-5)
+    without = jaxformer.forward(jaxformer.load(folder), inputs_of(folder))["logits"]
+    assert np.abs(logits - without).max() > 0.01
+
+
+def random_adapter(model, kernels, rank):
+    """Factors of some kernels, none of them zero, and other values of a head over labels."""
+    random, abstract_model = np.random.default_rng(2), model.abstract_model
+    factors = {}
+    for name, shape in abstract_model.shapes.items():
+        if name in abstract_model.kernels and re.search(f"^(?!heads.label).*{kernels}", name):
+            layers = int(".stack." in name)
+            inputs = layers + abstract_model.kernels[name]
+            lead, sides = shape.shape[:layers], (shape.shape[layers:inputs], shape.shape[inputs:])
+            a, b = (*lead, *sides[0], rank), (*lead, rank, *sides[1])
+            arrays = (random.normal(size=s).astype(np.float32) * 0.2 for s in (a, b))
+            factors[name] = Factors(*arrays, 5 / rank)
+    whole = {
+        name: random.normal(size=shape.shape).astype(np.float32)
+        for name, shape in abstract_model.shapes.items()
+        if name.startswith("heads.label.")
+    }
+    return Adapter(factors, whole)
+
+
+@pytest.mark.parametrize("kernels", [r"(query|value)\.kernel", r"(value|output|down)\.kernel"])
+def test_adapters_for_peft(base, kernels, tmp_path):
+    name, folder = base
+    model = jaxformer.load(folder)
+    adapter = random_adapter(model, kernels, rank=2)
+    task = task_of(model.checkpoint.architecture.name)
+    config = PeftConfig(2, 5.0, use_rslora=False, base=str(folder), task=task)
+    written = write_adapter(tmp_path, adapter, model.placements, config)
+    theirs = peft.PeftModel.from_pretrained(torch_model(folder), tmp_path).eval()
+    model = jaxformer.load(folder, adapters={"it": tmp_path})
+    ours = model.with_adapters("it")
+    logits = jaxformer.forward(ours, inputs_of(folder))["logits"]
+    np.testing.assert_allclose(logits, torch_logits(theirs, folder), rtol=1e-4, atol=1e-5)
+    for kernel, (a, b, scale) in adapter.factors.items():
+        expected = adapter.applied(kernel, np.asarray(model.parameters[kernel]))
+        np.testing.assert_allclose(ours.parameters[kernel], expected, rtol=1e-5, atol=1e-6)
+        assert scale == 2.5
+        assert a.any()
+        assert b.any()
+    changed = {n for n, x in ours.parameters.items() if x is not model.parameters[n]}
+    fused = name in ("gpt2", "neox", "falcon")
+    assert changed >= {*adapter.factors, *adapter.whole}
+    # All parts of a fused tensor have factors, some of them zero.
+    assert fused or changed == {*adapter.factors, *adapter.whole}
+    assert not fused or set(ours.adapters["it"].factors) >= {*adapter.factors}
+    assert written.fan_in_fan_out == (name == "gpt2")
+    assert read_peft_config(tmp_path).base == str(folder)
