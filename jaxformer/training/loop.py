@@ -23,6 +23,7 @@ from jaxformer.config.experiment import (
 from jaxformer.config.loggers import check_loggers
 from jaxformer.config.metric import cost
 from jaxformer.config.shipped import config_spec
+from jaxformer.config.train import TrainConfig
 from jaxformer.data import Dataset, Datasets
 from jaxformer.distributed.preemption import StopSignal
 from jaxformer.distributed.processes import (
@@ -93,15 +94,10 @@ def train(config: Config | str, folder: str | Path, fresh: bool = False) -> Trai
         evaluator = Evaluator(program, data, config.data.max_validation_batches)
         if not restored and settings.metric != "loss":
             check_metric(settings.metric, evaluator.evaluate(state.best_params))
-        log = RunLogger(
-            *(settings, folder, step, work, saved_log(checkpoints_dir, step)),
-            config=to_json(config),
-            steps_per_epoch=data.train.num_rows / data.train.batch_size,
-        )
+        log = _run_logger(config, folder, step, work, data.train)
         resources.enter_context(contextlib.closing(log))
         log.message(f"continuing from step {step}" if step else "starting from step 0")
-        past = (row for row in read_metrics(folder) if row["step"] <= step)
-        stopping = EarlyStopping(settings.metric, settings.patience, past)
+        stopping = _early_stopping(settings, folder, step)
         preview = _preview(config, program, data)
         profiler = StepProfiler(settings.profile_steps, folder)
         batches = _device_batches(program, data.train, step)
@@ -136,8 +132,8 @@ def train(config: Config | str, folder: str | Path, fresh: bool = False) -> Trai
             log.message(f"stopped after step {step}; the same command continues from there")
             return TrainResult.of(folder, step, False, stopping)
         if ended:
-            advice = "To train on, raise --train.patience"
-            log.message(f"ended at step {step}: {stopping.reason}. {advice}")
+            why = f"{stopping.reason}. To train on, raise --train.patience"
+            log.message(f"ended at step {step}: {why}")
         conclusion = evaluator.conclude(state.best_params, step, log.message, validation)
         sample = "" if preview is None else preview.text(state.best_params)
         log.end_display()
@@ -145,6 +141,22 @@ def train(config: Config | str, folder: str | Path, fresh: bool = False) -> Trai
             curve = print_conclusion(conclusion, config, folder, state.params, stopping, sample)
             log.conclude(step, conclusion.metrics, curve)
         return TrainResult.of(folder, step, True, stopping, conclusion.metrics)
+
+
+def _run_logger(
+    config: Config, folder: Path, step: int, work: Workload, rows: Dataset
+) -> RunLogger:
+    return RunLogger(
+        *(config.train, folder, step, work, saved_log(folder / CHECKPOINTS, step)),
+        config=to_json(config),
+        steps_per_epoch=rows.num_rows / rows.batch_size,
+    )
+
+
+def _early_stopping(settings: TrainConfig, folder: Path, step: int) -> EarlyStopping:
+    """Early stopping that knows the evaluations up to a step."""
+    past = (row for row in read_metrics(folder) if row["step"] <= step)
+    return EarlyStopping(settings.metric, settings.patience, past)
 
 
 def _checked(config: Config | str, folder: str | Path) -> tuple[Config, Path]:
