@@ -80,14 +80,8 @@ def train(config: Config | str, folder: str | Path, fresh: bool = False) -> Trai
     config, folder = _checked(config, folder)
     checkpoints_dir = folder / CHECKPOINTS
     with _opened(config, folder, fresh) as resources:
-        config, data = _with_data(config, folder)
+        config, data, program, work = _prepared(config, folder)
         settings = config.train
-        program = _program(config, data)
-        work = Workload.of(
-            config.model, config.row_lengths, config.data.num_sequences, program.mesh
-        )
-        if is_first():
-            _print_start(config, data, program, work, folder)
         restored = restore_newest(checkpoints_dir, program.state_shapes, warn=print)
         step, state = restored or (0, initial_state(config, data, program))
         data = with_references(config, folder, data, program, None if restored else state.params)
@@ -141,6 +135,16 @@ def train(config: Config | str, folder: str | Path, fresh: bool = False) -> Trai
             curve = print_conclusion(conclusion, config, folder, state.params, stopping, sample)
             log.conclude(step, conclusion.metrics, curve)
         return TrainResult.of(folder, step, True, stopping, conclusion.metrics)
+
+
+def _prepared(config: Config, folder: Path) -> tuple[Config, Datasets, TrainProgram, Workload]:
+    """What is trained, on what; shows it."""
+    config, data = _with_data(config, folder)
+    program = _program(config, data)
+    work = Workload.of(config.model, config.row_lengths, config.data.num_sequences, program.mesh)
+    if is_first():
+        _print_start(config, data, program, work, folder)
+    return config, data, program, work
 
 
 def _run_logger(
