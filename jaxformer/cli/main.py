@@ -19,7 +19,7 @@ COMMANDS = {
     "inspect": ("runs:inspect", "hub", "show a run's steps, config, parameters and content hash"),
     "evaluate": ("evaluate:evaluate", "train", "measure a run on validation data"),
     "merge": ("runs:merge", "hub", "write plain weights from a run that was trained with LoRA"),
-    "compare": ("runs:compare", "train", "compare the validation losses of runs"),
+    "compare": ("runs:compare", "train", "compare runs by a validation metric"),
     "zoo": ("zoo:zoo", "hub", "list the published systems and their sizes"),
     "doctor": ("doctor:doctor", "hub", "check that this machine and its jaxlib compute correctly"),
     "generate": ("generate:generate", "hub", "generate text from prompts"),

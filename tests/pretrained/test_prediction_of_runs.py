@@ -36,12 +36,9 @@ def measured(folder, config, seed=0):
     data = config.data.prepare(folder)
     program = TrainProgram(config.model, config.optimizer, config.train, make_mesh(MeshConfig()))
     random = np.random.default_rng(seed)
-    # A large bias of the head would give every row the same label.
-    scales = {
-        name: 0.0 if name.endswith("output.bias") else 0.5 for name in program.param_shardings
-    }
     params = {
-        name: jax.device_put(random.normal(0, scales[name], x.shape).astype("f4"), sharding)
+        # Large biases would give every row the same label.
+        name: jax.device_put(random.normal(0, _scale(name), x.shape).astype("f4"), sharding)
         for (name, x), sharding in zip(
             program.abstract_model.shapes.items(), program.param_shardings.values(), strict=True
         )
@@ -51,6 +48,10 @@ def measured(folder, config, seed=0):
     checkpoints.close()
     (result,) = Evaluator(program, data, None).measure(params).values()
     return result, data
+
+
+def _scale(name):
+    return 0.0 if name.endswith("bias") else 3.0 if name == "embedding.table" else 0.5
 
 
 def predicted(folder, records, **options):
