@@ -133,14 +133,25 @@ def own_template(home: Path | None) -> str | None:
     Raises:
         DataError: A file cannot be read.
     """
-    if (
-        home is None
-        or home.name != IMPORTED
-        or file_in(own := home.with_name("tokenizer"), _TEMPLATE) is None
-    ):
+    if home is None or (own := template_folder(home)) == home:
         return None
     (_, text), theirs = find_template(own), find_template(home)
     return None if theirs is not None and theirs[1] == text else text
+
+
+def template_folder(home: Path) -> Path:
+    """Returns the folder with the chat template of a model.
+
+    Args:
+        home: The folder with the files that the model came with. The template that a run was
+            trained with is beside the run's tokenizer, and comes first.
+
+    Raises:
+        DataError: The template is no ordinary file.
+    """
+    own = home.with_name("tokenizer")
+    trained = home.name == IMPORTED and file_in(own, _TEMPLATE) is not None
+    return own if trained else home
 
 
 def keep_beside(
