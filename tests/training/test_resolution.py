@@ -13,8 +13,11 @@ from jaxformer.cli import main as cli
 from jaxformer.config import Config, load_config, validate
 from jaxformer.data.labels import Number
 from jaxformer.errors import ConfigError
+from jaxformer.functional import T5Bias
+from jaxformer.hub.describe import describe_model
 from jaxformer.models import (
     Classification,
+    DecoderConfig,
     LanguageModel,
     MaskedLanguageModel,
     Regression,
@@ -25,7 +28,8 @@ from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.model import save
 from jaxformer.training import loop
 from jaxformer.training.loop import train
-from jaxformer.training.transfer.resolution import resolved
+from jaxformer.training.transfer.resolution import model_for, resolved
+from jaxformer.zoo import FORMATS
 
 pytestmark = pytest.mark.torch
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -158,6 +162,23 @@ def test_the_head_is_what_the_data_teach(tmp_path, checkpoint):
     again = resolved(Config(None, llama, init_from=str(checkpoint("llama"))))
     assert again.model.heads == (LanguageModel(),)
     assert resolved(again) == again
+
+
+@pytest.mark.parametrize(
+    ("own", "head", "there"),
+    [
+        (LanguageModel(), "language_model", LanguageModel()),
+        (LanguageModel(), "classification", Classification(3, pooling="last", bias=False)),
+        (Classification(4, pooling="mean"), "classification", Classification(3, pooling="mean")),
+        (Classification(3, pooling="mean"), "classification", Classification(3, pooling="mean")),
+        (TokenClassification(2), "span", Span()),
+    ],
+)
+def test_a_model_that_no_system_is_gets_its_head_too(own, head, there):
+    sizes = {"vocab_size": 40, "num_layers": 1, "model_dim": 8, "num_heads": 2, "mlp_dim": 8}
+    model = DecoderConfig(**sizes, position=T5Bias(bidirectional=False), heads=(own,))
+    checkpoint = describe_model(model, FORMATS.values(), {})
+    assert model_for(checkpoint, head, 3) == replace(model, heads=(there,))
 
 
 def test_a_head_of_the_same_size_is_kept_with_its_names(tmp_path, checkpoint):

@@ -121,6 +121,8 @@ def model_for(checkpoint: HFCheckpoint, head: str, count: int | None) -> ModelCo
     heads = architecture.task.heads(HFConfig(values, checkpoint.hf_config.path))
     if head == "regression":
         heads = tuple(_as_regression(each) for each in heads)
+    if architecture == checkpoint.architecture:
+        return replace(model, heads=_kept(heads, model))
     body = model_format.config_map.read(checkpoint.hf_config)
     changes = {
         name: architecture.changes.get(name, getattr(body, name))
