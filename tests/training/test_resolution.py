@@ -77,6 +77,7 @@ HEADS = {
 }
 
 
+@pytest.mark.quick("llama")
 @pytest.mark.parametrize("kind", HEADS)
 def test_a_classifier_is_that_of_transformers(tmp_path, checkpoint, kind):
     """Its class, its labels, and its scores on batches of other lengths and pairs of texts."""
@@ -194,6 +195,7 @@ def test_a_head_of_the_same_size_is_kept_with_its_names(tmp_path, checkpoint):
         assert (tmp_path / "export" / name).read_bytes() == (origin / name).read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("labels", "names"),
     [((0, 1, 2), ("negative", "neutral", "positive")), (("c", "b", "a"), ("a", "b", "c"))],
@@ -219,6 +221,7 @@ def test_a_head_of_another_size_starts_fresh_and_that_is_said(tmp_path, checkpoi
     assert "left there: heads.label.output.bias" in said
 
 
+@pytest.mark.slow
 def test_regression_is_what_transformers_reads(tmp_path, checkpoint):
     import torch
     from transformers import AutoModelForSequenceClassification
@@ -298,6 +301,7 @@ def test_the_command_line_changes_the_checkpoints_model(tmp_path, checkpoint, mo
     assert "--init-from" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_run_continues_without_its_checkpoint(tmp_path, checkpoint):
     origin = tmp_path / "origin"
     shutil.copytree(checkpoint("bert_classifier"), origin)

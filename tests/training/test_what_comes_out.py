@@ -89,6 +89,7 @@ def cut(monkeypatch):
     )
 
 
+@pytest.mark.quick("gpt2", "t5")
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "bert", "t5"])
 def test_a_step_at_rate_zero_leaves_every_byte(tmp_path, kind):
     origin = save_checkpoint(kind, tmp_path / "theirs")
@@ -102,6 +103,7 @@ def test_a_step_at_rate_zero_leaves_every_byte(tmp_path, kind):
     assert_same_files(origin, exported(tmp_path / "run", tmp_path / "ours"))
 
 
+@pytest.mark.slow
 def test_files_travel_from_run_to_run(tmp_path, cut):
     """In bfloat16, in several files, through a checkpoint of a run and merged factors."""
     import torch
