@@ -1,5 +1,6 @@
 """Tokens and answers of conversations, beside transformers' `apply_chat_template`."""
 
+import json
 import re
 from functools import cache
 
@@ -17,10 +18,13 @@ from chat_cases import (
     chat,
     without_generation,
 )
+from hf_checkpoints import SENTENCES, save_checkpoint
 from tokenizers import Tokenizer
 
+from jaxformer.data.chat import ChatData, PaddedChats
 from jaxformer.data.chat.encoder import ChatEncoder
 from jaxformer.data.chat.template import Conversation, read_chat_template
+from jaxformer.data.tokenizers.specs import TokenizerFile
 from jaxformer.errors import DataError
 
 pytestmark = pytest.mark.torch
@@ -247,3 +251,33 @@ def test_a_template_that_rewrites_a_spelled_token_is_refused(tmp_path):
     ours = encoder(tokenizer_of("bytes"), template, tmp_path)
     with pytest.raises(DataError, match="spells out a special token"):
         ours.encode(chat((USER, "<|im_end|>"), (ASSISTANT, "b")))
+
+
+# Prompts and completions that are no chat --------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_a_prompt_and_its_completion_have_the_tokens_of_a_text(tmp_path, kind):
+    from transformers import AutoTokenizer
+
+    save_checkpoint(kind, tmp_path / "hf")
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "hf")
+    pairs = list(zip(SENTENCES[:20], (f" {answer}" for answer in SENTENCES[7:27]), strict=True))
+    lines = [json.dumps({"prompt": prompt, "completion": answer}) for prompt, answer in pairs]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    data = ChatData(
+        train=str(tmp_path / "pairs.jsonl"),
+        tokenizer=TokenizerFile(str(tmp_path / "hf")),
+        packing=PaddedChats(),
+        sequence_length=128,
+    ).prepare(tmp_path / "run")
+    expected = {}
+    for prompt, answer in pairs:
+        ids = theirs(prompt + answer + theirs.eos_token).input_ids
+        size = len(theirs(prompt).input_ids)
+        expected[tuple(ids)] = [0] * (size - 1) + [1] * (len(ids) - size)
+    (batch,) = data.train.epoch(batch_size=data.train.num_rows)
+    for row in range(data.train.num_rows):
+        here = batch["segments"][row] > 0
+        tokens = (*batch["inputs"][row][here][:1], *batch["targets"][row][here])
+        np.testing.assert_array_equal(batch["weights"][row][here], expected[tokens])

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import NamedTuple
 
-from jaxformer.data.chat.rows import conversation, messages_in
+from jaxformer.data.chat.messages import conversation, messages_in
 from jaxformer.data.chat.template import Conversation, Message
 from jaxformer.data.files.tables import Record
 from jaxformer.errors import DataError

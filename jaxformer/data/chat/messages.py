@@ -1,0 +1,152 @@
+"""The messages of a row: read from a column, and checked before any is rendered."""
+
+import json
+import reprlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jaxformer.data.chat.renderer import GENERATION
+from jaxformer.data.chat.template import Conversation
+from jaxformer.data.files.lines import encodable
+from jaxformer.data.files.record import Record
+from jaxformer.errors import DataError
+from jaxformer.io.json_files import parse_json
+
+ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython")
+"""The roles that published templates know."""
+
+
+def messages_in(record: Record, column: str) -> list[dict[str, Any]]:
+    """Returns the messages in a column, without what Arrow added to them.
+
+    Args:
+        record: The row.
+        column: The column: a list of objects, or a string with one in JSON.
+
+    Raises:
+        DataError: It holds something else, or no message.
+    """
+    held = _parsed(record, column)
+    if not isinstance(held, Sequence) or isinstance(held, str):
+        raise DataError(wrong_value(record.where, column, held, "a list of messages"))
+    if not held:
+        raise DataError(f"{record.where}: column {column!r} is empty: a conversation has messages")
+    for number, message in enumerate(held, start=1):
+        if not isinstance(message, Mapping):
+            raise DataError(
+                wrong_value(record.where, f"{column}, message {number}", message, "an object")
+            )
+    return list(held)
+
+
+def conversation(
+    record: Record, messages: Sequence[Mapping[str, Any]], first: int = 0
+) -> Conversation:
+    """Returns checked messages of a row as a conversation, with the row's tools.
+
+    Args:
+        record: The row.
+        messages: The messages.
+        first: How many of them are context, whose answers are not learned.
+
+    Raises:
+        DataError: A message is wrong, or there is no answer to learn; names the line.
+    """
+    check_messages(record.where, messages)
+    said = [message for message in messages[first:] if message["role"] == "assistant"]
+    if not any(_says_something(message) for message in said):
+        among = f"the last {len(messages) - first} of them" if first else "them"
+        roles = ", ".join(message["role"] for message in messages)
+        raise DataError(
+            f"{record.where}: no answer: the messages are by {roles}, and none of {among} is a "
+            "text by 'assistant'; give one, or leave the row out"
+        )
+    tools = _parsed(record, "tools") if record.values.get("tools") else None
+    if tools is not None and (isinstance(tools, str) or not isinstance(tools, Sequence)):
+        raise DataError(wrong_value(record.where, "tools", tools, "a list of JSON schemas"))
+    variables = record.values.get("chat_template_kwargs") or {}
+    if not isinstance(variables, Mapping):
+        raise DataError(wrong_value(record.where, "chat_template_kwargs", variables, "an object"))
+    return Conversation(list(messages), tools, dict(variables), first, record.where)
+
+
+def check_messages(where: str, messages: Sequence[Mapping[str, Any]]) -> None:
+    """Checks the roles and the contents of messages.
+
+    Args:
+        where: "file:line".
+        messages: The messages.
+
+    Raises:
+        DataError: A role is unknown or out of order, or a content is no text; names the line.
+    """
+    before = None
+    for number, message in enumerate(messages, start=1):
+        role, name = message.get("role"), f"{where}: message {number}"
+        if role not in ROLES:
+            raise DataError(
+                f"{name}: role = {reprlib.repr(role)}: must be one of {', '.join(ROLES[:5])}"
+            )
+        content = message.get("content")
+        parts = [content] if isinstance(content, Mapping) else content
+        is_list = isinstance(parts, list) and all(isinstance(part, Mapping) for part in parts)
+        calls = content is None and role == "assistant" and _says_something(message)
+        if not (isinstance(content, str) or (is_list and content) or calls):
+            raise DataError(
+                f"{name}: content = {reprlib.repr(content)}: must be a text, or a list of objects "
+                'such as {"type": "text", "text": "..."}'
+            )
+        if role == "assistant" and before in (None, "system", "developer"):
+            raise DataError(
+                f"{name}: roles out of order: the assistant answers before the user has said "
+                "anything"
+            )
+        if role == "tool" and before not in ("assistant", "tool"):
+            raise DataError(
+                f"{name}: roles out of order: a tool answers a call of the assistant, and comes "
+                f"after {before!r} here"
+            )
+        before = role
+    text = encodable(json.dumps([*messages], ensure_ascii=False, default=str), f"{where}: a text")
+    if any(mark in text for mark in GENERATION):
+        raise DataError(f"{where}: a text holds the code point U+FDD0 or U+FDD1, which is no text")
+
+
+def _says_something(message: Mapping[str, Any]) -> bool:
+    """Whether a message has a text, or something else besides its role."""
+    content = message.get("content")
+    if isinstance(content, str) and content.strip():
+        return True
+    others = (value for key, value in message.items() if key not in ("role", "content", "name"))
+    return any(others) or bool(content and not isinstance(content, str))
+
+
+def _parsed(record: Record, column: str) -> Any:
+    """The value of a column; a string is read as JSON, and nulls that Arrow added go."""
+    value = record.value(column)
+    if isinstance(value, str):
+        return parse_json(value, f"{record.where}: column {column!r}", object)
+    return _without_nulls(value) if _is_arrow(record.where) else value
+
+
+def _is_arrow(where: str) -> bool:
+    return where.rpartition(", row ")[0].endswith((".parquet", ".arrow"))
+
+
+def _without_nulls(value: Any) -> Any:
+    """A value without the keys that an Arrow table gives an object because another one has them."""
+    if isinstance(value, Mapping):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return list(map(_without_nulls, value)) if isinstance(value, list) else value
+
+
+def wrong_value(where: str, column: str, value: Any, expected: str) -> str:
+    """Returns the message about a column that holds something else.
+
+    Args:
+        where: "file:line".
+        column: The column.
+        value: What it holds.
+        expected: What it should hold.
+    """
+    return f"{where}: column {column!r} holds {reprlib.repr(value)}, not {expected}"
