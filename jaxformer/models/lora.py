@@ -12,7 +12,7 @@ from flax import nnx
 
 from jaxformer.checks import RATE, check_fields, check_types
 from jaxformer.errors import ConfigError, check_field, closest, did_you_mean
-from jaxformer.functional.kernels import Adapted, Quantized
+from jaxformer.functional.kernels import Adapted
 from jaxformer.models.frozen import frozen_shapes, kernel_in, num_layer_axes, restored, stored
 from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import AbstractModel, Parameters
@@ -150,7 +150,7 @@ class AbstractLoraModel:
         Returns:
             The base model's module, whose targets are `Adapted`.
         """
-        kernels = self._kernels(parameters)
+        kernels = {name: kernel_in(name, parameters) for name in self.base.shapes}
         dropout, scale = self.lora.dropout, self.lora.scale
         for number, name in enumerate(self.targets):
             own_key = None
@@ -161,10 +161,6 @@ class AbstractLoraModel:
             a, b = (parameters[name + suffix] for suffix in FACTORS)
             kernels[name] = Adapted(kernels[name], a, b, own_key, scale, dropout)
         return self.base.module(kernels)
-
-    def base_module(self, parameters: Parameters) -> nnx.Module:
-        """The model without its factors, the reference of what they learn."""
-        return self.base.module(self._kernels(parameters))
 
     def merged(self, parameters: Parameters) -> Parameters:
         """The parameters of an equivalent plain model, with the factors multiplied out.
@@ -180,9 +176,6 @@ class AbstractLoraModel:
             name: value.astype(jnp.promote_types(self.shapes[name].dtype, jnp.bfloat16))
             for name, value in plain.items()
         }
-
-    def _kernels(self, parameters: Parameters) -> dict[str, jax.Array | Quantized]:
-        return {name: kernel_in(name, parameters) for name in self.base.shapes}
 
 
 def abstract_model_of(
