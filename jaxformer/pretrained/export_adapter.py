@@ -73,10 +73,8 @@ def export_adapter(
 
 
 def _base_name(config: Config) -> str | None:
-    """What PEFT shall load the base from: a Hugging Face checkpoint here; None: there is none.
-
-    A run that started from an adapter, from another run or from some layers has a base of its own.
-    """
+    """What PEFT shall load the base from; None where the base is no Hugging Face checkpoint."""
+    # An adapter, another run, or some layers of a checkpoint are a base that is nowhere saved.
     folder = None if config.init_from is None else Path(config.init_from)
     if folder is None or config.init_layers is not None or is_adapter(folder):
         return None
