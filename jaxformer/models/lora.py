@@ -109,6 +109,11 @@ class AbstractLoraModel:
             besides = [name for name in _matching(base, lora.trained) if name in able]
         found = _kernels(base, lora.targets, "targets")
         self.targets = tuple(name for name in found if name not in excluded)
+        if not self.targets:
+            raise ConfigError(
+                f"train.lora.targets = {lora.targets}: must leave a kernel that is not in "
+                f"train.lora.exclude = {lora.exclude} and does not learn whole"
+            )
         factors = [name + suffix for name in self.targets for suffix in FACTORS]
         self.learning = (*besides, *factors)
         """The names of the parameters that may learn."""
