@@ -134,7 +134,7 @@ def _export_adapter(options: Export) -> str:
     out = options.out_dir
     config = export_adapter(options.run_dir, out, options.step, options.best)
     saved = f", and {', '.join(config.saved)} whole" if config.saved else ""
-    base = config.base or "BASE, the export of the model that the run started from"
+    base = config.base or "that the run started from"
     return (
         f"{out}: PEFT adapter of rank {config.rank} for {', '.join(config.targets)}{saved}\n"
         f'Next: PeftModel.from_pretrained(base, "{out}") with the base {base}'

@@ -12,7 +12,7 @@ from flax import nnx
 
 from jaxformer.checks import RATE, check_fields, check_types
 from jaxformer.errors import ConfigError, check_field, closest, did_you_mean
-from jaxformer.functional.kernels import Adapted, Quantized
+from jaxformer.functional.kernels import Adapted
 from jaxformer.models.frozen import frozen_shapes, kernel_in, num_layer_axes, restored, stored
 from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import AbstractModel, Parameters
@@ -109,6 +109,11 @@ class AbstractLoraModel:
             besides = [name for name in _matching(base, lora.trained) if name in able]
         found = _kernels(base, lora.targets, "targets")
         self.targets = tuple(name for name in found if name not in excluded)
+        if not self.targets:
+            raise ConfigError(
+                f"train.lora.targets = {lora.targets}: must leave a kernel that is not in "
+                f"train.lora.exclude = {lora.exclude} and does not learn whole"
+            )
         factors = [name + suffix for name in self.targets for suffix in FACTORS]
         self.learning = (*besides, *factors)
         """The names of the parameters that may learn."""
@@ -150,7 +155,7 @@ class AbstractLoraModel:
         Returns:
             The base model's module, whose targets are `Adapted`.
         """
-        kernels = self._kernels(parameters)
+        kernels = {name: kernel_in(name, parameters) for name in self.base.shapes}
         dropout, scale = self.lora.dropout, self.lora.scale
         for number, name in enumerate(self.targets):
             own_key = None
@@ -161,10 +166,6 @@ class AbstractLoraModel:
             a, b = (parameters[name + suffix] for suffix in FACTORS)
             kernels[name] = Adapted(kernels[name], a, b, own_key, scale, dropout)
         return self.base.module(kernels)
-
-    def base_module(self, parameters: Parameters) -> nnx.Module:
-        """The model without its factors, the reference of what they learn."""
-        return self.base.module(self._kernels(parameters))
 
     def merged(self, parameters: Parameters) -> Parameters:
         """The parameters of an equivalent plain model, with the factors multiplied out.
@@ -180,9 +181,6 @@ class AbstractLoraModel:
             name: value.astype(jnp.promote_types(self.shapes[name].dtype, jnp.bfloat16))
             for name, value in plain.items()
         }
-
-    def _kernels(self, parameters: Parameters) -> dict[str, jax.Array | Quantized]:
-        return {name: kernel_in(name, parameters) for name in self.base.shapes}
 
 
 def abstract_model_of(

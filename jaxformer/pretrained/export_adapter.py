@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from jaxformer.checkpoints.saved_run import SavedRun
+from jaxformer.config.experiment import Config
 from jaxformer.errors import ConfigError
 from jaxformer.hub.hf_config import is_hf_checkpoint
 from jaxformer.hub.peft import Adapter, Factors, is_adapter, write_adapter
@@ -10,7 +11,6 @@ from jaxformer.hub.peft_config import PeftConfig, task_of
 from jaxformer.io.files import check_unused, write_whole
 from jaxformer.models.lora import FACTORS, abstract_model_of, is_factor
 from jaxformer.optim.parameter_roles import trained_names
-from jaxformer.pretrained.adapters import base_of
 from jaxformer.pretrained.auto import describe_run, home_of
 from jaxformer.pretrained.model import Pretrained
 from jaxformer.pretrained.writing import copy_beside
@@ -57,7 +57,7 @@ def export_adapter(
         alpha=lora.alpha,
         use_rslora=lora.use_rslora,
         dropout=lora.dropout,
-        base=_base_name(run.config.init_from),
+        base=_base_name(run.config),
         task=task_of(model.checkpoint.architecture.name),
     )
     written: list[PeftConfig] = []
@@ -72,11 +72,10 @@ def export_adapter(
     return written[0]
 
 
-def _base_name(init_from: str | None) -> str | None:
-    """What PEFT shall load the base from: a Hugging Face checkpoint here; None: not known."""
-    if init_from is None:
+def _base_name(config: Config) -> str | None:
+    """What PEFT shall load the base from; None where the base is no Hugging Face checkpoint."""
+    # An adapter, another run, or some layers of a checkpoint are a base that is nowhere saved.
+    folder = None if config.init_from is None else Path(config.init_from)
+    if folder is None or config.init_layers is not None or is_adapter(folder):
         return None
-    folder = Path(init_from)
-    if is_adapter(folder):
-        folder = base_of(folder)
     return str(folder.absolute()) if is_hf_checkpoint(folder) else None

@@ -24,7 +24,7 @@ transformers = pytest.importorskip("transformers")
 
 from hf_checkpoints import save_checkpoint  # noqa: E402
 
-STEPS, RATE = 20, 1e-2
+STEPS, RATE = 20, 2e-3  # At 1e-2 rounding grows by 1.8 a step in T5.
 RANDOM = np.random.default_rng(0)
 IDS, TARGETS = RANDOM.integers(5, 60, (2, 4, 9), dtype=np.int32)
 LABELS, ONES = np.array([0, 2, 1, 1], np.int32), np.ones((4, 9), np.float32)

@@ -3,12 +3,21 @@
 import json
 import re
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import jaxformer
+from jaxformer.checkpoints.saved_run import write_run
+from jaxformer.cli import main as cli
+from jaxformer.config import Config, TrainConfig
+from jaxformer.data import DataConfig
+from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.peft import Adapter, Factors, write_adapter
 from jaxformer.hub.peft_config import PeftConfig, read_peft_config, task_of
+from jaxformer.models.lora import LoRA, abstract_model_of
+from jaxformer.pretrained.export_adapter import export_adapter
+from jaxformer.training.transfer.origin import SavedAdapter
 
 pytestmark = pytest.mark.torch
 
@@ -132,3 +141,112 @@ def test_adapters_for_peft(base, kernels, tmp_path):
     assert not fused or set(ours.adapters["it"].factors) >= {*adapter.factors}
     assert written.fan_in_fan_out == (name == "gpt2")
     assert read_peft_config(tmp_path).base == str(folder)
+
+
+def adapted_run(folder, base):
+    """A run as training leaves it, with factors that are not zero."""
+    model, random = jaxformer.load(base), np.random.default_rng(3)
+    lora = LoRA(rank=2, alpha=5.0)
+    config = Config(model.config, DataConfig(), train=TrainConfig(lora=lora), init_from=str(base))
+    structure = abstract_model_of(model.config, lora)
+    parameters = dict(model.parameters)
+    for name in structure.learning:
+        values = 0.2 * random.normal(size=structure.shapes[name].shape)
+        parameters[name] = jnp.asarray(values, jnp.float32)
+    write_run(folder, config, 3, parameters)
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "bert_classifier"])
+def test_a_run_is_exported_as_an_adapter_and_merged(kind, tmp_path, capsys):
+    base = save_checkpoint(kind, tmp_path / "base")
+    run = adapted_run(tmp_path / "run", base)
+    out, merged = tmp_path / "adapter", tmp_path / "merged"
+    assert cli.main(["export", str(run), str(out), "--adapter"]) == 0
+    assert f'PeftModel.from_pretrained(base, "{out}")' in capsys.readouterr().out
+    theirs = peft.PeftModel.from_pretrained(torch_model(base), out).eval()
+    expected = torch_logits(theirs, base)
+    logits = jaxformer.forward(jaxformer.load(run), inputs_of(base))["logits"]
+    np.testing.assert_allclose(logits, expected, atol=1e-5)
+    if kind == "gpt2":
+        assert cli.main(["export", str(run), str(merged)]) == 0
+        np.testing.assert_allclose(torch_logits(torch_model(merged), base), expected, atol=1e-5)
+    # The adapter names its base, and so is a model of its own here.
+    ours = jaxformer.forward(jaxformer.load(out), inputs_of(base))["logits"]
+    np.testing.assert_allclose(ours, expected, atol=1e-5)
+    written = json.loads((out / "adapter_config.json").read_text())
+    learned = ["classifier"] if kind == "bert_classifier" else None
+    assert written["modules_to_save"] == learned
+    assert written["base_model_name_or_path"] == str(base)
+    assert written["target_modules"] == (["query", "value"] if learned else ["c_attn"])
+    saved = SavedAdapter(out, "--init-from")
+    start = saved.read(saved.shapes)
+    for name, value in jaxformer.load(out).parameters.items():
+        np.testing.assert_array_equal(start[name], value)
+
+
+def test_several_adapters_of_one_base(tmp_path):
+    base = save_checkpoint("llama", tmp_path / "base")
+    folders = {}
+    for name, rank in (("a", 2), ("b", 3)):
+        model = jaxformer.load(base)
+        adapter = random_adapter(model, r"query\.kernel" if name == "a" else r"kernel", rank)
+        folders[name] = tmp_path / name
+        folders[name].mkdir()
+        write_adapter(folders[name], adapter, model.placements, PeftConfig(rank, 5.0))
+    model = jaxformer.load(base, adapters=folders)
+    both = model.with_adapters({"a": 0.25, "b": -2.0}).parameters
+    for name, value in model.parameters.items():
+        changes = [
+            np.asarray(model.with_adapters(which).parameters[name]) - np.asarray(value)
+            for which in ("a", "b")
+        ]
+        expected = np.asarray(value) + 0.25 * changes[0] - 2.0 * changes[1]
+        np.testing.assert_allclose(both[name], expected, rtol=1e-4, atol=1e-5, err_msg=name)
+    with pytest.raises(ConfigError, match="must be among a, b"):
+        model.with_adapters("c")
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"peft_type": "IA3"}, ConfigError, "peft_type = 'IA3': must be 'LORA'"),
+        ({"use_dora": True}, ConfigError, "use_dora = True: must be False; merge the adapter"),
+        ({"bias": "all"}, ConfigError, "bias = 'all': must be 'none'"),
+        ({"init_lora_weights": "pissa"}, ConfigError, "changes the weights of the base"),
+        ({"r": 0}, ConfigError, "must be positive numbers"),
+        ({"lora_alpha": "16"}, ConfigError, "must be positive numbers"),
+    ],
+)
+def test_adapters_that_are_refused(changes, error, message, tmp_path):
+    base = save_checkpoint("gpt2", tmp_path / "base")
+    model = jaxformer.load(base)
+    (tmp_path / "it").mkdir()
+    adapter = random_adapter(model, r"query\.kernel", 2)
+    write_adapter(tmp_path / "it", adapter, model.placements, PeftConfig(2, 5.0))
+    path = tmp_path / "it" / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(error, match=message):
+        jaxformer.load(base, adapter=tmp_path / "it")
+
+
+def plain_run(folder, model):
+    write_run(folder, Config(model.config, DataConfig()), 3, model.parameters)
+    return folder
+
+
+def test_an_adapter_of_another_model(tmp_path):
+    llama, gpt2 = (save_checkpoint(kind, tmp_path / kind) for kind in ("llama", "gpt2"))
+    model = jaxformer.load(llama)
+    (tmp_path / "it").mkdir()
+    adapter = random_adapter(model, r"query\.kernel", 2)
+    write_adapter(tmp_path / "it", adapter, model.placements, PeftConfig(2, 5.0))
+    with pytest.raises(DataError, match=r"does not fit the model: model.layers.0.self_attn.q_proj"):
+        jaxformer.load(gpt2, adapter=tmp_path / "it")
+    with pytest.raises(ConfigError, match="trained no low-rank factors"):
+        export_adapter(plain_run(tmp_path / "plain", model), tmp_path / "out")
+    with pytest.raises(ConfigError, match="base_model_name_or_path = None: must be the folder"):
+        jaxformer.load(tmp_path / "it")
+    (tmp_path / "it" / "adapter_model.safetensors").unlink()
+    with pytest.raises(DataError, match=r"has no adapter_model\.safetensors"):
+        jaxformer.load(llama, adapter=tmp_path / "it")

@@ -11,6 +11,7 @@ import jax
 from rich.console import Console
 from rich.table import Table
 
+from jaxformer.models.lora import is_factor
 from jaxformer.training.logging.progress import short_number
 from jaxformer.training.logging.throughput import Workload
 
@@ -65,6 +66,7 @@ def start_report(
         learning = f", of which {short_number(count)} learn"
     return [
         ("parameters", parameters + learning),
+        *_low_rank(trained),
         ("FLOPs per token", f"{short_number(work.flops / work.tokens)} (forward and backward)"),
         ("tokens per step", f"{work.tokens:,}"),
         ("mesh", ", ".join(f"{name} {size}" for name, size in mesh.shape.items())),
@@ -74,6 +76,17 @@ def start_report(
         ("checkpoints", checkpoint + ("" if free > 2 * needed else "  <- THIS IS NOT ENOUGH")),
         ("run folder", str(folder)),
     ]
+
+
+def _low_rank(trained: Sequence[str]) -> list[tuple[str, str]]:
+    """What learns in a run with low-rank factors."""
+    kernels = {name.split(".")[-3] for name in trained if is_factor(name)}
+    if not kernels:
+        return []
+    others = {".".join(name.split(".")[:2]) for name in trained if not is_factor(name)}
+    besides = f"; besides them learn {', '.join(sorted(others))}" if others else ""
+    words = f"of {', '.join(sorted(kernels))}{besides or '; nothing else learns'}"
+    return [("low-rank factors", words)]
 
 
 def print_table(title: str, rows: list[tuple]) -> None:

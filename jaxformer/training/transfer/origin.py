@@ -137,7 +137,7 @@ def open_origin(name: str) -> Origin:
     folder = origin_folder(name)
     saved = open_saved(folder, "--init-from")
     if isinstance(saved, SavedFolder):
-        return Origin(saved, saved.checkpoint, folder)
+        return Origin(saved, saved.checkpoint, saved.folder)
     return Origin(saved, describe_run(saved, saved.model), home_of(saved.folder))
 
 

@@ -1,0 +1,76 @@
+"""Memory and speed of LoRA, next to full fine-tuning and to transformers with PEFT.
+
+All contenders train the same Llama shape on the same batch, with AdamW and clipping by the global
+norm, each in its own process, in turn. Memory is what the process held at its peak beyond what it
+held before there was a model; for jaxformer also the state and what the compiled step allocates.
+Needs the test requirements.
+
+    python benchmarks/lora.py --output benchmarks/results/NAME.json
+"""
+
+import argparse
+import statistics
+from pathlib import Path
+
+from harness import alternate, machine, speed_ratio, write
+from shapes import SHAPES
+
+RANK, ALPHA = 16, 32.0
+PEFT = {"r": RANK, "lora_alpha": ALPHA, "target_modules": ["q_proj", "v_proj"]}
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument("--shape", choices=SHAPES, default="32m")
+    options.add_argument("--batch", type=int, default=4, help="sequences per step")
+    options.add_argument("--length", type=int, default=256, help="tokens per sequence")
+    options.add_argument("--rounds", type=int, default=3, help="turns of each contender")
+    options.add_argument("--output", type=Path, help="write the results as JSON")
+    arguments = options.parse_args()
+    rows = alternate(contenders(arguments), arguments.rounds)
+    write(arguments.output, summarise(rows, arguments))
+
+
+def contenders(arguments: argparse.Namespace) -> dict[str, tuple]:
+    """Name -> what `harness.Contender` takes."""
+    problem = (SHAPES[arguments.shape], arguments.batch, arguments.length)
+    found: dict[str, tuple] = {}
+    for dtype in ("float32", "bfloat16"):
+        lora = {"rank": RANK, "alpha": ALPHA, "base_dtype": dtype}
+        found[f"jaxformer, all weights, {dtype}"] = ("our_lora:step", *problem, dtype, None)
+        found[f"jaxformer, LoRA, {dtype}"] = ("our_lora:step", *problem, dtype, lora)
+        found[f"PyTorch, all weights, {dtype}"] = ("torch_lora:step", *problem, dtype, None)
+        found[f"PEFT, {dtype}"] = ("torch_lora:step", *problem, dtype, PEFT)
+    int8 = {"rank": RANK, "alpha": ALPHA, "base_dtype": "int8"}
+    found["jaxformer, LoRA, int8 base, bfloat16"] = ("our_lora:step", *problem, "bfloat16", int8)
+    return found
+
+
+def summarise(rows: dict[str, dict], arguments: argparse.Namespace) -> dict:
+    """Prints the table and returns the report."""
+    tokens = arguments.batch * arguments.length
+    print(f"{'':38s} tokens/s  of PEFT    state  temporaries  peak memory")
+    for name, row in rows.items():
+        reference = rows[f"PEFT, {name.split(', ')[-1]}"]
+        row["tokens_per_second"] = rate = tokens / statistics.median(row["seconds"])
+        row["ratio_to_peft"] = ratio = speed_ratio(row["seconds"], reference["seconds"])
+        before = row["resident_megabytes_before"]
+        row["added_megabytes"] = added = row["peak_resident_megabytes"] - before
+        state = row["parameter_megabytes"] + row["optimizer_megabytes"]
+        temporaries = row.get("temporary_megabytes")
+        shown = f"{temporaries:8.0f} MB" if temporaries else ""
+        print(f"{name:38s} {rate:8.0f} {ratio:7.2f}x {state:6.0f} MB {shown:>12s} {added:9.0f} MB")
+    return {
+        "machine": machine(),
+        "shape": SHAPES[arguments.shape],
+        "batch": arguments.batch,
+        "length": arguments.length,
+        "rank": RANK,
+        "rows": rows,
+    }
+
+
+if __name__ == "__main__":
+    main()
