@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 from hf_checkpoints import SENTENCES
-from tiny_models import random_parameters, structure_of, tiny, tiny_encoder
+from tiny_models import logits_of, random_parameters, structure_of, tiny, tiny_encoder
 from tiny_run import tiny_config
 
 from jaxformer.checkpoints.checkpointer import content_hash
@@ -51,17 +51,18 @@ def pairs(rows=8, length=12, seed=0):
     }
 
 
-def run(mesh=(1, 1, 1), steps=2, batch=None, settings=SETTINGS, model=MODEL, **train):
-    program = TrainProgram(
-        model,
-        OPTIMIZER,
-        TrainConfig(preference=settings, **train),
-        make_mesh(MeshConfig(*mesh)),
-        PreferenceLoss(settings),
-    )
+@lru_cache
+def program_of(mesh, settings, options):
+    train = TrainConfig(preference=settings, **dict(options))
+    mesh = make_mesh(MeshConfig(*mesh))
+    return TrainProgram(MODEL, OPTIMIZER, train, mesh, PreferenceLoss(settings))
+
+
+def run(mesh=(1, 1, 1), steps=2, batch=None, settings=SETTINGS, **options):
+    program = program_of(mesh, settings, tuple(options.items()))
     params = {
         name: placed(np.asarray(x), program.param_shardings[name])
-        for name, x in random_parameters(model, 1).items()
+        for name, x in random_parameters(MODEL, 1).items()
     }
     state = replace(program.init(0), params=params)
     batch = {k: jax.device_put(v, program.batch_sharding) for k, v in (batch or pairs()).items()}
@@ -159,16 +160,15 @@ def test_chosen_and_rejected_change_places():
 
 
 def test_log_probabilities_are_those_of_the_logits():
-    batch = {name: jax.numpy.asarray(x) for name, x in pairs().items()}
-    module = structure_of(MODEL).module(random_parameters(MODEL, 1))
-    found = answers(module, batch, DEFAULT_OPTIONS)
-    for row in range(8):
-        for side in range(2):
-            logits = module(batch["inputs"][row, side][None])[0]
-            log_probs = np.asarray(jax.nn.log_softmax(logits))
-            picked = log_probs[np.arange(12), batch["targets"][row, side]]
-            expected = np.sum(picked * np.asarray(batch["weights"][row, side]))
-            np.testing.assert_allclose(found.logps[row, side], expected, rtol=1e-4, atol=1e-5)
+    batch, parameters = pairs(), random_parameters(MODEL, 1)
+    module = structure_of(MODEL).module(parameters)
+    found = jax.jit(lambda batch: answers(module, batch, DEFAULT_OPTIONS))(batch)
+    logits = logits_of(MODEL, parameters, batch["inputs"].reshape(-1, 12))
+    log_probs = np.asarray(jax.nn.log_softmax(logits))
+    picked = np.take_along_axis(log_probs, batch["targets"].reshape(-1, 12, 1), axis=2)
+    expected = np.sum(picked.reshape(8, 2, 12) * batch["weights"], axis=2)
+    np.testing.assert_allclose(found.logps, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(found.lengths, np.sum(batch["weights"], axis=2))
 
 
 # Whole runs ---------------------------------------------------------------------------------------
