@@ -105,14 +105,14 @@ FAULTS = (
         "training/preference_loss.py",
         "counted = jnp.where(weights > 0, log_probs, 0.0)",
         "counted = log_probs",
-        ("training/test_dpo.py",),
+        ("training/test_preference_training.py",),
     ),
     Fault(
         "preferences/rows: a pair is compared with the reference of another one",
         "training/reference.py",
         "{REFERENCE: self._logps[index]}",
         "{REFERENCE: self._logps[index - 1]}",
-        ("training/test_dpo.py",),
+        ("training/test_preference_training.py",),
     ),
     Fault(
         "optimizer/decay: lookup tables are decayed",

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from jaxformer.checkpoints.files import saved_steps
 from jaxformer.checkpoints.run_dir import CHECKPOINTS, read_config
@@ -92,6 +93,7 @@ def resolved(config: Config, folder: Path | None = None, *, labels_needed: bool 
         config, count = _with_labels(config, origin, labels_needed)
     if config.model is None:
         config = replace(config, model=model_for(origin.checkpoint, config.data.head, count))
+    config = _with_decoder(config, origin)
     return _with_length(config, origin) if open_length else config
 
 
@@ -201,6 +203,17 @@ def _with_labels(config: Config, origin: Origin, needed: bool) -> tuple[Config, 
     if not order and ordered != labels:
         config = replace(config, data=replace(config.data, label_order=ordered))
     return config, len(labels)
+
+
+def _with_decoder(config: Config, origin: Origin) -> Config:
+    """The experiment whose rows a decoder reads as well, where labels are an encoder-decoder's."""
+    data: Any = config.data
+    if not config.model.is_encoder_decoder or getattr(data, "decoder_start", "") is not None:
+        return config
+    values = origin.checkpoint.hf_config.values
+    first, end = values.get("decoder_start_token_id"), values.get("eos_token_id")
+    start = "end_of_text" if first is not None and first == end else "pad"
+    return replace(config, data=replace(data, decoder_start=start))
 
 
 def _with_length(config: Config, origin: Origin | None) -> Config:
