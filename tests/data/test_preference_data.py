@@ -203,6 +203,12 @@ def test_what_is_too_long():
         Pairs.fitting(pairs, 3, "drop")
 
 
+def test_answers_of_the_same_tokens():
+    same = pair(4, 2, 3)
+    with pytest.raises(DataError, match=r"file:1: both answers become the same tokens"):
+        Pairs.fitting([same._replace(rejected=same.chosen)], 16, "drop")
+
+
 def test_answers_begin_at_the_same_token():
     class Chat:
         def __init__(self, tokens, answer):
