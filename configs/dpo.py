@@ -13,7 +13,8 @@ IPO instead: --train.preference.loss-type ipo. Noisy preferences: --train.prefer
 --optimizer.schedule.learning-rate 5e-6.
 
 The learning rate, a peak of 5e-7 after a tenth of the run and a straight line to 0, and beta are
-those of Zephyr (https://arxiv.org/abs/2310.16944), which took one to three passes over 61,000 pairs.
+those of Zephyr (https://arxiv.org/abs/2310.16944), which took one to three passes over its 61,000
+pairs.
 """
 
 from jaxformer.config import DPO, Config, TrainConfig
