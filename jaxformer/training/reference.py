@@ -247,8 +247,10 @@ def _save(home: Path, logps: np.ndarray, record: dict[str, Any]) -> None:
 
 def _record(config: Config) -> dict[str, Any]:
     """Which model the reference is."""
-    named = config.train.preference.reference or config.init_from
-    step = None if named is None else open_saved(Path(named), "the reference").step
+    named, asked_by = config.train.preference.reference, "train.preference.reference"
+    if named is None:
+        named, asked_by = config.init_from, "--init-from"
+    step = None if named is None else open_saved(Path(named), asked_by).step
     return {"reference": named, "step": step}
 
 
