@@ -12,8 +12,9 @@ IPO instead: --train.preference.loss-type ipo. Noisy preferences: --train.prefer
 0.1. Adapters, whose learning rate is about ten times as high: --train.lora LoRA
 --optimizer.schedule.learning-rate 5e-6.
 
-The hyper-parameters are those of Zephyr (https://arxiv.org/abs/2310.16944), one pass over its
-61,000 pairs being about 960 steps: a peak of 5e-7 after a tenth of the run, beta 0.1 there 0.01.
+The learning rate, a peak of 5e-7 after a tenth of the run and a straight line to 0, and beta are
+those of Zephyr (https://arxiv.org/abs/2310.16944), which took one to three passes over its 61,000
+pairs.
 """
 
 from jaxformer.config import DPO, Config, TrainConfig

@@ -327,8 +327,8 @@ def _check_preference(model: ModelConfig, data: Data, train: TrainConfig) -> Non
         return
     if not makes_pairs:
         raise ConfigError(
-            f"train.preference = {train.preference}: compares pairs of answers, which {name} does "
-            "not make; use PreferenceData, or leave it out"
+            f"train.preference = {type(train.preference).__name__}: compares pairs of answers, "
+            f"which {name} does not make; use PreferenceData, or leave it out"
         )
     if not (model.causal and model.predicts_next_token):
         heads = ", ".join(head.name for head in model.heads) or "none"

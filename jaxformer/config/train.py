@@ -92,6 +92,8 @@ class DPO:
     """The probability that a preference is the wrong way round, below 0.5."""
     sft_weight: float = 0.0
     """Weight of the mean token loss of the chosen answers, as in supervised fine-tuning."""
+    disable_dropout: bool = True
+    """Compute the policy without dropout, as the reference is; otherwise it is the model's."""
     reference: str | None = None
     """The folder of the reference: a run, one of its checkpoints, or a Hugging Face checkpoint;
     None: the model that the run starts from."""

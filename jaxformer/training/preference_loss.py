@@ -90,7 +90,8 @@ class PreferenceLoss(Loss):
 
     def __call__(self, model, parameters, batch, options, key):
         del parameters
-        found, settings = answers(model, batch, options, key), self._settings
+        settings = self._settings
+        found = answers(model, batch, options, None if settings.disable_dropout else key)
         pairs = dpo_loss(
             *_sides(found.logps),
             *_sides(batch[REFERENCE]),

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -47,11 +47,38 @@ _VALUES, _RECORD = "logps.npy", "reference.json"
 _log = logging.getLogger(__name__)
 
 
-class Reference(NamedTuple):
-    """A frozen model on the mesh."""
+class Reference:
+    """A frozen model on the mesh.
 
-    model: AbstractModel | AbstractLoraModel
-    parameters: Parameters
+    Args:
+        model: Its structure.
+        parameters: Its parameters.
+        options: How token losses are computed.
+    """
+
+    def __init__(
+        self,
+        model: AbstractModel | AbstractLoraModel,
+        parameters: Parameters,
+        options: LossOptions,
+    ):
+        @jax.jit
+        def of_batch(parameters: Parameters, batch: Batch) -> tuple[jax.Array, jax.Array]:
+            found = answers(model.module(parameters), batch, options)
+            return tuple(place(x, PartitionSpec()) for x in (found.logps, batch["row"]))
+
+        self._parameters, self._of_batch = parameters, of_batch
+
+    def logps(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+        """Computes a batch on the mesh in use.
+
+        Args:
+            batch: The batch of an evaluation, with "row".
+
+        Returns:
+            float32 [B, 2], the log-probabilities of both answers, and int32 [B], the pairs.
+        """
+        return jax.device_get(self._of_batch(self._parameters, batch))
 
 
 def with_references(
@@ -127,9 +154,10 @@ def _reference(
 ) -> Reference:
     """The model that the run starts from, or the one that it names."""
     name = config.train.preference.reference
+    options = LossOptions(chunk_size=config.train.loss_chunk)
     if name is None:
         start = initial_state(config, data, program).params if start is None else start
-        return Reference(program.abstract_model, start)
+        return Reference(program.abstract_model, start, options)
     saved = open_saved(Path(name), "train.preference.reference")
     try:
         _check_model(config, saved.model)
@@ -137,7 +165,7 @@ def _reference(
         check_same_tokenizer(data.tokenizer, saved.folder)
     except ConfigError as error:
         raise ConfigError(f"train.preference.reference {name}: {error}") from error
-    return Reference(*read_model(saved, program.mesh))
+    return Reference(*read_model(saved, program.mesh), options)
 
 
 def _check_model(config: Config, theirs: ModelConfig) -> None:
@@ -197,11 +225,13 @@ def _load(home: Path, shape: tuple[int, int]) -> np.ndarray | None:
     try:
         check_digests(home / DIGESTS, (_VALUES, _RECORD))
         logps = np.load(home / _VALUES, allow_pickle=False)
+        if logps.shape != shape:
+            raise DataError(f"{home / _VALUES} has the shape {logps.shape}: must be {shape}")
+        return logps
     except (DataError, ValueError) as error:
         _log.warning("%s; computing the reference's log-probabilities again", error)
         remove_folder(home)
         return None
-    return logps if logps.shape == shape else None
 
 
 def _save(home: Path, logps: np.ndarray, record: dict[str, Any]) -> None:
@@ -217,8 +247,10 @@ def _save(home: Path, logps: np.ndarray, record: dict[str, Any]) -> None:
 
 def _record(config: Config) -> dict[str, Any]:
     """Which model the reference is."""
-    named = config.train.preference.reference or config.init_from
-    step = None if named is None else open_saved(Path(named), "the reference").step
+    named, asked_by = config.train.preference.reference, "train.preference.reference"
+    if named is None:
+        named, asked_by = config.init_from, "--init-from"
+    step = None if named is None else open_saved(Path(named), asked_by).step
     return {"reference": named, "step": step}
 
 
@@ -244,13 +276,6 @@ def _computed(
     reference: Reference, dataset: Dataset, program: TrainProgram, side: str
 ) -> np.ndarray:
     """Computes the log-probabilities of all pairs, float32 [pairs, 2], on every process."""
-    options = LossOptions(chunk_size=program.train.loss_chunk)
-
-    @jax.jit
-    def of_batch(parameters: Parameters, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        found = answers(reference.model.module(parameters), batch, options)
-        return tuple(place(x, PartitionSpec()) for x in (found.logps, batch["row"]))
-
     num_rows = dataset.batch_size // program.train.gradient_accumulation
     rows = local_rows(program.batch_sharding, num_rows)
     batches = DeviceBatches(dataset.epoch(num_rows, rows=rows), program.batch_sharding, num_rows)
@@ -258,7 +283,7 @@ def _computed(
     words = f"reference log-probabilities of the {_SIDES[side]} pairs ({dataset.num_rows:,})"
     with on_mesh(program.mesh):
         for batch in _shown(batches, -(-dataset.num_rows // num_rows), words):
-            values, numbers = jax.device_get(of_batch(reference.parameters, batch))
+            values, numbers = reference.logps(batch)
             logps[numbers[numbers >= 0]] = values[numbers >= 0]
     if not np.isfinite(logps).all():
         pair = int(np.argmin(np.isfinite(logps).all(axis=1)))

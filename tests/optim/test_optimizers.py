@@ -80,6 +80,12 @@ def test_weight_decay_is_for_matrices_that_are_no_lookup_tables():
     assert {name for name, decayed in decay_mask(AXES).items() if decayed} == DECAYED
 
 
+def test_embeddings_decay_where_that_is_asked_for():
+    # As in transformers, whose pattern for biases takes out the tables of relative positions.
+    tables = {"embedding.table", "position_table"}
+    assert {name for name, decayed in decay_mask(AXES, True).items() if decayed} == DECAYED | tables
+
+
 def test_muon_takes_the_hidden_matrices_with_their_axes_on_two_sides():
     assert {name: sides for name, sides in map_axes(hidden_matrix, AXES).items() if sides} == {
         "layers.query.kernel": Matrix((1,), (2, 3)),

@@ -196,7 +196,7 @@ def test_the_losses_are_those_of_transformers(case, tmp_path):
         tmp_path / "trainer",
     )
     np.testing.assert_allclose(ours, theirs, atol=1e-4, rtol=0)
-    assert abs(ours[-1] - ours[0]) > 0.1  # it has learned, or forgotten, something
+    assert np.ptp(ours) > 0.01  # a hundred times the tolerance
 
 
 # Preferences --------------------------------------------------------------------------------------

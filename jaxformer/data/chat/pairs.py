@@ -102,14 +102,19 @@ class Pairs(NamedTuple):
             The pairs that are left.
 
         Raises:
-            DataError: One is too long and may not be changed, an answer has no token, or no pair is
-                left; names the line.
+            DataError: One is too long and may not be changed, an answer has no token, both are the
+                same, or no pair is left; names the line.
         """
         for pair in pairs:
             if not pair.has_answers:
                 raise DataError(
                     f"{pair.where}: no answer: the chat template writes nothing of it, or does not "
                     "mark it as the assistant's"
+                )
+            if not pair.differs:
+                raise DataError(
+                    f"{pair.where}: both answers become the same tokens, so there is nothing to "
+                    "prefer; leave the row out"
                 )
         sizes = [pair.size for pair in pairs]
         long = [number for number, size in enumerate(sizes) if size > limit]

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from jaxformer.data import Bytes
+from jaxformer.data import Bytes, TokenizerFile
 from jaxformer.data.chat.pairs import Answer, Pair, Pairs
 from jaxformer.data.chat.preference_rows import Preference
 from jaxformer.data.chat.preferences import PreferenceData
@@ -203,6 +203,12 @@ def test_what_is_too_long():
         Pairs.fitting(pairs, 3, "drop")
 
 
+def test_answers_of_the_same_tokens():
+    same = pair(4, 2, 3)
+    with pytest.raises(DataError, match=r"file:1: both answers become the same tokens"):
+        Pairs.fitting([same._replace(rejected=same.chosen)], 16, "drop")
+
+
 def test_answers_begin_at_the_same_token():
     class Chat:
         def __init__(self, tokens, answer):
@@ -220,3 +226,34 @@ def test_values_out_of_range():
         PreferenceData(sequence_length=1)
     with pytest.raises(ConfigError, match=r"data.template = 'ChatLM'"):
         PreferenceData(template="ChatLM")
+
+
+# Beside TRL ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.torch
+def test_tokens_and_masks_are_trls(tmp_path):
+    from hf_checkpoints import SENTENCES, save_checkpoint
+    from transformers import AutoTokenizer
+
+    trl = pytest.importorskip("trl.trainer.dpo_trainer")
+    source = save_checkpoint("llama", tmp_path / "source")
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    rows = [
+        {"prompt": SENTENCES[n], "chosen": f"{' ' * (n % 2)}{SENTENCES[n + 1]}", "rejected": "no."}
+        for n in range(12)
+    ]
+    data = data_of(
+        tmp_path, rows, tokenizer=TokenizerFile(str(source)), sequence_length=80, batch_size=4
+    ).prepare(tmp_path / "run")
+    for pair in (*data.train.examples.pairs, *data.validation.examples.pairs):
+        row = rows[int(pair.where.rpartition(":")[2]) - 1]
+        prompt = tokenizer(row["prompt"])["input_ids"]
+        whole = [
+            tokenizer(row["prompt"] + row[name] + tokenizer.eos_token)["input_ids"]
+            for name in ("chosen", "rejected")
+        ]
+        start = min(trl.common_prefix_length(prompt, side) for side in whole)
+        for side, expected in zip(pair[:2], whole, strict=True):
+            assert side.tokens.tolist() == expected
+            assert side.learned.tolist() == [place >= start for place in range(len(expected))]
