@@ -222,3 +222,29 @@ def test_what_is_missing_or_foreign_is_named(tmp_path):
     (folder / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(DataError, match=r"vocab\.txt: not UTF-8 at byte 6"):
         tokenizer_in(folder)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("bert", {"added_tokens_decoder": [1]}),
+        ("bert", {"added_tokens_decoder": {"x": {"content": "a"}}}),
+        ("bert", {"cls_token": {"lstrip": True}}),
+        ("bert", {"do_lower_case": "no"}),
+        ("t5", {"extra_ids": "8"}),
+        ("gpt2", {"extra_special_tokens": 5}),
+    ],
+)
+def test_settings_that_cannot_work_are_one_error(tmp_path, kind, settings):
+    folder = make(tmp_path / "model", kind)
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    with pytest.raises(DataError, match=r"model/.*: a special token or a setting in the files"):
+        tokenizer_in(folder)
+
+
+def test_a_vocabulary_without_its_special_tokens_is_named(tmp_path):
+    folder = make(tmp_path / "model", "bert")
+    words = (folder / "vocab.txt").read_text().replace("[CLS]", "[XYZ]")
+    (folder / "vocab.txt").write_text(words)
+    with pytest.raises(DataError, match=r"vocab\.txt: a special token .*KeyError\('cls'\)"):
+        tokenizer_in(folder)

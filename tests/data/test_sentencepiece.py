@@ -115,6 +115,9 @@ def test_models_that_break_off_or_have_another_kind_are_named(tmp_path):
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataError, match=r"a\.model: not a SentencePiece model: it breaks off"):
         TokenizerFile(str(path)).fit([])
+    path.write_bytes(whole + b"\x1a\6\x12\4\xff\xff\xff\xff")  # the last field counts
+    with pytest.raises(DataError, match=r"a\.model: its rules of normalisation are damaged"):
+        TokenizerFile(str(path)).fit([])
     train(path, model_type="char", vocab_size=300)
     with pytest.raises(DataError, match=r"a\.model: must be a unigram or BPE model"):
         TokenizerFile(str(path)).fit([])

@@ -9,6 +9,7 @@ from jaxformer.data.tasks.labelled_text import LabelledText
 from jaxformer.data.tasks.parallel_text import LocalePairs, ParallelText
 from jaxformer.data.tasks.span_text import SpanText
 from jaxformer.data.tasks.tag_sources import ColumnFile, PythonTokens, TagSource
+from jaxformer.data.tasks.tag_table import TagTable
 from jaxformer.data.tasks.tagged_text import TaggedText
 from jaxformer.data.tasks.text_metrics import BLEU, ROUGE, AnswerMatch
 from jaxformer.data.tasks.text_pairs import AnswerText, SummaryText
@@ -37,5 +38,6 @@ __all__ = [
     "SpanText",
     "SummaryText",
     "TagSource",
+    "TagTable",
     "TaggedText",
 ]

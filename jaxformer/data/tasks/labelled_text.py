@@ -203,7 +203,7 @@ class LabelledText(LabelledRows):
     """Rows of a table: one text or two, and a label."""
 
     train: str = "train.tsv"
-    """The training table: .tsv, .csv, .jsonl or .parquet."""
+    """The training table: .tsv, .csv, .jsonl, .parquet or any other that `read_records` reads."""
 
     validation: str | None = None
     """The table for validation; None holds out a share of the training rows."""

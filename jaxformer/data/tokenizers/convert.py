@@ -17,7 +17,7 @@ from jaxformer.data.tokenizers.sentencepiece import (
     sentencepiece_tokenizer,
 )
 from jaxformer.data.tokenizers.tiktoken import is_tiktoken, tiktoken_tokenizer
-from jaxformer.errors import DataError
+from jaxformer.errors import ArgumentError, DataError
 from jaxformer.io.files import ordinary_file
 from jaxformer.io.model_files import TOKENIZER, read_object, small_file_in
 
@@ -62,9 +62,22 @@ def convert(file: Path, pattern: str | None = None) -> Tokenizer:
         The tokenizer.
 
     Raises:
+        ArgumentError: The pattern is neither the name of an encoding nor can be used.
         DataError: The file is missing or damaged, or its class is not one of those known here.
     """
-    folder = ordinary_file(file).parent
+    file = ordinary_file(file)
+    try:
+        return _converted(file, pattern)
+    except (DataError, ArgumentError):
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(
+            f"{file}: a special token or a setting in the files beside it cannot work: {error!r}"
+        ) from error
+
+
+def _converted(file: Path, pattern: str | None) -> Tokenizer:
+    folder = file.parent
     settings = read_object(folder, "tokenizer_config.json")
     kind = _kind_of(file, settings or {}, read_object(folder, "config.json") or {})
     settings = {"add_bos_token": kind.begins} if settings is None else settings

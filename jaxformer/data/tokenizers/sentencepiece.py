@@ -152,7 +152,10 @@ def sentencepiece_tokenizer(
 def _normalizers(model: SentencePieceModel) -> list[normalizers.Normalizer]:
     steps = []
     if model.character_map:
-        rules = normalizers.Precompiled(model.character_map)
+        try:
+            rules = normalizers.Precompiled(model.character_map)
+        except Exception as error:  # the Rust library raises bare Exception
+            raise DataError(f"{model.path}: its rules of normalisation are damaged") from error
         if rules.normalize_str("\r") == rules.normalize_str("\n"):
             # The rules are applied to what is one character for a reader, as these two are.
             steps.append(normalizers.Replace("\r\n", "\n\n"))
@@ -209,7 +212,7 @@ def _bpe(pieces: Sequence[Piece], unknown: str, byte_fallback: bool) -> models.B
 
 def _piece(data: bytes) -> Piece:
     fields = dict(_fields(data))
-    return Piece(fields[1].decode(), fields.get(2, 0.0), fields.get(3, NORMAL))
+    return Piece(fields[1].decode(), float(fields.get(2, 0.0)), int(fields.get(3, NORMAL)))
 
 
 def _last(fields: Sequence[tuple[int, bytes | int | float]], number: int) -> bytes:

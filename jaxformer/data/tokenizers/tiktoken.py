@@ -13,6 +13,7 @@ from jaxformer.data.tokenizers.training import END_OF_TEXT, byte_alphabet
 from jaxformer.errors import DataError, check_argument, did_you_mean
 from jaxformer.io.files import read_bytes
 
+_MOST_SPECIAL = 1 << 16
 _LINE = re.compile(rb"([A-Za-z0-9+/]+={0,2}) (\d{1,9})")
 
 
@@ -120,10 +121,15 @@ def tiktoken_tokenizer(
     if special_tokens is None:
         names = enumerate(encoding.special_tokens, start=len(ranks))
         special_tokens = {id_: name for id_, name in names if name is not None}
+    last = max(special_tokens, default=0)
+    if last > 2 * len(ranks) + _MOST_SPECIAL:
+        raise DataError(
+            f"{path}: has {len(ranks)} ranks, so that no special token has the id {last}"
+        )
     tokenizer.add_special_tokens(
         [
             AddedToken(special_tokens.get(id_, f"<|reserved_token_{id_}|>"), normalized=False)
-            for id_ in range(len(ranks), max(special_tokens, default=0) + 1)
+            for id_ in range(len(ranks), last + 1)
         ]
     )
     return tokenizer

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from jaxformer.data.files.json_rows import _CHUNK
+from jaxformer.data.tasks import TagTable
 from jaxformer.data.tasks.records import read_records
 from jaxformer.errors import DataError
 
@@ -255,3 +256,25 @@ def test_a_missing_or_foreign_file_of_a_saved_data_set_is_named(saved, tmp_path)
     (tmp_path / "state.json").write_text("{}")
     with pytest.raises(DataError, match=r"state\.json: not as datasets\.save_to_disk writes it"):
         values(tmp_path)
+
+
+def test_tagged_words_of_a_saved_data_set(saved, tmp_path):
+    rows = [{"tokens": ["EU", "rejects"], "tags": ["B-ORG", "O"]}, {"tokens": [], "tags": []}]
+    (sentence,) = TagTable(str(write(tmp_path / "a.jsonl", rows)), tags="tags").sentences()
+    assert [(word.text, word.tag) for word in sentence.words] == [
+        ("EU", "B-ORG"),
+        (" rejects", "O"),
+    ]
+    named = TagTable(str(saved / "one"), words="tags", tags="tags").sentences()
+    assert [word.tag for word in next(named).words] == ["negative", "positive"]
+    for row, message in (
+        ({"tokens": ["a"], "tags": [1, 2]}, "row 1: 1 words in 'tokens' and 2 tags in 'tags'"),
+        ({"tokens": "a b", "tags": [1, 2]}, "column 'tokens' holds 'a b': must be a list with a s"),
+        (
+            {"tokens": ["a"], "tags": [None]},
+            r"'tags' holds \[None\]: must be a list with a string or",
+        ),
+    ):
+        path = write(tmp_path / "b.parquet", [row])
+        with pytest.raises(DataError, match=message):
+            list(TagTable(str(path), tags="tags").sentences())
