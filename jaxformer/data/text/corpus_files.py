@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +56,16 @@ def shard_name(number: int) -> str:
 def is_sharded(home: Path) -> bool:
     """Whether the corpus in a folder has several shards."""
     return any(home.glob("shard-*"))
+
+
+def folders_of_shards(run_dir: Path) -> set[str]:
+    """Returns the names of what a run's folder holds of corpora of several shards, finished or not.
+
+    Args:
+        run_dir: The folder of the run.
+    """
+    found = chain(run_dir.glob("*/shard-*"), run_dir.glob("*/*/shard-*"))
+    return {path.relative_to(run_dir).parts[0] for path in found}
 
 
 def read_corpus(home: Path, tokenizer: Tokenizer) -> Corpus:
