@@ -44,7 +44,12 @@ from jaxformer.training.failures import explained
 from jaxformer.training.initial_state import initial_state
 from jaxformer.training.logging.metrics_writer import read_metrics
 from jaxformer.training.logging.preview import Preview
-from jaxformer.training.logging.report import print_example, print_table, start_report
+from jaxformer.training.logging.report import (
+    epochs_in_words,
+    print_example,
+    print_table,
+    start_report,
+)
 from jaxformer.training.logging.run_logger import RunLogger
 from jaxformer.training.logging.throughput import StepProfiler, Workload
 from jaxformer.training.preference_loss import PreferenceLoss
@@ -214,8 +219,7 @@ def _announced_work(
     origin = origin_words(config, data.labels)
     rows = [*data.report(), *([("model", origin)] if origin else [])]
     schedule, steps = config.optimizer.schedule, config.train.steps
-    epochs = data.train.examples.epochs(steps * config.data.batch_size)
-    rows.append(("epochs", ", ".join(f"{number:.3g}" for number in epochs)))
+    rows.append(("epochs", epochs_in_words(data, steps, config.data.max_validation_batches)))
     if (warmup := schedule.warmup(steps)) != (schedule.warmup_steps or warmup):
         was = f"optimizer.schedule.warmup_steps = {schedule.warmup_steps}"
         rows.append(("warm-up", f"{warmup} of {steps} steps, because {was} is more than all"))

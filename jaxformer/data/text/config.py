@@ -1,5 +1,6 @@
 """Unlabelled text: documents are tokenised once, packed into rows and made into examples."""
 
+import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +23,8 @@ from jaxformer.data.text.sources import StandardLibrary, TextSource
 from jaxformer.data.tokenizers.run_tokenizer import load_or_train_tokenizer
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer, load_tokenizer
 from jaxformer.errors import DataError
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,8 @@ class DataConfig(Data):
         mixed = self.source.mix([self._examples([c.train], tokenizer) for c in corpora])
         held_out = [corpus.validation for corpus in corpora]
         data = self._beside(self.dataset(mixed, "train"), held_out, tokenizer)
+        learned = sum(corpus.train.num_documents for corpus in corpora)
+        self._check_documents(learned, sum(side.num_documents for side in held_out))
         words = [_in_words(corpus.train) for corpus in corpora]
         summary = [("training", words[0])]
         if len(words) > 1:
@@ -159,6 +164,27 @@ class DataConfig(Data):
         if not found:
             raise refused
         return found[0] if len(found) == 1 else ConcatenatedExamples(found)
+
+    def _check_documents(self, learned: int, held_out: int) -> None:
+        """Warns where the validation loss is that of one text."""
+        if self.validation is not None or held_out != 1:
+            return
+        told = "the validation loss says little about other text"
+        if learned == 1:
+            _log.warning(
+                "validation is the tail of the only document, so %s: give more documents (such "
+                "as the paragraphs of a file, --data.source Files --data.source.sample-by "
+                "paragraph), or others for validation with data.validation",
+                told,
+            )
+        else:
+            _log.warning(
+                "validation is a single document of %d, so %s: raise data.validation_fraction = "
+                "%s, or give documents for validation with data.validation",
+                learned + 1,
+                told,
+                self.validation_fraction,
+            )
 
     def _check_length(self, train: Tokens) -> None:
         needed = self.objective.raw_length(self.sequence_length) + 1

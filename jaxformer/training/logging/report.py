@@ -11,6 +11,7 @@ import jax
 from rich.console import Console
 from rich.table import Table
 
+from jaxformer.data import Datasets
 from jaxformer.training.logging.progress import short_number
 from jaxformer.training.logging.throughput import Workload
 
@@ -74,6 +75,23 @@ def start_report(
         ("checkpoints", checkpoint + ("" if free > 2 * needed else "  <- THIS IS NOT ENOUGH")),
         ("run folder", str(folder)),
     ]
+
+
+def epochs_in_words(data: Datasets, steps: int, max_batches: int | None) -> str:
+    """Returns how often a run reads its data.
+
+    Args:
+        data: The data.
+        steps: Of the run.
+        max_batches: The most batches of an evaluation; None for no limit.
+    """
+    learned = data.train.examples.epochs(steps * data.train.batch_size)
+    checked, size = data.validation.num_rows, data.validation.batch_size
+    read = checked if max_batches is None else min(max_batches * size, checked)
+    return (
+        f"{', '.join(f'{number:.3g}' for number in learned)} of training, "
+        f"{read / checked:.3g} of validation in each evaluation"
+    )
 
 
 def print_table(title: str, rows: list[tuple]) -> None:
