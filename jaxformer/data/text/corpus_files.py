@@ -10,6 +10,7 @@ import resource
 from array import array
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -114,7 +115,8 @@ def read_shards(homes: Sequence[Path], tokenizer: Tokenizer) -> list[Corpus | Da
 
     # A mapped file stays open, and the limit that a shell sets is often 1024.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    with suppress(ValueError, OSError):  # macOS names a limit that it does not allow
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
         return list(threads.map(read, homes))
 
