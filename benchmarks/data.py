@@ -17,16 +17,26 @@ import jax
 from harness import machine, write
 
 from jaxformer.config import load_config
-from jaxformer.data import Denoising, MaskedLM, SentencePairs
+from jaxformer.data import (
+    CorpusOptions,
+    Denoising,
+    MaskedLM,
+    Mixture,
+    SentencePairs,
+    StandardLibrary,
+)
 from jaxformer.data.tasks import HorizontalFlip, Mixup, RandomCrop
 from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.training.step import TrainProgram
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 WARM_UP = 3
+MIXTURE = Mixture((StandardLibrary(max_bytes=1 << 21), StandardLibrary()), weights=(0.7, 0.3))
 # The objective -> its experiment, and what it changes in the data.
 OBJECTIVES = {
     "next token": ("tiny_decoder", {}),
+    "next token, shards": ("tiny_decoder", {"corpus": CorpusOptions(shard_bytes=1 << 20)}),
+    "next token, mixture": ("tiny_decoder", {"source": MIXTURE}),
     "masked tokens": ("tiny_encoder_mlm", {}),
     "masked words": ("tiny_encoder_mlm", {"objective": MaskedLM(whole_word=True)}),
     "masked spans": ("tiny_encoder_mlm", {"objective": MaskedLM(max_span=10)}),

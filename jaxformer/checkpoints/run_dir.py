@@ -21,6 +21,7 @@ from jaxformer.config.user_code import (
     origins,
 )
 from jaxformer.data.labels import LABEL_FILES
+from jaxformer.data.text.corpus_files import folders_of_shards
 from jaxformer.errors import ConfigError, DataError, system_message
 from jaxformer.hub.hf_config import is_hf_checkpoint
 from jaxformer.io.files import replacing
@@ -210,12 +211,17 @@ def _contents(folder: Path) -> dict[str, bytes | None]:
 
 
 def _take_back(folder: Path, before: dict[str, bytes | None] | None) -> None:
-    """Leaves a folder with what was in it before, and removes it if it was not there."""
+    """Leaves a folder with what was in it before, and removes it if it was not there.
+
+    The shards of a large corpus stay, which the next start goes on with.
+    """
+    shards = folders_of_shards(folder)
     for item in folder.iterdir():
-        if item.name not in (before or ()):
+        if item.name not in shards.union(before or ()):
             shutil.rmtree(item) if item.is_dir() and not item.is_symlink() else item.unlink()
     if before is None:
-        folder.rmdir()
+        if not shards:
+            folder.rmdir()
     elif CONFIG_FILE in before:
         (folder / CONFIG_FILE).write_bytes(before[CONFIG_FILE])
 
@@ -236,7 +242,7 @@ def _check_same_experiment(folder: Path, config: Config) -> None:
 
 def _foreign_items(folder: Path, text: bytes | None) -> list[str]:
     """The files in a folder that no start of this experiment writes."""
-    own, kept = {_LOCK_FILE}, folder / KEPT_FILE
+    own, kept = {_LOCK_FILE} | folders_of_shards(folder), folder / KEPT_FILE
     if kept.is_file() and kept.read_bytes() == text:
         own.add(KEPT_FILE)
     unfinished = tuple(

@@ -10,7 +10,9 @@ import resource
 from array import array
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +57,16 @@ def shard_name(number: int) -> str:
 def is_sharded(home: Path) -> bool:
     """Whether the corpus in a folder has several shards."""
     return any(home.glob("shard-*"))
+
+
+def folders_of_shards(run_dir: Path) -> set[str]:
+    """Returns the names of what a run's folder holds of corpora of several shards, finished or not.
+
+    Args:
+        run_dir: The folder of the run.
+    """
+    found = chain(run_dir.glob("*/shard-*"), run_dir.glob("*/*/shard-*"))
+    return {path.relative_to(run_dir).parts[0] for path in found}
 
 
 def read_corpus(home: Path, tokenizer: Tokenizer) -> Corpus:
@@ -103,7 +115,8 @@ def read_shards(homes: Sequence[Path], tokenizer: Tokenizer) -> list[Corpus | Da
 
     # A mapped file stays open, and the limit that a shell sets is often 1024.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    with suppress(ValueError, OSError):  # macOS names a limit that it does not allow
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
         return list(threads.map(read, homes))
 

@@ -27,7 +27,7 @@ class Mixture(TextSource):
         Raffel et al. 2020, section 3.5.2, https://arxiv.org/abs/1910.10683
     """
 
-    sources: tuple[TextSource, ...]
+    sources: tuple[TextSource, ...] = ()
     """The sources: "JsonLines TextFiles", whose fields are then --data.source.sources.0.path ..."""
 
     weights: tuple[float, ...] | None = None
@@ -40,7 +40,12 @@ class Mixture(TextSource):
 
     def __post_init__(self):
         check_types(self)
-        check_field(self, "sources", len(self.sources) > 1, "two sources or more")
+        check_field(
+            self,
+            "sources",
+            len(self.sources) > 1,
+            "two sources or more, such as JsonLines TextFiles",
+        )
         nested = any(isinstance(source, Mixture) for source in self.sources)
         check_field(self, "sources", not nested, "sources that are no mixtures themselves")
         if self.weights is not None:

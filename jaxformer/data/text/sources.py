@@ -105,6 +105,10 @@ class StandardLibrary(TextSource):
                 return
             yield document
 
+    def num_bytes(self):
+        total = sum(path.stat().st_size for path in _modules())
+        return total if self.max_bytes is None else min(total, self.max_bytes)
+
     def fingerprint(self) -> str:
         """Returns a digest of the Python version and the names and sizes of its files."""
         root = _library_root()
