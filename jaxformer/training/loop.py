@@ -74,11 +74,7 @@ def train(config: Config, folder: str | Path, fresh: bool = False) -> None:
         config, data = _with_data(config, folder)
         settings = config.train
         program = _program(config, data)
-        work = Workload.of(
-            config.model, config.row_lengths, config.data.num_sequences, program.mesh
-        )
-        if is_first():
-            _print_start(config, data, program, work, folder)
+        work = _announced_work(config, data, program, folder)
         restored = restore_newest(checkpoints_dir, program.state_shapes, warn=print)
         step, state = restored or (0, initial_state(config, data, program))
         data = with_references(config, folder, data, program, None if restored else state.params)
@@ -138,7 +134,7 @@ def _checked(config: Config, folder: str | Path) -> tuple[Config, Path]:
     expected = "a Config; jaxformer.config.load_config reads that of a file"
     check_argument("config", config, isinstance(config, Config), expected)
     folder = folder_path(folder, "folder")
-    config = resolved(config)
+    config = resolved(config, folder)
     validate(config, jax.device_count())
     return config, folder
 
@@ -174,18 +170,24 @@ def _with_data(config: Config, folder: Path) -> tuple[Config, Datasets]:
     return config, data
 
 
-def _print_start(
-    config: Config, data: Datasets, program: TrainProgram, work: Workload, folder: Path
-) -> None:
+def _announced_work(
+    config: Config, data: Datasets, program: TrainProgram, folder: Path
+) -> Workload:
+    """What a step computes, after the first process has printed what the run is."""
+    mesh = program.mesh
+    work = Workload.of(config.model, config.row_lengths, config.data.num_sequences, mesh)
+    if not is_first():
+        return work
     origin = origin_words(config, data.labels)
     rows = [*data.summary, *([("model", origin)] if origin else [])]
     schedule, steps = config.optimizer.schedule, config.train.steps
     if (warmup := schedule.warmup(steps)) != (schedule.warmup_steps or warmup):
         was = f"optimizer.schedule.warmup_steps = {schedule.warmup_steps}"
         rows.append(("warm-up", f"{warmup} of {steps} steps, because {was} is more than all"))
-    rows += start_report(program.state_shapes, program.trained, work, program.mesh, folder)
+    rows += start_report(program.state_shapes, program.trained, work, mesh, folder)
     print_table(folder.name, rows)
     print_example(data.example)
+    return work
 
 
 def _program(config: Config, data: Datasets) -> TrainProgram:

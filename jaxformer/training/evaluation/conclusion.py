@@ -130,5 +130,7 @@ def _next_commands(config: Config, folder: Path, step: int, ended: bool) -> str:
     commands = f"python -m jaxformer inspect {folder}, train on with {longer}, "
     if settings.lora is not None:
         return f"{commands}or get plain weights: python -m jaxformer merge {folder} {folder}-merged"
+    if config.init_from is not None:
+        return f"{commands}or hand it to others: python -m jaxformer export {folder} {folder}-hf"
     deeper = model.num_layers + 2 * len(model.windows)
     return f"{commands}or change the model: --model.num-layers {deeper} --run-dir {folder}-deeper"
