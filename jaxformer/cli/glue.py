@@ -129,7 +129,7 @@ def _recipe(task: str) -> Config:
 
 def _resolved(runs: list[GlueRun]) -> list[GlueRun]:
     """The runs with the model of the checkpoint, checked before anything is trained."""
-    found = [run._replace(config=resolved(run.config)) for run in runs]
+    found = [run._replace(config=resolved(run.config, run.folder)) for run in runs]
     for run in found:
         validate(run.config, jax.device_count())
     return found

@@ -12,6 +12,7 @@ import pytest
 from glue_files import write_glue
 from hf_checkpoints import save_checkpoint
 
+from jaxformer.cli.glue import Glue
 from jaxformer.cli.main import run
 from jaxformer.data.tasks.glue_tasks import DIAGNOSTIC, TASKS
 from jaxformer.data.tasks.records import Record
@@ -96,6 +97,14 @@ def test_a_wrong_line_of_the_last_task_is_found_first(checkpoint, tmp_path, caps
         assert message in capsys.readouterr().err
         file.write_text(before)
     assert not (tmp_path / "runs").exists()
+
+
+def test_lists_between_commas():
+    options = {"tasks": "rte,cola", "learning_rate": "2e-5, 3e-5", "seeds": "3,1,3"}
+    plan = Glue(init_from="hf", data="GLUE", **options).plan
+    assert (plan.tasks, plan.learning_rates, plan.seeds) == (("cola", "rte"), (2e-5, 3e-5), (3, 1))
+    plan = Glue(init_from="hf", data="GLUE").plan
+    assert (plan.tasks, plan.learning_rates, plan.seeds) == (tuple(TASKS), (), (0,))
 
 
 def test_help_lists_the_options(capsys):
