@@ -8,11 +8,12 @@ Letters used for array axes everywhere in the package::
     L layers           H head dim
 
 `load`, `forward`, `gradients`, `generate`, `score` and `save` work with trained models. They take
-and return NumPy arrays, and need the libraries of ``pip install 'jaxformer[hub]'``.
+and return NumPy arrays, and need the libraries of ``pip install 'jaxformer[hub]'``. `train` trains
+the model of a config; it needs those of ``jaxformer[train]``.
 """
 
 __version__ = "0.1.0"
-__all__ = ["forward", "generate", "gradients", "load", "save", "score"]
+__all__ = ["forward", "generate", "gradients", "load", "save", "score", "train"]
 
 _HOMES = {
     "forward": "pretrained.model",
@@ -21,6 +22,7 @@ _HOMES = {
     "load": "pretrained.auto",
     "save": "pretrained.model",
     "score": "generation.api",
+    "train": "training.loop",
 }
 
 

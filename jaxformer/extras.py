@@ -22,6 +22,7 @@ EXTRAS = {
     "tokenizers": ("tokenizers", "hub"),
     "torch": ("torch", "parity"),
     "transformers": ("transformers", "parity"),
+    "wandb": ("wandb", "wandb"),
 }
 """By the name of a module: the library on the package index, and the extra that installs it."""
 

@@ -1,6 +1,7 @@
 """``jaxformer inspect``, ``merge`` and ``compare``: what runs hold."""
 
 import dataclasses
+import json
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +17,9 @@ from jaxformer.config.metric import cost
 from jaxformer.config.overrides import parse
 from jaxformer.errors import ArgumentError, ConfigError
 from jaxformer.io.serialization import summary
-from jaxformer.training.logging.plot import curve, plot_comparison
+from jaxformer.io.tables import check_table, write_table
+from jaxformer.training.logging import comparison
+from jaxformer.training.logging.plot import Line, is_per_token, plot_comparison
 from jaxformer.training.logging.report import print_pairs
 from jaxformer.training.logging.run_logger import in_words
 from jaxformer.training.transfer import merge as lora
@@ -111,27 +114,55 @@ def merge(arguments: Sequence[str], prog: str) -> None:
 
 @dataclass(frozen=True)
 class Compare:
-    """Compares runs by their validation losses, as a table and as a picture."""
+    """Compares runs by a validation metric: a table, and pictures against steps and compute.
+
+    The table has the best value, parameters, tokens and FLOPs until then, and the settings in
+    which the runs differ, so it reads a sweep: jaxformer compare runs/sweep-*
+    """
 
     run_dirs: RunDirs
     """The folders of the runs."""
+    metric: str = "loss"
+    """The validation metric: loss, accuracy, entity_f1, ... The best run comes first."""
     out: Path = Path("comparison.png")
-    """The picture."""
+    """The picture; that against compute is beside it, as comparison-compute.png."""
     title: str = "Comparison"
     """Its title."""
+    json: bool = False
+    """Print the table as JSON, a list of objects, and nothing else."""
+    table: Path | None = None
+    """A .csv, .tsv, .jsonl or .parquet file to write the table to."""
 
 
 def compare(arguments: Sequence[str], prog: str) -> None:
-    """Prints and draws the validation losses of several runs."""
+    """Prints and draws a validation metric of several runs."""
     options = parse(Compare, arguments, prog)
     if not options.run_dirs:
         raise ArgumentError(f"{prog}: name the folder of at least one run")
-    folders = {folder.name: folder for folder in options.run_dirs}
-    measured = {name: curve(folder, "validation") for name, folder in folders.items()}
-    for name, (steps, _) in measured.items():
-        if not len(steps):
-            raise ConfigError(f"{folders[name]} holds no validation loss: is it a run's folder?")
-    final = [(losses[-1], name, steps[-1]) for name, (steps, losses) in measured.items()]
-    rows = [(name, f"{loss:.4f} at step {step:.0f}") for loss, name, step in sorted(final)]
-    print_pairs(rows)
-    print(plot_comparison(folders, options.out, options.title))
+    if options.table is not None:
+        check_table(options.table, "--table")
+    jax.config.update("jax_platforms", "cpu")
+    runs = comparison.compared_runs(options.run_dirs, options.metric)
+    rows = comparison.table(runs)
+    written = _pictures(runs, options)
+    if options.table is not None:
+        write_table(options.table, lambda: iter(rows))
+        written.append(options.table)
+    if options.json:
+        print(json.dumps(rows, indent=1))
+        return
+    print("\n".join([*comparison.in_columns(rows, options.metric), *map(str, written)]))
+
+
+def _pictures(runs: Sequence[comparison.ComparedRun], options: Compare) -> list[Path]:
+    """Draws the runs against steps and, where it is known, against compute."""
+    per_token = options.metric == "loss" and all(is_per_token(run.folder) for run in runs)
+    look = {"title": options.title, "metric": options.metric, "per_token": per_token}
+    steps = [Line(run.name, run.steps, run.values) for run in runs]
+    written = [plot_comparison(steps, options.out, **look)]
+    known = [run for run in runs if run.flops_per_step and len(run.steps)]
+    if known:
+        path = options.out.with_stem(f"{options.out.stem}-compute")
+        lines = [Line(run.name, run.steps * run.flops_per_step, run.values) for run in known]
+        written.append(plot_comparison(lines, path, **look, compute=True))
+    return written

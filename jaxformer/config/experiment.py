@@ -51,6 +51,7 @@ CHANGEABLE_FIELDS = (
     "train.eval_interval",
     "train.keep",
     "train.log_interval",
+    "train.loggers",
     "train.loss_chunk",
     "train.max_nonfinite_steps",
     "train.metric",
@@ -216,7 +217,12 @@ def changed_fields(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
         ``{"model.num_layers": (old value, new value), ...}`` without ``CHANGEABLE_FIELDS``.
     """
     changes = diff(old, new)
-    return {name: changes[name] for name in changes if name not in CHANGEABLE_FIELDS}
+    return {name: pair for name, pair in changes.items() if not _is_changeable(name)}
+
+
+def _is_changeable(name: str) -> bool:
+    """Whether a field, or the component that it belongs to, may differ in a continued run."""
+    return any(name == field or name.startswith(f"{field}.") for field in CHANGEABLE_FIELDS)
 
 
 def load_config(spec: str) -> Config:

@@ -13,6 +13,7 @@ from jaxformer.checks import (
     check_types,
     optional,
 )
+from jaxformer.config.loggers import Logger, TensorBoard
 from jaxformer.errors import check_field
 from jaxformer.functional.preferences import FLIP_RATE, LossType
 from jaxformer.io.paths import local_path
@@ -153,6 +154,8 @@ class TrainConfig:
     """Newest checkpoints to keep; the one with the best validation metric is kept besides."""
     log_interval: int = 10
     """Steps between rows of metrics."""
+    loggers: tuple[Logger, ...] = (TensorBoard(),)
+    """Where metrics are shown besides metrics.jsonl: TensorBoard, WeightsAndBiases, or both."""
     profile_steps: tuple[int, int] | None = None
     """First and last step to trace with the JAX profiler, into the run's folder; None: no trace."""
     sample_prompt: str = ""

@@ -16,10 +16,14 @@ from jaxformer.config.experiment import (
     check_heads,
     check_labels,
     check_vocabulary,
+    load_config,
     validate,
     writes_samples,
 )
+from jaxformer.config.loggers import check_loggers
 from jaxformer.config.metric import cost
+from jaxformer.config.shipped import config_spec
+from jaxformer.config.train import TrainConfig
 from jaxformer.data import Dataset, Datasets
 from jaxformer.distributed.preemption import StopSignal
 from jaxformer.distributed.processes import (
@@ -45,19 +49,24 @@ from jaxformer.training.logging.run_logger import RunLogger
 from jaxformer.training.logging.throughput import StepProfiler, Workload
 from jaxformer.training.preference_loss import PreferenceLoss
 from jaxformer.training.reference import with_references
+from jaxformer.training.result import TrainResult
 from jaxformer.training.step import TrainProgram, TrainState
 from jaxformer.training.teacher import distillation_loss
 from jaxformer.training.transfer.origin import keep_origin
 from jaxformer.training.transfer.resolution import origin_words, resolved
 
 
-def train(config: Config, folder: str | Path, fresh: bool = False) -> None:
+def train(config: Config | str, folder: str | Path, fresh: bool = False) -> TrainResult:
     """Trains an experiment, or continues it where its folder left off.
 
     Args:
-        config: The experiment.
+        config: The experiment; or the name of a shipped config ("tiny_decoder", "bert:base"), or
+            the path of a file of one.
         folder: The run's folder: configuration, checkpoints, metrics, tokenizer, pictures.
         fresh: Start anew; an earlier run in the folder moves to another name.
+
+    Returns:
+        The step, the final metrics and the model; of a run that was stopped, those so far.
 
     Raises:
         ArgumentError: `config` is no `Config`, or `folder` no path of a folder.
@@ -71,21 +80,18 @@ def train(config: Config, folder: str | Path, fresh: bool = False) -> None:
     config, folder = _checked(config, folder)
     checkpoints_dir = folder / CHECKPOINTS
     with _opened(config, folder, fresh) as resources:
-        config, data = _with_data(config, folder)
+        config, data, program, work = _prepared(config, folder)
         settings = config.train
-        program = _program(config, data)
-        work = _announced_work(config, data, program, folder)
         restored = restore_newest(checkpoints_dir, program.state_shapes, warn=print)
         step, state = restored or (0, initial_state(config, data, program))
         data = with_references(config, folder, data, program, None if restored else state.params)
         evaluator = Evaluator(program, data, config.data.max_validation_batches)
         if not restored and settings.metric != "loss":
             check_metric(settings.metric, evaluator.evaluate(state.best_params))
-        log = RunLogger(settings, folder, step, work, saved_log(checkpoints_dir, step))
+        log = _run_logger(config, folder, step, work, data.train)
         resources.enter_context(contextlib.closing(log))
         log.message(f"continuing from step {step}" if step else "starting from step 0")
-        past = (row for row in read_metrics(folder) if row["step"] <= step)
-        stopping = EarlyStopping(settings.metric, settings.patience, past)
+        stopping = _early_stopping(settings, folder, step)
         preview = _preview(config, program, data)
         profiler = StepProfiler(settings.profile_steps, folder)
         batches = _device_batches(program, data.train, step)
@@ -118,24 +124,51 @@ def train(config: Config, folder: str | Path, fresh: bool = False) -> None:
 
         if step < settings.steps and not ended:
             log.message(f"stopped after step {step}; the same command continues from there")
-            return
+            return TrainResult.of(folder, step, False, stopping)
         if ended:
-            advice = "To train on, raise --train.patience"
-            log.message(f"ended at step {step}: {stopping.reason}. {advice}")
+            why = f"{stopping.reason}. To train on, raise --train.patience"
+            log.message(f"ended at step {step}: {why}")
         conclusion = evaluator.conclude(state.best_params, step, log.message, validation)
         sample = "" if preview is None else preview.text(state.best_params)
-        log.close()
+        log.end_display()
         if is_first():
-            print_conclusion(conclusion, config, folder, state.params, stopping, sample)
+            curve = print_conclusion(conclusion, config, folder, state.params, stopping, sample)
+            log.conclude(step, conclusion.metrics, curve)
+        return TrainResult.of(folder, step, True, stopping, conclusion.metrics)
 
 
-def _checked(config: Config, folder: str | Path) -> tuple[Config, Path]:
+def _prepared(config: Config, folder: Path) -> tuple[Config, Datasets, TrainProgram, Workload]:
+    """What is trained, on what; shows it."""
+    config, data = _with_data(config, folder)
+    program = _program(config, data)
+    return config, data, program, _announced_work(config, data, program, folder)
+
+
+def _run_logger(
+    config: Config, folder: Path, step: int, work: Workload, rows: Dataset
+) -> RunLogger:
+    return RunLogger(
+        *(config.train, folder, step, work, saved_log(folder / CHECKPOINTS, step)),
+        config=to_json(config),
+        steps_per_epoch=rows.num_rows / rows.batch_size,
+    )
+
+
+def _early_stopping(settings: TrainConfig, folder: Path, step: int) -> EarlyStopping:
+    """Early stopping that knows the evaluations up to a step."""
+    past = (row for row in read_metrics(folder) if row["step"] <= step)
+    return EarlyStopping(settings.metric, settings.patience, past)
+
+
+def _checked(config: Config | str, folder: str | Path) -> tuple[Config, Path]:
     """The experiment and the folder, once everything is checked that needs no data."""
-    expected = "a Config; jaxformer.config.load_config reads that of a file"
+    config = load_config(config_spec(str(config))) if isinstance(config, str | Path) else config
+    expected = "a Config, or the name or the path of a config"
     check_argument("config", config, isinstance(config, Config), expected)
     folder = folder_path(folder, "folder")
     config = resolved(config, folder)
     validate(config, jax.device_count())
+    check_loggers(config.train.loggers)
     return config, folder
 
 
@@ -179,8 +212,10 @@ def _announced_work(
     if not is_first():
         return work
     origin = origin_words(config, data.labels)
-    rows = [*data.summary, *([("model", origin)] if origin else [])]
+    rows = [*data.report(), *([("model", origin)] if origin else [])]
     schedule, steps = config.optimizer.schedule, config.train.steps
+    epochs = data.train.examples.epochs(steps * config.data.batch_size)
+    rows.append(("epochs", ", ".join(f"{number:.3g}" for number in epochs)))
     if (warmup := schedule.warmup(steps)) != (schedule.warmup_steps or warmup):
         was = f"optimizer.schedule.warmup_steps = {schedule.warmup_steps}"
         rows.append(("warm-up", f"{warmup} of {steps} steps, because {was} is more than all"))

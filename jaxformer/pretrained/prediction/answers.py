@@ -1,6 +1,7 @@
 """Answers to questions: spans of a context."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,11 +12,22 @@ from jaxformer.pretrained.prediction.predictor import Predictor, Row, Subject, n
 from jaxformer.pretrained.prediction.reader import Window
 
 
+class Answer(NamedTuple):
+    """What a window gives to its best span, or to having no answer."""
+
+    logit: float
+    """The sum of the scores of both ends, which windows of a question compete with."""
+    probability: float
+    """The product of the probabilities of both ends in the window."""
+    place: tuple[int, int] | None = None
+    """Where the answer begins and ends in the context; None: there is none."""
+
+
 class AnswerPredictor(Predictor):
     """The span of a context that answers a question, its probability and its place.
 
-    Of a question's windows the one whose span is the most probable answers. The answer is empty
-    where having none, the span of the first token alone, is more probable in every window.
+    Of a question's windows the one whose span scores highest answers. The answer is empty where
+    that is less than what every window gives to having none, the span of the first token alone.
 
     Args:
         subject: The model.
@@ -23,12 +35,13 @@ class AnswerPredictor(Predictor):
         null: Whether a question may have no answer.
 
     References:
-        Rajpurkar et al. 2018, SQuAD 2.0, https://arxiv.org/abs/1806.03822
+        Devlin et al., BERT, https://arxiv.org/abs/1810.04805, section 4.3.
     """
 
     def __init__(self, subject: Subject, longest: int, null: bool = True):
         super().__init__(subject)
         self._longest, self._null = longest, null
+        self._asked = subject.text or ("question", "context")
         self._compute = self._batches(self._function)
 
     def _function(self, model, arrays):
@@ -36,41 +49,26 @@ class AnswerPredictor(Predictor):
         context, first = arrays.pop("context"), arrays.pop("first")
         scores = self.reader.scores(model, arrays)
         counted = (context | first)[:, None, :]
-        log_p = jax.nn.log_softmax(jnp.where(counted, scores, -1e9), axis=-1)
-        nothing = jnp.sum(jnp.where(first[:, None, :], log_p, 0.0), axis=(1, 2))
-        spans, best = best_spans(jnp.where(context[:, None, :], log_p, -1e9), self._longest)
-        return spans, jnp.exp(best), jnp.exp(nothing)
-
-    @property
-    def _asked(self) -> tuple[str, ...]:
-        return self.subject.text or ("question", "context")
+        total = jnp.sum(jax.nn.logsumexp(jnp.where(counted, scores, -1e9), axis=-1), axis=-1)
+        nothing = jnp.sum(jnp.where(first[:, None, :], scores, 0.0), axis=(1, 2))
+        spans, best = best_spans(jnp.where(context[:, None, :], scores, -1e9), self._longest)
+        return spans, best, jnp.exp(best - total), nothing, jnp.exp(nothing - total)
 
     def _texts(self, records):
         return [tuple(record.text(column) for column in self._asked) for record in records]
 
     def _rows(self, records):
-        asked = self._asked
-        found, windows, owners = [], [], []
-        for owner, record in enumerate(records):
-            own = self.reader.windows(record.where, *(record.text(column) for column in asked))
-            self.cut += own[0].tokens.cut
-            windows += own
-            owners += [owner] * len(own)
-        sizes = [len(window.tokens.ids) for window in windows]
-        found = self._compute(windows, sizes, self._arrays, max(sizes))
-        best: list[tuple] = [(-1.0, 1.0, None)] * len(records)
-        for owner, window, ((span, score, nothing), length) in zip(
-            owners, windows, found, strict=True
-        ):
-            places = span - self.reader.own_places(len(window.tokens.ids), length).start
-            before, least, kept = best[owner]
-            where = window.characters[places[0], 0], window.characters[places[1], 1]
-            if score > before:
-                before, kept = score, where
-            best[owner] = before, min(least, nothing), kept
+        windows: list[list[Window]] = []
+        texts = self._texts(records)
+        for record, (question, context) in zip(records, texts, strict=True):
+            windows.append(self.reader.windows(record.where, question, context))
+            self.cut += windows[-1][0].tokens.cut
+        flat = [window for own in windows for window in own]
+        sizes = [len(window.tokens.ids) for window in flat]
+        found = iter(self._compute(flat, sizes, self._arrays, max(sizes)))
         return [
-            self._row(record.text(asked[1]), *one)
-            for record, one in zip(records, best, strict=True)
+            self._row(context, [self._answers(window, *next(found)) for window in own])
+            for (_, context), own in zip(texts, windows, strict=True)
         ]
 
     def _arrays(self, windows: Sequence[Window], length: int) -> dict[str, np.ndarray]:
@@ -82,8 +80,17 @@ class AnswerPredictor(Predictor):
             "first": self.reader.stacked(first, length, 0) > 0,
         }
 
-    def _row(self, context: str, score: float, nothing: float, where: tuple[int, int]) -> Row:
-        if self._null and nothing > score:
-            return {"answer": "", "score": number(nothing), "start": None, "end": None}
-        start, end = map(int, where)
-        return {"answer": context[start:end], "score": number(score), "start": start, "end": end}
+    def _answers(self, window: Window, found: tuple, length: int) -> tuple[Answer, Answer]:
+        """The best span of a window, and having none."""
+        span, best, probability, nothing, of_nothing = found
+        ends = span - self.reader.own_places(len(window.tokens.ids), length).start
+        place = int(window.characters[ends[0], 0]), int(window.characters[ends[1], 1])
+        return Answer(best, probability, place), Answer(nothing, of_nothing)
+
+    def _row(self, context: str, answers: Sequence[tuple[Answer, Answer]]) -> Row:
+        best = max((answer for answer, _ in answers), key=lambda answer: answer.logit)
+        least = min((nothing for _, nothing in answers), key=lambda answer: answer.logit)
+        chosen = least if self._null and not best.logit > least.logit else best
+        start, end = chosen.place or (None, None)
+        text = "" if start is None else context[start:end]
+        return {"answer": text, "score": number(chosen.probability), "start": start, "end": end}

@@ -1,12 +1,14 @@
 """The end of a run: its final results in files and on the screen, and what to try next."""
 
 import math
+import textwrap
 from pathlib import Path
 from typing import NamedTuple
 
 from jaxformer.checkpoints.files import write_json
 from jaxformer.checkpoints.run_dir import CHECKPOINTS
 from jaxformer.config.experiment import Config
+from jaxformer.config.loggers import TensorBoard
 from jaxformer.data import Data
 from jaxformer.io.serialization import to_json
 from jaxformer.models.parameters import Parameters
@@ -76,7 +78,7 @@ def print_conclusion(
     params: Parameters,
     stopping: EarlyStopping,
     sample: str,
-) -> None:
+) -> Path | None:
     """Writes the results and a picture into the run's folder, and prints what there is.
 
     Args:
@@ -86,6 +88,9 @@ def print_conclusion(
         params: The parameters, whose number the picture shows.
         stopping: What knows the best evaluation.
         sample: A text of the model; empty: there is none.
+
+    Returns:
+        The picture of the loss; None: nothing was measured yet.
     """
     if sample:
         print(f"\n--- a sample of the model's text {'-' * 40}\n{sample}\n{'-' * 72}")
@@ -101,36 +106,54 @@ def print_conclusion(
         f"{short_number(parameter_count(params))} parameters · {step:,} steps · "
         f"{short_number(tokens)} tokens"
     )
+    curve = plot_loss(folder, folder.name, subtitle)
     trivial = in_words(conclusion.trivial)
-    trivial = trivial and f"to beat      {trivial} (the best answer without a look at the inputs)\n"
-    print(
-        f"\nvalidation {in_words(conclusion.metrics)}\n"
-        f"{trivial}"
-        f"{_best_line(stopping, config.train.metric, folder)}"
-        f"evaluation   {', '.join(map(str, files))}\n"
-        f"loss curve   {plot_loss(folder, folder.name, subtitle)}\n"
-        f"metrics      {folder}/metrics.jsonl, tensorboard --logdir {folder}\n"
-        f"checkpoint   {folder / CHECKPOINTS / str(step)}\n"
-        f"Next: {_next_commands(config, folder, step, stopping.ended)}"
-    )
+    rows = [
+        ("validation", in_words(conclusion.metrics)),
+        ("to beat", trivial and f"{trivial} (the best answer without a look at the inputs)"),
+        ("best", _best(stopping, config.train.metric, folder)),
+        ("evaluation", "\n".join(map(str, files))),
+        ("loss curve", str(curve)),
+        ("metrics", f"{folder}/metrics.jsonl"),
+        ("", f"tensorboard --logdir {folder}" if _shows_events(config) else ""),
+        ("checkpoint", str(folder / CHECKPOINTS / str(step))),
+    ]
+    print()
+    for name, text in rows:
+        if text:
+            print(_wrapped(name, text))
+    print("Next:", *_next_commands(config, folder, step, stopping.ended), sep="\n  ")
+    return curve
 
 
-def _best_line(stopping: EarlyStopping, metric: str, folder: Path) -> str:
+def _wrapped(name: str, text: str) -> str:
+    """A row of the report in lines of 80 characters, but for paths, which stay in one piece."""
+    options = {"break_long_words": False, "break_on_hyphens": False}
+    lines = [part for line in text.split("\n") for part in textwrap.wrap(line, 67, **options)]
+    return f"{name:<13}" + ("\n" + " " * 13).join(lines)
+
+
+def _shows_events(config: Config) -> bool:
+    return any(isinstance(logger, TensorBoard) for logger in config.train.loggers)
+
+
+def _best(stopping: EarlyStopping, metric: str, folder: Path) -> str:
     best = stopping.best
     if best is None:
         return ""
     saved = folder / CHECKPOINTS / str(best.step)
     kept = f", {saved}" if saved.exists() else ""
-    return f"best         {metric.replace('_', ' ')} {best.value:.4g} at step {best.step}{kept}\n"
+    return f"{metric.replace('_', ' ')} {best.value:.4g} at step {best.step}{kept}"
 
 
-def _next_commands(config: Config, folder: Path, step: int, ended: bool) -> str:
+def _next_commands(config: Config, folder: Path, step: int, ended: bool) -> list[str]:
     settings, model = config.train, config.model
     longer = f"--train.patience {2 * settings.patience}" if ended else f"--train.steps {2 * step}"
-    commands = f"python -m jaxformer inspect {folder}, train on with {longer}, "
+    commands = [f"python -m jaxformer inspect {folder}", f"train on: {longer}"]
     if settings.lora is not None:
-        return f"{commands}or get plain weights: python -m jaxformer merge {folder} {folder}-merged"
+        return [*commands, f"plain weights: python -m jaxformer merge {folder} {folder}-merged"]
     if config.init_from is not None:
-        return f"{commands}or hand it to others: python -m jaxformer export {folder} {folder}-hf"
+        return [*commands, f"hand it on: python -m jaxformer export {folder} {folder}-hf"]
     deeper = model.num_layers + 2 * len(model.windows)
-    return f"{commands}or change the model: --model.num-layers {deeper} --run-dir {folder}-deeper"
+    change = f"--model.num-layers {deeper} --run-dir {folder}-deeper"
+    return [*commands, f"change the model: {change}"]

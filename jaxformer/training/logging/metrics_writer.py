@@ -1,4 +1,4 @@
-"""Metrics on disk: JSON lines for programs, TensorBoard events for people."""
+"""Metrics on disk, as JSON lines for programs; and in the loggers that people look at."""
 
 import itertools
 import json
@@ -6,11 +6,13 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from jaxformer.checkpoints.run_dir import METRICS_FILE
+from jaxformer.config.loggers import Guarded, LoggedRun, Logger, TensorBoard
 from jaxformer.errors import DataError
 from jaxformer.io.files import read_bytes, replacing
 from jaxformer.io.json_files import parse_json
@@ -29,11 +31,18 @@ class MetricsLog:
         folder: The run's folder.
         step: The step that training starts from.
         num_rows: How many rows there were when that step was saved; 0: not known.
+        loggers: What shows the rows besides.
+        config: The run's configuration as JSON, which loggers show.
     """
 
-    def __init__(self, folder: Path, step: int, num_rows: int = 0):
-        from tensorboardX import SummaryWriter
-
+    def __init__(
+        self,
+        folder: Path,
+        step: int,
+        num_rows: int = 0,
+        loggers: Sequence[Logger] = (TensorBoard(),),
+        config: Mapping[str, Any] = MappingProxyType({}),
+    ):
         self._path = folder / METRICS_FILE
         rows = [row for row in _repaired(self._path) if row["step"] <= step]
         if len(rows) < num_rows:
@@ -50,7 +59,8 @@ class MetricsLog:
             aside.write_text("".join(json.dumps(row) + "\n" for row in rows))
         # buffering=1 writes row by row, so that a killed process loses at most half a line.
         self._file = self._path.open("a", buffering=1)
-        self._events = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+        run = LoggedRun(folder, step, config)
+        self._writers = [Guarded(logger, run) for logger in loggers]
 
     def write(self, split: str, step: int, values: Mapping[str, float]) -> None:
         """Appends one row.
@@ -63,24 +73,36 @@ class MetricsLog:
         finite = {k: float(v) if math.isfinite(v) else None for k, v in values.items()}
         self._file.write(json.dumps({"step": step, "split": split, **finite}) + "\n")
         self.num_rows += 1
-        for name, value in values.items():
-            self._events.add_scalar(f"{split}/{name}", float(value), step)
+        for writer in self._writers:
+            writer.scalars(split, step, values)
 
     def write_text(self, name: str, step: int, text: str) -> None:
-        """Shows a text in TensorBoard.
+        """Shows a text in the loggers.
 
         Args:
             name: What it is.
             step: Updates done.
             text: Shown as it is.
         """
-        indented = "".join(f"    {line}\n" for line in text.splitlines())
-        self._events.add_text(name, indented, step)
+        for writer in self._writers:
+            writer.text(name, step, text)
+
+    def conclude(self, step: int, metrics: Mapping[str, float], picture: Path | None) -> None:
+        """Shows how the run ended in the loggers.
+
+        Args:
+            step: Updates done.
+            metrics: The final metrics.
+            picture: The loss curve; None: there is none.
+        """
+        for writer in self._writers:
+            writer.conclude(step, metrics, picture)
 
     def close(self) -> None:
-        """Flushes both files."""
+        """Writes what is left."""
         self._file.close()
-        self._events.close()
+        for writer in self._writers:
+            writer.close()
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:

@@ -1,8 +1,8 @@
 """The loss curve of a run, and of several runs beside each other, as pictures."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -42,28 +42,51 @@ def plot_loss(folder: Path, title: str, subtitle: str = "") -> Path | None:
     return _save(figure, folder / "loss.png")
 
 
-def plot_comparison(folders: Mapping[str, Path], path: Path, title: str) -> Path:
-    """Draws the validation losses of several runs in one picture.
+class Line(NamedTuple):
+    """A curve among others."""
+
+    name: str
+    x: np.ndarray
+    """Steps, or FLOPs."""
+    y: np.ndarray
+    """What was measured."""
+
+
+def plot_comparison(
+    lines: Sequence[Line],
+    path: Path,
+    title: str,
+    metric: str = "loss",
+    per_token: bool = False,
+    compute: bool = False,
+) -> Path:
+    """Draws a validation metric of several runs in one picture.
 
     Args:
-        folders: Run folders by the name to show.
+        lines: The runs' curves.
         path: The picture to write.
         title: What is compared.
+        metric: The metric.
+        per_token: Whether it is the loss of predicted tokens alone, so that it has a perplexity.
+        compute: Whether x is the FLOPs of training, on a logarithmic axis; otherwise the steps.
 
     Returns:
         ``path``.
     """
-    figure, axes = _canvas(title, "validation loss")
-    labels, values = [], []
-    for colour, (name, folder) in zip(_cycle(len(folders)), folders.items(), strict=True):
-        steps, losses = curve(folder, "validation")
-        if len(steps):
-            axes.plot(steps, losses, color=colour, linewidth=1.6, marker="o", markersize=3)
-            labels.append((steps[-1], losses[-1], name, colour))
-            values.append(losses)
-    per_token = all(map(is_per_token, folders.values()))
-    _frame(axes, values, per_token)
-    _label_ends(axes, labels, per_token)
+    words = metric.replace("_", " ")
+    figure, axes = _canvas(title, f"validation {words}{' against compute' * compute}")
+    lines = [line for line in lines if len(line.x)]
+    ends = []
+    for colour, line in zip(_cycle(len(lines)), lines, strict=True):
+        axes.plot(line.x, line.y, color=colour, linewidth=1.6, marker="o", markersize=3)
+        ends.append((line.x[-1], line.y[-1], line.name, colour))
+    _frame(axes, [line.y for line in lines], per_token, None if metric == "loss" else words)
+    if compute:
+        axes.set_xscale("log")
+        axes.set_xlim(auto=True)
+        axes.autoscale(axis="x")
+        axes.set_xlabel("FLOPs of training (forward and backward, from the configuration)")
+    _label_ends(axes, ends, per_token)
     return _save(figure, path)
 
 
@@ -110,17 +133,22 @@ def _canvas(title: str, subtitle: str) -> tuple[Any, Any]:
     return figure, axes
 
 
-def _frame(axes: Any, curves: Sequence[np.ndarray], per_token: bool) -> None:
-    """Grid, axis names, and a logarithmic loss axis where the loss spans more than a factor 3."""
+def _frame(
+    axes: Any, curves: Sequence[np.ndarray], per_token: bool, name: str | None = None
+) -> None:
+    """Grid, axis names, and a logarithmic loss axis where the loss spans more than a factor 3.
+
+    Another metric than the loss has a `name`.
+    """
     values = np.concatenate([values for values in curves if len(values)])
-    if len(values) and values.min() > 0 and values.max() / values.min() > 3:
+    if name is None and len(values) and values.min() > 0 and values.max() / values.min() > 3:
         axes.set_yscale("log")
         low, high = values.min() * 0.95, values.max() * 1.05
         ticks = [tick for tick in _LOSS_TICKS if low <= tick <= high]
         axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.minorticks_off()
     axes.set_xlabel("step")
-    axes.set_ylabel("loss (nats per token)" if per_token else "loss")
+    axes.set_ylabel(name or ("loss (nats per token)" if per_token else "loss"))
     axes.set_xlim(left=0)
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)

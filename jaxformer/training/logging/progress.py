@@ -2,13 +2,19 @@
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import rich.progress
+import rich.table
+import rich.text
 from rich.console import Console
 
 # A log file wants a line per so many seconds at most, however fast the steps are.
 SECONDS_BETWEEN_LINES = 5.0
+LINE_WIDTH = 80
+"""The characters of a line away from a terminal."""
+_BAR_WIDTH = 10
 
 
 class Progress:
@@ -16,10 +22,12 @@ class Progress:
 
     Args:
         total: Steps of the whole run.
+        steps_per_epoch: Steps in which all training rows are read; None: not known.
     """
 
-    def __init__(self, total: int):
-        self.total = total
+    def __init__(self, total: int, steps_per_epoch: float | None = None):
+        self.total, self.steps_per_epoch = total, steps_per_epoch
+        self._started = time.perf_counter()
 
     def update(self, step: int, values: Mapping[str, float]) -> None:
         """Shows a row of training metrics."""
@@ -30,12 +38,17 @@ class Progress:
     def close(self) -> None:
         """Leaves the terminal as it was."""
 
+    def _line(self, step: int, values: Mapping[str, float], width: int) -> str:
+        """A row of metrics in a line of at most some characters."""
+        elapsed = time.perf_counter() - self._started
+        return describe(step, self.total, values, width, elapsed, self.steps_per_epoch)
+
 
 class LineProgress(Progress):
     """Plain lines, for files, pipes and continuous integration."""
 
-    def __init__(self, total: int):
-        super().__init__(total)
+    def __init__(self, total: int, steps_per_epoch: float | None = None):
+        super().__init__(total, steps_per_epoch)
         self._last_line = float("-inf")
 
     def update(self, step: int, values: Mapping[str, float]) -> None:
@@ -44,7 +57,8 @@ class LineProgress(Progress):
         if now - self._last_line < SECONDS_BETWEEN_LINES and step < self.total:
             return
         self._last_line = now
-        print(f"step {step}/{self.total}  {describe(step, self.total, values)}", flush=True)
+        start = f"step {step}/{self.total}  "
+        print(start + self._line(step, values, LINE_WIDTH - len(start)), flush=True)
 
     def message(self, text: str) -> None:
         """Prints the line."""
@@ -54,21 +68,28 @@ class LineProgress(Progress):
 class LiveProgress(Progress):
     """A bar that redraws itself, for terminals."""
 
-    def __init__(self, total: int, start: int, console: Console | None = None):
-        super().__init__(total)
+    def __init__(
+        self,
+        total: int,
+        start: int,
+        console: Console | None = None,
+        steps_per_epoch: float | None = None,
+    ):
+        super().__init__(total, steps_per_epoch)
+        self._row: tuple[int, Mapping[str, float]] | None = None
         self._bar = rich.progress.Progress(
-            rich.progress.BarColumn(bar_width=24),
+            rich.progress.BarColumn(bar_width=_BAR_WIDTH),
             rich.progress.TextColumn("{task.completed}/{task.total}"),
-            rich.progress.TextColumn("{task.description}"),
+            _LineColumn(self._text),
             console=console,
         )
-        self._task = self._bar.add_task("compiling ...", total=total, completed=start)
+        self._task = self._bar.add_task("", total=total, completed=start)
         self._bar.start()
 
     def update(self, step: int, values: Mapping[str, float]) -> None:
         """Moves the bar."""
-        text = describe(step, self.total, values)
-        self._bar.update(self._task, completed=step, description=text)
+        self._row = step, values
+        self._bar.update(self._task, completed=step)
 
     def message(self, text: str) -> None:
         """Prints the line above the bar."""
@@ -78,41 +99,113 @@ class LiveProgress(Progress):
         """Stops redrawing."""
         self._bar.stop()
 
+    def _text(self, done: str) -> str:
+        """What stands right of the bar and of the number of steps, at this moment."""
+        if self._row is None:
+            return f"compiling {duration(time.perf_counter() - self._started)}"
+        width = self._bar.console.width - _BAR_WIDTH - len(done) - len("  ")
+        return self._line(*self._row, width)
 
-def make_progress(total: int, start: int, visible: bool) -> Progress:
+
+class _LineColumn(rich.progress.ProgressColumn):
+    """A text that is computed whenever the bar is drawn, and never wraps."""
+
+    def __init__(self, text: Callable[[str], str]):
+        super().__init__(rich.table.Column(no_wrap=True, overflow="crop"))
+        self._text = text
+
+    def render(self, task: rich.progress.Task) -> rich.text.Text:
+        """The text."""
+        return rich.text.Text(self._text(f"{task.completed}/{task.total}"))
+
+
+def make_progress(
+    total: int, start: int, visible: bool, steps_per_epoch: float | None = None
+) -> Progress:
     """Returns the display that fits where the output goes.
 
     Args:
         total: Steps of the whole run.
         start: Steps done already.
         visible: False for processes that shall not print.
+        steps_per_epoch: Steps in which all training rows are read; None: not known.
     """
     if not visible:
         return Progress(total)
-    return LiveProgress(total, start) if sys.stdout.isatty() else LineProgress(total)
+    if sys.stdout.isatty():
+        return LiveProgress(total, start, steps_per_epoch=steps_per_epoch)
+    return LineProgress(total, steps_per_epoch)
 
 
-def describe(step: int, total: int, values: Mapping[str, float]) -> str:
-    """One line of training metrics: loss, gradient norm, learning rate, speed, time left."""
+class _Part(NamedTuple):
+    """A piece of the line."""
+
+    importance: int
+    """The smallest number stays the longest where there is little room."""
+    text: str
+
+
+def describe(
+    step: int,
+    total: int,
+    values: Mapping[str, float],
+    width: int = LINE_WIDTH,
+    elapsed: float = 0.0,
+    steps_per_epoch: float | None = None,
+) -> str:
+    """One line of training metrics; what there is no room for is left out.
+
+    Args:
+        step: Updates done.
+        total: Updates of the whole run.
+        values: The metrics.
+        width: The most characters.
+        elapsed: Seconds since the start.
+        steps_per_epoch: Steps in which all training rows are read; None: not known.
+
+    Returns:
+        The line.
+    """
     terms = [name for name in ("soft_loss", "cosine_loss") if name in values]
     terms += ["accuracy", "margin"] if "margin" in values else []
     parts = [
-        f"loss {values['loss']:.3f}",
-        *[f"{name.removesuffix('_loss')} {values[name]:.3f}" for name in terms],
-        f"grad {values['gradient_norm']:.2f}",
-        f"lr {values['learning_rate']:.2e}",
+        _Part(0, f"loss {values['loss']:.3f}"),
+        *[_Part(8, f"{name.removesuffix('_loss')} {values[name]:.3f}") for name in terms],
+        _Part(6, f"grad {values['gradient_norm']:.2f}"),
+        _Part(7, f"lr {values['learning_rate']:.1e}"),
     ]
     if "tokens_per_second" in values:
-        parts.append(f"{short_number(values['tokens_per_second'])} tok/s")
-        parts.append(f"{1000 * values['step_seconds']:.0f} ms/step")
-        parts.append(f"data {1000 * values['data_wait_seconds']:.1f} ms")
+        parts.append(_Part(3, f"{short_number(values['tokens_per_second'])} tok/s"))
+        parts.append(_Part(9, f"{1000 * values['step_seconds']:.0f} ms/step"))
+        parts.append(_Part(10, f"data {1000 * values['data_wait_seconds']:.1f} ms"))
     if "mfu" in values:
-        parts.append(f"MFU {values['mfu']:.1%}")
-    if "step_seconds" in values:
-        parts.append(f"eta {duration((total - step) * values['step_seconds'])}")
+        parts.append(_Part(5, f"MFU {values['mfu']:.1%}"))
     if values.get("skipped"):
-        parts.append(f"skipped {int(values['skipped'])}")
-    return "  ".join(parts)
+        parts.append(_Part(1, f"skipped {int(values['skipped'])}"))
+    if steps_per_epoch:
+        parts.append(_Part(4, f"epoch {step / steps_per_epoch:.3g}"))
+    left = ""
+    if "step_seconds" in values:
+        left = f" eta {duration((total - step) * values['step_seconds'])}"
+    parts.append(_Part(2, duration(elapsed) + left))
+    return "  ".join(part.text for part in fitting(parts, width))
+
+
+def fitting(parts: Sequence[_Part], width: int) -> list[_Part]:
+    """Returns the most important parts that fit in a line together, in their order.
+
+    Args:
+        parts: The parts, from left to right.
+        width: The most characters, with two blanks between parts.
+    """
+    room, least = width, len(parts)
+    for rank, part in enumerate(sorted(parts)):
+        room -= len(part.text) + (2 if rank else 0)
+        if room < 0:
+            least = rank
+            break
+    kept = set(sorted(parts)[:least])
+    return [part for part in parts if part in kept]
 
 
 def duration(seconds: float) -> str:

@@ -38,6 +38,8 @@ class RunLogger:
         step: The step that training starts from.
         work: The work of a step.
         state: The property `state` as it was saved at that step; empty where it is not known.
+        config: The run's configuration as JSON, for the loggers.
+        steps_per_epoch: Steps in which all training rows are read; None: not known.
     """
 
     def __init__(
@@ -47,11 +49,16 @@ class RunLogger:
         step: int,
         work: Workload,
         state: Mapping[str, Any] = MappingProxyType({}),
+        config: Mapping[str, Any] = MappingProxyType({}),
+        steps_per_epoch: float | None = None,
     ):
         self._settings = settings
         self._stopwatch = Stopwatch(work)
-        self._progress = make_progress(settings.steps, step, is_first())
-        self._files = MetricsLog(folder, step, state.get("rows", 0)) if is_first() else None
+        self._files = None
+        if is_first():
+            rows = state.get("rows", 0)
+            self._files = MetricsLog(folder, step, rows, settings.loggers, config)
+        self._progress = make_progress(settings.steps, step, is_first(), steps_per_epoch)
         self._pending: tuple[int, Any] | None = None
         self._rows = list(state.get("unlogged", ()))
         self._started = time.perf_counter()
@@ -122,6 +129,15 @@ class RunLogger:
     def message(self, text: str) -> None:
         """Shows a line."""
         self._progress.message(text)
+
+    def end_display(self) -> None:
+        """Ends the display, so that other things can be printed."""
+        self._progress.close()
+
+    def conclude(self, step: int, metrics: Mapping[str, float], picture: Path | None) -> None:
+        """Shows the final metrics and the loss curve, if there is one, in the loggers."""
+        if self._files is not None:
+            self._files.conclude(step, metrics, picture)
 
     def close(self) -> None:
         """Ends the display and closes the files."""

@@ -1,0 +1,231 @@
+"""Where the metrics of a run are shown, besides its own metrics.jsonl: TensorBoard, W&B."""
+
+import abc
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from jaxformer.checks import check_types
+from jaxformer.errors import ConfigError
+from jaxformer.extras import optional_module
+from jaxformer.io.files import replacing
+
+WANDB_ID = "wandb_run_id"
+"""The file of a run's folder with the id of its W&B run."""
+_log = logging.getLogger(__name__)
+
+
+class LoggedRun(NamedTuple):
+    """The run that a logger shows."""
+
+    folder: Path
+    """Its folder."""
+    step: int
+    """The step that training starts from; what was logged of later ones is logged anew."""
+    config: Mapping[str, Any]
+    """Its configuration as JSON."""
+
+
+class RunWriter(abc.ABC):
+    """Shows what a run measures."""
+
+    @abc.abstractmethod
+    def scalars(self, split: str, step: int, values: Mapping[str, float]) -> None:
+        """Shows a row of metrics of "train" or "validation"."""
+
+    @abc.abstractmethod
+    def text(self, name: str, step: int, text: str) -> None:
+        """Shows a text, such as a sample."""
+
+    @abc.abstractmethod
+    def conclude(self, step: int, metrics: Mapping[str, float], picture: Path | None) -> None:
+        """Shows the final metrics and the loss curve, if there is one."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Writes what is left."""
+
+
+@dataclass(frozen=True)
+class Logger(abc.ABC):
+    """A program that shows the metrics of runs; subclasses are frozen dataclasses."""
+
+    @abc.abstractmethod
+    def check(self) -> None:
+        """Raises MissingExtra if the program's library is not installed."""
+
+    @abc.abstractmethod
+    def open(self, run: LoggedRun) -> RunWriter:
+        """Returns what shows a run, which may have been shown before.
+
+        Args:
+            run: The run.
+        """
+
+
+@dataclass(frozen=True)
+class TensorBoard(Logger):
+    """Event files in RUN/tensorboard: tensorboard --logdir RUN."""
+
+    def check(self):
+        optional_module("tensorboardX", "train.loggers = TensorBoard()")
+
+    def open(self, run):
+        return _TensorBoardWriter(run)
+
+
+class _TensorBoardWriter(RunWriter):
+    def __init__(self, run: LoggedRun):
+        from tensorboardX import SummaryWriter
+
+        self._events = SummaryWriter(str(run.folder / "tensorboard"), purge_step=run.step + 1)
+
+    def scalars(self, split, step, values):
+        for name, value in values.items():
+            self._events.add_scalar(f"{split}/{name}", float(value), step)
+
+    def text(self, name, step, text):
+        indented = "".join(f"    {line}\n" for line in text.splitlines())
+        self._events.add_text(name, indented, step)
+
+    def conclude(self, step, metrics, picture):
+        """Adds nothing: TensorBoard draws the curves itself."""
+
+    def close(self):
+        self._events.close()
+
+
+@dataclass(frozen=True)
+class WeightsAndBiases(Logger):
+    """Weights & Biases: metrics, the configuration, samples, the loss curve.
+
+    A run that is continued continues its W&B run, whose id is in RUN/wandb_run_id. If W&B cannot
+    be reached, a warning says so and training goes on.
+    """
+
+    project: str = "jaxformer"
+    """The project."""
+    name: str | None = None
+    """The name of the run there (None: that of its folder)."""
+    entity: str | None = None
+    """The user or the team (None: the one that `wandb login` chose)."""
+    group: str | None = None
+    """The group of runs that it belongs to, such as a sweep."""
+    tags: tuple[str, ...] = ()
+    """Tags."""
+    mode: Literal["online", "offline", "disabled"] = "online"
+    """offline: keep everything in RUN/wandb, for `wandb sync`."""
+
+    def __post_init__(self):
+        check_types(self)
+
+    def check(self):
+        optional_module("wandb", "train.loggers = WeightsAndBiases()")
+
+    def open(self, run):
+        return _WandbWriter(self, run)
+
+
+class _WandbWriter(RunWriter):
+    def __init__(self, logger: WeightsAndBiases, run: LoggedRun):
+        self._wandb = optional_module("wandb", "train.loggers = WeightsAndBiases()")
+        file = run.folder / WANDB_ID
+        known = file.read_text(encoding="utf-8").strip() if file.exists() else None
+        settings = self._wandb.Settings(silent=True, console="off", init_timeout=60)
+        self._run = self._wandb.init(
+            project=logger.project,
+            name=logger.name or run.folder.name,
+            entity=logger.entity,
+            group=logger.group,
+            tags=logger.tags,
+            mode=logger.mode,
+            dir=str(run.folder),
+            config=dict(run.config),
+            id=known,
+            resume="allow",
+            allow_val_change=True,
+            reinit="create_new",
+            settings=settings,
+        )
+        if known is None:
+            with replacing(file) as aside:
+                aside.write_text(self._run.id + "\n", encoding="utf-8")
+        # By its own number: a run that was killed logs the steps after its last checkpoint again.
+        self._run.define_metric("step", hidden=True)
+        self._run.define_metric("*", step_metric="step")
+
+    def scalars(self, split, step, values):
+        named = {f"{split}/{name}": float(value) for name, value in values.items()}
+        self._run.log({"step": step, **named})
+
+    def text(self, name, step, text):
+        table = self._wandb.Table(columns=["step", "text"], data=[[step, text]])
+        self._run.log({"step": step, name: table})
+
+    def conclude(self, step, metrics, picture):
+        self._run.summary.update({f"final/{name}": float(v) for name, v in metrics.items()})
+        if picture is not None:
+            self._run.log({"step": step, "loss": self._wandb.Image(str(picture))})
+
+    def close(self):
+        self._run.finish()
+
+
+class Guarded(RunWriter):
+    """A writer whose failures are warnings: no run is lost because a logger is.
+
+    Args:
+        logger: The logger.
+        run: The run.
+    """
+
+    def __init__(self, logger: Logger, run: LoggedRun):
+        self._name, self._warned = type(logger).__name__, False
+        self._writer: RunWriter | None = None
+        self._try("start", lambda: setattr(self, "_writer", logger.open(run)))
+
+    def scalars(self, split, step, values):
+        self._try("log metrics", lambda: self._writer.scalars(split, step, values))
+
+    def text(self, name, step, text):
+        self._try("log a text", lambda: self._writer.text(name, step, text))
+
+    def conclude(self, step, metrics, picture):
+        self._try("log the end", lambda: self._writer.conclude(step, metrics, picture))
+
+    def close(self):
+        self._try("finish", lambda: self._writer.close())
+
+    def _try(self, what: str, action: Callable[[], object]) -> None:
+        if self._writer is None and what != "start":
+            return
+        try:
+            action()
+        except Exception as error:  # whatever a service or its library can raise
+            if not self._warned:
+                _log.warning(
+                    "%s could not %s (%s); training goes on, and metrics.jsonl has everything",
+                    self._name,
+                    what,
+                    str(error).splitlines()[0] if str(error) else type(error).__name__,
+                )
+            self._warned = True
+
+
+def check_loggers(loggers: tuple[Logger, ...]) -> None:
+    """Checks that loggers can be used together, and that their libraries are installed.
+
+    Args:
+        loggers: Those of `train.loggers`.
+
+    Raises:
+        ConfigError: Two are of the same kind.
+        MissingExtra: A library is not installed.
+    """
+    kinds = [type(logger).__name__ for logger in loggers]
+    if len(set(kinds)) < len(kinds):
+        raise ConfigError(f"train.loggers = {', '.join(kinds)}: must be different ones")
+    for logger in loggers:
+        logger.check()

@@ -1,0 +1,206 @@
+"""Several runs beside each other: what they measured, what differs, what they cost."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxformer.checkpoints.run_dir import CONFIG_FILE, read_config
+from jaxformer.config.experiment import Config
+from jaxformer.config.metric import cost
+from jaxformer.errors import ConfigError, did_you_mean
+from jaxformer.io.serialization import to_json
+from jaxformer.models.parameters import AbstractModel
+from jaxformer.training.logging.metrics_writer import read_metrics
+from jaxformer.training.logging.progress import short_number
+
+
+@dataclass(frozen=True, eq=False)
+class ComparedRun:
+    """A run among others."""
+
+    name: str
+    """What it is called among them."""
+    folder: Path
+    """Its folder."""
+    metric: str
+    """The validation metric that is compared."""
+    steps: np.ndarray
+    """The steps at which the metric was measured."""
+    values: np.ndarray
+    """What was measured then."""
+
+    @cached_property
+    def best(self) -> tuple[int, float] | None:
+        """The step and the value of the best evaluation; None: there was none."""
+        if not len(self.steps):
+            return None
+        costs = [cost(self.metric, value) for value in self.values]
+        first = int(np.argmin(costs))
+        return int(self.steps[first]), float(self.values[first])
+
+    @cached_property
+    def config(self) -> Config | None:
+        """Its configuration; None: the folder has none."""
+        return read_config(self.folder) if (self.folder / CONFIG_FILE).exists() else None
+
+    @cached_property
+    def parameters(self) -> int | None:
+        """The number of the model's parameters."""
+        if self.config is None:
+            return None
+        shapes = AbstractModel(self.config.model.build).shapes
+        return sum(math.prod(shape.shape) for shape in shapes.values())
+
+    @cached_property
+    def tokens_per_step(self) -> int | None:
+        """The tokens of a step, over all devices."""
+        if self.config is None:
+            return None
+        return self.config.data.num_sequences * self.config.row_lengths["inputs"]
+
+    @cached_property
+    def flops_per_step(self) -> float | None:
+        """The model FLOPs of a step, forward and backward, counted from the configuration."""
+        if self.config is None:
+            return None
+        flops = self.config.model.flops(self.config.row_lengths)
+        return self.tokens_per_step * flops.training(causal=False)
+
+    def row(self) -> dict[str, Any]:
+        """What a table says of the run; None for what is not known."""
+        step, value = self.best or (None, None)
+        spent = [None if x is None or step is None else step * x for x in self._per_step]
+        return {
+            "run": self.name,
+            self.metric: value,
+            "step": step,
+            "parameters": self.parameters,
+            "tokens": spent[0],
+            "flops": spent[1],
+        }
+
+    @property
+    def _per_step(self) -> tuple[int | None, float | None]:
+        return self.tokens_per_step, self.flops_per_step
+
+
+def compared_runs(folders: Sequence[Path], metric: str) -> list[ComparedRun]:
+    """Returns runs by their best value of a metric, the best one first, unmeasured ones last.
+
+    Args:
+        folders: The runs' folders.
+        metric: A metric of their evaluations.
+
+    Raises:
+        ConfigError: A folder holds no metrics, or none of the runs measured this one.
+    """
+    names = [folder.name for folder in folders]
+    runs, measured = [], {}
+    for folder in folders:
+        rows = [row for row in read_metrics(folder) if row["split"] == "validation"]
+        if not rows and not read_metrics(folder):
+            raise ConfigError(f"{folder} holds no validation {metric}: is it a run's folder?")
+        measured |= {name: None for row in rows for name in row if name not in ("step", "split")}
+        found = [(row["step"], row[metric]) for row in rows if row.get(metric) is not None]
+        steps, values = zip(*found, strict=True) if found else ((), ())
+        name = folder.name if names.count(folder.name) == 1 else str(folder)
+        runs.append(ComparedRun(name, folder, metric, np.array(steps, int), np.array(values)))
+    if all(run.best is None for run in runs):
+        known = f"there are {', '.join(measured)}" if measured else "nothing was"
+        raise ConfigError(
+            f"--metric {metric}: no run measured it; {known}{did_you_mean(metric, measured)}"
+        )
+    return sorted(runs, key=_rank)
+
+
+def _rank(run: ComparedRun) -> tuple[float, str]:
+    return (math.inf if run.best is None else cost(run.metric, run.best[1])), run.name
+
+
+def table(runs: Sequence[ComparedRun]) -> list[dict[str, Any]]:
+    """Returns a row for each run: its result, its cost, and the settings in which runs differ."""
+    differing = settings([run.config for run in runs])
+    return [run.row() | chosen for run, chosen in zip(runs, differing, strict=True)]
+
+
+def in_columns(rows: Sequence[Mapping[str, Any]], metric: str) -> list[str]:
+    """Returns a table for people: lines of equal columns, with the names above.
+
+    Args:
+        rows: What `table` returned.
+        metric: The metric that is compared.
+    """
+    names = [name for name in rows[0] if name not in ("run", metric, "step")]
+    shown = [["run", metric, *names]]
+    for row in rows:
+        measured = "not measured"
+        if row[metric] is not None:
+            measured = f"{row[metric]:.4f} at step {row['step']}"
+        counts = {name: row[name] for name in ("parameters", "tokens", "flops")}
+        texts = {name: "" if x is None else short_number(x) for name, x in counts.items()}
+        cells = [texts.get(name, _shown(row[name])) for name in names]
+        shown.append([row["run"], measured, *cells])
+    kept = [n for n in range(len(shown[0])) if any(line[n] for line in shown[1:])]
+    widths = [max(len(line[n]) for line in shown) for n in kept]
+    return [
+        "  ".join(line[n].ljust(width) for n, width in zip(kept, widths, strict=True)).rstrip()
+        for line in shown
+    ]
+
+
+def settings(configs: Sequence[Config | None]) -> list[dict[str, Any]]:
+    """Returns for each configuration the fields that are not the same in all of them.
+
+    A field is called by the end of its name that no other differing field has.
+
+    Args:
+        configs: The configurations; None: not known, so that it has no fields.
+    """
+    flat = [{} if config is None else dict(_flat(to_json(config), "")) for config in configs]
+    known = [values for values in flat if values]
+    names = dict.fromkeys(name for values in known for name in values)
+    differing = [name for name in names if len({repr(v.get(name)) for v in known}) > 1]
+    # Where components differ, their own fields say nothing that the names do not.
+    kinds = tuple(f"{name}." for name in differing if any(f"{name}.{_KIND}" in v for v in known))
+    differing = [name for name in differing if not name.startswith(kinds)]
+    short = {name: _short(name, differing) for name in differing}
+    return [{short[name]: values.get(name) for name in differing} for values in flat]
+
+
+_KIND = "type"
+
+
+def _flat(value: Any, where: str) -> list[tuple[str, Any]]:
+    """The fields of nested objects, by their dotted names; a component's own name is its type's."""
+    if not isinstance(value, dict):
+        return [(where, value)]
+    found = []
+    if where and _KIND in value:
+        kind = value[_KIND].rpartition(".")[2]
+        found = [(where, kind), (f"{where}.{_KIND}", kind)]
+    inner = [pair for key in value if key != _KIND for pair in _flat(value[key], f"{where}.{key}")]
+    return [(name.lstrip("."), each) for name, each in found + inner]
+
+
+def _short(name: str, names: Sequence[str]) -> str:
+    parts = name.split(".")
+    for count in range(1, len(parts)):
+        end = ".".join(parts[-count:])
+        if sum(f".{other}".endswith(f".{end}") for other in names) == 1:
+            return end
+    return name
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, list):
+        return " ".join(_shown(each) for each in value)
+    if isinstance(value, dict):
+        return str(value.get(_KIND, value)).rpartition(".")[2]
+    return "" if value is None else str(value)

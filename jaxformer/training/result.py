@@ -1,0 +1,83 @@
+"""What a finished or stopped run gives back."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from jaxformer.pretrained.auto import load
+from jaxformer.pretrained.model import Pretrained
+from jaxformer.training.evaluation.early_stopping import EarlyStopping
+from jaxformer.training.logging.metrics_writer import read_metrics
+
+
+@dataclass(frozen=True, eq=False)
+class TrainResult:
+    """The results of a run; everything else is read from its folder when it is asked for.
+
+    Nothing of the training state is kept in memory: `model` reads the parameters of the last
+    checkpoint, the averaged ones where the run keeps an average, with LoRA factors merged.
+    """
+
+    folder: Path
+    """The run's folder."""
+    step: int
+    """Updates done."""
+    finished: bool
+    """Whether the run is complete; otherwise it was stopped, and the same call continues it."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """The final metrics on the validation data; of a stopped run the last that were measured."""
+    best_step: int | None = None
+    """The step of the best evaluation by `train.metric`; None: there was none."""
+
+    @classmethod
+    def of(
+        cls,
+        folder: Path,
+        step: int,
+        finished: bool,
+        stopping: EarlyStopping,
+        metrics: Mapping[str, float] | None = None,
+    ) -> "TrainResult":
+        """Returns the result of a run at a step.
+
+        Args:
+            folder: The run's folder.
+            step: Updates done.
+            finished: Whether the run is complete.
+            stopping: What knows the best evaluation.
+            metrics: The final metrics; None: the last that were measured.
+        """
+        best = None if stopping.best is None else stopping.best.step
+        measured = _validation_rows(folder) if metrics is None else {}
+        last = next(reversed(measured.values()), {}) if metrics is None else dict(metrics)
+        return cls(folder, step, finished, last, best)
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """The rows of metrics.jsonl: "step", "split" ("train" or "validation") and metrics."""
+        return read_metrics(self.folder)
+
+    @property
+    def best_metrics(self) -> dict[str, float]:
+        """The metrics of `best_step`; empty if there was no evaluation."""
+        return _validation_rows(self.folder).get(self.best_step, {})
+
+    @cached_property
+    def model(self) -> Pretrained:
+        """The trained model, as `jaxformer.load` returns it.
+
+        Raises:
+            ConfigError: The run was stopped before its first checkpoint.
+        """
+        return load(self.folder, step=self.step)
+
+
+def _validation_rows(folder: Path) -> dict[int, dict[str, float]]:
+    """What was measured on the validation data, by step."""
+    return {
+        row["step"]: {k: v for k, v in row.items() if k not in ("step", "split")}
+        for row in read_metrics(folder)
+        if row["split"] == "validation"
+    }

@@ -1,0 +1,85 @@
+"""jaxformer compare: a sweep is a loop of the shell, and this reads its results."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from tiny_run import tiny_config
+
+from jaxformer.checkpoints.run_dir import open_run_folder
+from jaxformer.cli import main as cli
+from jaxformer.functional import ALiBi, LayerNorm
+from jaxformer.models import AbstractModel
+from jaxformer.optim import AdamW, Cosine
+from jaxformer.training.logging import comparison
+
+
+def sweep(folder, rate, layers, losses, accuracy=0.5):
+    """A run of a sweep, as far as `compare` looks at it."""
+    optimizer = AdamW(schedule=Cosine(learning_rate=rate, warmup_steps=1))
+    config = tiny_config()
+    model = dataclasses.replace(config.model, num_layers=layers)
+    open_run_folder(folder, dataclasses.replace(config, model=model, optimizer=optimizer))
+    rows = [
+        {"step": step, "split": "validation", "loss": loss, "accuracy": accuracy - loss / 100}
+        for step, loss in losses.items()
+    ]
+    rows.append({"step": 9, "split": "train", "loss": 1.0})
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(folder)
+
+
+def test_compare_reads_a_sweep(tmp_path, capsys):
+    folders = [
+        sweep(tmp_path / "sweep-1", 1e-3, 1, {10: 4.0, 20: 3.0, 30: 3.5}),
+        sweep(tmp_path / "sweep-2", 3e-4, 2, {10: 3.5, 20: 2.5}, accuracy=0.9),
+        sweep(tmp_path / "sweep-3", 1e-4, 2, {}),
+    ]
+    out = ["--out", str(tmp_path / "sweep.png")]
+    assert cli.main(["compare", *folders, *out, "--table", str(tmp_path / "sweep.csv")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    header = lines[0].split()
+    assert header == ["run", "loss", "parameters", "tokens", "flops", "num_layers", "learning_rate"]
+    assert [line.split()[0] for line in lines[1:4]] == ["sweep-2", "sweep-1", "sweep-3"]
+    assert "3.0000 at step 20" in lines[2]
+    assert "not measured" in lines[3]
+    assert lines[4:] == [str(tmp_path / n) for n in ("sweep.png", "sweep-compute.png", "sweep.csv")]
+    assert all(Path(line).stat().st_size > 100 for line in lines[4:])
+    assert cli.main(["compare", *folders, *out, "--json", "--metric", "accuracy"]) == 0
+    best, other, none = json.loads(capsys.readouterr().out)
+    assert (best["run"], best["step"], best["accuracy"]) == ("sweep-2", 20, pytest.approx(0.875))
+    assert (best["learning_rate"], best["num_layers"]) == (3e-4, 2)
+    assert none["accuracy"] is None
+    config = tiny_config()
+    tokens = config.data.batch_size * config.data.sequence_length
+    assert best["tokens"] == 20 * tokens
+    flops = config.model.flops(config.row_lengths).training(causal=False)
+    assert best["flops"] == pytest.approx(20 * tokens * flops)
+    shapes = AbstractModel(config.model.build).shapes.values()
+    assert best["parameters"] == sum(shape.size for shape in shapes) > other["parameters"]
+
+
+def test_compare_says_what_was_measured(tmp_path, capsys):
+    folder = sweep(tmp_path / "a", 1e-3, 1, {10: 4.0})
+    assert cli.main(["compare", folder, "--metric", "acuracy"]) == 2
+    error = capsys.readouterr().err
+    assert "--metric acuracy: no run measured it; there are loss, accuracy" in error
+    assert "did you mean 'accuracy'?" in error
+
+
+def test_settings_that_differ():
+    config = tiny_config()
+    other = dataclasses.replace(
+        config,
+        model=dataclasses.replace(config.model, position=ALiBi(), norm=LayerNorm(eps=1e-3)),
+        data=dataclasses.replace(config.data, seed=1),
+        train=dataclasses.replace(config.train, seed=2),
+    )
+    first, second = comparison.settings([config, other])
+    assert (first["data.seed"], second["data.seed"]) == (0, 1)
+    assert (first["train.seed"], second["train.seed"]) == (0, 2)
+    assert (first["position"], second["position"]) == ("RoPE", "ALiBi")
+    assert (first["norm"], second["norm"]) == ("RMSNorm", "LayerNorm")
+    assert len(first) == 4
+    assert comparison.settings([config, None, config]) == [{}, {}, {}]

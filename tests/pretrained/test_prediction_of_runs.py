@@ -1,0 +1,171 @@
+"""Predictions of a run are those that its evaluation measures."""
+
+import json
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+from tiny_models import tiny, tiny_encoder
+
+from jaxformer.checkpoints.checkpointer import Checkpointer
+from jaxformer.checkpoints.run_dir import open_run_folder
+from jaxformer.config import Config
+from jaxformer.data import TrainTokenizer
+from jaxformer.data.files.record import Record
+from jaxformer.data.files.tables import read_records
+from jaxformer.data.labels import Number
+from jaxformer.data.tasks import ColumnFile, LabelledText, SpanText, TaggedText
+from jaxformer.distributed import MeshConfig, make_mesh
+from jaxformer.errors import ArgumentError
+from jaxformer.functional import Learned
+from jaxformer.io.serialization import to_json
+from jaxformer.models import Classification, Regression, Span, TokenClassification
+from jaxformer.pretrained.prediction.api import PredictionConfig, open_predictor
+from jaxformer.training.evaluation.evaluate import Evaluator, best_answers
+from jaxformer.training.step import TrainProgram
+
+BPE = TrainTokenizer(kind="bpe", vocab_size=300)
+SIZES = {"vocab_size": 320, "num_layers": 1, "position": Learned(max_length=64)}
+WORDS = ("lake", "a boat", "Zürich sells", "the red theorem", "10:45", "nobody", "paints it")
+
+
+def measured(folder, config, seed=0):
+    """A run with random parameters; returns what evaluation predicts for its validation rows."""
+    open_run_folder(folder, config)
+    data = config.data.prepare(folder)
+    program = TrainProgram(config.model, config.optimizer, config.train, make_mesh(MeshConfig()))
+    random = np.random.default_rng(seed)
+    params = {
+        # Large biases would give every row the same label.
+        name: jax.device_put(random.normal(0, _scale(name), x.shape).astype("f4"), sharding)
+        for (name, x), sharding in zip(
+            program.abstract_model.shapes.items(), program.param_shardings.values(), strict=True
+        )
+    }
+    checkpoints = Checkpointer(folder / "checkpoints", to_json(config), keep=5)
+    checkpoints.save(3, {"params": params})
+    checkpoints.close()
+    (result,) = Evaluator(program, data, None).measure(params).values()
+    return result, data
+
+
+def _scale(name):
+    return 0.0 if name.endswith("bias") else 3.0 if name == "embedding.table" else 0.5
+
+
+def predicted(folder, records, **options):
+    return open_predictor(folder, PredictionConfig(**{"batch_size": 4} | options)).predict(records)
+
+
+def table(path, labels, count=17):
+    """Pairs of texts; some are long."""
+    random = np.random.default_rng(1)
+    lines = ["a\tb\tlabel"]
+    for number in range(count):
+        a, b = (" ".join(random.choice(WORDS, random.integers(1, 5))) for _ in range(2))
+        lines.append(f"{a}\t{b}\t{labels[number % len(labels)]}")
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+HEADS = {
+    "classes": (tiny_encoder, Classification(num_labels=3), {}, ["no", "yes", "maybe"]),
+    "of a decoder": (tiny, Classification(num_labels=2, pooling="last"), {}, ["1", "0"]),
+    "numbers": (tiny_encoder, Regression(), {"labels": Number()}, ["0.5", "3", "-1"]),
+}
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_labels_and_numbers(name, tmp_path):
+    family, head, options, labels = HEADS[name]
+    train, validation = (table(tmp_path / f"{side}.tsv", labels) for side in ("train", "dev"))
+    data = LabelledText(
+        train=train, validation=validation, text=("a", "b"), tokenizer=BPE, batch_size=4, **options
+    )
+    data = replace(data, sequence_length=64)
+    result, datasets = measured(tmp_path / "run", Config(family(**SIZES, heads=(head,)), data))
+    found = predicted(tmp_path / "run", list(read_records(validation)), scores=name == "classes")
+    if name == "numbers":
+        numbers = [row["score"] for row in found]
+        np.testing.assert_allclose(numbers, result.predictions.predicted, atol=1e-5)
+        return
+    wanted = [datasets.labels[number] for number in result.predictions.predicted]
+    assert [row["label"] for row in found] == wanted
+    assert len(set(wanted)) > 1
+    for row in found if name == "classes" else ():
+        total = sum(row[f"score_{label}"] for label in datasets.labels)
+        assert total == pytest.approx(1, abs=1e-5)
+        assert row["score"] == row[f"score_{row['label']}"]
+
+
+def test_tags_of_words_and_the_entities_that_they_mark(tmp_path):
+    tags = ("O", "B-X", "I-X", "B-Y")
+    sentences = [sentence.split() for sentence in WORDS + tuple(map(str.upper, WORDS))]
+    lines = [[f"{word} {tags[n % 4]}" for n, word in enumerate(s)] for s in sentences]
+    file = tmp_path / "words.txt"
+    file.write_text("\n\n".join("\n".join(sentence) for sentence in lines) + "\n")
+    source = ColumnFile(str(file))
+    data = TaggedText(train=source, validation=source, tokenizer=BPE, batch_size=4)
+    model = tiny_encoder(**SIZES | {"position": Learned(max_length=128)})
+    model = replace(model, heads=(TokenClassification(num_labels=4),))
+    result, datasets = measured(tmp_path / "run", Config(model, data), seed=2)
+    listed = [Record("x", {"words": words}) for words in sentences]
+    found = predicted(tmp_path / "run", listed)
+    wanted = [
+        [datasets.labels[tag] for tag in row[places > 0]]
+        for row, places in zip(
+            result.predictions.predicted, result.predictions.weights, strict=True
+        )
+    ]
+    assert [row["tags"] for row in found] == wanted
+    assert len({tag for tags in wanted for tag in tags}) > 1
+    texts = [Record("x", {"text": " ".join(words)}) for words in sentences]
+    split = predicted(tmp_path / "run", texts)
+    assert [row["words"] for row in split] == sentences
+    assert [row["tags"] for row in split] == wanted
+    assert [row["entities"] for row in split] == [row["entities"] for row in found]
+    for words, row in zip(sentences, found, strict=True):
+        starts = [tag for tag in row["tags"] if tag.startswith("B-")]
+        assert len(row["entities"]) >= len(starts)
+        assert all(e["word"] in " ".join(words) for e in row["entities"])
+
+
+def test_answers(tmp_path):
+    context = "She paints the red boat. Nobody sells the lake, in Zürich! " * 4
+    entries = [
+        {"question": question, "context": context[: 40 * size], "answers": []}
+        for question, size in (("Who?", 1), ("What is red?", 2), ("Lake?", 5), ("When?", 3))
+    ]
+    file = tmp_path / "dev.jsonl"
+    file.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    options = {"sequence_length": 64, "question_length": 16, "stride": 20, "batch_size": 4}
+    data = SpanText(train=str(file), validation=str(file), tokenizer=BPE, **options)
+    model = replace(tiny_encoder(**SIZES), heads=(Span(longest=7),))
+    texts = set()
+    for seed in range(3):
+        run = tmp_path / f"run{seed}"
+        result, datasets = measured(run, Config(model, data), seed)
+        wanted, _ = best_answers(result, datasets.validation.examples)
+        found = predicted(run, [Record("x", entry) for entry in entries])
+        assert [row["answer"] for row in found] == wanted
+        for entry, row in zip(entries, found, strict=True):
+            if row["answer"]:
+                assert entry["context"][row["start"] : row["end"]] == row["answer"]
+        texts |= set(wanted)
+    assert len(texts) > 2
+
+
+def test_long_rows_are_cut_and_counted(tmp_path):
+    train = table(tmp_path / "train.tsv", ["1", "0"])
+    data = LabelledText(train=train, text=("a", "b"), tokenizer=BPE, sequence_length=64)
+    model = tiny_encoder(**SIZES, heads=(Classification(num_labels=2),))
+    measured(tmp_path / "run", Config(model, replace(data, validation=train)))
+    predictor = open_predictor(tmp_path / "run", PredictionConfig(max_length=16))
+    rows = [{"a": "lake " * 30, "b": "boat"}, {"a": "", "b": ""}]
+    predictor.predict([Record("x", row) for row in rows])
+    assert (predictor.cut, predictor.count, predictor.reader.max_length) == (1, 2, 16)
+    with pytest.raises(ArgumentError, match="max_length = 65"):
+        open_predictor(tmp_path / "run", PredictionConfig(max_length=65))
+    (row,) = predicted(tmp_path / "run", [Record("x", {"a": "x", "b": "y"})], task="embeddings")
+    assert len(row["embedding"]) == model.model_dim

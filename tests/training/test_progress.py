@@ -1,0 +1,80 @@
+"""The line of progress fits the screen, whatever there is to say."""
+
+import io
+import itertools
+import re
+
+import pytest
+from rich.console import Console
+
+from jaxformer.training.logging import progress
+from jaxformer.training.logging.progress import LineProgress, LiveProgress, describe
+
+EVERYTHING = {
+    "loss": 12.345,
+    "soft_loss": 10.234,
+    "cosine_loss": 0.123,
+    "gradient_norm": 123.45,
+    "learning_rate": 1.234e-4,
+    "tokens_per_second": 123_456.0,
+    "step_seconds": 1.234,
+    "data_wait_seconds": 0.0123,
+    "mfu": 0.4567,
+    "skipped": 12.0,
+}
+ORDER = ("loss", "skipped", "eta", "tok/s", "epoch", "MFU", "grad", "lr", "soft", "ms/step", "data")
+"""What is left out first stands last."""
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 116, 200])
+def test_the_most_important_parts_stay(width):
+    text = describe(12_345, 1_000_000, EVERYTHING, width, 12_345.0, 1234.5)
+    assert len(text) <= width
+    shown = [name in text for name in ORDER]
+    assert shown == sorted(shown, reverse=True)
+    assert shown[0]
+    assert all(shown) == (width == 200)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_the_bar_is_one_line_of_the_terminal(width):
+    screen = io.StringIO()
+    console = Console(file=screen, width=width, force_terminal=True, color_system=None)
+    display = LiveProgress(1_000_000, 0, console, steps_per_epoch=1234.5)
+    display.update(123_456, EVERYTHING)
+    display.close()
+    text = re.sub(r"\x1b\[[0-9?;]*[A-Za-z]", "", screen.getvalue())
+    lines = [line.rstrip() for line in re.split(r"[\r\n]", text) if line.strip()]
+    assert max(map(len, lines)) <= width
+    assert all("/1000000" in line for line in lines)
+    assert "123456/1000000" in lines[-1]
+    assert "loss 12.345" in lines[-1]
+    if width >= 80:
+        assert "eta 12d" in lines[-1]
+
+
+def test_a_line_of_a_log_has_80_characters(capsys):
+    display = LineProgress(1_000_000, steps_per_epoch=10.0)
+    display.update(999_999, EVERYTHING)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert 60 < len(line) <= 80
+    assert line.startswith("step 999999/1000000  loss 12.345  ")
+
+
+def test_the_time_passes_while_compiling(monkeypatch):
+    now = itertools.count(0.0, 30.0)
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: next(now))
+    screen = io.StringIO()
+    console = Console(file=screen, width=80, force_terminal=True, color_system=None)
+    display = LiveProgress(10, 0, console)
+    display._bar.refresh()
+    display.close()
+    seen = [word for word in ("compiling 30s", "compiling 1m 00s") if word in screen.getvalue()]
+    assert seen == ["compiling 30s", "compiling 1m 00s"]
+
+
+def test_epochs_are_counted_in_rows():
+    text = describe(30, 100, {"loss": 1.0, "gradient_norm": 1.0, "learning_rate": 1.0}, 80, 5, 20.0)
+    assert "epoch 1.5" in text
+    assert "5.0s" in text
+    assert "eta" not in text
