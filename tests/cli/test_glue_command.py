@@ -56,9 +56,15 @@ def test_a_task_from_its_files_to_the_submission(checkpoint, tmp_path, capsys, m
 
     # The same command again trains nothing.
     before = (folder / "results.json").read_text()
-    monkeypatch.setattr(loop, "train", lambda *_: pytest.fail("trained again"))
+    trained = []
+    monkeypatch.setattr(loop, "train", lambda config, _: trained.append(config.train.steps))
     assert glue(checkpoint, data, folder, *options) == 0
     assert (folder / "results.json").read_text() == before
+    assert not trained
+    # More steps, or as many as the recipe has, continue the run.
+    assert glue(checkpoint, data, folder, *options[:2], "--batch-size", "8") == 0
+    assert glue(checkpoint, data, folder, *options, "--train.steps", "3") == 0
+    assert trained == [None, 3]
     capsys.readouterr()
     assert glue(checkpoint, data, folder, *options, "--learning-rate", "1e-3") == 2
     assert "mnli holds a finished run with other settings" in capsys.readouterr().err

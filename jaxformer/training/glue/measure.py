@@ -38,6 +38,8 @@ class Measured(NamedTuple):
     """What GLUE reports of the task, on the development data."""
     submissions: dict[str, str]
     """The files with the predictions, relative to the run's folder, by their names."""
+    asked: Sequence[float | None] = ()
+    """The steps and the epochs that were asked for."""
 
 
 def finished(run: GlueRun) -> Measured | None:
@@ -50,22 +52,28 @@ def finished(run: GlueRun) -> Measured | None:
     file = run.folder / RESULT_FILE
     if not file.is_file() or not (run.folder / CONFIG_FILE).is_file():
         return None
-    saved, wanted = read_config(run.folder), run.config
-    if changes := changed_fields(saved, wanted):
+    if changes := changed_fields(read_config(run.folder), run.config):
         listed = "; ".join(f"{name} {old!r} -> {new!r}" for name, (old, new) in changes.items())
         raise ConfigError(
             f"{run.folder} holds a finished run with other settings ({listed}): name another "
             "folder with --run-dir"
         )
-    same_steps = wanted.train.steps in (None, saved.train.steps)
-    same = same_steps and wanted.train.epochs == saved.train.epochs
-    return Measured(**read_json(file)) if same and not was_stopped(run) else None
+    measured = Measured(**read_json(file))
+    same = list(measured.asked) == _asked(run)
+    return measured if same and not was_stopped(run) else None
+
+
+def _asked(run: GlueRun) -> list[float | None]:
+    return [run.config.train.steps, run.config.train.epochs]
 
 
 def was_stopped(run: GlueRun) -> bool:
     """Whether a run was interrupted before its end, so that no evaluation is of its last step."""
-    file, steps = run.folder / EVALUATION_FILE, saved_steps(run.folder / CHECKPOINTS)
-    return not file.is_file() or not steps or read_json(file)["step"] != steps[-1]
+    file, saved = run.folder / EVALUATION_FILE, saved_steps(run.folder / CHECKPOINTS)
+    if not file.is_file() or not saved:
+        return True
+    step, train = read_json(file)["step"], read_config(run.folder).train
+    return step != saved[-1] or (train.patience is None and step < train.steps)
 
 
 def measure(run: GlueRun) -> Measured:
@@ -102,7 +110,7 @@ def measure(run: GlueRun) -> Measured:
         if asks_diagnostic:
             file = run.folder / SUBMISSION / DIAGNOSTIC.title
             submissions[DIAGNOSTIC.title] = _submit(model, diagnostic, "test", file)
-    measured = Measured(evaluation["step"], found, submissions)
+    measured = Measured(evaluation["step"], found, submissions, _asked(run))
     write_json(run.folder / RESULT_FILE, measured._asdict())
     return measured
 
