@@ -15,7 +15,7 @@ from jaxformer.distributed.join import DistributedConfig, join, make_cpu_devices
 from jaxformer.distributed.processes import is_first
 from jaxformer.errors import ConfigError
 from jaxformer.training import loop
-from jaxformer.training.glue.measure import Measured, finished, measure, was_stopped
+from jaxformer.training.glue.measure import Measured, finished, measure
 from jaxformer.training.glue.plan import GluePlan, GlueRun, chosen_tasks
 from jaxformer.training.glue.summary import TaskResult, report, task_result
 from jaxformer.training.transfer.resolution import resolved
@@ -137,7 +137,5 @@ def _resolved(runs: list[GlueRun]) -> list[GlueRun]:
 
 def _trained(run: GlueRun) -> Measured | None:
     """Trains a run, or continues it, and measures it; None if it was stopped."""
-    loop.train(run.config, run.folder)
-    if was_stopped(run):
-        return None
-    return measure(run)
+    result = loop.train(run.config, run.folder)
+    return measure(run, result) if result.finished else None

@@ -18,6 +18,7 @@ from jaxformer.data.tasks.glue_tasks import DIAGNOSTIC, TASKS
 from jaxformer.data.tasks.records import Record
 from jaxformer.pretrained.prediction.api import PredictionConfig, open_predictor
 from jaxformer.training import loop
+from jaxformer.training.result import TrainResult
 
 pytestmark = pytest.mark.torch
 
@@ -57,7 +58,12 @@ def test_a_task_from_its_files_to_the_submission(checkpoint, tmp_path, capsys, m
     # The same command again trains nothing.
     before = (folder / "results.json").read_text()
     trained = []
-    monkeypatch.setattr(loop, "train", lambda config, _: trained.append(config.train.steps))
+
+    def interrupted(config, run_dir):
+        trained.append(config.train.steps)
+        return TrainResult(run_dir, 1, finished=False)
+
+    monkeypatch.setattr(loop, "train", interrupted)
     assert glue(checkpoint, data, folder, *options) == 0
     assert (folder / "results.json").read_text() == before
     assert not trained

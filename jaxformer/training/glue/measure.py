@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxformer.checkpoints.files import saved_steps, write_json
-from jaxformer.checkpoints.run_dir import CHECKPOINTS, CONFIG_FILE, read_config
+from jaxformer.checkpoints.files import write_json
+from jaxformer.checkpoints.run_dir import CONFIG_FILE, read_config
 from jaxformer.config.experiment import changed_fields
 from jaxformer.data.tasks.glue import GlueFolder
 from jaxformer.data.tasks.glue_tasks import DIAGNOSTIC, TASKS, GlueTask
@@ -19,9 +19,9 @@ from jaxformer.io.files import replacing
 from jaxformer.io.json_files import read_json
 from jaxformer.pretrained.prediction.api import PredictionConfig, open_predictor
 from jaxformer.pretrained.prediction.predictor import Predictor
-from jaxformer.training.evaluation.conclusion import EVALUATION_FILE
 from jaxformer.training.evaluation.metrics import classification_scores
 from jaxformer.training.glue.plan import GlueRun
+from jaxformer.training.result import TrainResult
 
 RESULT_FILE = "glue.json"
 SUBMISSION = "submission"
@@ -60,27 +60,19 @@ def finished(run: GlueRun) -> Measured | None:
         )
     measured = Measured(**read_json(file))
     same = list(measured.asked) == _asked(run)
-    return measured if same and not was_stopped(run) else None
+    return measured if same else None
 
 
 def _asked(run: GlueRun) -> list[float | None]:
     return [run.config.train.steps, run.config.train.epochs]
 
 
-def was_stopped(run: GlueRun) -> bool:
-    """Whether a run was interrupted before its end, so that no evaluation is of its last step."""
-    file, saved = run.folder / EVALUATION_FILE, saved_steps(run.folder / CHECKPOINTS)
-    if not file.is_file() or not saved:
-        return True
-    step, train = read_json(file)["step"], read_config(run.folder).train
-    return step != saved[-1] or (train.patience is None and step < train.steps)
-
-
-def measure(run: GlueRun) -> Measured:
+def measure(run: GlueRun, result: TrainResult) -> Measured:
     """Measures a run that has come to its end, and writes its predictions for the test data.
 
     Args:
         run: The run.
+        result: What its training has returned.
 
     Returns:
         What the run's folder keeps from now on.
@@ -89,8 +81,7 @@ def measure(run: GlueRun) -> Measured:
         DataError: A file of the task cannot be read.
     """
     task, files = TASKS[run.task], run.config.data.files
-    evaluation = read_json(run.folder / EVALUATION_FILE)
-    found = {name: evaluation["metrics"][name] for name in task.metrics}
+    found = {name: result.metrics[name] for name in task.metrics}
     others = task.dev[1:]
     if others:
         found = {f"{name}_{_side(task.dev[0])}": value for name, value in found.items()}
@@ -110,7 +101,7 @@ def measure(run: GlueRun) -> Measured:
         if asks_diagnostic:
             file = run.folder / SUBMISSION / DIAGNOSTIC.title
             submissions[DIAGNOSTIC.title] = _submit(model, diagnostic, "test", file)
-    measured = Measured(evaluation["step"], found, submissions, _asked(run))
+    measured = Measured(result.step, found, submissions, _asked(run))
     write_json(run.folder / RESULT_FILE, measured._asdict())
     return measured
 
