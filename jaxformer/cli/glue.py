@@ -12,12 +12,12 @@ from jaxformer.config.experiment import Config, load_config, validate
 from jaxformer.config.overrides import parse
 from jaxformer.config.shipped import config_spec
 from jaxformer.distributed.join import DistributedConfig, join, make_cpu_devices
-from jaxformer.distributed.processes import is_first
+from jaxformer.distributed.processes import first_process_only, is_first
 from jaxformer.errors import ConfigError
 from jaxformer.training import loop
-from jaxformer.training.glue.measure import Measured, finished, measure, was_stopped
+from jaxformer.training.glue.measure import finished, measure
 from jaxformer.training.glue.plan import GluePlan, GlueRun, chosen_tasks
-from jaxformer.training.glue.summary import TaskResult, report, task_result
+from jaxformer.training.glue.summary import report, task_result
 from jaxformer.training.transfer.resolution import resolved
 
 T = TypeVar("T")
@@ -67,12 +67,16 @@ class Glue:
             data=str(self.data),
             run_dir=self.run_dir,
             tasks=chosen_tasks(self.tasks),
-            learning_rates=_items(self.learning_rate or "", float, "--learning-rate"),
+            learning_rates=self._rates(),
             seeds=_items(self.seeds, int, "--seeds"),
             epochs=self.epochs,
             batch_size=self.batch_size,
             max_length=self.max_length,
         )
+
+    def _rates(self) -> tuple[float, ...]:
+        rates = self.learning_rate
+        return () if rates is None else _items(rates, float, "--learning-rate")
 
 
 def glue(arguments: Sequence[str], prog: str) -> None:
@@ -90,16 +94,17 @@ def glue(arguments: Sequence[str], prog: str) -> None:
     first = next(iter(planned.values()))[0].config
     make_cpu_devices(first.mesh, processes)
     planned = {task: _resolved(runs) for task, runs in planned.items()}
-    results: dict[str, TaskResult] = {}
-    for task, runs in planned.items():
-        found = []
-        for run in runs:
-            measured = finished(run) or _trained(run)
-            if measured is None:
+    for run in (run for runs in planned.values() for run in runs):
+        if finished(run) is None:
+            result = loop.train(run.config, run.folder)
+            if not result.finished:
                 return
-            found.append((run, measured))
-        results[task] = task_result(found)
+            first_process_only(lambda run=run, result=result: measure(run, result))
     if is_first():
+        results = {
+            task: task_result([(run, finished(run)) for run in runs])
+            for task, runs in planned.items()
+        }
         for file in report(results, plan.run_dir):
             print(f"written to {file}")
 
@@ -118,9 +123,12 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _items(text: str, kind: Callable[[str], T], option: str) -> tuple[T, ...]:
     try:
-        return tuple(dict.fromkeys(kind(item) for item in text.split(",") if item.strip()))
+        found = tuple(dict.fromkeys(kind(item) for item in text.split(",") if item.strip()))
     except ValueError:
-        raise ConfigError(f"{option} {text}: must be numbers between commas") from None
+        found = ()
+    if not found:
+        raise ConfigError(f"{option} {text!r}: must be numbers between commas")
+    return found
 
 
 def _recipe(task: str) -> Config:
@@ -129,15 +137,7 @@ def _recipe(task: str) -> Config:
 
 def _resolved(runs: list[GlueRun]) -> list[GlueRun]:
     """The runs with the model of the checkpoint, checked before anything is trained."""
-    found = [run._replace(config=resolved(run.config)) for run in runs]
+    found = [run._replace(config=resolved(run.config, run.folder)) for run in runs]
     for run in found:
         validate(run.config, jax.device_count())
     return found
-
-
-def _trained(run: GlueRun) -> Measured | None:
-    """Trains a run, or continues it, and measures it; None if it was stopped."""
-    loop.train(run.config, run.folder)
-    if was_stopped(run):
-        return None
-    return measure(run)

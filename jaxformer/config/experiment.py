@@ -305,7 +305,7 @@ def _check_data_fits(model: ModelConfig, data: Data) -> None:
     if has_decoder and not decodes:
         raise ConfigError(
             f"{kind} has a decoder, for which {name} makes nothing: use SpanCorruption, Denoising "
-            "or ParallelText, or a model without one"
+            "or ParallelText, set data.decoder_start for labels, or take a model without one"
         )
     _check_pooling(model)
     if not model.causal and isinstance(objective, CausalLM | PrefixLM):

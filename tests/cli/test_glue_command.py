@@ -12,11 +12,13 @@ import pytest
 from glue_files import write_glue
 from hf_checkpoints import save_checkpoint
 
+from jaxformer.cli.glue import Glue
 from jaxformer.cli.main import run
 from jaxformer.data.tasks.glue_tasks import DIAGNOSTIC, TASKS
 from jaxformer.data.tasks.records import Record
 from jaxformer.pretrained.prediction.api import PredictionConfig, open_predictor
 from jaxformer.training import loop
+from jaxformer.training.result import TrainResult
 
 pytestmark = pytest.mark.torch
 
@@ -55,9 +57,20 @@ def test_a_task_from_its_files_to_the_submission(checkpoint, tmp_path, capsys, m
 
     # The same command again trains nothing.
     before = (folder / "results.json").read_text()
-    monkeypatch.setattr(loop, "train", lambda *_: pytest.fail("trained again"))
+    trained = []
+
+    def interrupted(config, run_dir):
+        trained.append(config.train.steps)
+        return TrainResult(run_dir, 1, finished=False)
+
+    monkeypatch.setattr(loop, "train", interrupted)
     assert glue(checkpoint, data, folder, *options) == 0
     assert (folder / "results.json").read_text() == before
+    assert not trained
+    # More steps, or as many as the recipe has, continue the run.
+    assert glue(checkpoint, data, folder, *options[:2], "--batch-size", "8") == 0
+    assert glue(checkpoint, data, folder, *options, "--train.steps", "3") == 0
+    assert trained == [None, 3]
     capsys.readouterr()
     assert glue(checkpoint, data, folder, *options, "--learning-rate", "1e-3") == 2
     assert "mnli holds a finished run with other settings" in capsys.readouterr().err
@@ -67,8 +80,10 @@ def test_a_task_from_its_files_to_the_submission(checkpoint, tmp_path, capsys, m
     ("options", "message"),
     [
         (["--tasks", "cola,rte"], r"rte: .*GLUE/RTE/train.tsv, .*RTE/dev.tsv"),
+        (["--data", "nowhere"], "--data nowhere: must be the folder with GLUE's; there is none"),
         (["--tasks", "snli"], "'snli' is no task of GLUE"),
-        (["--tasks", "cola", "--seeds", "one"], "--seeds one: must be numbers between commas"),
+        (["--tasks", "cola", "--seeds", "one"], "--seeds 'one': must be numbers between commas"),
+        (["--tasks", "cola", "--seeds", ""], "--seeds '': must be numbers between commas"),
         (["--tasks", "cola", "--train.stepz", "4"], "did you mean --train.steps"),
         (["--tasks", "cola", "--epoch", "4"], "did you mean --epochs"),
         (["--tasks", "cola", "--max-length", "999"], "max_length"),
@@ -96,6 +111,14 @@ def test_a_wrong_line_of_the_last_task_is_found_first(checkpoint, tmp_path, caps
         assert message in capsys.readouterr().err
         file.write_text(before)
     assert not (tmp_path / "runs").exists()
+
+
+def test_lists_between_commas():
+    options = {"tasks": "rte,cola", "learning_rate": "2e-5, 3e-5", "seeds": "3,1,3"}
+    plan = Glue(init_from="hf", data="GLUE", **options).plan
+    assert (plan.tasks, plan.learning_rates, plan.seeds) == (("cola", "rte"), (2e-5, 3e-5), (3, 1))
+    plan = Glue(init_from="hf", data="GLUE").plan
+    assert (plan.tasks, plan.learning_rates, plan.seeds) == (tuple(TASKS), (), (0,))
 
 
 def test_help_lists_the_options(capsys):

@@ -137,6 +137,26 @@ def test_parquet_files_of_the_hub(task, tmp_path):
         assert queries[0].row.texts[0] == "a b"
 
 
+def test_what_datasets_saves(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    names = datasets.ClassLabel(names=["unacceptable", "acceptable"])
+    kinds = {"sentence": datasets.Value("string"), "label": names, "idx": datasets.Value("int32")}
+    labels = {"train": [1, 0], "validation": [0, 1], "test": [-1, -1]}
+    splits = {
+        split: datasets.Dataset.from_dict(
+            {"sentence": ["a b", "c"], "label": found, "idx": [4, 5]},
+            features=datasets.Features(kinds),
+        )
+        for split, found in labels.items()
+    }
+    datasets.DatasetDict(splits).save_to_disk(tmp_path / "cola")
+    config = glue(tmp_path, "cola")
+    assert [row.label for row in config.train_rows()] == ["1", "0"]
+    assert [row.label for row in config.validation_rows()] == ["0", "1"]
+    queries = config.files.query_rows("test")
+    assert [(query.index, *query.row.texts) for query in queries] == [("4", "a b"), ("5", "c")]
+
+
 def test_mistakes_name_the_file(root, tmp_path):
     assert [task_name(name) for name in ("CoLA", "sst-2", "STSB")] == ["cola", "sst2", "stsb"]
     with pytest.raises(ConfigError, match=r"'sts' is no task of GLUE: .*did you mean 'stsb'"):

@@ -1,5 +1,6 @@
 """Greedy translations: transformers' own, and a fixed point of teacher forcing, on every mesh."""
 
+import json
 from types import SimpleNamespace
 
 import hf_mapping
@@ -11,8 +12,8 @@ import pytest
 from tiny_models import random_parameters, scores_of, structure_of, tiny_encoder_decoder
 
 from jaxformer.config import Config, TrainConfig
-from jaxformer.data import TrainTokenizer
-from jaxformer.data.tasks import ParallelText
+from jaxformer.data import Bytes, TrainTokenizer
+from jaxformer.data.tasks import AnswerText, ParallelText, SummaryText
 from jaxformer.data.tokenizers.specs import ByteTokenizer
 from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.functional import RMSNorm, T5Bias
@@ -20,6 +21,7 @@ from jaxformer.models import EncoderDecoderConfig
 from jaxformer.optim import SGD, Constant
 from jaxformer.training.evaluation.evaluate import Evaluator
 from jaxformer.training.evaluation.generated_text import GeneratedText, shown, write_texts
+from jaxformer.training.evaluation.metrics import answer_scores, summary_scores
 from jaxformer.training.step import TrainProgram
 
 ROWS, LENGTH, START, PAD, END = 6, 9, 1, 1, 2
@@ -221,6 +223,49 @@ def test_a_run_ends_with_translations_of_every_source(data, tmp_path):
     assert len(lines) == 13
     files = end.save(tmp_path / "dev.json", tmp_path, config.data)
     assert [file.name for file in files] == ["dev.json", "dev-translations.txt"]
+
+
+def rows_file(folder, rows):
+    file = folder / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(file)
+
+
+def test_a_run_ends_with_summaries_and_rouge(tmp_path):
+    rows = [{"document": f"Story {n}", "summary": f"It is {n}"} for n in range(5)]
+    end = concluded(SummaryText, rows_file(tmp_path, rows), tmp_path)
+    assert [item.reference for item in end.texts] == [row["summary"] for row in rows]
+    assert end.texts[2].source == "summarize: Story 2"
+    assert set(end.metrics) == {"loss", "rouge1", "rouge2", "rougeL", "rougeLsum"}
+    expected = summary_scores([t.text for t in end.texts], [t.reference for t in end.texts])
+    assert expected.items() <= end.metrics.items()
+    data = SummaryText(tokenizer=Bytes())
+    files = end.save(tmp_path / "evaluation.json", tmp_path, data)
+    assert files[1].name == "summaries.txt"
+    assert files[1].read_text().startswith("source\treference\tsummary\n")
+
+
+def test_a_run_ends_with_answers(tmp_path):
+    rows = [
+        {"question": "Who?", "context": "He did.", "answers": {"text": [], "answer_start": []}},
+        {"question": "Who?", "context": "Ann.", "answers": {"text": ["Ann"], "answer_start": [0]}},
+    ]
+    end = concluded(AnswerText, rows_file(tmp_path, rows), tmp_path)
+    assert [item.references for item in end.texts] == [(), ("Ann",)]
+    expected = answer_scores([t.text for t in end.texts], [[], ["Ann"]])
+    assert {"exact_match", "f1"} == set(expected)
+    assert expected.items() <= end.metrics.items()
+    files = end.save(tmp_path / "evaluation.json", tmp_path, AnswerText(tokenizer=Bytes()))
+    assert files[1].name == "answers.txt"
+
+
+def concluded(kind, file, folder):
+    fields = {"source_length": 64, "target_length": 12, "batch_size": 4}
+    data = kind(train=file, validation=file, tokenizer=Bytes(), **fields)
+    config = Config(tiny_encoder_decoder(vocab_size=264, **SMALL), data)
+    program, prepared = program_for(config.model), data.prepare(folder / "run")
+    params = on_mesh(program, random_parameters(config.model))
+    return Evaluator(program, prepared, None).conclude(params, 5, lambda _: None, {"loss": 1.0})
 
 
 def test_a_few_are_shown():

@@ -43,8 +43,8 @@ class GlueFolder:
     """The folder with the files of a task.
 
     They are those that GLUE distributes (CoLA/train.tsv, dev.tsv, test.tsv; of MRPC also
-    Microsoft's msr_paraphrase_train.txt with mrpc_dev_ids.tsv), or Parquet files as on the Hugging
-    Face hub (cola/train-00000-of-00001.parquet).
+    Microsoft's msr_paraphrase_train.txt with mrpc_dev_ids.tsv), Parquet files as on the Hugging
+    Face hub (cola/train-00000-of-00001.parquet), or what `datasets.save_to_disk` writes.
     """
 
     root: str
@@ -57,7 +57,7 @@ class GlueFolder:
         for folder in self._folders():
             hub = split.replace("dev", "validation")
             stems = _STEMS.get((self.task.title, split), (split,))
-            names = (*(f"{stem}.tsv" for stem in stems), f"{hub}.parquet", f"{hub}-*.parquet")
+            names = (*(f"{stem}.tsv" for stem in stems), f"{hub}.parquet", f"{hub}-*.parquet", hub)
             names += _MSR.get(split, ()) if self.task.title == "MRPC" else ()
             found = (sorted(folder.glob(name)) for name in names)
             if tables := next(filter(None, found), None):
@@ -84,7 +84,7 @@ class GlueFolder:
             DataError: The files are missing or cannot be read, or a label is none of the task's.
         """
         tables = self._needed(split)
-        header = self.task.title != "CoLA" or tables[0].suffix == ".parquet"
+        header = self.task.title != "CoLA" or tables[0].suffix != ".tsv"
         dev = _dev_ids(tables[0])
         rows = [
             LabelledRow(record.where, self._texts(record), self._label(record))

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxformer.checkpoints.files import saved_steps, write_json
-from jaxformer.checkpoints.run_dir import CHECKPOINTS, CONFIG_FILE, read_config
+from jaxformer.checkpoints.files import write_json
+from jaxformer.checkpoints.run_dir import CONFIG_FILE, read_config
 from jaxformer.config.experiment import changed_fields
 from jaxformer.data.tasks.glue import GlueFolder
 from jaxformer.data.tasks.glue_tasks import DIAGNOSTIC, TASKS, GlueTask
@@ -19,9 +19,9 @@ from jaxformer.io.files import replacing
 from jaxformer.io.json_files import read_json
 from jaxformer.pretrained.prediction.api import PredictionConfig, open_predictor
 from jaxformer.pretrained.prediction.predictor import Predictor
-from jaxformer.training.evaluation.conclusion import EVALUATION_FILE
 from jaxformer.training.evaluation.metrics import classification_scores
 from jaxformer.training.glue.plan import GlueRun
+from jaxformer.training.result import TrainResult
 
 RESULT_FILE = "glue.json"
 SUBMISSION = "submission"
@@ -38,6 +38,8 @@ class Measured(NamedTuple):
     """What GLUE reports of the task, on the development data."""
     submissions: dict[str, str]
     """The files with the predictions, relative to the run's folder, by their names."""
+    asked: Sequence[float | None] = ()
+    """The steps and the epochs that were asked for."""
 
 
 def finished(run: GlueRun) -> Measured | None:
@@ -50,29 +52,27 @@ def finished(run: GlueRun) -> Measured | None:
     file = run.folder / RESULT_FILE
     if not file.is_file() or not (run.folder / CONFIG_FILE).is_file():
         return None
-    saved, wanted = read_config(run.folder), run.config
-    if changes := changed_fields(saved, wanted):
+    if changes := changed_fields(read_config(run.folder), run.config):
         listed = "; ".join(f"{name} {old!r} -> {new!r}" for name, (old, new) in changes.items())
         raise ConfigError(
             f"{run.folder} holds a finished run with other settings ({listed}): name another "
             "folder with --run-dir"
         )
-    same_steps = wanted.train.steps in (None, saved.train.steps)
-    same = same_steps and wanted.train.epochs == saved.train.epochs
-    return Measured(**read_json(file)) if same and not was_stopped(run) else None
+    measured = Measured(**read_json(file))
+    same = list(measured.asked) == _asked(run)
+    return measured if same else None
 
 
-def was_stopped(run: GlueRun) -> bool:
-    """Whether a run was interrupted before its end, so that no evaluation is of its last step."""
-    file, steps = run.folder / EVALUATION_FILE, saved_steps(run.folder / CHECKPOINTS)
-    return not file.is_file() or not steps or read_json(file)["step"] != steps[-1]
+def _asked(run: GlueRun) -> list[float | None]:
+    return [run.config.train.steps, run.config.train.epochs]
 
 
-def measure(run: GlueRun) -> Measured:
+def measure(run: GlueRun, result: TrainResult) -> Measured:
     """Measures a run that has come to its end, and writes its predictions for the test data.
 
     Args:
         run: The run.
+        result: What its training has returned.
 
     Returns:
         What the run's folder keeps from now on.
@@ -81,8 +81,7 @@ def measure(run: GlueRun) -> Measured:
         DataError: A file of the task cannot be read.
     """
     task, files = TASKS[run.task], run.config.data.files
-    evaluation = read_json(run.folder / EVALUATION_FILE)
-    found = {name: evaluation["metrics"][name] for name in task.metrics}
+    found = {name: result.metrics[name] for name in task.metrics}
     others = task.dev[1:]
     if others:
         found = {f"{name}_{_side(task.dev[0])}": value for name, value in found.items()}
@@ -102,7 +101,7 @@ def measure(run: GlueRun) -> Measured:
         if asks_diagnostic:
             file = run.folder / SUBMISSION / DIAGNOSTIC.title
             submissions[DIAGNOSTIC.title] = _submit(model, diagnostic, "test", file)
-    measured = Measured(evaluation["step"], found, submissions)
+    measured = Measured(result.step, found, submissions, _asked(run))
     write_json(run.folder / RESULT_FILE, measured._asdict())
     return measured
 

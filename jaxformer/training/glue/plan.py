@@ -1,6 +1,7 @@
 """The runs that GLUE takes: the recipe of each task, with what a user asks for besides."""
 
 import dataclasses
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
@@ -55,6 +56,8 @@ class GluePlan:
         Raises:
             DataError: A training or development file is missing, or any file is malformed.
         """
+        if not Path(os.path.expanduser(self.data)).is_dir():
+            raise DataError(f"--data {self.data}: must be the folder with GLUE's; there is none")
         missing = {task: GlueFolder(self.data, TASKS[task]).missing() for task in self.tasks}
         lacking = {task: files for task, files in missing.items() if files}
         if not lacking:
