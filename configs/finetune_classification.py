@@ -32,7 +32,6 @@ def get_config() -> Config:
             schedule=Linear(learning_rate=3e-5, warmup_steps=None),
             weight_decay=0.01,
             beta2=0.999,
-            eps=1e-8,
         ),
         train=TrainConfig(steps=None, epochs=3, eval_interval=500, checkpoint_interval=500),
     )

@@ -121,6 +121,15 @@ def bert_tokenizer():
     return fast(rust, **roles, sep_token="[SEP]", mask_token="[MASK]", model_max_length=64)
 
 
+def roberta_tokenizer():
+    """RoBERTa's kind: byte-level BPE with <s> and </s>, two of them between texts."""
+    special = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+    rust, _ = byte_bpe(special)
+    rust.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    roles = {"bos_token": "<s>", "cls_token": "<s>", "eos_token": "</s>", "sep_token": "</s>"}
+    return fast(rust, **roles, pad_token="<pad>", mask_token="<mask>", model_max_length=48)
+
+
 def t5_tokenizer():
     """T5's kind: SentencePiece's unigram model, </s> after every text, sentinels."""
     sentinels = [f"<extra_id_{number}>" for number in range(8)]
@@ -172,6 +181,7 @@ KINDS = {
     "bert_classifier": ("BertForSequenceClassification", _BERT | _LABELS, bert_tokenizer),
     "bert_tagger": ("BertForTokenClassification", _BERT | _LABELS, bert_tokenizer),
     "bert_reader": ("BertForQuestionAnswering", _BERT, bert_tokenizer),
+    "roberta": ("RobertaForMaskedLM", _BERT | {"type_vocab_size": 1}, roberta_tokenizer),
     "t5": ("T5ForConditionalGeneration", _T5, t5_tokenizer),
 }
 """The class of transformers, its configuration, and its tokenizer."""

@@ -27,6 +27,8 @@ from jaxformer.training.evaluation.conclusion import EVALUATION_FILE, Conclusion
 from jaxformer.training.evaluation.evaluate import Evaluator
 from jaxformer.training.evaluation.generated_text import shown
 from jaxformer.training.logging.report import print_table
+from jaxformer.training.preference_loss import PreferenceLoss
+from jaxformer.training.reference import with_references
 from jaxformer.training.step import TrainProgram
 
 
@@ -70,7 +72,9 @@ def evaluate(arguments: Sequence[str], prog: str) -> None:
     with _linked_data(folder, run.data, config.data) as kept:
         data = _prepared(config.data, kept)
         _check(config, data)
-        program = TrainProgram(config.model, config.optimizer, config.train, make_mesh(config.mesh))
+        program = _program(config)
+        if config.train.preference is not None:
+            data = with_references(config, folder, replace(data, train=None), program)
         averaged = config.train.ema_decay is not None
         checkpoint = folder / CHECKPOINTS / str(step)
         params = restore_parameters(
@@ -160,6 +164,13 @@ def _own_validation(data: Data) -> dict[str, Any]:
     names = [item.name for item in dataclasses.fields(data) if item.name.startswith("validation")]
     values = {name: getattr(data, name) for name in names if name != "validation_fraction"}
     return {name: value for name, value in values.items() if value is not None}
+
+
+def _program(config: Config) -> TrainProgram:
+    """What evaluates; a teacher takes no part in it."""
+    preference, mesh = config.train.preference, make_mesh(config.mesh)
+    loss = None if preference is None else PreferenceLoss(preference)
+    return TrainProgram(config.model, config.optimizer, config.train, mesh, loss)
 
 
 def _check(config: Config, data: Datasets) -> None:

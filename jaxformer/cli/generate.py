@@ -14,6 +14,7 @@ from rich.progress import track
 
 from jaxformer.cli.options import CheckpointChoice, Dtype, ModelDir
 from jaxformer.config.overrides import given, parse
+from jaxformer.data.chat.encoder import ChatEncoder
 from jaxformer.data.chat.template import read_chat_template
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.generation.api import generation_config_for
@@ -21,7 +22,8 @@ from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.text import GenerationOutput, TextGenerator
 from jaxformer.nn.cache import Storage
 from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.model import computed_as_kept
+from jaxformer.pretrained.model import Pretrained, computed_as_kept
+from jaxformer.pretrained.writing import template_folder
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,8 @@ def generate(arguments: Sequence[str], prog: str) -> None:
     if wanted.batch_size < 1:
         raise ConfigError(f"--batch-size {wanted.batch_size}: give 1 or more")
     done = _done(wanted, prompts)
-    writer = _writer(wanted, chosen)
+    model = _model(wanted)
+    writer = _writer(wanted, model, generation_config_for(model, chosen))
     several = writer.config.num_beams > 1 or writer.config.num_return_sequences > 1
     if wanted.prompts is not None:
         _write_all(writer, prompts, done, wanted)
@@ -104,10 +107,17 @@ def generate(arguments: Sequence[str], prog: str) -> None:
 def chat(arguments: Sequence[str], prog: str) -> None:
     """Answers what is typed until the user ends the chat."""
     wanted, chosen = _parsed(Chat, arguments, prog)
-    writer = _writer(wanted, chosen)
-    template = read_chat_template(writer.pretrained.folder)
+    model = _model(wanted)
+    template = read_chat_template(template_folder(model.folder))
+    encoder, config = None, generation_config_for(model, chosen)
+    if template is not None:
+        encoder = ChatEncoder(model.prompt_encoder.tokenizer, template)
+        end = encoder.end_of_turn()
+        if end is not None and not chosen.keys() & {"eos_token_id"}:
+            config = dataclasses.replace(config, eos_token_id=(*config.end_tokens, end))
+    writer = _writer(wanted, model, config)
     start = [] if wanted.system is None else [{"role": "system", "content": wanted.system}]
-    if template is None:
+    if encoder is None:
         note = "the tokenizer has no chat template: the model continues the text so far"
         print(note, file=sys.stderr)
     messages = list(start)
@@ -116,11 +126,11 @@ def chat(arguments: Sequence[str], prog: str) -> None:
             messages = list(start)
             continue
         messages.append({"role": "user", "content": typed})
-        if template is None:
+        if encoder is None:
             text = "\n".join(message["content"] for message in messages) + "\n"
             ids = writer.tokenize(text)
         else:
-            ids = writer.encoder.rendered(template.render(messages))
+            ids = encoder.encode_prompt(messages).tolist()
         messages.append({"role": "assistant", "content": _show(writer.stream(ids))})
         print()
 
@@ -154,16 +164,19 @@ def _parsed(kind: type, arguments: Sequence[str], prog: str) -> tuple[Any, dict[
     return wanted, chosen
 
 
-def _writer(wanted: Loading, chosen: dict[str, Any]) -> TextGenerator:
+def _model(wanted: Loading) -> Pretrained:
     if wanted.compilation_cache is not None:
         jax.config.update("jax_compilation_cache_dir", str(wanted.compilation_cache))
     which = {"step": wanted.step, "best": wanted.best}
-    model = computed_as_kept(load(wanted.folder, dtype=wanted.dtype, **which))
+    return computed_as_kept(load(wanted.folder, dtype=wanted.dtype, **which))
+
+
+def _writer(wanted: Loading, model: Pretrained, config: GenerationConfig) -> TextGenerator:
     draft = (
         None if wanted.draft is None else computed_as_kept(load(wanted.draft, dtype=wanted.dtype))
     )
     options = {"draft": draft, "proposals": wanted.proposals, "storage": wanted.storage}
-    return TextGenerator(model, generation_config_for(model, chosen), slide=wanted.slide, **options)
+    return TextGenerator(model, config, slide=wanted.slide, **options)
 
 
 def _lines(path: Path) -> list[str]:

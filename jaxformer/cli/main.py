@@ -18,6 +18,7 @@ COMMANDS = {
     "train": ("train:train", "train", "train a model, or continue its run"),
     "inspect": ("runs:inspect", "hub", "show a run's steps, config, parameters and content hash"),
     "evaluate": ("evaluate:evaluate", "train", "measure a run on validation data"),
+    "glue": ("glue:glue", "train", "fine-tune on the tasks of GLUE, with their table and average"),
     "merge": ("runs:merge", "hub", "write plain weights from a run that was trained with LoRA"),
     "compare": ("runs:compare", "train", "compare runs by a validation metric"),
     "zoo": ("zoo:zoo", "hub", "list the published systems and their sizes"),

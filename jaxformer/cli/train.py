@@ -49,20 +49,38 @@ def train(arguments: Sequence[str], prog: str = "jaxformer train") -> None:
     name, options = split_subject(
         arguments, "an experiment", f"{prog} CONFIG [OPTION ...]", description
     )
-    launch = Launch(**vars(load_config(config_spec(name))))
-    launch = parse(_with_model(launch, options, prog), options, f"{prog} {name}")
-    processes = join(launch.job)
-    make_cpu_devices(launch.mesh, processes)
     path, _, argument = name.partition(":")
-    run = Path(path).stem + (f"-{argument}" if argument else "")
-    loop.train(launch.experiment, launch.run_dir or Path("runs", run), launch.fresh)
+    run = Path("runs", Path(path).stem + (f"-{argument}" if argument else ""))
+    defaults = _with_epochs(Launch(**vars(load_config(config_spec(name)))), options)
+    takes_model = defaults.model is None and "model" not in given(options)
+    if takes_model:
+        defaults = _with_model(defaults, options, prog, run)
+    launch = parse(defaults, options, f"{prog} {name}")
+    if not takes_model:
+        _start(launch)
+    loop.train(launch.experiment, launch.run_dir or run, launch.fresh)
 
 
-def _with_model(launch: Launch, options: Sequence[str], prog: str) -> Launch:
-    """The defaults with the checkpoint's model, where that is what the options change."""
-    if launch.model is not None or "model" in given(options):
+def _start(launch: Launch) -> None:
+    """Joins the processes of the job and makes the devices, before JAX makes any itself."""
+    make_cpu_devices(launch.mesh, join(launch.job))
+
+
+def _with_epochs(launch: Launch, options: Sequence[str]) -> Launch:
+    """The defaults without a number of steps, where the options have epochs in place of it."""
+    named = given(options)
+    if "train.epochs" not in named or "train.steps" in named:
         return launch
+    train = dataclasses.replace(launch.train, steps=None, epochs=launch.train.epochs or 1.0)
+    return dataclasses.replace(launch, train=train)
+
+
+def _with_model(launch: Launch, options: Sequence[str], prog: str, run: Path) -> Launch:
+    """The defaults with the checkpoint's model, which the options of the model change."""
     asks_help = "--help" in options or "-h" in options
     first = parse(launch, without(options, "model", "help"), prog)
-    config = resolved(first.experiment, labels_needed=not asks_help)
+    if not asks_help:
+        _start(first)
+    folder = None if first.fresh else first.run_dir or run
+    config = resolved(first.experiment, folder, labels_needed=not asks_help)
     return dataclasses.replace(launch, model=config.model)

@@ -302,6 +302,7 @@ def _check_data_fits(model: ModelConfig, data: Data) -> None:
             f"{kind} has a decoder, for which {name} makes nothing: use SpanCorruption, Denoising "
             "or ParallelText, or a model without one"
         )
+    _check_pooling(model)
     if not model.causal and isinstance(objective, CausalLM | PrefixLM):
         raise ConfigError(
             f"data.objective = {name}: it asks for the next token, which every token of an encoder "
@@ -330,6 +331,17 @@ def _check_preference(model: ModelConfig, data: Data, train: TrainConfig) -> Non
             f"train.preference compares answers of a decoder with the head language_model; this is "
             f"{type(model).__name__} with {heads}"
         )
+
+
+def _check_pooling(model: ModelConfig) -> None:
+    """Refuses a classifier that reads a token of a causal model which has not seen the text."""
+    for number, head in enumerate(model.heads):
+        pooling = getattr(head, "pooling", None)
+        if model.causal and pooling in ("first", "second", "first_and_mean"):
+            raise ConfigError(
+                f"model.heads.{number}.pooling = {pooling!r}: must be 'last' or 'mean' in a causal "
+                "model, whose first token sees nothing of the text after it"
+            )
 
 
 def _check_batch_size(batch_size: int, parts: int, replicas: int) -> None:

@@ -11,7 +11,7 @@ import grain
 
 from jaxformer.checks import FRACTION, at_least, check_fields, optional
 from jaxformer.data.dataset import Dataset, ExampleSource
-from jaxformer.data.labels import load_labels
+from jaxformer.data.labels import load_labels, shown
 from jaxformer.data.tokenizers.specs import Tokenizer, load_tokenizer
 
 
@@ -32,6 +32,16 @@ class Datasets:
     example: tuple[tuple[str, bool], ...] = ()
     """Parts of the text of an example, and whether the model learns to write each; empty where it
     learns something else."""
+
+    def report(self) -> list[tuple[str, str]]:
+        """Returns what the report at the start of a run says of the data: what and how much."""
+        sides = {"training": self.train, "validation": self.validation}
+        rows = list(self.summary) or [
+            (name, f"{side.num_rows:,} rows") for name, side in sides.items() if side is not None
+        ]
+        if self.labels:
+            rows.append(("labels", f"{len(self.labels)}: {shown(self.labels, most=6)}"))
+        return rows
 
 
 @dataclass(frozen=True, kw_only=True)

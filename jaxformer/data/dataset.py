@@ -51,6 +51,10 @@ class ExampleSource(abc.ABC):
         epoch, place = divmod(number, len(self))
         return index_shuffle(place, max_index=len(self) - 1, seed=(seed + epoch) % 2**32, rounds=4)
 
+    def epochs(self, number: int) -> tuple[float, ...]:
+        """Returns how often the first `number` rows of the order read each source: here, of one."""
+        return (number / len(self),)
+
 
 class Dataset:
     """Batches of numpy arrays [B, ...] in an order that is a function of (seed, step).

@@ -75,6 +75,11 @@ class MixedExamples(ConcatenatedExamples):
         own = self.sources[source].index(before[source], _seed_of(seed, source))
         return int(self._starts[source]) + own
 
+    def epochs(self, number: int) -> tuple[float, ...]:
+        """Returns how often the first `number` rows of the order read each source."""
+        counts = zip(self.counts(number), self.sources, strict=True)
+        return tuple(count / len(source) for count, source in counts)
+
     def counts(self, number: int) -> list[int]:
         """Returns how many of the first `number` rows of the order are of each source.
 

@@ -1,8 +1,8 @@
 """Optimizers as configuration objects: each is a schedule, a weight decay and a direction.
 
-Every update is `-η_t (direction + λ W)` with the decay λ on matrices only
-(`parameter_roles.is_decayed`); LAMB scales the sum in brackets besides. Clipping belongs to the
-training step, which reports the norm.
+Every update is `-η_t (direction + λ W)` with the decay λ on matrices only, which lookup tables are
+if they are asked for (`parameter_roles.is_decayed`); LAMB scales the sum in brackets besides.
+Clipping belongs to the training step, which reports the norm.
 """
 
 import abc
@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxformer.checks import NOT_NEGATIVE, POSITIVE, RATE, at_least, check_fields
+from jaxformer.checks import NOT_NEGATIVE, POSITIVE, RATE, SWITCH, at_least, check_fields
 from jaxformer.errors import check_field
 from jaxformer.optim.adafactor import scale_by_adafactor
 from jaxformer.optim.muon import scale_by_muon
@@ -30,6 +30,8 @@ class Optimizer(abc.ABC):
     """Learning rate over the run."""
     weight_decay: float = 0.0
     """Strength of the decoupled decay, multiplied by the learning rate; on matrices only."""
+    decay_embeddings: bool = field(default=False, kw_only=True)
+    """Whether lookup tables of tokens, positions and token types decay too, as in transformers."""
     layer_decay: float = field(default=1.0, kw_only=True)
     """The learning rate of a block over that of the block above it (fine-tuning: 0.65 to 0.95)."""
 
@@ -37,7 +39,7 @@ class Optimizer(abc.ABC):
         known = isinstance(self.schedule, Schedule)
         check_field(self, "schedule", known, "a Schedule, such as Cosine(learning_rate=3e-4)")
         check_field(self, "layer_decay", 0 < self.layer_decay <= 1, "above 0 and at most 1")
-        check_fields(self, weight_decay=NOT_NEGATIVE)
+        check_fields(self, weight_decay=NOT_NEGATIVE, decay_embeddings=SWITCH)
 
     def build(self, total_steps: int, axes: Any) -> optax.GradientTransformation:
         """The transformation from gradients to updates, with its state in float32.
@@ -66,7 +68,8 @@ class Optimizer(abc.ABC):
 
     def decayed(self, axes: Any) -> optax.GradientTransformation:
         """From the direction to what is multiplied by the learning rate: adds the weight decay."""
-        return optax.add_decayed_weights(self.weight_decay, mask=decay_mask(axes))
+        mask = decay_mask(axes, self.decay_embeddings)
+        return optax.add_decayed_weights(self.weight_decay, mask=mask)
 
 
 @dataclass(frozen=True)

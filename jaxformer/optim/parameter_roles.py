@@ -6,6 +6,7 @@ stacked (`("layers", ...)`), so the number of dimensions alone does not tell a m
 
 import fnmatch
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -16,6 +17,8 @@ from jaxformer.models.parameters import AbstractModel
 
 TABLE_ROWS = frozenset({"vocab", "positions", "buckets", "kinds"})
 """Axes that index the rows of a lookup table, when they come first."""
+EMBEDDING_ROWS = TABLE_ROWS - {"buckets"}
+"""Those of tables that are added to the stream, and not to attention's scores."""
 
 
 _ONE_SIDE = frozenset({"embed", "rank"})
@@ -79,7 +82,7 @@ def matrix(path: str, names: tuple[str, ...]) -> Matrix | None:
     return None
 
 
-def is_decayed(path: str, names: tuple[str, ...]) -> bool:
+def is_decayed(path: str, names: tuple[str, ...], embeddings: bool = False) -> bool:
     """Whether weight decay applies: to matrices, except those that are lookup tables.
 
     A table's rows are its first axis (`("vocab", "embed")`); an output head of its own is
@@ -88,17 +91,19 @@ def is_decayed(path: str, names: tuple[str, ...]) -> bool:
     Args:
         path: The parameter's path.
         names: Its logical axes.
+        embeddings: Whether embeddings of tokens, positions and token types decay as well.
 
     Returns:
         Whether it decays.
     """
     rows = next((name for name in names if name != "layers"), None)
-    return matrix(path, names) is not None and rows not in TABLE_ROWS
+    spared = TABLE_ROWS - EMBEDDING_ROWS if embeddings else TABLE_ROWS
+    return matrix(path, names) is not None and rows not in spared
 
 
-def decay_mask(axes: Any) -> Any:
+def decay_mask(axes: Any, embeddings: bool = False) -> Any:
     """`is_decayed` for each parameter of a tree of axis names."""
-    return map_axes(is_decayed, axes)
+    return map_axes(partial(is_decayed, embeddings=embeddings), axes)
 
 
 def hidden_matrix(path: str, names: tuple[str, ...]) -> Matrix | None:

@@ -12,6 +12,7 @@ from jaxformer.checkpoints.run_dir import IMPORTED
 from jaxformer.checkpoints.saved_run import SavedRun
 from jaxformer.data import Data
 from jaxformer.data.labels import load_labels
+from jaxformer.data.tokenizers.convert import tokenizer_file
 from jaxformer.data.tokenizers.specs import load_tokenizer
 from jaxformer.distributed.sharding import MESH_AXES
 from jaxformer.errors import ConfigError, check_argument
@@ -22,7 +23,7 @@ from jaxformer.hub.label_names import label_settings
 from jaxformer.hub.peft import is_adapter
 from jaxformer.hub.weights.arrays import check_finite
 from jaxformer.hub.weights.file_layout import LAYOUT, FileLayout
-from jaxformer.io.model_files import TOKENIZER, file_in, read_object
+from jaxformer.io.model_files import file_in, read_object
 from jaxformer.io.paths import folder_path
 from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import AbstractModel
@@ -160,7 +161,7 @@ def _cast(where: str, array: np.ndarray, dtype: str | None) -> np.ndarray:
 
 def _token_ids(home: Path, data: Data) -> dict[str, Any]:
     """The ids of special tokens, of a model that this library made."""
-    if not file_in(home, TOKENIZER):
+    if tokenizer_file(home) is None:
         return {}
     tokenizer = load_tokenizer(home)
     end, pad = tokenizer.end_of_text_id, tokenizer.pad_id

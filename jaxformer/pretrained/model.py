@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,7 +42,7 @@ from jaxformer.io.files import write_whole
 from jaxformer.io.paths import folder_path
 from jaxformer.models.model import Model, ModelConfig
 from jaxformer.models.parameters import AbstractModel, Parameters
-from jaxformer.pretrained.writing import write_beside, write_weights
+from jaxformer.pretrained.writing import check_max_bytes, write_beside, write_weights
 from jaxformer.zoo import FORMATS
 
 Arrays = Mapping[str, Any]
@@ -376,9 +375,7 @@ def save(
     folder, dtype = folder_path(folder, "folder"), checked_dtype(dtype)
     if format != "hf":
         raise ConfigError(f"format = {format!r}: only 'hf'")
-    is_number = isinstance(max_shard_bytes, Real) and not isinstance(max_shard_bytes, bool)
-    fits = max_shard_bytes is None or (is_number and max_shard_bytes >= 1)
-    check_argument("max_shard_bytes", max_shard_bytes, fits, "at least 1, or None")
+    check_max_bytes(max_shard_bytes)
     target = jnp.dtype(dtype or next(iter(pretrained.parameters.values())).dtype)
     sizes = [shape.size for shape in pretrained.abstract_model.shapes.values()]
 

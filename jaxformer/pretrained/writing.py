@@ -1,12 +1,15 @@
 """The files of an export: weights, config.json, and what travels with a model."""
 
+from numbers import Real
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from jaxformer.checkpoints.run_dir import IMPORTED
 from jaxformer.data.chat.template import find_template
 from jaxformer.data.tokenizers.specs import Tokenizer
+from jaxformer.errors import check_argument
 from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.describe import config_values
 from jaxformer.hub.hf_config import CONFIG, write_hf_config
@@ -24,6 +27,13 @@ _TEMPLATE = "chat_template.jinja"
 _OF_TOKENIZERS = frozenset(
     name for name in SIDE_FILES if not name.endswith(("_config.json", "_template.json", ".jinja"))
 ) | {"tokenizer_config.json"}
+
+
+def check_max_bytes(value: Any) -> None:
+    """Raises an ArgumentError unless a value is a size of files in bytes, or None."""
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    fits = value is None or (is_number and value >= 1)
+    check_argument("max_shard_bytes", value, fits, "at least 1, or None")
 
 
 def write_weights(
@@ -123,14 +133,25 @@ def own_template(home: Path | None) -> str | None:
     Raises:
         DataError: A file cannot be read.
     """
-    if (
-        home is None
-        or home.name != IMPORTED
-        or file_in(own := home.with_name("tokenizer"), _TEMPLATE) is None
-    ):
+    if home is None or (own := template_folder(home)) == home:
         return None
     (_, text), theirs = find_template(own), find_template(home)
     return None if theirs is not None and theirs[1] == text else text
+
+
+def template_folder(home: Path) -> Path:
+    """Returns the folder with the chat template of a model.
+
+    Args:
+        home: The folder with the files that the model came with. The template that a run was
+            trained with is beside the run's tokenizer, and comes first.
+
+    Raises:
+        DataError: The template is no ordinary file.
+    """
+    own = home.with_name("tokenizer")
+    trained = home.name == IMPORTED and file_in(own, _TEMPLATE) is not None
+    return own if trained else home
 
 
 def keep_beside(

@@ -141,10 +141,7 @@ def _prepared(config: Config, folder: Path) -> tuple[Config, Datasets, TrainProg
     """What is trained, on what; shows it."""
     config, data = _with_data(config, folder)
     program = _program(config, data)
-    work = Workload.of(config.model, config.row_lengths, config.data.num_sequences, program.mesh)
-    if is_first():
-        _print_start(config, data, program, work, folder)
-    return config, data, program, work
+    return config, data, program, _announced_work(config, data, program, folder)
 
 
 def _run_logger(
@@ -169,7 +166,7 @@ def _checked(config: Config | str, folder: str | Path) -> tuple[Config, Path]:
     expected = "a Config, or the name or the path of a config"
     check_argument("config", config, isinstance(config, Config), expected)
     folder = folder_path(folder, "folder")
-    config = resolved(config)
+    config = resolved(config, folder)
     validate(config, jax.device_count())
     check_loggers(config.train.loggers)
     return config, folder
@@ -206,18 +203,26 @@ def _with_data(config: Config, folder: Path) -> tuple[Config, Datasets]:
     return config, data
 
 
-def _print_start(
-    config: Config, data: Datasets, program: TrainProgram, work: Workload, folder: Path
-) -> None:
+def _announced_work(
+    config: Config, data: Datasets, program: TrainProgram, folder: Path
+) -> Workload:
+    """What a step computes, after the first process has printed what the run is."""
+    mesh = program.mesh
+    work = Workload.of(config.model, config.row_lengths, config.data.num_sequences, mesh)
+    if not is_first():
+        return work
     origin = origin_words(config, data.labels)
-    rows = [*data.summary, *([("model", origin)] if origin else [])]
+    rows = [*data.report(), *([("model", origin)] if origin else [])]
     schedule, steps = config.optimizer.schedule, config.train.steps
+    epochs = data.train.examples.epochs(steps * config.data.batch_size)
+    rows.append(("epochs", ", ".join(f"{number:.3g}" for number in epochs)))
     if (warmup := schedule.warmup(steps)) != (schedule.warmup_steps or warmup):
         was = f"optimizer.schedule.warmup_steps = {schedule.warmup_steps}"
         rows.append(("warm-up", f"{warmup} of {steps} steps, because {was} is more than all"))
-    rows += start_report(program.state_shapes, program.trained, work, program.mesh, folder)
+    rows += start_report(program.state_shapes, program.trained, work, mesh, folder)
     print_table(folder.name, rows)
     print_example(data.example)
+    return work
 
 
 def _program(config: Config, data: Datasets) -> TrainProgram:

@@ -42,6 +42,7 @@ from jaxformer.training.step import TrainProgram
 from jaxformer.training.teacher import read_model
 from jaxformer.training.transfer.origin import check_same_tokenizer, open_saved
 
+_SIDES = {"train": "training", "validation": "validation"}
 _VALUES, _RECORD = "logps.npy", "reference.json"
 _log = logging.getLogger(__name__)
 
@@ -90,7 +91,7 @@ def with_references(
         return found[0]
 
     sides = {}
-    for side in ("train", "validation"):
+    for side in _SIDES:
         dataset = getattr(data, side)
         if dataset is not None:
             logps = _load_or_compute(config, folder, side, dataset, program, reference)
@@ -254,7 +255,7 @@ def _computed(
     rows = local_rows(program.batch_sharding, num_rows)
     batches = DeviceBatches(dataset.epoch(num_rows, rows=rows), program.batch_sharding, num_rows)
     logps = np.zeros((dataset.num_rows, 2), np.float32)
-    words = f"reference log-probabilities of {dataset.num_rows:,} {side} pairs"
+    words = f"reference log-probabilities of the {_SIDES[side]} pairs ({dataset.num_rows:,})"
     with on_mesh(program.mesh):
         for batch in _shown(batches, -(-dataset.num_rows // num_rows), words):
             values, numbers = jax.device_get(of_batch(reference.parameters, batch))

@@ -44,6 +44,7 @@ def theirs(tokenizer, messages, tools=None):
     return found["input_ids"], found["assistant_masks"]
 
 
+@pytest.mark.quick("chatml-*", "qwen-added", "llama3-unigram", "gemma-metaspace", "phi-added")
 @pytest.mark.parametrize("kind", TOKENIZERS)
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_tokens_and_answers_are_those_of_transformers(tmp_path, name, kind):
@@ -51,8 +52,8 @@ def test_tokens_and_answers_are_those_of_transformers(tmp_path, name, kind):
     ours = encoder(tokenizer, TEMPLATES[name], tmp_path)
     chats = [(chat, None) for chat in CHATS + (WITH_SYSTEM if name != "gemma" else [])]
     chats += [(WITH_TOOLS, TOOLS)] if name == "qwen" else []
-    for messages, tools in chats:
-        found = ours.encode(messages, tools)
+    every = ours.encode_batch(Conversation(*chat) for chat in chats)
+    for (messages, tools), found in zip(chats, every, strict=True):
         tokens, mask = theirs(tokenizer, messages, tools)
         np.testing.assert_array_equal(found.tokens, tokens)
         np.testing.assert_array_equal(found.is_answer, mask)
@@ -61,6 +62,7 @@ def test_tokens_and_answers_are_those_of_transformers(tmp_path, name, kind):
 # Answers from prefixes ---------------------------------------------------------------------------
 
 
+@pytest.mark.quick("*-bytes", "llama2-metaspace")
 @pytest.mark.parametrize("kind", ["bytes", "metaspace"])
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_prefixes_find_the_answers_that_marks_have(tmp_path, name, kind):
@@ -69,8 +71,9 @@ def test_prefixes_find_the_answers_that_marks_have(tmp_path, name, kind):
     plain = encoder(tokenizer, without_generation(TEMPLATES[name]), tmp_path)
     assert marked._template.has_generation
     assert not plain._template.has_generation
-    for messages in chats + ([WITH_TOOLS] if name == "qwen" else []):
-        one, other = marked.encode(messages), plain.encode(messages)
+    chats += [WITH_TOOLS] if name == "qwen" else []
+    both = (each.encode_batch(map(Conversation, chats)) for each in (marked, plain))
+    for one, other in zip(*both, strict=True):
         np.testing.assert_array_equal(one.tokens, other.tokens)
         np.testing.assert_array_equal(one.answers, other.answers)
 
@@ -152,6 +155,7 @@ SPELLED = [
 ]
 
 
+@pytest.mark.quick("chatml-*", "qwen-added", "llama3-unigram", "gemma-metaspace", "phi-added")
 @pytest.mark.parametrize("kind", TOKENIZERS)
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_special_tokens_that_a_message_spells_out_stay_text(tmp_path, name, kind):
@@ -161,22 +165,19 @@ def test_special_tokens_that_a_message_spells_out_stay_text(tmp_path, name, kind
         id_ for id_, token in tokenizer.added_tokens_decoder.items() if token.special
     }
     special -= {tokenizer.unk_token_id}
-    for text in SPELLED + ([SPELLED[0].upper()] if kind == "added" else []):
-        found = ours.encode(chat((USER, text), (ASSISTANT, text), (USER, "x"), (ASSISTANT, text)))
-        harmless = ours.encode(chat((USER, "a"), (ASSISTANT, "b"), (USER, "x"), (ASSISTANT, "c")))
-        tokens = [
-            [int(id_) for id_ in encoded.tokens if int(id_) in special]
-            for encoded in (found, harmless)
-        ]
-        assert tokens[0] == tokens[1]
+    texts = SPELLED + ([SPELLED[0].upper()] if kind == "added" else [])
+    chats = [
+        chat((USER, text), (ASSISTANT, text), (USER, "x"), (ASSISTANT, text))
+        for text in ["a", *texts]
+    ]
+    harmless, *every = ours.encode_batch(map(Conversation, chats))
+    assert not harmless.spells_special
+    for text, found, messages in zip(texts, every, chats[1:], strict=True):
         assert found.spells_special
-        assert not harmless.spells_special
-        # The same answers as when those are special tokens, to the character.
-        tokenizer.chat_template = TEMPLATES[name]
-        rendered = tokenizer.apply_chat_template(
-            chat((USER, text), (ASSISTANT, text), (USER, "x"), (ASSISTANT, text)), tokenize=False
-        )
-        assert found.text == rendered
+        own = found.tokens[np.isin(found.tokens, list(special))]
+        np.testing.assert_array_equal(own, harmless.tokens[np.isin(harmless.tokens, list(special))])
+        # The text and the answers are the same as where those are special tokens.
+        assert found.text == tokenizer.apply_chat_template(messages, tokenize=False)
         for start, end in found.spans:
             assert "".join(text.split()) in "".join(found.text[start:end].split())
 
@@ -204,12 +205,14 @@ def test_text_around_a_spelled_token_has_the_tokens_of_text(tmp_path, name):
         np.testing.assert_array_equal(found.tokens, expected)
 
 
+@pytest.mark.quick("chatml-*", "qwen-added", "llama3-unigram", "gemma-metaspace", "phi-added")
 @pytest.mark.parametrize("kind", TOKENIZERS)
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_the_copy_with_other_names_gives_the_same_tokens(tmp_path, name, kind):
     ours = encoder(tokenizer_of(kind), TEMPLATES[name], tmp_path)
-    for messages in CHATS:
-        text, protected = ours.encode(messages).text, ours._tokenizer
+    protected = ours._tokenizer
+    every = ours.encode_batch(map(Conversation, CHATS))
+    for messages, text in zip(CHATS, [found.text for found in every], strict=True):
         found = protected.encode_disguised(protected.disguised(messages), text)
         for one, other in zip(found, protected.encode([text])[0], strict=True):
             np.testing.assert_array_equal(one, other)

@@ -3,7 +3,7 @@ import json
 import pytest
 from tokenizers import Tokenizer, models
 
-from jaxformer.data.chat.template import read_chat_template
+from jaxformer.data.chat.template import Conversation, RenderRequest, read_chat_template
 from jaxformer.errors import ArgumentError, DataError
 
 CHATML = """
@@ -283,3 +283,52 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path):
     (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
     with pytest.raises(DataError, match=r"chat_template\.jinja: must be UTF-8"):
         read_chat_template(tmp_path)
+
+
+def test_many_chats_are_written_as_each_alone_is(tmp_path):
+    save(tmp_path, CHATML)
+    chat = read_chat_template(tmp_path)
+    requests = [
+        RenderRequest(Conversation(messages), prompt) for messages in CHATS for prompt in (0, 1)
+    ]
+    found = [rendered.text for rendered in chat.render_batch(requests)]
+    assert found == [
+        chat.render(
+            request.chat.messages, add_generation_prompt=bool(request.add_generation_prompt)
+        )
+        for request in requests
+    ]
+
+
+@pytest.mark.slow
+def test_the_limits_are_those_of_each_chat_and_name_its_line(tmp_path):
+    # A tenth of a second of work for each short chat, and no end for a long one.
+    save(
+        tmp_path,
+        "{% for a in range(3000 if messages | length < 3 else 99999) %}{% for b in range(1000 if "
+        "messages | length < 3 else 99999) %}"
+        "{% endfor %}{% endfor %}done",
+    )
+    chat = read_chat_template(tmp_path)
+    short = [RenderRequest(Conversation(CHATS[0], where=f"f:{line}")) for line in range(1, 31)]
+    assert [rendered.text for rendered in chat.render_batch(short)] == ["done"] * 30
+    long = RenderRequest(Conversation(CHATS[1], where="f:31"))
+    with pytest.raises(DataError, match=r"f:31: .*computes for longer than 2 seconds"):
+        chat.render_batch([*short[:2], long, *short])
+
+
+def test_the_length_of_prefixes(tmp_path):
+    save(tmp_path, CHATML)
+    chat = read_chat_template(tmp_path)
+    asked = ((2, False), (2, True), (3, True), (4, False))
+    (found,) = chat.render_batch([RenderRequest(Conversation(CHATS[1]), prefixes=asked)])
+    texts = [chat.render(CHATS[1][:n], add_generation_prompt=prompt) for n, prompt in asked]
+    # The third message is not followed by an answer.
+    assert found.prefixes == (len(texts[0]), len(texts[1]), None, len(texts[3]))
+    assert found.text.startswith(texts[1])
+    assert found.text == texts[3]
+    save(tmp_path, "{{ messages | length }}")
+    (found,) = read_chat_template(tmp_path).render_batch(
+        [RenderRequest(Conversation(CHATS[1]), prefixes=((2, False), (4, False)))]
+    )
+    assert found.prefixes == (None, 1)

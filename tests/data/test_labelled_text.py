@@ -195,3 +195,14 @@ def test_a_number_beyond_float32_is_refused(label):
 def test_a_label_that_no_file_can_hold_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"label .* surrogate pair"):
         save_labels(tmp_path, ["\ud800"])
+
+
+def test_a_decoder_reads_the_row_one_token_later(config, tmp_path):
+    config = dataclasses.replace(config, decoder_start="pad")
+    data = config.prepare(tmp_path / "run")
+    assert config.lengths == {"inputs": 32, "decoder_inputs": 32}
+    assert config.start_id(data.tokenizer) == data.tokenizer.pad_id
+    rows = all_rows(data.train)
+    assert (rows["decoder_inputs"][:, 0] == data.tokenizer.pad_id).all()
+    assert (rows["decoder_inputs"][:, 1:] == rows["inputs"][:, :-1]).all()
+    assert (rows["decoder_segments"] == rows["segments"]).all()

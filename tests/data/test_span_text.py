@@ -186,3 +186,64 @@ def test_hostile_files_are_refused(tmp_path, text):
     (tmp_path / "a.json").write_text(text)
     with pytest.raises(DataError, match=r"a\.json: not "):
         read_questions(tmp_path / "a.json")
+
+
+def flat_rows(folder):
+    """The questions as `datasets` has them, with all answers of a row in two lists."""
+    return [
+        {
+            "id": question.where,
+            "title": "x",
+            "context": question.context,
+            "question": question.text,
+            "answers": {"text": list(question.answers), "answer_start": [question.start]},
+        }
+        for question in read_questions(squad(folder))
+    ]
+
+
+@pytest.mark.parametrize("form", ["lines", "list", "data", "indented data", "jsonl", "parquet"])
+def test_every_form_of_the_same_questions(form, tmp_path):
+    rows = flat_rows(tmp_path)
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    texts = {
+        "lines": lines,
+        "jsonl": lines,
+        "list": json.dumps(rows),
+        "data": json.dumps({"version": 2, "data": rows}),
+        "indented data": json.dumps({"data": rows}, indent=1),
+    }
+    file = tmp_path / ("a." + (form if form in ("jsonl", "parquet") else "json"))
+    if form == "parquet":
+        import pyarrow
+        import pyarrow.parquet
+
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file)
+    else:
+        file.write_text(texts[form])
+    expected = [question[1:] for question in map(_fields, read_questions(squad(tmp_path)))]
+    assert [question[1:] for question in map(_fields, read_questions(str(file)))] == expected
+
+
+def _fields(question):
+    return dataclasses.astuple(question)
+
+
+def test_squad_2_with_questions_that_have_no_answer(tmp_path):
+    (tmp_path / "a.json").write_text(
+        json.dumps({"data": [{"paragraphs": [{"context": CONTEXT, "qas": [
+            {"id": "0", "question": "Who?", "is_impossible": True, "answers": [],
+             "plausible_answers": [{"text": "Denver", "answer_start": 4}]},
+        ]}]}]})
+    )  # fmt: skip
+    (question,) = read_questions(str(tmp_path / "a.json"))
+    assert (question.answers, question.start) == ((), None)
+
+
+def test_a_json_file_that_is_none(tmp_path):
+    (tmp_path / "a.json").write_text('{"data": [')
+    with pytest.raises(DataError, match=r"a\.json.*not valid JSON"):
+        read_questions(str(tmp_path / "a.json"))
+    (tmp_path / "a.json").write_text('{"question": "a", "context": "b", "answers": []}\n{"que\n')
+    with pytest.raises(DataError, match=r"a\.json:2: not valid JSON"):
+        read_questions(str(tmp_path / "a.json"))

@@ -8,6 +8,7 @@ from functools import lru_cache
 import jax
 import numpy as np
 import pytest
+from jax.extend.core import jaxprs_in_params
 from test_step import GROUPED, rows
 from tiny_run import tiny_config
 
@@ -18,6 +19,7 @@ from jaxformer.cli import main as cli
 from jaxformer.config import Config, TrainConfig
 from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.distributed.processes import placed
+from jaxformer.distributed.sharding import on_mesh
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.io.serialization import from_json
 from jaxformer.models import Classification, EncoderConfig
@@ -131,6 +133,42 @@ def test_moments_exist_for_what_learns_alone():
         moments = [leaf.size for leaf in jax.tree.leaves(shapes.opt_state) if leaf.ndim]
         assert sum(moments) == 2 * size
         assert sum(leaf.size for leaf in jax.tree.leaves(shapes.ema)) == size
+
+
+def equations(jaxpr):
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in jaxprs_in_params(equation.params):
+            yield from equations(inner)
+
+
+@pytest.mark.parametrize("changes", [{}, {"remat": "full"}, {"scan_layers": False}])
+def test_no_kernel_has_a_gradient_and_no_product_of_factors_exists(changes):
+    model = replace(PLAIN, tie_embeddings=False, **changes)
+    program = TrainProgram(
+        model, OPTIMIZER, TrainConfig(lora=LORA, loss_chunk=4), make_mesh(MeshConfig())
+    )
+    batch = {
+        n: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=program.batch_sharding)
+        for n, x in rows().items()
+    }
+    with on_mesh(program.mesh):
+        jaxpr = jax.make_jaxpr(program._gradients)(
+            program.state_shapes.params, {}, batch, jax.random.key(0)
+        )
+    kernels = {
+        shape.shape[int(program.abstract_model.axes[name][0] == "layers") :]
+        for name, shape in program.abstract_model.base.shapes.items()
+        if name in program.abstract_model.kernels
+    }
+    sizes = {tuple(sorted(shape)) for shape in kernels}
+    made = [
+        equation.outvars[0].aval.shape
+        for equation in equations(jaxpr.jaxpr)
+        if equation.primitive.name == "dot_general"
+    ]
+    assert len(made) > 20
+    assert not [shape for shape in made if tuple(sorted(shape)) in sizes]
 
 
 # Whole runs ---------------------------------------------------------------------------------------

@@ -54,6 +54,21 @@ def template_file(name: str) -> Path:
     return path
 
 
+def check_template_name(name: str | None) -> None:
+    """Checks the name of a template, as far as no file has to be there.
+
+    A run keeps its template, so that the file that it was read from may be gone later.
+
+    Args:
+        name: That of a template, a path with a slash or an ending, or None.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    if name is not None and not (os.sep in name or Path(name).suffix):
+        template_file(name)
+
+
 def run_template(
     folder: str | os.PathLike, name: str | None, spec: TokenizerSpec
 ) -> ChatTemplate | None:
@@ -72,8 +87,9 @@ def run_template(
         DataError: The template is invalid or cannot be read.
     """
     home = Path(folder, "tokenizer")
-    if (home / TEMPLATE).exists():
-        return read_chat_template(home)
+    kept = read_chat_template(home) if (home / TEMPLATE).exists() else None
+    if kept is not None and name is not None and not _is_there(name):
+        return kept
     origin = _origin(spec)
     tokens = ({} if origin is None else special_tokens_of(origin)) | special_tokens_of(home)
     if name is not None:
@@ -81,6 +97,14 @@ def run_template(
         template = compiled_template(file, read_template_file(file), tokens)
     else:
         template = None if origin is None else read_chat_template(origin)
+    if kept is not None:
+        if template is not None and template.source != kept.source:
+            raise DataError(
+                f"{home / TEMPLATE}: not the text of {template.file}, so an earlier start had "
+                "another template: use another folder, or delete this file if no model depends on "
+                "it"
+            )
+        return kept
     if template is not None:
         _write(home / SPECIAL_TOKENS, json.dumps(tokens, indent=2, ensure_ascii=False) + "\n")
         _write(home / TEMPLATE, template.source)
@@ -127,17 +151,19 @@ def encoders(
     """
     formatted = [chat for chat in chats if not chat.plain]
     if formatted:
+        first_time = not Path(folder, "tokenizer", TEMPLATE).exists()
         template = run_template(folder, name, spec)
         if template is None:
             raise DataError(_no_template(formatted[0].where, spec))
-        check_template(template, tokenizer, formatted)
+        if first_time:
+            _warn_about(template, tokenizer, formatted)
         yield ChatEncoder(tokenizer.backend_tokenizer, template), formatted
     if len(formatted) < len(chats):
         plain = [chat for chat in chats if chat.plain]
         yield ChatEncoder(tokenizer.backend_tokenizer, text_template(tokenizer)), plain
 
 
-def check_template(
+def _warn_about(
     template: ChatTemplate, tokenizer: Tokenizer, chats: Sequence[Conversation]
 ) -> None:
     """Warns of what a template writes or leaves out in silence.
@@ -172,6 +198,14 @@ def _no_template(where: str, spec: TokenizerSpec) -> str:
         f"{where}: a chat template is missing: {place}; choose one: --data.template ChatML (or "
         f"{', '.join(TEMPLATE_NAMES[1:])}, or a .jinja file)"
     )
+
+
+def _is_there(name: str) -> bool:
+    """Whether a template can be read, which for a named one is always so."""
+    try:
+        return template_file(name).is_file()
+    except ConfigError:
+        return False
 
 
 def _origin(spec: TokenizerSpec) -> Path | None:

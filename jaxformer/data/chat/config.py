@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 from jaxformer.checks import at_least, check_fields, optional
 from jaxformer.data.base import Data, Datasets
-from jaxformer.data.chat.choice import encoders, template_file
+from jaxformer.data.chat.choice import check_template_name, encoders
 from jaxformer.data.chat.encoder import answers_of, said_in
 from jaxformer.data.chat.examples import (
     ChatExamples,
@@ -81,8 +81,7 @@ class ChatData(Data):
     def __post_init__(self):
         super().__post_init__()
         check_fields(self, "data", sequence_length=optional(at_least(2)))
-        if self.template is not None:
-            template_file(self.template)
+        check_template_name(self.template)
 
     @property
     def lengths(self) -> dict[str, int]:

@@ -120,6 +120,20 @@ class ChatEncoder:
         request = RenderRequest(Conversation(messages), add_generation_prompt=True)
         return self._tokenize([request])[0].tokens.tokens
 
+    def end_of_turn(self) -> int | None:
+        """Returns the special token that ends an answer; None where the template writes none.
+
+        Raises:
+            DataError: The template rejects a question with an answer.
+        """
+        turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+        request = RenderRequest(Conversation(turns))
+        (found,) = self._tokenize([request])
+        special = self._tokenizer.special_in(found.rendered.text, found.tokens)
+        last = special[-1] if special else None
+        after = found.rendered.text[last[2] :] if last else found.rendered.text
+        return None if after.strip() else last[0]
+
     def encode_batch(self, chats: Iterable[Conversation]) -> list[EncodedChat]:
         """Returns the tokens of conversations.
 

@@ -136,7 +136,8 @@ class Pairs(NamedTuple):
         sides = [side for pair in self.kept for side in pair[:2]]
         total = sum(len(side.tokens) for side in sides)
         learned = sum(int(side.learned.sum()) for side in sides)
-        parts = [f"{len(self.kept):,} pairs, {total:,} tokens, {learned:,} of them in answers"]
+        count = "1 pair" if len(self.kept) == 1 else f"{len(self.kept):,} pairs"
+        parts = [f"{count}, {total:,} tokens, {learned:,} of them in answers"]
         if self.num_cut:
             parts.append(f"{self.num_cut:,} cut to {self.limit} tokens")
         if self.num_dropped:

@@ -92,8 +92,13 @@ def stamps(files: Iterable[FoundFile]) -> list[tuple[str, int, int]]:
     return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
 
 
+def is_glob(path: Path) -> bool:
+    """Whether a path stands for the files that match it, and is not one that exists."""
+    return glob.has_magic(str(path)) and not os.path.lexists(path)
+
+
 def _file_or_glob(path: Path) -> list[FoundFile]:
-    if not glob.has_magic(str(path)) or os.path.exists(path):
+    if not is_glob(path):
         return [FoundFile(path.name, ordinary_file(path))]
     root = path
     while glob.has_magic(str(root)):

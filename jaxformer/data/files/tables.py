@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxformer.data.files.arrow import read_arrow, read_parquet
-from jaxformer.data.files.find import COMPRESSED, ending_of, find_files
+from jaxformer.data.files.find import COMPRESSED, ending_of, find_files, is_glob
 from jaxformer.data.files.json_rows import read_json, read_json_lines
 from jaxformer.data.files.lines import text_lines
 from jaxformer.data.files.record import Record, table_line
@@ -58,7 +58,7 @@ def read_records(
         DataError: The file cannot be read; names the file, the line and what is wrong.
     """
     path, options = Path(os.path.expanduser(path)), TableOptions(header, columns, malformed)
-    if ending_of(path) in _READERS and not path.is_dir():
+    if ending_of(path) in _READERS and not path.is_dir() and not is_glob(path):
         return read_table(path, options)
     files = [file.path for file in find_files(path, TABLES)]
     for file in files:

@@ -172,6 +172,8 @@ class Glue(LabelledRows):
     """The split for validation: "dev"; of MNLI "dev_matched", which "dev" means, or
     "dev_mismatched"."""
 
+    longest_row = 128
+
     def __post_init__(self):
         super().__post_init__()
         check_fields(self, "data", task=one_of(tuple(TASKS)))

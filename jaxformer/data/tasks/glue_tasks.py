@@ -22,8 +22,6 @@ class GlueTask:
     """The column of the label in a .tsv file."""
     metrics: tuple[str, ...]
     """What GLUE reports; their mean is the task's score."""
-    train_rows: int = 0
-    """The rows of its training file, which published recipes count their steps by."""
     labels: tuple[str, ...] = ("0", "1")
     """The labels, in the order of their numbers in Parquet files; empty: a number from 0 to 5."""
     dev: tuple[str, ...] = ("dev",)
@@ -56,7 +54,6 @@ TASKS = {
         ("sentence",),
         "1",
         ("matthews",),
-        train_rows=8_551,
         hub_labels=("unacceptable", "acceptable"),
     ),
     "sst2": GlueTask(
@@ -64,7 +61,6 @@ TASKS = {
         ("sentence",),
         "label",
         _ACCURACY,
-        train_rows=67_349,
         hub_labels=("negative", "positive"),
     ),
     "mrpc": GlueTask(
@@ -72,17 +68,15 @@ TASKS = {
         ("#1 String", "#2 String"),
         "Quality",
         _BOTH,
-        train_rows=3_668,
         hub_text=_TWO,
         hub_labels=("not_equivalent", "equivalent"),
     ),
-    "stsb": GlueTask("STS-B", _TWO, "score", ("pearson", "spearman"), train_rows=5_749, labels=()),
+    "stsb": GlueTask("STS-B", _TWO, "score", ("pearson", "spearman"), labels=()),
     "qqp": GlueTask(
         "QQP",
         ("question1", "question2"),
         "is_duplicate",
         _BOTH,
-        train_rows=363_846,
         hub_labels=("not_duplicate", "duplicate"),
     ),
     "mnli": GlueTask(
@@ -90,18 +84,15 @@ TASKS = {
         _TWO,
         "gold_label",
         _ACCURACY,
-        train_rows=392_702,
         labels=_NLI,
         dev=("dev_matched", "dev_mismatched"),
         test=("test_matched", "test_mismatched"),
         submissions=("MNLI-m", "MNLI-mm"),
         hub_text=_PREMISE,
     ),
-    "qnli": GlueTask(
-        "QNLI", ("question", "sentence"), "label", _ACCURACY, train_rows=104_743, labels=_ENTAILS
-    ),
-    "rte": GlueTask("RTE", _TWO, "label", _ACCURACY, train_rows=2_490, labels=_ENTAILS),
-    "wnli": GlueTask("WNLI", _TWO, "label", _ACCURACY, train_rows=635, hub_labels=_ENTAILS[::-1]),
+    "qnli": GlueTask("QNLI", ("question", "sentence"), "label", _ACCURACY, labels=_ENTAILS),
+    "rte": GlueTask("RTE", _TWO, "label", _ACCURACY, labels=_ENTAILS),
+    "wnli": GlueTask("WNLI", _TWO, "label", _ACCURACY, hub_labels=_ENTAILS[::-1]),
 }
 """The tasks by their names in transformers, in the order of GLUE's table."""
 

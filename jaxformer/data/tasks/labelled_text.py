@@ -5,7 +5,7 @@ import os
 import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from jaxformer.data.tasks.sequences import (
     add_special_tokens,
     check_fit,
     model_inputs,
+    with_decoder,
 )
 from jaxformer.data.tokenizers.run_tokenizer import load_or_train_tokenizer
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
@@ -63,13 +64,23 @@ class LabelledRows(Data):
     label_order: tuple[str, ...] = field(default=(), kw_only=True)
     """The labels in the order of their numbers; empty: those of the training data, sorted."""
 
+    decoder_start: Literal["pad", "end_of_text"] | None = field(default=None, kw_only=True)
+    """What the decoder of an encoder-decoder begins with (T5: "pad", BART: "end_of_text"), which
+    then reads the same row; None: the model has no decoder."""
+
     def __post_init__(self):
         super().__post_init__()
         check_fields(self, "data", sequence_length=optional(at_least(4)))
 
     @property
     def lengths(self) -> dict[str, int]:
-        return {"inputs": self.sequence_length}
+        names = ("inputs", "decoder_inputs")[: 1 + (self.decoder_start is not None)]
+        return dict.fromkeys(names, self.sequence_length)
+
+    def start_id(self, tokenizer):
+        if self.decoder_start is None:
+            return None
+        return tokenizer.pad_id if self.decoder_start == "pad" else tokenizer.end_of_text_id
 
     @property
     def head(self) -> str:
@@ -183,7 +194,8 @@ class LabelledRows(Data):
             values, weight = np.zeros(len(rows), self.label_kind.dtype), 0.0
         else:
             values, weight = self.label_kind.values(labels, names, places), 1.0
-        return LabelledExamples(texts, values, self.sequence_length, tokenizer.pad_id, weight)
+        shape = self.sequence_length, tokenizer.pad_id
+        return LabelledExamples(texts, values, *shape, weight, self.start_id(tokenizer))
 
 
 @dataclass(frozen=True)
@@ -258,6 +270,7 @@ class LabelledExamples(ExampleSource):
         length: T, to which rows are padded.
         pad_id: The padding token.
         weight: The weight of each label: 1, or 0 for rows without labels.
+        start: The decoder's first token, if there is a decoder.
     """
 
     def __init__(
@@ -267,16 +280,17 @@ class LabelledExamples(ExampleSource):
         length: int,
         pad_id: int,
         weight: float = 1.0,
+        start: int | None = None,
     ):
         self._texts, self._labels, self._shape = texts, labels, (length, pad_id)
-        self._weight = np.float32(weight)
+        self._weight, self._start = np.float32(weight), start
 
     def __len__(self) -> int:
         return len(self._texts)
 
     def read(self, index: int, rng: np.random.Generator) -> Batch:
         """Returns the model's inputs with "label" and "label_weights"."""
-        inputs = model_inputs(self._texts[index], *self._shape)
+        inputs = with_decoder(model_inputs(self._texts[index], *self._shape), self._start)
         return inputs | {"label": self._labels[index], "label_weights": self._weight}
 
     def blank(self) -> Batch:

@@ -128,6 +128,21 @@ def model_inputs(text: TokenizedText, length: int, pad_id: int) -> Batch:
     }
 
 
+def with_decoder(inputs: Batch, start: int | None) -> Batch:
+    """Returns an encoder's inputs with those of a decoder that reads the same, one token later.
+
+    Args:
+        inputs: "inputs" and "segments", [..., T], among others.
+        start: The decoder's first token; None: there is no decoder.
+    """
+    if start is None:
+        return inputs
+    tokens = inputs["inputs"]
+    first = np.full_like(tokens[..., :1], start)
+    shifted = np.concatenate([first, tokens[..., :-1]], axis=-1)
+    return inputs | {"decoder_inputs": shifted, "decoder_segments": inputs["segments"]}
+
+
 def check_fit(
     sizes: Sequence[int], places: Sequence[str], limit: int, field: str, truncate: bool
 ) -> None:

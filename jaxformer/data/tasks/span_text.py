@@ -48,10 +48,10 @@ class Question:
 def read_questions(path: str | os.PathLike) -> list[Question]:
     """Returns the questions of a file.
 
-    A .json file is SQuAD's: {"data": [{"paragraphs": [{"context", "qas": [{"id", "question",
-    "answers": [{"text", "answer_start"}]}]}]}]}. In a .jsonl or .parquet file each row has
-    "context", "question" and "answers", which is such a list or {"text": [...], "answer_start":
-    [...]}.
+    A .json file is SQuAD's (v1.1 or v2.0): {"data": [{"paragraphs": [{"context", "qas": [{"id",
+    "question", "answers": [{"text", "answer_start"}]}]}]}]}. In a .jsonl or .parquet file each row
+    has "context", "question" and "answers", which is such a list or {"text": [...],
+    "answer_start": [...]}, as in `datasets`; a .json file may hold such rows too.
 
     Raises:
         DataError: The file cannot be read, lacks a field or has an answer that is not at its
@@ -66,10 +66,21 @@ def read_questions(path: str | os.PathLike) -> list[Question]:
 
 
 def _squad(path: Path) -> Iterator[Record]:
-    content = read_json(path, object)
+    """The questions of a .json file: SQuAD's, or rows as in a .jsonl file, perhaps below "data"."""
     try:
-        for article in content["data"]:
-            for paragraph in article["paragraphs"]:
+        content = read_json(path, object)
+    except DataError as damage:
+        yield from _rows(path, damage)
+        return
+    if content and isinstance(content, list):
+        yield from read_records(path)
+        return
+    try:
+        for number, item in enumerate(content["data"], start=1):
+            if "paragraphs" not in item and "question" in item:
+                yield Record(f"{path}, row {number}", item)
+                continue
+            for paragraph in item["paragraphs"]:
                 for question in paragraph["qas"]:
                     values = {"context": paragraph["context"], **question}
                     yield Record(f"{path}, question {question.get('id')!r}", values)
@@ -77,6 +88,17 @@ def _squad(path: Path) -> Iterator[Record]:
         raise DataError(
             f"{path}: not in SQuAD's form, data > paragraphs > context, qas: {error}"
         ) from error
+
+
+def _rows(path: Path, damage: DataError) -> Iterator[Record]:
+    """The objects on the lines of a file that as a whole is no JSON."""
+    begun = False
+    try:
+        for record in read_records(path):
+            begun = True
+            yield record
+    except DataError as error:
+        raise (error if begun else damage) from error
 
 
 def _question(record: Record) -> Question:

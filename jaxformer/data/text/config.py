@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jaxformer.data.base import Data, Datasets
@@ -92,7 +92,14 @@ class DataConfig(Data):
             self._check_length(corpus.train)
         mixed = self.source.mix([self._examples([c.train], tokenizer) for c in corpora])
         held_out = [corpus.validation for corpus in corpora]
-        return self._beside(self.dataset(mixed, "train"), held_out, tokenizer)
+        data = self._beside(self.dataset(mixed, "train"), held_out, tokenizer)
+        words = [_in_words(corpus.train) for corpus in corpora]
+        summary = [("training", words[0])]
+        if len(words) > 1:
+            shares = (f"{weight:.3g} of the rows" for weight in mixed.weights)
+            pairs = zip(words, shares, strict=True)
+            summary = [(f"source {n}", ", ".join(pair)) for n, pair in enumerate(pairs)]
+        return replace(data, summary=(*summary, *data.summary))
 
     def prepare_validation(self, folder: str | os.PathLike) -> Datasets:
         """Reads the documents for validation, or loads their tokens from the run's folder.
@@ -132,6 +139,10 @@ class DataConfig(Data):
             self.dataset(self._examples(sides, tokenizer), "validation"),
             tokenizer,
             targets / size if counts_all else None,
+            summary=tuple(
+                (f"validation {n}" if len(sides) > 1 else "validation", _in_words(side))
+                for n, side in enumerate(sides)
+            ),
         )
 
     def _examples(self, sides: Sequence[Tokens], tokenizer: Tokenizer) -> ExampleSource:
@@ -157,3 +168,9 @@ class DataConfig(Data):
                 f"{train.num_targets + 1} tokens, but sequence_length={self.sequence_length} "
                 f"needs {needed}; give more text or a shorter sequence_length"
             )
+
+
+def _in_words(tokens: Tokens) -> str:
+    count = tokens.num_documents
+    documents = f"{count:,} document{'' if count == 1 else 's'}"
+    return f"{documents}, {tokens.num_targets:,} tokens"

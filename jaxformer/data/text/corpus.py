@@ -26,7 +26,7 @@ from jaxformer.data.text.corpus_files import (
 from jaxformer.data.text.packing import TokenStream
 from jaxformer.data.text.progress import TokenisingProgress
 from jaxformer.data.text.sources import TextSource
-from jaxformer.data.text.staging import Staging, set_aside, staging
+from jaxformer.data.text.staging import Staging, remove_others, set_aside, staging
 from jaxformer.data.tokenizers.pool import TokenizerPool, num_cores
 from jaxformer.data.tokenizers.run_tokenizer import load_or_train_tokenizer
 from jaxformer.data.tokenizers.special_tokens import Role
@@ -144,6 +144,8 @@ def load_or_tokenise(
         corpus = read_corpus(home, tokenizer)
     if shared:
         _link(own, home)
+    else:
+        remove_others(own)
     return corpus
 
 

@@ -54,7 +54,7 @@ def shard_name(number: int) -> str:
 
 def is_sharded(home: Path) -> bool:
     """Whether the corpus in a folder has several shards."""
-    return (home / shard_name(0)).exists()
+    return any(home.glob("shard-*"))
 
 
 def read_corpus(home: Path, tokenizer: Tokenizer) -> Corpus:
@@ -125,10 +125,11 @@ def read_shard(home: Path, tokenizer: Tokenizer) -> Corpus:
     if recorded:
         check_digests(home / DIGESTS, CORPUS_FILES)
     sizes = read_json(home / SIZES)
-    corpus = Corpus(tokenizer, *(_stream(home, side, sizes.get(side)) for side in _SIDES))
-    for side, stream in zip(_SIDES, (corpus.train, corpus.validation), strict=True):
-        _check_tokens(home / _tokens(side), stream, tokenizer, recorded)
-    return corpus
+    streams = [_stream(home, side, sizes.get(side)) for side in _SIDES]
+    if not recorded:
+        for side, stream in zip(_SIDES, streams, strict=True):
+            _check_tokens(home / _tokens(side), stream, tokenizer)
+    return Corpus(tokenizer, *streams)
 
 
 def write_record(home: Path, num_shards: int) -> None:
@@ -165,15 +166,15 @@ def _stream(home: Path, side: str, sizes: object) -> TokenStream:
     return TokenStream(tokens, offsets, sizes["bytes"])
 
 
-def _check_tokens(path: Path, stream: TokenStream, tokenizer: Tokenizer, recorded: bool) -> None:
-    """Raises DataError for tokens that the tokenizer cannot have made."""
+def _check_tokens(path: Path, stream: TokenStream, tokenizer: Tokenizer) -> None:
+    """Raises DataError for tokens without digests that the tokenizer cannot have made."""
     tokens, end = stream.tokens, tokenizer.end_of_text_id
     if (largest := int(tokens.max())) >= tokenizer.vocab_size:
         raise DataError(
             f"{path}: token {largest} is outside of the vocabulary of {tokenizer.vocab_size}"
         )
-    # Without digests, a file of nothing but end-of-text is taken for a lost one.
-    empty = not recorded and stream.num_documents and (tokens == end).all()
+    # A file of nothing but end-of-text is taken for a lost one.
+    empty = stream.num_documents and (tokens == end).all()
     if empty or (tokens[stream.offsets] != end).any():
         raise DataError(f"{path}: not documents between end-of-text tokens")
 

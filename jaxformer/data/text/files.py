@@ -8,6 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
+from jaxformer.checks import check_types
 from jaxformer.data.files.find import (
     COMPRESSED,
     FoundFile,
@@ -80,6 +81,9 @@ class Files(FileSource):
     sample_by: Literal["document", "paragraph", "line"] = "document"
     """What one document of a text file is: all of it, a paragraph, which ends with an empty line,
     or a line."""
+
+    def __post_init__(self):
+        check_types(self)
 
     def files(self):
         return find_files(self.path, (*TABLES, ".txt"))

@@ -34,6 +34,7 @@ class TokenisingProgress:
     def skip(self, num_bytes: int) -> None:
         """Counts text whose tokens an earlier process has left."""
         self._known += num_bytes
+        self._start = time.monotonic()
         self._show()
 
     def add(self, documents: int, tokens: int, num_bytes: int) -> None:

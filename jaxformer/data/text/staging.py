@@ -32,7 +32,7 @@ class Staging:
         for leftover in self._folder.glob(".shard-*"):
             remove_folder(leftover)
         self.finished = self._finished(tokenizer)
-        self._numbers = set(self.finished)
+        self._numbers: set[int] = set()
 
     def add(self, number: int) -> Path:
         """Returns the folder of a shard, to be written whole."""
@@ -45,20 +45,18 @@ class Staging:
         Raises:
             DataError: It is of others.
         """
+        self._numbers.add(number)
         if (documents, num_bytes) != self.finished[number]:
-            raise DataError(
-                f"{self._folder / shard_name(number)} is of other documents, although the sizes "
-                "and times of their files are the same: delete the folder to tokenise them again"
-            )
+            raise self._other_documents()
 
     def complete(self) -> None:
         """Makes the shards the corpus.
 
         Raises:
-            DataError: A shard is missing, or the folder cannot be renamed.
+            DataError: They are not all of the same documents, or the folder cannot be renamed.
         """
-        if self._numbers != set(range(len(self._numbers))):
-            raise DataError(f"{self._folder} has lost a part: start again")
+        if self._numbers != set(range(len(self._numbers))) | self.finished.keys():
+            raise self._other_documents()
         if len(self._numbers) == 1:
             move_into_place(self._folder / shard_name(0), self._home)
             remove_folder(self._folder)
@@ -66,6 +64,12 @@ class Staging:
             write_record(self._folder, len(self._numbers))
             (self._folder / _LOCK).unlink(missing_ok=True)
             move_into_place(self._folder, self._home)
+
+    def _other_documents(self) -> DataError:
+        return DataError(
+            f"{self._folder} holds tokens of other documents, although the sizes and times of "
+            "their files are the same: delete the folder to tokenise them again"
+        )
 
     def _finished(self, tokenizer: Tokenizer) -> dict[int, tuple[int, int]]:
         homes = sorted(self._folder.glob("shard-*"))
@@ -113,6 +117,13 @@ def set_aside(home: Path) -> None:
         with suppress(OSError):  # another process is building it already
             home.rename(_staging_of(home))
     remove_folder(home)
+
+
+def remove_others(home: Path) -> None:
+    """Removes what is left of the building of other corpora beside one that is complete."""
+    for folder in home.parent.glob(".corpus-*"):
+        if folder != _staging_of(home):
+            remove_folder(folder)
 
 
 def _staging_of(home: Path) -> Path:

@@ -89,7 +89,7 @@ class TokenizerPool:
         except (EOFError, OSError, pickle.UnpicklingError) as error:
             raise DataError(
                 f"a process that tokenises has ended with status {process.wait()}: if there was "
-                "too little memory, lower data.num_proc"
+                "too little memory, lower data.corpus.num_proc"
             ) from error
         finally:
             self._idle.put(process)

@@ -107,15 +107,21 @@ class FileLayout:
             Name in the files -> the placement; None if the model has other tensors than the files.
         """
         known = {current_name(name, model_format): name for name in self.tensors}
+
+        def named(tensor: str) -> str | None:
+            names = (known.get(each) for each in spellings(tensor, model_format.prefix))
+            return next(filter(None, names), None)
+
         found: dict[str, Placement] = {}
         for placement in placements:
-            names = [x for x in spellings(placement.tensor, model_format.prefix) if x in known]
-            if not names or self.tensors[known[names[0]]].shape != placement.shape:
+            name = named(placement.tensor)
+            if name is None or self.tensors[name].shape != placement.shape:
                 return None
-            found[known[names[0]]] = placement
+            found[name] = placement
         for copy, original in model_format.copies.items():
-            if copy in known and original in known and known[copy] not in found:
-                found[known[copy]] = found[known[original]]
+            name, source = named(copy), named(original)
+            if name is not None and source in found:
+                found.setdefault(name, found[source])
         return found if found.keys() == self.tensors.keys() else None
 
     def write_tensors(self, folder: Path, read: Callable[[str], np.ndarray]) -> None:

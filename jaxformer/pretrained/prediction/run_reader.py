@@ -6,11 +6,13 @@ from dataclasses import replace
 import numpy as np
 
 from jaxformer.data import Data
+from jaxformer.data.tasks.labelled_text import LabelledRows
 from jaxformer.data.tasks.sequences import (
     SpecialTokens,
     TokenizedText,
     add_special_tokens,
     encode_words,
+    with_decoder,
 )
 from jaxformer.data.tasks.span_text import Question, SpanText
 from jaxformer.data.tokenizers.specs import Tokenizer
@@ -40,7 +42,7 @@ class RunReader(Reader):
         """
         self._data, self._tokenizer, self._config = data, tokenizer, config
         self._head = head
-        self._special = SpecialTokens.of(tokenizer)
+        self._special = SpecialTokens.of(tokenizer, getattr(data, "special_tokens", "bert"))
         self.max_length = max_length or data.lengths["inputs"]
 
     def encode(self, rows):
@@ -57,8 +59,10 @@ class RunReader(Reader):
             parts = [pieces[word] for word in words]
             sizes = np.array([len(part) for part in parts])
             tokens = self._row([np.concatenate([np.zeros(0, np.int32), *parts])])
-            first = np.cumsum([1, *sizes[:-1]])[: len(words)]
-            inside = (sizes > 0) & (first < len(tokens.ids) - 1)
+            start = self._special.start((), 1)
+            first = np.cumsum([start, *sizes[:-1]])[: len(words)]
+            last = len(tokens.ids) - (self._special.count(1) - start)
+            inside = (sizes > 0) & (first < last)
             found.append(Words(tokens, joined_spans(plain), np.where(inside, first, -1)))
         return found
 
@@ -81,11 +85,14 @@ class RunReader(Reader):
         return [_window(window, cut) for window in examples.windows]
 
     def arrays(self, rows, length):
-        return {
+        arrays = {
             "inputs": self.stacked([row.ids for row in rows], length, self._tokenizer.pad_id),
             "segments": self.stacked([np.ones_like(row.ids) for row in rows], length, 0),
             "token_types": self.stacked([row.types for row in rows], length, 0),
         }
+        classifies = isinstance(self._data, LabelledRows)
+        start = self._data.start_id(self._tokenizer) if classifies else None
+        return with_decoder(arrays, start)
 
     def scores(self, model, arrays):
         return model.scores(arrays)[self._head]
@@ -97,7 +104,7 @@ class RunReader(Reader):
         return model.outputs(arrays).hidden, valid
 
     def _row(self, texts: Sequence[np.ndarray]) -> Tokens:
-        size = sum(map(len, texts)) + 1 + len(texts)
+        size = sum(map(len, texts)) + self._special.count(len(texts))
         row = add_special_tokens(texts, self._special, self.max_length)
         return Tokens(row.tokens, row.types, size > self.max_length)
 

@@ -13,13 +13,14 @@ from jaxformer.checkpoints.saved_run import SavedRun
 from jaxformer.checkpoints.select import run_and_step
 from jaxformer.config.experiment import Config
 from jaxformer.data import Tokenizer, TokenizerFile, TrainTokenizer, load_tokenizer
+from jaxformer.data.tokenizers.convert import tokenizer_file
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.extras import optional_module
 from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.hf_config import CONFIG, is_hf_checkpoint
 from jaxformer.hub.peft import is_adapter, read_adapter
 from jaxformer.hub.weights.file_layout import FileLayout
-from jaxformer.io.model_files import TOKENIZER, file_in
+from jaxformer.io.model_files import file_in
 from jaxformer.io.paths import local_path
 from jaxformer.pretrained.adapters import base_of
 from jaxformer.pretrained.auto import describe_run, home_of, kept_layout
@@ -189,7 +190,7 @@ def keep_origin(config: Config, folder: Path, tokenizer: Tokenizer | None) -> No
     origin = open_origin(config.init_from)
     if file_in(origin.home, CONFIG) is None:
         return
-    same = tokenizer is None or file_in(origin.home, TOKENIZER) is None
+    same = tokenizer is None or tokenizer_file(origin.home) is None
     same = same or load_tokenizer(origin.home).fingerprint() == tokenizer.fingerprint()
     own = None if same else tokenizer
     keep_beside(folder, origin.home, origin.checkpoint, origin.layout(), own)
@@ -210,7 +211,7 @@ def tokenizer_folder(origin: Path) -> Path | None:
     """The folder with the tokenizer of a run, a checkpoint or a Hugging Face checkpoint, if any."""
     run, _ = run_and_step(origin)
     places = (run / "tokenizer", run, *([base_of(run)] if is_adapter(run) else []))
-    return next((place for place in places if (place / "tokenizer.json").is_file()), None)
+    return next((place for place in places if tokenizer_file(place) is not None), None)
 
 
 def check_same_tokenizer(tokenizer: Tokenizer, origin: Path) -> None:
@@ -256,7 +257,7 @@ def _existing(origin: Path) -> Path:
     folder = tokenizer_folder(origin)
     if folder is None:
         raise ConfigError(
-            f"{origin} has no tokenizer.json, so nothing says what its tokens are: write one there "
+            f"{origin} has no tokenizer, so nothing says what its tokens are: write one there "
             "with transformers, AutoTokenizer.from_pretrained(NAME).save_pretrained(FOLDER)"
         )
     return folder

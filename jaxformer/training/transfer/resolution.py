@@ -2,8 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+from jaxformer.checkpoints.files import saved_steps
+from jaxformer.checkpoints.run_dir import CHECKPOINTS, read_config
 from jaxformer.config.experiment import Config
+from jaxformer.data import TrainTokenizer
 from jaxformer.data.tokenizers.files import read_settings
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.checkpoint import HFCheckpoint
@@ -31,7 +36,12 @@ from jaxformer.models import (
     TokenClassification,
 )
 from jaxformer.models.model import ModelConfig
-from jaxformer.training.transfer.origin import Origin, open_origin, with_tokenizer_of_origin
+from jaxformer.training.transfer.origin import (
+    Origin,
+    open_origin,
+    origin_folder,
+    with_tokenizer_of_origin,
+)
 
 _TASKS: dict[str, tuple[type[Task], ...]] = {
     "language_model": (CausalLMTask, Seq2SeqLMTask),
@@ -49,7 +59,7 @@ _LENGTHS = ("max_position_embeddings", "n_positions")
 """Fields of config.json with the most tokens that a model was made for."""
 
 
-def resolved(config: Config, *, labels_needed: bool = True) -> Config:
+def resolved(config: Config, folder: Path | None = None, *, labels_needed: bool = True) -> Config:
     """Returns the experiment with all that it leaves to the checkpoint it starts from.
 
     A model that is None becomes the checkpoint's, with the head that the data teach; a tokenizer
@@ -58,6 +68,7 @@ def resolved(config: Config, *, labels_needed: bool = True) -> Config:
 
     Args:
         config: The experiment.
+        folder: The run's; a run that is continued does not need the checkpoint any more.
         labels_needed: Whether the labels of the training data must be there; False leaves the
             number of labels to the checkpoint where they are not, for `--help`.
 
@@ -68,6 +79,8 @@ def resolved(config: Config, *, labels_needed: bool = True) -> Config:
         ConfigError: The checkpoint cannot be used.
         DataError: The labels of the training data are needed and cannot be read.
     """
+    if (continued := _continued(config, folder)) is not None:
+        return continued
     config = with_tokenizer_of_origin(config)
     open_length = getattr(config.data, "sequence_length", 0) is None
     labelled = config.data.head in _LABELLED
@@ -80,6 +93,7 @@ def resolved(config: Config, *, labels_needed: bool = True) -> Config:
         config, count = _with_labels(config, origin, labels_needed)
     if config.model is None:
         config = replace(config, model=model_for(origin.checkpoint, config.data.head, count))
+    config = _with_decoder(config, origin)
     return _with_length(config, origin) if open_length else config
 
 
@@ -141,12 +155,34 @@ def origin_words(config: Config, labels: Sequence[str]) -> str | None:
         if not name.startswith("heads")
     ]
     words += [f"changed: {', '.join(changed)}"] if changed else []
-    fresh = [head for head in config.model.heads if head not in theirs]
+    there = {(head.name, head.num_labels) for head in theirs}
+    fresh = [head for head in config.model.heads if (head.name, head.num_labels) not in there]
     if fresh:
-        there = ", ".join(map(_head_words, theirs)) or "none"
-        here = ", ".join(map(_head_words, fresh))
-        words.append(f"head: {here}, starts fresh where it is not there ({there})")
+        others = ", ".join(map(_head_words, theirs)) or "none"
+        words.append(f"head: {', '.join(map(_head_words, fresh))}, starts fresh (there: {others})")
     return "; ".join(words)
+
+
+def _continued(config: Config, folder: Path | None) -> Config | None:
+    """The experiment as its run began, if that is to be continued and the checkpoint is gone."""
+    if config.init_from is None or folder is None or not saved_steps(folder / CHECKPOINTS):
+        return None
+    try:
+        origin_folder(config.init_from)
+        return None
+    except ConfigError:
+        began = read_config(folder)
+    if began.init_from != config.init_from:
+        return None
+    left_open = {"sequence_length": None, "label_order": ()}
+    data = {
+        name: getattr(began.data, name)
+        for name, value in left_open.items()
+        if getattr(config.data, name, ...) == value and hasattr(began.data, name)
+    }
+    if isinstance(getattr(config.data, "tokenizer", None), TrainTokenizer):
+        data["tokenizer"] = began.data.tokenizer
+    return replace(config, model=config.model or began.model, data=replace(config.data, **data))
 
 
 def _with_labels(config: Config, origin: Origin, needed: bool) -> tuple[Config, int | None]:
@@ -167,6 +203,17 @@ def _with_labels(config: Config, origin: Origin, needed: bool) -> tuple[Config, 
     if not order and ordered != labels:
         config = replace(config, data=replace(config.data, label_order=ordered))
     return config, len(labels)
+
+
+def _with_decoder(config: Config, origin: Origin) -> Config:
+    """The experiment whose rows a decoder reads as well, where labels are an encoder-decoder's."""
+    data: Any = config.data
+    if not config.model.is_encoder_decoder or getattr(data, "decoder_start", "") is not None:
+        return config
+    values = origin.checkpoint.hf_config.values
+    first, end = values.get("decoder_start_token_id"), values.get("eos_token_id")
+    start = "end_of_text" if first is not None and first == end else "pad"
+    return replace(config, data=replace(data, decoder_start=start))
 
 
 def _with_length(config: Config, origin: Origin | None) -> Config:

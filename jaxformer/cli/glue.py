@@ -1,0 +1,143 @@
+"""``jaxformer glue``: fine-tunes a model on the tasks of GLUE, and reports the average."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import jax
+
+from jaxformer.config.experiment import Config, load_config, validate
+from jaxformer.config.overrides import parse
+from jaxformer.config.shipped import config_spec
+from jaxformer.distributed.join import DistributedConfig, join, make_cpu_devices
+from jaxformer.distributed.processes import is_first
+from jaxformer.errors import ConfigError
+from jaxformer.training import loop
+from jaxformer.training.glue.measure import Measured, finished, measure, was_stopped
+from jaxformer.training.glue.plan import GluePlan, GlueRun, chosen_tasks
+from jaxformer.training.glue.summary import TaskResult, report, task_result
+from jaxformer.training.transfer.resolution import resolved
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Glue:
+    """Fine-tunes a model on the tasks of GLUE, each with its published recipe.
+
+    Each task is a run in a folder of its own. At the end there are one table, the average as GLUE
+    defines it (results.json, results.md) and, where the test files are, the files to submit
+    (submission/). The same command, given again, continues where it was stopped.
+
+    The recipe is that of `jaxformer train glue:TASK`, whose other options work here for every task:
+    --train.patience 2, --optimizer.weight-decay 0, --model.dropout 0.2, --mesh.data 4;
+    `jaxformer train glue:cola --help` lists them.
+    """
+
+    init_from: str
+    """The model: a Hugging Face checkpoint, a run, or one of its checkpoints."""
+    data: Path
+    """The folder with the tasks' folders: GLUE_DIR/CoLA/train.tsv, or
+    GLUE_DIR/cola/train-00000-of-00001.parquet."""
+    run_dir: Path = Path("runs/glue")
+    """The folder of all runs."""
+    tasks: str = "all"
+    """The tasks, between commas: cola,sst2,mrpc,stsb,qqp,mnli,qnli,rte,wnli."""
+    learning_rate: str | None = None
+    """The peak learning rate; of several between commas (2e-5,3e-5,5e-5) the best for each task on
+    its development data counts (default: the recipe's)."""
+    epochs: float | None = None
+    """Epochs of each task (default: the recipe's)."""
+    batch_size: int | None = None
+    """Rows of a step (default: the recipe's)."""
+    max_length: int | None = None
+    """The most tokens of a row; longer ones are cut (default: the recipe's)."""
+    seeds: str = "0"
+    """Seeds between commas; the median over them is reported, and the best is submitted."""
+    job: DistributedConfig = dataclasses.field(default_factory=DistributedConfig)
+    """The processes that train together."""
+
+    @property
+    def plan(self) -> GluePlan:
+        """The plan that the options describe."""
+        return GluePlan(
+            init_from=self.init_from,
+            data=str(self.data),
+            run_dir=self.run_dir,
+            tasks=chosen_tasks(self.tasks),
+            learning_rates=_items(self.learning_rate or "", float, "--learning-rate"),
+            seeds=_items(self.seeds, int, "--seeds"),
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            max_length=self.max_length,
+        )
+
+
+def glue(arguments: Sequence[str], prog: str) -> None:
+    """Trains and measures the tasks that a command line names."""
+    own, others = _split(arguments)
+    options = parse(Glue, own, prog)
+    plan = options.plan
+    plan.check_files()
+    processes = join(options.job)
+
+    def changed(config: Config) -> Config:
+        return parse(config, others, prog)
+
+    planned = {task: plan.runs(task, _recipe, changed) for task in plan.tasks}
+    first = next(iter(planned.values()))[0].config
+    make_cpu_devices(first.mesh, processes)
+    planned = {task: _resolved(runs) for task, runs in planned.items()}
+    results: dict[str, TaskResult] = {}
+    for task, runs in planned.items():
+        found = []
+        for run in runs:
+            measured = finished(run) or _trained(run)
+            if measured is None:
+                return
+            found.append((run, measured))
+        results[task] = task_result(found)
+    if is_first():
+        for file in report(results, plan.run_dir):
+            print(f"written to {file}")
+
+
+def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The command's own options, and those of the experiments (--train.steps 4)."""
+    own, others = [], []
+    side = own
+    for word in arguments:
+        if word.startswith("--"):
+            name = word.partition("=")[0]
+            side = others if "." in name and not name.startswith("--job.") else own
+        side.append(word)
+    return own, others
+
+
+def _items(text: str, kind: Callable[[str], T], option: str) -> tuple[T, ...]:
+    try:
+        return tuple(dict.fromkeys(kind(item) for item in text.split(",") if item.strip()))
+    except ValueError:
+        raise ConfigError(f"{option} {text}: must be numbers between commas") from None
+
+
+def _recipe(task: str) -> Config:
+    return load_config(config_spec(f"glue:{task}"))
+
+
+def _resolved(runs: list[GlueRun]) -> list[GlueRun]:
+    """The runs with the model of the checkpoint, checked before anything is trained."""
+    found = [run._replace(config=resolved(run.config)) for run in runs]
+    for run in found:
+        validate(run.config, jax.device_count())
+    return found
+
+
+def _trained(run: GlueRun) -> Measured | None:
+    """Trains a run, or continues it, and measures it; None if it was stopped."""
+    loop.train(run.config, run.folder)
+    if was_stopped(run):
+        return None
+    return measure(run)

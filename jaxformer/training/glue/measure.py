@@ -1,0 +1,142 @@
+"""What a finished run of a GLUE task gives: its metrics, and the files that are submitted."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxformer.checkpoints.files import saved_steps, write_json
+from jaxformer.checkpoints.run_dir import CHECKPOINTS, CONFIG_FILE, read_config
+from jaxformer.config.experiment import changed_fields
+from jaxformer.data.tasks.glue import GlueFolder
+from jaxformer.data.tasks.glue_tasks import DIAGNOSTIC, TASKS, GlueTask
+from jaxformer.data.tasks.labelled_text import LabelledRow
+from jaxformer.data.tasks.records import Record
+from jaxformer.errors import ConfigError
+from jaxformer.io.files import replacing
+from jaxformer.io.json_files import read_json
+from jaxformer.pretrained.prediction.api import PredictionConfig, open_predictor
+from jaxformer.pretrained.prediction.predictor import Predictor
+from jaxformer.training.evaluation.conclusion import EVALUATION_FILE
+from jaxformer.training.evaluation.metrics import classification_scores
+from jaxformer.training.glue.plan import GlueRun
+
+RESULT_FILE = "glue.json"
+SUBMISSION = "submission"
+_COLUMNS = ("first", "second")
+_MOST_SIMILAR = 5.0
+
+
+class Measured(NamedTuple):
+    """The result of a run."""
+
+    step: int
+    """The steps that it took."""
+    metrics: dict[str, float]
+    """What GLUE reports of the task, on the development data."""
+    submissions: dict[str, str]
+    """The files with the predictions, relative to the run's folder, by their names."""
+
+
+def finished(run: GlueRun) -> Measured | None:
+    """Returns what an earlier start has measured; None if the run is not finished.
+
+    Raises:
+        ConfigError: The folder holds a run with other settings; names them.
+        DataError: A file is damaged.
+    """
+    file = run.folder / RESULT_FILE
+    if not file.is_file() or not (run.folder / CONFIG_FILE).is_file():
+        return None
+    saved, wanted = read_config(run.folder), run.config
+    if changes := changed_fields(saved, wanted):
+        listed = "; ".join(f"{name} {old!r} -> {new!r}" for name, (old, new) in changes.items())
+        raise ConfigError(
+            f"{run.folder} holds a finished run with other settings ({listed}): name another "
+            "folder with --run-dir"
+        )
+    same_steps = wanted.train.steps in (None, saved.train.steps)
+    same = same_steps and wanted.train.epochs == saved.train.epochs
+    return Measured(**read_json(file)) if same and not was_stopped(run) else None
+
+
+def was_stopped(run: GlueRun) -> bool:
+    """Whether a run was interrupted before its end, so that no evaluation is of its last step."""
+    file, steps = run.folder / EVALUATION_FILE, saved_steps(run.folder / CHECKPOINTS)
+    return not file.is_file() or not steps or read_json(file)["step"] != steps[-1]
+
+
+def measure(run: GlueRun) -> Measured:
+    """Measures a run that has come to its end, and writes its predictions for the test data.
+
+    Args:
+        run: The run.
+
+    Returns:
+        What the run's folder keeps from now on.
+
+    Raises:
+        DataError: A file of the task cannot be read.
+    """
+    task, files = TASKS[run.task], run.config.data.files
+    evaluation = read_json(run.folder / EVALUATION_FILE)
+    found = {name: evaluation["metrics"][name] for name in task.metrics}
+    others = task.dev[1:]
+    if others:
+        found = {f"{name}_{_side(task.dev[0])}": value for name, value in found.items()}
+    queries = {split: file for split, file in task.submitted.items() if files.files(split)}
+    diagnostic = GlueFolder(files.root, DIAGNOSTIC)
+    asks_diagnostic = run.task == "mnli" and bool(diagnostic.files("test"))
+    submissions: dict[str, str] = {}
+    if others or queries or asks_diagnostic:
+        model = open_predictor(run.folder, PredictionConfig(text=_COLUMNS[: len(task.text)]))
+        for split in others:
+            rows = files.rows(split)
+            predicted = _predictions(model, rows, task)
+            scores = _scores(predicted, rows, task)
+            found |= {f"{name}_{_side(split)}": scores[name] for name in task.metrics}
+        for split, name in queries.items():
+            submissions[name] = _submit(model, files, split, run.folder / SUBMISSION / name)
+        if asks_diagnostic:
+            file = run.folder / SUBMISSION / DIAGNOSTIC.title
+            submissions[DIAGNOSTIC.title] = _submit(model, diagnostic, "test", file)
+    measured = Measured(evaluation["step"], found, submissions)
+    write_json(run.folder / RESULT_FILE, measured._asdict())
+    return measured
+
+
+def _side(split: str) -> str:
+    return split.removeprefix("dev_")
+
+
+def _predictions(model: Predictor, rows: Sequence[LabelledRow], task: GlueTask) -> list[str]:
+    """The predicted label of each row, as GLUE's files write it."""
+    records = [Record(row.where, dict(zip(_COLUMNS, row.texts, strict=False))) for row in rows]
+    found = model.predict(records)
+    if task.labels:
+        return [str(row["label"]) for row in found]
+    return [f"{min(max(row['score'], 0.0), _MOST_SIMILAR):.3f}" for row in found]
+
+
+def _scores(predicted: list[str], rows: list[LabelledRow], task: GlueTask) -> dict[str, float]:
+    sides = [[task.labels.index(label) for label in side] for side in (predicted, _labels(rows))]
+    return classification_scores(*sides, np.ones(len(rows)), len(task.labels))
+
+
+def _labels(rows: list[LabelledRow]) -> list[str]:
+    return [str(row.label) for row in rows]
+
+
+def _submit(model: Predictor, files: GlueFolder, split: str, file: Path) -> str:
+    """Writes the predictions for a split as gluebenchmark.com takes them; returns the path."""
+    file = file.with_suffix(".tsv")
+    queries = files.query_rows(split)
+    predicted = _predictions(model, [query.row for query in queries], files.task)
+    lines = ["index\tprediction"]
+    lines += [f"{query.index}\t{label}" for query, label in zip(queries, predicted, strict=True)]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(file) as temporary:
+        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return os.path.relpath(file, file.parents[1])

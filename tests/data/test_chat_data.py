@@ -1,0 +1,311 @@
+"""Chat data as batches: what is learned, packing, splits, order, lengths."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from jaxformer.data import Bytes
+from jaxformer.data.chat import ChatData, PackedChats, PaddedChats
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.functional import RoPE
+from jaxformer.models import DecoderConfig
+from jaxformer.models.heads.base import DEFAULT_OPTIONS
+from jaxformer.models.parameters import AbstractModel
+
+
+def turns(*contents):
+    roles = ("user", "assistant")
+    return {
+        "messages": [
+            {"role": roles[number % 2], "content": content}
+            for number, content in enumerate(contents)
+        ]
+    }
+
+
+ROWS = [
+    turns("hi", "a" * (number % 7 + 1), f"{number}", "b" * (number % 3 + 1)) for number in range(30)
+]
+
+
+def write(folder, rows, name="chat.jsonl"):
+    file = folder / name
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(file)
+
+
+@pytest.fixture
+def config(tmp_path):
+    return ChatData(
+        train=write(tmp_path, ROWS),
+        tokenizer=Bytes(),
+        template="ChatML",
+        sequence_length=400,
+        batch_size=4,
+        validation_fraction=0.2,
+    )
+
+
+def prepared(config, folder, **changes):
+    return dataclasses.replace(config, **changes).prepare(folder)
+
+
+def rows_of(dataset):
+    """Every row once, in one batch."""
+    (batch,) = dataset.epoch(batch_size=dataset.num_rows)
+    return batch
+
+
+def chats_of(dataset, tokenizer):
+    """(the whole text, the text that is learned) of each conversation."""
+    batch, found = rows_of(dataset), []
+    for row in range(len(batch["inputs"])):
+        for segment in range(1, batch["segments"][row].max() + 1):
+            here = batch["segments"][row] == segment
+            targets, weights = batch["targets"][row][here], batch["weights"][row][here]
+            first = batch["inputs"][row][here][:1]
+            assert (batch["positions"][row][here] == np.arange(here.sum())).all()
+            assert (batch["inputs"][row][here][1:] == targets[:-1]).all()
+            text = tokenizer.decode(np.append(first, targets))
+            found.append((text, tokenizer.decode(targets[weights > 0])))
+    return found
+
+
+def expected(row, *answers):
+    text = "".join(
+        f"<|im_start|>{message['role']}\n{message['content']}<|im_end|>\n"
+        for message in row["messages"]
+    )
+    return text, "".join(f"{answer}<|im_end|>" for answer in answers)
+
+
+@pytest.mark.parametrize("packing", [PackedChats(), PaddedChats()])
+def test_answers_are_learned_and_nothing_else(config, tmp_path, packing):
+    data = prepared(config, tmp_path / "run", packing=packing)
+    found = [
+        pair for side in (data.train, data.validation) for pair in chats_of(side, data.tokenizer)
+    ]
+    wanted = [expected(row, *(m["content"] for m in row["messages"][1::2])) for row in ROWS]
+    assert sorted(found) == sorted(wanted)
+    rows = data.train.num_rows
+    number = len(chats_of(data.train, data.tokenizer))
+    assert (rows == number) if packing == PaddedChats() else (rows < number / 2)
+
+
+def test_the_last_answer_or_everything_can_be_learned_instead(config, tmp_path):
+    data = prepared(config, tmp_path / "last", train_on="last")
+    wanted = [expected(row, row["messages"][-1]["content"]) for row in ROWS]
+    assert set(chats_of(data.train, data.tokenizer)) < set(wanted)
+    data = prepared(config, tmp_path / "all", train_on="all")
+    for text, learned in chats_of(data.train, data.tokenizer):
+        assert learned == text[1:]
+
+
+def test_every_answer_may_weigh_the_same(config, tmp_path):
+    tokens = prepared(config, tmp_path / "a")
+    answers = prepared(config, tmp_path / "b", loss_per="answer")
+    one, other = rows_of(tokens.train), rows_of(answers.train)
+    assert one["weights"].sum() > 200
+    number = len(chats_of(tokens.train, tokens.tokenizer))
+    np.testing.assert_allclose(other["weights"].sum(), 2 * number, rtol=1e-6)
+    np.testing.assert_array_equal(one["weights"] > 0, other["weights"] > 0)
+    # "a" and "<|im_end|>" have the weight of an answer of 11 bytes.
+    assert np.isclose(other["weights"].max(), 1 / 11)
+
+
+def test_texts_of_prompt_and_completion_have_no_template(config, tmp_path):
+    rows = [{"prompt": f"{n} is", "completion": " a number"} for n in range(9)]
+    data = prepared(config, tmp_path / "run", train=write(tmp_path, rows, "p.jsonl"), template=None)
+    end = data.tokenizer.end_of_text_id
+    batch = rows_of(data.train)
+    assert (batch["targets"] == end).sum() == (batch["segments"].max(axis=1)).sum()
+    assert (batch["weights"][batch["targets"] == end] == 1).all()
+    pairs = chats_of(data.train, data.tokenizer)
+    assert all(text == f"{text[0]} is a number" for text, _ in pairs)
+    assert all(learned == " a number" for _, learned in pairs)
+    assert not (tmp_path / "run/tokenizer/chat_template.jinja").exists()
+
+
+def test_the_split_is_of_conversations_and_stays_when_others_come(config, tmp_path):
+    def sides(rows, name):
+        data = prepared(config, tmp_path / name, train=write(tmp_path, rows, f"{name}.jsonl"))
+        return [
+            {text for text, _ in chats_of(side, data.tokenizer)}
+            for side in (data.train, data.validation)
+        ]
+
+    train, validation = sides(ROWS, "few")
+    assert not train & validation
+    more, also = sides([*ROWS, *(turns(f"new {n}", "c") for n in range(20)), *ROWS[:9]], "more")
+    assert train < more
+    assert validation < also
+
+
+def test_the_order_is_a_function_of_seed_and_step(config, tmp_path):
+    one, other = (prepared(config, tmp_path / name, packing=PaddedChats()) for name in "ab")
+    seeds = prepared(config, tmp_path / "c", packing=PaddedChats(), seed=1)
+    for step in (0, 5, 6, 17):
+        batch = one.train.batch(step)
+        for name, values in other.train.batch(step).items():
+            np.testing.assert_array_equal(values, batch[name])
+        halves = [one.train.batch(step, rows)["inputs"] for rows in ([0, 1], [2, 3])]
+        np.testing.assert_array_equal(np.concatenate(halves), batch["inputs"])
+        assert (seeds.train.batch(step)["inputs"] != batch["inputs"]).any()
+
+
+def test_validation_of_its_own_needs_no_training_file(config, tmp_path):
+    own = write(tmp_path, ROWS[:5], "validation.jsonl")
+    changed = dataclasses.replace(config, validation=own)
+    data = changed.prepare(tmp_path / "run")
+    gone = dataclasses.replace(changed, train="gone.jsonl")
+    again = gone.prepare_validation(tmp_path / "run")
+    assert again.train is None
+    for name, values in rows_of(data.validation).items():
+        np.testing.assert_array_equal(values, rows_of(again.validation)[name])
+
+
+# Lengths -----------------------------------------------------------------------------------------
+
+LONG = turns("q" * 20, "w" * 300, "r", "t")
+
+
+def test_a_conversation_that_is_too_long_is_an_error_with_its_line(config, tmp_path):
+    train = write(tmp_path, [*ROWS, LONG, LONG], "long.jsonl")
+    with pytest.raises(DataError, match=r"long\.jsonl:31: 4\d\d tokens, more than .*= 400, and so"):
+        prepared(config, tmp_path / "run", train=train, validation=config.train)
+    with pytest.raises(DataError, match=r"chat\.jsonl:1: \d+ tokens, more than .* 30 of 30 conver"):
+        prepared(config, tmp_path / "b", sequence_length=20, validation=config.train)
+    with pytest.raises(DataError, match=r"no conversation has an answer within .* = 20 tokens"):
+        prepared(config, tmp_path / "c", sequence_length=20, too_long="cut")
+    with pytest.raises(ConfigError, match="sequence_length = 1"):
+        dataclasses.replace(config, sequence_length=1)
+
+
+def test_long_conversations_may_be_cut_or_left_out(config, tmp_path):
+    late = turns("q" * 500, "w")
+    train = write(tmp_path, [*ROWS, LONG, late], "long.jsonl")
+    cut = prepared(config, tmp_path / "cut", train=train, validation=config.train, too_long="cut")
+    pairs = chats_of(cut.train, cut.tokenizer)
+    assert len(pairs) == 31
+    text, learned = max(pairs, key=lambda pair: len(pair[0]))
+    assert len(text) == 400
+    assert learned == "w" * 300 + "<|im_end|>"[: len(learned) - 300]
+    (summary,) = (value for name, value in cut.summary if name == "training")
+    assert "31 conversations" in summary
+    assert "1 cut to 400 tokens; 1 longer ones left out" in summary
+    drop = prepared(
+        config, tmp_path / "drop", train=train, validation=config.train, too_long="drop"
+    )
+    assert len(chats_of(drop.train, drop.tokenizer)) == 30
+    assert "2 longer ones left out" in dict(drop.summary)["training"]
+
+
+# Templates ---------------------------------------------------------------------------------------
+
+
+def test_the_template_stays_with_the_run(config, tmp_path):
+    file = tmp_path / "own.jinja"
+    file.write_text("{% for m in messages %}{{ m.role[0] ~ m.content }};{% endfor %}")
+    data = prepared(config, tmp_path / "run", template=str(file))
+    assert ("uhi;aa;u0;ab;", "aa;ab;") in chats_of(data.train, data.tokenizer)
+    kept = tmp_path / "run/tokenizer/chat_template.jinja"
+    assert kept.read_text() == file.read_text()
+    file.write_text("{{ messages[0].content }}")
+    with pytest.raises(DataError, match=r"chat_template\.jinja: not the text of .*own\.jinja"):
+        prepared(config, tmp_path / "run", template=str(file))
+    file.unlink()
+    again = prepared(config, tmp_path / "run", template=str(file))
+    assert rows_of(again.train)["inputs"].tolist() == rows_of(data.train)["inputs"].tolist()
+
+
+def test_a_template_file_that_is_not_there_is_an_error(config, tmp_path):
+    with pytest.raises(ConfigError, match=r"data\.template = '.*gone\.jinja': must be ChatML, "):
+        prepared(config, tmp_path / "run", template=str(tmp_path / "gone.jinja"))
+
+
+def test_a_missing_template_names_the_remedy(config, tmp_path):
+    with pytest.raises(DataError, match=r"chat\.jsonl:\d+: a chat template is missing: .*ChatML"):
+        prepared(config, tmp_path / "run", template=None)
+
+
+@pytest.mark.parametrize("name", ["ChatML", "chatml", "Llama 2", "llama-3", "MISTRAL"])
+def test_templates_have_names(config, name):
+    assert dataclasses.replace(config, template=name).template == name
+
+
+def test_an_unknown_template_is_an_error_before_any_work(config):
+    with pytest.raises(ConfigError, match=r"data\.template = 'ChatMl2': must be .*did you mean"):
+        dataclasses.replace(config, template="ChatMl2")
+
+
+def test_a_chat_that_the_template_refuses_is_an_error_with_its_line(config, tmp_path):
+    row = {"messages": [ROWS[0]["messages"][0], *ROWS[1]["messages"]]}
+    train = write(tmp_path, [*ROWS[:4], row], "twice.jsonl")
+    with pytest.raises(DataError, match=r"twice\.jsonl:5: .*llama2\.jinja: .* must take turns"):
+        prepared(config, tmp_path / "run", train=train, template="Llama2", validation=config.train)
+
+
+def test_a_template_that_writes_no_answer_is_an_error_with_its_line(config, tmp_path):
+    file = tmp_path / "own.jinja"
+    file.write_text(
+        "{{ messages[0].content }}{% if 0 %}{% generation %}{% endgeneration %}{% endif %}"
+    )
+    with pytest.raises(DataError, match=r"chat\.jsonl:\d+: no answer: the chat template"):
+        prepared(config, tmp_path / "run", template=str(file))
+
+
+# The loss ----------------------------------------------------------------------------------------
+
+MODEL = DecoderConfig(
+    vocab_size=264,
+    num_layers=2,
+    model_dim=24,
+    num_heads=6,
+    num_kv_heads=2,
+    head_dim=4,
+    mlp_dim=32,
+    position=RoPE(theta=100.0),
+    compute_dtype="float32",
+)
+
+
+@pytest.fixture(scope="module")
+def loss_and_gradient():
+    """The summed loss of a batch and its gradient, of one model."""
+    model = AbstractModel(MODEL.build)
+    parameters = model.init(jax.random.key(0))
+
+    def loss(parameters, batch):
+        _, sums = model.module(parameters).loss(batch, DEFAULT_OPTIONS)
+        return sums["language_model"].loss
+
+    function = jax.jit(jax.value_and_grad(loss))
+    return lambda batch: function(parameters, {k: v for k, v in batch.items() if k != "row"})
+
+
+def test_packed_equals_padded(config, tmp_path, loss_and_gradient):
+    total, gradients = [], []
+    for name, packing in (("a", PackedChats()), ("b", PaddedChats())):
+        data = prepared(config, tmp_path / name, packing=packing, sequence_length=256)
+        batch = rows_of(data.train)
+        loss, gradient = loss_and_gradient(batch)
+        total.append(loss), gradients.append(gradient)
+    np.testing.assert_allclose(total[0], total[1], rtol=1e-6)
+    for name, one in gradients[0].items():
+        other = gradients[1][name]
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6 * np.abs(other).max())
+
+
+def test_an_answer_only_loss_never_depends_on_a_prompts_label(config, tmp_path, loss_and_gradient):
+    batch = rows_of(prepared(config, tmp_path / "run").train)
+    loss, gradient = loss_and_gradient(batch)
+    random = np.random.default_rng(0).integers(0, 264, batch["targets"].shape)
+    others = np.where(batch["weights"] > 0, batch["targets"], random).astype(np.int32)
+    assert (others != batch["targets"]).mean() > 0.5
+    changed_loss, changed = loss_and_gradient(batch | {"targets": others})
+    np.testing.assert_array_equal(loss, changed_loss)
+    for name, one in gradient.items():
+        np.testing.assert_array_equal(one, changed[name])

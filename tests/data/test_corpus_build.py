@@ -1,0 +1,342 @@
+"""Corpora in shards: built side by side, resumed after a kill, repaired, shared between runs."""
+
+import dataclasses
+import hashlib
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from jaxformer.data import (
+    Bytes,
+    CorpusOptions,
+    DataConfig,
+    JsonLines,
+    Packed,
+    SentencePairs,
+    TextFiles,
+    TrainTokenizer,
+)
+from jaxformer.data.split import Split
+from jaxformer.data.text import corpus as corpus_module
+from jaxformer.data.text.corpus import load_or_build
+from jaxformer.data.text.progress import TokenisingProgress
+from jaxformer.data.tokenizers.pool import TokenizerPool
+from jaxformer.errors import DataError
+from jaxformer.io import scratch
+
+SHARDS = CorpusOptions(shard_bytes=6_000, num_proc=1)
+
+
+def write(path, count=400):
+    texts = [f"document {number} " + "lorem ipsum\n" * (number % 9) for number in range(count)]
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return JsonLines(str(path))
+
+
+@pytest.fixture
+def source(tmp_path):
+    return write(tmp_path / "corpus.jsonl")
+
+
+def files(folder):
+    """The contents of all files of the corpus in a folder, without hidden ones."""
+    (home,) = Path(folder).glob("corpus-*")
+    found = (path for path in home.rglob("*") if path.is_file())
+    return {str(path.relative_to(home)): path.read_bytes() for path in found}
+
+
+def documents(tokens, tokenizer):
+    return [
+        tokenizer.decode(shard.tokens[start + 1 : end])
+        for shard in tokens.shards
+        for start, end in zip(shard.offsets[:-1], shard.offsets[1:], strict=True)
+    ]
+
+
+def test_shards_hold_every_document_once_and_in_order(source, tmp_path):
+    split = Split(source, 0.1, seed=0)
+    corpus = load_or_build(split, Bytes(), tmp_path / "run", options=SHARDS)
+    assert len(corpus.train.shards) > 3
+    for tokens, side in ((corpus.train, False), (corpus.validation, True)):
+        expected = [document.text for document, held in split if held is side]
+        assert documents(tokens, corpus.tokenizer) == expected
+        assert tokens.num_documents == len(expected)
+        assert tokens.num_bytes == sum(len(text.encode()) for text in expected)
+        assert tokens.num_targets == tokens.num_bytes + len(expected)
+    record = json.loads(files(tmp_path / "run")["corpus.json"])
+    assert record["shards"] == len(corpus.train.shards)
+    assert record["train"]["documents"] == corpus.train.num_documents
+
+
+def test_one_shard_has_the_files_of_earlier_versions(tmp_path):
+    # The digests are of what the first versions wrote for these documents.
+    texts = [f"document {number}: " + "abc " * (number % 5) for number in range(30)]
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
+    (tmp_path / "corpus.jsonl").write_text(lines)
+    split = Split(JsonLines(str(tmp_path / "corpus.jsonl")), 0.2, seed=1)
+    load_or_build(split, Bytes(), tmp_path / "run")
+    found = files(tmp_path / "run")
+    digest = hashlib.sha256()
+    for name in sorted(found):
+        digest.update(name.encode() + found[name])
+    assert len(found) == 6
+    assert digest.hexdigest() == "82c47cfb35037d712952fdb50ba1313cc2b821385802b282af33441eca9ef271"
+
+
+def test_any_number_of_processes_writes_the_same_bytes(source, tmp_path, monkeypatch):
+    spec, split = TrainTokenizer("bpe", 300), Split(source, 0.1, seed=0)
+    load_or_build(split, spec, tmp_path / "1", options=SHARDS)
+    monkeypatch.setattr(corpus_module, "_BATCH_CHARACTERS", 500)
+    monkeypatch.setattr(corpus_module, "_BATCHES_WITHOUT_PROCESSES", 1)
+    load_or_build(split, spec, tmp_path / "3", options=dataclasses.replace(SHARDS, num_proc=3))
+    assert files(tmp_path / "1") == files(tmp_path / "3")
+
+
+def test_long_documents_are_tokenised_in_parts(tmp_path, monkeypatch):
+    (tmp_path / "long.txt").write_text("a long line of some words\n" * 20_000)
+    split = Split(TextFiles(str(tmp_path / "long.txt")), 0.1, seed=0)
+    corpus = load_or_build(split, TrainTokenizer("bpe", 300), tmp_path / "run")
+    expected = [corpus.tokenizer.encode(document.text) for document, _ in split]
+    for stream, ids in zip((corpus.train, corpus.validation), expected, strict=True):
+        np.testing.assert_array_equal(stream.tokens[1:-1], ids)
+        assert stream.num_documents == 1
+
+
+SCRIPT = """
+import sys
+from jaxformer.data import Bytes, CorpusOptions, JsonLines
+from jaxformer.data.split import Split
+from jaxformer.data.text import corpus
+corpus._BATCH_CHARACTERS = 5_000
+options = CorpusOptions(shard_bytes=100_000, num_proc=int(sys.argv[3]))
+split = Split(JsonLines(sys.argv[1]), 0.1, seed=0)
+print("ready", flush=True)
+corpus.load_or_build(split, Bytes(), sys.argv[2], options=options)
+"""
+
+
+def started(source, folder, num_proc=1, script=SCRIPT):
+    arguments = [sys.executable, "-c", script, source.path, str(folder), str(num_proc)]
+    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def shards_in(folder):
+    return sorted(path.name for path in Path(folder).glob(".corpus-*/shard-*"))
+
+
+@pytest.mark.parametrize(("num_proc", "kills"), [(1, 2), (2, 1)])
+def test_a_killed_build_goes_on_after_its_last_whole_shard(tmp_path, num_proc, kills):
+    source, run = write(tmp_path / "corpus.jsonl", 20_000), tmp_path / "run"
+    for kill in range(1, kills + 1):
+        process = started(source, run, num_proc)
+        while len(shards_in(run)) < 3 * kill:
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.002)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    before = shards_in(run)
+    stamps = {name: os.stat(next(run.glob(f".corpus-*/{name}"))).st_mtime_ns for name in before}
+    options = CorpusOptions(shard_bytes=100_000)
+    split = Split(source, 0.1, seed=0)
+    load_or_build(split, Bytes(), run, options=options)
+    for name, stamp in stamps.items():
+        assert os.stat(next(run.glob(f"corpus-*/{name}"))).st_mtime_ns == stamp, "tokenised again"
+    load_or_build(split, Bytes(), tmp_path / "whole", options=options)
+    assert files(run) == files(tmp_path / "whole")
+    assert len(list(run.iterdir())) == 2, "nothing is left over"
+
+
+def test_a_process_waits_for_another_and_takes_over(tmp_path):
+    source, run = write(tmp_path / "corpus.jsonl", 20_000), tmp_path / "run"
+    slow = SCRIPT.replace(
+        "print(", "import time; encode = Bytes().fit(()).__class__.encode_batch\n"
+        "Bytes().fit(()).__class__.encode_batch = "
+        "lambda self, texts: time.sleep(0.05) or encode(self, texts)\nprint(", 1
+    )  # fmt: skip
+    first = started(source, run, script=slow)
+    while not shards_in(run):
+        time.sleep(0.002)
+    second = started(source, run)
+    assert "waiting for another process" in second.stderr.readline()
+    first.send_signal(signal.SIGKILL)
+    first.communicate()
+    _, errors = second.communicate(timeout=60)
+    assert second.returncode == 0, errors
+    options = CorpusOptions(shard_bytes=100_000)
+    load_or_build(Split(source, 0.1, seed=0), Bytes(), tmp_path / "whole", options=options)
+    assert files(run) == files(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("name", ["shard-00002/train.tokens.npy", "corpus.json", "SHA256SUMS"])
+def test_only_a_damaged_shard_is_tokenised_again(source, tmp_path, caplog, name):
+    split = Split(source, 0.1, seed=0)
+    load_or_build(split, Bytes(), tmp_path / "run", options=SHARDS)
+    whole = files(tmp_path / "run")
+    (damaged,) = tmp_path.glob(f"run/corpus-*/{name}")
+    damaged.write_bytes(damaged.read_bytes()[:-9] + b"123456789")
+    kept = next(tmp_path.glob("run/corpus-*/shard-00001/train.tokens.npy")).stat()
+    with caplog.at_level(logging.WARNING):
+        load_or_build(split, Bytes(), tmp_path / "run", options=SHARDS)
+    assert f"{Path(name).name} is damaged" in caplog.text or "SHA256SUMS" in caplog.text
+    assert "tokenising" in caplog.text
+    assert files(tmp_path / "run") == whole
+    again = next(tmp_path.glob("run/corpus-*/shard-00001/train.tokens.npy")).stat()
+    assert (again.st_ino, again.st_mtime_ns) == (kept.st_ino, kept.st_mtime_ns)
+
+
+def test_a_lost_shard_is_tokenised_again(source, tmp_path):
+    split = Split(source, 0.1, seed=0)
+    load_or_build(split, Bytes(), tmp_path / "run", options=SHARDS)
+    whole = files(tmp_path / "run")
+    shutil.rmtree(next(tmp_path.glob("run/corpus-*/shard-00000")))
+    load_or_build(split, Bytes(), tmp_path / "run", options=SHARDS)
+    assert files(tmp_path / "run") == whole
+
+
+def test_what_a_killed_build_of_other_documents_left_is_removed(tmp_path):
+    source, run = write(tmp_path / "corpus.jsonl", 20_000), tmp_path / "run"
+    process = started(source, run)
+    while len(shards_in(run)) < 2:
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    write(tmp_path / "corpus.jsonl", 50)
+    load_or_build(Split(source, 0.1, seed=0), Bytes(), run)
+    assert {path.name[:7] for path in run.iterdir()} == {"corpus-", "tokeniz"}
+
+
+def test_a_large_corpus_of_one_shard_stays_one(source, tmp_path, caplog):
+    # Earlier versions had no shards; the rows of a run that they started keep their order.
+    split = Split(source, 0.1, seed=0)
+    load_or_build(split, Bytes(), tmp_path / "run")
+    whole = files(tmp_path / "run")
+    (home,) = (tmp_path / "run").glob("corpus-*")
+    (home / "train.tokens.npy").write_bytes(b"damaged")
+    small = CorpusOptions(shard_bytes=6_000)
+    monkey = pytest.MonkeyPatch()
+    with monkey.context() as patch, caplog.at_level(logging.WARNING):
+        patch.setattr(CorpusOptions, "shard_bytes", 6_000)
+        load_or_build(split, Bytes(), tmp_path / "run", options=small)
+    assert "train.tokens.npy is damaged" in caplog.text
+    assert files(tmp_path / "run") == whole
+
+
+def test_documents_that_changed_unnoticed_are_refused(tmp_path):
+    source, run = write(tmp_path / "corpus.jsonl", 20_000), tmp_path / "run"
+    process = started(source, run)
+    while len(shards_in(run)) < 2:
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    stat, content = os.stat(source.path), Path(source.path).read_text()
+    Path(source.path).write_text(content.replace('"}\n{"text": "', " " * 13, 1))
+    os.utime(source.path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert os.stat(source.path).st_size == stat.st_size
+    options = CorpusOptions(shard_bytes=100_000)
+    with pytest.raises(DataError, match=r"holds tokens of other documents.*delete the folder"):
+        load_or_build(Split(source, 0.1, seed=0), Bytes(), run, options=options)
+
+
+def test_runs_share_their_tokens_in_a_cache(source, tmp_path, monkeypatch):
+    split = Split(source, 0.1, seed=0)
+    options = CorpusOptions(cache_dir=str(tmp_path / "cache"))
+    one = load_or_build(split, Bytes(), tmp_path / "one", options=options)
+    monkeypatch.setattr(JsonLines, "documents", None)
+    other = load_or_build(split, Bytes(), tmp_path / "other", options=options)
+    np.testing.assert_array_equal(one.train.tokens, other.train.tokens)
+    homes = [next((tmp_path / run).glob("corpus-*")) for run in ("cache", "one", "other")]
+    assert len({home.resolve() for home in homes}) == 1
+    assert corpus_module.load_corpus(tmp_path / "other").train.num_documents > 0
+    # Without the option the link is followed; with it, a run's own tokens are used.
+    load_or_build(split, Bytes(), tmp_path / "other")
+    assert homes[2].is_symlink()
+    homes[2].unlink()
+    homes[0].rename(homes[2])
+    load_or_build(split, Bytes(), tmp_path / "other", options=options)
+    assert not homes[2].is_symlink()
+    assert not homes[0].exists()
+
+
+@pytest.mark.parametrize("fields", [{}, {"packing": Packed()}, {"objective": SentencePairs()}])
+def test_rows_of_a_sharded_corpus(source, tmp_path, fields, monkeypatch):
+    monkeypatch.setattr(scratch, "_LARGE", 1)
+    config = DataConfig(
+        source=source, tokenizer=Bytes(), sequence_length=24, batch_size=5, corpus=SHARDS, **fields
+    )
+    data = config.prepare(tmp_path / "run")
+    assert len(data.train.examples.sources) > 3
+    steps = -(-data.train.num_rows // 5)
+    batches = [data.train.batch(step) for step in range(steps)]
+    assert all(batch["inputs"].shape == (5, 24) for batch in batches)
+    if "objective" not in fields:
+        rows = range(data.train.num_rows)
+        counted = Counter()
+        for batch in (data.train.batch(n // 5, [n % 5]) for n in rows):
+            counted.update(batch["targets"][batch["weights"] > 0].tolist())
+        shards = [examples.stream for examples in data.train.examples.sources]
+        expected = Counter(t for shard in shards for t in shard.tokens[1:].tolist())
+        assert counted == expected
+
+
+def test_a_shard_too_small_for_pairs_is_left_out(tmp_path):
+    # The last shard has one document, which has no other to be paired with.
+    lines = [json.dumps({"text": f"{n} some words of text"}) + "\n" for n in range(21)]
+    (tmp_path / "corpus.jsonl").write_text("".join(lines))
+    config = DataConfig(
+        source=JsonLines(str(tmp_path / "corpus.jsonl")),
+        validation=JsonLines(str(tmp_path / "corpus.jsonl")),
+        tokenizer=Bytes(),
+        sequence_length=16,
+        objective=SentencePairs(),
+        corpus=CorpusOptions(shard_bytes=230),
+    )
+    data = config.prepare(tmp_path / "run")
+    assert len(data.train.examples.sources) == 2
+
+
+def test_a_process_that_dies_is_named(tmp_path):
+    with TokenizerPool(Bytes().fit(()), 2) as pool:
+        for process in pool._processes:
+            process.kill()
+        with pytest.raises(
+            DataError, match=r"ended with status -9: .*lower data\.corpus\.num_proc"
+        ):
+            list(pool.map([["a"]], lambda batch: batch))
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_progress_has_documents_tokens_speed_and_time(monkeypatch, is_terminal):
+    now = [100.0]
+    monkeypatch.setattr("jaxformer.data.text.progress.time.monotonic", lambda: now[0])
+    console = Console(file=StringIO(), force_terminal=is_terminal, width=80)
+    with TokenisingProgress(100_000_000, console) as progress:
+        progress.skip(10_000_000)
+        progress.add(10, 1_000, 5_000)
+        assert not console.file.getvalue(), "a moment is not worth a line"
+        now[0] += 5
+        progress.add(1_234, 2_500_000, 9_995_000)
+        now[0] += 5
+    text = console.file.getvalue()
+    assert "1,244 documents  2.5M tokens  2.0 MB/s  eta 0:00:40" in text
+    assert "tokenised 1,244 documents  2.5M tokens  1.0 MB/s in 0:00:10" in text
+    assert all(len(line) <= 80 for line in text.splitlines() if not is_terminal)
+
+
+def test_no_progress_is_shown_of_a_small_corpus(source, tmp_path, capsys):
+    load_or_build(Split(source, 0.1, seed=0), Bytes(), tmp_path / "run")
+    captured = capsys.readouterr()
+    assert captured.out + captured.err == ""

@@ -1,0 +1,386 @@
+"""DPO: TRL's losses, the same update however it is computed, the reference, whole runs."""
+
+import json
+import random
+from dataclasses import replace
+from functools import lru_cache
+
+import jax
+import numpy as np
+import pytest
+from hf_checkpoints import SENTENCES
+from tiny_models import random_parameters, structure_of, tiny, tiny_encoder
+from tiny_run import tiny_config
+
+from jaxformer.checkpoints.checkpointer import content_hash
+from jaxformer.checkpoints.restore import read_arrays
+from jaxformer.cli.evaluate import evaluate
+from jaxformer.config import DPO, Config, TrainConfig, validate
+from jaxformer.data import Bytes
+from jaxformer.data.chat import PreferenceData
+from jaxformer.distributed import MeshConfig, make_mesh
+from jaxformer.distributed.processes import placed
+from jaxformer.errors import ConfigError
+from jaxformer.models.heads.base import DEFAULT_OPTIONS
+from jaxformer.models.lora import LoRA
+from jaxformer.optim import SGD, AdamW, Constant
+from jaxformer.training.logging.metrics_writer import read_metrics
+from jaxformer.training.loop import train
+from jaxformer.training.preference_loss import REFERENCE, PreferenceLoss, answers
+from jaxformer.training.step import TrainProgram
+
+MODEL = tiny(vocab_size=32, model_dim=24, num_heads=4, num_kv_heads=2, num_layers=1, mlp_dim=16)
+SETTINGS = DPO(beta=0.3, label_smoothing=0.1, sft_weight=0.2)
+OPTIMIZER = SGD(schedule=Constant(learning_rate=0.1, warmup_steps=0))
+
+
+def pairs(rows=8, length=12, seed=0):
+    """A batch of pairs with prompts and answers of several lengths; one row only fills it."""
+    chance = np.random.default_rng(seed)
+    weights = np.zeros((rows, 2, length), np.float32)
+    for row in weights[:-1]:
+        start = chance.integers(1, 5)
+        for side in row:
+            side[start : start + chance.integers(1, 7)] = 1
+    shape = weights.shape
+    return {
+        "inputs": chance.integers(0, 32, shape).astype(np.int32),
+        "targets": chance.integers(0, 32, shape).astype(np.int32),
+        "weights": weights,
+        REFERENCE: chance.uniform(-30, -5, (rows, 2)).astype(np.float32),
+    }
+
+
+def run(mesh=(1, 1, 1), steps=2, batch=None, settings=SETTINGS, model=MODEL, **train):
+    program = TrainProgram(
+        model,
+        OPTIMIZER,
+        TrainConfig(preference=settings, **train),
+        make_mesh(MeshConfig(*mesh)),
+        PreferenceLoss(settings),
+    )
+    params = {
+        name: placed(np.asarray(x), program.param_shardings[name])
+        for name, x in random_parameters(model, 1).items()
+    }
+    state = replace(program.init(0), params=params)
+    batch = {k: jax.device_put(v, program.batch_sharding) for k, v in (batch or pairs()).items()}
+    for _ in range(steps):
+        state, metrics = program.train_step(state, batch)
+    return program, state, {name: float(value) for name, value in metrics.items()}
+
+
+@lru_cache
+def reference():
+    _, state, metrics = run()
+    return jax.tree.map(np.asarray, state.params), metrics
+
+
+def assert_same(state, metrics, expected=None):
+    params, values = expected or reference()
+    for name, value in params.items():
+        np.testing.assert_allclose(state.params[name], value, rtol=2e-4, atol=2e-5, err_msg=name)
+    for name, value in values.items():
+        np.testing.assert_allclose(metrics[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+# However it is computed ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mesh", "options"),
+    [
+        ((8, 1, 1), {}),
+        ((2, 2, 2), {}),
+        ((2, 1, 2), {"gradient_accumulation": 4}),
+        ((1, 1, 1), {"gradient_accumulation": 8}),
+        ((1, 1, 1), {"loss_chunk": 5}),
+        ((2, 2, 2), {"loss_chunk": 5}),
+    ],
+)
+@pytest.mark.quick("mesh2-*", "mesh5-*")
+def test_every_mesh_all_parts_and_chunks_make_the_same_update(mesh, options):
+    _, state, metrics = run(mesh, **options)
+    assert_same(state, metrics)
+
+
+def test_the_step_lowers_without_arrays():
+    program, _, _ = run(steps=1)
+    assert program.lower(8, {"inputs": 12}).as_text()
+    assert program._update._cache_size() == 1
+
+
+# What it depends on -------------------------------------------------------------------------------
+
+
+def gradients(batch):
+    """The update of one step, and its metrics."""
+    _, state, metrics = run(steps=1, batch=batch)
+    start = random_parameters(MODEL, 1)
+    return {name: np.asarray(start[name] - state.params[name]) for name in start}, metrics
+
+
+def test_what_is_no_answer_is_never_learned():
+    # The targets of a prompt and of padding may be anything, and so may a row of padding.
+    batch = pairs()
+    other = np.where(batch["weights"] > 0, batch["targets"], 31 - batch["targets"])
+    filled = batch["inputs"].copy()
+    filled[-1] = 31 - filled[-1]
+    expected, metrics = gradients(batch)
+    found, others = gradients(batch | {"targets": other, "inputs": filled})
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+    assert others == metrics
+    # Those of an answer may not.
+    wrong = np.where(batch["weights"] > 0, 31 - batch["targets"], batch["targets"])
+    assert gradients(batch | {"targets": wrong})[1]["loss"] != metrics["loss"]
+
+
+def test_padding_changes_nothing():
+    batch = pairs()
+    wider = {
+        name: np.concatenate([x, np.full_like(x[..., :5], 0)], axis=2) if x.ndim == 3 else x
+        for name, x in batch.items()
+    }
+    found, metrics = gradients(wider)
+    for name, value in gradients(batch)[0].items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+    assert metrics["loss"] == pytest.approx(gradients(batch)[1]["loss"], rel=1e-5)
+
+
+def test_chosen_and_rejected_change_places():
+    batch, settings = pairs(), DPO(beta=0.3)
+    turned = {name: x[:, ::-1] for name, x in batch.items()}
+    _, _, one = run(steps=1, batch=batch, settings=settings)
+    _, _, other = run(steps=1, batch=turned, settings=settings)
+    assert other["margin"] == pytest.approx(-one["margin"], rel=1e-5)
+    assert other["chosen_reward"] == pytest.approx(one["rejected_reward"], rel=1e-5)
+    assert other["accuracy"] == pytest.approx(1 - one["accuracy"])
+
+
+def test_log_probabilities_are_those_of_the_logits():
+    batch = {name: jax.numpy.asarray(x) for name, x in pairs().items()}
+    module = structure_of(MODEL).module(random_parameters(MODEL, 1))
+    found = answers(module, batch, DEFAULT_OPTIONS)
+    for row in range(8):
+        for side in range(2):
+            logits = module(batch["inputs"][row, side][None])[0]
+            log_probs = np.asarray(jax.nn.log_softmax(logits))
+            picked = log_probs[np.arange(12), batch["targets"][row, side]]
+            expected = np.sum(picked * np.asarray(batch["weights"][row, side]))
+            np.testing.assert_allclose(found.logps[row, side], expected, rtol=1e-4, atol=1e-5)
+
+
+# Whole runs ---------------------------------------------------------------------------------------
+
+
+def preferences(path, rows=40, seed=0):
+    """A file of texts: a prompt, and sentences of which those in capitals were chosen."""
+    chance = random.Random(seed)
+    lines = []
+    for _ in range(rows):
+        prompt, chosen, rejected = chance.sample(SENTENCES, 3)
+        sides = {"chosen": f" {chosen.upper()}", "rejected": f" {rejected}"}
+        lines.append({"prompt": prompt} | sides)
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return str(path)
+
+
+def dpo_config(folder, steps=6, model=None, **settings) -> Config:
+    config = tiny_config()
+    path = folder / "preferences.jsonl"
+    return replace(
+        config,
+        model=replace(config.model, num_layers=1, **(model or {})),
+        data=PreferenceData(
+            train=str(path) if path.exists() else preferences(path),
+            tokenizer=Bytes(),
+            sequence_length=144,
+            batch_size=8,
+            validation_fraction=0.2,
+        ),
+        optimizer=AdamW(schedule=Constant(learning_rate=1e-2, warmup_steps=0)),
+        train=TrainConfig(
+            **{
+                "steps": steps,
+                "gradient_accumulation": 2,
+                "eval_interval": 3,
+                "checkpoint_interval": 2,
+                "log_interval": 1,
+                "sample_tokens": 0,
+                "preference": DPO(),
+                **settings,
+            }
+        ),
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("dpo")
+    config = dpo_config(folder)
+    train(config, folder / "run")
+    return config, folder / "run"
+
+
+def rows_of(folder, split):
+    return [row for row in read_metrics(folder) if row["split"] == split]
+
+
+def hash_of(folder, step=6):
+    return content_hash(read_arrays(folder / "checkpoints" / str(step)))
+
+
+def test_a_run_prefers_what_was_chosen(finished):
+    _, folder = finished
+    rows, validations = rows_of(folder, "train"), rows_of(folder, "validation")
+    # The dropout of the policy alone keeps the first step from being exactly the reference.
+    assert rows[0]["loss"] == pytest.approx(np.log(2), abs=0.1)
+    assert abs(rows[0]["margin"]) < 0.3
+    assert rows[-1]["loss"] < rows[0]["loss"]
+    assert rows[-1]["accuracy"] > 0.8
+    for row in (*rows, *validations):
+        assert row["margin"] == pytest.approx(row["chosen_reward"] - row["rejected_reward"], 1e-3)
+        assert row["chosen_logps"] < 0
+    assert [row["step"] for row in validations] == [3, 6]
+    assert len(list(folder.glob("reference-*"))) == 2
+
+
+def test_an_interrupted_run_ends_with_the_same_bits_also_with_a_damaged_reference(
+    finished, tmp_path, caplog
+):
+    config, folder = finished
+    shorter = replace(config, train=replace(config.train, steps=4))
+    train(shorter, tmp_path / "run")
+    kept = {path.name: path.read_bytes() for path in tmp_path.glob("run/reference-*/logps.npy")}
+    one, other = sorted(tmp_path.glob("run/reference-*/logps.npy"))
+    one.write_bytes(one.read_bytes()[:-1] + b"x")
+    for file in other.parent.iterdir():
+        file.unlink()
+    train(config, tmp_path / "run")
+    assert "computing the reference's log-probabilities again" in caplog.text
+    assert hash_of(tmp_path / "run") == hash_of(folder)
+    found = {path.name: path.read_bytes() for path in tmp_path.glob("run/reference-*/logps.npy")}
+    assert found == kept
+    ours, theirs = (rows_of(run, "validation")[-1] for run in (tmp_path / "run", folder))
+    assert ours == theirs
+
+
+def test_evaluate_measures_what_training_measured(finished, tmp_path):
+    _, folder = finished
+    output = tmp_path / "found.json"
+    evaluate([str(folder), "--output", str(output)], "evaluate")
+    found = json.loads(output.read_text())
+    measured = rows_of(folder, "validation")[-1]
+    assert found["rows"] > 2
+    for name, value in found["metrics"].items():
+        assert value == pytest.approx(measured[name], rel=1e-4, abs=1e-5), name
+    # Rows of its own get reference log-probabilities of their own.
+    rows = preferences(tmp_path / "other.jsonl", rows=5, seed=1)
+    before = len(list(folder.glob("reference-*")))
+    evaluate([str(folder), "--output", str(output), "--data.validation", rows], "evaluate")
+    assert json.loads(output.read_text())["rows"] == 5
+    assert len(list(folder.glob("reference-*"))) == before + 1
+
+
+@pytest.fixture(scope="module")
+def continued(finished, tmp_path_factory):
+    """A second run that starts from the first one."""
+    config, origin = finished
+    folder = tmp_path_factory.mktemp("second") / "run"
+    plain = replace(config.model, dropout=0.0)
+    config = replace(config, model=plain, init_from=str(origin))
+    train(replace(config, train=replace(config.train, steps=2)), folder)
+    return config, folder
+
+
+def test_the_reference_is_the_model_that_a_run_starts_from(continued):
+    row = rows_of(continued[1], "train")[0]
+    assert row["loss"] == pytest.approx(np.log(2), abs=1e-5)
+    assert row["margin"] == pytest.approx(0, abs=1e-4)
+
+
+@pytest.mark.slow
+def test_another_reference(continued, finished, tmp_path):
+    config, origin = continued[0], finished[1]
+    named = DPO(reference=str(origin / "checkpoints" / "4"))
+    train(replace(config, train=replace(config.train, steps=2, preference=named)), tmp_path / "a")
+    rows = rows_of(tmp_path / "a", "train")
+    assert abs(rows[0]["margin"]) > 1e-3
+    (record, *_) = (tmp_path / "a").glob("reference-*/reference.json")
+    assert json.loads(record.read_text()) == {"reference": named.reference, "step": 4}
+
+
+@pytest.mark.slow
+def test_a_reference_that_has_learned_since_is_refused(continued, finished, tmp_path):
+    config, origin = continued[0], finished[0]
+    folder = tmp_path / "origin"
+    train(replace(origin, train=replace(origin.train, steps=2)), folder)
+    config = replace(config, init_from=str(folder), train=replace(config.train, steps=2))
+    train(config, tmp_path / "run")
+    train(replace(origin, train=replace(origin.train, steps=4)), folder)
+    damaged = sorted(tmp_path.glob("run/reference-*/logps.npy"))[0]
+    damaged.write_bytes(b"")
+    longer = replace(config, train=replace(config.train, steps=4))
+    with pytest.raises(ConfigError, match=r"at step 2, and now .* is at step 4"):
+        train(longer, tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_low_rank_factors_learn_against_their_base(continued, tmp_path):
+    config = continued[0]
+    train(replace(config, train=replace(config.train, steps=2, lora=LoRA(rank=2))), tmp_path / "r")
+    first, second = rows_of(tmp_path / "r", "train")
+    assert first["loss"] == pytest.approx(np.log(2), abs=1e-5)
+    assert abs(second["margin"]) > 1e-3
+
+
+# What is refused ----------------------------------------------------------------------------------
+
+
+def refused(config):
+    with pytest.raises(ConfigError) as error:
+        validate(config, 1)
+    return str(error.value)
+
+
+def test_what_does_not_fit_together(finished):
+    config, _ = finished
+    without = replace(config, train=replace(config.train, preference=None))
+    assert "choose one with --train.preference DPO" in refused(without)
+    text = replace(tiny_config(), train=TrainConfig(preference=DPO()))
+    assert "compares pairs of answers, which DataConfig does not make" in refused(text)
+    encoder = replace(config, model=tiny_encoder(vocab_size=264))
+    assert "answers of a decoder" in refused(encoder)
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"beta": 0.0}, "beta"),
+        ({"label_smoothing": 0.5}, "label_smoothing"),
+        ({"sft_weight": -1.0}, "sft_weight"),
+        ({"loss_type": "dpo"}, "loss_type"),
+    ],
+)
+def test_values_out_of_range(change, name):
+    with pytest.raises(ConfigError, match=f"{name} = "):
+        DPO(**change)
+
+
+@pytest.mark.parametrize("change", [{"label_smoothing": 0.1}, {"z_loss": 1e-4}])
+def test_terms_of_token_losses_are_refused(change):
+    with pytest.raises(ConfigError, match=f"train.{next(iter(change))} = .* with preference"):
+        TrainConfig(preference=DPO(), **change)
+
+
+@pytest.mark.slow
+def test_a_reference_with_another_tokenizer(finished, tmp_path):
+    config, _ = finished
+    other = tiny_config(steps=3)
+    train(replace(other, model=replace(other.model, vocab_size=272)), tmp_path / "other")
+    named = DPO(reference=str(tmp_path / "other"))
+    config = replace(config, train=replace(config.train, preference=named))
+    with pytest.raises(ConfigError, match=r"its model.vocab_size is 272, this model's 264"):
+        train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

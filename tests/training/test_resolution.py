@@ -1,0 +1,251 @@
+"""A config without a model: what it takes from the checkpoint, and what its export gives."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hf_checkpoints import SENTENCES, save_checkpoint
+
+from jaxformer.config import Config, load_config, validate
+from jaxformer.data.labels import Number
+from jaxformer.errors import ConfigError
+from jaxformer.models import (
+    Classification,
+    LanguageModel,
+    MaskedLanguageModel,
+    Regression,
+    Span,
+    TokenClassification,
+)
+from jaxformer.pretrained.auto import load
+from jaxformer.pretrained.model import save
+from jaxformer.training.loop import train
+from jaxformer.training.transfer.resolution import resolved
+
+pytestmark = pytest.mark.torch
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """The folder of a checkpoint of a kind, saved once."""
+    home = tmp_path_factory.mktemp("checkpoints")
+
+    def get(kind):
+        folder = home / kind
+        return folder if folder.exists() else save_checkpoint(kind, folder)
+
+    return get
+
+
+def table(file, labels):
+    """A table with a sentence in each row, and these labels in turn."""
+    rows = [(text, labels[number % len(labels)]) for number, text in enumerate(SENTENCES)]
+    lines = [json.dumps({"sentence": text, "label": label}) for text, label in rows]
+    file.write_text("\n".join(lines) + "\n")
+    return file
+
+
+def experiment(name, origin, file, **data):
+    """A shipped experiment on a table, for one step."""
+    config = load_config(str(CONFIGS / f"finetune_{name}.py"))
+    small = {"batch_size": 8, "max_validation_batches": 1, "validation_fraction": 0.3}
+    source = replace(config.data.train, path=str(file)) if name == "tagging" else str(file)
+    return replace(
+        config,
+        init_from=str(origin),
+        data=replace(config.data, **({"train": source} | small | data)),
+        train=replace(config.train, steps=1, log_interval=1),
+    )
+
+
+LABELS = ("spam", "ham", "eggs")
+HEADS = {
+    "bert": Classification(3),
+    "roberta": Classification(3),
+    "gpt2": Classification(3, pooling="last", bias=False),
+    "llama": Classification(3, pooling="last", bias=False),
+}
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_a_classifier_is_that_of_transformers(tmp_path, checkpoint, kind):
+    """Its class, its labels, and its scores on batches of other lengths and pairs of texts."""
+    import torch
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
+
+    file = table(tmp_path / "train.jsonl", LABELS)
+    config = experiment("classification", checkpoint(kind), file)
+    train(config, tmp_path / "run")
+    model = load(tmp_path / "run", dtype=None, compute_dtype="float32")
+    assert model.config.heads == (HEADS[kind],)
+    save(model, tmp_path / "export")
+
+    theirs = AutoModelForSequenceClassification.from_pretrained(tmp_path / "export").eval()
+    assert theirs.config.architectures == [type(theirs).__name__]
+    assert type(theirs).__name__.endswith("ForSequenceClassification")
+    assert theirs.config.label2id == {"eggs": 0, "ham": 1, "spam": 2}
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "export")
+    run = resolved(config).data.prepare(tmp_path / "run")
+    for row in range(3):
+        batch = run.train.batch(0)
+        ids = batch["inputs"][row][batch["segments"][row] > 0]
+        with torch.no_grad():
+            expected = theirs(input_ids=torch.tensor(ids)[None].long()).logits.numpy()
+        found = model.outputs({"input_ids": np.asarray(ids)[None]})["logits"]
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+        text = tokenizer.decode(ids, skip_special_tokens=True)
+        assert tokenizer(text)["input_ids"] == ids.tolist()  # what the run trained on
+        (answer,) = pipeline("text-classification", model=theirs, tokenizer=tokenizer)([text])
+        assert answer["label"] == ("eggs", "ham", "spam")[int(np.argmax(expected))]
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "gpt2", "llama"])
+def test_rows_are_those_of_the_checkpoints_tokenizer(tmp_path, checkpoint, kind):
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint(kind))
+    file = tmp_path / "pairs.jsonl"
+    rows = [
+        {"sentence": a, "other": b, "label": "xy"[len(a) % 2]}
+        for a, b in zip(SENTENCES, reversed(SENTENCES), strict=True)
+    ]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    for columns in (("sentence",), ("sentence", "other")):
+        config = experiment("classification", checkpoint(kind), file, text=columns)
+        config = resolved(replace(config, data=replace(config.data, sequence_length=200)))
+        data = config.data.prepare(tmp_path / "-".join(columns))
+        found = {
+            (
+                tuple(row["inputs"][row["segments"] > 0]),
+                tuple(row["token_types"][row["segments"] > 0]),
+            )
+            for row in (data.train.examples.read(n, None) for n in range(data.train.num_rows))
+        }
+        encoded = [
+            tokenizer(*(row[column] for column in columns), return_token_type_ids=True)
+            for row in rows
+        ]
+        encoded = {(tuple(x["input_ids"]), tuple(x["token_type_ids"])) for x in encoded}
+        if kind in ("gpt2", "llama"):  # whose model has no token types
+            found, encoded = ({ids for ids, _ in side} for side in (found, encoded))
+        assert found <= encoded
+
+
+def test_the_head_is_what_the_data_teach(tmp_path, checkpoint):
+    bert, three = checkpoint("bert"), table(tmp_path / "three.jsonl", LABELS)
+    numbers = table(tmp_path / "numbers.jsonl", (0.5, 1.5))
+    tags = tmp_path / "tags.txt"
+    tags.write_text("\n".join("a X\nb Y\nc Z\n" for _ in range(9)))
+    model = resolved(experiment("tagging", bert, tags)).model
+    assert (model.heads, model.pooler) == ((TokenClassification(3),), None)
+    model = resolved(experiment("classification", bert, three)).model
+    assert (model.heads, model.pooler) == ((Classification(3),), "tanh")
+    config = experiment("classification", bert, numbers)
+    config = replace(config, data=replace(config.data, labels=Number()))
+    assert resolved(config).model.heads == (Regression(),)
+    assert resolved(
+        experiment("qa", bert, "squad.json", stride=8, question_length=8)
+    ).model.heads == (Span(),)
+    text = load_config(str(CONFIGS / "tiny_encoder_mlm.py")).data
+    assert resolved(Config(None, text, init_from=str(bert))).model.heads == (MaskedLanguageModel(),)
+    llama = load_config(str(CONFIGS / "tiny_decoder.py")).data
+    again = resolved(Config(None, llama, init_from=str(checkpoint("llama"))))
+    assert again.model.heads == (LanguageModel(),)
+    assert resolved(again) == again
+
+
+def test_a_head_of_the_same_size_is_kept_with_its_names(tmp_path, checkpoint):
+    origin = checkpoint("bert_classifier")
+    theirs = ("Positive", "neutral", "NEGATIVE")
+    config = resolved(experiment("classification", origin, table(tmp_path / "a.jsonl", theirs)))
+    assert config.data.label_order == ("NEGATIVE", "neutral", "Positive")
+    still = replace(config.optimizer.schedule, learning_rate=0.0)
+    config = replace(config, optimizer=replace(config.optimizer, schedule=still))
+    train(config, tmp_path / "run")
+    save(load(tmp_path / "run", dtype=None), tmp_path / "export")
+    for name in ("config.json", "model.safetensors"):
+        assert (tmp_path / "export" / name).read_bytes() == (origin / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("labels", "names"),
+    [((0, 1, 2), ("negative", "neutral", "positive")), (("c", "b", "a"), ("a", "b", "c"))],
+)
+def test_numbers_are_the_checkpoints_labels_and_other_names_are_the_datas(
+    tmp_path, checkpoint, labels, names
+):
+    file = table(tmp_path / "a.jsonl", labels)
+    train(experiment("classification", checkpoint("bert_classifier"), file), tmp_path / "run")
+    values = load(tmp_path / "run").checkpoint.hf_config.values
+    assert tuple(values["id2label"].values()) == names
+
+
+def test_a_head_of_another_size_starts_fresh_and_that_is_said(tmp_path, checkpoint, capsys):
+    origin, file = checkpoint("bert_classifier"), table(tmp_path / "a.jsonl", ("x", "y"))
+    config = experiment("classification", origin, file)
+    config = replace(config, data=replace(config.data, sequence_length=32))
+    model = resolved(config).model
+    train(replace(config, model=replace(model, dropout=0.25)), tmp_path / "run")
+    said = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert f"BertForSequenceClassification of {origin}; changed: dropout 0.0 -> 0.25" in said
+    assert "head: Classification of 2 labels, starts fresh" in said
+    assert "left there: heads.label.output.bias" in said
+
+
+def test_regression_is_what_transformers_reads(tmp_path, checkpoint):
+    import torch
+    from transformers import AutoModelForSequenceClassification
+
+    file = table(tmp_path / "a.jsonl", (0.25, 4, 2.5))
+    config = experiment("classification", checkpoint("bert"), file, labels=Number())
+    train(config, tmp_path / "run")
+    model = load(tmp_path / "run", dtype=None, compute_dtype="float32")
+    save(model, tmp_path / "export")
+    theirs = AutoModelForSequenceClassification.from_pretrained(tmp_path / "export").eval()
+    assert (theirs.config.problem_type, theirs.config.num_labels) == ("regression", 1)
+    ids = np.array([[2, 9, 11, 30, 3]], np.int32)
+    expected = theirs(torch.tensor(ids).long()).logits.detach().numpy()
+    np.testing.assert_allclose(model.outputs({"input_ids": ids})["logits"], expected, atol=1e-5)
+
+
+def test_the_length_is_the_checkpoints(tmp_path, checkpoint):
+    file = table(tmp_path / "a.jsonl", LABELS)
+    lengths = {"bert": 64, "roberta": 48, "llama": 128, "gpt2": 128}
+    for kind, length in lengths.items():
+        config = resolved(experiment("classification", checkpoint(kind), file))
+        assert config.data.sequence_length == length
+    config = experiment("classification", checkpoint("bert"), file, sequence_length=65)
+    with pytest.raises(ConfigError, match="64 positions"):
+        validate(resolved(config), 1)
+
+
+def test_a_causal_classifier_does_not_read_its_first_token(tmp_path, checkpoint):
+    file = table(tmp_path / "a.jsonl", LABELS)
+    config = resolved(experiment("classification", checkpoint("llama"), file))
+    model = replace(config.model, heads=(Classification(3),))
+    with pytest.raises(ConfigError, match=r"model.heads.0.pooling = 'first': must be 'last' or"):
+        validate(replace(config, model=model), 1)
+
+
+def test_what_is_no_checkpoint_is_named(tmp_path):
+    data = load_config(str(CONFIGS / "tiny_decoder.py")).data
+    for name, message in (
+        (str(tmp_path / "none"), "must be the folder of a run or of a Hugging Face checkpoint"),
+        ("nobody/has-this", "download it with: hf download nobody/has-this"),
+        (str(tmp_path), "is not the folder of a run"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            resolved(Config(None, data, init_from=name))
+
+
+def test_epochs_become_steps_of_the_rows(tmp_path, checkpoint):
+    file = table(tmp_path / "a.jsonl", LABELS)
+    config = experiment("classification", checkpoint("bert"), file)
+    config = replace(config, train=replace(config.train, steps=None, epochs=0.5))
+    train(config, tmp_path / "run")
+    saved = json.loads((tmp_path / "run" / "config.json").read_text())["train"]
+    rows = config.data.split()[0]
+    assert (saved["epochs"], saved["steps"]) == (0.5, -(-len(rows) // 2 // 8))
