@@ -5,13 +5,14 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import jax
 from rich.console import Console
 from rich.table import Table
 
-from jaxformer.training.logging.progress import short_number
+from jaxformer.training.logging.progress import LINE_WIDTH, short_number
 from jaxformer.training.logging.throughput import Workload
 
 
@@ -77,24 +78,17 @@ def start_report(
 
 
 def print_table(title: str, rows: list[tuple]) -> None:
-    """Prints pairs as a table of two columns."""
+    """Prints pairs as a table of two columns, 80 characters wide unless a path is longer."""
     table = Table(show_header=False)
+    frame = len("│ " + " │ " + " │")
+    room = LINE_WIDTH - frame - max((len(name) for name, _ in rows), default=0)
     for name, value in rows:
-        table.add_row(name, value)
+        # Long paths stay in one piece.
+        options = {"break_long_words": False, "break_on_hyphens": False}
+        lines = [wrap(line, room, **options) or [""] for line in str(value).split("\n")]
+        table.add_row(name, "\n".join(part for parts in lines for part in parts))
     print(title)
-    # Away from a terminal there is no width to respect, and paths shall stay in one piece.
     Console(width=None if sys.stdout.isatty() else 200).print(table, markup=False)
-
-
-def print_example(parts: Sequence[tuple[str, bool]]) -> None:
-    """Prints the text of an example, with what the model learns to write in colour or brackets."""
-    if not parts:
-        return
-    colours = sys.stdout.isatty()
-    first, last = ("\033[32m", "\033[0m") if colours else ("[[", "]]")
-    print(f"an example; the model learns what is {'green' if colours else 'in [[ ]]'}:")
-    text = "".join(f"{first}{part}{last}" if learned else part for part, learned in parts)
-    print("".join(f"  {line}\n" for line in text.splitlines()))
 
 
 def print_pairs(rows: list[tuple]) -> None:
