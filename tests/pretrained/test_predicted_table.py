@@ -17,7 +17,7 @@ class Lengths(Predictor):
     """Predicts the length of a text; dies when it has predicted so many rows."""
 
     def __init__(self, dies_after=10**9):
-        subject = SimpleNamespace(reader=None, batch_size=2, text=("text",))
+        subject = SimpleNamespace(reader=SimpleNamespace(chunk=16), batch_size=2, text=("text",))
         super().__init__(subject)
         self.seen, self._dies_after = [], dies_after
 
