@@ -91,6 +91,17 @@ def print_table(title: str, rows: list[tuple]) -> None:
     Console(width=None if sys.stdout.isatty() else 200).print(table, markup=False)
 
 
+def print_example(parts: Sequence[tuple[str, bool]]) -> None:
+    """Prints the text of an example, with what the model learns to write in colour or brackets."""
+    if not parts:
+        return
+    colours = sys.stdout.isatty()
+    first, last = ("\033[32m", "\033[0m") if colours else ("[[", "]]")
+    print(f"an example; the model learns what is {'green' if colours else 'in [[ ]]'}:")
+    text = "".join(f"{first}{part}{last}" if learned else part for part, learned in parts)
+    print("".join(f"  {line}\n" for line in text.splitlines()))
+
+
 def print_pairs(rows: list[tuple]) -> None:
     """Prints pairs as lines that programs can read; further lines of a value are indented."""
     width = max(len(name) for name, _ in rows) + 2
