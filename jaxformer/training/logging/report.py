@@ -81,7 +81,8 @@ def print_table(title: str, rows: list[tuple]) -> None:
     """Prints pairs as a table of two columns, 80 characters wide unless a path is longer."""
     table = Table(show_header=False)
     frame = len("│ " + " │ " + " │")
-    room = LINE_WIDTH - frame - max((len(name) for name, _ in rows), default=0)
+    names = max((len(name) for name, _ in rows), default=0)
+    room = max(LINE_WIDTH - frame - names, 20)
     for name, value in rows:
         # Long paths stay in one piece.
         options = {"break_long_words": False, "break_on_hyphens": False}
