@@ -39,7 +39,7 @@ class Predict(PredictionConfig, CheckpointChoice):
     folder: ModelDir = field(kw_only=True)
     """The folder of a run or of a Hugging Face checkpoint."""
     input: Path
-    """The table: .csv, .tsv, .jsonl, .parquet; for a classifier of images a folder of them."""
+    """The table: .csv, .tsv, .jsonl, .parquet; for a model of images a folder of them."""
     output: Path
     """The table to write: .csv, .tsv, .jsonl or .parquet. Lists are JSON in .csv and .tsv."""
     header: bool = True
@@ -65,6 +65,7 @@ def predict(arguments: Sequence[str], prog: str) -> None:
     config = PredictionConfig(**{name: getattr(wanted, name) for name in names})
     which = {"step": wanted.step, "best": wanted.best, "dtype": wanted.dtype}
     predictor = open_predictor(wanted.folder, config, **which)
+    table = dataclasses.replace(table, read=predictor.reader.records)
     total = table.count(predictor)
     settings = {name: _plain(getattr(wanted, name)) for name in (*names, *which, "header")}
     with _bar() as bar:

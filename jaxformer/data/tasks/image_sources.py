@@ -105,13 +105,8 @@ class _FolderSet(ImageSet):
     def __init__(self, root: Path, size: tuple[int, int], channels: int):
         if not root.is_dir():
             raise DataError(f"{root} is not a folder (looked from {Path.cwd()})")
-        self._root, self._size, self._mode = root, size, {1: "L", 3: "RGB"}[channels]
-        self.names = sorted(
-            Path(folder, file).relative_to(root).as_posix()
-            for folder, files in _walk(root)
-            for file in files
-            if Path(file).suffix.lower() in _ENDINGS and Path(folder) != root
-        )
+        self._root, self._size, self._channels = root, size, channels
+        self.names = [name for name in image_names(root) if "/" in name]
         if not self.names:
             raise DataError(
                 f"{root} holds no images: expected {root}/LABEL/FILE with one of the endings "
@@ -129,18 +124,62 @@ class _FolderSet(ImageSet):
         return [name.partition("/")[0] for name in self.names]
 
     def decode(self, index):
-        from PIL import Image, ImageOps
+        return fitted_pixels(self._root / self.names[index], self._size, self._channels)
 
-        file = self._root / self.names[index]
-        try:
-            with Image.open(ordinary_file(file)) as image:
-                fitted = ImageOps.fit(_eight_bits(image).convert(self._mode), self._size[::-1])
-        except DataError:
-            raise
-        except Exception as error:  # Pillow's decoders raise many, of damaged files
-            raise DataError(f"{file}: not an image that can be decoded: {error}") from error
-        pixels = np.asarray(fitted, np.float32) / 255
-        return pixels.reshape(*self._size, -1)
+
+def image_names(root: Path) -> list[str]:
+    """Returns the names of the images in a folder and in the folders within, sorted.
+
+    Raises:
+        DataError: A folder cannot be read.
+    """
+    return sorted(
+        Path(folder, file).relative_to(root).as_posix()
+        for folder, files in _walk(root)
+        for file in files
+        if Path(file).suffix.lower() in _ENDINGS
+    )
+
+
+def open_image(file: Path, channels: int) -> Any:
+    """Returns an image of Pillow's, with 8 bits for each channel.
+
+    Args:
+        file: The file.
+        channels: 1 for grey, 3 for red, green and blue.
+
+    Raises:
+        DataError: It cannot be decoded.
+    """
+    from PIL import Image
+
+    try:
+        with Image.open(ordinary_file(file)) as image:
+            return _eight_bits(image).convert({1: "L", 3: "RGB"}[channels])
+    except DataError:
+        raise
+    except Exception as error:  # Pillow's decoders raise many, of damaged files
+        raise DataError(f"{file}: not an image that can be decoded: {error}") from error
+
+
+def fitted_pixels(file: Path, size: tuple[int, int], channels: int) -> np.ndarray:
+    """Returns an image, scaled to fill a size, of which the rest is cut off.
+
+    Args:
+        file: The file.
+        size: Height and width.
+        channels: 1 for grey, 3 for red, green and blue.
+
+    Returns:
+        float32 [height, width, channels] between 0 and 1.
+
+    Raises:
+        DataError: It cannot be decoded.
+    """
+    from PIL import ImageOps
+
+    fitted = ImageOps.fit(open_image(file, channels), size[::-1])
+    return (np.asarray(fitted, np.float32) / 255).reshape(*size, -1)
 
 
 def _walk(root: Path) -> Iterator[tuple[str, list[str]]]:

@@ -8,8 +8,9 @@ from typing import Literal
 from jaxformer.checkpoints.run_dir import RunConfig
 from jaxformer.checkpoints.select import run_and_step
 from jaxformer.checks import at_least, check_types, optional
-from jaxformer.data import Data
+from jaxformer.config.experiment import Config
 from jaxformer.data.labels import load_labels
+from jaxformer.data.tasks.images import Images
 from jaxformer.data.tokenizers.specs import load_tokenizer
 from jaxformer.errors import ArgumentError, ConfigError, check_argument
 from jaxformer.hub.hf_config import is_hf_checkpoint
@@ -27,6 +28,12 @@ from jaxformer.pretrained.auto import IMPORTED, load
 from jaxformer.pretrained.model import Pretrained, computed_as_kept
 from jaxformer.pretrained.prediction.answers import AnswerPredictor
 from jaxformer.pretrained.prediction.hf_reader import HFReader
+from jaxformer.pretrained.prediction.image_reader import (
+    FILE,
+    HFImageReader,
+    ImageReader,
+    RunImageReader,
+)
 from jaxformer.pretrained.prediction.predictor import Predictor, Subject
 from jaxformer.pretrained.prediction.reader import Reader
 from jaxformer.pretrained.prediction.run_reader import RunReader
@@ -98,14 +105,15 @@ def open_predictor(
     _check_length(pretrained, config.max_length)
     head = _head(folder, pretrained, config)
     if is_hf_checkpoint(folder):
-        reader, labels, text = HFReader(pretrained, config.max_length), (), None
+        reader, labels, text = _hf_reader(pretrained, config.max_length), (), None
     else:
         home, _ = run_and_step(folder)
-        data = RunConfig(home).config.data
-        reader = _reader_of(home, data, pretrained, head, config.max_length)
-        labels, text = load_labels(home), getattr(data, "text", None)
+        run = RunConfig(home).config
+        reader = _run_reader(home, run, pretrained, head, config.max_length)
+        labels, text = load_labels(home), getattr(run.data, "text", None)
     labels = labels or _label_names(pretrained)
-    subject = Subject(pretrained, reader, labels, config.text or text, config.batch_size)
+    text = config.text or ((FILE,) if isinstance(reader, ImageReader) else text)
+    subject = Subject(pretrained, reader, labels, text, config.batch_size)
     return predictor_of(head, subject, config)
 
 
@@ -170,13 +178,23 @@ def _refusal(folder: Path, heads: tuple[Head, ...]) -> str:
     return f"{folder}: its head predicts tokens ({names}), nothing of a row of a table: {advice}"
 
 
-def _reader_of(
-    home: Path, data: Data, pretrained: Pretrained, head: Head | None, max_length: int | None
+def _hf_reader(pretrained: Pretrained, max_length: int | None) -> Reader:
+    if "images" in pretrained.config.required:
+        return HFImageReader(pretrained)
+    return HFReader(pretrained, max_length)
+
+
+def _run_reader(
+    home: Path, run: Config, pretrained: Pretrained, head: Head | None, max_length: int | None
 ) -> Reader:
     """How a run reads: as in training; one that was imported and not trained, as its source."""
-    if data.head == "language_model" and pretrained.folder.name == IMPORTED:
+    data, name = run.data, None if head is None else head.name
+    imported = pretrained.folder.name == IMPORTED
+    if isinstance(data, Images):
+        untrained = imported and run.init_from is None
+        return HFImageReader(pretrained) if untrained else RunImageReader(data, name)
+    if data.head == "language_model" and imported:
         return HFReader(pretrained, max_length)
-    name = None if head is None else head.name
     return RunReader(data, load_tokenizer(home), pretrained.config, name, max_length)
 
 

@@ -12,7 +12,7 @@ from jaxformer.errors import DataError
 from jaxformer.hub.families import encode as encode_source
 from jaxformer.hub.families import forward
 from jaxformer.pretrained.model import Pretrained
-from jaxformer.pretrained.prediction.reader import Reader, Tokens, Window, Words, joined_spans
+from jaxformer.pretrained.prediction.reader import TextReader, Tokens, Window, Words, joined_spans
 
 _ANSWER_LENGTH, _ANSWER_STRIDE, _QUESTION_LENGTH = 384, 128, 64
 """The usual sizes of a row of question answering, as in BERT's."""
@@ -22,7 +22,7 @@ _UNLIMITED = 10**6
 """A tokenizer without a limit stores a very large one."""
 
 
-class HFReader(Reader):
+class HFReader(TextReader):
     """Reads texts as transformers' pipelines do."""
 
     def __init__(self, pretrained: Pretrained, max_length: int | None = None):

@@ -1,12 +1,15 @@
-"""How a model reads texts: the tokens of a row, and the arrays of a batch."""
+"""How a model reads: the tokens of a row, and the arrays of a batch."""
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from jaxformer.data.files.record import Record
+from jaxformer.data.files.tables import read_records
 from jaxformer.data.tasks.sequences import padded
 from jaxformer.models.model import Model
 
@@ -44,15 +47,48 @@ class Window(NamedTuple):
 
 
 class Reader(abc.ABC):
-    """Reads texts for one model.
+    """Reads the inputs of one model.
 
     Attributes:
         max_length: The most tokens of a row; longer ones are cut.
-        pads_left: Whether padding comes before the tokens.
+        chunk: Batches that are read together, so that rows of similar lengths can be.
     """
 
     max_length: int
+    chunk = 16
+
+    @abc.abstractmethod
+    def records(self, path: Path, header: bool) -> Iterator[Record]:
+        """Yields the rows of an input, as `read_records` does of a table."""
+
+    @abc.abstractmethod
+    def encode(self, rows: Sequence[tuple[str, ...]]) -> Sequence[Any]:
+        """Returns rows as the model reads them, each with `ids` and `cut`, see `Tokens`."""
+
+    @abc.abstractmethod
+    def arrays(self, rows: Sequence[Any], length: int) -> Arrays:
+        """Returns the model's inputs for encoded rows, [rows, length]."""
+
+    @abc.abstractmethod
+    def scores(self, model: Model, arrays: Arrays) -> jax.Array:
+        """Returns what the head gives, float32: [B, labels], [B, T, labels] or [B, 2, T]."""
+
+    @abc.abstractmethod
+    def states(self, model: Model, arrays: Arrays) -> tuple[jax.Array, jax.Array]:
+        """Returns the hidden states [B, T, D], and which tokens are real, bool [B, T]."""
+
+
+class TextReader(Reader):
+    """Reads texts.
+
+    Attributes:
+        pads_left: Whether padding comes before the tokens.
+    """
+
     pads_left = False
+
+    def records(self, path, header):
+        return read_records(path, header)
 
     @abc.abstractmethod
     def encode(self, rows: Sequence[tuple[str, ...]]) -> list[Tokens]:
@@ -78,18 +114,6 @@ class Reader(abc.ABC):
         Raises:
             DataError: The question leaves no room for the context.
         """
-
-    @abc.abstractmethod
-    def arrays(self, rows: Sequence[Tokens], length: int) -> Arrays:
-        """Returns the model's inputs, [rows, length]."""
-
-    @abc.abstractmethod
-    def scores(self, model: Model, arrays: Arrays) -> jax.Array:
-        """Returns what the head gives, float32: [B, labels], [B, T, labels] or [B, 2, T]."""
-
-    @abc.abstractmethod
-    def states(self, model: Model, arrays: Arrays) -> tuple[jax.Array, jax.Array]:
-        """Returns the hidden states [B, T, D], and which tokens are real, bool [B, T]."""
 
     def stacked(self, columns: Sequence[np.ndarray], length: int, fill: int) -> np.ndarray:
         """Returns arrays [tokens] as one [rows, length], padded on the model's side."""

@@ -17,10 +17,10 @@ from jaxformer.data.tasks.sequences import (
 from jaxformer.data.tasks.span_text import Question, SpanText
 from jaxformer.data.tokenizers.specs import Tokenizer
 from jaxformer.models.model import ModelConfig
-from jaxformer.pretrained.prediction.reader import Reader, Tokens, Window, Words, joined_spans
+from jaxformer.pretrained.prediction.reader import TextReader, Tokens, Window, Words, joined_spans
 
 
-class RunReader(Reader):
+class RunReader(TextReader):
     """Reads texts as the run's training did, so that a model sees what it has learned from."""
 
     def __init__(

@@ -19,9 +19,6 @@ from jaxformer.errors import ConfigError, DataError, system_message
 from jaxformer.io.tables import json_line, write_table
 from jaxformer.pretrained.prediction.predictor import Predictor, Row
 
-_BATCHES = 16
-"""Batches that are read, sorted by length and predicted together."""
-
 
 @dataclass(frozen=True)
 class PredictedTable:
@@ -33,6 +30,8 @@ class PredictedTable:
     """The table to write."""
     header: bool = True
     """Whether the first line of the input names its columns."""
+    read: Callable[[Path, bool], Iterator[Record]] = read_records
+    """Yields the rows of the input."""
 
     @property
     def partial(self) -> Path:
@@ -41,7 +40,7 @@ class PredictedTable:
 
     def records(self) -> Iterator[Record]:
         """Yields the rows of the input."""
-        return read_records(self.input, self.header)
+        return self.read(self.input, self.header)
 
     def check_unused(self, resume: bool) -> None:
         """Checks that nothing of the user's is written over.
@@ -104,7 +103,7 @@ class PredictedTable:
                     "for: remove that file to start again"
                 )
         done(count)
-        size = predictor.subject.batch_size * _BATCHES
+        size = predictor.subject.batch_size * predictor.reader.chunk
         try:
             with self.partial.open("a", encoding="utf-8") as file:
                 while chunk := list(islice(records, size)):

@@ -82,9 +82,8 @@ def plot_comparison(
         ends.append((line.x[-1], line.y[-1], line.name, colour))
     _frame(axes, [line.y for line in lines], per_token, None if metric == "loss" else words)
     if compute:
+        axes.autoscale(axis="x")  # from 0, a logarithmic axis cannot begin
         axes.set_xscale("log")
-        axes.set_xlim(auto=True)
-        axes.autoscale(axis="x")
         axes.set_xlabel("FLOPs of training (forward and backward, from the configuration)")
     _label_ends(axes, ends, per_token)
     return _save(figure, path)

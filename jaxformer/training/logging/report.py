@@ -5,6 +5,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ from rich.table import Table
 
 from jaxformer.data import Datasets
 from jaxformer.models.lora import is_factor
-from jaxformer.training.logging.progress import short_number
+from jaxformer.training.logging.progress import LINE_WIDTH, short_number
 from jaxformer.training.logging.throughput import Workload
 
 
@@ -108,12 +109,17 @@ def epochs_in_words(data: Datasets, steps: int, max_batches: int | None) -> str:
 
 
 def print_table(title: str, rows: list[tuple]) -> None:
-    """Prints pairs as a table of two columns."""
+    """Prints pairs as a table of two columns, 80 characters wide unless a path is longer."""
     table = Table(show_header=False)
+    frame = len("│ " + " │ " + " │")
+    names = max((len(name) for name, _ in rows), default=0)
+    room = max(LINE_WIDTH - frame - names, 20)
     for name, value in rows:
-        table.add_row(name, value)
+        # Long paths stay in one piece.
+        options = {"break_long_words": False, "break_on_hyphens": False}
+        lines = [wrap(line, room, **options) or [""] for line in str(value).split("\n")]
+        table.add_row(name, "\n".join(part for parts in lines for part in parts))
     print(title)
-    # Away from a terminal there is no width to respect, and paths shall stay in one piece.
     Console(width=None if sys.stdout.isatty() else 200).print(table, markup=False)
 
 
