@@ -1,5 +1,6 @@
 """The experiment as a whole: its files, what it checks, what may change when a run goes on."""
 
+import operator
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -121,8 +122,8 @@ def test_a_padded_vocabulary_is_fine_and_a_short_one_is_not():
 
 def test_fields_that_may_change_exist():
     for name in CHANGEABLE_FIELDS:
-        part, _, field = name.partition(".")
-        kind = type(getattr(CONFIG, part))
+        path, _, field = name.rpartition(".")
+        kind = type(operator.attrgetter(path)(CONFIG))
         assert field in {item.name for item in fields(kind)}, name
 
 
