@@ -25,14 +25,15 @@ from jaxformer.optim import AdamW, Linear
 def get_config() -> Config:
     return Config(
         model=None,
-        data=PreferenceData(batch_size=16),
+        data=PreferenceData(too_long="cut", batch_size=16),
         optimizer=AdamW(
-            schedule=Linear(learning_rate=5e-7, warmup_steps=100),
+            schedule=Linear(learning_rate=5e-7, warmup_steps=None),
             weight_decay=0.0,
             beta2=0.999,
         ),
         train=TrainConfig(
-            steps=1000,
+            steps=None,
+            epochs=1,
             eval_interval=100,
             checkpoint_interval=200,
             preference=DPO(beta=0.1),

@@ -4,8 +4,9 @@ The model, its tokenizer and its longest row are those of the checkpoint; the he
 labels as the training table. Name both on the command line:
 --init-from HF_DIR --data.train train.csv
 
-The table has a column "sentence" and a column "label". Other columns: --data.text premise
-hypothesis --data.label gold. Numbers in place of labels: --data.labels Number.
+The table has a column "label", and one of texts or two of pairs: "text", "sentence", "premise" and
+"hypothesis", ... Columns of other names: --data.text title body --data.label topic. Numbers in
+place of labels: --data.labels Number.
 
 The recipe is that of BERT (Devlin et al., https://arxiv.org/abs/1810.04805, appendix A.3): Adam at
 2e-5 to 5e-5, three epochs, batch 32; warm-up over a tenth of the steps, linear decay and weight
@@ -21,6 +22,7 @@ def get_config() -> Config:
     return Config(
         data=LabelledText(
             train="train.csv",
+            text=None,
             sequence_length=None,
             truncate=True,
             special_tokens="tokenizer",

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.peft_config import CONFIG, PeftConfig, read_peft_config
@@ -145,7 +145,7 @@ def write_adapter(
             tensors[_ROOT + placement.tensor] = np.ascontiguousarray(written)
     modules = [p.tensor.removesuffix(_WEIGHT) for p in placements]
     config = config.of_modules(ranks, modules, saved, fan_in_fan_out=transposed)
-    save_file(tensors, folder / TENSORS, metadata={"format": "pt"})
+    (folder / TENSORS).write_bytes(save(tensors, metadata={"format": "pt"}))
     config.write(folder)
     return config
 

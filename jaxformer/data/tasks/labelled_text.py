@@ -12,6 +12,7 @@ import numpy as np
 from jaxformer.checks import at_least, check_fields, optional
 from jaxformer.data.base import Data, Datasets
 from jaxformer.data.dataset import Batch, ExampleSource
+from jaxformer.data.files.text_columns import TEXT_COLUMNS, recognised
 from jaxformer.data.labels import Classes, LabelKind, Number, in_order, save_labels
 from jaxformer.data.split import train_validation_split
 from jaxformer.data.tasks.records import Record, read_records
@@ -208,8 +209,9 @@ class LabelledText(LabelledRows):
     validation: str | None = None
     """The table for validation; None holds out a share of the training rows."""
 
-    text: tuple[str, ...] = ("sentence",)
-    """The column of the text, or the two columns of a pair."""
+    text: tuple[str, ...] | None = ("sentence",)
+    """The column of the text, or the two columns of a pair; None: recognised by their names
+    ("text", "sentence1" and "sentence2", ...), or the only column besides the label."""
 
     label: str = "label"
     """The column of the label."""
@@ -222,7 +224,8 @@ class LabelledText(LabelledRows):
 
     def __post_init__(self):
         super().__post_init__()
-        check_field(self, "text", len(self.text) in (1, 2), "one column or two")
+        given = self.text is None or len(self.text) in (1, 2)
+        check_field(self, "text", given, "one column or two, or None")
 
     @property
     def label_kind(self) -> LabelKind:
@@ -248,14 +251,12 @@ class LabelledText(LabelledRows):
         Raises:
             DataError: It cannot be read, lacks a column, or has no rows.
         """
-        rows = [
-            LabelledRow(
-                record.where,
-                tuple(record.text(column) for column in self.text),
-                label_of(record, self.label) if labelled else None,
-            )
-            for record in read_records(path, self.header)
-        ]
+        rows, columns = [], self.text
+        for record in read_records(path, self.header):
+            columns = columns or recognised(record, TEXT_COLUMNS, "--data.text", self.label)
+            label = label_of(record, self.label) if labelled else None
+            texts = tuple(record.text(column) for column in columns)
+            rows.append(LabelledRow(record.where, texts, label))
         if not rows:
             raise DataError(f"{path} has no rows")
         return rows

@@ -7,17 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxformer.data.files.record import Record
-from jaxformer.errors import DataError
+from jaxformer.data.files.text_columns import TEXT_COLUMNS, recognised
 from jaxformer.pretrained.model import Pretrained
 from jaxformer.pretrained.prediction.batches import Batches
 from jaxformer.pretrained.prediction.reader import Reader, Tokens
 
 Row = dict[str, Any]
-TEXT_COLUMNS = (
-    ("text",), ("sentence",), ("sentence1", "sentence2"), ("premise", "hypothesis"),
-    ("question1", "question2"), ("question", "sentence"), ("text", "text_pair"),
-)  # fmt: skip
-"""The columns of texts that are recognised, more usual ones first."""
 
 
 class Subject(NamedTuple):
@@ -87,30 +82,8 @@ class Predictor(abc.ABC):
         return batches(rows, sizes, self.reader.arrays, self.reader.max_length)
 
     def _texts(self, records: Sequence[Record]) -> list[tuple[str, ...]]:
-        columns = self.subject.text or recognised(records[0], TEXT_COLUMNS)
+        columns = self.subject.text or recognised(records[0], TEXT_COLUMNS, "--text")
         return [tuple(record.text(column) for column in columns) for record in records]
-
-
-def recognised(record: Record, choices: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """Returns the columns to read: the first of the choices that a table has, or its only one.
-
-    Args:
-        record: A row of the table.
-        choices: The names of columns that are read together.
-
-    Raises:
-        DataError: There is none of them.
-    """
-    columns = tuple(record.values)
-    found = [choice for choice in choices if set(choice) <= set(columns)]
-    pairs = [choice for choice in found if len(choice) == 2]
-    if found or len(columns) == 1:
-        return [*pairs, *found, columns][0]
-    known = ", ".join(" and ".join(choice) for choice in choices)
-    raise DataError(
-        f"{record.where}: --text names the column of the text (or two, of a pair), of "
-        f"{', '.join(map(repr, columns))}; without it, {known} are recognised"
-    )
 
 
 def number(value: Any) -> float:

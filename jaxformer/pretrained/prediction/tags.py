@@ -8,14 +8,13 @@ import jax
 import numpy as np
 
 from jaxformer.data.files.record import Record
+from jaxformer.data.files.text_columns import TEXT_COLUMNS, recognised
 from jaxformer.errors import DataError
 from jaxformer.pretrained.prediction.predictor import (
-    TEXT_COLUMNS,
     Predictor,
     Row,
     Subject,
     number,
-    recognised,
 )
 from jaxformer.pretrained.prediction.reader import Words
 
@@ -55,7 +54,7 @@ class TagPredictor(Predictor):
 
     def _given(self, record: Record) -> str | list[str]:
         """The text, or the words, of a row; all rows must have the same of the two."""
-        (column,) = self.subject.text or recognised(record, self._COLUMNS)
+        (column,) = self.subject.text or recognised(record, self._COLUMNS, "--text")
         if self._lists is None:
             self._lists = isinstance(record.value(column), list)
         return _listed(record, column) if self._lists else record.text(column)

@@ -1,0 +1,38 @@
+"""Which columns of a table hold its texts, where nobody says so."""
+
+from collections.abc import Sequence
+
+from jaxformer.data.files.record import Record
+from jaxformer.errors import DataError
+
+TEXT_COLUMNS = (
+    ("text",), ("sentence",), ("sentence1", "sentence2"), ("premise", "hypothesis"),
+    ("question1", "question2"), ("question", "sentence"), ("text", "text_pair"),
+)  # fmt: skip
+"""The columns of texts that are recognised, more usual ones first."""
+
+
+def recognised(
+    record: Record, choices: Sequence[tuple[str, ...]], option: str, besides: str | None = None
+) -> tuple[str, ...]:
+    """Returns the columns to read: the first of the choices that a table has, or its only one.
+
+    Args:
+        record: A row of the table.
+        choices: The names of columns that are read together. Pairs come before single columns.
+        option: The option that names the columns, for the message.
+        besides: A column that holds something else.
+
+    Raises:
+        DataError: There is none of them.
+    """
+    columns = tuple(name for name in record.values if name != besides)
+    found = [choice for choice in choices if set(choice) <= set(columns)]
+    pairs = [choice for choice in found if len(choice) == 2]
+    if found or len(columns) == 1:
+        return [*pairs, *found, columns][0]
+    known = ", ".join(" and ".join(choice) for choice in choices)
+    raise DataError(
+        f"{record.where}: {option} names the column of the text (or two, of a pair), of "
+        f"{', '.join(map(repr, columns))}; without it, {known} are recognised"
+    )
