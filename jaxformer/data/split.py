@@ -38,10 +38,16 @@ def held_out(names: Iterable[str], fraction: float, seed: int) -> np.ndarray:
     hashes = np.array([_hash(f"{seed}/{name}") for name in names])
     chosen = hashes < fraction
     if not chosen.any():
-        chosen[hashes.argmin()] = True
+        chosen[_alike(hashes, hashes.argmin())] = True
     elif chosen.all():
-        chosen[hashes.argmax()] = False
+        chosen[_alike(hashes, hashes.argmax())] = False
     return chosen
+
+
+def _alike(hashes: np.ndarray, document: int) -> np.ndarray:
+    """The documents with the name of one; that one alone where all have the same."""
+    found = np.flatnonzero(hashes == hashes[document])
+    return found if len(found) < len(hashes) else found[:1]
 
 
 def train_validation_split(

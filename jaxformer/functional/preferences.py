@@ -10,7 +10,7 @@ from jaxformer.errors import ArgumentError
 from jaxformer.functional.assertions import (
     assert_axes,
     assert_floating,
-    assert_numbers,
+    assert_integers,
     check_choice,
     check_numbers,
     static,
@@ -129,7 +129,9 @@ _SHAPES = {
 def _lengths(name: str, lengths: jax.Array | None, like: jax.Array) -> jax.Array:
     """The number of tokens of each answer, at least 1."""
     if lengths is None:
-        raise ArgumentError(f'{name} = None: must be the lengths of the answers for "ipo"')
+        raise ArgumentError(
+            f'{name} = None: must be the lengths of the answers for loss_type = "ipo"'
+        )
     assert_axes(**{name: (lengths, str(like.shape[0]))})
-    assert_numbers(**{name: lengths})
+    assert_integers(**{name: lengths})
     return jnp.maximum(lengths.astype(jnp.float32), 1.0)

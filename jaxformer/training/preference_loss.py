@@ -98,8 +98,8 @@ class PreferenceLoss(Loss):
             beta=settings.beta,
             loss_type=settings.loss_type,
             label_smoothing=settings.label_smoothing,
-            chosen_lengths=found.lengths[:, 0],
-            rejected_lengths=found.lengths[:, 1],
+            chosen_lengths=found.lengths[:, 0].astype(jnp.int32),
+            rejected_lengths=found.lengths[:, 1].astype(jnp.int32),
         )
         right = (pairs.chosen_rewards > pairs.rejected_rewards).astype(jnp.float32)
         weights = _pair_weights(found.lengths)

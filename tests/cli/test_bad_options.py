@@ -149,9 +149,9 @@ def test_experiment_files_that_are_none(run, tmp_path, content, text):
     ("config", "folder", "message"),
     [
         (
-            "tiny.py",
+            5,
             "run",
-            "config = 'tiny.py': must be a Config; jaxformer.config.load_config",
+            "config = 5: must be a Config, or the name or the path of a config",
         ),
         (None, 5, "folder = 5: must be "),
         (None, "", "folder = '': must be "),

@@ -12,7 +12,7 @@ import pytest
 
 from jaxformer.checkpoints.checkpointer import Checkpointer, content_hash, named_arrays
 from jaxformer.checkpoints.run_dir import open_run_folder
-from jaxformer.cli import doctor, evaluate, generate, hub, parity, predict, runs, train, zoo
+from jaxformer.cli import doctor, evaluate, generate, glue, hub, parity, predict, runs, train, zoo
 from jaxformer.cli import main as cli
 from jaxformer.config import Config
 from jaxformer.distributed import MeshConfig
@@ -108,6 +108,7 @@ def test_every_command_is_a_function():
         "generate": generate.generate,
         "chat": generate.chat,
         "predict": predict.predict,
+        "glue": glue.glue,
         "import": hub.import_checkpoint,
         "forward": hub.forward,
         "export": hub.export,

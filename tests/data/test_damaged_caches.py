@@ -280,7 +280,7 @@ def test_what_cannot_be_right_is_seen_without_digests(origin, tmp_path, caplog, 
     with caplog.at_level(logging.WARNING):
         assert batches(data, folder) == batches(data, origin / "bpe")
     assert name in caplog.text
-    assert len(caplog.records) == 1
+    assert len([record for record in caplog.records if "tokenising again" in record.msg]) == 1
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"train": {"documents": "3"}}', "[" * 9999])

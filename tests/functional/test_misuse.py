@@ -192,7 +192,8 @@ CASES = [
         **{name: [floats(2, 1), ints(2), None] for name in LOGPS}, "beta": POSITIVE,
         "loss_type": ["ipo", "dpo", None], "label_smoothing": [0.5, -0.1, NAN, "0", True],
     }),
-    (partial(F.dpo_loss, loss_type="ipo", rejected_lengths=ints(2)), PREFERENCES, {
+    (partial(F.dpo_loss, loss_type="ipo", rejected_lengths=ints(2)),
+     PREFERENCES | {"chosen_lengths": ints(2)}, {
         "chosen_lengths": [None, ints(3), bools(2)],
     }),
     (F.greedy, {"logits": floats(2, 5)}, {"logits": LOGITS}),

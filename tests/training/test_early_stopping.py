@@ -158,7 +158,7 @@ def test_a_run_ends_early_and_stays_ended(scripted, tmp_path, capsys):
     output = capsys.readouterr().out
     assert "ended at step 10: validation loss was no better than 2, that of step 4" in output
     assert "best         loss 2 at step 4" in output
-    assert "train on with --train.patience 6" in output
+    assert "train on: --train.patience 6" in output
     # Step 4 is the best though no checkpoint was due there; 10 is the last.
     first = state_of(folder)
     assert first[0] == [4, 10]

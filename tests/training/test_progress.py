@@ -22,7 +22,7 @@ EVERYTHING = {
     "mfu": 0.4567,
     "skipped": 12.0,
 }
-ORDER = ("loss", "skipped", "eta", "tok/s", "epoch", "MFU", "grad", "lr", "soft", "ms/step", "data")
+ORDER = ("loss", "skipped", "eta", "soft", "tok/s", "epoch", "MFU", "grad", "lr", "ms/step", "data")
 """What is left out first stands last."""
 
 

@@ -171,7 +171,7 @@ def describe(
     parts = [
         _Part(0, f"loss {values['loss']:.3f}"),
         *[_Part(2, f"{name} {values[name]:.2f}") for name in preferences],
-        *[_Part(8, f"{name.removesuffix('_loss')} {values[name]:.3f}") for name in terms],
+        *[_Part(2, f"{name.removesuffix('_loss')} {values[name]:.3f}") for name in terms],
         _Part(6, f"grad {values['gradient_norm']:.2f}"),
         _Part(7, f"lr {values['learning_rate']:.1e}"),
     ]
