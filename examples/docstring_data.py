@@ -6,7 +6,7 @@ It needs no download and writes the same files for the same Python:
 
     text/MODULE.txt       the documentation of each module, to pre-train on
     chat.jsonl            {"messages": [...]}: what a function does, asked and answered
-    preferences.jsonl     {"prompt", "chosen", "rejected"}: the answer, and that of another function
+    preferences.jsonl     {"prompt", "chosen", "rejected"}: the answer, and one that says little
     train.csv, dev.csv    text, label: one line of documentation, and what it documents
     summaries.jsonl       {"document", "summary"}: a docstring, and its first line
 """
@@ -49,17 +49,15 @@ def main(folder: Path) -> None:
         folder / "chat.jsonl",
         ({"messages": [asked(item), answered(item.summary)]} for item in functions),
     )
-    others = functions[1:] + functions[:1]
     write_json_lines(
         folder / "preferences.jsonl",
         (
             {
                 "prompt": [asked(item)],
                 "chosen": [answered(item.summary)],
-                "rejected": [answered(other.summary)],
+                "rejected": [answered(f"It is a function of the module {item.module}.")],
             }
-            for item, other in zip(functions, others, strict=True)
-            if item.summary != other.summary
+            for item in functions
         ),
     )
     long = [item for item in found if len(item.body) > 200]
