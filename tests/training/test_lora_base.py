@@ -77,6 +77,7 @@ def hash_of(folder, step):
     return content_hash(read_arrays(folder / "checkpoints" / str(step)))
 
 
+@pytest.mark.slow
 def test_a_run_over_int8_is_interrupted_evaluated_and_merged(base, tmp_path, monkeypatch):
     class StopAfter3(contextlib.nullcontext):
         def __enter__(self):
@@ -113,6 +114,7 @@ def test_a_run_over_int8_is_interrupted_evaluated_and_merged(base, tmp_path, mon
     np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lora", [LoRA(rank=2), None], ids=["factors", "frozen"])
 def test_an_average_of_everything_that_an_older_version_saved_is_continued(lora, tmp_path):
     program = program_of(lora, ema_decay=0.5, frozen=() if lora else ("*.kernel",))

@@ -260,6 +260,7 @@ def test_a_run_prefers_what_was_chosen(finished):
     assert len(list(folder.glob("reference-*"))) == 2
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_ends_with_the_same_bits_also_with_a_damaged_reference(
     finished, tmp_path, caplog
 ):

@@ -178,8 +178,8 @@ def trainer_losses(model, batches, schedule, folder):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.quick("llama")
 def test_the_losses_are_those_of_transformers(case, tmp_path):
     import transformers
 
