@@ -5,11 +5,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rich.console import Console
 from rich.table import Table
 
 from jaxformer.config.overrides import parse
 from jaxformer.doctor import report
+from jaxformer.io.console import console
 from jaxformer.training.logging.report import print_table
 
 
@@ -41,7 +41,7 @@ def doctor(arguments: Sequence[str], prog: str) -> None:
     table = Table(box=None, pad_edge=False, show_header=False)
     for finding in findings:
         table.add_row(finding.name, finding.status)
-    Console(width=None if sys.stdout.isatty() else 200).print(table, markup=False)
+    console().print(table, markup=False)
     for finding in findings:
         if finding.status != "PASS":
             print(f"\n{finding.status}: {finding.name}\n  {finding.meaning}")

@@ -1,14 +1,12 @@
 """``jaxformer tokenize``, ``neighbours`` and ``fill-mask``: looks at a trained model."""
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -16,6 +14,7 @@ from jaxformer.cli.options import CheckpointChoice, ModelDir
 from jaxformer.config.overrides import parse
 from jaxformer.data.files.lines import text_lines
 from jaxformer.errors import ArgumentError
+from jaxformer.io.console import console
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.inspection.fill_mask import fill_mask as fill
 from jaxformer.pretrained.inspection.neighbours import neighbours as nearest
@@ -102,7 +101,7 @@ def neighbours(arguments: Sequence[str], prog: str) -> None:
     table = _table("cosine >", "id >", "piece")
     for neighbour in found:
         table.add_row(f"{neighbour.cosine:.4f}", str(neighbour.id), Text(neighbour.piece))
-    _console().print(table)
+    console().print(table)
 
 
 def fill_mask(arguments: Sequence[str], prog: str) -> None:
@@ -122,7 +121,7 @@ def fill_mask(arguments: Sequence[str], prog: str) -> None:
             score = f"{filled.score:.4f}"
             token, sequence = Text(filled.token_str), Text(filled.sequence)
             table.add_row(score, str(filled.token), token, sequence)
-        _console().print(table)
+        console().print(table)
 
 
 def _print_tokens(text: str, tokens: Sequence[Token]) -> None:
@@ -133,7 +132,7 @@ def _print_tokens(text: str, tokens: Sequence[Token]) -> None:
         shown = "" if token.start is None else repr(text[token.start : token.end])
         special = "special" if token.special else ""
         table.add_row(str(number), Text(token.piece), str(token.id), place, Text(shown), special)
-    _console().print(table)
+    console().print(table)
 
 
 def _table(*titles: str) -> Table:
@@ -143,7 +142,3 @@ def _table(*titles: str) -> Table:
         justify = "right" if title.endswith(">") else "left"
         table.add_column(title.removesuffix(">").strip(), justify=justify)
     return table
-
-
-def _console() -> Console:
-    return Console(width=None if sys.stdout.isatty() else 200)

@@ -41,9 +41,9 @@ COMMANDS = {
     "lab softmax": ("lab.experiments:softmax", "train", "why scores are divided by sqrt(d_k)"),
     "lab mask": ("lab.experiments:mask", "train", "why a mask comes before the softmax"),
     "lab cost": ("lab.experiments:cost", "train", "time and memory against the length"),
-    "lab extrapolate": ("lab.extrapolate:extrapolate", "train", "test positions beyond training"),
-    "lab norms": ("lab.norms:norms", "train", "compare norms, with and without warm-up"),
-    "lab families": ("lab.families:families", "train", "compare three families at equal FLOPs"),
+    "lab extrapolate": ("lab.studies:extrapolate", "train", "test positions beyond training"),
+    "lab norms": ("lab.studies:norms", "train", "compare norms, with and without warm-up"),
+    "lab families": ("lab.studies:families", "train", "compare three families at equal FLOPs"),
 }
 """The module and function of each command, the extra that it needs, and what it does."""
 GROUPS = ("lab",)

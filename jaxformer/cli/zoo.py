@@ -1,6 +1,5 @@
 """``jaxformer zoo``: the published systems."""
 
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
@@ -13,6 +12,7 @@ from jaxformer.config.experiment import Config, load_config
 from jaxformer.config.overrides import parse
 from jaxformer.config.shipped import config_spec
 from jaxformer.errors import ArgumentError, did_you_mean
+from jaxformer.io.console import console
 from jaxformer.zoo import SYSTEMS, System
 from jaxformer.zoo.details import ModelDetails, model_details
 
@@ -57,12 +57,12 @@ def _chosen(name: str | None) -> list[System]:
 
 
 def _print_list(systems: Sequence[System]) -> None:
-    console, table = _console(), Table(box=None, pad_edge=False)
+    out, table = console(), Table(box=None, pad_edge=False)
     for title in ("system", "family", "positions", "norm"):
         table.add_column(title, no_wrap=True)
     for title in ("published", "computed"):
         table.add_column(title, justify="right", no_wrap=True)
-    if has_room := console.width >= 126:
+    if has_room := out.width >= 126:
         table.add_column("jaxformer train ...", no_wrap=True)
     for system in systems:
         config = [system.recipe.replace(".py", "")] if has_room else []
@@ -75,7 +75,7 @@ def _print_list(systems: Sequence[System]) -> None:
             f"{system.count_parameters():,}",
             *config,
         )
-    console.print(table)
+    out.print(table)
     notes = [system for system in systems if system.note]
     if notes:
         print("\nWhere the two differ, the published number counts")
@@ -111,8 +111,7 @@ def _print_details(systems: Iterable[System]) -> None:
             *counts,
             _short(found.forward_flops),
         )
-    console = Console(width=max(200, _console().width))
-    console.print(table)
+    Console(width=max(200, console().width)).print(table)
     print(
         "\nL layers, D width, N heads, K key/value heads, H head width, F feed-forward width, V "
         "vocabulary, T tokens of a row in training.\nParameters: all, and those of each part; a "
@@ -156,7 +155,7 @@ def _print_one(system: System) -> None:
     for row in rows:
         table.add_row(*row)
     print(system.name)
-    _console().print(table)
+    console().print(table)
     print(f"source: {system.source}")
     if system.note:
         print(f"the published number of parameters counts {system.note}")
@@ -180,7 +179,3 @@ def _short(count: float) -> str:
         if count >= 0.9995 * size:  # rounds to 1.00
             return f"{count / size:.3g}{letter}"
     return f"{count:.0f}"
-
-
-def _console() -> Console:
-    return Console(width=None if sys.stdout.isatty() else 200)

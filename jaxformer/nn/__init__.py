@@ -7,7 +7,7 @@ from jaxformer.nn.attention import (
     DotProductCrossAttention,
     SelfAttention,
 )
-from jaxformer.nn.block import BlockConfig, TransformerBlock, cross_block, self_block
+from jaxformer.nn.block import BlockConfig, TransformerBlock
 from jaxformer.nn.cache import CacheShape, Chunk
 from jaxformer.nn.config import TextConfig, TransformerConfig
 from jaxformer.nn.feedforward import MLP, FeedForward
@@ -66,8 +66,6 @@ __all__ = [
     "TransformerBlock",
     "TransformerConfig",
     "constant",
-    "cross_block",
     "normal",
     "parameter",
-    "self_block",
 ]

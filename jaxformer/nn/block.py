@@ -8,9 +8,7 @@ import jax
 
 from jaxformer.checks import check_types
 from jaxformer.functional.positions.base import Position
-from jaxformer.nn.attention import DotProductAttention, DotProductCrossAttention
 from jaxformer.nn.config import TransformerConfig
-from jaxformer.nn.feedforward import MLP
 from jaxformer.nn.stack import Block
 from jaxformer.nn.sublayer import SublayerConfig
 
@@ -72,19 +70,3 @@ class TransformerBlock(BlockConfig):
             for sublayer, each in zip(sublayers, keys, strict=False)
         ]
         return Block(keys[len(sublayers)], config, built)
-
-
-def self_block(
-    key: jax.Array, config: TransformerConfig, position: Position, window: int | None
-) -> Block:
-    """A block of (self-attention, feed-forward), for encoders and decoder-only models."""
-    sublayers = DotProductAttention(), MLP()
-    return TransformerBlock().build(key, config, sublayers, position, window)
-
-
-def cross_block(
-    key: jax.Array, config: TransformerConfig, position: Position, window: int | None
-) -> Block:
-    """A block of (self-attention, cross-attention, feed-forward), for encoder-decoders."""
-    sublayers = DotProductAttention(), DotProductCrossAttention(), MLP()
-    return TransformerBlock().build(key, config, sublayers, position, window)

@@ -115,8 +115,8 @@ class TransformerConfig(abc.ABC):
 
     def __post_init__(self):
         check_types(self)
-        sizes = ("model_dim", "num_heads", "mlp_dim", "layer_repeats", "num_kv_heads", "head_dim")
-        sizes = (*sizes, "value_dim")
+        widths = ("model_dim", "head_dim", "value_dim", "mlp_dim")
+        sizes = (*widths, "num_heads", "num_kv_heads", "layer_repeats")
         scales = ("attention_softcap", "attention_scale", "attention_clip", "layer_scale")
         rates = ("dropout", "embedding_dropout", "attention_dropout")
         check_fields(self, "model", num_layers=between(1, MOST_LAYERS))

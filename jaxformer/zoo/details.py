@@ -37,7 +37,7 @@ class ModelDetails(NamedTuple):
     num_kv_heads: int
     """Key/value heads (K)."""
     head_dim: int
-    """Width of a head (H): d_k and d_v."""
+    """Width of a head's queries and keys (H, d_k); the values' too, unless `value_dim` differs."""
     mlp_dim: int
     """Hidden width of the feed-forward layer (F)."""
     vocab_size: int | None

@@ -30,10 +30,8 @@ from jaxformer.cli.lab import (
     attention,
     diagram,
     experiments,
-    extrapolate,
-    families,
-    norms,
     positions,
+    studies,
 )
 from jaxformer.config import Config
 from jaxformer.distributed import MeshConfig
@@ -145,9 +143,9 @@ def test_every_command_is_a_function():
         "lab softmax": experiments.softmax,
         "lab mask": experiments.mask,
         "lab cost": experiments.cost,
-        "lab extrapolate": extrapolate.extrapolate,
-        "lab norms": norms.norms,
-        "lab families": families.families,
+        "lab extrapolate": studies.extrapolate,
+        "lab norms": studies.norms,
+        "lab families": studies.families,
     }
 
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from jaxformer.cli.lab.extrapolate import Extrapolate, extrapolate
+from jaxformer.cli.lab.studies import Extrapolate, extrapolate
 from jaxformer.config import validate
 from jaxformer.errors import ArgumentError, ConfigError
 from jaxformer.lab.studies.extrapolation import TASKS

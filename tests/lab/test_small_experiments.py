@@ -2,8 +2,7 @@
 
 import pytest
 
-from jaxformer.cli.lab.families import families
-from jaxformer.cli.lab.norms import norms
+from jaxformer.cli.lab.studies import families, norms
 from jaxformer.config import validate
 from jaxformer.errors import ConfigError
 from jaxformer.lab.studies.families import FAMILIES, Families, write_families

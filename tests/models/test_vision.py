@@ -40,7 +40,14 @@ from jaxformer.models import (
 )
 from jaxformer.models import TokenClassification as Tags
 from jaxformer.models.heads.base import build_heads
-from jaxformer.nn import Linear, Transformer, TransformerConfig, self_block
+from jaxformer.nn import (
+    MLP,
+    DotProductAttention,
+    Linear,
+    Transformer,
+    TransformerBlock,
+    TransformerConfig,
+)
 from jaxformer.nn.layers import normal
 
 close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
@@ -218,7 +225,7 @@ class Frames(Model):
             keys[1],
             config,
             position=config.position,
-            make_block=self_block,
+            make_block=partial(TransformerBlock().build, sublayers=(DotProductAttention(), MLP())),
             num_layers=config.num_layers,
             width=config.model_dim,
         )

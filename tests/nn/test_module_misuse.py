@@ -18,12 +18,12 @@ from jaxformer.nn import (
     Linear,
     NormLayer,
     Transformer,
-    self_block,
 )
 from jaxformer.nn.cache import CacheShape, Chunk, KeyValueCache
 from jaxformer.nn.layers import normal
 
 KEY, CONFIG, POSITION = jax.random.key(0), tiny(), RoPE()
+BLOCK = partial(CONFIG.block.build, sublayers=CONFIG.sublayers)
 X, PLACES = jnp.ones((2, 5, 20)), jnp.zeros((1, 5), int)
 CONTEXT = Context(PLACES, causal())
 
@@ -31,12 +31,12 @@ CONTEXT = Context(PLACES, causal())
 @pytest.fixture(scope="module")
 def modules():
     transformer = partial(
-        Transformer, config=CONFIG, position=POSITION, make_block=self_block, num_layers=2, width=20
+        Transformer, config=CONFIG, position=POSITION, make_block=BLOCK, num_layers=2, width=20
     )
     made = {
         "attention": Attention(KEY, CONFIG, POSITION),
         "feed_forward": FeedForward(KEY, CONFIG),
-        "block": self_block(KEY, CONFIG, POSITION, None),
+        "block": BLOCK(KEY, config=CONFIG, position=POSITION, window=None),
         "linear": Linear(KEY, {"heads": 4, "head_dim": 5}, {"embed": 3}, normal(0.1)),
         "norm": NormLayer(KEY, LayerNorm(), 20),
         "embedding": Embedding(KEY, 31, 20, normal(0.1)),

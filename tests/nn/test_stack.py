@@ -11,7 +11,7 @@ from jax.extend.core import jaxprs_in_params
 from tiny_models import tiny
 
 from jaxformer.functional import causal, dropout
-from jaxformer.nn import Context, Linear, Stack, self_block
+from jaxformer.nn import Context, Linear, Stack
 from jaxformer.nn.layers import normal
 
 KEY, DROPOUT_KEY = jax.random.key(0), jax.random.key(1)
@@ -134,7 +134,8 @@ def test_a_scanned_program_does_not_grow_with_depth(shifts, remat):
 def kept(remat, scan):
     """What the forward pass of real blocks keeps for the backward pass, parameters aside."""
     config = tiny(num_layers=L, compute_dtype="bfloat16")
-    group = (partial(self_block, config=config, position=config.position, window=None),)
+    block = partial(config.block.build, sublayers=config.sublayers)
+    group = (partial(block, config=config, position=config.position, window=None),)
     stack = jax.eval_shape(lambda: Stack(KEY, L, group))
     x, context = problem()
 

@@ -1,15 +1,14 @@
 """``jaxformer lab softmax``, ``mask``, ``two-dogs``, ``cost``: small experiments on attention."""
 
-import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from jaxformer.cli.options import CheckpointChoice, ModelDir
 from jaxformer.config.overrides import parse
+from jaxformer.io.console import console
 from jaxformer.lab.experiments.cost import CostConfig, cost_report
 from jaxformer.lab.experiments.mask_order import mask_order_report
 from jaxformer.lab.experiments.report import Report
@@ -87,8 +86,7 @@ def two_dogs(arguments: Sequence[str], prog: str) -> None:
 def cost(arguments: Sequence[str], prog: str) -> None:
     """Runs the experiment on time and memory."""
     wanted = parse(Cost, arguments, prog)
-    config = CostConfig(**{field.name: getattr(wanted, field.name) for field in fields(CostConfig)})
-    _finish(cost_report(config), wanted.out)
+    _finish(cost_report(wanted), wanted.out)
 
 
 def _finish(report: Report, out: Path) -> None:
@@ -100,5 +98,5 @@ def _finish(report: Report, out: Path) -> None:
         table.add_column(title, justify="right" if numeric else "left")
     for row in report.rows:
         table.add_row(*map(shown, row))
-    Console(width=None if sys.stdout.isatty() else 200).print(table, markup=False)
+    console().print(table, markup=False)
     print(f"\n{report.finding}\nwritten: {page}, and {page.with_suffix('.png').name} beside it")

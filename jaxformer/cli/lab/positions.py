@@ -1,14 +1,13 @@
 """``jaxformer lab positions``: what positional schemes do."""
 
-import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from jaxformer.config.overrides import parse
+from jaxformer.io.console import console
 from jaxformer.lab.page import shown
 from jaxformer.lab.positions.report import write_report
 from jaxformer.lab.positions.section import PositionsConfig
@@ -30,14 +29,12 @@ class Positions(PositionsConfig):
 def positions(arguments: Sequence[str], prog: str) -> None:
     """Writes the report on positions, and prints its numbers."""
     wanted = parse(Positions, arguments, prog)
-    names = [field.name for field in fields(PositionsConfig)]
-    config = PositionsConfig(**{name: getattr(wanted, name) for name in names})
-    numbers = write_report(config, wanted.out)
+    numbers = write_report(wanted, wanted.out)
     table = Table(box=None, pad_edge=False)
     for title in ("scheme", "quantity", "setting"):
         table.add_column(title, no_wrap=True)
     table.add_column("value", justify="right", no_wrap=True)
     for number in numbers:
         table.add_row(*number[:-1], shown(number.value))
-    Console(width=None if sys.stdout.isatty() else 200).print(table)
+    console().print(table)
     print(f"\nwritten to {wanted.out}: positions.html, numbers.csv and the pictures")

@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 
 from jaxformer.data.tasks.algorithmic import RULES
-from jaxformer.lab.drawing import canvas, frame
+from jaxformer.lab.drawing import COLOURS, canvas, frame
 from jaxformer.lab.studies.curves import Curve, draw, lengths_axis
 from jaxformer.lab.studies.extrapolation import TEXT, Extrapolation
 from jaxformer.lab.studies.report import Section, Spread, spread, write_report
 from jaxformer.lab.studies.schemes import SCHEMES
 from jaxformer.lab.studies.study import Result
-from jaxformer.training.logging.plot import COLOURS
 
 FIGURE_1 = ("alibi", "t5", "rope", "sinusoidal")
 """The schemes of ALiBi's figure 1, from the lowest perplexity beyond the training length on."""

@@ -15,7 +15,7 @@ from jaxformer.checks import at_least, check_fields
 from jaxformer.config import Config
 from jaxformer.data.tasks.algorithmic import RULES, VOCAB_SIZE, Algorithmic, check_task
 from jaxformer.functional import RoPE
-from jaxformer.lab.drawing import canvas, frame
+from jaxformer.lab.drawing import COLOURS, canvas, frame
 from jaxformer.lab.studies.curves import Curve, draw
 from jaxformer.lab.studies.extrapolation import short_training
 from jaxformer.lab.studies.lengths import score
@@ -23,7 +23,6 @@ from jaxformer.lab.studies.report import Section, spread, write_report
 from jaxformer.lab.studies.study import Cell, Result
 from jaxformer.models import DecoderConfig, EncoderDecoderConfig, ModelConfig
 from jaxformer.optim import Cosine, Muon
-from jaxformer.training.logging.plot import COLOURS
 from jaxformer.training.result import TrainResult
 
 FAMILIES = {

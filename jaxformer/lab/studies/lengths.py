@@ -60,8 +60,7 @@ class Lengths:
         parameters = jax.device_put(saved.read(saved.shapes))
         length = saved.config.data.lengths["inputs"]
         found: dict[str, list[dict[str, Any]]] = {name: [] for name in schemes}
-        for factor in self.factors:
-            size, batches = self._batches(saved.config.data, result.folder, factor)
+        for factor, (size, batches) in self._batches(saved.config.data, result.folder).items():
             for name in schemes:
                 position = SCHEMES[name].stretched(saved.model.position, factor, length)
                 model = replace(saved.model, position=position)
@@ -69,16 +68,19 @@ class Lengths:
                 found[name].append(row)
         return found
 
-    def _batches(self, data: Data, folder: Path, factor: int) -> tuple[int, list[Batch]]:
-        """The length, and the rows in batches of one shape."""
+    def _batches(self, data: Data, folder: Path) -> dict[int, tuple[int, list[Batch]]]:
+        """For each factor the length, and the rows in batches of one shape."""
         if isinstance(data, Algorithmic):
-            length = factor * data.length
-            at_length = data.of_length(length, self.rows).prepare(folder).validation
-            return length, list(at_length.epoch(_rows_of(at_length)))
+            lengths = {factor: factor * data.length for factor in self.factors}
+            return {factor: (n, self._task(data, folder, n)) for factor, n in lengths.items()}
         longest = max(self.factors) * data.sequence_length
         rows = validation_text(replace(data, sequence_length=longest), folder, self.rows)
-        length = factor * data.sequence_length
-        return length, in_batches(cut(rows, length))
+        lengths = {factor: factor * data.sequence_length for factor in self.factors}
+        return {factor: (n, in_batches(cut(rows, n))) for factor, n in lengths.items()}
+
+    def _task(self, data: Algorithmic, folder: Path, length: int) -> list[Batch]:
+        rows = data.of_length(length, self.rows).prepare(folder).validation
+        return list(rows.epoch(_rows_of(rows)))
 
 
 def validation_text(data: DataConfig, folder: Path, rows: int) -> Batch:

@@ -10,14 +10,13 @@ import numpy as np
 
 from jaxformer.checks import POSITIVE, at_least, check_fields
 from jaxformer.config import Config
-from jaxformer.lab.drawing import canvas, frame
+from jaxformer.lab.drawing import COLOURS, canvas, frame
 from jaxformer.lab.studies.curves import Curve, draw
 from jaxformer.lab.studies.extrapolation import short_training, text_experiment
 from jaxformer.lab.studies.report import Section, Spread, spread, write_report
 from jaxformer.lab.studies.study import Cell, Result
 from jaxformer.nn.residual import PostNorm, PreNorm
 from jaxformer.optim import AdamW, Constant
-from jaxformer.training.logging.plot import COLOURS
 from jaxformer.training.result import TrainResult
 
 RESIDUALS = {"pre-norm": PreNorm(), "post-norm": PostNorm()}

@@ -71,10 +71,11 @@ def neighbours(
         Mikolov et al., 2013, https://arxiv.org/abs/1301.3781
     """
     check_argument("k", k, isinstance(k, int) and k >= 1, "an integer of at least 1")
-    token = _single(open_tokenizer(model), word)
+    tokenizer = open_tokenizer(model)
+    token = _single(tokenizer, word)
     table = _table(model, step, best)
     rows, cosines = nearest_rows(table, token.id, k)
-    names = open_tokenizer(model).rust.id_to_token
+    names = tokenizer.rust.id_to_token
     found = [
         Neighbour(names(int(row)) or f"(unused id {row})", int(row), float(cosine))
         for row, cosine in zip(rows, cosines, strict=True)

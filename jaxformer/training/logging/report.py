@@ -9,10 +9,10 @@ from textwrap import wrap
 from typing import Any
 
 import jax
-from rich.console import Console
 from rich.table import Table
 
 from jaxformer.data import Datasets
+from jaxformer.io.console import console
 from jaxformer.models.lora import is_factor
 from jaxformer.training.logging.progress import LINE_WIDTH, short_number
 from jaxformer.training.logging.throughput import Workload
@@ -120,7 +120,7 @@ def print_table(title: str, rows: list[tuple]) -> None:
         lines = [wrap(line, room, **options) or [""] for line in str(value).split("\n")]
         table.add_row(name, "\n".join(part for parts in lines for part in parts))
     print(title)
-    Console(width=None if sys.stdout.isatty() else 200).print(table, markup=False)
+    console().print(table, markup=False)
 
 
 def print_example(parts: Sequence[tuple[str, bool]]) -> None:

@@ -1,15 +1,18 @@
-"""``jaxformer lab extrapolate``: positional schemes beyond their training length."""
+"""``jaxformer lab extrapolate``, ``norms``, ``families``: studies that train small models."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from jaxformer.config.overrides import parse
 from jaxformer.errors import ArgumentError
-from jaxformer.lab.studies.extrapolation import TASKS, Extrapolation
+from jaxformer.lab.studies.extrapolation import TASKS, Extrapolation, prepare_text
 from jaxformer.lab.studies.extrapolation_report import write_extrapolation
+from jaxformer.lab.studies.families import Families, write_families
+from jaxformer.lab.studies.norms import Norms, write_norms
 from jaxformer.lab.studies.schemes import SCHEMES, chosen
-from jaxformer.lab.studies.study import Study
+from jaxformer.lab.studies.study import Cell, Result, Study
 
 
 @dataclass(frozen=True)
@@ -62,13 +65,33 @@ class Extrapolate:
 
 
 def extrapolate(arguments: Sequence[str], prog: str) -> None:
-    """Runs the study that a command line describes, and writes its report."""
+    """Runs the study of positional schemes, and writes its report."""
     options = parse(Extrapolate, arguments, prog)
     plan = options.plan
     plan.prepare()
-    results = Study(plan.folder, options.keep_runs).run(plan.cells())
+    _finish(Study(plan.folder, options.keep_runs), plan.cells(), partial(write_extrapolation, plan))
+
+
+def norms(arguments: Sequence[str], prog: str) -> None:
+    """Runs the study of norms, and writes its report."""
+    plan = parse(Norms, arguments, prog)
+    prepare_text(plan.out)
+    _finish(Study(plan.out, plan.keep_runs), plan.cells(), partial(write_norms, plan))
+
+
+def families(arguments: Sequence[str], prog: str) -> None:
+    """Runs the study of families, and writes its report."""
+    plan = parse(Families, arguments, prog)
+    _finish(Study(plan.out, plan.keep_runs), plan.cells(), partial(write_families, plan))
+
+
+def _finish(
+    study: Study, cells: Sequence[Cell], write: Callable[[dict[str, Result]], list[Path]]
+) -> None:
+    """Trains what is not trained yet, then writes the report and names its files."""
+    results = study.run(cells)
     if results is not None:
-        for file in write_extrapolation(plan, results):
+        for file in write(results):
             print(f"written to {file}")
 
 
