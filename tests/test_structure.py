@@ -6,7 +6,7 @@ import inspect
 import re
 import sys
 import tomllib
-from functools import lru_cache
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -43,11 +43,12 @@ OPTIONAL = {
 each_config = pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 
 
-@lru_cache
+@cache
 def tree_of(path):
     return ast.parse(path.read_text())
 
 
+@cache
 def imports_of(path):
     """Dotted names of all that a file imports, wherever in the file."""
     names = set()

@@ -9,8 +9,6 @@ from jaxformer.errors import ConfigError
 from jaxformer.functional import activation, feed_forward
 from jaxformer.functional.feedforward import ACTIVATIONS
 
-pytestmark = pytest.mark.optimized
-
 
 def normal(seed, *shape, dtype=jnp.float32):
     return jax.random.normal(jax.random.key(seed), shape, dtype)

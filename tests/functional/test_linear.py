@@ -12,8 +12,6 @@ from jax.sharding import AxisType, PartitionSpec
 from jaxformer.functional import linear
 from jaxformer.functional.linear import Transposed, dot
 
-pytestmark = pytest.mark.optimized
-
 P = PartitionSpec
 
 
@@ -197,6 +195,7 @@ def test_sharded_equals_whole(name):
     assert_close((value, gradients), exact(inputs, cotangent, contract), 1e-6)
 
 
+@pytest.mark.optimized
 def test_the_kernel_is_gathered_and_the_activations_stay_where_they_are():
     inputs, cotangent = problem((8, 16), (32,), (64,), bias=False)
     mesh = jax.make_mesh((1, 8, 1), (*ROWS, "tensor"), axis_types=(AxisType.Explicit,) * 3)

@@ -10,8 +10,6 @@ from jax.sharding import PartitionSpec as P
 
 from jaxformer.functional import LossSums, chunked_cross_entropy, cross_entropy
 
-pytestmark = pytest.mark.optimized
-
 B, T, D, V = 4, 7, 6, 24
 
 
@@ -225,6 +223,7 @@ def lowered(batch=2, length=64, chunk_size=16, dtype=jnp.bfloat16):
     return jax.jit(jax.value_and_grad(loss, argnums=(0, 1))).lower(hidden, head, targets)
 
 
+@pytest.mark.optimized
 def test_no_buffer_holds_all_logits_and_they_are_computed_once():
     text = lowered().compile().as_text()
     sizes = {
@@ -266,6 +265,7 @@ def test_sharded_equals_unsharded(function, specs):
     assert isinstance(actual[0], LossSums)
 
 
+@pytest.mark.optimized
 def test_the_head_gradient_is_summed_over_devices_once():
     mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "tensor"), (AxisType.Explicit,) * 3)
     hidden, head, _, targets, weights = problem()

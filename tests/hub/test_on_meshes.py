@@ -10,7 +10,7 @@ from jaxformer.errors import ConfigError
 from jaxformer.parity.compare import differences
 from jaxformer.parity.examples import example_inputs
 
-pytestmark = [pytest.mark.torch, pytest.mark.optimized]
+pytestmark = pytest.mark.torch
 
 TOLERANCE = 2e-5
 CASES = [

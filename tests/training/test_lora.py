@@ -31,8 +31,6 @@ from jaxformer.training.step import TrainProgram
 from jaxformer.training.transfer.merge import merge
 from jaxformer.training.transfer.transfer import transfer
 
-pytestmark = pytest.mark.optimized
-
 LORA = LoRA(rank=2, alpha=5.0, targets=("*.query.kernel", "*.value.kernel", "*.output.kernel"))
 PLAIN = replace(GROUPED, dropout=0.0, attention_dropout=0.0)
 OPTIMIZER = SGD(schedule=Constant(learning_rate=0.05, warmup_steps=0))
