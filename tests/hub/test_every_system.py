@@ -86,7 +86,7 @@ def test_the_description_survives_the_way_back(described):
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
-@pytest.mark.quick("llama")
+@pytest.mark.slow
 def test_eager_and_unrolled_are_the_same(kind, tmp_path):
     save_tiny(kind, tmp_path)
     scanned, unrolled = load(tmp_path, scan_layers=True), load(tmp_path, scan_layers=False)
