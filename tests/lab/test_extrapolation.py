@@ -62,7 +62,9 @@ def test_the_report_shows_what_was_measured(tmp_path):
     results = invented(study)
     files = {file.name: file for file in write_extrapolation(study, results)}
     text = files["report.md"].read_text()
-    assert "(ALiBi, T5 bias, RoPE, sinusoidal) holds at 2, 4, 8, 16 times it." in text
+    assert "At 2,048 tokens, from the best: ALiBi, T5 bias, RoPE, NoPE" in text
+    assert "it is the order here at 256, 512, 1,024, 2,048 tokens." in text
+    assert "| T5 bias | 1.105 | 1.221 | 1.350 | 1.492 |" in text
     assert "| ALiBi | 54.9 (54.6–55.1) |" in text
     (learned,) = [line for line in text.splitlines() if line.startswith("| learned | 54")]
     assert learned.count("–") == 5
@@ -78,6 +80,24 @@ def test_the_order_is_that_of_the_losses(tmp_path):
     table = Table(records(study, invented(study)))
     assert table.order(study.schemes, 4) == ["alibi", "t5", "rope"]
     assert table.spread("text", "learned", 2, "loss") is None
+    assert table.growth("learned", 2, 1) is None
+    np.testing.assert_allclose(table.growth("rope", 4, 1), np.exp(0.2 * 2))
+
+
+def test_growth_is_each_models_own(tmp_path):
+    study = plan(tmp_path, tasks="text", seeds=1, schemes="rope,alibi,t5")
+    results = invented(study)
+    (alibi,) = (r.measured["alibi"] for r in results.values() if "alibi" in r.measured)
+    for row in alibi:
+        row["loss"] += 3.0  # starts last, and stays
+    table = Table(records(study, results))
+    assert table.order(study.schemes, 4) == ["t5", "rope", "alibi"]
+    assert table.order(study.schemes, 4, first=1) == ["alibi", "t5", "rope"]
+
+
+def test_what_no_length_was_tested_of(tmp_path):
+    study = plan(tmp_path, tasks="text", seeds=1, schemes="rope,learned")
+    table = Table(records(study, invented(study)))
     assert table.beyond("text", "learned", study.factors, "accuracy") is None
 
 

@@ -62,11 +62,27 @@ class Table:
         values = self.values(task, scheme, factor, metric)
         return spread(values) if values else None
 
-    def order(self, schemes: Sequence[str], factor: int) -> list[str]:
-        """Returns the schemes with a loss on text of this length, from the lowest on."""
-        means = {s: self.spread(TEXT, s, factor, "loss") for s in schemes}
-        known = [scheme for scheme in schemes if means[scheme] is not None]
-        return sorted(known, key=lambda scheme: means[scheme].mean)
+    def growth(self, scheme: str, factor: int, first: int) -> Spread | None:
+        """Returns the perplexity of text at one length over that at another, over the seeds."""
+        losses = [self.values(TEXT, scheme, f, "loss") for f in (factor, first)]
+        return spread(np.exp(np.subtract(*losses)).tolist()) if all(losses) else None
+
+    def order(self, schemes: Sequence[str], factor: int, first: int | None = None) -> list[str]:
+        """Returns the schemes that can read text of this length, the best first.
+
+        Args:
+            schemes: Those to order.
+            factor: The length, as a multiple of the training length.
+            first: By the growth since that length; None: by the perplexity.
+        """
+        found = {
+            scheme: self.spread(TEXT, scheme, factor, "loss")
+            if first is None
+            else self.growth(scheme, factor, first)
+            for scheme in schemes
+        }
+        known = [scheme for scheme in schemes if found[scheme] is not None]
+        return sorted(known, key=lambda scheme: found[scheme].mean)
 
     def beyond(self, task: str, scheme: str, factors: Sequence[int], metric: str) -> Spread | None:
         """Returns a metric's mean over the lengths beyond the training length, over the seeds."""
@@ -91,6 +107,8 @@ def write_extrapolation(plan: Extrapolation, results: Mapping[str, Result]) -> l
     sections = []
     if TEXT in plan.tasks:
         sections.append(text_section(plan, table))
+        if len(plan.factors) > 1:
+            sections.append(growth_section(plan, table))
     if any(task != TEXT for task in plan.tasks):
         sections += task_sections(plan, table)
     lost = sum("diverged" in row for row in rows)
@@ -126,6 +144,24 @@ def text_section(plan: Extrapolation, table: Table) -> Section:
     figure.legend(loc="outside right upper", frameon=False, fontsize=9)
     caption = "Perplexity of held-out text against the length of the rows, for each scheme."
     return Section("Text", text, ["scheme", *map(str, lengths)], rows, figure, caption, "text")
+
+
+def growth_section(plan: Extrapolation, table: Table) -> Section:
+    """Returns how the perplexity of text grows with the length, for each scheme from its own."""
+    first, *longer = plan.factors
+    text = [
+        f"The perplexity at each length over that of the same model at {first * plan.text_length} "
+        "tokens: what a longer row costs (above 1) or gives (below 1), wherever a model starts."
+    ]
+    text += _orders(plan, table, first)
+    if set(FIGURE_1) <= set(plan.schemes):
+        text.append(_figure_1(plan, table))
+    rows = [
+        [SCHEMES[s].title, *(_cell(table.growth(s, f, first), digits=3) for f in longer)]
+        for s in plan.schemes
+    ]
+    header = ["scheme", *(str(factor * plan.text_length) for factor in longer)]
+    return Section("Text: growth of the perplexity", text, header, rows)
 
 
 def task_sections(plan: Extrapolation, table: Table) -> list[Section]:
@@ -201,30 +237,39 @@ def _curves(plan: Extrapolation, table: Table, task: str, metric: str, length: i
     return found
 
 
-def _orders(plan: Extrapolation, table: Table) -> list[str]:
-    """The order of the schemes at each longer length, and whether it is that of ALiBi's paper."""
-    found, same = [], []
-    for factor in plan.factors:
-        if factor > 1 and (order := table.order(plan.schemes, factor)):
+def _orders(plan: Extrapolation, table: Table, first: int | None = None) -> list[str]:
+    """The order of the schemes at each longer length."""
+    found = []
+    for factor in plan.factors[1:]:
+        if order := table.order(plan.schemes, factor, first):
             names = ", ".join(SCHEMES[scheme].title for scheme in order)
-            found.append(f"At {factor} times the training length, from the best: {names}.")
-            if [scheme for scheme in order if scheme in FIGURE_1] == list(FIGURE_1):
-                same.append(str(factor))
-    if set(FIGURE_1) <= set(plan.schemes):
-        names = ", ".join(SCHEMES[scheme].title for scheme in FIGURE_1)
-        held = f"holds at {', '.join(same)} times it" if same else "holds at none of them"
-        found.append(f"The order of figure 1 of the ALiBi paper ({names}) {held}.")
+            found.append(f"At {factor * plan.text_length:,} tokens, from the best: {names}.")
     return found
+
+
+def _figure_1(plan: Extrapolation, table: Table) -> str:
+    """Whether ALiBi's paper found the same order."""
+    names = ", ".join(SCHEMES[scheme].title for scheme in FIGURE_1)
+    first, *longer = plan.factors
+    same = [f for f in longer if table.order(FIGURE_1, f, first) == list(FIGURE_1)]
+    lengths = ", ".join(f"{factor * plan.text_length:,}" for factor in same)
+    held = f"it is the order here at {lengths} tokens" if same else "it is the order here at none"
+    return (
+        "In figure 1 of the ALiBi paper the models start together and then part, in the order "
+        f"{names}. By their growth, {held}."
+    )
 
 
 def _metric(row: Mapping[str, Any], metric: str) -> float:
     return float(np.exp(row["loss"])) if metric == "perplexity" else row[metric]
 
 
-def _cell(value: Spread | None) -> str:
+def _cell(value: Spread | None, digits: int | None = None) -> str:
     if value is None:
         return "–"
-    return value.in_words(2 if value.mean < 10 else 1 if value.mean < 1000 else 0)
+    if digits is None:
+        digits = 2 if value.mean < 10 else 1 if value.mean < 1000 else 0
+    return value.in_words(digits)
 
 
 def _seeds(plan: Extrapolation) -> str:
