@@ -10,7 +10,7 @@ from jaxformer.data.tasks.algorithmic import RULES
 from jaxformer.lab.drawing import COLOURS, canvas, frame
 from jaxformer.lab.studies.curves import Curve, draw, lengths_axis
 from jaxformer.lab.studies.extrapolation import TEXT, Extrapolation
-from jaxformer.lab.studies.report import Section, Spread, spread, write_report
+from jaxformer.lab.studies.report import Section, Spread, seeds_in_words, spread, write_report
 from jaxformer.lab.studies.schemes import SCHEMES
 from jaxformer.lab.studies.study import Result
 
@@ -123,10 +123,10 @@ def text_section(plan: Extrapolation, table: Table) -> Section:
     lengths = [factor * plan.text_length for factor in plan.factors]
     text = [
         f"Decoders are trained for {plan.steps} steps on rows of {plan.text_length} tokens of "
-        f"Python's standard library, with {_seeds(plan)}. Each is tested on the same tokens of "
-        "held-out text, cut into rows of each length. Cells are the perplexity: the mean over the "
-        "seeds, and in brackets the least and the greatest. A dash: the scheme has no code for "
-        "such positions."
+        f"Python's standard library, with {seeds_in_words(plan.seeds)}. Each is tested on the same "
+        "tokens of held-out text, cut into rows of each length. Cells are the perplexity: the mean "
+        "over the seeds, and in brackets the least and the greatest. A dash: the scheme has no "
+        "code for such positions."
     ]
     text += _orders(plan, table)
     rows = [
@@ -171,8 +171,8 @@ def task_sections(plan: Extrapolation, table: Table) -> list[Section]:
     longer = [factor for factor in plan.factors if factor > 1]
     about = (
         f"Decoders are trained for {plan.task_steps} steps on inputs of at most "
-        f"{plan.task_length} symbols, with {_seeds(plan)}. Cells are the mean over the seeds, and "
-        "in brackets the least and the greatest."
+        f"{plan.task_length} symbols, with {seeds_in_words(plan.seeds)}. Cells are the mean over "
+        "the seeds, and in brackets the least and the greatest."
     )
 
     def rows(cell) -> list[list[str]]:
@@ -270,10 +270,6 @@ def _cell(value: Spread | None, digits: int | None = None) -> str:
     if digits is None:
         digits = 2 if value.mean < 10 else 1 if value.mean < 1000 else 0
     return value.in_words(digits)
-
-
-def _seeds(plan: Extrapolation) -> str:
-    return "one seed" if plan.seeds == 1 else f"{plan.seeds} seeds"
 
 
 def _plain_numbers(axes: Any) -> None:

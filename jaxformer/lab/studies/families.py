@@ -19,7 +19,7 @@ from jaxformer.lab.drawing import COLOURS, canvas, frame
 from jaxformer.lab.studies.curves import Curve, draw
 from jaxformer.lab.studies.extrapolation import short_training
 from jaxformer.lab.studies.lengths import score
-from jaxformer.lab.studies.report import Section, spread, write_report
+from jaxformer.lab.studies.report import Section, seeds_in_words, spread, write_report
 from jaxformer.lab.studies.study import Cell, Result
 from jaxformer.models import DecoderConfig, EncoderDecoderConfig, ModelConfig
 from jaxformer.optim import Cosine, Muon
@@ -145,7 +145,7 @@ def write_families(plan: Families, results: Mapping[str, Result]) -> list[Path]:
     Returns:
         The files.
     """
-    rows, curves, records = [], [], []
+    rows, curves, records, reached = [], [], [], {}
     for (family, title), colour in zip(FAMILIES.items(), COLOURS, strict=False):
         runs = [results[f"{plan.task}-{family}-seed{seed}"] for seed in range(plan.seeds)]
         for seed, run in enumerate(runs):
@@ -158,8 +158,9 @@ def write_families(plan: Families, results: Mapping[str, Result]) -> list[Path]:
         flops = plan.flops_per_step(family)
         accuracies = np.array([run["accuracies"] for run in whole])
         curves.append(Curve(title, np.array(whole[0]["steps"]) * flops, accuracies, colour))
-        cells = [spread(run[m] for run in whole).in_words() for m in ("accuracy", "exact_match")]
-        rows.append([title, str(plan.steps_of(family)), *cells])
+        spreads = [spread(run[m] for run in whole) for m in ("accuracy", "exact_match")]
+        rows.append([title, str(plan.steps_of(family)), *(each.in_words() for each in spreads)])
+        reached[title] = spreads[0].mean
     title = f"{plan.task.replace('_', ' ').capitalize()}: the families at equal FLOPs"
     figure, ((axes,),) = canvas(title, (7.0, 4.6))
     draw(axes, curves, marker="o")
@@ -168,10 +169,13 @@ def write_families(plan: Families, results: Mapping[str, Result]) -> list[Path]:
     axes.legend(frameon=False, fontsize=9)
     budget = plan.steps * plan.flops_per_step("decoder")
     text = [
-        f"Each model learns the task with {budget:.2g} FLOPs of training and {plan.seeds} seeds. "
-        "A decoder has two blocks, an encoder-decoder two on each side, of the same width. "
-        f"Accuracy and exact matches are those on new inputs of {plan.length} symbols: the mean "
-        "over the seeds, and in brackets the least and the greatest.",
+        f"Each model learns the task with {budget:.2g} FLOPs of training, with "
+        f"{seeds_in_words(plan.seeds)}. A decoder has two blocks, an encoder-decoder two on each "
+        "side, of the same width. Accuracy and exact matches are those on new inputs of "
+        f"{plan.length} symbols: the mean over the seeds, and in brackets the least and the "
+        "greatest.",
+        "At equal FLOPs, from the greatest accuracy: "
+        f"{', '.join(sorted(reached, key=reached.get, reverse=True))}.",
     ]
     header = ["family", "steps", "accuracy", "exact matches"]
     caption = "Validation accuracy against the FLOPs of training; bands span the seeds."

@@ -13,7 +13,7 @@ from jaxformer.config import Config
 from jaxformer.lab.drawing import COLOURS, canvas, frame
 from jaxformer.lab.studies.curves import Curve, draw
 from jaxformer.lab.studies.extrapolation import short_training, text_experiment
-from jaxformer.lab.studies.report import Section, Spread, spread, write_report
+from jaxformer.lab.studies.report import Section, Spread, seeds_in_words, spread, write_report
 from jaxformer.lab.studies.study import Cell, Result
 from jaxformer.nn.residual import PostNorm, PreNorm
 from jaxformer.optim import AdamW, Constant
@@ -39,7 +39,7 @@ class Norms:
     """Updates of a model."""
     layers: int = 8
     """Blocks of a model: post-norm is harder to train the deeper it is."""
-    learning_rate: float = 3e-3
+    learning_rate: float = 1e-2
     """The learning rate after the warm-up."""
     warmup: int = 50
     """Steps of the warm-up, where there is one."""
@@ -135,9 +135,10 @@ def write_norms(plan: Norms, results: Mapping[str, Result]) -> list[Path]:
     caption = "Training loss; bands are the least and the greatest of the seeds."
     text = [
         f"Decoders of {plan.layers} blocks are trained on text for {plan.steps} steps with "
-        f"{plan.seeds} seeds; they differ in where the norm is and whether the learning rate of "
-        f"{plan.learning_rate:g} is reached over {plan.warmup} steps or at once. The loss is in "
-        "nats per token: the mean over the seeds, and in brackets the least and the greatest.",
+        f"{seeds_in_words(plan.seeds)}; they differ in where the norm is and whether the learning "
+        f"rate of {plan.learning_rate:g} is reached over {plan.warmup} steps or at once. The loss "
+        "is in nats per token: the mean over the seeds, and in brackets the least and the "
+        "greatest.",
         *_sentence(plan, final),
     ]
     section = Section("Norms and warm-up", text, header, rows, figure, caption, "norms")

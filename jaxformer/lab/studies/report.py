@@ -32,6 +32,11 @@ def spread(values: Iterable[float]) -> Spread:
     return Spread(statistics.fmean(values), min(values), max(values))
 
 
+def seeds_in_words(count: int) -> str:
+    """Returns "one seed" or "3 seeds"."""
+    return "one seed" if count == 1 else f"{count} seeds"
+
+
 @dataclass(frozen=True)
 class Section:
     """A part of a report."""
