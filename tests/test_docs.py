@@ -7,13 +7,20 @@ and columns may differ from the page's; words may not. A line of dots stands for
 
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
+import jax
+import numpy as np
 import pytest
+from hf_checkpoints import save_checkpoint
+from tiny_run import tiny_config
+
+from jaxformer.cli import main as cli
 
 ROOT = Path(__file__).parent.parent
 PAGES = {"finetuning.md": 10, "extending.md": 15, "quickstart.md": 4, "looking-inside.md": 5}
@@ -88,3 +95,54 @@ def test_every_block_of_a_page_runs(name, tmp_path):
             line = missing_line(block.text, output)
             assert line is None, f"{where}: not in the output: {line}\n{output[-4000:]}"
     assert ran >= PAGES[name]
+
+
+# Pages with blocks of their own, for which a reader has a checkpoint, ids or a config at hand.
+EXCERPTS = ["README.md", "docs/families.md", "docs/generation.md", "docs/testing.md"]
+EXCERPTS += ["docs/training.md"]
+COMMAND = re.compile(r"^(?:python -m )?jaxformer ([a-z][\w -]*)")
+
+
+@pytest.fixture(scope="module")
+def at_hand(tmp_path_factory):
+    """A folder with the checkpoints that the excerpts name, and the names that they use."""
+    folder = tmp_path_factory.mktemp("reader")
+    for name in ("HF_DIR", "DIR"):
+        save_checkpoint("gpt2", folder / name, n_layer=4, n_head=8, n_positions=256)
+    ids = np.arange(20, 34, dtype=np.int32).reshape(2, 7)
+    names = {
+        "ids": ids,
+        "mask": np.ones_like(ids),
+        "labels": ids,
+        "continuations": ids[:, None, :3],
+    }
+    return folder, names | {"pytest": pytest, "SYSTEMS": ["llama"], "config": tiny_config(steps=4)}
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.parametrize("page", EXCERPTS)
+def test_every_excerpt_in_python_runs(page, at_hand, monkeypatch):
+    folder, names = at_hand
+    monkeypatch.chdir(folder)
+    jax.config.update("jax_numpy_rank_promotion", "allow")  # as a reader has it
+    excerpts = [b.text for b in blocks((ROOT / page).read_text()) if b.language == "python"]
+    assert excerpts
+    for number, text in enumerate(excerpts):
+        script = folder / f"excerpt_{number}.py"
+        script.write_text(text)
+        names = names | runpy.run_path(str(script), init_globals=names)
+    jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@pytest.mark.parametrize(
+    "page", sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]), ids=lambda page: page.stem
+)
+def test_every_command_of_a_page_exists(page):
+    known = {*cli.COMMANDS, *(name.partition(" ")[0] for name in cli.COMMANDS)}
+    for block in blocks(page.read_text()):
+        for line in block.text.splitlines() if block.language != "python" else ():
+            if found := COMMAND.match(line.strip()):
+                first, second, *_ = (*found[1].split(), "")
+                wanted = f"{first} {second}" if first in cli.GROUPS else first
+                assert wanted in known, f"{page.name}:{block.line}: {line}"
