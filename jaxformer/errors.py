@@ -6,6 +6,7 @@ spelling is close.
 
 import difflib
 from collections.abc import Iterable
+from pathlib import PurePath
 
 
 class ArgumentError(ValueError):
@@ -85,5 +86,5 @@ def shortened(value: object) -> str:
         return f"an integer of {value.bit_length()} bits"
     if getattr(value, "ndim", 0):
         return f"an array of {value.dtype} {tuple(value.shape)}"
-    text = repr(value)
+    text = repr(str(value) if isinstance(value, PurePath) else value)
     return text if len(text) <= 200 else f"{text[:200]}... ({type(value).__name__})"

@@ -1,6 +1,8 @@
 """The errors' messages: one form, and the nearest spelling."""
 
-from jaxformer.errors import did_you_mean
+from pathlib import Path
+
+from jaxformer.errors import did_you_mean, shortened
 
 
 def test_nearest_spelling():
@@ -8,3 +10,10 @@ def test_nearest_spelling():
     assert did_you_mean("rope", ["ALiBi", "RoPE"]) == "; did you mean 'RoPE'?"
     assert did_you_mean("xyz", ["ALiBi"]) == ""
     assert did_you_mean(3, ["3"]) == ""
+
+
+def test_a_value_is_shown_as_it_was_typed():
+    assert shortened(Path("runs") / "x") == "'runs/x'"
+    assert shortened("x") == "'x'"
+    assert shortened(10**40) == "an integer of 133 bits"
+    assert shortened("a" * 300).endswith("... (str)")
