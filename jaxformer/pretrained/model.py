@@ -34,6 +34,7 @@ from jaxformer.hub.weights.file_layout import FileLayout
 from jaxformer.hub.weights.tensors import TensorFiles
 from jaxformer.hub.weights.weight_file import (
     WeightFile,
+    absent_parts,
     load_parameters,
     named_placements,
 )
@@ -245,7 +246,12 @@ def open_folder(folder: Path, **model_fields: Any) -> CheckpointReader:
     return CheckpointReader(
         checkpoint,
         abstract_model,
-        WeightFile(files, checkpoint.model_format, placements),
+        WeightFile(
+            files,
+            checkpoint.model_format,
+            placements,
+            absent_parts(checkpoint.model_format, config, abstract_model),
+        ),
         placements,
     )
 

@@ -8,11 +8,13 @@ from saved_folders import change_tensors, copy_of, save_tiny
 
 import jaxformer
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.hub.weights.tensors import SINGLE
 from jaxformer.hub.weights.weight_file import described, tensors_of
 from jaxformer.hub.weights.weight_map import Fused, WeightMap, attention, block
 from jaxformer.pretrained.model import open_folder
 
 pytestmark = pytest.mark.torch
+IDS = np.arange(1, 7).reshape(2, 3)
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +43,31 @@ def test_a_missing_prefix_is_read(bert, tmp_path):
     folder = copy_of(bert, tmp_path / "bare")
     rename(folder, "bert.", "")
     assert jaxformer.load(folder).parameters.keys() == jaxformer.load(bert).parameters.keys()
+
+
+@pytest.mark.parametrize("head", ["ForMaskedLM", "ForSequenceClassification", "Model"])
+def test_the_heads_of_pre_training_are_left_out(head, tmp_path, caplog):
+    """As in the files of bert-base-uncased: LayerNorm.gamma, position_ids, and all heads."""
+    theirs = save_tiny("bert", tmp_path / "own", head)
+    before = jaxformer.forward(jaxformer.load(theirs), {"input_ids": IDS})
+    whole = save_tiny("bert", tmp_path / "whole", "ForPreTraining")
+    folder = copy_of(theirs, tmp_path / "published")
+    own = {name.removeprefix("bert.") for name in load_file(folder / SINGLE)}
+    others = {
+        name: array
+        for name, array in load_file(whole / SINGLE).items()
+        if name.removeprefix("bert.") not in own
+    }
+    change_tensors(folder, lambda tensors: tensors.update(others))
+    rename(folder, "LayerNorm.weight", "LayerNorm.gamma")
+    rename(folder, "LayerNorm.bias", "LayerNorm.beta")
+    after = jaxformer.forward(jaxformer.load(folder), {"input_ids": IDS})
+    for name, array in before.items():
+        np.testing.assert_array_equal(after[name], array)
+    (record,) = caplog.records
+    assert "left out, because the model has no such head or pooler" in record.message
+    assert "cls.seq_relationship.bias, cls.seq_relationship.weight" in record.message
+    assert ("bert.pooler.dense.bias" in record.message) == (head == "ForMaskedLM")
 
 
 def test_a_second_copy_must_be_the_same(bert, tmp_path):

@@ -4,7 +4,7 @@ import fnmatch
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from typing import Any
@@ -47,6 +47,34 @@ def named_placements(
     return [placement._replace(tensor=named(placement.tensor)) for placement in placements]
 
 
+def absent_parts(
+    model_format: ModelFormat, config: Any, abstract_model: AbstractModel
+) -> list[str]:
+    """Returns the tensors of heads, and of a pooler, that other classes of the system have.
+
+    A file may have them beside those of the model: that of a pre-trained BERT has both heads of
+    pre-training, whatever class its config.json names.
+
+    Args:
+        model_format: The system.
+        config: The model.
+        abstract_model: Its structure.
+
+    Returns:
+        Patterns of names: "cls.seq_relationship" and "cls.seq_relationship.*".
+    """
+    own = {("heads", head.name) for head in config.heads}
+    own |= {(path.split(".")[0],) for path in abstract_model.shapes}
+    absent = []
+    for path, tensor in model_format.weight_map(config).names.items():
+        first, *rest = path.split(".")
+        part = (first, rest[0]) if first == "heads" else (first,)
+        if first in ("heads", "pooler") and part not in own:
+            for name in spellings(tensor.replace("{}", "*"), model_format.prefix):
+                absent += [name, f"{name}.*"]
+    return absent
+
+
 class WeightFile:
     """The tensors of a folder, and the parameters in them.
 
@@ -54,13 +82,20 @@ class WeightFile:
         names: The name of a tensor in the weight map -> its name in the file.
     """
 
-    def __init__(self, files: TensorFiles, model_format: ModelFormat, placements: list[Placement]):
+    def __init__(
+        self,
+        files: TensorFiles,
+        model_format: ModelFormat,
+        placements: list[Placement],
+        absent: Sequence[str] = (),
+    ):
         """Finds every tensor.
 
         Args:
             files: The tensors.
             model_format: The system.
             placements: The parameters in each tensor.
+            absent: Patterns of tensors that may be there and are left out, see `absent_parts`.
 
         Raises:
             DataError: Tensors are missing, have a wrong shape, are integers, or are not used (lists
@@ -86,11 +121,17 @@ class WeightFile:
             if not jnp.issubdtype(files.tensors[name].dtype, jnp.floating)
         ]
         used = set(self.names.values())
-        problems += [
-            f"{name} is used by nothing"
+        unused = {
+            name: current
             for current, name in known.items()
             if name not in used and not self._superfluous(current, model_format)
-        ]
+        }
+        self._left_out = sorted(
+            name
+            for name, current in unused.items()
+            if any(fnmatch.fnmatchcase(current, pattern) for pattern in absent)
+        )
+        problems += [f"{name} is used by nothing" for name in unused if name not in self._left_out]
         if problems:
             more = f" ... ({len(problems)} in all)" if len(problems) > 12 else ""
             raise DataError(
@@ -104,7 +145,12 @@ class WeightFile:
                 self._rows.setdefault(parameter, {})[row] = placement
 
     def warn(self) -> None:
-        """Warns of kernels that have only zeros, among those that were read."""
+        """Warns of tensors that were left out, and of kernels that were read and are all zeros."""
+        if self._left_out:
+            _log.warning(
+                "%s: left out, because the model has no such head or pooler: %s",
+                self._files.folder, ", ".join(self._left_out),
+            )  # fmt: skip
         if self._zeros:
             names = sorted(self._zeros)
             _log.warning(
