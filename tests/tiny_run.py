@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from jaxformer.checkpoints.checkpointer import content_hash
+from jaxformer.checkpoints.restore import read_arrays
 from jaxformer.config import Config, TrainConfig
 from jaxformer.data import Bytes, DataConfig, Packed, StandardLibrary
 from jaxformer.distributed import MeshConfig
@@ -54,6 +56,11 @@ def tiny_config(**train) -> Config:
 
 def on_mesh(config: Config, **sizes) -> Config:
     return dataclasses.replace(config, mesh=MeshConfig(**sizes))
+
+
+def hash_of(run_dir: Path, step: int) -> str:
+    """The hash of the parameters and the optimizer state of a checkpoint, bit for bit."""
+    return content_hash(read_arrays(run_dir / "checkpoints" / str(step)))
 
 
 class Runs:

@@ -6,10 +6,9 @@ import signal
 import time
 
 import pytest
+from tiny_run import hash_of
 
 from jaxformer.checkpoints import files as checkpoint_files
-from jaxformer.checkpoints.checkpointer import content_hash
-from jaxformer.checkpoints.restore import read_arrays
 from jaxformer.training.logging.metrics_writer import read_metrics
 
 STEPS = 300
@@ -18,10 +17,6 @@ STEPS = 300
 def options(steps=STEPS) -> tuple[str, ...]:
     intervals = ("--train.checkpoint-interval", "5", "--train.eval-interval", "100")
     return ("--train.steps", str(steps), *intervals)
-
-
-def hash_of(run_dir, steps=STEPS) -> str:
-    return content_hash(read_arrays(run_dir / "checkpoints" / str(steps)))
 
 
 def losses(run_dir):
@@ -97,7 +92,7 @@ def test_a_signal_saves_and_exits_cleanly(runs, undisturbed, tmp_path, number):
     assert checkpoint_files.saved_steps(run_dir / "checkpoints")[-1] == stopped
     output = runs.finish(run_dir, *options())
     assert f"continuing from step {stopped}" in output
-    assert hash_of(run_dir) == hash_of(undisturbed)
+    assert hash_of(run_dir, STEPS) == hash_of(undisturbed, STEPS)
 
 
 @pytest.mark.slow
@@ -114,4 +109,4 @@ def test_a_truncated_checkpoint_is_skipped_with_a_warning(runs, undisturbed, tmp
     output = runs.finish(run_dir, *options())
     assert f"Skipped the damaged checkpoint {damaged}" in output
     assert f"continuing from step {previous}" in output
-    assert hash_of(run_dir) == hash_of(undisturbed)
+    assert hash_of(run_dir, STEPS) == hash_of(undisturbed, STEPS)

@@ -81,6 +81,7 @@ def test_the_order_is_that_of_the_losses(tmp_path):
     assert table.order(study.schemes, 4) == ["alibi", "t5", "rope"]
     assert table.spread("text", "learned", 2, "loss") is None
     assert table.growth("learned", 2, 1) is None
+    assert table.beyond("text", "learned", study.factors, "accuracy") is None
     np.testing.assert_allclose(table.growth("rope", 4, 1), np.exp(0.2 * 2))
 
 
@@ -93,12 +94,6 @@ def test_growth_is_each_models_own(tmp_path):
     table = Table(records(study, results))
     assert table.order(study.schemes, 4) == ["t5", "rope", "alibi"]
     assert table.order(study.schemes, 4, first=1) == ["alibi", "t5", "rope"]
-
-
-def test_what_no_length_was_tested_of(tmp_path):
-    study = plan(tmp_path, tasks="text", seeds=1, schemes="rope,learned")
-    table = Table(records(study, invented(study)))
-    assert table.beyond("text", "learned", study.factors, "accuracy") is None
 
 
 def test_runs_that_diverged_are_in_no_mean(tmp_path):

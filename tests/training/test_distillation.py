@@ -16,10 +16,10 @@ from tiny_models import (
     tiny_encoder_decoder,
     tiny_vision,
 )
-from tiny_run import tiny_config
+from tiny_run import hash_of, tiny_config
 
 from jaxformer.checkpoints import files as checkpoint_files
-from jaxformer.checkpoints.checkpointer import Checkpointer, content_hash
+from jaxformer.checkpoints.checkpointer import Checkpointer
 from jaxformer.checkpoints.restore import read_arrays
 from jaxformer.checkpoints.run_dir import open_run_folder
 from jaxformer.config import Distillation, TrainConfig
@@ -281,7 +281,7 @@ def student_config(teacher, settings=None, **changes):
 
 
 def test_a_run_learns_from_another(teacher, tmp_path, capsys):
-    before = content_hash(read_arrays(teacher / "checkpoints" / "6"))
+    before = hash_of(teacher, 6)
     train(student_config(teacher), tmp_path / "one")
     rows = [row for row in read_metrics(tmp_path / "one") if row["split"] == "train"]
     for row in rows:
@@ -294,7 +294,7 @@ def test_a_run_learns_from_another(teacher, tmp_path, capsys):
     learned = {name for name in names if name.startswith("params/")}
     plain = structure_of(student_config(teacher).model).shapes
     assert learned == {f"params/{name}" for name in plain}
-    assert content_hash(read_arrays(teacher / "checkpoints" / "6")) == before
+    assert hash_of(teacher, 6) == before
 
 
 @pytest.mark.slow
@@ -307,10 +307,7 @@ def test_a_run_goes_on_where_it_was(teacher, tmp_path):
     for folder, stages in (("whole", (config,)), ("parts", (shorter, config))):
         for stage in stages:
             train(replace(stage, optimizer=constant), tmp_path / folder)
-    hashes = {
-        content_hash(read_arrays(tmp_path / folder / "checkpoints" / "4"))
-        for folder in ("whole", "parts")
-    }
+    hashes = {hash_of(tmp_path / folder, 4) for folder in ("whole", "parts")}
     assert len(hashes) == 1
 
 

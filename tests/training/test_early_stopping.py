@@ -6,11 +6,9 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_run import tiny_config
+from tiny_run import hash_of, tiny_config
 
 from jaxformer.checkpoints import files as checkpoint_files
-from jaxformer.checkpoints.checkpointer import content_hash
-from jaxformer.checkpoints.restore import read_arrays
 from jaxformer.cli import main as cli
 from jaxformer.config import TrainConfig
 from jaxformer.config.metric import cost, lower_is_better
@@ -147,7 +145,7 @@ def config_with(**settings):
 
 def state_of(folder):
     steps = checkpoint_files.saved_steps(folder / "checkpoints")
-    hashes = [content_hash(read_arrays(folder / "checkpoints" / str(s))) for s in steps]
+    hashes = [hash_of(folder, step) for step in steps]
     validation = [r["step"] for r in read_metrics(folder) if r["split"] == "validation"]
     return steps, hashes, validation
 

@@ -7,10 +7,9 @@ import json
 import jax
 import numpy as np
 import pytest
-from tiny_run import on_mesh, tiny_config
+from tiny_run import hash_of, on_mesh, tiny_config
 
 from jaxformer.checkpoints import files as checkpoint_files
-from jaxformer.checkpoints.checkpointer import content_hash
 from jaxformer.checkpoints.manifest import read_item
 from jaxformer.checkpoints.restore import read_arrays
 from jaxformer.checkpoints.run_dir import locked
@@ -26,10 +25,6 @@ from jaxformer.training.logging.metrics_writer import read_metrics
 from jaxformer.training.logging.run_logger import RunLogger, TrainingDiverged
 from jaxformer.training.logging.throughput import Workload
 from jaxformer.training.loop import train
-
-
-def hash_of(folder, step):
-    return content_hash(read_arrays(folder / "checkpoints" / str(step)))
 
 
 def steps_in(folder, split="train"):

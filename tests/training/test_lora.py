@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
 from test_step import GROUPED, rows
-from tiny_run import tiny_config
+from tiny_run import hash_of, tiny_config
 
 from jaxformer.checkpoints import files as checkpoint_files
-from jaxformer.checkpoints.checkpointer import content_hash
 from jaxformer.checkpoints.restore import read_arrays
 from jaxformer.cli import main as cli
 from jaxformer.config import Config, TrainConfig
@@ -226,10 +225,7 @@ def test_an_interrupted_run_ends_with_the_same_bits(base, tuned, tmp_path, monke
         train(tuned_config(base), tmp_path / "run")
     assert checkpoint_files.saved_steps(tmp_path / "run" / "checkpoints") == [3]
     train(tuned_config(base), tmp_path / "run")
-    hashes = {
-        content_hash(read_arrays(folder / "checkpoints" / "8"))
-        for folder in (tmp_path / "run", tuned)
-    }
+    hashes = {hash_of(folder, 8) for folder in (tmp_path / "run", tuned)}
     assert len(hashes) == 1
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
-from tiny_run import tiny_config
+from tiny_run import hash_of, tiny_config
 
-from jaxformer.checkpoints.checkpointer import Checkpointer, content_hash
+from jaxformer.checkpoints.checkpointer import Checkpointer
 from jaxformer.checkpoints.restore import read_arrays, restore_newest, restore_parameters
 from jaxformer.checkpoints.saved_run import SavedRun
 from jaxformer.cli import main as cli
@@ -69,10 +69,6 @@ def test_a_base_is_converted_once_when_it_is_read(base, dtype, mesh):
 def tuned(base, **settings):
     config = tiny_config(**({"steps": 6, "lora": INT8, "ema_decay": 0.5} | settings))
     return replace(config, init_from=str(base))
-
-
-def hash_of(folder, step):
-    return content_hash(read_arrays(folder / "checkpoints" / str(step)))
 
 
 @pytest.mark.slow

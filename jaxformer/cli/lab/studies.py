@@ -21,7 +21,7 @@ class Extrapolate:
 
     Every positional scheme is trained on text and on algorithmic tasks, with several seeds. The
     folder then has one page (index.html), its tables (report.md), pictures, and all numbers
-    (results.csv, results.json). The default takes less than an hour on two cores. The same
+    (results.csv, results.json). The default takes about an hour on two cores. The same
     command, given again, continues where it was stopped.
     """
 

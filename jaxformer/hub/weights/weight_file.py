@@ -87,7 +87,7 @@ class WeightFile:
         files: TensorFiles,
         model_format: ModelFormat,
         placements: list[Placement],
-        absent: Sequence[str] = (),
+        absent: Sequence[str],
     ):
         """Finds every tensor.
 

@@ -253,10 +253,10 @@ def _figure_1(plan: Extrapolation, table: Table) -> str:
     first, *longer = plan.factors
     same = [f for f in longer if table.order(FIGURE_1, f, first) == list(FIGURE_1)]
     lengths = ", ".join(f"{factor * plan.text_length:,}" for factor in same)
-    held = f"it is the order here at {lengths} tokens" if same else "it is the order here at none"
+    where = f"{lengths} tokens" if same else "no length"
     return (
         "In figure 1 of the ALiBi paper the models start together and then part, in the order "
-        f"{names}. By their growth, {held}."
+        f"{names}. By their growth, it is the order here at {where}."
     )
 
 
