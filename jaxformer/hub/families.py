@@ -265,9 +265,9 @@ def forward(
     family = family_of(checkpoint.config)
     names = STATES * hidden_states + WEIGHTS * attentions
     run = with_cache(family.forward, names, required=False)
-    (states, outputs), cache = run(model, checkpoint, inputs)
-    outputs |= family.layer_outputs(checkpoint, cache, outputs)
     task = checkpoint.architecture.task
+    (states, outputs), cache = run(model, checkpoint, task.rows(inputs))
+    outputs |= family.layer_outputs(checkpoint, cache, outputs)
     return outputs | task.outputs(model, states, inputs, checkpoint.hf_config)
 
 

@@ -2,8 +2,8 @@
 
 from jaxformer.hub.fields import ConfigMap
 from jaxformer.hub.model_format import ModelFormat
-from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.zoo.common.bert_like import (
+    BIAS,
     ENCODER_OR_DECODER,
     FIELDS,
     HEADS,
@@ -13,6 +13,7 @@ from jaxformer.zoo.common.bert_like import (
     body,
     causal,
     encoder_or_decoder,
+    named,
 )
 from jaxformer.zoo.system import System
 
@@ -27,7 +28,7 @@ FORMATS = (
     ModelFormat(
         model_type="bert",
         config_map=ConfigMap(encoder_or_decoder, (ENCODER_OR_DECODER, *FIELDS)),
-        weight_map=lambda config: WeightMap(body("bert") | LABELS | HEADS),
+        weight_map=lambda config: named(body("bert") | LABELS | HEADS, BIAS, config),
         architectures=(
             *architectures("Bert"),
             causal("BertLMHeadModel", "BertForCausalLM"),

@@ -111,7 +111,12 @@ class WeightFile:
             for name in spellings(placement.tensor, model_format.prefix):
                 if name in known:
                     self.names[placement.tensor] = known[name]
-        problems = [f"{p.tensor} is missing" for p in placements if p.tensor not in self.names]
+        self._rows: dict[str, dict[tuple[int, ...], Placement]] = {}
+        found = [placement for placement in placements if placement.tensor in self.names]
+        for placement in found:
+            for parameter, row in placement.places:
+                self._rows.setdefault(parameter, {}).setdefault(row, placement)
+        problems = [f"{p.tensor} is missing" for p in placements if self._lacks(p)]
         problems += [
             f"{p.tensor} has shape {files.tensors[self.names[p.tensor]].shape}, not {p.shape}"
             for p in placements
@@ -135,6 +140,11 @@ class WeightFile:
             if any(fnmatch.fnmatchcase(current, pattern) for pattern in absent)
         )
         problems += [f"{name} is used by nothing" for name in unused if name not in self._left_out]
+        problems += [
+            f"{self.names[p.tensor]} is no table of the model: must be what transformers computes"
+            for p in found
+            if not p.places and not self._is_constant(p)
+        ]
         if problems:
             more = f" ... ({len(problems)} in all)" if len(problems) > 12 else ""
             raise DataError(
@@ -142,10 +152,7 @@ class WeightFile:
                 f"{'; '.join(problems[:12])}{more}"
             )
         self._zeros: set[str] = set()
-        self._rows: dict[str, dict[tuple[int, ...], Placement]] = {}
-        for placement in placements:
-            for parameter, row in placement.places:
-                self._rows.setdefault(parameter, {})[row] = placement
+        self._overruled = [p.tensor for p in found if self._is_overruled(p)]
 
     def warn(self) -> None:
         """Warns of tensors that were left out, and of kernels that were read and are all zeros."""
@@ -153,6 +160,11 @@ class WeightFile:
             _log.warning(
                 "%s: left out, because the model has no such head or pooler: %s",
                 self._files.folder, ", ".join(self._left_out),
+            )  # fmt: skip
+        if self._overruled:
+            _log.warning(
+                "%s: not used, because another bias of the same module counts in transformers: %s",
+                self._files.folder, ", ".join(self._overruled),
             )  # fmt: skip
         if self._zeros:
             names = sorted(self._zeros)
@@ -214,6 +226,31 @@ class WeightFile:
         parts = placement.layout.read(tensor, placement.slots)
         return parts[[place.parameter for place in placement.places].index(parameter)]
 
+    def _lacks(self, placement: Placement) -> bool:
+        """Whether a tensor is missing, and no other tensor has its parameters."""
+        if placement.tensor in self.names:
+            return False
+        return any(row not in self._rows.get(name, {}) for name, row in placement.places)
+
+    def _is_overruled(self, placement: Placement) -> bool:
+        """Whether another tensor has these parameters, with other values."""
+        counts = [self._rows[name][row].tensor for name, row in placement.places]
+        tensor = self._files.read(self.names[placement.tensor])
+        return any(
+            other != placement.tensor
+            and not np.array_equal(self._files.read(self.names[other]), tensor)
+            for other in counts
+        )
+
+    def _is_constant(self, placement: Placement) -> bool:
+        """Whether a tensor without parameters is the table that it should be."""
+        table = self._files.read(self.names[placement.tensor])
+        wanted = placement.layout.write((), ())
+        error = max(1e-3, 2 * float(jnp.finfo(table.dtype).eps))
+        return table.shape == wanted.shape and bool(
+            np.all(np.abs(table.astype(np.float32) - wanted) <= error)
+        )
+
     def _superfluous(self, name: str, model_format: ModelFormat) -> bool:
         """Whether an unused tensor is a buffer, or a copy of another tensor."""
         if any(fnmatch.fnmatchcase(name, pattern) for pattern in model_format.buffers):
@@ -261,12 +298,14 @@ def described(
     parameters: Parameters, placements: list[Placement], dtype: Any = None
 ) -> dict[str, Tensor]:
     """Returns the shapes and dtypes of the tensors that `tensors_of` yields, in its order."""
+    usual = next(iter(parameters.values())).dtype
+
+    def dtype_of(placement: Placement) -> np.dtype:
+        own = [parameters[place.parameter].dtype for place in placement.places] or [usual]
+        return np.dtype(own[0] if dtype is None else dtype)
+
     return {
-        placement.tensor: Tensor(
-            placement.shape,
-            np.dtype(parameters[placement.places[0].parameter].dtype if dtype is None else dtype),
-        )
-        for placement in placements
+        placement.tensor: Tensor(placement.shape, dtype_of(placement)) for placement in placements
     }
 
 
