@@ -130,6 +130,8 @@ FORMATS = (
             "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
             "predictions.decoder.bias": "predictions.bias",
         },
+        # Options of the first program, in its files with the one value that it knew.
+        harmless=("down_scale_factor", "gap_size", "net_structure_type", "num_memory_blocks"),
         defaults={
             "vocab_size": 30000,
             "hidden_size": 4096,

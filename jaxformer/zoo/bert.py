@@ -6,6 +6,7 @@ from jaxformer.zoo.common.bert_like import (
     BIAS,
     ENCODER_OR_DECODER,
     FIELDS,
+    HARMLESS,
     HEADS,
     LABELS,
     architectures,
@@ -40,5 +41,6 @@ FORMATS = (
             "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
             "cls.predictions.decoder.bias": "cls.predictions.bias",
         },
+        harmless=HARMLESS,
     ),
 )

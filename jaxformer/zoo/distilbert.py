@@ -99,6 +99,6 @@ FORMATS = (
         prefix="distilbert.",
         buffers=("*.position_ids",),
         copies={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
-        harmless=("qa_dropout", "seq_classif_dropout"),
+        harmless=("qa_dropout", "seq_classif_dropout", "tie_weights_"),
     ),
 )

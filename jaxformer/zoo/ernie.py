@@ -11,6 +11,7 @@ from jaxformer.zoo.common.bert_like import (
     BIAS,
     ENCODER_OR_DECODER,
     FIELDS,
+    HARMLESS,
     HEADS,
     LABELS,
     architectures,
@@ -75,5 +76,6 @@ FORMATS = (
             "cls.predictions.decoder.weight": "ernie.embeddings.word_embeddings.weight",
             "cls.predictions.decoder.bias": "cls.predictions.bias",
         },
+        harmless=HARMLESS,
     ),
 )

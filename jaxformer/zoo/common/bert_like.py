@@ -204,6 +204,8 @@ HEADS = {
 }
 """Module of a pre-training head -> its name in BERT and ERNIE."""
 NO_POOLER = {"pooler": None}
+HARMLESS = ("directionality", "pooler_*")
+"""Fields of config.json that the first files of BERT have, and that no class reads."""
 
 
 @dataclass(frozen=True)
