@@ -15,7 +15,9 @@ import numpy as np
 
 from jaxformer.errors import DataError
 from jaxformer.hub.model_format import ModelFormat
+from jaxformer.hub.tasks import Task
 from jaxformer.hub.weights.arrays import aligned_empty, check_finite, copy_into, only_zeros
+from jaxformer.hub.weights.parts import parts_without, tensor_parts, tensors_in
 from jaxformer.hub.weights.tensors import Tensor, TensorFiles
 from jaxformer.hub.weights.weight_map import Placement
 from jaxformer.models.parameters import AbstractModel, Parameters
@@ -83,6 +85,7 @@ class WeightFile:
 
     Attributes:
         names: The name of a tensor in the weight map -> its name in the file.
+        missing_parts: The heads, and the pooler, of which no tensor is there: "heads.label".
     """
 
     def __init__(
@@ -91,6 +94,8 @@ class WeightFile:
         model_format: ModelFormat,
         placements: list[Placement],
         absent: Sequence[str],
+        *,
+        may_lack_parts: bool = False,
     ):
         """Finds every tensor.
 
@@ -99,6 +104,7 @@ class WeightFile:
             model_format: The system.
             placements: The parameters in each tensor.
             absent: Patterns of tensors that may be there and are left out, see `absent_parts`.
+            may_lack_parts: Whether whole heads and a pooler may be missing: see `missing_parts`.
 
         Raises:
             DataError: Tensors are missing, have a wrong shape, are integers, or are not used (lists
@@ -112,22 +118,11 @@ class WeightFile:
                 if name in known:
                     self.names[placement.tensor] = known[name]
         self._rows: dict[str, dict[tuple[int, ...], Placement]] = {}
-        found = [placement for placement in placements if placement.tensor in self.names]
-        for placement in found:
+        self._found = [placement for placement in placements if placement.tensor in self.names]
+        for placement in self._found:
             for parameter, row in placement.places:
                 self._rows.setdefault(parameter, {}).setdefault(row, placement)
-        problems = [f"{p.tensor} is missing" for p in placements if self._lacks(p)]
-        problems += [
-            f"{p.tensor} has shape {files.tensors[self.names[p.tensor]].shape}, not {p.shape}"
-            for p in placements
-            if p.tensor in self.names and files.tensors[self.names[p.tensor]].shape != p.shape
-        ]
-        problems += [
-            f"{name} holds {files.tensors[name].dtype}, no floating-point numbers: weights that "
-            "were quantised cannot be read"
-            for name in self.names.values()
-            if not jnp.issubdtype(files.tensors[name].dtype, jnp.floating)
-        ]
+        self.missing_parts = parts_without(placements, lambda each: each.tensor in self.names)
         used = set(self.names.values())
         unused = {
             name: current
@@ -139,20 +134,91 @@ class WeightFile:
             for name, current in unused.items()
             if any(fnmatch.fnmatchcase(current, pattern) for pattern in absent)
         )
-        problems += [f"{name} is used by nothing" for name in unused if name not in self._left_out]
-        problems += [
-            f"{self.names[p.tensor]} is no table of the model: must be what transformers computes"
-            for p in found
-            if not p.places and not self._is_constant(p)
+        needless = tensors_in(placements, self.missing_parts) if may_lack_parts else []
+        problems = [
+            *self._missing([each for each in placements if each not in needless]),
+            *self._unfit(),
+            *(f"{name} is used by nothing" for name in unused if name not in self._left_out),
         ]
         if problems:
             more = f" ... ({len(problems)} in all)" if len(problems) > 12 else ""
             raise DataError(
                 f"{files.folder}: the tensors do not fit the model that config.json describes: "
-                f"{'; '.join(problems[:12])}{more}"
+                f"{'; '.join(problems[:12])}{more}{self._advice(model_format)}"
             )
         self._zeros: set[str] = set()
-        self._overruled = [p.tensor for p in found if self._is_overruled(p)]
+        self._overruled = [p.tensor for p in self._found if self._is_overruled(p)]
+
+    def _missing(self, placements: Sequence[Placement]) -> list[str]:
+        """The tensors that are missing while no other tensor has their parameters, in words."""
+
+        def lacks(placement: Placement) -> bool:
+            rows = ((self._rows.get(name, {}), row) for name, row in placement.places)
+            return any(row not in found for found, row in rows)
+
+        return [f"{p.tensor} is missing" for p in placements if lacks(p)]
+
+    def _unfit(self) -> list[str]:
+        """The tensors of another shape or dtype, or with other values than they must have."""
+        tensors = self._files.tensors
+        problems = [
+            f"{p.tensor} has shape {tensors[self.names[p.tensor]].shape}, not {p.shape}"
+            for p in self._found
+            if tensors[self.names[p.tensor]].shape != p.shape
+        ]
+        problems += [
+            f"{name} holds {tensors[name].dtype}, no floating-point numbers: weights that were "
+            "quantised cannot be read"
+            for name in self.names.values()
+            if not jnp.issubdtype(tensors[name].dtype, jnp.floating)
+        ]
+        problems += [
+            f"{self.names[p.tensor]} is no table of the model: must be what transformers computes"
+            for p in self._found
+            if not p.places and not self._is_constant(p)
+        ]
+        return problems
+
+    def _advice(self, model_format: ModelFormat) -> str:
+        """What to do about a file without the heads of its class."""
+        if not self.missing_parts:
+            return ""
+        bare = next(x.name for x in model_format.architectures if type(x.task) is Task)
+        parts = ", ".join(part.removeprefix("heads.") for part in self.missing_parts)
+        return (
+            f". The file lacks whole parts ({parts}): name the class that it was saved from in "
+            f"architectures of config.json, such as {bare}; or train them, from this folder with "
+            "--init-from, where they start fresh"
+        )
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The parameters whose tensors are there, as far as a part of a model has any."""
+        return tuple(self._rows)
+
+    def other_parts(
+        self, model_format: ModelFormat, placements: Sequence[Placement]
+    ) -> "WeightFile | None":
+        """Returns the heads and the pooler of another model that these files have besides.
+
+        Args:
+            model_format: The system.
+            placements: The tensors of parts of that model.
+
+        Returns:
+            The files, with those of the parts that are there as a whole; None if none is.
+        """
+        used = set(self.names.values())
+        known = {current_name(name, model_format): name for name in self._files.tensors}
+
+        def fits(placement: Placement) -> bool:
+            names = spellings(placement.tensor, model_format.prefix)
+            found = [known[name] for name in names if name in known and known[name] not in used]
+            return bool(found) and self._files.tensors[found[0]].shape == placement.shape
+
+        lacking = tensor_parts(each for each in placements if not fits(each))
+        kept = tensors_in(placements, tensor_parts(placements) - lacking)
+        return WeightFile(self._files, model_format, kept, ("*",)) if kept else None
 
     def warn(self) -> None:
         """Warns of tensors that were left out, and of kernels that were read and are all zeros."""
@@ -225,12 +291,6 @@ class WeightFile:
         tensor = self._files.read(self.names[placement.tensor])
         parts = placement.layout.read(tensor, placement.slots)
         return parts[[place.parameter for place in placement.places].index(parameter)]
-
-    def _lacks(self, placement: Placement) -> bool:
-        """Whether a tensor is missing, and no other tensor has its parameters."""
-        if placement.tensor in self.names:
-            return False
-        return any(row not in self._rows.get(name, {}) for name, row in placement.places)
 
     def _is_overruled(self, placement: Placement) -> bool:
         """Whether another tensor has these parameters, with other values."""

@@ -20,8 +20,12 @@ from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.hf_config import CONFIG, is_hf_checkpoint
 from jaxformer.hub.peft import is_adapter, read_adapter
 from jaxformer.hub.weights.file_layout import FileLayout
+from jaxformer.hub.weights.parts import part_of, tensors_in
+from jaxformer.hub.weights.weight_file import WeightFile, named_placements
 from jaxformer.io.model_files import file_in
 from jaxformer.io.paths import local_path
+from jaxformer.models.model import ModelConfig
+from jaxformer.models.parameters import AbstractModel
 from jaxformer.pretrained.adapters import base_of
 from jaxformer.pretrained.auto import describe_run, home_of, kept_layout
 from jaxformer.pretrained.model import open_folder
@@ -46,19 +50,53 @@ class SavedFolder:
 
     def __init__(self, folder: Path, asked_by: str):
         try:
-            self._opened = open_folder(folder)
+            self._opened = open_folder(folder, may_lack_parts=True)
         except (ConfigError, DataError) as error:
             raise ConfigError(f"{asked_by}: {error}") from error
         self.folder = folder
         self.checkpoint = self._opened.checkpoint
         """The description of the model."""
         self.model = self.checkpoint.config
-        self.shapes = {name: x.shape for name, x in self._opened.abstract_model.shapes.items()}
-        """The shape of each parameter, by its name."""
+        missing = self._opened.file.missing_parts
+        self.shapes = {
+            name: x.shape
+            for name, x in self._opened.abstract_model.shapes.items()
+            if part_of(name) not in missing
+        }
+        """The shape of each parameter that is there, by its name."""
+        self._besides: WeightFile | None = None
+
+    def add_parts(self, model: ModelConfig) -> None:
+        """Adds the heads and the pooler of another class that the file has besides its own.
+
+        A file of pre-training has a pooler for classifiers, whatever class its config.json names.
+
+        Args:
+            model: The model that is to start from this one.
+        """
+        if type(model) is not type(self.model):
+            return
+        abstract_model, model_format = AbstractModel(model.build), self.checkpoint.model_format
+        here, there = (
+            {part_of(name) for name in names} for names in (abstract_model.shapes, self.shapes)
+        )
+        placements = named_placements(model_format, model, abstract_model, model_format.prefix)
+        self._besides = self._opened.file.other_parts(
+            model_format, tensors_in(placements, here - there)
+        )
+        if self._besides is not None:
+            found = self._besides.parameters
+            self.shapes |= {name: abstract_model.shapes[name].shape for name in found}
 
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
         """Reads parameters into the host's memory."""
-        return {name: self._opened.read(name) for name in names}
+        besides = () if self._besides is None else self._besides.parameters
+        return {
+            name: self._besides.read(name, self.shapes[name])
+            if name in besides
+            else self._opened.read(name)
+            for name in names
+        }
 
 
 class SavedAdapter(SavedFolder):

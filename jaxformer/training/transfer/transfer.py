@@ -80,6 +80,7 @@ def transfer(
             differ in more than their heads (names the parameters), or the layers cannot be chosen.
     """
     saved = open_saved(folder, "--init-from")
+    saved.add_parts(model)
     here = {name: array.shape for name, array in params.items() if not name.endswith(SCALES)}
     if layers is None:
         sources = Sources.of(saved.shapes)
