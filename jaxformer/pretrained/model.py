@@ -31,10 +31,10 @@ from jaxformer.hub.families import forward as hf_forward
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.peft import Adapter, with_adapters
 from jaxformer.hub.weights.file_layout import FileLayout
+from jaxformer.hub.weights.parts import absent_parts
 from jaxformer.hub.weights.tensors import TensorFiles
 from jaxformer.hub.weights.weight_file import (
     WeightFile,
-    absent_parts,
     load_parameters,
     named_placements,
 )

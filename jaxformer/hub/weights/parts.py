@@ -1,8 +1,12 @@
 """The parts of a model that files of other classes lack: its heads and its pooler."""
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
+from jaxformer.hub.model_format import ModelFormat
+from jaxformer.hub.weights.names import spellings
 from jaxformer.hub.weights.weight_map import Placement
+from jaxformer.models.parameters import AbstractModel
 
 
 def part_of(parameter: str) -> str | None:
@@ -43,3 +47,34 @@ def tensors_in(placements: Iterable[Placement], parts: Iterable[str]) -> list[Pl
         for placement in placements
         if placement.places and {part_of(place.parameter) for place in placement.places} <= kept
     ]
+
+
+def absent_parts(
+    model_format: ModelFormat, config: Any, abstract_model: AbstractModel
+) -> list[str]:
+    """Returns the tensors of heads, and of a pooler, that other classes of the system have.
+
+    A file may have them beside those of the model: that of a pre-trained BERT has both heads of
+    pre-training, whatever class its config.json names.
+
+    Args:
+        model_format: The system.
+        config: The model.
+        abstract_model: Its structure.
+
+    Returns:
+        Patterns of names: "cls.seq_relationship" and "cls.seq_relationship.*".
+    """
+    own = {("heads", head.name) for head in config.heads}
+    own |= {(path.split(".")[0],) for path in abstract_model.shapes}
+    named: dict[str, set[tuple[str, ...]]] = {}
+    for path, tensor in model_format.weight_map(config).names.items():
+        first, *rest = path.split(".")
+        part = (first, rest[0]) if first == "heads" else (first,)
+        named.setdefault(tensor, set()).add(part)
+    absent = []
+    for tensor, parts in named.items():
+        if not parts & own and all(part[0] in ("heads", "pooler") for part in parts):
+            for name in spellings(tensor.replace("{}", "*"), model_format.prefix):
+                absent += [name, f"{name}.*"]
+    return absent

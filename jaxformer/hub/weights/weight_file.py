@@ -3,7 +3,6 @@
 import fnmatch
 import logging
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
@@ -17,6 +16,7 @@ from jaxformer.errors import DataError
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.tasks import Task
 from jaxformer.hub.weights.arrays import aligned_empty, check_finite, copy_into, only_zeros
+from jaxformer.hub.weights.names import current_name, spellings
 from jaxformer.hub.weights.parts import parts_without, tensor_parts, tensors_in
 from jaxformer.hub.weights.tensors import Tensor, TensorFiles
 from jaxformer.hub.weights.weight_map import Placement
@@ -47,37 +47,6 @@ def named_placements(
 
     placements = model_format.weight_map(config).placements(abstract_model)
     return [placement._replace(tensor=named(placement.tensor)) for placement in placements]
-
-
-def absent_parts(
-    model_format: ModelFormat, config: Any, abstract_model: AbstractModel
-) -> list[str]:
-    """Returns the tensors of heads, and of a pooler, that other classes of the system have.
-
-    A file may have them beside those of the model: that of a pre-trained BERT has both heads of
-    pre-training, whatever class its config.json names.
-
-    Args:
-        model_format: The system.
-        config: The model.
-        abstract_model: Its structure.
-
-    Returns:
-        Patterns of names: "cls.seq_relationship" and "cls.seq_relationship.*".
-    """
-    own = {("heads", head.name) for head in config.heads}
-    own |= {(path.split(".")[0],) for path in abstract_model.shapes}
-    named: dict[str, set[tuple[str, ...]]] = {}
-    for path, tensor in model_format.weight_map(config).names.items():
-        first, *rest = path.split(".")
-        part = (first, rest[0]) if first == "heads" else (first,)
-        named.setdefault(tensor, set()).add(part)
-    absent = []
-    for tensor, parts in named.items():
-        if not parts & own and all(part[0] in ("heads", "pooler") for part in parts):
-            for name in spellings(tensor.replace("{}", "*"), model_format.prefix):
-                absent += [name, f"{name}.*"]
-    return absent
 
 
 class WeightFile:
@@ -397,18 +366,3 @@ def _row(array: jax.Array, row: tuple[int, ...]) -> np.ndarray:
     if row and (len(devices) > 1 or next(iter(devices)).platform != "cpu"):
         array, row = array[row], ()  # so that no more than this is transferred
     return np.asarray(jax.device_get(array))[row]
-
-
-def current_name(name: str, model_format: ModelFormat) -> str:
-    """Returns the current name of a tensor, which may have an old one in a file."""
-    for old, new in model_format.aliases.items():
-        name = re.sub(old, new, name)
-    return name
-
-
-def spellings(name: str, prefix: str) -> tuple[str, ...]:
-    """Returns a name with and without the prefix of models with heads."""
-    if not prefix:
-        return (name,)
-    bare = name.removeprefix(prefix)
-    return (name, prefix + bare, bare)

@@ -40,6 +40,7 @@ class SavedFolder:
     Args:
         folder: With config.json and safetensors.
         asked_by: What named the folder, for messages: "--init-from".
+        may_lack_parts: Whether heads and a pooler may be missing.
 
     Raises:
         ConfigError: The system or one of its settings is not known, or its tensors do not fit.
@@ -48,9 +49,9 @@ class SavedFolder:
     adapted: frozenset[str] = frozenset()
     step = 0
 
-    def __init__(self, folder: Path, asked_by: str):
+    def __init__(self, folder: Path, asked_by: str, may_lack_parts: bool = False):
         try:
-            self._opened = open_folder(folder, may_lack_parts=True)
+            self._opened = open_folder(folder, may_lack_parts)
         except (ConfigError, DataError) as error:
             raise ConfigError(f"{asked_by}: {error}") from error
         self.folder = folder
@@ -105,14 +106,15 @@ class SavedAdapter(SavedFolder):
     Args:
         folder: The adapter's, which names its base.
         asked_by: What named the folder, for messages: "--init-from".
+        may_lack_parts: Whether heads and a pooler of the base may be missing.
 
     Raises:
         ConfigError: The adapter is no LoRA, does not fit, or its base is not here.
     """
 
-    def __init__(self, folder: Path, asked_by: str):
+    def __init__(self, folder: Path, asked_by: str, may_lack_parts: bool = False):
         try:
-            super().__init__(base_of(folder), asked_by)
+            super().__init__(base_of(folder), asked_by, may_lack_parts)
             self._adapter = read_adapter(folder, self._opened.placements)
         except DataError as error:
             raise ConfigError(f"{asked_by}: {error}") from error
@@ -124,12 +126,13 @@ class SavedAdapter(SavedFolder):
         return {name: self._adapter.applied(name, array) for name, array in found.items()}
 
 
-def open_saved(folder: Path, asked_by: str) -> SavedRun | SavedFolder:
+def open_saved(folder: Path, asked_by: str, may_lack_parts: bool = False) -> SavedRun | SavedFolder:
     """Opens the parameters of a run, of one of its checkpoints, or of a Hugging Face checkpoint.
 
     Args:
         folder: RUN, RUN/checkpoints/300, one with config.json and safetensors, or a PEFT adapter.
         asked_by: The option that names the folder, for messages: "--init-from".
+        may_lack_parts: Whether heads and a pooler may be missing from a checkpoint's files.
 
     Returns:
         The parameters, not read yet.
@@ -138,8 +141,10 @@ def open_saved(folder: Path, asked_by: str) -> SavedRun | SavedFolder:
         ConfigError: It is none of these, or cannot be read.
     """
     if is_adapter(folder):
-        return SavedAdapter(folder, asked_by)
-    return SavedFolder(folder, asked_by) if is_hf_checkpoint(folder) else SavedRun(folder, asked_by)
+        return SavedAdapter(folder, asked_by, may_lack_parts)
+    if is_hf_checkpoint(folder):
+        return SavedFolder(folder, asked_by, may_lack_parts)
+    return SavedRun(folder, asked_by)
 
 
 @dataclass(frozen=True)
@@ -173,7 +178,7 @@ def open_origin(name: str) -> Origin:
         ConfigError: There is no such checkpoint, or it cannot be read.
     """
     folder = origin_folder(name)
-    saved = open_saved(folder, "--init-from")
+    saved = open_saved(folder, "--init-from", may_lack_parts=True)
     if isinstance(saved, SavedFolder):
         return Origin(saved, saved.checkpoint, saved.folder)
     return Origin(saved, describe_run(saved, saved.model), home_of(saved.folder))
