@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import jax
 
-from jaxformer.errors import check_field
+from jaxformer.errors import ConfigError, check_field
+from jaxformer.functional.assertions import assert_axes
 from jaxformer.models.heads.labels import Classification, ClassificationHead
 
 
@@ -14,8 +15,9 @@ class MultipleChoice(Classification):
 
     .. math:: p_c = \mathrm{softmax}_c(h_c w + b)
 
-    where h_c is the pooled state of choice c. Reads "choice", int `[B]`, and "choice_weights",
-    float `[B]`.
+    where h_c is the pooled state of choice c. In training the choices of a question are one row,
+    each a segment with positions of its own. Reads "choice", int `[B]`, the number of the right
+    one, "choice_weights", float `[B]`, and "choice_places", int `[B, C]`, where each choice starts.
     """
 
     num_labels: int = 1
@@ -28,7 +30,16 @@ class MultipleChoice(Classification):
         check_field(self, "num_labels", self.num_labels == 1, "1")
 
     def build(self, key, config):
+        if getattr(config, "causal", False):
+            raise ConfigError("model.heads: MultipleChoice needs an encoder, not a causal model")
         return MultipleChoiceHead(key, config, self)
+
+    def reads(self, rows, length):
+        if self.pooling != "first":
+            raise ConfigError(
+                f"model.heads: MultipleChoice.pooling = {self.pooling!r}: must be 'first' to train"
+            )
+        return super().reads(rows, length)
 
     def choices(self, config):
         del config
@@ -40,3 +51,7 @@ class MultipleChoiceHead(ClassificationHead):
     def scores(self, outputs, key: jax.Array | None = None):
         """float32, the shape of the pooled states without their last axis: `[B]` or `[B, C]`."""
         return super().scores(outputs, key)[..., 0]
+
+    def loss(self, outputs, batch, options, key):
+        assert_axes(**{"pooled states of choices": (outputs.pooled, "B C D")})
+        return super().loss(outputs, batch, options, key)
