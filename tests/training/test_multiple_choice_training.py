@@ -59,9 +59,10 @@ def test_a_label_is_the_number_of_a_choice(tmp_path, label):
 def test_fields_must_agree():
     with pytest.raises(ConfigError, match="one column, or num_choices = 4 of them"):
         ChoiceText(choices=("a", "b"))
+    sizes = {"num_layers": 1, "model_dim": 8, "num_heads": 2, "mlp_dim": 8, "vocab_size": 9}
+    causal = DecoderConfig(**sizes, heads=(MultipleChoice(),))
     with pytest.raises(ConfigError, match="an encoder, not a causal model"):
-        sizes = {"num_layers": 1, "model_dim": 8, "num_heads": 2, "mlp_dim": 8, "vocab_size": 9}
-        AbstractModel(DecoderConfig(**sizes, heads=(MultipleChoice(),)).build)
+        AbstractModel(causal.build)
     with pytest.raises(ConfigError, match="pooling = 'last': must be 'first' to train"):
         MultipleChoice(pooling="last").reads(2, 3)
 
