@@ -4,12 +4,12 @@ import abc
 from dataclasses import dataclass
 
 from jaxformer.errors import check_field
-from jaxformer.models.model import ModelConfig
+from jaxformer.models.model import TransformerModelConfig
 from jaxformer.nn.config import TextConfig
 
 
 @dataclass(frozen=True)
-class TypedTextConfig(TextConfig, ModelConfig, abc.ABC):
+class TypedTextConfig(TextConfig, TransformerModelConfig, abc.ABC):
     """A model of text whose tokens may have types, besides their ids and positions."""
 
     token_types: int = 0
