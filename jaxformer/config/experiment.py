@@ -269,8 +269,8 @@ def load_config(spec: str) -> Config:
 
 
 def _check_tensor_axis(model: ModelConfig, tensor: int) -> None:
-    _check_divides("mesh.tensor", tensor, "model.num_heads", model.num_heads)
-    _check_divides("mesh.tensor", tensor, "model.mlp_dim", model.mlp_dim)
+    for name, size in model.tensor_sizes.items():
+        _check_divides("mesh.tensor", tensor, f"model.{name}", size)
     if model.kv_heads != 1 and model.kv_heads % tensor:
         raise ConfigError(
             f"model.num_kv_heads = {model.kv_heads} is not divisible by mesh.tensor = {tensor}: "

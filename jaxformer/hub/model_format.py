@@ -1,7 +1,7 @@
 """The files of a system in transformers: its configuration, tensors and classes."""
 
 import abc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -133,7 +133,8 @@ class ModelFormat:
     aliases: Mapping[str, str] = field(default_factory=dict)
     """Regular expressions of old names of tensors -> the new ones."""
     copies: Mapping[str, str] = field(default_factory=dict)
-    """Tensors that some files store twice -> the tensors that they must be equal to."""
+    """Tensors that some files store twice -> the tensors that they must be equal to, which may be
+    copies themselves."""
     harmless: tuple[str, ...] = ()
     """Patterns of fields of config.json that do not change the outputs."""
     fitted: Callable[[ModelConfig, TensorFiles], ModelConfig] = _unchanged
@@ -148,3 +149,9 @@ class ModelFormat:
     """The values of fields that a config.json leaves out, before those of `config_map`."""
     synonyms: Mapping[str, str] = field(default_factory=dict)
     """Other names of fields in files -> the name that `config_map` reads."""
+
+    def originals(self, copy: str) -> Iterator[str]:
+        """Yields the tensors of which one is a copy: its source, and whatever that is a copy of."""
+        while copy in self.copies:
+            copy = self.copies[copy]
+            yield copy

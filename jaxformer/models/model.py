@@ -129,6 +129,11 @@ class ModelConfig(TransformerConfig, abc.ABC):
         return self.self_attention, self.feed_forward
 
     @property
+    def tensor_sizes(self) -> dict[str, int]:
+        """The sizes that the tensor axis of a mesh cuts and must divide, by their fields."""
+        return {"num_heads": self.num_heads, "mlp_dim": self.mlp_dim}
+
+    @property
     def predicts_next_token(self) -> bool:
         """Whether the model has the head that continues a text."""
         return "language_model" in [head.name for head in self.heads]

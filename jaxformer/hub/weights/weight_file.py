@@ -218,8 +218,9 @@ class WeightFile:
         original = next(
             (
                 self.names[spelling]
-                for copy, source in model_format.copies.items()
+                for copy in model_format.copies
                 if name in spellings(copy, model_format.prefix)
+                for source in model_format.originals(copy)
                 for spelling in spellings(source, model_format.prefix)
                 if spelling in self.names
             ),
