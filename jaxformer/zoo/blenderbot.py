@@ -12,54 +12,33 @@ from jaxformer.zoo.system import System
 _blenderbot = partial(bart, residual=PreNorm(), embedding_norm=None)
 
 
-def blenderbot(
-    num_layers: int, model_dim: int, num_heads: int, *, mlp_dim: int, scaled: bool
-) -> EncoderDecoderConfig:
-    """Blenderbot with two encoder layers.
+def blenderbot(num_layers: int, model_dim: int) -> EncoderDecoderConfig:
+    """Returns Blenderbot in any size.
 
     Args:
-        num_layers: Blocks of the decoder.
+        num_layers: Blocks of the decoder; the encoder has two.
         model_dim: Width of the residual stream.
-        num_heads: Query heads.
-        mlp_dim: Hidden width of the feed-forward layers.
-        scaled: Whether embeddings are multiplied by the root of their width.
-
-    Returns:
-        The configuration.
     """
     return _blenderbot(
         2,
         model_dim,
-        num_heads,
+        32,
         num_decoder_layers=num_layers,
-        mlp_dim=mlp_dim,
         vocab_size=8008,
         position=Learned(max_length=128),
         decoder_position=Learned(max_length=128),
-        embedding_scale=model_dim**0.5 if scaled else 1.0,
+        embedding_scale=model_dim**0.5,
         padding_id=0,
     )
 
 
 _SOURCE = "Roller et al., 2020, section 2.2 and table 2, https://arxiv.org/abs/2004.13637"
-_DISTILLED = "https://huggingface.co/facebook/blenderbot-400M-distill"
+_DISTILLED = "the released checkpoint, https://huggingface.co/facebook/blenderbot-400M-distill"
 
 SYSTEMS = (
-    System(
-        "blenderbot-400m-distill",
-        "",
-        blenderbot(12, 1280, 32, mlp_dim=5120, scaled=True),
-        "400M",
-        _DISTILLED,
-    ),
-    System(
-        "blenderbot-2.7b",
-        "",
-        blenderbot(24, 2560, 32, mlp_dim=10240, scaled=True),
-        "2.7B",
-        _SOURCE,
-        "the released checkpoint is called 3B",
-    ),
+    System("blenderbot-400m-distill", "", blenderbot(12, 1280), "400M", _DISTILLED),
+    # Its checkpoint is called blenderbot-3B.
+    System("blenderbot-3b", "", blenderbot(24, 2560), "2.7B", _SOURCE),
 )
 
 FORMATS = (

@@ -23,6 +23,7 @@ SYSTEMS = (
             vocab_size=54944,
             position=Learned(max_length=512),
             decoder_position=Learned(max_length=512, after_norm=True),
+            embedding_scale=512**0.5,
             padding_id=0,
         ),
         "90M",
