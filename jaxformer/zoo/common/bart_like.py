@@ -277,8 +277,8 @@ def bart_format(
         # Besides those for training, these are fields that transformers has given up.
         "harmless": (
             "*_layerdrop", "activation_dropout", "add_bias_logits", "add_final_layer_norm",
-            "classif_dropout", "do_blenderbot_90_layernorm", "extra_layer_norm", "extra_pos_embeddings",
-            "force_bos_token_to_be_generated", "gradient_checkpointing", "layernorm_variant",
+            "classif_dropout", "do_blenderbot_90_layernorm", "extra_layer_norm",
+            "extra_pos_embeddings", "force_bos_token_to_be_generated", "layernorm_variant",
             "normalize_before", "normalize_embedding", "save_step", "static_position_embeddings",
         ),
         "fitted": without_head_bias,
