@@ -176,7 +176,8 @@ def _architecture(hf_config: HFConfig, model_format: ModelFormat) -> Architectur
         )
     for architecture in model_format.architectures:
         # MPT was published with its own code, which calls the class MPTForCausalLM.
-        if architecture.name.lower() == str(named[0]).lower():
+        names = (architecture.name, *architecture.older)
+        if str(named[0]).lower() in map(str.lower, names):
             return architecture
     known = [architecture.name for architecture in model_format.architectures]
     hint = did_you_mean(named[0], known)

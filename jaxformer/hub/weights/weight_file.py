@@ -50,10 +50,11 @@ def named_placements(
 def absent_parts(
     model_format: ModelFormat, config: Any, abstract_model: AbstractModel
 ) -> list[str]:
-    """Returns the tensors of heads, and of a pooler, that other classes of the system have.
+    """Returns the tensors of heads, a pooler or a decoder that other classes of the system have.
 
     A file may have them beside those of the model: that of a pre-trained BERT has both heads of
-    pre-training, whatever class its config.json names.
+    pre-training, whatever class its config.json names, and that of T5 has a decoder, though the
+    class may be the encoder alone.
 
     Args:
         model_format: The system.
@@ -69,7 +70,7 @@ def absent_parts(
     for path, tensor in model_format.weight_map(config).names.items():
         first, *rest = path.split(".")
         part = (first, rest[0]) if first == "heads" else (first,)
-        if first in ("heads", "pooler") and part not in own:
+        if part not in own:
             for name in spellings(tensor.replace("{}", "*"), model_format.prefix):
                 absent += [name, f"{name}.*"]
     return absent
@@ -148,7 +149,7 @@ class WeightFile:
         """Warns of tensors that were left out, and of kernels that were read and are all zeros."""
         if self._left_out:
             _log.warning(
-                "%s: left out, because the model has no such head or pooler: %s",
+                "%s: left out, because the model has no such part: %s",
                 self._files.folder, ", ".join(self._left_out),
             )  # fmt: skip
         if self._zeros:
