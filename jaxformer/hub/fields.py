@@ -265,6 +265,7 @@ def resolved(config: TransformerConfig) -> TransformerConfig:
         values["embedding_dropout"] = config.dropout
     if hasattr(config, "num_decoder_layers"):
         values["num_decoder_layers"] = config.decoder_layers
+        values["decoder_embedding_scale"] = config.decoder.embedding_scale
         values["encoder_heads"] = encoder.num_heads
         values["encoder_mlp_dim"] = encoder.mlp_dim
     return replace(config, **values)

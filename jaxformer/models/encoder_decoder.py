@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import jax
 
-from jaxformer.checks import between, check_fields
+from jaxformer.checks import POSITIVE, between, check_fields, optional
 from jaxformer.errors import check_field
 from jaxformer.functional.activations import scope
 from jaxformer.functional.dropout import split
@@ -45,6 +45,8 @@ class EncoderDecoderConfig(TextConfig, ModelConfig):
     """Query heads of the encoder, if they are not num_heads. Cross-attention has the decoder's."""
     encoder_mlp_dim: int | None = None
     """Hidden width of the encoder's feed-forward layers, if it is not mlp_dim."""
+    decoder_embedding_scale: float | None = None
+    """Multiplies the decoder's embeddings. None: embedding_scale, as the encoder's."""
     position: Position = T5Bias(bidirectional=True)
     """The encoder's positional scheme."""
     decoder_position: Position = T5Bias(bidirectional=False)
@@ -65,6 +67,7 @@ class EncoderDecoderConfig(TextConfig, ModelConfig):
             fits = self.num_decoder_layers % self.layer_repeats == 0
             wanted = f"a multiple of layer_repeats = {self.layer_repeats}"
             check_field(self, "num_decoder_layers", fits, wanted)
+        check_fields(self, "model", decoder_embedding_scale=optional(POSITIVE))
         self.decoder_position.validate_sizes(model_dim=self.model_dim, head_dim=self.head_width)
         if any(getattr(self, name) is not None for name in _ENCODER_SIZES):
             self._check_encoder()
@@ -95,6 +98,13 @@ class EncoderDecoderConfig(TextConfig, ModelConfig):
         given = {name: getattr(self, name) for name in _ENCODER_SIZES}
         own = {_ENCODER_SIZES[name]: size for name, size in given.items() if size is not None}
         return replace(self, **own, **dict.fromkeys(given)) if own else self
+
+    @property
+    def decoder(self) -> "EncoderDecoderConfig":
+        """The configuration of the decoder's blocks and its input layer."""
+        scale = self.decoder_embedding_scale
+        own = self.embedding_scale if scale is None else scale
+        return replace(self, num_layers=self.decoder_layers, embedding_scale=own)
 
     @property
     def tensor_sizes(self) -> dict[str, int]:
@@ -163,7 +173,7 @@ class EncoderDecoder(Model):
         sublayers = config.self_attention, config.cross_attention, config.feed_forward
         self.decoder = Transformer(
             keys[3],
-            replace(config, num_layers=config.decoder_layers),
+            config.decoder,
             position=config.decoder_position,
             make_block=partial(block.build, sublayers=sublayers),
             num_layers=config.decoder_layers,

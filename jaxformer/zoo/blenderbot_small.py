@@ -1,4 +1,4 @@
-"""Blenderbot's small model: BART whose decoder adds positions behind the norm of the embeddings."""
+"""Blenderbot's small model: BART whose decoder adds positions behind the norm of embeddings."""
 
 from dataclasses import replace
 from typing import Any
@@ -24,6 +24,7 @@ SYSTEMS = (
             position=Learned(max_length=512),
             decoder_position=Learned(max_length=512, after_norm=True),
             embedding_scale=512**0.5,
+            decoder_embedding_scale=1.0,
             padding_id=0,
         ),
         "90M",
@@ -36,7 +37,12 @@ _TABLE = LearnedPositions(default=512)
 
 def _read_positions(hf_config: HFConfig) -> dict[str, Any]:
     position = _TABLE.read(hf_config)["position"]
-    return {"position": position, "decoder_position": replace(position, after_norm=True)}
+    return {
+        "position": position,
+        "decoder_position": replace(position, after_norm=True),
+        # It would have no effect there, but that of the norm's epsilon.
+        "decoder_embedding_scale": 1.0 if hf_config.take("scale_embedding", False) else None,
+    }
 
 
 FORMATS = (

@@ -131,7 +131,8 @@ def _build(
         return config
     shared = {field.name: getattr(config, field.name) for field in fields(TextConfig)}
     own = {"num_layers": config.decoder_layers, "position": config.decoder_position}
-    own |= {"head_bias": False, "block": UnusedCrossAttention()}
+    own |= {"embedding_scale": config.decoder.embedding_scale, "head_bias": False}
+    own |= {"block": UnusedCrossAttention()}
     return DecoderConfig(**(shared | own))
 
 
