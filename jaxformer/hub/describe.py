@@ -165,9 +165,10 @@ def _described(
     back = replace(back, heads=config.heads, **architecture.changes)
     if type(back) is not type(config):
         raise _InexpressibleError(f"{model_format.model_type} is another family", 1000)
+    unsaid = _OURS_ALONE.union(model_format.fitted_fields)
     changed = {
         name: pair for name, pair in diff(resolved(config), resolved(back)).items()
-        if name.split(".")[0] not in _OURS_ALONE
+        if name.split(".")[0] not in unsaid
     }  # fmt: skip
     if changed:
         listed = "; ".join(f"{name} = {a!r} (it has {b!r})" for name, (a, b) in changed.items())

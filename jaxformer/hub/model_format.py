@@ -141,6 +141,8 @@ class ModelFormat:
     """Patterns of fields of config.json that do not change the outputs."""
     fitted: Callable[[ModelConfig, TensorFiles], ModelConfig] = _unchanged
     """Corrects our configuration by the tensors, where config.json is not enough."""
+    fitted_fields: tuple[str, ...] = ()
+    """The fields of which config.json says nothing: the tensors alone have them."""
     shift: Shift = StartToken()
     """Makes the decoder's inputs of its targets."""
     repeats_inputs: bool = False

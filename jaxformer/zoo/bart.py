@@ -83,6 +83,7 @@ FORMATS = (
             "decoder_start_token_id": 2,
         },
         positions=CountedByIds(),
+        fitted_fields=(),
         buffers=("*.embed_positions.weight", "*.embed_positions.weights", "*coder.version"),
     ),
 )

@@ -283,6 +283,7 @@ def bart_format(
             "normalize_before", "normalize_embedding", "save_step", "static_position_embeddings",
         ),
         "fitted": without_head_bias,
+        "fitted_fields": ("head_bias",),
         "synonyms": {
             "hidden_size": "d_model",
             "num_attention_heads": "encoder_attention_heads",
