@@ -46,6 +46,10 @@ _LEFT_OUT = (
     "  extract a tower:",
     "  `CLIPVisionModelWithProjection.from_pretrained(DIR).save_pretrained(TOWER)`.",
     "- There are no heads for multiple choice, for GPT-2's double heads, or for masked images.",
+    "- An MPT with an `alibi_bias_max` other than 8 is computed as by the code published with it;",
+    "  transformers always has 8.",
+    "- In a decoder alone of BART or a relative (`BartForCausalLM`) transformers counts padding on",
+    "  the left as positions. `generate` gives the text of each row without it.",
     "- Mixtures of experts and speech models are not supported.",
 )
 
