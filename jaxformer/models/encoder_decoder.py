@@ -16,7 +16,7 @@ from jaxformer.functional.positions.schemes import T5Bias
 from jaxformer.models.flops import TokenFlops, attention_flops, block_products, vocabulary_products
 from jaxformer.models.heads.base import Head, ModelOutput, array, build_heads, pool
 from jaxformer.models.heads.vocabulary import LanguageModel
-from jaxformer.models.model import Model, ModelConfig, assert_tokens, check_no_windows
+from jaxformer.models.model import Model, TransformerModelConfig, assert_tokens, check_no_windows
 from jaxformer.nn import CrossAttentionConfig, DotProductCrossAttention, Embedding, Transformer
 from jaxformer.nn.cache import Cache, CacheShape
 from jaxformer.nn.config import MOST_LAYERS, SIZE_OR_NONE, TextConfig
@@ -31,7 +31,7 @@ _ENCODER_SIZES = {
 
 
 @dataclass(frozen=True)
-class EncoderDecoderConfig(TextConfig, ModelConfig):
+class EncoderDecoderConfig(TextConfig, TransformerModelConfig):
     """An encoder, and a decoder that reads its output (the 2017 Transformer, T5, BART)."""
 
     required: ClassVar[tuple[str, ...]] = ("inputs", "decoder_inputs")
@@ -109,7 +109,11 @@ class EncoderDecoderConfig(TextConfig, ModelConfig):
     @property
     def tensor_sizes(self) -> dict[str, int]:
         own = {"encoder_heads": self.encoder_heads, "encoder_mlp_dim": self.encoder_mlp_dim}
-        return super().tensor_sizes | {k: size for k, size in own.items() if size is not None}
+        return {name: size for name, size in own.items() if size is not None}
+
+    @property
+    def stacks(self):
+        return self.encoder, self.decoder
 
     @property
     def decoder_layers(self) -> int:
