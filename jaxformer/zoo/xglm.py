@@ -3,8 +3,9 @@
 from functools import partial
 from typing import Any
 
+from jaxformer.errors import ConfigError
 from jaxformer.functional.positions.schemes import Sinusoidal
-from jaxformer.hub.fields import Activation, Computed, ConfigMap, Expect, PaddingId, numbers
+from jaxformer.hub.fields import Activation, Computed, ConfigMap, Expect, numbers
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.tasks import CausalLMTask, Task
@@ -47,9 +48,14 @@ def _read_scale(hf_config: HFConfig) -> dict[str, Any]:
 
 
 def _read_padding(hf_config: HFConfig) -> dict[str, Any]:
-    # Two indices are kept for padding. Of a later one the position would have no code.
-    hf_config.expect("pad_token_id", 1, 0, None)
-    return {}
+    """Checks that padding has one of the two codes that come before that of position 0."""
+    padding = hf_config.number("pad_token_id", None)
+    if padding is not None and padding >= 2:
+        raise ConfigError(
+            f"{hf_config.path}: pad_token_id = {padding}: must be 0, 1 or null, because of another "
+            f"one transformers takes the code of position {padding - 2}"
+        )
+    return {"padding_id": padding}
 
 
 _FIELDS = (
@@ -67,7 +73,6 @@ _FIELDS = (
         }
     ),
     TIED,
-    PaddingId(default=None),
     Activation(theirs="activation_function", default="gelu"),
     Computed(_read_scale, lambda config: {"scale_embedding": config.embedding_scale != 1.0}),
 )

@@ -57,6 +57,10 @@ VARIANTS = {
         },
     ),
     "mpt without bounds": ("mpt", {"attn_config": {}}),
+    "xglm without a scale, with tables apart": (
+        "xglm",
+        {"scale_embedding": False, "tie_word_embeddings": False, "activation_function": "relu"},
+    ),
     "bloom whose stream is normalised": (
         "bloom",
         {"apply_residual_connection_post_layernorm": True},
@@ -240,6 +244,12 @@ def test_windows_that_make_no_sense_are_refused(values, message):
         config_of("gpt_neo", TINY["gpt_neo"] | values)
 
 
+def test_a_padding_id_of_xglm_that_is_a_position_is_refused():
+    assert config_of("xglm", {"pad_token_id": 0}).padding_id == 0
+    with pytest.raises(ConfigError, match="pad_token_id = 5: must be 0, 1 or null"):
+        config_of("xglm", {"pad_token_id": 5})
+
+
 def test_flags_that_are_no_truth_values_are_refused():
     with pytest.raises(ConfigError, match="tie_word_embeddings = 'yes': must be true or false"):
         config_of("gpt2", {"tie_word_embeddings": "yes"})
@@ -267,7 +277,7 @@ def test_old_names_and_buffers_of_gpt2_are_read(tmp_path):
 @pytest.mark.parametrize(
     "model_type",
     ["gpt2", "openai-gpt", "gptj", "gpt_neox", "phi", "bloom", "gpt_neo", "opt", "mpt", "falcon",
-     "stablelm"],
+     "stablelm", "xglm"],
 )  # fmt: skip
 def test_a_model_made_here_can_be_described(model_type):
     format = FORMATS[model_type]
