@@ -176,8 +176,8 @@ def _architecture(hf_config: HFConfig, model_format: ModelFormat) -> Architectur
         )
     for architecture in model_format.architectures:
         # MPT was published with its own code, which calls the class MPTForCausalLM.
-        names = (architecture.name, *architecture.older)
-        if str(named[0]).lower() in map(str.lower, names):
+        names = (architecture.name, *architecture.aliases)
+        if str(named[0]).lower() in (name.lower() for name in names):
             return architecture
     known = [architecture.name for architecture in model_format.architectures]
     hint = did_you_mean(named[0], known)

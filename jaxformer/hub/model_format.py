@@ -28,8 +28,8 @@ class Architecture:
     """Fields of our configuration that differ from those of the body: {"pooler": None}."""
     prefix: str | None = None
     """The prefix of the body's tensors, where it is not the format's."""
-    older: tuple[str, ...] = ()
-    """Names of the class in old files: "T5WithLMHeadModel"."""
+    aliases: tuple[str, ...] = ()
+    """Other names of the class in files: "T5WithLMHeadModel" in old ones."""
 
 
 class Shift(abc.ABC):

@@ -318,7 +318,7 @@ def _format(model_type: str, name: str, config_map: ConfigMap, **parts: Any) -> 
                 f"{name}ForConditionalGeneration",
                 Seq2SeqLMTask(),
                 prefix="",
-                older=(f"{name}WithLMHeadModel",),
+                aliases=(f"{name}WithLMHeadModel",),
             ),
             Architecture(f"{name}ForSequenceClassification", EndTokenClassificationTask()),
             Architecture(
