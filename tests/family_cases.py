@@ -33,7 +33,11 @@ FAMILIES = {
     "encoder": tiny_encoder(task_types=2, heads=HEADS),
     "shared encoder": tiny_encoder(num_layers=4, layer_repeats=2, embedding_dim=10, pooler=None),
     "encoder-decoder": tiny_encoder_decoder(
-        num_decoder_layers=1, tie_embeddings=False, share_embeddings=False
+        num_decoder_layers=1,
+        encoder_heads=4,
+        encoder_mlp_dim=10,
+        tie_embeddings=False,
+        share_embeddings=False,
     ),
     "2017": tiny_encoder_decoder(
         num_layers=1,

@@ -146,6 +146,8 @@ def check_mesh(model: ModelConfig, sizes: Mapping[str, int]) -> None:
     Raises:
         ConfigError: A size of the model is not divisible; names both, and what would be right.
     """
+    for name, size in model.tensor_sizes.items():
+        _check_divides("mesh.tensor", sizes["tensor"], f"model.{name}", size)
     for stack in model.stacks:
         _check_tensor_axis(stack, sizes["tensor"])
         _check_divides("mesh.fsdp", sizes["fsdp"], "model.model_dim", stack.model_dim)

@@ -118,7 +118,6 @@ def describe(
         ConfigError: No system can; names the fields of the nearest one, and the values that it
             would give them.
     """
-    _check_parts(config)
     failures: list[tuple[int, str]] = []
     # An imported model is described by its own system, if possible.
     kind = (extra or {}).get("model_type")
@@ -130,11 +129,12 @@ def describe(
         except (ConfigError, AttributeError, KeyError, TypeError) as error:
             # Another family: the fields do not find what they ask for.
             failures.append((1000, f"{model_format.model_type}: {error}"))
+    _check_parts(config)
     raise ConfigError(f"no known system can say this model; the nearest: {min(failures)[1]}")
 
 
 def _check_parts(config: ModelConfig) -> None:
-    """Raises ConfigError where a sublayer or a block is none of those that all systems have."""
+    """Raises ConfigError where a sublayer or a block is none of those that most systems have."""
     for field in dataclasses.fields(config):
         part = getattr(config, field.name)
         if isinstance(part, SublayerConfig | BlockConfig) and part != field.default:
@@ -169,9 +169,10 @@ def _described(
     back = replace(back, heads=config.heads, **architecture.changes)
     if type(back) is not type(config):
         raise _InexpressibleError(f"{model_format.model_type} is another family", 1000)
+    unsaid = _OURS_ALONE.union(model_format.fitted_fields)
     changed = {
         name: pair for name, pair in diff(resolved(config), resolved(back)).items()
-        if name.split(".")[0] not in _OURS_ALONE
+        if name.split(".")[0] not in unsaid
     }  # fmt: skip
     if changed:
         listed = "; ".join(f"{name} = {a!r} (it has {b!r})" for name, (a, b) in changed.items())

@@ -251,16 +251,23 @@ def numbers(names: Mapping[str, str], defaults: Mapping[str, Any] | None = None)
 
 def resolved(config: TransformerConfig) -> TransformerConfig:
     """Returns the same model with the numbers that None stands for in its configuration."""
-    values = {
-        "num_kv_heads": config.kv_heads,
-        "head_dim": config.head_width,
-        "value_dim": config.value_width,
-        "attention_scale": config.attention_scale or config.head_width**-0.5,
-    }
+    encoder = getattr(config, "encoder", config)
+    values = {}
+    if encoder.num_heads == config.num_heads:
+        values["num_kv_heads"] = config.kv_heads
+    if encoder.head_width == config.head_width:
+        values |= {
+            "head_dim": config.head_width,
+            "value_dim": config.value_width,
+            "attention_scale": config.attention_scale or config.head_width**-0.5,
+        }
     if config.embedding_dropout is None:
         values["embedding_dropout"] = config.dropout
     if hasattr(config, "num_decoder_layers"):
         values["num_decoder_layers"] = config.decoder_layers
+        values["decoder_embedding_scale"] = config.decoder.embedding_scale
+        values["encoder_heads"] = encoder.num_heads
+        values["encoder_mlp_dim"] = encoder.mlp_dim
     return replace(config, **values)
 
 

@@ -1,7 +1,7 @@
 """The files of a system in transformers: its configuration, tensors and classes."""
 
 import abc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,7 +32,7 @@ class Architecture:
     """Fields of config.json that set the class apart from the others of its system, which are
     false there: {"is_decoder": True}."""
     aliases: tuple[str, ...] = ()
-    """Other names of the class in files: "BertForCausalLM" in Flax."""
+    """Other names of the class in files: "BertForCausalLM" in Flax, "T5WithLMHeadModel" long ago."""
 
 
 class Shift(abc.ABC):
@@ -138,11 +138,14 @@ class ModelFormat:
     aliases: Mapping[str, str] = field(default_factory=dict)
     """Regular expressions of old names of tensors -> the new ones."""
     copies: Mapping[str, str] = field(default_factory=dict)
-    """Tensors that some files store twice -> the tensors that they must be equal to."""
+    """Tensors that some files store twice -> the tensors that they must be equal to, which may be
+    copies themselves."""
     harmless: tuple[str, ...] = ()
     """Patterns of fields of config.json that do not change the outputs."""
     fitted: Callable[[ModelConfig, TensorFiles], ModelConfig] = _unchanged
     """Corrects our configuration by the tensors, where config.json is not enough."""
+    fitted_fields: tuple[str, ...] = ()
+    """The fields of which config.json says nothing: the tensors alone have them."""
     shift: Shift = StartToken()
     """Makes the decoder's inputs of its targets."""
     repeats_inputs: bool = False
@@ -163,3 +166,9 @@ class ModelFormat:
             for each in self.architectures
             if all(each.fields.get(name, False) == value for name, value in wanted.items())
         ]
+
+    def originals(self, copy: str) -> Iterator[str]:
+        """Yields the tensors of which one is a copy: its source, and whatever that is a copy of."""
+        while copy in self.copies:
+            copy = self.copies[copy]
+            yield copy

@@ -80,6 +80,14 @@ class CausalLMTask(Task):
 
 
 @dataclass(frozen=True)
+class UnshiftedCausalLMTask(CausalLMTask):
+    """The token that the labels have at each position, which are shifted already (BART)."""
+
+    def outputs(self, model, states, inputs, hf_config):
+        return _scored(model.heads["language_model"].scores(states), inputs)
+
+
+@dataclass(frozen=True)
 class Seq2SeqLMTask(Task):
     """The decoder's token at each position."""
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import jax
 
-from jaxformer.checks import between, check_fields
+from jaxformer.checks import POSITIVE, between, check_fields, optional
 from jaxformer.errors import check_field
 from jaxformer.functional.activations import scope
 from jaxformer.functional.dropout import split
@@ -22,6 +22,13 @@ from jaxformer.nn.cache import Cache, CacheShape
 from jaxformer.nn.config import MOST_LAYERS, SIZE_OR_NONE, TextConfig
 from jaxformer.nn.layers import normal
 
+_ENCODER_SIZES = {
+    "encoder_dim": "model_dim",
+    "encoder_heads": "num_heads",
+    "encoder_mlp_dim": "mlp_dim",
+}
+"""Sizes of the encoder -> those that they replace."""
+
 
 @dataclass(frozen=True)
 class EncoderDecoderConfig(TextConfig, TransformerModelConfig):
@@ -34,6 +41,12 @@ class EncoderDecoderConfig(TextConfig, TransformerModelConfig):
     encoder_dim: int | None = None
     """Width of the encoder's residual stream, if it is not model_dim; cross-attention projects its
     keys and values from it. Of a shared embedding table, the encoder projects the rows."""
+    encoder_heads: int | None = None
+    """Query heads of the encoder, if they are not num_heads. Cross-attention has the decoder's."""
+    encoder_mlp_dim: int | None = None
+    """Hidden width of the encoder's feed-forward layers, if it is not mlp_dim."""
+    decoder_embedding_scale: float | None = None
+    """Multiplies the decoder's embeddings. None: embedding_scale, as the encoder's."""
     position: Position = T5Bias(bidirectional=True)
     """The encoder's positional scheme."""
     decoder_position: Position = T5Bias(bidirectional=False)
@@ -54,15 +67,25 @@ class EncoderDecoderConfig(TextConfig, TransformerModelConfig):
             fits = self.num_decoder_layers % self.layer_repeats == 0
             wanted = f"a multiple of layer_repeats = {self.layer_repeats}"
             check_field(self, "num_decoder_layers", fits, wanted)
+        check_fields(self, "model", decoder_embedding_scale=optional(POSITIVE))
         self.decoder_position.validate_sizes(model_dim=self.model_dim, head_dim=self.head_width)
-        if self.encoder_dim is not None:
-            check_fields(self, "model", encoder_dim=SIZE_OR_NONE)
-            fits = self.head_dim is not None or self.encoder_dim % self.num_heads == 0
-            wanted = f"a multiple of num_heads = {self.num_heads}, or set head_dim"
+        if any(getattr(self, name) is not None for name in _ENCODER_SIZES):
+            self._check_encoder()
+
+    def _check_encoder(self):
+        check_fields(self, "model", **dict.fromkeys(_ENCODER_SIZES, SIZE_OR_NONE))
+        heads = self.num_heads if self.encoder_heads is None else self.encoder_heads
+        fits = self.head_dim is not None or self.encoder_width % heads == 0
+        if self.encoder_heads is None:
+            wanted = f"a multiple of num_heads = {heads}, or set head_dim"
             check_field(self, "encoder_dim", fits, wanted, "model")
-            self.position.validate_sizes(
-                model_dim=self.encoder_dim, head_dim=self.encoder.head_width
-            )
+        wanted = f"a divisor of {self.encoder_width}, the encoder's width, or set head_dim"
+        check_field(self, "encoder_heads", fits, wanted, "model")
+        grouped = self.num_kv_heads is None or heads % self.num_kv_heads == 0
+        wanted = f"a multiple of num_kv_heads = {self.num_kv_heads}"
+        check_field(self, "encoder_heads", grouped, wanted, "model")
+        encoder = self.encoder
+        self.position.validate_sizes(model_dim=encoder.model_dim, head_dim=encoder.head_width)
 
     @property
     def encoder_width(self) -> int:
@@ -71,14 +94,26 @@ class EncoderDecoderConfig(TextConfig, TransformerModelConfig):
 
     @property
     def encoder(self) -> "EncoderDecoderConfig":
-        """The configuration of the encoder's blocks, which may have another width."""
-        if self.encoder_dim is None:
-            return self
-        return replace(self, model_dim=self.encoder_dim, encoder_dim=None)
+        """The configuration of the encoder's blocks, which may have other sizes."""
+        given = {name: getattr(self, name) for name in _ENCODER_SIZES}
+        own = {_ENCODER_SIZES[name]: size for name, size in given.items() if size is not None}
+        return replace(self, **own, **dict.fromkeys(given)) if own else self
+
+    @property
+    def decoder(self) -> "EncoderDecoderConfig":
+        """The configuration of the decoder's blocks and its input layer."""
+        scale = self.decoder_embedding_scale
+        own = self.embedding_scale if scale is None else scale
+        return replace(self, num_layers=self.decoder_layers, embedding_scale=own)
+
+    @property
+    def tensor_sizes(self) -> dict[str, int]:
+        own = {"encoder_heads": self.encoder_heads, "encoder_mlp_dim": self.encoder_mlp_dim}
+        return {name: size for name, size in own.items() if size is not None}
 
     @property
     def stacks(self):
-        return self.encoder, self
+        return self.encoder, self.decoder
 
     @property
     def decoder_layers(self) -> int:
@@ -142,7 +177,7 @@ class EncoderDecoder(Model):
         sublayers = config.self_attention, config.cross_attention, config.feed_forward
         self.decoder = Transformer(
             keys[3],
-            replace(config, num_layers=config.decoder_layers),
+            config.decoder,
             position=config.decoder_position,
             make_block=partial(block.build, sublayers=sublayers),
             num_layers=config.decoder_layers,

@@ -100,15 +100,15 @@ class AbstractLoraModel:
         """
         self.base, self.lora = base, lora
         excluded = set(_kernels(base, lora.exclude, "exclude"))
+        able = frozenset(base.learning)
         if lora.trained is None:
             owners = tuple(f"heads.{head}." for head in heads)
             besides = [name for name in base.learning if name.startswith(owners)]
             excluded.update(besides)
         else:
-            able = frozenset(base.learning)
             besides = [name for name in _matching(base, lora.trained) if name in able]
         found = _kernels(base, lora.targets, "targets")
-        self.targets = tuple(name for name in found if name not in excluded)
+        self.targets = tuple(name for name in found if name in able and name not in excluded)
         if not self.targets:
             raise ConfigError(
                 f"train.lora.targets = {lora.targets}: must leave a kernel that is not in "

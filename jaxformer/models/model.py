@@ -137,6 +137,11 @@ class ModelConfig(abc.ABC):
         return value
 
     @property
+    def tensor_sizes(self) -> dict[str, int]:
+        """Sizes of `stacks` that have fields of their own, which the tensor axis must divide."""
+        return {}
+
+    @property
     def predicts_next_token(self) -> bool:
         """Whether the model has the head that continues a text."""
         return "language_model" in [head.name for head in self.heads]

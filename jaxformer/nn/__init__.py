@@ -7,7 +7,7 @@ from jaxformer.nn.attention import (
     DotProductCrossAttention,
     SelfAttention,
 )
-from jaxformer.nn.block import BlockConfig, TransformerBlock
+from jaxformer.nn.block import BlockConfig, TransformerBlock, UnusedCrossAttention
 from jaxformer.nn.cache import CacheShape, Chunk
 from jaxformer.nn.config import TextConfig, TransformerConfig
 from jaxformer.nn.feedforward import MLP, FeedForward
@@ -20,6 +20,7 @@ from jaxformer.nn.residual import (
     PreNorm,
     Residual,
     SandwichNorm,
+    StreamNorm,
 )
 from jaxformer.nn.stack import Block, Stack
 from jaxformer.nn.sublayer import (
@@ -59,12 +60,14 @@ __all__ = [
     "SelfAttention",
     "SelfAttentionConfig",
     "Stack",
+    "StreamNorm",
     "Sublayer",
     "SublayerConfig",
     "TextConfig",
     "Transformer",
     "TransformerBlock",
     "TransformerConfig",
+    "UnusedCrossAttention",
     "constant",
     "normal",
     "parameter",

@@ -5,12 +5,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax
+from flax import nnx
 
 from jaxformer.checks import check_types
 from jaxformer.functional.positions.base import Position
+from jaxformer.nn.attention import DotProductCrossAttention
 from jaxformer.nn.config import TransformerConfig
+from jaxformer.nn.layers import NormLayer
 from jaxformer.nn.stack import Block
-from jaxformer.nn.sublayer import SublayerConfig
+from jaxformer.nn.sublayer import CrossAttentionConfig, SublayerConfig
 
 # Two or three sublayers, as all systems of the zoo have them, use the keys of a split in four.
 _FEWEST_KEYS = 4
@@ -70,3 +73,25 @@ class TransformerBlock(BlockConfig):
             for sublayer, each in zip(sublayers, keys, strict=False)
         ]
         return Block(keys[len(sublayers)], config, built)
+
+
+@dataclass(frozen=True)
+class UnusedCrossAttention(TransformerBlock):
+    """The blocks of a decoder that was taken from an encoder-decoder (`BartForCausalLM`).
+
+    They keep its cross-attention, which has nothing to read, so that a file with all parameters can
+    be written. These parameters do not learn.
+    """
+
+    cross_attention: CrossAttentionConfig = DotProductCrossAttention()
+    """The sublayer that is kept."""
+
+    def build(self, key, config, sublayers, position, window):
+        block = super().build(key, config, sublayers, position, window)
+        keys = jax.random.split(jax.random.fold_in(key, 1))
+        unused = self.cross_attention.build(keys[0], config, position, window)
+        block.unused = nnx.List([unused, NormLayer(keys[1], config.norm, config.model_dim)])
+        for _, variable in nnx.iter_graph(block.unused):
+            if isinstance(variable, nnx.Param):
+                variable.set_metadata(learns=False)
+        return block

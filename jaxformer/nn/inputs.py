@@ -26,8 +26,9 @@ class InputLayer(nnx.Module):
     .. math:: x = \mathrm{dropout}(\mathrm{norm}(s\, e_t + p_t + \sum_k W^k_{i^k_t}))
 
     The position code p, the tables W of type embeddings (token types, also called segments, and
-    task types) and the norm are optional. Embeddings narrower than the residual stream are
-    projected to it last, or first if the states that heads read are as narrow again.
+    task types) and the norm are optional. A scheme may have its code added behind the norm.
+    Embeddings narrower than the residual stream are projected to it last, or first if the states
+    that heads read are as narrow again.
 
     References:
         Vaswani et al., 2017 (https://arxiv.org/abs/1706.03762);
@@ -103,13 +104,17 @@ class InputLayer(nnx.Module):
         x = x * jnp.asarray(self.scale, x.dtype)
         if self.project_first:
             x = self.projection(x)
-        x = self._positioned(tap("hook_embed", x), positions)
+        x = tap("hook_embed", x)
+        if not self.position.after_norm:
+            x = self._positioned(x, positions)
         for name, table in self.kinds.items():
             table = table[...].astype(x.dtype)
             code = lookup(table, type_ids[name]) if name in type_ids else table[None, :1]
             x += tap(f"hook_{name.removesuffix('s')}_embed", code)
         if self.embedding_norm is not None:
             x = self.embedding_norm.named("embed.ln", x)
+        if self.position.after_norm:
+            x = self._positioned(x, positions)
         x = dropout(x, self.dropout, key)
         if self.projection is None or self.project_first:
             return x

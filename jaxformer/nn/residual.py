@@ -102,6 +102,19 @@ class BranchNorm(Residual):
 
 
 @dataclass(frozen=True)
+class StreamNorm(Residual):
+    """`norm(x) + f(norm(x))` for each sublayer: the stream goes on normalised (an option of
+    Megatron-LM and BLOOM).
+    """
+
+    def __call__(self, x, sublayers, norms):
+        for sublayer, norm in zip(sublayers, norms, strict=True):
+            x = norm(x)
+            x = add(x, sublayer(x), sublayer)
+        return x
+
+
+@dataclass(frozen=True)
 class SandwichNorm(Residual):
     """`x + norm'(f(norm(x)))` for each sublayer (CogView, 2021; Gemma 2)."""
 

@@ -23,6 +23,7 @@ from jaxformer.hub.tasks import (
     SequenceClassificationTask,
     Task,
     TokenClassificationTask,
+    UnshiftedCausalLMTask,
     num_labels,
 )
 from jaxformer.zoo.electra import ReplacedTokensTask
@@ -133,6 +134,11 @@ def _causal_lm(task: CausalLMTask, rng, inputs, hf_config):
     real = _real(inputs)
     labels[:, 1:] = np.where(real[:, :-1], labels[:, 1:], IGNORED)
     return {"labels": labels}
+
+
+@_labels.register
+def _unshifted_causal_lm(task: UnshiftedCausalLMTask, rng, inputs, hf_config):
+    return {"labels": _token_labels(rng, inputs, hf_config.values["vocab_size"])}
 
 
 @_labels.register

@@ -130,6 +130,8 @@ def float64_throughout() -> contextlib.AbstractContextManager:
     class StaysFloat64(TorchFunctionMode):
         def __torch_function__(self, func, types, args=(), kwargs=None):
             kwargs = kwargs or {}
+            if func is torch.full and abs(args[1]) > torch.finfo(torch.float32).max:
+                return func(*args, **(kwargs | {"dtype": torch.float64}))
             if args and torch.is_tensor(args[0]) and args[0].dtype == torch.float64:
                 if func is torch.Tensor.float:
                     return args[0]

@@ -48,6 +48,10 @@ _LEFT_OUT = (
     "- There are no heads for GPT-2's double heads, or for masked images.",
     "- `generate()` of transformers counts the positions of causal RoBERTa models from 0, and its",
     "  forward pass counts from behind the padding's id. Here both count as the forward pass.",
+    "- An MPT with an `alibi_bias_max` other than 8 is computed as by the code published with it;",
+    "  transformers always has 8.",
+    "- In a decoder alone of BART or a relative (`BartForCausalLM`) transformers counts padding on",
+    "  the left as positions. `generate` gives the text of each row without it.",
     "- Mixtures of experts and speech models are not supported.",
 )
 

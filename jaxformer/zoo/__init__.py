@@ -5,6 +5,8 @@ from jaxformer.zoo import (
     albert,
     bart,
     bert,
+    blenderbot,
+    blenderbot_small,
     bloom,
     clip,
     dinov2,
@@ -34,6 +36,7 @@ from jaxformer.zoo import (
     t5,
     transformer,
     vit,
+    xglm,
 )
 from jaxformer.zoo.system import System
 
@@ -42,6 +45,7 @@ _MODULES = (
     qwen, phi3, olmo, t5, bart, vit,
     electra, mpnet, modernbert, dinov2, roberta_prelayernorm, roformer,
     bloom, gpt_neo, opt, mpt, falcon, stablelm, clip, siglip,
+    blenderbot, blenderbot_small, xglm,
 )  # fmt: skip
 
 SYSTEMS: dict[str, System] = {

@@ -3,7 +3,7 @@
 from typing import Any
 
 from jaxformer.errors import ConfigError
-from jaxformer.hub.fields import Computed, ConfigMap, Constant
+from jaxformer.hub.fields import Computed, ConfigMap
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.multiple_choice import MultipleChoiceTask
@@ -15,8 +15,9 @@ from jaxformer.hub.tasks import (
     Task,
     TokenClassificationTask,
 )
-from jaxformer.hub.weights.weight_map import attention, block
+from jaxformer.hub.weights.weight_map import WeightMap, attention
 from jaxformer.models import Classification, EncoderConfig, MaskedLanguageModel
+from jaxformer.nn.config import MOST_LAYERS
 from jaxformer.zoo.common.bert_like import ENCODER, FIELDS, LABELS, NO_POOLER, bert, body, named
 from jaxformer.zoo.system import System
 
@@ -53,15 +54,32 @@ SYSTEMS = (
 
 
 def _read_groups(hf_config: HFConfig) -> dict[str, Any]:
-    """Groups of layers share their parameters."""
-    layers = hf_config.number("num_hidden_layers")
+    """Groups of layers share their parameters; each consists of one inner layer or several."""
+    layers = hf_config.number("num_hidden_layers", 12)
     groups = hf_config.number("num_hidden_groups", 1)
-    if layers % groups:
+    inner = hf_config.number("inner_group_num", 1)
+    if groups < 1 or layers % groups:
         raise ConfigError(
             f"{hf_config.path}: num_hidden_groups = {groups} does not divide num_hidden_layers = "
             f"{layers}: groups of different depth are not supported"
         )
-    return {"layer_repeats": layers // groups}
+    if not 1 <= inner <= MOST_LAYERS:
+        wanted = f"from 1 to {MOST_LAYERS}"
+        raise ConfigError(f"{hf_config.path}: inner_group_num = {inner}: must be {wanted}")
+    return {
+        "num_layers": layers * inner,
+        "layer_repeats": layers // groups,
+        "windows": (None,) * inner,
+    }
+
+
+def _write_groups(config: EncoderConfig) -> dict[str, Any]:
+    inner = len(config.windows)
+    return {
+        "inner_group_num": inner,
+        "num_hidden_layers": config.num_layers // inner,
+        "num_hidden_groups": config.num_layers // (inner * config.layer_repeats),
+    }
 
 
 def _read_embedding(hf_config: HFConfig) -> dict[str, Any]:
@@ -76,12 +94,8 @@ def _read_embedding(hf_config: HFConfig) -> dict[str, Any]:
 
 _FIELDS = (
     ENCODER,
-    Constant("inner_group_num", 1),
-    Computed(
-        _read_groups,
-        lambda config: {"num_hidden_groups": config.num_layers // config.layer_repeats},
-    ),
     *FIELDS,
+    Computed(_read_groups, _write_groups),
     Computed(_read_embedding, lambda config: {"embedding_size": config.embedding_width}),
 )
 _BLOCK = {
@@ -99,7 +113,6 @@ _BLOCK = {
 }
 _NAMES = {
     **body("albert"),
-    **block("transformer", "albert.encoder.albert_layer_groups.{}.albert_layers.0", _BLOCK),
     "transformer.inputs.projection": "albert.encoder.embedding_hidden_mapping_in",
     "pooler": "albert.pooler",
     "heads.masked_language_model.dense": "predictions.dense",
@@ -110,11 +123,22 @@ _NAMES = {
     **LABELS,
 }
 
+
+def _weight_map(config: EncoderConfig) -> WeightMap:
+    """The names of the tensors; a layer has the number of its group and that within the group."""
+    names = dict(_NAMES)
+    for inner in range(len(config.windows)):
+        layer = f"albert.encoder.albert_layer_groups.{{}}.albert_layers.{inner}"
+        for own, theirs in _BLOCK.items():
+            names[f"transformer.stack.group.{inner}.{own}"] = f"{layer}.{theirs}"
+    return named(names, "predictions.bias", config)
+
+
 FORMATS = (
     ModelFormat(
         model_type="albert",
         config_map=ConfigMap(bert, _FIELDS),
-        weight_map=lambda config: named(_NAMES, "predictions.bias", config),
+        weight_map=_weight_map,
         architectures=(
             Architecture("AlbertForPreTraining", PreTrainingTask("sentence_order", "sop_logits")),
             Architecture("AlbertForMaskedLM", MaskedLMTask(), NO_POOLER),

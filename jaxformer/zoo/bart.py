@@ -9,17 +9,11 @@ from functools import partial
 from typing import Any
 
 from jaxformer.functional.positions.schemes import Sinusoidal
-from jaxformer.hub.fields import Computed, ConfigMap, LearnedPositions
+from jaxformer.hub.fields import Computed, LearnedPositions
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.model_format import Architecture, CountedByIds, LastToFront
-from jaxformer.hub.tasks import (
-    EndTokenClassificationTask,
-    QuestionAnsweringTask,
-    Seq2SeqLMTask,
-    Task,
-)
+from jaxformer.hub.model_format import CountedByIds, LastToFront
 from jaxformer.nn import PreNorm
-from jaxformer.zoo.common.bart_like import FIELDS, POSITIONS, bart, bart_format
+from jaxformer.zoo.common.bart_like import POSITIONS, bart, bart_format, classes, config_map
 from jaxformer.zoo.system import System
 
 _SOURCE = "Lewis et al., 2019, https://arxiv.org/abs/1910.13461; the released models"
@@ -30,22 +24,13 @@ SYSTEMS = (
 )
 
 
-def _classes(name: str) -> tuple[Architecture, ...]:
-    """The classes of BART and mBART, whose names begin with `name`: "Bart"."""
-    return (
-        Architecture(f"{name}ForConditionalGeneration", Seq2SeqLMTask()),
-        Architecture(f"{name}ForSequenceClassification", EndTokenClassificationTask()),
-        Architecture(f"{name}ForQuestionAnswering", QuestionAnsweringTask(repeats_inputs=True)),
-        Architecture(f"{name}Model", Task()),
-    )
-
-
-def _two_classes(name: str) -> tuple[Architecture, ...]:
-    """The classes of Pegasus and M2M-100."""
-    return (
-        Architecture(f"{name}ForConditionalGeneration", Seq2SeqLMTask()),
-        Architecture(f"{name}Model", Task()),
-    )
+_CLASSES = (
+    "ForConditionalGeneration",
+    "ForSequenceClassification",
+    "ForQuestionAnswering",
+    "ForCausalLM",
+    "Model",
+)
 
 
 def _read_sinusoids(hf_config: HFConfig) -> dict[str, Any]:
@@ -66,31 +51,29 @@ _M2M_POSITIONS = Computed(
 FORMATS = (
     bart_format(
         "bart",
-        _classes("Bart"),
-        ConfigMap(bart, (*FIELDS, POSITIONS)),
+        classes("Bart", *_CLASSES),
+        config_map(bart, POSITIONS),
         {"pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2, "num_labels": 3},
         repeats_inputs=True,
     ),
     bart_format(
         "mbart",
-        _classes("MBart"),
-        ConfigMap(_mbart, (*FIELDS, POSITIONS)),
+        classes("MBart", *_CLASSES),
+        config_map(_mbart, POSITIONS),
         {"pad_token_id": 1, "eos_token_id": 2},
         shift=LastToFront(),
         repeats_inputs=True,
     ),
     bart_format(
         "pegasus",
-        _two_classes("Pegasus"),
-        ConfigMap(_pegasus, (*FIELDS, _PEGASUS_POSITIONS)),
+        classes("Pegasus", "ForConditionalGeneration", "ForCausalLM", "Model"),
+        config_map(_pegasus, _PEGASUS_POSITIONS),
         {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0},
     ),
     bart_format(
         "m2m_100",
-        _two_classes("M2M100"),
-        ConfigMap(
-            partial(_pegasus, head_bias=False, head_bias_learns=True), (*FIELDS, _M2M_POSITIONS)
-        ),
+        classes("M2M100", "ForConditionalGeneration", "Model"),
+        config_map(partial(_pegasus, head_bias=False, head_bias_learns=True), _M2M_POSITIONS),
         {
             "vocab_size": 128112,
             "activation_function": "relu",
@@ -100,6 +83,7 @@ FORMATS = (
             "decoder_start_token_id": 2,
         },
         positions=CountedByIds(),
+        fitted_fields=(),
         buffers=("*.embed_positions.weight", "*.embed_positions.weights", "*coder.version"),
     ),
 )

@@ -3,16 +3,23 @@
 from functools import partial
 
 from jaxformer.functional.positions.schemes import ALiBi
-from jaxformer.hub.fields import ConfigMap, Expect, NormEps, numbers
+from jaxformer.hub.fields import ConfigMap, Expect, NormEps, Switch, numbers
 from jaxformer.hub.model_format import CountedByMask, ModelFormat
 from jaxformer.hub.weights.layouts import PerKeyHead
 from jaxformer.hub.weights.weight_map import WeightMap, block
+from jaxformer.nn import PreNorm, StreamNorm
 from jaxformer.zoo.common.decoders import HEADS, classes, fused_attention
 from jaxformer.zoo.common.gpt_like import TIED, gpt
 
 # Feed-forward layers are always four times as wide as the model.
 _FIELDS = (
-    Expect("apply_residual_connection_post_layernorm", False),
+    Switch(
+        "residual",
+        "apply_residual_connection_post_layernorm",
+        False,
+        on=StreamNorm(),
+        off=PreNorm(),
+    ),
     Expect("slow_but_exact", False),  # With it transformers leaves out the biases.
     NormEps(theirs="layer_norm_epsilon", also=("embedding_norm",)),
     *numbers(

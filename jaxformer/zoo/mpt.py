@@ -25,7 +25,6 @@ def _read_attention(hf_config: HFConfig) -> dict[str, Any]:
         f"{hf_config.path}: attn_config",
     )
     own.expect("alibi", True)
-    own.expect("alibi_bias_max", 8)
     own.expect("attn_type", "multihead_attention")
     for name in ("attn_uses_sequence_id", "prefix_lm", "qk_ln"):
         own.expect(name, False)
@@ -34,6 +33,8 @@ def _read_attention(hf_config: HFConfig) -> dict[str, Any]:
         # Transformers takes 0 for no bound.
         "attention_clip": own.number("clip_qkv", None) or None,
         "attention_scale": own.number("softmax_scale", None),
+        # As in the code that these models were trained with. Transformers always has 8.
+        "position": ALiBi(max_exponent=float(own.number("alibi_bias_max", 8))),
     }
     own.finish(("attn_impl",))
     return fields
@@ -45,6 +46,8 @@ def _write_attention(config: DecoderConfig) -> dict[str, Any]:
         "clip_qkv": config.attention_clip,
         "softmax_scale": config.attention_scale,
     }
+    if (longest := config.position.max_exponent) != 8:
+        values["alibi_bias_max"] = int(longest) if longest.is_integer() else longest
     return {"attn_config": values}
 
 
@@ -73,7 +76,6 @@ _FIELDS = (
 )
 _mpt = partial(
     gpt,
-    position=ALiBi(),
     activation="gelu",
     attention_bias=False,
     attention_output_bias=False,

@@ -15,8 +15,8 @@ class System:
     name: str
     """The name: "bert-base"."""
     recipe: str
-    """The file of configs/ that trains it, and its size there: "bert.py:base"; empty if it is
-    trained together with another model (CLIP)."""
+    """The file of configs/ that trains it, and its size there: "bert.py:base"; empty if there
+    is none, as for CLIP, which is trained together with another model."""
     config: ModelConfig
     """The architecture."""
     published: str

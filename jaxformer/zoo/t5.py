@@ -314,7 +314,12 @@ def _format(model_type: str, name: str, config_map: ConfigMap, **parts: Any) -> 
         config_map=config_map,
         weight_map=_weight_map,
         architectures=(
-            Architecture(f"{name}ForConditionalGeneration", Seq2SeqLMTask(), prefix=""),
+            Architecture(
+                f"{name}ForConditionalGeneration",
+                Seq2SeqLMTask(),
+                prefix="",
+                aliases=(f"{name}WithLMHeadModel",),
+            ),
             Architecture(f"{name}ForSequenceClassification", EndTokenClassificationTask()),
             Architecture(
                 f"{name}ForQuestionAnswering", QuestionAnsweringTask(repeats_inputs=True), prefix=""

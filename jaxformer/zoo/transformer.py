@@ -4,15 +4,11 @@ from typing import Any
 
 from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import Sinusoidal
-from jaxformer.hub.fields import Computed, ConfigMap
+from jaxformer.hub.fields import Computed, LearnedPositions
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.model_format import Architecture
-from jaxformer.hub.tasks import Seq2SeqLMTask
-from jaxformer.hub.weights.layouts import Same
-from jaxformer.hub.weights.weight_map import WeightMap
-from jaxformer.models import EncoderDecoderConfig
+from jaxformer.models import DecoderConfig, EncoderDecoderConfig
 from jaxformer.nn import PostNorm
-from jaxformer.zoo.common.bart_like import FIELDS, NAMES, POSITIONS, bart, bart_format
+from jaxformer.zoo.common.bart_like import bart, bart_format, classes, config_map
 from jaxformer.zoo.system import System
 
 _SOURCE = "Vaswani et al., 2017, table 3, https://arxiv.org/abs/1706.03762"
@@ -59,47 +55,43 @@ SYSTEMS = (
 )
 
 
+_FILE_POSITIONS = LearnedPositions(default=1024, learns=False, also=("decoder_position",))
+_TRANSLATOR = "MarianMTModel"
+
+
 def _read_marian(hf_config: HFConfig) -> dict[str, Any]:
-    """The sinusoids are computed, and the two sides may have their own embeddings."""
+    """The positions are sinusoids, and the two sides may have their own embeddings."""
     hf_config.expect("decoder_vocab_size", hf_config.number("vocab_size", 50265), None)
-    position = Sinusoidal(layout="half")
-    return POSITIONS.read(hf_config) | {
-        "position": position,
-        "decoder_position": position,
+    # The files of translators have no sinusoids, those of all other classes have.
+    named = hf_config.take("architectures", None) or [_TRANSLATOR]
+    positions = _FILE_POSITIONS.read(hf_config)
+    if named[0] == _TRANSLATOR:
+        positions = dict.fromkeys(positions, Sinusoidal(layout="half"))
+    return positions | {
         "embedding_norm": None,
         "share_embeddings": hf_config.take("share_encoder_decoder_embeddings", True),
     }
 
 
-def _write_marian(config: EncoderDecoderConfig) -> dict[str, Any]:
+def _write_marian(config: EncoderDecoderConfig | DecoderConfig) -> dict[str, Any]:
     return {
         "decoder_vocab_size": config.vocab_size,
-        "share_encoder_decoder_embeddings": config.share_embeddings,
+        "share_encoder_decoder_embeddings": getattr(config, "share_embeddings", True),
+        **_FILE_POSITIONS.write(config),
     }
-
-
-def _weight_map(config: EncoderDecoderConfig) -> WeightMap:
-    """The names of the tensors; there is one table of embeddings, or one on each side."""
-    names = dict(NAMES)
-    if not config.share_embeddings:
-        names["embedding.table"] = "model.encoder.embed_tokens.weight"
-        names["decoder_embedding.table"] = "model.decoder.embed_tokens.weight"
-    return WeightMap(names, layouts={"heads.language_model.bias": Same(leading=1)})
 
 
 FORMATS = (
     bart_format(
         "marian",
-        # Not MarianModel: it has no head, and then the sinusoids would have to be in the file.
-        (Architecture("MarianMTModel", Seq2SeqLMTask()),),
-        ConfigMap(bart, (*FIELDS, Computed(_read_marian, _write_marian))),
+        classes("Marian", "MTModel", "ForCausalLM", "Model"),
+        config_map(bart, Computed(_read_marian, _write_marian)),
         {
             "vocab_size": 58101,
             "pad_token_id": 58100,
             "eos_token_id": 0,
             "decoder_start_token_id": 58100,
         },
-        weight_map=_weight_map,
         buffers=("*.embed_positions.weight",),
     ),
 )

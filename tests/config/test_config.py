@@ -60,6 +60,15 @@ def test_what_parts_demand_of_each_other_is_checked():
             validate(replace(CONFIG, mesh=MeshConfig(tensor=4), model=model), 4)
 
 
+def test_the_encoder_of_a_pair_must_fit_the_mesh_as_well():
+    both = EncoderDecoderConfig(**TEXT)
+    for name, size in (("encoder_heads", 2), ("encoder_mlp_dim", 66)):
+        changed = replace(CONFIG, model=replace(both, **{name: size}), mesh=MeshConfig(tensor=4))
+        changed = replace(changed, data=replace(CONFIG.data, objective=SpanCorruption()))
+        with pytest.raises(ConfigError, match=f"model.{name} = {size} is not divisible"):
+            validate(changed, 4)
+
+
 SIZES = {"num_layers": 2, "model_dim": 32, "num_heads": 4, "mlp_dim": 64}
 TEXT, IMAGE = SIZES | {"vocab_size": 5000}, {"image_size": (8, 8), "patch_size": (2, 2)}
 ENCODER, BOTH = EncoderConfig(**TEXT), EncoderDecoderConfig(**TEXT)

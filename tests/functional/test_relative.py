@@ -25,6 +25,17 @@ def test_slopes_of_the_paper():
 
 
 @pytest.mark.torch
+@pytest.mark.parametrize("max_exponent", [8.0, 16.0, 2.5])
+@pytest.mark.parametrize("num_heads", [1, 6, 8, 33])
+def test_slopes_equal_mpt(num_heads, max_exponent):
+    from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
+
+    published = build_mpt_alibi_tensor(num_heads, 2, max_exponent)
+    slopes = alibi_slopes(num_heads, max_exponent=max_exponent)
+    np.testing.assert_allclose(slopes, -published[:, 0, 0].numpy(), rtol=2e-6)
+
+
+@pytest.mark.torch
 @pytest.mark.parametrize("num_heads", range(1, 34))
 def test_slopes_equal_bloom(num_heads):
     import torch

@@ -28,8 +28,13 @@ SYSTEMS = {
     "bloom": ({"n_layer": 1}, {"repetition_penalty": 1.3}),
     "llama": ({"num_hidden_layers": 2}, {"no_repeat_ngram_size": 2, "min_new_tokens": 3}),
     "mistral": ({"num_hidden_layers": 1}, {}),
+    "xglm": ({"num_layers": 1}, {}),
     "t5": ({"num_layers": 1, "num_decoder_layers": 1}, {}),
     "bart": ({"encoder_layers": 1, "decoder_layers": 1}, {"forced_eos_token_id": 2}),
+    "blenderbot-small": (
+        {"encoder_layers": 1, "decoder_layers": 1},
+        {"no_repeat_ngram_size": 3, "min_new_tokens": 2},
+    ),
     "m2m_100": (
         {"encoder_layers": 1, "decoder_layers": 1},
         {"forced_bos_token_id": 40, "early_stopping": True},

@@ -7,7 +7,7 @@ from variants import check_gradients, check_outputs, check_variant, models
 
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.checkpoint import read_checkpoint
-from jaxformer.hub.describe import describe
+from jaxformer.hub.describe import config_values, describe
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.parity.examples import example_inputs
 from jaxformer.pretrained.auto import load
@@ -116,7 +116,7 @@ def test_others_repeat_nothing(tmp_path):
     ("model_type", "values", "message"),
     [
         ("t5", {"feed_forward_proj": "gated-prelu"}, "'prelu' is not supported"),
-        ("bart", {"decoder_ffn_dim": 10}, "decoder_ffn_dim = 10 is not supported"),
+        ("bart", {"encoder_attention_heads": 15}, "encoder_heads = 15: must be a divisor of 1024"),
         ("bart", {"num_hidden_layers": 3, "encoder_layers": 4}, "two names of one thing"),
         ("marian", {"decoder_vocab_size": 7}, "decoder_vocab_size = 7 is not supported"),
     ],
@@ -124,6 +124,18 @@ def test_others_repeat_nothing(tmp_path):
 def test_what_is_not_supported_is_refused(model_type, values, message):
     with pytest.raises(ConfigError, match=message):
         read_checkpoint(HFConfig({"model_type": model_type} | values), FORMATS)
+
+
+@pytest.mark.parametrize("kind", ["bart", "marian", "blenderbot-small"])
+@pytest.mark.parametrize("head", ["ForCausalLM", "Model"])
+@pytest.mark.quick("ForCausalLM-bart", "Model-marian")
+def test_a_class_is_described_as_that_of_its_file(kind, head, tmp_path):
+    """As after training, when only our configuration and the old file are left."""
+    ours = load(save_tiny(kind, tmp_path, head))
+    file = ours.checkpoint.hf_config
+    again = describe(ours.config, FORMATS.values(), file.given)
+    assert again.architecture == ours.checkpoint.architecture
+    assert config_values(again) == config_values(ours.checkpoint) == file.given
 
 
 @pytest.mark.parametrize(
@@ -134,6 +146,9 @@ def test_what_is_not_supported_is_refused(model_type, values, message):
         ("mt5-small", "mt5"),
         ("byt5-small", "t5"),
         ("bart-base", "bart"),
+        ("blenderbot-3b", "blenderbot"),
+        ("blenderbot-small-90m", "blenderbot-small"),
+        ("xglm-564m", "xglm"),
     ],
 )
 def test_systems_of_the_zoo_can_be_said(name, model_type):

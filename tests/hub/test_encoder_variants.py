@@ -21,6 +21,11 @@ VARIANTS = {
     "ernie without tasks": ("ernie", {"use_task_id": False}),
     "electra as wide as its embeddings": ("electra", {"embedding_size": 48}),
     "albert with one layer": ("albert", {"num_hidden_groups": 1, "hidden_act": "gelu"}),
+    "albert with groups of two layers": ("albert", {"inner_group_num": 2}),
+    "albert with a layer of its own at each depth": (
+        "albert",
+        {"num_hidden_layers": 2, "num_hidden_groups": 2, "inner_group_num": 3},
+    ),
     "modernbert without biases": (
         "modernbert",
         {
@@ -60,7 +65,9 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize(("model_type", "changes"), VARIANTS.values(), ids=VARIANTS)
-@pytest.mark.quick("ernie*", "electra*", "modernbert with*", "dinov2*", "roformer*")
+@pytest.mark.quick(
+    "albert with groups*", "ernie*", "electra*", "modernbert with*", "dinov2*", "roformer*"
+)
 def test_variants(model_type, changes, tmp_path):
     check_variant(tmp_path, model_type, changes)
 
@@ -107,7 +114,8 @@ def test_patches_cannot_be_masked_without_a_token(tmp_path):
     ("model_type", "values", "message"),
     [
         ("bert", {"is_decoder": True}, "is_decoder = True, but architectures"),
-        ("albert", {"inner_group_num": 2}, "inner_group_num = 2 is not supported"),
+        ("albert", {"inner_group_num": 0}, "inner_group_num = 0: must be from 1"),
+        ("albert", {"inner_group_num": 10**9}, "inner_group_num = 1000000000: must be from 1"),
         ("albert", {"num_hidden_layers": 4, "num_hidden_groups": 3}, "does not divide"),
         ("albert", {"embedding_size": 64, "hidden_size": 64}, "embedding_size = 64"),
         ("mpnet", {"pad_token_id": 0}, "pad_token_id = 0 is not supported"),

@@ -1,11 +1,13 @@
 """What GPT's relatives can say besides what their small models say; old files."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from variants import check_variant, with_holes
+from saved_folders import save_tiny
+from variants import check_outputs, check_variant, models, with_holes
 
 from jaxformer.errors import ConfigError
 from jaxformer.functional import ALiBi, LayerNorm, LinearScaling, RoPE
@@ -14,6 +16,7 @@ from jaxformer.hub.describe import describe
 from jaxformer.hub.fields import resolved
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.nn import Parallel, PostNorm, PreNorm
+from jaxformer.parity.examples import example_inputs
 from jaxformer.parity.tiny import TINY
 from jaxformer.pretrained.auto import load
 from jaxformer.zoo import FORMATS
@@ -54,6 +57,14 @@ VARIANTS = {
         },
     ),
     "mpt without bounds": ("mpt", {"attn_config": {}}),
+    "xglm without a scale, with tables apart": (
+        "xglm",
+        {"scale_embedding": False, "tie_word_embeddings": False, "activation_function": "relu"},
+    ),
+    "bloom whose stream is normalised": (
+        "bloom",
+        {"apply_residual_connection_post_layernorm": True},
+    ),
     "falcon 7b": ("falcon", {"new_decoder_architecture": False, "bias": False}),
     "falcon 2 11b": ("falcon", {"num_ln_in_parallel_attn": 1, "bias": False}),
     "falcon rw": (
@@ -74,7 +85,7 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize(("model_type", "changes"), VARIANTS.values(), ids=VARIANTS)
-@pytest.mark.quick("gpt2*", "opt 350m", "mpt*", "falcon 2*")
+@pytest.mark.quick("gpt2*", "opt 350m", "mpt*", "bloom*", "falcon 2*")
 def test_a_variant_computes_the_same(model_type, changes, tmp_path):
     check_variant(tmp_path, model_type, changes)
 
@@ -93,6 +104,18 @@ def test_heads_read_the_narrow_states_of_opt(kind, tmp_path):
 @pytest.mark.quick("bloom")
 def test_positions_that_are_counted_skip_padding_between_tokens(model_type, changes, tmp_path):
     check_variant(tmp_path, model_type, changes, inputs=with_holes)
+
+
+def test_an_mpt_with_gentler_slopes(tmp_path):
+    """As the code that was published with it computes, where transformers always has 8."""
+    folder = save_tiny("mpt", tmp_path, attn_config={"alibi_bias_max": 16, "clip_qkv": 1.5})
+    ours, theirs = models(folder)
+    assert ours.config.position == ALiBi(max_exponent=16.0)
+    body = theirs.model.transformer
+    body.build_mpt_alibi_tensor = partial(body.build_mpt_alibi_tensor, alibi_bias_max=16)
+    check_outputs(ours, theirs, example_inputs(ours.checkpoint, "left"))
+    written = describe(ours.config, [FORMATS["mpt"]])
+    assert written.hf_config.values["attn_config"]["alibi_bias_max"] == 16
 
 
 def config_of(model_type, values):
@@ -221,6 +244,12 @@ def test_windows_that_make_no_sense_are_refused(values, message):
         config_of("gpt_neo", TINY["gpt_neo"] | values)
 
 
+def test_a_padding_id_of_xglm_that_is_a_position_is_refused():
+    assert config_of("xglm", {"pad_token_id": 0}).padding_id == 0
+    with pytest.raises(ConfigError, match="pad_token_id = 5: must be 0, 1 or null"):
+        config_of("xglm", {"pad_token_id": 5})
+
+
 def test_flags_that_are_no_truth_values_are_refused():
     with pytest.raises(ConfigError, match="tie_word_embeddings = 'yes': must be true or false"):
         config_of("gpt2", {"tie_word_embeddings": "yes"})
@@ -248,7 +277,7 @@ def test_old_names_and_buffers_of_gpt2_are_read(tmp_path):
 @pytest.mark.parametrize(
     "model_type",
     ["gpt2", "openai-gpt", "gptj", "gpt_neox", "phi", "bloom", "gpt_neo", "opt", "mpt", "falcon",
-     "stablelm"],
+     "stablelm", "xglm"],
 )  # fmt: skip
 def test_a_model_made_here_can_be_described(model_type):
     format = FORMATS[model_type]

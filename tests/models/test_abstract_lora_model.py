@@ -23,7 +23,7 @@ from jaxformer.distributed.sharding import RULES
 from jaxformer.errors import ConfigError
 from jaxformer.models import AbstractModel
 from jaxformer.models.lora import AbstractLoraModel, LoRA, adapted, is_factor
-from jaxformer.nn import Linear
+from jaxformer.nn import Linear, UnusedCrossAttention
 from jaxformer.nn.layers import normal
 from jaxformer.optim.parameter_roles import Matrix, matrix
 
@@ -70,6 +70,13 @@ def products(abstract_model, parameters):
         ]
         plain[name] = np.stack(done) if stacked else done[0]
     return plain
+
+
+def test_kernels_that_do_not_learn_get_no_factors():
+    plain, other = tiny(), tiny(block=UnusedCrossAttention())
+    assert lora_of(other).targets == lora_of(plain).targets
+    assert len(structure_of(other).kernels) == len(structure_of(plain).kernels) + 4
+    assert structure_of(other).learning == structure_of(plain).learning
 
 
 def test_training_starts_from_the_very_same_model():

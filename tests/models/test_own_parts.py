@@ -294,6 +294,12 @@ def test_flops_of_other_widths():
     keys = 4 * 12 * 2 * 16
     found = both.flops({"inputs": 10, "decoder_inputs": 5})
     assert found.products == 2 * (encoder + keys + 0.5 * (decoder + 20 * 31))
+    both = tiny_encoder_decoder(**WIDE, encoder_dim=12, encoder_heads=4, encoder_mlp_dim=9)
+    encoder = 2 * (12 * 4 * 6 + 12 * 2 * 16 + 4 * 10 * 12 + 3 * 12 * 9)
+    found = both.flops({"inputs": 10, "decoder_inputs": 5})
+    assert found.products == 2 * (encoder + keys + 0.5 * (decoder + 20 * 31))
+    attention = 2 * 4 * 16 * 10 + 0.5 * 4 * 6 * 16 * 5 + 0.5 * 4 * 6 * 16 * 10
+    assert found.attention == 2 * attention
 
 
 @pytest.mark.torch
@@ -324,7 +330,8 @@ def test_cross_attention_from_another_width_is_that_of_torch():
 
 @pytest.mark.parametrize("share", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_an_encoder_and_a_decoder_of_different_width(share):
-    config = tiny_encoder_decoder(encoder_dim=12, **WIDE, share_embeddings=share)
+    sizes = {"encoder_dim": 12, "encoder_heads": 4, "encoder_mlp_dim": 9}
+    config = tiny_encoder_decoder(**sizes, **WIDE, share_embeddings=share)
     model = model_with(config)
     batch = {name: jnp.asarray(x) for name, x in batch_for(config, rows=3).items()}
     outputs = jax.jit(model.outputs)(batch)
@@ -342,6 +349,12 @@ def test_an_encoder_and_a_decoder_of_different_width(share):
 def test_widths_that_do_not_fit_are_named():
     with pytest.raises(ConfigError, match=r"encoder_dim = 13: must be a multiple of num_heads = 6"):
         tiny_encoder_decoder(encoder_dim=13, model_dim=24, head_dim=None)
+    with pytest.raises(ConfigError, match=r"model\.encoder_heads = 5: must be a divisor of 24"):
+        tiny_encoder_decoder(encoder_heads=5, num_kv_heads=None, model_dim=24, head_dim=None)
+    with pytest.raises(ConfigError, match=r"encoder_heads = 3: must be a multiple of num_kv_heads"):
+        tiny_encoder_decoder(encoder_heads=3)
+    with pytest.raises(ConfigError, match=r"model\.encoder_mlp_dim = 0: must be"):
+        tiny_encoder_decoder(encoder_mlp_dim=0)
     with pytest.raises(ConfigError, match=r"model\.value_dim = 0: must be"):
         tiny(value_dim=0)
 
@@ -353,8 +366,9 @@ def test_widths_that_do_not_fit_are_named():
         (tiny_with("macaron"), "model.block = Macaron()"),
         (tiny(value_dim=10, heads=(LanguageModel(),)), "value_dim = 10"),
         (tiny_encoder_decoder(encoder_dim=12), "encoder_dim = 12"),
+        (tiny_encoder_decoder(encoder_heads=4, num_kv_heads=None), "encoder_heads = 4"),
     ],
-    ids=["attention", "block", "values", "encoder"],
+    ids=["attention", "block", "values", "encoder", "heads"],
 )
 def test_no_format_says_them(config, said):
     with pytest.raises(ConfigError, match="no known system can say this model") as error:

@@ -78,7 +78,7 @@ def test_the_parameters_are_as_many_as_published(system):
 def test_every_named_system_is_there():
     named = (
         "transformer bert roberta distilbert albert ernie gpt gpt2 gpt3 gpt-j pythia llama llama2 "
-        "llama3 llama3.2 mistral phi gemma t5 t5-v1.1 mt5 byt5 bart vit clip siglip"
+        "llama3 llama3.2 mistral phi gemma t5 t5-v1.1 mt5 byt5 bart vit clip siglip blenderbot xglm"
     )
     for start in named.split():
         assert any(name == start or name.startswith(f"{start}-") for name in SYSTEMS), start
@@ -188,6 +188,15 @@ THEIRS = {
     ),
     "bart-base": ("BartForConditionalGeneration", bart_like(6, 768, 12)),
     "bart-large": ("BartForConditionalGeneration", {}),
+    "blenderbot-400m-distill": (
+        "BlenderbotForConditionalGeneration",
+        bart_like(12, 1280, 32) | {"encoder_layers": 2},
+    ),
+    "blenderbot-3b": ("BlenderbotForConditionalGeneration", {}),
+    "blenderbot-small-90m": ("BlenderbotSmallForConditionalGeneration", {"vocab_size": 54944}),
+    "xglm-564m": ("XGLMForCausalLM", {}),
+    "xglm-1.7b": ("XGLMForCausalLM", {"d_model": 2048, "ffn_dim": 8192}),
+    "xglm-4.5b": ("XGLMForCausalLM", {"d_model": 2048, "ffn_dim": 16384, "num_layers": 48}),
     "vit-base-16": ("ViTForImageClassification", {"num_labels": 1000}),
     "vit-large-16": ("ViTForImageClassification", bert_like(24, 1024, 16, num_labels=1000)),
     "vit-huge-14": (
@@ -206,7 +215,7 @@ for _size, _shape in T5_SIZES.items():
 
 def ours_besides(config, name):
     """The parameters that our model has and the Hugging Face model lacks."""
-    if name.startswith("bart"):
+    if name.startswith(("bart", "blenderbot")):
         # A bias of the logits, which is no parameter there but a buffer.
         return config.vocab_size
     if name.startswith(("t5-v1.1", "mt5", "byt5")):

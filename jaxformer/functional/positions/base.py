@@ -80,6 +80,8 @@ class Position(abc.ABC):  # noqa: B024 (as a choice, the identity is NoPosition)
     """Whether training changes the scheme's table."""
     shared: ClassVar[bool] = True
     """Whether all layers have one table."""
+    after_norm: ClassVar[bool] = False
+    """Whether the code is added behind the norm of the embeddings."""
 
     def __post_init__(self):
         check_types(self)

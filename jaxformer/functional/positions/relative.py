@@ -7,30 +7,35 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from jaxformer.checks import SWITCH, at_least
+from jaxformer.checks import POSITIVE, SWITCH, at_least
 from jaxformer.errors import ArgumentError
 from jaxformer.functional.assertions import assert_axes, assert_floating, assert_integers, static
 from jaxformer.functional.placement import spec_of
 
 
-def alibi_slopes(num_heads: int) -> jax.Array:
-    r"""The slope of every head: `2^(-8 (n + 1) / N)` for n = 0 .. N - 1 if N is a power of two.
+def alibi_slopes(num_heads: int, *, max_exponent: float = 8.0) -> jax.Array:
+    r"""The slope of every head: `2^(-m (n + 1) / N)` for n = 0 .. N - 1 if N is a power of two.
 
     Otherwise the slopes of the power of two below N, then every other slope of the one above.
 
     Args:
         num_heads: N, at least 1.
+        max_exponent: m, 8 in the paper: the last slope is `2^-m`.
 
     Returns:
         [N] float32.
+
+    Raises:
+        ArgumentError: An argument has a wrong value.
 
     References:
         Press et al., 2022 (section 3 and its code), https://arxiv.org/abs/2108.12409
     """
     num_heads = static("num_heads", num_heads, at_least(1))
+    max_exponent = static("max_exponent", max_exponent, POSITIVE)
 
     def geometric(count: int) -> np.ndarray:
-        return 2.0 ** (-8.0 * np.arange(1, count + 1) / count)
+        return 2.0 ** (-max_exponent * np.arange(1, count + 1) / count)
 
     power = 2 ** (num_heads.bit_length() - 1)
     slopes = np.concatenate([geometric(power), geometric(2 * power)[0::2]])

@@ -181,6 +181,9 @@ class Learned(Position):
     BART. They do not learn."""
     learns: bool = True
     """False: the table is given and not trained (Pegasus has sinusoids in it)."""
+    after_norm: bool = False
+    """Whether the vectors are added behind the norm of the embeddings, where there is one
+    (Blenderbot's small decoder)."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -288,14 +291,20 @@ class ALiBi(Position):
     """Multiplies the penalties: head_dim^-0.5 in Falcon, which scales them with the scores."""
     rounded: bool = False
     """Slopes, and their products with the keys' positions, are rounded to bfloat16 (Falcon)."""
+    max_exponent: float = 8.0
+    """The slope of the last head is 2 to the minus this: 8 in the paper, 16 in an MPT for stories
+    of 65,536 tokens."""
 
     def __post_init__(self):
         super().__post_init__()
         check_field(self, "factor", 0 < self.factor < math.inf, "a positive, finite number")
+        positive = 0 < self.max_exponent < math.inf
+        check_field(self, "max_exponent", positive, "a positive, finite number")
 
     def bias(self, query_positions, key_positions, *, num_heads, table=None):
         del table
-        return Bias(alibi_slopes(num_heads), query_positions, key_positions, self)
+        slopes = alibi_slopes(num_heads, max_exponent=self.max_exponent)
+        return Bias(slopes, query_positions, key_positions, self)
 
     def score(
         self, heads: jax.Array, query_positions: jax.Array, key_positions: jax.Array

@@ -118,10 +118,10 @@ class FileLayout:
             if name is None or self.tensors[name].shape != placement.shape:
                 return None
             found[name] = placement
-        for copy, original in model_format.copies.items():
-            name, source = named(copy), named(original)
-            if name is not None and source in found:
-                found.setdefault(name, found[source])
+        for copy in model_format.copies:
+            for source in map(named, model_format.originals(copy)):
+                if (name := named(copy)) is not None and source in found:
+                    found.setdefault(name, found[source])
         return found if found.keys() == self.tensors.keys() else None
 
     def write_tensors(self, folder: Path, read: Callable[[str], np.ndarray]) -> None:

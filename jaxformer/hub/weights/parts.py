@@ -52,10 +52,11 @@ def tensors_in(placements: Iterable[Placement], parts: Iterable[str]) -> list[Pl
 def absent_parts(
     model_format: ModelFormat, config: Any, abstract_model: AbstractModel
 ) -> list[str]:
-    """Returns the tensors of heads, and of a pooler, that other classes of the system have.
+    """Returns the tensors of heads, a pooler or a decoder that other classes of the system have.
 
     A file may have them beside those of the model: that of a pre-trained BERT has both heads of
-    pre-training, whatever class its config.json names.
+    pre-training, whatever class its config.json names, and that of T5 has a decoder, though the
+    class may be the encoder alone.
 
     Args:
         model_format: The system.
@@ -74,7 +75,7 @@ def absent_parts(
         named.setdefault(tensor, set()).add(part)
     absent = []
     for tensor, parts in named.items():
-        if not parts & own and all(part[0] in ("heads", "pooler") for part in parts):
+        if not parts & own:
             for name in spellings(tensor.replace("{}", "*"), model_format.prefix):
                 absent += [name, f"{name}.*"]
     return absent

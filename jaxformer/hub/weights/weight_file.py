@@ -193,7 +193,7 @@ class WeightFile:
         """Warns of tensors that were left out, and of kernels that were read and are all zeros."""
         if self._left_out:
             _log.warning(
-                "%s: left out, because the model has no such head or pooler: %s",
+                "%s: left out, because the model has no such part: %s",
                 self._files.folder, ", ".join(self._left_out),
             )  # fmt: skip
         if self._overruled:
@@ -287,8 +287,9 @@ class WeightFile:
         original = next(
             (
                 self.names[spelling]
-                for copy, source in model_format.copies.items()
+                for copy in model_format.copies
                 if name in spellings(copy, model_format.prefix)
+                for source in model_format.originals(copy)
                 for spelling in spellings(source, model_format.prefix)
                 if spelling in self.names
             ),

@@ -54,7 +54,8 @@ class WeightMap:
     value is the name in the file, with "{}" for the number of the layer, and another "{}" for a
     number along the next axis (of a head, for example). The module's kernel, scale or table is the
     tensor "<name>.weight", and its bias "<name>.bias". A key may also be the path of a parameter;
-    then its value is the name of the tensor.
+    then its value is the name of the tensor. With a number in place of "*" a key names one block of
+    the groups, and "{}" is the number of the group (ALBERT).
     """
 
     names: Mapping[str, str]
@@ -89,7 +90,8 @@ class WeightMap:
     def _of(self, parameter: str, abstract_model: AbstractModel) -> list[Placement]:
         """The tensors with a parameter: one, or one for each of its layers."""
         group = stack_path(parameter)
-        path = f"{group.stack}.*.{group.rest}" if group else parameter
+        numbered = group is not None and self._has(parameter)
+        path = f"{group.stack}.*.{group.rest}" if group and not numbered else parameter
         parts, tensor, layout = self._find(path)
         if group:
             parts = [part.replace(".group.*.", f".group.{group.block}.") for part in parts]
@@ -97,7 +99,7 @@ class WeightMap:
         depth = max(tensor.count("{}"), int(group is not None))
         slots = tuple(_slot(part, abstract_model, depth) for part in parts)
         first, step = 0, 1
-        if group:
+        if group and not numbered:
             first, step = group.block, group_sizes(abstract_model.shapes)[group.stack]
         return [
             Placement(
@@ -108,6 +110,10 @@ class WeightMap:
             )
             for row in np.ndindex(abstract_model.shapes[parameter].shape[:depth])
         ]
+
+    def _has(self, path: str) -> bool:
+        """Whether a parameter or its module has a name of its own."""
+        return path in self.names or path.rpartition(".")[0] in self.names
 
     def _find(self, path: str) -> tuple[list[str], str, Layout]:
         """All parameters in the tensor of one parameter, the tensor's name, and its layout."""

@@ -1,7 +1,8 @@
 """What BART and its relatives share."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 from jaxformer.functional.norms import LayerNorm
@@ -10,7 +11,7 @@ from jaxformer.hub.fields import (
     Activation,
     Computed,
     ConfigMap,
-    Expect,
+    Field,
     LearnedPositions,
     Number,
     PaddingId,
@@ -19,11 +20,19 @@ from jaxformer.hub.fields import (
 )
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
+from jaxformer.hub.tasks import (
+    EndTokenClassificationTask,
+    QuestionAnsweringTask,
+    Seq2SeqLMTask,
+    Task,
+    UnshiftedCausalLMTask,
+)
 from jaxformer.hub.weights.layouts import Same
 from jaxformer.hub.weights.tensors import TensorFiles
 from jaxformer.hub.weights.weight_map import WeightMap, attention, block
-from jaxformer.models import EncoderDecoderConfig
-from jaxformer.nn import PostNorm
+from jaxformer.models import DecoderConfig, EncoderDecoderConfig
+from jaxformer.nn import PostNorm, UnusedCrossAttention
+from jaxformer.nn.config import TextConfig
 
 
 def bart(num_layers: int, model_dim: int, num_heads: int, **changes: Any) -> EncoderDecoderConfig:
@@ -52,19 +61,41 @@ def bart(num_layers: int, model_dim: int, num_heads: int, **changes: Any) -> Enc
     return EncoderDecoderConfig(**(fields | changes))
 
 
+# Configuration ----------------------------------------------------------------------------------
+
 _SIDES = ("encoder", "decoder")
+_CAUSAL = "ForCausalLM"
 
 
-class _BothSides(Number):
-    """A number that the encoder and the decoder must have in common."""
+def _read_sizes(hf_config: HFConfig) -> dict[str, Any]:
+    """The sizes of both sides, and whether there is the decoder alone."""
+    named = hf_config.take("architectures", None) or [""]
+    sizes = {"num_layers": hf_config.number("encoder_layers", 12)}
+    sizes["num_decoder_layers"] = hf_config.number("decoder_layers", 12)
+    for ours, encoders, theirs, default in (
+        ("num_heads", "encoder_heads", "attention_heads", 16),
+        ("mlp_dim", "encoder_mlp_dim", "ffn_dim", 4096),
+    ):
+        encoder, own = (hf_config.number(f"{side}_{theirs}", default) for side in _SIDES)
+        sizes |= {ours: own, encoders: None if encoder == own else encoder}
+    # Transformers sets this in the configuration of a decoder, and reads it nowhere.
+    hf_config.take("is_decoder", False)
+    return sizes | {"decoder_only": str(named[0]).endswith(_CAUSAL)}
 
-    def _decode(self, hf_config):
-        value = hf_config.number(f"encoder_{self.theirs}", self.default)
-        hf_config.expect(f"decoder_{self.theirs}", value)
-        return value
 
-    def write(self, config):
-        return {f"{side}_{self.theirs}": getattr(config, self.ours) for side in _SIDES}
+def _write_sizes(config: EncoderDecoderConfig | DecoderConfig) -> dict[str, Any]:
+    alone = isinstance(config, DecoderConfig)
+    own = {"layers": config.num_layers if alone else config.decoder_layers}
+    own |= {"attention_heads": config.num_heads, "ffn_dim": config.mlp_dim}
+    values = {f"decoder_{name}": size for name, size in own.items()}
+    if alone:
+        return values | {"is_decoder": True, "is_encoder_decoder": False}
+    encoder = config.encoder
+    return values | {
+        "encoder_layers": config.num_layers,
+        "encoder_attention_heads": encoder.num_heads,
+        "encoder_ffn_dim": encoder.mlp_dim,
+    }
 
 
 def _read_embedding_scale(hf_config: HFConfig) -> dict[str, Any]:
@@ -72,18 +103,11 @@ def _read_embedding_scale(hf_config: HFConfig) -> dict[str, Any]:
     return {"embedding_scale": hf_config.number("d_model", 1024) ** 0.5 if scaled else 1.0}
 
 
-FIELDS = (
-    Expect("is_decoder", False),
-    _BothSides("num_heads", "attention_heads", 16),
-    _BothSides("mlp_dim", "ffn_dim", 4096),
+_FIELDS = (
+    Computed(_read_sizes, _write_sizes),
     *numbers(
-        {
-            "num_layers": "encoder_layers",
-            "num_decoder_layers": "decoder_layers",
-            "model_dim": "d_model",
-            "vocab_size": "vocab_size",
-        },
-        {"encoder_layers": 12, "decoder_layers": 12, "d_model": 1024, "vocab_size": 50265},
+        {"model_dim": "d_model", "vocab_size": "vocab_size"},
+        {"d_model": 1024, "vocab_size": 50265},
     ),
     PaddingId(),
     Activation(theirs="activation_function", default="gelu"),
@@ -94,23 +118,51 @@ FIELDS = (
     Number("dropout", "dropout", 0.1),
     Number("attention_dropout", "attention_dropout", 0.0),
 )
-"""The fields of config.json that all relatives have; they differ in their positions."""
 POSITIONS = LearnedPositions(default=1024, offset=2, also=("decoder_position",))
+"""BART's: two rows before that of position 0."""
 
 
-def without_head_bias(config: EncoderDecoderConfig, files: TensorFiles) -> EncoderDecoderConfig:
+def _build(
+    make: Callable[..., EncoderDecoderConfig], decoder_only: bool, **values: Any
+) -> EncoderDecoderConfig | DecoderConfig:
+    """The whole model, or its decoder alone, which keeps its cross-attention."""
+    config = make(**values)
+    if not decoder_only:
+        return config
+    shared = {field.name: getattr(config, field.name) for field in fields(TextConfig)}
+    own = {"num_layers": config.decoder_layers, "position": config.decoder_position}
+    own |= {"embedding_scale": config.decoder.embedding_scale, "head_bias": False}
+    own |= {"block": UnusedCrossAttention()}
+    return DecoderConfig(**(shared | own))
+
+
+def config_map(make: Callable[..., EncoderDecoderConfig], *own: Field) -> ConfigMap:
+    """Returns the fields of config.json.
+
+    Args:
+        make: Makes the configuration of the whole model: `bart`, or a relative's.
+        *own: Fields besides those that all relatives have, such as that of positions.
+    """
+    return ConfigMap(partial(_build, make), (*_FIELDS, *own))
+
+
+def without_head_bias(
+    config: EncoderDecoderConfig | DecoderConfig, files: TensorFiles
+) -> EncoderDecoderConfig | DecoderConfig:
     """Returns a model without a bias of the logits where the file has none, as transformers does.
 
     Args:
         config: The model.
         files: Its tensors.
     """
-    return replace(config, head_bias="final_logits_bias" in files.tensors)
+    return replace(config, head_bias=config.head_bias and "final_logits_bias" in files.tensors)
 
 
-def _block(own: str) -> dict[str, str]:
-    """Names of a block: (self-attention, feed-forward), or with cross-attention in between."""
-    kinds = ("self_attn", "encoder_attn") if own == "decoder" else ("self_attn",)
+# Weights ----------------------------------------------------------------------------------------
+
+
+def _parts(kinds: Sequence[str]) -> dict[str, str]:
+    """Names within a block with attention of these kinds and a feed-forward layer."""
     last = len(kinds)
     names = {
         f"sublayers.{last}.up": "fc1",
@@ -120,13 +172,13 @@ def _block(own: str) -> dict[str, str]:
     for number, kind in enumerate(kinds):
         parts = [f"{kind}.{part}_proj" for part in ("q", "k", "v", "out")]
         names |= attention(number, *parts) | {f"norms.{number}": f"{kind}_layer_norm"}
-    return block(own, f"model.{own}.layers.{{}}", names)
+    return names
 
 
 NAMES = {
     "embedding.table": "model.shared.weight",
-    **_block("encoder"),
-    **_block("decoder"),
+    **block("encoder", "model.encoder.layers.{}", _parts(("self_attn",))),
+    **block("decoder", "model.decoder.layers.{}", _parts(("self_attn", "encoder_attn"))),
     **{f"{own}.inputs.position_table": f"model.{own}.embed_positions.weight" for own in _SIDES},
     **{f"{own}.inputs.embedding_norm": f"model.{own}.layernorm_embedding" for own in _SIDES},
     **{f"{own}.final_norm": f"model.{own}.layer_norm" for own in _SIDES},
@@ -136,7 +188,63 @@ NAMES = {
     "heads.label.output": "classification_head.out_proj",
     "heads.span.output": "qa_outputs",
 }
-WEIGHT_MAP = WeightMap(NAMES, layouts={"heads.language_model.bias": Same(leading=1)})
+_UNUSED = {
+    "query": "q_proj",
+    "key": "k_proj",
+    "value": "v_proj",
+    "output": "out_proj",
+}
+_DECODER_NAMES = {
+    "embedding.table": "model.decoder.embed_tokens.weight",
+    **block(
+        "transformer",
+        "model.decoder.layers.{}",
+        {
+            **_parts(("self_attn",)),
+            **{f"unused.0.attention.{k}": f"encoder_attn.{v}" for k, v in _UNUSED.items()},
+            "unused.1": "encoder_attn_layer_norm",
+        },
+    ),
+    "transformer.inputs.position_table": "model.decoder.embed_positions.weight",
+    "transformer.inputs.embedding_norm": "model.decoder.layernorm_embedding",
+    "transformer.final_norm": "model.decoder.layer_norm",
+    "heads.language_model.kernel": "lm_head.weight",
+}
+
+
+def weight_map(config: EncoderDecoderConfig | DecoderConfig) -> WeightMap:
+    """Returns the names of the tensors of a model, or of its decoder alone.
+
+    Args:
+        config: The model.
+    """
+    if isinstance(config, DecoderConfig):
+        return WeightMap(_DECODER_NAMES)
+    names = dict(NAMES)
+    if not config.share_embeddings:
+        names["embedding.table"] = "model.encoder.embed_tokens.weight"
+        names["decoder_embedding.table"] = "model.decoder.embed_tokens.weight"
+    return WeightMap(names, layouts={"heads.language_model.bias": Same(leading=1)})
+
+
+def classes(name: str, *kinds: str) -> tuple[Architecture, ...]:
+    """Returns the classes of a system, the first one first: `classes("Bart", "Model")`.
+
+    Args:
+        name: What the class names begin with.
+        *kinds: The ends of their names.
+    """
+    return tuple(Architecture(f"{name}{kind}", _TASKS[kind]) for kind in kinds)
+
+
+_TASKS = {
+    "ForConditionalGeneration": Seq2SeqLMTask(),
+    "MTModel": Seq2SeqLMTask(),
+    "ForSequenceClassification": EndTokenClassificationTask(),
+    "ForQuestionAnswering": QuestionAnsweringTask(repeats_inputs=True),
+    _CAUSAL: UnshiftedCausalLMTask(),
+    "Model": Task(),
+}
 
 
 def bart_format(
@@ -158,22 +266,24 @@ def bart_format(
     fields = {
         "model_type": model_type,
         "config_map": config_map,
-        "weight_map": lambda config: WEIGHT_MAP,
+        "weight_map": weight_map,
         "architectures": tuple(architectures),
         "prefix": "model.",
         "buffers": ("*coder.version",),
         "copies": {
-            "lm_head.weight": "model.shared.weight",
             "model.encoder.embed_tokens.weight": "model.shared.weight",
             "model.decoder.embed_tokens.weight": "model.shared.weight",
+            "lm_head.weight": "model.decoder.embed_tokens.weight",
         },
         # Besides those for training, these are fields that transformers has given up.
         "harmless": (
             "*_layerdrop", "activation_dropout", "add_bias_logits", "add_final_layer_norm",
-            "classif_dropout", "extra_pos_embeddings", "force_bos_token_to_be_generated",
+            "classif_dropout", "do_blenderbot_90_layernorm", "extra_layer_norm",
+            "extra_pos_embeddings", "force_bos_token_to_be_generated", "layernorm_variant",
             "normalize_before", "normalize_embedding", "save_step", "static_position_embeddings",
         ),
         "fitted": without_head_bias,
+        "fitted_fields": ("head_bias",),
         "synonyms": {
             "hidden_size": "d_model",
             "num_attention_heads": "encoder_attention_heads",

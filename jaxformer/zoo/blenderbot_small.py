@@ -1,0 +1,66 @@
+"""Blenderbot's small model: BART whose decoder adds positions behind the norm of embeddings."""
+
+from dataclasses import replace
+from typing import Any
+
+from jaxformer.functional.positions.schemes import Learned
+from jaxformer.hub.fields import Computed, LearnedPositions
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.zoo.common.bart_like import bart, bart_format, classes, config_map
+from jaxformer.zoo.system import System
+
+_SOURCE = "Roller et al., 2020, table 2, https://arxiv.org/abs/2004.13637"
+
+SYSTEMS = (
+    System(
+        "blenderbot-small-90m",
+        "",
+        bart(
+            8,
+            512,
+            16,
+            mlp_dim=2048,
+            vocab_size=54944,
+            position=Learned(max_length=512),
+            decoder_position=Learned(max_length=512, after_norm=True),
+            embedding_scale=512**0.5,
+            decoder_embedding_scale=1.0,
+            padding_id=0,
+        ),
+        "90M",
+        _SOURCE,
+    ),
+)
+
+_TABLE = LearnedPositions(default=512)
+
+
+def _read_positions(hf_config: HFConfig) -> dict[str, Any]:
+    position = _TABLE.read(hf_config)["position"]
+    return {
+        "position": position,
+        "decoder_position": replace(position, after_norm=True),
+        # It would have no effect there, but that of the norm's epsilon.
+        "decoder_embedding_scale": 1.0 if hf_config.take("scale_embedding", False) else None,
+    }
+
+
+FORMATS = (
+    bart_format(
+        "blenderbot-small",
+        classes("BlenderbotSmall", "ForConditionalGeneration", "ForCausalLM", "Model"),
+        config_map(bart, Computed(_read_positions, _TABLE.write)),
+        {
+            "encoder_layers": 8,
+            "decoder_layers": 8,
+            "encoder_ffn_dim": 2048,
+            "decoder_ffn_dim": 2048,
+            "max_position_embeddings": 512,
+            "d_model": 512,
+            "pad_token_id": 0,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "decoder_start_token_id": 1,
+        },
+    ),
+)
