@@ -32,8 +32,8 @@ class Bias:
     Attributes:
         heads: [..., N] what distinguishes the heads (slopes, or a learned table); the last axis is
             the heads, which may be sharded. Gradients flow to it.
-        query_positions: [B or 1, T] integer positions.
-        key_positions: [B or 1, S] integer positions.
+        query_positions: [B or 1, T] integer positions, or a tree of such arrays.
+        key_positions: [B or 1, S] integer positions, or a tree of such arrays.
         scheme: The scheme whose `score` turns these into numbers.
     """
 
@@ -64,9 +64,12 @@ class Bias:
         Returns:
             A Bias whose `values()` is [B or 1, N, query_size, key_size].
         """
-        window = jax.lax.dynamic_slice_in_dim
-        queries = window(self.query_positions, query_start, query_size, axis=1)
-        keys = window(self.key_positions, key_start, key_size, axis=1)
+
+        def window(start, size):
+            return lambda x: jax.lax.dynamic_slice_in_dim(x, start, size, axis=1)
+
+        queries = jax.tree.map(window(query_start, query_size), self.query_positions)
+        keys = jax.tree.map(window(key_start, key_size), self.key_positions)
         return Bias(self.heads, queries, keys, self.scheme)
 
 
