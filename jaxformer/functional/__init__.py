@@ -9,6 +9,7 @@ from jaxformer.functional.feedforward import (
     gelu,
     quick_gelu,
 )
+from jaxformer.functional.global_tokens import block_numbers, block_sums
 from jaxformer.functional.linear import linear
 from jaxformer.functional.losses import LossSums, chunked_cross_entropy, cross_entropy
 from jaxformer.functional.masks import (
@@ -68,6 +69,7 @@ from jaxformer.functional.positions.schemes import (
     Sinusoidal2D,
     T5Bias,
 )
+from jaxformer.functional.positions.sparse import T5GlobalBias
 from jaxformer.functional.positions.waves import (
     code_distance,
     code_inner_products,
@@ -136,6 +138,7 @@ __all__ = [
     "Sinusoidal",
     "Sinusoidal2D",
     "T5Bias",
+    "T5GlobalBias",
     "YaRN",
     "activation",
     "alibi_bias",
@@ -147,7 +150,9 @@ __all__ = [
     "ban_sequences",
     "ban_tokens",
     "binary_code",
+    "block_numbers",
     "block_sparse",
+    "block_sums",
     "causal",
     "chunked_cross_entropy",
     "code_distance",

@@ -16,7 +16,7 @@ from jaxformer.functional.positions.schemes import T5Bias
 from jaxformer.models.flops import TokenFlops, attention_flops, block_products, vocabulary_products
 from jaxformer.models.heads.base import Head, ModelOutput, array, build_heads, pool
 from jaxformer.models.heads.vocabulary import LanguageModel
-from jaxformer.models.model import Model, ModelConfig, assert_tokens, check_no_windows
+from jaxformer.models.model import Model, ModelConfig, assert_tokens
 from jaxformer.nn import CrossAttentionConfig, DotProductCrossAttention, Embedding, Transformer
 from jaxformer.nn.cache import Cache, CacheShape
 from jaxformer.nn.config import MOST_LAYERS, SIZE_OR_NONE, TextConfig
@@ -29,6 +29,8 @@ class EncoderDecoderConfig(TextConfig, ModelConfig):
 
     required: ClassVar[tuple[str, ...]] = ("inputs", "decoder_inputs")
     is_encoder_decoder: ClassVar[bool] = True
+    windows_ahead: ClassVar[bool] = True
+    """Windows are the encoder's, and reach as far ahead as back."""
     num_decoder_layers: int | None = None
     """Blocks of the decoder; None: num_layers, as many as the encoder has."""
     encoder_dim: int | None = None
@@ -48,7 +50,6 @@ class EncoderDecoderConfig(TextConfig, ModelConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        check_no_windows(self)
         if self.num_decoder_layers is not None:
             check_fields(self, "model", num_decoder_layers=between(1, MOST_LAYERS))
             fits = self.num_decoder_layers % self.layer_repeats == 0
@@ -77,6 +78,13 @@ class EncoderDecoderConfig(TextConfig, ModelConfig):
         return replace(self, model_dim=self.encoder_dim, encoder_dim=None)
 
     @property
+    def decoder(self) -> "EncoderDecoderConfig":
+        """The configuration of the decoder's blocks, which have no windows."""
+        layers = self.decoder_layers
+        windows = (None,) * (1 if self.first_norm else layers)
+        return replace(self, num_layers=layers, windows=windows, window_position=None)
+
+    @property
     def decoder_layers(self) -> int:
         """The number of blocks of the decoder."""
         return self.num_layers if self.num_decoder_layers is None else self.num_decoder_layers
@@ -103,7 +111,7 @@ class EncoderDecoderConfig(TextConfig, ModelConfig):
         pairs = 2 * cross.products_per_pair(self) * layers * length * share
         encoder = attention_flops(*blocks, length, causal=False)
         targets = lengths["decoder_inputs"]
-        decoder = attention_flops(self, sublayers, layers, targets, causal=True)
+        decoder = attention_flops(self.decoder, sublayers, layers, targets, causal=True)
         attention, causal = (e + share * d + pairs for e, d in zip(encoder, decoder, strict=True))
         return TokenFlops(2 * products, attention, causal)
 
@@ -135,10 +143,11 @@ class EncoderDecoder(Model):
             num_layers=config.num_layers,
             width=encoder_width,
         )
-        sublayers = config.self_attention, config.cross_attention, config.feed_forward
+        own_attention = config.self_attention.for_decoder()
+        sublayers = own_attention, config.cross_attention, config.feed_forward
         self.decoder = Transformer(
             keys[3],
-            replace(config, num_layers=config.decoder_layers),
+            config.decoder,
             position=config.decoder_position,
             make_block=partial(block.build, sublayers=sublayers),
             num_layers=config.decoder_layers,

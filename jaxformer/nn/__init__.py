@@ -21,6 +21,7 @@ from jaxformer.nn.residual import (
     Residual,
     SandwichNorm,
 )
+from jaxformer.nn.sparse_attention import BlockSparseAttention, TransientGlobalAttention
 from jaxformer.nn.stack import Block, Stack
 from jaxformer.nn.sublayer import (
     Context,
@@ -37,6 +38,7 @@ __all__ = [
     "Attention",
     "Block",
     "BlockConfig",
+    "BlockSparseAttention",
     "BranchNorm",
     "CacheShape",
     "Chunk",
@@ -65,6 +67,7 @@ __all__ = [
     "Transformer",
     "TransformerBlock",
     "TransformerConfig",
+    "TransientGlobalAttention",
     "constant",
     "normal",
     "parameter",
