@@ -139,6 +139,14 @@ TINY: dict[str, dict[str, Any]] = {
     },
     "t5": _T5,
     "mt5": _T5 | {"feed_forward_proj": "gated-gelu"},
+    # Four blocks of a window, and two global tokens.
+    "longt5": _T5
+    | {
+        "feed_forward_proj": "gated-gelu",
+        "encoder_attention_type": "transient-global",
+        "local_radius": 2,
+        "global_block_size": 4,
+    },
     "bart": _BART,
     "vit": _VIT,
     "electra": _BERT | {"embedding_size": 20, "hidden_act": "silu", "type_vocab_size": 3},

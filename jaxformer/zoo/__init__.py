@@ -17,6 +17,7 @@ from jaxformer.zoo import (
     gpt_neo,
     gptj,
     llama,
+    longt5,
     modernbert,
     mpnet,
     mpt,
@@ -37,7 +38,7 @@ from jaxformer.zoo.system import System
 
 _MODULES = (
     transformer, bert, roberta, distilbert, albert, ernie, gpt, gptj, pythia, llama, phi, gemma,
-    qwen, phi3, olmo, t5, bart, vit,
+    qwen, phi3, olmo, t5, longt5, bart, vit,
     electra, mpnet, modernbert, dinov2,
     bloom, gpt_neo, opt, mpt, falcon, stablelm, clip, siglip,
 )  # fmt: skip
