@@ -28,6 +28,11 @@ class Architecture:
     """Fields of our configuration that differ from those of the body: {"pooler": None}."""
     prefix: str | None = None
     """The prefix of the body's tensors, where it is not the format's."""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of config.json that set the class apart from the others of its system, which are
+    false there: {"is_decoder": True}."""
+    aliases: tuple[str, ...] = ()
+    """Other names of the class in files: "BertForCausalLM" in Flax."""
 
 
 class Shift(abc.ABC):
@@ -148,3 +153,13 @@ class ModelFormat:
     """The values of fields that a config.json leaves out, before those of `config_map`."""
     synonyms: Mapping[str, str] = field(default_factory=dict)
     """Other names of fields in files -> the name that `config_map` reads."""
+
+    def classes(self, values: Mapping[str, Any]) -> list[Architecture]:
+        """Returns the classes that a config.json with these values may name, see `fields`."""
+        names = {name for each in self.architectures for name in each.fields}
+        wanted = {name: values.get(name) or False for name in names}
+        return [
+            each
+            for each in self.architectures
+            if all(each.fields.get(name, False) == value for name, value in wanted.items())
+        ]

@@ -1,5 +1,6 @@
 """The decoder-only family: GPT, Llama, Mistral and others, by configuration alone."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal
@@ -7,18 +8,18 @@ from typing import ClassVar, Literal
 import jax
 
 from jaxformer.functional.masks import Mask, Prefix, Segments, causal
-from jaxformer.models.flops import TokenFlops, attention_flops, block_products, vocabulary_products
+from jaxformer.models.flops import TokenFlops, attention_flops, block_products
 from jaxformer.models.heads.base import Head, ModelOutput, array, build_heads, pool
 from jaxformer.models.heads.vocabulary import LanguageModel
-from jaxformer.models.model import Model, TransformerModelConfig, assert_tokens
+from jaxformer.models.model import Model, assert_tokens
+from jaxformer.models.typed_text import TypedTextConfig
 from jaxformer.nn import Embedding, Transformer
 from jaxformer.nn.cache import Cache, CacheShape
-from jaxformer.nn.config import TextConfig
 from jaxformer.nn.layers import normal
 
 
 @dataclass(frozen=True)
-class DecoderConfig(TextConfig, TransformerModelConfig):
+class DecoderConfig(TypedTextConfig):
     """A decoder alone: each token sees those before it (GPT, Llama)."""
 
     causal: ClassVar[bool] = True
@@ -36,11 +37,12 @@ class DecoderConfig(TextConfig, TransformerModelConfig):
         return Decoder(key, self)
 
     def input_spec(self, rows, lengths):
-        return {"inputs": array(rows, lengths["inputs"])}
+        names = ("inputs", *self.type_sizes)
+        return {name: array(rows, lengths["inputs"]) for name in names}
 
     def flops(self, lengths):
         blocks = self, self.sublayers, self.num_layers
-        products = block_products(*blocks) + vocabulary_products(self)
+        products = block_products(*blocks) + sum(head.products(self) for head in self.heads)
         attention = attention_flops(*blocks, lengths["inputs"], causal=True)
         return TokenFlops(2 * products, *attention)
 
@@ -61,6 +63,7 @@ class Decoder(Model):
             make_block=partial(config.block.build, sublayers=config.sublayers),
             num_layers=config.num_layers,
             width=width,
+            type_sizes=config.type_sizes,
         )
         self.heads = build_heads(keys[2], config, config.heads)
         self.dtype = config.dtype
@@ -73,6 +76,7 @@ class Decoder(Model):
         segments: jax.Array | None = None,
         prefix: jax.Array | None = None,
         mask: Mask | None = None,
+        type_ids: Mapping[str, jax.Array] | None = None,
         key: jax.Array | None = None,
     ) -> jax.Array:
         """The normalised hidden states.
@@ -84,6 +88,7 @@ class Decoder(Model):
             prefix: int `[B]`: the number of leading tokens that are visible to all tokens of the
                 row (prefix LM); None: attention is causal.
             mask: A mask to combine with, such as one of padding.
+            type_ids: int `[B, T]` for "token_types" and "task_types"; a missing one means 0.
             key: The dropout key; None in evaluation.
 
         Returns:
@@ -96,7 +101,9 @@ class Decoder(Model):
         if segments is not None:
             mask = mask & Segments(segments, segments)
         embedded = self.embedding(inputs, self.dtype)
-        return self.transformer(embedded, mask=mask, positions=positions, key=key)
+        return self.transformer(
+            embedded, mask=mask, positions=positions, type_ids=type_ids, key=key
+        )
 
     @property
     def decoder_transformer(self) -> Transformer:
@@ -117,7 +124,8 @@ class Decoder(Model):
     ) -> tuple[jax.Array, Cache]:
         """The hidden states of the next tokens of each row.
 
-        Reading a row in several steps gives the states that `hidden` gives for the whole row.
+        Reading a row in several steps gives the states that `hidden` gives for the whole row, with
+        the type 0 for all tokens.
 
         Args:
             inputs: int token ids `[B, T]`.
@@ -136,7 +144,7 @@ class Decoder(Model):
     def outputs(self, batch, key=None):
         names = ("positions", "segments", "prefix")
         options = {name: batch[name] for name in names if name in batch}
-        hidden = self.hidden(batch["inputs"], key=key, **options)
+        hidden = self.hidden(batch["inputs"], type_ids=batch, key=key, **options)
         valid = self.valid(batch)
         return ModelOutput(hidden, pool(hidden, valid, "first"), self.embedding.kernel(), valid)
 

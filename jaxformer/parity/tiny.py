@@ -6,7 +6,12 @@ _TOKENS = {"bos_token_id": 3, "eos_token_id": 4, "pad_token_id": 5}
 _SIZES = {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 6}
 _MLP = {"intermediate_size": 56}
 _BERT = {"vocab_size": 131, **_SIZES, **_MLP, "max_position_embeddings": 20}
-_ROBERTA = _BERT | {"hidden_act": "relu", "type_vocab_size": 2, "pad_token_id": 3}
+_ROBERTA = _BERT | {
+    "hidden_act": "relu",
+    "type_vocab_size": 2,
+    "pad_token_id": 3,
+    "max_position_embeddings": 24,
+}
 _GPT = {"vocab_size": 131, "n_embd": 48, "n_head": 6, "n_layer": 3, "n_positions": 20, **_TOKENS}
 _NEOX = {"vocab_size": 131, **_SIZES, **_MLP, **_TOKENS}
 _PHI3 = _BERT | {"num_key_value_heads": 2, "pad_token_id": 3}
