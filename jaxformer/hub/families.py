@@ -262,12 +262,12 @@ def forward(
     Returns:
         "last_hidden_state", "pooler_output", "logits", "loss", ...: those that the model has.
     """
-    family = family_of(checkpoint.config)
+    family, task = family_of(checkpoint.config), checkpoint.architecture.task
+    inputs = task.completed(inputs, checkpoint.hf_config)
     names = STATES * hidden_states + WEIGHTS * attentions
     run = with_cache(family.forward, names, required=False)
     (states, outputs), cache = run(model, checkpoint, inputs)
     outputs |= family.layer_outputs(checkpoint, cache, outputs)
-    task = checkpoint.architecture.task
     return outputs | task.outputs(model, states, inputs, checkpoint.hf_config)
 
 

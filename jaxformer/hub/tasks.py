@@ -30,6 +30,7 @@ IGNORED = -100
 """The label of a token that does not count in the loss."""
 Arrays = Mapping[str, jax.Array]
 _OLD_END = 2
+_PENALTY = 1e6
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,16 @@ class Task:
         """Returns the heads of the class."""
         del hf_config
         return ()
+
+    def completed(self, inputs: Arrays, hf_config: HFConfig) -> Arrays:
+        """Returns the inputs with those that the class makes of the others.
+
+        Args:
+            inputs: Arrays by their names in transformers.
+            hf_config: The values of config.json.
+        """
+        del hf_config
+        return inputs
 
     def outputs(
         self, model: Model, states: ModelOutput, inputs: Arrays, hf_config: HFConfig
@@ -207,9 +218,21 @@ class QuestionAnsweringTask(Task):
     def heads(self, hf_config):
         return (Span(),)
 
+    def excluded(self, inputs: Arrays, hf_config: HFConfig) -> jax.Array | None:
+        """Returns the tokens that no answer may begin or end with, bool `[B, T]`, or None.
+
+        Args:
+            inputs: Arrays by their names in transformers.
+            hf_config: The values of config.json.
+        """
+        del inputs, hf_config
+
     def outputs(self, model, states, inputs, hf_config):
         # Transformers does not mask padding in these scores.
         scores = model.heads["span"].scores(states._replace(valid=None))
+        excluded = self.excluded(inputs, hf_config)
+        if excluded is not None:
+            scores -= _PENALTY * excluded[:, None, :]
         outputs = {"start_logits": scores[:, 0], "end_logits": scores[:, 1]}
         if "start_positions" in inputs and "end_positions" in inputs:
             length = scores.shape[-1]

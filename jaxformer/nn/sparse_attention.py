@@ -57,7 +57,8 @@ class BlockSparseSelfAttention(SelfAttention):
         if times > 1:
             repeated = RepeatedBlock(size, -(-length // size))
             bias = repeated.bias(times, length, self.attention.num_heads)
-        mask = context.mask & block_sparse(length, size)
+        # Padding attends to nothing either: in transformers its states are those of no context.
+        mask = _without_padding(context.mask) & block_sparse(length, size)
         return super().__call__(x, replace(context, mask=mask, bias=bias), key)
 
 
@@ -170,6 +171,17 @@ def _check_encoder(sublayer: DotProductAttention, config: TransformerConfig) -> 
             f"model.self_attention = {sublayer}: must be another in a model that is no encoder of "
             "text, such as a decoder, whose tokens would see later ones; use DotProductAttention()"
         )
+
+
+def _without_padding(mask: Mask) -> Mask:
+    """The mask where padding does not attend to anything."""
+    found = Mask()
+    for term in terms_of(mask):
+        if isinstance(term, KeyPadding):
+            real = term.valid.astype(jnp.int32)
+            term = Segments(real, real)
+        found &= term
+    return found
 
 
 def _segments(mask: Mask, x: jax.Array) -> jax.Array:

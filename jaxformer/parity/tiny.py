@@ -53,6 +53,15 @@ _VISION_TOWER = {**_SIZES, **_MLP, "image_size": 13, "patch_size": 4, "num_chann
 TINY: dict[str, dict[str, Any]] = {
     "marian": _BART,
     "bert": _BERT,
+    "big_bird": _BERT
+    | {
+        "max_position_embeddings": 40,
+        "block_size": 3,
+        "num_random_blocks": 2,
+        "hidden_act": "relu",
+        "rescale_embeddings": True,
+        "sep_token_id": 7,
+    },
     "roberta": _ROBERTA,
     "xlm-roberta": _ROBERTA,
     "distilbert": {
@@ -228,3 +237,7 @@ TINY: dict[str, dict[str, Any]] = {
     "siglip_vision_model": _VISION_TOWER,
 }
 """`model_type` -> fields of its configuration in transformers."""
+
+LENGTHS = {"big_bird": 33, "BigBirdForCausalLM": 11}
+"""`model_type` or class -> tokens of a row, where the usual few would not use every part. As a
+decoder BigBird has full attention, in transformers in short rows alone."""

@@ -5,6 +5,7 @@ from jaxformer.zoo import (
     albert,
     bart,
     bert,
+    big_bird,
     bloom,
     clip,
     dinov2,
@@ -39,7 +40,7 @@ from jaxformer.zoo.system import System
 _MODULES = (
     transformer, bert, roberta, distilbert, albert, ernie, gpt, gptj, pythia, llama, phi, gemma,
     qwen, phi3, olmo, t5, longt5, bart, vit,
-    electra, mpnet, modernbert, dinov2,
+    electra, mpnet, modernbert, big_bird, dinov2,
     bloom, gpt_neo, opt, mpt, falcon, stablelm, clip, siglip,
 )  # fmt: skip
 

@@ -1,7 +1,7 @@
 """Heads: the outputs of a model, computed from its hidden states."""
 
 from jaxformer.models.heads.base import Head, HeadModule, LossOptions, ModelOutput, Predictions
-from jaxformer.models.heads.dense import Dense
+from jaxformer.models.heads.dense import Dense, ResidualMLP
 from jaxformer.models.heads.labels import (
     Classification,
     Regression,
@@ -27,6 +27,7 @@ __all__ = [
     "Predictions",
     "Projection",
     "Regression",
+    "ResidualMLP",
     "Span",
     "TokenClassification",
 ]
