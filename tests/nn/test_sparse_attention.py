@@ -155,7 +155,7 @@ def test_packed_documents_do_not_see_one_another():
         positions, Segments(segments, segments), bias=transformer.inputs.bias(positions)
     )
     x = states(transformer.stack.layers()[0].norms[0].dim, 1)[0]
-    found = jax.jit(jax.jacrev(lambda x: sublayer(x[None], context, None)[0]))(x)
+    found = jax.jit(jax.jacfwd(lambda x: sublayer(x[None], context, None)[0]))(x)
     moved = np.abs(found).max((1, 3)) > 0
     assert not np.any(moved & (documents[:, None] != documents))
     assert moved[9:23, 9:23].sum() > np.asarray(Band(2, 2).values(14, 14)).sum()
@@ -168,7 +168,7 @@ def test_rows_shorter_than_a_block_have_a_window_alone():
     positions = jnp.arange(LENGTH)[None]
     context = Context(positions, bias=transformer.inputs.bias(positions))
     x = states(transformer.stack.layers()[0].norms[0].dim, 1)[0]
-    found = jax.jit(jax.jacrev(lambda x: sublayer(x[None], context, None)[0]))(x)
+    found = jax.jit(jax.jacfwd(lambda x: sublayer(x[None], context, None)[0]))(x)
     expected = Band(2, 2).values(LENGTH, LENGTH)[0]
     np.testing.assert_array_equal(np.abs(found).max((1, 3)) > 0, expected)
 
