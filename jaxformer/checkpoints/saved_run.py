@@ -16,6 +16,7 @@ from jaxformer.errors import ConfigError
 from jaxformer.io.serialization import to_json
 from jaxformer.models.frozen import SCALES, restored
 from jaxformer.models.lora import FACTORS, adapted
+from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import Parameters
 
 
@@ -55,6 +56,10 @@ class SavedRun:
     def validation(self) -> dict[str, float]:
         """What was measured at this step, if anything."""
         return files.validation_of(read_item(self._home, "meta"))
+
+    def add_parts(self, model: ModelConfig) -> None:
+        """Adds nothing: a checkpoint has the parts of its own model alone."""
+        del model
 
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
         """Reads parameters into the host's memory."""

@@ -117,7 +117,7 @@ def validate(config: Config, num_devices: int) -> None:
         )
     _check_data_fits(config.model, config.data)
     _check_preference(config.model, config.data, config.train)
-    config.model.check_lengths(config.row_lengths)
+    config.model.check_lengths(config.model.row_lengths(config.data.text_lengths))
     wanted = getattr(getattr(config.data, "tokenizer", None), "vocab_size", None)
     if wanted is not None and wanted > config.model.vocab_size:
         raise ConfigError(

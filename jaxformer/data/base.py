@@ -50,8 +50,8 @@ class Data(abc.ABC):
 
     head: ClassVar[str] = "language_model"
     """What the data teach, by the name of a head: "language_model", "masked_language_model",
-    "classification", "regression", "token_classification" or "span". A subclass whose fields decide
-    it defines a property. A model that is taken from a checkpoint gets this head."""
+    "classification", "regression", "multiple_choice", "token_classification" or "span". A subclass
+    whose fields decide it defines a property. A model that is taken from a checkpoint gets it."""
 
     sequences_per_row: ClassVar[int] = 1
     """Sequences that the model reads of a row of a batch: two for a pair of answers."""
@@ -100,6 +100,11 @@ class Data(abc.ABC):
     @abc.abstractmethod
     def lengths(self) -> dict[str, int]:
         """The tokens of a row: of "inputs", and of "decoder_inputs" for an encoder-decoder."""
+
+    @property
+    def text_lengths(self) -> dict[str, int]:
+        """The positions that rows reach: `lengths`, unless rows have several texts side by side."""
+        return self.lengths
 
     def start_id(self, tokenizer: Tokenizer) -> int | None:
         """Returns the first input of the decoder of an encoder-decoder; None without one."""

@@ -11,6 +11,7 @@ from jaxformer.hub.families import family_of
 from jaxformer.hub.fields import Computed, ConfigMap, resolved
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
+from jaxformer.hub.multiple_choice import MultipleChoiceTask
 from jaxformer.hub.tasks import (
     MaskedLMTask,
     NextSentenceTask,
@@ -25,6 +26,7 @@ from jaxformer.models import (
     Classification,
     LanguageModel,
     MaskedLanguageModel,
+    MultipleChoice,
     Span,
     TokenClassification,
 )
@@ -76,6 +78,8 @@ def _task(config: ModelConfig) -> Task:
     if MaskedLanguageModel in heads and Classification in heads:
         label = heads[Classification].label
         return PreTrainingTask(label, f"{label}_logits")
+    if MultipleChoice in heads:
+        return MultipleChoiceTask(heads[MultipleChoice].pooling, heads[MultipleChoice].dense)
     if Classification in heads and heads[Classification].label == "next_sentence":
         return NextSentenceTask()
     if Classification in heads:

@@ -263,10 +263,10 @@ def forward(
         "last_hidden_state", "pooler_output", "logits", "loss", ...: those that the model has.
     """
     family, task = family_of(checkpoint.config), checkpoint.architecture.task
-    inputs = task.completed(inputs, checkpoint.hf_config)
     names = STATES * hidden_states + WEIGHTS * attentions
     run = with_cache(family.forward, names, required=False)
-    (states, outputs), cache = run(model, checkpoint, inputs)
+    rows = task.rows(inputs, checkpoint.hf_config)
+    (states, outputs), cache = run(model, checkpoint, rows)
     outputs |= family.layer_outputs(checkpoint, cache, outputs)
     return outputs | task.outputs(model, states, inputs, checkpoint.hf_config)
 

@@ -15,6 +15,7 @@ from jaxformer.models import (
     Classification,
     LanguageModel,
     MaskedLanguageModel,
+    MultipleChoice,
     TokenClassification,
 )
 from jaxformer.models.model import ModelConfig
@@ -125,10 +126,12 @@ def _check_dtype(name: str, array: np.ndarray) -> None:
 
 
 def _check_ids(name: str, ids: np.ndarray, config: Any) -> None:
-    if ids.ndim != 2:
-        raise DataError(f"inputs: {name} must have the shape [B, T], not {ids.shape}")
+    chooses = any(isinstance(head, MultipleChoice) for head in config.heads)
+    axes = ("B", "C", "T") if chooses else ("B", "T")
+    if ids.ndim != len(axes):
+        raise DataError(f"inputs: {name} must have the shape [{', '.join(axes)}], not {ids.shape}")
     _check_range(name, ids, config.vocab_size, "the vocabulary")
-    _check_length(name, ids.shape[1], config)
+    _check_length(name, ids.shape[-1], config)
 
 
 def _check_range(name: str, ids: np.ndarray, size: int, table: str) -> None:
@@ -182,6 +185,10 @@ def _check_labels(
             raise DataError(f"inputs: {name} holds {labels.min()}: must be places from 0 on")
     elif head is None:
         _check_counted(labels, getattr(config, "vocab_size", 1))  # no head reads them
+    elif isinstance(head, MultipleChoice):
+        _check_rows(name, labels)
+        if "input_ids" in arrays:
+            _check_counted(labels, arrays["input_ids"].shape[1])
     elif isinstance(head, Classification):
         _check_classes(labels, head.num_labels)
     elif isinstance(head, TokenClassification):

@@ -201,7 +201,8 @@ def _saved_modules(adapter: Adapter, placements: Iterable[Placement]) -> list[st
     for placement in placements:
         for module in modules:
             inside = placement.tensor.startswith(f"{module}.")
-            if inside and placement.places[0].parameter not in adapter.whole:
+            learned = all(place.parameter in adapter.whole for place in placement.places[:1])
+            if inside and not learned:
                 raise ConfigError(
                     f"{module}: PEFT saves whole modules, but {placement.tensor} did not "
                     "learn with the rest of it: export without --adapter"

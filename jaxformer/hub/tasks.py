@@ -47,8 +47,8 @@ class Task:
         del hf_config
         return ()
 
-    def completed(self, inputs: Arrays, hf_config: HFConfig) -> Arrays:
-        """Returns the inputs with those that the class makes of the others.
+    def rows(self, inputs: Arrays, hf_config: HFConfig) -> Arrays:
+        """Returns the inputs as the body of the model reads them, one text in a row.
 
         Args:
             inputs: Arrays by their names in transformers.
@@ -83,7 +83,7 @@ class CausalLMTask(Task):
         def loss(logits, labels):
             return token_loss(logits[:, :-1], labels[:, 1:])
 
-        return _scored(model.heads["language_model"].scores(states), inputs, loss)
+        return scored(model.heads["language_model"].scores(states), inputs, loss)
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Seq2SeqLMTask(Task):
         return (LanguageModel(),)
 
     def outputs(self, model, states, inputs, hf_config):
-        return _scored(model.heads["language_model"].scores(states), inputs)
+        return scored(model.heads["language_model"].scores(states), inputs)
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class MaskedLMTask(Task):
         return (MaskedLanguageModel(activation=None if same else self.activation),)
 
     def outputs(self, model, states, inputs, hf_config):
-        return _scored(model.heads["masked_language_model"].scores(states), inputs)
+        return scored(model.heads["masked_language_model"].scores(states), inputs)
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class NextSentenceTask(Task):
         return (Classification(label="next_sentence"),)
 
     def outputs(self, model, states, inputs, hf_config):
-        return _scored(model.heads["next_sentence"].scores(states), inputs)
+        return scored(model.heads["next_sentence"].scores(states), inputs)
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ class SequenceClassificationTask(Task):
         loss = partial(_sequence_loss, hf_config=hf_config)
         scores = model.heads["label"].scores(states)
         # A head for numbers has one score for each row, [B].
-        return _scored(scores.reshape(scores.shape[0], -1), inputs, loss)
+        return scored(scores.reshape(scores.shape[0], -1), inputs, loss)
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ class TokenClassificationTask(Task):
         return (TokenClassification(num_labels=num_labels(hf_config)),)
 
     def outputs(self, model, states, inputs, hf_config):
-        return _scored(model.heads["tags"].scores(states), inputs)
+        return scored(model.heads["tags"].scores(states), inputs)
 
 
 @dataclass(frozen=True)
@@ -327,10 +327,16 @@ def end_places(ids: jax.Array, hf_config: HFConfig) -> jax.Array:
     return jnp.arange(ids.shape[1])[None, :] == jnp.argmax(found, axis=1, keepdims=True)
 
 
-def _scored(
+def scored(
     logits: jax.Array, inputs: Arrays, loss: Callable[..., jax.Array] = token_loss
 ) -> dict[str, jax.Array]:
-    """The scores and, where there are labels, the loss."""
+    """Returns the scores and, where there are labels, the loss.
+
+    Args:
+        logits: The scores.
+        inputs: Arrays by their names in transformers.
+        loss: Makes a loss of scores and labels.
+    """
     outputs = {"logits": logits}
     if "labels" in inputs:
         outputs["loss"] = loss(logits, inputs["labels"])

@@ -4,6 +4,7 @@ from jaxformer.models.decoder import Decoder, DecoderConfig
 from jaxformer.models.encoder import Encoder, EncoderConfig
 from jaxformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from jaxformer.models.heads.base import Head, LossFunction, LossOptions, ModelOutput
+from jaxformer.models.heads.choices import MultipleChoice
 from jaxformer.models.heads.dense import Dense, ResidualMLP
 from jaxformer.models.heads.labels import (
     Classification,
@@ -37,6 +38,7 @@ __all__ = [
     "Model",
     "ModelConfig",
     "ModelOutput",
+    "MultipleChoice",
     "NormPooler",
     "Parameters",
     "Pooler",

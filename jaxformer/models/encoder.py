@@ -6,7 +6,9 @@ from functools import partial
 from typing import ClassVar, Literal
 
 import jax
+import jax.numpy as jnp
 
+from jaxformer.functional.assertions import assert_axes
 from jaxformer.functional.feedforward import activation
 from jaxformer.functional.masks import Mask, Segments
 from jaxformer.functional.norms import LayerNorm, Norm
@@ -131,17 +133,27 @@ class Encoder(Model):
             embedded, mask=mask, positions=positions, type_ids=type_ids, key=key
         )
 
-    def pooled(self, hidden: jax.Array, valid: jax.Array | None = None) -> jax.Array:
+    def pooled(
+        self,
+        hidden: jax.Array,
+        valid: jax.Array | None = None,
+        places: jax.Array | None = None,
+    ) -> jax.Array:
         """The state of the first real token, through the pooler if there is one.
 
         Args:
             hidden: `[B, T, D]`.
             valid: bool `[B, T]`: the real tokens; None: all.
+            places: int `[B, C]`: where each of several texts of a row starts; None: it is one text.
 
         Returns:
-            `[B, D]`.
+            `[B, D]`, or `[B, C, D]` with `places`.
         """
-        first = pool(hidden, valid, "first")
+        if places is None:
+            first = pool(hidden, valid, "first")
+        else:
+            assert_axes(hidden=(hidden, "B T D"), choice_places=(places, "B C"))
+            first = jnp.take_along_axis(hidden, places[..., None], axis=1)
         if self.pooler is None:
             return first
         return activation(self.pooler_activation)(self.pooler(first))
@@ -150,4 +162,5 @@ class Encoder(Model):
         options = {name: batch[name] for name in ("positions", "segments") if name in batch}
         hidden = self.hidden(batch["inputs"], type_ids=batch, key=key, **options)
         valid = self.valid(batch)
-        return ModelOutput(hidden, self.pooled(hidden, valid), self.embedding.kernel(), valid)
+        pooled = self.pooled(hidden, valid, batch.get("choice_places"))
+        return ModelOutput(hidden, pooled, self.embedding.kernel(), valid)

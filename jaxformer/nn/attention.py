@@ -104,6 +104,7 @@ class Attention(nnx.Module):
         query_BTNH = self.queries(x, factor)
         key_BSKH, value_BSKH = self.keys_and_values(kv)
         query_BTNH, key_BSKH = self.rotated(query_BTNH, key_BSKH, positions, kv_positions)
+        value_BSKH = self.position.rotate_values(value_BSKH, kv_positions)
         return self.attend(query_BTNH, key_BSKH, value_BSKH, mask=mask, bias=bias, key=key)
 
     def queries(self, x: jax.Array, factor: jax.Array | None = None) -> jax.Array:
@@ -248,6 +249,7 @@ class SelfAttention(Sublayer):
         query_BTNH, key_BTKH = attention.rotated(
             query_BTNH, key_BTKH, positions, positions, context.lengths
         )
+        value_BTKH = attention.position.rotate_values(value_BTKH, positions, context.lengths)
         cache = cache.write(key_BTKH, value_BTKH, context.chunk)
         slot_positions_BC = context.chunk.slot_positions(cache.capacity)
         before = None if self.window is None else self.window - 1

@@ -154,6 +154,7 @@ def real_parts(name: str, ours: np.ndarray, theirs: np.ndarray, inputs: Arrays):
     mask = inputs.get("decoder_attention_mask" if decodes else "attention_mask")
     if mask is None:
         return ours, theirs
+    mask = mask.reshape(-1, mask.shape[-1])  # choices are rows
     for axis in range(ours.ndim - 1):
         if ours.shape[axis : axis + 2] == mask.shape:
             where = (slice(None),) * axis + (mask > 0,)

@@ -9,6 +9,7 @@ import numpy as np
 from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.families import SEGMENTS, family_of
 from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.multiple_choice import MultipleChoiceTask
 from jaxformer.hub.tasks import (
     IGNORED,
     CausalLMTask,
@@ -29,6 +30,8 @@ from jaxformer.zoo.electra import ReplacedTokensTask
 
 Padding = Literal["none", "right", "left"]
 PADDINGS: tuple[Padding, ...] = get_args(Padding)
+CHOICES = 2
+"""Texts of which one is chosen."""
 Inputs = Mapping[str, np.ndarray]
 
 
@@ -53,18 +56,41 @@ def example_inputs(
         of_system = LENGTHS.get(checkpoint.model_format.model_type, 11)
         length = LENGTHS.get(checkpoint.architecture.name, of_system)
     rng, config, task = np.random.default_rng(seed), checkpoint.config, checkpoint.architecture.task
+    if isinstance(task, MultipleChoiceTask):
+        return _choices(checkpoint, padding, (rows, CHOICES, length), rng)
     names, inputs = family_of(config).inputs, {}
     if "input_ids" in names:
-        inputs |= _ids(checkpoint, padding, (rows, length), rng, "")
-    for name, table in SEGMENTS.items():
-        if size := getattr(config, "type_sizes", {}).get(table):
-            inputs[name] = rng.integers(size, size=(rows, length))
+        inputs |= _texts(checkpoint, padding, (rows, length), rng)
     if "decoder_input_ids" in names and not task.repeats_inputs:
         inputs |= _ids(checkpoint, padding, (rows, length - 2), rng, "decoder_")
     if "pixel_values" in names:
         size = (rows, config.channels, *config.image_size)
         inputs["pixel_values"] = rng.standard_normal(size).astype(np.float32)
     return inputs | _labels(task, rng, inputs, checkpoint.hf_config)
+
+
+def _choices(
+    checkpoint: HFCheckpoint,
+    padding: Padding,
+    shape: tuple[int, int, int],
+    rng: np.random.Generator,
+) -> dict[str, np.ndarray]:
+    """Texts `[B, C, T]`, and the number of the right one of each row."""
+    rows, choices, length = shape
+    inputs = _texts(checkpoint, padding, (rows * choices, length), rng)
+    inputs = {name: array.reshape(shape) for name, array in inputs.items()}
+    return inputs | {"labels": rng.integers(choices, size=rows)}
+
+
+def _texts(
+    checkpoint: HFCheckpoint, padding: Padding, shape: tuple[int, int], rng: np.random.Generator
+) -> dict[str, np.ndarray]:
+    """Ids, their mask, and the types of tokens that the model has."""
+    inputs = _ids(checkpoint, padding, shape, rng, "")
+    for name, table in SEGMENTS.items():
+        if size := getattr(checkpoint.config, "type_sizes", {}).get(table):
+            inputs[name] = rng.integers(size, size=shape)
+    return inputs
 
 
 def _ids(

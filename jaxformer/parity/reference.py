@@ -163,7 +163,9 @@ def save_random(
     tables = {embedding.weight.data_ptr() for embedding in embeddings}
     biases = [x for name, x in model.named_buffers() if name == "final_logits_bias"]
     with torch.no_grad():
-        for name, x in [*model.named_parameters(), *(("bias", bias) for bias in biases)]:
+        # Tables that are computed (RoFormer's angles) stay what they are.
+        learned = ((name, x) for name, x in model.named_parameters() if x.requires_grad)
+        for name, x in [*learned, *(("bias", bias) for bias in biases)]:
             # States must neither vanish nor saturate a softmax, where float32
             # decides: scales are near their initial values, 1 (0 in Gemma, which adds 1), and
             # matrices preserve the size of their inputs (T5 does not scale its scores).

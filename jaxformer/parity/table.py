@@ -45,7 +45,9 @@ _LEFT_OUT = (
     "  classifiers: they have two models in one folder, and `load` returns one. Transformers can",
     "  extract a tower:",
     "  `CLIPVisionModelWithProjection.from_pretrained(DIR).save_pretrained(TOWER)`.",
-    "- There are no heads for multiple choice, for GPT-2's double heads, or for masked images.",
+    "- There are no heads for GPT-2's double heads, or for masked images.",
+    "- `generate()` of transformers counts the positions of causal RoBERTa models from 0, where its",
+    "  forward pass counts from behind the padding's id. Here both count as the forward pass.",
     "- Mixtures of experts and speech models are not supported.",
 )
 

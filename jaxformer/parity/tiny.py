@@ -64,6 +64,8 @@ TINY: dict[str, dict[str, Any]] = {
     },
     "roberta": _ROBERTA,
     "xlm-roberta": _ROBERTA,
+    "roberta-prelayernorm": _ROBERTA,
+    "roformer": _BERT | {"embedding_size": 20, "hidden_act": "silu", "type_vocab_size": 3},
     "distilbert": {
         "vocab_size": 131,
         "dim": 48,

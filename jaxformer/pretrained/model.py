@@ -31,10 +31,10 @@ from jaxformer.hub.families import forward as hf_forward
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.peft import Adapter, with_adapters
 from jaxformer.hub.weights.file_layout import FileLayout
+from jaxformer.hub.weights.parts import absent_parts
 from jaxformer.hub.weights.tensors import TensorFiles
 from jaxformer.hub.weights.weight_file import (
     WeightFile,
-    absent_parts,
     load_parameters,
     named_placements,
 )
@@ -224,11 +224,14 @@ class CheckpointReader(NamedTuple):
         return self.file.read(name, self.abstract_model.shapes[name].shape)
 
 
-def open_folder(folder: Path, **model_fields: Any) -> CheckpointReader:
+def open_folder(
+    folder: Path, may_lack_parts: bool = False, **model_fields: Any
+) -> CheckpointReader:
     """Returns a reader of a Hugging Face checkpoint; finds every tensor and reads none.
 
     Args:
         folder: A folder with config.json and model.safetensors (or several files and their index).
+        may_lack_parts: Whether heads and a pooler may be missing, see `WeightFile`.
         **model_fields: Fields of our configuration, as for `load_folder`.
 
     Raises:
@@ -243,17 +246,10 @@ def open_folder(folder: Path, **model_fields: Any) -> CheckpointReader:
     placements = named_placements(
         checkpoint.model_format, config, abstract_model, checkpoint.prefix
     )
-    return CheckpointReader(
-        checkpoint,
-        abstract_model,
-        WeightFile(
-            files,
-            checkpoint.model_format,
-            placements,
-            absent_parts(checkpoint.model_format, config, abstract_model),
-        ),
-        placements,
-    )
+    absent = absent_parts(checkpoint.model_format, config, abstract_model)
+    options = {"may_lack_parts": may_lack_parts}
+    file = WeightFile(files, checkpoint.model_format, placements, absent, **options)
+    return CheckpointReader(checkpoint, abstract_model, file, placements)
 
 
 def with_fields(config: ModelConfig, changes: Mapping[str, Any]) -> ModelConfig:

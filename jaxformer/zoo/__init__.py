@@ -29,6 +29,8 @@ from jaxformer.zoo import (
     pythia,
     qwen,
     roberta,
+    roberta_prelayernorm,
+    roformer,
     siglip,
     stablelm,
     t5,
@@ -40,7 +42,7 @@ from jaxformer.zoo.system import System
 _MODULES = (
     transformer, bert, roberta, distilbert, albert, ernie, gpt, gptj, pythia, llama, phi, gemma,
     qwen, phi3, olmo, t5, longt5, bart, vit,
-    electra, mpnet, modernbert, big_bird, dinov2,
+    electra, mpnet, modernbert, big_bird, dinov2, roberta_prelayernorm, roformer,
     bloom, gpt_neo, opt, mpt, falcon, stablelm, clip, siglip,
 )  # fmt: skip
 

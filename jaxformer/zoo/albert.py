@@ -6,6 +6,7 @@ from jaxformer.errors import ConfigError
 from jaxformer.hub.fields import Computed, ConfigMap, Constant
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
+from jaxformer.hub.multiple_choice import MultipleChoiceTask
 from jaxformer.hub.tasks import (
     MaskedLMTask,
     PreTrainingTask,
@@ -14,9 +15,9 @@ from jaxformer.hub.tasks import (
     Task,
     TokenClassificationTask,
 )
-from jaxformer.hub.weights.weight_map import WeightMap, attention, block
+from jaxformer.hub.weights.weight_map import attention, block
 from jaxformer.models import Classification, EncoderConfig, MaskedLanguageModel
-from jaxformer.zoo.common.bert_like import ENCODER, FIELDS, LABELS, NO_POOLER, bert, body
+from jaxformer.zoo.common.bert_like import ENCODER, FIELDS, LABELS, NO_POOLER, bert, body, named
 from jaxformer.zoo.system import System
 
 _SOURCE = "Lan et al., 2019, tables 1 and 2, https://arxiv.org/abs/1909.11942"
@@ -113,11 +114,12 @@ FORMATS = (
     ModelFormat(
         model_type="albert",
         config_map=ConfigMap(bert, _FIELDS),
-        weight_map=lambda config: WeightMap(_NAMES),
+        weight_map=lambda config: named(_NAMES, "predictions.bias", config),
         architectures=(
             Architecture("AlbertForPreTraining", PreTrainingTask("sentence_order", "sop_logits")),
             Architecture("AlbertForMaskedLM", MaskedLMTask(), NO_POOLER),
             Architecture("AlbertForSequenceClassification", SequenceClassificationTask()),
+            Architecture("AlbertForMultipleChoice", MultipleChoiceTask()),
             Architecture("AlbertForTokenClassification", TokenClassificationTask(), NO_POOLER),
             Architecture("AlbertForQuestionAnswering", QuestionAnsweringTask(), NO_POOLER),
             Architecture("AlbertModel", Task()),
@@ -128,6 +130,8 @@ FORMATS = (
             "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
             "predictions.decoder.bias": "predictions.bias",
         },
+        # Options of the first program, in its files with the one value that it knew.
+        harmless=("down_scale_factor", "gap_size", "net_structure_type", "num_memory_blocks"),
         defaults={
             "vocab_size": 30000,
             "hidden_size": 4096,

@@ -2,10 +2,11 @@
 
 from jaxformer.hub.fields import ConfigMap
 from jaxformer.hub.model_format import ModelFormat
-from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.zoo.common.bert_like import (
+    BIAS,
     ENCODER_OR_DECODER,
     FIELDS,
+    HARMLESS,
     HEADS,
     LABELS,
     architectures,
@@ -13,6 +14,7 @@ from jaxformer.zoo.common.bert_like import (
     body,
     causal,
     encoder_or_decoder,
+    named,
 )
 from jaxformer.zoo.system import System
 
@@ -27,7 +29,7 @@ FORMATS = (
     ModelFormat(
         model_type="bert",
         config_map=ConfigMap(encoder_or_decoder, (ENCODER_OR_DECODER, *FIELDS)),
-        weight_map=lambda config: WeightMap(body("bert") | LABELS | HEADS),
+        weight_map=lambda config: named(body("bert") | LABELS | HEADS, BIAS, config),
         architectures=(
             *architectures("Bert"),
             causal("BertLMHeadModel", "BertForCausalLM"),
@@ -39,5 +41,6 @@ FORMATS = (
             "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
             "cls.predictions.decoder.bias": "cls.predictions.bias",
         },
+        harmless=HARMLESS,
     ),
 )

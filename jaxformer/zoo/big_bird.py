@@ -12,6 +12,7 @@ from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.fields import Computed, ConfigMap, Value, read_activation
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
+from jaxformer.hub.multiple_choice import MultipleChoiceTask
 from jaxformer.hub.tasks import (
     MaskedLMTask,
     PreTrainingTask,
@@ -25,6 +26,7 @@ from jaxformer.models import DecoderConfig, Dense, EncoderConfig, Head, Residual
 from jaxformer.models.heads.base import HeadModule
 from jaxformer.nn import BlockSparseAttention, DotProductAttention, Linear, normal
 from jaxformer.zoo.common.bert_like import (
+    BIAS,
     ENCODER_OR_DECODER,
     FIELDS,
     HEADS,
@@ -34,6 +36,7 @@ from jaxformer.zoo.common.bert_like import (
     bert,
     body,
     encoder_or_decoder,
+    named,
 )
 from jaxformer.zoo.system import System
 
@@ -147,7 +150,7 @@ class _QuestionAnsweringTask(QuestionAnsweringTask):
     def heads(self, hf_config):
         return (Span(dense=ResidualMLP()),)
 
-    def completed(self, inputs, hf_config):
+    def rows(self, inputs, hf_config):
         if "token_type_ids" in inputs or "input_ids" not in inputs:
             return inputs
         outside = ~_in_question(inputs["input_ids"], hf_config)
@@ -181,6 +184,13 @@ _CLASSIFIER = {
     "heads.label.output": "classifier.out_proj",
 }
 
+
+def _weight_map(config: EncoderConfig | DecoderConfig) -> WeightMap:
+    """The names of the tensors; a classifier of texts has a layer before its output."""
+    has_label = any(head.name == "label" for head in config.heads)
+    return named(_NAMES | _CLASSIFIER if has_label else _NAMES, BIAS, config)
+
+
 FORMATS = (
     ModelFormat(
         model_type="big_bird",
@@ -197,7 +207,7 @@ FORMATS = (
                 ),
             ),
         ),
-        weight_map=lambda config: WeightMap(_NAMES | _CLASSIFIER),
+        weight_map=_weight_map,
         architectures=(
             Architecture(
                 "BigBirdForPreTraining",
@@ -205,6 +215,7 @@ FORMATS = (
             ),
             Architecture("BigBirdForMaskedLM", MaskedLMTask()),
             Architecture("BigBirdForSequenceClassification", _SequenceClassificationTask()),
+            Architecture("BigBirdForMultipleChoice", MultipleChoiceTask()),
             Architecture("BigBirdForTokenClassification", TokenClassificationTask()),
             Architecture("BigBirdForQuestionAnswering", _QuestionAnsweringTask(), NO_POOLER),
             Architecture("BigBirdModel", Task()),

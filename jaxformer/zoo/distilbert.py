@@ -13,6 +13,7 @@ from jaxformer.hub.fields import (
     numbers,
 )
 from jaxformer.hub.model_format import Architecture, ModelFormat
+from jaxformer.hub.multiple_choice import MultipleChoiceTask
 from jaxformer.hub.tasks import (
     MaskedLMTask,
     QuestionAnsweringTask,
@@ -90,6 +91,7 @@ FORMATS = (
                 SequenceClassificationTask(),
                 {"pooler": "relu"},
             ),
+            Architecture("DistilBertForMultipleChoice", MultipleChoiceTask(), {"pooler": "relu"}),
             Architecture("DistilBertForTokenClassification", TokenClassificationTask()),
             Architecture("DistilBertForQuestionAnswering", QuestionAnsweringTask()),
             Architecture("DistilBertModel", Task()),
@@ -97,6 +99,6 @@ FORMATS = (
         prefix="distilbert.",
         buffers=("*.position_ids",),
         copies={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
-        harmless=("qa_dropout", "seq_classif_dropout"),
+        harmless=("qa_dropout", "seq_classif_dropout", "tie_weights_"),
     ),
 )

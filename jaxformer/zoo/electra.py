@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxformer.hub.fields import Computed, ConfigMap, read_activation
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
+from jaxformer.hub.multiple_choice import MultipleChoiceTask
 from jaxformer.hub.tasks import (
     MaskedLMTask,
     QuestionAnsweringTask,
@@ -18,7 +19,13 @@ from jaxformer.hub.tasks import (
     TokenClassificationTask,
 )
 from jaxformer.hub.weights.weight_map import WeightMap
-from jaxformer.models import DecoderConfig, Dense, EncoderConfig, TokenClassification
+from jaxformer.models import (
+    DecoderConfig,
+    Dense,
+    EncoderConfig,
+    MultipleChoice,
+    TokenClassification,
+)
 from jaxformer.zoo.common.bert_like import (
     ENCODER_OR_DECODER,
     FIELDS,
@@ -46,6 +53,18 @@ class ReplacedTokensTask(Task):
             counted = inputs.get("attention_mask", jnp.ones_like(inputs["labels"])) == 1
             outputs["loss"] = jnp.sum(jnp.where(counted, losses, 0.0)) / jnp.sum(counted)
         return outputs
+
+
+@dataclass(frozen=True)
+class _MultipleChoiceTask(MultipleChoiceTask):
+    """Multiple choice by the first token, through a layer that config.json describes."""
+
+    def heads(self, hf_config):
+        hf_config.expect("summary_type", "first")
+        hf_config.expect("summary_use_proj", True)
+        return (
+            MultipleChoice(dense=Dense(read_activation(hf_config, "summary_activation", "gelu"))),
+        )
 
 
 def _read_embedding(hf_config: HFConfig) -> dict[str, Any]:
@@ -78,6 +97,7 @@ def _weight_map(config: EncoderConfig | DecoderConfig) -> WeightMap:
         ),
         "pooler": "classifier.dense",
         "heads.label.output": "classifier.out_proj",
+        "heads.choice.dense.linear": "sequence_summary.summary",
     }
     if any(isinstance(head, TokenClassification) and head.dense for head in config.heads):
         names |= _DISCRIMINATOR
@@ -95,6 +115,7 @@ FORMATS = (
             Architecture(
                 "ElectraForSequenceClassification", SequenceClassificationTask(), {"pooler": "gelu"}
             ),
+            Architecture("ElectraForMultipleChoice", _MultipleChoiceTask()),
             Architecture("ElectraForTokenClassification", TokenClassificationTask()),
             Architecture("ElectraForQuestionAnswering", QuestionAnsweringTask()),
             Architecture("ElectraModel", Task()),

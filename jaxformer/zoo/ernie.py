@@ -6,11 +6,12 @@ from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.fields import Computed, ConfigMap
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import ModelFormat
-from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import EncoderConfig, MaskedLanguageModel
 from jaxformer.zoo.common.bert_like import (
+    BIAS,
     ENCODER_OR_DECODER,
     FIELDS,
+    HARMLESS,
     HEADS,
     LABELS,
     architectures,
@@ -18,6 +19,7 @@ from jaxformer.zoo.common.bert_like import (
     body,
     causal,
     encoder_or_decoder,
+    named,
 )
 from jaxformer.zoo.system import System
 
@@ -66,7 +68,7 @@ FORMATS = (
             encoder_or_decoder,
             (ENCODER_OR_DECODER, *FIELDS, Computed(_read_task_types, _write_task_types)),
         ),
-        weight_map=lambda config: WeightMap(body("ernie") | LABELS | HEADS),
+        weight_map=lambda config: named(body("ernie") | LABELS | HEADS, BIAS, config),
         architectures=(*architectures("Ernie"), causal("ErnieForCausalLM")),
         prefix="ernie.",
         buffers=("*.position_ids",),
@@ -74,5 +76,6 @@ FORMATS = (
             "cls.predictions.decoder.weight": "ernie.embeddings.word_embeddings.weight",
             "cls.predictions.decoder.bias": "cls.predictions.bias",
         },
+        harmless=HARMLESS,
     ),
 )

@@ -21,6 +21,7 @@ from jaxformer.hub.fields import (
 )
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
+from jaxformer.hub.multiple_choice import FirstTokenChoiceTask
 from jaxformer.hub.rope import read_layer_ropes, write_layer_ropes
 from jaxformer.hub.tasks import (
     MaskedLMTask,
@@ -37,9 +38,11 @@ from jaxformer.models import (
     Dense,
     EncoderConfig,
     MaskedLanguageModel,
+    MultipleChoice,
     Span,
     TokenClassification,
 )
+from jaxformer.models.heads.labels import Pooling
 from jaxformer.nn import PreNorm
 
 _BASES = {FULL: ("global_rope_theta", 160_000.0), SLIDING: ("local_rope_theta", 10_000.0)}
@@ -140,6 +143,11 @@ def _dense(hf_config: HFConfig) -> Dense:
     return Dense(read_activation(hf_config, "classifier_activation", "gelu"), bias=bias, norm=True)
 
 
+def _pooling(hf_config: HFConfig) -> Pooling:
+    theirs = {name: ours for ours, name in _POOLINGS.items()}
+    return hf_config.choose("classifier_pooling", theirs, "cls")
+
+
 @dataclass(frozen=True)
 class _MaskedLM(MaskedLMTask):
     """Masked language modelling with this layer."""
@@ -155,10 +163,16 @@ class _SequenceClassification(SequenceClassificationTask):
     """Sequence classification with this layer, and the pooling that config.json names."""
 
     def heads(self, hf_config):
-        theirs = {name: ours for ours, name in _POOLINGS.items()}
-        pooling = hf_config.choose("classifier_pooling", theirs, "cls")
-        labels, dense = num_labels(hf_config), _dense(hf_config)
+        labels, pooling, dense = num_labels(hf_config), _pooling(hf_config), _dense(hf_config)
         return (Classification(num_labels=labels, pooling=pooling, dense=dense),)
+
+
+@dataclass(frozen=True)
+class _MultipleChoice(FirstTokenChoiceTask):
+    """Multiple choice with this layer and this pooling."""
+
+    def heads(self, hf_config):
+        return (MultipleChoice(pooling=_pooling(hf_config), dense=_dense(hf_config)),)
 
 
 @dataclass(frozen=True)
@@ -177,7 +191,7 @@ class _QuestionAnswering(QuestionAnsweringTask):
         return (Span(dense=_dense(hf_config)),)
 
 
-_LABEL_HEADS = ("label", "tags", "span")
+_LABEL_HEADS = ("label", "choice", "tags", "span")
 _NAMES = {
     "embedding.table": "model.embeddings.tok_embeddings.weight",
     "transformer.inputs.embedding_norm": "model.embeddings.norm",
@@ -215,6 +229,7 @@ FORMATS = (
         architectures=(
             Architecture("ModernBertForMaskedLM", _MaskedLM()),
             Architecture("ModernBertForSequenceClassification", _SequenceClassification()),
+            Architecture("ModernBertForMultipleChoice", _MultipleChoice()),
             Architecture("ModernBertForTokenClassification", _TokenClassification()),
             Architecture("ModernBertForQuestionAnswering", _QuestionAnswering()),
             Architecture("ModernBertModel", Task()),

@@ -47,6 +47,10 @@ VARIANTS = {
         "modernbert",
         {"num_hidden_layers": 2, "layer_types": ["full_attention", "full_attention"]},
     ),
+    "roformer with rotated values, as wide as its embeddings": (
+        "roformer",
+        {"rotary_value": True, "embedding_size": None},
+    ),
     "vit without biases of query, key and value": (
         "vit",
         {"qkv_bias": False, "image_size": 12, "patch_size": 4, "hidden_act": "gelu_new"},
@@ -56,7 +60,7 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize(("model_type", "changes"), VARIANTS.values(), ids=VARIANTS)
-@pytest.mark.quick("ernie*", "electra*", "modernbert with*", "dinov2*")
+@pytest.mark.quick("ernie*", "electra*", "modernbert with*", "dinov2*", "roformer*")
 def test_variants(model_type, changes, tmp_path):
     check_variant(tmp_path, model_type, changes)
 

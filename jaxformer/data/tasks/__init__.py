@@ -2,6 +2,7 @@
 
 from jaxformer.data.labels import Classes, Number
 from jaxformer.data.tasks.algorithmic import Algorithmic
+from jaxformer.data.tasks.choice_text import ChoiceText
 from jaxformer.data.tasks.conllu import ConllU
 from jaxformer.data.tasks.glue import Glue
 from jaxformer.data.tasks.image_sources import Digits, ImageFolder, ImageSource
@@ -21,6 +22,7 @@ __all__ = [
     "Algorithmic",
     "AnswerMatch",
     "AnswerText",
+    "ChoiceText",
     "Classes",
     "ColumnFile",
     "ConllU",

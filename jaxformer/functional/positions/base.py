@@ -158,6 +158,22 @@ class Position(abc.ABC):  # noqa: B024 (as a choice, the identity is NoPosition)
         del query_positions, key_positions, lengths
         return query, key
 
+    def rotate_values(
+        self, value: jax.Array, positions: jax.Array, lengths: jax.Array | None = None
+    ) -> jax.Array:
+        """Rotates values by their positions.
+
+        Args:
+            value: [B, S, K, H].
+            positions: [B or 1, S] integer positions.
+            lengths: As for `rotate`.
+
+        Returns:
+            The same shape and dtype.
+        """
+        del positions, lengths
+        return value
+
     def changes_at(self, lengths: jax.Array) -> jax.Array | None:
         """Returns whether cached keys become invalid when a row reaches this length.
 

@@ -218,9 +218,15 @@ class RoPE(Position):
     """"half" (channel i with i + R/2; Llama, GPT-NeoX) or "interleaved" (2i with 2i + 1; GPT-J)."""
     scaling: Scaling = NoScaling()
     """How the frequencies are stretched for sequences beyond the trained length."""
+    max_length: int | None = field(default=None, kw_only=True)
+    """The most positions, for models with a table of the angles (RoFormer). None: no limit."""
+    values: bool = field(default=False, kw_only=True)
+    """Whether values rotate as keys do (RoFormer's `rotary_value`)."""
 
     def __post_init__(self):
         super().__post_init__()
+        if self.max_length is not None:
+            _check_length(self)
         check_field(self, "theta", 1 < self.theta < math.inf, "above 1 and finite")
         check_field(self, "fraction", 0 < self.fraction <= 1, "above 0 and at most 1")
 
@@ -240,6 +246,11 @@ class RoPE(Position):
         arrays = query[:, None], key[:, None], query_positions[:, None], key_positions[:, None]
         query, key = jax.vmap(self._rotated)(*arrays, lengths)
         return query[:, 0], key[:, 0]
+
+    def rotate_values(self, value, positions, lengths=None):
+        if not self.values:
+            return value
+        return self.rotate(value, value, positions, positions, lengths)[1]
 
     def changes_at(self, lengths):
         return self.scaling.changes_at(lengths)

@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxformer.errors import DataError
 from jaxformer.hub.model_format import ModelFormat
+from jaxformer.hub.weights.names import current_name, spellings
 from jaxformer.hub.weights.tensors import (
     DTYPES,
     INDEX,
@@ -20,7 +21,6 @@ from jaxformer.hub.weights.tensors import (
     shards_of,
     write_with_header,
 )
-from jaxformer.hub.weights.weight_file import current_name, spellings
 from jaxformer.hub.weights.weight_map import Placement
 from jaxformer.io.json_files import read_json
 from jaxformer.io.model_files import file_in

@@ -40,6 +40,22 @@ class Layout(abc.ABC):
         """Returns the tensor that stores these parameters."""
 
 
+@dataclass(frozen=True, eq=False)
+class Constant(Layout):
+    """A tensor without parameters: a table that is computed."""
+
+    value: np.ndarray
+
+    def shape(self, slots):
+        return self.value.shape
+
+    def read(self, tensor, slots):
+        return []
+
+    def write(self, arrays, slots):
+        return self.value
+
+
 class Single(Layout):
     """A tensor with one parameter."""
 

@@ -3,7 +3,6 @@
 import fnmatch
 import logging
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
@@ -15,7 +14,10 @@ import numpy as np
 
 from jaxformer.errors import DataError
 from jaxformer.hub.model_format import ModelFormat
+from jaxformer.hub.tasks import Task
 from jaxformer.hub.weights.arrays import aligned_empty, check_finite, copy_into, only_zeros
+from jaxformer.hub.weights.names import current_name, spellings
+from jaxformer.hub.weights.parts import parts_without, tensor_parts, tensors_in
 from jaxformer.hub.weights.tensors import Tensor, TensorFiles
 from jaxformer.hub.weights.weight_map import Placement
 from jaxformer.models.parameters import AbstractModel, Parameters
@@ -47,42 +49,12 @@ def named_placements(
     return [placement._replace(tensor=named(placement.tensor)) for placement in placements]
 
 
-def absent_parts(
-    model_format: ModelFormat, config: Any, abstract_model: AbstractModel
-) -> list[str]:
-    """Returns the tensors of heads, and of a pooler, that other classes of the system have.
-
-    A file may have them beside those of the model: that of a pre-trained BERT has both heads of
-    pre-training, whatever class its config.json names.
-
-    Args:
-        model_format: The system.
-        config: The model.
-        abstract_model: Its structure.
-
-    Returns:
-        Patterns of names: "cls.seq_relationship" and "cls.seq_relationship.*".
-    """
-    own = {("heads", head.name) for head in config.heads}
-    own |= {(path.split(".")[0],) for path in abstract_model.shapes}
-    named: dict[str, set[tuple[str, ...]]] = {}
-    for path, tensor in model_format.weight_map(config).names.items():
-        first, *rest = path.split(".")
-        part = (first, rest[0]) if first == "heads" else (first,)
-        named.setdefault(tensor, set()).add(part)
-    absent = []
-    for tensor, parts in named.items():
-        if not parts & own and all(part[0] in ("heads", "pooler") for part in parts):
-            for name in spellings(tensor.replace("{}", "*"), model_format.prefix):
-                absent += [name, f"{name}.*"]
-    return absent
-
-
 class WeightFile:
     """The tensors of a folder, and the parameters in them.
 
     Attributes:
         names: The name of a tensor in the weight map -> its name in the file.
+        missing_parts: The heads, and the pooler, of which no tensor is there: "heads.label".
     """
 
     def __init__(
@@ -91,6 +63,8 @@ class WeightFile:
         model_format: ModelFormat,
         placements: list[Placement],
         absent: Sequence[str],
+        *,
+        may_lack_parts: bool = False,
     ):
         """Finds every tensor.
 
@@ -99,6 +73,7 @@ class WeightFile:
             model_format: The system.
             placements: The parameters in each tensor.
             absent: Patterns of tensors that may be there and are left out, see `absent_parts`.
+            may_lack_parts: Whether whole heads and a pooler may be missing: see `missing_parts`.
 
         Raises:
             DataError: Tensors are missing, have a wrong shape, are integers, or are not used (lists
@@ -111,18 +86,12 @@ class WeightFile:
             for name in spellings(placement.tensor, model_format.prefix):
                 if name in known:
                     self.names[placement.tensor] = known[name]
-        problems = [f"{p.tensor} is missing" for p in placements if p.tensor not in self.names]
-        problems += [
-            f"{p.tensor} has shape {files.tensors[self.names[p.tensor]].shape}, not {p.shape}"
-            for p in placements
-            if p.tensor in self.names and files.tensors[self.names[p.tensor]].shape != p.shape
-        ]
-        problems += [
-            f"{name} holds {files.tensors[name].dtype}, no floating-point numbers: weights that "
-            "were quantised cannot be read"
-            for name in self.names.values()
-            if not jnp.issubdtype(files.tensors[name].dtype, jnp.floating)
-        ]
+        self._rows: dict[str, dict[tuple[int, ...], Placement]] = {}
+        self._found = [placement for placement in placements if placement.tensor in self.names]
+        for placement in self._found:
+            for parameter, row in placement.places:
+                self._rows.setdefault(parameter, {}).setdefault(row, placement)
+        self.missing_parts = parts_without(placements, lambda each: each.tensor in self.names)
         used = set(self.names.values())
         unused = {
             name: current
@@ -134,18 +103,91 @@ class WeightFile:
             for name, current in unused.items()
             if any(fnmatch.fnmatchcase(current, pattern) for pattern in absent)
         )
-        problems += [f"{name} is used by nothing" for name in unused if name not in self._left_out]
+        needless = tensors_in(placements, self.missing_parts) if may_lack_parts else []
+        problems = [
+            *self._missing([each for each in placements if each not in needless]),
+            *self._unfit(),
+            *(f"{name} is used by nothing" for name in unused if name not in self._left_out),
+        ]
         if problems:
             more = f" ... ({len(problems)} in all)" if len(problems) > 12 else ""
             raise DataError(
                 f"{files.folder}: the tensors do not fit the model that config.json describes: "
-                f"{'; '.join(problems[:12])}{more}"
+                f"{'; '.join(problems[:12])}{more}{self._advice(model_format)}"
             )
         self._zeros: set[str] = set()
-        self._rows: dict[str, dict[tuple[int, ...], Placement]] = {}
-        for placement in placements:
-            for parameter, row in placement.places:
-                self._rows.setdefault(parameter, {})[row] = placement
+        self._overruled = [p.tensor for p in self._found if self._is_overruled(p)]
+
+    def _missing(self, placements: Sequence[Placement]) -> list[str]:
+        """The tensors that are missing while no other tensor has their parameters, in words."""
+
+        def lacks(placement: Placement) -> bool:
+            rows = ((self._rows.get(name, {}), row) for name, row in placement.places)
+            return any(row not in found for found, row in rows)
+
+        return [f"{p.tensor} is missing" for p in placements if lacks(p)]
+
+    def _unfit(self) -> list[str]:
+        """The tensors of another shape or dtype, or with other values than they must have."""
+        tensors = self._files.tensors
+        problems = [
+            f"{p.tensor} has shape {tensors[self.names[p.tensor]].shape}, not {p.shape}"
+            for p in self._found
+            if tensors[self.names[p.tensor]].shape != p.shape
+        ]
+        problems += [
+            f"{name} holds {tensors[name].dtype}, no floating-point numbers: weights that were "
+            "quantised cannot be read"
+            for name in self.names.values()
+            if not jnp.issubdtype(tensors[name].dtype, jnp.floating)
+        ]
+        problems += [
+            f"{self.names[p.tensor]} is no table of the model: must be what transformers computes"
+            for p in self._found
+            if not p.places and not self._is_constant(p)
+        ]
+        return problems
+
+    def _advice(self, model_format: ModelFormat) -> str:
+        """What to do about a file without the heads of its class."""
+        if not self.missing_parts:
+            return ""
+        bare = next(x.name for x in model_format.architectures if type(x.task) is Task)
+        parts = ", ".join(part.removeprefix("heads.") for part in self.missing_parts)
+        return (
+            f". The file lacks whole parts ({parts}): name the class that it was saved from in "
+            f"architectures of config.json, such as {bare}; or train them, from this folder with "
+            "--init-from, where they start fresh"
+        )
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The parameters whose tensors are there, as far as a part of a model has any."""
+        return tuple(self._rows)
+
+    def other_parts(
+        self, model_format: ModelFormat, placements: Sequence[Placement]
+    ) -> "WeightFile | None":
+        """Returns the heads and the pooler of another model that these files have besides.
+
+        Args:
+            model_format: The system.
+            placements: The tensors of parts of that model.
+
+        Returns:
+            The files, with those of the parts that are there as a whole; None if none is.
+        """
+        used = set(self.names.values())
+        known = {current_name(name, model_format): name for name in self._files.tensors}
+
+        def fits(placement: Placement) -> bool:
+            names = spellings(placement.tensor, model_format.prefix)
+            found = [known[name] for name in names if name in known and known[name] not in used]
+            return bool(found) and self._files.tensors[found[0]].shape == placement.shape
+
+        lacking = tensor_parts(each for each in placements if not fits(each))
+        kept = tensors_in(placements, tensor_parts(placements) - lacking)
+        return WeightFile(self._files, model_format, kept, ("*",)) if kept else None
 
     def warn(self) -> None:
         """Warns of tensors that were left out, and of kernels that were read and are all zeros."""
@@ -153,6 +195,11 @@ class WeightFile:
             _log.warning(
                 "%s: left out, because the model has no such head or pooler: %s",
                 self._files.folder, ", ".join(self._left_out),
+            )  # fmt: skip
+        if self._overruled:
+            _log.warning(
+                "%s: not used, because another bias of the same module counts in transformers: %s",
+                self._files.folder, ", ".join(self._overruled),
             )  # fmt: skip
         if self._zeros:
             names = sorted(self._zeros)
@@ -214,6 +261,25 @@ class WeightFile:
         parts = placement.layout.read(tensor, placement.slots)
         return parts[[place.parameter for place in placement.places].index(parameter)]
 
+    def _is_overruled(self, placement: Placement) -> bool:
+        """Whether another tensor has these parameters, with other values."""
+        counts = [self._rows[name][row].tensor for name, row in placement.places]
+        tensor = self._files.read(self.names[placement.tensor])
+        return any(
+            other != placement.tensor
+            and not np.array_equal(self._files.read(self.names[other]), tensor)
+            for other in counts
+        )
+
+    def _is_constant(self, placement: Placement) -> bool:
+        """Whether a tensor without parameters is the table that it should be."""
+        table = self._files.read(self.names[placement.tensor])
+        wanted = placement.layout.write((), ())
+        error = max(1e-3, 2 * float(jnp.finfo(table.dtype).eps))
+        return table.shape == wanted.shape and bool(
+            np.all(np.abs(table.astype(np.float32) - wanted) <= error)
+        )
+
     def _superfluous(self, name: str, model_format: ModelFormat) -> bool:
         """Whether an unused tensor is a buffer, or a copy of another tensor."""
         if any(fnmatch.fnmatchcase(name, pattern) for pattern in model_format.buffers):
@@ -261,12 +327,14 @@ def described(
     parameters: Parameters, placements: list[Placement], dtype: Any = None
 ) -> dict[str, Tensor]:
     """Returns the shapes and dtypes of the tensors that `tensors_of` yields, in its order."""
+    usual = next(iter(parameters.values())).dtype
+
+    def dtype_of(placement: Placement) -> np.dtype:
+        own = [parameters[place.parameter].dtype for place in placement.places] or [usual]
+        return np.dtype(own[0] if dtype is None else dtype)
+
     return {
-        placement.tensor: Tensor(
-            placement.shape,
-            np.dtype(parameters[placement.places[0].parameter].dtype if dtype is None else dtype),
-        )
-        for placement in placements
+        placement.tensor: Tensor(placement.shape, dtype_of(placement)) for placement in placements
     }
 
 
@@ -298,18 +366,3 @@ def _row(array: jax.Array, row: tuple[int, ...]) -> np.ndarray:
     if row and (len(devices) > 1 or next(iter(devices)).platform != "cpu"):
         array, row = array[row], ()  # so that no more than this is transferred
     return np.asarray(jax.device_get(array))[row]
-
-
-def current_name(name: str, model_format: ModelFormat) -> str:
-    """Returns the current name of a tensor, which may have an old one in a file."""
-    for old, new in model_format.aliases.items():
-        name = re.sub(old, new, name)
-    return name
-
-
-def spellings(name: str, prefix: str) -> tuple[str, ...]:
-    """Returns a name with and without the prefix of models with heads."""
-    if not prefix:
-        return (name,)
-    bare = name.removeprefix(prefix)
-    return (name, prefix + bare, bare)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxformer.errors import ConfigError
-from jaxformer.hub.weights.layouts import Layout, Shape, Single, Slot, usual
+from jaxformer.hub.weights.layouts import Constant, Layout, Shape, Single, Slot, usual
 from jaxformer.models.parameters import AbstractModel, group_sizes, stack_path
 
 _LEAVES = {"kernel": "weight", "scale": "weight", "table": "weight", "bias": "bias"}
@@ -61,6 +61,10 @@ class WeightMap:
     fused: Sequence[Fused] = ()
     layouts: Mapping[str, Single] = field(default_factory=dict)
     """Pattern of parameters -> their layout, where it is not the usual one."""
+    twins: Mapping[str, str] = field(default_factory=dict)
+    """Tensors that files have besides another with the same values -> the other, which counts."""
+    constants: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Tensors that are computed and not learned -> their values."""
 
     def placements(self, abstract_model: AbstractModel) -> list[Placement]:
         """Returns the tensors of a model's file.
@@ -75,6 +79,11 @@ class WeightMap:
         for parameter in abstract_model.shapes:
             for placement in self._of(parameter, abstract_model):
                 placed.setdefault(placement.tensor, placement)
+        for twin, other in self.twins.items():
+            if other in placed:
+                placed[twin] = placed[other]._replace(tensor=twin)
+        for tensor, value in self.constants.items():
+            placed[tensor] = Placement(tensor, (), (), Constant(value))
         return list(placed.values())
 
     def _of(self, parameter: str, abstract_model: AbstractModel) -> list[Placement]:

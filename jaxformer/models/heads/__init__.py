@@ -1,6 +1,7 @@
 """Heads: the outputs of a model, computed from its hidden states."""
 
 from jaxformer.models.heads.base import Head, HeadModule, LossOptions, ModelOutput, Predictions
+from jaxformer.models.heads.choices import MultipleChoice
 from jaxformer.models.heads.dense import Dense, ResidualMLP
 from jaxformer.models.heads.labels import (
     Classification,
@@ -22,6 +23,7 @@ __all__ = [
     "LossOptions",
     "MaskedLanguageModel",
     "ModelOutput",
+    "MultipleChoice",
     "NormPooler",
     "Pooler",
     "Predictions",

@@ -26,7 +26,8 @@ class ModelOutput(NamedTuple):
     hidden: jax.Array
     """`[B, T, D]`, in the compute dtype."""
     pooled: jax.Array | None = None
-    """`[B, D]`: the first token's state, through the pooler if there is one."""
+    """`[B, D]`: the first token's state, through the pooler if there is one; `[B, C, D]` where rows
+    have several texts."""
     tied: Kernel | None = None
     """`[E, V]`: the kernel of the embedding, for outputs that are tied to it."""
     valid: jax.Array | None = None

@@ -20,6 +20,7 @@ from jaxformer.models import (
     Head,
     LanguageModel,
     MaskedLanguageModel,
+    MultipleChoice,
     Projection,
     Span,
     TokenClassification,
@@ -163,6 +164,12 @@ def _head(folder: Path, pretrained: Pretrained, config: PredictionConfig) -> Hea
     heads = pretrained.config.heads
     if config.task == "embeddings" or not heads:
         return None
+    if isinstance(heads[0], MultipleChoice):
+        raise ConfigError(
+            f"{folder}: its head chooses among several texts (MultipleChoice), and predict reads a "
+            'row of one or two: jaxformer.forward scores "input_ids" [B, C, T]; python -m jaxformer '
+            "evaluate measures a run"
+        )
     if predictor_of.dispatch(type(heads[0])) is predictor_of.dispatch(object):
         raise ConfigError(_refusal(folder, heads))
     return heads[0]

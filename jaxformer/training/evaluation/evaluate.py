@@ -19,6 +19,7 @@ from jaxformer.models import (
     Head,
     LanguageModel,
     MaskedLanguageModel,
+    MultipleChoice,
     Parameters,
     Regression,
     Span,
@@ -203,6 +204,11 @@ def _(head: MaskedLanguageModel, result, data):
 def _(head: Classification, result, data):
     predicted, references, weights, _ = result.predictions
     return scores.classification_scores(predicted, references, weights, head.num_labels)
+
+
+@head_metrics.register
+def _(head: MultipleChoice, result, data):
+    return {"accuracy": result.accuracy}
 
 
 @head_metrics.register

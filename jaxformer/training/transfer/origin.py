@@ -20,8 +20,12 @@ from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.hf_config import CONFIG, is_hf_checkpoint
 from jaxformer.hub.peft import is_adapter, read_adapter
 from jaxformer.hub.weights.file_layout import FileLayout
+from jaxformer.hub.weights.parts import part_of, tensors_in
+from jaxformer.hub.weights.weight_file import WeightFile, named_placements
 from jaxformer.io.model_files import file_in
 from jaxformer.io.paths import local_path
+from jaxformer.models.model import ModelConfig
+from jaxformer.models.parameters import AbstractModel
 from jaxformer.pretrained.adapters import base_of
 from jaxformer.pretrained.auto import describe_run, home_of, kept_layout
 from jaxformer.pretrained.model import open_folder
@@ -36,6 +40,7 @@ class SavedFolder:
     Args:
         folder: With config.json and safetensors.
         asked_by: What named the folder, for messages: "--init-from".
+        may_lack_parts: Whether heads and a pooler may be missing.
 
     Raises:
         ConfigError: The system or one of its settings is not known, or its tensors do not fit.
@@ -44,21 +49,55 @@ class SavedFolder:
     adapted: frozenset[str] = frozenset()
     step = 0
 
-    def __init__(self, folder: Path, asked_by: str):
+    def __init__(self, folder: Path, asked_by: str, may_lack_parts: bool = False):
         try:
-            self._opened = open_folder(folder)
+            self._opened = open_folder(folder, may_lack_parts)
         except (ConfigError, DataError) as error:
             raise ConfigError(f"{asked_by}: {error}") from error
         self.folder = folder
         self.checkpoint = self._opened.checkpoint
         """The description of the model."""
         self.model = self.checkpoint.config
-        self.shapes = {name: x.shape for name, x in self._opened.abstract_model.shapes.items()}
-        """The shape of each parameter, by its name."""
+        missing = self._opened.file.missing_parts
+        self.shapes = {
+            name: x.shape
+            for name, x in self._opened.abstract_model.shapes.items()
+            if part_of(name) not in missing
+        }
+        """The shape of each parameter that is there, by its name."""
+        self._besides: WeightFile | None = None
+
+    def add_parts(self, model: ModelConfig) -> None:
+        """Adds the heads and the pooler of another class that the file has besides its own.
+
+        A file of pre-training has a pooler for classifiers, whatever class its config.json names.
+
+        Args:
+            model: The model that is to start from this one.
+        """
+        if type(model) is not type(self.model):
+            return
+        abstract_model, model_format = AbstractModel(model.build), self.checkpoint.model_format
+        here, there = (
+            {part_of(name) for name in names} for names in (abstract_model.shapes, self.shapes)
+        )
+        placements = named_placements(model_format, model, abstract_model, model_format.prefix)
+        self._besides = self._opened.file.other_parts(
+            model_format, tensors_in(placements, here - there)
+        )
+        if self._besides is not None:
+            found = self._besides.parameters
+            self.shapes |= {name: abstract_model.shapes[name].shape for name in found}
 
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
         """Reads parameters into the host's memory."""
-        return {name: self._opened.read(name) for name in names}
+        besides = () if self._besides is None else self._besides.parameters
+        return {
+            name: self._besides.read(name, self.shapes[name])
+            if name in besides
+            else self._opened.read(name)
+            for name in names
+        }
 
 
 class SavedAdapter(SavedFolder):
@@ -67,14 +106,15 @@ class SavedAdapter(SavedFolder):
     Args:
         folder: The adapter's, which names its base.
         asked_by: What named the folder, for messages: "--init-from".
+        may_lack_parts: Whether heads and a pooler of the base may be missing.
 
     Raises:
         ConfigError: The adapter is no LoRA, does not fit, or its base is not here.
     """
 
-    def __init__(self, folder: Path, asked_by: str):
+    def __init__(self, folder: Path, asked_by: str, may_lack_parts: bool = False):
         try:
-            super().__init__(base_of(folder), asked_by)
+            super().__init__(base_of(folder), asked_by, may_lack_parts)
             self._adapter = read_adapter(folder, self._opened.placements)
         except DataError as error:
             raise ConfigError(f"{asked_by}: {error}") from error
@@ -86,12 +126,13 @@ class SavedAdapter(SavedFolder):
         return {name: self._adapter.applied(name, array) for name, array in found.items()}
 
 
-def open_saved(folder: Path, asked_by: str) -> SavedRun | SavedFolder:
+def open_saved(folder: Path, asked_by: str, may_lack_parts: bool = False) -> SavedRun | SavedFolder:
     """Opens the parameters of a run, of one of its checkpoints, or of a Hugging Face checkpoint.
 
     Args:
         folder: RUN, RUN/checkpoints/300, one with config.json and safetensors, or a PEFT adapter.
         asked_by: The option that names the folder, for messages: "--init-from".
+        may_lack_parts: Whether heads and a pooler may be missing from a checkpoint's files.
 
     Returns:
         The parameters, not read yet.
@@ -100,8 +141,10 @@ def open_saved(folder: Path, asked_by: str) -> SavedRun | SavedFolder:
         ConfigError: It is none of these, or cannot be read.
     """
     if is_adapter(folder):
-        return SavedAdapter(folder, asked_by)
-    return SavedFolder(folder, asked_by) if is_hf_checkpoint(folder) else SavedRun(folder, asked_by)
+        return SavedAdapter(folder, asked_by, may_lack_parts)
+    if is_hf_checkpoint(folder):
+        return SavedFolder(folder, asked_by, may_lack_parts)
+    return SavedRun(folder, asked_by)
 
 
 @dataclass(frozen=True)
@@ -135,7 +178,7 @@ def open_origin(name: str) -> Origin:
         ConfigError: There is no such checkpoint, or it cannot be read.
     """
     folder = origin_folder(name)
-    saved = open_saved(folder, "--init-from")
+    saved = open_saved(folder, "--init-from", may_lack_parts=True)
     if isinstance(saved, SavedFolder):
         return Origin(saved, saved.checkpoint, saved.folder)
     return Origin(saved, describe_run(saved, saved.model), home_of(saved.folder))

@@ -15,6 +15,7 @@ from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.label_names import label_names
 from jaxformer.hub.model_format import Architecture
+from jaxformer.hub.multiple_choice import MultipleChoiceTask
 from jaxformer.hub.tasks import (
     CausalLMTask,
     MaskedLMTask,
@@ -31,6 +32,7 @@ from jaxformer.models import (
     Head,
     LanguageModel,
     MaskedLanguageModel,
+    MultipleChoice,
     Regression,
     Span,
     TokenClassification,
@@ -50,6 +52,7 @@ _TASKS: dict[str, tuple[type[Task], ...]] = {
     "sentence_order": (PreTrainingTask,),
     "classification": (SequenceClassificationTask,),
     "regression": (SequenceClassificationTask,),
+    "multiple_choice": (MultipleChoiceTask,),
     "token_classification": (TokenClassificationTask,),
     "span": (QuestionAnsweringTask,),
 }
@@ -249,6 +252,7 @@ def _plain_heads(model: ModelConfig, head: str, count: int | None) -> tuple[Head
         "masked_language_model": (MaskedLanguageModel(),),
         "classification": (Classification(count, pooling=pooling, bias=not model.causal),),
         "regression": (Regression(pooling=pooling, bias=not model.causal),),
+        "multiple_choice": (MultipleChoice(),),
         "token_classification": (TokenClassification(count),),
         "span": (Span(),),
     }

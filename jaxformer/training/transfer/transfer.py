@@ -79,7 +79,8 @@ def transfer(
         ConfigError: The folder is not a run (nor a Hugging Face checkpoint), the models
             differ in more than their heads (names the parameters), or the layers cannot be chosen.
     """
-    saved = open_saved(folder, "--init-from")
+    saved = open_saved(folder, "--init-from", may_lack_parts=True)
+    saved.add_parts(model)
     here = {name: array.shape for name, array in params.items() if not name.endswith(SCALES)}
     if layers is None:
         sources = Sources.of(saved.shapes)

@@ -1,6 +1,7 @@
 """What BERT and its relatives share."""
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from jaxformer.hub.fields import (
 )
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture
+from jaxformer.hub.multiple_choice import MultipleChoiceTask
 from jaxformer.hub.tasks import (
     CausalLMTask,
     MaskedLMTask,
@@ -38,6 +40,7 @@ from jaxformer.models import (
     LanguageModel,
     MaskedLanguageModel,
 )
+from jaxformer.nn.config import TransformerConfig
 
 
 def bert(num_layers: int, model_dim: int, num_heads: int, **changes: Any) -> EncoderConfig:
@@ -146,6 +149,7 @@ def body(name: str) -> dict[str, str]:
 
 LABELS = {
     "heads.label.output": "classifier",
+    "heads.choice.output": "classifier",
     "heads.tags.output": "classifier",
     "heads.span.output": "qa_outputs",
 }
@@ -171,17 +175,37 @@ def over_vocabulary(dense: str, norm: str, kernel: str, bias: str) -> dict[str, 
     }
 
 
+def named(names: Mapping[str, str], bias: str, config: TransformerConfig) -> WeightMap:
+    """Returns the names of the tensors of a model whose file may have the bias of its logits twice.
+
+    With tables of their own, the bias that counts is that of the decoder beside the head's.
+
+    Args:
+        names: The names of all modules.
+        bias: The bias in a model whose tables are tied: "lm_head.bias".
+        config: The model.
+    """
+    if config.tie_embeddings:
+        return WeightMap(names)
+    other = f"{bias.removesuffix('.bias')}.decoder.bias"
+    own = {path: other if name == bias else name for path, name in names.items()}
+    return WeightMap(own, twins={bias: other})
+
+
+BIAS = "cls.predictions.bias"
 HEADS = {
     **over_vocabulary(
         dense="cls.predictions.transform.dense",
         norm="cls.predictions.transform.LayerNorm",
         kernel="cls.predictions.decoder.weight",
-        bias="cls.predictions.bias",
+        bias=BIAS,
     ),
     "heads.next_sentence.output": "cls.seq_relationship",
 }
 """Module of a pre-training head -> its name in BERT and ERNIE."""
 NO_POOLER = {"pooler": None}
+HARMLESS = ("directionality", "pooler_*")
+"""Fields of config.json that the first files of BERT have, and that no class reads."""
 
 
 @dataclass(frozen=True)
@@ -216,6 +240,7 @@ def architectures(name: str) -> tuple[Architecture, ...]:
         Architecture(f"{name}ForMaskedLM", MaskedLMTask(), NO_POOLER),
         Architecture(f"{name}ForNextSentencePrediction", NextSentenceTask()),
         Architecture(f"{name}ForSequenceClassification", SequenceClassificationTask()),
+        Architecture(f"{name}ForMultipleChoice", MultipleChoiceTask()),
         Architecture(f"{name}ForTokenClassification", TokenClassificationTask(), NO_POOLER),
         Architecture(f"{name}ForQuestionAnswering", QuestionAnsweringTask(), NO_POOLER),
         Architecture(f"{name}Model", Task()),
@@ -241,11 +266,12 @@ def _write_positions(config: EncoderConfig) -> dict[str, Any]:
 
 
 ROBERTA_FIELDS = (*FIELDS, Computed(_read_positions, _write_positions))
+LM_HEAD_BIAS = "lm_head.bias"
 LM_HEAD = over_vocabulary(
     dense="lm_head.dense",
     norm="lm_head.layer_norm",
     kernel="lm_head.decoder.weight",
-    bias="lm_head.bias",
+    bias=LM_HEAD_BIAS,
 )
 
 
@@ -258,7 +284,7 @@ def with_classifier(names: dict[str, str], config: EncoderConfig) -> WeightMap:
     """
     if any(head.name == "label" for head in config.heads):
         names |= {"pooler": "classifier.dense", "heads.label.output": "classifier.out_proj"}
-    return WeightMap(names)
+    return named(names, LM_HEAD_BIAS, config)
 
 
 def roberta_architectures(name: str) -> tuple[Architecture, ...]:
@@ -266,6 +292,7 @@ def roberta_architectures(name: str) -> tuple[Architecture, ...]:
     return (
         Architecture(f"{name}ForMaskedLM", MaskedLMTask("gelu"), NO_POOLER),
         Architecture(f"{name}ForSequenceClassification", SequenceClassificationTask()),
+        Architecture(f"{name}ForMultipleChoice", MultipleChoiceTask()),
         Architecture(f"{name}ForTokenClassification", TokenClassificationTask(), NO_POOLER),
         Architecture(f"{name}ForQuestionAnswering", QuestionAnsweringTask(), NO_POOLER),
         Architecture(f"{name}Model", Task()),

@@ -1,0 +1,215 @@
+"""Multiple choice: a context and several endings or answers, of which one is right."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxformer.checks import at_least, check_fields, optional
+from jaxformer.data.dataset import Batch, ExampleSource
+from jaxformer.data.files.lines import encodable
+from jaxformer.data.rows import TaskData
+from jaxformer.data.tasks.records import Record, read_records
+from jaxformer.data.tasks.sequences import (
+    SpecialTokens,
+    SpecialTokensOf,
+    TokenizedText,
+    add_special_tokens,
+    check_fit,
+    model_inputs,
+)
+from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
+from jaxformer.errors import DataError, check_field
+
+
+class ChoiceRow(NamedTuple):
+    """One row of the file."""
+
+    where: str
+    """ "file:line", for messages."""
+    context: str
+    choices: tuple[str, ...]
+    label: int
+    """The number of the right choice, from 0."""
+
+
+@dataclass(frozen=True)
+class ChoiceText(TaskData[ChoiceRow]):
+    """Rows of a table: a context, several choices, and the number of the right one (SWAG).
+
+    All choices of a question are one row of a batch, side by side, each [CLS] context [SEP] choice
+    [SEP] in a segment of its own with positions from 0. It has "inputs", "segments", "positions"
+    and "token_types" int32 [C T], "choice_places" int32 [C], where each choice starts, "choice"
+    int32 and "choice_weights" float32.
+
+    References:
+        Zellers et al., SWAG (https://arxiv.org/abs/1808.05326).
+    """
+
+    train: str = "train.jsonl"
+    """The training table: .tsv, .csv, .jsonl, .parquet or any other that `read_records` reads."""
+
+    validation: str | None = None
+    """The table for validation; None holds out a share of the training rows."""
+
+    context: str = "sent1"
+    """The column of the context."""
+
+    start: str | None = "sent2"
+    """The column of a text that all choices begin with; None: there is none."""
+
+    choices: tuple[str, ...] = ("ending0", "ending1", "ending2", "ending3")
+    """The columns of the choices, or the one column that has a list of them."""
+
+    label: str = "label"
+    """The column of the number of the right choice, from 0."""
+
+    num_choices: int = 4
+    """The choices of a row (C)."""
+
+    tokenizer: TokenizerSpec = field(default=TrainTokenizer(kind="wordpiece"), kw_only=True)
+    """How text becomes tokens."""
+
+    sequence_length: int | None = field(default=128, kw_only=True)
+    """The most tokens of a choice with its context (T); None: as many as the checkpoint takes, 512
+    at most."""
+
+    truncate: bool = field(default=False, kw_only=True)
+    """Cut longer texts, the longer of context and choice first; otherwise they are an error."""
+
+    special_tokens: SpecialTokensOf = field(default="bert", kw_only=True)
+    """Those around the texts: "bert" or "tokenizer", see `LabelledText`."""
+
+    head = "multiple_choice"
+
+    def __post_init__(self):
+        super().__post_init__()
+        sizes = {"sequence_length": optional(at_least(4)), "num_choices": at_least(2)}
+        check_fields(self, "data", **sizes)
+        count = (1, self.num_choices)
+        given = len(self.choices) in count
+        check_field(self, "choices", given, f"one column, or num_choices = {count[1]} of them")
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        return {"inputs": self.num_choices * self.sequence_length}
+
+    @property
+    def text_lengths(self) -> dict[str, int]:
+        return {"inputs": self.sequence_length}
+
+    def side_of(self, row: ChoiceRow) -> str:
+        return row.context
+
+    def texts(self, row: ChoiceRow) -> tuple[str, ...]:
+        return row.context, *row.choices
+
+    def read(self, source: str) -> list[ChoiceRow]:
+        """Returns the rows of a table.
+
+        Args:
+            source: The table.
+
+        Raises:
+            DataError: It cannot be read, lacks a column, has a row with another number of choices
+                or no number of the right one, or has no rows.
+        """
+        rows = [
+            ChoiceRow(
+                record.where,
+                record.text(self.context),
+                self._choices(record),
+                _number(record, self.label, self.num_choices),
+            )
+            for record in read_records(source)
+        ]
+        if not rows:
+            raise DataError(f"{source} has no rows")
+        return rows
+
+    def _choices(self, record: Record) -> tuple[str, ...]:
+        if len(self.choices) > 1:
+            found = [record.text(column) for column in self.choices]
+        else:
+            found, where = record.value(self.choices[0]), f"{record.where}: column {self.choices}"
+            found = list(found) if isinstance(found, list | tuple | np.ndarray) else None
+            if found is None or not all(isinstance(text, str) for text in found):
+                raise DataError(f"{where} must have a list of texts, the choices")
+            found = [encodable(text, where) for text in found]
+        if len(found) != self.num_choices:
+            raise DataError(
+                f"{record.where}: {len(found)} choices: must be data.num_choices = "
+                f"{self.num_choices}, as in every row"
+            )
+        start = "" if self.start is None else record.text(self.start) + " "
+        return tuple(start + text for text in found)
+
+    def examples(
+        self, rows: Sequence[ChoiceRow], tokenizer: Tokenizer, labels: Sequence[str] = ()
+    ) -> "ChoiceExamples":
+        """Returns rows as arrays."""
+        del labels
+        special = SpecialTokens.of(tokenizer, self.special_tokens)
+        contexts = tokenizer.encode_batch([row.context for row in rows])
+        choices = tokenizer.encode_batch([text for row in rows for text in row.choices])
+        count, length = self.num_choices, self.sequence_length
+        pairs = [(contexts[number // count], text) for number, text in enumerate(choices)]
+        sizes = [sum(map(len, pair)) + special.count(2) for pair in pairs]
+        places = [row.where for row in rows for _ in range(count)]
+        check_fit(sizes, places, length, "data.sequence_length", self.truncate)
+        texts = [add_special_tokens(pair, special, length) for pair in pairs]
+        grouped = [texts[first : first + count] for first in range(0, len(texts), count)]
+        return ChoiceExamples(grouped, [row.label for row in rows], length, tokenizer.pad_id)
+
+
+class ChoiceExamples(ExampleSource):
+    """Tokenised choices with the number of the right one.
+
+    Args:
+        rows: The choices of each row.
+        labels: The number of the right one.
+        length: T, to which each choice is padded.
+        pad_id: The padding token.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[Sequence[TokenizedText]],
+        labels: Sequence[int],
+        length: int,
+        pad_id: int,
+    ):
+        self._rows, self._labels, self._shape = rows, labels, (length, pad_id)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def read(self, index: int, rng: np.random.Generator) -> Batch:
+        """Returns the choices side by side, with "choice" and "choice_weights"."""
+        length = self._shape[0]
+        parts = [model_inputs(text, *self._shape) for text in self._rows[index]]
+        for number, part in enumerate(parts):
+            part["segments"] *= number + 1
+            part["positions"] = np.arange(length, dtype=np.int32)
+        row = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        return row | {
+            "choice_places": length * np.arange(len(parts), dtype=np.int32),
+            "choice": np.int32(self._labels[index]),
+            "choice_weights": np.float32(1),
+        }
+
+    def blank(self) -> Batch:
+        """Returns a row of the same shapes whose weight is 0."""
+        return self.read(0, np.random.default_rng(0)) | {"choice_weights": np.float32(0)}
+
+
+def _number(record: Record, column: str, count: int) -> int:
+    value = record.value(column)
+    text = str(value).strip()
+    if isinstance(value, bool) or not text.isdecimal() or int(text) >= count:
+        raise DataError(
+            f"{record.where}: column {column!r} holds {value!r}: must be the number of the right "
+            f"choice, 0 to {count - 1}"
+        )
+    return int(text)

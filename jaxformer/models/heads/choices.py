@@ -1,0 +1,57 @@
+"""A head that chooses one of several texts."""
+
+from dataclasses import dataclass
+
+import jax
+
+from jaxformer.errors import ConfigError, check_field
+from jaxformer.functional.assertions import assert_axes
+from jaxformer.models.heads.labels import Classification, ClassificationHead
+
+
+@dataclass(frozen=True)
+class MultipleChoice(Classification):
+    r"""One of several choices, each of which is a text of its own (SWAG, RACE).
+
+    .. math:: p_c = \mathrm{softmax}_c(h_c w + b)
+
+    where h_c is the pooled state of choice c. In training the choices of a question are one row,
+    each a segment with positions of its own. Reads "choice", int `[B]`, the number of the right
+    one, "choice_weights", float `[B]`, and "choice_places", int `[B, C]`, where each choice starts.
+    """
+
+    num_labels: int = 1
+    """Scores of a choice; one."""
+    label: str = "choice"
+    """What is predicted: the number of the right choice, from 0."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_field(self, "num_labels", self.num_labels == 1, "1")
+
+    def build(self, key, config):
+        if getattr(config, "causal", False):
+            raise ConfigError("model.heads: MultipleChoice needs an encoder, not a causal model")
+        return MultipleChoiceHead(key, config, self)
+
+    def reads(self, rows, length):
+        if self.pooling != "first":
+            raise ConfigError(
+                f"model.heads: MultipleChoice.pooling = {self.pooling!r}: must be 'first' to train"
+            )
+        return super().reads(rows, length)
+
+    def choices(self, config):
+        del config
+
+
+class MultipleChoiceHead(ClassificationHead):
+    """The layers of a classifier with one output, which is the score of a choice."""
+
+    def scores(self, outputs, key: jax.Array | None = None):
+        """float32, the shape of the pooled states without their last axis: `[B]` or `[B, C]`."""
+        return super().scores(outputs, key)[..., 0]
+
+    def loss(self, outputs, batch, options, key):
+        assert_axes(**{"pooled states of choices": (outputs.pooled, "B C D")})
+        return super().loss(outputs, batch, options, key)

@@ -1,0 +1,80 @@
+"""RoBERTa with its norms before the sublayers."""
+
+from functools import partial
+
+from jaxformer.functional.norms import LayerNorm
+from jaxformer.functional.positions.schemes import Learned
+from jaxformer.hub.fields import ConfigMap
+from jaxformer.hub.model_format import CountedByIds, ModelFormat
+from jaxformer.hub.weights.weight_map import block
+from jaxformer.models import MaskedLanguageModel
+from jaxformer.nn.residual import PreNorm
+from jaxformer.zoo.common.bert_like import (
+    BLOCK,
+    ENCODER_OR_DECODER,
+    LABELS,
+    LM_HEAD,
+    ROBERTA_FIELDS,
+    bert,
+    body,
+    causal,
+    encoder_or_decoder,
+    roberta_architectures,
+    with_classifier,
+)
+from jaxformer.zoo.system import System
+
+_SIZES = {
+    "vocab_size": 50265,
+    "position": Learned(max_length=512, offset=2),
+    "token_types": 1,
+    "pooler": None,
+    "norm": LayerNorm(eps=1e-5),
+    "embedding_norm": LayerNorm(eps=1e-5),
+    "residual": PreNorm(),
+    "heads": (MaskedLanguageModel(),),
+}
+
+SYSTEMS = (
+    System(
+        "roberta-prelayernorm-large",
+        "",
+        bert(24, 1024, 16, **_SIZES),
+        "355M",
+        "the sizes and the count of RoBERTa large, Liu et al., 2019, table 9, "
+        "https://arxiv.org/abs/1907.11692, with the norms of Wettig et al., 2022, "
+        "https://arxiv.org/abs/2202.08005",
+    ),
+)
+
+_NAME = "roberta_prelayernorm"
+_NORMS = {"norms.0": "attention.LayerNorm", "norms.1": "intermediate.LayerNorm"}
+_NAMES = {
+    **body(_NAME),
+    **block("transformer", f"{_NAME}.encoder.layer.{{}}", BLOCK | _NORMS),
+    "transformer.final_norm": f"{_NAME}.LayerNorm",
+    **LABELS,
+    **LM_HEAD,
+}
+
+FORMATS = (
+    ModelFormat(
+        model_type="roberta-prelayernorm",
+        config_map=ConfigMap(
+            partial(encoder_or_decoder, residual=PreNorm()), (ENCODER_OR_DECODER, *ROBERTA_FIELDS)
+        ),
+        weight_map=lambda config: with_classifier(dict(_NAMES), config),
+        architectures=(
+            *roberta_architectures("RobertaPreLayerNorm"),
+            causal("RobertaPreLayerNormForCausalLM", activation="gelu"),
+        ),
+        prefix=f"{_NAME}.",
+        positions=CountedByIds(),
+        buffers=("*.position_ids",),
+        copies={
+            "lm_head.decoder.weight": f"{_NAME}.embeddings.word_embeddings.weight",
+            "lm_head.decoder.bias": "lm_head.bias",
+        },
+        defaults={"vocab_size": 50265, "pad_token_id": 1},
+    ),
+)

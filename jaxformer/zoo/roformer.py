@@ -1,0 +1,147 @@
+"""RoFormer: BERT with rotary positions."""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from jaxformer.functional.positions.schemes import RoPE
+from jaxformer.hub.fields import Computed, ConfigMap, read_activation
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import Architecture, ModelFormat
+from jaxformer.hub.multiple_choice import LastPlaceChoiceTask
+from jaxformer.hub.tasks import (
+    MaskedLMTask,
+    QuestionAnsweringTask,
+    SequenceClassificationTask,
+    Task,
+    TokenClassificationTask,
+    num_labels,
+)
+from jaxformer.hub.weights.weight_map import WeightMap
+from jaxformer.models import (
+    Classification,
+    DecoderConfig,
+    Dense,
+    EncoderConfig,
+    MaskedLanguageModel,
+)
+from jaxformer.nn.config import TransformerConfig
+from jaxformer.zoo.common.bert_like import (
+    BIAS,
+    ENCODER_OR_DECODER,
+    FIELDS,
+    HEADS,
+    LABELS,
+    bert,
+    body,
+    causal,
+    encoder_or_decoder,
+    named,
+)
+from jaxformer.zoo.system import System
+
+SYSTEMS = (
+    System(
+        "roformer-base-zh",
+        "",
+        bert(
+            12,
+            768,
+            12,
+            vocab_size=50000,
+            position=RoPE(layout="interleaved", max_length=1536),
+            pooler=None,
+            heads=(MaskedLanguageModel(),),
+        ),
+        "124M",
+        "the released checkpoint, https://github.com/ZhuiyiTechnology/roformer; Su et al., 2021, "
+        "section 4.5, https://arxiv.org/abs/2104.09864, gives no count",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class _SequenceClassification(SequenceClassificationTask):
+    """Sequence classification through a layer with the activation of the model."""
+
+    def heads(self, hf_config):
+        dense = Dense(read_activation(hf_config, "hidden_act", "gelu"))
+        return (Classification(num_labels=num_labels(hf_config), dense=dense),)
+
+
+def _read_positions(hf_config: HFConfig) -> dict[str, Any]:
+    length = hf_config.number("max_position_embeddings", 1536)
+    values = hf_config.take("rotary_value", False)
+    return {"position": RoPE(layout="interleaved", max_length=length, values=values)}
+
+
+def _write_positions(config: TransformerConfig) -> dict[str, Any]:
+    return {"rotary_value": config.position.values}
+
+
+def _read_embedding(hf_config: HFConfig) -> dict[str, Any]:
+    """Embeddings may be narrower than the model."""
+    width = hf_config.number("embedding_size", None)
+    return {"embedding_dim": None if width == hf_config.number("hidden_size", 768) else width}
+
+
+def _write_embedding(config: EncoderConfig | DecoderConfig) -> dict[str, Any]:
+    return {"embedding_size": config.embedding_width}
+
+
+def rotary_table(length: int, width: int) -> np.ndarray:
+    """Returns the sines of the angles of each position, then their cosines: `[length, width]`.
+
+    Args:
+        length: Positions.
+        width: Channels of a head.
+    """
+    angles = np.arange(length)[:, None] / 10_000.0 ** (np.arange(0, width, 2) / width)
+    return np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)
+
+
+def _weight_map(config: EncoderConfig | DecoderConfig) -> WeightMap:
+    """The names of the tensors, and the table of the angles, which are computed here."""
+    names = body("roformer") | LABELS | HEADS
+    names |= {
+        "transformer.inputs.projection": "roformer.embeddings_project",
+        "heads.label.dense.linear": "classifier.dense",
+        "heads.label.output": "classifier.out_proj",
+    }
+    table = rotary_table(config.position.max_length, config.head_width)
+    constants = {"roformer.encoder.embed_positions.weight": table}
+    return replace(named(names, BIAS, config), constants=constants)
+
+
+FORMATS = (
+    ModelFormat(
+        model_type="roformer",
+        config_map=ConfigMap(
+            partial(encoder_or_decoder, pooler=None),
+            (
+                ENCODER_OR_DECODER,
+                *FIELDS,
+                Computed(_read_positions, _write_positions),
+                Computed(_read_embedding, _write_embedding),
+            ),
+        ),
+        weight_map=_weight_map,
+        architectures=(
+            Architecture("RoFormerForMaskedLM", MaskedLMTask()),
+            Architecture("RoFormerForSequenceClassification", _SequenceClassification()),
+            Architecture("RoFormerForMultipleChoice", LastPlaceChoiceTask()),
+            Architecture("RoFormerForTokenClassification", TokenClassificationTask()),
+            Architecture("RoFormerForQuestionAnswering", QuestionAnsweringTask()),
+            Architecture("RoFormerModel", Task()),
+            causal("RoFormerForCausalLM"),
+        ),
+        prefix="roformer.",
+        copies={
+            "cls.predictions.decoder.weight": "roformer.embeddings.word_embeddings.weight",
+            "cls.predictions.decoder.bias": "cls.predictions.bias",
+        },
+        defaults={"vocab_size": 50000, "max_position_embeddings": 1536},
+    ),
+)

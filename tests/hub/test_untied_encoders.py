@@ -1,0 +1,113 @@
+"""Encoders whose logits have a table of their own, and the bias twice in their files."""
+
+import json
+import logging
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from saved_folders import change_tensors, save_tiny
+from variants import check_gradients, check_outputs, models
+
+import jaxformer
+from jaxformer.errors import DataError
+from jaxformer.parity.examples import example_inputs
+from jaxformer.parity.reference import Reference
+from jaxformer.pretrained.auto import load
+from jaxformer.pretrained.model import save
+from jaxformer.pretrained.outputs import forward
+
+pytestmark = pytest.mark.torch
+
+BIASES = {
+    "bert": ("cls.predictions.bias", "cls.predictions.decoder.bias"),
+    "roberta": ("lm_head.bias", "lm_head.decoder.bias"),
+    "albert": ("predictions.bias", "predictions.decoder.bias"),
+    "ernie": ("cls.predictions.bias", "cls.predictions.decoder.bias"),
+    "mpnet": ("lm_head.bias", "lm_head.decoder.bias"),
+    "roformer": ("cls.predictions.bias", "cls.predictions.decoder.bias"),
+    "electra": ("generator_lm_head.bias",) * 2,
+    "distilbert": ("vocab_projector.bias",) * 2,
+}
+MLM = "ForMaskedLM"
+
+
+def untied(kind, folder, alike=True):
+    """A model that transformers saves; `alike`: with the same bias in both places."""
+
+    def change(tensors):
+        own, counts = BIASES[kind]
+        if alike:
+            tensors[own] = tensors[counts].copy()
+
+    save_tiny(kind, folder, MLM, tie_word_embeddings=False)
+    change_tensors(folder, change)
+    return folder
+
+
+@pytest.mark.parametrize("kind", BIASES)
+@pytest.mark.quick("bert", "mpnet")
+def test_outputs_and_files_are_those_of_transformers(kind, tmp_path):
+    ours, theirs = models(untied(kind, tmp_path / "theirs"))
+    inputs = example_inputs(ours.checkpoint, "left")
+    check_outputs(ours, theirs, inputs)
+    check_gradients(ours, theirs, inputs)
+    save(ours, tmp_path / "ours")
+    for name in ("model.safetensors", "config.json"):
+        before, after = (tmp_path / folder / name for folder in ("theirs", "ours"))
+        assert before.read_bytes() == after.read_bytes()
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+@pytest.mark.quick("roberta")
+def test_the_bias_of_the_decoder_counts(kind, tmp_path, caplog):
+    folder = untied(kind, tmp_path / "theirs", alike=False)
+    with caplog.at_level(logging.WARNING):
+        ours, theirs = models(folder)
+    own, counts = BIASES[kind]
+    assert f"another bias of the same module counts in transformers: {own}" in caplog.text
+    inputs = example_inputs(ours.checkpoint)
+    check_outputs(ours, theirs, inputs)
+    save(ours, tmp_path / "ours")
+    saved = load_file(tmp_path / "ours" / "model.safetensors")
+    np.testing.assert_array_equal(saved[own], saved[counts])
+
+
+def test_an_old_file_has_one_bias(tmp_path):
+    """Files of version 4 leave one out; exports have both, since transformers 5 reads the other."""
+    folder = untied("bert", tmp_path / "theirs")
+    inputs = example_inputs(load(folder).checkpoint)
+    expected = forward(load(folder), inputs)["logits"]
+    change_tensors(folder, lambda tensors: tensors.pop(BIASES["bert"][1]))
+    ours = load(folder)
+    np.testing.assert_array_equal(forward(ours, inputs)["logits"], expected)
+    save(ours, tmp_path / "ours")
+    again = Reference(tmp_path / "ours", "BertForMaskedLM").outputs(inputs)["logits"]
+    np.testing.assert_allclose(again, expected, atol=2e-5)
+    change_tensors(folder, lambda tensors: tensors.pop(BIASES["bert"][0]))
+    with pytest.raises(DataError, match=r"cls.predictions.decoder.bias is missing"):
+        load(folder)
+
+
+def test_a_run_exports_both(tmp_path):
+    folder = untied("bert", tmp_path / "theirs")
+    ours = load(folder)
+    save(ours, tmp_path / "half", dtype="bfloat16")
+    saved = load_file(tmp_path / "half" / "model.safetensors")
+    assert set(BIASES["bert"]) < set(saved)
+    assert json.loads((tmp_path / "half" / "config.json").read_text())["dtype"] == "bfloat16"
+    assert jaxformer.load(tmp_path / "half").config.tie_embeddings is False
+
+
+def test_the_table_of_angles_is_written_and_checked(tmp_path):
+    name = "roformer.encoder.embed_positions.weight"
+    folder = save_tiny("roformer", tmp_path / "theirs", MLM)
+    table = load_file(folder / "model.safetensors")[name]
+    # A file of Flax has none.
+    change_tensors(folder, lambda tensors: tensors.pop(name))
+    save(load(folder), tmp_path / "ours")
+    saved = load_file(tmp_path / "ours" / "model.safetensors")[name]
+    np.testing.assert_array_equal(saved, table)
+    change_tensors(folder, lambda tensors: tensors.update({name: table + 0.01}))
+    with pytest.raises(DataError, match=f"{name} is no table of the model"):
+        load(folder)
