@@ -55,8 +55,14 @@ class _BesideGlobal:
         scheme = self.scheme
         options = {"bidirectional": scheme.bidirectional, "max_distance": scheme.max_distance}
         local = t5_bias(heads[: scheme.num_buckets], tokens, key_tokens, **options)
-        side = t5_bias(heads[scheme.num_buckets :], numbers, blocks, **options)
-        return jnp.where(is_global[:, None, None, :], side, local)
+        local = jnp.broadcast_to(local, (numbers.shape[0], *local.shape[1:]))
+
+        def with_blocks():
+            side = t5_bias(heads[scheme.num_buckets :], numbers, blocks, **options)
+            return jnp.where(is_global[:, None, None, :], side, local)
+
+        # Most blocks of attention have no global keys.
+        return jax.lax.cond(jnp.any(is_global), with_blocks, lambda: local)
 
 
 @dataclass(frozen=True)
