@@ -78,6 +78,8 @@ def _choices(
     """Texts `[B, C, T]`, and the number of the right one of each row."""
     rows, choices, length = shape
     inputs = _texts(checkpoint, padding, (rows * choices, length), rng)
+    # Transformers fails with tasks of choices, which it does not make rows of.
+    inputs.pop("task_type_ids", None)
     inputs = {name: array.reshape(shape) for name, array in inputs.items()}
     return inputs | {"labels": rng.integers(choices, size=rows)}
 

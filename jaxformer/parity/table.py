@@ -46,7 +46,7 @@ _LEFT_OUT = (
     "  extract a tower:",
     "  `CLIPVisionModelWithProjection.from_pretrained(DIR).save_pretrained(TOWER)`.",
     "- There are no heads for GPT-2's double heads, or for masked images.",
-    "- `generate()` of transformers counts the positions of causal RoBERTa models from 0, where its",
+    "- `generate()` of transformers counts the positions of causal RoBERTa models from 0, and its",
     "  forward pass counts from behind the padding's id. Here both count as the forward pass.",
     "- Mixtures of experts and speech models are not supported.",
 )

@@ -19,6 +19,7 @@ from jaxformer.hub.tasks import (
     TokenClassificationTask,
     num_labels,
 )
+from jaxformer.hub.weights.layouts import Constant
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import (
     Classification,
@@ -110,7 +111,8 @@ def _weight_map(config: EncoderConfig | DecoderConfig) -> WeightMap:
         "heads.label.dense.linear": "classifier.dense",
         "heads.label.output": "classifier.out_proj",
     }
-    table = rotary_table(config.position.max_length, config.head_width)
+    sizes = config.position.max_length, config.head_width
+    table = Constant(sizes, partial(rotary_table, *sizes))
     constants = {"roformer.encoder.embed_positions.weight": table}
     return replace(named(names, BIAS, config), constants=constants)
 

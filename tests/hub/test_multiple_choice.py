@@ -6,11 +6,12 @@ from saved_folders import save_tiny
 from variants import check_outputs, check_variant, models
 
 import jaxformer
-from jaxformer.errors import DataError
+from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.describe import describe_model
 from jaxformer.hub.multiple_choice import MultipleChoiceTask
 from jaxformer.models import Dense, EncoderConfig, MultipleChoice
 from jaxformer.parity.examples import CHOICES, example_inputs
+from jaxformer.pretrained.prediction.api import open_predictor
 from jaxformer.zoo import FORMATS
 
 pytestmark = pytest.mark.torch
@@ -73,6 +74,11 @@ def test_inputs_that_do_not_fit_are_refused(bert, changes, message):
     }
     with pytest.raises(DataError, match=message):
         jaxformer.forward(bert, inputs)
+
+
+def test_predict_says_what_it_cannot_read(bert):
+    with pytest.raises(ConfigError, match="its head chooses among several texts"):
+        open_predictor(bert.folder)
 
 
 def test_a_model_of_no_system_is_described_by_its_head():

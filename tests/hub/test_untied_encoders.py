@@ -6,7 +6,7 @@ import logging
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from saved_folders import change_tensors, save_tiny
+from saved_folders import change_settings, change_tensors, save_tiny
 from variants import check_gradients, check_outputs, models
 
 import jaxformer
@@ -110,4 +110,8 @@ def test_the_table_of_angles_is_written_and_checked(tmp_path):
     np.testing.assert_array_equal(saved, table)
     change_tensors(folder, lambda tensors: tensors.update({name: table + 0.01}))
     with pytest.raises(DataError, match=f"{name} is no table of the model"):
+        load(folder)
+    # Nothing of that size is made.
+    change_settings(folder, max_position_embeddings=10**9)
+    with pytest.raises(DataError, match=rf"{name} has shape \(20, 8\), not \(1000000000, 8\)"):
         load(folder)

@@ -4,21 +4,24 @@ import json
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from hf_checkpoints import save_checkpoint
 
 from jaxformer.cli import main as cli
+from jaxformer.config import TrainConfig
 from jaxformer.data import Bytes
 from jaxformer.data.tasks import ChoiceText
 from jaxformer.data.tasks.choice_text import ChoiceExamples
 from jaxformer.data.tasks.sequences import TokenizedText, model_inputs
+from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.models import AbstractModel, DecoderConfig, EncoderConfig
 from jaxformer.models.heads.choices import MultipleChoice
+from jaxformer.optim import SGD
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.outputs import forward
+from jaxformer.training.step import TrainProgram
 
 ROW = {"sent1": "A dog runs.", "sent2": "It", "label": 1}
 ROW |= {f"ending{number}": f"sees {number} cats." for number in range(4)}
@@ -67,30 +70,52 @@ def test_fields_must_agree():
         MultipleChoice(pooling="last").reads(2, 3)
 
 
+CONFIG = EncoderConfig(
+    num_layers=2, model_dim=16, num_heads=4, mlp_dim=12, vocab_size=40, token_types=2,
+    pooler="tanh", heads=(MultipleChoice(),), compute_dtype="float32", dropout=0.0,
+    attention_dropout=0.0,
+)  # fmt: skip
+LENGTH = 9
+
+
+def texts(seed=0):
+    """Three texts of different lengths, before padding."""
+    rng = np.random.default_rng(seed)
+    arrays = [rng.integers(40, size=size).astype(np.int32) for size in (5, LENGTH, 7)]
+    return [TokenizedText(ids, (np.arange(len(ids)) > 2).astype(np.int32)) for ids in arrays]
+
+
+def batch_of(rows):
+    source = ChoiceExamples(rows, [number % 3 for number in range(len(rows))], LENGTH, 0)
+    assert source.blank()["choice_weights"] == 0
+    read = [source.read(number, np.random.default_rng(0)) for number in range(len(source))]
+    return {name: np.stack([row[name] for row in read]) for name in read[0]}
+
+
 def test_choices_side_by_side_score_as_apart():
     """The row of a batch against each choice as a row of its own."""
-    config = EncoderConfig(
-        num_layers=2, model_dim=16, num_heads=2, mlp_dim=20, vocab_size=300, token_types=2,
-        pooler="tanh", heads=(MultipleChoice(),), compute_dtype="float32",
-    )  # fmt: skip
-    rng = np.random.default_rng(0)
-    sizes = [5, 9, 7]
-    texts = [rng.integers(300, size=size).astype(np.int32) for size in sizes]
-    types = [(np.arange(size) > 2).astype(np.int32) for size in sizes]
-    rows = [TokenizedText(*pair) for pair in zip(texts, types, strict=True)]
-    source = ChoiceExamples([rows], [2], 9, 0)
-    batch = {name: jnp.asarray(x)[None] for name, x in source.read(0, rng).items()}
-    model = config.build(jax.random.key(0))
+    batch = batch_of([texts(), texts(1), texts(2)])
+    model = CONFIG.build(jax.random.key(0))
     scores = model.scores(batch)["choice"]
-    apart = [
-        {name: jnp.asarray(x)[None] for name, x in model_inputs(row, 9, 0).items()} for row in rows
-    ]
-    alone = jnp.stack([model.scores(each)["choice"][0] for each in apart])
-    np.testing.assert_allclose(scores[0], alone, atol=1e-5)
-    _, losses = model.loss(batch)
-    expected = -jax.nn.log_softmax(alone)[2]
-    np.testing.assert_allclose(losses["choice"].loss, expected, atol=1e-5)
-    assert source.blank()["choice_weights"] == 0
+    apart = [[model_inputs(each, LENGTH, 0) for each in texts(seed)] for seed in range(3)]
+    flat = {name: np.stack([x[name] for row in apart for x in row]) for name in apart[0][0]}
+    alone = model.scores(flat)["choice"].reshape(3, 3)
+    np.testing.assert_allclose(scores, alone, atol=1e-5)
+    expected = -np.trace(jax.nn.log_softmax(alone))
+    np.testing.assert_allclose(model.loss(batch)[1]["choice"].loss, expected, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_step_on_eight_devices_is_that_on_one():
+    batch = batch_of([texts(seed) for seed in range(8)])
+    losses = []
+    for mesh in (MeshConfig(2, 2, 2), MeshConfig()):
+        program = TrainProgram(CONFIG, SGD(), TrainConfig(), make_mesh(mesh))
+        placed = {name: jax.device_put(x, program.batch_sharding) for name, x in batch.items()}
+        state, metrics = program.train_step(program.init(0), placed)
+        losses.append(float(metrics["loss"]))
+        assert np.isfinite(jax.device_get(state.params["heads.choice.output.kernel"])).all()
+    np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
 @pytest.mark.torch

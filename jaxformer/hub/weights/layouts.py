@@ -2,7 +2,7 @@
 
 import abc
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -40,20 +40,21 @@ class Layout(abc.ABC):
         """Returns the tensor that stores these parameters."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Constant(Layout):
-    """A tensor without parameters: a table that is computed."""
+    """A tensor without parameters: a table that is computed when it is compared or written."""
 
-    value: np.ndarray
+    sizes: Shape
+    compute: Callable[[], np.ndarray]
 
     def shape(self, slots):
-        return self.value.shape
+        return self.sizes
 
     def read(self, tensor, slots):
         return []
 
     def write(self, arrays, slots):
-        return self.value
+        return self.compute()
 
 
 class Single(Layout):

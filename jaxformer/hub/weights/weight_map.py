@@ -63,8 +63,8 @@ class WeightMap:
     """Pattern of parameters -> their layout, where it is not the usual one."""
     twins: Mapping[str, str] = field(default_factory=dict)
     """Tensors that files have besides another with the same values -> the other, which counts."""
-    constants: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """Tensors that are computed and not learned -> their values."""
+    constants: Mapping[str, Constant] = field(default_factory=dict)
+    """Tensors that are computed and not learned -> what they are."""
 
     def placements(self, abstract_model: AbstractModel) -> list[Placement]:
         """Returns the tensors of a model's file.
@@ -82,8 +82,8 @@ class WeightMap:
         for twin, other in self.twins.items():
             if other in placed:
                 placed[twin] = placed[other]._replace(tensor=twin)
-        for tensor, value in self.constants.items():
-            placed[tensor] = Placement(tensor, (), (), Constant(value))
+        for tensor, constant in self.constants.items():
+            placed[tensor] = Placement(tensor, (), (), constant)
         return list(placed.values())
 
     def _of(self, parameter: str, abstract_model: AbstractModel) -> list[Placement]:

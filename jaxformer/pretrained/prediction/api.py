@@ -166,9 +166,9 @@ def _head(folder: Path, pretrained: Pretrained, config: PredictionConfig) -> Hea
         return None
     if isinstance(heads[0], MultipleChoice):
         raise ConfigError(
-            f"{folder}: its head chooses among several texts (MultipleChoice), and predict reads a "
-            'row of one or two: jaxformer.forward scores "input_ids" [B, C, T]; python -m jaxformer '
-            "evaluate measures a run"
+            f"{folder}: its head chooses among several texts (MultipleChoice), and predict reads "
+            'rows of one or two: jaxformer.forward scores "input_ids" [B, C, T], and python -m '
+            "jaxformer evaluate measures a run"
         )
     if predictor_of.dispatch(type(heads[0])) is predictor_of.dispatch(object):
         raise ConfigError(_refusal(folder, heads))
