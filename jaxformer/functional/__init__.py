@@ -9,16 +9,22 @@ from jaxformer.functional.feedforward import (
     gelu,
     quick_gelu,
 )
+from jaxformer.functional.global_tokens import block_numbers, block_sums
 from jaxformer.functional.linear import linear
 from jaxformer.functional.losses import LossSums, chunked_cross_entropy, cross_entropy
 from jaxformer.functional.masks import (
     All,
+    AnyOf,
     Band,
+    BlockBand,
     DenseMask,
     KeyPadding,
+    KeyRange,
     Mask,
     Prefix,
+    QueryRange,
     Segments,
+    block_sparse,
     causal,
     sliding_window,
 )
@@ -63,6 +69,7 @@ from jaxformer.functional.positions.schemes import (
     Sinusoidal2D,
     T5Bias,
 )
+from jaxformer.functional.positions.sparse import T5GlobalBias
 from jaxformer.functional.positions.waves import (
     code_distance,
     code_inner_products,
@@ -99,13 +106,16 @@ __all__ = [
     "ACTIVATIONS",
     "ALiBi",
     "All",
+    "AnyOf",
     "Band",
     "Bias",
     "Binary",
+    "BlockBand",
     "DenseMask",
     "DynamicNTK",
     "Integer",
     "KeyPadding",
+    "KeyRange",
     "LayerNorm",
     "Learned",
     "LinearScaling",
@@ -119,6 +129,7 @@ __all__ = [
     "Position",
     "PreferenceLosses",
     "Prefix",
+    "QueryRange",
     "RMSNorm",
     "RoPE",
     "Scaling",
@@ -127,6 +138,7 @@ __all__ = [
     "Sinusoidal",
     "Sinusoidal2D",
     "T5Bias",
+    "T5GlobalBias",
     "YaRN",
     "activation",
     "alibi_bias",
@@ -138,6 +150,9 @@ __all__ = [
     "ban_sequences",
     "ban_tokens",
     "binary_code",
+    "block_numbers",
+    "block_sparse",
+    "block_sums",
     "causal",
     "chunked_cross_entropy",
     "code_distance",

@@ -262,11 +262,11 @@ def forward(
     Returns:
         "last_hidden_state", "pooler_output", "logits", "loss", ...: those that the model has.
     """
-    family = family_of(checkpoint.config)
+    family, task = family_of(checkpoint.config), checkpoint.architecture.task
     names = STATES * hidden_states + WEIGHTS * attentions
     run = with_cache(family.forward, names, required=False)
-    task = checkpoint.architecture.task
-    (states, outputs), cache = run(model, checkpoint, task.rows(inputs))
+    rows = task.rows(inputs, checkpoint.hf_config)
+    (states, outputs), cache = run(model, checkpoint, rows)
     outputs |= family.layer_outputs(checkpoint, cache, outputs)
     return outputs | task.outputs(model, states, inputs, checkpoint.hf_config)
 

@@ -32,7 +32,7 @@ class Architecture:
     """Fields of config.json that set the class apart from the others of its system, which are
     false there: {"is_decoder": True}."""
     aliases: tuple[str, ...] = ()
-    """Other names of the class in files: "BertForCausalLM" in Flax, "T5WithLMHeadModel" long ago."""
+    """Other names of the class in files: "BertForCausalLM" in Flax, "T5WithLMHeadModel" once."""
 
 
 class Shift(abc.ABC):

@@ -21,8 +21,9 @@ class MultipleChoiceTask(Task):
         del hf_config
         return (MultipleChoice(pooling=self.pooling, dense=self.dense),)
 
-    def rows(self, inputs):
+    def rows(self, inputs, hf_config):
         """Every choice is a row."""
+        del hf_config
         return {
             name: array.reshape(-1, array.shape[-1]) if array.ndim == 3 else array
             for name, array in inputs.items()

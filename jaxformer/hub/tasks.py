@@ -30,6 +30,7 @@ IGNORED = -100
 """The label of a token that does not count in the loss."""
 Arrays = Mapping[str, jax.Array]
 _OLD_END = 2
+_PENALTY = 1e6
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,14 @@ class Task:
         del hf_config
         return ()
 
-    def rows(self, inputs: Arrays) -> Arrays:
-        """Returns the inputs as the body of the model reads them, one text in a row."""
+    def rows(self, inputs: Arrays, hf_config: HFConfig) -> Arrays:
+        """Returns the inputs as the body of the model reads them, one text in a row.
+
+        Args:
+            inputs: Arrays by their names in transformers.
+            hf_config: The values of config.json.
+        """
+        del hf_config
         return inputs
 
     def outputs(
@@ -84,7 +91,7 @@ class UnshiftedCausalLMTask(CausalLMTask):
     """The token that the labels have at each position, which are shifted already (BART)."""
 
     def outputs(self, model, states, inputs, hf_config):
-        return _scored(model.heads["language_model"].scores(states), inputs)
+        return scored(model.heads["language_model"].scores(states), inputs)
 
 
 @dataclass(frozen=True)
@@ -219,9 +226,21 @@ class QuestionAnsweringTask(Task):
     def heads(self, hf_config):
         return (Span(),)
 
+    def excluded(self, inputs: Arrays, hf_config: HFConfig) -> jax.Array | None:
+        """Returns the tokens that no answer may begin or end with, bool `[B, T]`, or None.
+
+        Args:
+            inputs: Arrays by their names in transformers.
+            hf_config: The values of config.json.
+        """
+        del inputs, hf_config
+
     def outputs(self, model, states, inputs, hf_config):
         # Transformers does not mask padding in these scores.
         scores = model.heads["span"].scores(states._replace(valid=None))
+        excluded = self.excluded(inputs, hf_config)
+        if excluded is not None:
+            scores -= _PENALTY * excluded[:, None, :]
         outputs = {"start_logits": scores[:, 0], "end_logits": scores[:, 1]}
         if "start_positions" in inputs and "end_positions" in inputs:
             length = scores.shape[-1]

@@ -5,7 +5,7 @@ from jaxformer.models.encoder import Encoder, EncoderConfig
 from jaxformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from jaxformer.models.heads.base import Head, LossFunction, LossOptions, ModelOutput
 from jaxformer.models.heads.choices import MultipleChoice
-from jaxformer.models.heads.dense import Dense
+from jaxformer.models.heads.dense import Dense, ResidualMLP
 from jaxformer.models.heads.labels import (
     Classification,
     Regression,
@@ -44,6 +44,7 @@ __all__ = [
     "Pooler",
     "Projection",
     "Regression",
+    "ResidualMLP",
     "Span",
     "TokenClassification",
     "Vision",

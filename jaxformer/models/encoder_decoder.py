@@ -16,7 +16,7 @@ from jaxformer.functional.positions.schemes import T5Bias
 from jaxformer.models.flops import TokenFlops, attention_flops, block_products, vocabulary_products
 from jaxformer.models.heads.base import Head, ModelOutput, array, build_heads, pool
 from jaxformer.models.heads.vocabulary import LanguageModel
-from jaxformer.models.model import Model, TransformerModelConfig, assert_tokens, check_no_windows
+from jaxformer.models.model import Model, TransformerModelConfig, assert_tokens
 from jaxformer.nn import CrossAttentionConfig, DotProductCrossAttention, Embedding, Transformer
 from jaxformer.nn.cache import Cache, CacheShape
 from jaxformer.nn.config import MOST_LAYERS, SIZE_OR_NONE, TextConfig
@@ -36,6 +36,8 @@ class EncoderDecoderConfig(TextConfig, TransformerModelConfig):
 
     required: ClassVar[tuple[str, ...]] = ("inputs", "decoder_inputs")
     is_encoder_decoder: ClassVar[bool] = True
+    windows_ahead: ClassVar[bool] = True
+    """Windows are the encoder's, and reach as far ahead as back."""
     num_decoder_layers: int | None = None
     """Blocks of the decoder; None: num_layers, as many as the encoder has."""
     encoder_dim: int | None = None
@@ -61,7 +63,6 @@ class EncoderDecoderConfig(TextConfig, TransformerModelConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        check_no_windows(self)
         if self.num_decoder_layers is not None:
             check_fields(self, "model", num_decoder_layers=between(1, MOST_LAYERS))
             fits = self.num_decoder_layers % self.layer_repeats == 0
@@ -101,10 +102,15 @@ class EncoderDecoderConfig(TextConfig, TransformerModelConfig):
 
     @property
     def decoder(self) -> "EncoderDecoderConfig":
-        """The configuration of the decoder's blocks and its input layer."""
-        scale = self.decoder_embedding_scale
-        own = self.embedding_scale if scale is None else scale
-        return replace(self, num_layers=self.decoder_layers, embedding_scale=own)
+        """The configuration of the decoder's blocks, without windows, and of its input layer."""
+        scale, layers = self.decoder_embedding_scale, self.decoder_layers
+        return replace(
+            self,
+            num_layers=layers,
+            embedding_scale=self.embedding_scale if scale is None else scale,
+            windows=(None,) * (1 if self.first_norm else layers),
+            window_position=None,
+        )
 
     @property
     def tensor_sizes(self) -> dict[str, int]:
@@ -142,7 +148,7 @@ class EncoderDecoderConfig(TextConfig, TransformerModelConfig):
         pairs = 2 * cross.products_per_pair(self) * layers * length * share
         encoder = attention_flops(*blocks, length, causal=False)
         targets = lengths["decoder_inputs"]
-        decoder = attention_flops(self, sublayers, layers, targets, causal=True)
+        decoder = attention_flops(self.decoder, sublayers, layers, targets, causal=True)
         attention, causal = (e + share * d + pairs for e, d in zip(encoder, decoder, strict=True))
         return TokenFlops(2 * products, attention, causal)
 
@@ -174,7 +180,8 @@ class EncoderDecoder(Model):
             num_layers=config.num_layers,
             width=encoder_width,
         )
-        sublayers = config.self_attention, config.cross_attention, config.feed_forward
+        own_attention = config.self_attention.for_decoder()
+        sublayers = own_attention, config.cross_attention, config.feed_forward
         self.decoder = Transformer(
             keys[3],
             config.decoder,

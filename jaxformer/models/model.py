@@ -152,7 +152,8 @@ class TransformerModelConfig(TransformerConfig, ModelConfig):
     """A model of one kind of blocks: their configuration, their sublayers and the heads."""
 
     self_attention: SelfAttentionConfig = DotProductAttention()
-    """The sublayer that moves information between tokens: DotProductAttention, or your own."""
+    """The sublayer that moves information between tokens: DotProductAttention,
+    BlockSparseAttention (BigBird), TransientGlobalAttention (LongT5), or your own."""
     feed_forward: FeedForwardConfig = MLP()
     """The sublayer that treats each token by itself: MLP, or your own."""
     block: BlockConfig = TransformerBlock()

@@ -22,6 +22,7 @@ from jaxformer.nn.residual import (
     SandwichNorm,
     StreamNorm,
 )
+from jaxformer.nn.sparse_attention import BlockSparseAttention, TransientGlobalAttention
 from jaxformer.nn.stack import Block, Stack
 from jaxformer.nn.sublayer import (
     Context,
@@ -38,6 +39,7 @@ __all__ = [
     "Attention",
     "Block",
     "BlockConfig",
+    "BlockSparseAttention",
     "BranchNorm",
     "CacheShape",
     "Chunk",
@@ -67,6 +69,7 @@ __all__ = [
     "Transformer",
     "TransformerBlock",
     "TransformerConfig",
+    "TransientGlobalAttention",
     "UnusedCrossAttention",
     "constant",
     "normal",

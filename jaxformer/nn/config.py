@@ -41,7 +41,7 @@ class TransformerConfig(abc.ABC):
     """Width of a head's values (d_v). None: head_dim."""
 
     position: Position = RoPE(theta=10_000.0)
-    """RoPE, Learned, Sinusoidal, Integer, Binary, ALiBi, T5Bias or NoPosition."""
+    """RoPE, Learned, Sinusoidal, Integer, Binary, ALiBi, T5Bias, T5GlobalBias or NoPosition."""
     window_position: RoPE | None = None
     """RoPE of the layers with a window (Gemma 3 gives them another base). None: `position`."""
     relative_position: Position | None = None
@@ -64,7 +64,8 @@ class TransformerConfig(abc.ABC):
     windows_ahead: ClassVar[bool] = False
     """Whether windows extend as far ahead as back."""
     windows: tuple[int | None, ...] = (None,)
-    """Sliding windows of successive layers, repeated to the depth; None is global attention."""
+    """Sliding windows of successive layers, repeated to the depth; None is global attention. In an
+    encoder-decoder they are the encoder's."""
     layer_repeats: int = 1
     """How many consecutive layers share parameters; num_layers in ALBERT."""
 

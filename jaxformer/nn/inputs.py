@@ -59,6 +59,9 @@ class InputLayer(nnx.Module):
         self.project_first = width == config.output_width != config.model_dim
         narrow, width = width, config.model_dim if self.project_first else width
         self.position_table = _table(keys[0], position, width, config)
+        own = position.global_table(model_dim=width, num_heads=config.num_heads)
+        fresh = jax.random.fold_in(keys[0], 1)
+        self.global_position_table = parameter(fresh, *own, std) if own else None
         self.relative_position = config.relative_position
         self.relative_table = _table(keys[-1], self.relative_position, width, config)
         self.embedding_norm = optional_norm(keys[1], config.embedding_norm, width)
@@ -147,6 +150,8 @@ class InputLayer(nnx.Module):
         if not self.position.shared:
             return None
         table = value_of(self.position_table)
+        if self.global_position_table is not None:
+            table = jnp.concatenate([table, self.global_position_table[...]])
         return self.position.bias(positions, positions, num_heads=self.num_heads, table=table)
 
 

@@ -160,6 +160,10 @@ class SublayerConfig(abc.ABC):
 class SelfAttentionConfig(SublayerConfig, abc.ABC):
     """Describes self-attention, or what takes its place: it moves information between tokens."""
 
+    def for_decoder(self) -> "SelfAttentionConfig":
+        """What an encoder-decoder's decoder has in its place: by default the same."""
+        return self
+
 
 @dataclass(frozen=True)
 class CrossAttentionConfig(SublayerConfig, abc.ABC):

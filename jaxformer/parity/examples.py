@@ -26,6 +26,7 @@ from jaxformer.hub.tasks import (
     UnshiftedCausalLMTask,
     num_labels,
 )
+from jaxformer.parity.tiny import LENGTHS
 from jaxformer.zoo.electra import ReplacedTokensTask
 
 Padding = Literal["none", "right", "left"]
@@ -39,7 +40,7 @@ def example_inputs(
     checkpoint: HFCheckpoint,
     padding: Padding = "none",
     rows: int = 3,
-    length: int = 11,
+    length: int | None = None,
     seed: int = 0,
 ) -> dict[str, np.ndarray]:
     """Returns inputs with labels for a model, under their names in transformers.
@@ -48,9 +49,13 @@ def example_inputs(
         checkpoint: The model.
         padding: On which side of the shorter rows there is padding.
         rows: B.
-        length: T; a decoder that reads an encoder gets two tokens less.
+        length: T; a decoder that reads an encoder gets two tokens less. None: a few tokens, or as
+            many as it takes for every part of the system to be used.
         seed: The seed of the numbers.
     """
+    if length is None:
+        of_system = LENGTHS.get(checkpoint.model_format.model_type, 11)
+        length = LENGTHS.get(checkpoint.architecture.name, of_system)
     rng, config, task = np.random.default_rng(seed), checkpoint.config, checkpoint.architecture.task
     if isinstance(task, MultipleChoiceTask):
         return _choices(checkpoint, padding, (rows, CHOICES, length), rng)

@@ -53,6 +53,15 @@ _VISION_TOWER = {**_SIZES, **_MLP, "image_size": 13, "patch_size": 4, "num_chann
 TINY: dict[str, dict[str, Any]] = {
     "marian": _BART,
     "bert": _BERT,
+    "big_bird": _BERT
+    | {
+        "max_position_embeddings": 40,
+        "block_size": 3,
+        "num_random_blocks": 2,
+        "hidden_act": "relu",
+        "rescale_embeddings": True,
+        "sep_token_id": 7,
+    },
     "roberta": _ROBERTA,
     "xlm-roberta": _ROBERTA,
     "roberta-prelayernorm": _ROBERTA,
@@ -146,6 +155,14 @@ TINY: dict[str, dict[str, Any]] = {
     },
     "t5": _T5,
     "mt5": _T5 | {"feed_forward_proj": "gated-gelu"},
+    # Four blocks of a window, and two global tokens.
+    "longt5": _T5
+    | {
+        "feed_forward_proj": "gated-gelu",
+        "encoder_attention_type": "transient-global",
+        "local_radius": 2,
+        "global_block_size": 4,
+    },
     "bart": _BART,
     "vit": _VIT,
     "electra": _BERT | {"embedding_size": 20, "hidden_act": "silu", "type_vocab_size": 3},
@@ -234,3 +251,7 @@ TINY: dict[str, dict[str, Any]] = {
     },
 }
 """`model_type` -> fields of its configuration in transformers."""
+
+LENGTHS = {"big_bird": 33, "BigBirdForCausalLM": 11}
+"""`model_type` or class -> tokens of a row, where the usual few would not use every part. As a
+decoder BigBird has full attention, in transformers in short rows alone."""

@@ -5,6 +5,7 @@ from jaxformer.zoo import (
     albert,
     bart,
     bert,
+    big_bird,
     blenderbot,
     blenderbot_small,
     bloom,
@@ -19,6 +20,7 @@ from jaxformer.zoo import (
     gpt_neo,
     gptj,
     llama,
+    longt5,
     modernbert,
     mpnet,
     mpt,
@@ -42,8 +44,8 @@ from jaxformer.zoo.system import System
 
 _MODULES = (
     transformer, bert, roberta, distilbert, albert, ernie, gpt, gptj, pythia, llama, phi, gemma,
-    qwen, phi3, olmo, t5, bart, vit,
-    electra, mpnet, modernbert, dinov2, roberta_prelayernorm, roformer,
+    qwen, phi3, olmo, t5, longt5, bart, vit,
+    electra, mpnet, modernbert, big_bird, dinov2, roberta_prelayernorm, roformer,
     bloom, gpt_neo, opt, mpt, falcon, stablelm, clip, siglip,
     blenderbot, blenderbot_small, xglm,
 )  # fmt: skip

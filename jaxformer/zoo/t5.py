@@ -1,68 +1,20 @@
 """T5, T5 v1.1, mT5, UMT5 and ByT5."""
 
-from dataclasses import fields, replace
-from functools import partial
 from typing import Any
 
-import numpy as np
-
-from jaxformer.functional.norms import RMSNorm
-from jaxformer.functional.positions.schemes import T5Bias
-from jaxformer.hub.fields import (
-    Computed,
-    ConfigMap,
-    Expect,
-    Field,
-    NormEps,
-    Number,
-    numbers,
-    read_activation,
-    write_activation,
-)
+from jaxformer.hub.fields import Computed
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.model_format import Architecture, ModelFormat
-from jaxformer.hub.tasks import (
-    EndTokenClassificationTask,
-    QuestionAnsweringTask,
-    Seq2SeqLMTask,
-    Task,
-    TokenClassificationTask,
+from jaxformer.models import EncoderDecoderConfig
+from jaxformer.zoo.common.t5_like import (
+    T5_SCALE,
+    architectures,
+    config_map,
+    read_scale,
+    t5,
+    t5_format,
+    t5_v1_1,
 )
-from jaxformer.hub.weights.tensors import TensorFiles
-from jaxformer.hub.weights.weight_map import WeightMap, attention, block
-from jaxformer.models import EncoderConfig, EncoderDecoderConfig
-from jaxformer.nn.config import TextConfig
 from jaxformer.zoo.system import System
-
-
-def t5(
-    num_layers: int, model_dim: int, num_heads: int, head_dim: int, mlp_dim: int, **changes
-) -> EncoderDecoderConfig:
-    """The first T5 in any size: ReLU, and one table for inputs and outputs."""
-    fields = {
-        "vocab_size": 32128,
-        "num_layers": num_layers,
-        "model_dim": model_dim,
-        "num_heads": num_heads,
-        "head_dim": head_dim,
-        "mlp_dim": mlp_dim,
-        "position": T5Bias(num_buckets=32, max_distance=128, bidirectional=True),
-        "decoder_position": T5Bias(num_buckets=32, max_distance=128, bidirectional=False),
-        "norm": RMSNorm(eps=1e-6),
-        "activation": "relu",
-        "gated": False,
-        "attention_scale": 1.0,
-        "logit_scale": model_dim**-0.5,
-    }
-    return EncoderDecoderConfig(**(fields | changes))
-
-
-def t5_v1_1(
-    num_layers: int, model_dim: int, num_heads: int, mlp_dim: int, **changes
-) -> EncoderDecoderConfig:
-    """T5 v1.1 in any size: GeGLU, an output table of its own, heads of 64."""
-    own = {"activation": "gelu_tanh", "gated": True, "tie_embeddings": False, "logit_scale": 1.0}
-    return t5(num_layers, model_dim, num_heads, 64, mlp_dim, **(own | changes))
 
 
 def mt5(num_layers: int, model_dim: int, num_heads: int, mlp_dim: int) -> EncoderDecoderConfig:
@@ -119,232 +71,15 @@ SYSTEMS = (
     System("byt5-xxl", "byt5.py:xxl", byt5(36, 12, 4672, 64, 12352), "12.9B", _BYT5),
 )
 
-_ENCODERS = ("EncoderModel", "ForTokenClassification")
-
-
-def _read_encoder_only(hf_config: HFConfig) -> dict[str, Any]:
-    """Some classes have the encoder alone."""
-    named = hf_config.take("architectures", None) or [""]
-    return {"encoder_only": named[0].endswith(_ENCODERS)}
-
-
-def _build(encoder_only: bool, **values: Any) -> EncoderDecoderConfig | EncoderConfig:
-    config = t5(**values)
-    if not encoder_only:
-        return config
-    shared = {field.name: getattr(config, field.name) for field in fields(TextConfig)}
-    return EncoderConfig(**shared, heads=())
-
-
-def _read_decoder_layers(hf_config: HFConfig) -> dict[str, Any]:
-    layers = hf_config.number("num_decoder_layers", None)
-    return {"num_decoder_layers": layers or hf_config.number("num_layers", 6)}
-
-
-def _write_decoder_layers(config: EncoderDecoderConfig | EncoderConfig) -> dict[str, Any]:
-    return {"num_decoder_layers": getattr(config, "decoder_layers", config.num_layers)}
-
-
-def _read_positions(hf_config: HFConfig, shared: bool) -> dict[str, Any]:
-    """T5 shares the biases of the distance among the layers of a stack; UMT5 does not."""
-    bias = T5Bias(
-        hf_config.number("relative_attention_num_buckets", 32),
-        hf_config.number("relative_attention_max_distance", 128),
-        bidirectional=True,
-        shared=shared,
-    )
-    return {"position": bias, "decoder_position": replace(bias, bidirectional=False)}
-
-
-def _write_positions(config: EncoderDecoderConfig | EncoderConfig) -> dict[str, Any]:
-    return {
-        "relative_attention_num_buckets": config.position.num_buckets,
-        "relative_attention_max_distance": config.position.max_distance,
-    }
-
-
-def _read_feed_forward(hf_config: HFConfig) -> dict[str, Any]:
-    """The activation, and whether there is a gate."""
-    kind = hf_config.take("feed_forward_proj", "relu")
-    *before, name = kind.split("-")
-    name = "gelu_new" if kind == "gated-gelu" else name
-    return {
-        "gated": hf_config.take("is_gated_act", before == ["gated"]),
-        "activation": read_activation(hf_config, "dense_act_fn", name),
-    }
-
-
-def _write_feed_forward(config: EncoderDecoderConfig | EncoderConfig) -> dict[str, Any]:
-    name = write_activation(config.activation)
-    if config.gated:
-        # "gated-gelu" means the tanh approximation.
-        special = {"gelu_tanh": "gelu", "gelu": "gelu_python"}
-        name = f"gated-{special.get(config.activation, name)}"
-    act = {"gated-gelu": "gelu_new"}.get(name, name.removeprefix("gated-"))
-    return {"feed_forward_proj": name, "dense_act_fn": act, "is_gated_act": config.gated}
-
-
-def _is_tied(hf_config: HFConfig) -> bool:
-    return hf_config.take("tie_word_embeddings", True) is not False
-
-
-def _read_scale(hf_config: HFConfig) -> dict[str, Any]:
-    # In old files tied tables imply scaled states.
-    scaled = hf_config.take("scale_decoder_outputs", _is_tied(hf_config))
-    return {"logit_scale": hf_config.number("d_model", 512) ** -0.5 if scaled else 1.0}
-
 
 def _read_no_scale(hf_config: HFConfig) -> dict[str, Any]:
     """MT5 never scales the states, whatever config.json has."""
-    return _read_scale(hf_config) | {"logit_scale": 1.0}
+    return read_scale(hf_config) | {"logit_scale": 1.0}
 
 
 def _read_always_scale(hf_config: HFConfig) -> dict[str, Any]:
     """UMT5 always scales the states, as transformers does since version 5."""
-    return _read_scale(hf_config) | {"logit_scale": hf_config.number("d_model", 512) ** -0.5}
-
-
-_T5_SCALE = Computed(
-    _read_scale, lambda config: {"scale_decoder_outputs": config.logit_scale != 1.0}
-)
-
-
-def _config_map(scale: Field, shared: bool = True) -> ConfigMap:
-    """Returns the fields of config.json.
-
-    Args:
-        scale: The field that says whether the decoder's states are scaled.
-        shared: Whether the layers of a stack share the biases of the distance.
-    """
-    return ConfigMap(
-        _build,
-        (
-            Computed(_read_encoder_only),
-            Expect("is_decoder", False),
-            Number("dropout", "dropout_rate", 0.1, also=("attention_dropout",)),
-            *numbers(
-                {
-                    "model_dim": "d_model",
-                    "num_layers": "num_layers",
-                    "num_heads": "num_heads",
-                    "head_dim": "d_kv",
-                    "mlp_dim": "d_ff",
-                    "vocab_size": "vocab_size",
-                },
-                {
-                    "d_model": 512,
-                    "num_layers": 6,
-                    "num_heads": 8,
-                    "d_kv": 64,
-                    "d_ff": 2048,
-                    "vocab_size": 32128,
-                },
-            ),
-            Computed(_read_decoder_layers, _write_decoder_layers),
-            Computed(partial(_read_positions, shared=shared), _write_positions),
-            NormEps(theirs="layer_norm_epsilon", make=RMSNorm, default=1e-6),
-            Computed(_read_feed_forward, _write_feed_forward),
-            Computed(
-                lambda hf_config: {"tie_embeddings": _is_tied(hf_config)},
-                lambda config: {"tie_word_embeddings": config.tie_embeddings},
-            ),
-            scale,
-        ),
-    )
-
-
-def _fitted(config: EncoderDecoderConfig, files: TensorFiles) -> EncoderDecoderConfig:
-    """Ties the tables if and only if the tensors have it so, as transformers does."""
-    own, shared = "lm_head.weight", "shared.weight"
-    both = own in files.tensors and shared in files.tensors
-    same = not both or np.array_equal(files.read(own), files.read(shared))
-    return replace(config, tie_embeddings=same)
-
-
-def _side(ours: str, theirs: str, config: EncoderDecoderConfig | EncoderConfig) -> dict[str, str]:
-    """Names of one stack, "encoder" or "decoder"."""
-    kinds = ("SelfAttention", "EncDecAttention")[: 2 if theirs == "decoder" else 1]
-    last = len(kinds)
-    dense, feed = f"layer.{last}.DenseReluDense", f"sublayers.{last}"
-    names = {f"norms.{number}": f"layer.{number}.layer_norm" for number in range(last + 1)}
-    for number, kind in enumerate(kinds):
-        parts = [f"layer.{number}.{kind}.{part}" for part in ("q", "k", "v", "o")]
-        names |= attention(number, *parts)
-    names |= {f"{feed}.up": f"{dense}.wi", f"{feed}.down": f"{dense}.wo"}
-    if config.gated:
-        names |= {f"{feed}.gate": f"{dense}.wi_0", f"{feed}.up": f"{dense}.wi_1"}
-    bias = "layer.0.SelfAttention.relative_attention_bias.weight"
-    stack = f"transformer.{theirs}"
-    return {
-        f"{ours}.inputs.position_table": f"{stack}.block.0.{bias}",
-        f"{ours}.final_norm": f"{stack}.final_layer_norm",
-        # UMT5 has a table in each layer.
-        **block(ours, f"{stack}.block.{{}}", names | {"sublayers.0.position_table": bias}),
-    }
-
-
-def _weight_map(config: EncoderDecoderConfig | EncoderConfig) -> WeightMap:
-    """The names of the tensors; some classes have no "transformer." before them."""
-    encoder = "transformer" if isinstance(config, EncoderConfig) else "encoder"
-    return WeightMap(
-        {
-            "embedding.table": "transformer.shared.weight",
-            **_side(encoder, "encoder", config),
-            **_side("decoder", "decoder", config),
-            "heads.language_model.kernel": "lm_head.weight",
-            "heads.label.dense.linear": "classification_head.dense",
-            "heads.label.output": "classification_head.out_proj",
-            "heads.span.output": "qa_outputs",
-            "heads.tags.output": "classifier",
-        }
-    )
-
-
-def _format(model_type: str, name: str, config_map: ConfigMap, **parts: Any) -> ModelFormat:
-    """Returns the format of T5 or a relative.
-
-    Args:
-        model_type: The system's name in config.json.
-        name: What its class names begin with: "T5".
-        config_map: Its fields of config.json.
-        **parts: Other fields of the format.
-    """
-    return ModelFormat(
-        model_type=model_type,
-        config_map=config_map,
-        weight_map=_weight_map,
-        architectures=(
-            Architecture(
-                f"{name}ForConditionalGeneration",
-                Seq2SeqLMTask(),
-                prefix="",
-                aliases=(f"{name}WithLMHeadModel",),
-            ),
-            Architecture(f"{name}ForSequenceClassification", EndTokenClassificationTask()),
-            Architecture(
-                f"{name}ForQuestionAnswering", QuestionAnsweringTask(repeats_inputs=True), prefix=""
-            ),
-            Architecture(f"{name}Model", Task()),
-            Architecture(f"{name}ForTokenClassification", TokenClassificationTask()),
-            Architecture(f"{name}EncoderModel", Task()),
-        ),
-        prefix="transformer.",
-        buffers=("*decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",),
-        copies={
-            "lm_head.weight": "transformer.shared.weight",
-            "transformer.encoder.embed_tokens.weight": "transformer.shared.weight",
-            "transformer.decoder.embed_tokens.weight": "transformer.shared.weight",
-        },
-        harmless=("n_positions",),
-        synonyms={
-            "head_dim": "d_kv",
-            "hidden_size": "d_model",
-            "num_attention_heads": "num_heads",
-            "num_hidden_layers": "num_layers",
-        },
-        fitted=_fitted,
-        **parts,
-    )
+    return read_scale(hf_config) | {"logit_scale": hf_config.number("d_model", 512) ** -0.5}
 
 
 _NEWER = {
@@ -357,12 +92,12 @@ _NEWER = {
 }
 
 FORMATS = (
-    _format("t5", "T5", _config_map(_T5_SCALE)),
-    _format("mt5", "MT5", _config_map(Computed(_read_no_scale)), defaults=_NEWER),
-    _format(
+    t5_format("t5", config_map(T5_SCALE), architectures("T5")),
+    t5_format("mt5", config_map(Computed(_read_no_scale)), architectures("MT5"), defaults=_NEWER),
+    t5_format(
         "umt5",
-        "UMT5",
-        _config_map(Computed(_read_always_scale), shared=False),
+        config_map(Computed(_read_always_scale), shared=False),
+        architectures("UMT5"),
         defaults=_NEWER,
     ),
 )

@@ -14,11 +14,13 @@ from jaxformer.functional import (
     Bias,
     DenseMask,
     KeyPadding,
+    KeyRange,
     Mask,
     Prefix,
     Segments,
     T5Bias,
     attention,
+    block_sparse,
     causal,
     sliding_window,
 )
@@ -69,6 +71,8 @@ def random_mask(kind, length, num_keys, seed=0):
         "right padding": lambda: KeyPadding(jnp.asarray(index < real)),
         "left padding": lambda: KeyPadding(jnp.asarray(index >= num_keys - real)),
         "segments": lambda: Segments(documents(length), documents(num_keys)),
+        "blocks": lambda: block_sparse(max(length, num_keys), 8),
+        "global keys": lambda: Band(before=3, after=4, query_offset=6) | KeyRange(0, 6),
         "dense": lambda: DenseMask(jnp.asarray(random.random((BATCH, length, num_keys)) < 0.3)),
         "dense one": lambda: DenseMask(jnp.asarray(random.random((1, length, num_keys)) < 0.01)),
     }[kind]()
@@ -86,6 +90,8 @@ KINDS = (
     "left padding",
     "right padding",
     "segments",
+    "blocks",
+    "global keys",
     "dense",
     "dense one",
 )

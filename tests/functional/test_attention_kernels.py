@@ -18,6 +18,7 @@ from jaxformer.functional import (
     Prefix,
     Segments,
     attention,
+    block_sparse,
     causal,
     sliding_window,
 )
@@ -96,6 +97,8 @@ def on(monkeypatch):
         ("gpu", 8, jnp.float32, request_for(causal()), attention_blockwise),
         ("gpu", 8, jnp.bfloat16, request_for(softcap=9.0), attention_blockwise),
         ("gpu", 1, jnp.bfloat16, request_for(causal(7)), attention_reference),
+        ("gpu", 8, jnp.bfloat16, request_for(block_sparse(8, 2)), attention_cudnn),
+        ("tpu", 8, jnp.bfloat16, request_for(block_sparse(8, 2)), attention_blockwise),
         ("tpu", 8, jnp.bfloat16, request_for(causal()), attention_splash),
         ("tpu", 8, jnp.float32, request_for(softcap=9.0), attention_splash),
         ("tpu", 8, jnp.float16, request_for(causal()), attention_blockwise),

@@ -8,8 +8,10 @@ from attention_cases import BATCH, arrays, make_bias, value_and_gradients
 from jax.extend.core import jaxprs_in_params
 
 from jaxformer.functional import (
+    BlockBand,
     DenseMask,
     KeyPadding,
+    KeyRange,
     Prefix,
     Segments,
     attention,
@@ -77,8 +79,13 @@ def test_a_bias_that_nobody_differentiates_has_no_gradient_in_memory():
             Segments(jnp.full((BATCH, 500), 2), jnp.where(jnp.arange(1100) < 500, 2, 3)[None]),
             slice(1040, None),
         ),
+        # The 500 queries are from 600 on, and the last block of keys begins at 1088.
+        (
+            BlockBand(64, query_offset=600) | KeyRange(0, 64) | KeyRange(1088, 1100),
+            slice(128, 384),
+        ),
     ],
-    ids=["causal", "window", "prefix", "padding", "dense", "segments"],
+    ids=["causal", "window", "prefix", "padding", "dense", "segments", "blocks"],
 )
 def test_blockwise_never_reads_the_blocks_that_a_mask_excludes(mask, poison):
     *inputs, cotangent = arrays(500, 1100)

@@ -8,11 +8,15 @@ from hypothesis import strategies as st
 from jaxformer.functional import (
     All,
     Band,
+    BlockBand,
     DenseMask,
     KeyPadding,
+    KeyRange,
     Mask,
     Prefix,
+    QueryRange,
     Segments,
+    block_sparse,
     causal,
     sliding_window,
 )
@@ -67,6 +71,25 @@ SPECS = {
         & (KEY_PLACES >= 0)[:, None],
     ),
     "dense": (DenseMask(jnp.asarray(DENSE)), DENSE),
+    "blocks": (BlockBand(2), abs(key // 2 - query // 2) <= 1),
+    "blocks+3": (
+        BlockBand(3, before=0, after=2, query_offset=1, key_offset=2),
+        ((key + 2) // 3 >= (query + 1) // 3) & ((key + 2) // 3 <= (query + 1) // 3 + 2),
+    ),
+    "keys": (KeyRange(2, 5), (key >= 2) & (key < 5) & (query >= 0)),
+    "queries": (QueryRange(1, 3), (query >= 1) & (query < 3) & (key >= 0)),
+    "window or padding": (
+        sliding_window(2) | KeyPadding(jnp.asarray(VALID)),
+        ((key <= query) & (key > query - 2)) | VALID[:, None],
+    ),
+    "ends": (
+        (Band(1, 1) | KeyRange(0, 2) | QueryRange(5, 7)) & causal(4),
+        ((abs(key - query) <= 1) | (key < 2) | (query >= 5)) & (key <= query + 4),
+    ),
+    "block sparse": (
+        block_sparse(S, 2),
+        (abs(key // 2 - query // 2) <= 1) | (key < 2) | (key >= 10) | (query < 2) | (query >= 10),
+    ),
 }
 
 
@@ -93,6 +116,49 @@ def test_and_is_the_intersection(names):
     for name in names:
         mask, expected = mask & SPECS[name][0], expected & SPECS[name][1]
     assert_same(values(mask, T, S), expected)
+
+
+@given(names=st.lists(st.sampled_from(sorted(SPECS)), min_size=1, max_size=3))
+def test_or_is_the_union(names):
+    mask, expected = SPECS[names[0]]
+    for name in names[1:]:
+        mask, expected = mask | SPECS[name][0], expected | SPECS[name][1]
+    assert_same(values(mask, T, S), expected)
+
+
+@given(
+    names=st.lists(st.sampled_from(sorted(SPECS)), min_size=1, max_size=3),
+    joined=st.sampled_from(["and", "or"]),
+    query_start=st.integers(0, T - 3),
+)
+def test_no_query_attends_outside_the_key_blocks(names, joined, query_start):
+    mask = SPECS[names[0]][0]
+    for name in names[1:]:
+        mask = mask & SPECS[name][0] if joined == "and" else mask | SPECS[name][0]
+
+    @jax.jit
+    def block_and_blocks(mask, query_start):
+        block = mask.block(query_start, 3, 0, S)
+        return block.values(3, S), block.key_blocks(3, S, 4)
+
+    allowed, blocks = block_and_blocks(mask, query_start)
+    assert blocks.shape == (3,)
+    visited = np.repeat(np.asarray(blocks), 4)[:S]
+    assert not np.any(np.asarray(allowed)[:, :, ~visited])
+
+
+@pytest.mark.parametrize("length", [5, 24, 61])
+def test_block_sparse_attention_skips_most_keys(length):
+    size = 4
+    mask, count = block_sparse(length, size), -(-length // size)
+    allowed = np.asarray(mask.values(length, length)[0])
+    assert (allowed == allowed.T).all()
+    for query in range(count):
+        block = mask.block(size * query, size, 0, length)
+        visited = set(np.flatnonzero(block.key_blocks(size, length, size)))
+        beside = {query - 1, query, query + 1} & set(range(count))
+        whole = query in (0, count - 1)
+        assert visited == (set(range(count)) if whole else beside | {0, count - 1})
 
 
 def test_and_keeps_a_flat_list_of_terms():
@@ -136,6 +202,9 @@ def test_padded_leaves_the_real_pairs_alone(name):
         (sliding_window(64), 32),
         (Band(before=3, after=2000), 500),
         (causal() & sliding_window(64) & KeyPadding(jnp.ones((1, 1000), bool)), 32),
+        (BlockBand(64), 96),
+        (KeyRange(0, 3), 1000),
+        (block_sparse(1000, 64), 96),
     ],
 )
 def test_the_grain_is_the_smaller_the_more_is_excluded(mask, grain):

@@ -19,6 +19,8 @@ CASES = [
     ("roberta", "ForQuestionAnswering"),
     ("bart", "ForSequenceClassification"),
     ("t5", "ForConditionalGeneration"),
+    ("longt5", "ForConditionalGeneration"),
+    ("big_bird", "ForPreTraining"),
     ("vit", "ForImageClassification"),
 ]
 

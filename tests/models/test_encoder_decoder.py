@@ -18,7 +18,8 @@ from tiny_models import (
 )
 
 from jaxformer.errors import ConfigError
-from jaxformer.functional import KeyPadding, NoPosition, RoPE, T5Bias
+from jaxformer.functional import Band, KeyPadding, Mask, NoPosition, RoPE, T5Bias, causal
+from jaxformer.models import AbstractModel
 
 close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
 BOTH_WAYS = SCHEMES | {"t5": T5Bias(8, 12, bidirectional=True)}
@@ -187,10 +188,34 @@ def test_shared_embeddings_are_two_equal_tables():
     [
         ({"num_decoder_layers": 0}, r"model\.num_decoder_layers = 0"),
         ({"decoder_position": RoPE(fraction=0.1)}, "fraction"),
-        ({"windows": (None, 3)}, "windows"),
+        ({"windows": (None, 0)}, "windows"),
         ({"layer_repeats": 2, "num_decoder_layers": 3}, "num_decoder_layers = 3"),
     ],
 )
 def test_what_does_not_fit_is_refused(changes, message):
     with pytest.raises(ConfigError, match=message):
         tiny_encoder_decoder(**changes)
+
+
+def test_windows_are_the_encoders_and_reach_both_ways():
+    config = tiny_encoder_decoder(windows=(3,), num_layers=1, num_decoder_layers=1)
+    model = structure_of(config).module(random_parameters(config))
+
+    def encoded(embedded):
+        return model.encoder(embedded[None], mask=Mask())[0]
+
+    def decoded(embedded):
+        memory = jnp.zeros((1, 2, config.model_dim))
+        return model.decoder(embedded[None], mask=causal(), encoder_outputs=memory)[0]
+
+    x = jax.random.normal(jax.random.key(0), (9, config.model_dim))
+    near, past = Band(2, 2).values(9, 9)[0], causal().values(9, 9)[0]
+    for function, expected in ((encoded, near), (decoded, past)):
+        moved = np.abs(jax.jit(jax.jacrev(function))(x)).max((1, 3)) > 0
+        np.testing.assert_array_equal(moved, expected)
+
+
+def test_layers_of_encoder_and_decoder_need_not_follow_the_same_windows():
+    config = tiny_encoder_decoder(windows=(3, None), num_layers=4, num_decoder_layers=3)
+    assert config.decoder.windows == (None,)
+    assert AbstractModel(config.build).shapes

@@ -60,14 +60,14 @@ FAULTS = (
     ),
     Fault(
         "masks/window: a sliding window has one key too many",
-        "functional/masks.py",
+        "functional/masks/bands.py",
         "return Band(before=size - 1, after=0, query_offset=query_offset)",
         "return Band(before=size, after=0, query_offset=query_offset)",
         ("functional/test_masks.py",),
     ),
     Fault(
         "masks/segments: padding attends to padding",
-        "functional/masks.py",
+        "functional/masks/arrays.py",
         "return (query == key) & (query > 0)",
         "return query == key",
         ("functional/test_masks.py",),

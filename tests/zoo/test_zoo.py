@@ -186,6 +186,8 @@ THEIRS = {
         "T5ForConditionalGeneration",
         t5_like(36, 4672, 64, 64, 12352, num_decoder_layers=12, vocab_size=384, **GATED),
     ),
+    "bigbird-roberta-base": ("BigBirdForPreTraining", {}),
+    "bigbird-roberta-large": ("BigBirdForPreTraining", bert_like(24, 1024, 16)),
     "bart-base": ("BartForConditionalGeneration", bart_like(6, 768, 12)),
     "bart-large": ("BartForConditionalGeneration", {}),
     "blenderbot-400m-distill": (
@@ -211,6 +213,11 @@ THEIRS = {
 for _size, _shape in T5_SIZES.items():
     THEIRS[f"t5-v1.1-{_size}"] = ("T5ForConditionalGeneration", t5_like(*_shape, **GATED))
     THEIRS[f"mt5-{_size}"] = ("MT5ForConditionalGeneration", t5_like(*_shape))
+    for _kind in ("local", "transient-global"):
+        _name = f"long-t5-{_kind.replace('transient-', 't')}-{_size}"
+        _class = "LongT5ForConditionalGeneration"
+        if _name in SYSTEMS:
+            THEIRS[_name] = (_class, t5_like(*_shape, **GATED, encoder_attention_type=_kind))
 
 
 def ours_besides(config, name):
@@ -218,7 +225,7 @@ def ours_besides(config, name):
     if name.startswith(("bart", "blenderbot")):
         # A bias of the logits, which is no parameter there but a buffer.
         return config.vocab_size
-    if name.startswith(("t5-v1.1", "mt5", "byt5")):
+    if name.startswith(("t5-v1.1", "mt5", "byt5", "long-t5")):
         # Their fifth version ties the output table, which the authors' models have of their own.
         return config.model_dim * config.vocab_size
     return 0

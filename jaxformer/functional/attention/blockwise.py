@@ -79,10 +79,13 @@ def _padded(request: Request, query_padding: int, key_padding: int, num_keys: in
     if key_padding:
         mask = mask & KeyPadding(jnp.arange(num_keys + key_padding)[None, :] < num_keys)
     if isinstance(bias, Bias):
+        of_queries, of_keys = (
+            partial(_pad, axis=1, padding=n) for n in (query_padding, key_padding)
+        )
         bias = replace(
             bias,
-            query_positions=_pad(bias.query_positions, 1, query_padding),
-            key_positions=_pad(bias.key_positions, 1, key_padding),
+            query_positions=jax.tree.map(of_queries, bias.query_positions),
+            key_positions=jax.tree.map(of_keys, bias.key_positions),
         )
     elif bias is not None:
         bias = _pad(_pad(bias, 2, query_padding), 3, key_padding)
@@ -169,9 +172,8 @@ def _forward(blocks, query_BKGTH, key_BKSH, value_BKSH, request):
         tile = Tile(request, blocks, index * blocks.query)
         query = tile.rows(query_BKGTH)
 
-        def visit(key_index, carry):
+        def visit(key_start, carry):
             highest, total, weighted = carry
-            key_start = key_index * blocks.key
             logits, allowed, _ = tile.logits(query, tile.keys(key_BKSH, key_start), key_start)
             # A shift of all logits changes nothing, so it has no derivative.
             level = jax.lax.stop_gradient(logits)
@@ -188,8 +190,7 @@ def _forward(blocks, query_BKGTH, key_BKSH, value_BKSH, request):
             jnp.zeros(shape, accumulator),
             jnp.zeros((*shape, value_BKSH.shape[-1]), accumulator),
         )
-        bounds = tile.key_blocks(key_BKSH.shape[2])
-        highest, total, weighted = jax.lax.fori_loop(*bounds, visit, start)
+        highest, total, weighted = tile.over_keys(key_BKSH.shape[2], visit, start)
         total = jnp.where(total == 0.0, 1.0, total)
         return (weighted / total[..., None]).astype(query.dtype), highest + jnp.log(total)
 
@@ -210,9 +211,8 @@ def _gradients(blocks, residuals, cotangent):
         query_BKHX, of_output_BKHX = columns(query), columns(of_output)
         shift, correction = tile.rows(log_total)[..., None], tile.rows(delta)[..., None]
 
-        def visit(key_index, carry):
+        def visit(key_start, carry):
             of_query, of_key, of_value, of_bias = carry
-            key_start = key_index * blocks.key
             key, value = tile.keys(key_BKSH, key_start), tile.keys(value_BKSH, key_start)
             logits, allowed, slope = tile.logits(query, key, key_start)
             weights = jnp.where(allowed, jnp.exp(logits - shift), 0.0)
@@ -228,8 +228,7 @@ def _gradients(blocks, residuals, cotangent):
             )
 
         start = (jnp.zeros(query.shape, accumulator), *totals)
-        bounds = tile.key_blocks(key_BKSH.shape[2])
-        of_query, *totals = jax.lax.fori_loop(*bounds, visit, start)
+        of_query, *totals = tile.over_keys(key_BKSH.shape[2], visit, start)
         return tuple(totals), of_query.astype(query.dtype)
 
     trained = (key_BKSH.mT, value_BKSH.mT, trained_bias)

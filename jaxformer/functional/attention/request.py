@@ -48,8 +48,8 @@ class Request:
             bias = replace(
                 bias,
                 heads=PartitionSpec(*[None] * last, heads),
-                query_positions=of(bias.query_positions),
-                key_positions=of(bias.key_positions),
+                query_positions=jax.tree.map(of, bias.query_positions),
+                key_positions=jax.tree.map(of, bias.key_positions),
             )
         elif bias is not None:
             bias = of(bias, head_axis=1)

@@ -1,5 +1,6 @@
 """A block of queries against a block of keys: what attention in blocks computes for one pair."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -36,11 +37,27 @@ class Tile:
         """The start and size of the block along both axes, for masks, biases and dropout."""
         return self.query_start, self.blocks.query, key_start, self.blocks.key
 
-    def key_blocks(self, num_keys: int) -> tuple:
-        """The range of key blocks in which some query of this block may attend to some key."""
+    def over_keys(self, num_keys: int, visit: Callable, start):
+        """Folds `visit(key_start, carry)` over the key blocks that some query may attend to.
+
+        Args:
+            num_keys: The number of keys, a multiple of the block's.
+            visit: Returns the next carry.
+            start: The first carry.
+
+        Returns:
+            The last carry.
+        """
+        size = self.blocks.key
         mask = self.request.mask.block(self.query_start, self.blocks.query, 0, num_keys)
-        low, high = mask.key_bounds(self.blocks.query, num_keys)
-        return low // self.blocks.key, -(-high // self.blocks.key)
+        if not mask.has_gaps:
+            low, high = mask.key_bounds(self.blocks.query, num_keys)
+            bounds = low // size, -(-high // size)
+            return jax.lax.fori_loop(*bounds, lambda i, carry: visit(i * size, carry), start)
+        visited = mask.key_blocks(self.blocks.query, num_keys, size)
+        starts = jnp.argsort(~visited, stable=True) * size
+        count = jnp.sum(visited)
+        return jax.lax.fori_loop(0, count, lambda i, carry: visit(starts[i], carry), start)
 
     def logits(self, query: jax.Array, key: jax.Array, key_start) -> tuple[jax.Array, ...]:
         """The logits, which pairs are allowed, and d logits / d (query . key)."""

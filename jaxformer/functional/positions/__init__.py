@@ -20,6 +20,7 @@ from jaxformer.functional.positions.schemes import (
     Sinusoidal2D,
     T5Bias,
 )
+from jaxformer.functional.positions.sparse import T5GlobalBias
 
 __all__ = [
     "ALiBi",
@@ -39,5 +40,6 @@ __all__ = [
     "Sinusoidal",
     "Sinusoidal2D",
     "T5Bias",
+    "T5GlobalBias",
     "YaRN",
 ]

@@ -5,10 +5,11 @@ not do is the identity it inherits from `Position`. The schemes are in `position
 """
 
 import abc
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Protocol
 
 import jax
+import jax.numpy as jnp
 
 from jaxformer.checks import check_types
 from jaxformer.errors import ConfigError
@@ -32,8 +33,8 @@ class Bias:
     Attributes:
         heads: [..., N] what distinguishes the heads (slopes, or a learned table); the last axis is
             the heads, which may be sharded. Gradients flow to it.
-        query_positions: [B or 1, T] integer positions.
-        key_positions: [B or 1, S] integer positions.
+        query_positions: [B or 1, T] integer positions, or a tree of such arrays.
+        key_positions: [B or 1, S] integer positions, or a tree of such arrays.
         scheme: The scheme whose `score` turns these into numbers.
     """
 
@@ -64,9 +65,12 @@ class Bias:
         Returns:
             A Bias whose `values()` is [B or 1, N, query_size, key_size].
         """
-        window = jax.lax.dynamic_slice_in_dim
-        queries = window(self.query_positions, query_start, query_size, axis=1)
-        keys = window(self.key_positions, key_start, key_size, axis=1)
+
+        def window(start, size):
+            return lambda x: jax.lax.dynamic_slice_in_dim(x, start, size, axis=1)
+
+        queries = jax.tree.map(window(query_start, query_size), self.query_positions)
+        keys = jax.tree.map(window(key_start, key_size), self.key_positions)
         return Bias(self.heads, queries, keys, self.scheme)
 
 
@@ -97,6 +101,21 @@ class Position(abc.ABC):  # noqa: B024 (as a choice, the identity is NoPosition)
 
         Returns:
             (shape, axis names), as many names as dimensions.
+        """
+        del model_dim, num_heads
+        return None
+
+    def global_table(
+        self, *, model_dim: int, num_heads: int
+    ) -> tuple[tuple[int, ...], tuple[str, ...]] | None:
+        """The same of a second table, for keys that stand for blocks of tokens, or None.
+
+        Args:
+            model_dim: D.
+            num_heads: N.
+
+        Returns:
+            (shape, axis names). `bias` gets its rows after those of the first table.
         """
         del model_dim, num_heads
         return None
@@ -188,6 +207,24 @@ class Position(abc.ABC):  # noqa: B024 (as a choice, the identity is NoPosition)
         """
         del query_positions, key_positions, num_heads, table
         return None
+
+    def with_global_keys(self, bias: Bias, numbers: jax.Array, count: int, size: int) -> Bias:
+        """The bias where keys that stand for blocks precede the others.
+
+        By default they have the positions of a row's tokens with which the blocks begin.
+
+        Args:
+            bias: The bias between the tokens.
+            numbers: int [B, T]: the number of each query's block, see `block_numbers`.
+            count: The number of blocks (C).
+            size: Tokens of a block.
+
+        Returns:
+            The bias of T queries and C + S keys.
+        """
+        del numbers
+        starts = bias.key_positions[:, : count * size : size]
+        return replace(bias, key_positions=jnp.concatenate([starts, bias.key_positions], axis=1))
 
     def validate_length(self, length: int) -> None:
         """Raises ConfigError if sequences of `length` tokens have positions beyond the scheme's."""

@@ -2,7 +2,7 @@
 
 from jaxformer.models.heads.base import Head, HeadModule, LossOptions, ModelOutput, Predictions
 from jaxformer.models.heads.choices import MultipleChoice
-from jaxformer.models.heads.dense import Dense
+from jaxformer.models.heads.dense import Dense, ResidualMLP
 from jaxformer.models.heads.labels import (
     Classification,
     Regression,
@@ -29,6 +29,7 @@ __all__ = [
     "Predictions",
     "Projection",
     "Regression",
+    "ResidualMLP",
     "Span",
     "TokenClassification",
 ]

@@ -9,7 +9,7 @@ from flax import nnx
 from jaxformer.checks import check_types
 from jaxformer.functional.feedforward import activation
 from jaxformer.nn.config import TransformerConfig
-from jaxformer.nn.layers import Linear, normal, optional_norm
+from jaxformer.nn.layers import Linear, NormLayer, normal, optional_norm
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,22 @@ class Dense:
     def __post_init__(self):
         check_types(self)
         activation(self.activation)
+
+    def build(self, key: jax.Array, config: TransformerConfig, width: int) -> "DenseLayer":
+        """Declares the parameters of a layer whose output is as wide as the states."""
+        return DenseLayer(key, config, self, width, {"pooled": width})
+
+
+@dataclass(frozen=True)
+class ResidualMLP:
+    r"""A feed-forward layer between the states and a head's output, sized as those of the blocks.
+
+    .. math:: y = \mathrm{norm}(x + a(x W_1 + b_1) W_2 + b_2)
+    """
+
+    def build(self, key: jax.Array, config: TransformerConfig, width: int) -> "ResidualMLPLayer":
+        """Declares the parameters; `width` is that of the states."""
+        return ResidualMLPLayer(key, config, width)
 
 
 class DenseLayer(nnx.Module):
@@ -60,3 +76,19 @@ class DenseLayer(nnx.Module):
         """`[..., width] -> [..., outputs]`."""
         y = activation(self.activation)(self.linear(x))
         return y if self.norm is None else self.norm(y)
+
+
+class ResidualMLPLayer(nnx.Module):
+    """`ResidualMLP` with its parameters."""
+
+    def __init__(self, key: jax.Array, config: TransformerConfig, width: int):
+        """Declares two linear layers and a norm; `width` is that of the states."""
+        keys, std = jax.random.split(key, 3), normal(config.init_std)
+        self.up = Linear(keys[0], {"embed": width}, {"mlp": config.mlp_dim}, std, bias=True)
+        self.down = Linear(keys[1], {"mlp": config.mlp_dim}, {"embed": width}, std, bias=True)
+        self.norm = NormLayer(keys[2], config.norm, width)
+        self.activation = config.activation
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """`[..., width] -> [..., width]`."""
+        return self.norm(self.down(activation(self.activation)(self.up(x))) + x)

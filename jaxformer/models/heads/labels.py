@@ -20,17 +20,17 @@ from jaxformer.models.heads.base import (
     class_loss,
     pool,
 )
-from jaxformer.models.heads.dense import Dense, DenseLayer
+from jaxformer.models.heads.dense import Dense, DenseLayer, ResidualMLP, ResidualMLPLayer
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.layers import Linear, normal
 
-Pooling = Literal["first", "last", "mean", "first_and_mean", "second"]
+Pooling = Literal["first", "first_state", "last", "mean", "first_and_mean", "second"]
 
 
 def _dense(
-    key: jax.Array, dense: Dense | None, config: TransformerConfig, width: int
-) -> DenseLayer | None:
-    return None if dense is None else DenseLayer(key, config, dense, width, {"pooled": width})
+    key: jax.Array, dense: Dense | ResidualMLP | None, config: TransformerConfig, width: int
+) -> DenseLayer | ResidualMLPLayer | None:
+    return None if dense is None else dense.build(key, config, width)
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class Classification(Head):
     label: str = "label"
     """What is predicted: "label", or "next_sentence", "sentence_order"."""
     pooling: Pooling = "first"
-    """The state that is read: the first token's (and the pooler's), the last real token's, the mean
-    over the real tokens, the first's and the mean side by side (DINOv2), or that of the second
-    place (DeiT's distillation token)."""
+    """The state that is read: the first token's (and the pooler's), the first's whether or not
+    there is a pooler (BigBird), the last real token's, the mean over the real tokens, the first's
+    and the mean side by side (DINOv2), or that of the second place (DeiT's distillation token)."""
     bias: bool = True
     """Whether the output layer has a bias."""
     dense: Dense | None = None
@@ -142,7 +142,8 @@ class ClassificationHead(HeadModule):
         if self.pooling == "first_and_mean":
             mean = pool(outputs.hidden, outputs.valid, "mean")
             return jnp.concatenate([outputs.pooled, mean], axis=-1)
-        return pool(outputs.hidden, outputs.valid, self.pooling)
+        pooling = "first" if self.pooling == "first_state" else self.pooling
+        return pool(outputs.hidden, outputs.valid, pooling)
 
 
 class RegressionHead(ClassificationHead):
@@ -242,8 +243,8 @@ class Span(Head):
 
     longest: int = 30
     """The most tokens of a predicted span."""
-    dense: Dense | None = None
-    """A layer before the output (ModernBERT); None: there is none."""
+    dense: Dense | ResidualMLP | None = None
+    """A layer before the output (ModernBERT, BigBird); None: there is none."""
 
     def __post_init__(self):
         super().__post_init__()

@@ -1,0 +1,33 @@
+"""Masks: which key each query may attend to."""
+
+from jaxformer.functional.masks.arrays import DenseMask, KeyPadding, PositionMask, Segments
+from jaxformer.functional.masks.bands import (
+    Band,
+    BlockBand,
+    KeyRange,
+    Prefix,
+    QueryRange,
+    block_sparse,
+    causal,
+    sliding_window,
+)
+from jaxformer.functional.masks.base import All, AnyOf, Mask, terms_of
+
+__all__ = [
+    "All",
+    "AnyOf",
+    "Band",
+    "BlockBand",
+    "DenseMask",
+    "KeyPadding",
+    "KeyRange",
+    "Mask",
+    "PositionMask",
+    "Prefix",
+    "QueryRange",
+    "Segments",
+    "block_sparse",
+    "causal",
+    "sliding_window",
+    "terms_of",
+]

@@ -1,0 +1,202 @@
+"""Self-attention to some tokens: BigBird's blocks, and LongT5's windows with global tokens."""
+
+from dataclasses import dataclass, replace
+
+import jax
+import jax.numpy as jnp
+
+from jaxformer.checks import at_least, check_fields
+from jaxformer.errors import ConfigError
+from jaxformer.functional.global_tokens import block_numbers, block_sums
+from jaxformer.functional.masks import (
+    Band,
+    KeyPadding,
+    KeyRange,
+    Mask,
+    Segments,
+    block_sparse,
+    terms_of,
+)
+from jaxformer.functional.positions.base import Position
+from jaxformer.functional.positions.sparse import RepeatedBlock
+from jaxformer.nn.attention import DotProductAttention, SelfAttention
+from jaxformer.nn.config import TransformerConfig
+from jaxformer.nn.layers import NormLayer
+from jaxformer.nn.sublayer import Context
+
+_NEAR_BLOCKS = 5
+"""The first, the last, and three in a window."""
+
+
+class BlockSparseSelfAttention(SelfAttention):
+    """Attention to the blocks beside a token's own, and to the first and the last block."""
+
+    def __init__(
+        self,
+        key: jax.Array,
+        config: TransformerConfig,
+        position: Position,
+        window: int | None,
+        sparse: "BlockSparseAttention",
+    ):
+        """Declares the attention; see `SelfAttention` and `BlockSparseAttention`."""
+        super().__init__(key, config, position, window)
+        self.sparse = sparse
+
+    def __call__(self, x: jax.Array, context: Context, key: jax.Array | None) -> jax.Array:
+        """`[B, T, D] -> [B, T, D]`."""
+        length, size = x.shape[1], self.sparse.block_size
+        if length <= self.sparse.longest_full:
+            return super().__call__(x, context, key)
+        if context.bias is not None:
+            raise ConfigError(
+                f"model.self_attention = {self.sparse}: must be another with a position or "
+                "relative_position that adds biases; or use Learned, Sinusoidal or RoPE positions"
+            )
+        times, bias = 1 + self.sparse.num_random_blocks, None
+        if times > 1:
+            repeated = RepeatedBlock(size, -(-length // size))
+            bias = repeated.bias(times, length, self.attention.num_heads)
+        # Padding attends to nothing either: in transformers its states are those of no context.
+        mask = _without_padding(context.mask) & block_sparse(length, size)
+        return super().__call__(x, replace(context, mask=mask, bias=bias), key)
+
+
+@dataclass(frozen=True)
+class BlockSparseAttention(DotProductAttention):
+    """BigBird's attention in blocks of tokens: to the blocks beside one's own, the first, the last.
+
+    The first and the last block attend to all tokens. In rows too short for it, all attend to all.
+    In place of random blocks the first block counts as often again, as in transformers' evaluation.
+
+    References:
+        Zaheer et al., Big Bird (https://arxiv.org/abs/2007.14062).
+    """
+
+    block_size: int = 64
+    """Tokens of a block."""
+    num_random_blocks: int = 3
+    """How often the first block counts besides once."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_fields(self, "self_attention", block_size=at_least(1), num_random_blocks=at_least(0))
+
+    @property
+    def longest_full(self) -> int:
+        """The longest rows in which all tokens attend to all."""
+        return (_NEAR_BLOCKS + 2 * self.num_random_blocks) * self.block_size
+
+    def for_decoder(self):
+        return DotProductAttention()
+
+    def build(self, key, config, position, window):
+        _check_encoder(self, config)
+        return BlockSparseSelfAttention(key, config, position, window, self)
+
+
+class TransientGlobalSelfAttention(SelfAttention):
+    """Attention to a window, and to tokens that stand for blocks of the row."""
+
+    def __init__(
+        self,
+        key: jax.Array,
+        config: TransformerConfig,
+        position: Position,
+        window: int,
+        block_size: int,
+    ):
+        """Declares the attention and the norm of the global tokens; see `SelfAttention`."""
+        super().__init__(key, config, position, window)
+        self.global_norm = NormLayer(jax.random.fold_in(key, 2), config.norm, config.model_dim)
+        self.block_size = block_size
+
+    def __call__(self, x: jax.Array, context: Context, key: jax.Array | None) -> jax.Array:
+        """`[B, T, D] -> [B, T, D]`."""
+        size = self.block_size
+        count = x.shape[1] // size
+        if not count:
+            return super().__call__(x, context, key)
+        segments = _segments(context.mask, x)
+        sums, documents = block_sums(x, segments, size)
+        positions, bias = context.positions, self._bias(context)
+        if bias is not None:
+            numbers = block_numbers(segments, size)
+            bias = self.attention.position.with_global_keys(bias, numbers, count, size)
+        reach = self.window - 1
+        local = Band(before=reach, after=reach, query_offset=count) | KeyRange(0, count)
+        starts = positions[:, : count * size : size]
+        return self.attention(
+            x,
+            kv=jnp.concatenate([self.global_norm(sums), x], axis=1),
+            mask=local & Segments(segments, jnp.concatenate([documents, segments], axis=1)),
+            positions=positions,
+            kv_positions=jnp.concatenate([starts, positions], axis=1),
+            bias=bias,
+            factor=self._factor(context),
+            key=key,
+        )
+
+
+@dataclass(frozen=True)
+class TransientGlobalAttention(DotProductAttention):
+    """LongT5's attention to a window and to global tokens: normalised sums of blocks of tokens.
+
+    Layers without a window have plain attention.
+
+    References:
+        Guo et al., LongT5 (https://arxiv.org/abs/2112.07916), section 3.2.2.
+    """
+
+    block_size: int = 16
+    """Tokens that one global token stands for."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_fields(self, "self_attention", block_size=at_least(1))
+
+    def for_decoder(self):
+        return DotProductAttention()
+
+    def build(self, key, config, position, window):
+        if window is None:
+            return SelfAttention(key, config, position)
+        _check_encoder(self, config)
+        return TransientGlobalSelfAttention(key, config, position, window, self.block_size)
+
+
+def _check_encoder(sublayer: DotProductAttention, config: TransformerConfig) -> None:
+    if not config.windows_ahead:
+        raise ConfigError(
+            f"model.self_attention = {sublayer}: must be another in a model that is no encoder of "
+            "text, such as a decoder, whose tokens would see later ones; use DotProductAttention()"
+        )
+
+
+def _without_padding(mask: Mask) -> Mask:
+    """The mask where padding does not attend to anything."""
+    found = Mask()
+    for term in terms_of(mask):
+        if isinstance(term, KeyPadding):
+            real = term.valid.astype(jnp.int32)
+            term = Segments(real, real)
+        found &= term
+    return found
+
+
+def _segments(mask: Mask, x: jax.Array) -> jax.Array:
+    """The document of each token, int `[B, T]`, 0 for padding, as the mask has it."""
+    segments = jnp.ones(x.shape[:2], jnp.int32)
+    documents = [term for term in terms_of(mask) if isinstance(term, Segments)]
+    for term in documents:
+        segments = jnp.where(segments > 0, term.key, 0)
+    for term in terms_of(mask):
+        if isinstance(term, KeyPadding):
+            segments = jnp.where(term.valid, segments, 0)
+    known = all(isinstance(term, KeyPadding | Segments) for term in terms_of(mask))
+    if not known or len(documents) > 1:
+        raise ConfigError(
+            "model.self_attention = TransientGlobalAttention: must be another with masks other "
+            "than those of padding and of one set of documents; use DotProductAttention()"
+        )
+    return segments
