@@ -232,7 +232,6 @@ TINY_CLASSES: dict[str, dict[str, Any]] = {
         "use_relative_position_bias": False,
         "use_shared_relative_position_bias": True,
         "use_absolute_position_embeddings": True,
-        "use_mean_pooling": False,
         "layer_scale_init_value": 0.0,
     },
 }
