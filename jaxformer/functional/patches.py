@@ -1,6 +1,6 @@
 """Images as sequences of patches, and learned tables for another grid of patches."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -8,8 +8,8 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from jaxformer.checks import at_least
-from jaxformer.errors import ArgumentError, check_argument
-from jaxformer.functional.assertions import assert_axes, assert_floating, static
+from jaxformer.errors import ArgumentError
+from jaxformer.functional.assertions import assert_axes, assert_floating, static, static_pair
 from jaxformer.functional.placement import spec_of
 
 
@@ -35,7 +35,7 @@ def patches(images: jax.Array, size: tuple[int, int]) -> jax.Array:
     assert_axes(images=(images, "B height width C"))
     images = jnp.asarray(images)
     batch, height, width, channels = images.shape
-    rows, columns = _pair("size", size)
+    rows, columns = static_pair("size", size)
     if height % rows or width % columns:
         raise ArgumentError(
             f"size: patches of {rows} x {columns} do not fit images of {height} x {width}"
@@ -72,7 +72,7 @@ def resize_positions(
     """
     assert_axes(table=(table, "P D"))
     assert_floating(table=table)
-    old_grid, new_grid = _pair("old_grid", old_grid), _pair("new_grid", new_grid)
+    old_grid, new_grid = static_pair("old_grid", old_grid), static_pair("new_grid", new_grid)
     prefix = static("prefix", prefix, at_least(0))
     expected = prefix + old_grid[0] * old_grid[1]
     if table.shape[0] != expected:
@@ -109,7 +109,7 @@ def resize_offsets(
     assert_axes(table=(table, "R N"))
     assert_floating(table=table)
     old, new = (
-        tuple(2 * size - 1 for size in _pair(name, grid))
+        tuple(2 * size - 1 for size in static_pair(name, grid))
         for name, grid in (("old_grid", old_grid), ("new_grid", new_grid))
     )
     count = old[0] * old[1]
@@ -133,14 +133,6 @@ def _resized(
     precise = jax.lax.Precision.HIGHEST
     grid = jnp.einsum("pr,qc,rcd->pqd", down, across, grid, precision=precise)
     return grid.reshape(-1, rows.shape[1])
-
-
-def _pair(name: str, sizes: Sequence[int]) -> tuple[int, int]:
-    """Two sizes of an image or a grid as Python's integers."""
-    two = isinstance(sizes, Sequence | np.ndarray) and len(sizes) == 2
-    check_argument(name, sizes, two, "two integers, (rows, columns)")
-    rows, columns = (static(name, size, at_least(1)) for size in sizes)
-    return rows, columns
 
 
 def _cubic_weights(old: int, new: int) -> np.ndarray:

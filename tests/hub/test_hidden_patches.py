@@ -10,6 +10,8 @@ from saved_folders import save_tiny
 from tiny_models import structure_of, tiny_vision
 
 from jaxformer.errors import ArgumentError, ConfigError, DataError
+from jaxformer.hub.describe import describe
+from jaxformer.hub.image_tasks import MaskedPixelsTask, VisualTokensTask
 from jaxformer.models import LossOptions, MaskedPixels, VisualTokens
 from jaxformer.models.batch import check_batch
 from jaxformer.parity.compare import differences, gradient_differences
@@ -18,6 +20,7 @@ from jaxformer.parity.reference import Reference
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.model import save
 from jaxformer.pretrained.outputs import forward, gradients
+from jaxformer.zoo import FORMATS
 
 torch_only = pytest.mark.torch
 HEAD = "ForMaskedImageModeling"
@@ -187,3 +190,13 @@ def test_batches_that_do_not_fit_are_refused():
     model = other.module(other.init(jax.random.key(0)))
     with pytest.raises(ArgumentError, match=r"stride = 2: must be \(4, 4\)"):
         model.loss(batch)
+
+
+@torch_only
+def test_a_model_of_ours_has_a_class_there(tmp_path):
+    for kind, task in (("vit", MaskedPixelsTask()), ("beit", VisualTokensTask())):
+        model = load(save_tiny(kind, tmp_path / kind, HEAD))
+        assert model.checkpoint.architecture.task == task
+        described = describe(replace(model.config, compute_dtype="bfloat16"), FORMATS.values())
+        assert described.architecture == model.checkpoint.architecture
+        assert task.heads(described.hf_config) == model.config.heads

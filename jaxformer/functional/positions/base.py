@@ -11,7 +11,7 @@ from typing import ClassVar, Protocol
 import jax
 
 from jaxformer.checks import check_types
-from jaxformer.errors import ConfigError
+from jaxformer.errors import ArgumentError, ConfigError
 
 
 class Scores(Protocol):
@@ -225,6 +225,12 @@ class Position(abc.ABC):  # noqa: B024 (as a choice, the identity is NoPosition)
     def validate_sizes(self, *, model_dim: int, head_dim: int) -> None:
         """Raises ConfigError if the scheme cannot serve a model of these sizes."""
         del model_dim, head_dim
+
+    def _required(self, table: jax.Array | None) -> jax.Array:
+        """The table of a scheme that has one."""
+        if table is None:
+            raise ArgumentError(f"table = None: {self} needs its learned table, see `table()`")
+        return table
 
     def _remedy(self, length: int) -> str:
         return f"set max_length to at least {length}"

@@ -8,11 +8,17 @@ from jax.sharding import PartitionSpec
 
 from jaxformer.checks import at_least
 from jaxformer.errors import ArgumentError
-from jaxformer.functional.assertions import assert_axes, assert_floating, assert_integers, static
+from jaxformer.functional.assertions import (
+    assert_axes,
+    assert_floating,
+    assert_integers,
+    static,
+    static_pair,
+)
 from jaxformer.functional.patches import resize_offsets
 from jaxformer.functional.placement import spec_of
 from jaxformer.functional.positions.base import Bias
-from jaxformer.functional.positions.schemes import OnGrid, require_table
+from jaxformer.functional.positions.schemes import OnGrid
 
 _OF_PREFIX = 3
 
@@ -59,11 +65,11 @@ def patch_bias(
     )
     assert_floating(table=table)
     assert_integers(query_positions=query_positions, key_positions=key_positions)
-    prefix = static("prefix", prefix, at_least(0))
+    grid, prefix = static_pair("grid", grid), static("prefix", prefix, at_least(0))
     if table.shape[0] != (rows := _num_rows(grid, prefix)):
         raise ArgumentError(
-            f"table has {table.shape[0]} rows: must be {rows} for {grid[0]} x {grid[1]} patches "
-            f"after {prefix} tokens"
+            f"table has {table.shape[0]} rows: must be {rows} for grid = {grid} and prefix = "
+            f"{prefix}"
         )
     index_BTS = _index(query_positions[:, :, None], key_positions[:, None, :], grid, prefix)
     pairs, heads = spec_of(index_BTS), jax.typeof(table).sharding.spec[1]
@@ -112,7 +118,7 @@ class PatchBias(OnGrid):
 
     def bias(self, query_positions, key_positions, *, num_heads, table=None):
         del num_heads
-        return Bias(require_table(self, table), query_positions, key_positions, self)
+        return Bias(self._required(table), query_positions, key_positions, self)
 
     def score(
         self, heads: jax.Array, query_positions: jax.Array, key_positions: jax.Array

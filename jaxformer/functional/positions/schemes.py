@@ -7,7 +7,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from jaxformer.errors import ArgumentError, ConfigError, check_field
+from jaxformer.errors import ConfigError, check_field
 from jaxformer.functional.patches import resize_positions
 from jaxformer.functional.positions.absolute import (
     binary_code,
@@ -206,7 +206,7 @@ class Learned(Position):
         return (self.offset + self.max_length, model_dim), ("positions", "embed")
 
     def embed(self, x, positions, table=None):
-        code = learned_code(require_table(self, table), positions + self.offset)
+        code = learned_code(self._required(table), positions + self.offset)
         if self.offset:
             code = jnp.where(positions[..., None] < 0, jax.lax.stop_gradient(code), code)
         return x + code.astype(x.dtype)
@@ -341,7 +341,7 @@ class T5Bias(Position):
 
     def bias(self, query_positions, key_positions, *, num_heads, table=None):
         del num_heads
-        return Bias(require_table(self, table), query_positions, key_positions, self)
+        return Bias(self._required(table), query_positions, key_positions, self)
 
     def score(
         self, heads: jax.Array, query_positions: jax.Array, key_positions: jax.Array
@@ -359,10 +359,3 @@ class T5Bias(Position):
 def _add_to_first_channels(x_BTD: jax.Array, code_BTC: jax.Array) -> jax.Array:
     missing = x_BTD.shape[-1] - code_BTC.shape[-1]
     return x_BTD + jnp.pad(code_BTC, ((0, 0), (0, 0), (0, missing))).astype(x_BTD.dtype)
-
-
-def require_table(scheme: Position, table: jax.Array | None) -> jax.Array:
-    """Returns the table of a scheme that needs one; raises ArgumentError if there is none."""
-    if table is None:
-        raise ArgumentError(f"table = None: {scheme} needs its learned table, see `table()`")
-    return table
