@@ -1,5 +1,7 @@
 """Images with hidden patches: how many, which, and that a model learns from them."""
 
+import json
+
 import numpy as np
 import pytest
 
