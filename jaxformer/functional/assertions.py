@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.checks import Rule, one_of, plain
+from jaxformer.checks import Rule, at_least, one_of, plain
 from jaxformer.errors import ArgumentError, check_argument
 
 
@@ -230,6 +230,25 @@ def static(name: str, value: Any, rule: Rule) -> Any:
     value = plain(value)
     check_argument(name, value, rule.allows(value), rule.expected)
     return value
+
+
+def static_pair(name: str, sizes: Sequence[int]) -> tuple[int, int]:
+    """Returns the two sizes of an image or a grid as Python's integers.
+
+    Args:
+        name: The argument's name.
+        sizes: Rows and columns.
+
+    Returns:
+        (rows, columns).
+
+    Raises:
+        ArgumentError: They are not two integers of at least 1, or are traced.
+    """
+    two = isinstance(sizes, Sequence | np.ndarray) and len(sizes) == 2
+    check_argument(name, sizes, two, "two integers, (rows, columns)")
+    rows, columns = (static(name, size, at_least(1)) for size in sizes)
+    return rows, columns
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:

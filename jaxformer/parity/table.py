@@ -45,13 +45,17 @@ _LEFT_OUT = (
     "  classifiers: they have two models in one folder, and `load` returns one. Transformers can",
     "  extract a tower:",
     "  `CLIPVisionModelWithProjection.from_pretrained(DIR).save_pretrained(TOWER)`.",
-    "- There are no heads for GPT-2's double heads, or for masked images.",
+    "- There are no heads for GPT-2's double heads.",
     "- `generate()` of transformers counts the positions of causal RoBERTa models from 0, and its",
     "  forward pass counts from behind the padding's id. Here both count as the forward pass.",
     "- An MPT with an `alibi_bias_max` other than 8 is computed as by the code published with it;",
     "  transformers always has 8.",
     "- In a decoder alone of BART or a relative (`BartForCausalLM`) transformers counts padding on",
     "  the left as positions. `generate` gives the text of each row without it.",
+    "- Of BEiT, the class for segmentation is not supported. In transformers, tables of biases of",
+    "  images that are not square are read with rows and columns exchanged, and",
+    "  `BeitForMaskedImageModeling` without `use_mean_pooling` loads its two norms in each other's",
+    "  place.",
     "- Mixtures of experts and speech models are not supported.",
 )
 

@@ -4,6 +4,7 @@ from jaxformer.hub.model_format import ModelFormat
 from jaxformer.zoo import (
     albert,
     bart,
+    beit,
     bert,
     big_bird,
     blenderbot,
@@ -45,7 +46,7 @@ from jaxformer.zoo.system import System
 _MODULES = (
     transformer, bert, roberta, distilbert, albert, ernie, gpt, gptj, pythia, llama, phi, gemma,
     qwen, phi3, olmo, t5, longt5, bart, vit,
-    electra, mpnet, modernbert, big_bird, dinov2, roberta_prelayernorm, roformer,
+    electra, mpnet, modernbert, big_bird, dinov2, beit, roberta_prelayernorm, roformer,
     bloom, gpt_neo, opt, mpt, falcon, stablelm, clip, siglip,
     blenderbot, blenderbot_small, xglm,
 )  # fmt: skip

@@ -200,6 +200,11 @@ def tokens_of(x):
 
 
 RESIZED = np.asarray(F.resize_positions(jnp.eye(7), (2, 3), (3, 2), prefix=1), np.float64)
+RESIZED_OFFSETS = np.asarray(F.resize_offsets(jnp.eye(18), (2, 3), (3, 2)), np.float64)
+# Which row of the table each pair of tokens has; a table of them all gives it.
+OFFSETS = np.asarray(
+    F.patch_bias(jnp.eye(18), tokens_of(POSITIONS), tokens_of(KEYS), grid=(2, 3), prefix=1)
+).transpose(0, 2, 3, 1)
 FFN = {"x": normal(3, 5), "up": normal(5, 7), "gate": normal(5, 7), "down": normal(7, 5)}
 X = {"x": normal(3, 5)}
 SCORES = {"logits": normal(2, 5, 6)}
@@ -431,6 +436,20 @@ CASES = {
         {"table": normal(6, 3)},
         FLOAT32,
     ),
+    "patch_bias": Case(
+        lambda p: F.patch_bias(
+            p["table"], tokens_of(POSITIONS), tokens_of(KEYS), grid=(2, 3), prefix=1
+        ),
+        lambda p: jnp.einsum("btsr,rn->bnts", OFFSETS, p["table"]),
+        {"table": normal(18, 3)},
+        FLOAT32,
+    ),
+    "resize_offsets": Case(
+        lambda p: F.resize_offsets(p["table"], (2, 3), (3, 2)),
+        lambda p: RESIZED_OFFSETS @ p["table"],
+        {"table": normal(18, 4)},
+        FLOAT32,
+    ),
     "patches": Case(
         lambda p: F.patches(p["images"], (2, 3)),
         lambda p: (
@@ -501,6 +520,7 @@ WITHOUT_DERIVATIVE = {
     "rounded_alibi_bias",
     "sample",
     "sinusoidal_code",
+    "static_pair",
     "sinusoidal_grid_code",
     "sliding_window",
     "spec_of",

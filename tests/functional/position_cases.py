@@ -12,6 +12,7 @@ from jaxformer.functional import (
     Llama3Scaling,
     LongRoPE,
     NoPosition,
+    PatchBias,
     Position,
     RoPE,
     Sinusoidal,
@@ -38,6 +39,8 @@ SCHEMES = [
     ALiBi(),
     T5Bias(bidirectional=True),
     T5Bias(num_buckets=8, max_distance=20, bidirectional=False),
+    PatchBias(grid=(5, 7)),
+    PatchBias(grid=(8, 4), prefix=0, shared=False),
 ]
 IDS = [str(scheme)[:40] for scheme in SCHEMES]
 B, T, S, N, K, H, D = 4, 6, 7, 4, 2, 8, 16

@@ -204,6 +204,14 @@ CASES = [
         "table": [floats(8), ints(8, 4)], "query_positions": POSITIONS, "key_positions": POSITIONS,
         "bidirectional": [None], "max_distance": SIZE,
     }),
+    (F.patch_bias, {"table": floats(18, 4), "grid": (2, 3), "prefix": 1} | PLACES, {
+        "table": [floats(18), ints(18, 4), floats(15, 4)], "query_positions": POSITIONS,
+        "key_positions": POSITIONS, "grid": [(3, 3), (2,), 6, (0, 3)], "prefix": [-1, 0.5, 0],
+    }),
+    (F.resize_offsets, {"table": floats(18, 3), "old_grid": (2, 3), "new_grid": (4, 3)}, {
+        "table": [floats(14, 3), floats(18), ints(18, 3)], "old_grid": [(2,), (2, 0), 6],
+        "new_grid": [(0, 3), "43"],
+    }),
     (F.patches, {"images": floats(2, 4, 6, 3), "size": (2, 3)}, {
         "images": [floats(4, 6, 3), None], "size": [(3, 3), (2,), 2, (0, 3), (2.0, 3), "23"],
     }),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxformer.functional import patches, resize_positions
+from jaxformer.functional import patches, resize_offsets, resize_positions
 
 sizes = st.integers(1, 4)
 
@@ -66,3 +66,24 @@ def test_as_torch_interpolates(new_grid):
     resized = resize_positions(jnp.asarray(table), (4, 6), new_grid, prefix=1)
     expected = expected.permute(0, 2, 3, 1).reshape(-1, 5)
     np.testing.assert_allclose(resized[1:], expected.numpy(), rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("new_grid", [(2, 3), (3, 3), (4, 1), (1, 7)])
+def test_offsets_as_torch_interpolates(new_grid):
+    """What transformers does to BEiT's biases; the last rows belong to no offset."""
+    import torch
+
+    table = np.random.default_rng(0).normal(size=(3 * 5 + 3, 4)).astype(np.float32)
+    grid = torch.tensor(table[:-3]).reshape(1, 3, 5, 4).permute(0, 3, 1, 2)
+    size = [2 * n - 1 for n in new_grid]
+    expected = torch.nn.functional.interpolate(grid, size=size, mode="bilinear")
+    resized = resize_offsets(jnp.asarray(table), (2, 3), new_grid)
+    np.testing.assert_array_equal(resized[-3:], table[-3:])
+    expected = expected.permute(0, 2, 3, 1).reshape(-1, 4).numpy()
+    np.testing.assert_allclose(resized[:-3], expected, rtol=2e-5, atol=2e-5)
+
+
+def test_a_table_without_all_offsets_is_refused():
+    with pytest.raises(ValueError, match=r"14 rows, the grid \(2, 3\) 15 offsets"):
+        resize_offsets(jnp.zeros((14, 4)), (2, 3), (2, 2))

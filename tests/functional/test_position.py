@@ -21,6 +21,7 @@ from jaxformer.functional import (
     Learned,
     LinearScaling,
     NoPosition,
+    PatchBias,
     Position,
     RoPE,
     Sinusoidal,
@@ -161,7 +162,12 @@ def test_bias_is_the_pure_function(scheme):
 
 @given(
     scheme=st.sampled_from(
-        [ALiBi(), T5Bias(bidirectional=True), T5Bias(8, 20, bidirectional=False)]
+        [
+            ALiBi(),
+            T5Bias(bidirectional=True),
+            T5Bias(8, 20, bidirectional=False),
+            PatchBias((9, 11)),
+        ]
     ),
     query_start=st.integers(0, 7),
     key_start=st.integers(0, 9),
@@ -198,7 +204,7 @@ def test_bias_is_a_pytree_whose_scheme_is_static():
     np.testing.assert_array_equal(jax.jit(Bias.values)(bias), bias.values())
 
 
-@pytest.mark.parametrize("scheme", [ALiBi(), T5Bias(bidirectional=True)])
+@pytest.mark.parametrize("scheme", [ALiBi(), T5Bias(bidirectional=True), PatchBias((5, 7))])
 def test_gradients_reach_the_heads_and_blocks_add_up(scheme):
     a = arrays()
     bias = scheme.bias(

@@ -14,6 +14,7 @@ from jaxformer.functional import (
     Integer,
     Learned,
     NoPosition,
+    PatchBias,
     RoPE,
     Sinusoidal,
     Sinusoidal2D,
@@ -48,6 +49,8 @@ def test_schemes_are_config_objects(scheme):
         (lambda: Sinusoidal2D((4,)), "Sinusoidal2D.grid = (4,)"),
         (lambda: Sinusoidal2D((2, 3), theta=1.0), "Sinusoidal2D.theta = 1.0"),
         (lambda: Sinusoidal2D((2, 3), prefix=-1), "Sinusoidal2D.prefix = -1: must be 0 or more"),
+        (lambda: PatchBias((0, 3)), "PatchBias.grid = (0, 3): must be rows and columns"),
+        (lambda: PatchBias((2, 3), prefix=-1), "PatchBias.prefix = -1: must be 0 or more"),
         (lambda: RoPE(theta=0.0), "RoPE.theta = 0.0"),
         (lambda: RoPE(fraction=1.5), "RoPE.fraction = 1.5"),
         (lambda: RoPE(layout="gptj"), "RoPE.layout = 'gptj': must be \"half\" or"),
@@ -67,6 +70,7 @@ def test_lengths_beyond_the_scheme():
         (Learned(max_length=16), "set max_length to at least 17"),
         (Integer(max_length=16), "set max_length to at least 17"),
         (Binary(num_bits=4), "set num_bits to at least 5"),
+        (PatchBias((3, 5)), "set grid to the rows and columns"),
         (Sinusoidal2D((3, 5)), "set grid to the rows and columns"),
     ]:
         assert scheme.max_length == 16
@@ -94,6 +98,7 @@ def test_grids_that_do_not_fit():
         (Sinusoidal2D((3, 2)), 1, r"Sinusoidal2D.grid = \(3, 2\): must be \(2, 3\)"),
         (Sinusoidal2D((2, 3)), 0, "Sinusoidal2D.prefix = 1: must be 0: there is no class token"),
         (Sinusoidal2D((2, 3), prefix=0), 1, "prefix = 0: must be 1, the tokens before them"),
+        (PatchBias((3, 2)), 1, r"PatchBias.grid = \(3, 2\): must be \(2, 3\)"),
         (Integer(6), 1, "set max_length to at least 7"),
     ]:
         with pytest.raises(ConfigError, match=message):

@@ -12,7 +12,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from position_cases import IDS, SCHEMES, N, S, T, arrays, outputs, table_of
 
-from jaxformer.functional import ALiBi, Bias, Learned, T5Bias
+from jaxformer.functional import ALiBi, Bias, Learned, PatchBias, T5Bias
 
 BATCH = ("data", "fsdp")
 SPECS = {
@@ -22,7 +22,7 @@ SPECS = {
     "query_positions": P(BATCH, None),
     "key_positions": P(BATCH, None),
 }
-TABLE_SPECS = {Learned: P(None, "fsdp"), T5Bias: P(None, "tensor")}
+TABLE_SPECS = {Learned: P(None, "fsdp"), T5Bias: P(None, "tensor"), PatchBias: P(None, "tensor")}
 
 
 def summed(scheme, table, arrays):
@@ -54,12 +54,12 @@ def test_explicit_sharding_equals_no_mesh(scheme, positions):
         assert jax.typeof(query).sharding.spec == SPECS["query"]
         assert jax.typeof(key).sharding.spec == SPECS["key"]
         if bias is not None and positions == "sharded":
-            heads = "tensor" if isinstance(scheme, T5Bias) else None
+            heads = "tensor" if isinstance(scheme, T5Bias | PatchBias) else None
             assert jax.typeof(bias).sharding.spec == P(BATCH, heads, None, None)
         chex.assert_trees_all_close(jax.device_get(got), expected, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("scheme", [Learned(32), T5Bias(bidirectional=True)])
+@pytest.mark.parametrize("scheme", [Learned(32), T5Bias(bidirectional=True), PatchBias((5, 7))])
 def test_explicit_sharding_gives_the_same_table_gradient(scheme):
     a, table = arrays(), table_of(scheme)
     expected = jax.jit(jax.grad(lambda t: summed(scheme, t, a)))(table)
@@ -75,7 +75,7 @@ def test_explicit_sharding_gives_the_same_table_gradient(scheme):
         np.testing.assert_allclose(jax.device_get(gradient), expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("scheme", [ALiBi(), T5Bias(bidirectional=True)])
+@pytest.mark.parametrize("scheme", [ALiBi(), T5Bias(bidirectional=True), PatchBias((5, 7))])
 def test_bias_inside_shard_map(scheme):
     """Attention in blocks runs on local heads and rows."""
     a = arrays()

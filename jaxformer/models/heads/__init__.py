@@ -9,6 +9,7 @@ from jaxformer.models.heads.labels import (
     Span,
     TokenClassification,
 )
+from jaxformer.models.heads.patches import MaskedPixels, VisualTokens
 from jaxformer.models.heads.poolers import AttentionPooler, NormPooler, Pooler
 from jaxformer.models.heads.projection import Projection
 from jaxformer.models.heads.vocabulary import LanguageModel, MaskedLanguageModel
@@ -22,6 +23,7 @@ __all__ = [
     "LanguageModel",
     "LossOptions",
     "MaskedLanguageModel",
+    "MaskedPixels",
     "ModelOutput",
     "MultipleChoice",
     "NormPooler",
@@ -32,4 +34,5 @@ __all__ = [
     "ResidualMLP",
     "Span",
     "TokenClassification",
+    "VisualTokens",
 ]

@@ -18,7 +18,7 @@ from jaxformer.training.transfer.origin import open_saved
 # Fields in which two models may differ and still use the same parameters.
 _MAY_DIFFER = frozenset(
     {"heads", "dropout", "attention_dropout", "compute_dtype", "attention", "remat", "scan_layers"}
-    | {"init_std", "depth_scaled_init"}
+    | {"init_std", "depth_scaled_init", "interpolate_positions"}
 )
 
 
@@ -138,4 +138,5 @@ def _differences(there: ModelConfig, here: ModelConfig) -> tuple[str, ...]:
 
 
 def _replaceable(name: str) -> bool:
-    return name.startswith(("heads.", "pooler.")) or is_factor(name)
+    # The token for hidden patches is of the head that predicts them.
+    return name.startswith(("heads.", "pooler.", "mask_token")) or is_factor(name)
