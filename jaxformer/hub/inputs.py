@@ -127,7 +127,8 @@ def _check_dtype(name: str, array: np.ndarray) -> None:
 def _check_ids(name: str, ids: np.ndarray, config: Any) -> None:
     if ids.ndim != 2:
         raise DataError(f"inputs: {name} must have the shape [B, T], not {ids.shape}")
-    _check_range(name, ids, config.vocab_size, "the vocabulary")
+    size = family_of(config).vocab_size(config, name)
+    _check_range(name, ids, size, "the vocabulary")
     _check_length(name, ids.shape[1], config)
 
 
@@ -165,7 +166,7 @@ def _check_length(name: str, length: int, config: Any) -> None:
 
 def _check_segments(name: str, segments: np.ndarray, config: Any) -> None:
     # A model without segments has one of them.
-    sizes = getattr(config, "type_sizes", {})
+    sizes = getattr(config.parts.get("encoder", config), "type_sizes", {})
     _check_range(name, segments, sizes.get(SEGMENTS[name], 1), "the model")
 
 
@@ -241,6 +242,7 @@ def _check_shape(name: str, array: np.ndarray, arrays: Mapping[str, np.ndarray])
 
 
 def _check_pixels(pixels: np.ndarray, config: Any) -> None:
+    config = config.parts.get("encoder", config)
     expected = (config.channels, *config.image_size)
     if pixels.ndim != 4 or pixels.shape[1:] != expected:
         sizes = ", ".join(map(str, expected))

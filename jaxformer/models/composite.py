@@ -106,8 +106,7 @@ class CompositeConfig(ModelConfig):
         return {**lengths, **self.encoder.row_lengths(lengths)}
 
     def flops(self, lengths):
-        """The FLOPs per token of the encoder, an image's patches included; the targets add
-        theirs."""
+        """The FLOPs per token of the encoder; the targets add theirs."""
         length, targets = self.row_lengths(lengths)["inputs"], lengths["decoder_inputs"]
         share, layers = targets / length, self.decoder.num_layers
         encoder, decoder = self.encoder.flops(lengths), self.decoder.flops({"inputs": targets})
@@ -134,7 +133,7 @@ class CompositeConfig(ModelConfig):
             return value
         return self.parts[part].adapted(rest, value, source.parts[part])
 
-    # What other parts ask of every model with a decoder --------------------------------------------
+    # What is asked of every model with a decoder --------------------------------------------------
 
     @property
     def heads(self) -> tuple[Head, ...]:
@@ -336,8 +335,7 @@ class Composite(Model):
 
 
 def _encoder_mask(batch: Mapping[str, jax.Array]) -> Mask:
-    """The cross-attention mask: within a segment, or without segments of the targets, all that is
-    not padding."""
+    """The cross-attention mask: within a segment, or all that is not padding."""
     if "segments" not in batch:
         return Mask()
     if "decoder_segments" in batch:

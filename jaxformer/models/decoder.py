@@ -208,8 +208,7 @@ class Decoder(Model):
         return self.logits(self.hidden(inputs, **options))
 
     def _check_encoder(self, encoder_outputs: jax.Array | None) -> None:
-        """Raises ArgumentError unless there are encoder outputs where, and only where, some are
-        read."""
+        """Raises ArgumentError where encoder outputs are missing, or are not read."""
         wanted = "[B, S, D]: the model has cross-attention; a CompositeConfig gives it an encoder"
         if not self.reads_encoder:
             wanted = "None: the model has no cross_attention"

@@ -45,6 +45,11 @@ _VIT = {**_SIZES, **_MLP, "image_size": [8, 12], "patch_size": [4, 3], "num_chan
 _TEXT_TOWER = {"vocab_size": 131, **_SIZES, **_MLP, "max_position_embeddings": 17, **_TOKENS}
 _VISION_TOWER = {**_SIZES, **_MLP, "image_size": 13, "patch_size": 4, "num_channels": 2}
 
+_CROSS = {
+    "model_type": "gpt2", **_GPT, "vocab_size": 113, "scale_attn_by_inverse_layer_idx": True,
+    "is_decoder": True, "add_cross_attention": True,
+}  # fmt: skip
+
 TINY: dict[str, dict[str, Any]] = {
     "marian": _BART,
     "bert": _BERT,
@@ -213,5 +218,17 @@ TINY: dict[str, dict[str, Any]] = {
     "clip_vision_model": _VISION_TOWER | {"projection_dim": 40},
     "siglip_text_model": _TEXT_TOWER | {"projection_size": 40},
     "siglip_vision_model": _VISION_TOWER,
+    "encoder-decoder": {
+        "encoder": {"model_type": "bert", **_BERT, "type_vocab_size": 3},
+        "decoder": _CROSS | {"n_embd": 40, "n_head": 5},
+        "pad_token_id": 5,
+        "decoder_start_token_id": 3,
+    },
+    "vision-encoder-decoder": {
+        "encoder": {"model_type": "vit", **_VIT},
+        "decoder": _CROSS,
+        "pad_token_id": 5,
+        "decoder_start_token_id": 3,
+    },
 }
 """`model_type` -> fields of its configuration in transformers."""

@@ -7,6 +7,7 @@ from jaxformer.zoo import (
     bert,
     bloom,
     clip,
+    composite,
     dinov2,
     distilbert,
     electra,
@@ -40,6 +41,7 @@ _MODULES = (
     qwen, phi3, olmo, t5, bart, vit,
     electra, mpnet, modernbert, dinov2,
     bloom, gpt_neo, opt, mpt, falcon, stablelm, clip, siglip,
+    composite,
 )  # fmt: skip
 
 SYSTEMS: dict[str, System] = {
