@@ -35,6 +35,7 @@ from jaxformer.generation.scoring import Continuations, Score, Scorer
 from jaxformer.generation.speculative_engine import SpeculativeEngine
 from jaxformer.generation.streaming.text_stream import TextStream
 from jaxformer.generation.streaming.token_stream import READ_EVERY, stream_sliding
+from jaxformer.hub.families import SEGMENTS
 from jaxformer.hub.inputs import checked_inputs
 from jaxformer.io.model_files import read_object
 from jaxformer.nn.cache import Storage
@@ -274,6 +275,9 @@ def prepare_inputs(
         raise DataError(f"inputs: input_ids is missing; there are {', '.join(arrays) or 'none'}")
     if "position_ids" in arrays:
         raise DataError("inputs: position_ids: must be left out; attention_mask decides them")
+    for name in arrays.keys() & SEGMENTS.keys():
+        if np.any(arrays[name]):
+            raise DataError(f"inputs: {name} must be 0 everywhere, as it is for new tokens")
     ids, mask = np.asarray(arrays["input_ids"]), arrays.get("attention_mask")
     if not config.is_encoder_decoder:
         return ids, mask, ()

@@ -185,7 +185,9 @@ def _architecture(hf_config: HFConfig, model_format: ModelFormat) -> Architectur
         )
     for architecture in model_format.architectures:
         # MPT was published with its own code, which calls the class MPTForCausalLM.
-        if architecture.name.lower() == str(named[0]).lower():
+        names = (architecture.name, *architecture.aliases)
+        if str(named[0]).lower() in (name.lower() for name in names):
+            _check_fields(hf_config, model_format, architecture)
             return architecture
     known = [architecture.name for architecture in model_format.architectures]
     hint = did_you_mean(named[0], known)
@@ -193,3 +195,21 @@ def _architecture(hf_config: HFConfig, model_format: ModelFormat) -> Architectur
         f"{hf_config.path}: architectures = {named} is not known for model_type "
         f"{model_format.model_type!r}: must be one of {', '.join(known)}{hint}"
     )
+
+
+def _check_fields(
+    hf_config: HFConfig, model_format: ModelFormat, architecture: Architecture
+) -> None:
+    """Refuses a class with the fields of another: `BertForMaskedLM` with `is_decoder` true."""
+    fits = model_format.classes(hf_config.values)
+    if architecture in fits:
+        return
+    for other in model_format.architectures:
+        for name in other.fields:
+            given, wanted = hf_config.take(name, False), architecture.fields.get(name, False)
+            if given != wanted:
+                which = f", or architectures = {[fits[0].name]}" if fits else ""
+                raise ConfigError(
+                    f"{hf_config.path}: {name} = {given!r}, but architectures = "
+                    f"{[architecture.name]}: must be {wanted!r} for this class{which}"
+                )

@@ -258,7 +258,8 @@ def _architecture_for(
     """The class with the heads and changes of a configuration, preferably the one that is named."""
     # Several classes may have the same heads: T5 and its encoder alone have none.
     named = hf_config.values.get("architectures") or [None]
-    for architecture in sorted(model_format.architectures, key=lambda each: each.name != named[0]):
+    classes = model_format.classes(hf_config.values)
+    for architecture in sorted(classes, key=lambda each: each.name != named[0]):
         heads = architecture.task.heads(hf_config)
         as_changed = all(getattr(config, k) == v for k, v in architecture.changes.items())
         if as_changed and [_kind(h) for h in heads] == [_kind(h) for h in config.heads]:

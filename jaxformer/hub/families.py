@@ -122,6 +122,16 @@ class HFFamily(abc.ABC):
         del prefix
         return self.normalized_states and checkpoint.model_format.states_end_normalised
 
+    def names_of_inputs(self, config: ModelConfig) -> tuple[str, ...]:
+        """Returns the names of the inputs of a model, with those of types that it has tables for.
+
+        Args:
+            config: The model.
+        """
+        tables = getattr(config, "type_sizes", {})
+        own = (theirs for theirs, ours in SEGMENTS.items() if ours in tables)
+        return tuple(sorted({*self.inputs, *own}))
+
     def position(self, config: ModelConfig, name: str) -> Position:
         """Returns the position scheme of the tokens of an input.
 
@@ -159,7 +169,7 @@ class _Decoder(HFFamily):
     def forward(self, model, checkpoint, inputs):
         ids = _required(inputs, "input_ids")
         positions, mask = _positions_and_mask(checkpoint, inputs, ids)
-        hidden = model.hidden(ids, positions=positions, mask=mask)
+        hidden = model.hidden(ids, positions=positions, mask=mask, type_ids=_type_ids(inputs))
         # Classifiers in transformers read the last token whose id is not the padding's.
         pad_id = checkpoint.hf_config.take("pad_token_id", None)
         valid = jnp.ones_like(ids, bool) if pad_id is None else ids != pad_id
@@ -173,8 +183,7 @@ class _Encoder(HFFamily):
 
     def encoder_inputs(self, checkpoint, inputs):
         ids, options = super().encoder_inputs(checkpoint, inputs)
-        type_ids = {ours: inputs[theirs] for theirs, ours in SEGMENTS.items() if theirs in inputs}
-        return ids, options | {"type_ids": type_ids}
+        return ids, options | {"type_ids": _type_ids(inputs)}
 
     def forward(self, model, checkpoint, inputs):
         ids, options = self.encoder_inputs(checkpoint, inputs)
@@ -352,6 +361,10 @@ def _required(inputs: Arrays, name: str) -> jax.Array:
     if name not in inputs:
         raise DataError(f"inputs: {name} is missing; there are {', '.join(inputs) or 'none'}")
     return inputs[name]
+
+
+def _type_ids(inputs: Arrays) -> dict[str, jax.Array]:
+    return {ours: inputs[theirs] for theirs, ours in SEGMENTS.items() if theirs in inputs}
 
 
 def _positions_and_mask(

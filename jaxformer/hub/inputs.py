@@ -100,7 +100,7 @@ def _is_floating(array: np.ndarray) -> bool:
 def _check_name(name: str, config: ModelConfig) -> None:
     if name not in _KNOWN:
         raise DataError(f"inputs: {name} is not known: one of {', '.join(_KNOWN)}")
-    names = family_of(config).inputs
+    names = family_of(config).names_of_inputs(config)
     if name not in (*names, *_LABELS):
         raise DataError(
             f"inputs: {name} is nothing that this model reads, which is {', '.join(names)}"

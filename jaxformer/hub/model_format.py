@@ -28,6 +28,11 @@ class Architecture:
     """Fields of our configuration that differ from those of the body: {"pooler": None}."""
     prefix: str | None = None
     """The prefix of the body's tensors, where it is not the format's."""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of config.json that set the class apart from the others of its system, which are
+    false there: {"is_decoder": True}."""
+    aliases: tuple[str, ...] = ()
+    """Other names of the class in files: "BertForCausalLM" in Flax."""
 
 
 class Shift(abc.ABC):
@@ -166,7 +171,7 @@ class ModelFormat:
     bind: Callable[["ModelFormat", HFConfig, "Formats"], "ModelFormat"] | None = None
     """Returns the format of one composite model, whose config.json names its parts."""
     parts: Mapping[str, Part] = field(default_factory=dict)
-    """The parts of a composite model, "encoder" and "decoder", in a format that `bound` returned."""
+    """The parts of a composite model, "encoder" and "decoder", in a format that it is bound to."""
 
     def bound(self, hf_config: HFConfig, formats: "Formats") -> "ModelFormat":
         """Returns the format of the model of a config.json: this one, unless it has parts.
@@ -179,6 +184,16 @@ class ModelFormat:
             ConfigError: A part is missing, or is of a system that cannot be that part.
         """
         return self if self.bind is None else self.bind(self, hf_config, formats)
+
+    def classes(self, values: Mapping[str, Any]) -> list[Architecture]:
+        """Returns the classes that a config.json with these values may name, see `fields`."""
+        names = {name for each in self.architectures for name in each.fields}
+        wanted = {name: values.get(name) or False for name in names}
+        return [
+            each
+            for each in self.architectures
+            if all(each.fields.get(name, False) == value for name, value in wanted.items())
+        ]
 
 
 Formats = Mapping[str, ModelFormat]

@@ -5,9 +5,9 @@ from jaxformer.models.decoder import Decoder, DecoderConfig
 from jaxformer.models.encoder import Encoder, EncoderConfig
 from jaxformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from jaxformer.models.heads.base import Head, LossFunction, LossOptions, ModelOutput
+from jaxformer.models.heads.dense import Dense
 from jaxformer.models.heads.labels import (
     Classification,
-    Dense,
     Regression,
     Span,
     TokenClassification,

@@ -6,7 +6,12 @@ _TOKENS = {"bos_token_id": 3, "eos_token_id": 4, "pad_token_id": 5}
 _SIZES = {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 6}
 _MLP = {"intermediate_size": 56}
 _BERT = {"vocab_size": 131, **_SIZES, **_MLP, "max_position_embeddings": 20}
-_ROBERTA = _BERT | {"hidden_act": "relu", "type_vocab_size": 2, "pad_token_id": 3}
+_ROBERTA = _BERT | {
+    "hidden_act": "relu",
+    "type_vocab_size": 2,
+    "pad_token_id": 3,
+    "max_position_embeddings": 24,
+}
 _GPT = {"vocab_size": 131, "n_embd": 48, "n_head": 6, "n_layer": 3, "n_positions": 20, **_TOKENS}
 _NEOX = {"vocab_size": 131, **_SIZES, **_MLP, **_TOKENS}
 _PHI3 = _BERT | {"num_key_value_heads": 2, "pad_token_id": 3}
@@ -45,11 +50,7 @@ _VIT = {**_SIZES, **_MLP, "image_size": [8, 12], "patch_size": [4, 3], "num_chan
 _TEXT_TOWER = {"vocab_size": 131, **_SIZES, **_MLP, "max_position_embeddings": 17, **_TOKENS}
 _VISION_TOWER = {**_SIZES, **_MLP, "image_size": 13, "patch_size": 4, "num_channels": 2}
 
-_CROSS = {
-    "model_type": "gpt2", **_GPT, "vocab_size": 113, "scale_attn_by_inverse_layer_idx": True,
-    "is_decoder": True, "add_cross_attention": True,
-}  # fmt: skip
-
+_CROSS = {"is_decoder": True, "add_cross_attention": True, "vocab_size": 113}
 TINY: dict[str, dict[str, Any]] = {
     "marian": _BART,
     "bert": _BERT,
@@ -220,13 +221,24 @@ TINY: dict[str, dict[str, Any]] = {
     "siglip_vision_model": _VISION_TOWER,
     "encoder-decoder": {
         "encoder": {"model_type": "bert", **_BERT, "type_vocab_size": 3},
-        "decoder": _CROSS | {"n_embd": 40, "n_head": 5},
+        "decoder": {
+            "model_type": "bert",
+            **_BERT,
+            **_CROSS,
+            "hidden_size": 40,
+            "num_attention_heads": 5,
+        },
         "pad_token_id": 5,
         "decoder_start_token_id": 3,
     },
     "vision-encoder-decoder": {
         "encoder": {"model_type": "vit", **_VIT},
-        "decoder": _CROSS,
+        "decoder": {
+            "model_type": "gpt2",
+            **_GPT,
+            **_CROSS,
+            "scale_attn_by_inverse_layer_idx": True,
+        },
         "pad_token_id": 5,
         "decoder_start_token_id": 3,
     },

@@ -100,6 +100,16 @@ def _part_format(hf_config: HFConfig, name: str, formats: Formats) -> ModelForma
     return known[kind]
 
 
+def _class(model_format: ModelFormat, name: str) -> Architecture:
+    """The causal class of a system for a decoder, and that without a head for an encoder."""
+    decodes = name == "decoder"
+    return next(
+        each
+        for each in model_format.architectures
+        if (isinstance(each.task, CausalLMTask) if decodes else type(each.task) is Task)
+    )
+
+
 def _read(
     hf_config: HFConfig, parts: Mapping[str, Part], encoder: type[ModelConfig]
 ) -> dict[str, Any]:
@@ -219,9 +229,7 @@ def _bind(
     parts = {}
     for name in _PARTS:
         own = _part_format(hf_config, name, formats)
-        kind = CausalLMTask if name == "decoder" else Task
-        architecture = next(each for each in own.architectures if type(each.task) is kind)
-        parts[name] = Part(own, architecture, _part_values(hf_config, name, own))
+        parts[name] = Part(own, _class(own, name), _part_values(hf_config, name, own))
     names = {name: _Names(name, part) for name, part in parts.items()}
     every = [(names[name], part.model_format) for name, part in parts.items()]
     decoder = parts["decoder"]

@@ -1,9 +1,9 @@
 """Heads: the outputs of a model, computed from its hidden states."""
 
 from jaxformer.models.heads.base import Head, HeadModule, LossOptions, ModelOutput, Predictions
+from jaxformer.models.heads.dense import Dense
 from jaxformer.models.heads.labels import (
     Classification,
-    Dense,
     Regression,
     Span,
     TokenClassification,

@@ -122,6 +122,11 @@ class Head(abc.ABC):
         del config
         return None
 
+    def products(self, config: TransformerConfig) -> int:
+        """Multiply-adds per token with the head's parameters; 0 for the small heads over labels."""
+        del config
+        return 0
+
 
 class HeadModule(nnx.Module):
     """Computes one output and its loss."""

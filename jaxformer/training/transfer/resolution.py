@@ -126,7 +126,7 @@ def model_for(checkpoint: HFCheckpoint, head: str, count: int | None) -> ModelCo
     body = model_format.config_map.read(checkpoint.hf_config)
     changes = {
         name: architecture.changes.get(name, getattr(body, name))
-        for each in model_format.architectures
+        for each in model_format.classes(values)
         for name in each.changes
     }
     return model.with_fields(**changes, heads=_kept(heads, model))
@@ -232,7 +232,8 @@ def _with_length(config: Config, origin: Origin | None) -> Config:
 def _architecture(checkpoint: HFCheckpoint, head: str) -> Architecture | None:
     """The class with such a head, preferably the checkpoint's own; None if there is none."""
     own = checkpoint.architecture
-    for each in sorted(checkpoint.model_format.architectures, key=lambda each: each != own):
+    alike = checkpoint.model_format.classes(checkpoint.hf_config.values)
+    for each in sorted(alike, key=lambda each: each != own):
         fits = isinstance(each.task, _TASKS.get(head, ()))
         if fits and getattr(each.task, "label", head) == head:
             return each
