@@ -36,7 +36,8 @@ from jaxformer.nn.sublayer import SublayerConfig
 # Fields that say how a model is computed or trained, and not what it computes.
 _OURS_ALONE = frozenset({
     "attention", "attention_dropout", "compute_dtype", "depth_scaled_init", "dropout",
-    "embedding_dropout", "heads", "init_std", "padding_id", "remat", "scan_layers",
+    "embedding_dropout", "heads", "init_std", "interpolate_positions", "padding_id", "remat",
+    "scan_layers",
 })  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from jaxformer.models.heads.labels import (
     Span,
     TokenClassification,
 )
+from jaxformer.models.heads.patches import MaskedPixels, VisualTokens
 from jaxformer.models.heads.poolers import AttentionPooler, NormPooler, Pooler
 from jaxformer.models.heads.projection import Projection
 from jaxformer.models.heads.vocabulary import LanguageModel, MaskedLanguageModel
@@ -37,6 +38,7 @@ __all__ = [
     "LossFunction",
     "LossOptions",
     "MaskedLanguageModel",
+    "MaskedPixels",
     "Model",
     "ModelConfig",
     "ModelOutput",
@@ -49,4 +51,5 @@ __all__ = [
     "TokenClassification",
     "Vision",
     "VisionConfig",
+    "VisualTokens",
 ]

@@ -43,8 +43,9 @@ class Attention(nnx.Module):
         of_values = {"head_dim": config.value_width}
         heads, kv_heads = {"heads": config.num_heads}, {"kv_heads": config.kv_heads}
         std, bias = normal(config.init_std), config.attention_bias
+        of_keys = bias and config.attention_key_bias
         self.query = Linear(keys[0], model, heads | head, std, bias=bias)
-        self.key = Linear(keys[1], source, kv_heads | head, std, bias=bias)
+        self.key = Linear(keys[1], source, kv_heads | head, std, bias=of_keys)
         self.value = Linear(keys[2], source, kv_heads | of_values, std, bias=bias)
         self.output = Linear(
             keys[3],
@@ -210,8 +211,10 @@ class SelfAttention(Sublayer):
             attention: `Attention`, or a subclass that computes something else.
         """
         self.attention = attention(key, config, position)
-        table = position.table(model_dim=config.model_dim, num_heads=config.num_heads)
-        std, own = normal(config.init_std), table and not position.shared
+        self.relative = config.relative_position is not None
+        self.scheme = config.relative_position or position
+        table = self.scheme.table(model_dim=config.model_dim, num_heads=config.num_heads)
+        std, own = normal(config.init_std), table and not self.scheme.shared
         self.position_table = parameter(jax.random.fold_in(key, 1), *table, std) if own else None
         self.window, self.ahead = window, config.windows_ahead
         self.scale_by_depth = config.attention_scale_by_depth
@@ -262,8 +265,10 @@ class SelfAttention(Sublayer):
         if self.position_table is None:
             return context.bias
         positions, heads = context.positions, self.attention.num_heads
+        if self.relative and context.chunk is None:
+            positions = jnp.arange(positions.shape[1])[None, :]
         table = self.position_table[...]
-        return self.attention.position.bias(positions, positions, num_heads=heads, table=table)
+        return self.scheme.bias(positions, positions, num_heads=heads, table=table)
 
 
 class CrossAttention(Sublayer):

@@ -9,6 +9,7 @@ import numpy as np
 from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.families import SEGMENTS, family_of
 from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.image_tasks import MaskedPixelsTask, VisualTokensTask
 from jaxformer.hub.tasks import (
     IGNORED,
     CausalLMTask,
@@ -165,6 +166,25 @@ def _answers(task: QuestionAnsweringTask, rng, inputs, hf_config):
         return {}
     places = rng.integers(length + 3, size=(2, rows))  # some beyond the end
     return {"start_positions": places[0], "end_positions": places[1]}
+
+
+@_labels.register
+def _masked_pixels(task: MaskedPixelsTask, rng, inputs, hf_config):
+    return {"bool_masked_pos": _hidden_patches(rng, inputs, hf_config)}
+
+
+@_labels.register
+def _visual_tokens(task: VisualTokensTask, rng, inputs, hf_config):
+    hidden = _hidden_patches(rng, inputs, hf_config)
+    labels = rng.integers(hf_config.number("vocab_size"), size=hidden.sum())
+    return {"bool_masked_pos": hidden, "labels": labels}
+
+
+def _hidden_patches(rng: np.random.Generator, inputs: Inputs, hf_config: HFConfig) -> np.ndarray:
+    """Which patches of square images are hidden, another number in each row."""
+    rows, _, height, width = inputs["pixel_values"].shape
+    size = hf_config.number("patch_size")
+    return rng.random((rows, (height // size) * (width // size))) < 0.6
 
 
 @_labels.register

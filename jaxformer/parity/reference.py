@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 from jaxformer.errors import DataError
 from jaxformer.extras import missing_extra
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.parity.tiny import TINY
+from jaxformer.parity.tiny import TINY, TINY_CLASSES
 from jaxformer.zoo import FORMATS
 
 _STACKED = ("hidden_states", "encoder_hidden_states", "decoder_hidden_states")
@@ -155,7 +155,7 @@ def save_random(
     torch, transformers = _libraries()
     classes = FORMATS[model_type].architectures
     own = next((dict(each.fields) for each in classes if each.name == architecture), {})
-    values = TINY[model_type] | own | changes
+    values = TINY[model_type] | TINY_CLASSES.get(architecture, {}) | own | changes
     config = transformers.AutoConfig.for_model(model_type, **values)
     model = getattr(transformers, architecture)._from_config(config)
     generator = torch.Generator().manual_seed(seed)

@@ -47,6 +47,7 @@ _T5 = {
     "decoder_start_token_id": 0,
 }
 _VIT = {**_SIZES, **_MLP, "image_size": [8, 12], "patch_size": [4, 3], "num_channels": 2}
+_SQUARE = {**_SIZES, **_MLP, "image_size": 12, "patch_size": 4, "num_channels": 2}
 _TEXT_TOWER = {"vocab_size": 131, **_SIZES, **_MLP, "max_position_embeddings": 17, **_TOKENS}
 _VISION_TOWER = {**_SIZES, **_MLP, "image_size": 13, "patch_size": 4, "num_channels": 2}
 
@@ -169,6 +170,13 @@ TINY: dict[str, dict[str, Any]] = {
     "pegasus": _BART,
     "m2m_100": _BART,
     "deit": _VIT,
+    # Square: transformers reads the table of other images with rows and columns exchanged.
+    "beit": {
+        **_SQUARE,
+        "vocab_size": 19,
+        "use_relative_position_bias": True,
+        "use_mask_token": True,
+    },
     # Square: transformers resizes the positions of all other images as if these were.
     "dinov2": {**_SIZES, "image_size": 12, "patch_size": 4, "num_channels": 2, "mlp_ratio": 2},
     "bloom": {"vocab_size": 131, "hidden_size": 48, "n_head": 6, "n_layer": 3, **_TOKENS},
@@ -244,3 +252,16 @@ TINY: dict[str, dict[str, Any]] = {
     },
 }
 """`model_type` -> fields of its configuration in transformers."""
+# In transformers these classes reconstruct nothing but square images.
+_RECONSTRUCTED = _SQUARE | {"encoder_stride": 4}
+TINY_CLASSES: dict[str, dict[str, Any]] = {
+    "ViTForMaskedImageModeling": _RECONSTRUCTED,
+    "DeiTForMaskedImageModeling": _RECONSTRUCTED,
+    "BeitForMaskedImageModeling": {
+        "use_relative_position_bias": False,
+        "use_shared_relative_position_bias": True,
+        "use_absolute_position_embeddings": True,
+        "layer_scale_init_value": 0.0,
+    },
+}
+"""Class -> fields in which its model differs from the others of its system."""

@@ -4,6 +4,7 @@ from jaxformer.hub.model_format import ModelFormat
 from jaxformer.zoo import (
     albert,
     bart,
+    beit,
     bert,
     bloom,
     clip,
@@ -39,7 +40,7 @@ from jaxformer.zoo.system import System
 _MODULES = (
     transformer, bert, roberta, distilbert, albert, ernie, gpt, gptj, pythia, llama, phi, gemma,
     qwen, phi3, olmo, t5, bart, vit,
-    electra, mpnet, modernbert, dinov2,
+    electra, mpnet, modernbert, dinov2, beit,
     bloom, gpt_neo, opt, mpt, falcon, stablelm, clip, siglip,
     composite,
 )  # fmt: skip

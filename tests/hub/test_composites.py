@@ -1,4 +1,4 @@
-"""Composite models: any encoder with any decoder, made by transformers, compared and written back."""
+"""Composite models: any encoder with any decoder, compared with transformers and written back."""
 
 import pytest
 

@@ -108,7 +108,8 @@ class WeightFile:
         known = {current_name(name, model_format): name for name in files.tensors}
         self.names: dict[str, str] = {}
         for placement in placements:
-            for name in spellings(placement.tensor, model_format.prefix):
+            # Where a body and its head have a tensor of one name each, its own spelling decides.
+            for name in reversed(spellings(placement.tensor, model_format.prefix)):
                 if name in known:
                     self.names[placement.tensor] = known[name]
         problems = [f"{p.tensor} is missing" for p in placements if p.tensor not in self.names]

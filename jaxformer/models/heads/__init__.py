@@ -8,6 +8,7 @@ from jaxformer.models.heads.labels import (
     Span,
     TokenClassification,
 )
+from jaxformer.models.heads.patches import MaskedPixels, VisualTokens
 from jaxformer.models.heads.poolers import AttentionPooler, NormPooler, Pooler
 from jaxformer.models.heads.projection import Projection
 from jaxformer.models.heads.vocabulary import LanguageModel, MaskedLanguageModel
@@ -21,6 +22,7 @@ __all__ = [
     "LanguageModel",
     "LossOptions",
     "MaskedLanguageModel",
+    "MaskedPixels",
     "ModelOutput",
     "NormPooler",
     "Pooler",
@@ -29,4 +31,5 @@ __all__ = [
     "Regression",
     "Span",
     "TokenClassification",
+    "VisualTokens",
 ]

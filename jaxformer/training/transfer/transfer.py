@@ -18,7 +18,7 @@ from jaxformer.training.transfer.origin import open_saved
 # Fields in which two models may differ and still use the same parameters.
 _MAY_DIFFER = frozenset(
     {"heads", "dropout", "attention_dropout", "compute_dtype", "attention", "remat", "scan_layers"}
-    | {"init_std", "depth_scaled_init"}
+    | {"init_std", "depth_scaled_init", "interpolate_positions"}
 )
 
 
