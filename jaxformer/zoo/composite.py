@@ -130,16 +130,16 @@ def _read(
     for name, (model_format, architecture, _) in parts.items():
         values = _part_values(hf_config, name, model_format)
         config = model_format.config_map.read(values)
+        if name == "encoder" and type(config) is not encoder:
+            reads = "text" if encoder is EncoderConfig else "images"
+            raise ConfigError(
+                f"{values.path}: model_type = {model_format.model_type!r}: must be an encoder of "
+                f"{reads}"
+            )
         heads = architecture.task.heads(values)
         config = config.with_fields(heads=heads, **architecture.changes)
         values.finish((*model_format.harmless, "is_decoder"))
         configs[name] = config
-    if type(configs["encoder"]) is not encoder:
-        reads = "text" if encoder is EncoderConfig else "images"
-        kind = parts["encoder"].model_format.model_type
-        raise ConfigError(
-            f"{hf_config.path}: encoder: model_type = {kind!r}: must be an encoder of {reads}"
-        )
     decoder = replace(configs["decoder"], cross_attention=DotProductCrossAttention())
     return configs | {"decoder": decoder}
 
@@ -147,12 +147,11 @@ def _read(
 def _written(config: CompositeConfig, parts: Mapping[str, Part]) -> dict[str, Any]:
     """The fields of config.json: those of each part that are given, and what it says of ours."""
     found = {}
-    for name, (model_format, architecture, hf_config) in parts.items():
+    for name, (model_format, _, hf_config) in parts.items():
         written = model_format.config_map.write(getattr(config, name))
         synonyms = model_format.synonyms
         kept = {k: v for k, v in hf_config.given.items() if synonyms.get(k, k) not in written}
-        named = {"architectures": [architecture.name], **kept}
-        found[name] = named | written | {"model_type": model_format.model_type}
+        found[name] = kept | written | {"model_type": model_format.model_type}
     return found | {"decoder": found["decoder"] | _DECODES}
 
 
@@ -203,7 +202,7 @@ def _fitted(
     config: CompositeConfig, files: TensorFiles, names: Mapping[str, _Names]
 ) -> CompositeConfig:
     """The model without the encoder's pooler, which nothing reads, where the file has none."""
-    pooler = names["encoder"].weight_map(config.encoder).names.get("pooler")
+    pooler = names["encoder"].weight_map(config.encoder).names.get("encoder.pooler")
     if pooler is None or any(name.startswith(pooler) for name in files.tensors):
         return config
     return replace(config, encoder=replace(config.encoder, pooler=None))
