@@ -98,9 +98,9 @@ def test_hooks_reach_the_encoder(captioner, images):
 def test_what_is_no_image_is_refused(captioner, images, tmp_path):
     broken = tmp_path / "broken.png"
     broken.write_bytes(images[0].read_bytes()[:40])
-    with pytest.raises(DataError, match="broken.png: not an image"):
+    with pytest.raises(DataError, match=r"broken\.png: not an image"):
         jaxformer.generate(captioner, [images[0], broken])
-    with pytest.raises(DataError, match="missing.png does not exist"):
+    with pytest.raises(DataError, match=r"missing\.png does not exist"):
         jaxformer.generate(captioner, tmp_path / "missing.png")
     with pytest.raises(ArgumentError, match="the file of an image"):
         jaxformer.generate(captioner, [[1, 2]])
@@ -113,5 +113,5 @@ def test_what_is_no_image_is_refused(captioner, images, tmp_path):
 def test_without_settings_of_images_it_says_so(tmp_path, images):
     folder = save_captioner(tmp_path / "model")
     (folder / PREPROCESSOR).unlink()
-    with pytest.raises(DataError, match="preprocessor_config.json does not exist"):
+    with pytest.raises(DataError, match=r"preprocessor_config\.json does not exist"):
         jaxformer.generate(jaxformer.load(folder), images)
