@@ -76,7 +76,7 @@ def test_fields_are_those_of_both_or_of_one():
     assert config.with_fields(heads=()).decoder.heads == ()
     other = config.with_fields(decoder=CAPTIONS.decoder, compute_dtype="float32")
     assert other.stacks == (config.encoder.with_fields(compute_dtype="float32"), CAPTIONS.decoder)
-    with pytest.raises(ConfigError, match=r"scan_layer: neither .* Did you mean scan_layers"):
+    with pytest.raises(ConfigError, match=r"scan_layer: neither .* did you mean 'scan_layers'"):
         CAPTIONS.with_fields(scan_layer=True)
 
 
