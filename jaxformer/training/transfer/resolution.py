@@ -36,6 +36,7 @@ from jaxformer.models import (
     TokenClassification,
 )
 from jaxformer.models.model import ModelConfig
+from jaxformer.models.parameters import within_part
 from jaxformer.training.transfer.origin import (
     Origin,
     open_origin,
@@ -154,7 +155,7 @@ def origin_words(config: Config, labels: Sequence[str]) -> str | None:
     changed = [
         f"{name} {old} -> {new}"
         for name, (old, new) in diff(model, config.model).items()
-        if not name.startswith("heads")
+        if not within_part(name).startswith("heads")
     ]
     words += [f"changed: {', '.join(changed)}"] if changed else []
     there = {(head.name, head.num_labels) for head in theirs}
