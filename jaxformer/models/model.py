@@ -65,11 +65,10 @@ def assert_tokens(
             assert_integers(**{name: array})
 
 
+@dataclass(frozen=True)
 class ModelConfig(abc.ABC):
     """The configuration of a model, a frozen dataclass: what it reads, and what it predicts."""
 
-    heads: tuple[Head, ...]
-    """What is predicted from the hidden states."""
     required: ClassVar[tuple[str, ...]] = ("inputs",)
     """The arrays of a batch without which the model cannot run."""
     causal: ClassVar[bool] = False
@@ -78,6 +77,11 @@ class ModelConfig(abc.ABC):
     """Whether a decoder continues from the outputs of an encoder."""
     input_fields: ClassVar[tuple[str, ...]] = ("vocab_size",)
     """The fields in which two models must agree to read the same batches."""
+
+    @property
+    @abc.abstractmethod
+    def heads(self) -> tuple[Head, ...]:
+        """What is predicted from the hidden states."""
 
     @property
     @abc.abstractmethod
