@@ -17,6 +17,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 import pytest
+from captioners import photos, save_captioner
 from hf_checkpoints import save_checkpoint
 from tiny_run import tiny_config
 
@@ -112,6 +113,8 @@ def at_hand(tmp_path_factory):
     folder = tmp_path_factory.mktemp("reader")
     for name in ("HF_DIR", "DIR"):
         save_checkpoint("gpt2", folder / name, n_layer=4, n_head=8, n_positions=256)
+    save_captioner(folder / "CAPTIONER")
+    photos(folder / "photos", 2)
     ids = np.arange(20, 34, dtype=np.int32).reshape(2, 7)
     names = {
         "ids": ids,

@@ -41,6 +41,13 @@ class HFCheckpoint:
         own = self.architecture.prefix
         return self.model_format.prefix if own is None else own
 
+    def part(self, name: str) -> "HFCheckpoint":
+        """Returns the description of a part of a composite model: "encoder" or "decoder"."""
+        config = self.config.parts[name]
+        if name not in self.model_format.parts:  # a model that no known system can say
+            return replace(self, config=config)
+        return HFCheckpoint(*self.model_format.parts[name], config)
+
     @property
     def repeats_inputs(self) -> bool:
         """Whether a decoder that is given no inputs repeats those of the encoder."""
@@ -76,7 +83,7 @@ def _read(hf_config: HFConfig, formats: Mapping[str, ModelFormat]) -> HFCheckpoi
             f"{hf_config.path}: model_type = {kind!r} is not known: must be one of "
             f"{', '.join(sorted(formats))}{did_you_mean(kind, formats)}"
         )
-    model_format = formats[kind]
+    model_format = formats[kind].bound(hf_config, formats)
     _check_numbers(hf_config)
     _check_not_quantised(hf_config)
     hf_config = completed(hf_config, model_format)
@@ -84,7 +91,7 @@ def _read(hf_config: HFConfig, formats: Mapping[str, ModelFormat]) -> HFCheckpoi
     try:
         config = model_format.config_map.read(hf_config)
         heads = architecture.task.heads(hf_config)
-        config = replace(config, heads=heads, **architecture.changes)
+        config = config.with_fields(heads=heads, **architecture.changes)
     except ConfigError:
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -163,6 +170,8 @@ def completed(hf_config: HFConfig, model_format: ModelFormat) -> HFConfig:
                 f"{hf_config.path}: {spelling} = {value!r} and {name} = {given[name]!r} are two "
                 "names of one thing: they must agree"
             )
+    inherited = {k for k in model_format.inherited if given.get(k) is None}
+    given = {name: value for name, value in given.items() if name not in inherited}
     values = {**model_format.defaults, **given}
     return HFConfig(values, hf_config.path, hf_config.given)
 

@@ -10,7 +10,7 @@ from jaxformer.hub.checkpoint import HFCheckpoint, completed
 from jaxformer.hub.families import family_of
 from jaxformer.hub.fields import Computed, ConfigMap, resolved
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.model_format import Architecture, ModelFormat
+from jaxformer.hub.model_format import Architecture, Formats, ModelFormat
 from jaxformer.hub.multiple_choice import MultipleChoiceTask
 from jaxformer.hub.tasks import (
     MaskedLMTask,
@@ -31,6 +31,7 @@ from jaxformer.models import (
     TokenClassification,
 )
 from jaxformer.models.model import ModelConfig
+from jaxformer.nn.attention import DotProductCrossAttention
 from jaxformer.nn.block import BlockConfig
 from jaxformer.nn.sublayer import SublayerConfig
 
@@ -119,23 +120,55 @@ def describe(
         ConfigError: No system can; names the fields of the nearest one, and the values that it
             would give them.
     """
+    formats = {each.model_type: each for each in formats}
+    extra = _with_parts(config, formats, extra or {})
     failures: list[tuple[int, str]] = []
     # An imported model is described by its own system, if possible.
-    kind = (extra or {}).get("model_type")
-    for model_format in sorted(formats, key=lambda each: each.model_type != kind):
+    for kind in sorted(formats, key=lambda kind: kind != extra.get("model_type")):
         try:
-            return _described(config, model_format, extra or {})
+            model_format = formats[kind].bound(HFConfig(extra), formats)
+            return _described(config, model_format, extra)
         except _InexpressibleError as failure:
             failures.append((failure.count, str(failure)))
         except (ConfigError, AttributeError, KeyError, TypeError) as error:
             # Another family: the fields do not find what they ask for.
-            failures.append((1000, f"{model_format.model_type}: {error}"))
+            failures.append((1000, f"{kind}: {error}"))
     _check_parts(config)
     raise ConfigError(f"no known system can say this model; the nearest: {min(failures)[1]}")
 
 
+def _with_parts(config: ModelConfig, formats: Formats, extra: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of config.json, among them those of the parts of a composite model."""
+    found = dict(extra)
+    for name, part in config.parts.items():
+        if name not in found:
+            alone, fitting = _alone(part), formats.values()
+            if alone is not part:
+                fitting = [each for each in fitting if each.reads_encoder]
+            values = describe(alone, fitting).hf_config.values
+            found[name] = values | ({} if alone is part else {"add_cross_attention": True})
+    return found
+
+
+def _alone(part: ModelConfig) -> ModelConfig:
+    """The part of a composite model as a model of its own, without cross-attention."""
+    if getattr(part, "cross_attention", None) is None:
+        return part
+    return replace(part, cross_attention=None, encoder_dim=None)
+
+
+def _field(name: str, config: ModelConfig) -> str:
+    """The field that differs, without those of its components: "dropout", also of a part."""
+    first, *rest = name.split(".")
+    return rest[0] if first in config.parts and rest else first
+
+
 def _check_parts(config: ModelConfig) -> None:
     """Raises ConfigError where a sublayer or a block is none of those that most systems have."""
+    for part in config.parts.values():
+        cross = getattr(part, "cross_attention", None)
+        usual = cross is None or cross == DotProductCrossAttention()
+        _check_parts(_alone(part) if usual else part)
     for field in dataclasses.fields(config):
         part = getattr(config, field.name)
         if isinstance(part, SublayerConfig | BlockConfig) and part != field.default:
@@ -167,13 +200,13 @@ def _described(
     hf_config = HFConfig(values)
     back = model_format.config_map.read(hf_config)
     architecture = _architecture_for(config, model_format, hf_config)
-    back = replace(back, heads=config.heads, **architecture.changes)
+    back = back.with_fields(heads=config.heads, **architecture.changes)
     if type(back) is not type(config):
         raise _InexpressibleError(f"{model_format.model_type} is another family", 1000)
     unsaid = _OURS_ALONE.union(model_format.fitted_fields)
     changed = {
         name: pair for name, pair in diff(resolved(config), resolved(back)).items()
-        if name.split(".")[0] not in unsaid
+        if _field(name, config) not in unsaid
     }  # fmt: skip
     if changed:
         listed = "; ".join(f"{name} = {a!r} (it has {b!r})" for name, (a, b) in changed.items())

@@ -10,7 +10,6 @@ from jaxformer.functional.norms import LayerNorm, Norm
 from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.hf_config import REQUIRED, HFConfig
 from jaxformer.models.model import ModelConfig
-from jaxformer.nn.config import TransformerConfig
 
 
 class Field(abc.ABC):
@@ -249,8 +248,10 @@ def numbers(names: Mapping[str, str], defaults: Mapping[str, Any] | None = None)
     return [Number(ours, theirs, defaults.get(theirs, REQUIRED)) for ours, theirs in names.items()]
 
 
-def resolved(config: TransformerConfig) -> TransformerConfig:
+def resolved(config: ModelConfig) -> ModelConfig:
     """Returns the same model with the numbers that None stands for in its configuration."""
+    if config.parts:
+        return replace(config, **{name: resolved(part) for name, part in config.parts.items()})
     encoder = getattr(config, "encoder", config)
     values = {}
     if encoder.num_heads == config.num_heads:

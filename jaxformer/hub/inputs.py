@@ -134,7 +134,7 @@ def _check_ids(name: str, ids: np.ndarray, config: Any) -> None:
     axes = ("B", "C", "T") if chooses else ("B", "T")
     if ids.ndim != len(axes):
         raise DataError(f"inputs: {name} must have the shape [{', '.join(axes)}], not {ids.shape}")
-    _check_range(name, ids, config.vocab_size, "the vocabulary")
+    _check_range(name, ids, family_of(config).vocab_size(config, name), "the vocabulary")
     _check_length(name, ids.shape[-1], config)
 
 
@@ -172,7 +172,7 @@ def _check_length(name: str, length: int, config: Any) -> None:
 
 def _check_segments(name: str, segments: np.ndarray, config: Any) -> None:
     # A model without segments has one of them.
-    sizes = getattr(config, "type_sizes", {})
+    sizes = getattr(config.parts.get("encoder", config), "type_sizes", {})
     _check_range(name, segments, sizes.get(SEGMENTS[name], 1), "the model")
 
 
@@ -269,6 +269,7 @@ def _check_shape(name: str, array: np.ndarray, arrays: Mapping[str, np.ndarray])
 
 
 def _check_pixels(pixels: np.ndarray, config: Any) -> None:
+    config = config.parts.get("encoder", config)
     channels, (height, width) = config.channels, config.image_size
     wanted = f"must be [B, {channels}, {height}, {width}], channels before rows and columns"
     given = f"inputs: pixel_values has shape {pixels.shape}"
@@ -301,7 +302,8 @@ def _check_hidden_patches(
     pixels = arrays.get("pixel_values")
     if pixels is None or np.ndim(pixels) != 4:
         return  # which is reported by itself
-    sizes = zip(pixels.shape[2:], config.patch_size, strict=True)
+    patch_size = config.parts.get("encoder", config).patch_size
+    sizes = zip(pixels.shape[2:], patch_size, strict=True)
     expected = (len(pixels), math.prod(count // size for count, size in sizes))
     if hidden.shape != expected:
         raise DataError(

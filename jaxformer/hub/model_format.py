@@ -3,7 +3,7 @@
 import abc
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -117,6 +117,17 @@ def _unchanged(config: ModelConfig, files: TensorFiles) -> ModelConfig:
     return config
 
 
+class Part(NamedTuple):
+    """The encoder or the decoder of a composite model."""
+
+    model_format: "ModelFormat"
+    """Its system."""
+    architecture: Architecture
+    """Its class."""
+    hf_config: HFConfig
+    """The values of its part of config.json."""
+
+
 @dataclass(frozen=True)
 class ModelFormat:
     """The files of one `model_type`."""
@@ -154,8 +165,28 @@ class ModelFormat:
     """Whether the last of a text model's hidden states is normalised (not in CLIP)."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """The values of fields that a config.json leaves out, before those of `config_map`."""
+    inherited: tuple[str, ...] = ()
+    """Fields of which null means what a missing one does: their value in `defaults`."""
     synonyms: Mapping[str, str] = field(default_factory=dict)
     """Other names of fields in files -> the name that `config_map` reads."""
+    reads_encoder: bool = False
+    """Whether its causal class can have cross-attention, whose names `weight_map` then has."""
+    bind: Callable[["ModelFormat", HFConfig, "Formats"], "ModelFormat"] | None = None
+    """Returns the format of one composite model, whose config.json names its parts."""
+    parts: Mapping[str, Part] = field(default_factory=dict)
+    """The parts of a composite model, "encoder" and "decoder", in a format that it is bound to."""
+
+    def bound(self, hf_config: HFConfig, formats: "Formats") -> "ModelFormat":
+        """Returns the format of the model of a config.json: this one, unless it has parts.
+
+        Args:
+            hf_config: The values of the file.
+            formats: The known systems by `model_type`.
+
+        Raises:
+            ConfigError: A part is missing, or is of a system that cannot be that part.
+        """
+        return self if self.bind is None else self.bind(self, hf_config, formats)
 
     def classes(self, values: Mapping[str, Any]) -> list[Architecture]:
         """Returns the classes that a config.json with these values may name, see `fields`."""
@@ -172,3 +203,7 @@ class ModelFormat:
         while copy in self.copies:
             copy = self.copies[copy]
             yield copy
+
+
+Formats = Mapping[str, ModelFormat]
+"""Systems by their `model_type`."""

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.functional.kernels import Quantized, dequantized, quantized
-from jaxformer.models.parameters import AbstractModel, Parameters, stack_path
+from jaxformer.models.parameters import AbstractModel, Parameters, stack_path, within_part
 
 SCALES = ".int8_scales"
 """The suffix of the scales' name, after that of their kernel in int8."""
@@ -37,7 +37,8 @@ def frozen_shapes(
         own = len(names) - num_layer_axes(names)
         if name in learning or own < 2 or name.endswith("bias"):
             continue
-        in_int8 = dtype == "int8" and name in base.kernels and not name.startswith("heads.")
+        predicts = within_part(name).startswith("heads.")
+        in_int8 = dtype == "int8" and name in base.kernels and not predicts
         shapes[name] = base.shapes[name].update(dtype=jnp.int8 if in_int8 else jnp.bfloat16)
         if in_int8:
             first = num_layer_axes(names)

@@ -2,14 +2,14 @@
 
 import abc
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Self
 
 import jax
 import numpy as np
 from flax import nnx
 
-from jaxformer.errors import check_argument, check_field
+from jaxformer.errors import ConfigError, check_argument, check_field, did_you_mean
 from jaxformer.functional.assertions import assert_axes, assert_ids, assert_integers
 from jaxformer.functional.dropout import split
 from jaxformer.functional.losses import LossSums
@@ -65,11 +65,10 @@ def assert_tokens(
             assert_integers(**{name: array})
 
 
+@dataclass(frozen=True)
 class ModelConfig(abc.ABC):
     """The configuration of a model, a frozen dataclass: what it reads, and what it predicts."""
 
-    heads: tuple[Head, ...]
-    """What is predicted from the hidden states."""
     required: ClassVar[tuple[str, ...]] = ("inputs",)
     """The arrays of a batch without which the model cannot run."""
     causal: ClassVar[bool] = False
@@ -81,8 +80,38 @@ class ModelConfig(abc.ABC):
 
     @property
     @abc.abstractmethod
+    def heads(self) -> tuple[Head, ...]:
+        """What is predicted from the hidden states."""
+
+    @property
+    @abc.abstractmethod
     def stacks(self) -> tuple[TransformerConfig, ...]:
         """The configurations of the stacks of blocks, from the inputs to the outputs."""
+
+    @property
+    def parts(self) -> Mapping[str, "ModelConfig"]:
+        """The models that it is made of, by their fields; none in a model of its own."""
+        return {}
+
+    def with_fields(self, **changes: Any) -> Self:
+        """A copy with other values of some fields, such as `compute_dtype` and `heads`.
+
+        Args:
+            **changes: Field -> value.
+
+        Returns:
+            The copy.
+
+        Raises:
+            ConfigError: There is no such field, or it cannot have that value.
+        """
+        names = [field.name for field in fields(self) if field.init]
+        for name in changes:
+            if name not in names:
+                raise ConfigError(
+                    f"{name}: {type(self).__name__} has no such field{did_you_mean(name, names)}"
+                )
+        return replace(self, **changes)
 
     @abc.abstractmethod
     def build(self, key: jax.Array) -> "Model":
@@ -112,7 +141,7 @@ class ModelConfig(abc.ABC):
         Returns:
             The shape and dtype of each array, by its name.
         """
-        predicted = lengths.get("decoder_inputs", lengths["inputs"])
+        predicted = lengths["decoder_inputs" if "decoder_inputs" in lengths else "inputs"]
         spec = self.input_spec(rows, lengths)
         for head in self.heads:
             spec |= head.reads(rows, predicted)

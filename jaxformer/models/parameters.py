@@ -35,6 +35,18 @@ def stack_path(name: str) -> StackPath | None:
     return found and StackPath(found[1], int(found[2]), found[3])
 
 
+def within_part(name: str) -> str:
+    """A path without the name of the part of a composite model that it is in.
+
+    Args:
+        name: The path of a parameter or of a field: "decoder.heads.language_model.bias".
+
+    Returns:
+        The path in that part: "heads.language_model.bias".
+    """
+    return re.sub(r"^(encoder|decoder)\.", "", name)
+
+
 def group_sizes(names: Iterable[str]) -> dict[str, int]:
     """How many blocks repeat as a group, for each stack among the paths of parameters."""
     sizes: dict[str, int] = {}

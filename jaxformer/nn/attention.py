@@ -231,7 +231,7 @@ class SelfAttention(Sublayer):
             mask=mask,
             positions=context.positions,
             bias=self._bias(context),
-            factor=self._factor(context),
+            factor=_factor(context, self.scale_by_depth),
             key=key,
         )
 
@@ -247,7 +247,7 @@ class SelfAttention(Sublayer):
     ) -> tuple[jax.Array, KeyValueCache]:
         """Writes the keys and values of the new tokens to the cache, and attends to all of it."""
         attention, positions = self.attention, context.positions
-        query_BTNH = attention.queries(x, self._factor(context))
+        query_BTNH = attention.queries(x, _factor(context, self.scale_by_depth))
         key_BTKH, value_BTKH = attention.keys_and_values(x)
         query_BTNH, key_BTKH = attention.rotated(
             query_BTNH, key_BTKH, positions, positions, context.lengths
@@ -261,9 +261,6 @@ class SelfAttention(Sublayer):
         if bias is not None:
             bias = replace(bias, key_positions=slot_positions_BC)
         return attention.attend(query_BTNH, *cache.read(x.dtype), mask=mask, bias=bias), cache
-
-    def _factor(self, context: Context) -> jax.Array | None:
-        return 1.0 / (jnp.asarray(context.layer) + 1) if self.scale_by_depth else None
 
     def _bias(self, context: Context) -> Bias | None:
         """The bias that all layers share, or that of this layer's own table."""
@@ -286,6 +283,7 @@ class CrossAttention(Sublayer):
     ):
         """Declares the attention, which has no positions; see `SelfAttention`."""
         self.attention = attention(key, config, NoPosition(), config.encoder_width)
+        self.scale_by_depth = config.attention_scale_by_depth
 
     def __call__(self, x: jax.Array, context: Context, key: jax.Array | None) -> jax.Array:
         """`[B, T, D] -> [B, T, D]`."""
@@ -294,6 +292,7 @@ class CrossAttention(Sublayer):
             kv=context.encoder_outputs,
             mask=context.encoder_mask,
             positions=context.positions,
+            factor=_factor(context, self.scale_by_depth),
             key=key,
         )
 
@@ -318,7 +317,8 @@ class CrossAttention(Sublayer):
             `[R, T, D]`, and the same cache.
         """
         key_BSKH, value_BSKH = cache.read(x.dtype)
-        query_BTNH = _merge_rows(self.attention.queries(x), key_BSKH.shape[0])
+        query_BTNH = self.attention.queries(x, _factor(context, self.scale_by_depth))
+        query_BTNH = _merge_rows(query_BTNH, key_BSKH.shape[0])
         mask = context.encoder_mask
         output_BTD = self.attention.attend(query_BTNH, key_BSKH, value_BSKH, mask=mask)
         return _merge_rows(output_BTD, x.shape[0]), cache
@@ -355,6 +355,11 @@ class DotProductCrossAttention(CrossAttentionConfig):
 
     def products_per_pair(self, config):
         return config.num_heads * (config.head_width + config.value_width)
+
+
+def _factor(context: Context, by_depth: bool) -> jax.Array | None:
+    """What multiplies the logits of the layer, if they are scaled by its depth."""
+    return 1.0 / (jnp.asarray(context.layer) + 1) if by_depth else None
 
 
 def _merge_rows(x: jax.Array, rows: int) -> jax.Array:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxformer.models.parameters import Parameters, group_sizes, stack_path
+from jaxformer.models.parameters import Parameters, group_sizes, stack_path, within_part
 from jaxformer.optim.parameter_roles import map_axes, matrix, own_dimensions
 
 
@@ -100,7 +100,7 @@ def is_input(name: str) -> bool:
     """Whether a parameter comes before the first block: embeddings, positions, patches."""
     tables = ("embedding.", "decoder_embedding.", "patch_projection.")
     tokens = ("class_token", "distillation_token", "mask_token")
-    return name.startswith(tables + tokens) or ".inputs." in name
+    return within_part(name).startswith(tables + tokens) or ".inputs." in name
 
 
 def _layers_above(name: str, depth: dict[str, int]) -> int:

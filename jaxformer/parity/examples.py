@@ -66,7 +66,8 @@ def example_inputs(
     if "decoder_input_ids" in names and not task.repeats_inputs:
         inputs |= _ids(checkpoint, padding, (rows, length - 2), rng, "decoder_")
     if "pixel_values" in names:
-        size = (rows, config.channels, *config.image_size)
+        encoder = config.parts.get("encoder", config)
+        size = (rows, encoder.channels, *encoder.image_size)
         inputs["pixel_values"] = rng.standard_normal(size).astype(np.float32)
     return inputs | _labels(task, rng, inputs, checkpoint.hf_config)
 
@@ -91,8 +92,9 @@ def _texts(
 ) -> dict[str, np.ndarray]:
     """Ids, their mask, and the types of tokens that the model has."""
     inputs = _ids(checkpoint, padding, shape, rng, "")
+    encoder = checkpoint.config.parts.get("encoder", checkpoint.config)
     for name, table in SEGMENTS.items():
-        if size := getattr(checkpoint.config, "type_sizes", {}).get(table):
+        if size := getattr(encoder, "type_sizes", {}).get(table):
             inputs[name] = rng.integers(size, size=shape)
     return inputs
 
@@ -106,7 +108,8 @@ def _ids(
 ) -> dict[str, np.ndarray]:
     """Ids and mask of the encoder or the decoder; no real token has the padding's id."""
     rows, length = shape
-    vocab_size = checkpoint.config.vocab_size
+    config = checkpoint.config
+    vocab_size = family_of(config).vocab_size(config, f"{prefix}input_ids")
     pad = checkpoint.hf_config.values.get("pad_token_id")
     ids = rng.integers(vocab_size, size=shape)
     if pad is not None:

@@ -51,6 +51,7 @@ _SQUARE = {**_SIZES, **_MLP, "image_size": 12, "patch_size": 4, "num_channels": 
 _TEXT_TOWER = {"vocab_size": 131, **_SIZES, **_MLP, "max_position_embeddings": 17, **_TOKENS}
 _VISION_TOWER = {**_SIZES, **_MLP, "image_size": 13, "patch_size": 4, "num_channels": 2}
 
+_CROSS = {"is_decoder": True, "add_cross_attention": True, "vocab_size": 113}
 TINY: dict[str, dict[str, Any]] = {
     "marian": _BART,
     "bert": _BERT,
@@ -256,6 +257,29 @@ TINY: dict[str, dict[str, Any]] = {
         "max_position_embeddings": 20,
         "pad_token_id": 1,
         "eos_token_id": 2,
+    },
+    "encoder-decoder": {
+        "encoder": {"model_type": "bert", **_BERT, "type_vocab_size": 3},
+        "decoder": {
+            "model_type": "bert",
+            **_BERT,
+            **_CROSS,
+            "hidden_size": 40,
+            "num_attention_heads": 5,
+        },
+        "pad_token_id": 5,
+        "decoder_start_token_id": 3,
+    },
+    "vision-encoder-decoder": {
+        "encoder": {"model_type": "vit", **_VIT},
+        "decoder": {
+            "model_type": "gpt2",
+            **_GPT,
+            **_CROSS,
+            "scale_attn_by_inverse_layer_idx": True,
+        },
+        "pad_token_id": 5,
+        "decoder_start_token_id": 3,
     },
 }
 """`model_type` -> fields of its configuration in transformers."""

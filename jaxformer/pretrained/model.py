@@ -1,7 +1,7 @@
 """Models with their weights, loaded from Hugging Face checkpoints; NumPy in and NumPy out."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,11 +22,11 @@ from jaxformer.distributed.sharding import (
     on_rows,
     parameter_shardings,
 )
-from jaxformer.errors import ArgumentError, ConfigError, DataError, check_argument, did_you_mean
+from jaxformer.errors import ArgumentError, ConfigError, DataError, check_argument
 from jaxformer.functional.activations import Hooks, Names, as_tuple, with_cache, with_hooks
 from jaxformer.functional.masks import Mask
 from jaxformer.hub.checkpoint import HFCheckpoint, check_sizes, read_checkpoint
-from jaxformer.hub.families import encode
+from jaxformer.hub.families import family_of
 from jaxformer.hub.families import forward as hf_forward
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.peft import Adapter, with_adapters
@@ -152,7 +152,7 @@ class Pretrained:
         return self._run("activation_gradients", inputs, metric, as_tuple(names))
 
     def encode(self, inputs: Arrays, hooks: Hooks = NO_HOOKS) -> tuple[jax.Array, Mask]:
-        """Returns the encoder's output `[B, S, D]` for "input_ids", and its mask."""
+        """Returns the encoder's output `[B, S, D]` for its inputs, and its mask."""
         return self._run("encode", inputs, hooks)
 
     def _run(self, name: str, inputs: Arrays, *options: Any) -> Any:
@@ -197,6 +197,7 @@ class Pretrained:
 
     def _encoded(self, parameters, inputs, hooks) -> tuple[jax.Array, Mask]:
         # Others of the hooks are for the decoder.
+        encode = family_of(self.config).encode
         run = with_hooks(encode, hooks.by_pattern(), required=False)
         return run(self.abstract_model.module(parameters), self.checkpoint, on_rows(inputs))
 
@@ -240,7 +241,8 @@ def open_folder(
     """
     checkpoint, files = read_checkpoint(HFConfig.of_folder(folder), FORMATS), TensorFiles(folder)
     check_sizes(checkpoint, files)
-    config = with_fields(checkpoint.model_format.fitted(checkpoint.config, files), model_fields)
+    fitted = checkpoint.model_format.fitted(checkpoint.config, files)
+    config = fitted.with_fields(**model_fields)
     checkpoint = replace(checkpoint, config=config)
     abstract_model = AbstractModel(config.build)
     placements = named_placements(
@@ -250,25 +252,6 @@ def open_folder(
     options = {"may_lack_parts": may_lack_parts}
     file = WeightFile(files, checkpoint.model_format, placements, absent, **options)
     return CheckpointReader(checkpoint, abstract_model, file, placements)
-
-
-def with_fields(config: ModelConfig, changes: Mapping[str, Any]) -> ModelConfig:
-    """Returns a configuration with other values of some fields.
-
-    Args:
-        config: The configuration.
-        changes: Field -> value.
-
-    Raises:
-        ConfigError: There is no such field, or it cannot have that value.
-    """
-    names = [field.name for field in fields(config) if field.init]
-    for name in changes:
-        if name not in names:
-            raise ConfigError(
-                f"{name}: {type(config).__name__} has no such field{did_you_mean(name, names)}"
-            )
-    return replace(config, **changes)
 
 
 def load_folder(
@@ -314,7 +297,7 @@ def computed_as_kept(pretrained: Pretrained) -> Pretrained:
     """Returns the same model, computed in float32 if its weights are float32, else in bfloat16."""
     kept = next(iter(pretrained.parameters.values())).dtype
     compute_dtype = "float32" if kept == jnp.float32 else "bfloat16"
-    config = replace(pretrained.config, compute_dtype=compute_dtype)
+    config = pretrained.config.with_fields(compute_dtype=compute_dtype)
     return replace(pretrained, checkpoint=replace(pretrained.checkpoint, config=config))
 
 

@@ -11,6 +11,7 @@ from jaxformer.zoo import (
     blenderbot_small,
     bloom,
     clip,
+    composite,
     dinov2,
     distilbert,
     electra,
@@ -49,6 +50,7 @@ _MODULES = (
     electra, mpnet, modernbert, big_bird, dinov2, beit, roberta_prelayernorm, roformer,
     bloom, gpt_neo, opt, mpt, falcon, stablelm, clip, siglip,
     blenderbot, blenderbot_small, xglm,
+    composite,
 )  # fmt: skip
 
 SYSTEMS: dict[str, System] = {

@@ -29,12 +29,13 @@ FORMATS = (
     ModelFormat(
         model_type="bert",
         config_map=ConfigMap(encoder_or_decoder, (ENCODER_OR_DECODER, *FIELDS)),
-        weight_map=lambda config: named(body("bert") | LABELS | HEADS, BIAS, config),
+        weight_map=lambda config: named(body("bert", config) | LABELS | HEADS, BIAS, config),
         architectures=(
             *architectures("Bert"),
             causal("BertLMHeadModel", "BertForCausalLM"),
         ),
         prefix="bert.",
+        reads_encoder=True,
         buffers=("*.position_ids",),
         aliases={r"LayerNorm\.gamma$": "LayerNorm.weight", r"LayerNorm\.beta$": "LayerNorm.bias"},
         copies={

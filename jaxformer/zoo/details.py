@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from jaxformer.models.flops import TokenFlops
 from jaxformer.models.model import ModelConfig
-from jaxformer.models.parameters import AbstractModel
+from jaxformer.models.parameters import AbstractModel, within_part
 
 PARTS = {
     "positions": r"(position|relative)_table$",
@@ -110,4 +110,5 @@ def parameters_by_part(config: ModelConfig) -> dict[str, int]:
 
 
 def _part(name: str) -> str:
+    name = within_part(name)
     return next((part for part, path in PARTS.items() if re.search(path, name)), OTHER)

@@ -86,7 +86,7 @@ _DISCRIMINATOR = {
 
 def _weight_map(config: EncoderConfig | DecoderConfig) -> WeightMap:
     """The names of the tensors; a classifier has a dense layer of its own for a pooler."""
-    names = body("electra") | LABELS
+    names = body("electra", config) | LABELS
     names |= {
         "transformer.inputs.projection": "electra.embeddings_project",
         **over_vocabulary(
@@ -122,6 +122,7 @@ FORMATS = (
             causal("ElectraForCausalLM", activation="gelu"),
         ),
         prefix="electra.",
+        reads_encoder=True,
         buffers=("*.position_ids",),
         copies={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
         harmless=("summary_*",),

@@ -68,9 +68,10 @@ FORMATS = (
             encoder_or_decoder,
             (ENCODER_OR_DECODER, *FIELDS, Computed(_read_task_types, _write_task_types)),
         ),
-        weight_map=lambda config: named(body("ernie") | LABELS | HEADS, BIAS, config),
+        weight_map=lambda config: named(body("ernie", config) | LABELS | HEADS, BIAS, config),
         architectures=(*architectures("Ernie"), causal("ErnieForCausalLM")),
         prefix="ernie.",
+        reads_encoder=True,
         buffers=("*.position_ids",),
         copies={
             "cls.predictions.decoder.weight": "ernie.embeddings.word_embeddings.weight",

@@ -47,12 +47,15 @@ def _format(model_type: str, name: str, vocab_size: int) -> ModelFormat:
     return ModelFormat(
         model_type=model_type,
         config_map=ConfigMap(encoder_or_decoder, (ENCODER_OR_DECODER, *ROBERTA_FIELDS)),
-        weight_map=lambda config: with_classifier(body("roberta") | LABELS | LM_HEAD, config),
+        weight_map=lambda config: with_classifier(
+            body("roberta", config) | LABELS | LM_HEAD, config
+        ),
         architectures=(
             *roberta_architectures(name),
             causal(f"{name}ForCausalLM", activation="gelu"),
         ),
         prefix="roberta.",
+        reads_encoder=True,
         positions=CountedByIds(),
         buffers=("*.position_ids",),
         copies={

@@ -154,7 +154,7 @@ def test_ctrl_c_keeps_what_was_shown(folder, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "give either --prompt TEXT or --prompts FILE"),
+        ([], "give either --prompt TEXT, --prompts FILE or --images"),
         (["--prompt", "the", "--prompts", "x"], "give either"),
         (["--prompt", ""], "prompt 0 is empty"),
         (["--prompt", "the", "--temperature", "-1"], "temperature = -1"),

@@ -13,6 +13,7 @@ from jaxformer.data.tasks.sequences import check_fit, padded
 from jaxformer.data.tasks.text_metrics import BLEU, TextMetric
 from jaxformer.data.tokenizers.special_tokens import Frame
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
+from jaxformer.errors import ConfigError
 
 
 class TextPair(NamedTuple):
@@ -39,8 +40,9 @@ class TextToText(TaskData[TextPair]):
     tokenizer: TokenizerSpec = field(default=TrainTokenizer(), kw_only=True)
     """How text becomes tokens, on both sides."""
 
-    start: Literal["pad", "end_of_text"] = field(default="pad", kw_only=True)
-    """The decoder's first input: the padding token (T5, Marian) or end-of-text (BART)."""
+    start: Literal["pad", "end_of_text", "first"] = field(default="pad", kw_only=True)
+    """The decoder's first input: the padding token (T5, Marian), end-of-text (BART), or the "first"
+    that the tokenizer puts before a text (bert2bert: [CLS])."""
 
     special_tokens: Literal["end_of_text", "tokenizer"] = field(default="end_of_text", kw_only=True)
     """Those around a text: "end_of_text" alone after it; or those that the "tokenizer" itself adds
@@ -77,6 +79,14 @@ class TextToText(TaskData[TextPair]):
         return row.texts
 
     def start_id(self, tokenizer):
+        if self.start == "first":
+            frame = tokenizer.frame(1)
+            if frame is None or not frame.gaps[0]:
+                raise ConfigError(
+                    "data.start = 'first': must be 'pad' or 'end_of_text': the tokenizer puts no "
+                    "token before a text"
+                )
+            return frame.gaps[0][0]
         return tokenizer.pad_id if self.start == "pad" else tokenizer.end_of_text_id
 
     def examples(

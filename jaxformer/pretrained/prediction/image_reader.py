@@ -91,7 +91,10 @@ class HFImageReader(ImageReader):
         Raises:
             DataError: There are none.
         """
-        self._checkpoint, self._config = pretrained.checkpoint, pretrained.config
+        self._checkpoint, config = pretrained.checkpoint, pretrained.config
+        self._config = config.parts.get("encoder", config)
+        if pretrained.folder is None:
+            raise DataError(f"the model has no folder, and so no {PREPROCESSOR}")
         self._settings = ImageSettings.of_folder(pretrained.folder)
 
     def pixels(self, file):

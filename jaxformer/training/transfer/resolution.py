@@ -39,6 +39,7 @@ from jaxformer.models import (
     TokenClassification,
 )
 from jaxformer.models.model import ModelConfig
+from jaxformer.models.parameters import within_part
 from jaxformer.training.transfer.origin import (
     Origin,
     open_origin,
@@ -119,7 +120,7 @@ def model_for(checkpoint: HFCheckpoint, head: str, count: int | None) -> ModelCo
     model, model_format = checkpoint.config, checkpoint.model_format
     architecture = _architecture(checkpoint, head)
     if architecture is None:
-        return replace(model, heads=_kept(_plain_heads(model, head, count), model))
+        return model.with_fields(heads=_kept(_plain_heads(model, head, count), model))
     values = checkpoint.hf_config.values
     if count is not None:
         values = values | {"id2label": {str(number): str(number) for number in range(count)}}
@@ -127,14 +128,14 @@ def model_for(checkpoint: HFCheckpoint, head: str, count: int | None) -> ModelCo
     if head == "regression":
         heads = tuple(_as_regression(each) for each in heads)
     if architecture == checkpoint.architecture:
-        return replace(model, heads=_kept(heads, model))
+        return model.with_fields(heads=_kept(heads, model))
     body = model_format.config_map.read(checkpoint.hf_config)
     changes = {
         name: architecture.changes.get(name, getattr(body, name))
         for each in model_format.classes(values)
         for name in each.changes
     }
-    return replace(model, **changes, heads=_kept(heads, model))
+    return model.with_fields(**changes, heads=_kept(heads, model))
 
 
 def origin_words(config: Config, labels: Sequence[str]) -> str | None:
@@ -159,7 +160,7 @@ def origin_words(config: Config, labels: Sequence[str]) -> str | None:
     changed = [
         f"{name} {old} -> {new}"
         for name, (old, new) in diff(model, config.model).items()
-        if not name.startswith("heads")
+        if not within_part(name).startswith("heads")
     ]
     words += [f"changed: {', '.join(changed)}"] if changed else []
     there = {(head.name, head.num_labels) for head in theirs}

@@ -11,7 +11,7 @@ from jaxformer.io.serialization import diff
 from jaxformer.models.frozen import SCALES, stored
 from jaxformer.models.lora import is_factor
 from jaxformer.models.model import ModelConfig
-from jaxformer.models.parameters import Parameters
+from jaxformer.models.parameters import Parameters, within_part
 from jaxformer.training.transfer.layer_choice import Shapes, Sources, chosen_layers
 from jaxformer.training.transfer.origin import open_saved
 
@@ -133,10 +133,11 @@ def _differences(there: ModelConfig, here: ModelConfig) -> tuple[str, ...]:
     return tuple(
         f"model.{name} is {old!r} there, {new!r} here"
         for name, (old, new) in diff(there, here).items()
-        if name.split(".")[0] not in _MAY_DIFFER
+        if within_part(name).split(".")[0] not in _MAY_DIFFER
     )
 
 
 def _replaceable(name: str) -> bool:
     # The token for hidden patches is of the head that predicts them.
-    return name.startswith(("heads.", "pooler.", "mask_token")) or is_factor(name)
+    apart = ("heads.", "pooler.", "mask_token")
+    return within_part(name).startswith(apart) or is_factor(name)

@@ -40,6 +40,7 @@ from jaxformer.models import (
     LanguageModel,
     MaskedLanguageModel,
 )
+from jaxformer.models.model import ModelConfig
 from jaxformer.nn.config import TransformerConfig
 
 
@@ -118,6 +119,7 @@ FIELDS = (
     Number("attention_dropout", "attention_probs_dropout_prob", 0.1),
 )
 """The fields of config.json that all relatives have, but for `ENCODER` or `ENCODER_OR_DECODER`."""
+_FEED_FORWARD = {"up": "intermediate.dense", "down": "output.dense"}
 BLOCK = {
     **attention(
         0,
@@ -127,22 +129,41 @@ BLOCK = {
         output="attention.output.dense",
     ),
     "norms.0": "attention.output.LayerNorm",
-    "sublayers.1.up": "intermediate.dense",
-    "sublayers.1.down": "output.dense",
+    **{f"sublayers.1.{own}": theirs for own, theirs in _FEED_FORWARD.items()},
     "norms.1": "output.LayerNorm",
+}
+_BLOCK_WITH_CROSS_ATTENTION = {
+    **BLOCK,
+    **attention(
+        1,
+        query="crossattention.self.query",
+        key="crossattention.self.key",
+        value="crossattention.self.value",
+        output="crossattention.output.dense",
+    ),
+    "norms.1": "crossattention.output.LayerNorm",
+    **{f"sublayers.2.{own}": theirs for own, theirs in _FEED_FORWARD.items()},
+    "norms.2": "output.LayerNorm",
 }
 
 
-def body(name: str) -> dict[str, str]:
-    """Returns the names of the modules below the heads; `name` is their prefix: "bert"."""
+def body(name: str, config: ModelConfig | None = None) -> dict[str, str]:
+    """Returns the names of the modules below the heads.
+
+    Args:
+        name: Their prefix: "bert".
+        config: The model, where it may be a decoder with cross-attention.
+    """
     embeddings = f"{name}.embeddings"
+    cross = getattr(config, "cross_attention", None) is not None
+    blocks = _BLOCK_WITH_CROSS_ATTENTION if cross else BLOCK
     return {
         "embedding.table": f"{embeddings}.word_embeddings.weight",
         "transformer.inputs.position_table": f"{embeddings}.position_embeddings.weight",
         "transformer.inputs.kinds.token_types": f"{embeddings}.token_type_embeddings.weight",
         "transformer.inputs.kinds.task_types": f"{embeddings}.task_type_embeddings.weight",
         "transformer.inputs.embedding_norm": f"{embeddings}.LayerNorm",
-        **block("transformer", f"{name}.encoder.layer.{{}}", BLOCK),
+        **block("transformer", f"{name}.encoder.layer.{{}}", blocks),
         "pooler": f"{name}.pooler.dense",
     }
 
