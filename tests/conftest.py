@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a name that is no folder is not looked for
 if importlib.util.find_spec("libtpu") is None:  # which exits at a flag that is not its own
     # Compiling is most of the work here; XLA's older code generator takes half the time for it,
     # and one module of machine code less than several that link each other.

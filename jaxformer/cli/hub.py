@@ -28,7 +28,7 @@ class Import:
     """
 
     hf_dir: HFDir
-    """The folder of the checkpoint."""
+    """The folder of the checkpoint, or its name on the hub: org/name, or org/name@revision."""
     run_dir: RunDir
     """A new or an empty folder."""
     dtype: Dtype | None = None
@@ -57,7 +57,8 @@ class Forward:
     """
 
     folder: ModelDir
-    """The folder of a run or of a Hugging Face checkpoint."""
+    """The folder of a run or of a Hugging Face checkpoint; or its name on the hub, org/name or
+    org/name@revision."""
     inputs: Path
     """The .npz file with the inputs."""
     output: Path

@@ -1,6 +1,5 @@
 """The model that a run starts from or learns from: its parameters, its tokenizer, its files."""
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,26 +7,25 @@ from pathlib import Path
 import numpy as np
 
 from jaxformer.checkpoints.files import saved_steps
-from jaxformer.checkpoints.run_dir import CHECKPOINTS, IMPORTED
+from jaxformer.checkpoints.run_dir import CHECKPOINTS, CONFIG_FILE, IMPORTED, read_config
 from jaxformer.checkpoints.saved_run import SavedRun
 from jaxformer.checkpoints.select import run_and_step
 from jaxformer.config.experiment import Config
 from jaxformer.data import Tokenizer, TokenizerFile, TrainTokenizer, load_tokenizer
 from jaxformer.data.tokenizers.convert import tokenizer_file
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.extras import optional_module
 from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.hf_config import CONFIG, is_hf_checkpoint
 from jaxformer.hub.peft import is_adapter, read_adapter
+from jaxformer.hub.remote.names import hub_name, source_of
 from jaxformer.hub.weights.file_layout import FileLayout
 from jaxformer.io.model_files import file_in
 from jaxformer.io.paths import local_path
 from jaxformer.pretrained.adapters import base_of
 from jaxformer.pretrained.auto import describe_run, home_of, kept_layout
+from jaxformer.pretrained.folders import model_folder
 from jaxformer.pretrained.model import open_folder
 from jaxformer.pretrained.writing import keep_beside
-
-_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
 class SavedFolder:
@@ -86,11 +84,12 @@ class SavedAdapter(SavedFolder):
         return {name: self._adapter.applied(name, array) for name, array in found.items()}
 
 
-def open_saved(folder: Path, asked_by: str) -> SavedRun | SavedFolder:
+def open_saved(folder: str | Path, asked_by: str) -> SavedRun | SavedFolder:
     """Opens the parameters of a run, of one of its checkpoints, or of a Hugging Face checkpoint.
 
     Args:
-        folder: RUN, RUN/checkpoints/300, one with config.json and safetensors, or a PEFT adapter.
+        folder: RUN, RUN/checkpoints/300, one with config.json and safetensors, or a PEFT adapter; a
+            string may be the name of a model on the hub.
         asked_by: The option that names the folder, for messages: "--init-from".
 
     Returns:
@@ -99,6 +98,7 @@ def open_saved(folder: Path, asked_by: str) -> SavedRun | SavedFolder:
     Raises:
         ConfigError: It is none of these, or cannot be read.
     """
+    folder = Path(folder) if hub_name(folder) is None else model_folder(folder, asked_by)
     if is_adapter(folder):
         return SavedAdapter(folder, asked_by)
     return SavedFolder(folder, asked_by) if is_hf_checkpoint(folder) else SavedRun(folder, asked_by)
@@ -126,7 +126,7 @@ def open_origin(name: str) -> Origin:
     """Opens the checkpoint that `init_from` names.
 
     Args:
-        name: A folder, or a model's name in the hub's local cache.
+        name: A folder, or a model's name on the hub.
 
     Returns:
         The checkpoint; its parameters are not read yet.
@@ -145,28 +145,49 @@ def origin_folder(name: str) -> Path:
     """Returns the folder that `init_from` names.
 
     Args:
-        name: A folder, or a model's name in the hub's local cache: "google-bert/bert-base-cased".
+        name: A folder, or a model's name on the hub: "google-bert/bert-base-cased".
 
     Returns:
-        The folder.
+        The folder; that of the hub's cache for a name.
 
     Raises:
-        ConfigError: It is neither.
+        ConfigError: It is neither, or cannot be downloaded.
     """
-    folder = local_path(name, "init_from")
-    if folder.exists():
-        return folder
-    expected = "the folder of a run or of a Hugging Face checkpoint"
-    if not _HUB_NAME.fullmatch(name):
-        raise ConfigError(f"init_from = {name}: must be {expected}; there is none")
-    hub = optional_module("huggingface_hub", "--init-from with a name of the hub")
-    found = hub.try_to_load_from_cache(name, CONFIG)
-    if not isinstance(found, str):
-        raise ConfigError(
-            f"init_from = {name}: must be {expected}, or a name in the hub's cache on this "
-            f"machine, where it is not; download it with: hf download {name}"
-        )
-    return Path(found).parent
+    return model_folder(name, "init_from")
+
+
+def with_commit(config: Config, folder: Path | None) -> Config:
+    """The experiment with the commit of the model on the hub that it starts from.
+
+    The run's config.json then names the very files that it started from, whatever is pushed later.
+    A run that is continued keeps the commit that it began with.
+
+    Args:
+        config: The experiment.
+        folder: The run's; None: it starts anew.
+
+    Returns:
+        The experiment, the same one if it starts from a folder or from nothing.
+
+    Raises:
+        ConfigError: There is no such model, or it cannot be downloaded.
+    """
+    name = hub_name(config.init_from)
+    if name is None or name.is_commit or local_path(config.init_from, "init_from").exists():
+        return config
+    began = None
+    if folder is not None and (folder / CONFIG_FILE).exists():
+        began = hub_name(read_config(folder).init_from)
+    same = began is not None and began.is_commit and began.repo == name.repo
+    if same and name.revision is None:
+        return replace(config, init_from=str(began))
+    try:
+        found = source_of(origin_folder(config.init_from))
+    except ConfigError:
+        if same and saved_steps(folder / CHECKPOINTS):
+            return replace(config, init_from=str(began))
+        raise
+    return replace(config, init_from=str(found))
 
 
 def keep_origin(config: Config, folder: Path, tokenizer: Tokenizer | None) -> None:

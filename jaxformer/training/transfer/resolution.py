@@ -40,6 +40,7 @@ from jaxformer.training.transfer.origin import (
     Origin,
     open_origin,
     origin_folder,
+    with_commit,
     with_tokenizer_of_origin,
 )
 
@@ -65,6 +66,7 @@ def resolved(config: Config, folder: Path | None = None, *, labels_needed: bool 
     A model that is None becomes the checkpoint's, with the head that the data teach; a tokenizer
     that would be trained becomes the checkpoint's; a `sequence_length` that is None becomes as
     many tokens as model and tokenizer take; labels that are the checkpoint's keep their numbers.
+    The name of a model on the hub gets the commit that it stands for.
 
     Args:
         config: The experiment.
@@ -79,6 +81,7 @@ def resolved(config: Config, folder: Path | None = None, *, labels_needed: bool 
         ConfigError: The checkpoint cannot be used.
         DataError: The labels of the training data are needed and cannot be read.
     """
+    config = with_commit(config, folder)
     if (continued := _continued(config, folder)) is not None:
         return continued
     config = with_tokenizer_of_origin(config)
