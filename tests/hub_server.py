@@ -308,7 +308,9 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.write(body)
 
     def _send_json(self, value):
-        self._send(200, headers={"Content-Type": "application/json"}, body=json.dumps(value).encode())
+        self._send(
+            200, headers={"Content-Type": "application/json"}, body=json.dumps(value).encode()
+        )
 
     def _send_file(self, text, headers=None):
         status, head = 200, dict(headers or {}) | {"Accept-Ranges": "bytes"}

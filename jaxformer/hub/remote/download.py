@@ -98,21 +98,27 @@ class _Repository:
 
     def _cached(self, weights: bool, error: Exception) -> Path:
         """Returns the folder of the cache, where the hub cannot be reached."""
+        folder = self._known()
+        if folder is None or not self._complete(folder, weights):
+            raise error
+        quiet = isinstance(error, self._hub.errors.OfflineModeIsEnabled)
+        if not (quiet or self._asked.name.is_commit):
+            _log.warning(
+                "%s: the hub cannot be reached; commit %s of the cache is taken",
+                self._asked, folder.name,
+            )  # fmt: skip
+        return folder
+
+    def _known(self) -> Path | None:
+        """The folder of the cache for the revision, as of the last time that it was asked for."""
         repo, revision = self._asked.name
         for config in (CONFIG, ADAPTER_CONFIG):
             found = self._hub.try_to_load_from_cache(
                 repo, config, cache_dir=self._cache, revision=revision
             )
-            if isinstance(found, str) and self._complete(Path(found).parent, weights):
-                folder = Path(found).parent
-                quiet = isinstance(error, self._hub.errors.OfflineModeIsEnabled)
-                if not (quiet or self._asked.name.is_commit):
-                    _log.warning(
-                        "%s: the hub cannot be reached; commit %s of the cache is taken",
-                        self._asked, folder.name,
-                    )  # fmt: skip
-                return folder
-        raise error
+            if isinstance(found, str):
+                return Path(found).parent
+        return None
 
     def _complete(self, folder: Path, weights: bool) -> bool:
         names = [path.name for path in folder.iterdir() if path.exists()]
@@ -136,6 +142,9 @@ class _Repository:
             for name in names
             if not isinstance(self._hub.try_to_load_from_cache(repo, name, **at_commit), str)
         ]
+        known = self._known()
+        if not new and known is not None and known.name == commit:
+            return known
         folder = Path(
             self._hub.snapshot_download(
                 repo,

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from types import ModuleType
 from typing import NamedTuple
@@ -37,7 +38,8 @@ def hub_library(purpose: str) -> ModuleType:
     Raises:
         MissingExtra: It is not installed.
     """
-    optional_module("huggingface_hub.errors", purpose)
+    for part in ("constants", "errors", "utils"):
+        optional_module(f"huggingface_hub.{part}", purpose)
     return optional_module("huggingface_hub", purpose)
 
 
@@ -45,7 +47,7 @@ def hub_library(purpose: str) -> ModuleType:
 def explained(hub: ModuleType, asked: Asked) -> Iterator[None]:
     """Raises what ``huggingface_hub`` raises as one sentence that says what to do.
 
-    Its warnings of each retry are not shown.
+    Its warnings of each retry are not shown, nor its progress bars unless a terminal shows them.
 
     Args:
         hub: The library.
@@ -61,7 +63,10 @@ def explained(hub: ModuleType, asked: Asked) -> Iterator[None]:
     log = logging.getLogger("huggingface_hub")
     level = log.level
     log.setLevel(logging.ERROR)
+    hides_bars = not (sys.stderr.isatty() or hub.utils.are_progress_bars_disabled())
     try:
+        if hides_bars:
+            hub.utils.disable_progress_bars()
         yield
     except (ConfigError, DataError):
         raise
@@ -70,6 +75,8 @@ def explained(hub: ModuleType, asked: Asked) -> Iterator[None]:
         raise problem from error
     finally:
         log.setLevel(level)
+        if hides_bars:
+            hub.utils.enable_progress_bars()
 
 
 def unreachable(hub: ModuleType, error: Exception) -> bool:
