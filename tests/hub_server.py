@@ -4,6 +4,7 @@ import base64
 import contextlib
 import hashlib
 import json
+import socket
 import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -67,6 +68,7 @@ class HubServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.repositories, self.requests, self.cuts = {}, [], []
         self.broken, self.redirects, self.stored, self.commits = None, {}, {}, []
+        self.connections = []
 
     @property
     def url(self):
@@ -90,6 +92,14 @@ class HubServer(ThreadingHTTPServer):
         self.shutdown()
         self.server_close()
 
+    def go_away(self):
+        """Ends the server, with the connections that are kept open."""
+        self.shutdown()
+        self.server_close()
+        for connection in self.connections:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
     def handle_error(self, request, client_address):
         """Clients of these tests go away in the middle."""
 
@@ -103,6 +113,7 @@ def serving(cache, monkeypatch):
             "HUGGINGFACE_CO_URL_TEMPLATE": server.url + "/{repo_id}/resolve/{revision}/{filename}",
             "HF_HUB_CACHE": str(cache),
             "HF_HUB_OFFLINE": False,
+            "HF_HUB_DISABLE_XET": True,  # uploads would go to a store that there is none of
             "HF_TOKEN_PATH": str(cache / "token"),
         }
         for name, value in values.items():
@@ -115,6 +126,10 @@ def serving(cache, monkeypatch):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+
+    def setup(self):
+        super().setup()
+        self.server.connections.append(self.connection)
 
     def log_message(self, *arguments):
         pass
@@ -263,11 +278,12 @@ class _Handler(BaseHTTPRequestHandler):
         name = f"{wanted['organization'] or 'someone'}/{wanted['name']}"
         if name.startswith("foreign/"):
             return self._send(403, error="You don't have the rights to create a model there")
+        page = {"url": f"{self.server.url}/{name}", "name": name}
         if name in self.server.repositories:
-            return self._send(409, error="You already created this model repo")
+            return self._send_json(page, 409)
         private = wanted.get("visibility") == "private"
         self.server.repositories[name] = Repository({"main": {}}, private=private)
-        return self._send_json({"url": f"{self.server.url}/{name}", "name": name})
+        return self._send_json(page)
 
     def _batch(self, wanted):
         objects = [
@@ -307,10 +323,9 @@ class _Handler(BaseHTTPRequestHandler):
             with contextlib.suppress(OSError):
                 self.wfile.write(body)
 
-    def _send_json(self, value):
-        self._send(
-            200, headers={"Content-Type": "application/json"}, body=json.dumps(value).encode()
-        )
+    def _send_json(self, value, status=200):
+        head = {"Content-Type": "application/json"}
+        self._send(status, headers=head, body=json.dumps(value).encode())
 
     def _send_file(self, text, headers=None):
         status, head = 200, dict(headers or {}) | {"Accept-Ranges": "bytes"}

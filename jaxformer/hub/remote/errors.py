@@ -24,6 +24,8 @@ class Asked(NamedTuple):
     """What the user calls it: "init_from"."""
     name: HubName
     """The model."""
+    writes: bool = False
+    """Whether it is uploaded."""
 
     def __str__(self) -> str:
         return f"{self.field} = {self.name}"
@@ -70,7 +72,7 @@ def explained(hub: ModuleType, asked: Asked) -> Iterator[None]:
         yield
     except (ConfigError, DataError):
         raise
-    except (OSError, ValueError, hub.errors.HTTPError) as error:
+    except (OSError, RuntimeError, ValueError, hub.errors.HTTPError) as error:
         problem = _in_words(hub, asked, _cause(hub, error))
         raise problem from error
     finally:
@@ -96,6 +98,8 @@ def _cause(hub: ModuleType, error: Exception) -> Exception:
 
 def _in_words(hub: ModuleType, asked: Asked, error: Exception) -> ConfigError | DataError:
     errors, lacking = hub.errors, f"{asked.name.repo} is not complete in {cache_folder(hub)}"
+    if asked.writes and isinstance(error, errors.OfflineModeIsEnabled):
+        return ConfigError(f"{asked}: HF_HUB_OFFLINE is set: unset it to upload")
     if isinstance(error, errors.HfHubHTTPError):
         return ConfigError(f"{asked}: {_refusal(hub, asked, error)}")
     if isinstance(error, errors.HFValidationError):
@@ -107,8 +111,9 @@ def _in_words(hub: ModuleType, asked: Asked, error: Exception) -> ConfigError | 
         )
     if unreachable(hub, error):
         return ConfigError(
-            f"{asked}: no connection to {hub.constants.ENDPOINT} ({_first_line(error)}), and "
-            f"{lacking}; check the network, and run the same again"
+            f"{asked}: no connection to {hub.constants.ENDPOINT} ({_first_line(error)})"
+            f"{'' if asked.writes else f', and {lacking}'}; check the network, and run the same "
+            "again"
         )
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DataError(
@@ -117,9 +122,14 @@ def _in_words(hub: ModuleType, asked: Asked, error: Exception) -> ConfigError | 
         )
     if isinstance(error, OSError) and error.errno is not None:
         return DataError(f"{asked}: {system_message(error)}")
+    if isinstance(error, OSError):
+        return DataError(
+            f"{asked}: a download did not arrive whole and was dropped ({_first_line(error)}); run "
+            "the same again"
+        )
     return DataError(
-        f"{asked}: a download did not arrive whole and was dropped ({_first_line(error)}); run the "
-        "same again"
+        f"{asked}: {hub.constants.ENDPOINT} answered what no hub does ({_first_line(error)}); "
+        "check HF_ENDPOINT and the network"
     )
 
 
@@ -133,7 +143,7 @@ def _refusal(hub: ModuleType, asked: Asked, error: Exception) -> str:
         return f"{repo} has no such revision: must be a branch, a tag or a commit; see {page}"
     if isinstance(error, errors.RemoteEntryNotFoundError):
         return f"a file is missing on the hub: {error.response.url}"
-    if isinstance(error, errors.RepositoryNotFoundError):
+    if isinstance(error, errors.RepositoryNotFoundError) and not asked.writes:
         return (
             f"there is no such folder (looked from {os.getcwd()}), and no such model at "
             f"{hub.constants.ENDPOINT} that may be read; check the spelling, or for a private "
@@ -141,7 +151,7 @@ def _refusal(hub: ModuleType, asked: Asked, error: Exception) -> str:
         )
     if status == 401:
         return f"the hub refused the token; {_LOGIN}"
-    if status == 403:
+    if status in (403, 404):
         return f"the token does not allow this; take one that does: {_LOGIN}"
     if status in _BUSY:
         return f"{hub.constants.ENDPOINT} answered {status}; run the same again later"

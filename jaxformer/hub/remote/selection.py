@@ -1,5 +1,6 @@
 """Which files of a model's repository are needed: one format of weights, and no pickles."""
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from pathlib import PurePosixPath
 from typing import Any
@@ -14,6 +15,7 @@ ADAPTER = "adapter_model.safetensors"
 _FLAX = "flax_model.msgpack"
 _FLAX_INDEX = f"{_FLAX}.index.json"
 _FORMATS = (SINGLE, INDEX, _FLAX, _FLAX_INDEX)  # the preferred one first
+_SHARD = re.compile(r"(flax_)?model-\d+-of-\d+\.(safetensors|msgpack)")
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 _ALSO_PUSHED = ("LICENSE", "README.md", "receipt.json")
 
@@ -112,6 +114,21 @@ def pushed_of(names: Collection[str], read: Callable[[str], Mapping[str, Any] | 
     flax = [name for name in names if name.startswith("flax_model") and "/" not in name]
     also = [name for name in (*_ALSO_PUSHED, *sorted(flax)) if name in names]
     return list(dict.fromkeys([*settings_of(names), *weights, *also]))
+
+
+def stale_of(there: Collection[str], pushed: Collection[str]) -> list[str]:
+    """Returns the weights of a repository that those which are pushed take the place of.
+
+    Args:
+        there: The files of the repository.
+        pushed: The files that are pushed.
+    """
+    weights = (*_FORMATS, ADAPTER)
+    return [
+        name
+        for name in sorted(there)
+        if name not in pushed and (name in weights or _SHARD.fullmatch(name))
+    ]
 
 
 def _is_template(name: str) -> bool:

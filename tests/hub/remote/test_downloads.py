@@ -176,8 +176,7 @@ def test_without_network_the_cache_is_used(hub, folder, monkeypatch, caplog):
         hub.broken = status
         same(jaxformer.load("org/name"), before)
         assert "the hub cannot be reached; commit" in caplog.messages[-1]
-    hub.shutdown()
-    hub.server_close()
+    hub.go_away()
     same(jaxformer.load("org/name"), before)
     same(jaxformer.load(f"org/name@{before.folder.name}"), before)
 

@@ -84,8 +84,7 @@ def test_a_hub_that_does_not_answer_as_it_should(hub, refused, status):
 
 
 def test_no_network(hub, folder, refused):
-    hub.shutdown()
-    hub.server_close()
+    hub.go_away()
     message = refused()
     assert f"no connection to {hub.url} (" in message
     assert f"org/name is not complete in {constants.HF_HUB_CACHE}; check the network" in message
