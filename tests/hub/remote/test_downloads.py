@@ -16,9 +16,14 @@ from saved_folders import TRAVELLERS
 import jaxformer
 from jaxformer.cli import main as cli
 from jaxformer.errors import ConfigError
-from jaxformer.hub.remote.names import hub_name, read_source
+from jaxformer.hub.peft import Adapter, Factors, write_adapter
+from jaxformer.hub.peft_config import PeftConfig
+from jaxformer.hub.remote.download import fetch
+from jaxformer.hub.remote.names import HubName, hub_name, read_source
+from jaxformer.hub.remote.selection import settings_of, weights_of
 from jaxformer.pretrained.folders import model_folder
 from jaxformer.pretrained.inspection.tokens import open_tokenizer
+from jaxformer.pretrained.push import push
 
 NEEDED = {"config.json", "model.safetensors", *TRAVELLERS}
 
@@ -182,11 +187,55 @@ def test_without_network_the_cache_is_used(hub, folder, monkeypatch, caplog):
 
 
 def test_a_commit_is_asked_for_once(hub):
-    name = f"org/name@{hub.repositories['org/name'].commit('main')}"
-    first = model_folder(name, "folder")
+    name = HubName("org/name", hub.repositories["org/name"].commit("main"))
+    first = fetch(name, "folder")
     hub.requests.clear()
-    assert model_folder(name, "folder") == first
+    assert fetch(name, "folder") == first == model_folder(str(name), "folder")
     assert hub.requests == []
+
+
+def test_one_format_of_weights():
+    """The index names files that need not have the usual names."""
+    index = {"weight_map": {"a": "part-1.bin", "b": "part-2.bin"}}
+    flax = ["flax_model.msgpack", "flax_model.msgpack.index.json", "part-1.bin", "part-2.bin"]
+    every = ["config.json", "pytorch_model.bin", "vocab.txt", *flax]
+    every += ["model.safetensors", "model.safetensors.index.json"]
+
+    def weights(names):
+        return weights_of(names, {name: index for name in names if "index" in name}.get)
+
+    assert weights(every) == ["model.safetensors"]
+    assert weights(every[:-2] + every[-1:]) == ["model.safetensors.index.json", *flax[2:]]
+    assert weights(every[:-2]) == ["flax_model.msgpack"]
+    assert weights(["config.json", *flax[1:]]) == flax[1:]
+    assert weights(["config.json", "pytorch_model.bin"]) is None
+    adapter = ["adapter_config.json", "adapter_model.safetensors", "model.safetensors"]
+    assert weights(adapter) == ["adapter_model.safetensors"]
+    assert settings_of([*every, "README.md", "more/vocab.txt", "my.tiktoken"]) == [
+        "config.json", "vocab.txt", "my.tiktoken"
+    ]  # fmt: skip
+
+
+def test_an_adapter_and_its_base(hub, folder, tmp_path):
+    """Both are on the hub: the adapter names its base."""
+    base = jaxformer.load(folder)
+    rank, kernels = 2, [name for name in base.abstract_model.kernels if "query" in name]
+    random = np.random.default_rng(0)
+    factors = {}
+    for name in kernels:
+        layers, *inputs = base.abstract_model.shapes[name].shape[:2]
+        outputs = base.abstract_model.shapes[name].shape[2:]
+        a, b = ((layers, *inputs, rank), (layers, rank, *outputs))
+        arrays = (random.normal(size=shape).astype(np.float32) for shape in (a, b))
+        factors[name] = Factors(*arrays, 1.0)
+    (tmp_path / "adapter").mkdir()
+    config = PeftConfig(rank=rank, alpha=float(rank), base="org/name", task="CAUSAL_LM")
+    write_adapter(tmp_path / "adapter", Adapter(factors, {}), base.placements, config)
+    local = jaxformer.load(folder, adapter=tmp_path / "adapter")
+    page = push(tmp_path / "adapter", "org/adapter", token=TOKEN)
+    assert page == f"{hub.url}/org/adapter"
+    for loaded in (jaxformer.load("org/adapter"), jaxformer.load(folder, adapter="org/adapter")):
+        same(loaded, local)
 
 
 def test_in_a_process_of_its_own(hub, tmp_path):

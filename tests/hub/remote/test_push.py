@@ -11,7 +11,10 @@ from saved_folders import TRAVELLERS, copy_of
 import jaxformer
 from jaxformer.cli import main as cli
 from jaxformer.errors import ArgumentError, ConfigError, DataError
+from jaxformer.hub.remote.names import HubName
+from jaxformer.hub.remote.upload import upload
 from jaxformer.pretrained.import_run import import_folder
+from jaxformer.pretrained.push import push
 
 NEEDED = {"config.json", "model.safetensors", *TRAVELLERS}
 
@@ -48,18 +51,18 @@ def test_a_push_takes_the_place_of_other_weights(hub, folder, tmp_path):
     jaxformer.save(model, tmp_path / "shards", max_shard_bytes=20_000)
     files = hub.repositories["org/name"].branches["main"]
     files["pytorch_model.bin"] = b"of someone else"
-    assert jaxformer.push(tmp_path / "shards", "org/name") == f"{hub.url}/org/name"
+    assert push(tmp_path / "shards", "org/name") == f"{hub.url}/org/name"
     assert "model.safetensors" not in files
     assert "model.safetensors.index.json" in files
     same(jaxformer.load("org/name"), model)
-    jaxformer.push(folder, "org/name")
+    push(folder, "org/name")
     assert files.keys() == {*NEEDED, "pytorch_model.bin"}
-    jaxformer.push(folder, "org/name")  # nothing changes
+    push(folder, "org/name")  # nothing changes
 
 
 def test_a_branch(hub, folder):
     for _ in range(2):
-        page = jaxformer.push(folder, "org/name", revision="half")
+        page = push(folder, "org/name", revision="half")
         assert page == f"{hub.url}/org/name/tree/half"
     assert set(hub.repositories["org/name"].branches) == {"main", "half"}
     same(jaxformer.load("org/name@half"), jaxformer.load(folder))
@@ -82,7 +85,7 @@ def test_what_is_no_whole_export_creates_nothing(hub, folder, tmp_path):
         ("bare", DataError, "holds neither model.safetensors nor"),
     ):
         with pytest.raises(kind, match=message):
-            jaxformer.push(tmp_path / name, "me/new")
+            push(tmp_path / name, "me/new")
     for arguments, message in (
         ({"name": "a/b/c"}, "NAME = 'a/b/c': must be org/name"),
         ({"name": "a/b@main"}, "NAME = 'a/b@main': must be org/name"),
@@ -90,7 +93,7 @@ def test_what_is_no_whole_export_creates_nothing(hub, folder, tmp_path):
         ({"name": "a/b", "message": " "}, "message = ' ': must be the message of a commit"),
     ):
         with pytest.raises(ArgumentError, match=message):
-            jaxformer.push(folder, **arguments)
+            push(folder, **arguments)
     assert hub.requests == []
 
 
@@ -112,9 +115,25 @@ def test_what_the_hub_refuses(hub, folder, monkeypatch, capsys):
     assert f"no connection to {hub.url}" in refused()
 
 
+def test_an_upload_that_breaks_off_commits_nothing(hub, folder, monkeypatch):
+    before = dict(hub.repositories["org/name"].branches["main"])
+    before["model.safetensors"] = b"older"
+    hub.repositories["org/name"].branches["main"] = dict(before)
+
+    def breaks(*arguments, **options):
+        hub.go_away()
+        raise ConnectionResetError(104, "Connection reset by peer")
+
+    monkeypatch.setattr("huggingface_hub.lfs.http_backoff", breaks)
+    options = {"private": False, "message": "Second", "token": TOKEN}
+    with pytest.raises(ConfigError, match=r"no connection to .* and run the same again"):
+        upload(folder, HubName("org/name"), **options)
+    assert hub.repositories["org/name"].branches["main"] == before
+
+
 def test_an_adapter(hub, folder, tmp_path):
     (tmp_path / "adapter").mkdir()
     (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
     with pytest.raises((ConfigError, DataError), match="adapter"):
-        jaxformer.push(tmp_path / "adapter", "me/adapter")
+        push(tmp_path / "adapter", "me/adapter")
     assert hub.requests == []
