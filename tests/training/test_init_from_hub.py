@@ -80,7 +80,7 @@ def test_a_run_goes_on_from_its_commit(tmp_path, hub, folder, monkeypatch):
     for name in ("org/name", "org/name@before", f"org/name@{commit}"):
         assert resolved(experiment(tmp_path, name, 3), run).init_from == f"org/name@{commit}"
     train(experiment(tmp_path, "org/name@before", 4), run)
-    with pytest.raises(ConfigError, match="init_from = org/name: must be a folder, or a model in"):
+    with pytest.raises(ConfigError, match="init_from = 'org/name': must be the folder of a run"):
         train(experiment(tmp_path, "org/name"), tmp_path / "other")
     jaxformer.save(jaxformer.load(run), tmp_path / "out")
     for name in ("tokenizer.json", "generation_config.json"):
@@ -107,6 +107,6 @@ def test_a_teacher_and_a_reference_may_be_names(hub, folder):
     saved, theirs = open_saved("org/name", "train.distillation.teacher"), jaxformer.load(folder)
     name = "embedding.table"
     np.testing.assert_array_equal(saved.read([name])[name], theirs.parameters[name])
-    with pytest.raises(ConfigError, match=r"preference.reference = org/none: there is no"):
+    with pytest.raises(ConfigError, match=r"preference.reference = .org/none.: must be"):
         open_saved("org/none", "train.preference.reference")
     assert origin_folder("org/name") == saved.folder

@@ -28,7 +28,13 @@ class Asked(NamedTuple):
     """Whether it is uploaded."""
 
     def __str__(self) -> str:
-        return f"{self.field} = {self.name}"
+        return f"{self.field} = {str(self.name)!r}"
+
+    @property
+    def expected(self) -> str:
+        """What may be a folder or a name."""
+        folder = f"the folder of a run or of a Hugging Face checkpoint (looked from {os.getcwd()})"
+        return f"must be {folder}, or the name of a model"
 
 
 def hub_library(purpose: str) -> ModuleType:
@@ -106,8 +112,7 @@ def _in_words(hub: ModuleType, asked: Asked, error: Exception) -> ConfigError | 
         return ConfigError(f"{asked}: must be org/name: {_first_line(error)}")
     if isinstance(error, errors.OfflineModeIsEnabled):
         return ConfigError(
-            f"{asked}: must be a folder, or a model in the hub's cache, as HF_HUB_OFFLINE is set: "
-            f"{lacking}; looked from {os.getcwd()}"
+            f"{asked}: {asked.expected} in the hub's cache, as HF_HUB_OFFLINE is set: {lacking}"
         )
     if unreachable(hub, error):
         return ConfigError(
@@ -145,9 +150,8 @@ def _refusal(hub: ModuleType, asked: Asked, error: Exception) -> str:
         return f"a file is missing on the hub: {error.response.url}"
     if isinstance(error, errors.RepositoryNotFoundError) and not asked.writes:
         return (
-            f"there is no such folder (looked from {os.getcwd()}), and no such model at "
-            f"{hub.constants.ENDPOINT} that may be read; check the spelling, or for a private "
-            f"model {_LOGIN}"
+            f"{asked.expected} that may be read at {hub.constants.ENDPOINT}; check the spelling, "
+            f"or for a private model {_LOGIN}"
         )
     if status == 401:
         return f"the hub refused the token; {_LOGIN}"

@@ -28,7 +28,7 @@ def refused(hub, tmp_path, capfd):
         assert list(tmp_path.iterdir()) == []
         out, err = capfd.readouterr()
         assert out == ""
-        assert err.startswith(f"error: HF_DIR = {name}: ")
+        assert err.startswith(f"error: HF_DIR = {name!r}: ")
         assert len(err.splitlines()) == 1
         assert not [*Path(constants.HF_HUB_CACHE).rglob("*.incomplete")]
         return err
@@ -50,8 +50,8 @@ def test_no_such_name(hub, refused, monkeypatch):
         if token:
             monkeypatch.setenv("HF_TOKEN", token)
         message = refused("org/nothing")
-        assert "there is no such folder (looked from " in message
-        assert f"no such model at {hub.url} that may be read; check the spelling" in message
+        assert f"Hugging Face checkpoint (looked from {os.getcwd()}), or the name of a" in message
+        assert f"that may be read at {hub.url}; check the spelling" in message
 
 
 def test_no_such_revision(hub, refused):
@@ -93,7 +93,8 @@ def test_no_network(hub, folder, refused):
 def test_offline(hub, folder, refused, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     message = refused()
-    assert "must be a folder, or a model in the hub's cache, as HF_HUB_OFFLINE is set" in message
+    assert "must be the folder of a run or of a Hugging Face checkpoint (looked" in message
+    assert "the name of a model in the hub's cache, as HF_HUB_OFFLINE is set: org/name" in message
     assert hub.requests == []
     # With no more than the tokenizer in the cache.
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
@@ -205,5 +206,5 @@ def test_the_library_is_missing(hub, monkeypatch):
         raise MissingExtra(f"{purpose} needs {name}")
 
     monkeypatch.setattr(errors, "optional_module", missing)
-    with pytest.raises(MissingExtra, match="folder = org/name needs huggingface_hub"):
+    with pytest.raises(MissingExtra, match="folder = 'org/name' needs huggingface_hub"):
         jaxformer.load("org/name")

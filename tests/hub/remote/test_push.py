@@ -101,7 +101,7 @@ def test_what_the_hub_refuses(hub, folder, monkeypatch, capsys):
     def refused(name="me/new"):
         assert cli.main(["push", str(folder), name]) == 2
         message = capsys.readouterr().err
-        assert message.startswith(f"error: NAME = {name}: ")
+        assert message.startswith(f"error: NAME = {name!r}: ")
         assert len(message.splitlines()) == 1
         assert hub.repositories.keys() == {"org/name"}
         return message
