@@ -1,6 +1,8 @@
 """What is pushed is what is loaded again; a folder that is not whole creates nothing."""
 
 import json
+import re
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -137,3 +139,15 @@ def test_an_adapter(hub, folder, tmp_path):
     with pytest.raises((ConfigError, DataError), match="adapter"):
         push(tmp_path / "adapter", "me/adapter")
     assert hub.requests == []
+
+
+def test_the_page_on_the_hub_runs(hub, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[3] / "docs" / "hub.md").read_text()
+    excerpts = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert len(excerpts) == 2
+    names = {}
+    for excerpt in excerpts:
+        exec(excerpt, names)
+    same(jaxformer.load("org/new"), names["model"])
+    assert hub.repositories["org/new"].private
