@@ -12,6 +12,7 @@ from huggingface_hub import constants
 from saved_folders import save_tiny
 
 import jaxformer
+from jaxformer.checkpoints.run_dir import read_config
 from jaxformer.config import load_config
 from jaxformer.errors import ConfigError
 from jaxformer.hub.remote.names import read_source
@@ -72,7 +73,11 @@ def test_a_run_goes_on_from_its_commit(tmp_path, hub, folder, monkeypatch):
     train(experiment(tmp_path, "org/name", 2), run)
     with pytest.raises(ConfigError, match=f"init_from: 'org/name@{commit}' there"):
         train(experiment(tmp_path, "org/name@main", 3), run)
-    # Without network, and without the cache too.
+    # With another cache; without network, and without the cache too.
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    assert resolved(experiment(tmp_path, "org/name", 2), run) == replace(
+        read_config(run), train=experiment(tmp_path, "org/name", 2).train
+    )
     hub.go_away()
     train(experiment(tmp_path, "org/name", 3), run)
     shutil.rmtree(constants.HF_HUB_CACHE)

@@ -175,9 +175,8 @@ def with_commit(config: Config, folder: Path | None) -> Config:
     name = hub_name(config.init_from)
     if name is None or name.is_commit or local_path(config.init_from, "init_from").exists():
         return config
-    began = None
-    if folder is not None and (folder / CONFIG_FILE).exists():
-        began = hub_name(read_config(folder).init_from)
+    run = _began(folder)
+    began = None if run is None else hub_name(run.init_from)
     same = began is not None and began.is_commit and began.repo == name.repo
     if same and name.revision is None:
         return replace(config, init_from=str(began))
@@ -217,15 +216,33 @@ def keep_origin(config: Config, folder: Path, tokenizer: Tokenizer | None) -> No
     keep_beside(folder, origin.home, origin.checkpoint, origin.layout(), own)
 
 
-def with_tokenizer_of_origin(config: Config) -> Config:
-    """The experiment with the tokenizer of the model that it starts from, unless it names one."""
+def with_tokenizer_of_origin(config: Config, run: Path | None = None) -> Config:
+    """The experiment with the tokenizer of the model that it starts from, unless it names one.
+
+    Args:
+        config: The experiment.
+        run: The run's folder. If it began with the same commit of the hub, in a cache elsewhere,
+            the path that it has stays.
+
+    Returns:
+        The experiment.
+    """
     trains = isinstance(getattr(config.data, "tokenizer", None), TrainTokenizer)
     if config.init_from is None or not trains:
         return config
     folder = tokenizer_folder(origin_folder(config.init_from))
     if folder is None:
         return config
-    return replace(config, data=replace(config.data, tokenizer=TokenizerFile(str(folder))))
+    tokenizer, began = TokenizerFile(str(folder)), _began(run)
+    theirs = None if began is None else getattr(began.data, "tokenizer", None)
+    if isinstance(theirs, TokenizerFile) and (source := source_of(folder)) is not None:
+        tokenizer = theirs if source_of(Path(theirs.path)) == source else tokenizer
+    return replace(config, data=replace(config.data, tokenizer=tokenizer))
+
+
+def _began(run: Path | None) -> Config | None:
+    """The experiment of a run's folder; None where there is no run yet."""
+    return read_config(run) if run is not None and (run / CONFIG_FILE).exists() else None
 
 
 def tokenizer_folder(origin: Path) -> Path | None:

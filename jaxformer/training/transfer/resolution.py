@@ -84,7 +84,7 @@ def resolved(config: Config, folder: Path | None = None, *, labels_needed: bool 
     config = with_commit(config, folder)
     if (continued := _continued(config, folder)) is not None:
         return continued
-    config = with_tokenizer_of_origin(config)
+    config = with_tokenizer_of_origin(config, folder)
     open_length = getattr(config.data, "sequence_length", 0) is None
     labelled = config.data.head in _LABELLED
     if config.init_from is None:
