@@ -56,7 +56,8 @@ def fetch(
     asked = Asked(field, name)
     hub = hub_library(str(asked))
     cache_dir = None if cache_dir is None else os.path.expanduser(cache_dir)
-    key = (name, cache_folder(hub, cache_dir), hub.constants.ENDPOINT, token, weights)
+    asked = asked._replace(cache=cache_folder(hub, cache_dir))
+    key = (name, asked.cache, hub.constants.ENDPOINT, token, weights)
     if name.is_commit and key in _fetched and _fetched[key].is_dir():
         return _fetched[key]
     with explained(hub, asked):

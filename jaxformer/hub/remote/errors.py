@@ -24,6 +24,8 @@ class Asked(NamedTuple):
     """What the user calls it: "init_from"."""
     name: HubName
     """The model."""
+    cache: str = ""
+    """The folder of the hub's cache."""
     writes: bool = False
     """Whether it is uploaded."""
 
@@ -103,7 +105,7 @@ def _cause(hub: ModuleType, error: Exception) -> Exception:
 
 
 def _in_words(hub: ModuleType, asked: Asked, error: Exception) -> ConfigError | DataError:
-    errors, lacking = hub.errors, f"{asked.name.repo} is not complete in {cache_folder(hub)}"
+    errors, lacking = hub.errors, f"{asked.cache} has no complete copy of {asked.name.repo}"
     if asked.writes and isinstance(error, errors.OfflineModeIsEnabled):
         return ConfigError(f"{asked}: HF_HUB_OFFLINE is set: unset it to upload")
     if isinstance(error, errors.HfHubHTTPError):
@@ -122,7 +124,7 @@ def _in_words(hub: ModuleType, asked: Asked, error: Exception) -> ConfigError | 
         )
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DataError(
-            f"{asked}: the disk of {cache_folder(hub)} is full: free some space, or set HF_HOME to "
+            f"{asked}: the disk of {asked.cache} is full: free some space, or set HF_HOME to "
             "a folder with more, and run the same again"
         )
     if isinstance(error, OSError) and error.errno is not None:
@@ -159,7 +161,7 @@ def _refusal(hub: ModuleType, asked: Asked, error: Exception) -> str:
         return f"the token does not allow this; take one that does: {_LOGIN}"
     if status in _BUSY:
         return f"{hub.constants.ENDPOINT} answered {status}; run the same again later"
-    return f"{hub.constants.ENDPOINT} answered {status}: {error.server_message or 'no reason'}"
+    return f"{hub.constants.ENDPOINT} answered {status}: {_first_line(error)}"
 
 
 def cache_folder(hub: ModuleType, cache_dir: str | os.PathLike | None = None) -> str:

@@ -158,6 +158,25 @@ def test_commands_take_names(hub, capsys):
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
+@pytest.mark.torch
+def test_more_commands_take_names(hub, folder, tmp_path, capsys):
+    (tmp_path / "rows.jsonl").write_text('{"text": "the dog runs"}\n')
+    np.savez(tmp_path / "in.npz", input_ids=np.array([[1, 2, 4]]))
+    for arguments in (
+        ["verify", "org/name"],
+        ["forward", "org/name", "--inputs", tmp_path / "in.npz", "--output", tmp_path / "o.npz"],
+        ["predict", "org/name", "--task", "embeddings", "--input", tmp_path / "rows.jsonl",
+         "--output", tmp_path / "out.jsonl"],
+        ["lab", "attention", "org/name", "--text", "the dog runs", "--out", tmp_path / "maps"],
+        ["generate", folder, "--prompt", "the dog", "--draft", "org/name", "--max-new-tokens", "2"],
+    ):  # fmt: skip
+        assert cli.main([str(each) for each in arguments]) == 0, capsys.readouterr().err
+    assert "receipt: none for a model in the hub's cache" in capsys.readouterr().out
+    cached = jaxformer.load("org/name").folder
+    assert {path.name for path in cached.iterdir()} == NEEDED
+
+
 def test_an_import_says_where_it_is_from(hub, folder, tmp_path, capsys):
     assert cli.main(["import", "org/name", str(tmp_path / "run")]) == 0
     commit = hub.repositories["org/name"].commit("main")

@@ -87,20 +87,21 @@ def test_no_network(hub, folder, refused):
     hub.go_away()
     message = refused()
     assert f"no connection to {hub.url} (" in message
-    assert f"org/name is not complete in {constants.HF_HUB_CACHE}; check the network" in message
+    assert f"{constants.HF_HUB_CACHE} has no complete copy of org/name; check the" in message
 
 
 def test_offline(hub, folder, refused, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     message = refused()
     assert "must be the folder of a run or of a Hugging Face checkpoint (looked" in message
-    assert "the name of a model in the hub's cache, as HF_HUB_OFFLINE is set: org/name" in message
+    assert "the name of a model in the hub's cache, as HF_HUB_OFFLINE is set: " in message
+    assert f"{constants.HF_HUB_CACHE} has no complete copy of org/name" in message
     assert hub.requests == []
     # With no more than the tokenizer in the cache.
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     assert cli.main(["tokenize", "org/name", "the dog", "--json"]) == 0
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(jaxformer.errors.ConfigError, match="org/name is not complete in"):
+    with pytest.raises(jaxformer.errors.ConfigError, match="has no complete copy of org/name"):
         jaxformer.load("org/name")
     assert cli.main(["tokenize", "org/name", "the dog", "--json"]) == 0
 
