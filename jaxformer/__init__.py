@@ -7,8 +7,8 @@ Letters used for array axes everywhere in the package::
     S key length       G = N / K              V vocabulary
     L layers           H head dim
 
-`load`, `forward`, `gradients`, `generate`, `score` and `save` work with trained models. They take
-and return NumPy arrays, and need the libraries of ``pip install 'jaxformer[hub]'``.
+`load`, `forward`, `gradients`, `generate`, `score`, `save` and `push` work with trained models.
+They take and return NumPy arrays, and need the libraries of ``pip install 'jaxformer[hub]'``.
 `run_with_cache`, `run_with_hooks` and `activation_gradients` look inside one and change it, as
 JAX functions. `train` trains the model of a config; it needs those of ``jaxformer[train]``.
 """
@@ -21,6 +21,7 @@ __all__ = [
     "generate",
     "gradients",
     "load",
+    "push",
     "run_with_cache",
     "run_with_hooks",
     "save",
@@ -35,6 +36,7 @@ _HOMES = {
     "generate": "generation.api",
     "gradients": "pretrained.outputs",
     "load": "pretrained.auto",
+    "push": "pretrained.push",
     "run_with_cache": "pretrained.outputs",
     "run_with_hooks": "pretrained.outputs",
     "save": "pretrained.model",

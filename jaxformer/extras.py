@@ -7,6 +7,7 @@ EXTRAS = {
     "PIL": ("pillow", "data"),
     "babel": ("babel", "data"),
     "grain": ("grain", "hub"),
+    "huggingface_hub": ("huggingface_hub", "hub"),
     "jinja2": ("jinja2", "hub"),
     "matplotlib": ("matplotlib", "plots"),
     "optax": ("optax", "hub"),

@@ -34,15 +34,16 @@ class Loading(CheckpointChoice):
     """How a model is loaded and run."""
 
     folder: ModelDir = field(kw_only=True)
-    """The folder of a run or of a Hugging Face checkpoint."""
+    """The folder of a run or of a Hugging Face checkpoint; or its name on the hub, org/name or
+    org/name@revision."""
     dtype: Dtype | None = None
     """The type of the weights and the computation, which is bfloat16 for float16 (None: the type
     that the weights are saved in)."""
     compilation_cache: Path | None = None
     """A folder that keeps compiled programs for the next time."""
-    draft: Path | None = None
-    """The folder of a smaller decoder with the same tokens, which proposes tokens (speculative
-    decoding): faster, with the same distribution."""
+    draft: str | None = None
+    """A smaller decoder with the same tokens, its folder or its name on the hub, which proposes
+    tokens (speculative decoding): faster, with the same distribution."""
     proposals: int = 4
     """How many tokens the draft proposes at a time."""
     storage: Storage | None = None

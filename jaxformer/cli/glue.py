@@ -37,7 +37,8 @@ class Glue:
     """
 
     init_from: str
-    """The model: a Hugging Face checkpoint, a run, or one of its checkpoints."""
+    """The model: a Hugging Face checkpoint (its folder, or its name on the hub), a run, or one of
+    its checkpoints."""
     data: Path
     """The folder with the tasks' folders: GLUE_DIR/CoLA/train.tsv, or
     GLUE_DIR/cola/train-00000-of-00001.parquet."""

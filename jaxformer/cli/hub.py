@@ -1,11 +1,13 @@
-"""``jaxformer import``, ``forward`` and ``export``: Hugging Face checkpoints."""
+"""``jaxformer import``, ``forward``, ``export`` and ``push``: Hugging Face checkpoints."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+import tyro
 
 from jaxformer.cli.options import CheckpointChoice, Dtype, HFDir, ModelDir, OutDir, RunDir
 from jaxformer.config.overrides import parse
@@ -17,6 +19,7 @@ from jaxformer.pretrained.export_adapter import export_adapter
 from jaxformer.pretrained.import_run import import_folder
 from jaxformer.pretrained.model import save
 from jaxformer.pretrained.outputs import forward as outputs_of
+from jaxformer.pretrained.push import push as push_folder
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Import:
     """
 
     hf_dir: HFDir
-    """The folder of the checkpoint."""
+    """The folder of the checkpoint, or its name on the hub: org/name, or org/name@revision."""
     run_dir: RunDir
     """A new or an empty folder."""
     dtype: Dtype | None = None
@@ -57,7 +60,8 @@ class Forward:
     """
 
     folder: ModelDir
-    """The folder of a run or of a Hugging Face checkpoint."""
+    """The folder of a run or of a Hugging Face checkpoint; or its name on the hub, org/name or
+    org/name@revision."""
     inputs: Path
     """The .npz file with the inputs."""
     output: Path
@@ -140,3 +144,29 @@ def _export_adapter(options: Export) -> str:
         f"{out}: PEFT adapter of rank {config.rank} for {', '.join(config.targets)}{saved}\n"
         f'Next: PeftModel.from_pretrained(base, "{out}") with the base {base}'
     )
+
+
+@dataclass(frozen=True)
+class Push:
+    """Puts an exported checkpoint on the Hugging Face hub, with its tokenizer and templates.
+
+    Needs a token that may write: HF_TOKEN, or that of `hf auth login`.
+    """
+
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
+    """What `jaxformer export` wrote."""
+    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
+    """org/name, which is created if it does not exist."""
+    private: bool = False
+    """If it is created, only you and your organization can see it."""
+    revision: str | None = None
+    """The branch (default: main), which is created if it does not exist."""
+    message: str = "Upload model"
+    """The message of the commit."""
+
+
+def push(arguments: Sequence[str], prog: str) -> None:
+    """Uploads a checkpoint and prints its address."""
+    options = parse(Push, arguments, prog)
+    which = {"private": options.private, "revision": options.revision, "message": options.message}
+    print(push_folder(options.folder, options.name, **which))

@@ -33,7 +33,8 @@ class Tokenize:
     """
 
     folder: ModelDir
-    """The folder of a run or of a Hugging Face checkpoint."""
+    """The folder of a run or of a Hugging Face checkpoint; or its name on the hub, org/name or
+    org/name@revision."""
     text: Words = None
     """The text."""
     file: Path | None = None
@@ -47,7 +48,8 @@ class Neighbours(CheckpointChoice):
     """Shows the tokens whose input embeddings have the largest cosine with that of a word."""
 
     folder: ModelDir
-    """The folder of a run or of a Hugging Face checkpoint."""
+    """The folder of a run or of a Hugging Face checkpoint; or its name on the hub, org/name or
+    org/name@revision."""
     word: Word
     """A word that is one token, or a piece as the tokenizer stores it."""
     k: int = 10
@@ -61,7 +63,8 @@ class FillMask(CheckpointChoice):
     """Shows the most probable tokens at each mask of a text: "Paris is the [MASK] of France."."""
 
     folder: ModelDir
-    """The folder of a run or of a Hugging Face checkpoint with a masked language model head."""
+    """The folder of a run or of a Hugging Face checkpoint with a masked language model head; or its
+    name on the hub, org/name or org/name@revision."""
     text: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TEXT")]
     """The text, with the model's mask token where a token is hidden."""
     k: int = 5

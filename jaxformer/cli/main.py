@@ -32,6 +32,7 @@ COMMANDS = {
     "import": ("hub:import_checkpoint", "hub", "make a run from a Hugging Face checkpoint"),
     "forward": ("hub:forward", "hub", "compute a model's outputs for the arrays in a file"),
     "export": ("hub:export", "hub", "write a run as a Hugging Face checkpoint"),
+    "push": ("hub:push", "hub", "put an exported checkpoint on the Hugging Face hub"),
     "verify": ("parity:verify", "parity", "compare an exported checkpoint with transformers"),
     "parity": ("parity:parity", "parity", "compare every known system with transformers"),
     "lab diagram": ("lab.diagram:diagram", "train", "draw the architecture of a config"),

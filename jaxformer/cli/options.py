@@ -16,8 +16,9 @@ RunDirs = Annotated[
     tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN_DIR [RUN_DIR ...]")
 ]
 OutDir = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT_DIR")]
-HFDir = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="HF_DIR")]
-ModelDir = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
+HFDir = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="HF_DIR")]
+ModelDir = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
+"""A folder, or a name on the hub: a `Path` would make "org/name" of "./org/name"."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from jaxformer.cli.options import OutDir
+from jaxformer.cli.options import ModelDir
 from jaxformer.config.overrides import parse
 from jaxformer.errors import DataError
 from jaxformer.parity import table as parity_table
@@ -22,13 +22,14 @@ class Verify:
     receipt.json. Needs torch and transformers.
     """
 
-    out_dir: OutDir
-    """A Hugging Face checkpoint that `jaxformer export` wrote."""
+    folder: ModelDir
+    """A Hugging Face checkpoint that `jaxformer export` wrote; or its name on the hub, org/name or
+    org/name@revision, without a receipt."""
 
 
 def verify(arguments: Sequence[str], prog: str) -> None:
     """Writes and shows a receipt; fails if the two differ."""
-    folder = parse(Verify, arguments, prog).out_dir
+    folder = parse(Verify, arguments, prog).folder
     receipt = verification.verify(folder)
     table = Table(box=None, pad_edge=False)
     beside_float64 = ("jaxformer from float64", "transformers from float64")
@@ -40,7 +41,8 @@ def verify(arguments: Sequence[str], prog: str) -> None:
             numbers = (difference, pair["jaxformer"], pair["transformers"])
             table.add_row(padding, name, *(f"{number:.1e}" for number in numbers))
     Console().print(table)
-    print(f"receipt: {folder / verification.RECEIPT}")
+    file = Path(folder).expanduser() / verification.RECEIPT
+    print(f"receipt: {file}" if file.exists() else "receipt: none for a model in the hub's cache")
     wrong = [
         (case["from_float64"][name]["jaxformer"], name, padding, case["limit_of_rounding"])
         for padding, case in receipt["cases"].items()

@@ -37,7 +37,8 @@ class Predict(PredictionConfig, CheckpointChoice):
     """
 
     folder: ModelDir = field(kw_only=True)
-    """The folder of a run or of a Hugging Face checkpoint."""
+    """The folder of a run or of a Hugging Face checkpoint; or its name on the hub, org/name or
+    org/name@revision."""
     input: Path
     """The table: .csv, .tsv, .jsonl, .parquet; for a model of images a folder of them."""
     output: Path

@@ -16,6 +16,7 @@ from jaxformer.cli.options import CheckpointChoice, OutDir, RunDir, RunDirs
 from jaxformer.config.metric import cost
 from jaxformer.config.overrides import parse
 from jaxformer.errors import ArgumentError, ConfigError
+from jaxformer.hub.remote.names import read_source
 from jaxformer.io.serialization import summary
 from jaxformer.io.tables import check_table, write_table
 from jaxformer.training.logging import comparison
@@ -48,6 +49,8 @@ def inspect(arguments: Sequence[str], prog: str) -> None:
     problems = {step: manifest.damage(folder / str(step)) for step in steps}
     whole = [step for step in steps if problems[step] is None]
     rows = [("steps held", ", ".join(map(str, whole)) or "none")]
+    if (source := read_source(home / run_dir.IMPORTED)) is not None:
+        rows.append(("from the hub", str(source)))
     rows += [(f"step {step} is damaged", problem) for step, problem in problems.items() if problem]
     if wanted is not None and wanted not in whole:
         raise ConfigError(f"--step {wanted}: {folder} holds {rows[0][1]}")

@@ -83,8 +83,9 @@ class Config:
     mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
     """How the work is spread over devices."""
     init_from: str | None = None
-    """Where the parameters come from: a Hugging Face checkpoint (its folder, or its name in the
-    hub's local cache), a run, or one of its checkpoints (RUN/checkpoints/300); heads may differ."""
+    """Where the parameters come from: a Hugging Face checkpoint (its folder, or its name on the
+    hub: org/name, org/name@revision), a run, or one of its checkpoints (RUN/checkpoints/300); heads
+    may differ."""
     init_layers: tuple[int, ...] | None = None
     """Which of that model's layers, from 0, become this one's in order ("0 2 4"); None: all."""
 

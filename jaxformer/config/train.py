@@ -57,7 +57,8 @@ class Distillation:
     """
 
     teacher: str
-    """The teacher's run folder, whose newest checkpoint is read, or RUN/checkpoints/STEP."""
+    """The teacher's run folder, whose newest checkpoint is read, or RUN/checkpoints/STEP; or the
+    folder or the name on the hub of a Hugging Face checkpoint."""
     temperature: float = 2.0
     """What both sides' logits are divided by in the soft predictions."""
     soft_weight: float = 5.0
@@ -102,8 +103,8 @@ class DPO:
     disable_dropout: bool = True
     """Compute the policy without dropout, as the reference is; otherwise it is the model's."""
     reference: str | None = None
-    """The folder of the reference: a run, one of its checkpoints, or a Hugging Face checkpoint;
-    None: the model that the run starts from."""
+    """The folder of the reference: a run, one of its checkpoints, or a Hugging Face checkpoint (or
+    its name on the hub); None: the model that the run starts from."""
 
     def __post_init__(self):
         check_types(self)

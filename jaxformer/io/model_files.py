@@ -45,8 +45,7 @@ def file_in(folder: str | os.PathLike, name: str) -> Path | None:
     if not os.path.lexists(path):
         return None
     home, target = Path(os.path.realpath(folder)), Path(os.path.realpath(path))
-    cached = home.parent.name == "snapshots" and target.parent == home.parents[1] / "blobs"
-    if not (target.is_relative_to(home) or cached):
+    if not (target.is_relative_to(home) or _is_blob(home, target)):
         raise DataError(
             f"{path} is a link to {target}, outside of the model's folder, and is not followed: "
             "put the file itself there"
@@ -122,6 +121,14 @@ def copy_side_files(folder: Path | None, target: Path, without: Collection[str] 
             copied = target / file.relative_to(folder)
             copied.parent.mkdir(exist_ok=True)
             shutil.copyfile(file, copied)
+
+
+def _is_blob(home: Path, target: Path) -> bool:
+    """Whether a snapshot in a cache may link to a file: the model's blobs, or those of all."""
+    if home.parent.name != "snapshots":
+        return False
+    model = home.parents[1]
+    return target.parent == model / "blobs" or target.parents[1] == model.parent / "blobs"
 
 
 def _limited(path: Path | None, most: int) -> Path | None:

@@ -12,7 +12,7 @@ import jaxformer
 from jaxformer.checkpoints.checkpointer import content_hash
 from jaxformer.checkpoints.files import write_json
 from jaxformer.errors import ConfigError
-from jaxformer.io.paths import local_path
+from jaxformer.hub.remote.names import source_of
 from jaxformer.parity.compare import (
     Arrays,
     beyond_rounding,
@@ -27,6 +27,7 @@ from jaxformer.parity.compare import (
 from jaxformer.parity.examples import PADDINGS, example_inputs
 from jaxformer.parity.reference import Reference
 from jaxformer.pretrained.auto import load
+from jaxformer.pretrained.folders import model_folder
 from jaxformer.pretrained.model import Pretrained, open_folder
 from jaxformer.pretrained.outputs import forward
 
@@ -38,8 +39,10 @@ _LAYERS = ("hidden_states", "encoder_hidden_states", "decoder_hidden_states")
 def verify(folder: str | Path) -> dict[str, Any]:
     """Runs transformers and jaxformer in float32 on the same inputs; writes receipt.json.
 
+    Nothing is written into the hub's cache.
+
     Args:
-        folder: The folder of a Hugging Face checkpoint.
+        folder: The folder of a Hugging Face checkpoint, or its name on the hub.
 
     Returns:
         The content of receipt.json: versions, the differences of every output (without padding and
@@ -51,7 +54,7 @@ def verify(folder: str | Path) -> dict[str, Any]:
         ConfigError: The folder is a run, or its config.json is not supported.
         DataError: Torch or transformers is not installed, or a tensor does not fit.
     """
-    folder = local_path(folder, "folder")
+    folder = model_folder(folder, "folder")
     ours = load(folder)
     if ours.folder != folder:
         raise ConfigError(
@@ -78,7 +81,8 @@ def verify(folder: str | Path) -> dict[str, Any]:
         "agrees": not any(case["beyond_rounding"] for case in cases.values()),
         "cases": cases,
     }
-    write_json(folder / RECEIPT, receipt)
+    if source_of(folder) is None:
+        write_json(folder / RECEIPT, receipt)
     return receipt
 
 

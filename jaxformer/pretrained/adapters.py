@@ -8,19 +8,25 @@ from jaxformer.errors import ConfigError
 from jaxformer.hub.hf_config import is_hf_checkpoint
 from jaxformer.hub.peft import Adapter, read_adapter, with_adapters
 from jaxformer.hub.peft_config import CONFIG, read_peft_config
-from jaxformer.io.paths import folder_path
+from jaxformer.hub.remote.names import hub_name
+from jaxformer.pretrained.folders import model_folder
 from jaxformer.pretrained.model import Pretrained
 
 
 def with_read_adapters(
-    pretrained: Pretrained, adapter: str | Path | None, adapters: Mapping[str, str | Path]
+    pretrained: Pretrained,
+    adapter: str | Path | None,
+    adapters: Mapping[str, str | Path],
+    **hub: str | Path | None,
 ) -> Pretrained:
     """A model with adapters of PEFT.
 
     Args:
         pretrained: The base.
-        adapter: The folder of the adapter to merge into the weights; None: there is none.
+        adapter: The folder of the adapter to merge into the weights, or its name on the hub;
+            None: there is none.
         adapters: The folders of adapters to read, by name.
+        **hub: `token` and `cache_dir`, see `model_folder`.
 
     Returns:
         The model.
@@ -31,7 +37,7 @@ def with_read_adapters(
     """
 
     def read(name: str, folder: str | Path) -> Adapter:
-        return read_adapter(folder_path(folder, name), pretrained.placements)
+        return read_adapter(model_folder(folder, name, **hub), pretrained.placements)
 
     found = {name: read(f"adapters[{name!r}]", folder) for name, folder in adapters.items()}
     if adapter is not None:
@@ -41,22 +47,26 @@ def with_read_adapters(
     return replace(pretrained, adapters=found)
 
 
-def base_of(folder: Path) -> Path:
+def base_of(folder: Path, **hub: str | Path | None) -> Path:
     """The Hugging Face checkpoint that an adapter of PEFT changes.
 
     Args:
         folder: The adapter's.
+        **hub: `token` and `cache_dir`, see `model_folder`.
 
     Returns:
-        The folder that `base_model_name_or_path` names, from here or from the adapter's folder.
+        The folder that `base_model_name_or_path` names, from here or from the adapter's folder; or
+        that of the cache, if it is a name of the hub.
 
     Raises:
-        ConfigError: There is no such folder here.
+        ConfigError: There is no such folder here, and no such model on the hub.
     """
     name = read_peft_config(folder).base
     for place in (Path(name), folder / name) if name else ():
         if is_hf_checkpoint(place):
             return place
+    if hub_name(name) is not None:
+        return model_folder(name, f"{folder / CONFIG}: base_model_name_or_path", **hub)
     raise ConfigError(
         f"{folder / CONFIG}: base_model_name_or_path = {name!r}: must be the folder of a Hugging "
         'Face checkpoint here; jaxformer.load(BASE, adapter="ADAPTER") takes another base'

@@ -1,6 +1,5 @@
 """Loads models with their weights from runs and from Hugging Face checkpoints."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,10 +23,10 @@ from jaxformer.hub.peft import is_adapter
 from jaxformer.hub.weights.arrays import check_finite
 from jaxformer.hub.weights.file_layout import LAYOUT, FileLayout
 from jaxformer.io.model_files import file_in, read_object
-from jaxformer.io.paths import folder_path
 from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import AbstractModel
 from jaxformer.pretrained.adapters import base_of, with_read_adapters
+from jaxformer.pretrained.folders import model_folder
 from jaxformer.pretrained.model import (
     Pretrained,
     checked_dtype,
@@ -46,6 +45,9 @@ def load(
     best: bool = False,
     adapter: str | Path | None = None,
     adapters: Mapping[str, str | Path] | None = None,
+    revision: str | None = None,
+    token: str | None = None,
+    cache_dir: str | Path | None = None,
     **model_fields: Any,
 ) -> Pretrained:
     """Returns a model: a complete checkpoint of a run, or a Hugging Face checkpoint.
@@ -53,7 +55,8 @@ def load(
     Args:
         folder: A run's folder, that of one of its checkpoints (RUN/checkpoints/300), or one with
             config.json and model.safetensors (or several files and their index); or that of a
-            PEFT adapter, which names its base.
+            PEFT adapter, which names its base. Where there is no such folder, the name of a model
+            on the hub: "org/name", or "org/name@revision".
         dtype: The dtype of the parameters: "float32", "bfloat16" or "float16"; None keeps that of
             the files.
         mesh: The mesh that each parameter is sharded over when it is read; None: one device.
@@ -62,31 +65,34 @@ def load(
         adapter: The folder of a PEFT adapter (LoRA) to merge into the weights.
         adapters: The folders of adapters by name; `Pretrained.with_adapters` merges those that it
             is asked for.
+        revision: A branch, a tag or a commit of a model on the hub; None: main.
+        token: Who asks the hub; None: HF_TOKEN, or that of `hf auth login`.
+        cache_dir: The hub's cache; None: that of HF_HOME.
         **model_fields: Fields of our configuration that say how the model is computed:
             `compute_dtype`, `scan_layers`, `attention`, `remat`. Without `compute_dtype` it is
             computed in float32 if `dtype` is float32, else in bfloat16.
 
     Raises:
         ArgumentError: An argument has a wrong value.
-        ConfigError: The system is unknown, or the configuration has a value that is not supported.
+        ConfigError: There is no such folder or model, the system is unknown, or the configuration
+            has a value that is not supported.
         DataError: The tensors are missing, damaged or do not fit, or a weight is not finite.
     """
-    dtype, given = checked_dtype(dtype), folder
-    folder = folder_path(given, "folder")
-    expected = f"the folder of a run or of a Hugging Face model; looked from {Path.cwd()}"
-    check_argument("folder", given, os.path.isdir(folder), expected)
+    dtype = checked_dtype(dtype)
     axes = f"None, or a mesh with the axes {', '.join(MESH_AXES)}, as make_mesh makes it"
     fits = isinstance(mesh, jax.sharding.Mesh) and set(MESH_AXES) <= set(mesh.axis_names)
     check_argument("mesh", mesh, mesh is None or fits, axes)
+    hub = {"token": token, "cache_dir": cache_dir}
+    folder = model_folder(folder, "folder", revision=revision, **hub)
     fields = {"compute_dtype": "float32" if dtype == "float32" else "bfloat16"} | model_fields
     if adapter is None and is_adapter(folder):
-        folder, adapter = base_of(folder), folder
+        folder, adapter = base_of(folder, **hub), folder
     if is_hf_checkpoint(folder):
         check_no_step(folder, step, best)
         model = load_folder(folder, dtype, mesh, **fields)
     else:
         model = _load_run(SavedRun(folder, str(folder), step, best), dtype, mesh, fields)
-    return with_read_adapters(model, adapter, adapters or {})
+    return with_read_adapters(model, adapter, adapters or {}, **hub)
 
 
 def _load_run(

@@ -8,10 +8,12 @@ from jaxformer.errors import ConfigError
 from jaxformer.hub.hf_config import is_hf_checkpoint
 from jaxformer.hub.peft import Adapter, Factors, is_adapter, write_adapter
 from jaxformer.hub.peft_config import PeftConfig, task_of
+from jaxformer.hub.remote.names import hub_name
 from jaxformer.io.files import check_unused, write_whole
 from jaxformer.models.lora import FACTORS, abstract_model_of, is_factor
 from jaxformer.optim.parameter_roles import trained_names
 from jaxformer.pretrained.auto import describe_run, home_of
+from jaxformer.pretrained.folders import model_folder
 from jaxformer.pretrained.model import Pretrained
 from jaxformer.pretrained.writing import copy_beside
 
@@ -75,7 +77,15 @@ def export_adapter(
 def _base_name(config: Config) -> str | None:
     """What PEFT shall load the base from; None where the base is no Hugging Face checkpoint."""
     # An adapter, another run, or some layers of a checkpoint are a base that is nowhere saved.
-    folder = None if config.init_from is None else Path(config.init_from)
-    if folder is None or config.init_layers is not None or is_adapter(folder):
+    if config.init_from is None or config.init_layers is not None:
+        return None
+    folder, name = Path(config.init_from), hub_name(config.init_from)
+    if name is not None and not folder.exists():
+        try:
+            is_base = not is_adapter(model_folder(config.init_from, "init_from", weights=False))
+        except ConfigError:  # the hub cannot be reached
+            is_base = True
+        return name.repo if is_base else None
+    if is_adapter(folder):
         return None
     return str(folder.absolute()) if is_hf_checkpoint(folder) else None

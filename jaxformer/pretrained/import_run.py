@@ -20,6 +20,7 @@ from jaxformer.io.model_files import side_files
 from jaxformer.io.paths import local_path
 from jaxformer.pretrained import model as pretrained
 from jaxformer.pretrained.auto import load
+from jaxformer.pretrained.folders import model_folder
 from jaxformer.pretrained.writing import keep_beside
 
 _log = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ def import_folder(
     """Writes a run whose only checkpoint, of step 0, has the weights of a Hugging Face checkpoint.
 
     Args:
-        folder: The folder of the Hugging Face checkpoint.
+        folder: The folder of the Hugging Face checkpoint, or its name on the hub.
         run_dir: The run's folder, which does not exist or is empty; it is written completely or
             not at all.
         dtype: The dtype the weights are cast to; None keeps that of the files.
@@ -43,8 +44,9 @@ def import_folder(
         ConfigError: The configuration is not supported, or the run's folder is in use.
         DataError: The tensors do not fit, a file is a link out of the folder, or the disk is full.
     """
-    folder, run_dir = local_path(folder, "HF_DIR"), local_path(run_dir, "RUN_DIR")
+    run_dir = local_path(run_dir, "RUN_DIR")
     check_unused(run_dir)
+    folder = model_folder(folder, "HF_DIR")
     side_files(folder)
     model = load(folder, dtype=dtype)
     if model.folder != folder:

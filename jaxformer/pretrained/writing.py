@@ -13,6 +13,7 @@ from jaxformer.errors import check_argument
 from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.describe import config_values
 from jaxformer.hub.hf_config import CONFIG, write_hf_config
+from jaxformer.hub.remote.names import write_source
 from jaxformer.hub.weights.file_layout import LAYOUT, FileLayout
 from jaxformer.hub.weights.tensors import write_tensors
 from jaxformer.hub.weights.weight_file import described, tensor_of, tensors_of
@@ -183,6 +184,7 @@ def keep_beside(
             tokenizer.save(temporary)
             if template := find_template(home):
                 (temporary / _TEMPLATE).write_text(template[1], encoding="utf-8")
+        write_source(temporary, home)
         if layout is not None:
             layout.write(temporary / LAYOUT)
         move_into_place(temporary, kept)

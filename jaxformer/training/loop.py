@@ -82,7 +82,7 @@ def train(config: Config | str, folder: str | Path, fresh: bool = False) -> Trai
         OutOfMemory: A step needs more memory than there is.
         ProcessLost: Another process of the job has ended.
     """
-    config, folder = _checked(config, folder)
+    config, folder = _checked(config, folder, fresh)
     checkpoints_dir = folder / CHECKPOINTS
     with _opened(config, folder, fresh) as resources:
         config, data, program, work = _prepared(config, folder)
@@ -165,13 +165,13 @@ def _early_stopping(settings: TrainConfig, folder: Path, step: int) -> EarlyStop
     return EarlyStopping(settings.metric, settings.patience, past)
 
 
-def _checked(config: Config | str, folder: str | Path) -> tuple[Config, Path]:
+def _checked(config: Config | str, folder: str | Path, fresh: bool) -> tuple[Config, Path]:
     """The experiment and the folder, once everything is checked that needs no data."""
     config = load_config(config_spec(str(config))) if isinstance(config, str | Path) else config
     expected = "a Config, or the name or the path of a config"
     check_argument("config", config, isinstance(config, Config), expected)
     folder = folder_path(folder, "folder")
-    config = resolved(config, folder)
+    config = resolved(config, None if fresh else folder)
     validate(config, jax.device_count())
     check_loggers(config.train.loggers)
     return config, folder

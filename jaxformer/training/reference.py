@@ -158,7 +158,7 @@ def _reference(
     if name is None:
         start = initial_state(config, data, program).params if start is None else start
         return Reference(program.abstract_model, start, options)
-    saved = open_saved(Path(name), "train.preference.reference")
+    saved = open_saved(name, "train.preference.reference")
     try:
         _check_model(config, saved.model)
         check_mesh(saved.model, dict(program.mesh.shape))
@@ -250,7 +250,7 @@ def _record(config: Config) -> dict[str, Any]:
     named, asked_by = config.train.preference.reference, "train.preference.reference"
     if named is None:
         named, asked_by = config.init_from, "--init-from"
-    step = None if named is None else open_saved(Path(named), asked_by).step
+    step = None if named is None else open_saved(named, asked_by).step
     return {"reference": named, "step": step}
 
 

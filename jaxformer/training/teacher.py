@@ -1,7 +1,6 @@
 """The teacher of a distillation: read from its run's folder, checked against the student."""
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from jax.sharding import Mesh
 
@@ -43,7 +42,7 @@ def distillation_loss(
     Raises:
         ConfigError: The folder is not a run, or the teacher does not fit the student.
     """
-    teacher = open_saved(Path(settings.teacher), "train.distillation.teacher")
+    teacher = open_saved(settings.teacher, "train.distillation.teacher")
     try:
         common = _check_models(settings, model, teacher.model)
         teacher.model.check_lengths(teacher.model.row_lengths(lengths))

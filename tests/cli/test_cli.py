@@ -134,6 +134,7 @@ def test_every_command_is_a_function():
         "import": hub.import_checkpoint,
         "forward": hub.forward,
         "export": hub.export,
+        "push": hub.push,
         "verify": parity.verify,
         "parity": parity.parity,
         "lab positions": positions.positions,

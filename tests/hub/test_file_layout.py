@@ -72,3 +72,23 @@ def test_names_as_in_the_file_and_copies_are_found(tmp_path):
     assert sources.keys() == tensors.keys()
     assert sources["lm_head.weight"] == sources["wte.weight"]
     assert layout.sources(FORMATS["gpt2"], model.placements[1:]) is None
+
+
+@pytest.mark.parametrize("shape", [(1, 5), (5,), (1, 4)])
+def test_position_ids_are_written_again(tmp_path, shape):
+    """As older BERTs have them. Other integers are not known to be those of positions."""
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    counted = np.broadcast_to(np.arange(shape[-1]), shape)
+    tensors = TENSORS | {"embeddings.position_ids": counted.copy(), "others": counted + 1}
+    tensors["embeddings.position_ids"] += shape == (1, 4)
+    theirs.mkdir()
+    ours.mkdir()
+    safetensors.numpy.save_file(tensors, theirs / "model.safetensors", {"format": "pt"})
+    layout = FileLayout.of_folder(theirs)
+    known = [] if shape == (1, 4) else ["embeddings.position_ids"]
+    assert layout.counted == known
+    assert layout.tensors.keys() == tensors.keys() - set(known)
+    layout.write(tmp_path / "layout.json")
+    FileLayout.read(tmp_path / "layout.json").write_tensors(ours, tensors.__getitem__)
+    written = (ours / "model.safetensors").read_bytes()
+    assert written == (theirs / "model.safetensors").read_bytes()

@@ -55,6 +55,21 @@ def test_links_of_a_cache(snapshot, tmp_path):
     assert read_object(tmp_path / "mine", "config.json") == {"a": 3}
 
 
+def test_links_to_the_blobs_of_all_models(snapshot, tmp_path):
+    """A newer cache keeps large files once for all models."""
+    shared, xet = tmp_path / "blobs" / "ab", "ab" * 32
+    shared.mkdir(parents=True)
+    (shared / xet).write_text('{"a": 4}')
+    (snapshot.parents[1] / "blobs" / "cafe").symlink_to(f"../../blobs/ab/{xet}")
+    (snapshot / "model.json").symlink_to("../../blobs/cafe")
+    assert read_object(snapshot, "model.json") == {"a": 4}
+    outside = snapshot.parents[3] / "folder"
+    outside.mkdir(exist_ok=True)
+    (outside / "model.json").symlink_to(shared / xet)
+    with pytest.raises(DataError, match="outside of the model's folder"):
+        file_in(outside, "model.json")
+
+
 def test_a_cache_is_no_way_out(snapshot, tmp_path):
     (tmp_path / "secret").write_text("{}")
     blobs = snapshot.parents[1] / "blobs"

@@ -261,7 +261,7 @@ def test_what_is_no_checkpoint_is_named(tmp_path):
     data = load_config(str(CONFIGS / "tiny_decoder.py")).data
     for name, message in (
         (str(tmp_path / "none"), "must be the folder of a run or of a Hugging Face checkpoint"),
-        ("nobody/has-this", "download it with: hf download nobody/has-this"),
+        ("nobody/has-this", "has no complete copy of nobody/has-this"),
         (str(tmp_path), "is not the folder of a run"),
     ):
         with pytest.raises(ConfigError, match=message):

@@ -23,7 +23,8 @@ class Attention(CheckpointChoice):
     """
 
     folder: ModelDir
-    """The folder of a run or of a Hugging Face checkpoint."""
+    """The folder of a run or of a Hugging Face checkpoint; or its name on the hub, org/name or
+    org/name@revision."""
     text: str | None = None
     """What a model of text reads."""
     target: str | None = None
@@ -47,7 +48,7 @@ def attention(arguments: Sequence[str], prog: str) -> None:
         raise ArgumentError('give one of the two: --text "..." for a model of text, --image FILE')
     maps = [each.select(wanted.layers, wanted.heads) for each in _maps(wanted)]
     what = wanted.image.name if wanted.text is None else wanted.text
-    title = f"Attention of {wanted.folder.resolve().name}: {what}"
+    title = f"Attention of {Path(wanted.folder).resolve().name}: {what}"
     page, *pictures = write_maps(wanted.out, title, maps, wanted.format)
     for each in maps:
         layers, heads, queries, keys = each.weights.shape

@@ -49,7 +49,8 @@ class TwoDogs(CheckpointChoice):
     """Switches a trained model's positions off: identical tokens then have identical outputs."""
 
     folder: ModelDir
-    """The folder of a run or of a Hugging Face checkpoint."""
+    """The folder of a run or of a Hugging Face checkpoint; or its name on the hub, org/name or
+    org/name@revision."""
     text: str = "the dog and the other dog"
     """A text in which some token occurs twice."""
     out: Path = Path("runs/lab-two-dogs")

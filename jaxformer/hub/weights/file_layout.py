@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +17,7 @@ from jaxformer.hub.weights.tensors import (
     DTYPES,
     INDEX,
     Tensor,
+    TensorFiles,
     header_bytes,
     shards_of,
     write_with_header,
@@ -25,6 +26,7 @@ from jaxformer.hub.weights.weight_map import Placement
 from jaxformer.io.json_files import read_json
 from jaxformer.io.model_files import file_in
 
+_MOST_COUNTED = 2**20
 LAYOUT = "weights.json"
 """The file of a run's imported folder with the layout of the weights that it started from."""
 
@@ -37,6 +39,9 @@ class FileLayout:
     """The name of a file -> its header, as it is in the file."""
     index: str | None = None
     """The text of the index of several files."""
+    counted: Sequence[str] = ()
+    """Tensors that only count 0, 1, 2, ... along their last axis, such as BERT's position_ids: no
+    model reads them, but the files have them."""
 
     @classmethod
     def of_folder(cls, folder: Path) -> "FileLayout":
@@ -46,9 +51,11 @@ class FileLayout:
             DataError: There are none, or one is damaged.
         """
         index = file_in(folder, INDEX)
+        files = TensorFiles(folder)
         return cls(
             {path.name: header_bytes(path).decode() for path in shards_of(folder)},
             None if index is None else index.read_text(encoding="utf-8"),
+            [name for name in files.tensors if _counts(files, name)],
         )
 
     @classmethod
@@ -65,16 +72,19 @@ class FileLayout:
 
     def write(self, file: Path) -> None:
         """Writes the layout to a JSON file."""
-        text = json.dumps({"headers": dict(self.headers), "index": self.index})
+        text = json.dumps(
+            {"headers": dict(self.headers), "index": self.index, "counted": list(self.counted)}
+        )
         file.write_text(text + "\n", encoding="utf-8")
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
-        """The shape and dtype of each tensor, by its name in the files."""
+        """The shape and dtype of each tensor with weights, by its name in the files."""
         return {
-            name: Tensor(tuple(entry["shape"]), DTYPES[entry["dtype"]])
+            name: _described(entry)
             for header in self.headers.values()
             for name, entry in _entries(header).items()
+            if name not in self.counted
         }
 
     @property
@@ -137,14 +147,32 @@ class FileLayout:
         for file, header in self.headers.items():
             entries = _entries(header)
             names = sorted(entries, key=lambda name: entries[name]["data_offsets"])
-            kinds = {name: self.tensors[name] for name in names}
-            write_with_header(folder / file, header.encode(), kinds, _pairs(names, read))
+            kinds = {name: _described(entries[name]) for name in names}
+            tensors = (
+                (name, _count(kinds[name]) if name in self.counted else read(name))
+                for name in names
+            )
+            write_with_header(folder / file, header.encode(), kinds, tensors)
         if self.index is not None:
             (folder / INDEX).write_text(self.index, encoding="utf-8")
 
 
-def _pairs(names: list[str], read: Callable[[str], np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
-    return ((name, read(name)) for name in names)
+def _counts(files: TensorFiles, name: str) -> bool:
+    """Whether a tensor holds 0, 1, 2, ... along its last axis."""
+    tensor = files.tensors[name]
+    if not (np.issubdtype(tensor.dtype, np.integer) and 0 < len(tensor.shape) <= 2):
+        return False
+    return math.prod(tensor.shape) <= _MOST_COUNTED and np.array_equal(
+        files.read(name), _count(tensor)
+    )
+
+
+def _count(tensor: Tensor) -> np.ndarray:
+    return np.broadcast_to(np.arange(tensor.shape[-1]).astype(tensor.dtype), tensor.shape)
+
+
+def _described(entry: Mapping[str, Any]) -> Tensor:
+    return Tensor(tuple(entry["shape"]), DTYPES[entry["dtype"]])
 
 
 def _entries(header: str) -> dict[str, dict[str, Any]]:

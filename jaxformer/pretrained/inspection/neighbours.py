@@ -9,9 +9,9 @@ from jaxformer.checkpoints.saved_run import SavedRun
 from jaxformer.errors import ArgumentError, DataError, check_argument
 from jaxformer.hub.hf_config import is_hf_checkpoint
 from jaxformer.hub.peft import is_adapter
-from jaxformer.io.paths import folder_path
 from jaxformer.pretrained.adapters import base_of
 from jaxformer.pretrained.auto import check_no_step
+from jaxformer.pretrained.folders import model_folder
 from jaxformer.pretrained.inspection.tokens import TextTokenizer, Token, open_tokenizer
 from jaxformer.pretrained.model import Pretrained, open_folder
 
@@ -136,7 +136,7 @@ def _table(model: str | Path | Pretrained, step: int | None, best: bool) -> np.n
     if isinstance(model, Pretrained):
         shapes, read = model.abstract_model.shapes, model.parameters.__getitem__
     else:
-        folder = folder_path(model, "folder")
+        folder = model_folder(model, "folder")
         folder = base_of(folder) if is_adapter(folder) else folder
         if is_hf_checkpoint(folder):
             check_no_step(folder, step, best)

@@ -18,9 +18,9 @@ from jaxformer.data.tokenizers.special_tokens import ids_of
 from jaxformer.data.tokenizers.specs import load_tokenizer
 from jaxformer.errors import ConfigError, DataError, check_argument
 from jaxformer.functional.positions.base import Position
-from jaxformer.io.paths import folder_path
 from jaxformer.models.model import ModelConfig
 from jaxformer.pretrained.auto import home_of
+from jaxformer.pretrained.folders import model_folder
 from jaxformer.pretrained.model import Pretrained
 
 
@@ -112,8 +112,8 @@ def open_tokenizer(model: str | Path | Pretrained) -> TextTokenizer:
     front of a decoder's text or after an encoder-decoder's, or [CLS] and [SEP] around an encoder's.
 
     Args:
-        model: The folder of a run, of one of its checkpoints or of a Hugging Face checkpoint; or a
-            model, as `jaxformer.load` returns it.
+        model: The folder of a run, of one of its checkpoints or of a Hugging Face checkpoint, or
+            its name on the hub; or a model, as `jaxformer.load` returns it.
 
     Returns:
         The tokenizer.
@@ -126,9 +126,7 @@ def open_tokenizer(model: str | Path | Pretrained) -> TextTokenizer:
         if model.folder is None:
             raise DataError("the model has no folder, and so no tokenizer")
         return _read(model.folder, model.folder, model.config)
-    folder = folder_path(model, "folder")
-    expected = "the folder of a run or of a Hugging Face checkpoint"
-    check_argument("folder", str(model), folder.is_dir(), expected)
+    folder = model_folder(model, "folder", weights=False)
     if tokenizer_file(folder) is not None:
         return _read(folder, folder, None)
     run, _ = run_and_step(folder)

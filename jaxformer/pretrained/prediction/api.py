@@ -14,7 +14,6 @@ from jaxformer.data.tasks.images import Images
 from jaxformer.data.tokenizers.specs import load_tokenizer
 from jaxformer.errors import ArgumentError, ConfigError, check_argument
 from jaxformer.hub.hf_config import is_hf_checkpoint
-from jaxformer.io.paths import folder_path
 from jaxformer.models import (
     Classification,
     Head,
@@ -26,6 +25,7 @@ from jaxformer.models import (
     TokenClassification,
 )
 from jaxformer.pretrained.auto import IMPORTED, load
+from jaxformer.pretrained.folders import model_folder
 from jaxformer.pretrained.model import Pretrained, computed_as_kept
 from jaxformer.pretrained.prediction.answers import AnswerPredictor
 from jaxformer.pretrained.prediction.hf_reader import HFReader
@@ -93,7 +93,8 @@ def open_predictor(
     """Returns what predicts for rows of a table with the model in a folder.
 
     Args:
-        folder: The folder of a run, of one of its checkpoints, or of a Hugging Face checkpoint.
+        folder: The folder of a run, of one of its checkpoints, or of a Hugging Face checkpoint; or
+            its name on the hub.
         config: What is predicted.
         step: Which checkpoint of the run; None: the newest.
         best: Take the checkpoint with the best value of the run's `train.metric`.
@@ -104,7 +105,7 @@ def open_predictor(
         ConfigError: The model predicts nothing of a row, or the checkpoint cannot be chosen.
         DataError: There is no tokenizer, or a file is damaged.
     """
-    config, folder = config or PredictionConfig(), folder_path(folder, "folder")
+    config, folder = config or PredictionConfig(), model_folder(folder, "folder")
     # A model that always does so is not told to stop.
     fields = {"interpolate_positions": True} if config.interpolate_positions else {}
     pretrained = computed_as_kept(load(folder, dtype=dtype, step=step, best=best, **fields))

@@ -1,6 +1,5 @@
 """The model that a run starts from or learns from: its parameters, its tokenizer, its files."""
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,17 +7,17 @@ from pathlib import Path
 import numpy as np
 
 from jaxformer.checkpoints.files import saved_steps
-from jaxformer.checkpoints.run_dir import CHECKPOINTS, IMPORTED
+from jaxformer.checkpoints.run_dir import CHECKPOINTS, CONFIG_FILE, IMPORTED, read_config
 from jaxformer.checkpoints.saved_run import SavedRun
 from jaxformer.checkpoints.select import run_and_step
 from jaxformer.config.experiment import Config
 from jaxformer.data import Tokenizer, TokenizerFile, TrainTokenizer, load_tokenizer
 from jaxformer.data.tokenizers.convert import tokenizer_file
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.extras import optional_module
 from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.hf_config import CONFIG, is_hf_checkpoint
 from jaxformer.hub.peft import is_adapter, read_adapter
+from jaxformer.hub.remote.names import hub_name, source_of
 from jaxformer.hub.weights.file_layout import FileLayout
 from jaxformer.hub.weights.parts import part_of, tensors_in
 from jaxformer.hub.weights.weight_file import WeightFile, named_placements
@@ -28,10 +27,9 @@ from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import AbstractModel
 from jaxformer.pretrained.adapters import base_of
 from jaxformer.pretrained.auto import describe_run, home_of, kept_layout
+from jaxformer.pretrained.folders import model_folder
 from jaxformer.pretrained.model import open_folder
 from jaxformer.pretrained.writing import keep_beside
-
-_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
 class SavedFolder:
@@ -126,11 +124,14 @@ class SavedAdapter(SavedFolder):
         return {name: self._adapter.applied(name, array) for name, array in found.items()}
 
 
-def open_saved(folder: Path, asked_by: str, may_lack_parts: bool = False) -> SavedRun | SavedFolder:
+def open_saved(
+    folder: str | Path, asked_by: str, may_lack_parts: bool = False
+) -> SavedRun | SavedFolder:
     """Opens the parameters of a run, of one of its checkpoints, or of a Hugging Face checkpoint.
 
     Args:
-        folder: RUN, RUN/checkpoints/300, one with config.json and safetensors, or a PEFT adapter.
+        folder: RUN, RUN/checkpoints/300, one with config.json and safetensors, or a PEFT adapter; a
+            string may be the name of a model on the hub.
         asked_by: The option that names the folder, for messages: "--init-from".
         may_lack_parts: Whether heads and a pooler may be missing from a checkpoint's files.
 
@@ -140,6 +141,7 @@ def open_saved(folder: Path, asked_by: str, may_lack_parts: bool = False) -> Sav
     Raises:
         ConfigError: It is none of these, or cannot be read.
     """
+    folder = Path(folder) if hub_name(folder) is None else model_folder(folder, asked_by)
     if is_adapter(folder):
         return SavedAdapter(folder, asked_by, may_lack_parts)
     if is_hf_checkpoint(folder):
@@ -169,7 +171,7 @@ def open_origin(name: str) -> Origin:
     """Opens the checkpoint that `init_from` names.
 
     Args:
-        name: A folder, or a model's name in the hub's local cache.
+        name: A folder, or a model's name on the hub.
 
     Returns:
         The checkpoint; its parameters are not read yet.
@@ -188,28 +190,48 @@ def origin_folder(name: str) -> Path:
     """Returns the folder that `init_from` names.
 
     Args:
-        name: A folder, or a model's name in the hub's local cache: "google-bert/bert-base-cased".
+        name: A folder, or a model's name on the hub: "google-bert/bert-base-cased".
 
     Returns:
-        The folder.
+        The folder; that of the hub's cache for a name.
 
     Raises:
-        ConfigError: It is neither.
+        ConfigError: It is neither, or cannot be downloaded.
     """
-    folder = local_path(name, "init_from")
-    if folder.exists():
-        return folder
-    expected = "the folder of a run or of a Hugging Face checkpoint"
-    if not _HUB_NAME.fullmatch(name):
-        raise ConfigError(f"init_from = {name}: must be {expected}; there is none")
-    hub = optional_module("huggingface_hub", "--init-from with a name of the hub")
-    found = hub.try_to_load_from_cache(name, CONFIG)
-    if not isinstance(found, str):
-        raise ConfigError(
-            f"init_from = {name}: must be {expected}, or a name in the hub's cache on this "
-            f"machine, where it is not; download it with: hf download {name}"
-        )
-    return Path(found).parent
+    return model_folder(name, "init_from")
+
+
+def with_commit(config: Config, folder: Path | None) -> Config:
+    """The experiment with the commit of the model on the hub that it starts from.
+
+    The run's config.json then names the very files that it started from, whatever is pushed later.
+    A run that is continued keeps the commit that it began with.
+
+    Args:
+        config: The experiment.
+        folder: The run's; None: it starts anew.
+
+    Returns:
+        The experiment, the same one if it starts from a folder or from nothing.
+
+    Raises:
+        ConfigError: There is no such model, or it cannot be downloaded.
+    """
+    name = hub_name(config.init_from)
+    if name is None or name.is_commit or local_path(config.init_from, "init_from").exists():
+        return config
+    run = _began(folder)
+    began = None if run is None else hub_name(run.init_from)
+    same = began is not None and began.is_commit and began.repo == name.repo
+    if same and name.revision is None:
+        return replace(config, init_from=str(began))
+    try:
+        found = source_of(origin_folder(config.init_from))
+    except ConfigError:
+        if same and saved_steps(folder / CHECKPOINTS):
+            return replace(config, init_from=str(began))
+        raise
+    return replace(config, init_from=str(found))
 
 
 def keep_origin(config: Config, folder: Path, tokenizer: Tokenizer | None) -> None:
@@ -239,15 +261,33 @@ def keep_origin(config: Config, folder: Path, tokenizer: Tokenizer | None) -> No
     keep_beside(folder, origin.home, origin.checkpoint, origin.layout(), own)
 
 
-def with_tokenizer_of_origin(config: Config) -> Config:
-    """The experiment with the tokenizer of the model that it starts from, unless it names one."""
+def with_tokenizer_of_origin(config: Config, run: Path | None = None) -> Config:
+    """The experiment with the tokenizer of the model that it starts from, unless it names one.
+
+    Args:
+        config: The experiment.
+        run: The run's folder. If it began with the same commit of the hub, in a cache elsewhere,
+            the path that it has stays.
+
+    Returns:
+        The experiment.
+    """
     trains = isinstance(getattr(config.data, "tokenizer", None), TrainTokenizer)
     if config.init_from is None or not trains:
         return config
     folder = tokenizer_folder(origin_folder(config.init_from))
     if folder is None:
         return config
-    return replace(config, data=replace(config.data, tokenizer=TokenizerFile(str(folder))))
+    tokenizer, began = TokenizerFile(str(folder)), _began(run)
+    theirs = None if began is None else getattr(began.data, "tokenizer", None)
+    if isinstance(theirs, TokenizerFile) and (source := source_of(folder)) is not None:
+        tokenizer = theirs if source_of(Path(theirs.path)) == source else tokenizer
+    return replace(config, data=replace(config.data, tokenizer=tokenizer))
+
+
+def _began(run: Path | None) -> Config | None:
+    """The experiment of a run's folder; None where there is no run yet."""
+    return read_config(run) if run is not None and (run / CONFIG_FILE).exists() else None
 
 
 def tokenizer_folder(origin: Path) -> Path | None:

@@ -44,6 +44,7 @@ from jaxformer.training.transfer.origin import (
     Origin,
     open_origin,
     origin_folder,
+    with_commit,
     with_tokenizer_of_origin,
 )
 
@@ -71,6 +72,7 @@ def resolved(config: Config, folder: Path | None = None, *, labels_needed: bool 
     A model that is None becomes the checkpoint's, with the head that the data teach; a tokenizer
     that would be trained becomes the checkpoint's; a `sequence_length` that is None becomes as
     many tokens as model and tokenizer take; labels that are the checkpoint's keep their numbers.
+    The name of a model on the hub gets the commit that it stands for.
 
     Args:
         config: The experiment.
@@ -85,9 +87,10 @@ def resolved(config: Config, folder: Path | None = None, *, labels_needed: bool 
         ConfigError: The checkpoint cannot be used.
         DataError: The labels of the training data are needed and cannot be read.
     """
+    config = with_commit(config, folder)
     if (continued := _continued(config, folder)) is not None:
         return continued
-    config = with_tokenizer_of_origin(config)
+    config = with_tokenizer_of_origin(config, folder)
     open_length = getattr(config.data, "sequence_length", 0) is None
     labelled = config.data.head in _LABELLED
     if config.init_from is None:

@@ -1,0 +1,200 @@
+"""The files of a model on the hub, in the hub's cache."""
+
+import glob
+import hashlib
+import logging
+import os
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.hub.hf_config import CONFIG
+from jaxformer.hub.peft_config import CONFIG as ADAPTER_CONFIG
+from jaxformer.hub.remote.errors import Asked, cache_folder, explained, hub_library, unreachable
+from jaxformer.hub.remote.names import HubName
+from jaxformer.hub.remote.selection import check_has_weights, index_of, settings_of, weights_of
+from jaxformer.io.digests import sha256_of
+from jaxformer.io.model_files import read_object
+
+_log = logging.getLogger(__name__)
+_fetched: dict[tuple[Any, ...], Path] = {}
+"""The folders of commits that this process has asked the hub about."""
+
+
+def fetch(
+    name: HubName,
+    field: str,
+    *,
+    token: str | None = None,
+    cache_dir: str | os.PathLike | None = None,
+    weights: bool = True,
+    check: Callable[[Path], object] = lambda folder: None,
+) -> Path:
+    """Returns the folder of the cache with a model's files; downloads those that are not there.
+
+    Each new file is compared with the size and the hash that the hub has for it. Without network,
+    or with HF_HUB_OFFLINE, what the cache has is taken if it is complete.
+
+    Args:
+        name: The model.
+        field: What the user calls it, for messages: "init_from".
+        token: Who asks; None: HF_TOKEN, or that of `hf auth login`.
+        cache_dir: The cache; None: that of HF_HOME.
+        weights: Whether the weights are needed, besides the configuration and the tokenizer.
+        check: Looks at the folder before the weights are downloaded, and raises what is wrong.
+
+    Returns:
+        The folder of the commit: .../models--ORG--NAME/snapshots/COMMIT.
+
+    Raises:
+        ConfigError: There is no such model, it has no weights that can be read, it may not be
+            read, or the hub cannot be reached and the cache has no complete copy.
+        DataError: A file did not arrive as it is on the hub.
+    """
+    asked = Asked(field, name)
+    hub = hub_library(str(asked))
+    cache_dir = None if cache_dir is None else os.path.expanduser(cache_dir)
+    asked = asked._replace(cache=cache_folder(hub, cache_dir))
+    key = (name, asked.cache, hub.constants.ENDPOINT, token, weights)
+    if name.is_commit and key in _fetched and _fetched[key].is_dir():
+        return _fetched[key]
+    with explained(hub, asked):
+        folder = _Repository(hub, asked, token, cache_dir).folder(weights, check)
+    if name.is_commit:
+        _fetched[key] = folder
+    return folder
+
+
+class _Repository:
+    """A model on the hub."""
+
+    def __init__(self, hub: ModuleType, asked: Asked, token: str | None, cache_dir: str | None):
+        self._hub, self._asked = hub, asked
+        self._token, self._cache = token, cache_dir
+
+    def folder(self, weights: bool, check: Callable[[Path], object]) -> Path:
+        """Returns the folder with all files that are needed."""
+        try:
+            return self._download(weights, check)
+        except (OSError, self._hub.errors.HTTPError) as error:
+            if not unreachable(self._hub, error):
+                raise
+            return self._cached(weights, error)
+
+    def _download(self, weights: bool, check: Callable[[Path], object]) -> Path:
+        repo, revision = self._asked.name
+        api = self._hub.HfApi(token=self._token, library_name="jaxformer")
+        info = api.model_info(repo, revision=revision, files_metadata=True)
+        files = {file.rfilename: file for file in info.siblings or ()}
+        if weights:
+            check_has_weights(f"{self._asked}: {repo}", files, f'from_pretrained("{repo}")')
+        names, index = settings_of(files), index_of(files)
+        folder = self._get([*names, index] if index and weights else names, files, info.sha)
+        if weights:
+            check(folder)
+            self._get(self._weights(folder, files) or [], files, info.sha)
+        return folder
+
+    def _cached(self, weights: bool, error: Exception) -> Path:
+        """Returns the folder of the cache, where the hub cannot be reached."""
+        folder = self._known()
+        if folder is None or not self._complete(folder, weights):
+            raise error
+        quiet = isinstance(error, self._hub.errors.OfflineModeIsEnabled)
+        if not (quiet or self._asked.name.is_commit):
+            _log.warning(
+                "%s: the hub cannot be reached; commit %s of the cache is taken",
+                self._asked, folder.name,
+            )  # fmt: skip
+        return folder
+
+    def _known(self) -> Path | None:
+        """The folder of the cache for the revision, as of the last time that it was asked for."""
+        repo, revision = self._asked.name
+        for config in (CONFIG, ADAPTER_CONFIG):
+            found = self._hub.try_to_load_from_cache(
+                repo, config, cache_dir=self._cache, revision=revision
+            )
+            if isinstance(found, str):
+                return Path(found).parent
+        return None
+
+    def _complete(self, folder: Path, weights: bool) -> bool:
+        names = [path.name for path in folder.iterdir() if path.exists()]
+        try:
+            return not weights or self._weights(folder, names) is not None
+        except DataError:
+            return False
+
+    def _weights(self, folder: Path, names: Collection[str]) -> list[str] | None:
+        try:
+            return weights_of(names, lambda name: read_object(folder, name))
+        except DataError as error:
+            raise DataError(f"{self._asked}: {error}") from error
+
+    def _get(self, names: list[str], files: Mapping[str, Any], commit: str) -> Path:
+        """Downloads files that are not in the cache; returns the folder of the commit."""
+        repo, cache = self._asked.name.repo, self._cache
+        at_commit = {"cache_dir": cache, "revision": commit}
+        new = [
+            name
+            for name in names
+            if not isinstance(self._hub.try_to_load_from_cache(repo, name, **at_commit), str)
+        ]
+        known = self._known()
+        if not new and known is not None and known.name == commit:
+            return known
+        folder = Path(
+            self._hub.snapshot_download(
+                repo,
+                # A branch, so that the cache knows its commit when there is no network.
+                revision=self._asked.name.revision,
+                cache_dir=cache,
+                token=self._token,
+                library_name="jaxformer",
+                allow_patterns=[glob.escape(name) for name in names],
+            )
+        )
+        if folder.name != commit:
+            raise ConfigError(f"{self._asked}: it changed just now; run the same again")
+        for name in new:
+            self._check(folder / name, files[name])
+        return folder
+
+    def _check(self, path: Path, expected: Any) -> None:
+        """Removes a file from the cache that is not what the hub has, and raises a DataError."""
+        if not path.exists():
+            raise DataError(f"{self._asked}: {path.name} was not downloaded; run the same again")
+        size = path.stat().st_size
+        wrong = f"has {size:,} bytes, not {expected.size:,}"
+        if expected.size in (None, size):
+            kind, found, hash_ = "sha256", None, None
+            if expected.lfs is not None:
+                found, hash_ = sha256_of(path), expected.lfs.sha256
+            elif expected.blob_id is not None:
+                kind, found, hash_ = "git hash", _git_hash(path), expected.blob_id
+            if found == hash_:
+                return
+            wrong = f"has the {kind} {found}, not {hash_}"
+        _remove(path)
+        raise DataError(
+            f"{self._asked}: {path.name} is damaged: as it arrived it {wrong}; it was removed from "
+            "the cache: run the same again"
+        )
+
+
+def _git_hash(path: Path) -> str:
+    """The hash that git has for a small file."""
+    text = path.read_bytes()
+    return hashlib.sha1(b"blob %d\0" % len(text) + text, usedforsecurity=False).hexdigest()
+
+
+def _remove(path: Path) -> None:
+    """Removes a file of a snapshot, with what its links lead to."""
+    while path.is_symlink():
+        target = path.parent / os.readlink(path)
+        path.unlink()
+        path = target
+    path.unlink(missing_ok=True)

@@ -1,0 +1,146 @@
+"""Which files of a model's repository are needed: one format of weights, and no pickles."""
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.hub.hf_config import CONFIG
+from jaxformer.hub.peft_config import CONFIG as ADAPTER_CONFIG
+from jaxformer.hub.weights.tensors import INDEX, SINGLE
+from jaxformer.io.model_files import SIDE_FILES, TEMPLATES
+
+ADAPTER = "adapter_model.safetensors"
+_FLAX = "flax_model.msgpack"
+_FLAX_INDEX = f"{_FLAX}.index.json"
+_FORMATS = (SINGLE, INDEX, _FLAX, _FLAX_INDEX)  # the preferred one first
+_SHARD = re.compile(r"(flax_)?model-\d+-of-\d+\.(safetensors|msgpack)")
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+_ALSO_PUSHED = ("LICENSE", "README.md", "receipt.json")
+
+
+def settings_of(names: Collection[str]) -> list[str]:
+    """Returns the files that describe a model: its configuration, tokenizer and chat templates.
+
+    Args:
+        names: All files of the repository.
+
+    Returns:
+        Those of them, the configuration first.
+    """
+    own = (CONFIG, ADAPTER_CONFIG, *SIDE_FILES)
+    others = sorted(name for name in names if _is_template(name) or _is_tiktoken(name))
+    return [name for name in (*own, *others) if name in names]
+
+
+def index_of(names: Collection[str]) -> str | None:
+    """Returns the index of the weights, if they are in several files.
+
+    Args:
+        names: All files of the repository.
+
+    Returns:
+        The name of the index, or None.
+    """
+    first = next((name for name in _FORMATS if name in names), None)
+    return first if first in (INDEX, _FLAX_INDEX) else None
+
+
+def weights_of(
+    names: Collection[str], read: Callable[[str], Mapping[str, Any] | None]
+) -> list[str] | None:
+    """Returns the files with the weights, in the format that is preferred.
+
+    Args:
+        names: All files of the repository.
+        read: Returns the JSON object in one of them, the index.
+
+    Returns:
+        Safetensors if there are any, or else Flax's msgpack; None: there are neither.
+
+    Raises:
+        DataError: The index names a file that is not there.
+    """
+    if CONFIG not in names and ADAPTER_CONFIG in names:
+        return [ADAPTER] if ADAPTER in names else None
+    index = index_of(names)
+    if index is None:
+        return next(([name] for name in _FORMATS if name in names), None)
+    places = (read(index) or {}).get("weight_map")
+    named = places.values() if isinstance(places, dict) else ()
+    shards = sorted({shard for shard in named if isinstance(shard, str)})
+    for shard in shards:
+        if shard not in names or PurePosixPath(shard).name != shard:
+            raise DataError(f"{index} names {shard!r}, which is not there")
+    return [index, *shards]
+
+
+def check_has_weights(what: str, names: Collection[str], convert: str) -> None:
+    """Checks that a repository has weights that can be read.
+
+    Args:
+        what: The name of the model, for messages.
+        names: Its files.
+        convert: What loads it in transformers: 'from_pretrained("org/name")'.
+
+    Raises:
+        ConfigError: It has only pickles, or no weights.
+    """
+    adapter = CONFIG not in names and ADAPTER_CONFIG in names
+    if not {CONFIG, ADAPTER_CONFIG} & set(names):
+        raise ConfigError(f"{what} has no {CONFIG}, as a model of transformers has: {_some(names)}")
+    wanted = {ADAPTER} if adapter else set(_FORMATS)
+    if wanted & set(names):
+        return
+    pickles = sorted(name for name in names if "/" not in name and name.endswith(_PICKLES))
+    if pickles:
+        raise ConfigError(
+            f"{what} holds {pickles[0]}, a pickle, which can run any code when it is read, and no "
+            f"{SINGLE}: convert it with transformers, {convert}.save_pretrained(FOLDER), and name "
+            "that FOLDER"
+        )
+    raise ConfigError(f"{what} has no {' or '.join(sorted(wanted))}: {_some(names)}")
+
+
+def pushed_of(names: Collection[str], read: Callable[[str], Mapping[str, Any] | None]) -> list[str]:
+    """Returns the files of an export's folder that belong on the hub.
+
+    Args:
+        names: All files of the folder.
+        read: Returns the JSON object in one of them.
+    """
+    weights = weights_of(names, read) or []
+    flax = [name for name in names if name.startswith("flax_model") and "/" not in name]
+    also = [name for name in (*_ALSO_PUSHED, *sorted(flax)) if name in names]
+    return list(dict.fromkeys([*settings_of(names), *weights, *also]))
+
+
+def stale_of(there: Collection[str], pushed: Collection[str]) -> list[str]:
+    """Returns the weights of a repository that those which are pushed take the place of.
+
+    Args:
+        there: The files of the repository.
+        pushed: The files that are pushed.
+    """
+    weights = (*_FORMATS, ADAPTER)
+    return [
+        name
+        for name in sorted(there)
+        if name not in pushed and (name in weights or _SHARD.fullmatch(name))
+    ]
+
+
+def _is_template(name: str) -> bool:
+    path = PurePosixPath(name)
+    return str(path.parent) == TEMPLATES and path.suffix == ".jinja"
+
+
+def _is_tiktoken(name: str) -> bool:
+    return "/" not in name and name.endswith(".tiktoken") and name not in SIDE_FILES
+
+
+def _some(names: Collection[str]) -> str:
+    shown = sorted(names)
+    more = f" and {len(shown) - 8} more" if len(shown) > 8 else ""
+    return f"its files are {', '.join(shown[:8])}{more}" if shown else "it has no files"

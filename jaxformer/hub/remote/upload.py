@@ -1,0 +1,66 @@
+"""Uploads a model's folder to the hub."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from jaxformer.hub.remote.errors import Asked, explained, hub_library
+from jaxformer.hub.remote.names import HubName
+from jaxformer.hub.remote.selection import pushed_of, stale_of
+from jaxformer.io.model_files import file_in, read_object
+
+
+def upload(
+    folder: Path,
+    name: HubName,
+    *,
+    private: bool,
+    message: str,
+    token: str | None = None,
+) -> str:
+    """Puts the files of a Hugging Face checkpoint on the hub, in one commit.
+
+    The repository and the branch are created if they do not exist. Weights that are there in
+    other files are removed in the same commit, since a reader would take those of them that it
+    prefers.
+
+    Args:
+        folder: The checkpoint, which is complete.
+        name: The repository, and the branch (None: main).
+        private: Whether a repository that is created is private.
+        message: The message of the commit.
+        token: Who uploads; None: HF_TOKEN, or that of `hf auth login`.
+
+    Returns:
+        The address of the model's page.
+
+    Raises:
+        ConfigError: The token may not do this, or the hub cannot be reached.
+    """
+    asked = Asked("NAME", name, writes=True)
+    hub = hub_library(str(asked))
+    local = sorted(_names(folder))
+    names = pushed_of(local, lambda index: read_object(folder, index))
+    with explained(hub, asked):
+        api = hub.HfApi(token=token, library_name="jaxformer")
+        repo = api.create_repo(name.repo, private=private or None, exist_ok=True).repo_id
+        if name.revision is not None:
+            api.create_branch(repo, branch=name.revision, exist_ok=True)
+        there = api.list_repo_files(repo, revision=name.revision)
+        operations: list[Any] = [
+            hub.CommitOperationAdd(path_in_repo=each, path_or_fileobj=file_in(folder, each))
+            for each in names
+        ]
+        operations += [
+            hub.CommitOperationDelete(path_in_repo=each) for each in stale_of(there, names)
+        ]
+        api.create_commit(repo, operations, commit_message=message, revision=name.revision)
+    page = f"{hub.constants.ENDPOINT}/{repo}"
+    return page if name.revision is None else f"{page}/tree/{name.revision}"
+
+
+def _names(folder: Path) -> list[str]:
+    """All files of a folder, as the hub names them."""
+    return [
+        path.relative_to(folder).as_posix() for path in folder.rglob("*") if os.path.isfile(path)
+    ]

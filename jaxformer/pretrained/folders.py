@@ -1,0 +1,74 @@
+"""The folder of a model that a user names: one on this machine, or one of the hub's cache."""
+
+import os
+from pathlib import Path
+
+from jaxformer.errors import ConfigError, shortened
+from jaxformer.hub.checkpoint import read_checkpoint
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.peft import is_adapter
+from jaxformer.hub.remote.download import fetch
+from jaxformer.hub.remote.names import hub_name
+from jaxformer.io.paths import folder_path
+from jaxformer.zoo import FORMATS
+
+
+def model_folder(
+    model: str | Path,
+    field: str,
+    *,
+    revision: str | None = None,
+    token: str | None = None,
+    cache_dir: str | Path | None = None,
+    weights: bool = True,
+) -> Path:
+    """Returns the folder of a model; a model of the hub is downloaded to its cache.
+
+    A folder on this machine comes first. Where there is none, "org/name" and "org/name@revision"
+    are names of the hub; a `Path`, or what begins with a dot or a slash, never is.
+
+    Args:
+        model: The folder of a run, of one of its checkpoints, of a Hugging Face checkpoint or of an
+            adapter of PEFT; or the name of a model on the hub.
+        field: What the user calls it, for messages: "init_from".
+        revision: A branch, tag or commit of the hub; None: that in the name, or main.
+        token: Who asks the hub; None: HF_TOKEN, or that of `hf auth login`.
+        cache_dir: The hub's cache; None: that of HF_HOME.
+        weights: Whether the weights are needed, besides the configuration and the tokenizer.
+
+    Returns:
+        The folder, which exists.
+
+    Raises:
+        ConfigError: There is no such folder and no such model on the hub, it may not be read, or
+            its system is not known.
+        DataError: A file did not arrive as it is on the hub.
+    """
+    folder = folder_path(model, field)
+    named = None if os.path.isdir(folder) else hub_name(model)
+    if named is None:
+        if not os.path.isdir(folder):
+            raise ConfigError(
+                f"{field} = {shortened(model)}: must be the folder of a run or of a Hugging Face "
+                f"checkpoint, or the name of a model on the hub; looked from {Path.cwd()}"
+            )
+        if revision is not None:
+            raise ConfigError(
+                f"revision = {revision!r}: must be None for {folder}, a folder on this machine"
+            )
+        return folder
+    if revision is not None:
+        if named.revision not in (None, revision):
+            raise ConfigError(f"revision = {revision!r}: {model} names another one; leave one out")
+        named = hub_name(f"{named.repo}@{revision}")
+        if named is None:
+            raise ConfigError(f"revision = {revision!r}: must be a branch, a tag or a commit")
+    return fetch(
+        named, field, token=token, cache_dir=cache_dir, weights=weights, check=_check_known
+    )
+
+
+def _check_known(folder: Path) -> None:
+    """Checks that a model can be read, before its weights are downloaded."""
+    if not is_adapter(folder):
+        read_checkpoint(HFConfig.of_folder(folder), FORMATS)

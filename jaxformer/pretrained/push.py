@@ -1,0 +1,78 @@
+"""Puts an exported model on the Hugging Face hub."""
+
+from pathlib import Path
+
+from jaxformer.errors import ConfigError, check_argument
+from jaxformer.hub.hf_config import is_hf_checkpoint
+from jaxformer.hub.peft import is_adapter
+from jaxformer.hub.peft_config import read_peft_config
+from jaxformer.hub.remote.names import hub_name
+from jaxformer.hub.remote.selection import ADAPTER
+from jaxformer.hub.remote.upload import upload
+from jaxformer.hub.weights.tensors import TensorFiles
+from jaxformer.io.paths import folder_path
+from jaxformer.pretrained.model import open_folder
+
+
+def push(
+    folder: str | Path,
+    name: str,
+    *,
+    private: bool = False,
+    revision: str | None = None,
+    message: str = "Upload model",
+    token: str | None = None,
+) -> str:
+    """Uploads a Hugging Face checkpoint to the hub: weights, config.json, tokenizer, templates.
+
+    Before anything is created, the folder is checked: its tensors are those of its config.json.
+    Other files are not uploaded, but README.md, LICENSE and receipt.json are.
+
+    Args:
+        folder: What `save` or ``jaxformer export`` wrote, an adapter too.
+        name: "org/name"; it is created if it does not exist.
+        private: Whether a repository that is created is private.
+        revision: The branch; None: main. It is created if it does not exist.
+        message: The message of the commit.
+        token: Who uploads; None: HF_TOKEN, or that of `hf auth login`.
+
+    Returns:
+        The address of the model's page.
+
+    Raises:
+        ArgumentError: An argument has a wrong value.
+        ConfigError: The folder holds no model, the token may not write there, or the hub cannot be
+            reached.
+        DataError: The folder is not complete.
+    """
+    folder = folder_path(folder, "FOLDER")
+    target = hub_name(name)
+    fits = target is not None and target.revision is None
+    check_argument("NAME", name, fits, "org/name, a name on the hub")
+    text = isinstance(message, str) and bool(message.strip())
+    check_argument("message", message, text, "the message of a commit")
+    if revision is not None:
+        target = hub_name(f"{name}@{revision}")
+        fits = target is not None and not target.is_commit
+        check_argument("revision", revision, fits, "the name of a branch")
+    _check_complete(folder)
+    return upload(folder, target, private=private, message=message, token=token)
+
+
+def _check_complete(folder: Path) -> None:
+    """Checks that a folder holds a whole model, or a whole adapter of PEFT."""
+    if not folder.is_dir():
+        raise ConfigError(
+            f"FOLDER = {folder}: must be the folder of a Hugging Face checkpoint; looked from "
+            f"{Path.cwd()}"
+        )
+    if is_adapter(folder):
+        read_peft_config(folder)
+        TensorFiles(folder, ADAPTER)
+    elif is_hf_checkpoint(folder):
+        open_folder(folder)
+    else:
+        raise ConfigError(
+            f"FOLDER = {folder}: must be a Hugging Face checkpoint; write one of a run with: "
+            f"python -m jaxformer export {folder} OUT_DIR"
+        )
