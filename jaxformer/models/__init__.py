@@ -1,9 +1,11 @@
 """The model families, built from `nn`."""
 
 from jaxformer.models.decoder import Decoder, DecoderConfig
+from jaxformer.models.dual_encoder import DualEncoder, DualEncoderConfig
 from jaxformer.models.encoder import Encoder, EncoderConfig
 from jaxformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from jaxformer.models.heads.base import Head, LossFunction, LossOptions, ModelOutput
+from jaxformer.models.heads.contrastive import Contrastive, SigmoidContrastive
 from jaxformer.models.heads.labels import (
     Classification,
     Dense,
@@ -22,9 +24,12 @@ __all__ = [
     "AbstractModel",
     "AttentionPooler",
     "Classification",
+    "Contrastive",
     "Decoder",
     "DecoderConfig",
     "Dense",
+    "DualEncoder",
+    "DualEncoderConfig",
     "Encoder",
     "EncoderConfig",
     "EncoderDecoder",
@@ -42,6 +47,7 @@ __all__ = [
     "Pooler",
     "Projection",
     "Regression",
+    "SigmoidContrastive",
     "Span",
     "TokenClassification",
     "Vision",

@@ -40,7 +40,9 @@ class DecoderConfig(TextConfig, TransformerModelConfig):
 
     def flops(self, lengths):
         blocks = self, self.sublayers, self.num_layers
-        products = block_products(*blocks) + vocabulary_products(self)
+        products = block_products(*blocks)
+        if self.predicts_next_token:
+            products += vocabulary_products(self)
         attention = attention_flops(*blocks, lengths["inputs"], causal=True)
         return TokenFlops(2 * products, *attention)
 

@@ -1,8 +1,8 @@
 """What all model families share: a configuration that describes the batch, and the losses."""
 
 import abc
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import jax
@@ -78,6 +78,23 @@ class ModelConfig(abc.ABC):
     """Whether a decoder continues from the outputs of an encoder."""
     input_fields: ClassVar[tuple[str, ...]] = ("vocab_size",)
     """The fields in which two models must agree to read the same batches."""
+    parts: ClassVar[tuple[str, ...]] = ()
+    """The fields that are models themselves, in a model that is made of several."""
+
+    def each_part(self, function: "Callable[[ModelConfig], ModelConfig]") -> "ModelConfig":
+        """The model with each of its parts changed; a model without parts is its only one.
+
+        Args:
+            function: From the configuration of a part to another one.
+
+        Returns:
+            The model.
+        """
+        if not self.parts:
+            return function(self)
+        return replace(
+            self, **{name: getattr(self, name).each_part(function) for name in self.parts}
+        )
 
     @property
     @abc.abstractmethod

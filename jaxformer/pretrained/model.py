@@ -157,7 +157,8 @@ class Pretrained:
 
     def _run(self, name: str, inputs: Arrays, *options: Any) -> Any:
         for array in inputs.values():
-            check_rows(self.mesh, len(array))
+            if array.ndim:
+                check_rows(self.mesh, len(array))
         # Inside a trace the caller has set the mesh.
         traced = not jax.sharding.get_abstract_mesh().empty
         with on_mesh(None if traced else self.mesh):
@@ -260,19 +261,23 @@ def with_fields(config: ModelConfig, changes: Mapping[str, Any]) -> ModelConfig:
     """Returns a configuration with other values of some fields.
 
     Args:
-        config: The configuration.
+        config: The configuration; in a model of several parts each of them is changed.
         changes: Field -> value.
 
     Raises:
         ConfigError: There is no such field, or it cannot have that value.
     """
-    names = [field.name for field in fields(config) if field.init]
-    for name in changes:
-        if name not in names:
-            raise ConfigError(
-                f"{name}: {type(config).__name__} has no such field{did_you_mean(name, names)}"
-            )
-    return replace(config, **changes)
+
+    def changed(part: ModelConfig) -> ModelConfig:
+        names = [field.name for field in fields(part) if field.init]
+        for name in changes:
+            if name not in names:
+                raise ConfigError(
+                    f"{name}: {type(part).__name__} has no such field{did_you_mean(name, names)}"
+                )
+        return replace(part, **changes)
+
+    return config.each_part(changed)
 
 
 def load_folder(
@@ -318,7 +323,7 @@ def computed_as_kept(pretrained: Pretrained) -> Pretrained:
     """Returns the same model, computed in float32 if its weights are float32, else in bfloat16."""
     kept = next(iter(pretrained.parameters.values())).dtype
     compute_dtype = "float32" if kept == jnp.float32 else "bfloat16"
-    config = replace(pretrained.config, compute_dtype=compute_dtype)
+    config = with_fields(pretrained.config, {"compute_dtype": compute_dtype})
     return replace(pretrained, checkpoint=replace(pretrained.checkpoint, config=config))
 
 
