@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.hub.hf_config import HFConfig
@@ -34,18 +33,14 @@ class HFCheckpoint:
     config: ModelConfig
     """Our configuration."""
 
-    @cached_property
-    def parts(self) -> "dict[str, HFCheckpoint]":
-        """The descriptions of the models that this one is made of, by our fields."""
-        return {
-            name: HFCheckpoint(
-                part.model_format,
-                part.architecture,
-                completed(part.section_of(self.hf_config), part.model_format),
-                getattr(self.config, name),
-            )
-            for name, part in self.model_format.parts.items()
-        }
+    def part(self, name: str) -> "HFCheckpoint":
+        """Returns the description of a part of a model of several: "text" or "image"."""
+        config = self.config.parts[name]
+        if name not in self.model_format.parts:  # a model that no known system can say
+            return replace(self, config=config)
+        part = self.model_format.parts[name]
+        values = completed(part.section_of(self.hf_config), part.model_format)
+        return HFCheckpoint(part.model_format, part.architecture, values, config)
 
     @property
     def prefix(self) -> str:
@@ -96,7 +91,7 @@ def _read(hf_config: HFConfig, formats: Mapping[str, ModelFormat]) -> HFCheckpoi
     hf_config = completed(hf_config, model_format)
     architecture = _architecture(hf_config, model_format)
     try:
-        model_format = model_format.bound(hf_config)
+        model_format = model_format.bound(hf_config, formats)
         config = read_config(hf_config, model_format, architecture)
     except ConfigError:
         raise

@@ -10,7 +10,7 @@ from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.families import family_of
 from jaxformer.hub.fields import Computed, ConfigMap, resolved
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.model_format import Architecture, ModelFormat, Part, completed
+from jaxformer.hub.model_format import Architecture, Formats, ModelFormat, Part, completed
 from jaxformer.hub.tasks import (
     MaskedLMTask,
     NextSentenceTask,
@@ -118,12 +118,13 @@ def describe(
             would give them.
     """
     config.each_part(_check_sublayers)
+    known = {model_format.model_type: model_format for model_format in formats}
     failures: list[tuple[int, str]] = []
     # An imported model is described by its own system, if possible.
     kind = (extra or {}).get("model_type")
-    for model_format in sorted(formats, key=lambda each: each.model_type != kind):
+    for model_format in sorted(known.values(), key=lambda each: each.model_type != kind):
         try:
-            return _described(config, model_format, extra or {})
+            return _described(config, model_format, extra or {}, known)
         except _InexpressibleError as failure:
             failures.append((failure.count, str(failure)))
         except (ConfigError, AttributeError, KeyError, TypeError) as error:
@@ -153,11 +154,10 @@ class _InexpressibleError(Exception):
 
 
 def _described(
-    config: ModelConfig, model_format: ModelFormat, extra: Mapping[str, Any]
+    config: ModelConfig, model_format: ModelFormat, extra: Mapping[str, Any], formats: Formats
 ) -> HFCheckpoint:
     own = extra if extra.get("model_type") == model_format.model_type else {}
-    if own:
-        model_format = model_format.bound(HFConfig(own))
+    model_format = model_format.bound(HFConfig(own), formats, config)
     padding_id = getattr(config, "padding_id", None)
     values = {
         **model_format.defaults,
@@ -167,7 +167,6 @@ def _described(
     }
     values = _merged(values, model_format.config_map.write(config), model_format)
     hf_config = HFConfig(values)
-    model_format = model_format.bound(hf_config)
     back = model_format.config_map.read(hf_config)
     architecture = _architecture_for(config, model_format, hf_config)
     back = replace(back, heads=config.heads, **architecture.changes)

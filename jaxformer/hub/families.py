@@ -207,7 +207,7 @@ class _DualEncoder(HFFamily):
         for name, (reads, prefix) in self.sides.items():
             if reads not in inputs:
                 continue
-            part, own = checkpoint.parts[name], getattr(model, name)
+            part, own = checkpoint.part(name), getattr(model, name)
             family, task = family_of(part.config), part.architecture.task
             with scope(name):
                 states[name], found = family.forward(own, part, inputs)
@@ -225,7 +225,7 @@ class _DualEncoder(HFFamily):
     def layer_outputs(self, checkpoint, cache, outputs):
         found = {}
         for name, (_, prefix) in self.sides.items():
-            part, scoped = checkpoint.parts[name], f"{name}."
+            part, scoped = checkpoint.part(name), f"{name}."
             own = {n.removeprefix(scoped): x for n, x in cache.items() if n.startswith(scoped)}
             if own:
                 of_part = {

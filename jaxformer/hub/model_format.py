@@ -208,19 +208,27 @@ class ModelFormat:
     """Other names of fields in files -> the name that `config_map` reads."""
     parts: Mapping[str, Part] = field(default_factory=dict)
     """The models that this one is made of, by our fields."""
-    bind: "Callable[[ModelFormat, HFConfig], ModelFormat] | None" = None
-    """Returns the format with the parts that config.json names, where it is that which decides."""
+    bind: "Callable[[ModelFormat, HFConfig, Formats, Any], ModelFormat] | None" = None
+    """Returns the format of one model whose config.json names its parts."""
 
-    def bound(self, hf_config: HFConfig) -> "ModelFormat":
-        """Returns the format of one model: this, or that with the parts of a config.json.
+    def bound(
+        self, hf_config: HFConfig, formats: "Formats", config: ModelConfig | None = None
+    ) -> "ModelFormat":
+        """Returns the format of the model of a config.json: this one, unless it has parts.
 
         Args:
             hf_config: The values of the file.
+            formats: The known systems by `model_type`.
+            config: Our configuration, of which the parts are that the file does not name.
 
         Raises:
-            ConfigError: A part is missing, or its system cannot be one.
+            ConfigError: A part is missing, or is of a system that cannot be that part.
         """
-        return self if self.bind is None else self.bind(self, hf_config)
+        return self if self.bind is None else self.bind(self, hf_config, formats, config)
+
+
+Formats = Mapping[str, ModelFormat]
+"""Systems by their `model_type`."""
 
 
 def read_config(

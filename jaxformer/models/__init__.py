@@ -1,5 +1,6 @@
 """The model families, built from `nn`."""
 
+from jaxformer.models.composite import Composite, CompositeConfig
 from jaxformer.models.decoder import Decoder, DecoderConfig
 from jaxformer.models.dual_encoder import DualEncoder, DualEncoderConfig
 from jaxformer.models.encoder import Encoder, EncoderConfig
@@ -24,6 +25,8 @@ __all__ = [
     "AbstractModel",
     "AttentionPooler",
     "Classification",
+    "Composite",
+    "CompositeConfig",
     "Contrastive",
     "Decoder",
     "DecoderConfig",

@@ -1,8 +1,8 @@
 """Dual encoders: a model of texts and one of images, whose vectors are compared (CLIP, SigLIP)."""
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +35,6 @@ class DualEncoderConfig(ModelConfig):
 
     required: ClassVar[tuple[str, ...]] = ("inputs", "images")
     input_fields: ClassVar[tuple[str, ...]] = ("vocab_size", "image_size", "channels")
-    parts: ClassVar[tuple[str, ...]] = ("text", "image")
     text: DecoderConfig | EncoderConfig
     """The model of texts."""
     image: VisionConfig
@@ -59,8 +58,32 @@ class DualEncoderConfig(ModelConfig):
             )
 
     @property
+    def parts(self):
+        return {"text": self.text, "image": self.image}
+
+    @property
     def stacks(self):
         return *self.text.stacks, *self.image.stacks
+
+    def with_fields(self, **changes: Any) -> Self:
+        """A copy with other values of some fields.
+
+        Those of this class are set as they are; all others, such as `compute_dtype` and
+        `scan_layers`, in both models.
+
+        Args:
+            **changes: Field -> value.
+
+        Returns:
+            The copy.
+
+        Raises:
+            ConfigError: There is no such field, or it cannot have that value.
+        """
+        names = {each.name for each in fields(self)}
+        own = {name: value for name, value in changes.items() if name in names}
+        shared = {name: value for name, value in changes.items() if name not in names}
+        return replace(self.each_part(lambda part: part.with_fields(**shared)), **own)
 
     @property
     def vocab_size(self) -> int:
@@ -110,9 +133,9 @@ class DualEncoderConfig(ModelConfig):
 
     def adapted(self, name, value, source):
         part, _, rest = name.partition(".")
-        if part not in self.parts or type(source) is not type(self):
+        if part not in self.parts or part not in source.parts:
             return value
-        return getattr(self, part).adapted(rest, value, getattr(source, part))
+        return self.parts[part].adapted(rest, value, source.parts[part])
 
 
 class DualEncoder(Model):

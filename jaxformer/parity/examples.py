@@ -91,7 +91,7 @@ def _ids(
 def text_values(checkpoint: HFCheckpoint) -> Mapping[str, Any]:
     """The values of config.json that are about texts: those of its section, if it has one."""
     parts = [name for name, part in checkpoint.model_format.parts.items() if part.reads_text]
-    return (checkpoint.parts[parts[0]] if parts else checkpoint).hf_config.values
+    return (checkpoint.part(parts[0]) if parts else checkpoint).hf_config.values
 
 
 # Labels -----------------------------------------------------------------------------------------

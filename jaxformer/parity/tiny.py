@@ -219,6 +219,11 @@ TINY: dict[str, dict[str, Any]] = {
         "text_config": _TEXT_TOWER | {"projection_size": 36},
         "vision_config": _VISION_TOWER | {"hidden_size": 36},
     },
+    "vision-text-dual-encoder": {
+        "text_config": _ROBERTA | {"model_type": "roberta"},
+        "vision_config": _VIT | {"model_type": "vit", "hidden_size": 36},
+        "projection_dim": 40,
+    },
     "clip_text_model": _TEXT_TOWER | {"projection_dim": 40},
     "clip_vision_model": _VISION_TOWER | {"projection_dim": 40},
     "siglip_text_model": _TEXT_TOWER | {"projection_size": 40},

@@ -31,6 +31,7 @@ from jaxformer.zoo import (
     stablelm,
     t5,
     transformer,
+    vision_text_dual_encoder,
     vit,
 )
 from jaxformer.zoo.system import System
@@ -40,6 +41,7 @@ _MODULES = (
     qwen, phi3, olmo, t5, bart, vit,
     electra, mpnet, modernbert, dinov2,
     bloom, gpt_neo, opt, mpt, falcon, stablelm, clip, siglip,
+    vision_text_dual_encoder,
 )  # fmt: skip
 
 SYSTEMS: dict[str, System] = {
