@@ -7,8 +7,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from jaxformer.hub.checkpoint import HFCheckpoint
-from jaxformer.hub.families import SEGMENTS, family_of
 from jaxformer.hub.dual_encoder_tasks import ContrastiveTask
+from jaxformer.hub.families import SEGMENTS, family_of
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import section
 from jaxformer.hub.tasks import (

@@ -30,6 +30,17 @@ class Contrastive(Head):
     def name(self) -> str:
         return "contrastive"
 
+    def probabilities(self, logits: jax.Array) -> jax.Array:
+        """How probable each of several texts is for an image, if exactly one of them fits.
+
+        Args:
+            logits: The similarities, float `[images, texts]`.
+
+        Returns:
+            float32 `[images, texts]`.
+        """
+        return jax.nn.softmax(logits.astype(jnp.float32), axis=-1)
+
     def build(self, key, config):
         del key, config
         return ContrastiveHead(self.function)
@@ -50,6 +61,10 @@ class SigmoidContrastive(Contrastive):
     """
 
     function: ClassVar[Callable[..., LossSums]] = staticmethod(sigmoid_contrastive_loss)
+
+    def probabilities(self, logits):
+        """How probable each text is for each image, whatever the others are."""
+        return jax.nn.sigmoid(logits.astype(jnp.float32))
 
 
 class ContrastiveHead(HeadModule):
