@@ -2,9 +2,11 @@
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
 from jaxformer.functional.assertions import assert_axes, assert_floating, assert_numbers
 from jaxformer.functional.losses import LossSums, cross_entropy
+from jaxformer.functional.placement import place, spec_of
 
 _NEVER = -1e9
 
@@ -75,10 +77,17 @@ def sigmoid_contrastive_loss(logits: jax.Array, weights: jax.Array | None = None
 
 def _checked(logits: jax.Array, weights: jax.Array | None) -> tuple[jax.Array, jax.Array]:
     """The logits in float32 at least, and the weights, which default to 1."""
-    sizes = assert_axes(logits=(logits, "B B"))
+    sizes = assert_axes(logits=(logits, "B _"))
+    assert_axes(sizes, logits=(logits, f"B {sizes['B']}"))
     assert_floating(logits=logits)
     if weights is None:
         weights = jnp.ones(len(logits), jnp.float32)
     assert_axes(sizes, weights=(weights, "B"))
     assert_numbers(weights=weights)
-    return logits.astype(jnp.promote_types(logits.dtype, jnp.float32)), weights
+    return logits.astype(jnp.promote_types(logits.dtype, jnp.float32)), everywhere(weights)
+
+
+def everywhere(array: jax.Array) -> jax.Array:
+    """An array with all of it on every device of the mesh, if there is one."""
+    spec = spec_of(array)
+    return array if spec is None else place(array, PartitionSpec(*[None] * array.ndim))

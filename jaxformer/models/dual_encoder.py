@@ -6,13 +6,12 @@ from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec
 
 from jaxformer.checks import check_types
 from jaxformer.errors import ConfigError
 from jaxformer.functional.activations import scope
+from jaxformer.functional.contrastive import everywhere
 from jaxformer.functional.dropout import split
-from jaxformer.functional.placement import place, spec_of
 from jaxformer.functional.positions.base import Position
 from jaxformer.models.decoder import DecoderConfig
 from jaxformer.models.encoder import EncoderConfig
@@ -185,8 +184,7 @@ class DualEncoder(Model):
             float32 `[texts, images]`. On a mesh each device has the rows of its own texts.
         """
         # Every device compares its texts with the images of all.
-        if spec_of(image) is not None:
-            image = place(image, PartitionSpec(None, None))
+        image = everywhere(image)
         products = jnp.matmul(text, image.T, precision=jax.lax.Precision.HIGHEST)
         logits = products * jnp.exp(self.logit_scale[...].astype(jnp.float32))
         if self.logit_bias is not None:

@@ -5,6 +5,7 @@ from jaxformer.data.tasks.algorithmic import Algorithmic
 from jaxformer.data.tasks.conllu import ConllU
 from jaxformer.data.tasks.glue import Glue
 from jaxformer.data.tasks.image_sources import Digits, ImageFolder, ImageSource
+from jaxformer.data.tasks.image_text_pairs import ImageTextPairs
 from jaxformer.data.tasks.images import HorizontalFlip, Images, Mixup, RandomCrop
 from jaxformer.data.tasks.labelled_text import LabelledText
 from jaxformer.data.tasks.parallel_text import LocalePairs, ParallelText
@@ -29,6 +30,7 @@ __all__ = [
     "HorizontalFlip",
     "ImageFolder",
     "ImageSource",
+    "ImageTextPairs",
     "Images",
     "LabelledText",
     "LocalePairs",

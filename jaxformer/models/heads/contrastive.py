@@ -7,7 +7,11 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from jaxformer.functional.contrastive import contrastive_loss, sigmoid_contrastive_loss
+from jaxformer.functional.contrastive import (
+    contrastive_loss,
+    everywhere,
+    sigmoid_contrastive_loss,
+)
 from jaxformer.functional.losses import LossSums
 from jaxformer.models.heads.base import Head, HeadModule, Predictions, array
 
@@ -88,12 +92,13 @@ class ContrastiveHead(HeadModule):
 
     def predictions(self, outputs, batch):
         """The image of each text and the text of each image, `[B, 2]`, as numbers in the batch."""
-        weights = batch["pair_weights"]
+        weights = everywhere(batch["pair_weights"])
         there = (weights[:, None] != 0) & (weights[None, :] != 0)
         logits = jnp.where(there, outputs.similarities, -jnp.inf)
         found = [jnp.argmax(logits, axis=1), jnp.argmax(logits.T, axis=1)]
         own = jnp.arange(len(weights))
-        return Predictions(jnp.stack(found, axis=1), jnp.stack([own, own], axis=1), weights)
+        found = jnp.stack([everywhere(side) for side in found], axis=1)
+        return Predictions(found, jnp.stack([own, own], axis=1), weights)
 
 
 def unit_vectors(vectors: jax.Array) -> jax.Array:

@@ -154,6 +154,8 @@ def _next_commands(config: Config, folder: Path, step: int, ended: bool) -> list
         return [*commands, f"plain weights: python -m jaxformer merge {folder} {folder}-merged"]
     if config.init_from is not None:
         return [*commands, f"hand it on: python -m jaxformer export {folder} {folder}-hf"]
+    if model.parts:
+        return commands
     deeper = model.num_layers + 2 * len(model.windows)
     change = f"--model.num-layers {deeper} --run-dir {folder}-deeper"
     return [*commands, f"change the model: {change}"]

@@ -18,7 +18,7 @@ from jaxformer.training.transfer.origin import open_saved
 # Fields in which two models may differ and still use the same parameters.
 _MAY_DIFFER = frozenset(
     {"heads", "dropout", "attention_dropout", "compute_dtype", "attention", "remat", "scan_layers"}
-    | {"init_std", "depth_scaled_init"}
+    | {"init_std", "depth_scaled_init", "logit_bias", "logit_scale", "max_logit_scale"}
 )
 
 
@@ -132,9 +132,10 @@ def _differences(there: ModelConfig, here: ModelConfig) -> tuple[str, ...]:
     return tuple(
         f"model.{name} is {old!r} there, {new!r} here"
         for name, (old, new) in diff(there, here).items()
-        if name.split(".")[0] not in _MAY_DIFFER
+        if _MAY_DIFFER.isdisjoint(name.split(".")[:2])
     )
 
 
 def _replaceable(name: str) -> bool:
-    return name.startswith(("heads.", "pooler.")) or is_factor(name)
+    own = name.removeprefix("text.").removeprefix("image.")
+    return own.startswith(("heads.", "pooler.")) or is_factor(name)
