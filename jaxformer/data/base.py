@@ -50,8 +50,9 @@ class Data(abc.ABC):
 
     head: ClassVar[str] = "language_model"
     """What the data teach, by the name of a head: "language_model", "masked_language_model",
-    "classification", "regression", "token_classification", "span" or "contrastive". A subclass whose fields decide
-    it defines a property. A model that is taken from a checkpoint gets this head."""
+    "classification", "regression", "token_classification", "span" or "contrastive". A subclass
+    whose fields decide it defines a property. A model that is taken from a checkpoint gets this
+    head."""
 
     has_text: ClassVar[bool] = True
     """Whether a row has a text, as ids."""

@@ -73,7 +73,7 @@ def described(request, tmp_path_factory):
 
 
 def test_the_description_survives_the_way_back(described):
-    format, values = described
+    _, values = described
     checkpoint = read_checkpoint(HFConfig(values), FORMATS)
     kept = {
         name: values[name]

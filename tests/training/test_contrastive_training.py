@@ -148,8 +148,9 @@ def metrics_of(folder):
 
 def test_a_run_learns_which_belong_together(run):
     found = metrics_of(run)
-    assert found["text_to_image_recall"] == found["image_to_text_recall"] == 1.0
-    assert found["loss"] < 0.2
+    # By chance one in sixteen is right, and the loss is log 16.
+    assert min(found["text_to_image_recall"], found["image_to_text_recall"]) > 0.7
+    assert found["loss"] < 0.8
 
 
 def test_a_run_that_stopped_ends_with_the_same_bits(pairs, tmp_path):
