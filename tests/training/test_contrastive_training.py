@@ -25,6 +25,7 @@ from jaxformer.parity.reference import Reference, save_random
 from jaxformer.parity.tiny import TINY
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.model import save
+from jaxformer.pretrained.prediction.zero_shot import zero_shot
 from jaxformer.training.evaluation.metrics import retrieval_scores
 from jaxformer.training.loop import train
 from jaxformer.training.step import TrainProgram
@@ -170,6 +171,16 @@ def test_a_run_goes_out_and_comes_back(run, tmp_path):
     for name, array in model.parameters.items():
         np.testing.assert_array_equal(again.parameters[name], array)
     assert "logit_scale" in load_file(tmp_path / "hf" / "model.safetensors")
+
+
+def test_a_run_tells_the_labels_of_an_image(run, pairs, tmp_path):
+    """From its own folder, and from that of its export."""
+    save(load(run), tmp_path / "hf")
+    files = [pairs / "red-square.png", pairs / "blue-frame.png"]
+    labels = ("red square", "blue frame", "white bar")
+    for folder in (run, tmp_path / "hf"):
+        found = zero_shot(load(folder), files, labels, template="a {}")
+        assert [scores[0].label for scores in found] == ["red square", "blue frame"]
 
 
 def test_the_scale_is_cut_off(pairs):

@@ -1,9 +1,10 @@
 """Images and their texts, which a dual encoder learns to match."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -23,6 +24,10 @@ from jaxformer.data.tokenizers.special_tokens import Frame
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
 from jaxformer.errors import DataError, check_field
 from jaxformer.extras import optional_module
+from jaxformer.io.files import replacing
+
+PREPROCESSOR = "preprocessor_config.json"
+"""The file that says how images are scaled and normalised."""
 
 
 class ImageTextPair(NamedTuple):
@@ -99,6 +104,45 @@ class ImageTextPairs(TaskData[ImageTextPair]):
     @property
     def lengths(self) -> dict[str, int]:
         return {"inputs": self.sequence_length}
+
+    def prepare(self, folder):
+        """Reads and tokenises the rows; keeps how images are read beside the tokenizer.
+
+        Args:
+            folder: The run's folder.
+
+        Returns:
+            Both sides of the data, with the tokenizer.
+
+        Raises:
+            DataError: A file cannot be read, a text is too long, or an image is not there.
+        """
+        found = super().prepare(folder)
+        text = json.dumps(self._preprocessor(), indent=2) + "\n"
+        with replacing(Path(folder, "tokenizer", PREPROCESSOR)) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+        return found
+
+    def _preprocessor(self) -> dict[str, Any]:
+        """The settings with which transformers reads images as this does."""
+        height, width = self.image_size
+        values = {name: list(getattr(self, name)) for name in ("mean", "std")}
+        values = {name: x * (self.channels // len(x)) for name, x in values.items()}
+        square = height == width
+        return {
+            "image_processor_type": "CLIPImageProcessor",
+            "do_convert_rgb": self.channels == 3,
+            "do_resize": True,
+            "size": {"shortest_edge": height} if square else {"height": height, "width": width},
+            "resample": 3,
+            "do_center_crop": square,
+            "crop_size": {"height": height, "width": width},
+            "do_rescale": True,
+            "rescale_factor": 1 / 255,
+            "do_normalize": True,
+            "image_mean": values["mean"],
+            "image_std": values["std"],
+        }
 
     def read(self, source: str) -> list[ImageTextPair]:
         """Returns the rows of a table.

@@ -95,7 +95,7 @@ def text_arrays(pretrained: Pretrained, texts: Sequence[str]) -> dict[str, np.nd
         DataError: A text is too long, or there is no tokenizer.
     """
     settings = read_settings(pretrained.folder)
-    encode, change = pretrained.prompt_encoder.plain, canonical_text(settings)
+    encode, change = pretrained.prompt_encoder.source, canonical_text(settings)
     rows = [encode(change(text)) for text in texts]
     part = pretrained.checkpoint.part("text")
     longest, fixed = part.config.position.max_length, part.architecture.task.reads_padding
