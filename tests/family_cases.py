@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tiny_models import tiny, tiny_encoder, tiny_encoder_decoder, tiny_vision
+from tiny_models import tiny, tiny_composite, tiny_encoder, tiny_encoder_decoder, tiny_vision
 
 from jaxformer.functional import LayerNorm, Learned, Sinusoidal, Sinusoidal2D
 from jaxformer.models import (
@@ -50,6 +50,8 @@ FAMILIES = {
         position=Sinusoidal2D((2, 4), theta=100.0, prefix=0),
         heads=(Classification(num_labels=3, pooling="mean"),),
     ),
+    "bert2gpt2": tiny_composite(tiny_encoder(pooler=None), attention_scale_by_depth=True),
+    "captions": tiny_composite(tiny_vision()),
 }
 each_family = pytest.mark.parametrize("config", FAMILIES.values(), ids=FAMILIES.keys())
 

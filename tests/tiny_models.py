@@ -10,6 +10,7 @@ from jaxformer.functional import ALiBi, Binary, Integer, Learned, RoPE, Sinusoid
 from jaxformer.models import (
     AbstractModel,
     Classification,
+    CompositeConfig,
     DecoderConfig,
     EncoderConfig,
     EncoderDecoderConfig,
@@ -18,6 +19,7 @@ from jaxformer.models import (
     Parameters,
     VisionConfig,
 )
+from jaxformer.nn import DotProductCrossAttention
 
 SCHEMES = {
     "integer": Integer(max_length=8),
@@ -91,6 +93,13 @@ def tiny_vision(**changes) -> VisionConfig:
     return VisionConfig(**(STACK | fields | changes))
 
 
+def tiny_composite(encoder: EncoderConfig | VisionConfig, **changes) -> CompositeConfig:
+    """An encoder with a decoder of another width and depth."""
+    fields = {"model_dim": 16, "num_layers": 3, "position": Learned(max_length=16)}
+    decoder = tiny(**(fields | changes), cross_attention=DotProductCrossAttention())
+    return CompositeConfig(encoder.with_fields(heads=()), decoder)
+
+
 @lru_cache
 def structure_of(config: ModelConfig) -> AbstractModel:
     return AbstractModel(config.build)
@@ -148,13 +157,14 @@ def loss_and_gradients_of(config: ModelConfig, parameters: Parameters, batch: di
 def batch_for(config: ModelConfig, rows: int = 16, length: int = 7, seed: int = 0) -> dict:
     """A batch with padding for any family: what it reads, and what its heads predict."""
     random = np.random.default_rng(seed)
-    if isinstance(config, VisionConfig):
-        shape = (rows, *config.image_size, config.channels)
+    if "images" in config.required:
+        vision = config.parts.get("encoder", config)
+        shape = (rows, *vision.image_size, vision.channels)
         batch = {"images": random.normal(size=shape).astype(np.float32)}
     else:
         batch = _padded_text(random, rows, length, config.vocab_size)
     valid = batch.get("segments", np.ones((rows, 1))) > 0
-    if isinstance(config, EncoderDecoderConfig):
+    if config.is_encoder_decoder:
         decoder = _padded_text(random, rows, length - 2, config.vocab_size)
         batch |= {f"decoder_{name}": x for name, x in decoder.items()}
         valid = decoder["segments"] > 0

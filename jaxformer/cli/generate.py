@@ -1,4 +1,4 @@
-"""``jaxformer generate DIR`` and ``chat DIR``: text from a trained model."""
+"""``jaxformer generate DIR`` and ``chat DIR``: text from a trained model, of texts or images."""
 
 import dataclasses
 import json
@@ -16,10 +16,13 @@ from jaxformer.cli.options import CheckpointChoice, Dtype, ModelDir
 from jaxformer.config.overrides import given, parse
 from jaxformer.data.chat.encoder import ChatEncoder
 from jaxformer.data.chat.template import read_chat_template
+from jaxformer.data.tasks.image_sources import image_names
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.generation.api import generation_config_for
 from jaxformer.generation.config import GenerationConfig
+from jaxformer.generation.inputs import reads_images
 from jaxformer.generation.text import GenerationOutput, TextGenerator
+from jaxformer.io.files import ordinary_file
 from jaxformer.nn.cache import Storage
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.model import Pretrained, computed_as_kept
@@ -65,18 +68,23 @@ class Chat(GenerationConfig, Loading):
 
 @dataclass(frozen=True)
 class Generation(GenerationConfig, Loading):
-    """Generates text: a decoder continues a prompt, an encoder-decoder answers it."""
+    """Generates text: a decoder continues a prompt, an encoder-decoder answers it.
+
+    An encoder-decoder of images describes them: --images dog.jpg, several, or a folder of images.
+    """
 
     prompt: str | None = None
     """The prompt. The text is shown while it is generated."""
     prompts: Path | None = None
     """A file with a prompt on each line."""
+    images: tuple[Path, ...] = ()
+    """Images to describe, and folders of images, for a model that reads images."""
     output: Path | None = None
-    """The JSON Lines file to write for a file of prompts (None: the screen)."""
+    """The JSON Lines file to write for a file of prompts or for images (None: the screen)."""
     resume: bool = False
     """Continue after the lines that the output already has."""
     batch_size: int = 8
-    """How many prompts are continued together."""
+    """How many prompts or images are computed together."""
 
     def __post_init__(self):
         """Leaves the checks to `GenerationConfig.of`, which knows the model's own settings."""
@@ -85,16 +93,25 @@ class Generation(GenerationConfig, Loading):
 def generate(arguments: Sequence[str], prog: str) -> None:
     """Shows or writes what a model adds to prompts."""
     wanted, chosen = _parsed(Generation, arguments, prog)
-    if (wanted.prompt is None) == (wanted.prompts is None):
-        raise ConfigError("generate: give either --prompt TEXT or --prompts FILE")
-    prompts = [wanted.prompt] if wanted.prompts is None else _lines(wanted.prompts)
+    given = wanted.prompt is not None, wanted.prompts is not None, bool(wanted.images)
+    if sum(given) != 1:
+        raise ConfigError(
+            "generate: give either --prompt TEXT, --prompts FILE or --images FILE_OR_FOLDER ..."
+        )
+    if wanted.images:
+        prompts = _image_files(wanted.images)
+    else:
+        prompts = [wanted.prompt] if wanted.prompts is None else _lines(wanted.prompts)
     if wanted.batch_size < 1:
         raise ConfigError(f"--batch-size {wanted.batch_size}: give 1 or more")
     done = _done(wanted, prompts)
     model = _model(wanted)
+    if reads_images(model) != bool(wanted.images):
+        reads, option = ("images", "--images") if reads_images(model) else ("text", "--prompt")
+        raise ConfigError(f"generate: {wanted.folder} reads {reads}: give {option}")
     writer = _writer(wanted, model, generation_config_for(model, chosen))
     several = writer.config.num_beams > 1 or writer.config.num_return_sequences > 1
-    if wanted.prompts is not None:
+    if wanted.prompt is None:
         _write_all(writer, prompts, done, wanted)
     elif several:
         for written in writer.generate([writer.tokenize(wanted.prompt)])[0]:
@@ -192,6 +209,19 @@ def _lines(path: Path) -> list[str]:
     return lines
 
 
+def _image_files(paths: Sequence[Path]) -> list[str]:
+    """The files of images, among them those in folders."""
+    files = []
+    for path in paths:
+        names = image_names(path) if path.is_dir() else [None]
+        if not names:
+            raise DataError(f"--images {path}: the folder holds no images")
+        files += [str(path if name is None else path / name) for name in names]
+    for file in files:
+        ordinary_file(Path(file))
+    return files
+
+
 def _done(wanted: Generation, prompts: Sequence[str]) -> int:
     """Counts the prompts that the output already has.
 
@@ -216,11 +246,12 @@ def _done(wanted: Generation, prompts: Sequence[str]) -> int:
     done = 0
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
-            prompt = json.loads(line)["prompt"]
+            prompt = json.loads(line)[_kind(wanted)]
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"{path}, line {done + 1}: not from this command: {error}") from error
         if done >= len(prompts) or prompt != prompts[done]:
-            raise DataError(f"{path}, line {done + 1}: not the prompt of {wanted.prompts}")
+            given = "those of --images" if wanted.images else f"that of {wanted.prompts}"
+            raise DataError(f"{path}, line {done + 1}: {prompt} is not {given} in this place")
         done += 1
     return done
 
@@ -233,21 +264,22 @@ def _write_all(
     starts = range(0, len(rows), wanted.batch_size)
     out = sys.stdout if wanted.output is None else _appended(wanted.output)
     try:
-        for start in track(starts, "prompts", console=Console(stderr=True), transient=True):
+        for start in track(
+            starts, f"{_kind(wanted)}s", console=Console(stderr=True), transient=True
+        ):
             batch = rows[start : start + wanted.batch_size]
             # The last batch is padded to the size that the program is compiled for.
             missing = wanted.batch_size - len(batch) if len(rows) > wanted.batch_size else 0
             found = writer.generate([*batch, *[batch[-1]] * missing], first=done + start)
             texts = prompts[done + start :]
             for prompt, written in zip(texts, found[: len(batch)], strict=False):
-                print(
-                    json.dumps(_record(prompt, written), ensure_ascii=False), file=out, flush=True
-                )
+                record = {_kind(wanted): prompt, **_record(written)}
+                print(json.dumps(record, ensure_ascii=False), file=out, flush=True)
     finally:
         if out is not sys.stdout:
             out.close()
     if wanted.output is not None:
-        print(f"written to {wanted.output}: {len(prompts)} prompts")
+        print(f"written to {wanted.output}: {len(prompts)} {_kind(wanted)}s")
 
 
 def _appended(path: Path) -> Any:
@@ -258,8 +290,13 @@ def _appended(path: Path) -> Any:
         raise DataError(f"--output {path} cannot be written: {error}") from error
 
 
-def _record(prompt: str, written: list[GenerationOutput]) -> dict[str, Any]:
-    """The JSON line of a prompt, with a list if there are several texts for it."""
+def _kind(wanted: Generation) -> str:
+    """What each line of the output is of, and the name of its field."""
+    return "image" if wanted.images else "prompt"
+
+
+def _record(written: list[GenerationOutput]) -> dict[str, Any]:
+    """The texts in the JSON line of a prompt, a list if there are several."""
     if len(written) == 1:
-        return {"prompt": prompt, **dataclasses.asdict(written[0])}
-    return {"prompt": prompt, "texts": [dataclasses.asdict(each) for each in written]}
+        return dataclasses.asdict(written[0])
+    return {"texts": [dataclasses.asdict(each) for each in written]}

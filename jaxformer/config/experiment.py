@@ -66,10 +66,6 @@ CHANGEABLE_FIELDS = (
 )
 
 
-# The models of a dual encoder have each field of a model.
-_PART = re.compile(r"^model\.(text|image)\.")
-
-
 @dataclass(frozen=True)
 class Config:
     """One experiment."""
@@ -154,8 +150,8 @@ def check_mesh(model: ModelConfig, sizes: Mapping[str, int]) -> None:
     for stack in model.stacks:
         _check_tensor_axis(stack, sizes["tensor"])
         _check_divides("mesh.fsdp", sizes["fsdp"], "model.model_dim", stack.model_dim)
-    if "vocab_size" in model.input_fields:
-        _check_vocabulary_divides(model.vocab_size, sizes["tensor"] * sizes["fsdp"])
+        if "vocab_size" in stack.input_fields:
+            _check_vocabulary_divides(stack.vocab_size, sizes["tensor"] * sizes["fsdp"])
     if math.prod(sizes.values()) > 1:
         abstract_model = AbstractModel(model.build)
         mesh = AbstractMesh(tuple(sizes.values()), tuple(sizes))
@@ -234,7 +230,7 @@ def changed_fields(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
 
 def _is_changeable(name: str) -> bool:
     """Whether a field, or the component that it belongs to, may differ in a continued run."""
-    name = _PART.sub("model.", name)
+    name = re.sub(r"^model\.(encoder|decoder|text|image)\.", "model.", name)
     return any(name == field or name.startswith(f"{field}.") for field in CHANGEABLE_FIELDS)
 
 

@@ -23,7 +23,7 @@ from jaxformer.functional.masks import (
     sliding_window,
 )
 from jaxformer.functional.norms import LayerNorm, Norm, RMSNorm, layer_norm, rms_norm
-from jaxformer.functional.patches import patches, resize_positions
+from jaxformer.functional.patches import patches, resize_offsets, resize_positions
 from jaxformer.functional.placement import per_device
 from jaxformer.functional.positions.absolute import (
     binary_code,
@@ -42,6 +42,7 @@ from jaxformer.functional.positions.analysis import (
     step_sizes,
 )
 from jaxformer.functional.positions.base import Bias, NoPosition, Position
+from jaxformer.functional.positions.patch_bias import PatchBias, patch_bias
 from jaxformer.functional.positions.relative import alibi_bias, alibi_slopes, t5_bias, t5_bucket
 from jaxformer.functional.positions.rope import apply_rope, inverse_frequencies, rotary_angles
 from jaxformer.functional.positions.rope_scaling import (
@@ -116,6 +117,7 @@ __all__ = [
     "NoPosition",
     "NoScaling",
     "Norm",
+    "PatchBias",
     "Position",
     "PreferenceLosses",
     "Prefix",
@@ -159,6 +161,7 @@ __all__ = [
     "linear",
     "min_p_filter",
     "no_repeat_ngram",
+    "patch_bias",
     "patches",
     "per_device",
     "position_scores",
@@ -166,6 +169,7 @@ __all__ = [
     "quick_gelu",
     "relative_share",
     "repetition_penalty",
+    "resize_offsets",
     "resize_positions",
     "rms_norm",
     "rope_decay",

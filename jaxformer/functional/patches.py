@@ -1,6 +1,6 @@
-"""Images as sequences of patches, and learned positions for another grid of patches."""
+"""Images as sequences of patches, and learned tables for another grid of patches."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -81,9 +81,58 @@ def resize_positions(
             "prefix) that it was trained for"
         )
     first, rest = table[:prefix], table[prefix:]
-    rows, columns = map(_cubic_weights, old_grid, new_grid)
-    resized = jnp.einsum("pr,qc,rcd->pqd", rows, columns, rest.reshape(*old_grid, -1))
-    return jnp.concatenate([first, resized.reshape(-1, table.shape[1])])
+    return jnp.concatenate([first, _resized(rest, old_grid, new_grid, _cubic_weights)])
+
+
+def resize_offsets(
+    table: jax.Array, old_grid: tuple[int, int], new_grid: tuple[int, int]
+) -> jax.Array:
+    """A table with a row for each offset between two patches, for another grid, bilinearly.
+
+    The offsets of a grid of (h, w) patches are a grid of (2 h - 1, 2 w - 1).
+
+    Args:
+        table: `[(2 h - 1)(2 w - 1) + more, N]`; rows beyond the offsets stay as they are.
+        old_grid: (h, w) that the table was trained for.
+        new_grid: (h, w) wanted.
+
+    Returns:
+        The table for the new grid.
+
+    Raises:
+        AssertionError: The table is not a matrix of floating-point numbers.
+        ArgumentError: The table has fewer rows than the old grid has offsets.
+
+    References:
+        Birkl et al., MiDaS v3.1, 2023 (https://arxiv.org/abs/2307.14460), for BEiT.
+    """
+    assert_axes(table=(table, "R N"))
+    assert_floating(table=table)
+    old, new = (
+        tuple(2 * size - 1 for size in _pair(name, grid))
+        for name, grid in (("old_grid", old_grid), ("new_grid", new_grid))
+    )
+    count = old[0] * old[1]
+    if table.shape[0] < count:
+        raise ArgumentError(
+            f"table has {table.shape[0]} rows, the grid {tuple(old_grid)} {count} offsets: give "
+            "the grid that it was trained for"
+        )
+    return jnp.concatenate([_resized(table[:count], old, new, _linear_weights), table[count:]])
+
+
+def _resized(
+    rows: jax.Array,
+    old: tuple[int, int],
+    new: tuple[int, int],
+    weights: Callable[[int, int], np.ndarray],
+) -> jax.Array:
+    """The rows of an old grid `[h w, D]` as those of a new one; each axis by itself."""
+    down, across = map(weights, old, new)
+    grid = jnp.reshape(rows, (*old, -1))
+    precise = jax.lax.Precision.HIGHEST
+    grid = jnp.einsum("pr,qc,rcd->pqd", down, across, grid, precision=precise)
+    return grid.reshape(-1, rows.shape[1])
 
 
 def _pair(name: str, sizes: Sequence[int]) -> tuple[int, int]:
@@ -97,13 +146,27 @@ def _pair(name: str, sizes: Sequence[int]) -> tuple[int, int]:
 def _cubic_weights(old: int, new: int) -> np.ndarray:
     """Returns `[new, old]`: the weight of each old sample of an axis in each new one."""
     a = -0.75
+
+    def kernel(x: np.ndarray) -> np.ndarray:
+        near = ((a + 2) * x - (a + 3)) * x**2 + 1
+        return np.where(x <= 1, near, (((x - 5) * x + 8) * x - 4) * a)
+
+    return _weights(old, new, (-1, 0, 1, 2), kernel)
+
+
+def _linear_weights(old: int, new: int) -> np.ndarray:
+    """The same for linear interpolation."""
+    return _weights(old, new, (0, 1), lambda x: 1 - x)
+
+
+def _weights(
+    old: int, new: int, taps: tuple[int, ...], kernel: Callable[[np.ndarray], np.ndarray]
+) -> np.ndarray:
+    """The weights of the samples near each new one; those beyond the border repeat it."""
     centres = (np.arange(new) + 0.5) * old / new - 0.5
     weights = np.zeros((new, old), np.float32)
-    for tap in (-1, 0, 1, 2):
+    for tap in taps:
         sample = np.floor(centres) + tap
-        x = np.abs(centres - sample)
-        near = ((a + 2) * x - (a + 3)) * x**2 + 1
-        far = (((x - 5) * x + 8) * x - 4) * a
         inside = np.clip(sample, 0, old - 1).astype(int)
-        np.add.at(weights, (np.arange(new), inside), np.where(x <= 1, near, far))
+        np.add.at(weights, (np.arange(new), inside), kernel(np.abs(centres - sample)))
     return weights

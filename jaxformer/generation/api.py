@@ -1,13 +1,13 @@
 """`jaxformer.generate` and `jaxformer.score`: NumPy arrays, token ids or texts in, NumPy out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, get_args
 
 import jax
 import numpy as np
 
 from jaxformer.checks import SWITCH, plain
-from jaxformer.errors import ConfigError, DataError, check_argument
+from jaxformer.errors import ConfigError, check_argument
 from jaxformer.functional.activations import Hook, Hooks
 from jaxformer.generation.checks import TOKEN
 from jaxformer.generation.compiled import check_generates
@@ -22,32 +22,24 @@ from jaxformer.generation.engine import (
     row_keys,
 )
 from jaxformer.generation.hooked import check_per_token
+from jaxformer.generation.inputs import (
+    Inputs,
+    blank_inputs,
+    prepare_inputs,
+    reads_files,
+    recommendations,
+)
 from jaxformer.generation.prompts import (
     Prompts,
     are_real,
-    bucket,
-    padded,
-    real_tokens,
-    rows_of,
     texts_of,
 )
 from jaxformer.generation.scoring import Continuations, Score, Scorer
 from jaxformer.generation.speculative_engine import SpeculativeEngine
 from jaxformer.generation.streaming.text_stream import TextStream
 from jaxformer.generation.streaming.token_stream import READ_EVERY, stream_sliding
-from jaxformer.hub.inputs import checked_inputs
-from jaxformer.io.model_files import read_object
 from jaxformer.nn.cache import Storage
 from jaxformer.pretrained.model import NO_HOOKS, Pretrained, check_pretrained
-
-Arrays = Mapping[str, Any]
-Inputs = Arrays | str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]] | np.ndarray
-"""Arrays by the names that transformers gives them; or one prompt or several, as text or token
-ids."""
-
-RECOMMENDED = "generation_config.json"
-"""The file of a Hugging Face checkpoint with recommended options."""
-_MIN_ENCODER_LENGTH = 16
 
 
 def generate(
@@ -62,13 +54,15 @@ def generate(
     hooks: Mapping[str, Hook] | None = None,
     **options: Any,
 ) -> dict[str, np.ndarray]:
-    """Continues prompts; an encoder-decoder answers them.
+    """Continues prompts; an encoder-decoder answers them, or describes images.
 
     Args:
         pretrained: The model.
         inputs: "input_ids" [B, T], "attention_mask" (padding on either side), and optionally, for
             an encoder-decoder, "decoder_input_ids", with which its answer begins. Or only a text,
-            token ids, or a list of either for several prompts, which are padded on the left.
+            token ids, or a list of either for several prompts, which are padded on the left. For a
+            model that reads images: the file of one or a list of files, which are scaled and
+            normalised as preprocessor_config.json says, or "pixel_values" [B, C, height, width].
         output_scores: Whether to return the logits from which each token was chosen; not with beams
             or `slide`.
         slide: If the model has too few positions for the prompt and the new tokens, read the last
@@ -90,7 +84,7 @@ def generate(
         tokens, then padding. "log_probs" float32 [B n, new tokens], the model's log-probabilities,
         0 at padding; with `output_scores` also "scores" float32 [new tokens, B n, V], after
         penalties and filters. Beam search returns "sequences_scores" [B n] instead of these. If the
-        prompts are texts, also "texts", a list of the B n new ones.
+        prompts are texts or files of images, also "texts", a list of the B n new ones.
 
     Raises:
         ArgumentError: An argument has an invalid value.
@@ -135,7 +129,7 @@ def generate(
     new = np.where(real, found.tokens, config.padding)
     given = np.repeat(ids, config.num_return_sequences, axis=0)
     sequences = np.concatenate([given, new], axis=1)
-    if texts_of(inputs) is None:
+    if not (reads_files(pretrained, inputs) or texts_of(inputs)):
         return {"sequences": sequences, **scores}
     rows = zip(found.tokens, found.lengths, strict=True)
     texts = [_text(pretrained, tokens[:length]) for tokens, length in rows]
@@ -228,16 +222,11 @@ def generation_config_for(pretrained: Pretrained, options: Mapping[str, Any]) ->
     check_pretrained("pretrained", pretrained)
     check_generates(pretrained.config)
     vocab_size = pretrained.config.vocab_size
-    recommended = {**pretrained.checkpoint.hf_config.values, **_recommendations(pretrained)}
+    recommended = {**pretrained.checkpoint.hf_config.values, **recommendations(pretrained)}
     ends = _known(recommended.get("eos_token_id"), vocab_size)
     config = GenerationConfig.of(recommended | {"eos_token_id": ends}, options)
     config.check_vocabulary(vocab_size)
     return config
-
-
-def _recommendations(pretrained: Pretrained) -> dict[str, Any]:
-    folder = pretrained.folder
-    return {} if folder is None else read_object(folder, RECOMMENDED) or {}
 
 
 def _known(ends: Any, vocab_size: int) -> Any:
@@ -245,50 +234,6 @@ def _known(ends: Any, vocab_size: int) -> Any:
     if isinstance(ends, list):
         return [end for end in ends if _known(end, vocab_size) is not None or end is None]
     return None if TOKEN.allows(ends) and ends >= vocab_size else ends
-
-
-def prepare_inputs(
-    pretrained: Pretrained, inputs: Inputs, padding: int = 0, hooks: Hooks = NO_HOOKS
-) -> tuple[np.ndarray, np.ndarray | None, EncoderOutputs]:
-    """Converts inputs to the decoder's prompts, and runs the encoder if there is one.
-
-    Args:
-        pretrained: The model.
-        inputs: See `generate`.
-        padding: The token with which to pad prompts that are not arrays.
-        hooks: Those that the encoder runs with.
-
-    Returns:
-        Ids int32 [B, T], their mask [B, T] or None, and the encoder's output with its mask.
-
-    Raises:
-        ArgumentError: `pretrained` is not a model, or the inputs are of an unknown type.
-        ConfigError: The model does not predict the next token.
-        DataError: An array is missing, or does not fit the model.
-    """
-    check_pretrained("pretrained", pretrained)
-    check_generates(pretrained.config)
-    config = pretrained.config
-    arrays = checked_inputs(_arrays(pretrained, inputs, padding), config)
-    if "input_ids" not in arrays:
-        raise DataError(f"inputs: input_ids is missing; there are {', '.join(arrays) or 'none'}")
-    if "position_ids" in arrays:
-        raise DataError("inputs: position_ids: must be left out; attention_mask decides them")
-    ids, mask = np.asarray(arrays["input_ids"]), arrays.get("attention_mask")
-    if not config.is_encoder_decoder:
-        return ids, mask, ()
-    real_tokens(ids, mask, config.vocab_size)
-    prompt = arrays.get("decoder_input_ids")
-    mask = arrays.get("decoder_attention_mask")
-    if prompt is None:
-        if mask is not None:
-            raise DataError("inputs: decoder_attention_mask is given without decoder_input_ids")
-        prompt = np.full((len(ids), 1), _start_token(pretrained), np.int32)
-    if len(prompt) != len(ids):
-        raise DataError(
-            f"inputs: decoder_input_ids has {len(prompt)} rows, and input_ids has {len(ids)}"
-        )
-    return np.asarray(prompt), mask, pretrained.encode(_lengthened(arrays), hooks)
 
 
 def _checked_hooks(hooks: Mapping[str, Hook] | None, draft: Pretrained | None) -> Hooks:
@@ -308,57 +253,10 @@ def _check_matched(
     if hooks.patterns:
         inputs = {"decoder_input_ids" if encoder_outputs else "input_ids": ids}
         if encoder_outputs:
-            inputs["input_ids"] = np.zeros(encoder_outputs[0].shape[:2], np.int32)
+            inputs |= blank_inputs(pretrained, *encoder_outputs[0].shape[:2])
         jax.eval_shape(lambda inputs: pretrained.activations(inputs, hooks=hooks), inputs)
-
-
-def tokenize(pretrained: Pretrained, text: str) -> list[int]:
-    """The tokens of a prompt, or of an encoder's input.
-
-    Args:
-        pretrained: The model.
-        text: The text.
-
-    Returns:
-        Token ids.
-    """
-    encoder = pretrained.prompt_encoder
-    encodes = pretrained.config.is_encoder_decoder
-    return encoder.source(text) if encodes else encoder.plain(text)
-
-
-def _arrays(pretrained: Pretrained, inputs: Inputs, padding: int) -> Arrays:
-    """Inputs as arrays, by the names that transformers gives them."""
-    if isinstance(inputs, Mapping):
-        return inputs
-    texts = texts_of(inputs)
-    rows = rows_of(inputs) if texts is None else [tokenize(pretrained, text) for text in texts]
-    return padded(rows, padding, left=not pretrained.config.is_encoder_decoder)
 
 
 def _text(pretrained: Pretrained, tokens: np.ndarray) -> str:
     stream = TextStream(pretrained.prompt_encoder.tokenizer)
     return stream.push(tokens) + stream.flush()
-
-
-def _start_token(pretrained: Pretrained) -> int:
-    """The first token of an encoder-decoder's answer, found as transformers does."""
-    files = _recommendations(pretrained), pretrained.checkpoint.hf_config.values
-    names = "decoder_start_token_id", "bos_token_id"
-    given = [values.get(name) for name in names for values in files]
-    start = next((token for token in given if token is not None), None)
-    size = pretrained.config.vocab_size
-    if not (TOKEN.allows(start) and start < size):
-        raise ConfigError(
-            f"decoder_start_token_id = {start!r} in {RECOMMENDED} or config.json: must be a token "
-            f"of the model, 0 to {size - 1}; correct it, or give decoder_input_ids"
-        )
-    return start
-
-
-def _lengthened(arrays: Arrays) -> Arrays:
-    """Pads an encoder's inputs on the right, so that programs are compiled for few lengths."""
-    ids = np.asarray(arrays["input_ids"])
-    mask = np.asarray(arrays.get("attention_mask", np.ones_like(ids)))
-    more = ((0, 0), (0, bucket(ids.shape[1], _MIN_ENCODER_LENGTH) - ids.shape[1]))
-    return {"input_ids": np.pad(ids, more), "attention_mask": np.pad(mask, more)}

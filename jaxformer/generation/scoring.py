@@ -16,7 +16,6 @@ from jaxformer.functional.sampling.next_token import greedy, token_log_probabili
 from jaxformer.generation.decode.loop import EncoderOutputs, GenerativeModel
 from jaxformer.generation.engine import Engine
 from jaxformer.generation.prompts import Prompts, bucket, token_ids
-from jaxformer.models import EncoderDecoder
 
 _LEAST_LENGTH, _LEAST_SCORED = 16, 4
 
@@ -198,7 +197,7 @@ class _Asked(NamedTuple):
 def _hidden(
     model: GenerativeModel, tokens, positions, encoder_outputs: EncoderOutputs
 ) -> jax.Array:
-    if not isinstance(model, EncoderDecoder):
+    if not encoder_outputs:
         return model.hidden(tokens, positions=positions)
     outputs, mask = (*encoder_outputs, None)[:2]
     return model.decode(tokens, outputs, encoder_mask=mask, positions=positions)

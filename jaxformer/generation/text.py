@@ -1,4 +1,4 @@
-"""Generation of text from text, with a model and its tokenizer."""
+"""Generation of text from texts or images, with a model and its tokenizer."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -6,10 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxformer.errors import ConfigError
-from jaxformer.generation.api import build_engine, prepare_inputs, tokenize
+from jaxformer.generation.api import build_engine
 from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.decode.loop import EncoderOutputs
 from jaxformer.generation.engine import repeat_rows, row_keys
+from jaxformer.generation.inputs import prepare_inputs, reads_images, tokenize
 from jaxformer.generation.prompts import Prompts, padded
 from jaxformer.generation.streaming.text_stream import TextStream
 from jaxformer.generation.streaming.token_stream import (
@@ -20,6 +21,9 @@ from jaxformer.generation.streaming.token_stream import (
 )
 from jaxformer.nn.cache import Storage
 from jaxformer.pretrained.model import Pretrained, check_pretrained
+
+Prompt = Sequence[int] | str
+"""The tokens of a prompt; or the file of an image, for a model that reads images."""
 
 
 @dataclass(frozen=True)
@@ -64,16 +68,17 @@ class TextGenerator:
         self.encoder = pretrained.prompt_encoder
         self.engine = build_engine(pretrained, config, draft, proposals, storage)
         self.pretrained, self.config, self.slide = pretrained, config, slide
+        self.reads_images = reads_images(pretrained)
 
-    def tokenize(self, prompt: str) -> list[int]:
-        """The tokens of a prompt, or of an encoder's input."""
-        return tokenize(self.pretrained, prompt)
+    def tokenize(self, prompt: str) -> Prompt:
+        """The tokens of a prompt, or of an encoder's input; an image stays a file until then."""
+        return prompt if self.reads_images else tokenize(self.pretrained, prompt)
 
-    def stream(self, ids: Sequence[int]) -> Iterator[str]:
+    def stream(self, ids: Prompt) -> Iterator[str]:
         """Yields the continuation of one prompt, piece by piece, as soon as it can be shown.
 
         Args:
-            ids: The tokens of the prompt.
+            ids: The tokens of the prompt, or the file of an image.
 
         Yields:
             Pieces of text, none of them empty.
@@ -88,13 +93,11 @@ class TextGenerator:
         if shown := text.flush():
             yield shown
 
-    def generate(
-        self, prompts: Sequence[Sequence[int]], first: int = 0
-    ) -> list[list[GenerationOutput]]:
+    def generate(self, prompts: Sequence[Prompt], first: int = 0) -> list[list[GenerationOutput]]:
         """Continues several prompts in one batch.
 
         Args:
-            prompts: The tokens of each prompt.
+            prompts: The tokens of each prompt, or the files of images.
             first: The number of the first prompt, from which its random keys are derived.
 
         Returns:
@@ -145,8 +148,9 @@ class TextGenerator:
     def _new_text(self) -> TextStream:
         return TextStream(self.encoder.tokenizer, self.config.stop_strings)
 
-    def _prepare(self, prompts: Sequence[Sequence[int]]) -> tuple[Prompts, EncoderOutputs]:
-        ids, mask, encoder_outputs = prepare_inputs(self.pretrained, padded(prompts, 0, left=False))
+    def _prepare(self, prompts: Sequence[Prompt]) -> tuple[Prompts, EncoderOutputs]:
+        inputs = prompts if self.reads_images else padded(prompts, 0, left=False)
+        ids, mask, encoder_outputs = prepare_inputs(self.pretrained, inputs)
         return Prompts.of_ids(ids, mask, self.pretrained.config.vocab_size), encoder_outputs
 
     def _parts(

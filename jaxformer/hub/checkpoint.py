@@ -33,15 +33,6 @@ class HFCheckpoint:
     config: ModelConfig
     """Our configuration."""
 
-    def part(self, name: str) -> "HFCheckpoint":
-        """Returns the description of a part of a model of several: "text" or "image"."""
-        config = self.config.parts[name]
-        if name not in self.model_format.parts:  # a model that no known system can say
-            return replace(self, config=config)
-        part = self.model_format.parts[name]
-        values = completed(part.section_of(self.hf_config), part.model_format)
-        return HFCheckpoint(part.model_format, part.architecture, values, config)
-
     @property
     def prefix(self) -> str:
         """The prefix of the body's tensors; empty in a model without heads."""
@@ -49,6 +40,16 @@ class HFCheckpoint:
             return ""
         own = self.architecture.prefix
         return self.model_format.prefix if own is None else own
+
+    def part(self, name: str) -> "HFCheckpoint":
+        """Returns the description of a part: "encoder" or "decoder", "text" or "image"."""
+        config = self.config.parts[name]
+        if section := self.model_format.sections.get(name):
+            values = completed(section.section_of(self.hf_config), section.model_format)
+            return HFCheckpoint(section.model_format, section.architecture, values, config)
+        if name not in self.model_format.parts:  # a model that no known system can say
+            return replace(self, config=config)
+        return HFCheckpoint(*self.model_format.parts[name], config)
 
     @property
     def repeats_inputs(self) -> bool:
@@ -85,13 +86,12 @@ def _read(hf_config: HFConfig, formats: Mapping[str, ModelFormat]) -> HFCheckpoi
             f"{hf_config.path}: model_type = {kind!r} is not known: must be one of "
             f"{', '.join(sorted(formats))}{did_you_mean(kind, formats)}"
         )
-    model_format = formats[kind]
+    model_format = formats[kind].bound(hf_config, formats)
     _check_numbers(hf_config)
     _check_not_quantised(hf_config)
     hf_config = completed(hf_config, model_format)
     architecture = _architecture(hf_config, model_format)
     try:
-        model_format = model_format.bound(hf_config, formats)
         config = read_config(hf_config, model_format, architecture)
     except ConfigError:
         raise
@@ -166,7 +166,9 @@ def _architecture(hf_config: HFConfig, model_format: ModelFormat) -> Architectur
         )
     for architecture in model_format.architectures:
         # MPT was published with its own code, which calls the class MPTForCausalLM.
-        if architecture.name.lower() == str(named[0]).lower():
+        names = (architecture.name, *architecture.aliases)
+        if str(named[0]).lower() in (name.lower() for name in names):
+            _check_fields(hf_config, model_format, architecture)
             return architecture
     known = [architecture.name for architecture in model_format.architectures]
     hint = did_you_mean(named[0], known)
@@ -174,3 +176,21 @@ def _architecture(hf_config: HFConfig, model_format: ModelFormat) -> Architectur
         f"{hf_config.path}: architectures = {named} is not known for model_type "
         f"{model_format.model_type!r}: must be one of {', '.join(known)}{hint}"
     )
+
+
+def _check_fields(
+    hf_config: HFConfig, model_format: ModelFormat, architecture: Architecture
+) -> None:
+    """Refuses a class with the fields of another: `BertForMaskedLM` with `is_decoder` true."""
+    fits = model_format.classes(hf_config.values)
+    if architecture in fits:
+        return
+    for other in model_format.architectures:
+        for name in other.fields:
+            given, wanted = hf_config.take(name, False), architecture.fields.get(name, False)
+            if given != wanted:
+                which = f", or architectures = {[fits[0].name]}" if fits else ""
+                raise ConfigError(
+                    f"{hf_config.path}: {name} = {given!r}, but architectures = "
+                    f"{[architecture.name]}: must be {wanted!r} for this class{which}"
+                )

@@ -10,7 +10,7 @@ from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.families import family_of
 from jaxformer.hub.fields import Computed, ConfigMap, resolved
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.model_format import Architecture, Formats, ModelFormat, Part, completed
+from jaxformer.hub.model_format import Architecture, Formats, ModelFormat, Section, completed
 from jaxformer.hub.tasks import (
     MaskedLMTask,
     NextSentenceTask,
@@ -29,14 +29,15 @@ from jaxformer.models import (
     TokenClassification,
 )
 from jaxformer.models.model import ModelConfig
+from jaxformer.nn.attention import DotProductCrossAttention
 from jaxformer.nn.block import BlockConfig
 from jaxformer.nn.sublayer import SublayerConfig
 
 # Fields that say how a model is computed or trained, and not what it computes.
 _OURS_ALONE = frozenset({
     "attention", "attention_dropout", "compute_dtype", "depth_scaled_init", "dropout",
-    "embedding_dropout", "heads", "init_std", "logit_bias", "logit_scale", "max_logit_scale",
-    "padding_id", "remat", "scan_layers",
+    "embedding_dropout", "heads", "init_std", "interpolate_positions", "logit_bias",
+    "logit_scale", "max_logit_scale", "padding_id", "remat", "scan_layers",
 })  # fmt: skip
 
 
@@ -117,24 +118,57 @@ def describe(
         ConfigError: No system can; names the fields of the nearest one, and the values that it
             would give them.
     """
-    config.each_part(_check_sublayers)
-    known = {model_format.model_type: model_format for model_format in formats}
+    _check_parts(config)
+    formats = {each.model_type: each for each in formats}
+    extra = _with_parts(config, formats, extra or {})
     failures: list[tuple[int, str]] = []
     # An imported model is described by its own system, if possible.
-    kind = (extra or {}).get("model_type")
-    for model_format in sorted(known.values(), key=lambda each: each.model_type != kind):
+    for kind in sorted(formats, key=lambda kind: kind != extra.get("model_type")):
         try:
-            return _described(config, model_format, extra or {}, known)
+            model_format = formats[kind].bound(HFConfig(extra), formats, config)
+            return _described(config, model_format, extra)
         except _InexpressibleError as failure:
             failures.append((failure.count, str(failure)))
         except (ConfigError, AttributeError, KeyError, TypeError) as error:
             # Another family: the fields do not find what they ask for.
-            failures.append((1000, f"{model_format.model_type}: {error}"))
+            failures.append((1000, f"{kind}: {error}"))
     raise ConfigError(f"no known system can say this model; the nearest: {min(failures)[1]}")
 
 
-def _check_sublayers(config: ModelConfig) -> ModelConfig:
-    """The model itself; raises ConfigError where no system has a sublayer or a block of it."""
+def _with_parts(config: ModelConfig, formats: Formats, extra: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of config.json, among them those of the parts of a composite model."""
+    found = dict(extra)
+    if not config.is_encoder_decoder:
+        return found
+    for name, part in config.parts.items():
+        if name not in found:
+            alone, fitting = _alone(part), formats.values()
+            if alone is not part:
+                fitting = [each for each in fitting if each.reads_encoder]
+            values = describe(alone, fitting).hf_config.values
+            found[name] = values | ({} if alone is part else {"add_cross_attention": True})
+    return found
+
+
+def _alone(part: ModelConfig) -> ModelConfig:
+    """The part of a composite model as a model of its own, without cross-attention."""
+    if getattr(part, "cross_attention", None) is None:
+        return part
+    return replace(part, cross_attention=None, encoder_dim=None)
+
+
+def _field(name: str, config: ModelConfig) -> str:
+    """The field that differs, without those of its components: "dropout", also of a part."""
+    first, *rest = name.split(".")
+    return rest[0] if first in config.parts and rest else first
+
+
+def _check_parts(config: ModelConfig) -> None:
+    """Raises ConfigError where a sublayer or a block is none of those that all systems have."""
+    for part in config.parts.values():
+        cross = getattr(part, "cross_attention", None)
+        usual = cross is None or cross == DotProductCrossAttention()
+        _check_parts(_alone(part) if usual else part)
     for field in dataclasses.fields(config):
         part = getattr(config, field.name)
         if isinstance(part, SublayerConfig | BlockConfig) and part != field.default:
@@ -154,10 +188,9 @@ class _InexpressibleError(Exception):
 
 
 def _described(
-    config: ModelConfig, model_format: ModelFormat, extra: Mapping[str, Any], formats: Formats
+    config: ModelConfig, model_format: ModelFormat, extra: Mapping[str, Any]
 ) -> HFCheckpoint:
     own = extra if extra.get("model_type") == model_format.model_type else {}
-    model_format = model_format.bound(HFConfig(own), formats, config)
     padding_id = getattr(config, "padding_id", None)
     values = {
         **model_format.defaults,
@@ -169,12 +202,12 @@ def _described(
     hf_config = HFConfig(values)
     back = model_format.config_map.read(hf_config)
     architecture = _architecture_for(config, model_format, hf_config)
-    back = replace(back, heads=config.heads, **architecture.changes)
+    back = back.with_fields(heads=config.heads, **architecture.changes)
     if type(back) is not type(config):
         raise _InexpressibleError(f"{model_format.model_type} is another family", 1000)
     changed = {
         name: pair for name, pair in diff(resolved(config), resolved(back)).items()
-        if _field_of(name, config) not in _OURS_ALONE
+        if _field(name, config) not in _OURS_ALONE
     }  # fmt: skip
     if changed:
         listed = "; ".join(f"{name} = {a!r} (it has {b!r})" for name, (a, b) in changed.items())
@@ -218,7 +251,7 @@ def _updated(
         if not changes:
             return own
         kept = {k: v for k, v in own.given.items() if synonyms.get(k, k) not in changes}
-        for part in model_format.parts.values():
+        for part in model_format.sections.values():
             if part.section in changes:
                 section = _changed_section(part, own, before[part.section], now[part.section])
                 changes[part.section] = section
@@ -232,7 +265,7 @@ def _updated(
 
 
 def _changed_section(
-    part: Part, own: HFConfig, before: Mapping[str, Any], now: Mapping[str, Any]
+    part: Section, own: HFConfig, before: Mapping[str, Any], now: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The section of a part, with those of its fields that are no longer true."""
     changes = {name: value for name, value in now.items() if before.get(name) != value}
@@ -246,22 +279,16 @@ def _merged(
 ) -> dict[str, Any]:
     """Values of a config.json with others, which come first; sections keep their other fields."""
     merged = {**values, **written}
-    for part in model_format.parts.values():
+    for part in model_format.sections.values():
         # A model of ours alone has one tokenizer, whose ids belong to the part that reads text.
         tokens = {} if part.section in values else _tokens(values, part)
         merged[part.section] = tokens | (values.get(part.section) or {}) | written[part.section]
     return merged
 
 
-def _tokens(values: Mapping[str, Any], part: Part) -> dict[str, Any]:
+def _tokens(values: Mapping[str, Any], part: Section) -> dict[str, Any]:
     named = ("bos_token_id", "eos_token_id", "pad_token_id")
     return {name: values[name] for name in named if name in values and part.reads_text}
-
-
-def _field_of(name: str, config: ModelConfig) -> str:
-    """The field that a difference is in: "dropout" of "dropout" and of "text.dropout"."""
-    first, _, rest = name.partition(".")
-    return rest.partition(".")[0] if first in config.parts else first
 
 
 def _architecture_for(
@@ -270,7 +297,8 @@ def _architecture_for(
     """The class with the heads and changes of a configuration, preferably the one that is named."""
     # Several classes may have the same heads: T5 and its encoder alone have none.
     named = hf_config.values.get("architectures") or [None]
-    for architecture in sorted(model_format.architectures, key=lambda each: each.name != named[0]):
+    classes = model_format.classes(hf_config.values)
+    for architecture in sorted(classes, key=lambda each: each.name != named[0]):
         heads = architecture.task.heads(hf_config)
         as_changed = all(getattr(config, k) == v for k, v in architecture.changes.items())
         if as_changed and [_kind(h) for h in heads] == [_kind(h) for h in config.heads]:

@@ -1,9 +1,8 @@
 """The forward pass of each family, with the names of inputs and outputs in transformers."""
 
 import abc
-import re
 from collections.abc import Mapping
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,12 +12,13 @@ from jaxformer.functional.activations import scope, with_cache
 from jaxformer.functional.masks import KeyPadding, Mask
 from jaxformer.functional.positions.base import Position
 from jaxformer.hub.checkpoint import HFCheckpoint
+from jaxformer.hub.states import STATES, WEIGHTS, Cache, by_layer, layer_states
 from jaxformer.hub.tasks import Arrays, CausalLMTask, Seq2SeqLMTask, Task
 from jaxformer.models import (
+    CompositeConfig,
     DecoderConfig,
     DualEncoderConfig,
     EncoderConfig,
-    EncoderDecoder,
     EncoderDecoderConfig,
     ModelOutput,
     VisionConfig,
@@ -27,11 +27,7 @@ from jaxformer.models.heads.contrastive import unit_vectors
 from jaxformer.models.model import Model, ModelConfig
 
 Outputs = dict[str, jax.Array]
-Cache = Mapping[str, jax.Array]
-STATES = ("*blocks.0.hook_resid_pre", "*.hook_resid_post", "*.hook_normalized_resid_post")
-"""The activations of which `layer_outputs` makes the hidden states."""
-WEIGHTS = ("*attn.hook_pattern",)
-"""The activations of which `layer_outputs` makes the attention weights."""
+_OF_DECODER = ("decoder", "labels")
 SEGMENTS = {"token_type_ids": "token_types", "task_type_ids": "task_types"}
 """Input with a segment of each token -> the table of our configuration that has its rows."""
 
@@ -52,6 +48,8 @@ class HFFamily(abc.ABC):
     """The name of the family."""
     inputs: tuple[str, ...] = ("attention_mask", "input_ids", "position_ids")
     """The names of the inputs, except for labels."""
+    source: str = "input_ids"
+    """The input without which there is nothing to read."""
     labelled: str = "input_ids"
     """The input whose tokens have the labels."""
     language_model_task: type[Task] = CausalLMTask
@@ -76,6 +74,66 @@ class HFFamily(abc.ABC):
             DataError: An input is missing.
         """
 
+    def encoder_inputs(
+        self, checkpoint: HFCheckpoint, inputs: Arrays
+    ) -> tuple[jax.Array, dict[str, Any]]:
+        """Returns the arguments with which an encoder computes its hidden states.
+
+        Args:
+            checkpoint: The description of the model.
+            inputs: Arrays by their names in transformers.
+
+        Returns:
+            The ids or images, and the options of `hidden` or `encode`; "mask" if there is padding.
+
+        Raises:
+            DataError: An input is missing.
+        """
+        ids = _required(inputs, "input_ids")
+        positions, mask = _positions_and_mask(checkpoint, inputs, ids)
+        return ids, {"positions": positions, "mask": mask}
+
+    def encode(
+        self, model: Model, checkpoint: HFCheckpoint, inputs: Arrays
+    ) -> tuple[jax.Array, Mask]:
+        """Returns the encoder's output `[B, S, D]` in an encoder-decoder, and its padding mask.
+
+        Args:
+            model: The model.
+            checkpoint: Its description.
+            inputs: Those of the encoder.
+
+        Raises:
+            DataError: An input is missing.
+        """
+        source, options = self.encoder_inputs(checkpoint, inputs)
+        return model.encode(source, **options), options.get("mask", Mask())
+
+    def of(self, config: ModelConfig) -> "HFFamily":
+        """Returns the family of one model: this one, unless it depends on the model's parts."""
+        del config
+        return self
+
+    def vocab_size(self, config: ModelConfig, name: str) -> int:
+        """Returns how many ids an input may have, see `position`."""
+        del name
+        return config.vocab_size
+
+    def ends_normalised(self, checkpoint: HFCheckpoint, prefix: str) -> bool:
+        """Returns whether the last of the hidden states of a stack is its output."""
+        del prefix
+        return self.normalized_states and checkpoint.model_format.states_end_normalised
+
+    def names_of_inputs(self, config: ModelConfig) -> tuple[str, ...]:
+        """Returns the names of the inputs of a model, with those of types that it has tables for.
+
+        Args:
+            config: The model.
+        """
+        tables = getattr(config, "type_sizes", {})
+        own = (theirs for theirs, ours in SEGMENTS.items() if ours in tables)
+        return tuple(sorted({*self.inputs, *own}))
+
     def position(self, config: ModelConfig, name: str) -> Position:
         """Returns the position scheme of the tokens of an input.
 
@@ -97,7 +155,7 @@ class HFFamily(abc.ABC):
         found = {}
         for prefix, stack in self.stacks.items():
             states = layer_states(cache, prefix)
-            if states and self.normalized_states and checkpoint.model_format.states_end_normalised:
+            if states and self.ends_normalised(checkpoint, prefix):
                 last = outputs[stack.output]
                 # A last state narrower than the others (OPT 350M) is left out.
                 states = states[:-1] + [last] * (last.shape == states[0].shape)
@@ -113,7 +171,7 @@ class _Decoder(HFFamily):
     def forward(self, model, checkpoint, inputs):
         ids = _required(inputs, "input_ids")
         positions, mask = _positions_and_mask(checkpoint, inputs, ids)
-        hidden = model.hidden(ids, positions=positions, mask=mask)
+        hidden = model.hidden(ids, positions=positions, mask=mask, type_ids=_type_ids(inputs))
         # Classifiers in transformers read the last token whose id is not the padding's.
         pad_id = checkpoint.hf_config.take("pad_token_id", None)
         valid = jnp.ones_like(ids, bool) if pad_id is None else ids != pad_id
@@ -125,11 +183,13 @@ class _Encoder(HFFamily):
     name = "encoder"
     inputs = (*HFFamily.inputs, "task_type_ids", "token_type_ids")
 
+    def encoder_inputs(self, checkpoint, inputs):
+        ids, options = super().encoder_inputs(checkpoint, inputs)
+        return ids, options | {"type_ids": _type_ids(inputs)}
+
     def forward(self, model, checkpoint, inputs):
-        ids = _required(inputs, "input_ids")
-        positions, mask = _positions_and_mask(checkpoint, inputs, ids)
-        type_ids = {ours: inputs[theirs] for theirs, ours in SEGMENTS.items() if theirs in inputs}
-        hidden = model.hidden(ids, positions=positions, mask=mask, type_ids=type_ids)
+        ids, options = self.encoder_inputs(checkpoint, inputs)
+        hidden = model.hidden(ids, **options)
         pooled = model.pooled(hidden)
         outputs = {"last_hidden_state": hidden}
         if checkpoint.config.pooler is not None:
@@ -150,10 +210,11 @@ class _EncoderDecoder(HFFamily):
     }
 
     def forward(self, model, checkpoint, inputs):
-        memory, mask = encode(model, checkpoint, inputs)
+        memory, mask = self.encode(model, checkpoint, inputs)
         targets = _decoder_ids(checkpoint, inputs)
-        own = {"attention_mask": inputs.get("decoder_attention_mask")}
-        decoder_positions, decoder_mask = _positions_and_mask(checkpoint, own, targets)
+        own = {"attention_mask": self.decoder_mask(checkpoint, inputs, targets)}
+        decoder = self.decoder_checkpoint(checkpoint)
+        decoder_positions, decoder_mask = _positions_and_mask(decoder, own, targets)
         hidden = model.decode(
             targets,
             memory,
@@ -164,24 +225,74 @@ class _EncoderDecoder(HFFamily):
         outputs = {"last_hidden_state": hidden, "encoder_last_hidden_state": memory}
         return ModelOutput(hidden, hidden[:, 0], model.target_embedding.kernel()), outputs
 
+    def decoder_checkpoint(self, checkpoint: HFCheckpoint) -> HFCheckpoint:
+        """Returns the description that says how the decoder's positions are counted."""
+        return checkpoint
+
+    def decoder_mask(
+        self, checkpoint: HFCheckpoint, inputs: Arrays, targets: jax.Array
+    ) -> jax.Array | None:
+        """Returns the mask of the decoder's inputs `[B, T]`, or None where all are real."""
+        del checkpoint, targets
+        return inputs.get("decoder_attention_mask")
+
     def position(self, config, name):
-        of_decoder = name.startswith(("decoder", "labels"))
+        of_decoder = name.startswith(_OF_DECODER)
         return config.decoder_position if of_decoder else config.position
+
+
+class _Composite(_EncoderDecoder):
+    """An encoder of any family, and a decoder."""
+
+    def __init__(self, encoder: HFFamily):
+        """Takes the inputs and the states of the encoder from its family."""
+        self._encoder, self.source = encoder, encoder.source
+        self.inputs = (*encoder.inputs, "decoder_attention_mask", "decoder_input_ids")
+
+    def of(self, config):
+        return _Composite(FAMILIES[type(config.encoder)])
+
+    def encoder_inputs(self, checkpoint, inputs):
+        return self._encoder.encoder_inputs(checkpoint.part("encoder"), inputs)
+
+    def decoder_checkpoint(self, checkpoint):
+        return checkpoint.part("decoder")
+
+    def decoder_mask(self, checkpoint, inputs, targets):
+        given = inputs.get("decoder_attention_mask")
+        pad_id = checkpoint.hf_config.take("pad_token_id", None)
+        made = "decoder_input_ids" not in inputs and self.source == "input_ids"
+        if given is not None or not made or pad_id is None:
+            return given
+        # The first token is the start token, which may have the padding's id.
+        return ((targets != pad_id) | (jnp.arange(targets.shape[1])[None, :] == 0)).astype(int)
+
+    def vocab_size(self, config, name):
+        part = config.decoder if name.startswith(_OF_DECODER) else config.encoder
+        return part.vocab_size
+
+    def ends_normalised(self, checkpoint, prefix):
+        part = checkpoint.part(prefix.removesuffix("."))
+        return family_of(part.config).ends_normalised(part, "")
 
 
 class _Vision(HFFamily):
     name = "vision"
     inputs = ("bool_masked_pos", "pixel_values")
+    source = "pixel_values"
     normalized_states = False
+
+    def encoder_inputs(self, checkpoint, inputs):
+        images = jnp.transpose(_required(inputs, "pixel_values"), (0, 2, 3, 1))
+        masked = inputs.get("bool_masked_pos")
+        if masked is not None and not checkpoint.config.mask_token:
+            raise DataError("inputs: bool_masked_pos: the model has no token for masked patches")
+        return images, {} if masked is None else {"masked": masked > 0}
 
     def forward(self, model, checkpoint, inputs):
         config = checkpoint.config
-        images = jnp.transpose(_required(inputs, "pixel_values"), (0, 2, 3, 1))
-        masked = inputs.get("bool_masked_pos")
-        if masked is not None and not config.mask_token:
-            raise DataError("inputs: bool_masked_pos: the model has no token for masked patches")
-        masked = None if masked is None else masked > 0
-        hidden = model.hidden(images, masked=masked)
+        images, options = self.encoder_inputs(checkpoint, inputs)
+        hidden = model.hidden(images, **options)
         states = model.outputs_from(hidden)
         outputs = {"last_hidden_state": hidden}
         one = config.class_token or config.pooler is not None
@@ -237,6 +348,7 @@ class _DualEncoder(HFFamily):
 
 
 FAMILIES: dict[type, HFFamily] = {
+    CompositeConfig: _Composite(_Encoder()),
     DecoderConfig: _Decoder(),
     DualEncoderConfig: _DualEncoder(),
     EncoderConfig: _Encoder(),
@@ -248,38 +360,7 @@ FAMILIES: dict[type, HFFamily] = {
 
 def family_of(config: ModelConfig) -> HFFamily:
     """Returns the family of a configuration."""
-    return FAMILIES[type(config)]
-
-
-def layer_states(cache: Cache, prefix: str = "") -> list[jax.Array]:
-    """The input of the first layer of a stack, and the output of each.
-
-    Args:
-        cache: The activations that match `STATES`.
-        prefix: That of the stack: "", "encoder." or "decoder.".
-
-    Returns:
-        `layers + 1` arrays `[B, T, D]`; none if none was recorded.
-    """
-    first = by_layer(cache, prefix, "hook_resid_pre")
-    normalized = by_layer(cache, prefix, "hook_normalized_resid_post")
-    return first[:1] + (normalized or by_layer(cache, prefix, "hook_resid_post"))
-
-
-def by_layer(cache: Cache, prefix: str, name: str) -> list[jax.Array]:
-    """The activation of a name in every layer that has it.
-
-    Args:
-        cache: Activations.
-        prefix: That of the stack: "", "encoder." or "decoder.".
-        name: The name within a block: "attn.hook_pattern".
-
-    Returns:
-        The arrays, from the first layer on.
-    """
-    names = re.compile(rf"{re.escape(prefix)}blocks\.(\d+)\.{re.escape(name)}")
-    layers = {int(found[1]): cache[found[0]] for found in map(names.fullmatch, cache) if found}
-    return [layers[number] for number in sorted(layers)]
+    return FAMILIES[type(config)].of(config)
 
 
 def forward(
@@ -311,24 +392,6 @@ def forward(
     return outputs | task.outputs(model, states, inputs, checkpoint.hf_config)
 
 
-def encode(
-    model: EncoderDecoder, checkpoint: HFCheckpoint, inputs: Arrays
-) -> tuple[jax.Array, Mask]:
-    """Returns the encoder's output in an encoder-decoder, and its padding mask.
-
-    Args:
-        model: The model.
-        checkpoint: Its description.
-        inputs: "input_ids" and perhaps "attention_mask", "position_ids".
-
-    Returns:
-        `[B, S, D]`, and the mask.
-    """
-    ids = _required(inputs, "input_ids")
-    positions, mask = _positions_and_mask(checkpoint, inputs, ids)
-    return model.encode(ids, positions=positions, mask=mask), mask
-
-
 def _decoder_ids(checkpoint: HFCheckpoint, inputs: Arrays) -> jax.Array:
     """The decoder's inputs: those that are given, or its targets, shifted."""
     if "decoder_input_ids" in inputs:
@@ -347,6 +410,10 @@ def _required(inputs: Arrays, name: str) -> jax.Array:
     if name not in inputs:
         raise DataError(f"inputs: {name} is missing; there are {', '.join(inputs) or 'none'}")
     return inputs[name]
+
+
+def _type_ids(inputs: Arrays) -> dict[str, jax.Array]:
+    return {ours: inputs[theirs] for theirs, ours in SEGMENTS.items() if theirs in inputs}
 
 
 def _positions_and_mask(

@@ -10,7 +10,6 @@ from jaxformer.functional.norms import LayerNorm, Norm
 from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.hf_config import REQUIRED, HFConfig
 from jaxformer.models.model import ModelConfig
-from jaxformer.nn.config import TransformerConfig
 
 
 class Field(abc.ABC):
@@ -251,10 +250,8 @@ def numbers(names: Mapping[str, str], defaults: Mapping[str, Any] | None = None)
 
 def resolved(config: ModelConfig) -> ModelConfig:
     """Returns the same model with the numbers that None stands for in its configuration."""
-    return config.each_part(_resolved)
-
-
-def _resolved(config: TransformerConfig) -> TransformerConfig:
+    if config.parts:
+        return replace(config, **{name: resolved(part) for name, part in config.parts.items()})
     values = {
         "num_kv_heads": config.kv_heads,
         "head_dim": config.head_width,

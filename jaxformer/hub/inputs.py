@@ -1,5 +1,6 @@
 """Checks of the inputs that a user gives, before anything compiles."""
 
+import math
 from collections.abc import Mapping
 from itertools import chain
 from typing import Any
@@ -16,6 +17,7 @@ from jaxformer.models import (
     LanguageModel,
     MaskedLanguageModel,
     TokenClassification,
+    VisualTokens,
 )
 from jaxformer.models.model import ModelConfig
 
@@ -73,6 +75,8 @@ def checked_inputs(inputs: Mapping[str, Any], config: ModelConfig) -> dict[str, 
             _check_positions(array, config)
         elif name in _MASKS:
             _check_mask(name, array)
+            if name == "bool_masked_pos":
+                _check_hidden_patches(array, arrays, config)
         elif name in SEGMENTS:
             _check_segments(name, array, config)
         _check_shape(name, array, arrays)
@@ -104,7 +108,7 @@ def _is_floating(array: np.ndarray) -> bool:
 def _check_name(name: str, config: ModelConfig) -> None:
     if name not in _KNOWN:
         raise DataError(f"inputs: {name} is not known: one of {', '.join(_KNOWN)}")
-    names = family_of(config).inputs
+    names = family_of(config).names_of_inputs(config)
     if name not in (*names, *_LABELS):
         raise DataError(
             f"inputs: {name} is nothing that this model reads, which is {', '.join(names)}"
@@ -131,7 +135,8 @@ def _check_dtype(name: str, array: np.ndarray) -> None:
 def _check_ids(name: str, ids: np.ndarray, config: Any) -> None:
     if ids.ndim != 2:
         raise DataError(f"inputs: {name} must have the shape [B, T], not {ids.shape}")
-    _check_range(name, ids, config.vocab_size, "the vocabulary")
+    size = family_of(config).vocab_size(config, name)
+    _check_range(name, ids, size, "the vocabulary")
     _check_length(name, ids.shape[1], config)
 
 
@@ -169,7 +174,7 @@ def _check_length(name: str, length: int, config: Any) -> None:
 
 def _check_segments(name: str, segments: np.ndarray, config: Any) -> None:
     # A model without segments has one of them.
-    sizes = getattr(config, "type_sizes", {})
+    sizes = getattr(config.parts.get("encoder", config), "type_sizes", {})
     _check_range(name, segments, sizes.get(SEGMENTS[name], 1), "the model")
 
 
@@ -192,6 +197,21 @@ def _check_labels(
         _check_token_labels(labels, arrays, config, head.num_labels)
     elif isinstance(head, LanguageModel | MaskedLanguageModel):
         _check_token_labels(labels, arrays, config, config.vocab_size)
+    elif isinstance(head, VisualTokens):
+        _check_visual_tokens(labels, arrays, head.num_tokens)
+
+
+def _check_visual_tokens(labels: np.ndarray, arrays: Mapping[str, np.ndarray], size: int) -> None:
+    """Checks the tokens of the hidden patches of all images, one after another."""
+    hidden = arrays.get("bool_masked_pos")
+    if hidden is None:
+        raise DataError("inputs: labels are those of hidden patches: give bool_masked_pos too")
+    if labels.shape != (count := int((hidden > 0).sum()),):
+        raise DataError(
+            f"inputs: labels has shape {labels.shape}: must be [{count}], one for each patch that "
+            "bool_masked_pos hides, row by row"
+        )
+    _check_counted(labels, size)
 
 
 def _check_rows(name: str, labels: np.ndarray) -> None:
@@ -242,12 +262,55 @@ def _check_shape(name: str, array: np.ndarray, arrays: Mapping[str, np.ndarray])
         return
     if name in _PER_TOKEN and array.shape != other.shape:
         raise DataError(f"inputs: {name} has shape {array.shape}, its ids {other.shape}")
+    if name == "labels" and "bool_masked_pos" in arrays:
+        return  # there is one for each hidden patch
     if array.shape[:1] != other.shape[:1]:
         raise DataError(f"inputs: {name} has shape {array.shape}, but there are {len(other)} rows")
 
 
+def _image_model(config: ModelConfig) -> Any:
+    """The model, or that of its parts that reads images."""
+    return next((x for x in config.parts.values() if "images" in x.required), config)
+
+
 def _check_pixels(pixels: np.ndarray, config: Any) -> None:
-    expected = (config.channels, *config.image_size)
-    if pixels.ndim != 4 or pixels.shape[1:] != expected:
-        sizes = ", ".join(map(str, expected))
-        raise DataError(f"inputs: pixel_values has shape {pixels.shape}, not [B, {sizes}]")
+    config = _image_model(config)
+    channels, (height, width) = config.channels, config.image_size
+    wanted = f"must be [B, {channels}, {height}, {width}], channels before rows and columns"
+    given = f"inputs: pixel_values has shape {pixels.shape}"
+    if pixels.ndim != 4:
+        raise DataError(f"{given}: {wanted}")
+    if pixels.shape[1] != channels:
+        last = pixels.shape[3] == channels
+        hint = (
+            "; transpose it with (0, 3, 1, 2)" if last else f"; the model reads {channels} colours"
+        )
+        raise DataError(f"{given}, and so {pixels.shape[1]} channels: {wanted}{hint}")
+    size, patch = pixels.shape[2:], config.patch_size
+    if config.interpolate_positions:
+        if size[0] < patch[0] or size[1] < patch[1]:
+            raise DataError(
+                f"{given}: must have {patch[0]} rows and {patch[1]} columns at least, those of one "
+                "patch"
+            )
+    elif size != (height, width):
+        raise DataError(
+            f"{given}: {wanted}; for images of another size load the model with "
+            "interpolate_positions=True"
+        )
+
+
+def _check_hidden_patches(
+    hidden: np.ndarray, arrays: Mapping[str, np.ndarray], config: Any
+) -> None:
+    pixels = arrays.get("pixel_values")
+    if pixels is None or np.ndim(pixels) != 4:
+        return  # which is reported by itself
+    patch_size = _image_model(config).patch_size
+    sizes = zip(pixels.shape[2:], patch_size, strict=True)
+    expected = (len(pixels), math.prod(count // size for count, size in sizes))
+    if hidden.shape != expected:
+        raise DataError(
+            f"inputs: bool_masked_pos has shape {hidden.shape}: must be {expected}, one for each "
+            "patch of each image"
+        )

@@ -2,8 +2,8 @@
 
 import abc
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +29,11 @@ class Architecture:
     """Fields of our configuration that differ from those of the body: {"pooler": None}."""
     prefix: str | None = None
     """The prefix of the body's tensors, where it is not the format's."""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of config.json that set the class apart from the others of its system, which are
+    false there: {"is_decoder": True}."""
+    aliases: tuple[str, ...] = ()
+    """Other names of the class in files: "BertForCausalLM" in Flax."""
 
 
 class Shift(abc.ABC):
@@ -108,8 +113,8 @@ class CountedByIds(Positions):
 
 
 @dataclass(frozen=True)
-class Part:
-    """A model within another, with a section of config.json and a prefix of its tensors."""
+class Section:
+    """A model within a dual encoder, with a section of config.json and a prefix of its tensors."""
 
     section: str
     """The field of config.json with its own: "text_config"."""
@@ -170,6 +175,17 @@ def _unchanged(config: ModelConfig, files: TensorFiles) -> ModelConfig:
     return config
 
 
+class Part(NamedTuple):
+    """The encoder or the decoder of a composite model."""
+
+    model_format: "ModelFormat"
+    """Its system."""
+    architecture: Architecture
+    """Its class."""
+    hf_config: HFConfig
+    """The values of its part of config.json."""
+
+
 @dataclass(frozen=True)
 class ModelFormat:
     """The files of one `model_type`."""
@@ -204,12 +220,18 @@ class ModelFormat:
     """Whether the last of a text model's hidden states is normalised (not in CLIP)."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """The values of fields that a config.json leaves out, before those of `config_map`."""
+    inherited: tuple[str, ...] = ()
+    """Fields of which null means what a missing one does: their value in `defaults`."""
     synonyms: Mapping[str, str] = field(default_factory=dict)
     """Other names of fields in files -> the name that `config_map` reads."""
-    parts: Mapping[str, Part] = field(default_factory=dict)
-    """The models that this one is made of, by our fields."""
+    reads_encoder: bool = False
+    """Whether its causal class can have cross-attention, whose names `weight_map` then has."""
     bind: "Callable[[ModelFormat, HFConfig, Formats, Any], ModelFormat] | None" = None
     """Returns the format of one model whose config.json names its parts."""
+    parts: Mapping[str, Part] = field(default_factory=dict)
+    """The parts of a composite model, "encoder" and "decoder", in a format that it is bound to."""
+    sections: Mapping[str, Section] = field(default_factory=dict)
+    """The models that a dual encoder is made of, by our fields."""
 
     def bound(
         self, hf_config: HFConfig, formats: "Formats", config: ModelConfig | None = None
@@ -225,6 +247,16 @@ class ModelFormat:
             ConfigError: A part is missing, or is of a system that cannot be that part.
         """
         return self if self.bind is None else self.bind(self, hf_config, formats, config)
+
+    def classes(self, values: Mapping[str, Any]) -> list[Architecture]:
+        """Returns the classes that a config.json with these values may name, see `fields`."""
+        names = {name for each in self.architectures for name in each.fields}
+        wanted = {name: values.get(name) or False for name in names}
+        return [
+            each
+            for each in self.architectures
+            if all(each.fields.get(name, False) == value for name, value in wanted.items())
+        ]
 
 
 Formats = Mapping[str, ModelFormat]
@@ -246,7 +278,7 @@ def read_config(
     """
     config = model_format.config_map.read(hf_config)
     heads = architecture.task.heads(hf_config)
-    config = replace(config, heads=heads, **architecture.changes)
+    config = config.with_fields(heads=heads, **architecture.changes)
     hf_config.finish(model_format.harmless)
     return config
 
@@ -269,5 +301,7 @@ def completed(hf_config: HFConfig, model_format: ModelFormat) -> HFConfig:
                 f"{hf_config.path}: {spelling} = {value!r} and {name} = {given[name]!r} are two "
                 "names of one thing: they must agree"
             )
+    inherited = {k for k in model_format.inherited if given.get(k) is None}
+    given = {name: value for name, value in given.items() if name not in inherited}
     values = {**model_format.defaults, **given}
     return HFConfig(values, hf_config.path, hf_config.given)

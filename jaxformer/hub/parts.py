@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxformer.hub.fields import ConfigMap
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.model_format import ModelFormat, Part, completed, read_config
+from jaxformer.hub.model_format import ModelFormat, Section, completed, read_config
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models.model import ModelConfig
 
@@ -16,7 +16,7 @@ from jaxformer.models.model import ModelConfig
 class PartsMap(ConfigMap):
     """The map of a model of several parts; `fields` are those of the whole."""
 
-    parts: Mapping[str, Part] = field(default_factory=dict)
+    parts: Mapping[str, Section] = field(default_factory=dict)
     """The parts by our fields."""
 
     def read(self, hf_config: HFConfig) -> ModelConfig:
@@ -50,7 +50,9 @@ class PartsMap(ConfigMap):
         return values
 
 
-def with_parts(model_format: ModelFormat, parts: Mapping[str, Part], own: WeightMap) -> ModelFormat:
+def with_parts(
+    model_format: ModelFormat, parts: Mapping[str, Section], own: WeightMap
+) -> ModelFormat:
     """Returns a format whose files are composed of those of its parts.
 
     Args:
@@ -79,11 +81,11 @@ def with_parts(model_format: ModelFormat, parts: Mapping[str, Part], own: Weight
         aliases=aliases,
         buffers=tuple(buffers),
         copies=copies,
-        parts=parts,
+        sections=parts,
     )
 
 
-def _weight_map(config: ModelConfig, parts: Mapping[str, Part], own: WeightMap) -> WeightMap:
+def _weight_map(config: ModelConfig, parts: Mapping[str, Section], own: WeightMap) -> WeightMap:
     names, fused, layouts = dict(own.names), list(own.fused), dict(own.layouts)
     for name, part in parts.items():
         inner = part.model_format.weight_map(getattr(config, name))
@@ -101,7 +103,7 @@ def _weight_map(config: ModelConfig, parts: Mapping[str, Part], own: WeightMap) 
     return WeightMap(names, tuple(fused), layouts)
 
 
-def _renamed(tensor: str, part: Part) -> str:
+def _renamed(tensor: str, part: Section) -> str:
     """The name of a part's tensor in files of the whole; those of heads keep theirs."""
     bare = tensor.removeprefix(part.model_format.prefix)
     is_body = bare != tensor or not part.model_format.prefix

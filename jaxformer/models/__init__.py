@@ -7,13 +7,14 @@ from jaxformer.models.encoder import Encoder, EncoderConfig
 from jaxformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from jaxformer.models.heads.base import Head, LossFunction, LossOptions, ModelOutput
 from jaxformer.models.heads.contrastive import Contrastive, SigmoidContrastive
+from jaxformer.models.heads.dense import Dense
 from jaxformer.models.heads.labels import (
     Classification,
-    Dense,
     Regression,
     Span,
     TokenClassification,
 )
+from jaxformer.models.heads.patches import MaskedPixels, VisualTokens
 from jaxformer.models.heads.poolers import AttentionPooler, NormPooler, Pooler
 from jaxformer.models.heads.projection import Projection
 from jaxformer.models.heads.vocabulary import LanguageModel, MaskedLanguageModel
@@ -42,6 +43,7 @@ __all__ = [
     "LossFunction",
     "LossOptions",
     "MaskedLanguageModel",
+    "MaskedPixels",
     "Model",
     "ModelConfig",
     "ModelOutput",
@@ -55,4 +57,5 @@ __all__ = [
     "TokenClassification",
     "Vision",
     "VisionConfig",
+    "VisualTokens",
 ]

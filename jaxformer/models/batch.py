@@ -42,7 +42,11 @@ def check_batch(config: ModelConfig, batch: Batch) -> None:
 def _check_array(name: str, array: jax.Array, expected: jax.ShapeDtypeStruct, reader: str) -> None:
     what = f"batch: {name}, which {reader} reads,"
     assert_axes(**{what: (array, " ".join(map(str, expected.shape)))})
-    whole = jnp.issubdtype(expected.dtype, jnp.integer)
-    if not jnp.issubdtype(array.dtype, jnp.integer if whole else jnp.floating):
-        kind = "integers" if whole else "floating-point numbers"
+    kinds = (
+        (jnp.bool_, "true or false"),
+        (jnp.integer, "integers"),
+        (jnp.floating, "floating-point numbers"),
+    )
+    known, kind = next(pair for pair in kinds if jnp.issubdtype(expected.dtype, pair[0]))
+    if not jnp.issubdtype(array.dtype, known):
         raise ArgumentError(f"{what} has dtype {array.dtype}: must be {kind}")

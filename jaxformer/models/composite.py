@@ -1,7 +1,7 @@
 """Composite models: any encoder, of text or of images, with a decoder that reads its outputs."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 import jax
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxformer.checks import check_types
-from jaxformer.errors import check_field
+from jaxformer.errors import ConfigError, check_field, did_you_mean
 from jaxformer.functional.activations import scope
 from jaxformer.functional.dropout import split
 from jaxformer.functional.masks import KeyPadding, Mask, Segments
@@ -73,8 +73,8 @@ class CompositeConfig(ModelConfig):
     def with_fields(self, **changes: Any) -> "CompositeConfig":
         """A copy with other values of some fields.
 
-        Those of this class and `heads` are set as they are; all others, such as `compute_dtype` and
-        `scan_layers`, in the encoder and in the decoder.
+        `heads` are those of the decoder. All other fields, such as `compute_dtype`, `scan_layers`
+        and `interpolate_positions`, are set in each of the two that has such a field.
 
         Args:
             **changes: Field -> value.
@@ -85,14 +85,22 @@ class CompositeConfig(ModelConfig):
         Raises:
             ConfigError: There is no such field, or it cannot have that value.
         """
-        own = {name: value for name, value in changes.items() if name in self.parts}
-        heads = {name: value for name, value in changes.items() if name == "heads"}
-        shared = {k: v for k, v in changes.items() if k not in own and k not in heads}
-        parts = self.parts | own
+        parts = self.parts | {name: changes.pop(name) for name in self.parts if name in changes}
+        known = {name: {field.name for field in fields(part)} for name, part in parts.items()}
+        known["encoder"] -= {"heads"}
+        names = set.union(*known.values())
+        for name in changes:
+            if name not in names:
+                raise ConfigError(
+                    f"{name}: neither model.encoder nor model.decoder has such a field"
+                    f"{did_you_mean(name, names)}"
+                )
         return replace(
             self,
-            encoder=parts["encoder"].with_fields(**shared),
-            decoder=parts["decoder"].with_fields(**shared, **heads),
+            **{
+                name: part.with_fields(**{k: v for k, v in changes.items() if k in known[name]})
+                for name, part in parts.items()
+            },
         )
 
     def build(self, key):
@@ -106,8 +114,7 @@ class CompositeConfig(ModelConfig):
         return {**lengths, **self.encoder.row_lengths(lengths)}
 
     def flops(self, lengths):
-        """The FLOPs per token of the encoder, an image's patches included; the targets add
-        theirs."""
+        """The FLOPs per token of the encoder; the targets add theirs."""
         length, targets = self.row_lengths(lengths)["inputs"], lengths["decoder_inputs"]
         share, layers = targets / length, self.decoder.num_layers
         encoder, decoder = self.encoder.flops(lengths), self.decoder.flops({"inputs": targets})
@@ -134,7 +141,7 @@ class CompositeConfig(ModelConfig):
             return value
         return self.parts[part].adapted(rest, value, source.parts[part])
 
-    # What other parts ask of every model with a decoder --------------------------------------------
+    # What is asked of every model with a decoder --------------------------------------------------
 
     @property
     def heads(self) -> tuple[Head, ...]:
@@ -336,8 +343,7 @@ class Composite(Model):
 
 
 def _encoder_mask(batch: Mapping[str, jax.Array]) -> Mask:
-    """The cross-attention mask: within a segment, or without segments of the targets, all that is
-    not padding."""
+    """The cross-attention mask: within a segment, or all that is not padding."""
     if "segments" not in batch:
         return Mask()
     if "decoder_segments" in batch:

@@ -1,5 +1,6 @@
 """The decoder-only family: GPT, Llama, Mistral and others, by configuration alone."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal
@@ -9,19 +10,20 @@ import jax
 from jaxformer.checks import check_fields
 from jaxformer.errors import check_argument, check_field
 from jaxformer.functional.masks import Mask, Prefix, Segments, causal
-from jaxformer.models.flops import TokenFlops, attention_flops, block_products, vocabulary_products
+from jaxformer.models.flops import TokenFlops, attention_flops, block_products
 from jaxformer.models.heads.base import Head, ModelOutput, array, build_heads, pool
 from jaxformer.models.heads.vocabulary import LanguageModel
-from jaxformer.models.model import Model, TransformerModelConfig, assert_tokens
+from jaxformer.models.model import Model, assert_tokens
+from jaxformer.models.typed_text import TypedTextConfig
 from jaxformer.nn import CrossAttentionConfig, Embedding, Transformer
 from jaxformer.nn.cache import Cache, CacheShape
-from jaxformer.nn.config import SIZE_OR_NONE, TextConfig
+from jaxformer.nn.config import SIZE_OR_NONE
 from jaxformer.nn.layers import normal
 from jaxformer.nn.sublayer import SublayerConfig
 
 
 @dataclass(frozen=True)
-class DecoderConfig(TextConfig, TransformerModelConfig):
+class DecoderConfig(TypedTextConfig):
     """A decoder alone: each token sees those before it (GPT, Llama)."""
 
     causal: ClassVar[bool] = True
@@ -61,14 +63,14 @@ class DecoderConfig(TextConfig, TransformerModelConfig):
         return Decoder(key, self)
 
     def input_spec(self, rows, lengths):
-        return {"inputs": array(rows, lengths["inputs"])}
+        names = ("inputs", *self.type_sizes)
+        return {name: array(rows, lengths["inputs"]) for name in names}
 
     def flops(self, lengths):
         """The FLOPs per token, without those of the encoder outputs that are read."""
         layers = self.num_layers
         products = block_products(self, self.block_sublayers, layers)
-        if self.predicts_next_token:
-            products += vocabulary_products(self)
+        products += sum(head.products(self) for head in self.heads)
         attention = attention_flops(self, self.sublayers, layers, lengths["inputs"], causal=True)
         return TokenFlops(2 * products, *attention)
 
@@ -92,6 +94,7 @@ class Decoder(Model):
             make_block=partial(config.block.build, sublayers=config.block_sublayers),
             num_layers=config.num_layers,
             width=width,
+            type_sizes=config.type_sizes,
         )
         self.reads_encoder = config.cross_attention is not None
         self.heads = build_heads(keys[2], config, config.heads)
@@ -105,6 +108,7 @@ class Decoder(Model):
         segments: jax.Array | None = None,
         prefix: jax.Array | None = None,
         mask: Mask | None = None,
+        type_ids: Mapping[str, jax.Array] | None = None,
         encoder_outputs: jax.Array | None = None,
         encoder_mask: Mask | None = None,
         key: jax.Array | None = None,
@@ -118,6 +122,7 @@ class Decoder(Model):
             prefix: int `[B]`: the number of leading tokens that are visible to all tokens of the
                 row (prefix LM); None: attention is causal.
             mask: A mask to combine with, such as one of padding.
+            type_ids: int `[B, T]` for "token_types" and "task_types"; a missing one means 0.
             encoder_outputs: `[B, S, D]`, if the blocks have cross-attention.
             encoder_mask: The cross-attention mask; None allows all.
             key: The dropout key; None in evaluation.
@@ -137,6 +142,7 @@ class Decoder(Model):
             embedded,
             mask=mask,
             positions=positions,
+            type_ids=type_ids,
             encoder_outputs=encoder_outputs,
             encoder_mask=Mask() if encoder_mask is None else encoder_mask,
             key=key,
@@ -177,7 +183,8 @@ class Decoder(Model):
     ) -> tuple[jax.Array, Cache]:
         """The hidden states of the next tokens of each row.
 
-        Reading a row in several steps gives the states that `hidden` gives for the whole row.
+        Reading a row in several steps gives the states that `hidden` gives for the whole row, with
+        the type 0 for all tokens.
 
         Args:
             inputs: int token ids `[B, T]`.
@@ -196,7 +203,7 @@ class Decoder(Model):
     def outputs(self, batch, key=None):
         names = ("positions", "segments", "prefix")
         options = {name: batch[name] for name in names if name in batch}
-        hidden = self.hidden(batch["inputs"], key=key, **options)
+        hidden = self.hidden(batch["inputs"], type_ids=batch, key=key, **options)
         valid = self.valid(batch)
         return ModelOutput(hidden, pool(hidden, valid, "first"), self.embedding.kernel(), valid)
 
@@ -210,8 +217,7 @@ class Decoder(Model):
         return self.logits(self.hidden(inputs, **options))
 
     def _check_encoder(self, encoder_outputs: jax.Array | None) -> None:
-        """Raises ArgumentError unless there are encoder outputs where, and only where, some are
-        read."""
+        """Raises ArgumentError where encoder outputs are missing, or are not read."""
         wanted = "[B, S, D]: the model has cross-attention; a CompositeConfig gives it an encoder"
         if not self.reads_encoder:
             wanted = "None: the model has no cross_attention"

@@ -68,7 +68,7 @@ class DualEncoderConfig(ModelConfig):
         """A copy with other values of some fields.
 
         Those of this class are set as they are; all others, such as `compute_dtype` and
-        `scan_layers`, in both models.
+        `scan_layers`, in both models, or in the one that has them.
 
         Args:
             **changes: Field -> value.
@@ -82,7 +82,16 @@ class DualEncoderConfig(ModelConfig):
         names = {each.name for each in fields(self)}
         own = {name: value for name, value in changes.items() if name in names}
         shared = {name: value for name, value in changes.items() if name not in names}
-        return replace(self.each_part(lambda part: part.with_fields(**shared)), **own)
+        fields_of = {name: {each.name for each in fields(x)} for name, x in self.parts.items()}
+        known = set().union(*fields_of.values())
+
+        def changed(name: str, part: ModelConfig) -> ModelConfig:
+            # A field that neither has is refused by the first.
+            fits = {k: v for k, v in shared.items() if k in fields_of[name] or k not in known}
+            return part.with_fields(**fits)
+
+        parts = {name: changed(name, part) for name, part in self.parts.items()}
+        return replace(self, **(parts | own))
 
     @property
     def vocab_size(self) -> int:
@@ -103,6 +112,11 @@ class DualEncoderConfig(ModelConfig):
     def image_size(self) -> tuple[int, int]:
         """Height and width of the images in pixels."""
         return self.image.image_size
+
+    @property
+    def interpolate_positions(self) -> bool:
+        """Whether images may have another size."""
+        return self.image.interpolate_positions
 
     @property
     def channels(self) -> int:

@@ -1,29 +1,29 @@
 """The encoder-only family: BERT, RoBERTa, DistilBERT, ALBERT, ERNIE, by configuration alone."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal
 
 import jax
 
-from jaxformer.errors import check_field
 from jaxformer.functional.feedforward import activation
 from jaxformer.functional.masks import Mask, Segments
 from jaxformer.functional.norms import LayerNorm, Norm
 from jaxformer.functional.positions.base import Position
 from jaxformer.functional.positions.schemes import Learned
-from jaxformer.models.flops import TokenFlops, attention_flops, block_products, vocabulary_products
+from jaxformer.models.flops import TokenFlops, attention_flops, block_products
 from jaxformer.models.heads.base import Head, ModelOutput, array, build_heads, pool
 from jaxformer.models.heads.vocabulary import MaskedLanguageModel
-from jaxformer.models.model import Model, TransformerModelConfig, assert_tokens
+from jaxformer.models.model import Model, assert_tokens
+from jaxformer.models.typed_text import TypedTextConfig
 from jaxformer.nn import Embedding, Linear, Transformer
-from jaxformer.nn.config import TextConfig
 from jaxformer.nn.layers import normal
 from jaxformer.nn.residual import PostNorm, Residual
 
 
 @dataclass(frozen=True)
-class EncoderConfig(TextConfig, TransformerModelConfig):
+class EncoderConfig(TypedTextConfig):
     """An encoder alone: each token sees all others (BERT, RoBERTa, ALBERT, ERNIE)."""
 
     windows_ahead: ClassVar[bool] = True
@@ -55,26 +55,11 @@ class EncoderConfig(TextConfig, TransformerModelConfig):
     attention_dropout: float = 0.1
     """Dropout of the attention probabilities."""
 
-    token_types: int = 0
-    """Rows of the table of token types: 2 in BERT (first and second sentence); 0: no table."""
-    task_types: int = 0
-    """Rows of the table of tasks (ERNIE); 0: no table."""
     pooler: Literal["tanh", "relu", "gelu"] | None = None
     """Activation of a dense layer on the first token's state, which classifiers read: "tanh"
     (BERT), "relu" (DistilBERT) or "gelu" (ELECTRA). None: they read the state itself."""
     heads: tuple[Head, ...] = (MaskedLanguageModel(),)
     """What is predicted from the hidden states."""
-
-    def __post_init__(self):
-        super().__post_init__()
-        for name in ("token_types", "task_types"):
-            check_field(self, name, getattr(self, name) >= 0, "0 or more")
-
-    @property
-    def type_sizes(self) -> dict[str, int]:
-        """The rows of each table of type embeddings, by the batch's name of the ids."""
-        tables = {"token_types": self.token_types, "task_types": self.task_types}
-        return {name: rows for name, rows in tables.items() if rows}
 
     def build(self, key):
         return Encoder(key, self)
@@ -85,9 +70,7 @@ class EncoderConfig(TextConfig, TransformerModelConfig):
 
     def flops(self, lengths):
         blocks = self, self.sublayers, self.num_layers
-        products = block_products(*blocks)
-        if any(isinstance(head, MaskedLanguageModel) for head in self.heads):
-            products += self.model_dim * self.embedding_width + vocabulary_products(self)
+        products = block_products(*blocks) + sum(head.products(self) for head in self.heads)
         attention = attention_flops(*blocks, lengths["inputs"], causal=False)
         return TokenFlops(2 * products, *attention)
 
@@ -121,7 +104,7 @@ class Encoder(Model):
         positions: jax.Array | None = None,
         segments: jax.Array | None = None,
         mask: Mask | None = None,
-        type_ids: dict[str, jax.Array] | None = None,
+        type_ids: Mapping[str, jax.Array] | None = None,
         key: jax.Array | None = None,
     ) -> jax.Array:
         """The hidden states.

@@ -151,7 +151,7 @@ class ModelConfig(abc.ABC):
         Returns:
             The shape and dtype of each array, by its name.
         """
-        predicted = lengths.get("decoder_inputs", lengths["inputs"])
+        predicted = lengths["decoder_inputs" if "decoder_inputs" in lengths else "inputs"]
         spec = self.input_spec(rows, lengths)
         for head in self.heads:
             spec |= head.reads(rows, predicted)

@@ -1,6 +1,6 @@
 """Transformers over the patches of images (ViT)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, Literal
 
@@ -14,7 +14,7 @@ from jaxformer.errors import check_argument, check_field
 from jaxformer.functional.assertions import assert_axes, assert_bool, assert_floating
 from jaxformer.functional.masks import Mask
 from jaxformer.functional.norms import LayerNorm, Norm
-from jaxformer.functional.patches import patches, resize_positions
+from jaxformer.functional.patches import patches
 from jaxformer.functional.placement import place, spec_of
 from jaxformer.functional.positions.base import Position
 from jaxformer.functional.positions.schemes import Learned
@@ -23,6 +23,7 @@ from jaxformer.models.heads.base import Head, ModelOutput, array, build_heads
 from jaxformer.models.heads.labels import Classification
 from jaxformer.models.heads.poolers import Pooler, build_pooler
 from jaxformer.models.model import Model, TransformerModelConfig, check_no_windows
+from jaxformer.models.parameters import AbstractModel, stack_path
 from jaxformer.nn import Linear, Transformer
 from jaxformer.nn.config import SIZE
 from jaxformer.nn.layers import normal, parameter
@@ -52,10 +53,14 @@ class VisionConfig(TransformerModelConfig):
     distillation_token: bool = False
     """Another one after it, whose state is asked for what a teacher says (DeiT)."""
     mask_token: bool = False
-    """A learned token that takes the place of hidden patches (DINOv2)."""
+    """A learned token that takes the place of hidden patches (BEiT, DINOv2)."""
+    interpolate_positions: bool = False
+    """Images of any size are read: tables of positions are resized to their grid of patches
+    whenever the model runs, and pixels beyond the last whole patch are left out. False: images have
+    `image_size`."""
     pooler: Literal["tanh", "relu", "gelu"] | Pooler | None = None
-    """Activation of a dense layer on the first token's state; or NormPooler (CLIP), AttentionPooler
-    (SigLIP). None: classifiers read that state itself."""
+    """Activation of a dense layer on the first token's state; or NormPooler (CLIP, BEiT),
+    AttentionPooler (SigLIP). None: classifiers read that state itself."""
     position: Position = Learned(max_length=197)
     """Learned, with a row for the class token and every patch; Sinusoidal2D; Sinusoidal or another
     scheme of one axis, in which the patches follow one another row by row."""
@@ -84,7 +89,8 @@ class VisionConfig(TransformerModelConfig):
             check_field(self, "patch_size", fits, f"a divisor of image_size = {self.image_size}")
         after = self.class_token or not self.distillation_token
         check_field(self, "distillation_token", after, "False: there is no class token")
-        self.position.validate_grid(self.grid, self.num_prefix)
+        for scheme in filter(None, (self.position, self.relative_position)):
+            scheme.validate_grid(self.grid, self.num_prefix)
 
     @property
     def num_prefix(self) -> int:
@@ -100,10 +106,32 @@ class VisionConfig(TransformerModelConfig):
     @property
     def num_tokens(self) -> int:
         """T: the patches, and what comes before them."""
-        return self.grid[0] * self.grid[1] + self.num_prefix
+        return self.num_patches + self.num_prefix
+
+    @property
+    def num_patches(self) -> int:
+        """The patches of an image."""
+        return self.grid[0] * self.grid[1]
+
+    def for_grid(self, grid: tuple[int, int]) -> "VisionConfig":
+        """The same model for images of another size, whose parameters `adapted` makes.
+
+        Args:
+            grid: Rows and columns of the patches of the images.
+
+        Returns:
+            The configuration.
+        """
+        size = tuple(count * pixels for count, pixels in zip(grid, self.patch_size, strict=True))
+        schemes = {
+            name: scheme.for_grid(grid, self.num_prefix)
+            for name in ("position", "relative_position")
+            if (scheme := getattr(self, name)) is not None
+        }
+        return replace(self, image_size=size, **schemes)
 
     def adapted(self, name, value, source):
-        """Resizes learned positions from another model with another grid of patches.
+        """Resizes tables of positions from another model with another grid of patches.
 
         References:
             Dosovitskiy et al., 2020 (https://arxiv.org/abs/2010.11929), section 3.2.
@@ -111,16 +139,33 @@ class VisionConfig(TransformerModelConfig):
         Returns:
             The parameter of this model.
         """
-        if name != POSITION_TABLE or not isinstance(source, VisionConfig):
+        if not isinstance(source, VisionConfig) or source.num_prefix != self.num_prefix:
             return value
-        learned = isinstance(self.position, Learned) and isinstance(source.position, Learned)
-        if not learned or source.grid == self.grid or source.num_prefix != self.num_prefix:
+        ours, theirs = (config._scheme_of(name) for config in (self, source))
+        if ours is None or type(ours) is not type(theirs) or source.grid == self.grid:
             return value
-        table, prefix = jnp.asarray(value), self.num_prefix
-        return np.asarray(resize_positions(table, source.grid, self.grid, prefix=prefix))
+        resize = partial(
+            ours.resized, old_grid=source.grid, new_grid=self.grid, prefix=self.num_prefix
+        )
+        by_layer = stack_path(name) is not None
+        resized = (jax.vmap(resize) if by_layer else resize)(jnp.asarray(value))
+        return np.asarray(resized) if isinstance(value, np.ndarray) else resized
+
+    def _scheme_of(self, name: str) -> Position | None:
+        """The scheme whose table a parameter is."""
+        scheme = self.relative_position or self.position
+        if name == POSITION_TABLE:
+            return self.position
+        return scheme if name.endswith((".relative_table", ".position_table")) else None
 
     def build(self, key):
         return Vision(key, self)
+
+    def batch_spec(self, rows, lengths):
+        spec = self.input_spec(rows, lengths)
+        for head in self.heads:
+            spec |= head.reads(rows, self.num_patches if head.over_patches else self.num_tokens)
+        return spec
 
     def input_spec(self, rows, lengths):
         del lengths
@@ -170,10 +215,7 @@ class Vision(Model):
         )
         self.pooler = build_pooler(keys[6], config, config.pooler)
         self.heads = build_heads(keys[3], config, config.heads)
-        self.num_prefix = config.num_prefix
-        self.image_shape = (*config.image_size, config.channels)
-        self.kept = tuple(n * size for n, size in zip(config.grid, config.patch_size, strict=True))
-        self.patch_size, self.dtype = config.patch_size, config.dtype
+        self.config = config
 
     def hidden(
         self,
@@ -191,15 +233,42 @@ class Vision(Model):
         Returns:
             `[B, T, D]` in the compute dtype.
         """
-        sizes = assert_axes(images=(images, " ".join(["B", *map(str, self.image_shape)])))
+        config = self.config
+        given = (
+            "height width" if config.interpolate_positions else "{} {}".format(*config.image_size)
+        )
+        sizes = assert_axes(images=(images, f"B {given} {config.channels}"))
         assert_floating(images=images)
-        height, width = self.kept
-        images = images[:, :height, :width]
-        x = self.patch_projection(patches(images.astype(self.dtype), self.patch_size))
+        grid = tuple(
+            n // size for n, size in zip(images.shape[1:3], config.patch_size, strict=True)
+        )
+        if grid != config.grid:
+            # The parameters stay those of the file: only this pass has tables of another size.
+            return self._for_grid(grid)._hidden(images, key, masked, sizes["B"])
+        return self._hidden(images, key, masked, sizes["B"])
+
+    def _for_grid(self, grid: tuple[int, int]) -> "Vision":
+        """This model for images with another grid of patches."""
+        config = self.config.for_grid(grid)
+        parameters = {
+            ".".join(map(str, path)): variable.get_value()
+            for path, variable in nnx.to_flat_state(nnx.state(self))
+        }
+        return AbstractModel(config.build).module(
+            {name: config.adapted(name, value, self.config) for name, value in parameters.items()}
+        )
+
+    def _hidden(self, images, key, masked, rows):
+        """The states for images whose patches are those of the configuration."""
+        height, width = (
+            n * size for n, size in zip(self.config.grid, self.config.patch_size, strict=True)
+        )
+        images = images[:, :height, :width].astype(self.config.dtype)
+        x = self.patch_projection(patches(images, self.config.patch_size))
         if masked is not None:
             wanted = "None: the model has no token for masked patches"
             check_argument("masked", masked, self.mask_token is not None, wanted)
-            assert_axes({"B": sizes["B"], "patches": x.shape[1]}, masked=(masked, "B patches"))
+            assert_axes({"B": rows, "patches": x.shape[1]}, masked=(masked, "B patches"))
             assert_bool(masked=masked)
             x = jnp.where(masked[..., None], self._tokens(self.mask_token, x), x)
         first = [self._tokens(token, x) for token in (self.class_token, self.distillation_token)]
@@ -209,12 +278,12 @@ class Vision(Model):
     def outputs_from(self, hidden: jax.Array) -> ModelOutput:
         """The model's outputs for hidden states `[B, T, D]`."""
         # Means over an image are over its patches.
-        patch = jnp.arange(hidden.shape[1])[None, :] >= self.num_prefix
+        patch = jnp.arange(hidden.shape[1])[None, :] >= self.config.num_prefix
         pooled = hidden[:, 0] if self.pooler is None else self.pooler(hidden)
         return ModelOutput(hidden, pooled, valid=jnp.broadcast_to(patch, hidden.shape[:2]))
 
     def outputs(self, batch, key=None):
-        return self.outputs_from(self.hidden(batch["images"], key))
+        return self.outputs_from(self.hidden(batch["images"], key, batch.get("masked")))
 
     @staticmethod
     def _tokens(token: nnx.Param | None, x: jax.Array) -> jax.Array | None:

@@ -43,8 +43,9 @@ class Attention(nnx.Module):
         of_values = {"head_dim": config.value_width}
         heads, kv_heads = {"heads": config.num_heads}, {"kv_heads": config.kv_heads}
         std, bias = normal(config.init_std), config.attention_bias
+        of_keys = bias and config.attention_key_bias
         self.query = Linear(keys[0], model, heads | head, std, bias=bias)
-        self.key = Linear(keys[1], source, kv_heads | head, std, bias=bias)
+        self.key = Linear(keys[1], source, kv_heads | head, std, bias=of_keys)
         self.value = Linear(keys[2], source, kv_heads | of_values, std, bias=bias)
         self.output = Linear(
             keys[3],
@@ -210,8 +211,10 @@ class SelfAttention(Sublayer):
             attention: `Attention`, or a subclass that computes something else.
         """
         self.attention = attention(key, config, position)
-        table = position.table(model_dim=config.model_dim, num_heads=config.num_heads)
-        std, own = normal(config.init_std), table and not position.shared
+        self.relative = config.relative_position is not None
+        self.scheme = config.relative_position or position
+        table = self.scheme.table(model_dim=config.model_dim, num_heads=config.num_heads)
+        std, own = normal(config.init_std), table and not self.scheme.shared
         self.position_table = parameter(jax.random.fold_in(key, 1), *table, std) if own else None
         self.window, self.ahead = window, config.windows_ahead
         self.scale_by_depth = config.attention_scale_by_depth
@@ -227,7 +230,7 @@ class SelfAttention(Sublayer):
             mask=mask,
             positions=context.positions,
             bias=self._bias(context),
-            factor=self._factor(context),
+            factor=_factor(context, self.scale_by_depth),
             key=key,
         )
 
@@ -243,7 +246,7 @@ class SelfAttention(Sublayer):
     ) -> tuple[jax.Array, KeyValueCache]:
         """Writes the keys and values of the new tokens to the cache, and attends to all of it."""
         attention, positions = self.attention, context.positions
-        query_BTNH = attention.queries(x, self._factor(context))
+        query_BTNH = attention.queries(x, _factor(context, self.scale_by_depth))
         key_BTKH, value_BTKH = attention.keys_and_values(x)
         query_BTNH, key_BTKH = attention.rotated(
             query_BTNH, key_BTKH, positions, positions, context.lengths
@@ -257,16 +260,15 @@ class SelfAttention(Sublayer):
             bias = replace(bias, key_positions=slot_positions_BC)
         return attention.attend(query_BTNH, *cache.read(x.dtype), mask=mask, bias=bias), cache
 
-    def _factor(self, context: Context) -> jax.Array | None:
-        return 1.0 / (jnp.asarray(context.layer) + 1) if self.scale_by_depth else None
-
     def _bias(self, context: Context) -> Bias | None:
         """The bias that all layers share, or that of this layer's own table."""
         if self.position_table is None:
             return context.bias
         positions, heads = context.positions, self.attention.num_heads
+        if self.relative and context.chunk is None:
+            positions = jnp.arange(positions.shape[1])[None, :]
         table = self.position_table[...]
-        return self.attention.position.bias(positions, positions, num_heads=heads, table=table)
+        return self.scheme.bias(positions, positions, num_heads=heads, table=table)
 
 
 class CrossAttention(Sublayer):
@@ -279,6 +281,7 @@ class CrossAttention(Sublayer):
     ):
         """Declares the attention, which has no positions; see `SelfAttention`."""
         self.attention = attention(key, config, NoPosition(), config.encoder_width)
+        self.scale_by_depth = config.attention_scale_by_depth
 
     def __call__(self, x: jax.Array, context: Context, key: jax.Array | None) -> jax.Array:
         """`[B, T, D] -> [B, T, D]`."""
@@ -287,6 +290,7 @@ class CrossAttention(Sublayer):
             kv=context.encoder_outputs,
             mask=context.encoder_mask,
             positions=context.positions,
+            factor=_factor(context, self.scale_by_depth),
             key=key,
         )
 
@@ -311,7 +315,8 @@ class CrossAttention(Sublayer):
             `[R, T, D]`, and the same cache.
         """
         key_BSKH, value_BSKH = cache.read(x.dtype)
-        query_BTNH = _merge_rows(self.attention.queries(x), key_BSKH.shape[0])
+        query_BTNH = self.attention.queries(x, _factor(context, self.scale_by_depth))
+        query_BTNH = _merge_rows(query_BTNH, key_BSKH.shape[0])
         mask = context.encoder_mask
         output_BTD = self.attention.attend(query_BTNH, key_BSKH, value_BSKH, mask=mask)
         return _merge_rows(output_BTD, x.shape[0]), cache
@@ -348,6 +353,11 @@ class DotProductCrossAttention(CrossAttentionConfig):
 
     def products_per_pair(self, config):
         return config.num_heads * (config.head_width + config.value_width)
+
+
+def _factor(context: Context, by_depth: bool) -> jax.Array | None:
+    """What multiplies the logits of the layer, if they are scaled by its depth."""
+    return 1.0 / (jnp.asarray(context.layer) + 1) if by_depth else None
 
 
 def _merge_rows(x: jax.Array, rows: int) -> jax.Array:

@@ -45,8 +45,8 @@ class TransformerConfig(abc.ABC):
     window_position: RoPE | None = None
     """RoPE of the layers with a window (Gemma 3 gives them another base). None: `position`."""
     relative_position: Position | None = None
-    """A second scheme for attention biases, if `position` has none: T5Bias beside Learned in MPNet.
-    It counts all tokens of a row, padding included, whatever their positions."""
+    """A second scheme for attention biases, if `position` has none: T5Bias beside Learned in MPNet,
+    PatchBias in BEiT. It counts all tokens of a row, padding included, whatever their positions."""
     norm: Norm = RMSNorm(eps=1e-5)
     """LayerNorm or RMSNorm."""
     residual: Residual = PreNorm()
@@ -74,6 +74,8 @@ class TransformerConfig(abc.ABC):
     """A gated feed-forward layer: SwiGLU, GeGLU, ReGLU by activation."""
     attention_bias: bool = False
     """Biases of the query, key and value projections."""
+    attention_key_bias: bool = True
+    """False: the key projection has none of them (BEiT)."""
     attention_output_bias: bool = False
     """Bias of the attention's output projection."""
     mlp_bias: bool = False

@@ -136,6 +136,8 @@ class InputLayer(nnx.Module):
             The bias, or None.
         """
         if self.relative_position is not None:
+            if not self.relative_position.shared:
+                return None
             indices = jnp.arange(positions.shape[1])[None, :] if indices is None else indices
             scheme, table = self.relative_position, value_of(self.relative_table)
             return scheme.bias(indices, indices, num_heads=self.num_heads, table=table)

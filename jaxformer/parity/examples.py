@@ -10,6 +10,7 @@ from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.dual_encoder_tasks import ContrastiveTask
 from jaxformer.hub.families import SEGMENTS, family_of
 from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.image_tasks import MaskedPixelsTask, VisualTokensTask
 from jaxformer.hub.model_format import section
 from jaxformer.hub.tasks import (
     IGNORED,
@@ -51,15 +52,16 @@ def example_inputs(
     """
     rng, config, task = np.random.default_rng(seed), checkpoint.config, checkpoint.architecture.task
     names, inputs = family_of(config).inputs, {}
+    encoder = config.parts.get("encoder", config)
     if "input_ids" in names:
         inputs |= _ids(checkpoint, padding, (rows, length), rng, "")
     for name, table in SEGMENTS.items():
-        if size := getattr(config, "type_sizes", {}).get(table):
+        if size := getattr(encoder, "type_sizes", {}).get(table):
             inputs[name] = rng.integers(size, size=(rows, length))
     if "decoder_input_ids" in names and not task.repeats_inputs:
         inputs |= _ids(checkpoint, padding, (rows, length - 2), rng, "decoder_")
     if "pixel_values" in names:
-        size = (rows, config.channels, *config.image_size)
+        size = (rows, encoder.channels, *encoder.image_size)
         inputs["pixel_values"] = rng.standard_normal(size).astype(np.float32)
     return inputs | _labels(task, rng, inputs, checkpoint.hf_config)
 
@@ -73,7 +75,8 @@ def _ids(
 ) -> dict[str, np.ndarray]:
     """Ids and mask of the encoder or the decoder; no real token has the padding's id."""
     rows, length = shape
-    vocab_size = checkpoint.config.vocab_size
+    config = checkpoint.config
+    vocab_size = family_of(config).vocab_size(config, f"{prefix}input_ids")
     pad = text_values(checkpoint).get("pad_token_id")
     ids = rng.integers(vocab_size, size=shape)
     if pad is not None:
@@ -90,7 +93,7 @@ def _ids(
 
 def text_values(checkpoint: HFCheckpoint) -> Mapping[str, Any]:
     """The values of config.json that are about texts: those of its section, if it has one."""
-    parts = [name for name, part in checkpoint.model_format.parts.items() if part.reads_text]
+    parts = [name for name, part in checkpoint.model_format.sections.items() if part.reads_text]
     return (checkpoint.part(parts[0]) if parts else checkpoint).hf_config.values
 
 
@@ -180,6 +183,25 @@ def _pairs(task: ContrastiveTask, rng, inputs, hf_config):
     end = section(hf_config, "text_config").get("eos_token_id")
     ids = {} if end is None else {"input_ids": with_ends(inputs, end, twice=True)}
     return ids | {"return_loss": np.array(True)}
+
+
+@_labels.register
+def _masked_pixels(task: MaskedPixelsTask, rng, inputs, hf_config):
+    return {"bool_masked_pos": _hidden_patches(rng, inputs, hf_config)}
+
+
+@_labels.register
+def _visual_tokens(task: VisualTokensTask, rng, inputs, hf_config):
+    hidden = _hidden_patches(rng, inputs, hf_config)
+    labels = rng.integers(hf_config.number("vocab_size"), size=hidden.sum())
+    return {"bool_masked_pos": hidden, "labels": labels}
+
+
+def _hidden_patches(rng: np.random.Generator, inputs: Inputs, hf_config: HFConfig) -> np.ndarray:
+    """Which patches of square images are hidden, another number in each row."""
+    rows, _, height, width = inputs["pixel_values"].shape
+    size = hf_config.number("patch_size")
+    return rng.random((rows, (height // size) * (width // size))) < 0.6
 
 
 @_labels.register

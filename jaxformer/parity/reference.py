@@ -14,7 +14,8 @@ from safetensors.numpy import load_file
 from jaxformer.errors import DataError
 from jaxformer.extras import missing_extra
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.parity.tiny import TINY
+from jaxformer.parity.tiny import TINY, TINY_CLASSES
+from jaxformer.zoo import FORMATS
 
 _STACKED = ("hidden_states", "encoder_hidden_states", "decoder_hidden_states")
 # Falcon's eager attention adds ALiBi twice, in the scores and in the mask; the default does not.
@@ -153,7 +154,10 @@ def save_random(
         **changes: Fields of its configuration that differ from `TINY`.
     """
     torch, transformers = _libraries()
-    config = transformers.AutoConfig.for_model(model_type, **TINY[model_type] | changes)
+    classes = FORMATS[model_type].architectures
+    own = next((dict(each.fields) for each in classes if each.name == architecture), {})
+    values = TINY[model_type] | TINY_CLASSES.get(architecture, {}) | own | changes
+    config = transformers.AutoConfig.for_model(model_type, **values)
     model = getattr(transformers, architecture)._from_config(config)
     generator = torch.Generator().manual_seed(seed)
     embeddings = [x for x in model.modules() if isinstance(x, torch.nn.Embedding)]

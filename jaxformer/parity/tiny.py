@@ -6,7 +6,12 @@ _TOKENS = {"bos_token_id": 3, "eos_token_id": 4, "pad_token_id": 5}
 _SIZES = {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 6}
 _MLP = {"intermediate_size": 56}
 _BERT = {"vocab_size": 131, **_SIZES, **_MLP, "max_position_embeddings": 20}
-_ROBERTA = _BERT | {"hidden_act": "relu", "type_vocab_size": 2, "pad_token_id": 3}
+_ROBERTA = _BERT | {
+    "hidden_act": "relu",
+    "type_vocab_size": 2,
+    "pad_token_id": 3,
+    "max_position_embeddings": 24,
+}
 _GPT = {"vocab_size": 131, "n_embd": 48, "n_head": 6, "n_layer": 3, "n_positions": 20, **_TOKENS}
 _NEOX = {"vocab_size": 131, **_SIZES, **_MLP, **_TOKENS}
 _PHI3 = _BERT | {"num_key_value_heads": 2, "pad_token_id": 3}
@@ -42,9 +47,11 @@ _T5 = {
     "decoder_start_token_id": 0,
 }
 _VIT = {**_SIZES, **_MLP, "image_size": [8, 12], "patch_size": [4, 3], "num_channels": 2}
+_SQUARE = {**_SIZES, **_MLP, "image_size": 12, "patch_size": 4, "num_channels": 2}
 _TEXT_TOWER = {"vocab_size": 131, **_SIZES, **_MLP, "max_position_embeddings": 17, **_TOKENS}
 _VISION_TOWER = {**_SIZES, **_MLP, "image_size": 13, "patch_size": 4, "num_channels": 2}
 
+_CROSS = {"is_decoder": True, "add_cross_attention": True, "vocab_size": 113}
 TINY: dict[str, dict[str, Any]] = {
     "marian": _BART,
     "bert": _BERT,
@@ -163,6 +170,13 @@ TINY: dict[str, dict[str, Any]] = {
     "pegasus": _BART,
     "m2m_100": _BART,
     "deit": _VIT,
+    # Square: transformers reads the table of other images with rows and columns exchanged.
+    "beit": {
+        **_SQUARE,
+        "vocab_size": 19,
+        "use_relative_position_bias": True,
+        "use_mask_token": True,
+    },
     # Square: transformers resizes the positions of all other images as if these were.
     "dinov2": {**_SIZES, "image_size": 12, "patch_size": 4, "num_channels": 2, "mlp_ratio": 2},
     "bloom": {"vocab_size": 131, "hidden_size": 48, "n_head": 6, "n_layer": 3, **_TOKENS},
@@ -228,5 +242,41 @@ TINY: dict[str, dict[str, Any]] = {
     "clip_vision_model": _VISION_TOWER | {"projection_dim": 40},
     "siglip_text_model": _TEXT_TOWER | {"projection_size": 40},
     "siglip_vision_model": _VISION_TOWER,
+    "encoder-decoder": {
+        "encoder": {"model_type": "bert", **_BERT, "type_vocab_size": 3},
+        "decoder": {
+            "model_type": "bert",
+            **_BERT,
+            **_CROSS,
+            "hidden_size": 40,
+            "num_attention_heads": 5,
+        },
+        "pad_token_id": 5,
+        "decoder_start_token_id": 3,
+    },
+    "vision-encoder-decoder": {
+        "encoder": {"model_type": "vit", **_VIT},
+        "decoder": {
+            "model_type": "gpt2",
+            **_GPT,
+            **_CROSS,
+            "scale_attn_by_inverse_layer_idx": True,
+        },
+        "pad_token_id": 5,
+        "decoder_start_token_id": 3,
+    },
 }
 """`model_type` -> fields of its configuration in transformers."""
+# In transformers these classes reconstruct nothing but square images.
+_RECONSTRUCTED = _SQUARE | {"encoder_stride": 4}
+TINY_CLASSES: dict[str, dict[str, Any]] = {
+    "ViTForMaskedImageModeling": _RECONSTRUCTED,
+    "DeiTForMaskedImageModeling": _RECONSTRUCTED,
+    "BeitForMaskedImageModeling": {
+        "use_relative_position_bias": False,
+        "use_shared_relative_position_bias": True,
+        "use_absolute_position_embeddings": True,
+        "layer_scale_init_value": 0.0,
+    },
+}
+"""Class -> fields in which its model differs from the others of its system."""

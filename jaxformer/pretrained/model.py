@@ -26,7 +26,7 @@ from jaxformer.errors import ArgumentError, ConfigError, DataError, check_argume
 from jaxformer.functional.activations import Hooks, Names, as_tuple, with_cache, with_hooks
 from jaxformer.functional.masks import Mask
 from jaxformer.hub.checkpoint import HFCheckpoint, check_sizes, read_checkpoint
-from jaxformer.hub.families import encode
+from jaxformer.hub.families import family_of
 from jaxformer.hub.families import forward as hf_forward
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.peft import Adapter, with_adapters
@@ -152,7 +152,7 @@ class Pretrained:
         return self._run("activation_gradients", inputs, metric, as_tuple(names))
 
     def encode(self, inputs: Arrays, hooks: Hooks = NO_HOOKS) -> tuple[jax.Array, Mask]:
-        """Returns the encoder's output `[B, S, D]` for "input_ids", and its mask."""
+        """Returns the encoder's output `[B, S, D]` for its inputs, and its mask."""
         return self._run("encode", inputs, hooks)
 
     def _run(self, name: str, inputs: Arrays, *options: Any) -> Any:
@@ -198,6 +198,7 @@ class Pretrained:
 
     def _encoded(self, parameters, inputs, hooks) -> tuple[jax.Array, Mask]:
         # Others of the hooks are for the decoder.
+        encode = family_of(self.config).encode
         run = with_hooks(encode, hooks.by_pattern(), required=False)
         return run(self.abstract_model.module(parameters), self.checkpoint, on_rows(inputs))
 

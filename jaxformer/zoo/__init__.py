@@ -4,9 +4,11 @@ from jaxformer.hub.model_format import ModelFormat
 from jaxformer.zoo import (
     albert,
     bart,
+    beit,
     bert,
     bloom,
     clip,
+    composite,
     dinov2,
     distilbert,
     electra,
@@ -39,9 +41,9 @@ from jaxformer.zoo.system import System
 _MODULES = (
     transformer, bert, roberta, distilbert, albert, ernie, gpt, gptj, pythia, llama, phi, gemma,
     qwen, phi3, olmo, t5, bart, vit,
-    electra, mpnet, modernbert, dinov2,
+    electra, mpnet, modernbert, dinov2, beit,
     bloom, gpt_neo, opt, mpt, falcon, stablelm, clip, siglip,
-    vision_text_dual_encoder,
+    composite, vision_text_dual_encoder,
 )  # fmt: skip
 
 SYSTEMS: dict[str, System] = {

@@ -16,7 +16,7 @@ from jaxformer.hub.tasks import (
 )
 from jaxformer.hub.weights.weight_map import WeightMap, attention, block
 from jaxformer.models import Classification, EncoderConfig, MaskedLanguageModel
-from jaxformer.zoo.common.bert_like import FIELDS, LABELS, NO_POOLER, bert, body
+from jaxformer.zoo.common.bert_like import ENCODER, FIELDS, LABELS, NO_POOLER, bert, body
 from jaxformer.zoo.system import System
 
 _SOURCE = "Lan et al., 2019, tables 1 and 2, https://arxiv.org/abs/1909.11942"
@@ -74,6 +74,7 @@ def _read_embedding(hf_config: HFConfig) -> dict[str, Any]:
 
 
 _FIELDS = (
+    ENCODER,
     Constant("inner_group_num", 1),
     Computed(
         _read_groups,

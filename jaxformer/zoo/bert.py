@@ -3,7 +3,17 @@
 from jaxformer.hub.fields import ConfigMap
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.weights.weight_map import WeightMap
-from jaxformer.zoo.common.bert_like import FIELDS, HEADS, LABELS, architectures, bert, body
+from jaxformer.zoo.common.bert_like import (
+    ENCODER_OR_DECODER,
+    FIELDS,
+    HEADS,
+    LABELS,
+    architectures,
+    bert,
+    body,
+    causal,
+    encoder_or_decoder,
+)
 from jaxformer.zoo.system import System
 
 _SOURCE = "Devlin et al., 2018, section 3, https://arxiv.org/abs/1810.04805"
@@ -16,10 +26,14 @@ SYSTEMS = (
 FORMATS = (
     ModelFormat(
         model_type="bert",
-        config_map=ConfigMap(bert, FIELDS),
-        weight_map=lambda config: WeightMap(body("bert") | LABELS | HEADS),
-        architectures=architectures("Bert"),
+        config_map=ConfigMap(encoder_or_decoder, (ENCODER_OR_DECODER, *FIELDS)),
+        weight_map=lambda config: WeightMap(body("bert", config) | LABELS | HEADS),
+        architectures=(
+            *architectures("Bert"),
+            causal("BertLMHeadModel", "BertForCausalLM"),
+        ),
         prefix="bert.",
+        reads_encoder=True,
         buffers=("*.position_ids",),
         aliases={r"LayerNorm\.gamma$": "LayerNorm.weight", r"LayerNorm\.beta$": "LayerNorm.bias"},
         copies={

@@ -10,7 +10,15 @@ from jaxformer.hub.tasks import SequenceClassificationTask, Task
 from jaxformer.hub.weights.layouts import Concatenated
 from jaxformer.hub.weights.weight_map import Fused, WeightMap
 from jaxformer.models import VisionConfig
-from jaxformer.zoo.common.vit_like import ATTENTION, FIELDS, LAYOUTS, ONE_TOKEN, names, vit
+from jaxformer.zoo.common.vit_like import (
+    ATTENTION,
+    FIELDS,
+    LAYOUTS,
+    ONE_TOKEN,
+    QKV_BIAS,
+    names,
+    vit,
+)
 
 
 def _read_feed_forward(hf_config: HFConfig) -> dict[str, Any]:
@@ -34,6 +42,7 @@ def _write_feed_forward(config: VisionConfig) -> dict[str, Any]:
 
 _FIELDS = (
     *FIELDS,
+    QKV_BIAS,
     ONE_TOKEN,
     Computed(_read_feed_forward, _write_feed_forward),
     Number("layer_scale", "layerscale_value", 1.0),
@@ -68,7 +77,7 @@ def _weight_map(config: VisionConfig) -> WeightMap:
 FORMATS = (
     ModelFormat(
         model_type="dinov2",
-        config_map=ConfigMap(partial(vit, pooler=None), _FIELDS),
+        config_map=ConfigMap(partial(vit, pooler=None, interpolate_positions=True), _FIELDS),
         weight_map=_weight_map,
         architectures=(
             Architecture(

@@ -18,8 +18,16 @@ from jaxformer.hub.tasks import (
     TokenClassificationTask,
 )
 from jaxformer.hub.weights.weight_map import WeightMap
-from jaxformer.models import Dense, EncoderConfig, TokenClassification
-from jaxformer.zoo.common.bert_like import FIELDS, LABELS, bert, body
+from jaxformer.models import DecoderConfig, Dense, EncoderConfig, TokenClassification
+from jaxformer.zoo.common.bert_like import (
+    ENCODER_OR_DECODER,
+    FIELDS,
+    LABELS,
+    body,
+    causal,
+    encoder_or_decoder,
+    over_vocabulary,
+)
 
 
 @dataclass(frozen=True)
@@ -47,6 +55,7 @@ def _read_embedding(hf_config: HFConfig) -> dict[str, Any]:
 
 
 _FIELDS = (
+    ENCODER_OR_DECODER,
     *FIELDS,
     Computed(_read_embedding, lambda config: {"embedding_size": config.embedding_width}),
 )
@@ -56,16 +65,17 @@ _DISCRIMINATOR = {
 }
 
 
-def _weight_map(config: EncoderConfig) -> WeightMap:
+def _weight_map(config: EncoderConfig | DecoderConfig) -> WeightMap:
     """The names of the tensors; a classifier has a dense layer of its own for a pooler."""
-    generator = "heads.masked_language_model"
-    names = body("electra") | LABELS
+    names = body("electra", config) | LABELS
     names |= {
         "transformer.inputs.projection": "electra.embeddings_project",
-        f"{generator}.dense": "generator_predictions.dense",
-        f"{generator}.norm": "generator_predictions.LayerNorm",
-        f"{generator}.kernel": "generator_lm_head.weight",
-        f"{generator}.bias": "generator_lm_head.bias",
+        **over_vocabulary(
+            dense="generator_predictions.dense",
+            norm="generator_predictions.LayerNorm",
+            kernel="generator_lm_head.weight",
+            bias="generator_lm_head.bias",
+        ),
         "pooler": "classifier.dense",
         "heads.label.output": "classifier.out_proj",
     }
@@ -77,7 +87,7 @@ def _weight_map(config: EncoderConfig) -> WeightMap:
 FORMATS = (
     ModelFormat(
         model_type="electra",
-        config_map=ConfigMap(partial(bert, pooler=None), _FIELDS),
+        config_map=ConfigMap(partial(encoder_or_decoder, pooler=None), _FIELDS),
         weight_map=_weight_map,
         architectures=(
             Architecture("ElectraForPreTraining", ReplacedTokensTask()),
@@ -88,8 +98,10 @@ FORMATS = (
             Architecture("ElectraForTokenClassification", TokenClassificationTask()),
             Architecture("ElectraForQuestionAnswering", QuestionAnsweringTask()),
             Architecture("ElectraModel", Task()),
+            causal("ElectraForCausalLM", activation="gelu"),
         ),
         prefix="electra.",
+        reads_encoder=True,
         buffers=("*.position_ids",),
         copies={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
         harmless=("summary_*",),

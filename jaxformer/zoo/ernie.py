@@ -8,7 +8,17 @@ from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import EncoderConfig, MaskedLanguageModel
-from jaxformer.zoo.common.bert_like import FIELDS, HEADS, LABELS, architectures, bert, body
+from jaxformer.zoo.common.bert_like import (
+    ENCODER_OR_DECODER,
+    FIELDS,
+    HEADS,
+    LABELS,
+    architectures,
+    bert,
+    body,
+    causal,
+    encoder_or_decoder,
+)
 from jaxformer.zoo.system import System
 
 SYSTEMS = (
@@ -52,10 +62,14 @@ def _write_task_types(config: EncoderConfig) -> dict[str, Any]:
 FORMATS = (
     ModelFormat(
         model_type="ernie",
-        config_map=ConfigMap(bert, (*FIELDS, Computed(_read_task_types, _write_task_types))),
-        weight_map=lambda config: WeightMap(body("ernie") | LABELS | HEADS),
-        architectures=architectures("Ernie"),
+        config_map=ConfigMap(
+            encoder_or_decoder,
+            (ENCODER_OR_DECODER, *FIELDS, Computed(_read_task_types, _write_task_types)),
+        ),
+        weight_map=lambda config: WeightMap(body("ernie", config) | LABELS | HEADS),
+        architectures=(*architectures("Ernie"), causal("ErnieForCausalLM")),
         prefix="ernie.",
+        reads_encoder=True,
         buffers=("*.position_ids",),
         copies={
             "cls.predictions.decoder.weight": "ernie.embeddings.word_embeddings.weight",

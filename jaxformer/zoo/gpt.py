@@ -7,7 +7,7 @@ from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.fields import Activation, ConfigMap, Expect, Flag, LearnedPositions, Switch
 from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.weights.layouts import Concatenated, InOut
-from jaxformer.hub.weights.weight_map import WeightMap, block
+from jaxformer.hub.weights.weight_map import Fused, WeightMap, block
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import PostNorm
 from jaxformer.zoo.common.decoders import HEADS, classes, fused_attention
@@ -90,6 +90,25 @@ def _weight_map(embedding: str, positions: str) -> WeightMap:
     )
 
 
+def _gpt2_weight_map(config: DecoderConfig) -> WeightMap:
+    """The names; between self-attention and feed-forward layers there may be cross-attention."""
+    own = _weight_map("wte", "wpe")
+    if config.cross_attention is None:
+        return own
+    cross = {
+        **{name: path for name, path in BLOCK.items() if name == "norms.0"},
+        "norms.1": "ln_cross_attn",
+        "sublayers.1.attention.query": "crossattention.q_attn",
+        "sublayers.1.attention.output": "crossattention.c_proj",
+        **{name.replace("s.1", "s.2"): path for name, path in BLOCK.items() if ".1" in name},
+    }
+    kinds = block("transformer", "transformer.h.{}", cross)
+    attention = "transformer.stack.group.*.sublayers.1.attention"
+    modules = f"{attention}.key", f"{attention}.value"
+    fused = Fused(modules, "transformer.h.{}.crossattention.c_attn", Concatenated(InOut()))
+    return replace(own, names={**own.names, **kinds}, fused=(*own.fused, fused))
+
+
 def _classes(name: str, without: tuple[str, ...] = ()) -> tuple[Architecture, ...]:
     """The classes of a system whose language model is called <name>LMHeadModel."""
     causal, *others = classes(name, without)
@@ -100,11 +119,12 @@ FORMATS = (
     ModelFormat(
         model_type="gpt2",
         config_map=ConfigMap(gpt, _GPT2_FIELDS),
-        weight_map=lambda _: _weight_map("wte", "wpe"),
+        weight_map=_gpt2_weight_map,
         architectures=_classes("GPT2"),
         copies={"lm_head.weight": "transformer.wte.weight"},
         # Attention logits are float32 here with and without the last.
-        harmless=(*HARMLESS, "reorder_and_upcast_attn"),
+        harmless=(*HARMLESS, "is_decoder", "reorder_and_upcast_attn"),
+        reads_encoder=True,
         defaults=DEFAULTS | {"scale_attn_by_inverse_layer_idx": False},
         **FILES,
     ),

@@ -8,6 +8,7 @@ from jaxformer.hub.model_format import CountedByIds, ModelFormat
 from jaxformer.hub.weights.weight_map import attention, block
 from jaxformer.zoo.common.bert_like import (
     BLOCK,
+    ENCODER,
     LABELS,
     LM_HEAD,
     ROBERTA_FIELDS,
@@ -21,6 +22,7 @@ from jaxformer.zoo.common.bert_like import (
 # These numbers are constants in transformers, whatever config.json has.
 _PADDING_ID, _BIAS = 1, T5Bias(32, 128, bidirectional=True)
 _FIELDS = (
+    ENCODER,
     Expect("pad_token_id", _PADDING_ID),
     Constant("relative_attention_num_buckets", _BIAS.num_buckets),
     *(field for field in ROBERTA_FIELDS if field != TOKEN_TYPES),

@@ -6,11 +6,14 @@ from jaxformer.hub.fields import ConfigMap
 from jaxformer.hub.model_format import CountedByIds, ModelFormat
 from jaxformer.models import MaskedLanguageModel
 from jaxformer.zoo.common.bert_like import (
+    ENCODER_OR_DECODER,
     LABELS,
     LM_HEAD,
     ROBERTA_FIELDS,
     bert,
     body,
+    causal,
+    encoder_or_decoder,
     roberta_architectures,
     with_classifier,
 )
@@ -43,10 +46,16 @@ def _format(model_type: str, name: str, vocab_size: int) -> ModelFormat:
     """
     return ModelFormat(
         model_type=model_type,
-        config_map=ConfigMap(bert, ROBERTA_FIELDS),
-        weight_map=lambda config: with_classifier(body("roberta") | LABELS | LM_HEAD, config),
-        architectures=roberta_architectures(name),
+        config_map=ConfigMap(encoder_or_decoder, (ENCODER_OR_DECODER, *ROBERTA_FIELDS)),
+        weight_map=lambda config: with_classifier(
+            body("roberta", config) | LABELS | LM_HEAD, config
+        ),
+        architectures=(
+            *roberta_architectures(name),
+            causal(f"{name}ForCausalLM", activation="gelu"),
+        ),
         prefix="roberta.",
+        reads_encoder=True,
         positions=CountedByIds(),
         buffers=("*.position_ids",),
         copies={

@@ -10,6 +10,7 @@ from jaxformer.functional.norms import LayerNorm, RMSNorm
 from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.fields import Computed, ConfigMap, Number, read_activation, write_activation
 from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.image_tasks import MaskedPixelsTask
 from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.tasks import DistilledClassificationTask, SequenceClassificationTask, Task
 from jaxformer.hub.weights.weight_map import WeightMap
@@ -17,8 +18,10 @@ from jaxformer.models import Classification, VisionConfig
 from jaxformer.nn import Parallel
 from jaxformer.zoo.common.vit_like import (
     FIELDS,
-    LAYOUTS,
+    MASKED_LAYOUTS,
     ONE_TOKEN,
+    QKV_BIAS,
+    STRIDE,
     names,
     read_patches,
     vit,
@@ -77,6 +80,8 @@ def _write_pooler(config: VisionConfig) -> dict[str, Any]:
 
 _FIELDS = (
     *FIELDS,
+    QKV_BIAS,
+    STRIDE,
     Number("mlp_dim", "intermediate_size", 3072),
     Computed(_read_pooler, _write_pooler),
 )
@@ -88,18 +93,20 @@ def _deit_weight_map(config: VisionConfig) -> WeightMap:
     own = names("deit") | {"heads.distillation.output": "distillation_classifier"}
     if len(config.heads) > 1:
         own["heads.label.output"] = "cls_classifier"
-    return WeightMap(own, layouts=LAYOUTS)
+    return WeightMap(own, layouts=MASKED_LAYOUTS)
 
 
 _NO_POOLER = {"pooler": None}
+_MASKED = {"pooler": None, "mask_token": True}
 
 FORMATS = (
     ModelFormat(
         model_type="vit",
         config_map=ConfigMap(vit, (*_FIELDS, ONE_TOKEN)),
-        weight_map=lambda config: WeightMap(names("vit"), layouts=LAYOUTS),
+        weight_map=lambda config: WeightMap(names("vit"), layouts=MASKED_LAYOUTS),
         architectures=(
             Architecture("ViTForImageClassification", SequenceClassificationTask(), _NO_POOLER),
+            Architecture("ViTForMaskedImageModeling", MaskedPixelsTask(), _MASKED),
             Architecture("ViTModel", Task()),
         ),
         prefix="vit.",
@@ -114,6 +121,7 @@ FORMATS = (
             Architecture(
                 "DeiTForImageClassificationWithTeacher", DistilledClassificationTask(), _NO_POOLER
             ),
+            Architecture("DeiTForMaskedImageModeling", MaskedPixelsTask(), _MASKED),
             Architecture("DeiTModel", Task()),
         ),
         prefix="deit.",

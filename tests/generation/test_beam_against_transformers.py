@@ -8,9 +8,9 @@ from itertools import chain, product
 import numpy as np
 import pytest
 
-from jaxformer.generation.api import prepare_inputs
 from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.engine import engine_for
+from jaxformer.generation.inputs import prepare_inputs
 from jaxformer.generation.prompts import Prompts
 from jaxformer.parity.reference import Reference, save_random
 from jaxformer.pretrained.auto import load

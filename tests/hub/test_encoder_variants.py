@@ -102,7 +102,7 @@ def test_patches_cannot_be_masked_without_a_token(tmp_path):
 @pytest.mark.parametrize(
     ("model_type", "values", "message"),
     [
-        ("bert", {"is_decoder": True}, "is_decoder = True is not supported"),
+        ("bert", {"is_decoder": True}, "is_decoder = True, but architectures"),
         ("albert", {"inner_group_num": 2}, "inner_group_num = 2 is not supported"),
         ("albert", {"num_hidden_layers": 4, "num_hidden_groups": 3}, "does not divide"),
         ("albert", {"embedding_size": 64, "hidden_size": 64}, "embedding_size = 64"),

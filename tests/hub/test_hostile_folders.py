@@ -8,7 +8,7 @@ from saved_folders import save_tiny
 
 from jaxformer.data.tokenizers.prompts import read_prompt_encoder
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.generation.api import RECOMMENDED
+from jaxformer.generation.inputs import RECOMMENDED
 from jaxformer.io.model_files import read_object, side_files
 from jaxformer.pretrained.model import load_folder, open_folder, save
 

@@ -23,9 +23,9 @@ def divisible(config):
     sizes |= {"dropout": 0.0, "attention_dropout": 0.0}
     if hasattr(config, "vocab_size"):
         sizes["vocab_size"] = 40
-    if getattr(config, "embedding_dim", None):
+    if any(getattr(stack, "embedding_dim", None) for stack in config.stacks):
         sizes["embedding_dim"] = 12
-    return replace(config, **sizes, scan_layers=True)
+    return config.with_fields(**sizes, scan_layers=True)
 
 
 def started(program):
@@ -68,7 +68,7 @@ def loss_and_gradients(config, mesh, parts):
 
 
 @each_family
-@pytest.mark.quick("decoder", "encoder-decoder")
+@pytest.mark.quick("decoder", "encoder-decoder", "captions")
 def test_a_step_in_parts_on_eight_devices_is_the_step_on_one(config):
     """Heads with weights of their own: none is a mean of means over parts or devices."""
     config, batch = divisible(config), uneven(config)

@@ -16,6 +16,8 @@ from jaxformer.io.files import ordinary_file
 
 _ENDINGS = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 
+_MODES = {1: "L", 3: "RGB"}
+
 
 class ImageSet(abc.ABC):
     """Images in a fixed order, each decoded when it is asked for.
@@ -151,11 +153,14 @@ def open_image(file: Path, channels: int) -> Any:
     Raises:
         DataError: It cannot be decoded.
     """
-    from PIL import Image
+    from PIL import Image, ImageOps
 
+    if channels not in _MODES:
+        raise DataError(f"{file}: image files have 1 or 3 channels, but the model reads {channels}")
     try:
         with Image.open(ordinary_file(file)) as image:
-            return _eight_bits(image).convert({1: "L", 3: "RGB"}[channels])
+            # Cameras save how they were held beside the pixels.
+            return ImageOps.exif_transpose(_eight_bits(image)).convert(_MODES[channels])
     except DataError:
         raise
     except Exception as error:  # Pillow's decoders raise many, of damaged files

@@ -1,6 +1,7 @@
 """Positional schemes, and the functions they are made of."""
 
 from jaxformer.functional.positions.base import Bias, NoPosition, Position
+from jaxformer.functional.positions.patch_bias import PatchBias
 from jaxformer.functional.positions.rope_scaling import (
     DynamicNTK,
     LinearScaling,
@@ -33,6 +34,7 @@ __all__ = [
     "LongRoPE",
     "NoPosition",
     "NoScaling",
+    "PatchBias",
     "Position",
     "RoPE",
     "Scaling",

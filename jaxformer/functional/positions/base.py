@@ -188,6 +188,40 @@ class Position(abc.ABC):  # noqa: B024 (as a choice, the identity is NoPosition)
         """
         self.validate_length(prefix + grid[0] * grid[1])
 
+    def for_grid(self, grid: tuple[int, int], prefix: int) -> "Position":
+        """The same scheme for another grid of patches.
+
+        Args:
+            grid: Rows and columns of the patches.
+            prefix: Tokens before them.
+
+        Returns:
+            The scheme.
+        """
+        del grid, prefix
+        return self
+
+    def resized(
+        self,
+        table: jax.Array,
+        old_grid: tuple[int, int],
+        new_grid: tuple[int, int],
+        prefix: int,
+    ) -> jax.Array:
+        """The learned table for another grid of patches, where it depends on the grid.
+
+        Args:
+            table: The table for the old grid.
+            old_grid: Rows and columns of the patches that it was trained for.
+            new_grid: Rows and columns wanted.
+            prefix: Tokens before the patches.
+
+        Returns:
+            The table of `for_grid(new_grid, prefix)`.
+        """
+        del old_grid, new_grid, prefix
+        return table
+
     def validate_sizes(self, *, model_dim: int, head_dim: int) -> None:
         """Raises ConfigError if the scheme cannot serve a model of these sizes."""
         del model_dim, head_dim

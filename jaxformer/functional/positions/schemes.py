@@ -1,13 +1,14 @@
 """The positional schemes, one small frozen object each, behind the interface `Position`."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
 from jaxformer.errors import ArgumentError, ConfigError, check_field
+from jaxformer.functional.patches import resize_positions
 from jaxformer.functional.positions.absolute import (
     binary_code,
     integer_code,
@@ -122,8 +123,37 @@ class Sinusoidal(Position):
             raise ConfigError(f"model_dim = {model_dim}: must be even for {self}")
 
 
+class OnGrid(Position):
+    """What the schemes share that know the grid of an image's patches: `grid` and `prefix`."""
+
+    grid: tuple[int, int]
+    prefix: int
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_field(self, "grid", min(self.grid) >= 1, "rows and columns, at least 1 each")
+        check_field(self, "prefix", self.prefix >= 0, "0 or more")
+
+    @property
+    def max_length(self) -> int:
+        """Number of tokens: the prefix and the patches."""
+        return self.prefix + self.grid[0] * self.grid[1]
+
+    def for_grid(self, grid, prefix):
+        return replace(self, grid=grid, prefix=prefix)
+
+    def validate_grid(self, grid, prefix):
+        wanted = f"{grid}, the rows and columns of patches"
+        check_field(self, "grid", self.grid == grid, wanted)
+        before = f"{prefix}, the tokens before them" if prefix else "0: there is no class token"
+        check_field(self, "prefix", self.prefix == prefix, before)
+
+    def _remedy(self, length):
+        return "set grid to the rows and columns of the patches"
+
+
 @dataclass(frozen=True)
-class Sinusoidal2D(Position):
+class Sinusoidal2D(OnGrid):
     """Adds sines and cosines of a patch's column and row, half of the channels for each.
 
     Tokens before the patches get nothing. Reference: He et al., Masked Autoencoders, 2021.
@@ -138,14 +168,7 @@ class Sinusoidal2D(Position):
 
     def __post_init__(self):
         super().__post_init__()
-        check_field(self, "grid", min(self.grid) >= 1, "rows and columns, at least 1 each")
         check_field(self, "theta", 1 < self.theta < math.inf, "above 1 and finite")
-        check_field(self, "prefix", self.prefix >= 0, "0 or more")
-
-    @property
-    def max_length(self) -> int:
-        """Number of tokens: the prefix and the patches."""
-        return self.prefix + self.grid[0] * self.grid[1]
 
     def embed(self, x, positions, table=None):
         del table
@@ -155,19 +178,10 @@ class Sinusoidal2D(Position):
         )
         return x + jnp.where(positions[..., None] < self.prefix, 0.0, code).astype(x.dtype)
 
-    def validate_grid(self, grid, prefix):
-        wanted = f"{grid}, the rows and columns of patches"
-        check_field(self, "grid", self.grid == grid, wanted)
-        before = f"{prefix}, the tokens before them" if prefix else "0: there is no class token"
-        check_field(self, "prefix", self.prefix == prefix, before)
-
     def validate_sizes(self, *, model_dim, head_dim):
         del head_dim
         if model_dim % 4:
             raise ConfigError(f"model_dim = {model_dim}: must be a multiple of 4 for {self}")
-
-    def _remedy(self, length):
-        return "set grid to the rows and columns of the patches"
 
 
 @dataclass(frozen=True)
@@ -192,10 +206,16 @@ class Learned(Position):
         return (self.offset + self.max_length, model_dim), ("positions", "embed")
 
     def embed(self, x, positions, table=None):
-        code = learned_code(_require_table(self, table), positions + self.offset)
+        code = learned_code(require_table(self, table), positions + self.offset)
         if self.offset:
             code = jnp.where(positions[..., None] < 0, jax.lax.stop_gradient(code), code)
         return x + code.astype(x.dtype)
+
+    def for_grid(self, grid, prefix):
+        return replace(self, max_length=prefix + grid[0] * grid[1])
+
+    def resized(self, table, old_grid, new_grid, prefix):
+        return resize_positions(table, old_grid, new_grid, prefix=prefix)
 
     def validate_grid(self, grid, prefix):
         # Rows that no patch has would stay as they were initialised, and no resizing could tell.
@@ -321,7 +341,7 @@ class T5Bias(Position):
 
     def bias(self, query_positions, key_positions, *, num_heads, table=None):
         del num_heads
-        return Bias(_require_table(self, table), query_positions, key_positions, self)
+        return Bias(require_table(self, table), query_positions, key_positions, self)
 
     def score(
         self, heads: jax.Array, query_positions: jax.Array, key_positions: jax.Array
@@ -341,7 +361,8 @@ def _add_to_first_channels(x_BTD: jax.Array, code_BTC: jax.Array) -> jax.Array:
     return x_BTD + jnp.pad(code_BTC, ((0, 0), (0, 0), (0, missing))).astype(x_BTD.dtype)
 
 
-def _require_table(scheme: Position, table: jax.Array | None) -> jax.Array:
+def require_table(scheme: Position, table: jax.Array | None) -> jax.Array:
+    """Returns the table of a scheme that needs one; raises ArgumentError if there is none."""
     if table is None:
         raise ArgumentError(f"table = None: {scheme} needs its learned table, see `table()`")
     return table

@@ -121,6 +121,26 @@ class Patches(Single):
 
 
 @dataclass(frozen=True)
+class PixelShuffle(Single):
+    """`[channels rows columns, inputs, 1, 1]`: a convolution of one pixel before PyTorch's shuffle.
+
+    Its bias is `[channels rows columns]`.
+    """
+
+    def shape_of(self, slot):
+        outputs = math.prod(slot.shape[-3:])
+        return (outputs, *slot.shape[:-3], *((1, 1) if slot.inputs else ()))
+
+    def read_one(self, tensor, slot):
+        rows, columns, channels = slot.shape[-3:]
+        pixels = tensor.reshape(channels, rows, columns, *slot.shape[:-3])
+        return np.moveaxis(pixels, (1, 2, 0), (-3, -2, -1))
+
+    def write_one(self, array, slot):
+        return np.moveaxis(array, (-1, -3, -2), (0, 1, 2)).reshape(self.shape_of(slot))
+
+
+@dataclass(frozen=True)
 class Concatenated(Layout):
     """Several kernels, or their biases, concatenated along the axis of their outputs."""
 

@@ -65,11 +65,14 @@ def absent_parts(
     """
     own = {("heads", head.name) for head in config.heads}
     own |= {(path.split(".")[0],) for path in abstract_model.shapes}
-    absent = []
+    named: dict[str, set[tuple[str, ...]]] = {}
     for path, tensor in model_format.weight_map(config).names.items():
         first, *rest = path.split(".")
         part = (first, rest[0]) if first == "heads" else (first,)
-        if first in ("heads", "pooler") and part not in own:
+        named.setdefault(tensor, set()).add(part)
+    absent = []
+    for tensor, parts in named.items():
+        if not parts & own and all(part[0] in ("heads", "pooler") for part in parts):
             for name in spellings(tensor.replace("{}", "*"), model_format.prefix):
                 absent += [name, f"{name}.*"]
     return absent
@@ -105,7 +108,8 @@ class WeightFile:
         known = {current_name(name, model_format): name for name in files.tensors}
         self.names: dict[str, str] = {}
         for placement in placements:
-            for name in spellings(placement.tensor, model_format.prefix):
+            # Where a body and its head have a tensor of one name each, its own spelling decides.
+            for name in reversed(spellings(placement.tensor, model_format.prefix)):
                 if name in known:
                     self.names[placement.tensor] = known[name]
         problems = [f"{p.tensor} is missing" for p in placements if p.tensor not in self.names]

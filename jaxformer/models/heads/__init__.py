@@ -1,13 +1,14 @@
 """Heads: the outputs of a model, computed from its hidden states."""
 
 from jaxformer.models.heads.base import Head, HeadModule, LossOptions, ModelOutput, Predictions
+from jaxformer.models.heads.dense import Dense
 from jaxformer.models.heads.labels import (
     Classification,
-    Dense,
     Regression,
     Span,
     TokenClassification,
 )
+from jaxformer.models.heads.patches import MaskedPixels, VisualTokens
 from jaxformer.models.heads.poolers import AttentionPooler, NormPooler, Pooler
 from jaxformer.models.heads.projection import Projection
 from jaxformer.models.heads.vocabulary import LanguageModel, MaskedLanguageModel
@@ -21,6 +22,7 @@ __all__ = [
     "LanguageModel",
     "LossOptions",
     "MaskedLanguageModel",
+    "MaskedPixels",
     "ModelOutput",
     "NormPooler",
     "Pooler",
@@ -29,4 +31,5 @@ __all__ = [
     "Regression",
     "Span",
     "TokenClassification",
+    "VisualTokens",
 ]

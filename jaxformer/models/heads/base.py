@@ -93,6 +93,8 @@ class Head(abc.ABC):
     """How many labels the head chooses among; None for heads without labels of the data."""
     over_vocabulary: ClassVar[bool] = False
     """Whether the head predicts tokens: then it belongs to the model, else to a task."""
+    over_patches: ClassVar[bool] = False
+    """Whether the head predicts something of the patches of an image that are hidden."""
 
     def __post_init__(self):
         check_types(self)
@@ -111,7 +113,7 @@ class Head(abc.ABC):
 
         Args:
             rows: Rows of the batch.
-            length: Tokens of a row of hidden states.
+            length: Tokens of a row of hidden states; patches of an image for a head over patches.
 
         Returns:
             The shape and dtype of each array, by its name.
@@ -123,6 +125,11 @@ class Head(abc.ABC):
         """The number of classes of the scores; None for scores that are not over classes."""
         del config
         return None
+
+    def products(self, config: TransformerConfig) -> int:
+        """Multiply-adds per token with the head's parameters; 0 for the small heads over labels."""
+        del config
+        return 0
 
 
 class HeadModule(nnx.Module):

@@ -5,13 +5,11 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 
-from jaxformer.checks import at_least, check_types
+from jaxformer.checks import at_least
 from jaxformer.errors import check_field
 from jaxformer.functional.assertions import assert_axes, static
 from jaxformer.functional.dropout import dropout
-from jaxformer.functional.feedforward import activation
 from jaxformer.functional.losses import LossSums
 from jaxformer.models.heads.base import (
     Head,
@@ -22,51 +20,17 @@ from jaxformer.models.heads.base import (
     class_loss,
     pool,
 )
+from jaxformer.models.heads.dense import Dense, DenseLayer
 from jaxformer.nn.config import TransformerConfig
-from jaxformer.nn.layers import Linear, normal, optional_norm
+from jaxformer.nn.layers import Linear, normal
 
 Pooling = Literal["first", "last", "mean", "first_and_mean", "second"]
-
-
-@dataclass(frozen=True)
-class Dense:
-    r"""A layer of the stream's width between the states and a head's output.
-
-    .. math:: y = \mathrm{norm}(a(x W + b))
-    """
-
-    activation: str
-    """The nonlinearity a."""
-    bias: bool = True
-    """Whether b is there."""
-    norm: bool = False
-    """Whether the model's norm follows."""
-
-    def __post_init__(self):
-        check_types(self)
-        activation(self.activation)
-
-
-class DenseLayer(nnx.Module):
-    """`Dense` with its parameters."""
-
-    def __init__(self, key: jax.Array, config: TransformerConfig, dense: Dense, width: int):
-        """Declares the linear layer and the norm; `width` is that of the states."""
-        keys, std = jax.random.split(key), normal(config.init_std)
-        self.linear = Linear(keys[0], {"embed": width}, {"pooled": width}, std, bias=dense.bias)
-        self.norm = optional_norm(keys[1], config.norm if dense.norm else None, width)
-        self.activation = dense.activation
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """`[..., width] -> [..., width]`."""
-        y = activation(self.activation)(self.linear(x))
-        return y if self.norm is None else self.norm(y)
 
 
 def _dense(
     key: jax.Array, dense: Dense | None, config: TransformerConfig, width: int
 ) -> DenseLayer | None:
-    return None if dense is None else DenseLayer(key, config, dense, width)
+    return None if dense is None else DenseLayer(key, config, dense, width, {"pooled": width})
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 import abc
 from dataclasses import dataclass
+from functools import partial
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +13,7 @@ from jaxformer.checks import check_types
 from jaxformer.functional.assertions import assert_axes
 from jaxformer.functional.feedforward import activation
 from jaxformer.functional.masks import Mask
+from jaxformer.functional.norms import Norm
 from jaxformer.functional.placement import place, spec_of
 from jaxformer.functional.positions.base import NoPosition
 from jaxformer.nn.attention import Attention
@@ -34,16 +37,21 @@ class Pooler(abc.ABC):
 
 @dataclass(frozen=True)
 class NormPooler(Pooler):
-    r"""The model's norm of the first token's state (CLIP).
+    r"""The model's norm of one state: the first token's (CLIP), or the mean of the patches' (BEiT).
 
-    .. math:: y = \mathrm{norm}(h_0)
+    .. math:: y = \mathrm{norm}(h_0) \qquad y = \mathrm{norm}(\tfrac{1}{P} \textstyle\sum_i h_i)
 
     References:
-        Radford et al., 2021 (https://arxiv.org/abs/2103.00020), section 2.4.
+        Radford et al., 2021 (https://arxiv.org/abs/2103.00020), section 2.4;
+        Bao et al., 2022 (https://arxiv.org/abs/2106.08254), section 2.6.
     """
 
+    pooling: Literal["first", "mean"] = "first"
+    """The state: the first token's, or the mean over the patches."""
+
     def build(self, key, config):
-        return FirstNorm(key, config.norm, config.model_dim)
+        make = FirstNorm if self.pooling == "first" else partial(MeanNorm, prefix=config.num_prefix)
+        return make(key, config.norm, config.model_dim)
 
 
 @dataclass(frozen=True)
@@ -69,6 +77,21 @@ class FirstNorm(NormLayer):
         """`[B, T, D] -> [B, D]`."""
         assert_axes(hidden=(hidden, "B T D"))
         return super().__call__(hidden[:, 0])
+
+
+class MeanNorm(NormLayer):
+    """`NormPooler` with its parameters, of the mean over all but the first `prefix` states."""
+
+    def __init__(self, key: jax.Array, norm: Norm, dim: int, prefix: int):
+        """Declares the norm's parameters."""
+        super().__init__(key, norm, dim)
+        self.prefix = prefix
+
+    def __call__(self, hidden: jax.Array) -> jax.Array:
+        """`[B, T, D] -> [B, D]`."""
+        assert_axes(hidden=(hidden, "B T D"))
+        mean = jnp.mean(hidden[:, self.prefix :], axis=1, dtype=jnp.float32)
+        return super().__call__(mean.astype(hidden.dtype))
 
 
 class FirstDense(Linear):

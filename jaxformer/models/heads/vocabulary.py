@@ -14,7 +14,9 @@ from jaxformer.functional.kernels import Kernel
 from jaxformer.functional.linear import linear
 from jaxformer.functional.losses import chunked_cross_entropy, map_chunks
 from jaxformer.functional.sampling.next_token import token_log_probabilities
+from jaxformer.models.flops import vocabulary_products
 from jaxformer.models.heads.base import Head, HeadModule, ModelOutput, class_loss
+from jaxformer.models.heads.dense import Dense, DenseLayer
 from jaxformer.nn.config import TextConfig
 from jaxformer.nn.layers import Linear, NormLayer, constant, kernel_of, normal, parameter, value_of
 
@@ -30,21 +32,31 @@ class LanguageModel(Head):
     """
 
     over_vocabulary: ClassVar[bool] = True
+    dense: Dense | None = None
+    """A layer before the logits, which maps states to the width of the embeddings (BERT as a
+    decoder). None: there is none."""
 
     @property
     def name(self) -> str:
         return "language_model"
 
     def build(self, key, config: TextConfig):
+        if self.dense is not None:
+            return DenseVocabularyHead(key, config, self.dense)
         if getattr(config, "embedding_dim", None) not in (None, config.output_width):
             raise ConfigError(
                 f"model.embedding_dim = {config.embedding_dim}: LanguageModel reads hidden states "
-                f"of width {config.output_width}; MaskedLanguageModel maps them to embeddings"
+                f"of width {config.output_width}; give it a layer that maps them to embeddings: "
+                f'LanguageModel(dense=Dense("gelu", norm=True))'
             )
         return VocabularyHead(key, config)
 
     def choices(self, config: TextConfig):
         return config.vocab_size
+
+    def products(self, config: TextConfig):
+        dense = 0 if self.dense is None else config.output_width * config.embedding_width
+        return dense + vocabulary_products(config)
 
 
 @dataclass(frozen=True)
@@ -77,6 +89,9 @@ class MaskedLanguageModel(Head):
 
     def choices(self, config: TextConfig):
         return config.vocab_size
+
+    def products(self, config: TextConfig):
+        return config.output_width * config.embedding_width + vocabulary_products(config)
 
 
 class Unembedding(NamedTuple):
@@ -165,6 +180,20 @@ class VocabularyHead(HeadModule):
             softcap=self.softcap,
             **terms,
         )
+
+
+class DenseVocabularyHead(VocabularyHead):
+    """A dense layer before the logits over the vocabulary."""
+
+    def __init__(self, key: jax.Array, config: TextConfig, dense: Dense):
+        """Declares the dense layer besides."""
+        keys = jax.random.split(key)
+        super().__init__(keys[0], config)
+        outputs = {"vocab_embed": config.embedding_width}
+        self.dense = DenseLayer(keys[1], config, dense, config.output_width, outputs)
+
+    def features(self, outputs):
+        return super().features(outputs._replace(hidden=self.dense(outputs.hidden)))
 
 
 class MaskedHead(VocabularyHead):

@@ -68,6 +68,9 @@ class PredictionConfig:
     """The most tokens of a row; longer ones are cut (None: what the model was trained with)."""
     batch_size: int = 32
     """Rows that are computed together."""
+    interpolate_positions: bool = False
+    """Images may have another size than the model's: its tables of positions are resized to their
+    patches."""
 
     def __post_init__(self):
         check_types(self)
@@ -101,7 +104,9 @@ def open_predictor(
         DataError: There is no tokenizer, or a file is damaged.
     """
     config, folder = config or PredictionConfig(), folder_path(folder, "folder")
-    pretrained = computed_as_kept(load(folder, dtype=dtype, step=step, best=best))
+    # A model that always does so is not told to stop.
+    fields = {"interpolate_positions": True} if config.interpolate_positions else {}
+    pretrained = computed_as_kept(load(folder, dtype=dtype, step=step, best=best, **fields))
     _check_length(pretrained, config.max_length)
     head = _head(folder, pretrained, config)
     if is_hf_checkpoint(folder):

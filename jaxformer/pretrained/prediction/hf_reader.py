@@ -9,8 +9,7 @@ from tokenizers import Encoding
 from jaxformer.data.tokenizers.files import read_settings
 from jaxformer.data.tokenizers.prompts import read_prompt_encoder
 from jaxformer.errors import DataError
-from jaxformer.hub.families import encode as encode_source
-from jaxformer.hub.families import forward
+from jaxformer.hub.families import family_of, forward
 from jaxformer.pretrained.model import Pretrained
 from jaxformer.pretrained.prediction.reader import TextReader, Tokens, Window, Words, joined_spans
 
@@ -105,7 +104,8 @@ class HFReader(TextReader):
     def states(self, model, arrays):
         valid = arrays["attention_mask"] > 0
         if self._checkpoint.config.is_encoder_decoder:
-            return encode_source(model, self._checkpoint, arrays)[0], valid
+            family = family_of(self._checkpoint.config)
+            return family.encode(model, self._checkpoint, arrays)[0], valid
         return forward(model, self._checkpoint, arrays)["last_hidden_state"], valid
 
     def _limit(self, strategy: str) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +14,10 @@ from jaxformer.data.tasks.image_sources import fitted_pixels, image_names, open_
 from jaxformer.data.tasks.images import Images
 from jaxformer.errors import DataError
 from jaxformer.hub.families import forward
-from jaxformer.io.model_files import read_object
 from jaxformer.pretrained.model import Pretrained
+from jaxformer.pretrained.prediction.image_settings import PREPROCESSOR, ImageSettings
 from jaxformer.pretrained.prediction.reader import Arrays, Reader
 
-PREPROCESSOR = "preprocessor_config.json"
 FILE = "file"
 """The column with the path of an image."""
 _SCORES = ("logits", "image_embeds", "pooler_output")
@@ -92,39 +91,32 @@ class HFImageReader(ImageReader):
         Raises:
             DataError: There are none.
         """
-        self._checkpoint, self._config = pretrained.checkpoint, pretrained.config
-        settings = read_object(pretrained.folder, PREPROCESSOR)
-        if settings is None:
-            raise DataError(
-                f"{pretrained.folder / PREPROCESSOR} does not exist: it says how images are scaled "
-                "and normalised; put the checkpoint's own there"
-            )
-        self._settings: dict[str, Any] = settings
+        self._checkpoint, config = pretrained.checkpoint, pretrained.config
+        self._config = config.parts.get("encoder", config)
+        if pretrained.folder is None:
+            raise DataError(f"the model has no folder, and so no {PREPROCESSOR}")
+        self._settings = ImageSettings.of_folder(pretrained.folder)
 
     def pixels(self, file):
-        settings, channels = self._settings, self._config.channels
-        image = open_image(file, channels)
-        if settings.get("do_resize", True) and settings.get("size"):
-            size = _scaled(settings["size"], image.size)
-            image = image.resize(size, settings.get("resample", 2))
-        if settings.get("do_center_crop", False):
-            image = image.crop(_centre(settings.get("crop_size", settings.get("size")), image.size))
-        pixels = np.asarray(image, np.float32).reshape(image.size[1], image.size[0], channels)
-        if settings.get("do_rescale", True):
-            pixels = pixels * np.float32(settings.get("rescale_factor", 1 / 255))
-        if settings.get("do_normalize", True):
-            mean, std = (settings.get(f"image_{name}", 0.5) for name in ("mean", "std"))
-            pixels = (pixels - np.array(mean, np.float32)) / np.array(std, np.float32)
-        if pixels.shape[:2] != tuple(self._config.image_size):
+        config, channels = self._config, self._config.channels
+        pixels = self._settings.pixels(open_image(file, channels), channels)
+        if not config.interpolate_positions and pixels.shape[:2] != tuple(config.image_size):
             raise DataError(
                 f"{file}: {PREPROCESSOR} makes {pixels.shape[:2]} pixels of it, but the model "
-                f"reads {tuple(self._config.image_size)}"
+                f"reads {tuple(config.image_size)}: correct that file, or let tables of positions "
+                "be resized with --interpolate-positions"
             )
         return pixels
 
     def arrays(self, rows: Sequence[Pixels], length: int) -> Arrays:
         """Returns "pixel_values" [rows, channels, height, width]."""
         del length
+        sizes = sorted({row.ids.shape[:2] for row in rows})
+        if len(sizes) > 1:
+            raise DataError(
+                f"images of {sizes[0]} and {sizes[-1]} pixels are in one batch: use --batch-size "
+                f"1, or scale or cut all to one size in {PREPROCESSOR}"
+            )
         return {"pixel_values": np.stack([row.ids.transpose(2, 0, 1) for row in rows])}
 
     def scores(self, model, arrays):
@@ -134,22 +126,3 @@ class HFImageReader(ImageReader):
     def states(self, model, arrays) -> tuple[jax.Array, jax.Array]:
         hidden = forward(model, self._checkpoint, arrays)["last_hidden_state"]
         return hidden, jnp.ones(hidden.shape[:2], bool)
-
-
-def _scaled(size: dict[str, int] | int, given: tuple[int, int]) -> tuple[int, int]:
-    """The width and height to scale an image to."""
-    if isinstance(size, int):
-        size = {"height": size, "width": size}
-    if "shortest_edge" not in size:
-        return size["width"], size["height"]
-    factor = size["shortest_edge"] / min(given)
-    return tuple(
-        size["shortest_edge"] if side == min(given) else int(factor * side) for side in given
-    )
-
-
-def _centre(size: dict[str, int] | int, given: tuple[int, int]) -> tuple[int, int, int, int]:
-    """Left, top, right and bottom of the middle of an image."""
-    size = {"height": size, "width": size} if isinstance(size, int) else size
-    left, top = (given[0] - size["width"]) // 2, (given[1] - size["height"]) // 2
-    return left, top, left + size["width"], top + size["height"]

@@ -116,7 +116,7 @@ def model_for(checkpoint: HFCheckpoint, head: str, count: int | None) -> ModelCo
     model, model_format = checkpoint.config, checkpoint.model_format
     architecture = _architecture(checkpoint, head)
     if architecture is None:
-        return replace(model, heads=_kept(_plain_heads(model, head, count), model))
+        return model.with_fields(heads=_kept(_plain_heads(model, head, count), model))
     values = checkpoint.hf_config.values
     if count is not None:
         values = values | {"id2label": {str(number): str(number) for number in range(count)}}
@@ -124,14 +124,14 @@ def model_for(checkpoint: HFCheckpoint, head: str, count: int | None) -> ModelCo
     if head == "regression":
         heads = tuple(_as_regression(each) for each in heads)
     if architecture == checkpoint.architecture:
-        return replace(model, heads=_kept(heads, model))
+        return model.with_fields(heads=_kept(heads, model))
     body = model_format.config_map.read(checkpoint.hf_config)
     changes = {
         name: architecture.changes.get(name, getattr(body, name))
-        for each in model_format.architectures
+        for each in model_format.classes(values)
         for name in each.changes
     }
-    return replace(model, **changes, heads=_kept(heads, model))
+    return model.with_fields(**changes, heads=_kept(heads, model))
 
 
 def origin_words(config: Config, labels: Sequence[str]) -> str | None:
@@ -234,7 +234,8 @@ def _with_length(config: Config, origin: Origin | None) -> Config:
 def _architecture(checkpoint: HFCheckpoint, head: str) -> Architecture | None:
     """The class with such a head, preferably the checkpoint's own; None if there is none."""
     own = checkpoint.architecture
-    for each in sorted(checkpoint.model_format.architectures, key=lambda each: each != own):
+    alike = checkpoint.model_format.classes(checkpoint.hf_config.values)
+    for each in sorted(alike, key=lambda each: each != own):
         fits = isinstance(each.task, _TASKS.get(head, ()))
         if fits and getattr(each.task, "label", head) == head:
             return each

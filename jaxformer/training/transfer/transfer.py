@@ -18,7 +18,8 @@ from jaxformer.training.transfer.origin import open_saved
 # Fields in which two models may differ and still use the same parameters.
 _MAY_DIFFER = frozenset(
     {"heads", "dropout", "attention_dropout", "compute_dtype", "attention", "remat", "scan_layers"}
-    | {"init_std", "depth_scaled_init", "logit_bias", "logit_scale", "max_logit_scale"}
+    | {"init_std", "depth_scaled_init", "interpolate_positions"}
+    | {"logit_bias", "logit_scale", "max_logit_scale"}
 )
 
 

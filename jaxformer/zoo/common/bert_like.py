@@ -1,5 +1,7 @@
 """What BERT and its relatives share."""
 
+import dataclasses
+from dataclasses import dataclass
 from typing import Any
 
 from jaxformer.functional.positions.schemes import Learned
@@ -13,10 +15,12 @@ from jaxformer.hub.fields import (
     PaddingId,
     Value,
     numbers,
+    read_activation,
 )
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture
 from jaxformer.hub.tasks import (
+    CausalLMTask,
     MaskedLMTask,
     NextSentenceTask,
     PreTrainingTask,
@@ -26,7 +30,15 @@ from jaxformer.hub.tasks import (
     TokenClassificationTask,
 )
 from jaxformer.hub.weights.weight_map import WeightMap, attention, block
-from jaxformer.models import Classification, EncoderConfig, MaskedLanguageModel
+from jaxformer.models import (
+    Classification,
+    DecoderConfig,
+    Dense,
+    EncoderConfig,
+    LanguageModel,
+    MaskedLanguageModel,
+)
+from jaxformer.models.model import ModelConfig
 
 
 def bert(num_layers: int, model_dim: int, num_heads: int, **changes: Any) -> EncoderConfig:
@@ -52,10 +64,31 @@ def bert(num_layers: int, model_dim: int, num_heads: int, **changes: Any) -> Enc
     return EncoderConfig(**(fields | changes))
 
 
+def encoder_or_decoder(is_decoder: bool = False, **fields: Any) -> EncoderConfig | DecoderConfig:
+    """Returns BERT's architecture; as a decoder, each token sees those before it alone.
+
+    Args:
+        is_decoder: Whether it is a decoder, which has no pooler.
+        **fields: Those of `bert`.
+    """
+    config = bert(**fields)
+    if not is_decoder:
+        return config
+    own = {field.name for field in dataclasses.fields(config)} - {"heads"}
+    shared = [field.name for field in dataclasses.fields(DecoderConfig) if field.name in own]
+    return DecoderConfig(**{name: getattr(config, name) for name in shared}, heads=())
+
+
+ENCODER = Expect("is_decoder", False)
+"""The field of systems without causal classes."""
+ENCODER_OR_DECODER = Computed(
+    lambda hf_config: {"is_decoder": hf_config.take("is_decoder", False)},
+    lambda config: {"is_decoder": True} if config.causal else {},
+)
+"""The field of systems with causal classes, for `encoder_or_decoder`."""
 TOKEN_TYPES = Number("token_types", "type_vocab_size", 2)
 FIELDS = (
     Expect("position_embedding_type", "absolute"),
-    Expect("is_decoder", False),
     Expect("add_cross_attention", False),
     *numbers(
         {
@@ -82,7 +115,8 @@ FIELDS = (
     Number("dropout", "hidden_dropout_prob", 0.1),
     Number("attention_dropout", "attention_probs_dropout_prob", 0.1),
 )
-"""The fields of config.json that all relatives have."""
+"""The fields of config.json that all relatives have, but for `ENCODER` or `ENCODER_OR_DECODER`."""
+_FEED_FORWARD = {"up": "intermediate.dense", "down": "output.dense"}
 BLOCK = {
     **attention(
         0,
@@ -92,22 +126,41 @@ BLOCK = {
         output="attention.output.dense",
     ),
     "norms.0": "attention.output.LayerNorm",
-    "sublayers.1.up": "intermediate.dense",
-    "sublayers.1.down": "output.dense",
+    **{f"sublayers.1.{own}": theirs for own, theirs in _FEED_FORWARD.items()},
     "norms.1": "output.LayerNorm",
+}
+_BLOCK_WITH_CROSS_ATTENTION = {
+    **BLOCK,
+    **attention(
+        1,
+        query="crossattention.self.query",
+        key="crossattention.self.key",
+        value="crossattention.self.value",
+        output="crossattention.output.dense",
+    ),
+    "norms.1": "crossattention.output.LayerNorm",
+    **{f"sublayers.2.{own}": theirs for own, theirs in _FEED_FORWARD.items()},
+    "norms.2": "output.LayerNorm",
 }
 
 
-def body(name: str) -> dict[str, str]:
-    """Returns the names of the modules below the heads; `name` is their prefix: "bert"."""
+def body(name: str, config: ModelConfig | None = None) -> dict[str, str]:
+    """Returns the names of the modules below the heads.
+
+    Args:
+        name: Their prefix: "bert".
+        config: The model, where it may be a decoder with cross-attention.
+    """
     embeddings = f"{name}.embeddings"
+    cross = getattr(config, "cross_attention", None) is not None
+    blocks = _BLOCK_WITH_CROSS_ATTENTION if cross else BLOCK
     return {
         "embedding.table": f"{embeddings}.word_embeddings.weight",
         "transformer.inputs.position_table": f"{embeddings}.position_embeddings.weight",
         "transformer.inputs.kinds.token_types": f"{embeddings}.token_type_embeddings.weight",
         "transformer.inputs.kinds.task_types": f"{embeddings}.task_type_embeddings.weight",
         "transformer.inputs.embedding_norm": f"{embeddings}.LayerNorm",
-        **block("transformer", f"{name}.encoder.layer.{{}}", BLOCK),
+        **block("transformer", f"{name}.encoder.layer.{{}}", blocks),
         "pooler": f"{name}.pooler.dense",
     }
 
@@ -117,19 +170,67 @@ LABELS = {
     "heads.tags.output": "classifier",
     "heads.span.output": "qa_outputs",
 }
+
+
+def over_vocabulary(dense: str, norm: str, kernel: str, bias: str) -> dict[str, str]:
+    """Returns the names of the heads over the vocabulary: of masked tokens, and of the next one.
+
+    Args:
+        dense: The dense layer in the file.
+        norm: The norm after it.
+        kernel: The tensor of the kernel, where it is not that of the embedding.
+        bias: The tensor of the bias.
+    """
+    masked, causal = "heads.masked_language_model", "heads.language_model"
+    return {
+        f"{masked}.dense": dense,
+        f"{masked}.norm": norm,
+        f"{causal}.dense.linear": dense,
+        f"{causal}.dense.norm": norm,
+        **{f"{head}.kernel": kernel for head in (masked, causal)},
+        **{f"{head}.bias": bias for head in (masked, causal)},
+    }
+
+
 HEADS = {
-    "heads.masked_language_model.dense": "cls.predictions.transform.dense",
-    "heads.masked_language_model.norm": "cls.predictions.transform.LayerNorm",
-    "heads.masked_language_model.kernel": "cls.predictions.decoder.weight",
-    "heads.masked_language_model.bias": "cls.predictions.bias",
+    **over_vocabulary(
+        dense="cls.predictions.transform.dense",
+        norm="cls.predictions.transform.LayerNorm",
+        kernel="cls.predictions.decoder.weight",
+        bias="cls.predictions.bias",
+    ),
     "heads.next_sentence.output": "cls.seq_relationship",
 }
 """Module of a pre-training head -> its name in BERT and ERNIE."""
 NO_POOLER = {"pooler": None}
 
 
+@dataclass(frozen=True)
+class DenseCausalLMTask(CausalLMTask):
+    """The next token, from the state after a dense layer, activation and norm."""
+
+    activation: str | None = None
+    """The head's activation; None: that of the model, "hidden_act"."""
+
+    def heads(self, hf_config):
+        name = self.activation or read_activation(hf_config, "hidden_act", "gelu")
+        return (LanguageModel(dense=Dense(name, norm=True)),)
+
+
+def causal(name: str, *aliases: str, activation: str | None = None) -> Architecture:
+    """Returns the causal class of a system that is an encoder otherwise.
+
+    Args:
+        name: The class: "BertLMHeadModel".
+        *aliases: Its other names.
+        activation: The head's; None: that of the model.
+    """
+    task = DenseCausalLMTask(activation)
+    return Architecture(name, task, fields={"is_decoder": True}, aliases=aliases)
+
+
 def architectures(name: str) -> tuple[Architecture, ...]:
-    """Returns the classes of BERT and ERNIE, whose names begin with `name`: "Bert"."""
+    """Returns the encoders of BERT and ERNIE, whose names begin with `name`: "Bert"."""
     pre_training = PreTrainingTask("next_sentence", "seq_relationship_logits")
     return (
         Architecture(f"{name}ForPreTraining", pre_training),
@@ -161,12 +262,12 @@ def _write_positions(config: EncoderConfig) -> dict[str, Any]:
 
 
 ROBERTA_FIELDS = (*FIELDS, Computed(_read_positions, _write_positions))
-LM_HEAD = {
-    "heads.masked_language_model.dense": "lm_head.dense",
-    "heads.masked_language_model.norm": "lm_head.layer_norm",
-    "heads.masked_language_model.kernel": "lm_head.decoder.weight",
-    "heads.masked_language_model.bias": "lm_head.bias",
-}
+LM_HEAD = over_vocabulary(
+    dense="lm_head.dense",
+    norm="lm_head.layer_norm",
+    kernel="lm_head.decoder.weight",
+    bias="lm_head.bias",
+)
 
 
 def with_classifier(names: dict[str, str], config: EncoderConfig) -> WeightMap:
@@ -182,7 +283,7 @@ def with_classifier(names: dict[str, str], config: EncoderConfig) -> WeightMap:
 
 
 def roberta_architectures(name: str) -> tuple[Architecture, ...]:
-    """Returns the classes of RoBERTa and MPNet, whose names begin with `name`: "Roberta"."""
+    """Returns the encoders of RoBERTa and MPNet, whose names begin with `name`: "Roberta"."""
     return (
         Architecture(f"{name}ForMaskedLM", MaskedLMTask("gelu"), NO_POOLER),
         Architecture(f"{name}ForSequenceClassification", SequenceClassificationTask()),

@@ -3,7 +3,7 @@
 from typing import Any
 
 from jaxformer.hub.fields import Computed, Number
-from jaxformer.hub.model_format import Architecture, ModelFormat, Part
+from jaxformer.hub.model_format import Architecture, ModelFormat, Section
 from jaxformer.hub.parts import with_parts
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import DualEncoderConfig, Projection
@@ -21,18 +21,20 @@ def _write_width(config: DualEncoderConfig) -> dict[str, Any]:
 PROJECTION_WIDTH = Computed(lambda hf_config: {}, _write_width)
 
 
-def text_part(model_format: ModelFormat, architecture: Architecture, **others: Any) -> Part:
-    """Returns the part that reads texts; `others` are fields of `Part`."""
-    return Part("text_config", "text_model.", model_format, architecture, **others)
+def text_part(model_format: ModelFormat, architecture: Architecture, **others: Any) -> Section:
+    """Returns the part that reads texts; `others` are fields of `Section`."""
+    return Section("text_config", "text_model.", model_format, architecture, **others)
 
 
-def image_part(model_format: ModelFormat, architecture: Architecture, **others: Any) -> Part:
-    """Returns the part that reads images; `others` are fields of `Part`."""
+def image_part(model_format: ModelFormat, architecture: Architecture, **others: Any) -> Section:
+    """Returns the part that reads images; `others` are fields of `Section`."""
     fields = {"reads_text": False} | others
-    return Part("vision_config", "vision_model.", model_format, architecture, **fields)
+    return Section("vision_config", "vision_model.", model_format, architecture, **fields)
 
 
-def dual_encoder(model_format: ModelFormat, text: Part, image: Part, own: WeightMap) -> ModelFormat:
+def dual_encoder(
+    model_format: ModelFormat, text: Section, image: Section, own: WeightMap
+) -> ModelFormat:
     """Returns the format of a dual encoder with these parts.
 
     Args:

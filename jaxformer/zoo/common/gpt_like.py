@@ -86,7 +86,12 @@ DEFAULTS = {
 }
 FILES = {
     "prefix": "transformer.",
-    "buffers": ("*.attn.bias", "*.attn.masked_bias"),
+    "buffers": (
+        "*.attn.bias",
+        "*.attn.masked_bias",
+        "*.crossattention.bias",
+        "*.crossattention.masked_bias",
+    ),
     "synonyms": {
         "hidden_size": "n_embd",
         "max_position_embeddings": "n_positions",

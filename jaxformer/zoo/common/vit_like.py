@@ -6,9 +6,9 @@ from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.fields import Activation, Computed, NormEps, Number, Value, numbers
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.weights.layouts import Patches, Same
+from jaxformer.hub.weights.layouts import Patches, PixelShuffle, Same
 from jaxformer.hub.weights.weight_map import attention, block
-from jaxformer.models import VisionConfig
+from jaxformer.models import MaskedPixels, VisionConfig
 
 
 def vit(
@@ -87,11 +87,11 @@ FIELDS = (
     ),
     NormEps(default=1e-12),
     Activation(default="gelu"),
-    Value("attention_bias", "qkv_bias", True),
     Number("dropout", "hidden_dropout_prob", 0.0),
     Number("attention_dropout", "attention_probs_dropout_prob", 0.0),
 )
 """The fields of config.json that all relatives have."""
+QKV_BIAS = Value("attention_bias", "qkv_bias", True)
 ONE_TOKEN = Computed(lambda hf_config: read_patches(hf_config, prefix=1), write_patches)
 """A class token comes before the patches."""
 ATTENTION = attention(
@@ -127,9 +127,17 @@ def names(name: str, blocks: dict[str, str] = _BLOCK) -> dict[str, str]:
         "transformer.final_norm": f"{name}.layernorm",
         "pooler": f"{name}.pooler.dense",
         "heads.label.output": "classifier",
+        "heads.masked_pixels.output": "decoder.0",
     }
 
 
+def _write_stride(config: VisionConfig) -> dict[str, Any]:
+    strides = [head.stride for head in config.heads if isinstance(head, MaskedPixels)]
+    return {"encoder_stride": strides[0]} if strides else {}
+
+
+STRIDE = Computed(lambda hf_config: {}, _write_stride)
+"""The size of what is predicted of a hidden patch, which a task reads."""
 LAYOUTS = {
     "patch_projection.kernel": Patches(),
     "class_token": Same(leading=2),
@@ -137,3 +145,9 @@ LAYOUTS = {
     "mask_token": Same(leading=1),
     "transformer.inputs.position_table": Same(leading=1),
 }
+"""Parameters that are stored in another form than usual."""
+MASKED_LAYOUTS = LAYOUTS | {
+    "mask_token": Same(leading=2),
+    "heads.masked_pixels.output.*": PixelShuffle(),
+}
+"""The same in ViT, DeiT and BEiT, whose mask token has the form of the class token."""

@@ -1,0 +1,147 @@
+"""Heads over the hidden patches of an image: their pixels, or tokens that stand for them."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from jaxformer.errors import check_argument, check_field
+from jaxformer.functional.assertions import assert_axes, assert_bool
+from jaxformer.functional.losses import LossSums
+from jaxformer.functional.patches import patches
+from jaxformer.models.heads.base import Head, HeadModule, array, class_loss
+from jaxformer.nn.config import TransformerConfig
+from jaxformer.nn.layers import Linear, NormLayer, normal
+
+
+@dataclass(frozen=True)
+class MaskedPixels(Head):
+    r"""The pixels of hidden patches, by a linear map of their states (SimMIM).
+
+    .. math:: \ell = \frac{1}{|M|} \sum_{i \in M} \frac{1}{n} \lVert x_i - (h_i W + b) \rVert_1
+
+    over the hidden patches M, each of n numbers. Reads "masked", bool `[B, patches]`, and the
+    images themselves.
+
+    References:
+        Xie et al., SimMIM, 2022 (https://arxiv.org/abs/2111.09886).
+    """
+
+    over_patches: ClassVar[bool] = True
+    stride: int = 16
+    """Height and width of what is predicted of a patch; that of the patches for a loss."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_field(self, "stride", self.stride >= 1, "at least 1")
+
+    @property
+    def name(self) -> str:
+        return "masked_pixels"
+
+    def build(self, key, config):
+        return MaskedPixelsHead(key, config, self)
+
+    def reads(self, rows, length):
+        return {"masked": array(rows, length, dtype=jnp.bool_)}
+
+
+@dataclass(frozen=True)
+class VisualTokens(Head):
+    """The token that an image tokenizer gives to each hidden patch, by a norm and a linear map.
+
+    Reads "masked", bool `[B, patches]`, and "visual_tokens", int `[B, patches]`: any value where
+    a patch is not hidden.
+
+    References:
+        Bao et al., BEiT, 2022 (https://arxiv.org/abs/2106.08254).
+    """
+
+    over_patches: ClassVar[bool] = True
+    num_tokens: int = 8192
+    """Tokens of the image tokenizer."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_field(self, "num_tokens", self.num_tokens >= 1, "at least 1")
+
+    @property
+    def name(self) -> str:
+        return "visual_tokens"
+
+    def build(self, key, config):
+        return VisualTokensHead(key, config, self)
+
+    def reads(self, rows, length):
+        masked = array(rows, length, dtype=jnp.bool_)
+        return {"masked": masked, "visual_tokens": array(rows, length)}
+
+    def choices(self, config):
+        del config
+        return self.num_tokens
+
+
+class MaskedPixelsHead(HeadModule):
+    """A linear map from the state of each patch to its pixels."""
+
+    def __init__(self, key: jax.Array, config: TransformerConfig, head: MaskedPixels):
+        """Declares the layer."""
+        stride = head.stride
+        pixels = {"patch_rows": stride, "patch_columns": stride, "channels": config.channels}
+        inputs, std = {"embed": config.output_width}, normal(config.init_std)
+        self.output = Linear(key, inputs, pixels, std, bias=True)
+        self.prefix, self.patch_size, self.stride = config.num_prefix, config.patch_size, stride
+
+    def scores(self, outputs, key=None):
+        """The pixels of each patch, `[B, patches, stride, stride, C]`, float32."""
+        del key
+        return self.output(outputs.hidden[:, self.prefix :]).astype(jnp.float32)
+
+    def loss_weight(self, batch):
+        return jnp.sum(batch["masked"], dtype=jnp.float32)
+
+    def loss(self, outputs, batch, options, key):
+        del options
+        fits = self.patch_size == (self.stride, self.stride)
+        check_argument("stride", self.stride, fits, f"{self.patch_size}, the size of a patch")
+        predicted, masked, images = self.scores(outputs, key), batch["masked"], batch["images"]
+        assert_bool(masked=masked)
+        whole = [n // self.stride * self.stride for n in images.shape[1:3]]
+        pixels = patches(images[:, : whole[0], : whole[1]].astype(jnp.float32), self.patch_size)
+        assert_axes(masked=(masked, " ".join(map(str, predicted.shape[:2]))))
+        errors = jnp.mean(jnp.abs(pixels - predicted), axis=(2, 3, 4))
+        zero = jnp.zeros((), jnp.float32)
+        total = jnp.sum(jnp.where(masked, errors, 0.0))
+        return LossSums(total, self.loss_weight(batch), zero, zero)
+
+
+class VisualTokensHead(HeadModule):
+    """A norm and a linear map from the state of each patch to scores of the visual tokens."""
+
+    def __init__(self, key: jax.Array, config: TransformerConfig, head: VisualTokens):
+        """Declares the layers."""
+        keys = jax.random.split(key)
+        self.norm = NormLayer(keys[0], config.norm, config.output_width)
+        inputs, outputs = {"embed": config.output_width}, {"labels": head.num_tokens}
+        self.output = Linear(keys[1], inputs, outputs, normal(config.init_std), bias=True)
+        self.prefix = config.num_prefix
+
+    def scores(self, outputs, key=None):
+        """`[B, patches, num_tokens]`, float32."""
+        del key
+        return self.output(self.norm(outputs.hidden[:, self.prefix :])).astype(jnp.float32)
+
+    def loss_weight(self, batch):
+        return jnp.sum(batch["masked"], dtype=jnp.float32)
+
+    def soft_weights(self, batch, valid):
+        """1 at every hidden patch."""
+        del valid
+        return batch["masked"].astype(jnp.float32)
+
+    def loss(self, outputs, batch, options, key):
+        masked = batch["masked"]
+        assert_bool(masked=masked)
+        scores, weights = self.scores(outputs, key), masked.astype(jnp.float32)
+        return class_loss(scores, batch["visual_tokens"], weights, options._replace(z_loss=0.0))

@@ -1,0 +1,146 @@
+"""A checkpoint's preprocessor_config.json: how its images are scaled, cut and normalised."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxformer.errors import DataError
+from jaxformer.io.model_files import read_object
+
+PREPROCESSOR = "preprocessor_config.json"
+_HALF = (0.5, 0.5, 0.5)
+_BICUBIC = {"resample": 3}
+_CUT = {"do_center_crop": True, "crop_size": 224}
+_BY_SHORT_SIDE = {
+    **_BICUBIC,
+    **_CUT,
+    "size": {"shortest_edge": 224},
+    "image_mean": (0.48145466, 0.4578275, 0.40821073),
+    "image_std": (0.26862954, 0.26130258, 0.27577711),
+}
+# What the processors of transformers do where a file leaves a field out.
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "Beit": _BICUBIC,
+    "DeiT": {**_BICUBIC, **_CUT, "size": 256},
+    "Siglip": _BICUBIC,
+    "CLIP": _BY_SHORT_SIDE,
+    "Bit": _BY_SHORT_SIDE,
+}
+_SUFFIXES = ("FeatureExtractor", "ImageProcessorFast", "ImageProcessorPil", "ImageProcessor")
+
+
+@dataclass(frozen=True)
+class ImageSettings:
+    """How an image becomes the pixels that a model reads."""
+
+    path: Path
+    """The file, for messages."""
+    values: Mapping[str, Any]
+    """Its values."""
+
+    @classmethod
+    def of_folder(cls, folder: Path) -> "ImageSettings":
+        """Returns the settings of a checkpoint's folder.
+
+        Args:
+            folder: The folder.
+
+        Raises:
+            DataError: There are none, or one has a wrong value.
+        """
+        values, path = read_object(folder, PREPROCESSOR), folder / PREPROCESSOR
+        if values is None:
+            raise DataError(
+                f"{path} does not exist: it says how images are scaled and normalised; put the "
+                "checkpoint's own there"
+            )
+        # Older files call processors feature extractors.
+        name = str(values.get("image_processor_type") or values.get("feature_extractor_type"))
+        for suffix in _SUFFIXES:
+            name = name.removesuffix(suffix)
+        own = _DEFAULTS.get(name, {})
+        usual = {"size": 224, "resample": 2, "image_mean": _HALF, "image_std": _HALF}
+        given = {key: value for key, value in values.items() if value is not None}
+        settings = cls(path, usual | own | given)
+        if isinstance(given.get("size"), int) and isinstance(own.get("size"), dict):
+            settings.values["size"] = {"shortest_edge": given["size"]}
+        settings._check()
+        return settings
+
+    def pixels(self, image: Any, channels: int) -> np.ndarray:
+        """Returns an image as a model reads it.
+
+        Args:
+            image: An image of Pillow's.
+            channels: Its channels.
+
+        Returns:
+            float32 [height, width, channels].
+        """
+        if self.values.get("do_resize", True):
+            image = image.resize(self._scaled(image.size), self.values["resample"])
+        if self.values.get("do_center_crop", False):
+            width, height = self._size("crop_size", 224)
+            left, top = (image.size[0] - width) // 2, (image.size[1] - height) // 2
+            image = image.crop((left, top, left + width, top + height))
+        pixels = np.asarray(image, np.float32).reshape(image.size[1], image.size[0], channels)
+        if self.values.get("do_rescale", True):
+            pixels = pixels * np.float32(self.values.get("rescale_factor", 1 / 255))
+        if self.values.get("do_normalize", True):
+            mean, std = (self._numbers(f"image_{name}", channels) for name in ("mean", "std"))
+            pixels = (pixels - mean) / std
+        return pixels
+
+    def _scaled(self, given: tuple[int, int]) -> tuple[int, int]:
+        """The width and height to scale an image to."""
+        size = self.values["size"]
+        if not isinstance(size, dict) or "shortest_edge" not in size:
+            return self._size("size")
+        short, (width, height) = size["shortest_edge"], given
+        if width <= height:
+            return short, int(short * height / width)
+        return int(short * width / height), short
+
+    def _size(self, name: str, default: int | None = None) -> tuple[int, int]:
+        """The width and height that a field has."""
+        size = self.values.get(name, default)
+        if isinstance(size, dict):
+            return size["width"], size["height"]
+        return (size, size) if isinstance(size, int) else (size[1], size[0])
+
+    def _numbers(self, name: str, channels: int) -> np.ndarray:
+        """One number, or one for each channel."""
+        numbers = np.array(self.values[name], np.float32)
+        # The three of a greyscale model's file are one and the same.
+        same = channels == 1 and numbers.size > 1 and (numbers == numbers.flat[0]).all()
+        return numbers[:1] if same else numbers
+
+    def _check(self) -> None:
+        for name in ("size", "crop_size"):
+            size = self.values.get(name, 224)
+            sides = {"height", "width"} if name == "crop_size" else {"shortest_edge"}
+            known = [sides, {"height", "width"}]
+            numbers = size.values() if isinstance(size, dict) else np.ravel(size).tolist()
+            fits = set(size) in known if isinstance(size, dict) else len(list(numbers)) <= 2
+            whole = all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in numbers)
+            if not (fits and whole):
+                raise DataError(
+                    f"{self.path}: {name} = {size!r}: must be a whole number of pixels, "
+                    '{"height": H, "width": W}'
+                    + (' or {"shortest_edge": S}' if name == "size" else "")
+                )
+        for name in ("image_mean", "image_std"):
+            numbers = np.ravel(self.values[name]).tolist()
+            if not all(isinstance(n, int | float) for n in numbers) or len(numbers) not in (1, 3):
+                raise DataError(
+                    f"{self.path}: {name} = {self.values[name]!r}: must be a number or three, one "
+                    "for each channel"
+                )
+        if self.values["resample"] not in range(6):
+            raise DataError(
+                f"{self.path}: resample = {self.values['resample']!r}: must be a filter of "
+                "Pillow's: 0 (nearest), 2 (bilinear), 3 (bicubic), ..."
+            )

@@ -1,0 +1,158 @@
+"""BEiT: ViT with biases of the offsets between patches, trained on tokens for hidden patches.
+
+BeitForSemanticSegmentation, whose decoder is a convolutional network, is not here.
+"""
+
+from typing import Any
+
+from jaxformer.errors import ConfigError
+from jaxformer.functional.norms import LayerNorm
+from jaxformer.functional.positions.base import NoPosition
+from jaxformer.functional.positions.patch_bias import PatchBias
+from jaxformer.hub.fields import Computed, ConfigMap, Number, Value
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.image_tasks import VisualTokensTask
+from jaxformer.hub.model_format import Architecture, ModelFormat
+from jaxformer.hub.tasks import SequenceClassificationTask, Task
+from jaxformer.hub.weights.weight_map import WeightMap
+from jaxformer.models import NormPooler, VisionConfig, VisualTokens
+from jaxformer.nn import PreNorm
+from jaxformer.zoo.common.vit_like import (
+    FIELDS,
+    MASKED_LAYOUTS,
+    names,
+    read_patches,
+    vit,
+    write_patches,
+)
+from jaxformer.zoo.system import System
+
+
+def beit(
+    num_layers: int, model_dim: int, num_heads: int, patch: int, **changes: Any
+) -> VisionConfig:
+    """Returns the architecture of the published classifiers in any size, for 224 x 224 pixels.
+
+    Args:
+        num_layers: Blocks.
+        model_dim: Width of the residual stream.
+        num_heads: Query heads.
+        patch: Height and width of a patch.
+        **changes: Other fields.
+    """
+    side = 224 // patch
+    fields = {
+        "position": NoPosition(),
+        "relative_position": PatchBias((side, side), shared=False),
+        "attention_key_bias": False,
+        "layer_scale": 0.1,
+        "norm": LayerNorm(eps=1e-12),
+        "residual": PreNorm(final_norm=False),
+        "pooler": NormPooler("mean"),
+        "interpolate_positions": True,
+    }
+    return vit(num_layers, model_dim, num_heads, patch, **(fields | changes))
+
+
+_SOURCE = "https://github.com/microsoft/unilm/tree/master/beit, models fine-tuned on ImageNet"
+
+SYSTEMS = (
+    System("beit-base-patch16-224", "", beit(12, 768, 12, 16), "87M", _SOURCE),
+    System("beit-large-patch16-224", "", beit(24, 1024, 16, 16, layer_scale=1e-5), "304M", _SOURCE),
+)
+
+_BY_LAYER, _SHARED = "use_relative_position_bias", "use_shared_relative_position_bias"
+
+
+def _read_positions(hf_config: HFConfig) -> dict[str, Any]:
+    values = read_patches(hf_config, prefix=1)
+    by_layer, shared = hf_config.take(_BY_LAYER, False), hf_config.take(_SHARED, False)
+    if by_layer and shared:
+        raise ConfigError(
+            f"{hf_config.path}: {_BY_LAYER} = True, {_SHARED} = True: must not both be true; a "
+            "model has the biases of each layer or those that all layers share"
+        )
+    if not hf_config.take("use_absolute_position_embeddings", False):
+        values["position"] = NoPosition()
+    sizes = zip(values["image_size"], values["patch_size"], strict=True)
+    bias = PatchBias(tuple(pixels // size for pixels, size in sizes), shared=bool(shared))
+    return values | {"relative_position": bias if by_layer or shared else None}
+
+
+def _write_positions(config: VisionConfig) -> dict[str, Any]:
+    bias = config.relative_position
+    return write_patches(config) | {
+        "use_absolute_position_embeddings": config.position != NoPosition(),
+        _BY_LAYER: bias is not None and not bias.shared,
+        _SHARED: bias is not None and bias.shared,
+    }
+
+
+def _read_pooling(hf_config: HFConfig) -> dict[str, Any]:
+    """The mean over the patches is normalised instead of all states."""
+    mean = bool(hf_config.take("use_mean_pooling", True))
+    return {
+        "residual": PreNorm(final_norm=not mean),
+        "pooler": NormPooler("mean") if mean else None,
+    }
+
+
+def _read_scale(hf_config: HFConfig) -> dict[str, Any]:
+    initial = hf_config.number("layer_scale_init_value", 0.1)
+    return {"layer_scale": initial if initial > 0 else None}
+
+
+def _write_vocabulary(config: VisionConfig) -> dict[str, Any]:
+    sizes = [head.num_tokens for head in config.heads if isinstance(head, VisualTokens)]
+    return {"vocab_size": sizes[0]} if sizes else {}
+
+
+_FIELDS = (
+    *FIELDS,
+    Number("mlp_dim", "intermediate_size", 3072),
+    Value("mask_token", "use_mask_token", False),
+    Computed(_read_positions, _write_positions),
+    Computed(_read_pooling, lambda config: {"use_mean_pooling": not config.residual.final_norm}),
+    Computed(_read_scale, lambda config: {"layer_scale_init_value": config.layer_scale or 0.0}),
+    Computed(lambda hf_config: {}, _write_vocabulary),
+)
+_BIAS = "relative_position_bias.relative_position_bias_table"
+_LAYER = "transformer.stack.group.*"
+_NAMES = {
+    **names("beit"),
+    f"{_LAYER}.sublayers.0.position_table": f"beit.encoder.layer.{{}}.attention.attention.{_BIAS}",
+    f"{_LAYER}.scales.0": "beit.encoder.layer.{}.lambda_1",
+    f"{_LAYER}.scales.1": "beit.encoder.layer.{}.lambda_2",
+    "transformer.inputs.relative_table": f"beit.encoder.{_BIAS}",
+    "pooler": "beit.pooler.layernorm",
+    "heads.visual_tokens.norm": "layernorm",
+    "heads.visual_tokens.output": "lm_head",
+}
+
+FORMATS = (
+    ModelFormat(
+        model_type="beit",
+        config_map=ConfigMap(beit, _FIELDS),
+        weight_map=lambda _: WeightMap(_NAMES, layouts=MASKED_LAYOUTS),
+        architectures=(
+            Architecture("BeitForImageClassification", SequenceClassificationTask()),
+            Architecture("BeitForMaskedImageModeling", VisualTokensTask(), {"pooler": None}),
+            Architecture("BeitModel", Task()),
+        ),
+        prefix="beit.",
+        buffers=("*relative_position_index",),
+        harmless=(
+            "drop_path_rate",
+            "vocab_size",
+            "pool_scales",
+            "*auxiliary_*",
+            "semantic_loss_ignore_index",
+            "add_fpn",
+            "segmentation_indices",
+            "reshape_hidden_states",
+            "out_*",
+            "_out_*",
+            "stage_names",
+        ),
+    ),
+)

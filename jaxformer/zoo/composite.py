@@ -1,0 +1,282 @@
+"""Composite models: an encoder of text or of images, and a decoder of another system.
+
+Their config.json and their tensors are those of the two systems, below "encoder" and "decoder". So
+the formats here hold no names of their own but that of the projection between the two.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from jaxformer.errors import ConfigError, did_you_mean
+from jaxformer.hub.checkpoint import HFCheckpoint, completed
+from jaxformer.hub.fields import Computed, ConfigMap, Expect
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import Architecture, Formats, ModelFormat, Part, StartToken
+from jaxformer.hub.tasks import CausalLMTask, Seq2SeqLMTask, Task
+from jaxformer.hub.weights.tensors import TensorFiles
+from jaxformer.hub.weights.weight_map import WeightMap
+from jaxformer.models import CompositeConfig, EncoderConfig, Head, VisionConfig
+from jaxformer.models.model import ModelConfig
+from jaxformer.nn import DotProductCrossAttention
+
+_PARTS = ("encoder", "decoder")
+_DECODES = {"is_decoder": True, "add_cross_attention": True}
+"""The fields of a decoder with cross-attention."""
+_TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
+
+
+@dataclass(frozen=True)
+class CompositeTask(Seq2SeqLMTask):
+    """The decoder's token at each position, by the head of the decoder's own causal class."""
+
+    own: tuple[Head, ...] = field(default=(), kw_only=True)
+    """The heads of that class."""
+
+    def heads(self, hf_config):
+        return self.own or super().heads(hf_config)
+
+
+@dataclass(frozen=True)
+class ChosenStartToken(StartToken):
+    """The start token, then the targets, where a model has no start token until one is chosen."""
+
+    def __call__(self, targets, hf_config):
+        for name in ("decoder_start_token_id", "pad_token_id"):
+            if hf_config.take(name, None) is None:
+                raise ConfigError(
+                    f"{hf_config.path}: {name} = None: must be a token, of which the decoder's "
+                    "inputs are made; set it, or give decoder_input_ids"
+                )
+        return super().__call__(targets, hf_config)
+
+
+def _part_values(hf_config: HFConfig, name: str, model_format: ModelFormat) -> HFConfig:
+    """The values of a part, as its system reads them; cross-attention is read here."""
+    values = dict(_given(hf_config, name))
+    if name == "decoder" and values.pop("add_cross_attention", None) is not True:
+        raise ConfigError(
+            f"{hf_config.path}: decoder: add_cross_attention must be true: the decoder reads the "
+            "outputs of the encoder"
+        )
+    return completed(HFConfig(values, Path(f"{hf_config.path}: {name}")), model_format)
+
+
+def _given(hf_config: HFConfig, name: str) -> Mapping[str, Any]:
+    values = hf_config.take(name)
+    if not isinstance(values, dict):
+        raise ConfigError(f"{hf_config.path}: {name} = {values!r}: must be an object of fields")
+    return values
+
+
+def _part_format(hf_config: HFConfig, name: str, formats: Formats) -> ModelFormat:
+    """The system of a part.
+
+    Args:
+        hf_config: The values of the composite's config.json.
+        name: The part.
+        formats: The known systems.
+
+    Returns:
+        The system.
+
+    Raises:
+        ConfigError: It is not known, or cannot be that part.
+    """
+    known = {
+        kind: each
+        for kind, each in formats.items()
+        if each.bind is None and (each.reads_encoder or name == "encoder")
+    }
+    kind = _given(hf_config, name).get("model_type")
+    if kind not in known:
+        what = "is no decoder with cross-attention here" if kind in formats else "is not known"
+        raise ConfigError(
+            f"{hf_config.path}: {name}: model_type = {kind!r} {what}: must be one of "
+            f"{', '.join(sorted(known))}{did_you_mean(kind, known)}"
+        )
+    return known[kind]
+
+
+def _class(model_format: ModelFormat, name: str) -> Architecture:
+    """The causal class of a system for a decoder, and that without a head for an encoder."""
+    decodes = name == "decoder"
+    return next(
+        each
+        for each in model_format.architectures
+        if (isinstance(each.task, CausalLMTask) if decodes else type(each.task) is Task)
+    )
+
+
+def _read(
+    hf_config: HFConfig, parts: Mapping[str, Part], encoder: type[ModelConfig]
+) -> dict[str, Any]:
+    """The configurations of both parts.
+
+    Args:
+        hf_config: The values of the composite's config.json.
+        parts: The systems and classes of the parts.
+        encoder: What the encoder's configuration must be.
+
+    Returns:
+        Field of `CompositeConfig` -> configuration.
+
+    Raises:
+        ConfigError: A value is not supported, or the encoder reads something else.
+    """
+    configs = {}
+    for name, (model_format, architecture, _) in parts.items():
+        values = _part_values(hf_config, name, model_format)
+        config = model_format.config_map.read(values)
+        if name == "encoder" and type(config) is not encoder:
+            reads = "text" if encoder is EncoderConfig else "images"
+            raise ConfigError(
+                f"{values.path}: model_type = {model_format.model_type!r}: must be an encoder of "
+                f"{reads}"
+            )
+        heads = architecture.task.heads(values)
+        config = config.with_fields(heads=heads, **architecture.changes)
+        values.finish((*model_format.harmless, "is_decoder"))
+        configs[name] = config
+    decoder = replace(configs["decoder"], cross_attention=DotProductCrossAttention())
+    return configs | {"decoder": decoder}
+
+
+def _written(config: CompositeConfig, parts: Mapping[str, Part]) -> dict[str, Any]:
+    """The fields of config.json: those of each part that are given, and what it says of ours."""
+    found = {}
+    for name, (model_format, _, hf_config) in parts.items():
+        written = model_format.config_map.write(getattr(config, name))
+        synonyms = model_format.synonyms
+        kept = {k: v for k, v in hf_config.given.items() if synonyms.get(k, k) not in written}
+        found[name] = kept | written | {"model_type": model_format.model_type}
+    return found | {"decoder": found["decoder"] | _DECODES}
+
+
+class _Names:
+    """The names of a part's tensors in the file of the composite."""
+
+    def __init__(self, name: str, part: Part):
+        own = HFCheckpoint(*part, config=None)
+        self.part, self._name, self._prefix = part.model_format, name, own.prefix
+
+    def __call__(self, tensor: str) -> str:
+        bare = tensor.removeprefix(self.part.prefix)
+        return f"{self._name}.{tensor if bare == tensor else self._prefix + bare}"
+
+    def pattern(self, pattern: str) -> str:
+        """A pattern of tensors or of our parameters."""
+        return f"{self._name}.{pattern}"
+
+    def expression(self, old: str) -> str:
+        """A regular expression of an old name, which may be anchored."""
+        return rf"(?<=^{self._name}\.){old[1:]}" if old.startswith("^") else old
+
+    def weight_map(self, config: ModelConfig) -> WeightMap:
+        """The names of the part with this configuration."""
+        own = self.part.weight_map(config)
+        return WeightMap(
+            {self.pattern(path): self(tensor) for path, tensor in own.names.items()},
+            tuple(
+                each._replace(
+                    modules=tuple(map(self.pattern, each.modules)), tensor=self(each.tensor)
+                )
+                for each in own.fused
+            ),
+            {self.pattern(path): layout for path, layout in own.layouts.items()},
+        )
+
+
+def _weight_map(config: CompositeConfig, names: Mapping[str, _Names]) -> WeightMap:
+    maps = [own.weight_map(getattr(config, name)) for name, own in names.items()]
+    return WeightMap(
+        {"projection": "enc_to_dec_proj"} | {k: v for each in maps for k, v in each.names.items()},
+        tuple(fused for each in maps for fused in each.fused),
+        {k: v for each in maps for k, v in each.layouts.items()},
+    )
+
+
+def _fitted(
+    config: CompositeConfig, files: TensorFiles, names: Mapping[str, _Names]
+) -> CompositeConfig:
+    """The model without the encoder's pooler, which nothing reads, where the file has none."""
+    pooler = names["encoder"].weight_map(config.encoder).names.get("encoder.pooler")
+    if pooler is None or any(name.startswith(pooler) for name in files.tensors):
+        return config
+    return replace(config, encoder=replace(config.encoder, pooler=None))
+
+
+def _bind(
+    unbound: ModelFormat,
+    hf_config: HFConfig,
+    formats: Formats,
+    config: ModelConfig | None,
+    encoder: type[ModelConfig],
+) -> ModelFormat:
+    """The format of one model.
+
+    Args:
+        unbound: That of all models with such an encoder.
+        hf_config: The values of the model's config.json.
+        formats: The known systems.
+        config: Our configuration, whose parts `hf_config` has as well.
+        encoder: What the encoder's configuration must be.
+
+    Returns:
+        The format.
+
+    Raises:
+        ConfigError: A part is missing, or is of a system that cannot be that part.
+    """
+    del config
+    parts = {}
+    for name in _PARTS:
+        own = _part_format(hf_config, name, formats)
+        parts[name] = Part(own, _class(own, name), _part_values(hf_config, name, own))
+    names = {name: _Names(name, part) for name, part in parts.items()}
+    every = [(names[name], part.model_format) for name, part in parts.items()]
+    decoder = parts["decoder"]
+    heads = decoder.architecture.task.heads(decoder.hf_config)
+    architecture = replace(unbound.architectures[0], task=CompositeTask(own=heads))
+    tokens = {name: decoder.hf_config.values.get(name) for name in _TOKENS}
+    fields = Computed(partial(_read, parts=parts, encoder=encoder), partial(_written, parts=parts))
+    return replace(
+        unbound,
+        parts=parts,
+        config_map=ConfigMap(CompositeConfig, (Expect("tie_encoder_decoder", False), fields)),
+        weight_map=partial(_weight_map, names=names),
+        architectures=(architecture,),
+        fitted=partial(_fitted, names=names),
+        buffers=tuple(own.pattern(each) for own, part in every for each in part.buffers),
+        aliases={own.expression(k): v for own, part in every for k, v in part.aliases.items()},
+        copies={own(k): own(v) for own, part in every for k, v in part.copies.items()},
+        defaults={"vocab_size": decoder.hf_config.values.get("vocab_size")}
+        | {name: token for name, token in tokens.items() if token is not None},
+    )
+
+
+def _refuse(*_: Any) -> Any:
+    """What a format without parts answers."""
+    raise ConfigError("the model has an encoder and a decoder of its own, which name the tensors")
+
+
+def _format(model_type: str, name: str, encoder: type[ModelConfig]) -> ModelFormat:
+    """The format of composites whose encoder has such a configuration."""
+    return ModelFormat(
+        model_type=model_type,
+        config_map=ConfigMap(CompositeConfig, (Computed(_refuse, _refuse),)),
+        weight_map=_refuse,
+        architectures=(Architecture(name, CompositeTask()),),
+        shift=ChosenStartToken(),
+        harmless=("processor_class", "tie_word_embeddings", "vocab_size"),
+        inherited=_TOKENS,
+        bind=partial(_bind, encoder=encoder),
+    )
+
+
+FORMATS = (
+    _format("encoder-decoder", "EncoderDecoderModel", EncoderConfig),
+    _format("vision-encoder-decoder", "VisionEncoderDecoderModel", VisionConfig),
+)

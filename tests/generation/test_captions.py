@@ -1,0 +1,117 @@
+"""Texts of composite models: captions of images, and texts of an encoder of another system."""
+
+import numpy as np
+import pytest
+from captioners import photos, save_captioner
+from saved_folders import save_tiny
+
+import jaxformer
+from jaxformer.errors import ArgumentError, ConfigError, DataError
+from jaxformer.parity.reference import Reference
+from jaxformer.parity.tiny import TINY
+from jaxformer.pretrained.prediction.image_settings import PREPROCESSOR
+
+pytest.importorskip("PIL")
+pytestmark = pytest.mark.torch
+
+OPTIONS = {"max_new_tokens": 6, "eos_token_id": 4, "pad_token_id": 5}
+CLASSES = {
+    "encoder-decoder": "EncoderDecoderModel",
+    "vision-encoder-decoder": "VisionEncoderDecoderModel",
+}
+
+
+@pytest.fixture(scope="module")
+def captioner(tmp_path_factory):
+    return jaxformer.load(save_captioner(tmp_path_factory.mktemp("captioner") / "model"))
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    return photos(tmp_path_factory.mktemp("images") / "all", 3)
+
+
+def inputs_of(model):
+    """Two texts of different lengths, or two images."""
+    random, encoder = np.random.default_rng(1), model.config.encoder
+    if "images" in model.config.required:
+        pixels = random.normal(size=(2, encoder.channels, *encoder.image_size))
+        return {"pixel_values": pixels.astype(np.float32)}
+    ids, mask = random.integers(6, encoder.vocab_size, (2, 9)), np.ones((2, 9), np.int64)
+    mask[1, 5:] = 0
+    types = random.integers(encoder.token_types, size=ids.shape)
+    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("kind", CLASSES)
+@pytest.mark.quick("vision-encoder-decoder-1")
+def test_texts_are_those_of_transformers(kind, beams, tmp_path):
+    import torch
+
+    ours = jaxformer.load(save_tiny(kind, tmp_path / "model"))
+    inputs = inputs_of(ours)
+    theirs = Reference(tmp_path / "model", CLASSES[kind]).model
+    tensors = {name: torch.tensor(array) for name, array in inputs.items()}
+    start = TINY[kind]["decoder_start_token_id"]
+    options = OPTIONS | {"num_beams": beams}
+    expected = theirs.generate(**tensors, **options, decoder_start_token_id=start).numpy()
+    found = jaxformer.generate(ours, inputs, **options)["sequences"]
+    # Transformers ends with the longest text that it kept, and pads finished beams otherwise.
+    for row, wanted in zip(found.tolist(), expected.tolist(), strict=True):
+        assert cut(row) == cut(wanted)
+
+
+def cut(tokens):
+    """A text up to its end token."""
+    ends = [place for place, token in enumerate(tokens) if token in (4, 5)]
+    return tokens[: ends[0]] if ends else tokens
+
+
+def test_files_and_arrays_give_the_same_texts(captioner, images):
+    options = {"max_new_tokens": 4, "min_new_tokens": 4}
+    several = jaxformer.generate(captioner, images, **options)
+    assert len(several["texts"]) == len(images)
+    for number, file in enumerate(images):
+        alone = jaxformer.generate(captioner, str(file), **options)
+        np.testing.assert_array_equal(alone["sequences"][0], several["sequences"][number])
+        assert alone["texts"] == several["texts"][number : number + 1]
+
+
+def test_continuations_are_scored_as_they_are_generated(captioner, images):
+    found = jaxformer.generate(captioner, images, max_new_tokens=4, eos_token_id=None)
+    new = found["sequences"][:, 1:]
+    scores = jaxformer.score(captioner, images, [[row] for row in new])
+    for row, (score,) in zip(found["log_probs"], scores, strict=True):
+        np.testing.assert_allclose(score.token_log_probs, row, atol=2e-5)
+
+
+def test_hooks_reach_the_encoder(captioner, images):
+    zero = {"encoder.blocks.0.hook_resid_post": lambda x: 0 * x}
+    options = {"max_new_tokens": 4, "eos_token_id": None}
+    plain = jaxformer.generate(captioner, images, **options)
+    hooked = jaxformer.generate(captioner, images, **options, hooks=zero)
+    assert not np.array_equal(plain["log_probs"], hooked["log_probs"])
+    np.testing.assert_allclose(hooked["log_probs"][0], hooked["log_probs"][1], atol=1e-5)
+
+
+def test_what_is_no_image_is_refused(captioner, images, tmp_path):
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(images[0].read_bytes()[:40])
+    with pytest.raises(DataError, match=r"broken\.png: not an image"):
+        jaxformer.generate(captioner, [images[0], broken])
+    with pytest.raises(DataError, match=r"missing\.png does not exist"):
+        jaxformer.generate(captioner, tmp_path / "missing.png")
+    with pytest.raises(ArgumentError, match="the file of an image"):
+        jaxformer.generate(captioner, [[1, 2]])
+    with pytest.raises(DataError, match="pixel_values is missing"):
+        jaxformer.generate(captioner, {"decoder_input_ids": [[1]]})
+    with pytest.raises(ConfigError, match="draft: both models must be decoders"):
+        jaxformer.generate(captioner, images, draft=captioner)
+
+
+def test_without_settings_of_images_it_says_so(tmp_path, images):
+    folder = save_captioner(tmp_path / "model")
+    (folder / PREPROCESSOR).unlink()
+    with pytest.raises(DataError, match=r"preprocessor_config\.json does not exist"):
+        jaxformer.generate(jaxformer.load(folder), images)

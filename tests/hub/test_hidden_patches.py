@@ -1,0 +1,189 @@
+"""The classes that predict hidden patches equal transformers, and learn."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from saved_folders import save_tiny
+from tiny_models import structure_of, tiny_vision
+
+from jaxformer.errors import ArgumentError, ConfigError, DataError
+from jaxformer.models import LossOptions, MaskedPixels, VisualTokens
+from jaxformer.models.batch import check_batch
+from jaxformer.parity.compare import differences, gradient_differences
+from jaxformer.parity.examples import example_inputs
+from jaxformer.parity.reference import Reference
+from jaxformer.pretrained.auto import load
+from jaxformer.pretrained.model import save
+from jaxformer.pretrained.outputs import forward, gradients
+
+torch_only = pytest.mark.torch
+HEAD = "ForMaskedImageModeling"
+
+
+@torch_only
+@pytest.mark.parametrize("kind", ["vit", "deit", "beit"])
+@pytest.mark.quick("vit", "beit")
+def test_losses_and_gradients_equal_those_of_transformers(kind, tmp_path):
+    model = load(save_tiny(kind, tmp_path, HEAD))
+    reference = Reference(tmp_path, model.checkpoint.architecture.name)
+    inputs = example_inputs(model.checkpoint)
+    found, wanted = forward(model, inputs), reference.outputs(inputs)
+    assert "loss" in found
+    assert max(differences(found, wanted, inputs).values()) <= 2e-5
+    actual, expected = gradients(model, inputs), reference.gradients(inputs)
+    assert max(gradient_differences(actual, expected).values()) <= 2e-5
+
+
+@torch_only
+def test_without_hidden_patches_there_is_no_loss(tmp_path):
+    model = load(save_tiny("vit", tmp_path, HEAD))
+    inputs = {"pixel_values": example_inputs(model.checkpoint)["pixel_values"]}
+    found = forward(model, inputs)
+    assert "loss" not in found
+    assert found["reconstruction"].shape == inputs["pixel_values"].shape
+
+
+@torch_only
+def test_a_rectangle_is_reconstructed_in_place(tmp_path):
+    """Transformers refuses it; a patch must not end where another one was."""
+    folder = save_tiny("vit", tmp_path, HEAD, image_size=[8, 16])
+    model = load(folder)
+    rows = np.random.default_rng(0)
+    pixels = rows.normal(size=(2, 2, 8, 16)).astype(np.float32)
+    hidden = jnp.asarray(forward(model, {"pixel_values": pixels})["last_hidden_state"][:, 1:])
+    head = model.model.heads["masked_pixels"]
+    patches = np.asarray(head.output(hidden)).reshape(2, 2, 4, 4, 4, 2)
+    image = forward(model, {"pixel_values": pixels})["reconstruction"]
+    np.testing.assert_allclose(image[1, 1, 4:, 8:12], patches[1, 1, 2, :, :, 1], atol=1e-5)
+
+
+@torch_only
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"labels": np.zeros(3, int)}, r"labels has shape \(3,\): must be \[\d+\], one for each"),
+        ({"labels": np.zeros(3, int), "bool_masked_pos": None}, "give bool_masked_pos too"),
+        ({"bool_masked_pos": np.ones((3, 8), int)}, r"\(3, 8\): must be \(3, 9\), one for each"),
+        ({"labels": 19}, "labels holds .* 19, but the model has 0 to 18"),
+    ],
+    ids=str,
+)
+def test_labels_that_do_not_fit_are_refused(changes, message, tmp_path):
+    model = load(save_tiny("beit", tmp_path, HEAD))
+    inputs = example_inputs(model.checkpoint)
+    if changes.keys() == {"labels"} and np.ndim(changes["labels"]) == 0:
+        changes = {"labels": np.full_like(inputs["labels"], 19)}
+    inputs = {k: v for k, v in (inputs | changes).items() if v is not None}
+    with pytest.raises(DataError, match=message):
+        forward(model, inputs)
+
+
+@torch_only
+def test_what_a_file_cannot_have_is_refused(tmp_path):
+    model = load(save_tiny("vit", tmp_path, HEAD, encoder_stride=2))
+    with pytest.raises(DataError, match=r"encoder_stride = 2 must be the size of the patches"):
+        forward(model, example_inputs(model.checkpoint))
+    both = {"use_relative_position_bias": True, "use_shared_relative_position_bias": True}
+    with pytest.raises(ConfigError, match="must not both be true"):
+        load(save_tiny("beit", tmp_path / "both", **both))
+
+
+@torch_only
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"use_mean_pooling": False, "use_mask_token": False},
+        {"layer_scale_init_value": 0.0, "use_absolute_position_embeddings": True},
+        {"use_relative_position_bias": False, "use_shared_relative_position_bias": True},
+        {"use_relative_position_bias": False, "hidden_act": "relu"},
+    ],
+    ids=str,
+)
+@pytest.mark.quick("*use_mask_token*")
+def test_variants_of_beit(changes, tmp_path):
+    folder = save_tiny("beit", tmp_path / "theirs", **changes)
+    model, reference = load(folder), Reference(folder, "BeitForImageClassification")
+    inputs = example_inputs(model.checkpoint)
+    found = forward(model, inputs, output_hidden_states=True)
+    assert max(differences(found, reference.outputs(inputs), inputs).values()) <= 2e-5
+    actual, expected = gradients(model, inputs), reference.gradients(inputs)
+    assert max(gradient_differences(actual, expected).values()) <= 2e-5
+    save(model, tmp_path / "ours")
+    for name in ("config.json", "model.safetensors"):
+        assert (tmp_path / "ours" / name).read_bytes() == (folder / name).read_bytes()
+
+
+# Training ----------------------------------------------------------------------------------------
+
+
+PIXELS = tiny_vision(
+    mask_token=True, patch_size=(4, 4), position=tiny_vision().position.for_grid((2, 3), 1)
+)
+HEADS = {"pixels": MaskedPixels(stride=4), "tokens": VisualTokens(num_tokens=5)}
+
+
+def batch_of(config, rows=4):
+    random = np.random.default_rng(0)
+    shape = rows, config.num_patches
+    return {
+        # One colour each, so that hidden patches can be told from the others.
+        "images": np.tile(random.normal(size=(rows, 1, 1, 2)), (1, *config.image_size, 1)).astype(
+            "f4"
+        ),
+        "masked": random.random(shape) < 0.6,
+        "visual_tokens": random.integers(0, 5, shape).astype(np.int32),
+    }
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_hidden_patches_are_learned(head):
+    config = replace(PIXELS, heads=(HEADS[head],), dropout=0.0)
+    batch, structure = batch_of(config), structure_of(config)
+    check_batch(config, batch)
+
+    @jax.jit
+    def step(parameters):
+        def loss(parameters):
+            sums = structure.module(parameters).loss(batch)[1][HEADS[head].name]
+            return sums.loss / sums.weight
+
+        value, gradient = jax.value_and_grad(loss)(parameters)
+        return value, jax.tree.map(lambda p, g: p - 0.3 * g, parameters, gradient)
+
+    parameters, history = structure.init(jax.random.key(0)), []
+    for _ in range(30):
+        value, parameters = step(parameters)
+        history.append(float(value))
+    assert history[-1] < 0.8 * history[0]
+
+
+def test_what_is_seen_has_no_loss():
+    config = replace(PIXELS, heads=tuple(HEADS.values()))
+    structure, batch = structure_of(config), batch_of(config)
+    model = structure.module(structure.init(jax.random.key(0)))
+    states = model.outputs(batch)
+    changed = dict(batch)
+    changed["visual_tokens"] = np.where(batch["masked"], batch["visual_tokens"], 99)
+    for head in model.heads.values():
+        once = head.loss(states, batch, LossOptions(), None)
+        again = head.loss(states, changed, LossOptions(), None)
+        assert float(once.loss) == float(again.loss) > 0
+        assert float(once.weight) == batch["masked"].sum()
+
+
+def test_batches_that_do_not_fit_are_refused():
+    config = replace(PIXELS, heads=(MaskedPixels(stride=4),))
+    batch = batch_of(config)
+    with pytest.raises(ArgumentError, match="masked, which the head masked_pixels reads, is miss"):
+        check_batch(config, {"images": batch["images"]})
+    with pytest.raises(ArgumentError, match=r"has dtype .*: must be true or false"):
+        check_batch(config, batch | {"masked": batch["masked"].astype(int)})
+    with pytest.raises(AssertionError, match="masked"):
+        check_batch(config, batch | {"masked": batch["masked"][:, :-1]})
+    other = structure_of(replace(config, heads=(MaskedPixels(stride=2),)))
+    model = other.module(other.init(jax.random.key(0)))
+    with pytest.raises(ArgumentError, match=r"stride = 2: must be \(4, 4\)"):
+        model.loss(batch)
