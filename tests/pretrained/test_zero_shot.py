@@ -11,11 +11,12 @@ from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
 from jaxformer.cli import main as cli
+from jaxformer.cli.zero_shot import ZeroShot
 from jaxformer.errors import ArgumentError, ConfigError, DataError
 from jaxformer.parity.reference import save_random
 from jaxformer.parity.tiny import TINY
 from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.prediction.zero_shot import text_arrays, zero_shot
+from jaxformer.pretrained.prediction.zero_shot import TEMPLATE, text_arrays, zero_shot
 
 pytestmark = pytest.mark.torch
 
@@ -118,6 +119,7 @@ def test_a_file_that_is_no_image_is_named(model, tmp_path, capsys):
 
 
 def test_bad_arguments(model, images):
+    assert ZeroShot(folder=model, images=(), labels=()).template == TEMPLATE
     pretrained = load(model)
     with pytest.raises(ArgumentError, match="labels"):
         zero_shot(pretrained, images, [])
