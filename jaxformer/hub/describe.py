@@ -270,7 +270,10 @@ def _changed_section(
     """The section of a part, with those of its fields that are no longer true."""
     changes = {name: value for name, value in now.items() if before.get(name) != value}
     synonyms = part.model_format.synonyms
-    kept = part.section_of(own).values
+    kept, original = part.section_of(own).values, own.values.get(part.section) or {}
+    for name in part.shared:  # the whole has them
+        kept.pop(name)
+        kept |= {name: original[name]} if name in original else {}
     return {k: v for k, v in kept.items() if synonyms.get(k, k) not in changes} | changes
 
 

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.hub.families import FAMILIES, SEGMENTS, family_of
+from jaxformer.hub.families import FAMILIES, family_of
+from jaxformer.hub.family import SEGMENTS
 from jaxformer.hub.tasks import IGNORED
 from jaxformer.models import (
     Classification,

@@ -8,7 +8,8 @@ import numpy as np
 
 from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.dual_encoder_tasks import ContrastiveTask
-from jaxformer.hub.families import SEGMENTS, family_of
+from jaxformer.hub.families import family_of
+from jaxformer.hub.family import SEGMENTS
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.image_tasks import MaskedPixelsTask, VisualTokensTask
 from jaxformer.hub.model_format import section
