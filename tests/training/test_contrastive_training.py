@@ -114,12 +114,12 @@ def pairs(tmp_path_factory):
     return folder
 
 
-def config_for(folder, schedule=Cosine, **settings):
+def config_for(folder, schedule=Cosine(learning_rate=1e-3, warmup_steps=20), **settings):
     table = str(folder / "train.jsonl")
     sizes = {"mlp_dim": 64, "compute_dtype": "float32", "scan_layers": False}
     text = clip_text(2, 32, 4, vocab_size=264, position=Learned(max_length=24), **sizes)
     image = clip_vision(2, 32, 4, 4, image_size=(16, 16), position=Learned(max_length=17), **sizes)
-    options = {"steps": 150, "eval_interval": 150, "checkpoint_interval": 150, "sample_tokens": 0}
+    options = {"steps": 200, "eval_interval": 200, "checkpoint_interval": 200, "sample_tokens": 0}
     return Config(
         model=clip(text, image, 16),
         data=ImageTextPairs(
@@ -130,7 +130,7 @@ def config_for(folder, schedule=Cosine, **settings):
             image_size=(16, 16),
             batch_size=16,
         ),
-        optimizer=AdamW(schedule=schedule(learning_rate=2e-3, warmup_steps=2)),
+        optimizer=AdamW(schedule=schedule),
         train=TrainConfig(**(options | settings)),
     )
 
@@ -157,9 +157,10 @@ def test_a_run_learns_which_belong_together(run):
 def test_a_run_that_stopped_ends_with_the_same_bits(pairs, tmp_path):
     for name, stops in (("whole", (8,)), ("parts", (4, 8))):
         for steps in stops:
-            config = config_for(pairs, Constant, steps=steps, gradient_accumulation=2)
+            rate = Constant(learning_rate=1e-3, warmup_steps=2)
+            config = config_for(pairs, rate, steps=steps, gradient_accumulation=2)
             train(config, tmp_path / name)
-    assert hash_of(tmp_path / "whole") == hash_of(tmp_path / "parts")
+    assert hash_of(tmp_path / "whole", 8) == hash_of(tmp_path / "parts", 8)
 
 
 def test_a_run_goes_out_and_comes_back(run, tmp_path):
