@@ -66,11 +66,12 @@ def _print_list(systems: Sequence[System]) -> None:
         table.add_column("jaxformer train ...", no_wrap=True)
     for system in systems:
         config = [system.recipe.replace(".py", "")] if has_room else []
+        stack = system.config.stacks[0]
         table.add_row(
             system.name,
             system.family,
             type(system.config.position).__name__,
-            f"{type(system.config.residual).__name__}, {type(system.config.norm).__name__}",
+            f"{type(stack.residual).__name__}, {type(stack.norm).__name__}",
             system.published,
             f"{system.count_parameters():,}",
             *config,
@@ -122,13 +123,18 @@ def _print_details(systems: Iterable[System]) -> None:
 
 def _sizes(found: ModelDetails) -> list[tuple[str, str]]:
     vocabulary = "" if found.vocab_size is None else f"{found.vocab_size:,}"
+    each = found.parts or (found,)
+
+    def sizes(name: str) -> str:
+        return "+".join(f"{getattr(part, name):,}" for part in each)
+
     return [
         ("layers (L)", "+".join(map(str, found.num_layers))),
-        ("width (D)", f"{found.model_dim:,}"),
-        ("heads (N)", str(found.num_heads)),
-        ("key/value heads (K)", str(found.num_kv_heads)),
-        ("head width (H: d_k, d_v)", str(found.head_dim)),
-        ("feed-forward width (F)", f"{found.mlp_dim:,}"),
+        ("width (D)", sizes("model_dim")),
+        ("heads (N)", sizes("num_heads")),
+        ("key/value heads (K)", sizes("num_kv_heads")),
+        ("head width (H: d_k, d_v)", sizes("head_dim")),
+        ("feed-forward width (F)", sizes("mlp_dim")),
         ("vocabulary (V)", vocabulary),
         ("tokens of a row in training (T)", "+".join(map(str, found.lengths.values()))),
     ]

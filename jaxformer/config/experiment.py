@@ -20,7 +20,6 @@ from jaxformer.config.user_code import import_file, in_one_sentence
 from jaxformer.data import CausalLM, Data, DataConfig, PrefixLM
 from jaxformer.data.chat.preferences import PreferenceData
 from jaxformer.data.labels import shown
-from jaxformer.data.tasks.images import Images
 from jaxformer.distributed.sharding import MeshConfig, parameter_shardings
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.io.paths import local_path
@@ -72,8 +71,9 @@ class Config:
     """One experiment."""
 
     model: ModelConfig | None = None
-    """The model: a DecoderConfig, EncoderConfig, EncoderDecoderConfig or VisionConfig. None: that
-    of the checkpoint that --init-from names, with the head that the data teach."""
+    """The model: a DecoderConfig, EncoderConfig, EncoderDecoderConfig, VisionConfig or
+    DualEncoderConfig. None: that of the checkpoint that --init-from names, with the head that the
+    data teach."""
     data: Data = dataclasses.field(default_factory=DataConfig)
     """The data, and how they become batches."""
     optimizer: Optimizer = dataclasses.field(default_factory=AdamW)
@@ -233,7 +233,7 @@ def changed_fields(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
 
 def _is_changeable(name: str) -> bool:
     """Whether a field, or the component that it belongs to, may differ in a continued run."""
-    name = re.sub(r"^model\.(encoder|decoder)\.", "model.", name)
+    name = re.sub(r"^model\.(encoder|decoder|text|image)\.", "model.", name)
     return any(name == field or name.startswith(f"{field}.") for field in CHANGEABLE_FIELDS)
 
 
@@ -293,13 +293,18 @@ def writes_samples(model: ModelConfig, train: TrainConfig) -> bool:
 
 def _check_data_fits(model: ModelConfig, data: Data) -> None:
     """Refuses data that a model cannot read, or from which it would learn nothing."""
-    kind, reads_images = type(model).__name__, "images" in model.required
+    kind = type(model).__name__
     objective = data.objective if isinstance(data, DataConfig) else data
     name, decodes = type(objective).__name__, "decoder_inputs" in data.lengths
-    if reads_images != isinstance(data, Images):
-        reads = "images" if reads_images else "text"
-        raise ConfigError(f"{kind} reads {reads}, which {name} does not make")
-    for field in model.input_fields if reads_images else ():
+    made = {"inputs": ("text", data.has_text), "images": ("images", data.has_images)}
+    for array, (words, there) in made.items():
+        if array in model.required and not there:
+            raise ConfigError(f"{kind} reads {words}, which {name} does not make")
+    for array, (words, there) in made.items():
+        if there and array not in model.required:
+            raise ConfigError(f"{kind} does not read {words}, which {name} makes")
+    shared = [field for field in model.input_fields if data.has_images and hasattr(data, field)]
+    for field in shared:
         there, here = getattr(data, field), getattr(model, field)
         if there != here:
             raise ConfigError(f"data.{field} = {there} must equal model.{field} = {here}")

@@ -51,8 +51,14 @@ class Data(abc.ABC):
     head: ClassVar[str] = "language_model"
     """What the data teach, by the name of a head: "language_model", "masked_language_model",
     "classification", "regression", "multiple_choice", "token_classification", "span" or
-    "masked_pixels". A subclass whose fields decide it defines a property. A model that is taken
-    from a checkpoint gets this head."""
+    "masked_pixels" or "contrastive". A subclass whose fields decide it defines a property. A model
+    that is taken from a checkpoint gets this head."""
+
+    has_text: ClassVar[bool] = True
+    """Whether a row has a text, as ids."""
+
+    has_images: ClassVar[bool] = False
+    """Whether a row has an image, as pixels."""
 
     sequences_per_row: ClassVar[int] = 1
     """Sequences that the model reads of a row of a batch: two for a pair of answers."""

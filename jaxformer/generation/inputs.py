@@ -12,7 +12,8 @@ from jaxformer.generation.checks import TOKEN
 from jaxformer.generation.compiled import check_generates
 from jaxformer.generation.decode.loop import EncoderOutputs
 from jaxformer.generation.prompts import bucket, padded, real_tokens, rows_of, texts_of
-from jaxformer.hub.families import SEGMENTS, family_of
+from jaxformer.hub.families import family_of
+from jaxformer.hub.family import SEGMENTS
 from jaxformer.hub.inputs import checked_inputs
 from jaxformer.io.model_files import read_object
 from jaxformer.pretrained.model import NO_HOOKS, Pretrained, check_pretrained

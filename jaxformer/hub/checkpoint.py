@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.model_format import Architecture, ModelFormat
+from jaxformer.hub.model_format import Architecture, ModelFormat, completed, read_config
 from jaxformer.hub.tasks import Task
 from jaxformer.hub.weights.tensors import TensorFiles
 from jaxformer.models.model import ModelConfig
@@ -42,8 +42,11 @@ class HFCheckpoint:
         return self.model_format.prefix if own is None else own
 
     def part(self, name: str) -> "HFCheckpoint":
-        """Returns the description of a part of a composite model: "encoder" or "decoder"."""
+        """Returns the description of a part: "encoder" or "decoder", "text" or "image"."""
         config = self.config.parts[name]
+        if section := self.model_format.sections.get(name):
+            values = completed(section.section_of(self.hf_config), section.model_format)
+            return HFCheckpoint(section.model_format, section.architecture, values, config)
         if name not in self.model_format.parts:  # a model that no known system can say
             return replace(self, config=config)
         return HFCheckpoint(*self.model_format.parts[name], config)
@@ -89,15 +92,12 @@ def _read(hf_config: HFConfig, formats: Mapping[str, ModelFormat]) -> HFCheckpoi
     hf_config = completed(hf_config, model_format)
     architecture = _architecture(hf_config, model_format)
     try:
-        config = model_format.config_map.read(hf_config)
-        heads = architecture.task.heads(hf_config)
-        config = config.with_fields(heads=heads, **architecture.changes)
+        config = read_config(hf_config, model_format, architecture)
     except ConfigError:
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         # A list, say, where a number belongs, which the field did not expect.
         raise ConfigError(f"{hf_config.path}: {hf_config.last} cannot be used: {error}") from error
-    hf_config.finish(model_format.harmless)
     return HFCheckpoint(model_format, architecture, hf_config, config)
 
 
@@ -143,37 +143,18 @@ def check_sizes(checkpoint: HFCheckpoint, files: TensorFiles) -> None:
         ConfigError: A size is larger than the number of all weights.
     """
     weights = sum(math.prod(tensor.shape) for tensor in files.tensors.values())
-    for name in _SIZES:
-        size = getattr(checkpoint.config, name, None) or 0
-        if size > max(weights, _ORDINARY_SIZE):
-            raise ConfigError(
-                f"{checkpoint.hf_config.path}: {name} = {size}, but all tensors in {files.folder} "
-                f"have no more than {weights:,} values together"
-            )
 
+    def check(config: ModelConfig) -> ModelConfig:
+        for name in _SIZES:
+            size = getattr(config, name, None) or 0
+            if size > max(weights, _ORDINARY_SIZE):
+                raise ConfigError(
+                    f"{checkpoint.hf_config.path}: {name} = {size}, but all tensors in "
+                    f"{files.folder} have no more than {weights:,} values together"
+                )
+        return config
 
-def completed(hf_config: HFConfig, model_format: ModelFormat) -> HFConfig:
-    """Returns the values under the names that the format reads, with the defaults of the others.
-
-    Args:
-        hf_config: The values of a config.json.
-        model_format: The system.
-
-    Raises:
-        ConfigError: Two names of one field have different values.
-    """
-    given = {}
-    for spelling, value in hf_config.values.items():
-        name = model_format.synonyms.get(spelling, spelling)
-        if given.setdefault(name, value) != value:
-            raise ConfigError(
-                f"{hf_config.path}: {spelling} = {value!r} and {name} = {given[name]!r} are two "
-                "names of one thing: they must agree"
-            )
-    inherited = {k for k in model_format.inherited if given.get(k) is None}
-    given = {name: value for name, value in given.items() if name not in inherited}
-    values = {**model_format.defaults, **given}
-    return HFConfig(values, hf_config.path, hf_config.given)
+    checkpoint.config.each_part(check)
 
 
 def _architecture(hf_config: HFConfig, model_format: ModelFormat) -> Architecture:

@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from jaxformer.errors import ConfigError
-from jaxformer.hub.checkpoint import HFCheckpoint, completed
+from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.families import family_of
 from jaxformer.hub.fields import Computed, ConfigMap, resolved
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.model_format import Architecture, Formats, ModelFormat
+from jaxformer.hub.model_format import Architecture, Formats, ModelFormat, Section, completed
 from jaxformer.hub.multiple_choice import MultipleChoiceTask
 from jaxformer.hub.tasks import (
     MaskedLMTask,
@@ -38,8 +38,8 @@ from jaxformer.nn.sublayer import SublayerConfig
 # Fields that say how a model is computed or trained, and not what it computes.
 _OURS_ALONE = frozenset({
     "attention", "attention_dropout", "compute_dtype", "depth_scaled_init", "dropout",
-    "embedding_dropout", "heads", "init_std", "interpolate_positions", "padding_id", "remat",
-    "scan_layers",
+    "embedding_dropout", "heads", "init_std", "interpolate_positions", "logit_bias",
+    "logit_scale", "max_logit_scale", "padding_id", "remat", "scan_layers",
 })  # fmt: skip
 
 
@@ -102,7 +102,9 @@ def config_values(checkpoint: HFCheckpoint) -> dict[str, Any]:
     Two spellings of one value may differ in rounding: "gelu_new" and "gelu_pytorch_tanh".
     """
     values, model_format = checkpoint.hf_config.values, checkpoint.model_format
-    written = HFConfig(values | model_format.config_map.write(checkpoint.config))
+    written = HFConfig(
+        _merged(values, model_format.config_map.write(checkpoint.config), model_format)
+    )
     return _updated(checkpoint.hf_config, checkpoint.config, written, model_format).given
 
 
@@ -126,7 +128,7 @@ def describe(
     # An imported model is described by its own system, if possible.
     for kind in sorted(formats, key=lambda kind: kind != extra.get("model_type")):
         try:
-            model_format = formats[kind].bound(HFConfig(extra), formats)
+            model_format = formats[kind].bound(HFConfig(extra), formats, config)
             return _described(config, model_format, extra)
         except _InexpressibleError as failure:
             failures.append((failure.count, str(failure)))
@@ -140,6 +142,8 @@ def describe(
 def _with_parts(config: ModelConfig, formats: Formats, extra: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of config.json, among them those of the parts of a composite model."""
     found = dict(extra)
+    if not config.is_encoder_decoder:
+        return found
     for name, part in config.parts.items():
         if name not in found:
             alone, fitting = _alone(part), formats.values()
@@ -189,14 +193,15 @@ class _InexpressibleError(Exception):
 def _described(
     config: ModelConfig, model_format: ModelFormat, extra: Mapping[str, Any]
 ) -> HFCheckpoint:
+    own = extra if extra.get("model_type") == model_format.model_type else {}
     padding_id = getattr(config, "padding_id", None)
     values = {
         **model_format.defaults,
         **({} if padding_id is None else {"pad_token_id": padding_id}),
         **extra,
         "model_type": model_format.model_type,
-        **model_format.config_map.write(config),
     }
+    values = _merged(values, model_format.config_map.write(config), model_format)
     hf_config = HFConfig(values)
     back = model_format.config_map.read(hf_config)
     architecture = _architecture_for(config, model_format, hf_config)
@@ -213,9 +218,9 @@ def _described(
         message = f"model_type {model_format.model_type!r} cannot say {listed}"
         raise _InexpressibleError(message, len(changed))
     named = None
-    if extra.get("model_type") == model_format.model_type:
+    if own:
         hf_config = _updated(
-            completed(HFConfig(extra), model_format), config, hf_config, model_format
+            completed(HFConfig(own), model_format), config, hf_config, model_format
         )
         named = (extra.get("architectures") or [model_format.architectures[0].name])[0]
     hf_config.values["architectures"] = [architecture.name]
@@ -250,12 +255,47 @@ def _updated(
         if not changes:
             return own
         kept = {k: v for k, v in own.given.items() if synonyms.get(k, k) not in changes}
+        for part in model_format.sections.values():
+            if part.section in changes:
+                section = _changed_section(part, own, before[part.section], now[part.section])
+                changes[part.section] = section
+                kept.pop(part.older_section, None)
         updated = completed(HFConfig(kept | changes, own.path), model_format)
         if resolved(config_map.read(updated)) == resolved(config_map.read(written)):
             return updated
     except ConfigError:
         pass  # the file has a value that is not supported, which the model no longer has
     return written
+
+
+def _changed_section(
+    part: Section, own: HFConfig, before: Mapping[str, Any], now: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The section of a part, with those of its fields that are no longer true."""
+    changes = {name: value for name, value in now.items() if before.get(name) != value}
+    synonyms = part.model_format.synonyms
+    kept, original = part.section_of(own).values, own.values.get(part.section) or {}
+    for name in part.shared:  # the whole has them
+        kept.pop(name)
+        kept |= {name: original[name]} if name in original else {}
+    return {k: v for k, v in kept.items() if synonyms.get(k, k) not in changes} | changes
+
+
+def _merged(
+    values: Mapping[str, Any], written: Mapping[str, Any], model_format: ModelFormat
+) -> dict[str, Any]:
+    """Values of a config.json with others, which come first; sections keep their other fields."""
+    merged = {**values, **written}
+    for part in model_format.sections.values():
+        # A model of ours alone has one tokenizer, whose ids belong to the part that reads text.
+        tokens = {} if part.section in values else _tokens(values, part)
+        merged[part.section] = tokens | (values.get(part.section) or {}) | written[part.section]
+    return merged
+
+
+def _tokens(values: Mapping[str, Any], part: Section) -> dict[str, Any]:
+    named = ("bos_token_id", "eos_token_id", "pad_token_id")
+    return {name: values[name] for name in named if name in values and part.reads_text}
 
 
 def _architecture_for(

@@ -1,175 +1,45 @@
 """The forward pass of each family, with the names of inputs and outputs in transformers."""
 
-import abc
-from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from jaxformer.errors import DataError
-from jaxformer.functional.activations import with_cache
-from jaxformer.functional.masks import KeyPadding, Mask
-from jaxformer.functional.positions.base import Position
+from jaxformer.functional.activations import scope, with_cache
 from jaxformer.hub.checkpoint import HFCheckpoint
-from jaxformer.hub.states import STATES, WEIGHTS, Cache, by_layer, layer_states
-from jaxformer.hub.tasks import Arrays, CausalLMTask, Seq2SeqLMTask, Task
+from jaxformer.hub.family import (
+    HFFamily,
+    Outputs,
+    Stack,
+    positions_and_mask,
+    required_input,
+    type_ids_of,
+)
+from jaxformer.hub.states import STATES, WEIGHTS
+from jaxformer.hub.tasks import Arrays, Seq2SeqLMTask, Task
 from jaxformer.models import (
     CompositeConfig,
     DecoderConfig,
+    DualEncoderConfig,
     EncoderConfig,
     EncoderDecoderConfig,
     ModelOutput,
     VisionConfig,
 )
+from jaxformer.models.heads.contrastive import unit_vectors
 from jaxformer.models.model import Model, ModelConfig
 
-Outputs = dict[str, jax.Array]
 _OF_DECODER = ("decoder", "labels")
-SEGMENTS = {"token_type_ids": "token_types", "task_type_ids": "task_types"}
-"""Input with a segment of each token -> the table of our configuration that has its rows."""
-
-
-class Stack(NamedTuple):
-    """What transformers calls the outputs of a stack of layers."""
-
-    name: str
-    """Precedes "hidden_states" and "attentions"."""
-    output: str
-    """The output that is the stack's last state."""
-
-
-class HFFamily(abc.ABC):
-    """How models of a family are run with the inputs of transformers."""
-
-    name: str
-    """The name of the family."""
-    inputs: tuple[str, ...] = ("attention_mask", "input_ids", "position_ids")
-    """The names of the inputs, except for labels."""
-    source: str = "input_ids"
-    """The input without which there is nothing to read."""
-    labelled: str = "input_ids"
-    """The input whose tokens have the labels."""
-    language_model_task: type[Task] = CausalLMTask
-    """The task of a model with a language model head."""
-    stacks: ClassVar[Mapping[str, Stack]] = {"": Stack("", "last_hidden_state")}
-    """The stacks of layers, by the prefix of their activations."""
-    normalized_states: bool = True
-    """Whether the last of the hidden states of a stack is its output, behind the last norm."""
-
-    @abc.abstractmethod
-    def forward(
-        self, model: Model, checkpoint: HFCheckpoint, inputs: Arrays
-    ) -> tuple[ModelOutput, Outputs]:
-        """Returns the states that heads read, and the outputs that need no head.
-
-        Args:
-            model: The model.
-            checkpoint: Its description.
-            inputs: Arrays by their names in transformers.
-
-        Raises:
-            DataError: An input is missing.
-        """
-
-    def encoder_inputs(
-        self, checkpoint: HFCheckpoint, inputs: Arrays
-    ) -> tuple[jax.Array, dict[str, Any]]:
-        """Returns the arguments with which an encoder computes its hidden states.
-
-        Args:
-            checkpoint: The description of the model.
-            inputs: Arrays by their names in transformers.
-
-        Returns:
-            The ids or images, and the options of `hidden` or `encode`; "mask" if there is padding.
-
-        Raises:
-            DataError: An input is missing.
-        """
-        ids = _required(inputs, "input_ids")
-        positions, mask = _positions_and_mask(checkpoint, inputs, ids)
-        return ids, {"positions": positions, "mask": mask}
-
-    def encode(
-        self, model: Model, checkpoint: HFCheckpoint, inputs: Arrays
-    ) -> tuple[jax.Array, Mask]:
-        """Returns the encoder's output `[B, S, D]` in an encoder-decoder, and its padding mask.
-
-        Args:
-            model: The model.
-            checkpoint: Its description.
-            inputs: Those of the encoder.
-
-        Raises:
-            DataError: An input is missing.
-        """
-        source, options = self.encoder_inputs(checkpoint, inputs)
-        return model.encode(source, **options), options.get("mask", Mask())
-
-    def of(self, config: ModelConfig) -> "HFFamily":
-        """Returns the family of one model: this one, unless it depends on the model's parts."""
-        del config
-        return self
-
-    def vocab_size(self, config: ModelConfig, name: str) -> int:
-        """Returns how many ids an input may have, see `position`."""
-        del name
-        return config.vocab_size
-
-    def ends_normalised(self, checkpoint: HFCheckpoint, prefix: str) -> bool:
-        """Returns whether the last of the hidden states of a stack is its output."""
-        del prefix
-        return self.normalized_states and checkpoint.model_format.states_end_normalised
-
-    def names_of_inputs(self, config: ModelConfig) -> tuple[str, ...]:
-        """Returns the names of the inputs of a model, with those of types that it has tables for.
-
-        Args:
-            config: The model.
-        """
-        tables = getattr(config, "type_sizes", {})
-        own = (theirs for theirs, ours in SEGMENTS.items() if ours in tables)
-        return tuple(sorted({*self.inputs, *own}))
-
-    def position(self, config: ModelConfig, name: str) -> Position:
-        """Returns the position scheme of the tokens of an input.
-
-        Args:
-            config: The model.
-            name: The input, or "labels".
-        """
-        del name
-        return config.position
-
-    def layer_outputs(self, checkpoint: HFCheckpoint, cache: Cache, outputs: Outputs) -> Outputs:
-        """Returns the hidden states and attention weights of all layers, as far as recorded.
-
-        Args:
-            checkpoint: The description of the model.
-            cache: The activations that match `STATES` and `WEIGHTS`.
-            outputs: What `forward` returned.
-        """
-        found = {}
-        for prefix, stack in self.stacks.items():
-            states = layer_states(cache, prefix)
-            if states and self.ends_normalised(checkpoint, prefix):
-                last = outputs[stack.output]
-                # A last state narrower than the others (OPT 350M) is left out.
-                states = states[:-1] + [last] * (last.shape == states[0].shape)
-            found[f"{stack.name}hidden_states"] = states
-            found[f"{stack.name}attentions"] = by_layer(cache, prefix, "attn.hook_pattern")
-            found["cross_attentions"] = by_layer(cache, prefix, "cross_attn.hook_pattern")
-        return {name: jnp.stack(arrays) for name, arrays in found.items() if arrays}
 
 
 class _Decoder(HFFamily):
     name = "decoder"
 
     def forward(self, model, checkpoint, inputs):
-        ids = _required(inputs, "input_ids")
-        positions, mask = _positions_and_mask(checkpoint, inputs, ids)
-        hidden = model.hidden(ids, positions=positions, mask=mask, type_ids=_type_ids(inputs))
+        ids = required_input(inputs, "input_ids")
+        positions, mask = positions_and_mask(checkpoint, inputs, ids)
+        hidden = model.hidden(ids, positions=positions, mask=mask, type_ids=type_ids_of(inputs))
         # Classifiers in transformers read the last token whose id is not the padding's.
         pad_id = checkpoint.hf_config.take("pad_token_id", None)
         valid = jnp.ones_like(ids, bool) if pad_id is None else ids != pad_id
@@ -183,7 +53,7 @@ class _Encoder(HFFamily):
 
     def encoder_inputs(self, checkpoint, inputs):
         ids, options = super().encoder_inputs(checkpoint, inputs)
-        return ids, options | {"type_ids": _type_ids(inputs)}
+        return ids, options | {"type_ids": type_ids_of(inputs)}
 
     def forward(self, model, checkpoint, inputs):
         ids, options = self.encoder_inputs(checkpoint, inputs)
@@ -212,7 +82,7 @@ class _EncoderDecoder(HFFamily):
         targets = _decoder_ids(checkpoint, inputs)
         own = {"attention_mask": self.decoder_mask(checkpoint, inputs, targets)}
         decoder = self.decoder_checkpoint(checkpoint)
-        decoder_positions, decoder_mask = _positions_and_mask(decoder, own, targets)
+        decoder_positions, decoder_mask = positions_and_mask(decoder, own, targets)
         hidden = model.decode(
             targets,
             memory,
@@ -281,7 +151,7 @@ class _Vision(HFFamily):
     normalized_states = False
 
     def encoder_inputs(self, checkpoint, inputs):
-        images = jnp.transpose(_required(inputs, "pixel_values"), (0, 2, 3, 1))
+        images = jnp.transpose(required_input(inputs, "pixel_values"), (0, 2, 3, 1))
         masked = inputs.get("bool_masked_pos")
         if masked is not None and not checkpoint.config.mask_token:
             raise DataError("inputs: bool_masked_pos: the model has no token for masked patches")
@@ -299,9 +169,56 @@ class _Vision(HFFamily):
         return states, outputs
 
 
+class _DualEncoder(HFFamily):
+    name = "dual encoder"
+    inputs = (*_Encoder.inputs, "pixel_values", "return_loss")
+    sides: ClassVar = {
+        "text": ("input_ids", "text_model_output."),
+        "image": ("pixel_values", "vision_model_output."),
+    }
+    """Field of our configuration -> what it reads, and the prefix of its own outputs."""
+
+    def forward(self, model, checkpoint, inputs):
+        """As in transformers; also for texts alone or images alone, without their similarities."""
+        if not {"input_ids", "pixel_values"} & set(inputs):
+            raise DataError("inputs: input_ids and pixel_values are missing: give both, or one")
+        outputs, states, vectors = {}, {}, {}
+        for name, (reads, prefix) in self.sides.items():
+            if reads not in inputs:
+                continue
+            part, own = checkpoint.part(name), getattr(model, name)
+            family, task = family_of(part.config), part.architecture.task
+            with scope(name):
+                states[name], found = family.forward(own, part, inputs)
+            found |= task.outputs(own, states[name], inputs, part.hf_config)
+            projected = found.pop(f"{name}_embeds", None)
+            if projected is None:
+                projected = found["pooler_output"]
+            found.setdefault("pooler_output", projected)
+            vectors[name] = unit_vectors(projected)
+            outputs |= {prefix + own_name: array for own_name, array in found.items()}
+        outputs |= {f"{name}_embeds": array for name, array in vectors.items()}
+        similarities = model.similarities(**vectors) if len(vectors) == len(self.sides) else None
+        return next(iter(states.values()))._replace(similarities=similarities), outputs
+
+    def layer_outputs(self, checkpoint, cache, outputs):
+        found = {}
+        for name, (_, prefix) in self.sides.items():
+            part, scoped = checkpoint.part(name), f"{name}."
+            own = {n.removeprefix(scoped): x for n, x in cache.items() if n.startswith(scoped)}
+            if own:
+                of_part = {
+                    n.removeprefix(prefix): x for n, x in outputs.items() if n.startswith(prefix)
+                }
+                layers = family_of(part.config).layer_outputs(part, own, of_part)
+                found |= {prefix + n: x for n, x in layers.items()}
+        return found
+
+
 FAMILIES: dict[type, HFFamily] = {
     CompositeConfig: _Composite(_Encoder()),
     DecoderConfig: _Decoder(),
+    DualEncoderConfig: _DualEncoder(),
     EncoderConfig: _Encoder(),
     EncoderDecoderConfig: _EncoderDecoder(),
     VisionConfig: _Vision(),
@@ -355,26 +272,3 @@ def _decoder_ids(checkpoint: HFCheckpoint, inputs: Arrays) -> jax.Array:
     else:
         raise DataError("inputs: decoder_input_ids (or labels, of which they are made) is missing")
     return checkpoint.model_format.shift(targets, checkpoint.hf_config)
-
-
-def _required(inputs: Arrays, name: str) -> jax.Array:
-    if name not in inputs:
-        raise DataError(f"inputs: {name} is missing; there are {', '.join(inputs) or 'none'}")
-    return inputs[name]
-
-
-def _type_ids(inputs: Arrays) -> dict[str, jax.Array]:
-    return {ours: inputs[theirs] for theirs, ours in SEGMENTS.items() if theirs in inputs}
-
-
-def _positions_and_mask(
-    checkpoint: HFCheckpoint, inputs: Arrays, ids: jax.Array
-) -> tuple[jax.Array | None, Mask]:
-    """Positions and mask of the encoder's or the decoder's tokens."""
-    mask = inputs.get("attention_mask")
-    positions = inputs.get("position_ids")
-    counted = checkpoint.model_format.positions
-    if positions is None and counted is not None and counted.applies(checkpoint.config):
-        real = jnp.ones_like(ids) if mask is None else mask
-        positions = counted(ids, real, checkpoint.hf_config.take("pad_token_id", None))
-    return positions, Mask() if mask is None else KeyPadding(mask > 0)

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.hub.families import FAMILIES, SEGMENTS, family_of
+from jaxformer.hub.families import FAMILIES, family_of
+from jaxformer.hub.family import SEGMENTS
 from jaxformer.hub.tasks import IGNORED
 from jaxformer.models import (
     Classification,
@@ -62,6 +63,8 @@ def checked_inputs(inputs: Mapping[str, Any], config: ModelConfig) -> dict[str, 
     arrays = {name: _as_array(name, value) for name, value in inputs.items()}
     for name, array in arrays.items():
         _check_name(name, config)
+        if name == "return_loss":
+            continue
         if isinstance(array, jax.core.Tracer):
             _check_shape(name, array, arrays)
             continue  # Inside `jit`, `vmap` or `grad` there are no values.
@@ -81,6 +84,8 @@ def checked_inputs(inputs: Mapping[str, Any], config: ModelConfig) -> dict[str, 
         _check_shape(name, array, arrays)
         if name in _LABELS:
             _check_labels(name, array, arrays, config)
+    if not np.asarray(inputs.get("return_loss", True)):
+        del arrays["return_loss"]
     return {
         name: jnp.asarray(array, jnp.float32 if _is_floating(array) else jnp.int32)
         for name, array in arrays.items()
@@ -256,6 +261,8 @@ def _check_counted(labels: np.ndarray, size: int) -> None:
 
 def _check_shape(name: str, array: np.ndarray, arrays: Mapping[str, np.ndarray]) -> None:
     """Checks that an array fits the ids (or images) it belongs to."""
+    if name == "pixel_values":
+        return  # In a dual encoder there may be more images than texts.
     owner = "decoder_input_ids" if name.startswith("decoder") else "input_ids"
     other = arrays.get(owner, arrays.get("pixel_values"))
     if other is None or array is other:
@@ -268,8 +275,13 @@ def _check_shape(name: str, array: np.ndarray, arrays: Mapping[str, np.ndarray])
         raise DataError(f"inputs: {name} has shape {array.shape}, but there are {len(other)} rows")
 
 
+def _image_model(config: ModelConfig) -> Any:
+    """The model, or that of its parts that reads images."""
+    return next((x for x in config.parts.values() if "images" in x.required), config)
+
+
 def _check_pixels(pixels: np.ndarray, config: Any) -> None:
-    config = config.parts.get("encoder", config)
+    config = _image_model(config)
     channels, (height, width) = config.channels, config.image_size
     wanted = f"must be [B, {channels}, {height}, {width}], channels before rows and columns"
     given = f"inputs: pixel_values has shape {pixels.shape}"
@@ -302,7 +314,7 @@ def _check_hidden_patches(
     pixels = arrays.get("pixel_values")
     if pixels is None or np.ndim(pixels) != 4:
         return  # which is reported by itself
-    patch_size = config.parts.get("encoder", config).patch_size
+    patch_size = _image_model(config).patch_size
     sizes = zip(pixels.shape[2:], patch_size, strict=True)
     expected = (len(pixels), math.prod(count // size for count, size in sizes))
     if hidden.shape != expected:

@@ -2,10 +2,12 @@
 
 from jaxformer.models.composite import Composite, CompositeConfig
 from jaxformer.models.decoder import Decoder, DecoderConfig
+from jaxformer.models.dual_encoder import DualEncoder, DualEncoderConfig
 from jaxformer.models.encoder import Encoder, EncoderConfig
 from jaxformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from jaxformer.models.heads.base import Head, LossFunction, LossOptions, ModelOutput
 from jaxformer.models.heads.choices import MultipleChoice
+from jaxformer.models.heads.contrastive import Contrastive, SigmoidContrastive
 from jaxformer.models.heads.dense import Dense, ResidualMLP
 from jaxformer.models.heads.labels import (
     Classification,
@@ -27,9 +29,12 @@ __all__ = [
     "Classification",
     "Composite",
     "CompositeConfig",
+    "Contrastive",
     "Decoder",
     "DecoderConfig",
     "Dense",
+    "DualEncoder",
+    "DualEncoderConfig",
     "Encoder",
     "EncoderConfig",
     "EncoderDecoder",
@@ -50,6 +55,7 @@ __all__ = [
     "Projection",
     "Regression",
     "ResidualMLP",
+    "SigmoidContrastive",
     "Span",
     "TokenClassification",
     "Vision",

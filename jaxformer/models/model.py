@@ -1,7 +1,7 @@
 """What all model families share: a configuration that describes the batch, and the losses."""
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Self
 
@@ -92,6 +92,20 @@ class ModelConfig(abc.ABC):
     def parts(self) -> Mapping[str, "ModelConfig"]:
         """The models that it is made of, by their fields; none in a model of its own."""
         return {}
+
+    def each_part(self, function: "Callable[[ModelConfig], ModelConfig]") -> Self:
+        """The model with each of its parts changed; a model without parts is its only one.
+
+        Args:
+            function: From the configuration of a part to another one.
+
+        Returns:
+            The model.
+        """
+        if not self.parts:
+            return function(self)
+        changed = {name: part.each_part(function) for name, part in self.parts.items()}
+        return replace(self, **changed)
 
     def with_fields(self, **changes: Any) -> Self:
         """A copy with other values of some fields, such as `compute_dtype` and `heads`.

@@ -44,7 +44,7 @@ def within_part(name: str) -> str:
     Returns:
         The path in that part: "heads.language_model.bias".
     """
-    return re.sub(r"^(encoder|decoder)\.", "", name)
+    return re.sub(r"^(encoder|decoder|text|image)\.", "", name)
 
 
 def group_sizes(names: Iterable[str]) -> dict[str, int]:
@@ -86,6 +86,15 @@ class AbstractModel:
         """The names of the parameters that may learn: all but those that are given."""
         variables = ((name, self._variables[path]) for name, path in self._paths.items())
         return tuple(name for name, variable in variables if variable.get_metadata()["learns"])
+
+    @property
+    def largest(self) -> dict[str, float]:
+        """The value at which updates of a parameter are cut off, for those that have one."""
+        limits = {
+            name: self._variables[path].get_metadata()["largest"]
+            for name, path in self._paths.items()
+        }
+        return {name: limit for name, limit in limits.items() if limit is not None}
 
     def init(self, key: jax.Array) -> Parameters:
         """Fresh parameters."""

@@ -7,9 +7,12 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from jaxformer.hub.checkpoint import HFCheckpoint
-from jaxformer.hub.families import SEGMENTS, family_of
+from jaxformer.hub.dual_encoder_tasks import ContrastiveTask
+from jaxformer.hub.families import family_of
+from jaxformer.hub.family import SEGMENTS
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.image_tasks import MaskedPixelsTask, VisualTokensTask
+from jaxformer.hub.model_format import section
 from jaxformer.hub.multiple_choice import MultipleChoiceTask
 from jaxformer.hub.tasks import (
     IGNORED,
@@ -110,7 +113,7 @@ def _ids(
     rows, length = shape
     config = checkpoint.config
     vocab_size = family_of(config).vocab_size(config, f"{prefix}input_ids")
-    pad = checkpoint.hf_config.values.get("pad_token_id")
+    pad = text_values(checkpoint).get("pad_token_id")
     ids = rng.integers(vocab_size, size=shape)
     if pad is not None:
         ids = np.where(ids == pad, (pad + 1) % vocab_size, ids)
@@ -122,6 +125,12 @@ def _ids(
     if pad is not None:
         ids = np.where(real, ids, pad)
     return {f"{prefix}input_ids": ids, f"{prefix}attention_mask": real.astype(np.int64)}
+
+
+def text_values(checkpoint: HFCheckpoint) -> Mapping[str, Any]:
+    """The values of config.json that are about texts: those of its section, if it has one."""
+    parts = [name for name, part in checkpoint.model_format.sections.items() if part.reads_text]
+    return (checkpoint.part(parts[0]) if parts else checkpoint).hf_config.values
 
 
 # Labels -----------------------------------------------------------------------------------------
@@ -206,6 +215,15 @@ def _answers(task: QuestionAnsweringTask, rng, inputs, hf_config):
         return {}
     places = rng.integers(length + 3, size=(2, rows))  # some beyond the end
     return {"start_positions": places[0], "end_positions": places[1]}
+
+
+@_labels.register
+def _pairs(task: ContrastiveTask, rng, inputs, hf_config):
+    """Each text belongs to one image; ids have two end tokens, of which the first counts."""
+    del rng
+    end = section(hf_config, "text_config").get("eos_token_id")
+    ids = {} if end is None else {"input_ids": with_ends(inputs, end, twice=True)}
+    return ids | {"return_loss": np.array(True)}
 
 
 @_labels.register

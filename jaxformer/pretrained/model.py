@@ -157,7 +157,8 @@ class Pretrained:
 
     def _run(self, name: str, inputs: Arrays, *options: Any) -> Any:
         for array in inputs.values():
-            check_rows(self.mesh, len(array))
+            if array.ndim:
+                check_rows(self.mesh, len(array))
         # Inside a trace the caller has set the mesh.
         traced = not jax.sharding.get_abstract_mesh().empty
         with on_mesh(None if traced else self.mesh):

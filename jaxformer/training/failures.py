@@ -70,8 +70,10 @@ def _too_large(config: Config, error: BaseException, steps: list[int]) -> str:
         f"train.gradient_accumulation = {train.gradient_accumulation}: raise it",
     ]
     changes = [] if steps else changes
-    if model.remat != "full":
-        changes.append(f"model.remat = {model.remat!r}: set it to 'full'")
+    for name, part in (model.parts or {"": model}).items():
+        if part.remat != "full":
+            field = ".".join(filter(None, ("model", name, "remat")))
+            changes.append(f"{field} = {part.remat!r}: set it to 'full'")
     changes.append(f"mesh.fsdp = {mesh.fsdp}: cut the parameters over more devices")
     if train.loss_chunk is None:
         changes.append("train.loss_chunk = None: set it to 128, say")

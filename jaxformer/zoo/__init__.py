@@ -39,6 +39,7 @@ from jaxformer.zoo import (
     stablelm,
     t5,
     transformer,
+    vision_text_dual_encoder,
     vit,
     xglm,
 )
@@ -50,7 +51,7 @@ _MODULES = (
     electra, mpnet, modernbert, big_bird, dinov2, beit, roberta_prelayernorm, roformer,
     bloom, gpt_neo, opt, mpt, falcon, stablelm, clip, siglip,
     blenderbot, blenderbot_small, xglm,
-    composite,
+    composite, vision_text_dual_encoder,
 )  # fmt: skip
 
 SYSTEMS: dict[str, System] = {

@@ -209,7 +209,11 @@ def _fitted(
 
 
 def _bind(
-    unbound: ModelFormat, hf_config: HFConfig, formats: Formats, encoder: type[ModelConfig]
+    unbound: ModelFormat,
+    hf_config: HFConfig,
+    formats: Formats,
+    config: ModelConfig | None,
+    encoder: type[ModelConfig],
 ) -> ModelFormat:
     """The format of one model.
 
@@ -217,6 +221,7 @@ def _bind(
         unbound: That of all models with such an encoder.
         hf_config: The values of the model's config.json.
         formats: The known systems.
+        config: Our configuration, whose parts `hf_config` has as well.
         encoder: What the encoder's configuration must be.
 
     Returns:
@@ -225,6 +230,7 @@ def _bind(
     Raises:
         ConfigError: A part is missing, or is of a system that cannot be that part.
     """
+    del config
     parts = {}
     for name in _PARTS:
         own = _part_format(hf_config, name, formats)

@@ -29,7 +29,7 @@ class ModelDetails(NamedTuple):
     """The sizes of a model, as the tables of papers give them."""
 
     num_layers: tuple[int, ...]
-    """Blocks: of the encoder and of the decoder where there are two."""
+    """Blocks: of the encoder and of the decoder, or of each part, where there are two."""
     model_dim: int
     """Width of the residual stream (D)."""
     num_heads: int
@@ -48,6 +48,8 @@ class ModelDetails(NamedTuple):
     """Parameters of each part that the model has: weights and biases, in the order of the model."""
     flops: TokenFlops
     """FLOPs per input token of a forward pass."""
+    parts: "tuple[ModelDetails, ...]" = ()
+    """Those of the models that it is made of; the sizes of the whole are those of the first."""
 
     @property
     def num_parameters(self) -> int:
@@ -77,6 +79,15 @@ def model_details(config: ModelConfig, lengths: Mapping[str, int]) -> ModelDetai
         The sizes and counts.
     """
     lengths = config.row_lengths(lengths)
+    if config.parts:
+        parts = tuple(model_details(part, lengths) for part in config.parts.values())
+        return parts[0]._replace(
+            num_layers=tuple(count for part in parts for count in part.num_layers),
+            lengths=lengths,
+            parameters=parameters_by_part(config),
+            flops=config.flops(lengths),
+            parts=parts,
+        )
     layers = [config.num_layers]
     if config.is_encoder_decoder:
         layers.append(config.decoder_layers)
@@ -105,7 +116,8 @@ def parameters_by_part(config: ModelConfig) -> dict[str, int]:
     """
     counts = dict.fromkeys(("embedding", *PARTS, OTHER), 0)
     for name, shape in AbstractModel(config.build).shapes.items():
-        counts[_part(name)] += math.prod(shape.shape)
+        first, _, rest = name.partition(".")
+        counts[_part(rest if first in config.parts else name)] += math.prod(shape.shape)
     return {part: count for part, count in counts.items() if count}
 
 

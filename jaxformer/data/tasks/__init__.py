@@ -6,6 +6,7 @@ from jaxformer.data.tasks.choice_text import ChoiceText
 from jaxformer.data.tasks.conllu import ConllU
 from jaxformer.data.tasks.glue import Glue
 from jaxformer.data.tasks.image_sources import Digits, ImageFolder, ImageSource
+from jaxformer.data.tasks.image_text_pairs import ImageTextPairs
 from jaxformer.data.tasks.images import HorizontalFlip, Images, Mixup, RandomCrop
 from jaxformer.data.tasks.labelled_text import LabelledText
 from jaxformer.data.tasks.masked_images import MaskedImages
@@ -32,6 +33,7 @@ __all__ = [
     "HorizontalFlip",
     "ImageFolder",
     "ImageSource",
+    "ImageTextPairs",
     "Images",
     "LabelledText",
     "LocalePairs",

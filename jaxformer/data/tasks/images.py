@@ -136,6 +136,8 @@ class Images(Data):
     """The labels in the order of their numbers; empty: those of the training data, sorted."""
 
     head = "classification"
+    has_text = False
+    has_images = True
 
     def __post_init__(self):
         super().__post_init__()

@@ -16,6 +16,7 @@ from jaxformer.distributed.processes import DeviceBatches, local_rows
 from jaxformer.functional.losses import LossSums
 from jaxformer.models import (
     Classification,
+    Contrastive,
     Head,
     LanguageModel,
     MaskedLanguageModel,
@@ -218,6 +219,12 @@ def _(head: Regression, result, data):
         "squared_error": result.loss,
         **scores.regression_scores(predicted, references, weights),
     }
+
+
+@head_metrics.register
+def _(head: Contrastive, result, data):
+    predicted, references, weights, _ = result.predictions
+    return scores.retrieval_scores(predicted, references, weights)
 
 
 @head_metrics.register

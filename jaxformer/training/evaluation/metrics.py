@@ -85,6 +85,26 @@ def regression_scores(predictions: ArrayLike, references: ArrayLike, weights: Ar
     }
 
 
+def retrieval_scores(predictions: ArrayLike, references: ArrayLike, weights: ArrayLike) -> Scores:
+    """Returns how often the right image is first for a text, and the right text for an image.
+
+    The candidates are those of the same batch: the larger it is, the harder is the task.
+
+    Args:
+        predictions: int [rows, 2], the image of each text and the text of each image.
+        references: int [rows, 2].
+        weights: float [rows]; rows of weight 0 do not count.
+
+    Returns:
+        "text_to_image_recall", "image_to_text_recall", and their mean, "accuracy".
+    """
+    predictions, references, weights = _counted(predictions, references, weights)
+    found = np.average(np.equal(predictions, references), axis=0, weights=weights)
+    names = ("text_to_image_recall", "image_to_text_recall")
+    recalls = dict(zip(names, map(float, found), strict=True))
+    return recalls | {"accuracy": float(np.mean(found))}
+
+
 def tag_scores(
     predictions: ArrayLike, references: ArrayLike, weights: ArrayLike, tags: Sequence[str]
 ) -> Scores:

@@ -12,6 +12,7 @@ from jaxformer.data import TrainTokenizer
 from jaxformer.data.tokenizers.files import read_settings
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.checkpoint import HFCheckpoint
+from jaxformer.hub.dual_encoder_tasks import ContrastiveTask
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.image_tasks import MaskedPixelsTask
 from jaxformer.hub.label_names import label_names
@@ -59,6 +60,7 @@ _TASKS: dict[str, tuple[type[Task], ...]] = {
     "token_classification": (TokenClassificationTask,),
     "span": (QuestionAnsweringTask,),
     "masked_pixels": (MaskedPixelsTask,),
+    "contrastive": (ContrastiveTask,),
 }
 """What data teach -> the tasks of the classes with such a head."""
 _LABELLED = ("classification", "token_classification")

@@ -19,6 +19,7 @@ from jaxformer.training.transfer.origin import open_saved
 _MAY_DIFFER = frozenset(
     {"heads", "dropout", "attention_dropout", "compute_dtype", "attention", "remat", "scan_layers"}
     | {"init_std", "depth_scaled_init", "interpolate_positions"}
+    | {"logit_bias", "logit_scale", "max_logit_scale"}
 )
 
 

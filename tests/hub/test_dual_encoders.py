@@ -1,0 +1,164 @@
+"""Whole CLIP and SigLIP models and vision-text dual encoders: files of all ages, and bad input."""
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+from saved_folders import change_settings, change_tensors, save_tiny
+from variants import check_outputs, models
+
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.hub.checkpoint import read_checkpoint
+from jaxformer.hub.describe import describe
+from jaxformer.hub.dual_encoder_tasks import ContrastiveTask
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.parts import PartsMap
+from jaxformer.parity.examples import example_inputs
+from jaxformer.parity.tiny import TINY
+from jaxformer.pretrained import outputs as pretrained
+from jaxformer.pretrained.auto import load
+from jaxformer.pretrained.model import save
+from jaxformer.zoo import FORMATS, SYSTEMS
+
+pytestmark = pytest.mark.torch
+
+ANY = "vision-text-dual-encoder"
+TOWERS = [
+    ("roberta", "clip_vision_model"),
+    ("bert", "deit"),
+    ("clip_text_model", "dinov2"),
+    ("albert", "siglip_vision_model"),
+]
+
+
+@pytest.mark.parametrize(("text", "image"), TOWERS, ids=["-".join(pair) for pair in TOWERS])
+@pytest.mark.quick("roberta*")
+def test_any_text_with_any_image(text, image, tmp_path):
+    changes = {
+        "text_config": TINY[text] | {"model_type": text},
+        "vision_config": TINY[image] | {"model_type": image},
+    }
+    ours, theirs = models(save_tiny(ANY, tmp_path, **changes))
+    check_outputs(ours, theirs, example_inputs(ours.checkpoint, "right"))
+
+
+def test_texts_alone_and_images_alone_give_their_vectors(tmp_path):
+    model = load(save_tiny("clip", tmp_path))
+    inputs = example_inputs(model.checkpoint, "right")
+    both = pretrained.forward(model, inputs)
+    images = pretrained.forward(model, {"pixel_values": inputs["pixel_values"][:2]})
+    np.testing.assert_allclose(images["image_embeds"], both["image_embeds"][:2], atol=1e-6)
+    texts = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+    found = pretrained.forward(model, texts)
+    np.testing.assert_allclose(found["text_embeds"], both["text_embeds"], atol=1e-6)
+    assert "logits_per_text" not in found
+    more = texts | {"pixel_values": inputs["pixel_values"][:2]}
+    assert pretrained.forward(model, more)["logits_per_image"].shape == (2, 3)
+    assert "loss" not in pretrained.forward(model, inputs | {"return_loss": False})
+    with pytest.raises(DataError, match="3 texts and 2 images are no pairs"):
+        pretrained.forward(model, more | {"return_loss": True})
+    with pytest.raises(DataError, match="input_ids and pixel_values are missing"):
+        pretrained.forward(model, {"attention_mask": texts["attention_mask"]})
+
+
+def test_config_of_version_4(tmp_path):
+    """Its text_config_dict comes first, completed by the defaults of transformers."""
+    values = {
+        "model_type": "clip",
+        "text_config": {"hidden_size": 96, "num_attention_heads": 4, "dropout": 0.0},
+        "text_config_dict": {"hidden_size": 768, "num_attention_heads": 12},
+        "vision_config": None,
+        "vision_config_dict": {"patch_size": 14, "hidden_size": 1024, "num_attention_heads": 16},
+        "projection_dim": 768,
+    }
+    from transformers import CLIPConfig
+
+    theirs = CLIPConfig(**{k: v for k, v in values.items() if k not in ("model_type",)})
+    ours = read_checkpoint(HFConfig(values), FORMATS).config
+    assert (ours.text.model_dim, ours.text.num_heads) == (768, 12)
+    assert ours.text.mlp_dim == theirs.text_config.intermediate_size == 2048
+    assert ours.image.patch_size == (14, 14)
+    assert [part.heads[0].width for part in (ours.text, ours.image)] == [768, 768]
+
+
+def test_older_names_of_the_towers(tmp_path):
+    changes = {
+        "text_config": TINY["bert"] | {"model_type": "bert"},
+        "vision_config": TINY["clip_vision_model"] | {"model_type": "clip_vision_model"},
+    }
+    folder = save_tiny(ANY, tmp_path / "new", **changes)
+    expected = load(folder)
+
+    def rename(tensors):
+        for name in [n for n in tensors if n.startswith("vision_model.")]:
+            tensors[f"vision_model.{name}"] = tensors.pop(name)
+        tensors["text_model.embeddings.position_ids"] = np.arange(20)[None]
+
+    change_tensors(folder, rename)
+    found = load(folder, dtype=None)
+    for name, array in expected.parameters.items():
+        np.testing.assert_array_equal(found.parameters[name], array)
+    change_tensors(folder, lambda tensors: tensors.pop("text_model.embeddings.position_ids"))
+    save(load(folder, dtype=None), tmp_path / "out")
+    for file in ("model.safetensors", "config.json"):
+        assert (tmp_path / "out" / file).read_bytes() == (folder / file).read_bytes()
+
+
+def test_a_changed_part_is_written_in_its_section(tmp_path):
+    model = load(save_tiny("clip", tmp_path))
+    values = json.loads((tmp_path / "config.json").read_text())
+    text = model.config.text
+    config = model.config.with_fields(text=text.with_fields(activation="gelu"))
+    found = describe(config, FORMATS.values(), values).hf_config.given
+    assert found["text_config"] == values["text_config"] | {"hidden_act": "gelu"}
+    assert found["vision_config"] == values["vision_config"]
+
+
+@pytest.mark.parametrize("name", ["clip-vit-base-patch32", "siglip-base-patch16-224"])
+def test_systems_of_the_zoo_are_what_an_empty_file_says(name):
+    config = SYSTEMS[name].config
+    kind = name.partition("-")[0]
+    assert describe(config, FORMATS.values()).model_format.model_type == kind
+    checkpoint = read_checkpoint(HFConfig({"model_type": kind}), FORMATS)
+    assert checkpoint.config == config
+    assert isinstance(checkpoint.model_format.config_map, PartsMap)
+    assert isinstance(checkpoint.architecture.task, ContrastiveTask)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"model_type": ANY, "text_config": {}}, "text_config: model_type = None"),
+        (
+            {"model_type": ANY, "text_config": {"model_type": "brt"}, "vision_config": {}},
+            "'brt': must be a model with a pooled state",
+        ),
+        (
+            {
+                "model_type": ANY,
+                "text_config": TINY["distilbert"] | {"model_type": "distilbert"},
+                "vision_config": TINY["vit"] | {"model_type": "vit"},
+            },
+            "text_config: the model has no pooled state",
+        ),
+        ({"model_type": "clip", "text_config": 3}, "text_config = 3: must be an object"),
+        ({"model_type": "clip", "vision_config": {"hidden_act": "mish"}}, "hidden_act = 'mish'"),
+        ({"model_type": "siglip", "text_config": {"depth": 3}}, "text_config: depth = 3"),
+    ],
+)
+def test_what_is_not_supported_is_refused(values, message):
+    with pytest.raises(ConfigError, match=message):
+        read_checkpoint(HFConfig(values), FORMATS)
+
+
+def test_a_missing_tensor_is_named(tmp_path):
+    folder = save_tiny("clip", tmp_path)
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["logit_scale"]
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(DataError, match="logit_scale is missing"):
+        load(folder)
+    change_settings(folder, architectures=["CLIPTowers"])
+    with pytest.raises(ConfigError, match="CLIPModel"):
+        load(folder)
