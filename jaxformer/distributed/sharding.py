@@ -126,8 +126,12 @@ def spec(*axes: str | None) -> PartitionSpec | None:
 
 
 def on_rows(arrays: Any) -> Any:
-    """A tree of arrays `[B, ...]`, each row where the model reads it."""
-    return jax.tree.map(lambda x: place(x, spec("batch", *[None] * (x.ndim - 1))), arrays)
+    """A tree of arrays `[B, ...]`, each row where the model reads it; scalars are everywhere."""
+
+    def placed(x: jax.Array) -> jax.Array:
+        return place(x, spec("batch", *[None] * (x.ndim - 1))) if x.ndim else x
+
+    return jax.tree.map(placed, arrays)
 
 
 def on_mesh(mesh: Mesh | AbstractMesh | None) -> AbstractContextManager:

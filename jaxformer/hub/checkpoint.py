@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.model_format import Architecture, ModelFormat
+from jaxformer.hub.model_format import Architecture, ModelFormat, completed, read_config
 from jaxformer.hub.tasks import Task
 from jaxformer.hub.weights.tensors import TensorFiles
 from jaxformer.models.model import ModelConfig
@@ -32,6 +32,15 @@ class HFCheckpoint:
     """The values of config.json."""
     config: ModelConfig
     """Our configuration."""
+
+    def part(self, name: str) -> "HFCheckpoint":
+        """Returns the description of a part of a model of several: "text" or "image"."""
+        config = self.config.parts[name]
+        if name not in self.model_format.parts:  # a model that no known system can say
+            return replace(self, config=config)
+        part = self.model_format.parts[name]
+        values = completed(part.section_of(self.hf_config), part.model_format)
+        return HFCheckpoint(part.model_format, part.architecture, values, config)
 
     @property
     def prefix(self) -> str:
@@ -82,15 +91,13 @@ def _read(hf_config: HFConfig, formats: Mapping[str, ModelFormat]) -> HFCheckpoi
     hf_config = completed(hf_config, model_format)
     architecture = _architecture(hf_config, model_format)
     try:
-        config = model_format.config_map.read(hf_config)
-        heads = architecture.task.heads(hf_config)
-        config = replace(config, heads=heads, **architecture.changes)
+        model_format = model_format.bound(hf_config, formats)
+        config = read_config(hf_config, model_format, architecture)
     except ConfigError:
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         # A list, say, where a number belongs, which the field did not expect.
         raise ConfigError(f"{hf_config.path}: {hf_config.last} cannot be used: {error}") from error
-    hf_config.finish(model_format.harmless)
     return HFCheckpoint(model_format, architecture, hf_config, config)
 
 
@@ -136,35 +143,18 @@ def check_sizes(checkpoint: HFCheckpoint, files: TensorFiles) -> None:
         ConfigError: A size is larger than the number of all weights.
     """
     weights = sum(math.prod(tensor.shape) for tensor in files.tensors.values())
-    for name in _SIZES:
-        size = getattr(checkpoint.config, name, None) or 0
-        if size > max(weights, _ORDINARY_SIZE):
-            raise ConfigError(
-                f"{checkpoint.hf_config.path}: {name} = {size}, but all tensors in {files.folder} "
-                f"have no more than {weights:,} values together"
-            )
 
+    def check(config: ModelConfig) -> ModelConfig:
+        for name in _SIZES:
+            size = getattr(config, name, None) or 0
+            if size > max(weights, _ORDINARY_SIZE):
+                raise ConfigError(
+                    f"{checkpoint.hf_config.path}: {name} = {size}, but all tensors in "
+                    f"{files.folder} have no more than {weights:,} values together"
+                )
+        return config
 
-def completed(hf_config: HFConfig, model_format: ModelFormat) -> HFConfig:
-    """Returns the values under the names that the format reads, with the defaults of the others.
-
-    Args:
-        hf_config: The values of a config.json.
-        model_format: The system.
-
-    Raises:
-        ConfigError: Two names of one field have different values.
-    """
-    given = {}
-    for spelling, value in hf_config.values.items():
-        name = model_format.synonyms.get(spelling, spelling)
-        if given.setdefault(name, value) != value:
-            raise ConfigError(
-                f"{hf_config.path}: {spelling} = {value!r} and {name} = {given[name]!r} are two "
-                "names of one thing: they must agree"
-            )
-    values = {**model_format.defaults, **given}
-    return HFConfig(values, hf_config.path, hf_config.given)
+    checkpoint.config.each_part(check)
 
 
 def _architecture(hf_config: HFConfig, model_format: ModelFormat) -> Architecture:

@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from jaxformer.errors import ConfigError
-from jaxformer.hub.checkpoint import HFCheckpoint, completed
+from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.families import family_of
 from jaxformer.hub.fields import Computed, ConfigMap, resolved
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.model_format import Architecture, ModelFormat
+from jaxformer.hub.model_format import Architecture, Formats, ModelFormat, Part, completed
 from jaxformer.hub.tasks import (
     MaskedLMTask,
     NextSentenceTask,
@@ -35,8 +35,8 @@ from jaxformer.nn.sublayer import SublayerConfig
 # Fields that say how a model is computed or trained, and not what it computes.
 _OURS_ALONE = frozenset({
     "attention", "attention_dropout", "compute_dtype", "depth_scaled_init", "dropout",
-    "embedding_dropout", "heads", "init_std", "interpolate_positions", "padding_id", "remat",
-    "scan_layers",
+    "embedding_dropout", "heads", "init_std", "interpolate_positions", "logit_bias", "logit_scale",
+    "max_logit_scale", "padding_id", "remat", "scan_layers",
 })  # fmt: skip
 
 
@@ -97,7 +97,9 @@ def config_values(checkpoint: HFCheckpoint) -> dict[str, Any]:
     Two spellings of one value may differ in rounding: "gelu_new" and "gelu_pytorch_tanh".
     """
     values, model_format = checkpoint.hf_config.values, checkpoint.model_format
-    written = HFConfig(values | model_format.config_map.write(checkpoint.config))
+    written = HFConfig(
+        _merged(values, model_format.config_map.write(checkpoint.config), model_format)
+    )
     return _updated(checkpoint.hf_config, checkpoint.config, written, model_format).given
 
 
@@ -115,13 +117,14 @@ def describe(
         ConfigError: No system can; names the fields of the nearest one, and the values that it
             would give them.
     """
-    _check_parts(config)
+    config.each_part(_check_sublayers)
+    known = {model_format.model_type: model_format for model_format in formats}
     failures: list[tuple[int, str]] = []
     # An imported model is described by its own system, if possible.
     kind = (extra or {}).get("model_type")
-    for model_format in sorted(formats, key=lambda each: each.model_type != kind):
+    for model_format in sorted(known.values(), key=lambda each: each.model_type != kind):
         try:
-            return _described(config, model_format, extra or {})
+            return _described(config, model_format, extra or {}, known)
         except _InexpressibleError as failure:
             failures.append((failure.count, str(failure)))
         except (ConfigError, AttributeError, KeyError, TypeError) as error:
@@ -130,8 +133,8 @@ def describe(
     raise ConfigError(f"no known system can say this model; the nearest: {min(failures)[1]}")
 
 
-def _check_parts(config: ModelConfig) -> None:
-    """Raises ConfigError where a sublayer or a block is none of those that all systems have."""
+def _check_sublayers(config: ModelConfig) -> ModelConfig:
+    """The model itself; raises ConfigError where no system has a sublayer or a block of it."""
     for field in dataclasses.fields(config):
         part = getattr(config, field.name)
         if isinstance(part, SublayerConfig | BlockConfig) and part != field.default:
@@ -139,6 +142,7 @@ def _check_parts(config: ModelConfig) -> None:
                 f"no known system can say this model: model.{field.name} = {summary(part)}, where "
                 f"they have {summary(field.default)}"
             )
+    return config
 
 
 class _InexpressibleError(Exception):
@@ -150,16 +154,18 @@ class _InexpressibleError(Exception):
 
 
 def _described(
-    config: ModelConfig, model_format: ModelFormat, extra: Mapping[str, Any]
+    config: ModelConfig, model_format: ModelFormat, extra: Mapping[str, Any], formats: Formats
 ) -> HFCheckpoint:
+    own = extra if extra.get("model_type") == model_format.model_type else {}
+    model_format = model_format.bound(HFConfig(own), formats, config)
     padding_id = getattr(config, "padding_id", None)
     values = {
         **model_format.defaults,
         **({} if padding_id is None else {"pad_token_id": padding_id}),
         **extra,
         "model_type": model_format.model_type,
-        **model_format.config_map.write(config),
     }
+    values = _merged(values, model_format.config_map.write(config), model_format)
     hf_config = HFConfig(values)
     back = model_format.config_map.read(hf_config)
     architecture = _architecture_for(config, model_format, hf_config)
@@ -168,16 +174,16 @@ def _described(
         raise _InexpressibleError(f"{model_format.model_type} is another family", 1000)
     changed = {
         name: pair for name, pair in diff(resolved(config), resolved(back)).items()
-        if name.split(".")[0] not in _OURS_ALONE
+        if _field_of(name, config) not in _OURS_ALONE
     }  # fmt: skip
     if changed:
         listed = "; ".join(f"{name} = {a!r} (it has {b!r})" for name, (a, b) in changed.items())
         message = f"model_type {model_format.model_type!r} cannot say {listed}"
         raise _InexpressibleError(message, len(changed))
     named = None
-    if extra.get("model_type") == model_format.model_type:
+    if own:
         hf_config = _updated(
-            completed(HFConfig(extra), model_format), config, hf_config, model_format
+            completed(HFConfig(own), model_format), config, hf_config, model_format
         )
         named = (extra.get("architectures") or [model_format.architectures[0].name])[0]
     hf_config.values["architectures"] = [architecture.name]
@@ -212,12 +218,50 @@ def _updated(
         if not changes:
             return own
         kept = {k: v for k, v in own.given.items() if synonyms.get(k, k) not in changes}
+        for part in model_format.parts.values():
+            if part.section in changes:
+                section = _changed_section(part, own, before[part.section], now[part.section])
+                changes[part.section] = section
+                kept.pop(part.older_section, None)
         updated = completed(HFConfig(kept | changes, own.path), model_format)
         if resolved(config_map.read(updated)) == resolved(config_map.read(written)):
             return updated
     except ConfigError:
         pass  # the file has a value that is not supported, which the model no longer has
     return written
+
+
+def _changed_section(
+    part: Part, own: HFConfig, before: Mapping[str, Any], now: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The section of a part, with those of its fields that are no longer true."""
+    changes = {name: value for name, value in now.items() if before.get(name) != value}
+    synonyms = part.model_format.synonyms
+    kept = part.section_of(own).values
+    return {k: v for k, v in kept.items() if synonyms.get(k, k) not in changes} | changes
+
+
+def _merged(
+    values: Mapping[str, Any], written: Mapping[str, Any], model_format: ModelFormat
+) -> dict[str, Any]:
+    """Values of a config.json with others, which come first; sections keep their other fields."""
+    merged = {**values, **written}
+    for part in model_format.parts.values():
+        # A model of ours alone has one tokenizer, whose ids belong to the part that reads text.
+        tokens = {} if part.section in values else _tokens(values, part)
+        merged[part.section] = tokens | (values.get(part.section) or {}) | written[part.section]
+    return merged
+
+
+def _tokens(values: Mapping[str, Any], part: Part) -> dict[str, Any]:
+    named = ("bos_token_id", "eos_token_id", "pad_token_id")
+    return {name: values[name] for name in named if name in values and part.reads_text}
+
+
+def _field_of(name: str, config: ModelConfig) -> str:
+    """The field that a difference is in: "dropout" of "dropout" and of "text.dropout"."""
+    first, _, rest = name.partition(".")
+    return rest.partition(".")[0] if first in config.parts else first
 
 
 def _architecture_for(

@@ -9,19 +9,21 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.errors import DataError
-from jaxformer.functional.activations import with_cache
+from jaxformer.functional.activations import scope, with_cache
 from jaxformer.functional.masks import KeyPadding, Mask
 from jaxformer.functional.positions.base import Position
 from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.tasks import Arrays, CausalLMTask, Seq2SeqLMTask, Task
 from jaxformer.models import (
     DecoderConfig,
+    DualEncoderConfig,
     EncoderConfig,
     EncoderDecoder,
     EncoderDecoderConfig,
     ModelOutput,
     VisionConfig,
 )
+from jaxformer.models.heads.contrastive import unit_vectors
 from jaxformer.models.model import Model, ModelConfig
 
 Outputs = dict[str, jax.Array]
@@ -188,8 +190,55 @@ class _Vision(HFFamily):
         return states, outputs
 
 
+class _DualEncoder(HFFamily):
+    name = "dual encoder"
+    inputs = (*_Encoder.inputs, "pixel_values", "return_loss")
+    sides: ClassVar = {
+        "text": ("input_ids", "text_model_output."),
+        "image": ("pixel_values", "vision_model_output."),
+    }
+    """Field of our configuration -> what it reads, and the prefix of its own outputs."""
+
+    def forward(self, model, checkpoint, inputs):
+        """As in transformers; also for texts alone or images alone, without their similarities."""
+        if not {"input_ids", "pixel_values"} & set(inputs):
+            raise DataError("inputs: input_ids and pixel_values are missing: give both, or one")
+        outputs, states, vectors = {}, {}, {}
+        for name, (reads, prefix) in self.sides.items():
+            if reads not in inputs:
+                continue
+            part, own = checkpoint.part(name), getattr(model, name)
+            family, task = family_of(part.config), part.architecture.task
+            with scope(name):
+                states[name], found = family.forward(own, part, inputs)
+            found |= task.outputs(own, states[name], inputs, part.hf_config)
+            projected = found.pop(f"{name}_embeds", None)
+            if projected is None:
+                projected = found["pooler_output"]
+            found.setdefault("pooler_output", projected)
+            vectors[name] = unit_vectors(projected)
+            outputs |= {prefix + own_name: array for own_name, array in found.items()}
+        outputs |= {f"{name}_embeds": array for name, array in vectors.items()}
+        similarities = model.similarities(**vectors) if len(vectors) == len(self.sides) else None
+        return next(iter(states.values()))._replace(similarities=similarities), outputs
+
+    def layer_outputs(self, checkpoint, cache, outputs):
+        found = {}
+        for name, (_, prefix) in self.sides.items():
+            part, scoped = checkpoint.part(name), f"{name}."
+            own = {n.removeprefix(scoped): x for n, x in cache.items() if n.startswith(scoped)}
+            if own:
+                of_part = {
+                    n.removeprefix(prefix): x for n, x in outputs.items() if n.startswith(prefix)
+                }
+                layers = family_of(part.config).layer_outputs(part, own, of_part)
+                found |= {prefix + n: x for n, x in layers.items()}
+        return found
+
+
 FAMILIES: dict[type, HFFamily] = {
     DecoderConfig: _Decoder(),
+    DualEncoderConfig: _DualEncoder(),
     EncoderConfig: _Encoder(),
     EncoderDecoderConfig: _EncoderDecoder(),
     VisionConfig: _Vision(),

@@ -249,8 +249,12 @@ def numbers(names: Mapping[str, str], defaults: Mapping[str, Any] | None = None)
     return [Number(ours, theirs, defaults.get(theirs, REQUIRED)) for ours, theirs in names.items()]
 
 
-def resolved(config: TransformerConfig) -> TransformerConfig:
+def resolved(config: ModelConfig) -> ModelConfig:
     """Returns the same model with the numbers that None stands for in its configuration."""
+    return config.each_part(_resolved)
+
+
+def _resolved(config: TransformerConfig) -> TransformerConfig:
     values = {
         "num_kv_heads": config.kv_heads,
         "head_dim": config.head_width,

@@ -61,6 +61,8 @@ def checked_inputs(inputs: Mapping[str, Any], config: ModelConfig) -> dict[str, 
     arrays = {name: _as_array(name, value) for name, value in inputs.items()}
     for name, array in arrays.items():
         _check_name(name, config)
+        if name == "return_loss":
+            continue
         if isinstance(array, jax.core.Tracer):
             _check_shape(name, array, arrays)
             continue  # Inside `jit`, `vmap` or `grad` there are no values.
@@ -80,6 +82,8 @@ def checked_inputs(inputs: Mapping[str, Any], config: ModelConfig) -> dict[str, 
         _check_shape(name, array, arrays)
         if name in _LABELS:
             _check_labels(name, array, arrays, config)
+    if not np.asarray(inputs.get("return_loss", True)):
+        del arrays["return_loss"]
     return {
         name: jnp.asarray(array, jnp.float32 if _is_floating(array) else jnp.int32)
         for name, array in arrays.items()
@@ -249,6 +253,8 @@ def _check_counted(labels: np.ndarray, size: int) -> None:
 
 def _check_shape(name: str, array: np.ndarray, arrays: Mapping[str, np.ndarray]) -> None:
     """Checks that an array fits the ids (or images) it belongs to."""
+    if name == "pixel_values":
+        return  # In a dual encoder there may be more images than texts.
     owner = "decoder_input_ids" if name.startswith("decoder") else "input_ids"
     other = arrays.get(owner, arrays.get("pixel_values"))
     if other is None or array is other:

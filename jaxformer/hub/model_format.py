@@ -2,12 +2,13 @@
 
 import abc
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from jaxformer.errors import ConfigError
 from jaxformer.hub.fields import ConfigMap
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.tasks import IGNORED, Task
@@ -106,6 +107,63 @@ class CountedByIds(Positions):
         return jnp.cumsum(real, axis=1) * real - 1
 
 
+@dataclass(frozen=True)
+class Part:
+    """A model within another, with a section of config.json and a prefix of its tensors."""
+
+    section: str
+    """The field of config.json with its own: "text_config"."""
+    prefix: str
+    """What precedes the names of its tensors: "text_model."."""
+    model_format: "ModelFormat"
+    """Its system."""
+    architecture: Architecture
+    """Its class."""
+    shared: tuple[str, ...] = ()
+    """The fields of the whole that count in this section too: "projection_dim"."""
+    projection: str = ""
+    """The tensor of its projection in files of the whole, where it is not its own."""
+    older_section: str = ""
+    """The field that old files have beside `section`, whose values come first."""
+    reads_text: bool = True
+    """Whether the ids of special tokens belong to its section."""
+
+    def section_of(self, hf_config: HFConfig) -> HFConfig:
+        """Returns the values of this part.
+
+        Args:
+            hf_config: Those of the whole.
+
+        Raises:
+            ConfigError: The section is no object.
+        """
+        values = section(hf_config, self.section)
+        older = hf_config.take(self.older_section, None) if self.older_section else None
+        if older is not None:
+            # Transformers completes these before they replace the others.
+            values |= {**self.model_format.defaults, **section(hf_config, self.older_section)}
+        values |= {name: hf_config.take(name) for name in self.shared}
+        return HFConfig(values, f"{hf_config.path}: {self.section}")
+
+
+def section(hf_config: HFConfig, name: str) -> dict[str, Any]:
+    """Returns the values of a section of a config.json; nothing where it is not there.
+
+    Args:
+        hf_config: The values of the whole file.
+        name: The field with the section.
+
+    Raises:
+        ConfigError: It is no JSON object.
+    """
+    values = hf_config.take(name, None)
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise ConfigError(f"{hf_config.path}: {name} = {values!r}: must be an object of fields")
+    return dict(values)
+
+
 def _unchanged(config: ModelConfig, files: TensorFiles) -> ModelConfig:
     """The configuration that config.json describes."""
     del files
@@ -148,3 +206,68 @@ class ModelFormat:
     """The values of fields that a config.json leaves out, before those of `config_map`."""
     synonyms: Mapping[str, str] = field(default_factory=dict)
     """Other names of fields in files -> the name that `config_map` reads."""
+    parts: Mapping[str, Part] = field(default_factory=dict)
+    """The models that this one is made of, by our fields."""
+    bind: "Callable[[ModelFormat, HFConfig, Formats, Any], ModelFormat] | None" = None
+    """Returns the format of one model whose config.json names its parts."""
+
+    def bound(
+        self, hf_config: HFConfig, formats: "Formats", config: ModelConfig | None = None
+    ) -> "ModelFormat":
+        """Returns the format of the model of a config.json: this one, unless it has parts.
+
+        Args:
+            hf_config: The values of the file.
+            formats: The known systems by `model_type`.
+            config: Our configuration, of which the parts are that the file does not name.
+
+        Raises:
+            ConfigError: A part is missing, or is of a system that cannot be that part.
+        """
+        return self if self.bind is None else self.bind(self, hf_config, formats, config)
+
+
+Formats = Mapping[str, ModelFormat]
+"""Systems by their `model_type`."""
+
+
+def read_config(
+    hf_config: HFConfig, model_format: ModelFormat, architecture: Architecture
+) -> ModelConfig:
+    """Returns our configuration, every field of which was read.
+
+    Args:
+        hf_config: The values of a config.json, with defaults.
+        model_format: The system.
+        architecture: The class.
+
+    Raises:
+        ConfigError: A field is missing, unknown or has a value that is not supported.
+    """
+    config = model_format.config_map.read(hf_config)
+    heads = architecture.task.heads(hf_config)
+    config = replace(config, heads=heads, **architecture.changes)
+    hf_config.finish(model_format.harmless)
+    return config
+
+
+def completed(hf_config: HFConfig, model_format: ModelFormat) -> HFConfig:
+    """Returns the values under the names that the format reads, with the defaults of the others.
+
+    Args:
+        hf_config: The values of a config.json.
+        model_format: The system.
+
+    Raises:
+        ConfigError: Two names of one field have different values.
+    """
+    given = {}
+    for spelling, value in hf_config.values.items():
+        name = model_format.synonyms.get(spelling, spelling)
+        if given.setdefault(name, value) != value:
+            raise ConfigError(
+                f"{hf_config.path}: {spelling} = {value!r} and {name} = {given[name]!r} are two "
+                "names of one thing: they must agree"
+            )
+    values = {**model_format.defaults, **given}
+    return HFConfig(values, hf_config.path, hf_config.given)

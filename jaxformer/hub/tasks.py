@@ -38,6 +38,8 @@ class Task:
 
     repeats_inputs: bool = field(default=False, kw_only=True)
     """Whether a decoder that is given no inputs repeats those of the encoder."""
+    reads_padding: ClassVar[bool] = False
+    """Whether padding counts as text, so that all texts are padded to one length (SigLIP)."""
     labels_are_decoder_targets: ClassVar[bool] = False
     """Whether a decoder that is given no inputs reads the labels, shifted."""
 
@@ -261,6 +263,8 @@ class TextEmbeddingTask(EndTokenTask):
 @dataclass(frozen=True)
 class LastTokenTask(Task):
     """A projection of the state at the last position of a row, even of padding (SigLIP)."""
+
+    reads_padding = True
 
     def heads(self, hf_config):
         width = hf_config.number("projection_size", None) or hf_config.number("hidden_size")

@@ -1,9 +1,12 @@
 """The model families, built from `nn`."""
 
+from jaxformer.models.composite import Composite, CompositeConfig
 from jaxformer.models.decoder import Decoder, DecoderConfig
+from jaxformer.models.dual_encoder import DualEncoder, DualEncoderConfig
 from jaxformer.models.encoder import Encoder, EncoderConfig
 from jaxformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from jaxformer.models.heads.base import Head, LossFunction, LossOptions, ModelOutput
+from jaxformer.models.heads.contrastive import Contrastive, SigmoidContrastive
 from jaxformer.models.heads.labels import (
     Classification,
     Dense,
@@ -23,9 +26,14 @@ __all__ = [
     "AbstractModel",
     "AttentionPooler",
     "Classification",
+    "Composite",
+    "CompositeConfig",
+    "Contrastive",
     "Decoder",
     "DecoderConfig",
     "Dense",
+    "DualEncoder",
+    "DualEncoderConfig",
     "Encoder",
     "EncoderConfig",
     "EncoderDecoder",
@@ -44,6 +52,7 @@ __all__ = [
     "Pooler",
     "Projection",
     "Regression",
+    "SigmoidContrastive",
     "Span",
     "TokenClassification",
     "Vision",

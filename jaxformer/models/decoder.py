@@ -6,15 +6,18 @@ from typing import ClassVar, Literal
 
 import jax
 
+from jaxformer.checks import check_fields
+from jaxformer.errors import check_argument, check_field
 from jaxformer.functional.masks import Mask, Prefix, Segments, causal
 from jaxformer.models.flops import TokenFlops, attention_flops, block_products, vocabulary_products
 from jaxformer.models.heads.base import Head, ModelOutput, array, build_heads, pool
 from jaxformer.models.heads.vocabulary import LanguageModel
 from jaxformer.models.model import Model, TransformerModelConfig, assert_tokens
-from jaxformer.nn import Embedding, Transformer
+from jaxformer.nn import CrossAttentionConfig, Embedding, Transformer
 from jaxformer.nn.cache import Cache, CacheShape
-from jaxformer.nn.config import TextConfig
+from jaxformer.nn.config import SIZE_OR_NONE, TextConfig
 from jaxformer.nn.layers import normal
+from jaxformer.nn.sublayer import SublayerConfig
 
 
 @dataclass(frozen=True)
@@ -25,8 +28,30 @@ class DecoderConfig(TextConfig, TransformerModelConfig):
     embedding_projection: Literal["input", "both"] = "input"
     """Where embeddings narrower than the stream are projected: "input": to it, after positions and
     norm, with a bias (ALBERT); "both": to it first, and back at the end, without (OPT 350M)."""
+    cross_attention: CrossAttentionConfig | None = None
+    """The sublayer that reads the outputs of an encoder, between the other two, in the decoder of a
+    CompositeConfig. None: the decoder reads no encoder."""
+    encoder_dim: int | None = None
+    """Width of the encoder outputs that cross-attention reads. None: model_dim."""
     heads: tuple[Head, ...] = (LanguageModel(),)
     """What is predicted from the hidden states."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_fields(self, "model", encoder_dim=SIZE_OR_NONE)
+        reads = self.cross_attention is not None or self.encoder_dim is None
+        check_field(self, "encoder_dim", reads, "None: the model has no cross_attention")
+
+    @property
+    def block_sublayers(self) -> tuple[SublayerConfig, ...]:
+        """The sublayers of a block, with cross-attention if there is one."""
+        if self.cross_attention is None:
+            return self.sublayers
+        return self.self_attention, self.cross_attention, self.feed_forward
+
+    @property
+    def encoder_width(self) -> int:
+        return self.model_dim if self.encoder_dim is None else self.encoder_dim
 
     @property
     def output_width(self) -> int:
@@ -39,14 +64,20 @@ class DecoderConfig(TextConfig, TransformerModelConfig):
         return {"inputs": array(rows, lengths["inputs"])}
 
     def flops(self, lengths):
-        blocks = self, self.sublayers, self.num_layers
-        products = block_products(*blocks) + vocabulary_products(self)
-        attention = attention_flops(*blocks, lengths["inputs"], causal=True)
+        """The FLOPs per token, without those of the encoder outputs that are read."""
+        layers = self.num_layers
+        products = block_products(self, self.block_sublayers, layers)
+        if self.predicts_next_token:
+            products += vocabulary_products(self)
+        attention = attention_flops(self, self.sublayers, layers, lengths["inputs"], causal=True)
         return TokenFlops(2 * products, *attention)
 
 
 class Decoder(Model):
-    """A causal model: embedding, blocks of (self-attention, feed-forward), norm, heads."""
+    """A causal model: embedding, blocks of (self-attention, feed-forward), norm, heads.
+
+    With cross-attention it reads the outputs of an encoder, which its methods then ask for.
+    """
 
     def __init__(self, key: jax.Array, config: DecoderConfig):
         """Declares all parameters, float32."""
@@ -58,10 +89,11 @@ class Decoder(Model):
             keys[1],
             config,
             position=config.position,
-            make_block=partial(config.block.build, sublayers=config.sublayers),
+            make_block=partial(config.block.build, sublayers=config.block_sublayers),
             num_layers=config.num_layers,
             width=width,
         )
+        self.reads_encoder = config.cross_attention is not None
         self.heads = build_heads(keys[2], config, config.heads)
         self.dtype = config.dtype
 
@@ -73,6 +105,8 @@ class Decoder(Model):
         segments: jax.Array | None = None,
         prefix: jax.Array | None = None,
         mask: Mask | None = None,
+        encoder_outputs: jax.Array | None = None,
+        encoder_mask: Mask | None = None,
         key: jax.Array | None = None,
     ) -> jax.Array:
         """The normalised hidden states.
@@ -84,6 +118,8 @@ class Decoder(Model):
             prefix: int `[B]`: the number of leading tokens that are visible to all tokens of the
                 row (prefix LM); None: attention is causal.
             mask: A mask to combine with, such as one of padding.
+            encoder_outputs: `[B, S, D]`, if the blocks have cross-attention.
+            encoder_mask: The cross-attention mask; None allows all.
             key: The dropout key; None in evaluation.
 
         Returns:
@@ -91,21 +127,45 @@ class Decoder(Model):
         """
         options = {"positions": positions, "segments": segments, "mask": mask}
         assert_tokens(self.embedding.vocab_size, inputs, **options)
+        self._check_encoder(encoder_outputs)
         order = causal() if prefix is None else Prefix(prefix)
         mask = order & (Mask() if mask is None else mask)
         if segments is not None:
             mask = mask & Segments(segments, segments)
         embedded = self.embedding(inputs, self.dtype)
-        return self.transformer(embedded, mask=mask, positions=positions, key=key)
+        return self.transformer(
+            embedded,
+            mask=mask,
+            positions=positions,
+            encoder_outputs=encoder_outputs,
+            encoder_mask=Mask() if encoder_mask is None else encoder_mask,
+            key=key,
+        )
 
     @property
     def decoder_transformer(self) -> Transformer:
         """The transformer whose cache `init_cache` makes."""
         return self.transformer
 
-    def init_cache(self, shape: CacheShape) -> Cache:
-        """The cache before the first token."""
-        return self.transformer.init_cache(shape)
+    def init_cache(
+        self,
+        shape: CacheShape,
+        encoder_outputs: jax.Array | None = None,
+        encoder_mask: Mask | None = None,
+    ) -> Cache:
+        """The cache before the first token.
+
+        Args:
+            shape: The size of the cache.
+            encoder_outputs: `[B, S, D]`, if the blocks have cross-attention.
+            encoder_mask: The cross-attention mask; None allows all.
+
+        Returns:
+            A cache without tokens, but with the keys and values of the encoder outputs.
+        """
+        self._check_encoder(encoder_outputs)
+        encoder_mask = Mask() if encoder_mask is None else encoder_mask
+        return self.transformer.init_cache(shape, encoder_outputs, encoder_mask)
 
     def step(
         self,
@@ -148,3 +208,14 @@ class Decoder(Model):
     def __call__(self, inputs: jax.Array, **options) -> jax.Array:
         """Float32 logits `[B, T, V]`; `options` are those of `hidden`."""
         return self.logits(self.hidden(inputs, **options))
+
+    def _check_encoder(self, encoder_outputs: jax.Array | None) -> None:
+        """Raises ArgumentError unless there are encoder outputs where, and only where, some are
+        read.
+        """
+        wanted = "[B, S, D]: the model has cross-attention; a CompositeConfig gives it an encoder"
+        if not self.reads_encoder:
+            wanted = "None: the model has no cross_attention"
+        fits = (encoder_outputs is not None) == self.reads_encoder
+        shown = encoder_outputs if encoder_outputs is None else encoder_outputs.shape
+        check_argument("encoder_outputs", shown, fits, wanted)

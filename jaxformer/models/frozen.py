@@ -81,7 +81,7 @@ def restored(name: str, parameters: Parameters) -> jax.Array:
 
 def num_layer_axes(axes: tuple[str, ...]) -> int:
     """How many of a parameter's axes stack layers: 1 or 0."""
-    return int(axes[0] == "layers")
+    return int(axes[:1] == ("layers",))
 
 
 def _layers(name: str) -> int:

@@ -118,7 +118,7 @@ class AbstractLoraModel:
         self.learning = (*besides, *factors)
         """The names of the parameters that may learn."""
         self.shapes, self.axes = frozen_shapes(base, lora.base_dtype, besides)
-        self.kernels = base.kernels
+        self.kernels, self.largest = base.kernels, base.largest
         for name in self.targets:
             axes, shape = base.axes[name], base.shapes[name].shape
             layers = num_layer_axes(axes)

@@ -1,15 +1,15 @@
 """What all model families share: a configuration that describes the batch, and the losses."""
 
 import abc
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Self
 
 import jax
 import numpy as np
 from flax import nnx
 
-from jaxformer.errors import check_argument, check_field
+from jaxformer.errors import ConfigError, check_argument, check_field, did_you_mean
 from jaxformer.functional.assertions import assert_axes, assert_ids, assert_integers
 from jaxformer.functional.dropout import split
 from jaxformer.functional.losses import LossSums
@@ -83,6 +83,45 @@ class ModelConfig(abc.ABC):
     @abc.abstractmethod
     def stacks(self) -> tuple[TransformerConfig, ...]:
         """The configurations of the stacks of blocks, from the inputs to the outputs."""
+
+    @property
+    def parts(self) -> Mapping[str, "ModelConfig"]:
+        """The models that it is made of, by their fields; none in a model of its own."""
+        return {}
+
+    def each_part(self, function: "Callable[[ModelConfig], ModelConfig]") -> Self:
+        """The model with each of its parts changed; a model without parts is its only one.
+
+        Args:
+            function: From the configuration of a part to another one.
+
+        Returns:
+            The model.
+        """
+        if not self.parts:
+            return function(self)
+        changed = {name: part.each_part(function) for name, part in self.parts.items()}
+        return replace(self, **changed)
+
+    def with_fields(self, **changes: Any) -> Self:
+        """A copy with other values of some fields, such as `compute_dtype` and `heads`.
+
+        Args:
+            **changes: Field -> value.
+
+        Returns:
+            The copy.
+
+        Raises:
+            ConfigError: There is no such field, or it cannot have that value.
+        """
+        names = [field.name for field in fields(self) if field.init]
+        for name in changes:
+            if name not in names:
+                raise ConfigError(
+                    f"{name}: {type(self).__name__} has no such field{did_you_mean(name, names)}"
+                )
+        return replace(self, **changes)
 
     @abc.abstractmethod
     def build(self, key: jax.Array) -> "Model":

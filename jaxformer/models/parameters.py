@@ -75,6 +75,15 @@ class AbstractModel:
         variables = ((name, self._variables[path]) for name, path in self._paths.items())
         return tuple(name for name, variable in variables if variable.get_metadata()["learns"])
 
+    @property
+    def largest(self) -> dict[str, float]:
+        """The value at which updates of a parameter are cut off, for those that have one."""
+        limits = {
+            name: self._variables[path].get_metadata()["largest"]
+            for name, path in self._paths.items()
+        }
+        return {name: limit for name, limit in limits.items() if limit is not None}
+
     def init(self, key: jax.Array) -> Parameters:
         """Fresh parameters."""
         return self.parameters(self._build(key))

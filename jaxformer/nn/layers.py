@@ -38,6 +38,7 @@ def parameter(
     *,
     contract: int = 0,
     learns: bool = True,
+    largest: float | None = None,
 ) -> nnx.Param:
     """Declares a float32 parameter with a logical name for every axis.
 
@@ -48,16 +49,18 @@ def parameter(
         initializer: Computes the initial value from the key and the shape.
         contract: The number of leading input axes if the parameter is a kernel; 0 if it is not.
         learns: False: training does not update the parameter.
+        largest: Each update is cut off there; None: it may grow.
 
     Returns:
-        The parameter, with `axes`, `contract` and `learns` as metadata.
+        The parameter, with `axes`, `contract`, `learns` and `largest` as metadata.
 
     Raises:
         ValueError: There is not one name for each dimension.
     """
     if len(shape) != len(axes):
         raise ValueError(f"a parameter of shape {shape} needs {len(shape)} axis names, got {axes}")
-    return nnx.Param(initializer(key, shape), axes=axes, contract=contract, learns=learns)
+    metadata = {"axes": axes, "contract": contract, "learns": learns, "largest": largest}
+    return nnx.Param(initializer(key, shape), **metadata)
 
 
 def value_of(variable: nnx.Param | None) -> jax.Array | None:

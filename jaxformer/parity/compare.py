@@ -21,7 +21,7 @@ CEILING = 2.0**-10
 """The largest error of float32 at which outputs can be compared."""
 
 # Outputs of heads, whose largest entry is the answer: a token, a label, a position.
-_SCORES = ("logits", "prediction_logits", "start_logits")
+_SCORES = ("logits", "prediction_logits", "start_logits", "logits_per_image")
 
 
 class Errors(NamedTuple):

@@ -7,9 +7,11 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from jaxformer.hub.checkpoint import HFCheckpoint
+from jaxformer.hub.dual_encoder_tasks import ContrastiveTask
 from jaxformer.hub.families import SEGMENTS, family_of
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.image_tasks import MaskedPixelsTask, VisualTokensTask
+from jaxformer.hub.model_format import section
 from jaxformer.hub.tasks import (
     IGNORED,
     CausalLMTask,
@@ -73,7 +75,7 @@ def _ids(
     """Ids and mask of the encoder or the decoder; no real token has the padding's id."""
     rows, length = shape
     vocab_size = checkpoint.config.vocab_size
-    pad = checkpoint.hf_config.values.get("pad_token_id")
+    pad = text_values(checkpoint).get("pad_token_id")
     ids = rng.integers(vocab_size, size=shape)
     if pad is not None:
         ids = np.where(ids == pad, (pad + 1) % vocab_size, ids)
@@ -85,6 +87,12 @@ def _ids(
     if pad is not None:
         ids = np.where(real, ids, pad)
     return {f"{prefix}input_ids": ids, f"{prefix}attention_mask": real.astype(np.int64)}
+
+
+def text_values(checkpoint: HFCheckpoint) -> Mapping[str, Any]:
+    """The values of config.json that are about texts: those of its section, if it has one."""
+    parts = [name for name, part in checkpoint.model_format.parts.items() if part.reads_text]
+    return (checkpoint.part(parts[0]) if parts else checkpoint).hf_config.values
 
 
 # Labels -----------------------------------------------------------------------------------------
@@ -183,6 +191,15 @@ def _hidden_patches(rng: np.random.Generator, inputs: Inputs, hf_config: HFConfi
     rows, _, height, width = inputs["pixel_values"].shape
     size = hf_config.number("patch_size")
     return rng.random((rows, (height // size) * (width // size))) < 0.6
+
+
+@_labels.register
+def _pairs(task: ContrastiveTask, rng, inputs, hf_config):
+    """Each text belongs to one image; ids have two end tokens, of which the first counts."""
+    del rng
+    end = section(hf_config, "text_config").get("eos_token_id")
+    ids = {} if end is None else {"input_ids": with_ends(inputs, end, twice=True)}
+    return ids | {"return_loss": np.array(True)}
 
 
 @_labels.register

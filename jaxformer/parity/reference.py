@@ -3,7 +3,7 @@
 import contextlib
 import copy
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -80,11 +80,12 @@ class Reference:
     def outputs(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Returns the outputs of the model, with hidden states stacked."""
         with self._torch.no_grad():
-            found = self.forward(inputs, output_hidden_states=True)
+            found = dict(_flat(self.forward(inputs, output_hidden_states=True)))
+        stacked = {name for name in found if name.rpartition(".")[2] in _STACKED}
         return {
-            name: _numpy(self._stacked(value) if name in _STACKED else value)
+            name: _numpy(self._stacked(value) if name in stacked else value)
             for name, value in found.items()
-            if name in _STACKED or self._torch.is_tensor(value)
+            if name in stacked or self._torch.is_tensor(value)
         }
 
     def gradients(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -180,6 +181,15 @@ def _libraries():
         raise missing_extra(error, "comparing with transformers") from error
     transformers.utils.logging.disable_progress_bar()
     return torch, transformers
+
+
+def _flat(outputs: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields outputs by name; those of a model within have its name before them."""
+    for name, value in outputs.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
 
 
 def _numpy(tensor) -> np.ndarray:

@@ -217,6 +217,21 @@ TINY: dict[str, dict[str, Any]] = {
         "qk_layernorm": True,
         "max_position_embeddings": 20,
     },
+    "clip": {
+        "text_config": _TEXT_TOWER | {"projection_dim": 36},
+        "vision_config": _VISION_TOWER | {"hidden_size": 36, "projection_dim": 44},
+        "projection_dim": 40,
+        "logit_scale_init_value": 1.5,
+    },
+    "siglip": {
+        "text_config": _TEXT_TOWER | {"projection_size": 36},
+        "vision_config": _VISION_TOWER | {"hidden_size": 36},
+    },
+    "vision-text-dual-encoder": {
+        "text_config": _ROBERTA | {"model_type": "roberta"},
+        "vision_config": _VIT | {"model_type": "vit", "hidden_size": 36},
+        "projection_dim": 40,
+    },
     "clip_text_model": _TEXT_TOWER | {"projection_dim": 40},
     "clip_vision_model": _VISION_TOWER | {"projection_dim": 40},
     "siglip_text_model": _TEXT_TOWER | {"projection_size": 40},

@@ -33,7 +33,6 @@ from jaxformer.pretrained.model import (
     checked_dtype,
     load_folder,
     shardings_of,
-    with_fields,
 )
 from jaxformer.zoo import FORMATS
 
@@ -93,7 +92,7 @@ def load(
 def _load_run(
     run: SavedRun, dtype: str | None, mesh: jax.sharding.Mesh | None, fields: Mapping[str, Any]
 ) -> Pretrained:
-    config = with_fields(run.config.model, fields)
+    config = run.config.model.with_fields(**fields)
     checkpoint, home = describe_run(run, config), home_of(run.folder)
     abstract_model = AbstractModel(config.build)
     shardings = shardings_of(abstract_model, mesh)

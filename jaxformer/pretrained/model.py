@@ -1,7 +1,7 @@
 """Models with their weights, loaded from Hugging Face checkpoints; NumPy in and NumPy out."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ from jaxformer.distributed.sharding import (
     on_rows,
     parameter_shardings,
 )
-from jaxformer.errors import ArgumentError, ConfigError, DataError, check_argument, did_you_mean
+from jaxformer.errors import ArgumentError, ConfigError, DataError, check_argument
 from jaxformer.functional.activations import Hooks, Names, as_tuple, with_cache, with_hooks
 from jaxformer.functional.masks import Mask
 from jaxformer.hub.checkpoint import HFCheckpoint, check_sizes, read_checkpoint
@@ -157,7 +157,8 @@ class Pretrained:
 
     def _run(self, name: str, inputs: Arrays, *options: Any) -> Any:
         for array in inputs.values():
-            check_rows(self.mesh, len(array))
+            if array.ndim:
+                check_rows(self.mesh, len(array))
         # Inside a trace the caller has set the mesh.
         traced = not jax.sharding.get_abstract_mesh().empty
         with on_mesh(None if traced else self.mesh):
@@ -237,7 +238,8 @@ def open_folder(folder: Path, **model_fields: Any) -> CheckpointReader:
     """
     checkpoint, files = read_checkpoint(HFConfig.of_folder(folder), FORMATS), TensorFiles(folder)
     check_sizes(checkpoint, files)
-    config = with_fields(checkpoint.model_format.fitted(checkpoint.config, files), model_fields)
+    fitted = checkpoint.model_format.fitted(checkpoint.config, files)
+    config = fitted.with_fields(**model_fields)
     checkpoint = replace(checkpoint, config=config)
     abstract_model = AbstractModel(config.build)
     placements = named_placements(
@@ -254,25 +256,6 @@ def open_folder(folder: Path, **model_fields: Any) -> CheckpointReader:
         ),
         placements,
     )
-
-
-def with_fields(config: ModelConfig, changes: Mapping[str, Any]) -> ModelConfig:
-    """Returns a configuration with other values of some fields.
-
-    Args:
-        config: The configuration.
-        changes: Field -> value.
-
-    Raises:
-        ConfigError: There is no such field, or it cannot have that value.
-    """
-    names = [field.name for field in fields(config) if field.init]
-    for name in changes:
-        if name not in names:
-            raise ConfigError(
-                f"{name}: {type(config).__name__} has no such field{did_you_mean(name, names)}"
-            )
-    return replace(config, **changes)
 
 
 def load_folder(
@@ -318,7 +301,7 @@ def computed_as_kept(pretrained: Pretrained) -> Pretrained:
     """Returns the same model, computed in float32 if its weights are float32, else in bfloat16."""
     kept = next(iter(pretrained.parameters.values())).dtype
     compute_dtype = "float32" if kept == jnp.float32 else "bfloat16"
-    config = replace(pretrained.config, compute_dtype=compute_dtype)
+    config = pretrained.config.with_fields(compute_dtype=compute_dtype)
     return replace(pretrained, checkpoint=replace(pretrained.checkpoint, config=config))
 
 

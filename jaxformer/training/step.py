@@ -176,6 +176,14 @@ class TrainProgram:
         """The parameters that are not frozen."""
         return {name: params[name] for name in self.trained}
 
+    def _limited(self, learning: Parameters) -> Parameters:
+        """The parameters, cut off where they must not grow (the scale of a dual encoder)."""
+        largest = self.abstract_model.largest
+        limits = {
+            name: jnp.minimum(learning[name], largest[name]) for name in learning if name in largest
+        }
+        return learning | limits
+
     def _loss(
         self,
         learning: Parameters,
@@ -225,7 +233,7 @@ class TrainProgram:
             gradients = jax.tree.map(lambda g: g * factor, gradients)
         before = self._learning(state.params)
         updates, opt_state = self.optimizer.update(gradients, state.opt_state, before)
-        learning, ema = optax.apply_updates(before, updates), state.ema
+        learning, ema = self._limited(optax.apply_updates(before, updates)), state.ema
         if ema is not None:
             decay = self.train.ema_decay
             ema = jax.tree.map(lambda old, new: decay * old + (1.0 - decay) * new, ema, learning)

@@ -32,6 +32,7 @@ from jaxformer.zoo import (
     stablelm,
     t5,
     transformer,
+    vision_text_dual_encoder,
     vit,
 )
 from jaxformer.zoo.system import System
@@ -41,6 +42,7 @@ _MODULES = (
     qwen, phi3, olmo, t5, bart, vit,
     electra, mpnet, modernbert, dinov2, beit,
     bloom, gpt_neo, opt, mpt, falcon, stablelm, clip, siglip,
+    vision_text_dual_encoder,
 )  # fmt: skip
 
 SYSTEMS: dict[str, System] = {

@@ -1,12 +1,21 @@
 """CLIP: a causal text tower and a vision tower, whose vectors are compared."""
 
+from dataclasses import replace
+
 from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import Learned
+from jaxformer.hub.dual_encoder_tasks import ContrastiveTask
 from jaxformer.hub.fields import ConfigMap
 from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.tasks import EndTokenTask, ImageEmbeddingTask, Task, TextEmbeddingTask
 from jaxformer.hub.weights.weight_map import WeightMap
-from jaxformer.models import DecoderConfig, NormPooler, Projection, VisionConfig
+from jaxformer.models import (
+    DecoderConfig,
+    DualEncoderConfig,
+    NormPooler,
+    Projection,
+    VisionConfig,
+)
 from jaxformer.nn import PreNorm
 from jaxformer.zoo.common.clip_like import (
     BUFFERS,
@@ -19,7 +28,16 @@ from jaxformer.zoo.common.clip_like import (
     text_fields,
     vision_fields,
 )
+from jaxformer.zoo.common.dual_encoders import (
+    LOGIT_SCALE,
+    OWN_NAMES,
+    PROJECTION_WIDTH,
+    dual_encoder,
+    image_part,
+    text_part,
+)
 from jaxformer.zoo.common.gpt_like import gpt
+from jaxformer.zoo.common.image_classifiers import with_image_classifier
 from jaxformer.zoo.common.vit_like import vit
 from jaxformer.zoo.system import System
 
@@ -51,10 +69,41 @@ def clip_vision(
     return vit(num_layers, model_dim, num_heads, patch, **(fields | changes))
 
 
+def clip(text: DecoderConfig, image: VisionConfig, width: int) -> DualEncoderConfig:
+    """Both towers, with vectors of this width."""
+    return DualEncoderConfig(
+        replace(text, heads=(Projection(width, pooling="last"),)),
+        replace(image, heads=(Projection(width),)),
+        logit_scale=LOGIT_SCALE.default,
+    )
+
+
+_BASE_TEXT = clip_text(12, 512, 8)
 _SOURCE = f"Radford et al., 2021, https://arxiv.org/abs/2103.00020, counted in {COUNTS}"
 
 SYSTEMS = (
-    System("clip-vit-base-patch32-text", "", clip_text(12, 512, 8), "63.43M", _SOURCE),
+    System(
+        "clip-vit-base-patch32",
+        "",
+        clip(_BASE_TEXT, clip_vision(12, 768, 12, 32), 512),
+        "151.28M",
+        _SOURCE,
+    ),
+    System(
+        "clip-vit-base-patch16",
+        "",
+        clip(_BASE_TEXT, clip_vision(12, 768, 12, 16), 512),
+        "149.62M",
+        _SOURCE,
+    ),
+    System(
+        "clip-vit-large-patch14",
+        "",
+        clip(clip_text(12, 768, 12), clip_vision(24, 1024, 16, 14), 768),
+        "427.62M",
+        _SOURCE,
+    ),
+    System("clip-vit-base-patch32-text", "", _BASE_TEXT, "63.43M", _SOURCE),
     System(
         "clip-vit-base-patch32-vision",
         "",
@@ -85,32 +134,61 @@ _OWN_TEXT_DEFAULTS = {
 # Only the classes with a projection have one of this width.
 _HARMLESS = ("projection_dim",)
 
+_TEXT_FORMAT = ModelFormat(
+    model_type="clip_text_model",
+    config_map=ConfigMap(clip_text, text_fields()),
+    weight_map=lambda _: _TEXT_WEIGHT_MAP,
+    architectures=(
+        Architecture("CLIPTextModelWithProjection", TextEmbeddingTask()),
+        Architecture("CLIPTextModel", EndTokenTask(), prefix=""),
+    ),
+    prefix="text_model.",
+    buffers=BUFFERS,
+    harmless=_HARMLESS,
+    states_end_normalised=False,
+    defaults=TEXT_DEFAULTS | _OWN_DEFAULTS | _OWN_TEXT_DEFAULTS,
+)
+_VISION_FORMAT = ModelFormat(
+    model_type="clip_vision_model",
+    config_map=ConfigMap(clip_vision, vision_fields(prefix=1)),
+    weight_map=lambda _: _VISION_WEIGHT_MAP,
+    architectures=(
+        Architecture("CLIPVisionModelWithProjection", ImageEmbeddingTask()),
+        Architecture("CLIPVisionModel", Task()),
+    ),
+    prefix="vision_model.",
+    buffers=BUFFERS,
+    harmless=_HARMLESS,
+    defaults=IMAGE_DEFAULTS | _OWN_DEFAULTS | {"patch_size": 32},
+)
+
 FORMATS = (
-    ModelFormat(
-        model_type="clip_text_model",
-        config_map=ConfigMap(clip_text, text_fields()),
-        weight_map=lambda _: _TEXT_WEIGHT_MAP,
-        architectures=(
-            Architecture("CLIPTextModelWithProjection", TextEmbeddingTask()),
-            Architecture("CLIPTextModel", EndTokenTask(), prefix=""),
+    with_image_classifier(
+        dual_encoder(
+            ModelFormat(
+                model_type="clip",
+                config_map=ConfigMap(DualEncoderConfig, (LOGIT_SCALE, PROJECTION_WIDTH)),
+                weight_map=lambda _: WeightMap({}),
+                architectures=(Architecture("CLIPModel", ContrastiveTask()),),
+                harmless=("projection_dim",),
+                defaults={"projection_dim": 512},
+            ),
+            text_part(
+                _TEXT_FORMAT,
+                _TEXT_FORMAT.architectures[0],
+                shared=("projection_dim",),
+                older_section="text_config_dict",
+            ),
+            image_part(
+                _VISION_FORMAT,
+                _VISION_FORMAT.architectures[0],
+                shared=("projection_dim",),
+                older_section="vision_config_dict",
+            ),
+            WeightMap(OWN_NAMES),
         ),
-        prefix="text_model.",
-        buffers=BUFFERS,
-        harmless=_HARMLESS,
-        states_end_normalised=False,
-        defaults=TEXT_DEFAULTS | _OWN_DEFAULTS | _OWN_TEXT_DEFAULTS,
+        "CLIPForImageClassification",
     ),
-    ModelFormat(
-        model_type="clip_vision_model",
-        config_map=ConfigMap(clip_vision, vision_fields(prefix=1)),
-        weight_map=lambda _: _VISION_WEIGHT_MAP,
-        architectures=(
-            Architecture("CLIPVisionModelWithProjection", ImageEmbeddingTask()),
-            Architecture("CLIPVisionModel", Task()),
-        ),
-        prefix="vision_model.",
-        buffers=BUFFERS,
-        harmless=_HARMLESS,
-        defaults=IMAGE_DEFAULTS | _OWN_DEFAULTS | {"patch_size": 32},
-    ),
+    _TEXT_FORMAT,
+    _VISION_FORMAT,
 )

@@ -1,13 +1,23 @@
 """SigLIP: a text tower that looks ahead, and a vision tower that a learned query sums up."""
 
+import math
+
 from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import Learned
+from jaxformer.hub.dual_encoder_tasks import ContrastiveTask
 from jaxformer.hub.fields import ConfigMap, Switch
 from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.tasks import LastTokenTask, Task
 from jaxformer.hub.weights.layouts import Concatenated, Same
 from jaxformer.hub.weights.weight_map import Fused, WeightMap
-from jaxformer.models import AttentionPooler, EncoderConfig, Projection, VisionConfig
+from jaxformer.models import (
+    AttentionPooler,
+    DualEncoderConfig,
+    EncoderConfig,
+    Projection,
+    SigmoidContrastive,
+    VisionConfig,
+)
 from jaxformer.nn import PreNorm
 from jaxformer.zoo.common.clip_like import (
     BUFFERS,
@@ -20,6 +30,8 @@ from jaxformer.zoo.common.clip_like import (
     text_fields,
     vision_fields,
 )
+from jaxformer.zoo.common.dual_encoders import OWN_NAMES, dual_encoder, image_part, text_part
+from jaxformer.zoo.common.image_classifiers import with_image_classifier
 from jaxformer.zoo.common.vit_like import vit
 from jaxformer.zoo.system import System
 
@@ -56,9 +68,28 @@ def siglip_vision(
     return vit(num_layers, model_dim, num_heads, patch, **(fields | changes))
 
 
+def siglip(text: EncoderConfig, image: VisionConfig) -> DualEncoderConfig:
+    """Both towers, with the scale and the bias that their training began with."""
+    return DualEncoderConfig(
+        text,
+        image,
+        logit_scale=math.log(10),
+        max_logit_scale=None,
+        logit_bias=-10.0,
+        heads=(SigmoidContrastive(),),
+    )
+
+
 _SOURCE = f"Zhai et al., 2023, https://arxiv.org/abs/2303.15343, counted in {COUNTS}"
 
 SYSTEMS = (
+    System(
+        "siglip-base-patch16-224",
+        "",
+        siglip(siglip_text(12, 768, 12), siglip_vision(12, 768, 12, 16)),
+        "203.16M",
+        _SOURCE,
+    ),
     System("siglip-base-patch16-224-text", "", siglip_text(12, 768, 12), "110.27M", _SOURCE),
     System("siglip-base-patch16-224-vision", "", siglip_vision(12, 768, 12, 16), "92.88M", _SOURCE),
 )
@@ -96,24 +127,41 @@ _OWN_TEXT_DEFAULTS = {
     "max_position_embeddings": 64,
 }
 
+_TEXT_FORMAT = ModelFormat(
+    model_type="siglip_text_model",
+    config_map=ConfigMap(siglip_text, text_fields("projection_size")),
+    weight_map=lambda _: _TEXT_WEIGHT_MAP,
+    architectures=(Architecture("SiglipTextModel", LastTokenTask(), prefix=""),),
+    prefix="text_model.",
+    buffers=BUFFERS,
+    states_end_normalised=False,
+    defaults=TEXT_DEFAULTS | _OWN_DEFAULTS | _OWN_TEXT_DEFAULTS,
+)
+_VISION_FORMAT = ModelFormat(
+    model_type="siglip_vision_model",
+    config_map=ConfigMap(siglip_vision, _VISION_FIELDS),
+    weight_map=lambda _: _VISION_WEIGHT_MAP,
+    architectures=(Architecture("SiglipVisionModel", Task()),),
+    prefix="vision_model.",
+    buffers=BUFFERS,
+    defaults=IMAGE_DEFAULTS | _OWN_DEFAULTS | {"patch_size": 16, "vision_use_head": True},
+)
+
 FORMATS = (
-    ModelFormat(
-        model_type="siglip_text_model",
-        config_map=ConfigMap(siglip_text, text_fields("projection_size")),
-        weight_map=lambda _: _TEXT_WEIGHT_MAP,
-        architectures=(Architecture("SiglipTextModel", LastTokenTask(), prefix=""),),
-        prefix="text_model.",
-        buffers=BUFFERS,
-        states_end_normalised=False,
-        defaults=TEXT_DEFAULTS | _OWN_DEFAULTS | _OWN_TEXT_DEFAULTS,
+    with_image_classifier(
+        dual_encoder(
+            ModelFormat(
+                model_type="siglip",
+                config_map=ConfigMap(siglip, ()),
+                weight_map=lambda _: WeightMap({}),
+                architectures=(Architecture("SiglipModel", ContrastiveTask(SigmoidContrastive())),),
+            ),
+            text_part(_TEXT_FORMAT, _TEXT_FORMAT.architectures[0]),
+            image_part(_VISION_FORMAT, _VISION_FORMAT.architectures[0]),
+            WeightMap(OWN_NAMES, layouts=dict.fromkeys(OWN_NAMES, Same(leading=1))),
+        ),
+        "SiglipForImageClassification",
     ),
-    ModelFormat(
-        model_type="siglip_vision_model",
-        config_map=ConfigMap(siglip_vision, _VISION_FIELDS),
-        weight_map=lambda _: _VISION_WEIGHT_MAP,
-        architectures=(Architecture("SiglipVisionModel", Task()),),
-        prefix="vision_model.",
-        buffers=BUFFERS,
-        defaults=IMAGE_DEFAULTS | _OWN_DEFAULTS | {"patch_size": 16, "vision_use_head": True},
-    ),
+    _TEXT_FORMAT,
+    _VISION_FORMAT,
 )

@@ -80,7 +80,8 @@ def test_the_description_survives_the_way_back(described):
         for name in values
         if name.endswith("token_id") or name in ("id2label", "model_type", "architectures")
     }
-    again = read_checkpoint(HFConfig(kept | format.config_map.write(checkpoint.config)), FORMATS)
+    config_map = checkpoint.model_format.config_map
+    again = read_checkpoint(HFConfig(kept | config_map.write(checkpoint.config)), FORMATS)
     assert resolved(again.config) == resolved(checkpoint.config)
 
 

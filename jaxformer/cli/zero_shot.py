@@ -1,0 +1,62 @@
+"""``jaxformer zero-shot DIR IMAGE... --labels ...``: labels in words for images."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.table import Table
+from rich.text import Text
+
+from jaxformer.cli.options import CheckpointChoice, ModelDir
+from jaxformer.config.overrides import parse
+from jaxformer.io.console import console
+from jaxformer.pretrained.auto import load
+from jaxformer.pretrained.prediction.zero_shot import TEMPLATE
+from jaxformer.pretrained.prediction.zero_shot import zero_shot as classify
+
+Images = Annotated[
+    tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE [IMAGE ...]")
+]
+
+
+@dataclass(frozen=True)
+class ZeroShot(CheckpointChoice):
+    """Shows which of some labels fits an image, by a model of texts and images (CLIP, SigLIP).
+
+    CLIP's probabilities add up to 1 over the labels; SigLIP gives each label one of its own.
+    """
+
+    folder: ModelDir
+    """The folder of a Hugging Face checkpoint, or of a run that was imported from one."""
+    images: Images
+    """The files of the images."""
+    labels: tuple[str, ...]
+    """The labels, in words."""
+    template: str = TEMPLATE
+    """The text of a label, with {} in its place."""
+    batch_size: int = 32
+    """Images that are computed together."""
+    json: bool = False
+    """Print a JSON object for each image."""
+
+
+def zero_shot(arguments: Sequence[str], prog: str) -> None:
+    """Prints the labels of images, with their probabilities."""
+    wanted = parse(ZeroShot, arguments, prog)
+    pretrained = load(wanted.folder, step=wanted.step, best=wanted.best)
+    options = {"template": wanted.template, "batch_size": wanted.batch_size}
+    found = classify(pretrained, wanted.images, wanted.labels, **options)
+    table = Table(box=None, pad_edge=False)
+    for title, justify in (("image", "left"), ("label", "left"), ("score", "right")):
+        table.add_column(title, justify=justify)
+    for file, row in zip(wanted.images, found, strict=True):
+        if wanted.json:
+            labels = [score._asdict() for score in row]
+            print(json.dumps({"image": str(file), "labels": labels}, ensure_ascii=False))
+        for number, (label, score) in enumerate(row):
+            table.add_row(Text("" if number else str(file)), Text(label), f"{score:.4f}")
+    if not wanted.json:
+        console().print(table)

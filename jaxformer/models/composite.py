@@ -1,0 +1,347 @@
+"""Composite models: any encoder, of text or of images, with a decoder that reads its outputs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxformer.checks import check_types
+from jaxformer.errors import check_field
+from jaxformer.functional.activations import scope
+from jaxformer.functional.dropout import split
+from jaxformer.functional.masks import KeyPadding, Mask, Segments
+from jaxformer.functional.positions.base import Position
+from jaxformer.models.decoder import DecoderConfig
+from jaxformer.models.encoder import EncoderConfig
+from jaxformer.models.flops import TokenFlops
+from jaxformer.models.heads.base import Head, ModelOutput, array, pool
+from jaxformer.models.model import Model, ModelConfig
+from jaxformer.models.vision import VisionConfig
+from jaxformer.nn import Embedding, Linear, Transformer
+from jaxformer.nn.cache import Cache, CacheShape
+from jaxformer.nn.layers import normal
+
+_TARGETS = ("decoder_inputs", "decoder_segments")
+
+
+@dataclass(frozen=True)
+class CompositeConfig(ModelConfig):
+    """An encoder and a decoder, each with a configuration of its own (bert2gpt2, ViT and GPT-2)."""
+
+    is_encoder_decoder: ClassVar[bool] = True
+    encoder: EncoderConfig | VisionConfig
+    """The encoder, without heads."""
+    decoder: DecoderConfig
+    """The decoder, with cross-attention. Where the encoder outputs have another width than its
+    cross-attention reads, a linear layer between the two projects them."""
+
+    def __post_init__(self):
+        check_types(self)
+        bare = "(): the decoder predicts"
+        check_field(self.encoder, "heads", not self.encoder.heads, bare, "model.encoder")
+        reads = self.decoder.cross_attention is not None
+        wanted = "DotProductCrossAttention(), or your own: the decoder reads the encoder outputs"
+        check_field(self.decoder, "cross_attention", reads, wanted, "model.decoder")
+        same = self.encoder.compute_dtype == self.decoder.compute_dtype
+        wanted = f"that of the encoder, {self.encoder.compute_dtype!r}"
+        check_field(self.decoder, "compute_dtype", same, wanted, "model.decoder")
+
+    @property
+    def parts(self):
+        return {"encoder": self.encoder, "decoder": self.decoder}
+
+    @property
+    def stacks(self):
+        return self.encoder, self.decoder
+
+    @property
+    def projects(self) -> bool:
+        """Whether a linear layer projects the encoder outputs to the width that is read."""
+        return self.encoder.output_width != self.decoder.encoder_width
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        return (*self.encoder.required, "decoder_inputs")
+
+    @property
+    def input_fields(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*self.encoder.input_fields, "vocab_size")))
+
+    def with_fields(self, **changes: Any) -> "CompositeConfig":
+        """A copy with other values of some fields.
+
+        Those of this class and `heads` are set as they are; all others, such as `compute_dtype` and
+        `scan_layers`, in the encoder and in the decoder.
+
+        Args:
+            **changes: Field -> value.
+
+        Returns:
+            The copy.
+
+        Raises:
+            ConfigError: There is no such field, or it cannot have that value.
+        """
+        own = {name: value for name, value in changes.items() if name in self.parts}
+        heads = {name: value for name, value in changes.items() if name == "heads"}
+        shared = {k: v for k, v in changes.items() if k not in own and k not in heads}
+        parts = self.parts | own
+        return replace(
+            self,
+            encoder=parts["encoder"].with_fields(**shared),
+            decoder=parts["decoder"].with_fields(**shared, **heads),
+        )
+
+    def build(self, key):
+        return Composite(key, self)
+
+    def input_spec(self, rows, lengths):
+        source = self.encoder.input_spec(rows, lengths)
+        return source | {name: array(rows, lengths["decoder_inputs"]) for name in _TARGETS}
+
+    def row_lengths(self, lengths):
+        return {**lengths, **self.encoder.row_lengths(lengths)}
+
+    def flops(self, lengths):
+        """The FLOPs per token of the encoder, an image's patches included; the targets add
+        theirs.
+        """
+        length, targets = self.row_lengths(lengths)["inputs"], lengths["decoder_inputs"]
+        share, layers = targets / length, self.decoder.num_layers
+        encoder, decoder = self.encoder.flops(lengths), self.decoder.flops({"inputs": targets})
+        cross = self.decoder.cross_attention
+        # Keys and values are projected once for each token of the encoder.
+        source = cross.encoder_products(self.decoder) * layers
+        if self.projects:
+            source += self.encoder.output_width * self.decoder.encoder_width
+        pairs = 2 * cross.products_per_pair(self.decoder) * layers * length * share
+        return TokenFlops(
+            encoder.products + 2 * source + share * decoder.products,
+            encoder.attention + share * decoder.attention + pairs,
+            encoder.causal_attention + share * decoder.causal_attention + pairs,
+        )
+
+    def check_lengths(self, lengths):
+        self.encoder.check_lengths(self.encoder.row_lengths(lengths))
+        if "decoder_inputs" in lengths:
+            self.decoder.check_lengths({"inputs": lengths["decoder_inputs"]})
+
+    def adapted(self, name, value, source):
+        part, _, rest = name.partition(".")
+        if part not in self.parts or part not in source.parts:
+            return value
+        return self.parts[part].adapted(rest, value, source.parts[part])
+
+    # What other parts ask of every model with a decoder --------------------------------------------
+
+    @property
+    def heads(self) -> tuple[Head, ...]:
+        """What is predicted from the decoder's hidden states."""
+        return self.decoder.heads
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the decoder's embedding table (V)."""
+        return self.decoder.vocab_size
+
+    @property
+    def position(self) -> Position:
+        """The encoder's positional scheme."""
+        return self.encoder.position
+
+    @property
+    def decoder_position(self) -> Position:
+        """The decoder's positional scheme."""
+        return self.decoder.position
+
+    @property
+    def num_layers(self) -> int:
+        """Blocks of the encoder."""
+        return self.encoder.num_layers
+
+    @property
+    def decoder_layers(self) -> int:
+        """Blocks of the decoder."""
+        return self.decoder.num_layers
+
+    @property
+    def model_dim(self) -> int:
+        """Width of the decoder's residual stream (D)."""
+        return self.decoder.model_dim
+
+    @property
+    def num_heads(self) -> int:
+        """Query heads of the decoder (N)."""
+        return self.decoder.num_heads
+
+    @property
+    def kv_heads(self) -> int:
+        """Key/value heads of the decoder (K)."""
+        return self.decoder.kv_heads
+
+    @property
+    def head_width(self) -> int:
+        """Width of a head of the decoder (H)."""
+        return self.decoder.head_width
+
+    @property
+    def mlp_dim(self) -> int:
+        """Hidden width of the decoder's feed-forward layers (F)."""
+        return self.decoder.mlp_dim
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """Sliding windows of the decoder's layers."""
+        return self.decoder.windows
+
+    @property
+    def compute_dtype(self) -> str:
+        """The dtype of activations and products, in both stacks."""
+        return self.decoder.compute_dtype
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        """The compute dtype."""
+        return self.decoder.dtype
+
+    @property
+    def remat(self) -> str:
+        """What the backward pass recomputes in the decoder."""
+        return self.decoder.remat
+
+
+class Composite(Model):
+    """An encoder, and a decoder with cross-attention to its outputs, each a model of its own.
+
+    References:
+        Rothe et al., 2019, for encoders and decoders of text that were trained apart
+        (https://arxiv.org/abs/1907.12461); Li et al., 2021, for images
+        (https://arxiv.org/abs/2109.10282).
+    """
+
+    segments = "decoder_segments"
+
+    def __init__(self, key: jax.Array, config: CompositeConfig):
+        """Declares all parameters, float32."""
+        keys = jax.random.split(key, 3)
+        self.encoder = config.encoder.build(keys[0])
+        self.decoder = config.decoder.build(keys[1])
+        widths = config.encoder.output_width, config.decoder.encoder_width
+        axes = {"vocab_embed": widths[0]}, {"embed": widths[1]}
+        std = normal(config.decoder.init_std)
+        self.projection = Linear(keys[2], *axes, std, bias=True) if config.projects else None
+        self.source, self.dtype = config.encoder.required[0], config.decoder.dtype
+
+    @property
+    def heads(self) -> nnx.Dict:
+        """The decoder's heads, by name."""
+        return self.decoder.heads
+
+    @property
+    def target_embedding(self) -> Embedding:
+        """The decoder's token embedding."""
+        return self.decoder.embedding
+
+    @property
+    def decoder_transformer(self) -> Transformer:
+        """The transformer whose cache `init_cache` makes."""
+        return self.decoder.transformer
+
+    def encode(self, inputs: jax.Array, **options: Any) -> jax.Array:
+        """The encoder outputs, in the encoder's own width.
+
+        Args:
+            inputs: int token ids `[B, S]`, or images `[B, height, width, C]`.
+            **options: Those of the encoder's `hidden`, such as `segments` and `key`.
+
+        Returns:
+            `[B, S, D]` in the compute dtype.
+        """
+        with scope("encoder"):
+            return self.encoder.hidden(inputs, **options)
+
+    def decode(self, inputs: jax.Array, encoder_outputs: jax.Array, **options: Any) -> jax.Array:
+        """The decoder's hidden states with the true previous tokens as inputs (teacher forcing).
+
+        Args:
+            inputs: int `[B, T]`: the start token, then the targets but the last.
+            encoder_outputs: `[B, S, D]`, from `encode`.
+            **options: Those of the decoder's `hidden`, such as `encoder_mask` and `segments`.
+
+        Returns:
+            `[B, T, D]` in the compute dtype.
+        """
+        encoder_outputs = self._projected(encoder_outputs)
+        with scope("decoder"):
+            return self.decoder.hidden(inputs, encoder_outputs=encoder_outputs, **options)
+
+    def init_cache(
+        self, shape: CacheShape, encoder_outputs: jax.Array, encoder_mask: Mask | None = None
+    ) -> Cache:
+        """The decoder's cache before the first token.
+
+        Args:
+            shape: The size of the cache.
+            encoder_outputs: `[B, S, D]`, from `encode`.
+            encoder_mask: The cross-attention mask; None allows all.
+
+        Returns:
+            A cache with the keys and values of the encoder outputs.
+        """
+        encoder_outputs = self._projected(encoder_outputs)
+        with scope("decoder"):
+            return self.decoder.init_cache(shape, encoder_outputs, encoder_mask)
+
+    def step(
+        self,
+        inputs: jax.Array,
+        cache: Cache,
+        *,
+        count: jax.Array | None = None,
+        lengths: jax.Array | None = None,
+    ) -> tuple[jax.Array, Cache]:
+        """The decoder's hidden states of the next tokens, see `Decoder.step`."""
+        with scope("decoder"):
+            return self.decoder.step(inputs, cache, count=count, lengths=lengths)
+
+    def outputs(self, batch, key=None):
+        encoder_key, decoder_key = split(key, 2)
+        with scope("encoder"):
+            encoder_outputs = self.encoder.outputs(batch, encoder_key).hidden
+        names = {"decoder_segments": "segments", "decoder_positions": "positions"}
+        target = {own: batch[name] for name, own in names.items() if name in batch}
+        hidden = self.decode(
+            batch["decoder_inputs"],
+            encoder_outputs,
+            encoder_mask=_encoder_mask(batch),
+            key=decoder_key,
+            **target,
+        )
+        valid, tied = self.valid(batch), self.target_embedding.kernel()
+        return ModelOutput(hidden, pool(hidden, valid, "first"), tied, valid)
+
+    def logits(self, hidden: jax.Array) -> jax.Array:
+        """The language model's float32 logits `[B, T, V]` from the decoder's hidden states."""
+        return self.decoder.logits(hidden)
+
+    def __call__(self, inputs: jax.Array, decoder_inputs: jax.Array, **batch) -> jax.Array:
+        """Float32 logits `[B, T, V]` for ids `[B, S]`, or for images `[B, height, width, C]`."""
+        batch = {self.source: inputs, "decoder_inputs": decoder_inputs, **batch}
+        return self.heads["language_model"].scores(self.outputs(batch))
+
+    def _projected(self, encoder_outputs: jax.Array) -> jax.Array:
+        return encoder_outputs if self.projection is None else self.projection(encoder_outputs)
+
+
+def _encoder_mask(batch: Mapping[str, jax.Array]) -> Mask:
+    """The cross-attention mask: within a segment, or without segments of the targets, all that is
+    not padding.
+    """
+    if "segments" not in batch:
+        return Mask()
+    if "decoder_segments" in batch:
+        return Segments(batch["decoder_segments"], batch["segments"])
+    return KeyPadding(batch["segments"] > 0)

@@ -1,0 +1,102 @@
+"""The heads of dual encoders: which text and image of a batch belong together."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from jaxformer.functional.contrastive import contrastive_loss, sigmoid_contrastive_loss
+from jaxformer.functional.losses import LossSums
+from jaxformer.models.heads.base import Head, HeadModule, Predictions, array
+
+
+@dataclass(frozen=True)
+class Contrastive(Head):
+    """The image of each text among those of the batch, and the text of each image (CLIP).
+
+    Reads "pair_weights" float `[B]`; a pair of weight 0 is not there. The other pairs of a batch
+    are the wrong answers: all those that are computed at a time, on whatever device they are.
+
+    References:
+        Radford et al., 2021 (https://arxiv.org/abs/2103.00020), section 2.3.
+    """
+
+    function: ClassVar[Callable[..., LossSums]] = staticmethod(contrastive_loss)
+    """The loss of the similarities of a batch."""
+
+    @property
+    def name(self) -> str:
+        return "contrastive"
+
+    def probabilities(self, logits: jax.Array) -> jax.Array:
+        """How probable each of several texts is for an image, if exactly one of them fits.
+
+        Args:
+            logits: The similarities, float `[images, texts]`.
+
+        Returns:
+            float32 `[images, texts]`.
+        """
+        return jax.nn.softmax(logits.astype(jnp.float32), axis=-1)
+
+    def build(self, key, config):
+        del key, config
+        return ContrastiveHead(self.function)
+
+    def reads(self, rows, length):
+        del length
+        return {"pair_weights": array(rows, dtype=jnp.float32)}
+
+
+@dataclass(frozen=True)
+class SigmoidContrastive(Contrastive):
+    """Whether each text and each image of the batch are a pair (SigLIP).
+
+    Reads what `Contrastive` reads. The model has a `logit_bias`.
+
+    References:
+        Zhai et al., 2023 (https://arxiv.org/abs/2303.15343), section 3.2.
+    """
+
+    function: ClassVar[Callable[..., LossSums]] = staticmethod(sigmoid_contrastive_loss)
+
+    def probabilities(self, logits):
+        """How probable each text is for each image, whatever the others are."""
+        return jax.nn.sigmoid(logits.astype(jnp.float32))
+
+
+class ContrastiveHead(HeadModule):
+    """Compares the similarities of a batch; it has no parameters."""
+
+    def __init__(self, function: Callable[..., LossSums]):
+        """Takes the loss."""
+        self.function = function
+
+    def scores(self, outputs, key=None):
+        """The similarity of each text and each image, `[texts, images]`."""
+        del key
+        return outputs.similarities
+
+    def loss_weight(self, batch):
+        return jnp.sum(batch["pair_weights"])
+
+    def loss(self, outputs, batch, options, key):
+        del options, key
+        return self.function(outputs.similarities, batch["pair_weights"])
+
+    def predictions(self, outputs, batch):
+        """The image of each text and the text of each image, `[B, 2]`, as numbers in the batch."""
+        weights = batch["pair_weights"]
+        there = (weights[:, None] != 0) & (weights[None, :] != 0)
+        logits = jnp.where(there, outputs.similarities, -jnp.inf)
+        found = [jnp.argmax(logits, axis=1), jnp.argmax(logits.T, axis=1)]
+        own = jnp.arange(len(weights))
+        return Predictions(jnp.stack(found, axis=1), jnp.stack([own, own], axis=1), weights)
+
+
+def unit_vectors(vectors: jax.Array) -> jax.Array:
+    """Vectors of length 1 along the last axis, float32."""
+    vectors = vectors.astype(jnp.float32)
+    return vectors / jnp.sqrt(jnp.sum(jnp.square(vectors), axis=-1, keepdims=True))

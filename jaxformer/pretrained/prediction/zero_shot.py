@@ -1,0 +1,152 @@
+"""Zero-shot classification: which of some labels, in words, fits an image best."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxformer.data.tokenizers.canonical import canonical_text
+from jaxformer.data.tokenizers.files import read_settings
+from jaxformer.errors import ConfigError, DataError, check_argument
+from jaxformer.models import Contrastive
+from jaxformer.pretrained.model import Pretrained, check_pretrained
+from jaxformer.pretrained.outputs import forward
+from jaxformer.pretrained.prediction.image_reader import HFImageReader
+
+TEMPLATE = "This is a photo of {}."
+"""The text of a label, where no other is asked for; that of transformers' pipeline."""
+
+
+class LabelScore(NamedTuple):
+    """A label, and how probable it is."""
+
+    label: str
+    """The label."""
+    score: float
+    """Its probability: among the labels (CLIP), or by itself (SigLIP)."""
+
+
+def zero_shot(
+    pretrained: Pretrained,
+    images: Sequence[str | Path],
+    labels: Sequence[str],
+    *,
+    template: str = TEMPLATE,
+    batch_size: int = 32,
+) -> list[list[LabelScore]]:
+    r"""Classifies images by labels that the model was not trained with.
+
+    .. math:: p(l \mid v) = \mathrm{softmax}_l(x_{l v}) \quad \text{or} \quad \sigma(x_{l v})
+
+    where x is the similarity of a label's text and an image: softmax for CLIP, and the sigmoid for
+    SigLIP, whose labels do not exclude one another.
+
+    Args:
+        pretrained: A dual encoder, as `jaxformer.load` returns it.
+        images: The files of the images.
+        labels: The labels, in words.
+        template: The text of a label, with {} in its place.
+        batch_size: Images that are computed together.
+
+    Returns:
+        The labels of each image, the most probable first.
+
+    Raises:
+        ArgumentError: There are no labels, or the template has no {}.
+        ConfigError: The model is no dual encoder.
+        DataError: An image cannot be decoded, a text is too long, or the folder has no tokenizer or
+            no preprocessor_config.json.
+
+    References:
+        Radford et al., 2021 (https://arxiv.org/abs/2103.00020), section 3.1.2.
+    """
+    check_pretrained("pretrained", pretrained)
+    head = _head(pretrained)
+    named = labels and all(isinstance(label, str) and label.strip() for label in labels)
+    check_argument("labels", labels, bool(named), "one label at least, each of them a text")
+    check_argument("template", template, "{}" in template, 'a text with {} in it: "a photo of {}."')
+    texts = forward(
+        pretrained, text_arrays(pretrained, [template.replace("{}", x) for x in labels])
+    )
+    vectors = image_vectors(pretrained, images, batch_size)
+    logits = pretrained.model.similarities(texts["text_embeds"], vectors).T
+    found = []
+    for row in np.asarray(head.probabilities(logits)):
+        order = np.argsort(-row, kind="stable")
+        found.append([LabelScore(labels[n], float(row[n])) for n in order.tolist()])
+    return found
+
+
+def text_arrays(pretrained: Pretrained, texts: Sequence[str]) -> dict[str, np.ndarray]:
+    """Returns texts as a dual encoder reads them.
+
+    They are padded to the longest of them or, where padding counts as text, to the length of the
+    model's positions.
+
+    Args:
+        pretrained: The model.
+        texts: The texts.
+
+    Returns:
+        "input_ids" and, unless padding counts as text, "attention_mask", [texts, tokens].
+
+    Raises:
+        DataError: A text is too long, or there is no tokenizer.
+    """
+    settings = read_settings(pretrained.folder)
+    encode, change = pretrained.prompt_encoder.plain, canonical_text(settings)
+    rows = [encode(change(text)) for text in texts]
+    part = pretrained.checkpoint.part("text")
+    longest, fixed = part.config.position.max_length, part.architecture.task.reads_padding
+    if fixed and longest is not None:
+        rows = [row if len(row) <= longest else [*row[: longest - 1], row[-1]] for row in rows]
+    for text, row in zip(texts, rows, strict=True):
+        if longest is not None and len(row) > longest:
+            raise DataError(
+                f"{text!r} has {len(row)} tokens, but the model reads {longest} at most"
+            )
+    length = longest if fixed else max(map(len, rows))
+    pad = part.hf_config.values.get("pad_token_id") or 0
+    ids = np.full((len(rows), length), pad, np.int32)
+    mask = np.zeros_like(ids)
+    for place, row in enumerate(rows):
+        ids[place, : len(row)], mask[place, : len(row)] = row, 1
+    attends = fixed and "attention_mask" not in settings.get(
+        "model_input_names", ["attention_mask"]
+    )
+    return {"input_ids": ids} if attends else {"input_ids": ids, "attention_mask": mask}
+
+
+def image_vectors(
+    pretrained: Pretrained, images: Sequence[str | Path], batch_size: int = 32
+) -> np.ndarray:
+    """Returns the vectors of images, of length 1, float32 [images, width].
+
+    Args:
+        pretrained: The model.
+        images: The files of the images.
+        batch_size: Images that are computed together.
+
+    Raises:
+        DataError: An image cannot be decoded, or there is no preprocessor_config.json.
+    """
+    check_argument("images", images, len(images) > 0, "one file at least")
+    reader, found = HFImageReader(pretrained), []
+    count = min(batch_size, len(images))
+    for start in range(0, len(images), count):
+        rows = reader.encode([(str(file),) for file in images[start : start + count]])
+        rows += [rows[-1]] * (count - len(rows))
+        found.append(forward(pretrained, reader.arrays(rows, 1))["image_embeds"])
+    return np.concatenate(found)[: len(images)]
+
+
+def _head(pretrained: Pretrained) -> Contrastive:
+    heads = [head for head in pretrained.config.heads if isinstance(head, Contrastive)]
+    if not heads:
+        names = ", ".join(head.name for head in pretrained.config.heads) or "none"
+        raise ConfigError(
+            f"{pretrained.folder}: must be a model of texts and images, such as CLIP "
+            f"or SigLIP; this has the heads {names}"
+        )
+    return heads[0]

@@ -1,0 +1,44 @@
+"""What the files of all dual encoders share."""
+
+from typing import Any
+
+from jaxformer.hub.fields import Computed, Number
+from jaxformer.hub.model_format import Architecture, ModelFormat, Part
+from jaxformer.hub.parts import with_parts
+from jaxformer.hub.weights.weight_map import WeightMap
+from jaxformer.models import DualEncoderConfig, Projection
+
+LOGIT_SCALE = Number("logit_scale", "logit_scale_init_value", 2.6592)
+OWN_NAMES = {"logit_scale": "logit_scale", "logit_bias": "logit_bias"}
+
+
+def _write_width(config: DualEncoderConfig) -> dict[str, Any]:
+    widths = [head.width for head in config.image.heads if isinstance(head, Projection)]
+    return {"projection_dim": widths[0]} if widths else {}
+
+
+# The width is read in the sections of both towers, where it replaces their own.
+PROJECTION_WIDTH = Computed(lambda hf_config: {}, _write_width)
+
+
+def text_part(model_format: ModelFormat, architecture: Architecture, **others: Any) -> Part:
+    """Returns the part that reads texts; `others` are fields of `Part`."""
+    return Part("text_config", "text_model.", model_format, architecture, **others)
+
+
+def image_part(model_format: ModelFormat, architecture: Architecture, **others: Any) -> Part:
+    """Returns the part that reads images; `others` are fields of `Part`."""
+    fields = {"reads_text": False} | others
+    return Part("vision_config", "vision_model.", model_format, architecture, **fields)
+
+
+def dual_encoder(model_format: ModelFormat, text: Part, image: Part, own: WeightMap) -> ModelFormat:
+    """Returns the format of a dual encoder with these parts.
+
+    Args:
+        model_format: The format, with the fields of the whole.
+        text: The model of texts.
+        image: The model of images.
+        own: The names of the tensors of neither.
+    """
+    return with_parts(model_format, {"text": text, "image": image}, own)

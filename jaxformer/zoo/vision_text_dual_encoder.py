@@ -1,0 +1,112 @@
+"""Vision-text dual encoders: any model of images with any encoder of texts (CLIP-Italian)."""
+
+from dataclasses import replace
+
+from jaxformer.errors import ConfigError, did_you_mean
+from jaxformer.hub.describe import describe
+from jaxformer.hub.dual_encoder_tasks import (
+    ContrastiveTask,
+    EndTokenEmbeddingTask,
+    PooledEmbeddingTask,
+)
+from jaxformer.hub.fields import ConfigMap
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import Architecture, Formats, ModelFormat, section
+from jaxformer.hub.tasks import EndTokenTask, Task
+from jaxformer.hub.weights.weight_map import WeightMap
+from jaxformer.models import DualEncoderConfig
+from jaxformer.models.model import ModelConfig
+from jaxformer.zoo.common.dual_encoders import (
+    LOGIT_SCALE,
+    OWN_NAMES,
+    PROJECTION_WIDTH,
+    dual_encoder,
+    image_part,
+    text_part,
+)
+
+_TASKS = {
+    "text_config": {Task: PooledEmbeddingTask(), EndTokenTask: EndTokenEmbeddingTask()},
+    "vision_config": {Task: PooledEmbeddingTask("image_embeds")},
+}
+"""Section of config.json -> task of a class that pools -> that of a tower, which projects."""
+
+
+def _towers(formats: Formats, name: str) -> dict[str, ModelFormat]:
+    """The systems that may be a tower, each with one class: that which has no head of its own."""
+    found = {}
+    for kind, model_format in formats.items():
+        for architecture in model_format.architectures:
+            task = _TASKS[name].get(type(architecture.task))
+            if task is not None:
+                tower = replace(architecture, task=task, prefix="")
+                found[kind] = replace(model_format, architectures=(tower,))
+    return found
+
+
+def _tower(
+    hf_config: HFConfig, formats: Formats, name: str, config: ModelConfig | None
+) -> ModelFormat:
+    """The system of the tower in a section of config.json, or that which can say our model."""
+    towers = _towers(formats, name)
+    kind = section(hf_config, name).get("model_type")
+    if kind is None and config is not None:
+        width = {"projection_dim": next(iter(config.heads)).width}
+        kind = describe(config, towers.values(), width).model_format.model_type
+    if kind not in towers:
+        raise ConfigError(
+            f"{hf_config.path}: {name}: model_type = {kind!r}: must be a model with a pooled state,"
+            f" one of {', '.join(sorted(towers))}{did_you_mean(kind, towers)}"
+        )
+    return towers[kind]
+
+
+def _bind(
+    model_format: ModelFormat,
+    hf_config: HFConfig,
+    formats: Formats,
+    config: DualEncoderConfig | None,
+) -> ModelFormat:
+    """The format with the systems of the towers that config.json names."""
+    text, image = (None, None) if config is None else (config.text, config.image)
+    text_format = _tower(hf_config, formats, "text_config", text)
+    image_format = _tower(hf_config, formats, "vision_config", image)
+    return dual_encoder(
+        model_format,
+        text_part(
+            text_format,
+            text_format.architectures[0],
+            shared=("projection_dim",),
+            projection="text_projection",
+        ),
+        image_part(
+            image_format,
+            image_format.architectures[0],
+            shared=("projection_dim",),
+            projection="visual_projection",
+        ),
+        WeightMap(OWN_NAMES),
+    )
+
+
+def _build(text: ModelConfig, image: ModelConfig, **fields: float) -> DualEncoderConfig:
+    """Both towers, each of which must have a pooled state."""
+    reads_end = [head.pooling for head in text.heads] == ["last"]
+    if not reads_end and getattr(text, "pooler", None) is None:
+        raise ConfigError("text_config: the model has no pooled state, as BERT and CLIP have one")
+    if image.pooler is None and not image.class_token:
+        raise ConfigError("vision_config: the model has no pooled state, as ViT and CLIP have one")
+    return DualEncoderConfig(text, image, **fields)
+
+
+FORMATS = (
+    ModelFormat(
+        model_type="vision-text-dual-encoder",
+        config_map=ConfigMap(_build, (LOGIT_SCALE, PROJECTION_WIDTH)),
+        weight_map=lambda _: WeightMap({}),
+        architectures=(Architecture("VisionTextDualEncoderModel", ContrastiveTask()),),
+        harmless=("projection_dim",),
+        defaults={"projection_dim": 512},
+        bind=_bind,
+    ),
+)

@@ -1,0 +1,145 @@
+"""Zero-shot classification of images beside the pipeline of transformers."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from tokenizers.processors import TemplateProcessing
+
+from jaxformer.cli import main as cli
+from jaxformer.errors import ArgumentError, ConfigError, DataError
+from jaxformer.parity.reference import save_random
+from jaxformer.parity.tiny import TINY
+from jaxformer.pretrained.auto import load
+from jaxformer.pretrained.prediction.zero_shot import text_arrays, zero_shot
+
+pytestmark = pytest.mark.torch
+
+LABELS = ("cat", "dog", "a plane")
+WORDS = ("[UNK]", "this", "is", "a", "</s>", "[PAD]", "photo", "of", "cat", "dog", "plane", ".")
+PROCESSOR = {
+    "do_center_crop": True,
+    "crop_size": {"height": 13, "width": 13},
+    "do_resize": True,
+    "size": {"shortest_edge": 13},
+    "resample": 3,
+    "do_rescale": True,
+    "do_normalize": True,
+    "do_convert_rgb": True,
+    "image_mean": [0.5, 0.4, 0.3],
+    "image_std": [0.2, 0.3, 0.25],
+    "image_processor_type": "CLIPImageProcessor",
+}
+
+
+def save_model(kind, folder):
+    """A random model with a processor: what a folder of the hub has."""
+    changes = {
+        "text_config": TINY[kind]["text_config"] | {"max_position_embeddings": 64},
+        "vision_config": TINY[kind]["vision_config"] | {"num_channels": 3},
+    }
+    save_random(kind, {"clip": "CLIPModel", "siglip": "SiglipModel"}[kind], folder, **changes)
+    tokenizer = Tokenizer(WordLevel({w: n for n, w in enumerate(WORDS)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.post_processor = TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 4)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]"}
+    names = ["input_ids", "attention_mask"] if kind == "clip" else ["input_ids"]
+    settings |= {"model_input_names": names}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    (folder / "preprocessor_config.json").write_text(json.dumps(PROCESSOR))
+    return folder
+
+
+@pytest.fixture(scope="module", params=["clip", "siglip"])
+def model(request, tmp_path_factory):
+    return save_model(request.param, tmp_path_factory.mktemp(request.param))
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """A wide picture in colour, and a high one in grey."""
+    folder, rng = tmp_path_factory.mktemp("images"), np.random.default_rng(0)
+    files = [folder / "wide.png", folder / "grey.png"]
+    Image.fromarray(rng.integers(0, 256, (20, 31, 3), np.uint8)).save(files[0])
+    Image.fromarray(rng.integers(0, 256, (40, 17), np.uint8)).save(files[1])
+    return files
+
+
+def test_as_the_pipeline_of_transformers(model, images):
+    from transformers import pipeline
+
+    template = "a photo of a {}."
+    theirs = pipeline("zero-shot-image-classification", model=str(model))
+    expected = theirs(
+        [str(file) for file in images], candidate_labels=LABELS, hypothesis_template=template
+    )
+    found = zero_shot(load(model), images, LABELS, template=template, batch_size=1)
+    for ours, row in zip(found, expected, strict=True):
+        assert [score.label for score in ours] == [score["label"] for score in row]
+        theirs = [score["score"] for score in row]
+        np.testing.assert_allclose([score.score for score in ours], theirs, rtol=2e-5)
+
+
+def test_several_images_at_a_time_give_the_same(model, images):
+    one, all_ = (
+        zero_shot(load(model), [*images, images[0]], LABELS, batch_size=size) for size in (1, 2)
+    )
+    for a, b in zip(one, all_, strict=True):
+        assert [x.label for x in a] == [x.label for x in b]
+        np.testing.assert_allclose([x.score for x in a], [x.score for x in b], rtol=1e-5)
+    assert one[0] == one[2]
+
+
+def test_the_command(model, images, capsys):
+    arguments = ["zero-shot", str(model), *map(str, images), "--labels", *LABELS]
+    assert cli.main([*arguments, "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    found = zero_shot(load(model), images, LABELS)
+    assert [row["image"] for row in rows] == [str(file) for file in images]
+    assert [row["labels"] for row in rows] == [[x._asdict() for x in row] for row in found]
+    assert cli.main(arguments) == 0
+    table = capsys.readouterr().out
+    assert all(label in table for label in (*LABELS, "grey.png"))
+
+
+def test_a_file_that_is_no_image_is_named(model, tmp_path, capsys):
+    (tmp_path / "notes.png").write_text("no image")
+    for name in ("notes.png", "missing.png"):
+        arguments = [str(tmp_path / name), "--labels", "cat"]
+        assert cli.main(["zero-shot", str(model), *arguments]) == 2
+        message = capsys.readouterr().err
+        assert name in message
+        assert "Traceback" not in message
+
+
+def test_bad_arguments(model, images):
+    pretrained = load(model)
+    with pytest.raises(ArgumentError, match="labels"):
+        zero_shot(pretrained, images, [])
+    with pytest.raises(ArgumentError, match="template"):
+        zero_shot(pretrained, images, LABELS, template="a photo")
+    with pytest.raises(ArgumentError, match="images"):
+        zero_shot(pretrained, [], LABELS)
+
+
+def test_a_text_beyond_the_positions(model):
+    pretrained = load(model)
+    text = " ".join(["cat"] * 80)
+    if pretrained.checkpoint.model_format.model_type == "siglip":
+        ids = text_arrays(pretrained, [text])["input_ids"]
+        assert ids.shape == (1, 64)
+        assert ids[0, -1] == 4
+    else:
+        with pytest.raises(DataError, match="81 tokens, but the model reads 64"):
+            text_arrays(pretrained, [text])
+
+
+def test_another_model_is_refused(tmp_path, images):
+    save_random("vit", "ViTModel", tmp_path)
+    with pytest.raises(ConfigError, match="must be a model of texts and images"):
+        zero_shot(load(tmp_path), images, LABELS)
