@@ -279,8 +279,9 @@ def _check_pixels(pixels: np.ndarray, config: Any) -> None:
             "; transpose it with (0, 3, 1, 2)" if last else f"; the model reads {channels} colours"
         )
         raise DataError(f"{given}, and so {pixels.shape[1]} channels: {wanted}{hint}")
-    size, patch = pixels.shape[2:], config.patch_size
-    if config.interpolate_positions:
+    size = pixels.shape[2:]
+    if getattr(config, "interpolate_positions", False):
+        patch = config.patch_size
         if size[0] < patch[0] or size[1] < patch[1]:
             raise DataError(
                 f"{given}: must have {patch[0]} rows and {patch[1]} columns at least, those of one "
