@@ -50,8 +50,9 @@ class Data(abc.ABC):
 
     head: ClassVar[str] = "language_model"
     """What the data teach, by the name of a head: "language_model", "masked_language_model",
-    "classification", "regression", "token_classification" or "span". A subclass whose fields decide
-    it defines a property. A model that is taken from a checkpoint gets this head."""
+    "classification", "regression", "token_classification", "span" or "masked_pixels". A subclass
+    whose fields decide it defines a property. A model that is taken from a checkpoint gets this
+    head."""
 
     sequences_per_row: ClassVar[int] = 1
     """Sequences that the model reads of a row of a batch: two for a pair of answers."""

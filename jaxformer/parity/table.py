@@ -45,7 +45,11 @@ _LEFT_OUT = (
     "  classifiers: they have two models in one folder, and `load` returns one. Transformers can",
     "  extract a tower:",
     "  `CLIPVisionModelWithProjection.from_pretrained(DIR).save_pretrained(TOWER)`.",
-    "- There are no heads for multiple choice, for GPT-2's double heads, or for masked images.",
+    "- There are no heads for multiple choice, or for GPT-2's double heads.",
+    "- Of BEiT, the class for segmentation is not supported. In transformers, tables of biases of",
+    "  images that are not square are read with rows and columns exchanged, and",
+    "  `BeitForMaskedImageModeling` without `use_mean_pooling` loads its two norms in each other's",
+    "  place.",
     "- Mixtures of experts and speech models are not supported.",
 )
 

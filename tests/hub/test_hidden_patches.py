@@ -20,6 +20,8 @@ from jaxformer.parity.reference import Reference
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.model import save
 from jaxformer.pretrained.outputs import forward, gradients
+from jaxformer.training.transfer.resolution import model_for
+from jaxformer.training.transfer.transfer import transfer
 from jaxformer.zoo import FORMATS
 
 torch_only = pytest.mark.torch
@@ -142,6 +144,7 @@ def batch_of(config, rows=4):
 
 
 @pytest.mark.parametrize("head", HEADS)
+@pytest.mark.quick("tokens")
 def test_hidden_patches_are_learned(head):
     config = replace(PIXELS, heads=(HEADS[head],), dropout=0.0)
     batch, structure = batch_of(config), structure_of(config)
@@ -200,3 +203,19 @@ def test_a_model_of_ours_has_a_class_there(tmp_path):
         described = describe(replace(model.config, compute_dtype="bfloat16"), FORMATS.values())
         assert described.architecture == model.checkpoint.architecture
         assert task.heads(described.hf_config) == model.config.heads
+
+
+@torch_only
+def test_its_body_starts_a_classifier_and_a_classifier_s_starts_it(tmp_path):
+    """The token for hidden patches comes and goes with the head that predicts them."""
+    folder = save_tiny("vit", tmp_path / "hidden", HEAD)
+    checkpoint = load(folder).checkpoint
+    classifier = model_for(checkpoint, "classification", 3)
+    assert (classifier.mask_token, classifier.pooler) == (False, None)
+    for model, source in ((classifier, folder), (checkpoint.config, tmp_path / "labels")):
+        if not source.exists():
+            save_tiny("vit", source, image_size=12, patch_size=4)
+        parameters, report = transfer(structure_of(model).init(jax.random.key(0)), source, model)
+        assert parameters.keys() == structure_of(model).shapes.keys()
+        others = {name for name in (*report.new, *report.left) if not name.startswith("heads.")}
+        assert others == {"mask_token"}

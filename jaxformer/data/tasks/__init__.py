@@ -7,6 +7,7 @@ from jaxformer.data.tasks.glue import Glue
 from jaxformer.data.tasks.image_sources import Digits, ImageFolder, ImageSource
 from jaxformer.data.tasks.images import HorizontalFlip, Images, Mixup, RandomCrop
 from jaxformer.data.tasks.labelled_text import LabelledText
+from jaxformer.data.tasks.masked_images import MaskedImages
 from jaxformer.data.tasks.parallel_text import LocalePairs, ParallelText
 from jaxformer.data.tasks.span_text import SpanText
 from jaxformer.data.tasks.tag_sources import ColumnFile, PythonTokens, TagSource
@@ -32,6 +33,7 @@ __all__ = [
     "Images",
     "LabelledText",
     "LocalePairs",
+    "MaskedImages",
     "Mixup",
     "Number",
     "ParallelText",

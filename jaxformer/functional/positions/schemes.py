@@ -1,5 +1,6 @@
 """The positional schemes, one small frozen object each, behind the interface `Position`."""
 
+import abc
 import math
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -123,7 +124,7 @@ class Sinusoidal(Position):
             raise ConfigError(f"model_dim = {model_dim}: must be even for {self}")
 
 
-class OnGrid(Position):
+class OnGrid(Position, abc.ABC):
     """What the schemes share that know the grid of an image's patches: `grid` and `prefix`."""
 
     grid: tuple[int, int]

@@ -152,7 +152,9 @@ def image_maps(pretrained: Pretrained, reader: ImageReader, file: str | Path) ->
         raise ArgumentError("image: the model reads text; give a text instead")
     pixels = reader.pixels(Path(file))
     inputs = {"pixel_values": pixels.transpose(2, 0, 1)[None]}
-    rows, columns = config.grid
+    # The image may have another size than those that the model was trained on.
+    sizes = zip(pixels.shape[:2], config.patch_size, strict=True)
+    rows, columns = (count // size for count, size in sizes)
     names = [*("[CLS]", "[DIST]")[: config.num_prefix]]
     names += [f"patch {row},{column}" for row in range(rows) for column in range(columns)]
     found = forward(pretrained, inputs, output_attentions=True)

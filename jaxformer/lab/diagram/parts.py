@@ -170,8 +170,8 @@ def _(sublayer: SelfAttention, masked: bool) -> tuple[str, str, tuple[str, ...]]
         lines.append(f"window of {sublayer.window:,}")
     if acts(position, "rotate"):
         lines.append(f"rotates Q and K: {scheme_name(position)}")
-    if acts(position, "bias"):
-        lines.append(f"adds a bias: {scheme_name(position)}")
+    if acts(sublayer.scheme, "bias"):
+        lines.append(f"adds a bias: {scheme_name(sublayer.scheme)}")
     if attention.query_norm is not None:
         lines.append(f"norm of Q and K: {type(attention.query_norm.norm).__name__}")
     return "attention", f"{'Masked self' if masked else 'Self'}-attention", tuple(lines)

@@ -13,6 +13,7 @@ from jaxformer.data.tokenizers.files import read_settings
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.image_tasks import MaskedPixelsTask
 from jaxformer.hub.label_names import label_names
 from jaxformer.hub.model_format import Architecture
 from jaxformer.hub.tasks import (
@@ -52,6 +53,7 @@ _TASKS: dict[str, tuple[type[Task], ...]] = {
     "regression": (SequenceClassificationTask,),
     "token_classification": (TokenClassificationTask,),
     "span": (QuestionAnsweringTask,),
+    "masked_pixels": (MaskedPixelsTask,),
 }
 """What data teach -> the tasks of the classes with such a head."""
 _LABELLED = ("classification", "token_classification")

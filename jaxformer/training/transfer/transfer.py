@@ -137,4 +137,5 @@ def _differences(there: ModelConfig, here: ModelConfig) -> tuple[str, ...]:
 
 
 def _replaceable(name: str) -> bool:
-    return name.startswith(("heads.", "pooler.")) or is_factor(name)
+    # The token for hidden patches is of the head that predicts them.
+    return name.startswith(("heads.", "pooler.", "mask_token")) or is_factor(name)
