@@ -37,6 +37,7 @@ from jaxformer.zoo.common.dual_encoders import (
     text_part,
 )
 from jaxformer.zoo.common.gpt_like import gpt
+from jaxformer.zoo.common.image_classifiers import with_image_classifier
 from jaxformer.zoo.common.vit_like import vit
 from jaxformer.zoo.system import System
 
@@ -162,28 +163,31 @@ _VISION_FORMAT = ModelFormat(
 )
 
 FORMATS = (
-    dual_encoder(
-        ModelFormat(
-            model_type="clip",
-            config_map=ConfigMap(DualEncoderConfig, (LOGIT_SCALE, PROJECTION_WIDTH)),
-            weight_map=lambda _: WeightMap({}),
-            architectures=(Architecture("CLIPModel", ContrastiveTask()),),
-            harmless=("projection_dim",),
-            defaults={"projection_dim": 512},
+    with_image_classifier(
+        dual_encoder(
+            ModelFormat(
+                model_type="clip",
+                config_map=ConfigMap(DualEncoderConfig, (LOGIT_SCALE, PROJECTION_WIDTH)),
+                weight_map=lambda _: WeightMap({}),
+                architectures=(Architecture("CLIPModel", ContrastiveTask()),),
+                harmless=("projection_dim",),
+                defaults={"projection_dim": 512},
+            ),
+            text_part(
+                _TEXT_FORMAT,
+                _TEXT_FORMAT.architectures[0],
+                shared=("projection_dim",),
+                older_section="text_config_dict",
+            ),
+            image_part(
+                _VISION_FORMAT,
+                _VISION_FORMAT.architectures[0],
+                shared=("projection_dim",),
+                older_section="vision_config_dict",
+            ),
+            WeightMap(OWN_NAMES),
         ),
-        text_part(
-            _TEXT_FORMAT,
-            _TEXT_FORMAT.architectures[0],
-            shared=("projection_dim",),
-            older_section="text_config_dict",
-        ),
-        image_part(
-            _VISION_FORMAT,
-            _VISION_FORMAT.architectures[0],
-            shared=("projection_dim",),
-            older_section="vision_config_dict",
-        ),
-        WeightMap(OWN_NAMES),
+        "CLIPForImageClassification",
     ),
     _TEXT_FORMAT,
     _VISION_FORMAT,

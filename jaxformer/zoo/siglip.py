@@ -31,6 +31,7 @@ from jaxformer.zoo.common.clip_like import (
     vision_fields,
 )
 from jaxformer.zoo.common.dual_encoders import OWN_NAMES, dual_encoder, image_part, text_part
+from jaxformer.zoo.common.image_classifiers import with_image_classifier
 from jaxformer.zoo.common.vit_like import vit
 from jaxformer.zoo.system import System
 
@@ -147,16 +148,19 @@ _VISION_FORMAT = ModelFormat(
 )
 
 FORMATS = (
-    dual_encoder(
-        ModelFormat(
-            model_type="siglip",
-            config_map=ConfigMap(siglip, ()),
-            weight_map=lambda _: WeightMap({}),
-            architectures=(Architecture("SiglipModel", ContrastiveTask(SigmoidContrastive())),),
+    with_image_classifier(
+        dual_encoder(
+            ModelFormat(
+                model_type="siglip",
+                config_map=ConfigMap(siglip, ()),
+                weight_map=lambda _: WeightMap({}),
+                architectures=(Architecture("SiglipModel", ContrastiveTask(SigmoidContrastive())),),
+            ),
+            text_part(_TEXT_FORMAT, _TEXT_FORMAT.architectures[0]),
+            image_part(_VISION_FORMAT, _VISION_FORMAT.architectures[0]),
+            WeightMap(OWN_NAMES, layouts=dict.fromkeys(OWN_NAMES, Same(leading=1))),
         ),
-        text_part(_TEXT_FORMAT, _TEXT_FORMAT.architectures[0]),
-        image_part(_VISION_FORMAT, _VISION_FORMAT.architectures[0]),
-        WeightMap(OWN_NAMES, layouts=dict.fromkeys(OWN_NAMES, Same(leading=1))),
+        "SiglipForImageClassification",
     ),
     _TEXT_FORMAT,
     _VISION_FORMAT,

@@ -1,0 +1,87 @@
+"""Image classifiers whose files are those of a dual encoder without its texts (SigLIP, CLIP)."""
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+from jaxformer.hub.fields import ConfigMap
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import Architecture, Formats, ModelFormat, Part, completed
+from jaxformer.hub.tasks import SequenceClassificationTask
+from jaxformer.hub.weights.weight_map import WeightMap
+from jaxformer.models import VisionConfig
+from jaxformer.models.model import ModelConfig
+
+
+@dataclass(frozen=True)
+class _SectionMap(ConfigMap):
+    """The map of one section of a config.json; no other describes the model."""
+
+    part: Part
+
+    def read(self, hf_config):
+        part = self.part
+        section = completed(part.section_of(hf_config), part.model_format)
+        config = part.model_format.config_map.read(section)
+        section.finish(part.model_format.harmless)
+        return config
+
+    def write(self, config):
+        inner = self.part.model_format
+        values = {"model_type": inner.model_type, **inner.config_map.write(config)}
+        return {self.part.section: values}
+
+
+def with_image_classifier(model_format: ModelFormat, name: str) -> ModelFormat:
+    """Adds the image classifier to the classes of a dual encoder.
+
+    It reads the mean of the states of the patches. Config.json describes both towers, of which
+    this class has one.
+
+    Args:
+        model_format: The format of the dual encoder.
+        name: The name of the class.
+
+    Returns:
+        The format with one more class.
+    """
+    architecture = Architecture(name, SequenceClassificationTask("mean"))
+    image = model_format.parts["image"]
+    inner = image.model_format
+
+    def weight_map(config: ModelConfig) -> WeightMap:
+        tower = inner.weight_map(config)
+        return replace(tower, names={**tower.names, "heads.label.output": "classifier"})
+
+    classifier = replace(
+        model_format,
+        config_map=_SectionMap(inner.config_map.build, (), image),
+        weight_map=weight_map,
+        architectures=(architecture,),
+        prefix=inner.prefix,
+        aliases=inner.aliases,
+        buffers=inner.buffers,
+        copies=inner.copies,
+        # What describes the texts, and how they are compared.
+        harmless=(*model_format.harmless, "text_config*", "logit_*", "projection_dim", "vision_*"),
+        parts={},
+    )
+    return replace(
+        model_format,
+        architectures=(*model_format.architectures, architecture),
+        bind=partial(_bind, classifier=classifier),
+    )
+
+
+def _bind(
+    model_format: ModelFormat,
+    hf_config: HFConfig,
+    formats: Formats,
+    config: ModelConfig | None,
+    classifier: ModelFormat,
+) -> ModelFormat:
+    """The format of the classifier where config.json names it, or our model reads images alone."""
+    del formats
+    (architecture,) = classifier.architectures
+    named = (hf_config.take("architectures", None) or [""])[0]
+    one = named == architecture.name if config is None else isinstance(config, VisionConfig)
+    return classifier if one else model_format
