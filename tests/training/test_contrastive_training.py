@@ -36,6 +36,7 @@ COLOURS = {
 }  # fmt: skip
 SHAPES = ("square", "bar", "frame", "cross")
 ROWS, LENGTH, END = 8, 9, 4
+RATE = Cosine(learning_rate=1e-3, warmup_steps=20)
 
 
 def a_batch(model, reads_padding):
@@ -114,7 +115,7 @@ def pairs(tmp_path_factory):
     return folder
 
 
-def config_for(folder, schedule=Cosine(learning_rate=1e-3, warmup_steps=20), **settings):
+def config_for(folder, schedule=RATE, **settings):
     table = str(folder / "train.jsonl")
     sizes = {"mlp_dim": 64, "compute_dtype": "float32", "scan_layers": False}
     text = clip_text(2, 32, 4, vocab_size=264, position=Learned(max_length=24), **sizes)
