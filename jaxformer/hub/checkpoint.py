@@ -8,7 +8,7 @@ from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.tasks import Task
-from jaxformer.hub.weights.tensors import TensorFiles
+from jaxformer.hub.weights.tensors import Tensors
 from jaxformer.models.model import ModelConfig
 from jaxformer.nn.config import MOST_LAYERS
 
@@ -123,7 +123,7 @@ def _check_not_quantised(hf_config: HFConfig) -> None:
         )
 
 
-def check_sizes(checkpoint: HFCheckpoint, files: TensorFiles) -> None:
+def check_sizes(checkpoint: HFCheckpoint, files: Tensors) -> None:
     """Checks that a model is not far larger than its files, before its arrays are described.
 
     Missing tensors of an ordinary model are reported one by one later.
@@ -174,9 +174,10 @@ def _architecture(hf_config: HFConfig, model_format: ModelFormat) -> Architectur
         raise ConfigError(
             f"{hf_config.path}: architectures = {named!r}: must be a list of one name"
         )
+    own = model_format.flax.classes.get(str(named[0]), str(named[0]))
     for architecture in model_format.architectures:
         # MPT was published with its own code, which calls the class MPTForCausalLM.
-        if architecture.name.lower() == str(named[0]).lower():
+        if architecture.name.lower() == own.lower():
             return architecture
     known = [architecture.name for architecture in model_format.architectures]
     hint = did_you_mean(named[0], known)

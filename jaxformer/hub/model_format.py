@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.hub.fields import ConfigMap
+from jaxformer.hub.flax_format import FlaxFormat
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.tasks import IGNORED, Task
-from jaxformer.hub.weights.tensors import TensorFiles
+from jaxformer.hub.weights.tensors import Tensors
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models.model import ModelConfig
 
@@ -106,7 +107,7 @@ class CountedByIds(Positions):
         return jnp.cumsum(real, axis=1) * real - 1
 
 
-def _unchanged(config: ModelConfig, files: TensorFiles) -> ModelConfig:
+def _unchanged(config: ModelConfig, files: Tensors) -> ModelConfig:
     """The configuration that config.json describes."""
     del files
     return config
@@ -136,7 +137,7 @@ class ModelFormat:
     """Tensors that some files store twice -> the tensors that they must be equal to."""
     harmless: tuple[str, ...] = ()
     """Patterns of fields of config.json that do not change the outputs."""
-    fitted: Callable[[ModelConfig, TensorFiles], ModelConfig] = _unchanged
+    fitted: Callable[[ModelConfig, Tensors], ModelConfig] = _unchanged
     """Corrects our configuration by the tensors, where config.json is not enough."""
     shift: Shift = StartToken()
     """Makes the decoder's inputs of its targets."""
@@ -148,3 +149,5 @@ class ModelFormat:
     """The values of fields that a config.json leaves out, before those of `config_map`."""
     synonyms: Mapping[str, str] = field(default_factory=dict)
     """Other names of fields in files -> the name that `config_map` reads."""
+    flax: FlaxFormat = FlaxFormat()
+    """What its Flax class kept or computed in another way."""

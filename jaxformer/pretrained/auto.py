@@ -22,7 +22,8 @@ from jaxformer.hub.hf_config import CONFIG, is_hf_checkpoint
 from jaxformer.hub.label_names import label_settings
 from jaxformer.hub.peft import is_adapter
 from jaxformer.hub.weights.arrays import check_finite
-from jaxformer.hub.weights.file_layout import LAYOUT, FileLayout
+from jaxformer.hub.weights.file_layout import LAYOUT
+from jaxformer.hub.weights.opening import Layout, read_layout
 from jaxformer.io.model_files import file_in, read_object
 from jaxformer.io.paths import folder_path
 from jaxformer.models.model import ModelConfig
@@ -53,8 +54,8 @@ def load(
 
     Args:
         folder: A run's folder, that of one of its checkpoints (RUN/checkpoints/300), or one with
-            config.json and model.safetensors (or several files and their index); or that of a
-            PEFT adapter, which names its base.
+            config.json and model.safetensors or flax_model.msgpack (or several files and their
+            index); or that of a PEFT adapter, which names its base.
         dtype: The dtype of the parameters: "float32", "bfloat16" or "float16"; None keeps that of
             the files.
         mesh: The mesh that each parameter is sharded over when it is read; None: one device.
@@ -113,10 +114,10 @@ def home_of(run: Path) -> Path:
     return run / IMPORTED if (run / IMPORTED).is_dir() else run / "tokenizer"
 
 
-def kept_layout(home: Path) -> FileLayout | None:
+def kept_layout(home: Path) -> Layout | None:
     """Returns the layout of the weights that a run started from; None if it keeps none."""
     file = file_in(home, LAYOUT)
-    return None if file is None else FileLayout.read(file)
+    return None if file is None else read_layout(file)
 
 
 def describe_run(run: SavedRun, model: ModelConfig) -> HFCheckpoint:

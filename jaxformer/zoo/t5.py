@@ -28,7 +28,7 @@ from jaxformer.hub.tasks import (
     Task,
     TokenClassificationTask,
 )
-from jaxformer.hub.weights.tensors import TensorFiles
+from jaxformer.hub.weights.tensors import Tensors
 from jaxformer.hub.weights.weight_map import WeightMap, attention, block
 from jaxformer.models import EncoderConfig, EncoderDecoderConfig
 from jaxformer.nn.config import TextConfig
@@ -253,7 +253,7 @@ def _config_map(scale: Field, shared: bool = True) -> ConfigMap:
     )
 
 
-def _fitted(config: EncoderDecoderConfig, files: TensorFiles) -> EncoderDecoderConfig:
+def _fitted(config: EncoderDecoderConfig, files: Tensors) -> EncoderDecoderConfig:
     """Ties the tables if and only if the tensors have it so, as transformers does."""
     own, shared = "lm_head.weight", "shared.weight"
     both = own in files.tensors and shared in files.tensors

@@ -16,7 +16,7 @@ import numpy as np
 from jaxformer.errors import DataError
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.weights.arrays import aligned_empty, check_finite, copy_into, only_zeros
-from jaxformer.hub.weights.tensors import Tensor, TensorFiles
+from jaxformer.hub.weights.tensors import Tensor, Tensors
 from jaxformer.hub.weights.weight_map import Placement
 from jaxformer.models.parameters import AbstractModel, Parameters
 
@@ -84,7 +84,7 @@ class WeightFile:
 
     def __init__(
         self,
-        files: TensorFiles,
+        files: Tensors,
         model_format: ModelFormat,
         placements: list[Placement],
         absent: Sequence[str],

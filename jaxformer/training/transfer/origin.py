@@ -19,7 +19,7 @@ from jaxformer.extras import optional_module
 from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.hf_config import CONFIG, is_hf_checkpoint
 from jaxformer.hub.peft import is_adapter, read_adapter
-from jaxformer.hub.weights.file_layout import FileLayout
+from jaxformer.hub.weights.opening import Layout, layout_of
 from jaxformer.io.model_files import file_in
 from jaxformer.io.paths import local_path
 from jaxformer.pretrained.adapters import base_of
@@ -34,7 +34,7 @@ class SavedFolder:
     """The parameters of a Hugging Face checkpoint, with the interface of `SavedRun`.
 
     Args:
-        folder: With config.json and safetensors.
+        folder: With config.json and safetensors or msgpack files.
         asked_by: What named the folder, for messages: "--init-from".
 
     Raises:
@@ -115,10 +115,10 @@ class Origin:
     home: Path
     """The folder with its tokenizer, its config.json and other files."""
 
-    def layout(self) -> FileLayout | None:
+    def layout(self) -> Layout | None:
         """Returns the layout of the weights that it came from; None if it keeps none."""
         if isinstance(self.saved, SavedFolder):
-            return FileLayout.of_folder(self.home)
+            return layout_of(self.home)
         return kept_layout(self.home)
 
 

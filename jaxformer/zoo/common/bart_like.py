@@ -20,7 +20,7 @@ from jaxformer.hub.fields import (
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.weights.layouts import Same
-from jaxformer.hub.weights.tensors import TensorFiles
+from jaxformer.hub.weights.tensors import Tensors
 from jaxformer.hub.weights.weight_map import WeightMap, attention, block
 from jaxformer.models import EncoderDecoderConfig
 from jaxformer.nn import PostNorm
@@ -98,7 +98,7 @@ FIELDS = (
 POSITIONS = LearnedPositions(default=1024, offset=2, also=("decoder_position",))
 
 
-def without_head_bias(config: EncoderDecoderConfig, files: TensorFiles) -> EncoderDecoderConfig:
+def without_head_bias(config: EncoderDecoderConfig, files: Tensors) -> EncoderDecoderConfig:
     """Returns a model without a bias of the logits where the file has none, as transformers does.
 
     Args:
