@@ -26,6 +26,7 @@ from jaxformer.io.paths import local_path
 from jaxformer.io.serialization import as_saved, diff
 from jaxformer.models import Head, ModelConfig
 from jaxformer.models.parameters import AbstractModel
+from jaxformer.nn.config import TransformerConfig
 from jaxformer.optim.optimizers import AdamW, Optimizer
 
 __all__ = ["Config", "TrainConfig", "changed_fields", "check_vocabulary", "load_config", "validate"]
@@ -145,8 +146,9 @@ def check_mesh(model: ModelConfig, sizes: Mapping[str, int]) -> None:
     Raises:
         ConfigError: A size of the model is not divisible; names both, and what would be right.
     """
-    _check_tensor_axis(model, sizes["tensor"])
-    _check_divides("mesh.fsdp", sizes["fsdp"], "model.model_dim", model.model_dim)
+    for stack in model.stacks:
+        _check_tensor_axis(stack, sizes["tensor"])
+        _check_divides("mesh.fsdp", sizes["fsdp"], "model.model_dim", stack.model_dim)
     if "vocab_size" in model.input_fields:
         _check_vocabulary_divides(model.vocab_size, sizes["tensor"] * sizes["fsdp"])
     if math.prod(sizes.values()) > 1:
@@ -268,12 +270,12 @@ def load_config(spec: str) -> Config:
         raise ConfigError(f"{path}: {error}") from error
 
 
-def _check_tensor_axis(model: ModelConfig, tensor: int) -> None:
-    _check_divides("mesh.tensor", tensor, "model.num_heads", model.num_heads)
-    _check_divides("mesh.tensor", tensor, "model.mlp_dim", model.mlp_dim)
-    if model.kv_heads != 1 and model.kv_heads % tensor:
+def _check_tensor_axis(stack: TransformerConfig, tensor: int) -> None:
+    _check_divides("mesh.tensor", tensor, "model.num_heads", stack.num_heads)
+    _check_divides("mesh.tensor", tensor, "model.mlp_dim", stack.mlp_dim)
+    if stack.kv_heads != 1 and stack.kv_heads % tensor:
         raise ConfigError(
-            f"model.num_kv_heads = {model.kv_heads} is not divisible by mesh.tensor = {tensor}: "
+            f"model.num_kv_heads = {stack.kv_heads} is not divisible by mesh.tensor = {tensor}: "
             "each device needs whole key/value heads; choose a mesh.tensor that divides it, or "
             "model.num_kv_heads = 1, which every device keeps"
         )

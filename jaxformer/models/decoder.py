@@ -10,7 +10,7 @@ from jaxformer.functional.masks import Mask, Prefix, Segments, causal
 from jaxformer.models.flops import TokenFlops, attention_flops, block_products, vocabulary_products
 from jaxformer.models.heads.base import Head, ModelOutput, array, build_heads, pool
 from jaxformer.models.heads.vocabulary import LanguageModel
-from jaxformer.models.model import Model, ModelConfig, assert_tokens
+from jaxformer.models.model import Model, TransformerModelConfig, assert_tokens
 from jaxformer.nn import Embedding, Transformer
 from jaxformer.nn.cache import Cache, CacheShape
 from jaxformer.nn.config import TextConfig
@@ -18,7 +18,7 @@ from jaxformer.nn.layers import normal
 
 
 @dataclass(frozen=True)
-class DecoderConfig(TextConfig, ModelConfig):
+class DecoderConfig(TextConfig, TransformerModelConfig):
     """A decoder alone: each token sees those before it (GPT, Llama)."""
 
     causal: ClassVar[bool] = True

@@ -15,7 +15,7 @@ from jaxformer.functional.positions.schemes import Learned
 from jaxformer.models.flops import TokenFlops, attention_flops, block_products, vocabulary_products
 from jaxformer.models.heads.base import Head, ModelOutput, array, build_heads, pool
 from jaxformer.models.heads.vocabulary import MaskedLanguageModel
-from jaxformer.models.model import Model, ModelConfig, assert_tokens
+from jaxformer.models.model import Model, TransformerModelConfig, assert_tokens
 from jaxformer.nn import Embedding, Linear, Transformer
 from jaxformer.nn.config import TextConfig
 from jaxformer.nn.layers import normal
@@ -23,7 +23,7 @@ from jaxformer.nn.residual import PostNorm, Residual
 
 
 @dataclass(frozen=True)
-class EncoderConfig(TextConfig, ModelConfig):
+class EncoderConfig(TextConfig, TransformerModelConfig):
     """An encoder alone: each token sees all others (BERT, RoBERTa, ALBERT, ERNIE)."""
 
     windows_ahead: ClassVar[bool] = True

@@ -16,7 +16,7 @@ from jaxformer.functional.positions.schemes import T5Bias
 from jaxformer.models.flops import TokenFlops, attention_flops, block_products, vocabulary_products
 from jaxformer.models.heads.base import Head, ModelOutput, array, build_heads, pool
 from jaxformer.models.heads.vocabulary import LanguageModel
-from jaxformer.models.model import Model, ModelConfig, assert_tokens, check_no_windows
+from jaxformer.models.model import Model, TransformerModelConfig, assert_tokens, check_no_windows
 from jaxformer.nn import CrossAttentionConfig, DotProductCrossAttention, Embedding, Transformer
 from jaxformer.nn.cache import Cache, CacheShape
 from jaxformer.nn.config import MOST_LAYERS, SIZE_OR_NONE, TextConfig
@@ -24,7 +24,7 @@ from jaxformer.nn.layers import normal
 
 
 @dataclass(frozen=True)
-class EncoderDecoderConfig(TextConfig, ModelConfig):
+class EncoderDecoderConfig(TextConfig, TransformerModelConfig):
     """An encoder, and a decoder that reads its output (the 2017 Transformer, T5, BART)."""
 
     required: ClassVar[tuple[str, ...]] = ("inputs", "decoder_inputs")
@@ -75,6 +75,10 @@ class EncoderDecoderConfig(TextConfig, ModelConfig):
         if self.encoder_dim is None:
             return self
         return replace(self, model_dim=self.encoder_dim, encoder_dim=None)
+
+    @property
+    def stacks(self):
+        return self.encoder, self
 
     @property
     def decoder_layers(self) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import jax
+import numpy as np
 from flax import nnx
 
 from jaxformer.errors import check_argument, check_field
@@ -64,17 +65,10 @@ def assert_tokens(
             assert_integers(**{name: array})
 
 
-@dataclass(frozen=True)
-class ModelConfig(TransformerConfig, abc.ABC):
-    """The configuration of a model family: that of its blocks, their sublayers and the heads."""
+class ModelConfig(abc.ABC):
+    """The configuration of a model, a frozen dataclass: what it reads, and what it predicts."""
 
-    self_attention: SelfAttentionConfig = DotProductAttention()
-    """The sublayer that moves information between tokens: DotProductAttention, or your own."""
-    feed_forward: FeedForwardConfig = MLP()
-    """The sublayer that treats each token by itself: MLP, or your own."""
-    block: BlockConfig = TransformerBlock()
-    """Which sublayers a block has, and in which order: TransformerBlock, or your own."""
-    heads: tuple[Head, ...] = ()
+    heads: tuple[Head, ...]
     """What is predicted from the hidden states."""
     required: ClassVar[tuple[str, ...]] = ("inputs",)
     """The arrays of a batch without which the model cannot run."""
@@ -84,6 +78,11 @@ class ModelConfig(TransformerConfig, abc.ABC):
     """Whether a decoder continues from the outputs of an encoder."""
     input_fields: ClassVar[tuple[str, ...]] = ("vocab_size",)
     """The fields in which two models must agree to read the same batches."""
+
+    @property
+    @abc.abstractmethod
+    def stacks(self) -> tuple[TransformerConfig, ...]:
+        """The configurations of the stacks of blocks, from the inputs to the outputs."""
 
     @abc.abstractmethod
     def build(self, key: jax.Array) -> "Model":
@@ -96,6 +95,10 @@ class ModelConfig(TransformerConfig, abc.ABC):
     @abc.abstractmethod
     def flops(self, lengths: Mapping[str, int]) -> TokenFlops:
         """The FLOPs per input token on rows of these lengths, see `row_lengths`."""
+
+    @abc.abstractmethod
+    def check_lengths(self, lengths: Mapping[str, int]) -> None:
+        """Raises ConfigError where a row of these lengths exceeds a table of positions."""
 
     def batch_spec(self, rows: int, lengths: Mapping[str, int]) -> Shapes:
         """The arrays of a training batch: those that the model reads and those of its heads.
@@ -119,19 +122,50 @@ class ModelConfig(TransformerConfig, abc.ABC):
         """The tokens of a row: those of the data, or those that an image becomes."""
         return lengths
 
-    def check_lengths(self, lengths: Mapping[str, int]) -> None:
-        """Raises ConfigError where a row of these lengths exceeds a table of positions."""
-        self.position.validate_length(lengths["inputs"])
+    def adapted(self, name: str, value: np.ndarray, source: "ModelConfig") -> np.ndarray:
+        """Adapts a parameter of another model to initialise this one.
+
+        Args:
+            name: The parameter's path.
+            value: Its value in the other model.
+            source: The configuration of the other model.
+
+        Returns:
+            `value` itself, or the adapted array.
+        """
+        del name, source
+        return value
+
+    @property
+    def predicts_next_token(self) -> bool:
+        """Whether the model has the head that continues a text."""
+        return "language_model" in [head.name for head in self.heads]
+
+
+@dataclass(frozen=True)
+class TransformerModelConfig(TransformerConfig, ModelConfig):
+    """A model of one kind of blocks: their configuration, their sublayers and the heads."""
+
+    self_attention: SelfAttentionConfig = DotProductAttention()
+    """The sublayer that moves information between tokens: DotProductAttention, or your own."""
+    feed_forward: FeedForwardConfig = MLP()
+    """The sublayer that treats each token by itself: MLP, or your own."""
+    block: BlockConfig = TransformerBlock()
+    """Which sublayers a block has, and in which order: TransformerBlock, or your own."""
+    heads: tuple[Head, ...] = ()
+    """What is predicted from the hidden states."""
+
+    @property
+    def stacks(self):
+        return (self,)
 
     @property
     def sublayers(self) -> tuple[SublayerConfig, ...]:
         """The sublayers of a block without cross-attention."""
         return self.self_attention, self.feed_forward
 
-    @property
-    def predicts_next_token(self) -> bool:
-        """Whether the model has the head that continues a text."""
-        return "language_model" in [head.name for head in self.heads]
+    def check_lengths(self, lengths):
+        self.position.validate_length(lengths["inputs"])
 
 
 def check_no_windows(config: TransformerConfig) -> None:

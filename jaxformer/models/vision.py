@@ -22,7 +22,7 @@ from jaxformer.models.flops import TokenFlops, attention_flops, block_products
 from jaxformer.models.heads.base import Head, ModelOutput, array, build_heads
 from jaxformer.models.heads.labels import Classification
 from jaxformer.models.heads.poolers import Pooler, build_pooler
-from jaxformer.models.model import Model, ModelConfig, check_no_windows
+from jaxformer.models.model import Model, TransformerModelConfig, check_no_windows
 from jaxformer.nn import Linear, Transformer
 from jaxformer.nn.config import SIZE
 from jaxformer.nn.layers import normal, parameter
@@ -31,7 +31,7 @@ POSITION_TABLE = "transformer.inputs.position_table"
 
 
 @dataclass(frozen=True)
-class VisionConfig(ModelConfig):
+class VisionConfig(TransformerModelConfig):
     """An encoder over the patches of an image (ViT)."""
 
     required: ClassVar[tuple[str, ...]] = ("images",)

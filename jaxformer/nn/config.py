@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import jax.numpy as jnp
-import numpy as np
 
 from jaxformer.checks import POSITIVE, RATE, between, check_fields, check_types, optional
 from jaxformer.errors import ConfigError, check_field
@@ -147,20 +146,6 @@ class TransformerConfig(abc.ABC):
                 f"model.num_layers = {self.num_layers} is not divisible by the {len(self.windows)} "
                 f"entries of model.windows x model.layer_repeats = {self.layer_repeats}"
             )
-
-    def adapted(self, name: str, value: np.ndarray, source: "TransformerConfig") -> np.ndarray:
-        """Adapts a parameter of another model to initialise this one.
-
-        Args:
-            name: The parameter's path.
-            value: Its value in the other model.
-            source: The configuration of the other model.
-
-        Returns:
-            `value` itself, or the adapted array.
-        """
-        del name, source
-        return value
 
     @property
     def kv_heads(self) -> int:
