@@ -11,26 +11,44 @@ special, with `ModelFormat(flax=FlaxFormat(...))`; most state nothing::
         norm="weight",
         # A table that Flax computes, and that is a parameter here because PyTorch's file has it.
         fixed=lambda hf_config: {"model.encoder.embed_positions.weight": sinusoids(...)},
+        # The arrays of a class without heads have this prefix all the same.
+        bare_prefix="text_model.",
         # An array that the class has and never uses; it is written as zeros.
-        unused=lambda hf_config: {"vit.embeddings.mask_token": (1, 64)},
+        unused=lambda hf_config, name: {"vit.embeddings.mask_token": (1, 64)},
+        # A head that the class keeps apart, where the config ties it to the table.
+        untied={"lm_head.weight": "model.embed_tokens.weight"},
         # A field that Flax's class never read, and the value that it always computed with.
         ignored={"rope_theta": 10000.0},
-        # Any other difference, which an import names in one line.
-        differences=("Flax's attention window is one token wider",),
+        # Any other difference; an import names it in one line.
+        differences=(Difference("layerscale_value", "it multiplies by it twice", same=(1.0,)),),
     )
 
-Names are those of PyTorch's tensors in a model with heads, as in the weight map.
+Names are those of PyTorch's tensors in a model with heads, as in the weight map; only those of
+`unused` are paths of the tree, joined by ".".
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
+from jaxformer.functional.positions.absolute import sinusoidal_code
 from jaxformer.hub.hf_config import HFConfig
 
 Shape = tuple[int, ...]
+
+
+class Difference(NamedTuple):
+    """A field of config.json that Flax's class read in another way."""
+
+    field: str
+    """The field."""
+    text: str
+    """What Flax's class computes; its subject is "it"."""
+    same: tuple[Any, ...] = ()
+    """The values with which it makes no difference."""
 
 
 def _no_tables(hf_config: HFConfig) -> Mapping[str, np.ndarray]:
@@ -53,19 +71,41 @@ class FlaxFormat:
     """What the scale of a norm is called: "scale" or "weight"."""
     fixed: Callable[[HFConfig], Mapping[str, np.ndarray]] = _no_tables
     """Returns the tables that Flax computes and PyTorch's file has, by PyTorch's names."""
+    bare_prefix: str = ""
+    """The prefix of the arrays of a class without heads."""
     unused: Callable[[HFConfig, str], Mapping[str, Shape]] = _no_arrays
     """Returns the shapes of the arrays that a class has and does not use, by their paths in the
     tree, joined by "."; its arguments are the values of config.json and the name of the class."""
+    untied: Mapping[str, str] = field(default_factory=dict)
+    """PyTorch's name of a head that the class always keeps -> that of the table that it equals in a
+    model that ties them."""
     ignored: Mapping[str, Any] = field(default_factory=dict)
-    """Field of config.json that Flax's class does not read -> the value that it computes with."""
-    differences: tuple[str, ...] = ()
-    """What else Flax's class computes in another way, each in a sentence."""
+    """Field of config.json that Flax's class did not read -> the value that it computed with."""
+    differences: tuple[Difference, ...] = ()
+    """What else Flax's class computed in another way."""
 
     def notes(self, hf_config: HFConfig) -> list[str]:
         """Returns what Flax's class computed in another way for this config.json, in sentences."""
+        values = hf_config.values
         notes = [
-            f"it computed with {name} = {value!r}, not {hf_config.values[name]!r}"
+            f"it always computes with {name} = {value!r}, not {values[name]!r}"
             for name, value in self.ignored.items()
-            if name in hf_config.values and hf_config.values[name] not in (value, None)
+            if values.get(name) not in (value, None)
         ]
-        return [*notes, *self.differences]
+        return notes + [
+            f"{each.field} = {values[each.field]!r}: {each.text}"
+            for each in self.differences
+            if each.field in values and values[each.field] not in each.same
+        ]
+
+
+def sinusoids(rows: int, width: int, layout: Literal["interleaved", "half"]) -> np.ndarray:
+    """Returns the sinusoidal table that Flax's classes computed.
+
+    Args:
+        rows: The number of positions.
+        width: D.
+        layout: As for `functional.positions.absolute.sinusoidal_code`.
+    """
+    code = sinusoidal_code(jnp.arange(rows), model_dim=width, theta=10000.0, layout=layout)
+    return np.asarray(code)

@@ -1,6 +1,7 @@
 """The formats of an export's weights: safetensors files, or those of a Flax class."""
 
 import abc
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -8,11 +9,13 @@ import numpy as np
 
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.hub.checkpoint import HFCheckpoint
-from jaxformer.hub.weights.flax_tree import flax_arrays, learned, write_flax
+from jaxformer.hub.weights.flax_tree import flax_arrays, flax_class, learned, write_flax
 from jaxformer.hub.weights.tensors import Tensor, write_tensors
 from jaxformer.hub.weights.weight_file import tensors_of
 from jaxformer.hub.weights.weight_map import Placement
 from jaxformer.models.parameters import Parameters
+
+_log = logging.getLogger(__name__)
 
 
 class ExportFormat(abc.ABC):
@@ -79,7 +82,7 @@ class FlaxMsgpack(ExportFormat):
     max_bytes = 10**10
 
     def check(self, checkpoint):
-        flax_arrays(checkpoint, [])
+        flax_class(checkpoint)
 
     def kept(self, checkpoint, placements):
         return learned(checkpoint, placements)
@@ -87,6 +90,9 @@ class FlaxMsgpack(ExportFormat):
     def write(self, folder, checkpoint, parameters, placements, kinds, max_bytes):
         dtypes = {name: kind.dtype for name, kind in kinds.items()}
         usual = max(dtypes.values(), key=list(dtypes.values()).count)
+        for note in checkpoint.model_format.flax.notes(checkpoint.hf_config):
+            name = flax_class(checkpoint)
+            _log.warning("%s will compute something else from this export: %s", name, note)
         arrays = flax_arrays(checkpoint, placements)
         write_flax(folder, arrays, parameters, dtypes, np.dtype(usual), max_bytes)
 

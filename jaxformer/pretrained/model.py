@@ -30,6 +30,7 @@ from jaxformer.hub.families import encode
 from jaxformer.hub.families import forward as hf_forward
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.peft import Adapter, with_adapters
+from jaxformer.hub.weights.flax_tree import left_out
 from jaxformer.hub.weights.opening import Layout, layout_of, open_tensors
 from jaxformer.hub.weights.weight_file import (
     WeightFile,
@@ -251,7 +252,7 @@ def open_folder(folder: Path, **model_fields: Any) -> CheckpointReader:
             files,
             checkpoint.model_format,
             placements,
-            absent_parts(checkpoint.model_format, config, abstract_model),
+            absent_parts(checkpoint.model_format, config, abstract_model) + left_out(checkpoint),
         ),
         placements,
     )

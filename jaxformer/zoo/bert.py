@@ -1,6 +1,7 @@
 """BERT."""
 
 from jaxformer.hub.fields import ConfigMap
+from jaxformer.hub.flax_format import FlaxFormat
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.zoo.common.bert_like import FIELDS, HEADS, LABELS, architectures, bert, body
@@ -26,5 +27,6 @@ FORMATS = (
             "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
             "cls.predictions.decoder.bias": "cls.predictions.bias",
         },
+        flax=FlaxFormat(classes={"BertForCausalLM": "BertLMHeadModel"}),
     ),
 )

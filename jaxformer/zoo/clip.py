@@ -3,6 +3,7 @@
 from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.fields import ConfigMap
+from jaxformer.hub.flax_format import FlaxFormat
 from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.tasks import EndTokenTask, ImageEmbeddingTask, Task, TextEmbeddingTask
 from jaxformer.hub.weights.weight_map import WeightMap
@@ -95,6 +96,7 @@ FORMATS = (
             Architecture("CLIPTextModel", EndTokenTask(), prefix=""),
         ),
         prefix="text_model.",
+        flax=FlaxFormat(bare_prefix="text_model."),
         buffers=BUFFERS,
         harmless=_HARMLESS,
         states_end_normalised=False,
@@ -109,6 +111,7 @@ FORMATS = (
             Architecture("CLIPVisionModel", Task()),
         ),
         prefix="vision_model.",
+        flax=FlaxFormat(bare_prefix="vision_model."),
         buffers=BUFFERS,
         harmless=_HARMLESS,
         defaults=IMAGE_DEFAULTS | _OWN_DEFAULTS | {"patch_size": 32},

@@ -19,6 +19,7 @@ from jaxformer.hub.fields import (
     read_activation,
     write_activation,
 )
+from jaxformer.hub.flax_format import FlaxFormat
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.tasks import (
@@ -331,6 +332,7 @@ def _format(model_type: str, name: str, config_map: ConfigMap, **parts: Any) -> 
             "transformer.decoder.embed_tokens.weight": "transformer.shared.weight",
         },
         harmless=("n_positions",),
+        flax=FlaxFormat(norm="weight"),
         synonyms={
             "head_dim": "d_kv",
             "hidden_size": "d_model",

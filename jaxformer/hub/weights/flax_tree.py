@@ -10,7 +10,7 @@ import numpy as np
 from jaxformer.errors import ConfigError
 from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.flax_classes import FLAX_CLASSES
-from jaxformer.hub.weights.flax_names import View, view_for
+from jaxformer.hub.weights.flax_names import View, view_for, views_of
 from jaxformer.hub.weights.layouts import Shape
 from jaxformer.hub.weights.msgpack_files import INDEX, SINGLE
 from jaxformer.hub.weights.msgpack_writer import Array, write_tree
@@ -29,7 +29,7 @@ class FlaxArray(NamedTuple):
     """The keys that lead to it."""
     shape: Shape
     view: View | None
-    """How PyTorch's tensor lies in it; None: nothing is computed with it, and it is zeros."""
+    """How PyTorch's tensor lies in it; None: nothing is computed with it, and it has zeros."""
     placement: Placement | None
     """The parameters in that tensor."""
 
@@ -65,6 +65,18 @@ def flax_class(checkpoint: HFCheckpoint) -> str:
     return f"Flax{name}"
 
 
+def left_out(checkpoint: HFCheckpoint) -> list[str]:
+    """Returns the tensors of a Flax checkpoint that a model need not have, by PyTorch's names.
+
+    Args:
+        checkpoint: The model.
+    """
+    flax = checkpoint.model_format.flax
+    unused = flax.unused(checkpoint.hf_config, checkpoint.architecture.name)
+    named = [name for path, shape in unused.items() for name in views_of(path, shape)]
+    return [*named, *flax.untied]
+
+
 def learned(checkpoint: HFCheckpoint, placements: list[Placement]) -> list[Placement]:
     """Returns the placements of the tensors that a Flax checkpoint has: not of its fixed tables.
 
@@ -93,11 +105,20 @@ def flax_arrays(checkpoint: HFCheckpoint, placements: list[Placement]) -> list[F
     """
     flax_class(checkpoint)
     flax = checkpoint.model_format.flax
+    bare = "" if checkpoint.prefix else flax.bare_prefix
+    placed = {placement.tensor: placement for placement in learned(checkpoint, placements)}
+    views = [
+        (view_for(each._replace(tensor=bare + each.tensor), flax.norm), each)
+        for each in placed.values()
+    ]
+    has_logits = any(head.name == "language_model" for head in checkpoint.config.heads)
+    for head, table in flax.untied.items():
+        if has_logits and head not in placed and table in placed:
+            views.append((View(head.removesuffix("weight") + "kernel", (), (1, 0)), placed[table]))
     found: dict[tuple[str, ...], FlaxArray] = {}
-    for placement in learned(checkpoint, placements):
-        view = view_for(placement, flax.norm)
-        shape = tuple(placement.shape[axis] for axis in np.argsort(view.axes)) or placement.shape
+    for view, placement in views:
         path = tuple(view.source.split("."))
+        shape = tuple(placement.shape[axis] for axis in np.argsort(view.axes)) or placement.shape
         found[path] = FlaxArray(path, shape, view, placement)
     for name, shape in flax.unused(checkpoint.hf_config, checkpoint.architecture.name).items():
         path = tuple(name.split("."))

@@ -39,8 +39,8 @@ def open_tensors(folder: Path, checkpoint: HFCheckpoint) -> Tensors:
     flax, hf_config = checkpoint.model_format.flax, checkpoint.hf_config
     for note in flax.notes(hf_config):
         _log.warning(
-            "%s: Flax's class computed something else: %s; the model follows config.json, as in "
-            "PyTorch", folder, note,
+            "%s: the model follows config.json as PyTorch's class does, but not Flax's: %s",
+            folder, note,
         )  # fmt: skip
     return FlaxTensors(source, flax.fixed(hf_config))
 

@@ -17,6 +17,7 @@ from jaxformer.hub.fields import (
     Value,
     numbers,
 )
+from jaxformer.hub.flax_format import FlaxFormat
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.weights.layouts import Same
@@ -108,6 +109,17 @@ def without_head_bias(config: EncoderDecoderConfig, files: Tensors) -> EncoderDe
     return replace(config, head_bias="final_logits_bias" in files.tensors)
 
 
+def no_head_bias(hf_config: HFConfig, name: str) -> dict[str, tuple[int, int]]:
+    """Returns the bias of the logits, which Flax's class has though the model has none.
+
+    Args:
+        hf_config: The values of config.json.
+        name: The class.
+    """
+    with_head = name.endswith(("ForConditionalGeneration", "MTModel"))
+    return {"final_logits_bias": (1, hf_config.number("vocab_size"))} if with_head else {}
+
+
 def _block(own: str) -> dict[str, str]:
     """Names of a block: (self-attention, feed-forward), or with cross-attention in between."""
     kinds = ("self_attn", "encoder_attn") if own == "decoder" else ("self_attn",)
@@ -174,6 +186,7 @@ def bart_format(
             "normalize_before", "normalize_embedding", "save_step", "static_position_embeddings",
         ),
         "fitted": without_head_bias,
+        "flax": FlaxFormat(unused=no_head_bias),
         "synonyms": {
             "hidden_size": "d_model",
             "num_attention_heads": "encoder_attention_heads",
