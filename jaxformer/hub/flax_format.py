@@ -52,11 +52,13 @@ class Difference(NamedTuple):
 
 
 def _no_tables(hf_config: HFConfig) -> Mapping[str, np.ndarray]:
+    """No table."""
     del hf_config
     return {}
 
 
 def _no_arrays(hf_config: HFConfig, architecture: str) -> Mapping[str, Shape]:
+    """No array."""
     del hf_config, architecture
     return {}
 

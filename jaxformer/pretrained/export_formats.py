@@ -9,7 +9,13 @@ import numpy as np
 
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.hub.checkpoint import HFCheckpoint
-from jaxformer.hub.weights.flax_tree import flax_arrays, flax_class, learned, write_flax
+from jaxformer.hub.weights.flax_tree import (
+    check_fixed,
+    flax_arrays,
+    flax_class,
+    learned,
+    write_flax,
+)
 from jaxformer.hub.weights.tensors import Tensor, write_tensors
 from jaxformer.hub.weights.weight_file import tensors_of
 from jaxformer.hub.weights.weight_map import Placement
@@ -27,8 +33,16 @@ class ExportFormat(abc.ABC):
     """The largest size of a file, where there are no files to write them like."""
 
     @abc.abstractmethod
-    def check(self, checkpoint: HFCheckpoint) -> None:
-        """Raises a ConfigError if the format has no place for a model."""
+    def check(
+        self, checkpoint: HFCheckpoint, parameters: Parameters, placements: list[Placement]
+    ) -> None:
+        """Raises a ConfigError if the format has no place for a model.
+
+        Args:
+            checkpoint: The model's description.
+            parameters: Its parameters.
+            placements: The tensors of PyTorch's file, and the parameters in each.
+        """
 
     @abc.abstractmethod
     def kept(self, checkpoint: HFCheckpoint, placements: list[Placement]) -> list[Placement]:
@@ -62,7 +76,7 @@ class Safetensors(ExportFormat):
     name = "hf"
     max_bytes = 5 * 10**9
 
-    def check(self, checkpoint):
+    def check(self, checkpoint, parameters, placements):
         pass
 
     def kept(self, checkpoint, placements):
@@ -81,8 +95,9 @@ class FlaxMsgpack(ExportFormat):
     name = "flax"
     max_bytes = 10**10
 
-    def check(self, checkpoint):
+    def check(self, checkpoint, parameters, placements):
         flax_class(checkpoint)
+        check_fixed(checkpoint, parameters, placements)
 
     def kept(self, checkpoint, placements):
         return learned(checkpoint, placements)

@@ -4,7 +4,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from jaxformer.hub.weights.flax_tree import flax_arrays
+from jaxformer.hub.weights.flax_tree import check_fixed, flax_arrays
 from jaxformer.pretrained.model import Pretrained, check_pretrained
 
 
@@ -19,14 +19,17 @@ def flax_params(pretrained: Pretrained) -> dict[str, Any]:
 
     Raises:
         ArgumentError: The argument is not a model.
-        ConfigError: Transformers never had a Flax class for it.
+        ConfigError: Transformers never had a Flax class for it, or it computes another table.
     """
     check_pretrained("pretrained", pretrained)
-    dtype = next(iter(pretrained.parameters.values())).dtype
+    checkpoint, parameters = pretrained.checkpoint, pretrained.parameters
+    arrays = flax_arrays(checkpoint, pretrained.placements)
+    check_fixed(checkpoint, parameters, pretrained.placements)
+    dtype = next(iter(parameters.values())).dtype
     tree: dict[str, Any] = {}
-    for array in flax_arrays(pretrained.checkpoint, pretrained.placements):
+    for array in arrays:
         inner = tree
         for key in array.path[:-1]:
             inner = inner.setdefault(key, {})
-        inner[array.path[-1]] = jnp.asarray(array.read(pretrained.parameters, dtype))
+        inner[array.path[-1]] = jnp.asarray(array.read(parameters, dtype))
     return tree

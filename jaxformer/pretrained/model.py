@@ -364,8 +364,7 @@ def save(
     Args:
         pretrained: The model.
         folder: A folder that does not exist or is empty.
-        format: "hf" writes model.safetensors; "flax" writes flax_model.msgpack, which the Flax
-            classes of transformers 4 read.
+        format: "hf": model.safetensors; "flax": flax_model.msgpack, as transformers 4 had it.
         dtype: The dtype of the tensors: "float32", "bfloat16" or "float16"; None keeps that of the
             parameters, or that of the checkpoint they came from if they were loaded without one.
         max_shard_bytes: The largest size of a file, unless a single tensor is larger; None: 5 GB,
@@ -373,14 +372,13 @@ def save(
 
     Raises:
         ArgumentError: An argument has a wrong value.
-        ConfigError: The folder is in use, no known system can express the model, or transformers
-            had no Flax class for it.
+        ConfigError: The folder is in use, or no system or Flax class can express the model.
         DataError: The disk is full, or a weight is not finite, perhaps only in the new dtype.
     """
     check_pretrained("pretrained", pretrained)
     folder, dtype = folder_path(folder, "folder"), checked_dtype(dtype)
     target_format = export_format(format)
-    target_format.check(pretrained.checkpoint)
+    target_format.check(pretrained.checkpoint, pretrained.parameters, pretrained.placements)
     check_max_bytes(max_shard_bytes)
     target = jnp.dtype(dtype or next(iter(pretrained.parameters.values())).dtype)
     sizes = [shape.size for shape in pretrained.abstract_model.shapes.values()]

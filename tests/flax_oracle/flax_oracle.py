@@ -42,7 +42,7 @@ def random_parameters(shapes, scale, seed=0):
 
 def outputs(model, params, inputs, generate):
     """The outputs of a model, and greedy tokens."""
-    found = model(**inputs, params=params, return_dict=True, train=False)
+    found = model(**inputs, params=params, return_dict=True)
     arrays = {
         name: np.asarray(value, np.float32)
         for name, value in found.items()

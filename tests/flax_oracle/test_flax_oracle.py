@@ -31,16 +31,20 @@ pytestmark = [
     pytest.mark.flax_oracle,
     pytest.mark.skipif(not PYTHON, reason="JAXFORMER_FLAX_ORACLE names no Python"),
 ]
+_WITHOUT_ROPE = {"rope_parameters": None, "attention_bias": False, "head_dim": 8}
 CHANGES = {
-    # What the Flax classes ignored; and transformers 4 had other names for fields of RoPE.
-    "llama": {"rope_parameters": None, "attention_bias": False, "mlp_bias": False},
-    "gemma": {"rope_parameters": None, "attention_bias": False},
-    "mistral": {"sliding_window": 64},
-    "vit": {"image_size": 12, "patch_size": 4},
+    # What the Flax classes ignored; and transformers 4 had other names for the fields of RoPE.
+    "llama": {**_WITHOUT_ROPE, "mlp_bias": False},
+    "gemma": _WITHOUT_ROPE,
+    "mistral": {"sliding_window": 64, "head_dim": 8},
     "gpt2": {"scale_attn_by_inverse_layer_idx": False},
+    # What they could not do: images that are not square or have other than 3 channels, and numbers
+    # of heads that are no power of 2.
+    "vit": {"image_size": 12, "patch_size": 4},
+    "clip_vision_model": {"num_channels": 3},
+    "bloom": {"n_head": 4},
 }
 """`model_type` -> fields that differ from those of `TINY`."""
-GREEDY = {"CausalLM": CausalLMTask, "Seq2Seq": Seq2SeqLMTask}
 CASES = {
     f"{kind}-{name}": (kind, FORMATS[kind].flax.classes.get(name, name))
     for kind, names in FLAX_CLASSES.items()

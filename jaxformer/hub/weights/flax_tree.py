@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.errors import ConfigError
@@ -84,13 +85,43 @@ def learned(checkpoint: HFCheckpoint, placements: list[Placement]) -> list[Place
         checkpoint: The model.
         placements: Those of PyTorch's file.
     """
-    prefix = checkpoint.model_format.prefix
-    fixed = {
-        spelling
-        for name in checkpoint.model_format.flax.fixed(checkpoint.hf_config)
-        for spelling in spellings(name, prefix)
-    }
+    fixed = _fixed(checkpoint)
     return [placement for placement in placements if placement.tensor not in fixed]
+
+
+def check_fixed(
+    checkpoint: HFCheckpoint, parameters: Parameters, placements: list[Placement]
+) -> None:
+    """Checks that tables that Flax's class computes are those of the model.
+
+    Args:
+        checkpoint: The model.
+        parameters: Its parameters.
+        placements: The tensors of PyTorch's file.
+
+    Raises:
+        ConfigError: One has other values.
+    """
+    fixed = _fixed(checkpoint)
+    for placement in placements:
+        if (table := fixed.get(placement.tensor)) is None:
+            continue
+        own = tensor_of(parameters, placement).astype(np.float32)
+        tolerance = 4 * float(jnp.finfo(parameters[placement.places[0].parameter].dtype).eps)
+        if own.shape != table.shape or np.abs(own - table).max() > tolerance:
+            raise ConfigError(
+                f"{placement.tensor}: must be the sinusoids that Flax's class computes, because it "
+                "reads no such table; use format = 'hf'"
+            )
+
+
+def _fixed(checkpoint: HFCheckpoint) -> dict[str, np.ndarray]:
+    """The tables that Flax computes, by every spelling of their names."""
+    return {
+        spelling: table
+        for name, table in checkpoint.model_format.flax.fixed(checkpoint.hf_config).items()
+        for spelling in spellings(name, checkpoint.model_format.prefix)
+    }
 
 
 def flax_arrays(checkpoint: HFCheckpoint, placements: list[Placement]) -> list[FlaxArray]:
