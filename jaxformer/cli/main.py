@@ -34,6 +34,7 @@ COMMANDS = {
     "export": ("hub:export", "hub", "write a run as a Hugging Face checkpoint"),
     "verify": ("parity:verify", "parity", "compare an exported checkpoint with transformers"),
     "parity": ("parity:parity", "parity", "compare every known system with transformers"),
+    "flax-classes": ("flax:flax_classes", "hub", "list Flax classes and what they are here"),
     "lab diagram": ("lab.diagram:diagram", "train", "draw the architecture of a config"),
     "lab positions": ("lab.positions:positions", "train", "draw and measure positional schemes"),
     "lab attention": ("lab.attention:attention", "train", "draw a model's attention maps"),

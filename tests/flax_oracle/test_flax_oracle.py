@@ -37,6 +37,7 @@ CHANGES = {
     "llama": {**_WITHOUT_ROPE, "mlp_bias": False},
     "gemma": _WITHOUT_ROPE,
     "mistral": {"sliding_window": 64, "head_dim": 8},
+    "electra": {"hidden_act": "gelu"},
     "gpt2": {"scale_attn_by_inverse_layer_idx": False},
     # What they could not do: images that are not square or have other than 3 channels, and numbers
     # of heads that are no power of 2.
@@ -61,6 +62,7 @@ CASES |= {
         ("clip_vision_model", "CLIPVisionModel"),
     ]
 }
+NO_END = {"eos_token_id": None, "forced_eos_token_id": None, "forced_bos_token_id": None}
 each_case = pytest.mark.parametrize("name", CASES)
 
 
@@ -135,7 +137,7 @@ def test_equal_to_the_flax_class(name, made):
         assert max(found.values()) <= 2e-5, found
     if tokens is not None:
         given = {name: x for name, x in inputs.items() if not name.startswith("decoder_")}
-        ours = generate(model, given, max_new_tokens=5, eos_token_id=None)
+        ours = generate(model, given, max_new_tokens=5, **NO_END)
         assert np.array_equal(ours["sequences"], tokens), (ours, tokens)
         assert np.array_equal(again["generated"], tokens)
     assert json.loads((home / "read.json").read_text()) == []
