@@ -23,7 +23,13 @@ from tiny_run import tiny_config
 from jaxformer.cli import main as cli
 
 ROOT = Path(__file__).parent.parent
-PAGES = {"finetuning.md": 10, "extending.md": 15, "quickstart.md": 4, "looking-inside.md": 5}
+PAGES = {
+    "finetuning.md": 10,
+    "extending.md": 15,
+    "quickstart.md": 4,
+    "looking-inside.md": 5,
+    "from-flax.md": 9,
+}
 """The pages whose blocks run, alone or as files that later ones name, with how many at least."""
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"# ([\w.]+\.py)\n")
