@@ -8,11 +8,9 @@ M2M-100, which has sinusoids for positions.
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from jaxformer.functional.positions.schemes import Sinusoidal
 from jaxformer.hub.fields import Computed, ConfigMap, LearnedPositions
-from jaxformer.hub.flax_format import FlaxFormat, sinusoids
+from jaxformer.hub.flax_format import FlaxFormat
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, CountedByIds, LastToFront
 from jaxformer.hub.tasks import (
@@ -22,7 +20,14 @@ from jaxformer.hub.tasks import (
     Task,
 )
 from jaxformer.nn import PreNorm
-from jaxformer.zoo.common.bart_like import FIELDS, POSITIONS, bart, bart_format, no_head_bias
+from jaxformer.zoo.common.bart_like import (
+    FIELDS,
+    POSITIONS,
+    bart,
+    bart_format,
+    no_head_bias,
+    sinusoidal_tables,
+)
 from jaxformer.zoo.system import System
 
 _SOURCE = "Lewis et al., 2019, https://arxiv.org/abs/1910.13461; the released models"
@@ -58,13 +63,6 @@ def _read_sinusoids(hf_config: HFConfig) -> dict[str, Any]:
     return POSITIONS.read(hf_config) | {"position": position, "decoder_position": position}
 
 
-def _sinusoids(hf_config: HFConfig) -> dict[str, np.ndarray]:
-    """The tables of Pegasus, which PyTorch's file has."""
-    rows = hf_config.number("max_position_embeddings", 1024)
-    table = sinusoids(rows, hf_config.number("d_model", 1024), "half")
-    return {f"model.{side}.embed_positions.weight": table for side in ("encoder", "decoder")}
-
-
 _mbart = partial(bart, residual=PreNorm())
 _pegasus = partial(_mbart, embedding_norm=None)
 # Its sinusoids are in the file.
@@ -94,7 +92,7 @@ FORMATS = (
         _two_classes("Pegasus"),
         ConfigMap(_pegasus, (*FIELDS, _PEGASUS_POSITIONS)),
         {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0},
-        flax=FlaxFormat(fixed=_sinusoids, unused=no_head_bias),
+        flax=FlaxFormat(fixed=sinusoidal_tables, unused=no_head_bias),
     ),
     bart_format(
         "m2m_100",

@@ -1,18 +1,30 @@
 """The Transformer of 2017, and Marian, which is its form in transformers."""
 
+from dataclasses import replace
 from typing import Any
 
 from jaxformer.functional.norms import LayerNorm
-from jaxformer.functional.positions.schemes import Sinusoidal
+from jaxformer.functional.positions.schemes import Learned, Sinusoidal
 from jaxformer.hub.fields import Computed, ConfigMap
+from jaxformer.hub.flax_format import FlaxFormat
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture
-from jaxformer.hub.tasks import Seq2SeqLMTask
+from jaxformer.hub.tasks import Seq2SeqLMTask, Task
 from jaxformer.hub.weights.layouts import Same
+from jaxformer.hub.weights.tensors import Tensors
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import EncoderDecoderConfig
 from jaxformer.nn import PostNorm
-from jaxformer.zoo.common.bart_like import FIELDS, NAMES, POSITIONS, bart, bart_format
+from jaxformer.zoo.common.bart_like import (
+    FIELDS,
+    NAMES,
+    POSITIONS,
+    bart,
+    bart_format,
+    no_head_bias,
+    sinusoidal_tables,
+    without_head_bias,
+)
 from jaxformer.zoo.system import System
 
 _SOURCE = "Vaswani et al., 2017, table 3, https://arxiv.org/abs/1706.03762"
@@ -87,11 +99,21 @@ def _weight_map(config: EncoderDecoderConfig) -> WeightMap:
     return WeightMap(names, layouts={"heads.language_model.bias": Same(leading=1)})
 
 
+def _with_tables(config: EncoderDecoderConfig, files: Tensors) -> EncoderDecoderConfig:
+    """Only the file of a model without a head has the sinusoids, and its export has them again."""
+    tables = [
+        tensor for name, tensor in files.tensors.items() if name.endswith("embed_positions.weight")
+    ]
+    if config.heads or not tables:
+        return without_head_bias(config, files)
+    position = Learned(max_length=tables[0].shape[0], learns=False)
+    return replace(config, position=position, decoder_position=position)
+
+
 FORMATS = (
     bart_format(
         "marian",
-        # Not MarianModel: it has no head, and then the sinusoids would have to be in the file.
-        (Architecture("MarianMTModel", Seq2SeqLMTask()),),
+        (Architecture("MarianMTModel", Seq2SeqLMTask()), Architecture("MarianModel", Task())),
         ConfigMap(bart, (*FIELDS, Computed(_read_marian, _write_marian))),
         {
             "vocab_size": 58101,
@@ -101,5 +123,7 @@ FORMATS = (
         },
         weight_map=_weight_map,
         buffers=("*.embed_positions.weight",),
+        fitted=_with_tables,
+        flax=FlaxFormat(fixed=sinusoidal_tables, unused=no_head_bias),
     ),
 )

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.fields import (
@@ -17,7 +19,7 @@ from jaxformer.hub.fields import (
     Value,
     numbers,
 )
-from jaxformer.hub.flax_format import FlaxFormat
+from jaxformer.hub.flax_format import FlaxFormat, sinusoids
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.weights.layouts import Same
@@ -107,6 +109,17 @@ def without_head_bias(config: EncoderDecoderConfig, files: Tensors) -> EncoderDe
         files: Its tensors.
     """
     return replace(config, head_bias="final_logits_bias" in files.tensors)
+
+
+def sinusoidal_tables(hf_config: HFConfig) -> dict[str, np.ndarray]:
+    """Returns the tables of Pegasus and Marian, which Flax's classes compute.
+
+    Args:
+        hf_config: The values of config.json.
+    """
+    rows = hf_config.number("max_position_embeddings", 1024)
+    table = sinusoids(rows, hf_config.number("d_model", 1024), "half")
+    return {f"model.{side}.embed_positions.weight": table for side in _SIDES}
 
 
 def no_head_bias(hf_config: HFConfig, name: str) -> dict[str, tuple[int, int]]:
