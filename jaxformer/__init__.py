@@ -17,6 +17,7 @@ __version__ = "0.1.0"
 __all__ = [
     "activation_gradients",
     "activation_names",
+    "flax_params",
     "forward",
     "generate",
     "gradients",
@@ -32,6 +33,7 @@ __all__ = [
 _HOMES = {
     "activation_gradients": "pretrained.outputs",
     "activation_names": "pretrained.outputs",
+    "flax_params": "pretrained.flax_params",
     "forward": "pretrained.outputs",
     "generate": "generation.api",
     "gradients": "pretrained.outputs",

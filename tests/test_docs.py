@@ -30,6 +30,7 @@ PAGES = {
     "quickstart.md": 4,
     "looking-inside.md": 5,
     "images-and-texts.md": 6,
+    "from-flax.md": 9,
 }
 """The pages whose blocks run, alone or as files that later ones name, with how many at least."""
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

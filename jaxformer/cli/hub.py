@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 import tyro
@@ -26,8 +26,8 @@ from jaxformer.pretrained.push import push as push_folder
 class Import:
     """Makes a run from a Hugging Face checkpoint.
 
-    Reads its config.json, safetensors and tokenizer, and writes a run that inspect, evaluate,
-    export and --init-from read.
+    Reads its config.json, weights (safetensors or flax_model.msgpack) and tokenizer, and writes a
+    run that inspect, evaluate, export and --init-from read.
     """
 
     hf_dir: HFDir
@@ -107,6 +107,9 @@ class Export(CheckpointChoice):
     or else that of the run)."""
     max_shard_gb: float | None = None
     """The size of the largest file, in GB (default: as in that checkpoint, or else 5)."""
+    format: Literal["hf", "flax"] = "hf"
+    """The files of the weights: hf is model.safetensors; flax is flax_model.msgpack, which the Flax
+    classes of transformers 4 read."""
     adapter: bool = False
     """Write what a run with --train.lora learned as a PEFT adapter, without the base's weights."""
 
@@ -123,7 +126,7 @@ def export(arguments: Sequence[str], prog: str) -> None:
         return
     model = load(options.run_dir, dtype=None, step=options.step, best=options.best)
     most = None if size is None else math.ceil(size * 1e9)
-    save(model, options.out_dir, dtype=options.dtype, max_shard_bytes=most)
+    save(model, options.out_dir, format=options.format, dtype=options.dtype, max_shard_bytes=most)
     print(
         f"{options.out_dir}: {model.checkpoint.architecture.name}\n"
         f"Next: jaxformer verify {options.out_dir}"
@@ -133,6 +136,7 @@ def export(arguments: Sequence[str], prog: str) -> None:
 def _export_adapter(options: Export) -> str:
     """Writes the adapter; returns what to print."""
     given = {"--dtype": options.dtype, "--max-shard-gb": options.max_shard_gb}
+    given |= {"--format": None if options.format == "hf" else options.format}
     for name, value in given.items():
         if value is not None:
             raise ConfigError(f"{name} {value}: must not be given with --adapter, a float32 file")

@@ -36,6 +36,7 @@ COMMANDS = {
     "push": ("hub:push", "hub", "put an exported checkpoint on the Hugging Face hub"),
     "verify": ("parity:verify", "parity", "compare an exported checkpoint with transformers"),
     "parity": ("parity:parity", "parity", "compare every known system with transformers"),
+    "flax-classes": ("flax:flax_classes", "hub", "list Flax classes and what they are here"),
     "lab diagram": ("lab.diagram:diagram", "train", "draw the architecture of a config"),
     "lab positions": ("lab.positions:positions", "train", "draw and measure positional schemes"),
     "lab attention": ("lab.attention:attention", "train", "draw a model's attention maps"),

@@ -8,7 +8,7 @@ from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat, completed, read_config
 from jaxformer.hub.tasks import Task
-from jaxformer.hub.weights.tensors import TensorFiles
+from jaxformer.hub.weights.tensors import Tensors
 from jaxformer.models.model import ModelConfig
 from jaxformer.nn.config import MOST_LAYERS
 
@@ -130,7 +130,7 @@ def _check_not_quantised(hf_config: HFConfig) -> None:
         )
 
 
-def check_sizes(checkpoint: HFCheckpoint, files: TensorFiles) -> None:
+def check_sizes(checkpoint: HFCheckpoint, files: Tensors) -> None:
     """Checks that a model is not far larger than its files, before its arrays are described.
 
     Missing tensors of an ordinary model are reported one by one later.
@@ -164,12 +164,10 @@ def _architecture(hf_config: HFConfig, model_format: ModelFormat) -> Architectur
         raise ConfigError(
             f"{hf_config.path}: architectures = {named!r}: must be a list of one name"
         )
-    for architecture in model_format.architectures:
-        # MPT was published with its own code, which calls the class MPTForCausalLM.
-        names = (architecture.name, *architecture.aliases)
-        if str(named[0]).lower() in (name.lower() for name in names):
-            _check_fields(hf_config, model_format, architecture)
-            return architecture
+    architecture = model_format.architecture(str(named[0]))
+    if architecture is not None:
+        _check_fields(hf_config, model_format, architecture)
+        return architecture
     known = [architecture.name for architecture in model_format.architectures]
     hint = did_you_mean(named[0], known)
     raise ConfigError(

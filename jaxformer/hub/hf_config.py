@@ -11,6 +11,7 @@ from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.io.model_files import file_in, read_json_object, read_object
 
 CONFIG = "config.json"
+_WEIGHTS = ("safetensors", "msgpack", "bin", "pt")
 REQUIRED = object()
 """The default of a field that must be there."""
 
@@ -68,7 +69,7 @@ class HFConfig:
         if values is None:
             raise ConfigError(
                 f"{path} does not exist: a folder that transformers saved has one, with "
-                "model.safetensors"
+                "model.safetensors or flax_model.msgpack"
             )
         return cls(values, path)
 
@@ -186,7 +187,7 @@ def is_hf_checkpoint(folder: Path) -> bool:
     Raises:
         DataError: Its config.json cannot be read.
     """
-    if any(True for suffix in ("safetensors", "bin", "pt") for _ in folder.glob(f"*.{suffix}")):
+    if any(True for suffix in _WEIGHTS for _ in folder.glob(f"*.{suffix}")):
         return True
     # That of a run has no model_type. It may be a link, since the files there are the user's own.
     config = folder / CONFIG

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 
 from jaxformer.errors import ConfigError
 from jaxformer.hub.fields import ConfigMap
+from jaxformer.hub.flax_format import FlaxFormat
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.tasks import IGNORED, Task
-from jaxformer.hub.weights.tensors import TensorFiles
+from jaxformer.hub.weights.tensors import Tensors
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models.model import ModelConfig
 
@@ -169,7 +170,7 @@ def section(hf_config: HFConfig, name: str) -> dict[str, Any]:
     return dict(values)
 
 
-def _unchanged(config: ModelConfig, files: TensorFiles) -> ModelConfig:
+def _unchanged(config: ModelConfig, files: Tensors) -> ModelConfig:
     """The configuration that config.json describes."""
     del files
     return config
@@ -211,7 +212,7 @@ class ModelFormat:
     copies themselves."""
     harmless: tuple[str, ...] = ()
     """Patterns of fields of config.json that do not change the outputs."""
-    fitted: Callable[[ModelConfig, TensorFiles], ModelConfig] = _unchanged
+    fitted: Callable[[ModelConfig, Tensors], ModelConfig] = _unchanged
     """Corrects our configuration by the tensors, where config.json is not enough."""
     fitted_fields: tuple[str, ...] = ()
     """The fields of which config.json says nothing: the tensors alone have them."""
@@ -227,6 +228,8 @@ class ModelFormat:
     """Fields of which null means what a missing one does: their value in `defaults`."""
     synonyms: Mapping[str, str] = field(default_factory=dict)
     """Other names of fields in files -> the name that `config_map` reads."""
+    flax: FlaxFormat = FlaxFormat()
+    """What its Flax class kept or computed in another way."""
     reads_encoder: bool = False
     """Whether its causal class can have cross-attention, whose names `weight_map` then has."""
     bind: "Callable[[ModelFormat, HFConfig, Formats, Any], ModelFormat] | None" = None
@@ -250,6 +253,14 @@ class ModelFormat:
             ConfigError: A part is missing, or is of a system that cannot be that part.
         """
         return self if self.bind is None else self.bind(self, hf_config, formats, config)
+
+    def architecture(self, name: str) -> Architecture | None:
+        """Returns the class with a name, in large or small letters; None if there is no such."""
+        # MPT was published with its own code, which calls the class MPTForCausalLM.
+        for each in self.architectures:
+            if name.lower() in (known.lower() for known in (each.name, *each.aliases)):
+                return each
+        return None
 
     def classes(self, values: Mapping[str, Any]) -> list[Architecture]:
         """Returns the classes that a config.json with these values may name, see `fields`."""

@@ -227,7 +227,7 @@ def read_adapter(folder: Path, placements: Sequence[Placement]) -> Adapter:
         ConfigError: It is no LoRA, or has a setting that is not supported.
         DataError: The tensors do not fit the model.
     """
-    config, files = read_peft_config(folder), TensorFiles(folder, TENSORS)
+    config, files = read_peft_config(folder), TensorFiles(folder, TENSORS, index=None)
     known = {name.removeprefix(_ROOT): name for name in files.tensors}
     pieces: dict[str, dict[tuple[int, ...], Factors]] = {}
     whole: dict[str, dict[tuple[int, ...], np.ndarray]] = {}

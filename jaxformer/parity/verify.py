@@ -1,8 +1,11 @@
 """Receipts: the outputs of transformers and jaxformer for the same checkpoint and inputs."""
 
+import contextlib
 import datetime
 import importlib.metadata
 import platform
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from jaxformer.checkpoints.checkpointer import content_hash
 from jaxformer.checkpoints.files import write_json
 from jaxformer.errors import ConfigError
 from jaxformer.hub.remote.names import source_of
+from jaxformer.hub.weights.opening import layout_of
 from jaxformer.parity.compare import (
     Arrays,
     beyond_rounding,
@@ -28,7 +32,7 @@ from jaxformer.parity.examples import PADDINGS, example_inputs
 from jaxformer.parity.reference import Reference
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.folders import model_folder
-from jaxformer.pretrained.model import Pretrained, open_folder
+from jaxformer.pretrained.model import Pretrained, open_folder, save
 from jaxformer.pretrained.outputs import forward
 
 RECEIPT = "receipt.json"
@@ -61,7 +65,8 @@ def verify(folder: str | Path) -> dict[str, Any]:
             f"verify {folder}: this is a run; export it first: python -m jaxformer export "
             f"{folder} OUT_DIR"
         )
-    theirs = Reference(folder, ours.checkpoint.architecture.name)
+    with _readable(folder) as readable:
+        theirs = Reference(readable, ours.checkpoint.architecture.name)
     asked = {padding: example_inputs(ours.checkpoint, padding) for padding in PADDINGS}
     expected = {padding: theirs.outputs(inputs) for padding, inputs in asked.items()}
     theirs.to_float64()
@@ -84,6 +89,18 @@ def verify(folder: str | Path) -> dict[str, Any]:
     if source_of(folder) is None:
         write_json(folder / RECEIPT, receipt)
     return receipt
+
+
+@contextlib.contextmanager
+def _readable(folder: Path) -> Iterator[Path]:
+    """A folder that transformers reads: it no longer has Flax, so a copy of a Flax checkpoint."""
+    layout = layout_of(folder)
+    if layout is not None and layout.kind == "hf":
+        yield folder
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        save(load(folder, dtype=None), Path(scratch, "safetensors"))
+        yield Path(scratch, "safetensors")
 
 
 def _compared(ours: Pretrained, inputs: Arrays, expected: Arrays, exact: Arrays) -> dict[str, Any]:

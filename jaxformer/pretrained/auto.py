@@ -21,7 +21,8 @@ from jaxformer.hub.hf_config import CONFIG, is_hf_checkpoint
 from jaxformer.hub.label_names import label_settings
 from jaxformer.hub.peft import is_adapter
 from jaxformer.hub.weights.arrays import check_finite
-from jaxformer.hub.weights.file_layout import LAYOUT, FileLayout
+from jaxformer.hub.weights.file_layout import LAYOUT
+from jaxformer.hub.weights.opening import Layout, read_layout
 from jaxformer.io.model_files import file_in, read_object
 from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import AbstractModel
@@ -118,10 +119,10 @@ def home_of(run: Path) -> Path:
     return run / IMPORTED if (run / IMPORTED).is_dir() else run / "tokenizer"
 
 
-def kept_layout(home: Path) -> FileLayout | None:
+def kept_layout(home: Path) -> Layout | None:
     """Returns the layout of the weights that a run started from; None if it keeps none."""
     file = file_in(home, LAYOUT)
-    return None if file is None else FileLayout.read(file)
+    return None if file is None else read_layout(file)
 
 
 def describe_run(run: SavedRun, model: ModelConfig) -> HFCheckpoint:

@@ -22,7 +22,7 @@ from jaxformer.distributed.sharding import (
     on_rows,
     parameter_shardings,
 )
-from jaxformer.errors import ArgumentError, ConfigError, DataError, check_argument
+from jaxformer.errors import ArgumentError, DataError, check_argument
 from jaxformer.functional.activations import Hooks, Names, as_tuple, with_cache, with_hooks
 from jaxformer.functional.masks import Mask
 from jaxformer.hub.checkpoint import HFCheckpoint, check_sizes, read_checkpoint
@@ -30,9 +30,9 @@ from jaxformer.hub.families import family_of
 from jaxformer.hub.families import forward as hf_forward
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.peft import Adapter, with_adapters
-from jaxformer.hub.weights.file_layout import FileLayout
+from jaxformer.hub.weights.flax_tree import left_out
+from jaxformer.hub.weights.opening import Layout, layout_of, open_tensors
 from jaxformer.hub.weights.parts import absent_parts
-from jaxformer.hub.weights.tensors import TensorFiles
 from jaxformer.hub.weights.weight_file import (
     WeightFile,
     load_parameters,
@@ -43,6 +43,7 @@ from jaxformer.io.files import write_whole
 from jaxformer.io.paths import folder_path
 from jaxformer.models.model import Model, ModelConfig
 from jaxformer.models.parameters import AbstractModel, Parameters
+from jaxformer.pretrained.export_formats import export_format
 from jaxformer.pretrained.writing import check_max_bytes, write_beside, write_weights
 from jaxformer.zoo import FORMATS
 
@@ -64,7 +65,7 @@ class Pretrained:
     """The parameters by our names."""
     folder: Path | None = None
     """The folder it was loaded from, which has its tokenizer and other files."""
-    layout: FileLayout | None = None
+    layout: Layout | None = None
     """How the files that it came from lay out its tensors; None where they were cast."""
     adapters: Mapping[str, Adapter] = field(default_factory=dict)
     """Low-rank adapters that were read with it, by name; no output depends on them."""
@@ -232,7 +233,7 @@ def open_folder(
     """Returns a reader of a Hugging Face checkpoint; finds every tensor and reads none.
 
     Args:
-        folder: A folder with config.json and model.safetensors (or several files and their index).
+        folder: A folder with config.json, and safetensors or msgpack files.
         may_lack_parts: Whether heads and a pooler may be missing, see `WeightFile`.
         **model_fields: Fields of our configuration, as for `load_folder`.
 
@@ -240,7 +241,8 @@ def open_folder(
         ConfigError: The system is unknown, or config.json has a value that is not supported.
         DataError: The tensors are missing, damaged or do not fit.
     """
-    checkpoint, files = read_checkpoint(HFConfig.of_folder(folder), FORMATS), TensorFiles(folder)
+    checkpoint = read_checkpoint(HFConfig.of_folder(folder), FORMATS)
+    files = open_tensors(Path(folder), checkpoint)
     check_sizes(checkpoint, files)
     fitted = checkpoint.model_format.fitted(checkpoint.config, files)
     config = fitted.with_fields(**model_fields)
@@ -249,7 +251,7 @@ def open_folder(
     placements = named_placements(
         checkpoint.model_format, config, abstract_model, checkpoint.prefix
     )
-    absent = absent_parts(checkpoint.model_format, config, abstract_model)
+    absent = absent_parts(checkpoint.model_format, config, abstract_model) + left_out(checkpoint)
     options = {"may_lack_parts": may_lack_parts}
     file = WeightFile(files, checkpoint.model_format, placements, absent, **options)
     return CheckpointReader(checkpoint, abstract_model, file, placements)
@@ -264,7 +266,7 @@ def load_folder(
     """Returns the model in a Hugging Face checkpoint.
 
     Args:
-        folder: A folder with config.json and model.safetensors (or several files and their index).
+        folder: A folder with config.json, and safetensors or msgpack files.
         dtype: The dtype of the parameters: "float32", "bfloat16" or "float16"; None keeps that of
             the files.
         mesh: The mesh that each parameter is sharded over when it is read; None: one device.
@@ -279,7 +281,7 @@ def load_folder(
     dtype = checked_dtype(dtype)
     checkpoint, abstract_model, file, _ = open_folder(folder, **model_fields)
     parameters = load_parameters(file, abstract_model, shardings_of(abstract_model, mesh), dtype)
-    layout = None if dtype else FileLayout.of_folder(folder)
+    layout = None if dtype else layout_of(folder)
     return Pretrained(checkpoint, parameters, folder, layout)
 
 
@@ -342,7 +344,7 @@ def save(
     Args:
         pretrained: The model.
         folder: A folder that does not exist or is empty.
-        format: "hf"; there is no other yet.
+        format: "hf": model.safetensors; "flax": flax_model.msgpack, as transformers 4 had it.
         dtype: The dtype of the tensors: "float32", "bfloat16" or "float16"; None keeps that of the
             parameters, or that of the checkpoint they came from if they were loaded without one.
         max_shard_bytes: The largest size of a file, unless a single tensor is larger; None: 5 GB,
@@ -350,13 +352,13 @@ def save(
 
     Raises:
         ArgumentError: An argument has a wrong value.
-        ConfigError: The folder is in use, or no known system can express the model.
+        ConfigError: The folder is in use, or no system or Flax class can express the model.
         DataError: The disk is full, or a weight is not finite, perhaps only in the new dtype.
     """
     check_pretrained("pretrained", pretrained)
     folder, dtype = folder_path(folder, "folder"), checked_dtype(dtype)
-    if format != "hf":
-        raise ConfigError(f"format = {format!r}: only 'hf'")
+    target_format = export_format(format)
+    target_format.check(pretrained.checkpoint, pretrained.parameters, pretrained.placements)
     check_max_bytes(max_shard_bytes)
     target = jnp.dtype(dtype or next(iter(pretrained.parameters.values())).dtype)
     sizes = [shape.size for shape in pretrained.abstract_model.shapes.values()]
@@ -370,6 +372,7 @@ def save(
             layout=pretrained.layout,
             dtype=dtype,
             max_bytes=max_shard_bytes,
+            export_format=target_format,
         )
         write_beside(written, pretrained.checkpoint, pretrained.folder, kept)
 

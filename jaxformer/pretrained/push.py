@@ -68,7 +68,7 @@ def _check_complete(folder: Path) -> None:
         )
     if is_adapter(folder):
         read_peft_config(folder)
-        TensorFiles(folder, ADAPTER)
+        TensorFiles(folder, ADAPTER, None)
     elif is_hf_checkpoint(folder):
         open_folder(folder)
     else:

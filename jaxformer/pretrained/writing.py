@@ -14,16 +14,15 @@ from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.describe import config_values
 from jaxformer.hub.hf_config import CONFIG, write_hf_config
 from jaxformer.hub.remote.names import write_source
-from jaxformer.hub.weights.file_layout import LAYOUT, FileLayout
-from jaxformer.hub.weights.tensors import write_tensors
-from jaxformer.hub.weights.weight_file import described, tensor_of, tensors_of
+from jaxformer.hub.weights.file_layout import LAYOUT
+from jaxformer.hub.weights.opening import Layout
+from jaxformer.hub.weights.weight_file import described, tensor_of
 from jaxformer.hub.weights.weight_map import Placement
 from jaxformer.io.files import move_into_place, temporary_folder
 from jaxformer.io.model_files import SIDE_FILES, copy_side_files, file_in
 from jaxformer.models.parameters import Parameters
+from jaxformer.pretrained.export_formats import EXPORT_FORMATS, ExportFormat
 
-MAX_SHARD_BYTES = 5 * 10**9
-"""The largest size of a file, where there are no files to write them like."""
 _TEMPLATE = "chat_template.jinja"
 _OF_TOKENIZERS = frozenset(
     name for name in SIDE_FILES if not name.endswith(("_config.json", "_template.json", ".jinja"))
@@ -43,11 +42,12 @@ def write_weights(
     parameters: Parameters,
     placements: list[Placement],
     *,
-    layout: FileLayout | None = None,
+    layout: Layout | None = None,
     dtype: str | None = None,
     max_bytes: int | None = None,
+    export_format: ExportFormat = EXPORT_FORMATS["hf"],
 ) -> np.dtype:
-    """Writes the safetensors files of a model.
+    """Writes the files with the weights of a model.
 
     A model that has the tensors of the files that it came from gets the same files: their names,
     order and dtypes.
@@ -59,7 +59,8 @@ def write_weights(
         placements: The parameters in each tensor.
         layout: The layout of the files that it came from, if there are such.
         dtype: The dtype of the tensors; None: that of those files, or of the parameters.
-        max_bytes: The largest size of a file; None: as those files, or `MAX_SHARD_BYTES`.
+        max_bytes: The largest size of a file; None: as those files, or as usual for the format.
+        export_format: The format of the files; files of another format only have the same dtypes.
 
     Returns:
         The dtype of most values.
@@ -68,7 +69,9 @@ def write_weights(
         DataError: A weight is not finite, perhaps only in its new dtype.
     """
     kept = layout if dtype is None else None
-    if kept is not None and (max_bytes is None or kept.largest <= max_bytes):
+    placements = export_format.kept(checkpoint, placements)
+    alike = kept is not None and kept.kind == export_format.name
+    if alike and (max_bytes is None or kept.largest <= max_bytes):
         sources = kept.sources(checkpoint.model_format, placements)
         if sources is not None:
             kept.write_tensors(folder, lambda name: tensor_of(parameters, sources[name]))
@@ -80,10 +83,8 @@ def write_weights(
             name: kind._replace(dtype=kept.tensors.get(name, kind).dtype)
             for name, kind in kinds.items()
         }
-    # The order of safetensors' own writer: large values first, so that all are aligned.
-    order = sorted(placements, key=lambda p: (-kinds[p.tensor].dtype.itemsize, p.tensor))
-    kinds = {placement.tensor: kinds[placement.tensor] for placement in order}
-    write_tensors(folder, kinds, tensors_of(parameters, order), max_bytes or MAX_SHARD_BYTES)
+    most = max_bytes or export_format.max_bytes
+    export_format.write(folder, checkpoint, parameters, placements, kinds, most)
     return np.dtype(usual or next(iter(parameters.values())).dtype)
 
 
@@ -159,7 +160,7 @@ def keep_beside(
     run: Path,
     home: Path,
     checkpoint: HFCheckpoint,
-    layout: FileLayout | None,
+    layout: Layout | None,
     tokenizer: Tokenizer | None = None,
 ) -> None:
     """Keeps in a run's folder what an export of it needs besides its weights.

@@ -10,10 +10,19 @@ from typing import Any
 
 from jaxformer.functional.positions.schemes import Sinusoidal
 from jaxformer.hub.fields import Computed, LearnedPositions
+from jaxformer.hub.flax_format import FlaxFormat
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import CountedByIds, LastToFront
 from jaxformer.nn import PreNorm
-from jaxformer.zoo.common.bart_like import POSITIONS, bart, bart_format, classes, config_map
+from jaxformer.zoo.common.bart_like import (
+    POSITIONS,
+    bart,
+    bart_format,
+    classes,
+    config_map,
+    no_head_bias,
+    sinusoidal_tables,
+)
 from jaxformer.zoo.system import System
 
 _SOURCE = "Lewis et al., 2019, https://arxiv.org/abs/1910.13461; the released models"
@@ -69,6 +78,7 @@ FORMATS = (
         classes("Pegasus", "ForConditionalGeneration", "ForCausalLM", "Model"),
         config_map(_pegasus, _PEGASUS_POSITIONS),
         {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0},
+        flax=FlaxFormat(fixed=sinusoidal_tables, unused=no_head_bias),
     ),
     bart_format(
         "m2m_100",

@@ -6,6 +6,7 @@ from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.dual_encoder_tasks import ContrastiveTask
 from jaxformer.hub.fields import ConfigMap
+from jaxformer.hub.flax_format import FlaxFormat
 from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.tasks import EndTokenTask, ImageEmbeddingTask, Task, TextEmbeddingTask
 from jaxformer.hub.weights.weight_map import WeightMap
@@ -143,6 +144,7 @@ _TEXT_FORMAT = ModelFormat(
         Architecture("CLIPTextModel", EndTokenTask(), prefix=""),
     ),
     prefix="text_model.",
+    flax=FlaxFormat(bare_prefix="text_model."),
     buffers=BUFFERS,
     harmless=_HARMLESS,
     states_end_normalised=False,
@@ -157,6 +159,7 @@ _VISION_FORMAT = ModelFormat(
         Architecture("CLIPVisionModel", Task()),
     ),
     prefix="vision_model.",
+    flax=FlaxFormat(bare_prefix="vision_model."),
     buffers=BUFFERS,
     harmless=_HARMLESS,
     defaults=IMAGE_DEFAULTS | _OWN_DEFAULTS | {"patch_size": 32},

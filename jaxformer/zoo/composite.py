@@ -16,7 +16,7 @@ from jaxformer.hub.fields import Computed, ConfigMap, Expect
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, Formats, ModelFormat, Part, StartToken
 from jaxformer.hub.tasks import CausalLMTask, Seq2SeqLMTask, Task
-from jaxformer.hub.weights.tensors import TensorFiles
+from jaxformer.hub.weights.tensors import Tensors
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import CompositeConfig, EncoderConfig, Head, VisionConfig
 from jaxformer.models.model import ModelConfig
@@ -199,7 +199,7 @@ def _weight_map(config: CompositeConfig, names: Mapping[str, _Names]) -> WeightM
 
 
 def _fitted(
-    config: CompositeConfig, files: TensorFiles, names: Mapping[str, _Names]
+    config: CompositeConfig, files: Tensors, names: Mapping[str, _Names]
 ) -> CompositeConfig:
     """The model without the encoder's pooler, which nothing reads, where the file has none."""
     pooler = names["encoder"].weight_map(config.encoder).names.get("encoder.pooler")

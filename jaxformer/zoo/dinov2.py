@@ -4,6 +4,7 @@ from functools import partial
 from typing import Any
 
 from jaxformer.hub.fields import Computed, ConfigMap, Number, Value, write_activation
+from jaxformer.hub.flax_format import Difference, FlaxFormat
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.tasks import SequenceClassificationTask, Task
@@ -86,6 +87,11 @@ FORMATS = (
             Architecture("Dinov2Model", Task()),
         ),
         prefix="dinov2.",
+        flax=FlaxFormat(
+            differences=(
+                Difference("layerscale_value", "it multiplies by it twice more", same=(1.0,)),
+            )
+        ),
         defaults={"patch_size": 14, "layer_norm_eps": 1e-6},
         harmless=(
             "drop_path_rate",

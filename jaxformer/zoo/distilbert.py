@@ -2,6 +2,8 @@
 
 from functools import partial
 
+import numpy as np
+
 from jaxformer.hub.fields import (
     Activation,
     ConfigMap,
@@ -12,6 +14,8 @@ from jaxformer.hub.fields import (
     Value,
     numbers,
 )
+from jaxformer.hub.flax_format import FlaxFormat, sinusoids
+from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.multiple_choice import MultipleChoiceTask
 from jaxformer.hub.tasks import (
@@ -79,6 +83,15 @@ _NAMES = {
     **LABELS,
 }
 
+
+def _fixed(hf_config: HFConfig) -> dict[str, np.ndarray]:
+    """The table of positions, where it is sinusoids."""
+    if not hf_config.take("sinusoidal_pos_embds", False):
+        return {}
+    rows, width = hf_config.number("max_position_embeddings", 512), hf_config.number("dim", 768)
+    return {_NAMES["transformer.inputs.position_table"]: sinusoids(rows, width, "interleaved")}
+
+
 FORMATS = (
     ModelFormat(
         model_type="distilbert",
@@ -97,6 +110,7 @@ FORMATS = (
             Architecture("DistilBertModel", Task()),
         ),
         prefix="distilbert.",
+        flax=FlaxFormat(fixed=_fixed),
         buffers=("*.position_ids",),
         copies={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
         harmless=("qa_dropout", "seq_classif_dropout", "tie_weights_"),

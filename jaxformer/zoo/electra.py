@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.hub.fields import Computed, ConfigMap, read_activation
+from jaxformer.hub.flax_format import Difference, FlaxFormat
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.multiple_choice import MultipleChoiceTask
@@ -123,6 +124,11 @@ FORMATS = (
         ),
         prefix="electra.",
         reads_encoder=True,
+        flax=FlaxFormat(
+            differences=(
+                Difference("hidden_act", "its generator's head has it, not gelu", same=("gelu",)),
+            )
+        ),
         buffers=("*.position_ids",),
         copies={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
         harmless=("summary_*",),

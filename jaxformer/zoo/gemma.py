@@ -19,6 +19,7 @@ from jaxformer.hub.fields import (
     resolved,
     write_windows,
 )
+from jaxformer.hub.flax_format import FlaxFormat
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.rope import Rope, read_layer_ropes, write_layer_ropes
@@ -164,6 +165,7 @@ FORMATS = (
         ),
         weight_map=lambda config: WeightMap(NAMES),
         architectures=classes("Gemma", without=("ForQuestionAnswering",)),
+        flax=FlaxFormat(norm="weight", ignored={"rope_theta": 10000.0}),
         defaults={
             **_DEFAULTS,
             "hidden_size": 3072,

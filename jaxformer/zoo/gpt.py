@@ -5,6 +5,7 @@ from functools import partial
 
 from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.fields import Activation, ConfigMap, Expect, Flag, LearnedPositions, Switch
+from jaxformer.hub.flax_format import FlaxFormat
 from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.weights.layouts import Concatenated, InOut
 from jaxformer.hub.weights.weight_map import Fused, WeightMap, block
@@ -121,6 +122,9 @@ FORMATS = (
         config_map=ConfigMap(gpt, _GPT2_FIELDS),
         weight_map=_gpt2_weight_map,
         architectures=_classes("GPT2"),
+        flax=FlaxFormat(
+            ignored={"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False}
+        ),
         copies={"lm_head.weight": "transformer.wte.weight"},
         # Attention logits are float32 here with and without the last.
         harmless=(*HARMLESS, "is_decoder", "reorder_and_upcast_attn"),

@@ -4,6 +4,7 @@ from jaxformer.functional.norms import RMSNorm
 from jaxformer.functional.positions.rope_scaling import Llama3Scaling
 from jaxformer.functional.positions.schemes import RoPE
 from jaxformer.hub.fields import Activation, ConfigMap, Value
+from jaxformer.hub.flax_format import Difference, FlaxFormat
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope
 from jaxformer.hub.weights.weight_map import WeightMap
@@ -15,6 +16,7 @@ from jaxformer.zoo.common.llama_like import (
     FILES,
     NAMES,
     OLD_PREFIX,
+    UNTIED,
     WINDOW,
     llama,
 )
@@ -93,6 +95,11 @@ FORMATS = (
         ),
         weight_map=lambda config: WeightMap(NAMES),
         architectures=classes("Llama", prefixes=OLD_PREFIX),
+        flax=FlaxFormat(
+            norm="weight",
+            untied=UNTIED,
+            ignored={"rope_theta": 10000.0, "rope_scaling": None, "mlp_bias": False},
+        ),
         defaults=DEFAULTS,
         **FILES,
     ),
@@ -101,6 +108,14 @@ FORMATS = (
         config_map=ConfigMap(llama, (*FIELDS, Rope(), Activation(default="silu"), WINDOW)),
         weight_map=lambda config: WeightMap(NAMES),
         architectures=classes("Mistral"),
+        flax=FlaxFormat(
+            norm="weight",
+            untied=UNTIED,
+            ignored={"rope_theta": 10000.0},
+            differences=(
+                Difference("sliding_window", "it lets a token see itself and that many before it"),
+            ),
+        ),
         defaults={
             **DEFAULTS,
             "intermediate_size": 14336,

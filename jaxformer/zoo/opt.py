@@ -15,6 +15,7 @@ from jaxformer.hub.fields import (
     Switch,
     numbers,
 )
+from jaxformer.hub.flax_format import FlaxFormat
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import CountedByMask, ModelFormat
 from jaxformer.hub.weights.weight_map import WeightMap, attention, block
@@ -95,6 +96,7 @@ FORMATS = (
         weight_map=lambda _: _WEIGHT_MAP,
         architectures=classes("OPT", without=("ForTokenClassification",)),
         prefix="model.",
+        flax=FlaxFormat(ignored={"enable_bias": True}),
         positions=CountedByMask(padding=-1),
         copies={"lm_head.weight": "model.decoder.embed_tokens.weight"},
         harmless=("init_std",),

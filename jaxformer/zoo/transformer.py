@@ -5,10 +5,18 @@ from typing import Any
 from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import Sinusoidal
 from jaxformer.hub.fields import Computed, LearnedPositions
+from jaxformer.hub.flax_format import FlaxFormat
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.models import DecoderConfig, EncoderDecoderConfig
 from jaxformer.nn import PostNorm
-from jaxformer.zoo.common.bart_like import bart, bart_format, classes, config_map
+from jaxformer.zoo.common.bart_like import (
+    bart,
+    bart_format,
+    classes,
+    config_map,
+    no_head_bias,
+    sinusoidal_tables,
+)
 from jaxformer.zoo.system import System
 
 _SOURCE = "Vaswani et al., 2017, table 3, https://arxiv.org/abs/1706.03762"
@@ -93,5 +101,6 @@ FORMATS = (
             "decoder_start_token_id": 58100,
         },
         buffers=("*.embed_positions.weight",),
+        flax=FlaxFormat(fixed=sinusoidal_tables, unused=no_head_bias),
     ),
 )

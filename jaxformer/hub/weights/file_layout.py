@@ -43,6 +43,9 @@ class FileLayout:
     """Tensors that only count 0, 1, 2, ... along their last axis, such as BERT's position_ids: no
     model reads them, but the files have them."""
 
+    kind = "hf"
+    """The format of `save` that writes such files."""
+
     @classmethod
     def of_folder(cls, folder: Path) -> "FileLayout":
         """Returns the layout of the files in a folder.
@@ -116,23 +119,7 @@ class FileLayout:
         Returns:
             Name in the files -> the placement; None if the model has other tensors than the files.
         """
-        known = {current_name(name, model_format): name for name in self.tensors}
-
-        def named(tensor: str) -> str | None:
-            names = (known.get(each) for each in spellings(tensor, model_format.prefix))
-            return next(filter(None, names), None)
-
-        found: dict[str, Placement] = {}
-        for placement in placements:
-            name = named(placement.tensor)
-            if name is None or self.tensors[name].shape != placement.shape:
-                return None
-            found[name] = placement
-        for copy in model_format.copies:
-            for source in map(named, model_format.originals(copy)):
-                if (name := named(copy)) is not None and source in found:
-                    found.setdefault(name, found[source])
-        return found if found.keys() == self.tensors.keys() else None
+        return sources_of(self.tensors, model_format, placements)
 
     def write_tensors(self, folder: Path, read: Callable[[str], np.ndarray]) -> None:
         """Writes files with these headers.
@@ -155,6 +142,38 @@ class FileLayout:
             write_with_header(folder / file, header.encode(), kinds, tensors)
         if self.index is not None:
             (folder / INDEX).write_text(self.index, encoding="utf-8")
+
+
+def sources_of(
+    tensors: Mapping[str, Tensor], model_format: ModelFormat, placements: list[Placement]
+) -> dict[str, Placement] | None:
+    """Returns what each tensor of some files holds, in a model that may be another.
+
+    Args:
+        tensors: The tensors of the files.
+        model_format: The system.
+        placements: The parameters in each tensor of the model's own files.
+
+    Returns:
+        Name in the files -> the placement; None if the model has other tensors than the files.
+    """
+    known = {current_name(name, model_format): name for name in tensors}
+
+    def named(tensor: str) -> str | None:
+        names = (known.get(each) for each in spellings(tensor, model_format.prefix))
+        return next(filter(None, names), None)
+
+    found: dict[str, Placement] = {}
+    for placement in placements:
+        name = named(placement.tensor)
+        if name is None or tensors[name].shape != placement.shape:
+            return None
+        found[name] = placement
+    for copy in model_format.copies:
+        for source in map(named, model_format.originals(copy)):
+            if (name := named(copy)) is not None and source in found:
+                found.setdefault(name, found[source])
+    return found if found.keys() == tensors.keys() else None
 
 
 def _counts(files: TensorFiles, name: str) -> bool:

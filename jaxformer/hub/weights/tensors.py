@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax.numpy as jnp
 import numpy as np
@@ -40,6 +40,21 @@ class Tensor(NamedTuple):
     dtype: np.dtype
 
 
+class Tensors(Protocol):
+    """The tensors of a folder, under the names and in the layouts of PyTorch unless it says else.
+
+    Attributes:
+        folder: The folder.
+        tensors: Name -> shape and dtype.
+    """
+
+    folder: Path
+    tensors: Mapping[str, Tensor]
+
+    def read(self, name: str) -> np.ndarray:
+        """Returns a tensor: a view of the file, if possible."""
+
+
 class _Place(NamedTuple):
     """The file of a tensor, and where it starts."""
 
@@ -53,14 +68,16 @@ class TensorFiles:
     Attributes:
         folder: The folder.
         tensors: Name -> shape and dtype.
+        formats: What the files say of whose names they have: "pt", "flax", ...
     """
 
-    def __init__(self, folder: str | os.PathLike, single: str = SINGLE):
+    def __init__(self, folder: str | os.PathLike, single: str = SINGLE, index: str | None = INDEX):
         """Opens the files.
 
         Args:
             folder: The folder.
             single: The name of the file where all tensors are in one.
+            index: The name of the index of several files; None: there is only one file.
 
         Raises:
             DataError: There are none or only pickles, or a file is damaged or missing.
@@ -68,7 +85,8 @@ class TensorFiles:
         self.folder = Path(folder)
         self._places: dict[str, _Place] = {}
         self.tensors: dict[str, Tensor] = {}
-        for path, tensors in shards_of(self.folder, single).items():
+        self.formats: set[str] = set()
+        for path, tensors in shards_of(self.folder, single, index).items():
             self._open(path)
             for name in tensors:
                 if name not in self._places or self._places[name].path != path:
@@ -89,10 +107,12 @@ class TensorFiles:
             with safetensors.safe_open(path, "np"):
                 pass
             header, start = _header(path)
+            metadata = header.pop("__metadata__", {})
         except (safetensors.SafetensorError, OSError, ValueError) as error:
             raise DataError(
                 f"{path}: not a whole safetensors file ({str(error)[:300]}): fetch it again"
             ) from error
+        self.formats.add(str(metadata.get("format")))
         for name, entry in header.items():
             if entry["dtype"] not in DTYPES:
                 raise DataError(
@@ -195,10 +215,9 @@ def write_with_header(
 
 
 def _header(path: Path) -> tuple[dict[str, dict], int]:
-    """The header of a file, and where the bytes of its tensors start."""
+    """The header of a file with its metadata, and where the bytes of its tensors start."""
     text = header_bytes(path)
     header = json.loads(text, object_pairs_hook=_without_doubles)
-    header.pop("__metadata__", None)
     return header, 8 + len(text)
 
 
@@ -233,42 +252,49 @@ def _name_shards(folder: Path, shards: list[list[str]], total: int) -> None:
     (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
-def shards_of(folder: Path, single: str = SINGLE) -> dict[Path, list[str]]:
-    """Returns the safetensors files of a folder, with the tensors that the index says are in each.
+def shards_of(
+    folder: Path, single: str = SINGLE, index: str | None = INDEX
+) -> dict[Path, list[str]]:
+    """Returns the files of a folder, with the tensors that the index says are in each.
+
+    Args:
+        folder: The folder.
+        single: The name of the file where all tensors are in one.
+        index: The name of the index of several files; None: there is only one file.
 
     Raises:
         DataError: There are none or only pickles, or the index names a file that is not there.
     """
     if path := file_in(folder, single):
         return {path: []}
-    if single != SINGLE:
+    if index is None:
         raise DataError(f"{folder} has no {single}: convert a pickle with save_pretrained")
     shards: dict[str, list[str]] = {}
-    for tensor, file in _weight_map(folder).items():
+    for tensor, file in _weight_map(folder, index).items():
         shards.setdefault(file, []).append(tensor)
-    return {_shard(folder, file): tensors for file, tensors in sorted(shards.items())}
+    return {_shard(folder, file, index): tensors for file, tensors in sorted(shards.items())}
 
 
-def _shard(folder: Path, file: str) -> Path:
+def _shard(folder: Path, file: str, index: str) -> Path:
     if Path(file).name != file or file in ("", ".."):
-        raise DataError(f"{folder / INDEX} names {file!r}, which lies outside of {folder}")
+        raise DataError(f"{folder / index} names {file!r}, which lies outside of {folder}")
     if path := file_in(folder, file):
         return path
-    raise DataError(f"{folder / file} does not exist, though {INDEX} names it")
+    raise DataError(f"{folder / file} does not exist, though {index} names it")
 
 
-def _weight_map(folder: Path) -> dict[str, str]:
+def _weight_map(folder: Path, name: str) -> dict[str, str]:
     """The index: the file of each tensor."""
-    index = read_object(folder, INDEX)
+    index = read_object(folder, name)
     if index is None:
         raise DataError(_nothing_to_read(folder))
     places = index.get("weight_map")
     if not isinstance(places, dict):
-        raise DataError(f"{folder / INDEX}: no index with a weight_map: it must be an object")
+        raise DataError(f"{folder / name}: no index with a weight_map: it must be an object")
     for tensor, file in places.items():
         if not isinstance(file, str):
             raise DataError(
-                f"{folder / INDEX}: weight_map has {file!r} for {tensor}: a file's name is no text"
+                f"{folder / name}: weight_map has {file!r} for {tensor}: a file's name is no text"
             )
     return places
 
@@ -285,4 +311,4 @@ def _nothing_to_read(folder: Path) -> str:
             "convert it with transformers, from_pretrained(...).save_pretrained(FOLDER), which "
             f"writes {SINGLE}"
         )
-    return f"{folder} holds neither {SINGLE} nor {INDEX}"
+    return f"{folder} holds neither {SINGLE} nor {INDEX}, nor flax_model.msgpack"

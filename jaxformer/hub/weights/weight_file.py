@@ -18,7 +18,7 @@ from jaxformer.hub.tasks import Task
 from jaxformer.hub.weights.arrays import aligned_empty, check_finite, copy_into, only_zeros
 from jaxformer.hub.weights.names import current_name, spellings
 from jaxformer.hub.weights.parts import parts_without, tensor_parts, tensors_in
-from jaxformer.hub.weights.tensors import Tensor, TensorFiles
+from jaxformer.hub.weights.tensors import Tensor, Tensors
 from jaxformer.hub.weights.weight_map import Placement
 from jaxformer.models.parameters import AbstractModel, Parameters
 
@@ -59,7 +59,7 @@ class WeightFile:
 
     def __init__(
         self,
-        files: TensorFiles,
+        files: Tensors,
         model_format: ModelFormat,
         placements: list[Placement],
         absent: Sequence[str],

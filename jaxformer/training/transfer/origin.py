@@ -18,7 +18,7 @@ from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.hf_config import CONFIG, is_hf_checkpoint
 from jaxformer.hub.peft import is_adapter, read_adapter
 from jaxformer.hub.remote.names import hub_name, source_of
-from jaxformer.hub.weights.file_layout import FileLayout
+from jaxformer.hub.weights.opening import Layout, layout_of
 from jaxformer.hub.weights.parts import part_of, tensors_in
 from jaxformer.hub.weights.weight_file import WeightFile, named_placements
 from jaxformer.io.model_files import file_in
@@ -36,7 +36,7 @@ class SavedFolder:
     """The parameters of a Hugging Face checkpoint, with the interface of `SavedRun`.
 
     Args:
-        folder: With config.json and safetensors.
+        folder: With config.json and safetensors or msgpack files.
         asked_by: What named the folder, for messages: "--init-from".
         may_lack_parts: Whether heads and a pooler may be missing.
 
@@ -160,10 +160,10 @@ class Origin:
     home: Path
     """The folder with its tokenizer, its config.json and other files."""
 
-    def layout(self) -> FileLayout | None:
+    def layout(self) -> Layout | None:
         """Returns the layout of the weights that it came from; None if it keeps none."""
         if isinstance(self.saved, SavedFolder):
-            return FileLayout.of_folder(self.home)
+            return layout_of(self.home)
         return kept_layout(self.home)
 
 

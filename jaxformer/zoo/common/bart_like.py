@@ -5,6 +5,8 @@ from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.fields import (
@@ -18,6 +20,7 @@ from jaxformer.hub.fields import (
     Value,
     numbers,
 )
+from jaxformer.hub.flax_format import FlaxFormat, sinusoids
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.tasks import (
@@ -28,7 +31,7 @@ from jaxformer.hub.tasks import (
     UnshiftedCausalLMTask,
 )
 from jaxformer.hub.weights.layouts import Same
-from jaxformer.hub.weights.tensors import TensorFiles
+from jaxformer.hub.weights.tensors import Tensors
 from jaxformer.hub.weights.weight_map import WeightMap, attention, block
 from jaxformer.models import DecoderConfig, EncoderDecoderConfig
 from jaxformer.nn import PostNorm, UnusedCrossAttention
@@ -147,7 +150,7 @@ def config_map(make: Callable[..., EncoderDecoderConfig], *own: Field) -> Config
 
 
 def without_head_bias(
-    config: EncoderDecoderConfig | DecoderConfig, files: TensorFiles
+    config: EncoderDecoderConfig | DecoderConfig, files: Tensors
 ) -> EncoderDecoderConfig | DecoderConfig:
     """Returns a model without a bias of the logits where the file has none, as transformers does.
 
@@ -156,6 +159,28 @@ def without_head_bias(
         files: Its tensors.
     """
     return replace(config, head_bias=config.head_bias and "final_logits_bias" in files.tensors)
+
+
+def sinusoidal_tables(hf_config: HFConfig) -> dict[str, np.ndarray]:
+    """Returns the tables of Pegasus and Marian, which Flax's classes compute.
+
+    Args:
+        hf_config: The values of config.json.
+    """
+    rows = hf_config.number("max_position_embeddings", 1024)
+    table = sinusoids(rows, hf_config.number("d_model", 1024), "half")
+    return {f"model.{side}.embed_positions.weight": table for side in _SIDES}
+
+
+def no_head_bias(hf_config: HFConfig, name: str) -> dict[str, tuple[int, int]]:
+    """Returns the bias of the logits, which Flax's class has though the model has none.
+
+    Args:
+        hf_config: The values of config.json.
+        name: The class.
+    """
+    with_head = name.endswith(("ForConditionalGeneration", "MTModel"))
+    return {"final_logits_bias": (1, hf_config.number("vocab_size"))} if with_head else {}
 
 
 # Weights ----------------------------------------------------------------------------------------
@@ -284,6 +309,7 @@ def bart_format(
         ),
         "fitted": without_head_bias,
         "fitted_fields": ("head_bias",),
+        "flax": FlaxFormat(unused=no_head_bias),
         "synonyms": {
             "hidden_size": "d_model",
             "num_attention_heads": "encoder_attention_heads",

@@ -5,7 +5,7 @@ from functools import partial
 
 from jaxformer.hub.fields import ConfigMap
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.model_format import Architecture, Formats, ModelFormat, Part, completed
+from jaxformer.hub.model_format import Architecture, Formats, ModelFormat, Section, completed
 from jaxformer.hub.tasks import SequenceClassificationTask
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import VisionConfig
@@ -16,7 +16,7 @@ from jaxformer.models.model import ModelConfig
 class _SectionMap(ConfigMap):
     """The map of one section of a config.json; no other describes the model."""
 
-    part: Part
+    part: Section
 
     def read(self, hf_config):
         part = self.part
@@ -45,7 +45,7 @@ def with_image_classifier(model_format: ModelFormat, name: str) -> ModelFormat:
         The format with one more class.
     """
     architecture = Architecture(name, SequenceClassificationTask("mean"))
-    image = model_format.parts["image"]
+    image = model_format.sections["image"]
     inner = image.model_format
 
     def weight_map(config: ModelConfig) -> WeightMap:
@@ -63,7 +63,7 @@ def with_image_classifier(model_format: ModelFormat, name: str) -> ModelFormat:
         copies=inner.copies,
         # What describes the texts, and how they are compared.
         harmless=(*model_format.harmless, "text_config*", "logit_*", "projection_dim", "vision_*"),
-        parts={},
+        sections={},
     )
     return replace(
         model_format,

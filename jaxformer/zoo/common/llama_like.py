@@ -89,6 +89,8 @@ def names(*norms: str) -> dict[str, str]:
 
 
 NAMES = names("input_layernorm", "post_attention_layernorm")
+UNTIED = {"lm_head.weight": "model.embed_tokens.weight"}
+"""The head that Flax's class keeps apart though it is tied."""
 OLD_PREFIX = {"ForQuestionAnswering": "transformer."}
 """The prefix of the body in the question answering classes of the older systems."""
 DEFAULTS = {

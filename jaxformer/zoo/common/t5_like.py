@@ -20,6 +20,7 @@ from jaxformer.hub.fields import (
     read_activation,
     write_activation,
 )
+from jaxformer.hub.flax_format import FlaxFormat
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.tasks import (
@@ -29,7 +30,7 @@ from jaxformer.hub.tasks import (
     Task,
     TokenClassificationTask,
 )
-from jaxformer.hub.weights.tensors import TensorFiles
+from jaxformer.hub.weights.tensors import Tensors
 from jaxformer.hub.weights.weight_map import WeightMap, attention, block
 from jaxformer.models import EncoderConfig, EncoderDecoderConfig
 from jaxformer.models.model import TransformerModelConfig
@@ -192,7 +193,7 @@ def config_map(scale: Field, shared: bool = True, own: tuple[Field, ...] = ()) -
     )
 
 
-def _fitted(config: EncoderDecoderConfig, files: TensorFiles) -> EncoderDecoderConfig:
+def _fitted(config: EncoderDecoderConfig, files: Tensors) -> EncoderDecoderConfig:
     """Ties the tables if and only if the tensors have it so, as transformers does."""
     own, shared = "lm_head.weight", "shared.weight"
     both = own in files.tensors and shared in files.tensors
@@ -300,6 +301,7 @@ def t5_format(
             "transformer.decoder.embed_tokens.weight": "transformer.shared.weight",
         },
         harmless=("n_positions",),
+        flax=FlaxFormat(norm="weight"),
         synonyms={
             "head_dim": "d_kv",
             "hidden_size": "d_model",

@@ -1,0 +1,35 @@
+"""``jaxformer flax-classes``: the Flax classes of transformers 4, and what they are here."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jaxformer.config.overrides import parse
+from jaxformer.errors import DataError
+from jaxformer.io.files import read_bytes
+from jaxformer.parity.flax_table import flax_table, missing, with_table
+
+
+@dataclass(frozen=True)
+class FlaxClasses:
+    """Lists the Flax classes of transformers 4.55 and what they are here.
+
+    Makes the table from the known systems.
+    """
+
+    page: Path | None = None
+    """A page whose table is brought up to date: docs/from-flax.md (None: print the table)."""
+
+
+def flax_classes(arguments: Sequence[str], prog: str) -> None:
+    """Prints the table, or writes it into the page."""
+    page = parse(FlaxClasses, arguments, prog).page
+    if page is None:
+        print("\n".join(flax_table()))
+        return
+    try:
+        text = read_bytes(page).decode()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{page}: must be a text in UTF-8") from error
+    page.write_text(with_table(text), encoding="utf-8")
+    print(f"written to {page}; without a class here: {', '.join(missing()) or 'none'}")

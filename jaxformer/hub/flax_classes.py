@@ -1,0 +1,87 @@
+"""The Flax classes of transformers 4.55, the last release that had any."""
+
+_NAMES = {
+    "albert": (
+        "AlbertModel AlbertForPreTraining AlbertForMaskedLM AlbertForSequenceClassification "
+        "AlbertForMultipleChoice AlbertForTokenClassification AlbertForQuestionAnswering"
+    ),
+    "bart": (
+        "BartForCausalLM BartForConditionalGeneration BartForQuestionAnswering "
+        "BartForSequenceClassification BartModel"
+    ),
+    "beit": "BeitForImageClassification BeitForMaskedImageModeling BeitModel",
+    "bert": (
+        "BertForCausalLM BertForMaskedLM BertForMultipleChoice BertForNextSentencePrediction "
+        "BertForPreTraining BertForQuestionAnswering BertForSequenceClassification "
+        "BertForTokenClassification BertModel"
+    ),
+    "big_bird": (
+        "BigBirdForCausalLM BigBirdForMaskedLM BigBirdForMultipleChoice BigBirdForPreTraining "
+        "BigBirdForQuestionAnswering BigBirdForSequenceClassification "
+        "BigBirdForTokenClassification BigBirdModel"
+    ),
+    "blenderbot": "BlenderbotForConditionalGeneration BlenderbotModel",
+    "blenderbot-small": "BlenderbotSmallForConditionalGeneration BlenderbotSmallModel",
+    "bloom": "BloomForCausalLM BloomModel",
+    "clip": "CLIPModel CLIPTextModel CLIPTextModelWithProjection CLIPVisionModel",
+    "dinov2": "Dinov2ForImageClassification Dinov2Model",
+    "distilbert": (
+        "DistilBertForMaskedLM DistilBertForMultipleChoice DistilBertForQuestionAnswering "
+        "DistilBertForSequenceClassification DistilBertForTokenClassification DistilBertModel"
+    ),
+    "electra": (
+        "ElectraForCausalLM ElectraForMaskedLM ElectraForMultipleChoice ElectraForPreTraining "
+        "ElectraForQuestionAnswering ElectraForSequenceClassification "
+        "ElectraForTokenClassification ElectraModel"
+    ),
+    "encoder-decoder": "EncoderDecoderModel",
+    "gemma": "GemmaForCausalLM GemmaModel",
+    "gpt2": "GPT2LMHeadModel GPT2Model",
+    "gpt_neo": "GPTNeoForCausalLM GPTNeoModel",
+    "gptj": "GPTJForCausalLM GPTJModel",
+    "llama": "LlamaForCausalLM LlamaModel",
+    "longt5": "LongT5ForConditionalGeneration LongT5Model",
+    "marian": "MarianModel MarianMTModel",
+    "mbart": (
+        "MBartForConditionalGeneration MBartForQuestionAnswering MBartForSequenceClassification "
+        "MBartModel"
+    ),
+    "mistral": "MistralForCausalLM MistralModel",
+    "mt5": "MT5EncoderModel MT5ForConditionalGeneration MT5Model",
+    "opt": "OPTForCausalLM OPTModel",
+    "pegasus": "PegasusForConditionalGeneration PegasusModel",
+    "regnet": "RegNetForImageClassification RegNetModel",
+    "resnet": "ResNetForImageClassification ResNetModel",
+    "roberta": (
+        "RobertaForCausalLM RobertaForMaskedLM RobertaForMultipleChoice "
+        "RobertaForQuestionAnswering RobertaForSequenceClassification "
+        "RobertaForTokenClassification RobertaModel"
+    ),
+    "roberta-prelayernorm": (
+        "RobertaPreLayerNormForCausalLM RobertaPreLayerNormForMaskedLM "
+        "RobertaPreLayerNormForMultipleChoice RobertaPreLayerNormForQuestionAnswering "
+        "RobertaPreLayerNormForSequenceClassification RobertaPreLayerNormForTokenClassification "
+        "RobertaPreLayerNormModel"
+    ),
+    "roformer": (
+        "RoFormerForMaskedLM RoFormerForMultipleChoice RoFormerForQuestionAnswering "
+        "RoFormerForSequenceClassification RoFormerForTokenClassification RoFormerModel"
+    ),
+    "speech-encoder-decoder": "SpeechEncoderDecoderModel",
+    "t5": "T5EncoderModel T5ForConditionalGeneration T5Model",
+    "vision-encoder-decoder": "VisionEncoderDecoderModel",
+    "vision-text-dual-encoder": "VisionTextDualEncoderModel",
+    "vit": "ViTForImageClassification ViTModel",
+    "wav2vec2": "Wav2Vec2ForCTC Wav2Vec2ForPreTraining Wav2Vec2Model",
+    "whisper": "WhisperForConditionalGeneration WhisperModel WhisperForAudioClassification",
+    "xglm": "XGLMForCausalLM XGLMModel",
+    "xlm-roberta": (
+        "XLMRobertaForMaskedLM XLMRobertaForCausalLM XLMRobertaForMultipleChoice "
+        "XLMRobertaForQuestionAnswering XLMRobertaForSequenceClassification "
+        "XLMRobertaForTokenClassification XLMRobertaModel"
+    ),
+}
+FLAX_CLASSES: dict[str, tuple[str, ...]] = {
+    model_type: tuple(names.split()) for model_type, names in _NAMES.items()
+}
+"""`model_type` -> the names of its classes without "Flax"; "Auto" classes are not among them."""

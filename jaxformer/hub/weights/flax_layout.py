@@ -1,0 +1,151 @@
+"""How the files of a Flax checkpoint lay out its arrays, so that an export has the same bytes."""
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from jaxformer.errors import DataError
+from jaxformer.hub.model_format import ModelFormat
+from jaxformer.hub.weights.file_layout import sources_of
+from jaxformer.hub.weights.flax_names import View, views_of
+from jaxformer.hub.weights.msgpack_files import INDEX, MsgpackFiles
+from jaxformer.hub.weights.msgpack_writer import Array, write_tree
+from jaxformer.hub.weights.tensors import DTYPES, Tensor
+from jaxformer.hub.weights.weight_map import Placement
+from jaxformer.io.json_files import read_json
+from jaxformer.io.model_files import file_in
+
+_DTYPES = {dtype.name: dtype for dtype in DTYPES.values()}
+
+
+@dataclass(frozen=True)
+class FlaxLayout:
+    """The arrays of each file in their order, and the index."""
+
+    files: Mapping[str, list[list]]
+    """The name of a file -> path joined by ".", shape, dtype and extension type of each array."""
+    index: str | None = None
+    """The text of the index of several files."""
+
+    kind = "flax"
+    """The format of `save` that writes such files."""
+
+    @classmethod
+    def of_files(cls, files: MsgpackFiles) -> "FlaxLayout":
+        """Returns the layout of a folder's files.
+
+        Args:
+            files: The arrays.
+        """
+        index = file_in(files.folder, INDEX)
+        return cls(
+            {
+                name: [[".".join(x.path), x.shape, x.dtype.name, x.code] for x in leaves]
+                for name, leaves in files.files.items()
+            },
+            None if index is None else index.read_text(encoding="utf-8"),
+        )
+
+    @classmethod
+    def read(cls, file: Path) -> "FlaxLayout":
+        """Returns what `write` wrote.
+
+        Raises:
+            DataError: The file is damaged.
+        """
+        try:
+            return cls(**read_json(file))
+        except TypeError as error:
+            raise DataError(f"{file}: must have the arrays of msgpack files") from error
+
+    def write(self, file: Path) -> None:
+        """Writes the layout to a JSON file."""
+        text = json.dumps({"files": dict(self.files), "index": self.index})
+        file.write_text(text + "\n", encoding="utf-8")
+
+    @cached_property
+    def views(self) -> dict[str, View]:
+        """The place of each of PyTorch's tensors, by its name."""
+        arrays = [array for file in self.files.values() for array in file]
+        return {
+            tensor: view
+            for name, shape, *_ in arrays
+            for tensor, view in views_of(name, tuple(shape)).items()
+        }
+
+    @cached_property
+    def tensors(self) -> dict[str, Tensor]:
+        """The shape and dtype of each of PyTorch's tensors, by its name."""
+        arrays = {
+            name: Tensor(tuple(shape), _DTYPES[dtype])
+            for file in self.files.values()
+            for name, shape, dtype, _ in file
+        }
+        return {name: view.described(arrays[view.source]) for name, view in self.views.items()}
+
+    @property
+    def usual_dtype(self) -> np.dtype:
+        """The dtype of most values."""
+        counts: dict[np.dtype, int] = {}
+        for tensor in self.tensors.values():
+            counts[tensor.dtype] = counts.get(tensor.dtype, 0) + math.prod(tensor.shape)
+        return max(counts, key=counts.__getitem__)
+
+    @property
+    def largest(self) -> int:
+        """The bytes of the arrays of the largest file."""
+        return max(
+            sum(math.prod(shape) * _DTYPES[dtype].itemsize for _, shape, dtype, _ in file)
+            for file in self.files.values()
+        )
+
+    def sources(
+        self, model_format: ModelFormat, placements: list[Placement]
+    ) -> dict[str, Placement] | None:
+        """Returns what each tensor holds, in a model that may be another.
+
+        Args:
+            model_format: The system.
+            placements: The parameters in each tensor of PyTorch's file.
+
+        Returns:
+            Name of PyTorch's -> the placement; None if the model has other tensors.
+        """
+        return sources_of(self.tensors, model_format, placements)
+
+    def write_tensors(self, folder: Path, read: Callable[[str], np.ndarray]) -> None:
+        """Writes files of this layout.
+
+        Args:
+            folder: An existing folder.
+            read: Returns one of PyTorch's tensors by its name, in any dtype.
+
+        Raises:
+            DataError: A weight is not finite in the dtype that it has in the files.
+        """
+        names: dict[str, list[str]] = {}
+        for tensor, view in self.views.items():
+            names.setdefault(view.source, []).append(tensor)
+
+        def array(name: str) -> Callable[[], np.ndarray]:
+            parts = names[name]
+            if self.views[parts[0]].row == ():
+                return lambda: self.views[parts[0]].write(read(parts[0]))
+            return lambda: np.stack([self.views[part].write(read(part)) for part in parts])
+
+        for file, kept in self.files.items():
+            write_tree(
+                folder / file,
+                [
+                    Array(tuple(name.split(".")), Tensor(tuple(shape), _DTYPES[dtype]), code)
+                    for name, shape, dtype, code in kept
+                ],
+                (array(name)() for name, *_ in kept),
+            )
+        if self.index is not None:
+            (folder / INDEX).write_text(self.index, encoding="utf-8")

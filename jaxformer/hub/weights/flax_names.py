@@ -1,0 +1,126 @@
+"""The names and layouts of Flax's arrays, in the terms of PyTorch's tensors.
+
+The path of an array in a Flax checkpoint, joined by ".", is the name of PyTorch's tensor but for
+its end: a `kernel`, a norm's `scale` and a table's `embedding` are a `weight`. Kernels have their
+inputs before their outputs, in PyTorch it is the other way round.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxformer.errors import DataError
+from jaxformer.hub.weights.layouts import Shape
+from jaxformer.hub.weights.tensors import Tensor, Tensors
+from jaxformer.hub.weights.weight_map import Placement
+from jaxformer.nn.config import MOST_LAYERS
+
+_LEAVES = {"kernel": "weight", "scale": "weight", "embedding": "weight"}
+_AXES = {2: (1, 0), 3: (2, 1, 0), 4: (3, 2, 0, 1)}
+"""The number of axes of a kernel -> PyTorch's order of them."""
+_SCANNED = re.compile(r"(Scan|Flax)[A-Z]\w*")
+"""The key of layers that are stacked along a leading axis, in place of the number of each."""
+_TABLE = "embedding"
+
+
+class View(NamedTuple):
+    """One of PyTorch's tensors, as a view of an array of a Flax checkpoint."""
+
+    source: str
+    """The path of the array, joined by "."."""
+    row: tuple[int, ...]
+    """Its layer in an array of stacked layers; ()."""
+    axes: tuple[int, ...]
+    """The order of its axes; (): as they are."""
+
+    def described(self, array: Tensor) -> Tensor:
+        """Returns the shape and dtype of the tensor in an array."""
+        kept = array.shape[len(self.row) :]
+        return array._replace(shape=tuple(kept[axis] for axis in self.axes) or kept)
+
+    def read(self, array: np.ndarray) -> np.ndarray:
+        """Returns the tensor in an array."""
+        return array[self.row].transpose(self.axes) if self.axes else array[self.row]
+
+    def write(self, tensor: np.ndarray) -> np.ndarray:
+        """Returns the array, or its row, that holds a tensor."""
+        return tensor.transpose(np.argsort(self.axes)) if self.axes else tensor
+
+
+def views_of(name: str, shape: Shape) -> dict[str, View]:
+    """Returns PyTorch's tensors in an array: one, or one for each of its layers.
+
+    Args:
+        name: The path of the array, joined by ".".
+        shape: Its shape.
+
+    Raises:
+        DataError: It has too many layers.
+    """
+    *modules, last = name.split(".")
+    stacked = [number for number, key in enumerate(modules) if _SCANNED.fullmatch(key)]
+    if any(size > MOST_LAYERS for size in shape[: len(stacked)]):
+        raise DataError(f"{name.replace('.', '/')}: {list(shape)}: too many layers")
+    rows = np.ndindex(shape[: len(stacked)])
+    axes = _AXES.get(len(shape) - len(stacked), ()) if last == "kernel" else ()
+    found = {}
+    for row in rows:
+        for place, number in zip(stacked, row, strict=False):
+            modules[place] = str(number)
+        found[".".join((*modules, _LEAVES.get(last, last)))] = View(name, row, axes)
+    return found
+
+
+def view_for(placement: Placement, norm: str) -> View:
+    """Returns where a Flax checkpoint keeps one of PyTorch's tensors.
+
+    Args:
+        placement: The tensor.
+        norm: What the scale of a norm is called: "scale", or "weight".
+    """
+    *modules, last = placement.tensor.split(".")
+    leaf = placement.places[0].parameter.rpartition(".")[2]
+    if last == "weight":
+        last = {"kernel": "kernel", "scale": norm}.get(leaf, _TABLE)
+    axes = _AXES.get(len(placement.shape), ()) if last == "kernel" else ()
+    return View(".".join((*modules, last)), (), axes)
+
+
+class FlaxTensors:
+    """The arrays of a Flax checkpoint under the names and in the layouts of PyTorch.
+
+    Attributes:
+        folder: The folder.
+        tensors: Name of a tensor -> shape and dtype.
+        source: The arrays.
+        views: Name of a tensor -> its array.
+    """
+
+    def __init__(self, source: Tensors, fixed: Mapping[str, np.ndarray]):
+        """Names the tensors.
+
+        Args:
+            source: The arrays.
+            fixed: Tables that Flax computes and PyTorch stores, by their names there.
+
+        Raises:
+            DataError: Two arrays are one tensor.
+        """
+        self.source, self.folder, self.views = source, source.folder, {}
+        self._fixed = fixed
+        self.tensors = {name: Tensor(x.shape, x.dtype) for name, x in fixed.items()}
+        for own, tensor in source.tensors.items():
+            for name, view in views_of(own, tensor.shape).items():
+                if name in self.views:
+                    both = " and ".join(x.replace(".", "/") for x in (self.views[name].source, own))
+                    raise DataError(f"{self.folder}: {both} are two arrays for {name}")
+                self.views[name] = view
+                self.tensors[name] = view.described(tensor)
+
+    def read(self, name: str) -> np.ndarray:
+        """Returns a tensor: a view of its file."""
+        if name not in self.views:
+            return self._fixed[name]
+        return self.views[name].read(self.source.read(self.views[name].source))

@@ -1,0 +1,205 @@
+"""The tree of arrays that a Flax class of transformers 4 has, made of our parameters."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer.errors import ConfigError
+from jaxformer.hub.checkpoint import HFCheckpoint
+from jaxformer.hub.flax_classes import FLAX_CLASSES
+from jaxformer.hub.weights.flax_names import View, view_for, views_of
+from jaxformer.hub.weights.layouts import Shape
+from jaxformer.hub.weights.msgpack_files import INDEX, SINGLE
+from jaxformer.hub.weights.msgpack_writer import Array, write_tree
+from jaxformer.hub.weights.tensors import Tensor
+from jaxformer.hub.weights.weight_file import spellings, tensor_of
+from jaxformer.hub.weights.weight_map import Placement
+from jaxformer.models.parameters import Parameters
+
+_CLASSES = frozenset(name for names in FLAX_CLASSES.values() for name in names)
+
+
+class FlaxArray(NamedTuple):
+    """An array of the tree."""
+
+    path: tuple[str, ...]
+    """The keys that lead to it."""
+    shape: Shape
+    view: View | None
+    """How PyTorch's tensor lies in it; None: nothing is computed with it, and it has zeros."""
+    placement: Placement | None
+    """The parameters in that tensor."""
+
+    def read(self, parameters: Parameters, dtype: Any) -> np.ndarray:
+        """Returns the array, as a view of a parameter if possible.
+
+        Args:
+            parameters: The parameters of the model.
+            dtype: The dtype of zeros.
+        """
+        if self.placement is None:
+            return np.zeros(self.shape, dtype)
+        return self.view.write(tensor_of(parameters, self.placement))
+
+
+def flax_class(checkpoint: HFCheckpoint) -> str:
+    """Returns the name of a model's Flax class in transformers 4.
+
+    Args:
+        checkpoint: The model.
+
+    Raises:
+        ConfigError: It had none.
+    """
+    own = checkpoint.architecture.name
+    names = (own, *checkpoint.architecture.aliases)
+    name = next((each for each in names if each in _CLASSES), None)
+    if name is None:
+        raise ConfigError(
+            f"format = 'flax': transformers never had a Flax class for {own}, so nothing could "
+            "read such a file: use 'hf'"
+        )
+    return f"Flax{name}"
+
+
+def left_out(checkpoint: HFCheckpoint) -> list[str]:
+    """Returns the tensors of a Flax checkpoint that a model need not have, by PyTorch's names.
+
+    Args:
+        checkpoint: The model.
+    """
+    flax = checkpoint.model_format.flax
+    unused = flax.unused(checkpoint.hf_config, checkpoint.architecture.name)
+    named = [name for path, shape in unused.items() for name in views_of(path, shape)]
+    return [*named, *flax.untied]
+
+
+def learned(checkpoint: HFCheckpoint, placements: list[Placement]) -> list[Placement]:
+    """Returns the placements of the tensors that a Flax checkpoint has: not of its fixed tables.
+
+    Args:
+        checkpoint: The model.
+        placements: Those of PyTorch's file.
+    """
+    fixed = _fixed(checkpoint)
+    return [placement for placement in placements if placement.tensor not in fixed]
+
+
+def check_fixed(
+    checkpoint: HFCheckpoint, parameters: Parameters, placements: list[Placement]
+) -> None:
+    """Checks that tables that Flax's class computes are those of the model.
+
+    Args:
+        checkpoint: The model.
+        parameters: Its parameters.
+        placements: The tensors of PyTorch's file.
+
+    Raises:
+        ConfigError: One has other values.
+    """
+    fixed = _fixed(checkpoint)
+    for placement in placements:
+        if (table := fixed.get(placement.tensor)) is None:
+            continue
+        own = tensor_of(parameters, placement).astype(np.float32)
+        tolerance = 4 * float(jnp.finfo(parameters[placement.places[0].parameter].dtype).eps)
+        if own.shape != table.shape or np.abs(own - table).max() > tolerance:
+            raise ConfigError(
+                f"{placement.tensor}: must be the sinusoids that Flax's class computes, because it "
+                "reads no such table; use format = 'hf'"
+            )
+
+
+def _fixed(checkpoint: HFCheckpoint) -> dict[str, np.ndarray]:
+    """The tables that Flax computes, by every spelling of their names."""
+    return {
+        spelling: table
+        for name, table in checkpoint.model_format.flax.fixed(checkpoint.hf_config).items()
+        for spelling in spellings(name, checkpoint.model_format.prefix)
+    }
+
+
+def flax_arrays(checkpoint: HFCheckpoint, placements: list[Placement]) -> list[FlaxArray]:
+    """Returns the arrays of a model's tree, in Flax's order.
+
+    Args:
+        checkpoint: The model.
+        placements: The tensors of PyTorch's file.
+
+    Raises:
+        ConfigError: Transformers had no such Flax class.
+    """
+    flax_class(checkpoint)
+    flax = checkpoint.model_format.flax
+    bare = "" if checkpoint.prefix else flax.bare_prefix
+    placed = {placement.tensor: placement for placement in learned(checkpoint, placements)}
+    views = [
+        (view_for(each._replace(tensor=bare + each.tensor), flax.norm), each)
+        for each in placed.values()
+    ]
+    has_logits = any(head.name == "language_model" for head in checkpoint.config.heads)
+    for head, table in flax.untied.items():
+        if has_logits and head not in placed and table in placed:
+            views.append((View(head.removesuffix("weight") + "kernel", (), (1, 0)), placed[table]))
+    found: dict[tuple[str, ...], FlaxArray] = {}
+    for view, placement in views:
+        path = tuple(view.source.split("."))
+        shape = tuple(placement.shape[axis] for axis in np.argsort(view.axes)) or placement.shape
+        found[path] = FlaxArray(path, shape, view, placement)
+    for name, shape in flax.unused(checkpoint.hf_config, checkpoint.architecture.name).items():
+        path = tuple(name.split("."))
+        found.setdefault(path, FlaxArray(path, shape, None, None))
+    return [found[path] for path in sorted(found)]
+
+
+def write_flax(
+    folder: Path,
+    arrays: list[FlaxArray],
+    parameters: Parameters,
+    dtypes: dict[str, np.dtype],
+    usual: np.dtype,
+    max_bytes: int,
+) -> None:
+    """Writes flax_model.msgpack, or several files and their index, as transformers 4 did.
+
+    Args:
+        folder: An existing folder.
+        arrays: The arrays of the tree.
+        parameters: The parameters of the model.
+        dtypes: The dtype of each of PyTorch's tensors, by its name.
+        usual: The dtype of arrays that are no such tensor.
+        max_bytes: The largest size of a file, unless a single array is larger.
+
+    Raises:
+        DataError: A weight is not finite, perhaps only in its new dtype.
+    """
+    shards: list[list[tuple[FlaxArray, Array]]] = [[]]
+    held = total = 0
+    for array in arrays:
+        dtype = usual if array.placement is None else dtypes[array.placement.tensor]
+        size = math.prod(array.shape) * dtype.itemsize
+        if shards[-1] and held + size > max_bytes:
+            shards.append([])
+            held = 0
+        shards[-1].append((array, Array(array.path, Tensor(array.shape, dtype))))
+        held, total = held + size, total + size
+    places = {}
+    for number, shard in enumerate(shards):
+        file = SINGLE
+        if len(shards) > 1:
+            file = SINGLE.replace(".", f"-{number + 1:05d}-of-{len(shards):05d}.")
+        write_tree(
+            folder / file,
+            [described for _, described in shard],
+            (array.read(parameters, described.tensor.dtype) for array, described in shard),
+        )
+        places |= {"/".join(array.path): file for array, _ in shard}
+    if len(shards) > 1:
+        index = {"metadata": {"total_size": total}, "weight_map": places}
+        text = json.dumps(index, indent=2, sort_keys=True)
+        (folder / INDEX).write_text(text + "\n", encoding="utf-8")

@@ -1,0 +1,73 @@
+"""The arrays of a folder's Flax checkpoint, flax_model.msgpack, read one at a time."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from jaxformer.errors import DataError
+from jaxformer.hub.weights.arrays import aligned_empty
+from jaxformer.hub.weights.msgpack_tree import Leaf, leaves_of
+from jaxformer.hub.weights.tensors import Tensor, shards_of
+from jaxformer.io.model_files import file_in
+
+SINGLE = "flax_model.msgpack"
+INDEX = "flax_model.msgpack.index.json"
+
+
+def has_msgpack(folder: Path) -> bool:
+    """Returns whether a folder has a Flax checkpoint, in one file or in several."""
+    return any(file_in(folder, name) is not None for name in (SINGLE, INDEX))
+
+
+class MsgpackFiles:
+    """The arrays of a folder, each memory-mapped when it is read.
+
+    Attributes:
+        folder: The folder.
+        tensors: The path of an array, joined by "." -> shape and dtype.
+        files: The name of a file -> the arrays in it, in their order.
+    """
+
+    def __init__(self, folder: str | os.PathLike):
+        """Finds all arrays, and reads none.
+
+        Args:
+            folder: The folder.
+
+        Raises:
+            DataError: A file is damaged, missing, or holds anything but arrays.
+        """
+        self.folder = Path(folder)
+        self.files: dict[str, list[Leaf]] = {}
+        self.tensors: dict[str, Tensor] = {}
+        self._places: dict[str, tuple[Path, Leaf]] = {}
+        for path, named in shards_of(self.folder, SINGLE, INDEX).items():
+            self.files[path.name] = leaves_of(path)
+            for leaf in self.files[path.name]:
+                name = ".".join(leaf.path)
+                if name in self._places:
+                    other = self._places[name][0].name
+                    raise DataError(f"{path}: {'/'.join(leaf.path)} is in {other} as well")
+                self._places[name] = path, leaf
+                self.tensors[name] = Tensor(leaf.shape, leaf.dtype)
+            for name in named:
+                if self._places.get(name.replace("/", "."), (None,))[0] != path:
+                    raise DataError(
+                        f"{self.folder / INDEX} says that {name} is in {path.name}, where it is not"
+                    )
+
+    def read(self, name: str) -> np.ndarray:
+        """Returns an array: a view of the file, or a copy where it is in several pieces."""
+        path, leaf = self._places[name]
+        parts = [
+            np.memmap(path, leaf.dtype, "r", piece.start, (piece.count,))
+            for piece in leaf.pieces
+            if piece.count
+        ]
+        if len(parts) == 1:
+            return np.asarray(parts[0]).reshape(leaf.shape)
+        joined = aligned_empty(leaf.shape, leaf.dtype)
+        if parts:
+            np.concatenate(parts, out=joined.reshape(-1))
+        return joined

@@ -1,0 +1,73 @@
+"""Opens the weights of a folder, in the first of the formats that it has, and their layout."""
+
+import logging
+from pathlib import Path
+
+from jaxformer.hub.checkpoint import HFCheckpoint
+from jaxformer.hub.weights.file_layout import FileLayout
+from jaxformer.hub.weights.flax_layout import FlaxLayout
+from jaxformer.hub.weights.flax_names import FlaxTensors
+from jaxformer.hub.weights.msgpack_files import MsgpackFiles, has_msgpack
+from jaxformer.hub.weights.tensors import INDEX, SINGLE, TensorFiles, Tensors
+from jaxformer.io.json_files import read_json
+from jaxformer.io.model_files import file_in
+
+_log = logging.getLogger(__name__)
+
+Layout = FileLayout | FlaxLayout
+
+
+def open_tensors(folder: Path, checkpoint: HFCheckpoint) -> Tensors:
+    """Returns the tensors of a folder, under PyTorch's names: of safetensors files, or of Flax's.
+
+    Warns where Flax's class computed something else than PyTorch's.
+
+    Args:
+        folder: The folder. Where it has both, its safetensors files are read.
+        checkpoint: The description of its model.
+
+    Raises:
+        DataError: There are none or only pickles, or a file is damaged or missing.
+    """
+    source: TensorFiles | MsgpackFiles
+    if not _has_safetensors(folder) and has_msgpack(folder):
+        source = MsgpackFiles(folder)
+    else:
+        source = TensorFiles(folder)
+        if source.formats != {"flax"}:
+            return source
+    flax, hf_config = checkpoint.model_format.flax, checkpoint.hf_config
+    for note in flax.notes(hf_config):
+        _log.warning(
+            "%s: the model follows config.json as PyTorch's class does, but not Flax's: %s",
+            folder, note,
+        )  # fmt: skip
+    return FlaxTensors(source, flax.fixed(hf_config))
+
+
+def layout_of(folder: Path) -> Layout | None:
+    """Returns the layout of the weights in a folder; None where Flax wrote safetensors files.
+
+    Raises:
+        DataError: There are none, or one is damaged.
+    """
+    if not _has_safetensors(folder) and has_msgpack(folder):
+        return FlaxLayout.of_files(MsgpackFiles(folder))
+    return None if TensorFiles(folder).formats == {"flax"} else FileLayout.of_folder(folder)
+
+
+def read_layout(file: Path) -> Layout:
+    """Returns the layout that its `write` wrote.
+
+    Args:
+        file: The JSON file.
+
+    Raises:
+        DataError: The file is damaged.
+    """
+    kind = FlaxLayout if "files" in read_json(file) else FileLayout
+    return kind.read(file)
+
+
+def _has_safetensors(folder: Path) -> bool:
+    return any(file_in(folder, name) is not None for name in (SINGLE, INDEX))

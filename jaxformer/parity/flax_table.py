@@ -1,0 +1,118 @@
+"""The table of docs/from-flax.md: the Flax classes of transformers 4.55, and what they are here."""
+
+import inspect
+from functools import singledispatch
+
+from jaxformer.errors import ConfigError
+from jaxformer.hub.flax_classes import FLAX_CLASSES
+from jaxformer.hub.model_format import Architecture, ModelFormat
+from jaxformer.hub.tasks import (
+    CausalLMTask,
+    MaskedLMTask,
+    QuestionAnsweringTask,
+    Seq2SeqLMTask,
+    SequenceClassificationTask,
+    Task,
+    TokenClassificationTask,
+)
+from jaxformer.zoo import FORMATS
+
+BEGIN, END = "<!-- flax-classes: begin -->", "<!-- flax-classes: end -->"
+"""The lines of the page around the table, which `jaxformer flax-classes` writes."""
+_COLUMNS = ("Flax class", "`model_type`", "class", "head", "command")
+_SPEECH = "a speech model; not yet supported"
+_CONVOLUTIONS = "a convolutional network, not a transformer"
+_LEFT_OUT = {
+    "resnet": _CONVOLUTIONS,
+    "regnet": _CONVOLUTIONS,
+    "wav2vec2": _SPEECH,
+    "whisper": _SPEECH,
+    "speech-encoder-decoder": _SPEECH,
+}
+"""`model_type` -> why it is not here."""
+
+
+def flax_table() -> list[str]:
+    """Returns the lines of the table."""
+    rows = [
+        (f"`Flax{name}`", f"`{kind}`", *_cells(kind, name))
+        for kind, names in FLAX_CLASSES.items()
+        for name in names
+    ]
+    return [
+        f"| {' | '.join(_COLUMNS)} |",
+        f"|{' --- |' * len(_COLUMNS)}",
+        *(f"| {' | '.join(row)} |" for row in rows),
+    ]
+
+
+def with_table(page: str) -> str:
+    """Returns the text of a page with the table between its two marks.
+
+    Args:
+        page: The text of docs/from-flax.md.
+
+    Raises:
+        ConfigError: The page does not have the two marks.
+    """
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise ConfigError(f"the page must have the lines {BEGIN} and {END} around its table")
+    return "\n".join([f"{before}{BEGIN}", "", *flax_table(), "", f"{END}{after}"])
+
+
+def missing() -> list[str]:
+    """Returns the Flax classes that have no class here, without those that stay out."""
+    return [
+        f"Flax{name}"
+        for kind, names in FLAX_CLASSES.items()
+        for name in names
+        if kind not in _LEFT_OUT and _found(kind, name) is None
+    ]
+
+
+def _cells(kind: str, name: str) -> tuple[str, str, str]:
+    """The class, its head and a command."""
+    if kind in _LEFT_OUT:
+        return "", _LEFT_OUT[kind], ""
+    if (found := _found(kind, name)) is None:
+        return "", "", ""
+    architecture = found[1]
+    summary = inspect.getdoc(type(architecture.task)).partition("\n")[0].rstrip(".")
+    head = "none" if type(architecture.task) is Task else summary[0].lower() + summary[1:]
+    return f"`{architecture.name}`", head, f"`{_command(architecture.task)}`"
+
+
+def _found(kind: str, name: str) -> tuple[ModelFormat, Architecture] | None:
+    """The system and the class here, whose tower may be a system of its own (CLIP)."""
+    own = [FORMATS[kind]] if kind in FORMATS else []
+    for model_format in [*own, *FORMATS.values()]:
+        if (architecture := model_format.architecture(name)) is not None:
+            return model_format, architecture
+    return None
+
+
+@singledispatch
+def _command(task: Task) -> str:
+    """The command that shows what a class is for."""
+    del task
+    return "jaxformer forward"
+
+
+@_command.register(CausalLMTask)
+@_command.register(Seq2SeqLMTask)
+def _generates(task):
+    return "jaxformer generate"
+
+
+@_command.register(MaskedLMTask)
+def _fills_masks(task):
+    return "jaxformer fill-mask"
+
+
+@_command.register(SequenceClassificationTask)
+@_command.register(TokenClassificationTask)
+@_command.register(QuestionAnsweringTask)
+def _predicts(task):
+    return "jaxformer predict"

@@ -1,0 +1,134 @@
+"""The formats of an export's weights: safetensors files, or those of a Flax class."""
+
+import abc
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from jaxformer.errors import ConfigError, did_you_mean
+from jaxformer.hub.checkpoint import HFCheckpoint
+from jaxformer.hub.weights.flax_tree import (
+    check_fixed,
+    flax_arrays,
+    flax_class,
+    learned,
+    write_flax,
+)
+from jaxformer.hub.weights.tensors import Tensor, write_tensors
+from jaxformer.hub.weights.weight_file import tensors_of
+from jaxformer.hub.weights.weight_map import Placement
+from jaxformer.models.parameters import Parameters
+
+_log = logging.getLogger(__name__)
+
+
+class ExportFormat(abc.ABC):
+    """A format of the files with a model's weights."""
+
+    name: str
+    """Its name for `save`, and the `kind` of the layouts of such files."""
+    max_bytes: int
+    """The largest size of a file, where there are no files to write them like."""
+
+    @abc.abstractmethod
+    def check(
+        self, checkpoint: HFCheckpoint, parameters: Parameters, placements: list[Placement]
+    ) -> None:
+        """Raises a ConfigError if the format has no place for a model.
+
+        Args:
+            checkpoint: The model's description.
+            parameters: Its parameters.
+            placements: The tensors of PyTorch's file, and the parameters in each.
+        """
+
+    @abc.abstractmethod
+    def kept(self, checkpoint: HFCheckpoint, placements: list[Placement]) -> list[Placement]:
+        """Returns the tensors that such files have, of those of PyTorch's file."""
+
+    @abc.abstractmethod
+    def write(
+        self,
+        folder: Path,
+        checkpoint: HFCheckpoint,
+        parameters: Parameters,
+        placements: list[Placement],
+        kinds: Mapping[str, Tensor],
+        max_bytes: int,
+    ) -> None:
+        """Writes the files.
+
+        Args:
+            folder: An existing folder.
+            checkpoint: The model's description.
+            parameters: Its parameters.
+            placements: The tensors of PyTorch's file, and the parameters in each.
+            kinds: Their shapes and the dtypes they are cast to.
+            max_bytes: The largest size of a file.
+        """
+
+
+class Safetensors(ExportFormat):
+    """The files that transformers writes today."""
+
+    name = "hf"
+    max_bytes = 5 * 10**9
+
+    def check(self, checkpoint, parameters, placements):
+        pass
+
+    def kept(self, checkpoint, placements):
+        return placements
+
+    def write(self, folder, checkpoint, parameters, placements, kinds, max_bytes):
+        # The order of safetensors' own writer: large values first, so that all are aligned.
+        order = sorted(placements, key=lambda p: (-kinds[p.tensor].dtype.itemsize, p.tensor))
+        kinds = {placement.tensor: kinds[placement.tensor] for placement in order}
+        write_tensors(folder, kinds, tensors_of(parameters, order), max_bytes)
+
+
+class FlaxMsgpack(ExportFormat):
+    """The files that the Flax classes of transformers 4 wrote and read."""
+
+    name = "flax"
+    max_bytes = 10**10
+
+    def check(self, checkpoint, parameters, placements):
+        flax_class(checkpoint)
+        check_fixed(checkpoint, parameters, placements)
+
+    def kept(self, checkpoint, placements):
+        return learned(checkpoint, placements)
+
+    def write(self, folder, checkpoint, parameters, placements, kinds, max_bytes):
+        dtypes = {name: kind.dtype for name, kind in kinds.items()}
+        usual = max(dtypes.values(), key=list(dtypes.values()).count)
+        for note in checkpoint.model_format.flax.notes(checkpoint.hf_config):
+            name = flax_class(checkpoint)
+            _log.warning("%s will compute something else from this export: %s", name, note)
+        arrays = flax_arrays(checkpoint, placements)
+        write_flax(folder, arrays, parameters, dtypes, np.dtype(usual), max_bytes)
+
+
+EXPORT_FORMATS: dict[str, ExportFormat] = {
+    each.name: each for each in (Safetensors(), FlaxMsgpack())
+}
+"""The formats by their names."""
+
+
+def export_format(name: str) -> ExportFormat:
+    """Returns a format by its name.
+
+    Args:
+        name: "hf" or "flax".
+
+    Raises:
+        ConfigError: There is no such format.
+    """
+    if name not in EXPORT_FORMATS:
+        known = " or ".join(map(repr, EXPORT_FORMATS))
+        hint = did_you_mean(name, EXPORT_FORMATS)
+        raise ConfigError(f"format = {name!r}: must be {known}{hint}")
+    return EXPORT_FORMATS[name]

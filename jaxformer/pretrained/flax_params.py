@@ -1,0 +1,35 @@
+"""The parameters of a model as the nested dictionary that a Flax class of transformers 4 had."""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from jaxformer.hub.weights.flax_tree import check_fixed, flax_arrays
+from jaxformer.pretrained.model import Pretrained, check_pretrained
+
+
+def flax_params(pretrained: Pretrained) -> dict[str, Any]:
+    """Returns the tree of parameters that the Flax class of transformers 4 had as its `params`.
+
+    Args:
+        pretrained: The model.
+
+    Returns:
+        Nested dictionaries of JAX arrays, with the keys, shapes and dtypes of the old `params`.
+
+    Raises:
+        ArgumentError: The argument is not a model.
+        ConfigError: Transformers never had a Flax class for it, or it computes another table.
+    """
+    check_pretrained("pretrained", pretrained)
+    checkpoint, parameters = pretrained.checkpoint, pretrained.parameters
+    arrays = flax_arrays(checkpoint, pretrained.placements)
+    check_fixed(checkpoint, parameters, pretrained.placements)
+    dtype = next(iter(parameters.values())).dtype
+    tree: dict[str, Any] = {}
+    for array in arrays:
+        inner = tree
+        for key in array.path[:-1]:
+            inner = inner.setdefault(key, {})
+        inner[array.path[-1]] = jnp.asarray(array.read(parameters, dtype))
+    return tree
