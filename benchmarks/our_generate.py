@@ -33,7 +33,9 @@ def decode(
         state = engine.decode(sampling, engine.prefill(prompts, new, keys=keys), new)
         jax.block_until_ready(state.history.tokens)
 
-    weights = sum(x.nbytes for name, x in engine.parameters.items() if "embedding" not in name)
+    weights = sum(
+        x.nbytes for name, x in engine.weights.parameters.items() if "embedding" not in name
+    )
     width = np.dtype(jax.numpy.dtype(dtype)).itemsize
     cache = 2 * layers * config.kv_heads * config.head_width * width * (prompt + new / 2) * batch
     return run, {"bytes_per_step": weights + cache}

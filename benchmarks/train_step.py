@@ -5,7 +5,8 @@ norm, each in its own process, in turn; every round gives a ratio, so a busy mac
 all of them. Needs the test requirements.
 
     python benchmarks/train_step.py --output benchmarks/results/NAME.json            # two CPU cores
-    python benchmarks/train_step.py --shape 1b --batch 4 --length 4096 --compile     # one GPU
+    python benchmarks/train_step.py --shape 1b --batch 4 --length 4096 --compile \
+        --only "jaxformer bfloat16" "PyTorch bfloat16"                               # one GPU
 """
 
 import argparse
@@ -16,6 +17,8 @@ from harness import alternate, machine, speed_ratio, write
 from shapes import SHAPES
 
 REFERENCE = "PyTorch bfloat16"
+PEAKS = {"NVIDIA H100 80GB HBM3": 989e12, "NVIDIA H200": 989e12}
+"""Device -> FLOP/s of bfloat16 products, without sparsity, by the vendor's data sheet."""
 
 
 def main() -> None:
@@ -54,7 +57,7 @@ def contenders(arguments: argparse.Namespace) -> dict[str, tuple]:
     wanted = {
         name: target
         for name, target in (steps | rivals).items()
-        if name == REFERENCE or not arguments.only or any(part in name for part in arguments.only)
+        if not arguments.only or any(part in name for part in arguments.only)
     }
     return wanted | products
 
@@ -67,15 +70,22 @@ def summarise(rows: dict[str, dict], arguments: argparse.Namespace) -> dict:
     flops = DecoderConfig(**shape).flops({"inputs": arguments.length}).training(causal=True)
     products = {dtype: rows.pop(f"product {dtype}") for dtype in ("bfloat16", "float32")}
     peak = {dtype: row["flops"] / min(row["seconds"]) for dtype, row in products.items()}
-    print(f"{'':20s}  tokens/s  of {REFERENCE}  of matmul peak  first step")
+    found = machine()
+    sheet = PEAKS.get(found["device"].removeprefix("1 x "))
+    print(f"{'':20s}  tokens/s  of {REFERENCE}  of matmul peak  of data sheet  first step")
     for name, row in rows.items():
         row["tokens_per_second"] = rate = tokens / statistics.median(row["seconds"])
-        row["ratio"] = ratio = speed_ratio(row["seconds"], rows[REFERENCE]["seconds"])
         row["peak_share"] = share = rate * flops / peak[name.split()[-1]]
+        if REFERENCE in rows:
+            row["ratio"] = speed_ratio(row["seconds"], rows[REFERENCE]["seconds"])
+        if sheet:
+            row["data_sheet_share"] = rate * flops / sheet
+        ratio = f"{row['ratio']:.2f}x" if "ratio" in row else ""
+        of_sheet = f"{row['data_sheet_share']:.1%}" if sheet else ""
         first = row["first_step_seconds"]
-        print(f"{name:20s} {rate:9.0f} {ratio:19.2f}x {share:15.1%} {first:9.1f} s")
+        print(f"{name:20s} {rate:9.0f} {ratio:>20s} {share:15.1%} {of_sheet:>14s} {first:9.1f} s")
     return {
-        "machine": machine(),
+        "machine": found,
         "shape": shape,
         "batch": arguments.batch,
         "length": arguments.length,

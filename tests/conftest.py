@@ -7,13 +7,17 @@ import os
 import shutil
 import tempfile
 from fnmatch import fnmatchcase
+from importlib.metadata import version
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
 if importlib.util.find_spec("libtpu") is None:  # which exits at a flag that is not its own
-    # Compiling is most of the work here; XLA's older code generator takes half the time for it,
-    # and one module of machine code less than several that link each other.
-    flags = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+    # Compiling is most of the work here, and one module of machine code takes less than several
+    # that link each other. So does XLA's older code generator, half the time; jaxlib 0.11 exits at
+    # the flag that chooses it.
+    flags = "--xla_cpu_parallel_codegen_split_count=1"
+    if version("jaxlib").startswith("0.10."):
+        flags += " --xla_cpu_use_fusion_emitters=false"
     os.environ.setdefault("XLA_FLAGS", flags)
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     # Workers and the processes that tests start inherit the folder with the environment.

@@ -74,12 +74,34 @@ def linear(
     return (y.astype(wide) + jnp.expand_dims(bias, tuple(range(x.ndim - contract)))).astype(y.dtype)
 
 
-def dot(lhs: jax.Array, rhs: jax.Array, dimensions, spec: PartitionSpec | None = None) -> jax.Array:
-    """`jax.lax.dot_general` accumulated, and returned, in at least float32."""
+def dot(
+    lhs: jax.Array,
+    rhs: jax.Array,
+    dimensions,
+    spec: PartitionSpec | None = None,
+    dtype: DTypeLike | None = None,
+) -> jax.Array:
+    """`jax.lax.dot_general` accumulated in at least float32.
+
+    Args:
+        lhs: One factor.
+        rhs: The other.
+        dimensions: What is contracted, and what is a batch, as `dot_general` takes them.
+        spec: How the result is sharded.
+        dtype: Of the result; None: that of the accumulator.
+
+    Returns:
+        The product.
+    """
     accumulator = jnp.promote_types(jnp.result_type(lhs, rhs), jnp.float32)
-    return jax.lax.dot_general(
-        lhs, rhs, dimensions, preferred_element_type=accumulator, out_sharding=spec
+    # cuBLAS accumulates in float32 whatever it returns. Asked for the narrow result, it writes half
+    # the bytes, and what reads them next reads half.
+    rounds = dtype is not None and platform() == "gpu"
+    asked = dtype if rounds else accumulator
+    product = jax.lax.dot_general(
+        lhs, rhs, dimensions, preferred_element_type=asked, out_sharding=spec
     )
+    return product if dtype is None else product.astype(dtype)
 
 
 def gathered(parameter: jax.Array, x: jax.Array, contract: int = 0) -> jax.Array:
@@ -128,7 +150,7 @@ def _contract_value(x, kernel, *, contract, dtype):
         spec = PartitionSpec(*spec_of(x)[: x.ndim - contract], *spec_of(kernel)[contract:])
     last = tuple(range(x.ndim - contract, x.ndim))
     dimensions = (last, tuple(range(contract))), ((), ())
-    return _dot_rows(x, kernel, dimensions, spec).astype(dtype)
+    return _dot_rows(x, kernel, dimensions, spec, dtype)
 
 
 def _contract_transposed(x, kernel, contract):
@@ -137,15 +159,17 @@ def _contract_transposed(x, kernel, contract):
     return _dot_rows(rows, matrix, (((1,), (1,)), ((), ()))).reshape(*batch, *kernel.outputs)
 
 
-def _dot_rows(x, kernel, dimensions, spec=None):
-    """Returns `dot`, computed on two copies of the row where `x` is a single bfloat16 row on a CPU.
+def _dot_rows(x, kernel, dimensions, spec=None, dtype=None):
+    """Returns `dot`, computed on two copies of the row where `x` is a single bfloat16 row.
 
-    XLA's CPU backend multiplies two rows eight times as fast as one (decoding at batch size 1).
+    XLA multiplies two rows eight times as fast as one on a CPU; on a GPU it writes out the products
+    of one row before it adds them up (decoding at batch size 1).
     """
     rows = x.shape[: x.ndim - len(dimensions[0][0])]
-    if rows and math.prod(rows) == 1 and x.dtype == jnp.bfloat16 and platform() == "cpu":
-        return dot(jnp.concatenate([x, x]), kernel, dimensions, spec)[:1]
-    return dot(x, kernel, dimensions, spec)
+    single = bool(rows) and math.prod(rows) == 1 and x.dtype == jnp.bfloat16
+    if single and platform() in ("cpu", "gpu"):
+        return dot(jnp.concatenate([x, x]), kernel, dimensions, spec, dtype)[:1]
+    return dot(x, kernel, dimensions, spec, dtype)
 
 
 @jax.tree_util.register_static
@@ -180,9 +204,8 @@ def _pull_contract(residuals, cotangent, *, contract, dtype):
     outputs = tuple(range(len(batch), cotangent.ndim))
     rows = cotangent if x is None else x
     whole = gathered(kernel.astype(like.dtype), rows, rows.ndim - len(batch))
-    dx = dot(
-        cotangent, whole, ((outputs, tuple(range(contract, kernel.ndim))), ((), ())), like.spec
-    ).astype(like.dtype)
+    contracted = (outputs, tuple(range(contract, kernel.ndim)))
+    dx = dot(cotangent, whole, (contracted, ((), ())), like.spec, like.dtype)
     if x is None:
         return dx, None
     dkernel = dot(x, cotangent, ((batch, batch), ((), ())), spec_of(kernel))
