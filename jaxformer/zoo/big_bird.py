@@ -47,8 +47,8 @@ _CHANGES = {
     "self_attention": BlockSparseAttention(block_size=64, num_random_blocks=3),
 }
 _SOURCE = (
-    "Zaheer et al., 2020, table 8, https://arxiv.org/abs/2007.14062, which gives the sizes alone; "
-    "counted in the released checkpoints"
+    "Zaheer et al., 2020, https://arxiv.org/abs/2007.14062, which gives no counts; counted for the "
+    "sizes of the released checkpoints"
 )
 
 SYSTEMS = (

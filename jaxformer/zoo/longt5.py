@@ -34,8 +34,7 @@ def long_t5(num_layers: int, model_dim: int, num_heads: int, mlp_dim: int, **cha
 
 
 _SOURCE = (
-    "https://github.com/google-research/longt5; Guo et al., 2022, section 4.1, "
-    "https://arxiv.org/abs/2112.07916"
+    "https://github.com/google-research/longt5; Guo et al., 2022, https://arxiv.org/abs/2112.07916"
 )
 _BASE, _LARGE, _XL = (12, 768, 12, 2048), (24, 1024, 16, 2816), (24, 2048, 32, 5120)
 

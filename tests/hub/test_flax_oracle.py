@@ -16,7 +16,7 @@ from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.tasks import CausalLMTask, Seq2SeqLMTask
 from jaxformer.parity.compare import differences
 from jaxformer.parity.examples import example_inputs
-from jaxformer.parity.tiny import TINY
+from jaxformer.parity.tiny import TINY, TINY_CLASSES
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.flax_params import flax_params
 from jaxformer.pretrained.model import save
@@ -69,7 +69,9 @@ def case_of(name, folder):
     from transformers import AutoConfig
 
     kind, architecture = CASES[name]
-    config = {k: v for k, v in (TINY[kind] | CHANGES.get(kind, {})).items() if v is not None}
+    fields = FORMATS[kind].architecture(architecture).fields
+    own = TINY[kind] | TINY_CLASSES.get(architecture, {}) | CHANGES.get(kind, {}) | fields
+    config = {name: value for name, value in own.items() if value is not None}
     values = AutoConfig.for_model(kind, **config).to_dict() | {"architectures": [architecture]}
     checkpoint = read_checkpoint(HFConfig(values), FORMATS)
     generates = isinstance(checkpoint.architecture.task, CausalLMTask | Seq2SeqLMTask)
