@@ -231,7 +231,7 @@ class SelfAttention(Sublayer):
             mask=mask,
             positions=context.positions,
             bias=self._bias(context),
-            factor=_factor(context, self.scale_by_depth),
+            factor=depth_factor(context, self.scale_by_depth),
             key=key,
         )
 
@@ -247,7 +247,7 @@ class SelfAttention(Sublayer):
     ) -> tuple[jax.Array, KeyValueCache]:
         """Writes the keys and values of the new tokens to the cache, and attends to all of it."""
         attention, positions = self.attention, context.positions
-        query_BTNH = attention.queries(x, _factor(context, self.scale_by_depth))
+        query_BTNH = attention.queries(x, depth_factor(context, self.scale_by_depth))
         key_BTKH, value_BTKH = attention.keys_and_values(x)
         query_BTNH, key_BTKH = attention.rotated(
             query_BTNH, key_BTKH, positions, positions, context.lengths
@@ -292,7 +292,7 @@ class CrossAttention(Sublayer):
             kv=context.encoder_outputs,
             mask=context.encoder_mask,
             positions=context.positions,
-            factor=_factor(context, self.scale_by_depth),
+            factor=depth_factor(context, self.scale_by_depth),
             key=key,
         )
 
@@ -317,7 +317,7 @@ class CrossAttention(Sublayer):
             `[R, T, D]`, and the same cache.
         """
         key_BSKH, value_BSKH = cache.read(x.dtype)
-        query_BTNH = self.attention.queries(x, _factor(context, self.scale_by_depth))
+        query_BTNH = self.attention.queries(x, depth_factor(context, self.scale_by_depth))
         query_BTNH = _merge_rows(query_BTNH, key_BSKH.shape[0])
         mask = context.encoder_mask
         output_BTD = self.attention.attend(query_BTNH, key_BSKH, value_BSKH, mask=mask)
@@ -357,8 +357,13 @@ class DotProductCrossAttention(CrossAttentionConfig):
         return config.num_heads * (config.head_width + config.value_width)
 
 
-def _factor(context: Context, by_depth: bool) -> jax.Array | None:
-    """What multiplies the logits of the layer, if they are scaled by its depth."""
+def depth_factor(context: Context, by_depth: bool) -> jax.Array | None:
+    """Returns what multiplies the logits of a layer that scales them by its depth.
+
+    Args:
+        context: Has the number of the layer.
+        by_depth: Whether it does; otherwise the result is None.
+    """
     return 1.0 / (jnp.asarray(context.layer) + 1) if by_depth else None
 
 

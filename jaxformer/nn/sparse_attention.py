@@ -19,7 +19,7 @@ from jaxformer.functional.masks import (
 )
 from jaxformer.functional.positions.base import Position
 from jaxformer.functional.positions.sparse import RepeatedBlock
-from jaxformer.nn.attention import DotProductAttention, SelfAttention
+from jaxformer.nn.attention import DotProductAttention, SelfAttention, depth_factor
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.layers import NormLayer
 from jaxformer.nn.sublayer import Context
@@ -133,7 +133,7 @@ class TransientGlobalSelfAttention(SelfAttention):
             positions=positions,
             kv_positions=jnp.concatenate([starts, positions], axis=1),
             bias=bias,
-            factor=self._factor(context),
+            factor=depth_factor(context, self.scale_by_depth),
             key=key,
         )
 
