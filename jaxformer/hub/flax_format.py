@@ -13,6 +13,8 @@ special, with `ModelFormat(flax=FlaxFormat(...))`; most state nothing::
         bare_prefix="text_model.",
         # An array that the class has and never uses; it is written as zeros.
         unused=lambda hf_config, name: {"vit.embeddings.mask_token": (1, 64)},
+        # A tensor that PyTorch's class has and never uses, and Flax's lacks; it is read as zeros.
+        lacking=lambda hf_config, name: {"bert.pooler.bias": (768,)},
         # A head that the class keeps apart, where the config ties it to the table.
         untied={"lm_head.weight": "model.embed_tokens.weight"},
         # A field that Flax's class never read, and the value that it always computed with.
@@ -74,6 +76,9 @@ class FlaxFormat:
     unused: Callable[[HFConfig, str], Mapping[str, Shape]] = _no_arrays
     """Returns the shapes of the arrays that a class has and does not use, by their paths in the
     tree, joined by "."; its arguments are the values of config.json and the name of the class."""
+    lacking: Callable[[HFConfig, str], Mapping[str, Shape]] = _no_arrays
+    """Returns the shapes of the tensors that PyTorch's class has and does not use, and Flax's
+    lacks, by PyTorch's names; its arguments are those of `unused`."""
     untied: Mapping[str, str] = field(default_factory=dict)
     """PyTorch's name of a head that the class always keeps -> that of the table that it equals in a
     model that ties them."""

@@ -10,6 +10,7 @@ from jaxformer.errors import ConfigError
 from jaxformer.functional.losses import LossSums
 from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.fields import Computed, ConfigMap, Value, read_activation
+from jaxformer.hub.flax_format import FlaxFormat
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.multiple_choice import MultipleChoiceTask
@@ -191,6 +192,13 @@ def _weight_map(config: EncoderConfig | DecoderConfig) -> WeightMap:
     return named(_NAMES | _CLASSIFIER if has_label else _NAMES, BIAS, config)
 
 
+def _without_pooler(hf_config: HFConfig, name: str) -> dict[str, tuple[int, ...]]:
+    """Flax's classes whose heads read no pooler had none."""
+    width = hf_config.number("hidden_size")
+    pooler = {"bert.pooler.weight": (width, width), "bert.pooler.bias": (width,)}
+    return pooler if name.endswith(("MaskedLM", "TokenClassification", "CausalLM")) else {}
+
+
 FORMATS = (
     ModelFormat(
         model_type="big_bird",
@@ -222,6 +230,7 @@ FORMATS = (
             Architecture("BigBirdForCausalLM", _CausalLMTask(), fields={"is_decoder": True}),
         ),
         prefix="bert.",
+        flax=FlaxFormat(lacking=_without_pooler),
         buffers=("*.position_ids", "*.token_type_ids"),
         copies={
             "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",

@@ -85,8 +85,11 @@ def learned(checkpoint: HFCheckpoint, placements: list[Placement]) -> list[Place
         checkpoint: The model.
         placements: Those of PyTorch's file.
     """
-    fixed = _fixed(checkpoint)
-    return [placement for placement in placements if placement.tensor not in fixed]
+    model_format = checkpoint.model_format
+    lacking = model_format.flax.lacking(checkpoint.hf_config, checkpoint.architecture.name)
+    unwritten = {spelling for name in lacking for spelling in spellings(name, model_format.prefix)}
+    unwritten |= _fixed(checkpoint).keys()
+    return [placement for placement in placements if placement.tensor not in unwritten]
 
 
 def check_fixed(

@@ -3,6 +3,8 @@
 import logging
 from pathlib import Path
 
+import numpy as np
+
 from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.weights.file_layout import FileLayout
 from jaxformer.hub.weights.flax_layout import FlaxLayout
@@ -42,7 +44,9 @@ def open_tensors(folder: Path, checkpoint: HFCheckpoint) -> Tensors:
             "%s: the model follows config.json as PyTorch's class does, but not Flax's: %s",
             folder, note,
         )  # fmt: skip
-    return FlaxTensors(source, flax.fixed(hf_config))
+    lacking = flax.lacking(hf_config, checkpoint.architecture.name)
+    zeros = {name: np.zeros(shape, np.float32) for name, shape in lacking.items()}
+    return FlaxTensors(source, {**zeros, **flax.fixed(hf_config)})
 
 
 def layout_of(folder: Path) -> Layout | None:
