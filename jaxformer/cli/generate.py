@@ -23,6 +23,7 @@ from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.inputs import reads_images
 from jaxformer.generation.text import GenerationOutput, TextGenerator
 from jaxformer.io.files import ordinary_file
+from jaxformer.io.paths import local_path
 from jaxformer.nn.cache import Storage
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.model import Pretrained, computed_as_kept
@@ -185,6 +186,8 @@ def _parsed(kind: type, arguments: Sequence[str], prog: str) -> tuple[Any, dict[
 def _model(wanted: Loading) -> Pretrained:
     if wanted.compilation_cache is not None:
         jax.config.update("jax_compilation_cache_dir", str(wanted.compilation_cache))
+    if wanted.draft is not None:
+        local_path(wanted.draft, "draft")
     which = {"step": wanted.step, "best": wanted.best}
     return computed_as_kept(load(wanted.folder, dtype=wanted.dtype, **which))
 

@@ -112,7 +112,8 @@ def component_choices(owner: Any, name: str) -> dict[str, Any]:
     hint = typing.get_type_hints(type(owner))[name]
     members = typing.get_args(hint) if _is_tuple(hint) else union_members(hint)
     found: dict[str, Any] = {}
-    for kind in (kind for member in members for kind in all_types(member)):
+    kinds = (kind for member in members for kind in all_types(member))
+    for kind in (kind for kind in kinds if not _has_models(kind)):
         taken = found.get(kind.__name__)
         is_other = taken is not None and type_name(taken) != type_name(kind)
         found[type_name(kind) if is_other else kind.__name__] = kind
@@ -122,6 +123,20 @@ def component_choices(owner: Any, name: str) -> dict[str, Any]:
     if found and type(None) in members:
         found["None"] = None
     return found if len(found) > 1 else {}
+
+
+def _has_models(kind: type) -> bool:
+    """Whether a class must be given components that have lists of others, as composites must."""
+    if not dataclasses.is_dataclass(kind):
+        return False
+    hints = typing.get_type_hints(kind)
+    needed = [hints[field.name] for field in dataclasses.fields(kind) if _is_needed(field)]
+    parts = [part for hint in needed for part in union_members(hint) if all_types(part)]
+    return any(_is_tuple(hint) for part in parts for hint in typing.get_type_hints(part).values())
+
+
+def _is_needed(field: dataclasses.Field) -> bool:
+    return field.default is field.default_factory is dataclasses.MISSING
 
 
 def _is_tuple(hint: Any) -> bool:

@@ -46,7 +46,7 @@ def import_folder(
     """
     run_dir = local_path(run_dir, "RUN_DIR")
     check_unused(run_dir)
-    folder = model_folder(folder, "HF_DIR")
+    folder = model_folder(folder, "hf_dir")
     side_files(folder)
     model = load(folder, dtype=dtype)
     if model.folder != folder:

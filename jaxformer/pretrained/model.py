@@ -30,7 +30,6 @@ from jaxformer.hub.families import family_of
 from jaxformer.hub.families import forward as hf_forward
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.peft import Adapter, with_adapters
-from jaxformer.hub.weights.flax_tree import left_out
 from jaxformer.hub.weights.opening import Layout, layout_of, open_tensors
 from jaxformer.hub.weights.parts import absent_parts
 from jaxformer.hub.weights.weight_file import (
@@ -251,7 +250,7 @@ def open_folder(
     placements = named_placements(
         checkpoint.model_format, config, abstract_model, checkpoint.prefix
     )
-    absent = absent_parts(checkpoint.model_format, config, abstract_model) + left_out(checkpoint)
+    absent = [*absent_parts(checkpoint.model_format, config, abstract_model), *files.unused]
     options = {"may_lack_parts": may_lack_parts}
     file = WeightFile(files, checkpoint.model_format, placements, absent, **options)
     return CheckpointReader(checkpoint, abstract_model, file, placements)

@@ -15,6 +15,7 @@ from jaxformer.checkpoints.run_dir import open_run_folder
 from jaxformer.cli import (
     doctor,
     evaluate,
+    flax,
     generate,
     glue,
     hub,
@@ -23,6 +24,7 @@ from jaxformer.cli import (
     predict,
     runs,
     train,
+    zero_shot,
     zoo,
 )
 from jaxformer.cli import main as cli
@@ -137,6 +139,8 @@ def test_every_command_is_a_function():
         "push": hub.push,
         "verify": parity.verify,
         "parity": parity.parity,
+        "flax-classes": flax.flax_classes,
+        "zero-shot": zero_shot.zero_shot,
         "lab positions": positions.positions,
         "lab diagram": diagram.diagram,
         "lab attention": attention.attention,

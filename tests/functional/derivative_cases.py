@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer import functional as F
-from jaxformer.functional import distillation, kernels, lookup, losses, norms
+from jaxformer.functional import contrastive, distillation, kernels, lookup, losses, norms
 from jaxformer.functional.attention import reference
 
 # What computes in float32 whatever it is given.
@@ -193,6 +193,12 @@ def dpo(p):
 def plain_dpo(p):
     margin = 0.3 * (p["chosen"] - p["rejected"] + 1.0)
     return 0.9 * jnp.log1p(jnp.exp(-margin)) + 0.1 * jnp.log1p(jnp.exp(margin))
+
+
+def plain_contrastive(p):
+    own = jnp.diagonal(p["logits"])
+    sides = [jnp.sum(jnp.log(jnp.sum(jnp.exp(p["logits"]), axis=axis)) - own) for axis in (0, 1)]
+    return sum(sides) / 2
 
 
 def tokens_of(x):
@@ -384,6 +390,22 @@ CASES = {
         FLOAT32,
     ),
     "dpo_loss": Case(dpo, plain_dpo, {"chosen": normal(4), "rejected": normal(4)}, FLOAT32),
+    "contrastive_loss": Case(
+        lambda p: contrastive.contrastive_loss(p["logits"]).loss,
+        plain_contrastive,
+        {"logits": normal(5, 5)},
+    ),
+    "sigmoid_contrastive_loss": Case(
+        lambda p: contrastive.sigmoid_contrastive_loss(p["logits"]).loss,
+        lambda p: jnp.sum(jnp.log1p(jnp.exp(p["logits"] * (1 - 2 * np.eye(5))))),
+        {"logits": normal(5, 5)},
+    ),
+    "block_sums": Case(
+        lambda p: F.block_sums(p["x"], jnp.ones((2, 7), jnp.int32), 3)[0],
+        # The token after the last whole block belongs to it.
+        lambda p: jnp.stack([p["x"][:, :3].sum(1), p["x"][:, 3:].sum(1)], axis=1),
+        {"x": normal(2, 7, 4)},
+    ),
     "soft_divergence": Case(
         lambda p: distillation.soft_divergence(p["student"], jnp.asarray(TEACHER), temperature=2.0),
         lambda p: (
@@ -506,8 +528,11 @@ WITHOUT_DERIVATIVE = {
     "as_array",
     "attended",
     "binary_code",
+    "block_numbers",
+    "block_sparse",
     "causal",
     "check_choice",
+    "check_distance",
     "check_kernel",
     "check_numbers",
     "greedy",
@@ -527,6 +552,8 @@ WITHOUT_DERIVATIVE = {
     "split",
     "static",
     "t5_bucket",
+    "choices_of",
+    "spec",
     "terms_of",
     "token_counts",
     "unsupported",
@@ -546,6 +573,7 @@ PARTS = {
     "columns_by_weights",
     "dequantized",
     "dot",
+    "everywhere",
     "gathered",
     "joined",
     "rows_by_keys",

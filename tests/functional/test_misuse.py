@@ -299,6 +299,14 @@ CASES = [
     (F.sliding_window, {"size": 3}, {
         "size": [*SIZE, "a"], "query_offset": [2.0, True, "1", floats(2), ints(2, 2)],
     }),
+    (F.block_sparse, {"length": 12, "block_size": 4}, {"length": SIZE, "block_size": SIZE}),
+    (F.block_numbers, {"segments": ints(2, 5), "size": 2}, {
+        "segments": [floats(2, 5), ints(5)], "size": SIZE,
+    }),
+    (F.block_sums, {"x": floats(2, 5, 3), "segments": ints(2, 5), "size": 2}, {
+        "x": [ints(2, 5, 3), floats(2, 5)], "segments": [floats(2, 5), ints(3, 5)],
+        "size": SIZE,
+    }),
     (F.causal, {}, {"query_offset": [2.0, None, floats(2), ints(2, 2), np.array([2**32])]}),
     (F.Band, {}, {"before": [2.5, True, "3"], "after": [0.5, floats(2)]}),
     (F.Prefix, {"lengths": ints(2)}, {"lengths": [floats(2), bools(2), ints(2, 1), 3]}),

@@ -32,6 +32,7 @@ pytestmark = [
     pytest.mark.skipif(not PYTHON, reason="JAXFORMER_FLAX_ORACLE names no Python"),
 ]
 _WITHOUT_ROPE = {"rope_parameters": None, "attention_bias": False, "head_dim": 8}
+_SQUARE = {"image_size": 12, "patch_size": 4, "num_channels": 3}
 CHANGES = {
     # What the Flax classes ignored; and transformers 4 had other names for the fields of RoPE.
     "llama": {**_WITHOUT_ROPE, "mlp_bias": False},
@@ -47,6 +48,10 @@ CHANGES = {
     "roformer": {"embedding_size": None},
     "clip": {"vision_config": TINY["clip"]["vision_config"] | {"num_channels": 3}},
     "BigBirdForCausalLM": {"attention_type": "original_full"},
+    "vision-encoder-decoder": {"encoder": TINY["vision-encoder-decoder"]["encoder"] | _SQUARE},
+    "vision-text-dual-encoder": {
+        "vision_config": TINY["vision-text-dual-encoder"]["vision_config"] | _SQUARE
+    },
 }
 """`model_type` or class -> fields that differ from those of `TINY`."""
 CASES = {
@@ -78,10 +83,13 @@ def case_of(name, folder):
     config = {name: value for name, value in own.items() if value is not None}
     values = AutoConfig.for_model(kind, **config).to_dict() | {"architectures": [architecture]}
     checkpoint = read_checkpoint(HFConfig(values), FORMATS)
-    generates = isinstance(checkpoint.architecture.task, CausalLMTask | Seq2SeqLMTask)
-    inputs = example_inputs(checkpoint, "left" if generates else "right")
+    # Flax's causal encoders cannot generate: they drop the cache.
+    writes = isinstance(checkpoint.architecture.task, CausalLMTask | Seq2SeqLMTask)
+    generates = writes and not fields
+    inputs = example_inputs(checkpoint, "left" if writes else "right")
     (folder / name).mkdir()
     apart = ("label", "_positions", "return_loss")
+    apart += ("token_type",) * (kind == "encoder-decoder")
     kept = {k: x for k, x in inputs.items() if not any(name in k for name in apart)}
     np.savez(folder / name / "inputs.npz", **kept)
     return {

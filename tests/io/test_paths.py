@@ -65,7 +65,7 @@ def test_paths_are_found_wherever_they_are():
         ("import a gs://b", "run_dir"),
         ("import hf://a b", "hf_dir"),
         ("export a gs://b", "out_dir"),
-        ("verify gs://a", "out_dir"),
+        ("verify gs://a", "folder"),
         ("forward a --inputs https://x/in.npz --output out.npz", "inputs"),
         ("forward a --inputs in.npz --output gs://b/out.npz", "output"),
         ("generate gs://a --prompt x", "folder"),

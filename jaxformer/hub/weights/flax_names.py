@@ -6,7 +6,7 @@ inputs before their outputs, in PyTorch it is the other way round.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -96,20 +96,24 @@ class FlaxTensors:
         tensors: Name of a tensor -> shape and dtype.
         source: The arrays.
         views: Name of a tensor -> its array.
+        unused: Names of tensors that a model need not have.
     """
 
-    def __init__(self, source: Tensors, fixed: Mapping[str, np.ndarray]):
+    def __init__(
+        self, source: Tensors, fixed: Mapping[str, np.ndarray], unused: Sequence[str] = ()
+    ):
         """Names the tensors.
 
         Args:
             source: The arrays.
             fixed: Tables that Flax computes and PyTorch stores, by their names there.
+            unused: Tensors that a model need not have, by PyTorch's names.
 
         Raises:
             DataError: Two arrays are one tensor.
         """
         self.source, self.folder, self.views = source, source.folder, {}
-        self._fixed = fixed
+        self._fixed, self.unused = fixed, unused
         self.tensors = {name: Tensor(x.shape, x.dtype) for name, x in fixed.items()}
         for own, tensor in source.tensors.items():
             for name, view in views_of(own, tensor.shape).items():

@@ -79,7 +79,7 @@ def left_out(checkpoint: HFCheckpoint) -> list[str]:
 
 
 def learned(checkpoint: HFCheckpoint, placements: list[Placement]) -> list[Placement]:
-    """Returns the placements of the tensors that a Flax checkpoint has: not of its fixed tables.
+    """Returns the placements of the tensors that a Flax checkpoint has: no table that is computed.
 
     Args:
         checkpoint: The model.
@@ -89,7 +89,7 @@ def learned(checkpoint: HFCheckpoint, placements: list[Placement]) -> list[Place
     lacking = model_format.flax.lacking(checkpoint.hf_config, checkpoint.architecture.name)
     unwritten = {spelling for name in lacking for spelling in spellings(name, model_format.prefix)}
     unwritten |= _fixed(checkpoint).keys()
-    return [placement for placement in placements if placement.tensor not in unwritten]
+    return [each for each in placements if each.places and each.tensor not in unwritten]
 
 
 def check_fixed(

@@ -27,7 +27,10 @@ class MsgpackFiles:
         folder: The folder.
         tensors: The path of an array, joined by "." -> shape and dtype.
         files: The name of a file -> the arrays in it, in their order.
+        unused: None.
     """
+
+    unused = ()
 
     def __init__(self, folder: str | os.PathLike):
         """Finds all arrays, and reads none.

@@ -9,6 +9,7 @@ from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.weights.file_layout import FileLayout
 from jaxformer.hub.weights.flax_layout import FlaxLayout
 from jaxformer.hub.weights.flax_names import FlaxTensors
+from jaxformer.hub.weights.flax_tree import left_out
 from jaxformer.hub.weights.msgpack_files import MsgpackFiles, has_msgpack
 from jaxformer.hub.weights.tensors import INDEX, SINGLE, TensorFiles, Tensors
 from jaxformer.io.json_files import read_json
@@ -46,7 +47,7 @@ def open_tensors(folder: Path, checkpoint: HFCheckpoint) -> Tensors:
         )  # fmt: skip
     lacking = flax.lacking(hf_config, checkpoint.architecture.name)
     zeros = {name: np.zeros(shape, np.float32) for name, shape in lacking.items()}
-    return FlaxTensors(source, {**zeros, **flax.fixed(hf_config)})
+    return FlaxTensors(source, {**zeros, **flax.fixed(hf_config)}, left_out(checkpoint))
 
 
 def layout_of(folder: Path) -> Layout | None:

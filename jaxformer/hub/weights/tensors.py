@@ -4,7 +4,7 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -46,10 +46,12 @@ class Tensors(Protocol):
     Attributes:
         folder: The folder.
         tensors: Name -> shape and dtype.
+        unused: Names and patterns of those that a model need not have.
     """
 
     folder: Path
     tensors: Mapping[str, Tensor]
+    unused: Sequence[str]
 
     def read(self, name: str) -> np.ndarray:
         """Returns a tensor: a view of the file, if possible."""
@@ -69,7 +71,10 @@ class TensorFiles:
         folder: The folder.
         tensors: Name -> shape and dtype.
         formats: What the files say of whose names they have: "pt", "flax", ...
+        unused: None; a model has all of them.
     """
+
+    unused = ()
 
     def __init__(self, folder: str | os.PathLike, single: str = SINGLE, index: str | None = INDEX):
         """Opens the files.

@@ -28,7 +28,7 @@ def refused(hub, tmp_path, capfd):
         assert list(tmp_path.iterdir()) == []
         out, err = capfd.readouterr()
         assert out == ""
-        assert err.startswith(f"error: HF_DIR = {name!r}: ")
+        assert err.startswith(f"error: hf_dir = {name!r}: ")
         assert len(err.splitlines()) == 1
         assert not [*Path(constants.HF_HUB_CACHE).rglob("*.incomplete")]
         return err
