@@ -50,8 +50,9 @@ def outputs(model, params, inputs, generate):
     }
     if generate:
         given = {k: x for k, x in inputs.items() if not k.startswith(("decoder_", "token_type"))}
+        first = given.pop("pixel_values" if "pixel_values" in given else "input_ids")
         tokens = model.generate(
-            **given, params=params, max_new_tokens=NEW_TOKENS, do_sample=False, num_beams=1,
+            first, **given, params=params, max_new_tokens=NEW_TOKENS, do_sample=False, num_beams=1,
             eos_token_id=None, forced_eos_token_id=None, forced_bos_token_id=None,
         )  # fmt: skip
         arrays["generated"] = np.asarray(tokens.sequences)

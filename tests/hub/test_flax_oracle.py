@@ -33,6 +33,8 @@ pytestmark = [
 ]
 _WITHOUT_ROPE = {"rope_parameters": None, "attention_bias": False, "head_dim": 8}
 _SQUARE = {"image_size": 12, "patch_size": 4, "num_channels": 3}
+# Its generation is of no number where padding comes first.
+_RIGHT = ("encoder-decoder",)
 CHANGES = {
     # What the Flax classes ignored; and transformers 4 had other names for the fields of RoPE.
     "llama": {**_WITHOUT_ROPE, "mlp_bias": False},
@@ -48,9 +50,15 @@ CHANGES = {
     "roformer": {"embedding_size": None},
     "clip": {"vision_config": TINY["clip"]["vision_config"] | {"num_channels": 3}},
     "BigBirdForCausalLM": {"attention_type": "original_full"},
-    "vision-encoder-decoder": {"encoder": TINY["vision-encoder-decoder"]["encoder"] | _SQUARE},
+    "vision-encoder-decoder": {
+        "encoder": TINY["vision-encoder-decoder"]["encoder"] | _SQUARE,
+        "decoder": TINY["vision-encoder-decoder"]["decoder"]
+        | {"scale_attn_by_inverse_layer_idx": False},
+    },
+    # Positions of RoBERTa's texts begin at 0 in a dual encoder.
     "vision-text-dual-encoder": {
-        "vision_config": TINY["vision-text-dual-encoder"]["vision_config"] | _SQUARE
+        "text_config": TINY["bert"] | {"model_type": "bert"},
+        "vision_config": TINY["vision-text-dual-encoder"]["vision_config"] | _SQUARE,
     },
 }
 """`model_type` or class -> fields that differ from those of `TINY`."""
@@ -86,7 +94,7 @@ def case_of(name, folder):
     # Flax's causal encoders cannot generate: they drop the cache.
     writes = isinstance(checkpoint.architecture.task, CausalLMTask | Seq2SeqLMTask)
     generates = writes and not fields
-    inputs = example_inputs(checkpoint, "left" if writes else "right")
+    inputs = example_inputs(checkpoint, "left" if writes and kind not in _RIGHT else "right")
     (folder / name).mkdir()
     apart = ("label", "_positions", "return_loss")
     apart += ("token_type",) * (kind == "encoder-decoder")
