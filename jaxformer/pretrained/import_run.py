@@ -10,11 +10,11 @@ from jaxformer.checkpoints.run_dir import IMPORTED
 from jaxformer.checkpoints.saved_run import write_run
 from jaxformer.config.experiment import Config
 from jaxformer.data import Data, DataConfig
+from jaxformer.data.tasks.image_text_pairs import ImageTextPairs
 from jaxformer.data.tasks.images import Images
 from jaxformer.data.tokenizers.convert import tokenizer_file
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerFile, load_tokenizer
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.hub.families import family_of
 from jaxformer.io.files import check_unused, write_whole
 from jaxformer.io.model_files import side_files
 from jaxformer.io.paths import local_path
@@ -70,9 +70,12 @@ def import_folder(
 
 def _data(model: pretrained.Pretrained, home: Path, tokenizer: Tokenizer | None) -> Data:
     """Data for the model, with its tokenizer if it has one."""
-    if "pixel_values" in family_of(model.config).inputs:
-        return Images(image_size=model.config.image_size, channels=model.config.channels)
-    return DataConfig() if tokenizer is None else DataConfig(tokenizer=TokenizerFile(str(home)))
+    config, reads = model.config, set(model.config.required)
+    own = {} if tokenizer is None else {"tokenizer": TokenizerFile(str(home))}
+    if "images" not in reads or "decoder_inputs" in reads:  # no data teach captions
+        return DataConfig(**own)
+    size = {"image_size": config.image_size, "channels": config.channels}
+    return ImageTextPairs(**size, **own) if "inputs" in reads else Images(**size)
 
 
 def _tokenizer_of(folder: Path) -> Tokenizer | None:
