@@ -32,12 +32,12 @@ def zoo(systems: Sequence[System]) -> str:
         "| --- | --- | --- | --- | ---: | ---: | --- |",
     ]
     for system in systems:
-        config = system.config
+        stack = system.config.stacks[0]
         cells = (
             system.name + ("*" if system.note else ""),
             system.family,
-            type(config.position).__name__,
-            f"{type(config.residual).__name__}, {type(config.norm).__name__}",
+            type(system.config.position).__name__,
+            f"{type(stack.residual).__name__}, {type(stack.norm).__name__}",
             system.published,
             f"{system.count_parameters():,}",
             f"`{system.recipe.replace('.py', '')}`" if system.recipe else "",
