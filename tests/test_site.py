@@ -90,8 +90,10 @@ def test_the_tables_have_systems_and_configs(on_site):
 
     from jaxformer.zoo import SYSTEMS
 
-    zoo, configs = tables.zoo([SYSTEMS["llama-7b"]]), tables.configs()
+    systems = [SYSTEMS["llama-7b"], SYSTEMS["clip-vit-base-patch32"]]
+    zoo, configs = tables.zoo(systems), tables.configs()
     assert "| llama-7b | decoder | RoPE | PreNorm, RMSNorm | 6.7B | 6,738,415,616 |" in zoo
+    assert "| clip-vit-base-patch32 | " in zoo
     assert all(f"| `{path.stem}` |" in configs for path in (ROOT / "configs").glob("*.py"))
 
 
