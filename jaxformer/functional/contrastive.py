@@ -69,8 +69,10 @@ def sigmoid_contrastive_loss(logits: jax.Array, weights: jax.Array | None = None
     """
     logits, weights = _checked(logits, weights)
     own = jnp.arange(len(logits))[:, None] == jnp.arange(len(logits))[None, :]
+    there = (weights[:, None] != 0) & (weights[None, :] != 0)
+    own, there = (place(mask, spec_of(logits)) for mask in (own, there))
     losses = jax.nn.softplus(jnp.where(own, -logits, logits))
-    counted = jnp.where((weights[:, None] != 0) & (weights[None, :] != 0), losses, 0.0)
+    counted = jnp.where(there, losses, 0.0)
     ranked = jax.lax.stop_gradient(contrastive_loss(logits, weights))
     return ranked._replace(loss=jnp.sum(jnp.sum(counted, axis=1) * weights))
 
