@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from jaxformer.hub.fields import ConfigMap
@@ -86,21 +87,12 @@ def with_parts(
 
 
 def _weight_map(config: ModelConfig, parts: Mapping[str, Section], own: WeightMap) -> WeightMap:
-    names, fused, layouts = dict(own.names), list(own.fused), dict(own.layouts)
     for name, part in parts.items():
         inner = part.model_format.weight_map(getattr(config, name))
-        names |= {f"{name}.{ours}": _renamed(x, part) for ours, x in inner.names.items()}
+        own |= inner.within(name, partial(_renamed, part=part))
         if part.projection:
-            names[f"{name}.heads.projection.output"] = part.projection
-        fused += [
-            each._replace(
-                modules=tuple(f"{name}.{module}" for module in each.modules),
-                tensor=_renamed(each.tensor, part),
-            )
-            for each in inner.fused
-        ]
-        layouts |= {f"{name}.{pattern}": layout for pattern, layout in inner.layouts.items()}
-    return WeightMap(names, tuple(fused), layouts)
+            own |= WeightMap({f"{name}.heads.projection.output": part.projection})
+    return own
 
 
 def _renamed(tensor: str, part: Section) -> str:

@@ -6,7 +6,8 @@ the formats here hold no names of their own but that of the projection between t
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import partial, reduce
+from operator import or_
 from pathlib import Path
 from typing import Any
 
@@ -176,26 +177,12 @@ class _Names:
 
     def weight_map(self, config: ModelConfig) -> WeightMap:
         """The names of the part with this configuration."""
-        own = self.part.weight_map(config)
-        return WeightMap(
-            {self.pattern(path): self(tensor) for path, tensor in own.names.items()},
-            tuple(
-                each._replace(
-                    modules=tuple(map(self.pattern, each.modules)), tensor=self(each.tensor)
-                )
-                for each in own.fused
-            ),
-            {self.pattern(path): layout for path, layout in own.layouts.items()},
-        )
+        return self.part.weight_map(config).within(self._name, self)
 
 
 def _weight_map(config: CompositeConfig, names: Mapping[str, _Names]) -> WeightMap:
-    maps = [own.weight_map(getattr(config, name)) for name, own in names.items()]
-    return WeightMap(
-        {"projection": "enc_to_dec_proj"} | {k: v for each in maps for k, v in each.names.items()},
-        tuple(fused for each in maps for fused in each.fused),
-        {k: v for each in maps for k, v in each.layouts.items()},
-    )
+    maps = (own.weight_map(getattr(config, name)) for name, own in names.items())
+    return reduce(or_, maps, WeightMap({"projection": "enc_to_dec_proj"}))
 
 
 def _fitted(

@@ -27,6 +27,7 @@ PAIRS = {
     "roberta2roberta": ("encoder-decoder", "roberta", "roberta"),
     "roberta2gpt2": ("encoder-decoder", "roberta", "gpt2"),
     "electra2ernie": ("encoder-decoder", "electra", "ernie"),
+    "roformer2bert": ("encoder-decoder", "roformer", "bert"),
     "distilbert2electra": ("encoder-decoder", "distilbert", "electra"),
     "vit2bert": ("vision-encoder-decoder", "vit", "bert"),
     "deit2roberta": ("vision-encoder-decoder", "deit", "roberta"),

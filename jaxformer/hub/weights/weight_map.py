@@ -1,7 +1,7 @@
 """Weight maps: which of our parameters each tensor of a file stores, for both directions."""
 
 import fnmatch
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -66,6 +66,37 @@ class WeightMap:
     """Tensors that files have besides another with the same values -> the other, which counts."""
     constants: Mapping[str, Constant] = field(default_factory=dict)
     """Tensors that are computed and not learned -> what they are."""
+
+    def within(self, part: str, renamed: Callable[[str], str]) -> "WeightMap":
+        """Returns the map of this model where it is a part of another.
+
+        Args:
+            part: Our name of the part, which precedes the paths of its modules: "encoder".
+            renamed: Returns the name of one of its tensors in the other model's files.
+        """
+        return WeightMap(
+            {f"{part}.{path}": renamed(tensor) for path, tensor in self.names.items()},
+            [
+                each._replace(
+                    modules=tuple(f"{part}.{module}" for module in each.modules),
+                    tensor=renamed(each.tensor),
+                )
+                for each in self.fused
+            ],
+            {f"{part}.{pattern}": layout for pattern, layout in self.layouts.items()},
+            {renamed(twin): renamed(other) for twin, other in self.twins.items()},
+            {renamed(tensor): constant for tensor, constant in self.constants.items()},
+        )
+
+    def __or__(self, other: "WeightMap") -> "WeightMap":
+        """The map of a model that has the modules of both."""
+        return WeightMap(
+            {**self.names, **other.names},
+            [*self.fused, *other.fused],
+            {**self.layouts, **other.layouts},
+            {**self.twins, **other.twins},
+            {**self.constants, **other.constants},
+        )
 
     def placements(self, abstract_model: AbstractModel) -> list[Placement]:
         """Returns the tensors of a model's file.
