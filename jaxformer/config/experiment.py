@@ -303,8 +303,8 @@ def _check_data_fits(model: ModelConfig, data: Data) -> None:
     for array, (words, there) in made.items():
         if there and array not in model.required:
             raise ConfigError(f"{kind} does not read {words}, which {name} makes")
-    shared = [field for field in model.input_fields if data.has_images and hasattr(data, field)]
-    for field in shared:
+    of_images = (*model.input_fields, "patch_size") if data.has_images else ()
+    for field in (name for name in of_images if hasattr(data, name) and hasattr(model, name)):
         there, here = getattr(data, field), getattr(model, field)
         if there != here:
             raise ConfigError(f"data.{field} = {there} must equal model.{field} = {here}")

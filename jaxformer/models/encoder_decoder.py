@@ -154,7 +154,8 @@ class EncoderDecoderConfig(TextConfig, TransformerModelConfig):
 
     def check_lengths(self, lengths):
         super().check_lengths(lengths)
-        self.decoder_position.validate_length(lengths["decoder_inputs"])
+        if "decoder_inputs" in lengths:
+            self.decoder_position.validate_length(lengths["decoder_inputs"])
 
 
 class EncoderDecoder(Model):

@@ -15,7 +15,7 @@ from jaxformer.config.experiment import (
 )
 from jaxformer.config.overrides import parse
 from jaxformer.data import DataConfig, MaskedLM, PrefixLM, SpanCorruption
-from jaxformer.data.tasks import Images, LabelledText, ParallelText
+from jaxformer.data.tasks import Images, LabelledText, MaskedImages, ParallelText
 from jaxformer.distributed import MeshConfig
 from jaxformer.errors import ConfigError
 from jaxformer.functional import ALiBi, Learned
@@ -106,6 +106,7 @@ def test_data_that_a_family_can_read(model, data):
         (MODEL, Images(), "DecoderConfig reads text, which Images does not make"),
         (VISION, DataConfig(), "VisionConfig reads images, which CausalLM does not make"),
         (VISION, Images(image_size=(8, 16)), r"data.image_size = \(8, 16\) must equal model"),
+        (VISION, MaskedImages(patch_size=(2, 4)), r"data.patch_size = \(2, 4\) must equal model"),
         (VISION, Images(channels=3), "data.channels = 3 must equal model.channels = 1"),
     ],
 )

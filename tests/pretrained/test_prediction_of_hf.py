@@ -240,6 +240,12 @@ def test_embeddings_are_the_pooled_states(saved, kind):
             np.testing.assert_allclose(row["embedding"], wanted, atol=2e-5)
 
 
+def test_the_encoder_of_a_pair_reads_rows_of_any_length(saved):
+    options = {"task": "embeddings", "max_length": 8}
+    (cut,) = predicted(saved("t5"), records([SENTENCES[0] * 20]), **options)
+    assert np.isfinite(cut["embedding"]).all()
+
+
 def test_rows_do_not_depend_on_their_batch(saved):
     folder = saved("llama_classifier")
     together = predicted(folder, records(TEXTS), batch_size=32)
