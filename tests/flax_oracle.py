@@ -53,7 +53,8 @@ def outputs(model, params, inputs, generate):
         first = given.pop("pixel_values" if "pixel_values" in given else "input_ids")
         tokens = model.generate(
             first, **given, params=params, max_new_tokens=NEW_TOKENS, do_sample=False, num_beams=1,
-            eos_token_id=None, forced_eos_token_id=None, forced_bos_token_id=None,
+            # A token of no vocabulary: None would mean that of the model's own generation_config.
+            eos_token_id=2**20, forced_eos_token_id=None, forced_bos_token_id=None,
         )  # fmt: skip
         arrays["generated"] = np.asarray(tokens.sequences)
     return arrays
