@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import grain
 
-from jaxformer.checks import FRACTION, at_least, check_fields, optional
+from jaxformer.checks import FRACTION, at_least, check_fields, optional, rule_of
 from jaxformer.data.dataset import Dataset, ExampleSource
 from jaxformer.data.labels import load_labels, shown
 from jaxformer.data.ramp import Phase, Stage, phases_of
@@ -105,6 +105,7 @@ class Data(abc.ABC):
             max_validation_batches=optional(at_least(1)),
             prefetch_threads=at_least(1),
             prefetch_batches=at_least(self.prefetch_threads),
+            ramp=rule_of(tuple[Stage, ...]),
         )
         # A length that the checkpoint is to say comes later, and with it the check.
         if self.ramp and getattr(self, "sequence_length", 0) is not None:

@@ -182,7 +182,7 @@ def _parts(data: Any, number: int) -> int:
         return 1
     length, longest = stage.sequence_length, data.sequence_length
     before = max((s.sequence_length or longest for s in data.ramp[:number]), default=1)
-    if longest % length or length < before:
+    if longest % length or not before <= length <= longest:
         raise ConfigError(
             f"{field}.sequence_length = {length}: must divide data.sequence_length = {longest}, "
             "and be at least that of the stage before: rows only grow, by whole factors"

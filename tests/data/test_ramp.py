@@ -307,6 +307,11 @@ def test_a_stage_says_how_long_it_is(fields, message):
         Stage(**{"batch_size": 4} | fields)
 
 
+def test_a_ramp_has_stages():
+    with pytest.raises(ConfigError, match=r"data.ramp = \(16, 32\): must be a tuple, each of it a"):
+        DataConfig(ramp=(16, 32))
+
+
 def test_a_length_that_an_objective_refuses_is_named():
     ramp = (Stage(24, 2, sequence_length=2),)
     with pytest.raises(ConfigError, match=r"data.ramp.0: data.sequence_length = 2: must be at"):
