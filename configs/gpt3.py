@@ -5,9 +5,10 @@ peak rates and tokens per step; appendix B: 300 billion tokens in rows of 2048, 
 0.95) and 1e-8, clipping at 1, weight decay 0.1, warm-up over 375 million tokens, cosine to a tenth
 over 260 billion.
 
-The paper starts with steps of 32,000 tokens and reaches the full size after 4 to 12 billion; here
-all steps have it. Its layers alternate between dense and banded attention; here all are dense. It
-names no dropout, and there is none.
+The paper starts with steps of 32,000 tokens and reaches the full size after 4 to 12 billion,
+linearly; here all steps have it. In a file of your own, data.ramp = linear_ramp(16, 80, 1536,
+tokens=12_000_000_000) lets the batches of 175b grow so. Its layers alternate between dense and
+banded attention; here all are dense. It names no dropout, and there is none.
 
 As it stands it trains on the standard library with a tokenizer of its own. For another corpus:
 --data.source JsonLines --data.source.path corpus/, and for OpenAI's vocabulary --data.tokenizer

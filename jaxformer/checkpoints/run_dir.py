@@ -21,6 +21,7 @@ from jaxformer.config.user_code import (
     origins,
 )
 from jaxformer.data.labels import LABEL_FILES
+from jaxformer.data.ramp import same_start
 from jaxformer.data.text.corpus_files import folders_of_shards
 from jaxformer.errors import ConfigError, DataError, system_message
 from jaxformer.hub.hf_config import is_hf_checkpoint
@@ -38,6 +39,7 @@ KEPT = ("tokenizer", IMPORTED, *LABEL_FILES)
 _ORIGINS = "origins"
 """What config.json says, besides the configuration, of components that are the user's own."""
 _LOCK_FILE = ".lock"
+_SIZES = {"data.batch_size", "data.ramp"}
 
 
 def open_run_folder(folder: Path, config: Config) -> None:
@@ -228,7 +230,11 @@ def _take_back(folder: Path, before: dict[str, bytes | None] | None) -> None:
 
 def _check_same_experiment(folder: Path, config: Config) -> None:
     check_unchanged(config, folder / KEPT_FILE)
-    changes = changed_fields(read_config(folder), config)
+    before, done = read_config(folder), max(saved_steps(folder / CHECKPOINTS), default=0)
+    changes = changed_fields(before, config)
+    # The batches to come may have another size, not those of the steps that are done.
+    if done and _SIZES & changes.keys() and same_start(before.data, config.data, done):
+        changes = {name: pair for name, pair in changes.items() if name not in _SIZES}
     if changes:
         listed = "".join(
             f"  {name}: {old!r} there, {new!r} now\n" for name, (old, new) in changes.items()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from jaxformer.checkpoints import checkpointer, files, manifest, run_dir, select
 from jaxformer.checkpoints.restore import read_arrays
@@ -163,9 +164,10 @@ def _pictures(runs: Sequence[comparison.ComparedRun], options: Compare) -> list[
     look = {"title": options.title, "metric": options.metric, "per_token": per_token}
     steps = [Line(run.name, run.steps, run.values) for run in runs]
     written = [plot_comparison(steps, options.out, **look)]
-    known = [run for run in runs if run.flops_per_step and len(run.steps)]
+    known = [run for run in runs if run.work is not None and len(run.steps)]
     if known:
         path = options.out.with_stem(f"{options.out.stem}-compute")
-        lines = [Line(run.name, run.steps * run.flops_per_step, run.values) for run in known]
+        spent = [np.array([run.work.flops(int(step)) for step in run.steps]) for run in known]
+        lines = [Line(r.name, flops, r.values) for r, flops in zip(known, spent, strict=True)]
         written.append(plot_comparison(lines, path, **look, compute=True))
     return written

@@ -110,8 +110,10 @@ def validate(config: Config, num_devices: int) -> None:
     check_has_model(config)
     sizes = dict(zip(("data", "fsdp", "tensor"), config.mesh.sizes(num_devices), strict=True))
     check_mesh(config.model, sizes)
-    parts = config.train.gradient_accumulation
-    _check_batch_size(config.data.batch_size, parts, sizes["data"] * sizes["fsdp"])
+    parts, phases = config.train.gradient_accumulation, config.data.phases
+    for phase in phases:
+        name = f"{phase.field}.batch_size"
+        _check_batch_size(name, phase.batch_size, parts, sizes["data"] * sizes["fsdp"])
     if config.train.sample_interval is not None and not writes_samples(config.model, config.train):
         raise ConfigError(
             f"train.sample_interval = {config.train.sample_interval}: samples are of decoders that "
@@ -119,7 +121,8 @@ def validate(config: Config, num_devices: int) -> None:
         )
     _check_data_fits(config.model, config.data)
     _check_preference(config.model, config.data, config.train)
-    config.model.check_lengths(config.model.row_lengths(config.data.text_lengths))
+    for phase in phases:
+        config.model.check_lengths(config.model.row_lengths(phase.data.text_lengths))
     wanted = getattr(getattr(config.data, "tokenizer", None), "vocab_size", None)
     if wanted is not None and wanted > config.model.vocab_size:
         raise ConfigError(
@@ -361,10 +364,10 @@ def _check_pooling(model: ModelConfig) -> None:
             )
 
 
-def _check_batch_size(batch_size: int, parts: int, replicas: int) -> None:
+def _check_batch_size(name: str, batch_size: int, parts: int, replicas: int) -> None:
     if batch_size % (parts * replicas):
         raise ConfigError(
-            f"data.batch_size = {batch_size} is not divisible by "
+            f"{name} = {batch_size} is not divisible by "
             f"train.gradient_accumulation x mesh.data x mesh.fsdp = {parts} x {replicas} = "
             f"{parts * replicas}: every device takes the same number of rows in every part"
         )

@@ -122,7 +122,7 @@ def component_choices(owner: Any, name: str) -> dict[str, Any]:
         found |= {word: word for word in words if isinstance(word, str)}
     if found and type(None) in members:
         found["None"] = None
-    return found if len(found) > 1 else {}
+    return found if len(found) > 1 or _is_tuple(hint) else {}
 
 
 def _has_models(kind: type) -> bool:

@@ -1,6 +1,5 @@
 """How long to train, what to watch and what to keep: the settings of the training loop."""
 
-import math
 from dataclasses import dataclass, replace
 
 from jaxformer.checks import (
@@ -14,6 +13,7 @@ from jaxformer.checks import (
     optional,
 )
 from jaxformer.config.loggers import Logger, TensorBoard
+from jaxformer.data import Data
 from jaxformer.errors import check_field
 from jaxformer.functional.preferences import FLIP_RATE, LossType
 from jaxformer.io.paths import local_path
@@ -180,16 +180,16 @@ class TrainConfig:
     sample_interval: int | None = None
     """Steps between such samples during training, as text in TensorBoard; None: at the end."""
 
-    def for_rows(self, rows: int, batch_size: int) -> "TrainConfig":
+    def for_rows(self, rows: int, data: Data) -> "TrainConfig":
         """Returns the same with the steps that the epochs take.
 
         Args:
             rows: Of the training data.
-            batch_size: Rows of a step.
+            data: How many of them a step reads.
         """
         if self.steps is not None:
             return self
-        return replace(self, steps=max(1, math.ceil(self.epochs * rows / batch_size)))
+        return replace(self, steps=data.steps_for(self.epochs * rows))
 
     def __post_init__(self):
         positive = (

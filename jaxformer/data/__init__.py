@@ -8,6 +8,7 @@ from jaxformer.data.objectives.denoising import Denoising
 from jaxformer.data.objectives.masking import MaskedLM
 from jaxformer.data.objectives.sentence_pairs import SentencePairs
 from jaxformer.data.objectives.span_corruption import SpanCorruption
+from jaxformer.data.ramp import Stage, linear_ramp
 from jaxformer.data.text.config import DataConfig
 from jaxformer.data.text.corpus import CorpusOptions
 from jaxformer.data.text.files import Files, JsonLines, TextFiles
@@ -49,6 +50,7 @@ __all__ = [
     "RowObjective",
     "SentencePairs",
     "SpanCorruption",
+    "Stage",
     "StandardLibrary",
     "TextFiles",
     "TextSource",
@@ -58,5 +60,6 @@ __all__ = [
     "TokenizerFile",
     "TokenizerSpec",
     "TrainTokenizer",
+    "linear_ramp",
     "load_tokenizer",
 ]

@@ -3,15 +3,18 @@
 import abc
 import hashlib
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import grain
 
-from jaxformer.checks import FRACTION, at_least, check_fields, optional
+from jaxformer.checks import FRACTION, at_least, check_fields, optional, rule_of
 from jaxformer.data.dataset import Dataset, ExampleSource
 from jaxformer.data.labels import load_labels, shown
+from jaxformer.data.ramp import Phase, Stage, phases_of
 from jaxformer.data.tokenizers.specs import Tokenizer, load_tokenizer
 
 
@@ -63,8 +66,14 @@ class Data(abc.ABC):
     sequences_per_row: ClassVar[int] = 1
     """Sequences that the model reads of a row of a batch: two for a pair of answers."""
 
+    takes_lengths: ClassVar[bool] = False
+    """Whether a stage of a ramp may have shorter rows, see `data.ramp`."""
+
     batch_size: int = 16
-    """Rows of a step, over all hosts."""
+    """Rows of a step, over all hosts; with a ramp, of a step after its last stage."""
+
+    ramp: tuple[Stage, ...] = ()
+    """The stages at the start of the run that have another batch size or shorter rows, in order."""
 
     seed: int = 0
     """Chooses the order of the rows, and an objective's random choices."""
@@ -96,7 +105,26 @@ class Data(abc.ABC):
             max_validation_batches=optional(at_least(1)),
             prefetch_threads=at_least(1),
             prefetch_batches=at_least(self.prefetch_threads),
+            ramp=rule_of(tuple[Stage, ...]),
         )
+        # A length that the checkpoint is to say comes later, and with it the check.
+        if self.ramp and getattr(self, "sequence_length", 0) is not None:
+            phases_of(self)
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """The parts of a run whose batches have one shape, in order; one without a ramp."""
+        return phases_of(self)
+
+    def without_ramp(self, **shape: Any) -> "Data":
+        """Returns the same data, all of whose batches have this shape; by default the last one."""
+        return replace(self, ramp=(), **shape)
+
+    def steps_for(self, rows: float) -> int:
+        """Returns the steps in which so many of the longest rows are read, at least one."""
+        steps = (phase.step_after(rows) for phase in self.phases)
+        ends = (phase.stop for phase in self.phases)
+        return next(max(1, n) for n, end in zip(steps, ends, strict=True) if not end or n <= end)
 
     @property
     def num_sequences(self) -> int:
@@ -176,12 +204,18 @@ class Data(abc.ABC):
         del tokenizer, labels
         return None
 
-    def dataset(self, examples: ExampleSource, name: str) -> Dataset:
-        """Returns the batches of some examples.
+    def dataset(
+        self,
+        examples: ExampleSource,
+        name: str,
+        cut: Mapping[int, ExampleSource] = MappingProxyType({}),
+    ) -> Dataset:
+        """Returns the batches of some examples; those of training grow with the ramp.
 
         Args:
             examples: One side of the data.
             name: "train" or "validation"; keeps the random choices of the two apart.
+            cut: The same rows cut into so many parts each, for stages of shorter rows.
         """
         digest = hashlib.blake2b(f"{self.seed}/{name}".encode(), digest_size=8).digest()
         return Dataset(
@@ -189,4 +223,6 @@ class Data(abc.ABC):
             self.batch_size,
             seed=int.from_bytes(digest, "big"),
             read_options=grain.ReadOptions(self.prefetch_threads, self.prefetch_batches),
+            phases=self.phases if name == "train" else (),
+            cut=cut,
         )

@@ -2,13 +2,16 @@
 
 import abc
 import sys
+from collections.abc import Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 
 import grain
 import numpy as np
 from grain.experimental import index_shuffle
 from numpy.typing import ArrayLike
 
+from jaxformer.data.ramp import Phase, phase_at
 from jaxformer.errors import ConfigError
 
 Batch = dict[str, np.ndarray]
@@ -61,28 +64,44 @@ class Dataset:
 
     Args:
         examples: The examples; each gives one row of a batch.
-        batch_size: Rows of a batch over all hosts.
+        batch_size: Rows of a batch over all hosts, after the ramp if there is one.
         seed: Chooses the order and the examples' random choices.
         read_options: How many threads prepare how many batches ahead.
+        phases: The shapes of the batches of training, in order; () is one phase.
+        cut: By a number of parts, the examples of which each is such a part of one of `examples`:
+            example i * parts + p is part p of example i.
     """
 
     def __init__(
-        self, examples: ExampleSource, batch_size: int, seed: int, read_options: grain.ReadOptions
+        self,
+        examples: ExampleSource,
+        batch_size: int,
+        seed: int,
+        read_options: grain.ReadOptions,
+        phases: Sequence[Phase] = (),
+        cut: Mapping[int, ExampleSource] = MappingProxyType({}),
     ):
         self.examples, self.batch_size = examples, batch_size
+        self.phases = tuple(phases) or (Phase(batch_size),)
         self._seed, self._read_options = seed, read_options
+        self._cut = {1: examples, **cut}
 
     @property
     def num_rows(self) -> int:
         """The number of rows, each of which an epoch reads once."""
         return len(self.examples)
 
+    def rows_before(self, step: int) -> int:
+        """Returns how many rows are read before a step; parts of a row add up to it."""
+        return phase_at(self.phases, step).rows_before(step)
+
     def batch(self, step: int, rows: ArrayLike | None = None) -> Batch:
         """Returns the batch of a training step: a pure function of the seed and the step.
 
         Row r of step s is number n = s * batch_size + r of an endless order, see
         `ExampleSource.index`. Hosts that split the rows of a batch between them read together
-        exactly what one host would.
+        exactly what one host would. In a phase that cuts rows into parts, row r is part r mod parts
+        of row r div parts of a batch of whole rows.
 
         Args:
             step: The step, counted from 0.
@@ -91,10 +110,14 @@ class Dataset:
         Returns:
             Arrays [rows, T].
         """
-        wanted = self._wanted(rows, self.batch_size)
-        numbers = (step * self.batch_size + int(row) for row in wanted)
-        places = ((self.examples.index(n, self._seed), n) for n in numbers)
-        return _stack([self.examples.read(index, self._rng(n)) for index, n in places])
+        phase = phase_at(self.phases, step)
+        first, parts = phase.rows_before(step), phase.parts
+        examples, read = self._cut[parts], []
+        for row in self._wanted(rows, phase.batch_size):
+            number, part = divmod(int(row), parts)
+            index = self.examples.index(first + number, self._seed) * parts + part
+            read.append(examples.read(index, self._rng(first + number, part)))
+        return _stack(read)
 
     def iterate(
         self, start_step: int = 0, rows: ArrayLike | None = None, stop_step: int | None = None
@@ -106,6 +129,7 @@ class Dataset:
         Args:
             start_step: The first step.
             rows: int [rows], which rows of each batch this host needs; None means all of them.
+                Where phases differ in their batch size, the steps are of one phase.
             stop_step: The step before which to end; None never ends.
 
         Returns:
@@ -150,8 +174,10 @@ class Dataset:
         index = number * self.num_rows // total
         return self.examples.read(index, self._rng(number)) | {"row": np.int32(index)}
 
-    def _rng(self, number: int) -> np.random.Generator:
-        return np.random.Generator(np.random.Philox(key=[self._seed, number]))
+    def _rng(self, number: int, part: int = 0) -> np.random.Generator:
+        # The highest word of the counter, which no draw reaches, keeps parts apart.
+        philox = np.random.Philox(key=[self._seed, number], counter=[0, 0, 0, part])
+        return np.random.Generator(philox)
 
     def _prefetched(self, batch, start: int, stop: int) -> grain.DatasetIterator:
         steps = grain.MapDataset.range(start, max(start, stop))

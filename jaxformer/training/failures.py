@@ -69,7 +69,9 @@ def _too_large(config: Config, error: BaseException, steps: list[int]) -> str:
         f"data.batch_size = {config.data.batch_size}: lower it",
         f"train.gradient_accumulation = {train.gradient_accumulation}: raise it",
     ]
-    changes = [] if steps else changes
+    if steps:
+        coming = "data.ramp: smaller batches for the stages that have not begun"
+        changes = [coming] if config.data.ramp else []
     for name, part in (model.parts or {"": model}).items():
         if part.remat != "full":
             field = ".".join(filter(None, ("model", name, "remat")))

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ from jaxformer.config.metric import cost
 from jaxformer.config.shipped import config_spec
 from jaxformer.config.train import TrainConfig
 from jaxformer.data import Dataset, Datasets
+from jaxformer.data.ramp import Phase
 from jaxformer.distributed.preemption import StopSignal
 from jaxformer.distributed.processes import (
     DeviceBatches,
@@ -51,7 +53,7 @@ from jaxformer.training.logging.report import (
     start_report,
 )
 from jaxformer.training.logging.run_logger import RunLogger
-from jaxformer.training.logging.throughput import StepProfiler, Workload
+from jaxformer.training.logging.throughput import RunWork, StepProfiler
 from jaxformer.training.preference_loss import PreferenceLoss
 from jaxformer.training.reference import with_references
 from jaxformer.training.result import TrainResult
@@ -105,6 +107,7 @@ def train(config: Config | str, folder: str | Path, fresh: bool = False) -> Trai
         validation, ended, interrupted = None, agreed(stopping.ended), False
         with contextlib.closing(checkpoints), StopSignal() as signals:
             while step < settings.steps and not (ended or interrupted):
+                log.before(step + 1)
                 profiler.before(step + 1)
                 batch, waited = _next(batches, checkpoints, log, step, state)
                 state, metrics = program.train_step(state, batch)
@@ -142,20 +145,18 @@ def train(config: Config | str, folder: str | Path, fresh: bool = False) -> Trai
         return TrainResult.of(folder, step, True, stopping, conclusion.metrics)
 
 
-def _prepared(config: Config, folder: Path) -> tuple[Config, Datasets, TrainProgram, Workload]:
+def _prepared(config: Config, folder: Path) -> tuple[Config, Datasets, TrainProgram, RunWork]:
     """What is trained, on what; shows it."""
     config, data = _with_data(config, folder)
     program = _program(config, data)
     return config, data, program, _announced_work(config, data, program, folder)
 
 
-def _run_logger(
-    config: Config, folder: Path, step: int, work: Workload, rows: Dataset
-) -> RunLogger:
+def _run_logger(config: Config, folder: Path, step: int, work: RunWork, rows: Dataset) -> RunLogger:
     return RunLogger(
         *(config.train, folder, step, work, saved_log(folder / CHECKPOINTS, step)),
         config=to_json(config),
-        steps_per_epoch=rows.num_rows / rows.batch_size,
+        epochs=lambda steps: rows.rows_before(steps) / rows.num_rows,
     )
 
 
@@ -201,19 +202,17 @@ def _with_data(config: Config, folder: Path) -> tuple[Config, Datasets]:
     check_labels(model.heads, data.labels)
     check_heads(model.heads, data.train.examples.blank())
     first_process_only(lambda: keep_origin(config, folder, data.tokenizer))
-    train = config.train.for_rows(data.train.num_rows, config.data.batch_size)
+    train = config.train.for_rows(data.train.num_rows, config.data)
     if train != config.train:
         config = dataclasses.replace(config, train=train)
         first_process_only(lambda: open_run_folder(folder, config))
     return config, data
 
 
-def _announced_work(
-    config: Config, data: Datasets, program: TrainProgram, folder: Path
-) -> Workload:
-    """What a step computes, after the first process has printed what the run is."""
+def _announced_work(config: Config, data: Datasets, program: TrainProgram, folder: Path) -> RunWork:
+    """What the steps compute, after the first process has printed what the run is."""
     mesh = program.mesh
-    work = Workload.of(config.model, config.row_lengths, config.data.num_sequences, mesh)
+    work = RunWork.of(config, mesh)
     if not is_first():
         return work
     origin = origin_words(config, data.labels)
@@ -246,12 +245,20 @@ def _preview(config: Config, program: TrainProgram, data: Datasets) -> Preview |
     return Preview(program, data.tokenizer, config.train, window=config.data.lengths["inputs"])
 
 
-def _device_batches(program: TrainProgram, dataset: Dataset, step: int) -> DeviceBatches:
+def _device_batches(
+    program: TrainProgram, dataset: Dataset, step: int
+) -> Iterator[dict[str, jax.Array]]:
     """The training batches from a step on, this process's rows of them."""
-    sharding, num_rows = program.batch_sharding, dataset.batch_size
-    rows = local_rows(sharding, num_rows)
-    batches = dataset.iterate(start_step=step, rows=rows, stop_step=program.train.steps)
-    return DeviceBatches(batches, sharding, num_rows)
+    sharding, end = program.batch_sharding, program.train.steps
+
+    def of_phase(phase: Phase) -> DeviceBatches:
+        rows, stop = local_rows(sharding, phase.batch_size), min(phase.stop or end, end)
+        batches = dataset.iterate(max(step, phase.start), rows, stop)
+        return DeviceBatches(batches, sharding, phase.batch_size)
+
+    now, *later = (p for p in dataset.phases if p.stop is None or p.stop > step)
+    # Those of this phase are prepared from now on, while the step compiles.
+    return itertools.chain(of_phase(now), itertools.chain.from_iterable(map(of_phase, later)))
 
 
 def _checkpointer(config: Config, folder: Path) -> Checkpointer:
@@ -265,7 +272,11 @@ def _checkpointer(config: Config, folder: Path) -> Checkpointer:
 
 
 def _next(
-    batches: DeviceBatches, checkpoints: Checkpointer, log: RunLogger, step: int, state: TrainState
+    batches: Iterator[dict[str, jax.Array]],
+    checkpoints: Checkpointer,
+    log: RunLogger,
+    step: int,
+    state: TrainState,
 ) -> tuple[dict[str, jax.Array], float]:
     """The next batch and the seconds it took; a row that cannot be read loses no step."""
     asked = time.perf_counter()

@@ -58,6 +58,17 @@ def test_two_processes_agree_with_one(runs, alone, tmp_path, mesh):
 
 
 @pytest.mark.slow
+def test_two_processes_agree_with_one_in_every_stage(runs, tmp_path):
+    ramp = "--data.packing Joined --data.ramp Stage Stage --data.ramp.0.sequence-length 12 "
+    ramp += "--data.ramp.0.batch-size 16 --data.ramp.0.until-step 3 "
+    ramp += "--data.ramp.1.batch-size 4 --data.ramp.1.until-step 7"
+    runs.finish(tmp_path / "one", *ramp.split())
+    outputs = finish(start_two(runs, tmp_path / "two", *ramp.split(), "--mesh.data", "2"))
+    assert "first step of 4 rows of 48 tokens" in outputs[0]
+    np.testing.assert_allclose(losses(tmp_path / "two"), losses(tmp_path / "one"), rtol=1e-5)
+
+
+@pytest.mark.slow
 def test_a_signal_to_one_process_stops_both(runs, tmp_path):
     run_dir = tmp_path / "run"
     options = ("--train.steps", "2000", "--mesh.data", "2")

@@ -131,9 +131,16 @@ FAULTS = (
     Fault(
         "resume/data: a continued run reads its data from the beginning",
         "training/loop.py",
-        "start_step=step, rows=",
-        "start_step=0, rows=",
+        "iterate(max(step, phase.start), ",
+        "iterate(phase.start, ",
         ("training/test_loop.py",),
+    ),
+    Fault(
+        "ramp/rows: each stage reads from the first row on",
+        "data/ramp.py",
+        "return self.first_row + (step",
+        "return (step",
+        ("data/test_ramp.py",),
     ),
     Fault(
         "resume/damage: the newest checkpoint is taken for whole",

@@ -23,7 +23,7 @@ from jaxformer.training import loop
 from jaxformer.training.failures import ProcessLost, explained
 from jaxformer.training.logging.metrics_writer import read_metrics
 from jaxformer.training.logging.run_logger import RunLogger, TrainingDiverged
-from jaxformer.training.logging.throughput import Workload
+from jaxformer.training.logging.throughput import RunWork
 from jaxformer.training.loop import train
 
 
@@ -320,9 +320,8 @@ def test_metrics_are_read_one_step_late(tmp_path):
         "skipped_in_a_row",
     ]
     steps = [{name: Scalar() for name in [*names, "skipped_in_a_row"]} for _ in range(3)]
-    log = RunLogger(
-        tiny_config().train, tmp_path, 0, Workload(tokens=1, flops=1, causal_flops=1, peak=None)
-    )
+    work = RunWork.of(tiny_config())
+    log = RunLogger(tiny_config().train, tmp_path, 0, work)
     for number, metrics in enumerate(steps, 1):
         log.step(number, metrics, 0.0)
         assert not metrics["loss"].read

@@ -22,7 +22,13 @@ from jaxformer.distributed.processes import DeviceBatches, local_rows
 from jaxformer.training.logging import progress
 from jaxformer.training.logging.metrics_writer import MetricsLog, read_metrics
 from jaxformer.training.logging.plot import curve, is_per_token, plot_loss, smooth
-from jaxformer.training.logging.progress import LineProgress, LiveProgress, duration, short_number
+from jaxformer.training.logging.progress import (
+    Course,
+    LineProgress,
+    LiveProgress,
+    duration,
+    short_number,
+)
 from jaxformer.training.logging.report import (
     bytes_per_device,
     parameter_count,
@@ -193,18 +199,25 @@ def test_smoothing_does_not_lag():
 def test_rates(monkeypatch):
     clock = itertools.count(0.0, 1.0)
     monkeypatch.setattr("time.perf_counter", lambda: next(clock))
-    watch = Stopwatch(Workload(tokens=100, flops=400.0, causal_flops=300.0, peak=1000.0))
-    assert watch.read() == {}  # and the clock starts at 2
-    watch.step_done()
-    watch.step_done()
+    work = Workload(tokens=100, flops=400.0, causal_flops=300.0, peak=1000.0)
+    larger = Workload(tokens=300, flops=800.0, causal_flops=500.0, peak=1000.0)
+    watch = Stopwatch()
+    assert watch.read() == {}
+    watch.waited(0.5)
+    assert watch.step_done(work, counts=False) == 1.0  # and the clock starts anew
+    assert watch.read() == {}
     watch.waited(0.2)
     watch.pause(0.5)
-    rates = watch.read()  # at 3: half a second of two steps
-    assert rates["step_seconds"] == 0.25
+    assert watch.step_done(work) == 0.5
+    watch.pause(0.25)
+    assert watch.step_done(larger) == 0.75
+    rates = watch.read()
+    assert rates["step_seconds"] == 1.25 / 2
     assert rates["data_wait_seconds"] == pytest.approx(0.1)
-    assert rates["tokens_per_second"] == 400.0
-    assert rates["model_flops_per_second"] == 1600.0
-    assert (rates["mfu"], rates["mfu_causal"]) == (1.6, 1.2)
+    assert rates["tokens_per_second"] == 400 / 1.25
+    assert rates["model_flops_per_second"] == 1200 / 1.25
+    assert (rates["mfu"], rates["mfu_causal"]) == (1.2 / 1.25, 0.8 / 1.25)
+    assert watch.read() == {}
 
 
 @pytest.mark.parametrize(
@@ -236,7 +249,7 @@ def test_no_name_in_the_table_hides_a_longer_one():
 def test_lines_away_from_a_terminal_are_rare_and_the_last_one_appears(capsys, monkeypatch):
     now = itertools.count(0.0, 2.0)
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
-    display = LineProgress(total=6)
+    display = LineProgress(Course(6))
     for step in range(1, 7):
         display.update(step, ROW | RATES)
     lines = capsys.readouterr().out.splitlines()
@@ -248,7 +261,7 @@ def test_lines_away_from_a_terminal_are_rare_and_the_last_one_appears(capsys, mo
 
 def test_a_bar_on_a_terminal():
     screen = io.StringIO()
-    display = LiveProgress(10, 2, Console(file=screen, force_terminal=True, width=120))
+    display = LiveProgress(Course(10), 2, Console(file=screen, force_terminal=True, width=120))
     display.message("a line that stays")
     display.update(5, ROW | RATES | {"mfu": 0.5, "skipped": 2.0})
     display.close()

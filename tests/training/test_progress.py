@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from jaxformer.training.logging import progress
-from jaxformer.training.logging.progress import LineProgress, LiveProgress, describe
+from jaxformer.training.logging.progress import Course, LineProgress, LiveProgress, describe
 
 EVERYTHING = {
     "loss": 12.345,
@@ -22,13 +22,14 @@ EVERYTHING = {
     "mfu": 0.4567,
     "skipped": 12.0,
 }
+MILLION = Course(1_000_000, epochs=lambda step: step / 1234.5)
 ORDER = ("loss", "skipped", "eta", "soft", "tok/s", "epoch", "MFU", "grad", "lr", "ms/step", "data")
 """What is left out first stands last."""
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 116, 200])
 def test_the_most_important_parts_stay(width):
-    text = describe(12_345, 1_000_000, EVERYTHING, width, 12_345.0, 1234.5)
+    text = describe(12_345, MILLION, EVERYTHING, width, 12_345.0)
     assert len(text) <= width
     shown = [name in text for name in ORDER]
     assert shown == sorted(shown, reverse=True)
@@ -40,7 +41,7 @@ def test_the_most_important_parts_stay(width):
 def test_the_bar_is_one_line_of_the_terminal(width):
     screen = io.StringIO()
     console = Console(file=screen, width=width, force_terminal=True, color_system=None)
-    display = LiveProgress(1_000_000, 0, console, steps_per_epoch=1234.5)
+    display = LiveProgress(MILLION, 0, console)
     display.update(123_456, EVERYTHING)
     display.close()
     text = re.sub(r"\x1b\[[0-9?;]*[A-Za-z]", "", screen.getvalue())
@@ -54,7 +55,7 @@ def test_the_bar_is_one_line_of_the_terminal(width):
 
 
 def test_a_line_of_a_log_has_80_characters(capsys):
-    display = LineProgress(1_000_000, steps_per_epoch=10.0)
+    display = LineProgress(MILLION)
     display.update(999_999, EVERYTHING)
     (line,) = capsys.readouterr().out.splitlines()
     assert 60 < len(line) <= 80
@@ -66,7 +67,7 @@ def test_the_time_passes_while_compiling(monkeypatch):
     monkeypatch.setattr(progress.time, "perf_counter", lambda: next(now))
     screen = io.StringIO()
     console = Console(file=screen, width=80, force_terminal=True, color_system=None)
-    display = LiveProgress(10, 0, console)
+    display = LiveProgress(Course(10), 0, console)
     display._bar.refresh()
     display.close()
     seen = [word for word in ("compiling 30s", "compiling 1m 00s") if word in screen.getvalue()]
@@ -74,7 +75,18 @@ def test_the_time_passes_while_compiling(monkeypatch):
 
 
 def test_epochs_are_counted_in_rows():
-    text = describe(30, 100, {"loss": 1.0, "gradient_norm": 1.0, "learning_rate": 1.0}, 80, 5, 20.0)
+    values = {"loss": 1.0, "gradient_norm": 1.0, "learning_rate": 1.0}
+    text = describe(30, Course(100, epochs=lambda step: step / 20), values, 80, 5)
     assert "epoch 1.5" in text
     assert "5.0s" in text
     assert "eta" not in text
+
+
+def test_what_is_left_counts_the_work_of_the_steps_to_come():
+    assert Course(100).steps_left(30) == 70
+    assert Course(100).steps_left(100) == 0
+    course = Course(10, work=lambda step: min(step, 4) + 3 * max(step - 4, 0))
+    assert course.steps_left(3) == 1 + 6 * 3  # six of three times the work
+    assert course.steps_left(5) == 5
+    values = EVERYTHING | {"step_seconds": 10.0}
+    assert "eta 3m 10s" in describe(3, course, values, 200, 5)

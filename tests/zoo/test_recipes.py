@@ -13,6 +13,7 @@ from jaxformer.config import load_config, validate
 from jaxformer.data import Bytes, JsonLines
 from jaxformer.data.tasks import ImageFolder, Images, ParallelText
 from jaxformer.errors import ConfigError
+from jaxformer.training.logging.throughput import RunWork
 from jaxformer.zoo import SYSTEMS
 from jaxformer.zoo.recipes import choose, padded, sizes_of
 
@@ -78,6 +79,24 @@ def test_a_recipe_says_how_to_choose_a_size_and_where_its_numbers_come_from(file
 )
 def test_the_older_names_are_the_recipes_of_their_sizes(alias, recipe):
     assert load_config(str(CONFIGS / alias)) == load_config(str(CONFIGS / recipe))
+
+
+def test_the_ramp_of_llama_3_reads_the_published_tokens():
+    plain, ramped = (
+        load_config(f"{CONFIGS / 'llama.py'}:llama3-405b{end}") for end in ("", "-ramp")
+    )
+    work, steps = RunWork.of(ramped), ramped.train.steps
+    assert ramped.model == plain.model
+    shapes = [(stage.work.tokens, stage.rows) for stage in work.stages]
+    assert shapes == [(2**22, 1024), (2**23, 1024), (2**24, 2048)]
+    starts = [work.tokens(stage.start) for stage in work.stages]
+    assert starts == pytest.approx([0, 252e6, 2.87e12], rel=2e-3)
+    assert work.tokens(steps) == pytest.approx(15.6e12, abs=2**24)
+    assert steps < ramped.optimizer.schedule.decay_steps == plain.train.steps
+    for devices in (8, 32):
+        validate(ramped, devices)
+    with pytest.raises(ConfigError, match="no size 'llama-7b-ramp'"):
+        load_config(f"{CONFIGS / 'llama.py'}:llama-7b-ramp")
 
 
 def test_a_padded_vocabulary_is_the_next_multiple_of_128():

@@ -9,7 +9,7 @@ from pathlib import Path
 from jaxformer.data.base import Data, Datasets
 from jaxformer.data.dataset import Dataset, ExampleSource
 from jaxformer.data.mixing import ConcatenatedExamples
-from jaxformer.data.objectives.base import CausalLM, Objective
+from jaxformer.data.objectives.base import CausalLM, Objective, RowObjective
 from jaxformer.data.split import Split
 from jaxformer.data.text.corpus import (
     CorpusOptions,
@@ -18,7 +18,7 @@ from jaxformer.data.text.corpus import (
     tokenised,
     training_texts,
 )
-from jaxformer.data.text.packing import Joined, Packing, Tokens
+from jaxformer.data.text.packing import Cut, Joined, Packing, Tokens
 from jaxformer.data.text.sources import StandardLibrary, TextSource
 from jaxformer.data.tokenizers.run_tokenizer import load_or_train_tokenizer
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer, load_tokenizer
@@ -67,6 +67,10 @@ class DataConfig(Data):
     def lengths(self) -> dict[str, int]:
         return self.objective.lengths(self.sequence_length)
 
+    @property
+    def takes_lengths(self) -> bool:
+        return isinstance(self.objective, RowObjective)
+
     def start_id(self, tokenizer):
         return self.objective.start_id(tokenizer)
 
@@ -93,15 +97,15 @@ class DataConfig(Data):
         ]
         for corpus in corpora:
             self._check_length(corpus.train)
-        mixed = self.source.mix([self._examples([c.train], tokenizer) for c in corpora])
+        train = self._batches([corpus.train for corpus in corpora], tokenizer)
         held_out = [corpus.validation for corpus in corpora]
-        data = self._beside(self.dataset(mixed, "train"), held_out, tokenizer)
+        data = self._beside(train, held_out, tokenizer)
         learned = sum(corpus.train.num_documents for corpus in corpora)
         self._check_documents(learned, sum(side.num_documents for side in held_out))
         words = [_in_words(corpus.train) for corpus in corpora]
         summary = [("training", words[0])]
         if len(words) > 1:
-            shares = (f"{weight:.3g} of the rows" for weight in mixed.weights)
+            shares = (f"{weight:.3g} of the rows" for weight in train.examples.weights)
             pairs = zip(words, shares, strict=True)
             summary = [(f"source {n}", ", ".join(pair)) for n, pair in enumerate(pairs)]
         return replace(data, summary=(*summary, *data.summary))
@@ -150,14 +154,31 @@ class DataConfig(Data):
             ),
         )
 
-    def _examples(self, sides: Sequence[Tokens], tokenizer: Tokenizer) -> ExampleSource:
+    def _batches(self, sides: Sequence[Tokens], tokenizer: Tokenizer) -> Dataset:
+        """The batches of training; those of shorter rows have parts of the longest rows."""
+        shorter = {phase.parts: phase.data for phase in self.phases if phase.parts > 1}
+        if not shorter:
+            sources = [self._examples([side], tokenizer) for side in sides]
+            return self.dataset(self.source.mix(sources), "train")
+        # Special tokens take places of every part, so that the longest rows may hold a bit less.
+        room = {n: n * d.objective.raw_length(d.sequence_length) for n, d in shorter.items()}
+        size = min(self.objective.raw_length(self.sequence_length), *room.values())
+        rows = Cut(self.packing, size)
+        sources = [self._examples([side], tokenizer, rows) for side in sides]
+        cut = {n: data._examples(sides, tokenizer, rows.into(n)) for n, data in shorter.items()}
+        return self.dataset(self.source.mix(sources), "train", cut)
+
+    def _examples(
+        self, sides: Sequence[Tokens], tokenizer: Tokenizer, packing: Packing | None = None
+    ) -> ExampleSource:
         """The examples of several corpora, one after the other."""
+        packing = packing or self.packing
         streams = [stream for side in sides for stream in side.shards if stream.num_documents]
         found, refused = [], None
         for stream in streams:
             try:
                 found.append(
-                    self.objective.examples(stream, self.packing, self.sequence_length, tokenizer)
+                    self.objective.examples(stream, packing, self.sequence_length, tokenizer)
                 )
             except DataError as error:  # a shard may be too small for what the objective needs
                 refused = error

@@ -155,6 +155,34 @@ class Packed(Packing):
         return _PackedRows(stream, sequence_length, pad_id, starts, lengths)
 
 
+class Cut(Packing):
+    """The rows of another packing, each cut into parts of equal size.
+
+    Row i * parts + p is part p of row i. Where a part begins within a document, so does a segment.
+
+    Args:
+        packing: How documents become rows.
+        size: The tokens of such a row.
+        parts: Into how many it is cut.
+    """
+
+    def __init__(self, packing: Packing, size: int, parts: int = 1):
+        self._packing, self._size, self._parts = packing, size, parts
+        self._whole: dict[int, Rows] = {}
+
+    def into(self, parts: int) -> "Cut":
+        """Returns the same with another number of parts; the whole rows are found once for all."""
+        other = Cut(self._packing, self._size, parts)
+        other._whole = self._whole
+        return other
+
+    def rows(self, stream: TokenStream, sequence_length: int, pad_id: int) -> Rows:
+        """Returns the parts, in rows of at least their size."""
+        if (found := self._whole.get(id(stream))) is None:
+            found = self._whole[id(stream)] = self._packing.rows(stream, self._size, pad_id)
+        return _CutRows(found, self._parts, sequence_length, pad_id)
+
+
 def best_fit_decreasing(lengths: np.ndarray, capacity: int) -> np.ndarray:
     """Packs items into as few rows as best-fit decreasing finds.
 
@@ -277,6 +305,42 @@ class _PackedRows(Rows):
         tokens = np.full(size, self._pad_id, np.int32)
         zeros = np.zeros(size, np.int32)
         return TokenRow(tokens, tokens.copy(), np.zeros(size, bool), zeros, zeros.copy())
+
+
+class _CutRows(Rows):
+    def __init__(self, whole: Rows, parts: int, sequence_length: int, pad_id: int):
+        self._whole, self._parts, self._pad_id = whole, parts, pad_id
+        self._size = -(-whole.sequence_length // parts)
+        self.sequence_length, self.num_rows = sequence_length, whole.num_rows * parts
+        places = whole.sequence_length / (parts * sequence_length)
+        self.utilisation = whole.utilisation * places
+
+    def read(self, index: int) -> TokenRow:
+        number, part = divmod(index, self._parts)
+        return self._part(self._whole.read(number), part)
+
+    def blank(self) -> TokenRow:
+        return self._part(self._whole.blank(), 0)
+
+    def _part(self, row: TokenRow, part: int) -> TokenRow:
+        place = slice(part * self._size, (part + 1) * self._size)
+        tokens, following = (self._filled(row[i][place], self._pad_id) for i in range(2))
+        valid = self._filled(row.valid[place], False)
+        if row.segments is None:
+            return TokenRow(tokens, following, valid, None, None)
+        segments, positions = row.segments[place], row.positions[place]
+        first = segments == segments[0]
+        positions = np.where(first & (segments > 0), positions - positions[0], positions)
+        segments = np.where(segments > 0, segments - segments[0] + 1, 0)
+        return TokenRow(
+            tokens, following, valid, self._filled(segments, 0), self._filled(positions, 0)
+        )
+
+    def _filled(self, values: np.ndarray, fill: int | bool) -> np.ndarray:
+        """Values at the start of a row of the right length and the same type."""
+        filled = np.full(self.sequence_length, fill, values.dtype)
+        filled[: len(values)] = values
+        return filled
 
 
 def _pieces(offsets: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:

@@ -18,6 +18,7 @@ from jaxformer.training.logging.plot import plot_loss
 from jaxformer.training.logging.progress import short_number
 from jaxformer.training.logging.report import parameter_count
 from jaxformer.training.logging.run_logger import in_words
+from jaxformer.training.logging.throughput import RunWork
 
 EVALUATION_FILE = "evaluation.json"
 
@@ -101,7 +102,7 @@ def print_conclusion(
         title = f"--- some {several} "
         print(f"\n{title:-<72}\n{shown(conclusion.texts, one)}\n{'-' * 72}")
     step = conclusion.step
-    tokens = step * config.data.num_sequences * config.row_lengths["inputs"]
+    tokens = RunWork.of(config).tokens(step)
     subtitle = (
         f"{short_number(parameter_count(params))} parameters · {step:,} steps · "
         f"{short_number(tokens)} tokens"

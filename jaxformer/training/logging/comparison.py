@@ -17,6 +17,7 @@ from jaxformer.io.serialization import to_json
 from jaxformer.models.parameters import AbstractModel
 from jaxformer.training.logging.metrics_writer import read_metrics
 from jaxformer.training.logging.progress import short_number
+from jaxformer.training.logging.throughput import RunWork
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,36 +58,22 @@ class ComparedRun:
         return sum(math.prod(shape.shape) for shape in shapes.values())
 
     @cached_property
-    def tokens_per_step(self) -> int | None:
-        """The tokens of a step, over all devices."""
-        if self.config is None:
-            return None
-        return self.config.data.num_sequences * self.config.row_lengths["inputs"]
-
-    @cached_property
-    def flops_per_step(self) -> float | None:
-        """The model FLOPs of a step, forward and backward, counted from the configuration."""
-        if self.config is None:
-            return None
-        flops = self.config.model.flops(self.config.row_lengths)
-        return self.tokens_per_step * flops.training(causal=False)
+    def work(self) -> RunWork | None:
+        """The tokens and the model FLOPs of its steps, counted from the configuration."""
+        return None if self.config is None else RunWork.of(self.config)
 
     def row(self) -> dict[str, Any]:
         """What a table says of the run; None for what is not known."""
         step, value = self.best or (None, None)
-        spent = [None if x is None or step is None else step * x for x in self._per_step]
+        known = self.work is not None and step is not None
         return {
             "run": self.name,
             self.metric: value,
             "step": step,
             "parameters": self.parameters,
-            "tokens": spent[0],
-            "flops": spent[1],
+            "tokens": self.work.tokens(step) if known else None,
+            "flops": self.work.flops(step) if known else None,
         }
-
-    @property
-    def _per_step(self) -> tuple[int | None, float | None]:
-        return self.tokens_per_step, self.flops_per_step
 
 
 def compared_runs(folders: Sequence[Path], metric: str) -> list[ComparedRun]:

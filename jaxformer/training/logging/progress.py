@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import rich.progress
@@ -17,16 +18,32 @@ LINE_WIDTH = 80
 _BAR_WIDTH = 10
 
 
+@dataclass(frozen=True)
+class Course:
+    """How far a step is on the way through a run, whose steps may differ."""
+
+    total: int
+    """Steps of the whole run."""
+    epochs: Callable[[int], float] | None = None
+    """Passes over the training rows in so many steps; None: not known."""
+    work: Callable[[int], float] = float
+    """What so many steps take together, in any unit; by default all steps take the same."""
+
+    def steps_left(self, step: int) -> float:
+        """Returns what is left after a step, in steps that take what this one took."""
+        latest = self.work(step) - self.work(step - 1)
+        return (self.work(self.total) - self.work(step)) / latest
+
+
 class Progress:
     """Shows how far training is; this one shows nothing (processes other than the first).
 
     Args:
-        total: Steps of the whole run.
-        steps_per_epoch: Steps in which all training rows are read; None: not known.
+        course: The steps of the whole run.
     """
 
-    def __init__(self, total: int, steps_per_epoch: float | None = None):
-        self.total, self.steps_per_epoch = total, steps_per_epoch
+    def __init__(self, course: Course):
+        self.course = course
         self._started = time.perf_counter()
 
     def update(self, step: int, values: Mapping[str, float]) -> None:
@@ -41,23 +58,23 @@ class Progress:
     def _line(self, step: int, values: Mapping[str, float], width: int) -> str:
         """A row of metrics in a line of at most some characters."""
         elapsed = time.perf_counter() - self._started
-        return describe(step, self.total, values, width, elapsed, self.steps_per_epoch)
+        return describe(step, self.course, values, width, elapsed)
 
 
 class LineProgress(Progress):
     """Plain lines, for files, pipes and continuous integration."""
 
-    def __init__(self, total: int, steps_per_epoch: float | None = None):
-        super().__init__(total, steps_per_epoch)
+    def __init__(self, course: Course):
+        super().__init__(course)
         self._last_line = float("-inf")
 
     def update(self, step: int, values: Mapping[str, float]) -> None:
         """Prints the row unless the last one was printed a moment ago."""
         now = time.monotonic()
-        if now - self._last_line < SECONDS_BETWEEN_LINES and step < self.total:
+        if now - self._last_line < SECONDS_BETWEEN_LINES and step < self.course.total:
             return
         self._last_line = now
-        start = f"step {step}/{self.total}  "
+        start = f"step {step}/{self.course.total}  "
         print(start + self._line(step, values, LINE_WIDTH - len(start)), flush=True)
 
     def message(self, text: str) -> None:
@@ -68,14 +85,8 @@ class LineProgress(Progress):
 class LiveProgress(Progress):
     """A bar that redraws itself, for terminals."""
 
-    def __init__(
-        self,
-        total: int,
-        start: int,
-        console: Console | None = None,
-        steps_per_epoch: float | None = None,
-    ):
-        super().__init__(total, steps_per_epoch)
+    def __init__(self, course: Course, start: int, console: Console | None = None):
+        super().__init__(course)
         self._row: tuple[int, Mapping[str, float]] | None = None
         self._bar = rich.progress.Progress(
             rich.progress.BarColumn(bar_width=_BAR_WIDTH),
@@ -83,7 +94,7 @@ class LiveProgress(Progress):
             _LineColumn(self._text),
             console=console,
         )
-        self._task = self._bar.add_task("", total=total, completed=start)
+        self._task = self._bar.add_task("", total=course.total, completed=start)
         self._bar.start()
 
     def update(self, step: int, values: Mapping[str, float]) -> None:
@@ -119,22 +130,17 @@ class _LineColumn(rich.progress.ProgressColumn):
         return rich.text.Text(self._text(f"{task.completed}/{task.total}"))
 
 
-def make_progress(
-    total: int, start: int, visible: bool, steps_per_epoch: float | None = None
-) -> Progress:
+def make_progress(course: Course, start: int, visible: bool) -> Progress:
     """Returns the display that fits where the output goes.
 
     Args:
-        total: Steps of the whole run.
+        course: The steps of the whole run.
         start: Steps done already.
         visible: False for processes that shall not print.
-        steps_per_epoch: Steps in which all training rows are read; None: not known.
     """
     if not visible:
-        return Progress(total)
-    if sys.stdout.isatty():
-        return LiveProgress(total, start, steps_per_epoch=steps_per_epoch)
-    return LineProgress(total, steps_per_epoch)
+        return Progress(course)
+    return LiveProgress(course, start) if sys.stdout.isatty() else LineProgress(course)
 
 
 class _Part(NamedTuple):
@@ -147,21 +153,19 @@ class _Part(NamedTuple):
 
 def describe(
     step: int,
-    total: int,
+    course: Course,
     values: Mapping[str, float],
     width: int = LINE_WIDTH,
     elapsed: float = 0.0,
-    steps_per_epoch: float | None = None,
 ) -> str:
     """One line of training metrics; what there is no room for is left out.
 
     Args:
         step: Updates done.
-        total: Updates of the whole run.
+        course: The steps of the whole run.
         values: The metrics.
         width: The most characters.
         elapsed: Seconds since the start.
-        steps_per_epoch: Steps in which all training rows are read; None: not known.
 
     Returns:
         The line.
@@ -183,11 +187,11 @@ def describe(
         parts.append(_Part(5, f"MFU {values['mfu']:.1%}"))
     if values.get("skipped"):
         parts.append(_Part(1, f"skipped {int(values['skipped'])}"))
-    if steps_per_epoch:
-        parts.append(_Part(4, f"epoch {step / steps_per_epoch:.3g}"))
+    if course.epochs is not None:
+        parts.append(_Part(4, f"epoch {course.epochs(step):.3g}"))
     left = ""
     if "step_seconds" in values:
-        left = f" eta {duration((total - step) * values['step_seconds'])}"
+        left = f" eta {duration(course.steps_left(step) * values['step_seconds'])}"
     parts.append(_Part(2, duration(elapsed) + left))
     return "  ".join(part.text for part in fitting(parts, width))
 

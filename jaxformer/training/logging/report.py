@@ -15,7 +15,7 @@ from jaxformer.data import Datasets
 from jaxformer.io.console import console
 from jaxformer.models.lora import is_factor
 from jaxformer.training.logging.progress import LINE_WIDTH, short_number
-from jaxformer.training.logging.throughput import Workload
+from jaxformer.training.logging.throughput import RunWork
 
 
 def parameter_count(params: Any) -> int:
@@ -45,14 +45,14 @@ def short_bytes(size: float) -> str:
 
 
 def start_report(
-    state: Any, trained: Sequence[str], work: Workload, mesh: jax.sharding.Mesh, folder: Path
+    state: Any, trained: Sequence[str], work: RunWork, mesh: jax.sharding.Mesh, folder: Path
 ) -> list[tuple]:
     """Collects the rows of the table.
 
     Args:
         state: The training state, as arrays or as shapes with their shardings.
         trained: The names of the parameters that learn.
-        work: What a step computes.
+        work: What the steps compute.
         mesh: The devices.
         folder: Where checkpoints will go.
 
@@ -63,14 +63,15 @@ def start_report(
     free, needed = shutil.disk_usage(folder).free, total_bytes(state)
     checkpoint = f"{short_bytes(needed)} each, {short_bytes(free)} free on disk"
     parameters, learning = short_number(parameter_count(state.params)), ""
+    last = work.stages[-1].work
     if len(trained) < len(state.params):
         count = parameter_count([state.params[name] for name in trained])
         learning = f", of which {short_number(count)} learn"
     return [
         ("parameters", parameters + learning),
         *_low_rank(trained),
-        ("FLOPs per token", f"{short_number(work.flops / work.tokens)} (forward and backward)"),
-        ("tokens per step", f"{work.tokens:,}"),
+        ("FLOPs per token", f"{short_number(last.flops / last.tokens)} (forward and backward)"),
+        ("tokens per step", _tokens_per_step(work)),
         ("mesh", ", ".join(f"{name} {size}" for name, size in mesh.shape.items())),
         ("devices", f"{len(devices)} x {devices[0].device_kind} ({_processes()})"),
         ("parameters per device", short_bytes(bytes_per_device(state.params))),
@@ -78,6 +79,14 @@ def start_report(
         ("checkpoints", checkpoint + ("" if free > 2 * needed else "  <- THIS IS NOT ENOUGH")),
         ("run folder", str(folder)),
     ]
+
+
+def _tokens_per_step(work: RunWork) -> str:
+    """The tokens of a step; with a ramp, those of each stage and where it begins."""
+    lines = [f"{s.work.tokens:,} from step {s.start:,} ({s.words})" for s in work.stages]
+    if len(lines) == 1:
+        return f"{work.stages[0].work.tokens:,}"
+    return "\n".join([*lines[:3], "...", *lines[-2:]] if len(lines) > 6 else lines)
 
 
 def _low_rank(trained: Sequence[str]) -> list[tuple[str, str]]:
@@ -99,7 +108,7 @@ def epochs_in_words(data: Datasets, steps: int, max_batches: int | None) -> str:
         steps: Of the run.
         max_batches: The most batches of an evaluation; None for no limit.
     """
-    learned = data.train.examples.epochs(steps * data.train.batch_size)
+    learned = data.train.examples.epochs(data.train.rows_before(steps))
     checked, size = data.validation.num_rows, data.validation.batch_size
     read = checked if max_batches is None else min(max_batches * size, checked)
     return (

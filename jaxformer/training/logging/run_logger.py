@@ -15,8 +15,8 @@ from jaxformer.config.train import TrainConfig
 from jaxformer.distributed.processes import is_first
 from jaxformer.errors import RunError
 from jaxformer.training.logging.metrics_writer import MetricsLog
-from jaxformer.training.logging.progress import duration, make_progress
-from jaxformer.training.logging.throughput import Stopwatch, Workload
+from jaxformer.training.logging.progress import Course, duration, make_progress
+from jaxformer.training.logging.throughput import RunWork, Stopwatch
 
 _AVERAGED = ("loss", "accuracy", "gradient_norm")
 """What a row begins with: means over its steps, as are the metrics of a loss besides."""
@@ -36,10 +36,10 @@ class RunLogger:
         settings: Steps, the interval between rows, and when a run has diverged.
         folder: The run's folder.
         step: The step that training starts from.
-        work: The work of a step.
+        work: The work of the steps.
         state: The property `state` as it was saved at that step; empty where it is not known.
         config: The run's configuration as JSON, for the loggers.
-        steps_per_epoch: Steps in which all training rows are read; None: not known.
+        epochs: Passes over the training rows in so many steps; None: not known.
     """
 
     def __init__(
@@ -47,22 +47,36 @@ class RunLogger:
         settings: TrainConfig,
         folder: Path,
         step: int,
-        work: Workload,
+        work: RunWork,
         state: Mapping[str, Any] = MappingProxyType({}),
         config: Mapping[str, Any] = MappingProxyType({}),
-        steps_per_epoch: float | None = None,
+        epochs: Callable[[int], float] | None = None,
     ):
-        self._settings = settings
-        self._stopwatch = Stopwatch(work)
+        self._settings, self._work = settings, work
+        self._stopwatch = Stopwatch()
         self._files = None
         if is_first():
             rows = state.get("rows", 0)
             self._files = MetricsLog(folder, step, rows, settings.loggers, config)
-        self._progress = make_progress(settings.steps, step, is_first(), steps_per_epoch)
+        course = Course(settings.steps, epochs, work.flops)
+        self._progress = make_progress(course, step, is_first())
         self._pending: tuple[int, Any] | None = None
         self._rows = list(state.get("unlogged", ()))
-        self._started = time.perf_counter()
-        self._compiled = False
+        self._stage: int | None = None
+
+    def before(self, step: int) -> None:
+        """Reads pending metrics before a step whose batch has a new shape.
+
+        Compiling it holds up everything else, which is no time of the step before.
+
+        Args:
+            step: The number of the step, counted from 1.
+
+        Raises:
+            TrainingDiverged: Too many updates in a row were skipped.
+        """
+        if self._work.stage(step - 1).start == step - 1:
+            self.flush()
 
     def step(self, step: int, metrics: Mapping[str, jax.Array], waited: float) -> None:
         """Takes the metrics of a step that was just started; reads those of the one before.
@@ -92,16 +106,20 @@ class RunLogger:
         (step, metrics), self._pending = self._pending, None
         row = {name: float(value) for name, value in jax.device_get(metrics).items()}
         self._rows.append(row)
-        if self._compiled:
-            self._stopwatch.step_done()
-        else:
-            self._compiled = True
-            self.message(f"first step after {duration(time.perf_counter() - self._started)}")
-            self._stopwatch.restart()
+        self._step_done(step)
         if row["skipped_in_a_row"] >= self._settings.max_nonfinite_steps:
             raise TrainingDiverged(_diverged(step, row, self._rows))
         if step % self._settings.log_interval == 0 or step == self._settings.steps:
             self._write_row(step)
+
+    def _step_done(self, step: int) -> None:
+        """Counts the time of a step; the first of a shape says what it took with compiling it."""
+        stage = self._work.stage(step - 1)
+        is_first, self._stage = stage.start != self._stage, stage.start
+        seconds = self._stopwatch.step_done(stage.work, counts=not is_first)
+        if is_first:
+            shape = f" of {stage.words} tokens" if len(self._work.stages) > 1 else ""
+            self.message(f"first step{shape} after {duration(seconds)}")
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[Callable[[], float]]:
@@ -149,7 +167,8 @@ class RunLogger:
         names = [name for name in self._rows[-1] if name not in (*_AVERAGED, *_LAST, _COUNTER)]
         means = {name: _mean([row[name] for row in self._rows]) for name in (*_AVERAGED, *names)}
         last = {name: self._rows[-1][name] for name in _LAST}
-        values = means | last | self._stopwatch.read()
+        seen = {"tokens_seen": self._work.tokens(step)}
+        values = means | last | seen | self._stopwatch.read()
         self._rows = []
         if self._files is not None:
             self._files.write("train", step, values)

@@ -1,13 +1,15 @@
 """The speed of training: tokens and FLOPs per second, the share of the peak, and profiles."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
+from jaxformer.config.experiment import Config
 from jaxformer.models.model import ModelConfig
 
 # Dense bfloat16 FLOP/s of one device, from the vendors' data sheets (without sparsity), by a part
@@ -67,7 +69,7 @@ class Workload:
         model: ModelConfig,
         lengths: Mapping[str, int],
         batch_size: int,
-        mesh: jax.sharding.Mesh,
+        mesh: jax.sharding.Mesh | None = None,
     ) -> "Workload":
         """The work of a step on a mesh.
 
@@ -75,13 +77,13 @@ class Workload:
             model: The model's configuration.
             lengths: Tokens of a row, see `ModelConfig.row_lengths`.
             batch_size: Rows of a step.
-            mesh: The devices.
+            mesh: The devices; None: of unknown speed.
 
         Returns:
             The work of a step.
         """
         tokens, flops = batch_size * lengths["inputs"], model.flops(lengths)
-        peak = peak_flops(mesh.devices.flat[0].device_kind)
+        peak = None if mesh is None else peak_flops(mesh.devices.flat[0].device_kind)
         return cls(
             tokens=tokens,
             flops=tokens * flops.training(causal=False),
@@ -90,18 +92,77 @@ class Workload:
         )
 
 
+class WorkStage(NamedTuple):
+    """The steps of a run that do the same work each."""
+
+    start: int
+    """The first of them, counted from 0."""
+    work: Workload
+    """That of each."""
+    rows: int = 1
+    """The rows of each."""
+
+    @property
+    def words(self) -> str:
+        """The shape of a batch: "1,024 rows of 4,096"."""
+        return f"{self.rows:,} rows of {self.work.tokens // self.rows:,}"
+
+
+@dataclass(frozen=True)
+class RunWork:
+    """The work of a run: of each step, and of all steps before one."""
+
+    stages: tuple[WorkStage, ...]
+    """In order, the first one from step 0."""
+
+    @classmethod
+    def of(cls, config: Config, mesh: jax.sharding.Mesh | None = None) -> "RunWork":
+        """The work of a run.
+
+        Args:
+            config: The experiment.
+            mesh: The devices; None: of unknown speed.
+
+        Returns:
+            The work, with a stage for each shape that its batches have.
+        """
+        model, stages = config.model, []
+        for phase in config.data.phases:
+            lengths, rows = model.row_lengths(phase.data.lengths), phase.data.num_sequences
+            work = Workload.of(model, lengths, rows, mesh)
+            stages.append(WorkStage(phase.start, work, rows))
+        return cls(tuple(stages))
+
+    def stage(self, step: int) -> WorkStage:
+        """Returns the stage of a step, counted from 0."""
+        return [stage for stage in self.stages if stage.start <= step][-1]
+
+    def tokens(self, steps: int) -> int:
+        """Returns the tokens of so many steps, over all devices."""
+        return sum(count * stage.work.tokens for stage, count in self._counts(steps))
+
+    def flops(self, steps: int) -> float:
+        """Returns the model FLOPs of so many steps, as `Workload.flops`."""
+        return sum(count * stage.work.flops for stage, count in self._counts(steps))
+
+    def _counts(self, steps: int) -> list[tuple[WorkStage, int]]:
+        """How many of the steps are of each stage."""
+        begun = [stage for stage in self.stages if stage.start < steps]
+        ends = pairwise([*(stage.start for stage in begun), steps])
+        return [(stage, end - start) for stage, (start, end) in zip(begun, ends, strict=True)]
+
+
 class Stopwatch:
     """Turns the time between two readings into rates."""
 
-    def __init__(self, workload: Workload):
-        self._workload = workload
+    def __init__(self):
         self.restart()
 
     def restart(self) -> None:
         """Starts anew: what came before (compilation, an evaluation) does not count."""
-        self._start = time.perf_counter()
-        self._waited = self._paused = 0.0
-        self._steps = 0
+        self._steps: list[Workload] = []
+        self._seconds = self._waiting = 0.0
+        self._next_step()
 
     def waited(self, seconds: float) -> None:
         """Notes that a step waited for its data."""
@@ -111,27 +172,48 @@ class Stopwatch:
         """Notes time that was not spent on training steps."""
         self._paused += seconds
 
-    def step_done(self) -> None:
-        """Notes that one more step is finished."""
-        self._steps += 1
+    def step_done(self, work: Workload, counts: bool = True) -> float:
+        """Notes that one more step is finished.
+
+        Args:
+            work: What it computed.
+            counts: Whether it is one of those whose rates are read; others, which also compiled,
+                leave no trace.
+
+        Returns:
+            The seconds since the step before.
+        """
+        seconds = time.perf_counter() - self._start - self._paused
+        if counts:
+            self._steps.append(work)
+            self._seconds += seconds
+            self._waiting += self._waited
+        self._next_step()
+        return seconds
 
     def read(self) -> dict[str, float]:
         """Returns the rates since the last reading, and restarts; empty where no step was done."""
-        elapsed = time.perf_counter() - self._start - self._paused
-        steps, waited, work = self._steps, self._waited, self._workload
+        steps, elapsed, waited = self._steps, self._seconds, self._waiting
         self.restart()
-        if steps == 0:
-            return {}
-        rates = {
-            "step_seconds": elapsed / steps,
-            "data_wait_seconds": waited / steps,
-            "tokens_per_second": work.tokens * steps / elapsed,
-            "model_flops_per_second": work.flops * steps / elapsed,
-        }
-        if work.peak is not None:
-            rates["mfu"] = rates["model_flops_per_second"] / work.peak
-            rates["mfu_causal"] = work.causal_flops * steps / elapsed / work.peak
-        return rates
+        return _rates(steps, elapsed, waited) if steps else {}
+
+    def _next_step(self) -> None:
+        self._start = time.perf_counter()
+        self._waited = self._paused = 0.0
+
+
+def _rates(steps: Sequence[Workload], elapsed: float, waited: float) -> dict[str, float]:
+    """What some steps did per second."""
+    rates = {
+        "step_seconds": elapsed / len(steps),
+        "data_wait_seconds": waited / len(steps),
+        "tokens_per_second": sum(work.tokens for work in steps) / elapsed,
+        "model_flops_per_second": sum(work.flops for work in steps) / elapsed,
+    }
+    if (peak := steps[0].peak) is not None:
+        rates["mfu"] = rates["model_flops_per_second"] / peak
+        rates["mfu_causal"] = sum(work.causal_flops for work in steps) / elapsed / peak
+    return rates
 
 
 class StepProfiler:

@@ -1,0 +1,223 @@
+"""Ramps: the batch size and the length of rows that a run starts with, before it has the last ones.
+
+A row of a shorter stage is a part of one of the longest rows, whose order is that of a run without
+a ramp. A step of a shorter stage reads whole rows of the longest, cut into parts, so that no token
+is skipped or read twice at a boundary, wherever it is.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from jaxformer.checks import at_least, check_fields, optional
+from jaxformer.errors import ConfigError, check_field
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of a run that has a batch size, and perhaps a length of rows, of its own.
+
+    It begins where the stage before it ends, the first one with the run.
+    """
+
+    batch_size: int
+    """Rows of a step, over all hosts."""
+
+    until_step: int | None = None
+    """The step of the run at which the next stage begins; None: `until_tokens` says it."""
+
+    until_tokens: int | None = None
+    """Tokens of the run after which the next stage begins, to the nearest whole step; None:
+    `until_step` says it. Tokens are those of the rows that were read, padding included."""
+
+    sequence_length: int | None = None
+    """Tokens of a row, of which the last length is a multiple; None: as many as in the end."""
+
+    def __post_init__(self):
+        check_fields(
+            self,
+            "data.ramp",
+            batch_size=at_least(1),
+            until_step=optional(at_least(1)),
+            until_tokens=optional(at_least(1)),
+            sequence_length=optional(at_least(1)),
+        )
+        one = (self.until_step is None) != (self.until_tokens is None)
+        rule = "a number of steps, or None with until_tokens: one of the two says where it ends"
+        check_field(self, "until_step", one, rule, "data.ramp")
+
+    def shape(self) -> dict[str, int]:
+        """Returns the fields of the data that this stage sets."""
+        length = {"sequence_length": self.sequence_length}
+        return {"batch_size": self.batch_size} | (length if self.sequence_length else {})
+
+
+class Phase(NamedTuple):
+    """The steps of a run whose batches have one shape: those of a stage, or those after all."""
+
+    batch_size: int
+    """Rows of a step, over all hosts."""
+    data: Any = None
+    """The data as if the whole run were these steps; None where there is only a batch size."""
+    field: str = "data"
+    """Where the shape is set, for messages."""
+    start: int = 0
+    """The first step, counted from 0."""
+    stop: int | None = None
+    """The first step of the next phase; None: there is none."""
+    first_row: int = 0
+    """How many of the longest rows are read before."""
+    parts: int = 1
+    """The rows into which one of the longest is cut."""
+
+    def rows_before(self, step: int) -> int:
+        """Returns how many of the longest rows are read before a step of this phase."""
+        return self.first_row + (step - self.start) * self.batch_size // self.parts
+
+    def step_after(self, rows: float) -> int:
+        """Returns the first step before which so many of the longest rows are read."""
+        return self.start + math.ceil((rows - self.first_row) * self.parts / self.batch_size)
+
+
+def phases_of(data: Any) -> tuple[Phase, ...]:
+    """Returns the phases of a run in order, the last one without an end.
+
+    Args:
+        data: A `Data`.
+
+    Raises:
+        ConfigError: A stage cannot be read, or ends before it begins; names its field.
+    """
+    found, start, row, tokens = [], 0, 0, 0
+    for number, stage in enumerate(data.ramp):
+        field = f"data.ramp.{number}"
+        shaped, parts = _shaped(data, stage, field), _parts(data, number)
+        per_step = shaped.num_sequences * _length(shaped, stage, field)
+        stop = _stop(stage, start, tokens, per_step, field)
+        phase = Phase(stage.batch_size, shaped, field, start, stop, row, parts)
+        found.append(phase)
+        start, row = stop, phase.rows_before(stop)
+        tokens += (stop - phase.start) * per_step
+    last = data.without_ramp() if data.ramp else data
+    return (*found, Phase(data.batch_size, last, "data", start, None, row))
+
+
+def phase_at(phases: Sequence[Phase], step: int) -> Phase:
+    """Returns the phase that a step belongs to."""
+    return [phase for phase in phases if phase.start <= step][-1]
+
+
+def same_start(old: Any, new: Any, steps: int) -> bool:
+    """Whether a run may go on with another ramp: what it has read stays read, and in what order.
+
+    Args:
+        old: The data that the run was started with.
+        new: Those it is to go on with.
+        steps: Updates done.
+
+    Returns:
+        Whether the batches of these steps are the same, and the rows have the same lengths.
+    """
+    runs = [phases_of(data) for data in (old, new)]
+    started = [
+        [(p.start, min(p.stop or steps, steps), p.batch_size, p.parts) for p in phases]
+        for phases in ([p for p in phases if p.start < steps] for phases in runs)
+    ]
+    # What the longest rows hold depends on all lengths.
+    lengths = [{(p.parts, *p.data.lengths.items()) for p in phases} for phases in runs]
+    return started[0] == started[1] and lengths[0] == lengths[1]
+
+
+def linear_ramp(start: int, increment: int, batch_size: int, tokens: int) -> tuple[Stage, ...]:
+    """Returns the stages of a batch size that grows linearly with the tokens, in equal increments.
+
+    With n increments, stage i of 0, ..., n - 1 has start + i * increment rows and ends after
+    (i + 1) / n of the tokens. Each stage compiles once.
+
+    Args:
+        start: Rows of the first steps.
+        increment: Rows that each stage has more than the one before.
+        batch_size: Rows of a step in the end: `start` and a number of increments.
+        tokens: Tokens of the run after which it is reached.
+
+    Returns:
+        The stages, the last of which has an increment less than `batch_size`.
+
+    Raises:
+        ConfigError: The increments do not add up to the batch size.
+
+    References:
+        Brown et al., section 2.3 (https://arxiv.org/abs/2005.14165), let the batch grow linearly;
+        increments of equal length are those of Megatron-LM's --rampup-batch-size.
+    """
+    if not (1 <= start < batch_size and increment >= 1) or (batch_size - start) % increment:
+        raise ConfigError(
+            f"linear_ramp: start = {start}: must be below batch_size = {batch_size} by a multiple "
+            f"of increment = {increment}"
+        )
+    sizes = range(start, batch_size, increment)
+    ends = (tokens * number // len(sizes) for number in range(1, len(sizes) + 1))
+    return tuple(Stage(size, until_tokens=end) for size, end in zip(sizes, ends, strict=True))
+
+
+def _shaped(data: Any, stage: Stage, field: str) -> Any:
+    """The data with the shape of a stage."""
+    if stage.sequence_length is not None and not data.takes_lengths:
+        raise ConfigError(
+            f"{field}.sequence_length = {stage.sequence_length}: must be None, because only rows "
+            "of running text can be cut into shorter ones (DataConfig with any objective but "
+            "SentencePairs); leave it out, and change batch_size alone"
+        )
+    try:
+        return data.without_ramp(**stage.shape())
+    except ConfigError as error:
+        raise ConfigError(f"{field}: {error}") from error
+
+
+def _parts(data: Any, number: int) -> int:
+    """Into how many rows of a stage the longest are cut."""
+    stage, field = data.ramp[number], f"data.ramp.{number}"
+    if stage.sequence_length is None:
+        return 1
+    length, longest = stage.sequence_length, data.sequence_length
+    before = max((s.sequence_length or longest for s in data.ramp[:number]), default=1)
+    if longest % length or not before <= length <= longest:
+        raise ConfigError(
+            f"{field}.sequence_length = {length}: must divide data.sequence_length = {longest}, "
+            "and be at least that of the stage before: rows only grow, by whole factors"
+        )
+    parts = longest // length
+    if stage.batch_size % parts:
+        raise ConfigError(
+            f"{field}.batch_size = {stage.batch_size}: must be a multiple of {parts}, because rows "
+            f"of {longest} tokens are each cut into {parts} of {length}"
+        )
+    return parts
+
+
+def _length(data: Any, stage: Stage, field: str) -> int:
+    """The tokens of a row, which must be known where they are counted."""
+    lengths: Mapping[str, int] = data.lengths
+    if stage.until_tokens is not None and (data.has_images or "inputs" not in lengths):
+        raise ConfigError(
+            f"{field}.until_tokens = {stage.until_tokens}: must be None, because these rows are "
+            "not counted in tokens; set until_step"
+        )
+    return lengths.get("inputs", 0)
+
+
+def _stop(stage: Stage, start: int, tokens: int, per_step: int, field: str) -> int:
+    """The step at which a stage ends that begins at `start`, after so many tokens."""
+    if stage.until_step is not None:
+        name, value, least = "until_step", stage.until_step, start + 1
+        stop = stage.until_step
+    else:
+        name, value, least = "until_tokens", stage.until_tokens, tokens + per_step
+        stop = start + (2 * (stage.until_tokens - tokens) + per_step) // (2 * per_step)
+    if stop <= start:
+        raise ConfigError(
+            f"{field}.{name} = {value}: must be at least {least}, because the stage begins at step "
+            f"{start} and takes one step or more; stages stand in their order"
+        )
+    return stop
