@@ -10,6 +10,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxformer.config.train import TrainConfig
+from jaxformer.distributed.copies import summed_over_copies
 from jaxformer.distributed.sharding import batch_sharding, on_mesh, parameter_shardings, spec
 from jaxformer.functional.losses import LossSums
 from jaxformer.functional.placement import place
@@ -212,15 +213,20 @@ class TrainProgram:
         if parts == 1:
             return differentiate(learning, fixed, batch, key, weights)
 
-        def add_part(total, part):
-            gradients_and_sums = differentiate(learning, fixed, *part, weights)
-            return jax.tree.map(jnp.add, total, gradients_and_sums), None
+        def summed(learning, fixed, split, keys, weights):
+            def add_part(total, part):
+                gradients_and_sums = differentiate(learning, fixed, *part, weights)
+                return jax.tree.map(jnp.add, total, gradients_and_sums), None
 
-        zeros = LossSums(*[jnp.zeros(())] * 4)
-        start = jax.tree.map(jnp.zeros_like, learning), dict.fromkeys(weights, zeros)
+            zeros = LossSums(*[jnp.zeros(())] * 4)
+            start = jax.tree.map(jnp.zeros_like, learning), dict.fromkeys(weights, zeros)
+            return jax.lax.scan(add_part, start, (split, keys))[0]
+
         split = jax.tree.map(partial(_in_parts, parts=parts), batch)
-        total, _ = jax.lax.scan(add_part, start, (split, jax.random.split(key, parts)))
-        return total
+        arguments = (learning, fixed, split, jax.random.split(key, parts), weights)
+        if any(head.compares_rows for head in self.model.heads):
+            return summed(*arguments)
+        return summed_over_copies(summed, arguments, cut=2)
 
     def _updated(
         self, state: TrainState, batch: Batch, others: Parameters | None = None
