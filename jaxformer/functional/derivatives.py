@@ -158,9 +158,7 @@ def with_gradient_of(fast: Callable, plain: Callable, named: Callable) -> Callab
     return differentiable(fast, linearize, push, pull)
 
 
-@partial(
-    jax.tree_util.register_dataclass, data_fields=("own",), meta_fields=("tree", "sources")
-)
+@partial(jax.tree_util.register_dataclass, data_fields=("own",), meta_fields=("tree", "sources"))
 @dataclass(frozen=True)
 class _Rest:
     """What a function's pullback holds besides the function's arguments and its value."""
@@ -179,6 +177,9 @@ def _value_and_rest(function, args) -> tuple[Any, _Rest]:
     """`function(*args)`, and what its pullback holds that is neither an argument nor the value.
 
     A kernel keeps its arguments and its value for its gradient: here each is there once.
+
+    Returns:
+        The value, and the rest of the pullback.
     """
     leaves, tree = jax.tree.flatten(args)
     jaxpr, shapes = jax.make_jaxpr(

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-
 # The mesh axis along which a program is written for each copy of the model; None: for all of them.
 _COPIES = jax.make_user_context(None)
 

@@ -17,7 +17,8 @@ Saveable = Literal[
 
 SAVEABLE: dict[Saveable, str] = {
     "block_input": "the residual stream that a block reads, [B, T, D]",
-    "query_key_value": "queries [B, T, N, H], keys and values [B, S, K, H], before norm and rotation",
+    "query_key_value": "queries [B, T, N, H], keys and values [B, S, K, H], before norm and "
+    "rotation",
     "attention_context": "the weighted values [B, T, N, H], and what the kernel needs to go back: "
     "a float32 number for each query [B, N, T]",
     "attention_output": "the attention's output projection, [B, T, D]",

@@ -25,6 +25,7 @@ from jaxformer.config.metric import cost
 from jaxformer.config.shipped import config_spec
 from jaxformer.config.train import TrainConfig
 from jaxformer.data import Dataset, Datasets
+from jaxformer.distributed.compiler_options import check_options
 from jaxformer.distributed.preemption import StopSignal
 from jaxformer.distributed.processes import (
     DeviceBatches,
@@ -231,6 +232,7 @@ def _announced_work(
 
 def _program(config: Config, data: Datasets) -> TrainProgram:
     model, settings, mesh = config.model, config.train, make_mesh(config.mesh)
+    check_options(settings.compiler_options)
     loss = None
     if settings.distillation is not None:
         loss = distillation_loss(settings.distillation, model, config.data.lengths, data, mesh)

@@ -10,6 +10,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxformer.config.train import TrainConfig
+from jaxformer.distributed.compiler_options import compiler_options
 from jaxformer.distributed.copies import summed_over_copies
 from jaxformer.distributed.sharding import batch_sharding, on_mesh, parameter_shardings, spec
 from jaxformer.functional.losses import LossSums
@@ -96,7 +97,8 @@ class TrainProgram:
         )
         self.batch_sharding = batch_sharding(mesh)
         self._init = jax.jit(self._new_state)
-        self._update = jax.jit(self._updated, donate_argnums=0)
+        options = compiler_options(mesh, self._layer_bytes(), train.compiler_options)
+        self._update = jax.jit(self._updated, donate_argnums=0, compiler_options=options or None)
         self._evaluate = jax.jit(self._evaluated)
 
     @cached_property
@@ -172,6 +174,16 @@ class TrainProgram:
             skipped=zero,
             skipped_in_a_row=zero,
         )
+
+    def _layer_bytes(self) -> int:
+        """What the gradients of one layer take, of the largest if there are several stacks."""
+        axes, shapes = self.abstract_model.axes, self.abstract_model.shapes
+        layers: dict[str, int] = {}
+        for name in self.trained:
+            if axes[name][0] == "layers":
+                stack, size = name.partition(".stack.")[0], shapes[name].size * 4
+                layers[stack] = layers.get(stack, 0) + size // shapes[name].shape[0]
+        return max(layers.values(), default=0)
 
     def _learning(self, params: Parameters) -> Parameters:
         """The parameters that are not frozen."""
