@@ -20,10 +20,10 @@ Option = bool | int | str
 # pipelines the collectives of loops and lets two turns of a loop overlap.
 _OPTIMIZATION_LEVEL_O1 = 19
 
-# Along one mesh axis over a torus of three dimensions, or over 64 chips of two, the compiler would
-# otherwise gather a parameter as the sum of arrays that are zero but for one shard: twice the
-# bytes, and nothing computes meanwhile. SparseCores move the shards while TensorCores compute.
-_GATHERS_ON_SPARSE_CORES: dict[str, Option] = {
+# Along one mesh axis of 64 chips the compiler would otherwise gather a parameter as the sum of arrays
+# that are zero but for one shard, and scatter a gradient by reducing all of it everywhere: twice
+# the bytes, and nothing computes meanwhile. SparseCores move them while TensorCores compute.
+_ON_SPARSE_CORES: dict[str, Option] = {
     "xla_tpu_prefer_async_allgather_to_allreduce": True,
     "xla_enable_async_all_gather": True,
     # Chips with SparseCores do not support fusions that continue a gather beside a product.
@@ -31,7 +31,10 @@ _GATHERS_ON_SPARSE_CORES: dict[str, Option] = {
     "xla_tpu_enable_sparse_core_collective_offload_all_gather": True,
     "xla_tpu_enable_sparse_core_collective_offload_2d_all_gather": True,
     "xla_tpu_enable_sparse_core_collective_offload_3d_all_gather": True,
+    "xla_tpu_enable_sparse_core_collective_offload_all_reduce": True,
     "xla_tpu_enable_sparse_core_collective_offload_reduce_scatter": True,
+    "xla_tpu_enable_sparse_core_collective_offload_nd_reduce_scatter": True,
+    "xla_tpu_enable_sparse_core_reduce_scatter_v2": True,
     "xla_tpu_use_tc_device_shape_on_sc": True,
 }
 # As `jax.Device.device_kind` says it; a "TPU v5" is a v5p.
@@ -66,7 +69,7 @@ def compiler_options(
         }
         chosen = {"optimization_level": _OPTIMIZATION_LEVEL_O1, **thresholds}
     elif kind in _WITH_SPARSE_CORES:
-        chosen = _GATHERS_ON_SPARSE_CORES
+        chosen = _ON_SPARSE_CORES
     return chosen | {name: value for name, value in parsed(given).items() if _is_of(name, platform)}
 
 

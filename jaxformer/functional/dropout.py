@@ -45,7 +45,7 @@ def _kept(key: jax.Array, share: float, shape: tuple[int, ...]) -> jax.Array:
     size = math.prod(shape[1:])
     rows = first_row(shape[0]) + jnp.arange(shape[0], dtype=jnp.uint32)
     high, low = (x[:, None] for x in _product(rows, size))
-    place = low + jnp.arange(size, dtype=jnp.uint32)
+    place = low + jnp.arange(size, dtype=jnp.uint32)[None, :]
     seed = jax.random.key_data(key).astype(jnp.uint32)
     counters = (high + (place < low).astype(jnp.uint32), place)
     bits = threefry2x32_p.bind(*jnp.broadcast_arrays(seed[0], seed[1], *counters))

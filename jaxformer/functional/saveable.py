@@ -20,7 +20,7 @@ SAVEABLE: dict[Saveable, str] = {
     "query_key_value": "queries [B, T, N, H], keys and values [B, S, K, H], before norm and "
     "rotation",
     "attention_context": "the weighted values [B, T, N, H], and what the kernel needs to go back: "
-    "a float32 number for each query [B, N, T]",
+    "a float32 number for each query [B, N, T]; the reference implementation keeps neither",
     "attention_output": "the attention's output projection, [B, T, D]",
     "mlp_input": "what the feed-forward layer reads, [B, T, D]",
     "mlp_hidden": "the feed-forward layer's hidden units before their activation, [B, T, F], and "
