@@ -48,6 +48,7 @@ CHANGEABLE_FIELDS = (
     "model.remat",
     "model.scan_layers",
     "train.checkpoint_interval",
+    "train.compiler_options",
     "train.epochs",
     "train.eval_interval",
     "train.keep",

@@ -14,6 +14,7 @@ from jaxformer.checks import (
 )
 from jaxformer.config.loggers import Logger, TensorBoard
 from jaxformer.data import Data
+from jaxformer.distributed.compiler_options import parsed
 from jaxformer.errors import check_field
 from jaxformer.functional.preferences import FLIP_RATE, LossType
 from jaxformer.io.paths import local_path
@@ -167,6 +168,9 @@ class TrainConfig:
     """Newest checkpoints to keep; the one with the best validation metric is kept besides."""
     log_interval: int = 10
     """Steps between rows of metrics."""
+    compiler_options: tuple[str, ...] = ()
+    """Options of XLA for the training step, "NAME=VALUE" each, besides those of
+    `distributed.compiler_options` or in their place; another platform's are ignored."""
     loggers: tuple[Logger, ...] = (TensorBoard(),)
     """Where metrics are shown besides metrics.jsonl: TensorBoard, WeightsAndBiases, or both."""
     profile_steps: tuple[int, int] | None = None
@@ -213,6 +217,7 @@ class TrainConfig:
             epochs=optional(POSITIVE),
             label_smoothing=RATE,
         )
+        parsed(self.compiler_options)
         known = self.steps is not None or self.epochs is not None
         check_field(self, "steps", known, "a number of steps, or None with epochs", "train")
         chunked = self.distillation is not None and self.loss_chunk is not None

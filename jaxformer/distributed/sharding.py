@@ -213,4 +213,6 @@ def _cut(
     mesh: Mesh | AbstractMesh, rule: str | tuple[str, ...] | None
 ) -> str | tuple[str, ...] | None:
     # JAX refuses some reshapes of arrays whose type names a mesh axis, even one of a single device.
-    return without(rule, {axis for axis in mesh_axes(rule) if mesh.shape[axis] == 1})
+    # Inside `jax.shard_map` a type does not name the axes over which arrays are cut by hand.
+    manual = set(getattr(mesh, "manual_axes", ()))
+    return without(rule, manual | {axis for axis in mesh_axes(rule) if mesh.shape[axis] == 1})

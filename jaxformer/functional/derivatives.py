@@ -6,6 +6,7 @@ The linear map between them is one primitive: evaluated, it is `push`; transpose
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -113,13 +114,15 @@ def reversed_by(plain: Callable, fast: Callable) -> Callable:
     return call
 
 
-def with_gradient_of(fast: Callable, plain: Callable) -> Callable:
+def with_gradient_of(fast: Callable, plain: Callable, named: Callable) -> Callable:
     """The value and the gradient of `fast`, and every other derivative of `plain`.
 
     Args:
         fast: A function with a gradient that JAX cannot differentiate again, nor has in forward
             mode: an accelerator kernel.
         plain: A function of the same values that JAX can differentiate.
+        named: Gives a name to the value of `fast` and to what else it leaves for its gradient, so
+            that a checkpoint policy can keep them: see `saveable`.
 
     Returns:
         A function with the signature of both.
@@ -129,22 +132,22 @@ def with_gradient_of(fast: Callable, plain: Callable) -> Callable:
         return _pulled_floats(plain, args, cotangents)
 
     # Each is the kernel's where it is evaluated, and has the derivatives of `plain`.
-    value_and_pullback = differentiable(
-        lambda *args: _vjp(fast, args),
-        lambda _, *args: (value_and_pullback(*args), args),
+    value_and_rest = differentiable(
+        lambda *args: _value_and_rest(fast, args),
+        lambda _, *args: (value_and_rest(*args), args),
         lambda args, tangents: (pushed(plain, args, tangents), None),
         lambda args, cotangents: pulled(plain, args, cotangents[0]),
     )
     pull_floats = differentiable(
-        lambda _, pullback, cotangents: list(pullback(cotangents)),
+        lambda args, results, cotangents: list(results[1].pullback(args, results[0])(cotangents)),
         lambda _, *args: (pull_floats(*args), args),
         lambda args, tangents: pushed(gradient, args, tangents),
         lambda args, cotangents: pulled(gradient, args, cotangents),
     )
 
     def linearize(_, *args):
-        value, pullback = value_and_pullback(*args)
-        return value, (args, pullback)
+        value, rest = jax.tree.map(named, value_and_rest(*args))
+        return value, (args, (value, rest))
 
     def push(residuals, tangents):
         return pushed(plain, residuals[0], tangents)
@@ -153,6 +156,49 @@ def with_gradient_of(fast: Callable, plain: Callable) -> Callable:
         return _with_zeros(residuals[0], pull_floats(*residuals, cotangents))
 
     return differentiable(fast, linearize, push, pull)
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=("own",), meta_fields=("tree", "sources"))
+@dataclass(frozen=True)
+class _Rest:
+    """What a function's pullback holds besides the function's arguments and its value."""
+
+    own: list[jax.Array]
+    tree: Any
+    sources: tuple[int, ...]
+
+    def pullback(self, args, value) -> Callable:
+        """The pullback itself."""
+        held = jax.tree.leaves((args, value, self.own))
+        return self.tree.unflatten([held[source] for source in self.sources])
+
+
+def _value_and_rest(function, args) -> tuple[Any, _Rest]:
+    """`function(*args)`, and what its pullback holds that is neither an argument nor the value.
+
+    A kernel keeps its arguments and its value for its gradient: here each is there once.
+
+    Returns:
+        The value, and the rest of the pullback.
+    """
+    leaves, tree = jax.tree.flatten(args)
+    jaxpr, shapes = jax.make_jaxpr(
+        lambda *leaves: _vjp(function, tree.unflatten(leaves)), return_shape=True
+    )(*leaves)
+    value_tree, pullback_tree = map(jax.tree.structure, shapes)
+    count = value_tree.num_leaves
+    variables = jaxpr.jaxpr.outvars
+    known = [*jaxpr.jaxpr.invars, *variables[:count]]
+    # A literal, which stands for itself, cannot be hashed.
+    places = {id(variable): place for place, variable in enumerate(known)}
+    results = jaxpr_as_fun(jaxpr)(*leaves)
+    own, sources = [], []
+    for variable, result in zip(variables[count:], results[count:], strict=True):
+        if id(variable) not in places:
+            places[id(variable)] = len(known) + len(own)
+            own.append(result)
+        sources.append(places[id(variable)])
+    return value_tree.unflatten(results[:count]), _Rest(own, pullback_tree, tuple(sources))
 
 
 def is_zero(tangent) -> bool:

@@ -1,10 +1,14 @@
 """Dropout with an explicit key."""
 
+import math
+
 import jax
 import jax.numpy as jnp
+from jax.extend.random import threefry2x32_p
 
 from jaxformer.checks import RATE
 from jaxformer.functional.assertions import assert_floating, assert_keys, static
+from jaxformer.functional.placement import first_row, is_cut_by_hand
 
 
 def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
@@ -30,8 +34,34 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
     if rate == 0.0 or key is None:
         return x
     assert_keys(key=key)
-    kept = jax.random.bernoulli(key, 1.0 - rate, x.shape)
+    kept = _kept(key, 1.0 - rate, x.shape)
     return jnp.where(kept, x / (1.0 - rate), jnp.zeros((), x.dtype))
+
+
+def _kept(key: jax.Array, share: float, shape: tuple[int, ...]) -> jax.Array:
+    """`jax.random.bernoulli(key, share)` at the places of these rows among those of all copies."""
+    if not is_cut_by_hand():
+        return jax.random.bernoulli(key, share, shape)
+    size = math.prod(shape[1:])
+    rows = first_row(shape[0]) + jnp.arange(shape[0], dtype=jnp.uint32)
+    high, low = (x[:, None] for x in _product(rows, size))
+    place = low + jnp.arange(size, dtype=jnp.uint32)[None, :]
+    seed = jax.random.key_data(key).astype(jnp.uint32)
+    counters = (high + (place < low).astype(jnp.uint32), place)
+    bits = threefry2x32_p.bind(*jnp.broadcast_arrays(seed[0], seed[1], *counters))
+    # The first 23 bits are a number in [0, 1), as in `jax.random.uniform`.
+    drawn = ((bits[0] ^ bits[1]) >> 9).astype(jnp.float32) * 2.0**-23
+    return (drawn < jnp.float32(share)).reshape(shape)
+
+
+def _product(x: jax.Array, factor: int) -> tuple[jax.Array, jax.Array]:
+    """The high and the low 32 bits of uint32 `x` times a factor below 2^32."""
+    half, mask = 16, jnp.uint32(2**16 - 1)
+    high, low = x >> half, x & mask
+    factor_high, factor_low = jnp.uint32(factor >> half), jnp.uint32(factor & (2**16 - 1))
+    middle = high * factor_low + ((low * factor_low) >> half)
+    carried = (middle & mask) + low * factor_high
+    return high * factor_high + (middle >> half) + (carried >> half), x * jnp.uint32(factor)
 
 
 def split(key: jax.Array | None, count: int) -> list[jax.Array | None]:

@@ -12,6 +12,7 @@ from jaxformer.functional.activations import tap
 from jaxformer.functional.assertions import assert_axes, assert_floating
 from jaxformer.functional.kernels import Kernel, as_array
 from jaxformer.functional.linear import linear
+from jaxformer.functional.saveable import saveable
 
 Activation = Callable[[jax.Array], jax.Array]
 
@@ -141,14 +142,19 @@ def feed_forward(
     }
     assert_axes(x=(x, "... D"), **given)
     assert_floating(x=x, **{name: array for name, (array, _) in given.items()})
+    x = saveable("mlp_input", x)
+
+    def hidden_units(kernel, bias):
+        return saveable("mlp_hidden", linear(x, kernel, bias))
+
     if gate is None:
         if gate_bias is not None:
             raise ArgumentError("gate_bias is given, but there is no gate: give both or neither")
-        hidden = _activated(activation, tap("hook_pre", linear(x, up, up_bias)))
+        hidden = _activated(activation, tap("hook_pre", hidden_units(up, up_bias)))
     else:
-        gated = tap("hook_pre", linear(x, gate, gate_bias))
-        hidden = _activated(activation, gated, tap("hook_pre_linear", linear(x, up, up_bias)))
-    return linear(tap("hook_post", hidden), down, down_bias)
+        gated = tap("hook_pre", hidden_units(gate, gate_bias))
+        hidden = _activated(activation, gated, tap("hook_pre_linear", hidden_units(up, up_bias)))
+    return saveable("mlp_output", linear(tap("hook_post", hidden), down, down_bias))
 
 
 def _activated(activation, x, factor=None):

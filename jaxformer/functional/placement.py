@@ -1,9 +1,40 @@
 """Sharding from the types of arrays, so that pure functions need no mesh argument."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import PartitionSpec
+
+# The mesh axis along which a program is written for each copy of the model; None: for all of them.
+_COPIES = jax.make_user_context(None)
+
+
+def rows_of_copies(axis: str) -> AbstractContextManager:
+    """Says that arrays have the rows of one copy of the model, as inside `jax.shard_map`.
+
+    What depends on the number of a row (dropout) is then what it is for the rows of all copies.
+
+    Args:
+        axis: The mesh axis along which the copies lie; their rows follow one another.
+
+    Returns:
+        A context manager.
+    """
+    return _COPIES(axis)
+
+
+def first_row(rows: int) -> jax.Array:
+    """uint32: the number of the first of this many rows among those of all copies of the model."""
+    axis = _COPIES.value
+    copy = 0 if axis is None else jax.lax.axis_index(axis)
+    return jnp.uint32(rows) * jnp.asarray(copy, jnp.uint32)
+
+
+def is_cut_by_hand() -> bool:
+    """Whether arrays have the rows of one copy of the model, see `rows_of_copies`."""
+    return _COPIES.value is not None
 
 
 def spec_of(x: jax.Array) -> PartitionSpec | None:

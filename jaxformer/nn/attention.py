@@ -13,6 +13,7 @@ from jaxformer.functional.attention.api import attention
 from jaxformer.functional.masks import Band, Mask, PositionMask
 from jaxformer.functional.placement import spec_of
 from jaxformer.functional.positions.base import Bias, NoPosition, Position
+from jaxformer.functional.saveable import saveable
 from jaxformer.nn.cache import CacheShape, EncoderCache, KeyValueCache
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.layers import JointNorm, Linear, NormLayer, normal, optional_norm, parameter
@@ -110,15 +111,15 @@ class Attention(nnx.Module):
 
     def queries(self, x: jax.Array, factor: jax.Array | None = None) -> jax.Array:
         """Projects `[B, T, D]` to queries `[B, T, N, H]`, before rotation."""
-        query_BTNH = tap("hook_q", self._clipped(self.query(x)))
+        query_BTNH = tap("hook_q", self._projected(self.query, x))
         if self.query_norm is not None:
             query_BTNH = self.query_norm(query_BTNH)
         return query_BTNH if factor is None else query_BTNH * factor.astype(query_BTNH.dtype)
 
     def keys_and_values(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Projects `[B, S, D]` to keys `[B, S, K, H]`, before rotation, and values."""
-        key_BSKH = tap("hook_k", self._clipped(self.key(x)))
-        value_BSKH = tap("hook_v", self._clipped(self.value(x)))
+        key_BSKH = tap("hook_k", self._projected(self.key, x))
+        value_BSKH = tap("hook_v", self._projected(self.value, x))
         return key_BSKH if self.key_norm is None else self.key_norm(key_BSKH), value_BSKH
 
     def rotated(
@@ -171,10 +172,12 @@ class Attention(nnx.Module):
             dropout_key=key,
             implementation=self.implementation,
         )
-        return self.output(tap("hook_z", output_BTNH))
+        return saveable("attention_output", self.output(tap("hook_z", output_BTNH)))
 
-    def _clipped(self, x: jax.Array) -> jax.Array:
-        return x if self.clip is None else jnp.clip(x, -self.clip, self.clip)
+    def _projected(self, linear: Linear, x: jax.Array) -> jax.Array:
+        y = linear(x)
+        clipped = y if self.clip is None else jnp.clip(y, -self.clip, self.clip)
+        return saveable("query_key_value", clipped)
 
 
 def _head_norm(

@@ -12,6 +12,7 @@ from jaxformer.functional.attention.api import Implementation
 from jaxformer.functional.norms import Norm, RMSNorm
 from jaxformer.functional.positions.base import Position
 from jaxformer.functional.positions.schemes import RoPE
+from jaxformer.nn.remat import Remat
 from jaxformer.nn.residual import PreNorm, Residual
 
 SIZE = between(1, 2**31 - 1)
@@ -112,8 +113,9 @@ class TransformerConfig(abc.ABC):
     """The attention implementation."""
     scan_layers: bool = True
     """Scan over the layers (compile time flat in depth) or unroll them (faster on a CPU)."""
-    remat: Literal["none", "dots", "full"] = "none"
-    """What the backward pass recomputes: nothing, all but matrix products (dots), or all (full)."""
+    remat: Remat = "none"
+    """What the backward pass recomputes: nothing, all but matrix products (dots), all (full), or
+    all but what a RematNames keeps on the device or offloads to the host."""
 
     def __post_init__(self):
         check_types(self)

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -13,20 +12,14 @@ from flax import nnx
 from jaxformer.functional.activations import is_active, scope, tap
 from jaxformer.functional.assertions import assert_axes, assert_floating
 from jaxformer.functional.dropout import dropout, split
-from jaxformer.functional.linear import PRODUCT
 from jaxformer.functional.norms import NoNorm, scaled
+from jaxformer.functional.saveable import saveable
 from jaxformer.nn.cache import CacheShape
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.layers import NormLayer, constant, parameter
+from jaxformer.nn.remat import Remat, rematerialised
 from jaxformer.nn.residual import Branch
 from jaxformer.nn.sublayer import Context, Sublayer, SublayerCache, explained
-
-Remat = Literal["none", "dots", "full"]
-
-_POLICIES = {
-    "dots": jax.checkpoint_policies.save_only_these_names(PRODUCT),
-    "full": jax.checkpoint_policies.nothing_saveable,
-}
 
 
 class Block(nnx.Module):
@@ -158,7 +151,7 @@ class Stack(nnx.Module):
         """`[B, T, D] -> [B, T, D]`; `key` is None in evaluation."""
         if is_active():
             return self._unrolled(x, context, key)
-        apply = _apply_group if remat == "none" else _rematerialised(_POLICIES[remat])
+        apply = rematerialised(_apply_group, remat)
         groups = list(self.group)
         count = jax.tree.leaves(groups)[0].shape[0]
         keys = None if key is None else jax.random.split(key, (count, self.repeats))
@@ -232,12 +225,9 @@ def _loop(step, x, rows, count: int, scan: bool):
 
 def _apply_group(x, blocks, key, number, context):
     for place, (block, block_key) in enumerate(zip(blocks, split(key, len(blocks)), strict=True)):
-        x = block(x, replace(context, layer=number * len(blocks) + place), block_key)
+        layer = number * len(blocks) + place
+        x = block(saveable("block_input", x), replace(context, layer=layer), block_key)
     return x
-
-
-def _rematerialised(policy):
-    return jax.checkpoint(_apply_group, policy=policy)
 
 
 def _unstacked(tree, count: int) -> list:

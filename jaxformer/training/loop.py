@@ -27,6 +27,7 @@ from jaxformer.config.shipped import config_spec
 from jaxformer.config.train import TrainConfig
 from jaxformer.data import Dataset, Datasets
 from jaxformer.data.ramp import Phase
+from jaxformer.distributed.compiler_options import check_options
 from jaxformer.distributed.preemption import StopSignal
 from jaxformer.distributed.processes import (
     DeviceBatches,
@@ -230,6 +231,7 @@ def _announced_work(config: Config, data: Datasets, program: TrainProgram, folde
 
 def _program(config: Config, data: Datasets) -> TrainProgram:
     model, settings, mesh = config.model, config.train, make_mesh(config.mesh)
+    check_options(settings.compiler_options)
     loss = None
     if settings.distillation is not None:
         loss = distillation_loss(settings.distillation, model, config.data.lengths, data, mesh)

@@ -10,6 +10,8 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxformer.config.train import TrainConfig
+from jaxformer.distributed.compiler_options import compiler_options
+from jaxformer.distributed.copies import summed_over_copies
 from jaxformer.distributed.sharding import batch_sharding, on_mesh, parameter_shardings, spec
 from jaxformer.functional.losses import LossSums
 from jaxformer.functional.placement import place
@@ -95,7 +97,8 @@ class TrainProgram:
         )
         self.batch_sharding = batch_sharding(mesh)
         self._init = jax.jit(self._new_state)
-        self._update = jax.jit(self._updated, donate_argnums=0)
+        options = compiler_options(mesh, self._layer_bytes(), train.compiler_options)
+        self._update = jax.jit(self._updated, donate_argnums=0, compiler_options=options or None)
         self._evaluate = jax.jit(self._evaluated)
 
     @cached_property
@@ -172,6 +175,16 @@ class TrainProgram:
             skipped_in_a_row=zero,
         )
 
+    def _layer_bytes(self) -> int:
+        """What the gradients of one layer take, of the largest if there are several stacks."""
+        axes, shapes = self.abstract_model.axes, self.abstract_model.shapes
+        layers: dict[str, int] = {}
+        for name in self.trained:
+            if axes[name][0] == "layers":
+                stack, size = name.partition(".stack.")[0], shapes[name].size * 4
+                layers[stack] = layers.get(stack, 0) + size // shapes[name].shape[0]
+        return max(layers.values(), default=0)
+
     def _learning(self, params: Parameters) -> Parameters:
         """The parameters that are not frozen."""
         return {name: params[name] for name in self.trained}
@@ -212,15 +225,20 @@ class TrainProgram:
         if parts == 1:
             return differentiate(learning, fixed, batch, key, weights)
 
-        def add_part(total, part):
-            gradients_and_sums = differentiate(learning, fixed, *part, weights)
-            return jax.tree.map(jnp.add, total, gradients_and_sums), None
+        def summed(learning, fixed, split, keys, weights):
+            def add_part(total, part):
+                gradients_and_sums = differentiate(learning, fixed, *part, weights)
+                return jax.tree.map(jnp.add, total, gradients_and_sums), None
 
-        zeros = LossSums(*[jnp.zeros(())] * 4)
-        start = jax.tree.map(jnp.zeros_like, learning), dict.fromkeys(weights, zeros)
+            zeros = LossSums(*[jnp.zeros(())] * 4)
+            start = jax.tree.map(jnp.zeros_like, learning), dict.fromkeys(weights, zeros)
+            return jax.lax.scan(add_part, start, (split, keys))[0]
+
         split = jax.tree.map(partial(_in_parts, parts=parts), batch)
-        total, _ = jax.lax.scan(add_part, start, (split, jax.random.split(key, parts)))
-        return total
+        arguments = (learning, fixed, split, jax.random.split(key, parts), weights)
+        if any(head.compares_rows for head in self.model.heads):
+            return summed(*arguments)
+        return summed_over_copies(summed, arguments, cut=2)
 
     def _updated(
         self, state: TrainState, batch: Batch, others: Parameters | None = None

@@ -561,6 +561,7 @@ WITHOUT_DERIVATIVE = {
 }
 # Parts of another case: of `attention`, of `linear`, or of speculative sampling's choice.
 PARTS = {
+    "saveable",
     "per_device",
     "position_scores",
     "accept_by_chance",

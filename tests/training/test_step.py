@@ -98,6 +98,21 @@ def test_parts_add_up_to_the_large_batch(mesh):
     np.testing.assert_allclose(history[-1]["loss"], loss, rtol=1e-5)
 
 
+@lru_cache
+def in_two_parts(model, mesh):
+    _, state, history = run(model, mesh, gradient_accumulation=2, batch=rows(16))
+    return jax.tree.map(np.asarray, state.params), float(history[-1]["loss"])
+
+
+@pytest.mark.parametrize("mesh", [(4, 1, 2), (2, 2, 2)])
+def test_the_copies_of_a_model_make_the_update_of_one_device(mesh):
+    # With dropout: each copy adds up its own parts, and drops what it would among all rows.
+    params, loss = in_two_parts(GROUPED, mesh)
+    expected, expected_loss = in_two_parts(GROUPED, (1, 1, 1))
+    assert_same_parameters(params, expected)
+    np.testing.assert_allclose(loss, expected_loss, rtol=1e-5)
+
+
 def test_the_chunked_loss_makes_the_same_update():
     _, state, _ = run(GROUPED, loss_chunk=5)
     assert_same_parameters(state.params, unsharded(GROUPED)[0])

@@ -32,6 +32,7 @@ from jaxformer.functional.attention.tile import (
 from jaxformer.functional.derivatives import differentiable, pulled, pushed, reversed_by
 from jaxformer.functional.masks import KeyPadding
 from jaxformer.functional.positions.base import Bias
+from jaxformer.functional.saveable import saveable
 
 # Stands for minus infinity: finite, so that the difference of two of them is 0 and not NaN.
 _LOWEST = -1e30
@@ -110,7 +111,7 @@ def _value(query_BKGTH, key_BKSH, value_BKSH, request, *, blocks):
 
 
 def _linearize(moves, *inputs, blocks):
-    output, log_total = _softmax(*inputs, blocks)
+    output, log_total = (saveable("attention_context", x) for x in _softmax(*inputs, blocks))
     # A bias that nobody differentiates (ALiBi's slopes) costs no gradient.
     trained_bias = _trained(inputs[3].bias) if _trained(moves[3].bias) else None
     return output, (*inputs, trained_bias, output, log_total)

@@ -5,6 +5,8 @@ that they exclude. What else a mask says is handed over as a boolean array: O(T 
 batch row, and nothing is skipped. Derivatives other than the gradient are those of blockwise.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jax.extend.backend import get_backend
@@ -14,6 +16,7 @@ from jaxformer.functional.attention.request import Request
 from jaxformer.functional.derivatives import with_gradient_of
 from jaxformer.functional.masks import All, Band, Mask, causal, terms_of
 from jaxformer.functional.placement import platform
+from jaxformer.functional.saveable import saveable
 
 
 def unsupported(query, key, value, request: Request) -> str | None:
@@ -54,7 +57,8 @@ def attend(query: jax.Array, key: jax.Array, value: jax.Array, request: Request)
     def plain(query, key, value, _, request):
         return blockwise.attend(query, key, value, request)
 
-    output_BTNH = with_gradient_of(fused, plain)(query, key, value, given, request)
+    named = partial(saveable, "attention_context")
+    output_BTNH = with_gradient_of(fused, plain, named)(query, key, value, given, request)
     if given is None:
         return output_BTNH
     # cuDNN gives a query that may attend to nothing some mean of the values.

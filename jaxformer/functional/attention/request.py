@@ -11,6 +11,7 @@ from jax.extend.random import threefry2x32_p
 from jax.sharding import PartitionSpec
 
 from jaxformer.functional.masks import Mask
+from jaxformer.functional.placement import first_row
 from jaxformer.functional.positions.base import Bias
 
 AttentionBias = jax.Array | Bias
@@ -82,7 +83,7 @@ class Dropout:
         bits = jax.random.key_data(key).astype(jnp.uint32)[..., :2]
         return cls(
             bits,
-            jnp.arange(batch_size, dtype=jnp.uint32),
+            first_row(batch_size) + jnp.arange(batch_size, dtype=jnp.uint32),
             jnp.arange(num_heads, dtype=jnp.uint32),
             rate,
         )

@@ -5,7 +5,8 @@ become its segment ids: they cost no memory and skip nothing. Derivatives other 
 are those of blockwise.
 """
 
-from functools import lru_cache, reduce
+from dataclasses import replace
+from functools import lru_cache, partial, reduce
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +21,7 @@ from jaxformer.functional.attention.request import Request
 from jaxformer.functional.derivatives import with_gradient_of
 from jaxformer.functional.masks import Band, KeyPadding, Mask, Segments, terms_of
 from jaxformer.functional.placement import platform
+from jaxformer.functional.saveable import saveable
 
 # The kernel works on tiles of 128 lanes, so lengths are padded to a multiple of them.
 _LANES = 128
@@ -62,36 +64,55 @@ def _unsupported_mask(mask: Mask, query_length: int, key_length: int) -> str | N
 
 def attend(query: jax.Array, key: jax.Array, value: jax.Array, request: Request) -> jax.Array:
     """Attention by the splash kernel, interpreted where there is no TPU; see `attention`."""
-    return _attend(query, key, value, request)
+    lengths = query.shape[1], key.shape[1]
+    scaled = (query.astype(jnp.float32) * request.scale).astype(query.dtype)
+    arrays = [_heads_first(x) for x in (scaled, key, value)]
+    # In the layout of the kernel, so that what it keeps for its gradient is there once.
+    kernel, plain = (partial(each, lengths) for each in (_by_kernel, _by_blocks))
+    attend_heads_first = with_gradient_of(kernel, plain, _named)
+    output_BNTH = attend_heads_first(*arrays, replace(request, scale=1.0))
+    return _heads_last(output_BNTH, lengths[0])
 
 
-def _attend_by_kernel(query, key, value, request):
-    batch, query_length, num_heads, _ = query.shape
-    key_length = key.shape[1]
-    query_padding, key_padding = -query_length % _LANES, -key_length % _LANES
-    pairs = (query_length + query_padding, key_length + key_padding)
+def _by_kernel(lengths, query_BNTH, key_BKSH, value_BKSH, request):
+    batch, num_heads, *_ = query_BNTH.shape
+    pairs = query_BNTH.shape[2], key_BKSH.shape[2]
+    query_padding, key_padding = (whole - n for whole, n in zip(pairs, lengths, strict=True))
     band = _band(request.mask, *pairs)
     kernel = _kernel(pairs, num_heads, band, request.softcap, platform() != "tpu")
-    scaled = (query.astype(jnp.float32) * request.scale).astype(query.dtype)
     ids = None
     if key_padding or any(not isinstance(term, Band) for term in terms_of(request.mask)):
         ids = splash_attention_kernel.SegmentIds(
-            _pad(_query_ids(request.mask, batch, query_length), query_padding, _NO_QUERY),
-            _pad(_key_ids(request.mask, batch, key_length), key_padding, _NO_KEY),
+            _pad(_query_ids(request.mask, batch, lengths[0]), query_padding, _NO_QUERY),
+            _pad(_key_ids(request.mask, batch, lengths[1]), key_padding, _NO_KEY),
         )
     # A sink is one more key with this logit and no value: nothing beside a real key, and all there
     # is for a query that may attend to nothing, which so gets zeros and no gradient.
     sinks = jnp.full((num_heads,), _LOWEST, jnp.float32)
-    output_BNTH = jax.vmap(lambda *arrays: kernel(*arrays, sinks=sinks))(
-        _pad(scaled.transpose(0, 2, 1, 3), query_padding, axis=2),
-        _pad(key.transpose(0, 2, 1, 3), key_padding, axis=2),
-        _pad(value.transpose(0, 2, 1, 3), key_padding, axis=2),
-        ids,
+    attend_row = jax.vmap(lambda *arrays: kernel(*arrays, sinks=sinks))
+    return attend_row(query_BNTH, key_BKSH, value_BKSH, ids)
+
+
+def _by_blocks(lengths, query_BNTH, key_BKSH, value_BKSH, request):
+    query_length, key_length = lengths
+    key, value = (_heads_last(x, key_length) for x in (key_BKSH, value_BKSH))
+    return _heads_first(
+        blockwise.attend(_heads_last(query_BNTH, query_length), key, value, request)
     )
-    return output_BNTH[:, :, :query_length].transpose(0, 2, 1, 3)
 
 
-_attend = with_gradient_of(_attend_by_kernel, blockwise.attend)
+def _heads_first(x_BTNH):
+    return _pad(x_BTNH.transpose(0, 2, 1, 3), -x_BTNH.shape[1] % _LANES, axis=2)
+
+
+def _heads_last(x_BNTH, length):
+    return x_BNTH[:, :, :length].transpose(0, 2, 1, 3)
+
+
+def _named(x):
+    # The kernel also keeps a few integers that describe its mask.
+    is_made = jnp.issubdtype(x.dtype, jnp.floating)
+    return saveable("attention_context", x) if is_made else x
 
 
 @lru_cache

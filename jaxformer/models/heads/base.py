@@ -94,6 +94,8 @@ class Head(abc.ABC):
     """How many labels the head chooses among; None for heads without labels of the data."""
     over_vocabulary: ClassVar[bool] = False
     """Whether the head predicts tokens: then it belongs to the model, else to a task."""
+    compares_rows: ClassVar[bool] = False
+    """Whether the loss of a row depends on the others of its part of the batch."""
     over_patches: ClassVar[bool] = False
     """Whether the head predicts something of the patches of an image that are hidden."""
 

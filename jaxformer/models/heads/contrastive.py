@@ -27,6 +27,7 @@ class Contrastive(Head):
         Radford et al., 2021 (https://arxiv.org/abs/2103.00020), section 2.3.
     """
 
+    compares_rows: ClassVar[bool] = True
     function: ClassVar[Callable[..., LossSums]] = staticmethod(contrastive_loss)
     """The loss of the similarities of a batch."""
 

@@ -1,0 +1,59 @@
+"""Options of XLA: each platform gets its own, and a wrong one is a sentence."""
+
+import pytest
+from jax.sharding import AbstractDevice, AbstractMesh, AxisType
+
+from jaxformer.config import TrainConfig
+from jaxformer.distributed import MeshConfig, make_mesh
+from jaxformer.distributed.compiler_options import check_options, compiler_options, parsed
+from jaxformer.errors import ConfigError
+
+EVERYWHERE = ("xla_gpu_enable_nccl_user_buffers=true", "xla_tpu_scoped_vmem_limit_kib=65536")
+LAYER = 12_345_678
+
+
+def mesh_of(kind, platform):
+    explicit = (AxisType.Explicit,) * 3
+    axes = ("data", "fsdp", "tensor")
+    device = AbstractDevice(kind, 1, platform)
+    return AbstractMesh((1, 4, 1), axes, axis_types=explicit, abstract_device=device)
+
+
+def test_a_cpu_gets_nothing():
+    assert compiler_options(make_mesh(MeshConfig()), LAYER, EVERYWHERE) == {}
+
+
+def test_a_gpu_sends_the_arrays_of_a_layer_together():
+    options = compiler_options(mesh_of("NVIDIA H100 80GB HBM3", "gpu"), LAYER, EVERYWHERE)
+    assert options.pop("optimization_level") == 19
+    assert options.pop("xla_gpu_enable_nccl_user_buffers") is True
+    assert set(options.values()) == {LAYER}
+    # The compiler of this machine knows the names, though it has no GPU to use them for.
+    check_options([f"{name}={value}" for name, value in options.items()])
+
+
+@pytest.mark.parametrize("kind", ["TPU v5", "TPU v6 lite", "TPU7x"])
+def test_a_tpu_with_sparse_cores_gathers_beside_its_products(kind):
+    options = compiler_options(mesh_of(kind, "tpu"), LAYER, EVERYWHERE)
+    assert options["xla_tpu_prefer_async_allgather_to_allreduce"] is True
+    assert options["xla_tpu_scoped_vmem_limit_kib"] == 65536
+    assert not any("gpu" in name for name in options)
+    off = ("xla_enable_async_all_gather=false",)
+    assert compiler_options(mesh_of(kind, "tpu"), LAYER, off)[off[0].split("=")[0]] is False
+    assert compiler_options(mesh_of("TPU v5 lite", "tpu"), LAYER) == {}
+
+
+def test_values_are_numbers_truths_or_words():
+    given = ("a=1", "b=-20", "c=True", "d=false", "e=rematerialization,fusion")
+    expected = {"a": 1, "b": -20, "c": True, "d": False, "e": "rematerialization,fusion"}
+    assert parsed(given) == expected
+
+
+def test_wrong_options_are_refused():
+    with pytest.raises(ConfigError, match=r"compiler_options = 'xla_cpu_x': must be NAME=VALUE"):
+        TrainConfig(compiler_options=("xla_cpu_x",))
+    with pytest.raises(ConfigError, match=r"'xla_cpu_wrong=1': must be an option of XLA on a cpu"):
+        check_options(("xla_cpu_wrong=1",))
+    with pytest.raises(ConfigError, match="not a valid bool"):
+        check_options(("xla_cpu_enable_fast_math=perhaps",))
+    check_options(("xla_cpu_enable_fast_math=false", *EVERYWHERE))

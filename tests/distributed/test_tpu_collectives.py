@@ -1,0 +1,119 @@
+"""What the TPU compiler makes of the chosen options: shards move beside the products."""
+
+import importlib.util
+import math
+import re
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from jaxformer.distributed.compiler_options import compiler_options
+from jaxformer.functional import causal
+from jaxformer.models import DecoderConfig
+from jaxformer.nn import Context, Stack
+from jaxformer.nn.remat import RematNames
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.tpu_compiler,
+    pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu"),
+]
+
+
+@pytest.fixture
+def mesh_over(monkeypatch):
+    from jax.experimental import topologies
+
+    monkeypatch.setenv("TPU_SKIP_MDS_QUERY", "1")  # there is no cloud to ask about its TPUs
+
+    def mesh_over(name):
+        devices = topologies.get_topology_desc(platform="tpu", topology_name=name).devices
+        sizes = (1, len(devices), 1)
+        axes = ("data", "fsdp", "tensor")
+        grid = np.array(devices).reshape(sizes)
+        return Mesh(grid, axes, axis_types=(AxisType.Explicit,) * 3)
+
+    return mesh_over
+
+
+@pytest.mark.parametrize("name", ["v4:2x2x1", "v5e:2x2", "v5p:2x2x1", "v6e:2x2", "tpu7x:2x2x1"])
+def test_every_kind_of_chip_accepts_its_options(name, mesh_over):
+    mesh = mesh_over(name)
+    rows, whole = (NamedSharding(mesh, spec) for spec in (PartitionSpec("fsdp"), PartitionSpec()))
+    x = jax.ShapeDtypeStruct((128, 128), jnp.float32, sharding=rows)
+    options = compiler_options(mesh, 2**20)
+    gather = jax.jit(lambda x: x + 1.0, out_shardings=whole, compiler_options=options or None)
+    assert gather.lower(x).compile().memory_analysis().output_size_in_bytes >= 128 * 128 * 4
+    assert bool(options) == (name[:3] in ("v5p", "v6e", "tpu"))
+
+
+def test_offloaded_activations_wait_in_the_memory_of_the_host(mesh_over):
+    mesh, rows, length, layers = mesh_over("v5e:2x2"), 8, 1024, 8
+    config = DecoderConfig(
+        vocab_size=256,
+        num_layers=layers,
+        model_dim=1024,
+        num_heads=8,
+        mlp_dim=2048,
+        compute_dtype="bfloat16",
+    )
+    block = partial(config.block.build, sublayers=config.sublayers)
+    make = partial(block, config=config, position=config.position, window=None)
+    stack = jax.eval_shape(lambda: Stack(jax.random.key(0), layers, (make,)))
+    sharding = NamedSharding(mesh, PartitionSpec("fsdp", None, None))
+    x = jax.ShapeDtypeStruct((rows, length, 1024), jnp.bfloat16, sharding=sharding)
+
+    def memory(remat):
+        def total(stack, x):
+            context = Context(jnp.arange(length)[None], causal())
+            return jnp.sum(stack(x, context, None, remat=remat).astype(jnp.float32) ** 2)
+
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            return jax.jit(jax.grad(total)).lower(stack, x).compile().memory_analysis()
+
+    full, offloaded = memory("full"), memory(RematNames(offload=("block_input",)))
+    inputs = math.prod((layers, rows // 4, length, 1024, 2))
+    assert full.host_temp_size_in_bytes == 0
+    assert offloaded.host_temp_size_in_bytes >= inputs
+    # Two or three of the inputs are on the device at a time.
+    assert full.temp_size_in_bytes - offloaded.temp_size_in_bytes > 0.5 * inputs
+    assert offloaded.peak_memory_in_bytes < full.peak_memory_in_bytes
+
+
+def test_parameters_are_gathered_and_gradients_scattered_as_such(mesh_over, tmp_path):
+    mesh = mesh_over("v5p:4x4x4")
+    spec, whole = PartitionSpec(None, "fsdp", None), PartitionSpec(None, None)
+
+    def updated(kernels, x):
+        def layer(h, kernel):
+            kernel = jax.sharding.reshard(kernel.astype(jnp.bfloat16), whole)
+            return jnp.tanh(h @ kernel), None
+
+        def total(kernels):
+            h, _ = jax.lax.scan(jax.checkpoint(layer), x, kernels)
+            return jnp.sum(h.astype(jnp.float32) ** 2)
+
+        return kernels - jax.grad(total)(kernels)
+
+    kernels = jax.ShapeDtypeStruct((8, 2048, 2048), "float32", sharding=NamedSharding(mesh, spec))
+    rows = NamedSharding(mesh, PartitionSpec("fsdp", None, None))
+    x = jax.ShapeDtypeStruct((512, 512, 2048), jnp.bfloat16, sharding=rows)
+    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+        lowered = jax.jit(updated).lower(kernels, x)
+
+    plain = lowered.compile().as_text()
+    assert "all-gather(" not in plain
+    assert "reduce-scatter(" not in plain
+    # JAX's own parser cannot read back what this makes, so the compiler writes it to a file.
+    dump = {"xla_dump_to": str(tmp_path), "xla_dump_hlo_as_text": True}
+    lowered.compile(compiler_options=compiler_options(mesh, 2**20) | dump)
+    (file,) = tmp_path.glob("*after_optimizations.txt")
+    text = file.read_text()
+    assert len(re.findall(r" all-gather\(", text)) == 2
+    assert len(re.findall(r" reduce-scatter\(", text)) == 1
+    assert not re.findall(r"\[2048,2048\]\S* all-reduce\(", text)
+    assert len(re.findall(r" async-done\(", text)) >= 3

@@ -1,0 +1,118 @@
+"""Remat by name: the same gradients from fewer activations, some of them on the host."""
+
+from dataclasses import replace
+from functools import lru_cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny_models import tiny
+
+from jaxformer.config import Config
+from jaxformer.config.overrides import parse
+from jaxformer.errors import ArgumentError, ConfigError
+from jaxformer.functional import causal
+from jaxformer.functional.saveable import SAVEABLE
+from jaxformer.io.serialization import from_json, to_json
+from jaxformer.nn import Context, Stack
+from jaxformer.nn.kept import kept_activations
+from jaxformer.nn.remat import RematNames
+
+B, T, L = 2, 9, 3
+POLICIES = {
+    "kernel": RematNames(save=("attention_context",)),
+    "products": RematNames(save=("query_key_value", "mlp_hidden")),
+    "host": RematNames(
+        save=("mlp_input", "attention_output"), offload=("block_input", "attention_context")
+    ),
+}
+
+
+def config_with(remat):
+    return tiny(num_layers=L, compute_dtype="float32", attention="blockwise", remat=remat)
+
+
+def stack_of(config):
+    block = partial(config.block.build, sublayers=config.sublayers)
+    group = (partial(block, config=config, position=config.position, window=None),)
+    return lambda: Stack(jax.random.key(0), L, group)
+
+
+def run(stack, x, remat, scan=True):
+    return stack(x, Context(jnp.arange(T)[None], causal()), None, scan=scan, remat=remat)
+
+
+@lru_cache
+def gradients(remat):
+    config = config_with(remat)
+    stack = jax.jit(stack_of(config))()
+    x = jax.random.normal(jax.random.key(1), (B, T, config.model_dim))
+    found = jax.jit(jax.grad(lambda stack, x: jnp.sum(run(stack, x, remat) ** 2), (0, 1)))
+    return jax.tree.map(np.asarray, jax.tree.leaves(found(stack, x)))
+
+
+@pytest.mark.parametrize("remat", POLICIES.values(), ids=POLICIES)
+def test_gradients_are_those_without_remat(remat):
+    for actual, expected in zip(gradients(remat), gradients("none"), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=2e-6 * np.abs(expected).max())
+
+
+def kept_bytes(remat):
+    """Of what each layer of a scanned stack really keeps, parameters aside."""
+    config = config_with(remat)
+    x = jax.ShapeDtypeStruct((B, T, config.model_dim), jnp.float32)
+    stack = jax.eval_shape(stack_of(config))
+    pullback = jax.eval_shape(lambda *args: jax.vjp(partial(run, remat=remat), *args)[1], stack, x)
+    arrays = [a for a in jax.tree.leaves(pullback) if a.shape[:2] == (L, B)]
+    return sum(a.size * a.dtype.itemsize for a in arrays) // L
+
+
+@pytest.mark.parametrize("remat", ["full", *POLICIES.values()], ids=["full", *POLICIES])
+def test_a_layer_keeps_what_the_closed_form_says(remat):
+    kept = kept_activations(config_with(remat), B, T)
+    assert kept_bytes(remat) == sum(each.num_bytes for each in kept)
+
+
+def test_what_is_offloaded_waits_on_the_host():
+    remat = POLICIES["host"]
+    config = config_with(remat)
+    x = jax.ShapeDtypeStruct((B, T, config.model_dim), jnp.float32)
+    total = jax.grad(lambda stack, x: jnp.sum(run(stack, x, remat)))
+    program = str(jax.make_jaxpr(total)(jax.eval_shape(stack_of(config)), x))
+    assert f"<host>[{L},{B},{T},{config.model_dim}]" in program
+    places = {each.name: each.place for each in kept_activations(config, B, T)}
+    assert places["block_input"] == places["attention_context"] == "host"
+    assert places["mlp_input"] == "device"
+
+
+def test_cross_attention_keeps_its_own():
+    config = config_with(RematNames(save=("query_key_value",)))
+    alone, both = (kept_activations(config, B, T, source) for source in (None, 5))
+    assert len(both) == len(alone) + 3
+    assert [each.shape[1] for each in both[-3:]] == [T, 5, 5]
+
+
+@pytest.mark.parametrize("remat", ["none", "dots"])
+def test_the_closed_form_is_of_names_alone(remat):
+    with pytest.raises(ArgumentError, match=r"config\.remat .*: must be 'full' or a RematNames"):
+        kept_activations(config_with(remat), B, T)
+
+
+def test_a_name_is_known_and_in_one_place():
+    with pytest.raises(ConfigError, match="attention_context"):
+        RematNames(save=("atention_context",))
+    with pytest.raises(ConfigError, match=r"model\.remat\.offload .*without mlp_input"):
+        RematNames(save=("mlp_input",), offload=("mlp_input",))
+    assert set(RematNames(save=tuple(SAVEABLE)).save) == set(SAVEABLE)
+
+
+def test_the_command_line_and_a_file_can_choose_names():
+    words = "--model.remat RematNames --model.remat.save mlp_hidden mlp_input"
+    words += " --model.remat.offload block_input"
+    config = parse(Config(model=tiny()), words.split(), "train")
+    expected = RematNames(save=("mlp_hidden", "mlp_input"), offload=("block_input",))
+    assert config.model.remat == expected
+    assert from_json(to_json(config), Config) == config
+    back = parse(config, ["--model.remat", "full"], "train")
+    assert back.model == replace(config.model, remat="full")
