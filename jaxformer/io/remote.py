@@ -1,0 +1,350 @@
+"""Paths of object stores: ``gs://bucket/name`` and ``s3://bucket/name``.
+
+An object appears whole when its upload is complete, or not at all; there are no folders, only
+common beginnings of names; and nothing can be renamed, only copied and deleted.
+"""
+
+import contextlib
+import errno
+import os
+import random
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import fsspec
+from etils.epath.gpath import PosixGPath
+
+from jaxformer.errors import ConfigError, StorageError
+
+PATIENCE = "JAXFORMER_STORAGE_SECONDS"
+"""The environment variable with the seconds for which a lost connection is tried again."""
+_DEFAULT_PATIENCE = 60.0
+_PATIENCE_AT_START = 10.0
+_LONGEST_PAUSE = 15.0
+# What another process has written since must be seen.
+for _scheme in ("s3", "gs", "gcs"):
+    fsspec.config.conf.setdefault(_scheme, {}).setdefault("use_listings_cache", False)
+
+# The libraries of the stores have no base class in common, so their errors are known by name.
+_LOST = frozenset({
+    "HTTPClientError", "ConnectionError", "ClientConnectionError", "ClientPayloadError",
+    "ResponseParserError", "IncompleteRead", "ServerDisconnectedError", "TransportError",
+})  # fmt: skip
+_LOST_NUMBERS = (errno.EBUSY, errno.EREMOTEIO, errno.EIO, errno.ETIMEDOUT, errno.EAGAIN)
+_NO_CREDENTIALS = frozenset({
+    "NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError", "RefreshError",
+    "ProfileNotFound",
+})  # fmt: skip
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True)
+class ObjectInfo:
+    """What a store says of an object."""
+
+    st_size: int
+    """Bytes."""
+    etag: str
+    """What changes when the contents do."""
+    mtime: float
+    """Seconds since 1970; 0 where the store does not say."""
+    is_directory: bool = False
+
+    @property
+    def length(self) -> int:
+        """The size, by the name that etils has for it."""
+        return self.st_size
+
+
+class RemotePath(PosixGPath):
+    """A path of an object store with the methods of `pathlib.Path` that the package uses.
+
+    Every method tries a lost connection again, and then raises `StorageError`, which is neither an
+    `OSError` nor a `ValueError`: a store out of reach is not taken for a damaged file. An object
+    that is not there is a `FileNotFoundError`, as on a disk.
+    """
+
+    @property
+    def store(self) -> fsspec.AbstractFileSystem:
+        """The store that the path is of."""
+        return fsspec.filesystem(self._uri_scheme)
+
+    @property
+    def bucket(self) -> str:
+        """The bucket's name."""
+        return self.parts[2]
+
+    def exists(self) -> bool:
+        """Whether there is an object of this name, or any below it."""
+        return attempt(self, lambda: self.store.exists(str(self)))
+
+    def is_dir(self) -> bool:
+        """Whether there are objects below."""
+        return attempt(self, lambda: self.store.isdir(str(self)))
+
+    def is_file(self) -> bool:
+        """Whether there is an object of this name."""
+        return attempt(self, lambda: self.store.isfile(str(self)))
+
+    def is_symlink(self) -> bool:
+        """Whether it is a link: a store has none."""
+        return False
+
+    def stat(self) -> ObjectInfo:
+        """Returns size and version of the object."""
+        return _info(attempt(self, lambda: self.store.info(str(self))))
+
+    def iterdir(self) -> Iterator["RemotePath"]:
+        """Yields what is directly below."""
+        names = attempt(self, lambda: self.store.ls(str(self), detail=False))
+        yield from (self / name.rstrip("/").rpartition("/")[2] for name in sorted(names))
+
+    def glob(self, pattern: str) -> Iterator["RemotePath"]:
+        """Yields what matches a pattern without ``**``."""
+        yield from attempt(self, lambda: sorted(super(RemotePath, self).glob(pattern)))
+
+    def rglob(self, pattern: str) -> Iterator["RemotePath"]:
+        """Yields every object below whose last name matches."""
+        found = (self / name for name in sorted(self.files()))
+        yield from (path for path in found if path.match(pattern))
+
+    def files(self) -> dict[str, ObjectInfo]:
+        """Returns every object below by its name from here."""
+        found = attempt(self, lambda: self.store.find(str(self), detail=True))
+        home = f"{self._key}/"
+        pairs = ((f"/{name.lstrip('/')}", info) for name, info in found.items())
+        return {
+            n.removeprefix(home): _info(i) for n, i in pairs if n.startswith(home) and n != home
+        }
+
+    @property
+    def _key(self) -> str:
+        return "/" + "/".join(self.parts[2:])
+
+    def read_bytes(self) -> bytes:
+        """Returns the contents of the object."""
+        return attempt(self, lambda: self.store.cat_file(str(self)))
+
+    def read_text(self, encoding: str | None = None) -> str:
+        """Returns the contents of the object as text."""
+        return self.read_bytes().decode(encoding or "utf-8")
+
+    def write_bytes(self, data: bytes) -> int:
+        """Writes the object whole, in place of any that was there."""
+        attempt(self, lambda: self.store.pipe_file(str(self), bytes(data)))
+        return len(data)
+
+    def write_text(
+        self,
+        data: str,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+    ) -> int:
+        """Writes the object whole as text."""
+        del newline
+        self.write_bytes(data.encode(encoding or "utf-8", errors or "strict"))
+        return len(data)
+
+    def put(self, file: str | os.PathLike) -> None:
+        """Uploads a file of this machine; the object is there once all of it is."""
+        attempt(self, lambda: self.store.put_file(os.fspath(file), str(self)))
+
+    def get(self, file: str | os.PathLike) -> None:
+        """Downloads the object to a file of this machine."""
+        attempt(self, lambda: self.store.get_file(str(self), os.fspath(file)))
+
+    def unlink(self, missing_ok: bool = False) -> None:
+        """Deletes the object."""
+        with contextlib.suppress(*((FileNotFoundError,) if missing_ok else ())):
+            attempt(self, lambda: self.store.rm_file(str(self)))
+
+    def rmtree(self, missing_ok: bool = True) -> None:
+        """Deletes every object below."""
+        with contextlib.suppress(*((FileNotFoundError,) if missing_ok else ())):
+            attempt(self, lambda: self.store.rm(str(self), recursive=True))
+
+    def mkdir(self, mode: Any = None, parents: bool = False, exist_ok: bool = False) -> None:
+        """Does nothing: a folder is there with the first object in it."""
+
+    def copy_tree(self, target: "RemotePath") -> None:
+        """Copies every object below to below another path; the store does it by itself."""
+        names = sorted(self.files())
+        sources = [str(self / name) for name in names]
+        copies = [str(target / name) for name in names]
+        attempt(self, lambda: self.store.copy(sources, copies))
+
+    def rename(self, target: "RemotePath", first: str | None = None) -> "RemotePath":
+        """Copies every object below, and deletes the originals once all copies are there.
+
+        Args:
+            target: The new path, where nothing is yet.
+            first: The object that is deleted first, without which the others count for nothing.
+
+        Returns:
+            The new path.
+        """
+        self.copy_tree(target)
+        if first is not None:
+            (self / first).unlink(missing_ok=True)
+        self.rmtree()
+        return target
+
+
+def attempt(
+    path: RemotePath, action: Callable[[], _Result], seconds: float | None = None
+) -> _Result:
+    """Calls what asks a store, again and again while the connection is lost.
+
+    The pauses double from half a second up to 15 s, and vary so that the processes of a job do not
+    all come back at once.
+
+    Args:
+        path: What is asked for, for messages.
+        action: Asks the store; may be called several times.
+        seconds: How long to try; None: as `PATIENCE` says.
+
+    Returns:
+        What the action returns.
+
+    Raises:
+        StorageError: The connection was lost and did not come back, or the store refuses.
+        OSError: There is no such object (FileNotFoundError), or it is not of the kind asked for.
+    """  # noqa: DOC501 (the latter are raised again)
+    seconds = patience() if seconds is None else seconds
+    until, pause = time.monotonic() + seconds, 0.5
+    while True:
+        try:
+            return action()
+        except (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError):
+            raise
+        except Exception as error:
+            if not _is_lost(error):
+                raise StorageError(f"{path}: {_refusal(error)}") from error
+            if time.monotonic() + pause > until:
+                raise StorageError(
+                    f"{path}: the connection to the store was lost and did not come back within "
+                    f"{seconds:g} s ({first_line(error)}); the same command goes on once it is back"
+                ) from error
+        time.sleep(pause * random.uniform(0.8, 1.2))
+        pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def patience() -> float:
+    """Returns for how many seconds a lost connection is tried again.
+
+    Raises:
+        ConfigError: The environment variable holds no such number.
+    """
+    text = os.environ.get(PATIENCE, "")
+    try:
+        seconds = float(text) if text else _DEFAULT_PATIENCE
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise ConfigError(f"{PATIENCE} = {text!r}: must be a number of seconds of at least 0")
+    return seconds
+
+
+def check_writable(folder: RemotePath, name: str) -> None:
+    """Checks before any work that a folder can be written to, with an object that goes at once.
+
+    Args:
+        folder: The folder.
+        name: What the user calls it, for the message.
+
+    Raises:
+        ConfigError: There is no such bucket, it refuses, or it cannot be reached.
+    """
+    probe = folder / f".probe-{uuid.uuid4().hex}"
+
+    def there_and_back() -> bool:
+        folder.store.pipe_file(str(probe), b"jaxformer")
+        same = folder.store.cat_file(str(probe)) == b"jaxformer"
+        folder.store.rm_file(str(probe))
+        return same
+
+    seconds = min(patience(), _PATIENCE_AT_START)
+    if not _checked(folder, name, lambda: attempt(folder, there_and_back, seconds)):
+        raise ConfigError(f"{name} = {folder}: the store gives back other bytes than it was given")
+
+
+def check_readable(folder: RemotePath, name: str) -> None:
+    """Checks that a folder's bucket is there and lets itself be listed.
+
+    Args:
+        folder: The folder, or an object.
+        name: What the user calls it, for the message.
+
+    Raises:
+        ConfigError: There is no such bucket, it refuses, or it cannot be reached.
+    """
+    bucket = f"{folder._uri_scheme}://{folder.bucket}"
+    seconds = min(patience(), _PATIENCE_AT_START)
+    _checked(folder, name, lambda: attempt(folder, lambda: folder.store.ls(bucket), seconds))
+
+
+def _checked(folder: RemotePath, name: str, action: Callable[[], _Result]) -> _Result:
+    try:
+        return action()
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"{name} = {folder}: must be in a bucket that exists: there is no bucket "
+            f"{folder.bucket!r}; create it, or name another one"
+        ) from error
+    except StorageError as error:
+        raise ConfigError(f"{name} = {error}") from error
+
+
+def first_line(error: BaseException) -> str:
+    """Returns the beginning of an error's message."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+
+
+def _info(found: dict[str, Any]) -> ObjectInfo:
+    """The words that the libraries have for the same things."""
+    changed = found.get("LastModified") or found.get("mtime") or found.get("created") or 0
+    tag = found.get("ETag") or found.get("etag") or found.get("generation") or changed
+    return ObjectInfo(
+        st_size=found.get("size") or 0,
+        etag=str(tag).strip('"'),
+        mtime=changed.timestamp() if hasattr(changed, "timestamp") else _seconds(changed),
+        is_directory=found.get("type") == "directory",
+    )
+
+
+def _seconds(changed: object) -> float:
+    return float(changed) if isinstance(changed, int | float) else 0.0
+
+
+def _is_lost(error: BaseException) -> bool:
+    """Whether the same request may succeed later."""
+    if isinstance(error, PermissionError):
+        return False
+    if isinstance(error, TimeoutError | ConnectionError):
+        return True
+    if getattr(error, "errno", None) in _LOST_NUMBERS:
+        return True
+    status = getattr(error, "code", None)  # gcsfs.retry.HttpError
+    if isinstance(status, int) and (status >= 500 or status in (408, 429)):
+        return True
+    return bool(_LOST & {kind.__name__ for kind in type(error).__mro__})
+
+
+def _refusal(error: BaseException) -> str:
+    """What a store refuses, and what to do."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    if names & _NO_CREDENTIALS:
+        return (
+            f"there are no credentials ({first_line(error)}); set those of the store "
+            "(docs/storage.md)"
+        )
+    if isinstance(error, PermissionError):
+        return (
+            f"the store refuses ({first_line(error)}); use credentials that may read and write "
+            "the bucket"
+        )
+    return f"the store refuses ({first_line(error)})"
