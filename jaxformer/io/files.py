@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jaxformer.io.paths import AnyPath
     from jaxformer.io.remote import RemotePath
 
-LAST = ("SHA256SUMS", "corpus.json", "config.json")
+LAST = ("SHA256SUMS", "adapter_config.json", "config.json")
 """The files that say that a folder is complete; they are uploaded after the others."""
 
 
@@ -166,15 +166,18 @@ def move_into_place(temporary: Path, folder: "AnyPath") -> None:
         raise DataError(f"could not move the finished {folder.name} into {folder.parent}")
 
 
-def upload_folder(source: Path, folder: "RemotePath") -> None:
+def upload_folder(
+    source: Path, folder: "RemotePath", wanted: Callable[[Path], bool] = lambda name: True
+) -> None:
     """Uploads the files of a folder, those last that say that it is complete.
 
     Args:
         source: On this machine.
         folder: In an object store.
+        wanted: Which of the files to upload, by their paths below `source`.
     """
     names = (path.relative_to(source) for path in source.rglob("*") if path.is_file())
-    for name in sorted(names, key=lambda name: (_rank(name.name), str(name))):
+    for name in sorted(filter(wanted, names), key=_place):
         (folder / str(name)).put(source / name)
 
 
@@ -260,9 +263,10 @@ def _scratch() -> Iterator[Path]:
         shutil.rmtree(home, ignore_errors=True)
 
 
-def _rank(name: str) -> int:
-    """When a file is uploaded: what names others after them, and `LAST` at the end."""
-    return 1 + LAST[::-1].index(name) if name in LAST else int(name.endswith(".index.json"))
+def _place(name: Path) -> tuple[int, int, str]:
+    """When a file is uploaded: what names others after them, `LAST` at the end, deep ones first."""
+    rank = 2 + LAST.index(name.name) if name.name in LAST else name.name.endswith(".index.json")
+    return int(rank), -len(name.parts), str(name)
 
 
 def _check_object(path: "RemotePath") -> None:

@@ -307,11 +307,12 @@ def first_line(error: BaseException) -> str:
 def _info(found: dict[str, Any]) -> ObjectInfo:
     """The words that the libraries have for the same things."""
     changed = found.get("LastModified") or found.get("mtime") or found.get("created") or 0
-    tag = found.get("ETag") or found.get("etag") or found.get("generation") or changed
+    mtime = changed.timestamp() if hasattr(changed, "timestamp") else _seconds(changed)
+    tag = found.get("ETag") or found.get("etag") or found.get("generation") or mtime
     return ObjectInfo(
         st_size=found.get("size") or 0,
         etag=str(tag).strip('"'),
-        mtime=changed.timestamp() if hasattr(changed, "timestamp") else _seconds(changed),
+        mtime=mtime,
         is_directory=found.get("type") == "directory",
     )
 
