@@ -16,7 +16,9 @@ DIGESTS = "SHA256SUMS"
 
 def sha256_of(path: str | os.PathLike) -> str:
     """Returns the SHA-256 of a file in hexadecimal, reading it piece by piece."""
-    with path.open("rb") if is_remote(path) else open(path, "rb") as file:
+    if is_remote(path):
+        return path.sha256()
+    with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

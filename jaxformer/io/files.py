@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.io.paths import any_path, is_remote
+from jaxformer.io.paths import AnyPath, any_path, is_remote
 
 if TYPE_CHECKING:
-    from jaxformer.io.paths import AnyPath
     from jaxformer.io.remote import RemotePath
 
 LAST = ("SHA256SUMS", "adapter_config.json", "config.json")
@@ -115,7 +114,7 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
 
 
 @contextmanager
-def temporary_folder(folder: "AnyPath") -> Iterator[Path]:
+def temporary_folder(folder: AnyPath) -> Iterator[Path]:
     """Creates an empty folder on the disk of another, to take its place when it is complete.
 
     For a folder of an object store it is among the temporary files of this machine.
@@ -145,7 +144,7 @@ def temporary_folder(folder: "AnyPath") -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def move_into_place(temporary: Path, folder: "AnyPath") -> None:
+def move_into_place(temporary: Path, folder: AnyPath) -> None:
     """Renames or uploads a complete folder, unless another process has put one there first.
 
     Args:
@@ -181,7 +180,7 @@ def upload_folder(
         (folder / str(name)).put(source / name)
 
 
-def remove_folder(folder: "AnyPath") -> None:
+def remove_folder(folder: AnyPath) -> None:
     """Deletes a folder with its contents; of a link, only the link."""
     if is_remote(folder):
         folder.rmtree()

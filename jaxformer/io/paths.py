@@ -7,7 +7,7 @@ import dataclasses
 import os
 import re
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from jaxformer.errors import ConfigError, shortened
 from jaxformer.extras import optional_module
@@ -15,7 +15,8 @@ from jaxformer.extras import optional_module
 if TYPE_CHECKING:
     from jaxformer.io.remote import RemotePath
 
-    AnyPath = Path | RemotePath
+AnyPath: TypeAlias = "Path | RemotePath"
+"""A path of this machine or of an object store; the latter has the methods of the former."""
 
 SCHEMES = {"gs": "gcsfs", "s3": "s3fs"}
 """The schemes that are read and written, with the module that does it."""
@@ -23,7 +24,7 @@ SCHEMES = {"gs": "gcsfs", "s3": "s3fs"}
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+")
 
 
-def any_path(path: str | os.PathLike, name: str) -> "AnyPath":
+def any_path(path: str | os.PathLike, name: str) -> AnyPath:
     """Returns a path of this machine, or of an object store.
 
     Args:
@@ -70,7 +71,7 @@ def local_path(path: str | os.PathLike, name: str) -> Path:
     return Path(os.path.expanduser(os.fspath(path)))
 
 
-def folder_path(path: str | os.PathLike, name: str) -> "AnyPath":
+def folder_path(path: str | os.PathLike, name: str) -> AnyPath:
     """Returns `any_path` of a folder, which need not exist.
 
     Args:

@@ -6,6 +6,7 @@ common beginnings of names; and nothing can be renamed, only copied and deleted.
 
 import contextlib
 import errno
+import hashlib
 import os
 import random
 import time
@@ -23,7 +24,9 @@ PATIENCE = "JAXFORMER_STORAGE_SECONDS"
 """The environment variable with the seconds for which a lost connection is tried again."""
 _DEFAULT_PATIENCE = 60.0
 _PATIENCE_AT_START = 10.0
-_LONGEST_PAUSE = 15.0
+_PIECE = 8 << 20
+LONGEST_PAUSE = 15.0
+"""Seconds at most between two attempts."""
 # What another process has written since must be seen.
 for _scheme in ("s3", "gs", "gcs"):
     fsspec.config.conf.setdefault(_scheme, {}).setdefault("use_listings_cache", False)
@@ -99,8 +102,20 @@ class RemotePath(PosixGPath):
 
     def iterdir(self) -> Iterator["RemotePath"]:
         """Yields what is directly below."""
-        names = attempt(self, lambda: self.store.ls(str(self), detail=False))
-        yield from (self / name.rstrip("/").rpartition("/")[2] for name in sorted(names))
+        yield from (self / name for name in self.entries())
+
+    def entries(self) -> dict[str, ObjectInfo]:
+        """Returns what is directly below by its name: objects, and folders of more."""
+        found = attempt(self, lambda: self.store.ls(str(self), detail=True))
+        below = {_last(item["name"]): item for item in found if _key_of(item["name"]) != self._key}
+        return {name: _info(below[name]) for name in sorted(below)}
+
+    def matching(self) -> dict["RemotePath", ObjectInfo]:
+        """Returns the objects that the path matches as a pattern, in which ** is any folders."""
+        found = attempt(self, lambda: self.store.glob(str(self), detail=True))
+        scheme = f"{self._uri_scheme}://"
+        pairs = ((f"{scheme}{name.lstrip('/')}", _info(info)) for name, info in found.items())
+        return {RemotePath(url): info for url, info in pairs if not info.is_directory}
 
     def glob(self, pattern: str) -> Iterator["RemotePath"]:
         """Yields what matches a pattern without ``**``."""
@@ -127,6 +142,15 @@ class RemotePath(PosixGPath):
     def read_bytes(self) -> bytes:
         """Returns the contents of the object."""
         return attempt(self, lambda: self.store.cat_file(str(self)))
+
+    def sha256(self) -> str:
+        """Returns the SHA-256 of the object in hexadecimal, reading it piece by piece."""
+
+        def digest() -> str:
+            with self.store.open(str(self), "rb", block_size=_PIECE) as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+
+        return attempt(self, digest)
 
     def read_text(self, encoding: str | None = None) -> str:
         """Returns the contents of the object as text."""
@@ -161,6 +185,12 @@ class RemotePath(PosixGPath):
         """Deletes the object."""
         with contextlib.suppress(*((FileNotFoundError,) if missing_ok else ())):
             attempt(self, lambda: self.store.rm_file(str(self)))
+
+    def absolute(self) -> "RemotePath":
+        """Returns the path itself: a URL is never relative."""
+        return self
+
+    resolve = expanduser = absolute
 
     def rmtree(self, missing_ok: bool = True) -> None:
         """Deletes every object below."""
@@ -230,7 +260,7 @@ def attempt(
                     f"{seconds:g} s ({first_line(error)}); the same command goes on once it is back"
                 ) from error
         time.sleep(pause * random.uniform(0.8, 1.2))
-        pause = min(2 * pause, _LONGEST_PAUSE)
+        pause = min(2 * pause, LONGEST_PAUSE)
 
 
 def patience() -> float:
@@ -302,6 +332,14 @@ def _checked(folder: RemotePath, name: str, action: Callable[[], _Result]) -> _R
 def first_line(error: BaseException) -> str:
     """Returns the beginning of an error's message."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+
+
+def _key_of(name: str) -> str:
+    return f"/{name.strip('/')}"
+
+
+def _last(name: str) -> str:
+    return _key_of(name).rpartition("/")[2]
 
 
 def _info(found: dict[str, Any]) -> ObjectInfo:
