@@ -7,7 +7,7 @@ import dataclasses
 import os
 import re
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from jaxformer.errors import ConfigError, shortened
 from jaxformer.extras import optional_module
@@ -15,7 +15,7 @@ from jaxformer.extras import optional_module
 if TYPE_CHECKING:
     from jaxformer.io.remote import RemotePath
 
-AnyPath: TypeAlias = "Path | RemotePath"
+AnyPath: TypeAlias = Union[Path, "RemotePath"]
 """A path of this machine or of an object store; the latter has the methods of the former."""
 
 SCHEMES = {"gs": "gcsfs", "s3": "s3fs"}
