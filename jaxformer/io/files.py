@@ -16,7 +16,7 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.io.paths import AnyPath, any_path, is_remote
 
 if TYPE_CHECKING:
-    from jaxformer.io.remote import RemotePath
+    from jaxformer.io.remote import ObjectInfo, RemotePath
 
 LAST = ("SHA256SUMS", "adapter_config.json", "config.json")
 """The files that say that a folder is complete; they are uploaded after the others."""
@@ -41,7 +41,7 @@ def ordinary_file(path: str | os.PathLike) -> Path:
     if is_remote(path):
         from jaxformer.io.staging import staged
 
-        _check_object(path)
+        object_info(path)
         return staged(path)
     try:
         found = path.exists()
@@ -54,6 +54,24 @@ def ordinary_file(path: str | os.PathLike) -> Path:
     if not path.is_file():
         raise DataError(f"{path} is a pipe or a device: name an ordinary file")
     return path
+
+
+def object_info(path: "RemotePath") -> "ObjectInfo":
+    """Returns what a store says of an object.
+
+    Args:
+        path: The object.
+
+    Raises:
+        DataError: There is none, or it is a folder.
+    """
+    try:
+        info = path.stat()
+    except FileNotFoundError as error:
+        raise DataError(f"{path} does not exist") from error
+    if info.is_directory:
+        raise DataError(f"{path} is a folder: name a file")
+    return info
 
 
 def read_bytes(path: str | os.PathLike) -> bytes:
@@ -268,19 +286,11 @@ def _place(name: Path) -> tuple[int, int, str]:
     return int(rank), -len(name.parts), str(name)
 
 
-def _check_object(path: "RemotePath") -> None:
-    if path.is_file():
-        return
-    if path.is_dir():
-        raise DataError(f"{path} is a folder: name a file")
-    raise DataError(f"{path} does not exist")
-
-
 def _object_bytes(path: "RemotePath") -> bytes:
     try:
         return path.read_bytes()
     except (FileNotFoundError, IsADirectoryError):
-        _check_object(path)
+        object_info(path)
         raise DataError(f"{path} cannot be read") from None
     except MemoryError:
         raise DataError(f"{path}: {path.stat().st_size:,} bytes do not fit in memory") from None

@@ -143,6 +143,10 @@ class RemotePath(PosixGPath):
         """Returns the contents of the object."""
         return attempt(self, lambda: self.store.cat_file(str(self)))
 
+    def read_range(self, start: int, end: int) -> bytes:
+        """Returns the bytes of the object from one place to another."""
+        return attempt(self, lambda: self.store.cat_file(str(self), start=start, end=end))
+
     def sha256(self) -> str:
         """Returns the SHA-256 of the object in hexadecimal, reading it piece by piece."""
 
