@@ -3,8 +3,9 @@
 import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -35,13 +36,14 @@ from jaxformer.distributed.processes import (
 )
 from jaxformer.distributed.sharding import make_mesh
 from jaxformer.errors import DataError, check_argument
-from jaxformer.io.paths import folder_path
+from jaxformer.io.paths import AnyPath, folder_path
 from jaxformer.io.serialization import to_json
 from jaxformer.training.evaluation.conclusion import print_conclusion
 from jaxformer.training.evaluation.early_stopping import EarlyStopping, check_metric
 from jaxformer.training.evaluation.evaluate import Evaluator
 from jaxformer.training.failures import explained
 from jaxformer.training.initial_state import initial_state
+from jaxformer.training.logging.log_folder import LogFolder
 from jaxformer.training.logging.metrics_writer import read_metrics
 from jaxformer.training.logging.preview import Preview
 from jaxformer.training.logging.report import (
@@ -67,7 +69,8 @@ def train(config: Config | str, folder: str | Path, fresh: bool = False) -> Trai
     Args:
         config: The experiment; or the name of a shipped config ("tiny_decoder", "bert:base"), or
             the path of a file of one.
-        folder: The run's folder: configuration, checkpoints, metrics, tokenizer, pictures.
+        folder: The run's folder: configuration, checkpoints, metrics, tokenizer, pictures. It may
+            be in an object store: "gs://bucket/run", "s3://bucket/run".
         fresh: Start anew; an earlier run in the folder moves to another name.
 
     Returns:
@@ -81,10 +84,11 @@ def train(config: Config | str, folder: str | Path, fresh: bool = False) -> Trai
         TrainingDiverged: Too many updates in a row were not finite.
         OutOfMemory: A step needs more memory than there is.
         ProcessLost: Another process of the job has ended.
+        StorageError: The object store of the folder cannot be reached any more, or refuses.
     """
     config, folder = _checked(config, folder, fresh)
     checkpoints_dir = folder / CHECKPOINTS
-    with _opened(config, folder, fresh) as resources:
+    with _opened(config, folder, fresh) as (resources, check_lock):
         config, data, program, work = _prepared(config, folder)
         settings = config.train
         restored = restore_newest(checkpoints_dir, program.state_shapes, warn=print)
@@ -93,12 +97,15 @@ def train(config: Config | str, folder: str | Path, fresh: bool = False) -> Trai
         evaluator = Evaluator(program, data, config.data.max_validation_batches)
         if not restored and settings.metric != "loss":
             check_metric(settings.metric, evaluator.evaluate(state.best_params))
-        log = _run_logger(config, folder, step, work, data.train)
+        logs = resources.enter_context(contextlib.closing(LogFolder(folder, is_first())))
+        log = _run_logger(
+            *(config, logs.path, step, work, data.train, saved_log(checkpoints_dir, step))
+        )
         resources.enter_context(contextlib.closing(log))
         log.message(f"continuing from step {step}" if step else "starting from step 0")
         stopping = _early_stopping(settings, folder, step)
         preview = _preview(config, program, data)
-        profiler = StepProfiler(settings.profile_steps, folder)
+        profiler = StepProfiler(settings.profile_steps, logs.path)
         batches = _device_batches(program, data.train, step)
         checkpoints = _checkpointer(config, checkpoints_dir)
 
@@ -124,9 +131,12 @@ def train(config: Config | str, folder: str | Path, fresh: bool = False) -> Trai
                 due = last or step % settings.checkpoint_interval == 0
                 if due or ended or interrupted or better:
                     with log.paused():
+                        check_lock()
+                        logs.push()
                         checkpoints.save(step, state, validation, log.state)
                 checkpoints.check()
 
+        logs.push()
         if step < settings.steps and not ended:
             log.message(f"stopped after step {step}; the same command continues from there")
             return TrainResult.of(folder, step, False, stopping)
@@ -137,7 +147,9 @@ def train(config: Config | str, folder: str | Path, fresh: bool = False) -> Trai
         sample = "" if preview is None else preview.text(state.best_params)
         log.end_display()
         if is_first():
-            curve = print_conclusion(conclusion, config, folder, state.params, stopping, sample)
+            curve = print_conclusion(
+                *(conclusion, config, folder, logs.path, state.params, stopping, sample)
+            )
             log.conclude(step, conclusion.metrics, curve)
         return TrainResult.of(folder, step, True, stopping, conclusion.metrics)
 
@@ -150,10 +162,10 @@ def _prepared(config: Config, folder: Path) -> tuple[Config, Datasets, TrainProg
 
 
 def _run_logger(
-    config: Config, folder: Path, step: int, work: Workload, rows: Dataset
+    config: Config, logs: Path, step: int, work: Workload, rows: Dataset, saved: Mapping[str, Any]
 ) -> RunLogger:
     return RunLogger(
-        *(config.train, folder, step, work, saved_log(folder / CHECKPOINTS, step)),
+        *(config.train, logs, step, work, saved),
         config=to_json(config),
         steps_per_epoch=rows.num_rows / rows.batch_size,
     )
@@ -165,7 +177,7 @@ def _early_stopping(settings: TrainConfig, folder: Path, step: int) -> EarlyStop
     return EarlyStopping(settings.metric, settings.patience, past)
 
 
-def _checked(config: Config | str, folder: str | Path, fresh: bool) -> tuple[Config, Path]:
+def _checked(config: Config | str, folder: str | Path, fresh: bool) -> tuple[Config, AnyPath]:
     """The experiment and the folder, once everything is checked that needs no data."""
     config = load_config(config_spec(str(config))) if isinstance(config, str | Path) else config
     expected = "a Config, or the name or the path of a config"
@@ -178,19 +190,31 @@ def _checked(config: Config | str, folder: str | Path, fresh: bool) -> tuple[Con
 
 
 @contextlib.contextmanager
-def _opened(config: Config, folder: Path, fresh: bool) -> Iterator[contextlib.ExitStack]:
-    """The run's folder, locked and with its config.json; device errors become sentences."""
+def _opened(
+    config: Config, folder: AnyPath, fresh: bool
+) -> Iterator[tuple[contextlib.ExitStack, Callable[[], None]]]:
+    """The run's folder, locked and with its config.json; device errors become sentences.
+
+    Yields:
+        What ends with the run, and what raises RunError once the lock is another process's.
+    """
+    checks: list[Callable[[], None]] = []
+
+    def check_lock() -> None:
+        for check in checks:  # the first process has the lock
+            check()
+
     with contextlib.ExitStack() as resources:
         resources.enter_context(explained(config, folder / CHECKPOINTS))
 
         def open_folder() -> None:
             if fresh:
                 resources.enter_context(moved_away(folder))
-            resources.enter_context(locked(folder))
+            checks.append(resources.enter_context(locked(folder)))
             open_run_folder(folder, config)
 
         first_process_only(open_folder)
-        yield resources
+        yield resources, check_lock
 
 
 def _with_data(config: Config, folder: Path) -> tuple[Config, Datasets]:
