@@ -47,7 +47,7 @@ def staged(path: str | os.PathLike, wanted: Callable[[str], bool] = lambda name:
         wanted: Which files of a folder to copy, by their paths below it.
 
     Returns:
-        The copy, which must not be changed.
+        The copy, which must not be changed; a path that does not exist if no file is wanted.
 
     Raises:
         DataError: There is no such file or folder, it does not arrive whole, or the disk is full.
@@ -61,7 +61,7 @@ def staged(path: str | os.PathLike, wanted: Callable[[str], bool] = lambda name:
     except FileNotFoundError:  # of the bucket
         found = {}
     files = {name: info for name, info in sorted(found.items()) if wanted(name)}
-    if not files:
+    if not found:
         raise DataError(
             f"{remote} does not exist: no object has this name, nor is one below it; check the "
             "bucket and the name"
@@ -182,7 +182,8 @@ def _is_whole(path: Path, expected: "ObjectInfo") -> bool:
 
 
 def _check_space(remote: "RemotePath", home: Path, size: int) -> None:
-    free = shutil.disk_usage(cache_folder()).free
+    disk = next(folder for folder in home.parents if folder.is_dir())
+    free = shutil.disk_usage(disk).free
     if size > free:
         raise DataError(
             f"{remote}: {size / 1e9:.2f} GB are to be copied to {home.parent}, which has "

@@ -11,6 +11,7 @@ import jax
 
 from jaxformer.checkpoints.checkpointer import Checkpointer
 from jaxformer.checkpoints.restore import restore_newest, saved_log
+from jaxformer.checkpoints.run_data import prepared_data
 from jaxformer.checkpoints.run_dir import CHECKPOINTS, locked, moved_away, open_run_folder
 from jaxformer.config.experiment import (
     Config,
@@ -219,7 +220,7 @@ def _opened(
 
 def _with_data(config: Config, folder: Path) -> tuple[Config, Datasets]:
     """The experiment with the steps that its epochs take, and its data."""
-    data, model = config.data.prepare(folder), config.model
+    data, model = prepared_data(config.data, folder), config.model
     if data.tokenizer is not None:
         check_vocabulary(model.vocab_size, data.tokenizer.vocab_size)
     check_labels(model.heads, data.labels)
