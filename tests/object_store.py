@@ -1,6 +1,10 @@
 """Object stores for tests: a real S3 server on this machine, and one in memory."""
 
 import os
+import socket
+import subprocess
+import sys
+import time
 import uuid
 
 import fsspec
@@ -32,26 +36,52 @@ class MemoryStore(MemoryFileSystem):
             self.pipe_file(rpath, file.read())
 
 
+class Server:
+    """An S3 server in a process of its own, which can be stopped.
+
+    Its objects are in its memory, and end with it.
+    """
+
+    def __init__(self):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self._port = free.getsockname()[1]
+        self.address = f"http://127.0.0.1:{self._port}"
+        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self._port)]
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        until = time.monotonic() + 120
+        while not self._answers():
+            assert self._process.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.1)
+
+    def _answers(self):
+        with socket.socket() as client:
+            return client.connect_ex(("127.0.0.1", self._port)) == 0
+
+    def close(self):
+        self._process.kill()
+        self._process.wait()
+
+
 @pytest.fixture(scope="session")
 def s3_server():
-    """The address of an S3 server, for the commands that a test starts too."""
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    address = f"http://{host}:{port}"
-    before = {name: os.environ.get(name) for name in (*ACCESS, "AWS_ENDPOINT_URL")}
-    os.environ.update(ACCESS, AWS_ENDPOINT_URL=address)
+    """A server, whose address is in the environment, for the commands that a test starts too."""
+    server = Server()
+    variables = ACCESS | {"AWS_ENDPOINT_URL": server.address}
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     fsspec.get_filesystem_class("s3").clear_instance_cache()
-    yield address
+    yield server
     for name, value in before.items():
         if value is None:
             del os.environ[name]
         else:
             os.environ[name] = value
     fsspec.get_filesystem_class("s3").clear_instance_cache()
-    server.stop()
+    server.close()
 
 
 @pytest.fixture

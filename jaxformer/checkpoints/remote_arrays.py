@@ -5,6 +5,7 @@ Tensorstore has both, so the functions of orbax that describe a place are replac
 """
 
 import math
+import os
 from typing import Any
 
 import orbax.checkpoint as ocp
@@ -43,6 +44,8 @@ def _s3_place(path: RemotePath) -> dict[str, Any]:
     meta = path.store.s3.meta
     if "amazonaws.com" not in meta.endpoint_url:
         place |= {"endpoint": meta.endpoint_url, "aws_region": meta.region_name or "us-east-1"}
+    if "AWS_ACCESS_KEY_ID" in os.environ:  # otherwise tensorstore looks where botocore does
+        place["aws_credentials"] = {"type": "environment"}
     return place
 
 

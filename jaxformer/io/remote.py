@@ -23,7 +23,7 @@ from jaxformer.errors import ConfigError, StorageError
 PATIENCE = "JAXFORMER_STORAGE_SECONDS"
 """The environment variable with the seconds for which a lost connection is tried again."""
 _DEFAULT_PATIENCE = 60.0
-_PATIENCE_AT_START = 10.0
+_PATIENCE_AT_START = 20.0
 _PIECE = 8 << 20
 LONGEST_PAUSE = 15.0
 """Seconds at most between two attempts."""

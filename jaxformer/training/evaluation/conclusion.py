@@ -37,7 +37,7 @@ class Conclusion(NamedTuple):
     texts: list[GeneratedText]
     """What the model writes for the validation sources, where the data have such."""
 
-    def save(self, file: Path, folder: AnyPath, data: Data) -> list[Path]:
+    def save(self, file: AnyPath, folder: AnyPath, data: Data) -> list[Path]:
         """Writes a JSON file, and the texts beside it.
 
         Args:

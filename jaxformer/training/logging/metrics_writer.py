@@ -16,7 +16,7 @@ from jaxformer.config.loggers import Guarded, LoggedRun, Logger, TensorBoard
 from jaxformer.errors import DataError
 from jaxformer.io.files import read_bytes, replacing
 from jaxformer.io.json_files import parse_json
-from jaxformer.io.paths import AnyPath, is_remote
+from jaxformer.io.paths import AnyPath, any_path, is_remote
 
 _log = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ def read_metrics(folder: AnyPath) -> list[dict[str, Any]]:
 
     A last line that a killed process cut off is dropped; other damage is left out with a warning.
     """
-    path = folder / METRICS_FILE
+    path = any_path(folder, "folder") / METRICS_FILE
     found = _read(path)
     if found.damage is not None:
         _log.warning("%s; left out %s", found.damage, _count(found.damaged))
