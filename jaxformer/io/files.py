@@ -208,6 +208,22 @@ def remove_folder(folder: AnyPath) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def check_store(folder: AnyPath, name: str) -> None:
+    """Checks before the work that a folder of a store can be written to; passes any other.
+
+    Args:
+        folder: The folder.
+        name: What the user calls it, for the message.
+
+    Raises:
+        ConfigError: There is no such bucket, it refuses, or it cannot be reached.
+    """
+    if is_remote(folder):
+        from jaxformer.io.remote import check_writable
+
+        check_writable(folder, name)
+
+
 def check_unused(folder: str | Path) -> None:
     """Checks that a folder can be written to, before the work is done.
 
@@ -219,10 +235,7 @@ def check_unused(folder: str | Path) -> None:
             URL of another scheme.
     """
     folder = any_path(folder, "folder")
-    if is_remote(folder):
-        from jaxformer.io.remote import check_writable
-
-        check_writable(folder, "folder")
+    check_store(folder, "folder")
     try:
         in_use = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
     except OSError as error:

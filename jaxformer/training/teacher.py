@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from jax.sharding import Mesh
 
+from jaxformer.checkpoints.run_data import kept_files
 from jaxformer.checkpoints.saved_run import SavedRun
 from jaxformer.config.experiment import check_mesh
 from jaxformer.config.train import Distillation
@@ -49,7 +50,7 @@ def distillation_loss(
         check_mesh(teacher.model, dict(mesh.shape))
         if data.tokenizer is not None:
             check_same_tokenizer(data.tokenizer, teacher.folder)
-        _check_labels(data.labels, load_labels(teacher.folder))
+        _check_labels(data.labels, load_labels(kept_files(teacher.folder)))
     except ConfigError as error:
         raise ConfigError(f"train.distillation.teacher {teacher.folder}: {error}") from error
     abstract_model, parameters = read_model(teacher, mesh)

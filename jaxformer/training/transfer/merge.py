@@ -6,6 +6,7 @@ from pathlib import Path
 
 import jax.numpy as jnp
 
+from jaxformer.checkpoints.run_data import kept_files
 from jaxformer.checkpoints.run_dir import KEPT
 from jaxformer.checkpoints.saved_run import SavedRun, write_run
 from jaxformer.config.experiment import Config
@@ -70,8 +71,9 @@ def merge(source: Path, target: Path, step: int | None = None, best: bool = Fals
 
     def write(written: Path) -> None:
         write_run(written, config, saved.step, arrays, saved.validation)
+        home = kept_files(saved.folder)
         for name in KEPT:
-            if (kept := saved.folder / name).is_dir():
+            if (kept := home / name).is_dir():
                 shutil.copytree(kept, written / name)
             elif kept.exists():
                 shutil.copy2(kept, written / name)
