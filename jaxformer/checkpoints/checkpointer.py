@@ -14,7 +14,7 @@ import errno
 import hashlib
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -78,14 +78,20 @@ class Checkpointer:
         keep: How many of the newest checkpoints to keep, besides the best one.
         best_fn: Maps the metrics measured at a step to a cost, which is lowest at the best step;
             None where the metric was not measured.
+        before_save: Called before each checkpoint is begun.
     """
 
     def __init__(
-        self, folder: AnyPath, config: dict[str, Any], keep: int, best_fn: BestFn = loss_of
+        self,
+        folder: AnyPath,
+        config: dict[str, Any],
+        keep: int,
+        best_fn: BestFn = loss_of,
+        before_save: Sequence[Callable[[], None]] = (),
     ):
         self.folder = any_path(folder, "folder").absolute()
         self._config = config
-        self._keep, self._best_fn = keep, best_fn
+        self._keep, self._best_fn, self._before_save = keep, best_fn, before_save
         self._saving: int | None = None
         self._deletions: list[threading.Thread] = []
         if jax.process_index() == 0:
@@ -133,6 +139,8 @@ class Checkpointer:
         self.wait()
         if step in self._costs:
             return
+        for call in self._before_save:
+            call()
         measured = {k: float(v) for k, v in (validation or {}).items() if math.isfinite(v)}
         self._saving, self._costs[step] = step, self._best_fn(measured)
         arrays, key_types = _to_savable(state)

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from jaxformer.errors import ConfigError, RunError, StorageError
-from jaxformer.io.remote import RemotePath, attempt
+from jaxformer.io.attempts import attempt
+from jaxformer.io.remote import RemotePath
 
 BEAT = 5.0
 """Seconds between two renewals."""

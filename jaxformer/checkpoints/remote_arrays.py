@@ -12,8 +12,9 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint._src.path import gcs_utils
 from orbax.checkpoint._src.serialization import tensorstore_utils
 
+from jaxformer.io.attempts import LONGEST_PAUSE, patience
 from jaxformer.io.paths import any_path, is_remote
-from jaxformer.io.remote import LONGEST_PAUSE, RemotePath, patience
+from jaxformer.io.remote import RemotePath
 
 COMMIT_BY_FILE = ocp.options.AtomicityOptions(mode=ocp.options.AtomicityMode.COMMIT_FILE)
 _gcs_store = gcs_utils.get_kvstore_for_gcs

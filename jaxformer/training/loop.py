@@ -3,9 +3,8 @@
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 
@@ -44,7 +43,6 @@ from jaxformer.training.evaluation.early_stopping import EarlyStopping, check_me
 from jaxformer.training.evaluation.evaluate import Evaluator
 from jaxformer.training.failures import explained
 from jaxformer.training.initial_state import initial_state
-from jaxformer.training.logging.log_folder import LogFolder
 from jaxformer.training.logging.metrics_writer import read_metrics
 from jaxformer.training.logging.preview import Preview
 from jaxformer.training.logging.report import (
@@ -98,17 +96,14 @@ def train(config: Config | str, folder: str | Path, fresh: bool = False) -> Trai
         evaluator = Evaluator(program, data, config.data.max_validation_batches)
         if not restored and settings.metric != "loss":
             check_metric(settings.metric, evaluator.evaluate(state.best_params))
-        logs = resources.enter_context(contextlib.closing(LogFolder(folder, is_first())))
-        log = _run_logger(
-            *(config, logs.path, step, work, data.train, saved_log(checkpoints_dir, step))
-        )
+        log = _run_logger(config, folder, step, work, data.train)
         resources.enter_context(contextlib.closing(log))
         log.message(f"continuing from step {step}" if step else "starting from step 0")
         stopping = _early_stopping(settings, folder, step)
         preview = _preview(config, program, data)
-        profiler = StepProfiler(settings.profile_steps, logs.path)
+        profiler = StepProfiler(settings.profile_steps, log.folder)
         batches = _device_batches(program, data.train, step)
-        checkpoints = _checkpointer(config, checkpoints_dir)
+        checkpoints = _checkpointer(config, checkpoints_dir, (check_lock, log.push))
 
         validation, ended, interrupted = None, agreed(stopping.ended), False
         with contextlib.closing(checkpoints), StopSignal() as signals:
@@ -132,12 +127,10 @@ def train(config: Config | str, folder: str | Path, fresh: bool = False) -> Trai
                 due = last or step % settings.checkpoint_interval == 0
                 if due or ended or interrupted or better:
                     with log.paused():
-                        check_lock()
-                        logs.push()
                         checkpoints.save(step, state, validation, log.state)
                 checkpoints.check()
 
-        logs.push()
+        log.push()
         if step < settings.steps and not ended:
             log.message(f"stopped after step {step}; the same command continues from there")
             return TrainResult.of(folder, step, False, stopping)
@@ -148,9 +141,8 @@ def train(config: Config | str, folder: str | Path, fresh: bool = False) -> Trai
         sample = "" if preview is None else preview.text(state.best_params)
         log.end_display()
         if is_first():
-            curve = print_conclusion(
-                *(conclusion, config, folder, logs.path, state.params, stopping, sample)
-            )
+            paths, params = (folder, log.folder), state.params
+            curve = print_conclusion(conclusion, config, *paths, params, stopping, sample)
             log.conclude(step, conclusion.metrics, curve)
         return TrainResult.of(folder, step, True, stopping, conclusion.metrics)
 
@@ -163,10 +155,10 @@ def _prepared(config: Config, folder: Path) -> tuple[Config, Datasets, TrainProg
 
 
 def _run_logger(
-    config: Config, logs: Path, step: int, work: Workload, rows: Dataset, saved: Mapping[str, Any]
+    config: Config, folder: AnyPath, step: int, work: Workload, rows: Dataset
 ) -> RunLogger:
     return RunLogger(
-        *(config.train, logs, step, work, saved),
+        *(config.train, folder, step, work, saved_log(folder / CHECKPOINTS, step)),
         config=to_json(config),
         steps_per_epoch=rows.num_rows / rows.batch_size,
     )
@@ -279,13 +271,16 @@ def _device_batches(program: TrainProgram, dataset: Dataset, step: int) -> Devic
     return DeviceBatches(batches, sharding, num_rows)
 
 
-def _checkpointer(config: Config, folder: Path) -> Checkpointer:
+def _checkpointer(
+    config: Config, folder: AnyPath, before_save: Sequence[Callable[[], None]]
+) -> Checkpointer:
     metric = config.train.metric
     return Checkpointer(
         folder,
         to_json(config),
         config.train.keep,
         best_fn=lambda measured: cost(metric, measured.get(metric)),
+        before_save=before_save,
     )
 
 

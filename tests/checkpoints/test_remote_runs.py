@@ -1,5 +1,6 @@
 """Runs in object stores: killed midway, they end with the bits of an undisturbed local run."""
 
+import os
 import signal
 import socket
 import time
@@ -20,6 +21,7 @@ OPTIONS = (
 
 
 def start_two(runs, run_dir, **environment):
+    environment |= {name: text for name, text in os.environ.items() if name.startswith("AWS_")}
     with socket.socket() as free:
         free.bind(("localhost", 0))
         address = f"localhost:{free.getsockname()[1]}"
@@ -29,7 +31,7 @@ def start_two(runs, run_dir, **environment):
 
 def finish(processes):
     outputs = [process.communicate(timeout=300)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], outputs
+    assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)
     return outputs
 
 
