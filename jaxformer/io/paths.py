@@ -20,6 +20,10 @@ AnyPath: TypeAlias = Union[Path, "RemotePath"]
 
 SCHEMES = {"gs": "gcsfs", "s3": "s3fs"}
 """The schemes that are read and written, with the module that does it."""
+REMOTE_OPTIONS = frozenset({
+    "data", "images", "input", "inputs", "out_dir", "output", "prompts", "run_dir", "run_dirs",
+})  # fmt: skip
+"""The options of commands whose paths may be URLs; those of others are of this machine."""
 # Two letters at least: "C:/" is a drive. A Path has made one slash of two.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+")
 
@@ -100,15 +104,18 @@ def is_remote(path: str | os.PathLike) -> bool:
 def check_paths(values: Any, name: str = "") -> None:
     """Checks every `Path` in dictionaries, lists and dataclasses, such as parsed options.
 
+    Only those of `REMOTE_OPTIONS` may be URLs.
+
     Args:
         values: The options, nested at will.
         name: The dotted name of `values` itself.
 
     Raises:
-        ConfigError: One is a URL of another scheme; names the option, such as "data.path".
+        ConfigError: One may be no URL, or is one of another scheme; names the option, such as
+            "data.path".
     """
     if isinstance(values, Path):
-        any_path(values, name)
+        (any_path if name.rpartition(".")[2] in REMOTE_OPTIONS else local_path)(values, name)
     if isinstance(values, list | tuple):
         for part in values:
             check_paths(part, name)
