@@ -1,9 +1,11 @@
 """Object stores for tests: a real S3 server on this machine, and one in memory."""
 
+import contextlib
 import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 import uuid
 
@@ -45,9 +47,9 @@ class Server:
     def __init__(self):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
-            self._port = free.getsockname()[1]
-        self.address = f"http://127.0.0.1:{self._port}"
-        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self._port)]
+            self.port = free.getsockname()[1]
+        self.address = f"http://127.0.0.1:{self.port}"
+        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
         self._process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
@@ -59,7 +61,7 @@ class Server:
 
     def _answers(self):
         with socket.socket() as client:
-            return client.connect_ex(("127.0.0.1", self._port)) == 0
+            return client.connect_ex(("127.0.0.1", self.port)) == 0
 
     def close(self):
         self._process.kill()
@@ -82,6 +84,61 @@ def s3_server():
             os.environ[name] = value
     fsspec.get_filesystem_class("s3").clear_instance_cache()
     server.close()
+
+
+class Proxy:
+    """Passes connections on to a server; while `down`, it closes each at once."""
+
+    def __init__(self, target):
+        self._target, self.down, self.refused = target, False, 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._open = []
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def cut(self):
+        """Closes every connection, and those to come."""
+        self.down = True
+        for each in self._open:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        self._open.clear()
+
+    def close(self):
+        self.cut()
+        self._listener.close()
+
+    def _serve(self):
+        with contextlib.suppress(OSError):  # the listener is closed at the end
+            while True:
+                client, _ = self._listener.accept()
+                if self.down:
+                    self.refused += 1
+                    client.close()
+                    continue
+                server = socket.create_connection(self._target)
+                self._open += [client, server]
+                for pair in ((client, server), (server, client)):
+                    threading.Thread(target=self._pass_on, args=pair, daemon=True).start()
+
+    @staticmethod
+    def _pass_on(source, sink):
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                sink.sendall(data)
+        with contextlib.suppress(OSError):
+            sink.shutdown(socket.SHUT_WR)
+
+
+@pytest.fixture
+def proxy(s3_server, monkeypatch):
+    """What stands between the clients of a test and the server."""
+    found = Proxy(("127.0.0.1", s3_server.port))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", found.address)
+    fsspec.get_filesystem_class("s3").clear_instance_cache()
+    yield found
+    found.close()
+    fsspec.get_filesystem_class("s3").clear_instance_cache()
 
 
 @pytest.fixture
