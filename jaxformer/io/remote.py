@@ -10,7 +10,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import fsspec
 from etils.epath.gpath import PosixGPath
@@ -23,6 +23,8 @@ _PIECE = 8 << 20
 # What another process has written since must be seen.
 for _scheme in ("s3", "gs", "gcs"):
     fsspec.config.conf.setdefault(_scheme, {}).setdefault("use_listings_cache", False)
+# `attempt` tries again, as does s3fs; botocore below them would multiply both.
+fsspec.config.conf["s3"].setdefault("config_kwargs", {"retries": {"total_max_attempts": 1}})
 
 _Result = TypeVar("_Result")
 
@@ -102,7 +104,12 @@ class RemotePath(PosixGPath):
 
     def glob(self, pattern: str) -> Iterator["RemotePath"]:
         """Yields what matches a pattern without ``**``."""
-        yield from attempt(self, lambda: sorted(super(RemotePath, self).glob(pattern)))
+        names = attempt(self, lambda: self.store.glob(f"{self}/{pattern}"))
+        yield from (self._new(f"{self._uri_scheme}:/{_key_of(name)}") for name in sorted(names))
+
+    def open(self, mode: str = "r", **options: Any) -> IO:
+        """Opens the object; what is written to it is there once it is closed."""
+        return attempt(self, lambda: self.store.open(str(self), mode, **options))
 
     def rglob(self, pattern: str) -> Iterator["RemotePath"]:
         """Yields every object below whose last name matches."""
