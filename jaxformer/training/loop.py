@@ -86,11 +86,10 @@ def train(config: Config | str, folder: str | Path, fresh: bool = False) -> Trai
         StorageError: The object store of the folder cannot be reached any more, or refuses.
     """
     config, folder = _checked(config, folder, fresh)
-    checkpoints_dir = folder / CHECKPOINTS
     with _opened(config, folder, fresh) as (resources, check_lock):
         config, data, program, work = _prepared(config, folder)
         settings = config.train
-        restored = restore_newest(checkpoints_dir, program.state_shapes, warn=print)
+        restored = restore_newest(folder / CHECKPOINTS, program.state_shapes, warn=print)
         step, state = restored or (0, initial_state(config, data, program))
         data = with_references(config, folder, data, program, None if restored else state.params)
         evaluator = Evaluator(program, data, config.data.max_validation_batches)
@@ -103,7 +102,7 @@ def train(config: Config | str, folder: str | Path, fresh: bool = False) -> Trai
         preview = _preview(config, program, data)
         profiler = StepProfiler(settings.profile_steps, log.folder)
         batches = _device_batches(program, data.train, step)
-        checkpoints = _checkpointer(config, checkpoints_dir, (check_lock, log.push))
+        checkpoints = _checkpointer(config, folder / CHECKPOINTS, (check_lock, log.push))
 
         validation, ended, interrupted = None, agreed(stopping.ended), False
         with contextlib.closing(checkpoints), StopSignal() as signals:
