@@ -114,6 +114,11 @@ def address_of(path: str | os.PathLike) -> str | None:
     return None
 
 
+def name_of(path: str | os.PathLike) -> str:
+    """Returns what a user calls a path: the URL of which it is a copy, or the path itself."""
+    return address_of(path) or os.fspath(path)
+
+
 def addressed_folder(kind: str, name: str, remote: "RemotePath") -> Path:
     """Returns a folder of the cache, which knows of what it holds a copy.
 

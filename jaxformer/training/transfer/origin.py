@@ -24,7 +24,7 @@ from jaxformer.hub.weights.parts import part_of, tensors_in
 from jaxformer.hub.weights.weight_file import WeightFile, named_placements
 from jaxformer.io.model_files import file_in
 from jaxformer.io.paths import AnyPath, is_remote
-from jaxformer.io.staging import address_of
+from jaxformer.io.staging import name_of
 from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import AbstractModel
 from jaxformer.pretrained.adapters import base_of
@@ -283,7 +283,7 @@ def with_tokenizer_of_origin(config: Config, run: Path | None = None) -> Config:
     folder = tokenizer_folder(origin_folder(config.init_from))
     if folder is None:
         return config
-    tokenizer, began = TokenizerFile(address_of(folder) or str(folder)), _began(run)
+    tokenizer, began = TokenizerFile(name_of(folder)), _began(run)
     theirs = None if began is None else getattr(began.data, "tokenizer", None)
     if isinstance(theirs, TokenizerFile) and (source := source_of(folder)) is not None:
         tokenizer = theirs if source_of(Path(theirs.path)) == source else tokenizer
@@ -352,5 +352,5 @@ def _existing(origin: Path) -> Path:
 
 
 def _remedy(folder: Path) -> str:
-    place = address_of(folder) or folder
-    return f"Take its tokenizer: --data.tokenizer TokenizerFile --data.tokenizer.path {place}"
+    named = f"--data.tokenizer TokenizerFile --data.tokenizer.path {name_of(folder)}"
+    return f"Take its tokenizer: {named}"
