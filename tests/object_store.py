@@ -39,17 +39,18 @@ class MemoryStore(MemoryFileSystem):
 
 
 class Server:
-    """An S3 server in a process of its own, which can be stopped.
+    """A server in a process of its own. Its objects are in its memory, and end with it.
 
-    Its objects are in its memory, and end with it.
+    Args:
+        command: Starts it; "PORT" stands for the port.
     """
 
-    def __init__(self):
+    def __init__(self, *command):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         self.address = f"http://127.0.0.1:{self.port}"
-        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
+        command = [sys.executable, "-m", *(str(self.port) if c == "PORT" else c for c in command)]
         self._process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
@@ -68,22 +69,52 @@ class Server:
         self._process.wait()
 
 
-@pytest.fixture(scope="session")
-def s3_server():
-    """A server, whose address is in the environment, for the commands that a test starts too."""
-    server = Server()
-    variables = ACCESS | {"AWS_ENDPOINT_URL": server.address}
+@contextlib.contextmanager
+def reached_by(variables, scheme):
+    """Sets variables for this process and those that it starts; clients are made anew."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
-    fsspec.get_filesystem_class("s3").clear_instance_cache()
-    yield server
+    fsspec.get_filesystem_class(scheme).clear_instance_cache()
+    yield
     for name, value in before.items():
         if value is None:
             del os.environ[name]
         else:
             os.environ[name] = value
-    fsspec.get_filesystem_class("s3").clear_instance_cache()
+    fsspec.get_filesystem_class(scheme).clear_instance_cache()
+
+
+@pytest.fixture(scope="session")
+def s3_server():
+    """A server that speaks S3's language."""
+    server = Server("moto.server", "-H", "127.0.0.1", "-p", "PORT")
+    with reached_by(ACCESS | {"AWS_ENDPOINT_URL": server.address}, "s3"):
+        yield server
     server.close()
+
+
+@pytest.fixture(scope="module")
+def gcs_server():
+    """A server that speaks the language of Google Cloud Storage."""
+    at = ("--host", "127.0.0.1", "--port", "PORT", "--in-memory")
+    server = Server("gcp_storage_emulator", "start", *at)
+    variables = {
+        "STORAGE_EMULATOR_HOST": server.address,
+        "TENSORSTORE_GCS_HTTP_URL": server.address,
+        "GOOGLE_AUTH_TOKEN_FOR_TESTING": "of-a-test",
+        "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
+    }
+    with reached_by(variables, "gs"):
+        yield server
+    server.close()
+
+
+@pytest.fixture
+def gcs_bucket(gcs_server):
+    """The URL of a new bucket on the server."""
+    name = f"bucket-{uuid.uuid4().hex[:12]}"
+    fsspec.filesystem("gs", project="of-a-test").mkdir(name)
+    return f"gs://{name}"
 
 
 class Proxy:
@@ -158,5 +189,7 @@ def memory_bucket(monkeypatch):
     name = f"bucket-{uuid.uuid4().hex[:12]}"
     fsspec.filesystem("gs").mkdir(f"/{name}")
     yield f"gs://{name}"
+    for scheme in ("gs", "gcs"):
+        sys.modules["fsspec.registry"]._registry.pop(scheme)
     MemoryStore.store.clear()
     MemoryStore.pseudo_dirs[:] = [""]

@@ -5,7 +5,7 @@ import threading
 import jax
 import jax.numpy as jnp
 import pytest
-from object_store import bucket, proxy, s3_server  # noqa: F401 (fixtures)
+from object_store import bucket, gcs_bucket, gcs_server, proxy, s3_server  # noqa: F401 (fixtures)
 
 from jaxformer.checkpoints import manifest
 from jaxformer.checkpoints.checkpointer import (
@@ -41,7 +41,13 @@ def folder(bucket):  # noqa: F811
     return any_path(f"{bucket}/run/checkpoints", "folder")
 
 
-def test_a_step_counts_once_its_last_object_is_there(folder):
+@pytest.fixture(params=["bucket", pytest.param("gcs_bucket", marks=pytest.mark.slow)])
+def either_folder(request):
+    return any_path(f"{request.getfixturevalue(request.param)}/run/checkpoints", "folder")
+
+
+def test_a_step_counts_once_its_last_object_is_there(either_folder):
+    folder = either_folder
     saver = Checkpointer(folder, {}, keep=2)
     for step in (1, 2, 3, 4):
         saver.save(step, state(step), {"loss": float(step)})
@@ -58,7 +64,8 @@ def test_a_step_counts_once_its_last_object_is_there(folder):
     assert not (folder / "4").exists()
 
 
-def test_a_damaged_step_is_set_aside(folder):
+def test_a_damaged_step_is_set_aside(either_folder):
+    folder = either_folder
     saver = Checkpointer(folder, {}, keep=2)
     for step in (1, 2):
         saver.save(step, state(step))
