@@ -100,7 +100,11 @@ class RemotePath(PosixGPath):
         found = attempt(self, lambda: self.store.glob(str(self), detail=True))
         scheme = f"{self._uri_scheme}://"
         pairs = ((f"{scheme}{name.lstrip('/')}", _info(info)) for name, info in found.items())
-        return {RemotePath(url): info for url, info in pairs if not info.is_directory}
+        return {
+            RemotePath(url): info
+            for url, info in pairs
+            if not (info.is_directory or url.endswith("/"))
+        }
 
     def glob(self, pattern: str) -> Iterator["RemotePath"]:
         """Yields what matches a pattern without ``**``."""
@@ -117,13 +121,12 @@ class RemotePath(PosixGPath):
         yield from (path for path in found if path.match(pattern))
 
     def files(self) -> dict[str, ObjectInfo]:
-        """Returns every object below by its name from here."""
+        """Returns every object below by its name from here, without those that mark a folder."""
         found = attempt(self, lambda: self.store.find(str(self), detail=True))
         home = f"{self._key}/"
         pairs = ((f"/{name.lstrip('/')}", info) for name, info in found.items())
-        return {
-            n.removeprefix(home): _info(i) for n, i in pairs if n.startswith(home) and n != home
-        }
+        named = ((n, info) for n, info in pairs if n.startswith(home) and not n.endswith("/"))
+        return {n.removeprefix(home): _info(info) for n, info in named}
 
     @property
     def _key(self) -> str:

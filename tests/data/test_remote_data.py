@@ -14,7 +14,7 @@ from jaxformer.data.text.files import Files, JsonLines, TextFiles
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.io.files import upload_folder
 from jaxformer.io.paths import any_path
-from jaxformer.io.staging import CACHE
+from jaxformer.io.staging import CACHE, staged
 from jaxformer.io.streams import readable
 
 pytest_plugins = "object_store"
@@ -104,6 +104,22 @@ def test_a_saved_data_set_is_read(bucket, tmp_path):
     datasets.Dataset.from_list(ROWS).save_to_disk(tmp_path / "saved")
     url = uploaded(tmp_path / "saved", f"{bucket}/saved")
     assert [row.values for row in read_records(url)] == ROWS
+
+
+def test_objects_that_mark_a_folder_are_no_files(bucket, corpus):
+    url = uploaded(corpus, f"{bucket}/corpus")
+    for key in ("corpus/", "corpus/books/", "corpus/books/deep/"):  # as consoles write them
+        store = any_path(url, "url").store
+        store.call_s3("put_object", Bucket=bucket.removeprefix("s3://"), Key=key, Body=b"")
+    for path in ("books", "books/**"):
+        names = [file.name for file in Files(f"{url}/{path}").files()]
+        assert names == ["a.txt", "deep/b.txt.gz"]
+    assert "books/" not in any_path(url, "url").files()
+    assert "rows.csv" in texts_of(staged(url))
+
+
+def texts_of(folder):
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_the_fingerprint_follows_the_contents(bucket, corpus):
