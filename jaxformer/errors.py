@@ -25,6 +25,10 @@ class RunError(RuntimeError):
     """A run had to stop, or its checkpoints cannot be used; says what is kept and what to do."""
 
 
+class StorageError(RunError):
+    """An object store cannot be reached, or refuses; says which URL, and what to do."""
+
+
 def check_argument(name: str, value: object, valid: bool, expected: str) -> None:
     """Raises ArgumentError unless `valid`: "softcap = 0: must be a positive, finite number".
 

@@ -6,6 +6,7 @@ from types import ModuleType
 EXTRAS = {
     "PIL": ("pillow", "data"),
     "babel": ("babel", "data"),
+    "gcsfs": ("gcsfs", "gcs"),
     "grain": ("grain", "hub"),
     "huggingface_hub": ("huggingface_hub", "hub"),
     "jinja2": ("jinja2", "hub"),
@@ -14,6 +15,7 @@ EXTRAS = {
     "orbax": ("orbax-checkpoint", "hub"),
     "pyarrow": ("pyarrow", "train"),
     "rouge_score": ("rouge-score", "train"),
+    "s3fs": ("s3fs", "s3"),
     "sacrebleu": ("sacrebleu", "train"),
     "safetensors": ("safetensors", "hub"),
     "scipy": ("scipy", "train"),

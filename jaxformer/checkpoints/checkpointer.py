@@ -14,8 +14,7 @@ import errno
 import hashlib
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -24,7 +23,9 @@ import orbax.checkpoint as ocp
 
 import jaxformer
 from jaxformer.checkpoints import files, manifest
-from jaxformer.errors import RunError
+from jaxformer.checkpoints.remote_arrays import COMMIT_BY_FILE, reach_object_stores
+from jaxformer.errors import RunError, StorageError
+from jaxformer.io.paths import AnyPath, any_path, is_remote
 
 FORMAT = 2
 BestFn = Callable[[Mapping[str, float]], float | None]
@@ -77,19 +78,32 @@ class Checkpointer:
         keep: How many of the newest checkpoints to keep, besides the best one.
         best_fn: Maps the metrics measured at a step to a cost, which is lowest at the best step;
             None where the metric was not measured.
+        before_save: Called before each checkpoint is begun.
     """
 
-    def __init__(self, folder: Path, config: dict[str, Any], keep: int, best_fn: BestFn = loss_of):
-        self.folder = Path(folder).absolute()
+    def __init__(
+        self,
+        folder: AnyPath,
+        config: dict[str, Any],
+        keep: int,
+        best_fn: BestFn = loss_of,
+        before_save: Sequence[Callable[[], None]] = (),
+    ):
+        self.folder = any_path(folder, "folder").absolute()
         self._config = config
-        self._keep, self._best_fn = keep, best_fn
+        self._keep, self._best_fn, self._before_save = keep, best_fn, before_save
         self._saving: int | None = None
         self._deletions: list[threading.Thread] = []
         if jax.process_index() == 0:
             self.folder.mkdir(parents=True, exist_ok=True)
             files.remove_leftovers(self.folder)
         self._costs = {step: self._saved_cost(step) for step in self.steps()}
+        atomicity = None
+        if is_remote(self.folder):
+            reach_object_stores()
+            atomicity = COMMIT_BY_FILE
         handlers = ocp.CompositeCheckpointHandler(
+            composite_options=ocp.CompositeOptions(atomicity_options=atomicity),
             state=manifest.DigestingHandler(),
             config=ocp.JsonCheckpointHandler(),
             meta=ocp.JsonCheckpointHandler(),
@@ -97,6 +111,7 @@ class Checkpointer:
         self._writer = ocp.AsyncCheckpointer(
             handlers,
             async_options=ocp.options.AsyncOptions(post_finalization_callback=self._before_commit),
+            atomicity_options=atomicity,
         )
 
     def steps(self) -> list[int]:
@@ -124,6 +139,8 @@ class Checkpointer:
         self.wait()
         if step in self._costs:
             return
+        for call in self._before_save:
+            call()
         measured = {k: float(v) for k, v in (validation or {}).items() if math.isfinite(v)}
         self._saving, self._costs[step] = step, self._best_fn(measured)
         arrays, key_types = _to_savable(state)
@@ -186,21 +203,30 @@ class Checkpointer:
             yield
         except Exception as error:
             self._costs.pop(self._saving, None)
+            raise CheckpointError(
+                f"Could not save the checkpoint of step {self._saving} in {self.folder}: "
+                f"{_cause(error)}. {self._kept()}"
+            ) from error
+
+    def _kept(self) -> str:
+        """Removes what is half-written; says from which checkpoint the run can go on."""
+        try:
             if jax.process_index() == 0:
                 files.remove_leftovers(self.folder)
             newest_first = [(step, self.folder / str(step)) for step in reversed(self.steps())]
             whole = (step for step, folder in newest_first if manifest.damage(folder) is None)
             newest = next(whole, None)
-            kept = (
-                f"The checkpoint of step {newest} is whole: free some space and start the same "
-                "command again to continue from there."
-                if newest is not None
-                else "There is no earlier checkpoint."
+        except StorageError:
+            return (
+                "The earlier checkpoints were not touched: once the store is back, the same "
+                "command continues from the newest."
             )
-            raise CheckpointError(
-                f"Could not save the checkpoint of step {self._saving} in {self.folder}: "
-                f"{_cause(error)}. {kept}"
-            ) from error
+        if newest is None:
+            return "There is no earlier checkpoint."
+        return (
+            f"The checkpoint of step {newest} is whole: free some space and start the same "
+            "command again to continue from there."
+        )
 
 
 def is_key(leaf: Any) -> bool:

@@ -11,19 +11,19 @@ import logging
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
 
-from jaxformer.checkpoints.files import unfinished_step, write_json
+from jaxformer.checkpoints.files import COMMIT_FILE, unfinished_step, write_json
 from jaxformer.io.digests import sha256_of
+from jaxformer.io.paths import AnyPath, any_path
 
 MANIFEST = "files.json"
 _PART = "digests.process_{}.json"
 # What orbax still writes after the manifest, and no restore reads.
-_UNLISTED = (MANIFEST, "_CHECKPOINT_METADATA", "commit_success.txt")
+_UNLISTED = (MANIFEST, "_CHECKPOINT_METADATA", COMMIT_FILE)
 _THREADS = 4
 
 _log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class FileRecord:
     sha256: str | None
     """Its digest; None in checkpoints of before digests were recorded."""
 
-    def problem(self, name: str, path: Path) -> str | None:
+    def problem(self, name: str, path: AnyPath) -> str | None:
         """Says what is wrong with the file now, or None."""
         try:
             if not path.is_file():
@@ -58,7 +58,7 @@ class DigestingHandler(ocp.PyTreeCheckpointHandler):
     async def async_save(self, directory: Any, *args: Any, **kwargs: Any) -> list[Any]:
         """Starts saving; the last of the returned futures writes this process's digests."""
         futures = await super().async_save(directory, *args, **kwargs)
-        return [*futures, _ProcessDigests(Path(directory))]
+        return [*futures, _ProcessDigests(any_path(directory, "checkpoint"))]
 
 
 # Orbax wants a handler's arguments registered for both ways; restoring uses its own handler.
@@ -71,7 +71,7 @@ class DigestedSave(ocp.args.PyTreeSave):
 class _ProcessDigests:
     """A future in orbax's sense. Its thread asks for the results in order, so all is written."""
 
-    def __init__(self, directory: Path):
+    def __init__(self, directory: AnyPath):
         self._directory = directory
 
     def result(self, timeout: float | None = None) -> None:
@@ -85,7 +85,7 @@ class _ProcessDigests:
         """Nothing runs before `result` is asked for."""
 
 
-def write_manifest(folder: Path, step: int) -> None:
+def write_manifest(folder: AnyPath, step: int) -> None:
     """Records every file of a checkpoint that is about to be renamed into place.
 
     Args:
@@ -104,7 +104,7 @@ def write_manifest(folder: Path, step: int) -> None:
     write_json(unfinished / MANIFEST, _as_json(dict(sorted(records.items()))))
 
 
-def damage(step_folder: Path, part: int = 0, parts: int = 1) -> str | None:
+def damage(step_folder: AnyPath, part: int = 0, parts: int = 1) -> str | None:
     """Compares a checkpoint with its manifest, byte for byte.
 
     Args:
@@ -134,7 +134,7 @@ def damage(step_folder: Path, part: int = 0, parts: int = 1) -> str | None:
         return next((problem for problem in found if problem), None)
 
 
-def read_item(step_folder: Path, item: str) -> dict[str, Any]:
+def read_item(step_folder: AnyPath, item: str) -> dict[str, Any]:
     """Reads the ``config`` or the ``meta`` item of a checkpoint, if it is what was saved.
 
     Returns:
@@ -152,11 +152,11 @@ def read_item(step_folder: Path, item: str) -> dict[str, Any]:
     return json.loads((step_folder / name).read_text())
 
 
-def _files(folder: Path) -> Iterable[Path]:
+def _files(folder: AnyPath) -> Iterable[AnyPath]:
     return (item for item in folder.rglob("*") if item.is_file() and item.name not in _UNLISTED)
 
 
-def _records(home: Path, paths: Iterable[Path]) -> dict[str, FileRecord]:
+def _records(home: AnyPath, paths: Iterable[AnyPath]) -> dict[str, FileRecord]:
     """The files as they are now, by their names from `home`."""
     paths = list(paths)
     with ThreadPoolExecutor(_THREADS) as threads:

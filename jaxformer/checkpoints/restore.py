@@ -3,7 +3,6 @@
 import contextlib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -19,12 +18,15 @@ from jaxformer.checkpoints.checkpointer import (
     named_arrays,
 )
 from jaxformer.checkpoints.manifest import read_item
+from jaxformer.checkpoints.remote_arrays import reach_object_stores
 from jaxformer.checkpoints.select import newest_whole
+from jaxformer.errors import StorageError
+from jaxformer.io.paths import AnyPath, any_path
 from jaxformer.models import Parameters
 
 
 def restore_newest(
-    folder: Path, target: Any, warn: Callable[[str], None] = warnings.warn
+    folder: AnyPath, target: Any, warn: Callable[[str], None] = warnings.warn
 ) -> tuple[int, Any] | None:
     """Restores the newest checkpoint that is whole; sets damaged ones aside with a warning.
 
@@ -40,10 +42,11 @@ def restore_newest(
     Raises:
         CheckpointMismatch: The checkpoint is whole and does not fit ``target``.
         CheckpointError: There are checkpoints and all of them are damaged.
+        StorageError: The object store that they are in cannot be reached.
     """
-    folder = Path(folder).absolute()
+    folder = any_path(folder, "folder").absolute()
 
-    def skip(step_folder: Path, problem: str) -> None:
+    def skip(step_folder: AnyPath, problem: str) -> None:
         renamed = files.set_aside(step_folder)
         warn(
             f"Skipped the damaged checkpoint {step_folder} ({problem}); it is now {renamed.name}. "
@@ -53,7 +56,7 @@ def restore_newest(
     while (step := newest_whole(folder, skip)) is not None:
         try:
             return step, restore(folder / str(step), target)
-        except CheckpointMismatch:
+        except (CheckpointMismatch, StorageError):
             raise
         except Exception as error:
             # Several processes could disagree about what is readable; one process cannot.
@@ -68,7 +71,7 @@ def restore_newest(
     return None
 
 
-def restore(step_folder: Path, target: Any) -> Any:
+def restore(step_folder: AnyPath, target: Any) -> Any:
     """Restores one checkpoint into the structure, dtypes and shardings of ``target``."""
     meta = read_item(step_folder, "meta")
     names = named_arrays(target)
@@ -81,13 +84,13 @@ def restore(step_folder: Path, target: Any) -> Any:
     return jax.tree.unflatten(jax.tree.structure(target), [arrays[name] for name in names])
 
 
-def saved_log(folder: Path, step: int) -> dict[str, Any]:
+def saved_log(folder: AnyPath, step: int) -> dict[str, Any]:
     """Returns what `RunLogger.state` was at a step; empty at step 0 and where it was not saved."""
     return read_item(folder / str(step), "meta").get("log", {}) if step else {}
 
 
 def restore_parameters(
-    step_folder: Path,
+    step_folder: AnyPath,
     shapes: Mapping[str, jax.ShapeDtypeStruct],
     shardings: Mapping[str, jax.sharding.Sharding],
     averaged: bool,
@@ -131,7 +134,9 @@ def parameter_names(arrays: Iterable[str], averaged: bool) -> dict[str, str]:
     }
 
 
-def read_arrays(step_folder: Path, prefixes: tuple[str, ...] = ("",)) -> Iterator[tuple[str, Any]]:
+def read_arrays(
+    step_folder: AnyPath, prefixes: tuple[str, ...] = ("",)
+) -> Iterator[tuple[str, Any]]:
     """Reads the arrays of a checkpoint one at a time as numpy, in the order of their names."""
     with _reader() as reader:
         for name in sorted(_array_metadata(step_folder)):
@@ -144,12 +149,14 @@ def read_arrays(step_folder: Path, prefixes: tuple[str, ...] = ("",)) -> Iterato
                 yield name, reader.restore(step_folder / "state", args=arguments)[name]
 
 
-def array_shapes(step_folder: Path) -> dict[str, tuple[int, ...]]:
+def array_shapes(step_folder: AnyPath) -> dict[str, tuple[int, ...]]:
     """Returns the shape of every array of a checkpoint by its name, without reading any."""
     return {name: tuple(array.shape) for name, array in _array_metadata(step_folder).items()}
 
 
-def _restored(step_folder: Path, wanted: dict[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
+def _restored(
+    step_folder: AnyPath, wanted: dict[str, jax.ShapeDtypeStruct]
+) -> dict[str, jax.Array]:
     """Reads the wanted arrays of a checkpoint, each to its sharding."""
     arguments = {
         name: ocp.ArrayRestoreArgs(
@@ -171,17 +178,18 @@ def _raw_key(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(words.shape, words.dtype, sharding=leaf.sharding)
 
 
-def _array_metadata(step_folder: Path) -> dict[str, Any]:
+def _array_metadata(step_folder: AnyPath) -> dict[str, Any]:
     with _reader() as reader:
         return dict(reader.metadata((step_folder / "state").absolute()).tree)
 
 
 def _reader() -> contextlib.closing[ocp.PyTreeCheckpointHandler]:
+    reach_object_stores()
     # The handler alone: a Checkpointer around it would look for notes that no restore needs.
     return contextlib.closing(ocp.PyTreeCheckpointHandler())
 
 
-def _check_same_arrays(step_folder: Path, wanted: dict[str, Any], saved: dict[str, Any]) -> None:
+def _check_same_arrays(step_folder: AnyPath, wanted: dict[str, Any], saved: dict[str, Any]) -> None:
     problems = [f"{name} is not in it" for name in wanted if name not in saved]
     # Older versions also averaged parameters that do not learn.
     averages = any(name.startswith("ema/") for name in wanted)

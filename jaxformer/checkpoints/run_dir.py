@@ -7,11 +7,12 @@ that holds another is refused with the fields that differ.
 import contextlib
 import fcntl
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from jaxformer.checkpoints.files import saved_steps, write_json
+from jaxformer.checkpoints.lease import Lease
 from jaxformer.config.experiment import Config, changed_fields
 from jaxformer.config.user_code import (
     KEPT_FILE,
@@ -23,10 +24,12 @@ from jaxformer.config.user_code import (
 from jaxformer.data.labels import LABEL_FILES
 from jaxformer.data.ramp import same_start
 from jaxformer.data.text.corpus_files import folders_of_shards
-from jaxformer.errors import ConfigError, DataError, system_message
+from jaxformer.errors import ConfigError, DataError, StorageError, system_message
 from jaxformer.hub.hf_config import is_hf_checkpoint
 from jaxformer.io.files import replacing
 from jaxformer.io.json_files import read_json
+from jaxformer.io.paths import AnyPath, any_path, is_remote
+from jaxformer.io.remote import RemotePath, check_readable, check_writable
 from jaxformer.io.serialization import as_saved, from_json, to_json
 
 CONFIG_FILE = "config.json"
@@ -42,7 +45,7 @@ _LOCK_FILE = ".lock"
 _SIZES = {"data.batch_size", "data.ramp"}
 
 
-def open_run_folder(folder: Path, config: Config) -> None:
+def open_run_folder(folder: AnyPath, config: Config) -> None:
     """Makes a folder ready for this experiment and writes its ``config.json``.
 
     Where the experiment's file defines components, the folder keeps a copy of it.
@@ -72,10 +75,11 @@ def open_run_folder(folder: Path, config: Config) -> None:
 
 
 @contextlib.contextmanager
-def moved_away(folder: Path) -> Iterator[Path | None]:
+def moved_away(folder: AnyPath) -> Iterator[AnyPath | None]:
     """Renames a folder to the first free of ``folder-1``, ``folder-2``, ...
 
-    It is renamed back if the start that needed its place fails and leaves nothing there.
+    It is renamed back if the start that needed its place fails and leaves nothing there. In an
+    object store each object is copied, and no original is deleted before all copies are there.
 
     Yields:
         The new path; None if there was no folder.
@@ -91,6 +95,8 @@ def moved_away(folder: Path) -> Iterator[Path | None]:
                 while (target := folder.with_name(f"{folder.name}-{number}")).exists():
                     number += 1
                 folder.rename(target)
+            if is_remote(target):
+                (target / _LOCK_FILE).rmtree()
     try:
         yield target
     except BaseException:
@@ -100,18 +106,44 @@ def moved_away(folder: Path) -> Iterator[Path | None]:
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: AnyPath) -> Iterator[Callable[[], None]]:
     """Locks a run's folder against a second process; the lock ends with the process.
+
+    In an object store the lock is a `Lease`, which ends soon after the process.
 
     If training fails before the first checkpoint or row of metrics, the files that it has written
     are removed, so that the next start finds the folder as it was.
+
+    Yields:
+        What raises RunError where the lock was lost meanwhile.
 
     Raises:
         ConfigError: Another process is at work there, or the folder cannot be written to.
     """
     with _accessible(folder):
+        if is_remote(folder):
+            check_writable(folder, "run_dir")
         before = _contents(folder) if folder.exists() else None
         folder.mkdir(parents=True, exist_ok=True)
+    with _leased(folder) if is_remote(folder) else _flocked(folder) as check:
+        try:
+            yield check
+        except BaseException:
+            with contextlib.suppress(OSError, StorageError):
+                if not _has_learned(folder):
+                    _take_back(folder, before)
+            raise
+
+
+@contextlib.contextmanager
+def _leased(folder: RemotePath) -> Iterator[Callable[[], None]]:
+    with contextlib.closing(Lease(folder)) as lease:
+        yield lease.check
+
+
+@contextlib.contextmanager
+def _flocked(folder: Path) -> Iterator[Callable[[], None]]:
+    with _accessible(folder):
         file = (folder / _LOCK_FILE).open("w")
     with file:
         try:
@@ -123,13 +155,7 @@ def locked(folder: Path) -> Iterator[None]:
             ) from None
         except OSError:
             pass  # a file system without locks
-        try:
-            yield
-        except BaseException:
-            with contextlib.suppress(OSError):
-                if not _has_learned(folder):
-                    _take_back(folder, before)
-            raise
+        yield lambda: None  # it ends with the process, and not before
 
 
 class RunConfig:
@@ -144,7 +170,10 @@ class RunConfig:
         ConfigError: There is no configuration, or it cannot be used.
     """
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: AnyPath):
+        folder = any_path(folder, "run_dir")
+        if is_remote(folder):
+            check_readable(folder, "run_dir")
         _refuse_pretrained(folder)
         path = folder / CONFIG_FILE
         if not path.exists():
@@ -174,12 +203,12 @@ class RunConfig:
         return from_json(saved, Config, lambda name: find_own(name, self._origins, kept))
 
 
-def read_config(folder: Path) -> Config:
+def read_config(folder: AnyPath) -> Config:
     """The configuration that a run was started with; raises ConfigError as `RunConfig` does."""
     return RunConfig(folder).config
 
 
-def _refuse_pretrained(folder: Path) -> None:
+def _refuse_pretrained(folder: AnyPath) -> None:
     with contextlib.suppress(DataError):  # what is damaged is no less so for a run
         if is_hf_checkpoint(folder):
             raise ConfigError(
@@ -188,13 +217,13 @@ def _refuse_pretrained(folder: Path) -> None:
             )
 
 
-def _has_learned(folder: Path) -> bool:
+def _has_learned(folder: AnyPath) -> bool:
     rows = folder / METRICS_FILE
     return bool(saved_steps(folder / CHECKPOINTS)) or (rows.exists() and rows.stat().st_size > 0)
 
 
 @contextlib.contextmanager
-def _accessible(folder: Path) -> Iterator[None]:
+def _accessible(folder: AnyPath) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -204,7 +233,7 @@ def _accessible(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def _contents(folder: Path) -> dict[str, bytes | None]:
+def _contents(folder: AnyPath) -> dict[str, bytes | None]:
     """The names in a folder; with the configuration itself, which every start writes anew."""
     return {
         item.name: item.read_bytes() if item.name == CONFIG_FILE else None
@@ -212,23 +241,30 @@ def _contents(folder: Path) -> dict[str, bytes | None]:
     }
 
 
-def _take_back(folder: Path, before: dict[str, bytes | None] | None) -> None:
+def _take_back(folder: AnyPath, before: dict[str, bytes | None] | None) -> None:
     """Leaves a folder with what was in it before, and removes it if it was not there.
 
     The shards of a large corpus stay, which the next start goes on with.
     """
     shards = folders_of_shards(folder)
-    for item in folder.iterdir():
+    for item in folder.iterdir() if folder.exists() else ():
         if item.name not in shards.union(before or ()):
-            shutil.rmtree(item) if item.is_dir() and not item.is_symlink() else item.unlink()
+            _remove(item)
     if before is None:
-        if not shards:
+        if not (shards or is_remote(folder)):
             folder.rmdir()
     elif CONFIG_FILE in before:
         (folder / CONFIG_FILE).write_bytes(before[CONFIG_FILE])
 
 
-def _check_same_experiment(folder: Path, config: Config) -> None:
+def _remove(item: AnyPath) -> None:
+    if is_remote(item):
+        item.rmtree()
+    else:
+        shutil.rmtree(item) if item.is_dir() and not item.is_symlink() else item.unlink()
+
+
+def _check_same_experiment(folder: AnyPath, config: Config) -> None:
     check_unchanged(config, folder / KEPT_FILE)
     before, done = read_config(folder), max(saved_steps(folder / CHECKPOINTS), default=0)
     changes = changed_fields(before, config)
@@ -246,7 +282,7 @@ def _check_same_experiment(folder: Path, config: Config) -> None:
         )
 
 
-def _foreign_items(folder: Path, text: bytes | None) -> list[str]:
+def _foreign_items(folder: AnyPath, text: bytes | None) -> list[str]:
     """The files in a folder that no start of this experiment writes."""
     own, kept = {_LOCK_FILE} | folders_of_shards(folder), folder / KEPT_FILE
     if kept.is_file() and kept.read_bytes() == text:

@@ -1,7 +1,6 @@
 """The parameters of a run, read and written as plain arrays."""
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from jaxformer.checkpoints.run_dir import CHECKPOINTS, RunConfig, open_run_folde
 from jaxformer.checkpoints.select import chosen_step, run_and_step, saved_config
 from jaxformer.config.experiment import Config
 from jaxformer.errors import ConfigError
+from jaxformer.io.paths import AnyPath, any_path
 from jaxformer.io.serialization import to_json
 from jaxformer.models.frozen import SCALES, restored
 from jaxformer.models.lora import FACTORS, adapted
@@ -34,7 +34,7 @@ class SavedRun:
         CheckpointError: All of its checkpoints are damaged.
     """
 
-    def __init__(self, folder: Path, asked_by: str, step: int | None = None, best: bool = False):
+    def __init__(self, folder: AnyPath, asked_by: str, step: int | None = None, best: bool = False):
         try:
             folder, step = run_and_step(folder, step, best)
             run = RunConfig(folder)
@@ -86,7 +86,7 @@ class SavedRun:
 
 
 def write_run(
-    folder: Path,
+    folder: AnyPath,
     config: Config,
     step: int,
     parameters: Parameters,
@@ -104,6 +104,7 @@ def write_run(
     Raises:
         ConfigError: The folder holds something.
     """
+    folder = any_path(folder, "folder")
     open_run_folder(folder, config)
     checkpoints = Checkpointer(folder / CHECKPOINTS, to_json(config), keep=1)
     checkpoints.save(step, {"params": parameters}, validation)

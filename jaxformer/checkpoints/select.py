@@ -5,7 +5,6 @@ Everything that opens a run uses it, so that training, evaluation, generation an
 
 import logging
 from collections.abc import Callable
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -17,11 +16,12 @@ from jaxformer.checkpoints.run_dir import CHECKPOINTS, CONFIG_FILE, RunConfig
 from jaxformer.config.experiment import Config, changed_fields
 from jaxformer.config.metric import cost
 from jaxformer.errors import ConfigError
+from jaxformer.io.paths import AnyPath, any_path
 
 _log = logging.getLogger(__name__)
 
 
-def newest_whole(folder: Path, on_damage: Callable[[Path, str], None]) -> int | None:
+def newest_whole(folder: AnyPath, on_damage: Callable[[AnyPath, str], None]) -> int | None:
     """Finds the newest checkpoint of which every byte is what was saved.
 
     In a job of several processes all of them call this together: each reads a share of the files,
@@ -43,7 +43,7 @@ def newest_whole(folder: Path, on_damage: Callable[[Path, str], None]) -> int | 
     return None
 
 
-def chosen_step(run: Path, step: int | None = None, best: bool = False) -> int:
+def chosen_step(run: AnyPath, step: int | None = None, best: bool = False) -> int:
     """Returns the step of a whole checkpoint of a run; warns of damaged ones that it passes over.
 
     Args:
@@ -56,6 +56,7 @@ def chosen_step(run: Path, step: int | None = None, best: bool = False) -> int:
             both a step and the best are wanted, or none was measured.
         CheckpointError: All of them are damaged.
     """
+    run = any_path(run, "run_dir")
     folder = run / CHECKPOINTS
     if best and step is not None:
         raise ConfigError(f"--step {step} with --best: must be one of the two; leave one out")
@@ -85,8 +86,8 @@ def chosen_step(run: Path, step: int | None = None, best: bool = False) -> int:
 
 
 def run_and_step(
-    folder: Path, step: int | None = None, best: bool = False
-) -> tuple[Path, int | None]:
+    folder: AnyPath, step: int | None = None, best: bool = False
+) -> tuple[AnyPath, int | None]:
     """Splits RUN/checkpoints/300 into the run and the step; a run's folder stays as it is.
 
     Args:
@@ -100,6 +101,7 @@ def run_and_step(
     Raises:
         ConfigError: The folder names another step than is asked for.
     """
+    folder = any_path(folder, "run_dir")
     if not (folder.name.isdecimal() and folder.parent.name == CHECKPOINTS):
         return folder, step
     named = int(folder.name)
@@ -109,7 +111,7 @@ def run_and_step(
     return folder.parent.parent, named
 
 
-def best_step(run: Path) -> int | None:
+def best_step(run: AnyPath) -> int | None:
     """Returns the step with the best value of the run's `train.metric`, of those it has kept.
 
     Args:
@@ -123,7 +125,7 @@ def best_step(run: Path) -> int | None:
     return files.best_step({step: cost(metric, v.get(metric)) for step, v in measured.items()})
 
 
-def _validation(step_folder: Path) -> dict[str, float]:
+def _validation(step_folder: AnyPath) -> dict[str, float]:
     """What was measured at a step; nothing where that cannot be read."""
     try:
         return files.validation_of(manifest.read_item(step_folder, "meta"))
@@ -156,11 +158,11 @@ def saved_config(run: RunConfig, step: int) -> Config:
     return saved
 
 
-def _warn(step_folder: Path, problem: str) -> None:
+def _warn(step_folder: AnyPath, problem: str) -> None:
     _log.warning("Passing over the damaged checkpoint %s (%s).", step_folder, problem)
 
 
-def _damage(step_folder: Path) -> str | None:
+def _damage(step_folder: AnyPath) -> str | None:
     """The damage of a checkpoint, found by all processes together; None if it is whole."""
     problem = manifest.damage(step_folder, jax.process_index(), jax.process_count())
     if jax.process_count() == 1:

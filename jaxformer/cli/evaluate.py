@@ -12,6 +12,7 @@ from typing import Any
 import jax
 
 from jaxformer.checkpoints.restore import restore_parameters
+from jaxformer.checkpoints.run_data import kept_files
 from jaxformer.checkpoints.run_dir import CHECKPOINTS, KEPT, RunConfig
 from jaxformer.checkpoints.select import chosen_step, run_and_step, saved_config
 from jaxformer.cli.options import CheckpointChoice, split_subject
@@ -22,7 +23,9 @@ from jaxformer.distributed.join import DistributedConfig, join, make_cpu_devices
 from jaxformer.distributed.processes import is_first
 from jaxformer.distributed.sharding import MeshConfig, make_mesh
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.io.paths import local_path
+from jaxformer.io.files import check_store
+from jaxformer.io.paths import AnyPath, any_path, is_remote
+from jaxformer.io.staging import staged
 from jaxformer.training.evaluation.conclusion import EVALUATION_FILE, Conclusion
 from jaxformer.training.evaluation.evaluate import Evaluator
 from jaxformer.training.evaluation.generated_text import shown
@@ -58,13 +61,13 @@ def evaluate(arguments: Sequence[str], prog: str) -> None:
     """Prints and writes the metrics of a run's parameters."""
     usage = f"{prog} RUN_DIR [--step N | --best] [--output FILE.json] [--data.validation FILE ...]"
     subject, options = split_subject(arguments, "a run", usage, _DESCRIPTION.format(prog=prog))
-    named = local_path(subject, "run_dir")
+    named = any_path(subject, "run_dir")
     folder, _ = run_and_step(named)
     saved = RunConfig(folder)
     run = saved.config
     everything = replace(run.data, max_validation_batches=None)
     wanted = parse(Evaluation(everything, run.mesh), options, f"{prog} {folder}")
-    output = _writable(wanted.output or folder / EVALUATION_FILE)
+    output = _writable(any_path(wanted.output or folder / EVALUATION_FILE, "--output"))
     mesh = _start_mesh(wanted, run)
     step = chosen_step(*run_and_step(named, wanted.step, wanted.best), wanted.best)
     config = replace(saved_config(saved, step), data=wanted.data, mesh=mesh)
@@ -91,10 +94,13 @@ def evaluate(arguments: Sequence[str], prog: str) -> None:
         _report(conclusion, folder, config, output)
 
 
-def _writable(file: Path) -> Path:
+def _writable(file: AnyPath) -> AnyPath:
     """Returns the file if it can be written, which is checked before the work."""
     if file.suffix != ".json":
         raise ConfigError(f"--output {file}: the metrics are JSON; name a file that ends in .json")
+    check_store(file.parent, "--output")
+    if is_remote(file):
+        return file
     if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
         raise ConfigError(f"--output {file} cannot be written: name another file")
     return file
@@ -114,7 +120,7 @@ def _start_mesh(wanted: Evaluation, run: Config) -> MeshConfig:
 
 
 @contextlib.contextmanager
-def _linked_data(folder: Path, old: Data, new: Data) -> Iterator[Path]:
+def _linked_data(folder: AnyPath, old: Data, new: Data) -> Iterator[Path]:
     """Makes a temporary folder with links to the data that a run keeps.
 
     It has the run's tokens only if the documents are the same.
@@ -132,18 +138,19 @@ def _linked_data(folder: Path, old: Data, new: Data) -> Iterator[Path]:
     """
     if getattr(old, "tokenizer", None) != getattr(new, "tokenizer", None):
         raise ConfigError("--data.tokenizer: the run's own tokenizer is what its model can read")
-    if hasattr(old, "tokenizer") and not (folder / "tokenizer").is_dir():
+    home = kept_files(folder)
+    if hasattr(old, "tokenizer") and not (home / "tokenizer").is_dir():
         raise ConfigError(f"{folder}/tokenizer is missing: without it no text can be read")
     if hasattr(old, "tokenizer"):
-        load_tokenizer(folder)  # so that a message about damage names the run's own file
-    names = [*KEPT]
+        load_tokenizer(home)  # so that a message about damage names the run's own file
+    links = {name: home / name for name in KEPT}
     documents = ("source", "validation_fraction", "split_seed")
     if all(getattr(old, name, None) == getattr(new, name, None) for name in documents):
-        names += [item.name for item in folder.glob("corpus-*")]
+        links |= {item.name: staged(item) for item in folder.glob("corpus-*")}
     with tempfile.TemporaryDirectory() as scratch:
-        for name in names:
-            if (folder / name).exists():
-                Path(scratch, name).symlink_to((folder / name).absolute())
+        for name, item in links.items():
+            if item.exists():
+                Path(scratch, name).symlink_to(item.absolute())
         yield Path(scratch)
 
 

@@ -22,8 +22,10 @@ from jaxformer.generation.api import generation_config_for
 from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.inputs import reads_images
 from jaxformer.generation.text import GenerationOutput, TextGenerator
-from jaxformer.io.files import ordinary_file
-from jaxformer.io.paths import local_path
+from jaxformer.io.files import check_store, ordinary_file
+from jaxformer.io.mirror import mirrored
+from jaxformer.io.paths import any_path, is_remote
+from jaxformer.io.staging import staged
 from jaxformer.nn.cache import Storage
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.model import Pretrained, computed_as_kept
@@ -106,7 +108,8 @@ def generate(arguments: Sequence[str], prog: str) -> None:
         prompts = [wanted.prompt] if wanted.prompts is None else _lines(wanted.prompts)
     if wanted.batch_size < 1:
         raise ConfigError(f"--batch-size {wanted.batch_size}: give 1 or more")
-    done = _done(wanted, prompts)
+    output = _lines_so_far(wanted)
+    done = _done(wanted, output, prompts)
     model = _model(wanted)
     if reads_images(model) != bool(wanted.images):
         reads, option = ("images", "--images") if reads_images(model) else ("text", "--prompt")
@@ -114,7 +117,7 @@ def generate(arguments: Sequence[str], prog: str) -> None:
     writer = _writer(wanted, model, generation_config_for(model, chosen))
     several = writer.config.num_beams > 1 or writer.config.num_return_sequences > 1
     if wanted.prompt is None:
-        _write_all(writer, prompts, done, wanted)
+        _write_all(writer, prompts, done, wanted, output)
     elif several:
         for written in writer.generate([writer.tokenize(wanted.prompt)])[0]:
             print(f"[{written.score:.3f}] {written.text}")
@@ -187,7 +190,7 @@ def _model(wanted: Loading) -> Pretrained:
     if wanted.compilation_cache is not None:
         jax.config.update("jax_compilation_cache_dir", str(wanted.compilation_cache))
     if wanted.draft is not None:
-        local_path(wanted.draft, "draft")
+        any_path(wanted.draft, "draft")
     which = {"step": wanted.step, "best": wanted.best}
     return computed_as_kept(load(wanted.folder, dtype=wanted.dtype, **which))
 
@@ -202,7 +205,7 @@ def _writer(wanted: Loading, model: Pretrained, config: GenerationConfig) -> Tex
 
 def _lines(path: Path) -> list[str]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = staged(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"--prompts {path} cannot be read: {error}") from error
     if not lines:
@@ -216,21 +219,48 @@ def _lines(path: Path) -> list[str]:
 def _image_files(paths: Sequence[Path]) -> list[str]:
     """The files of images, among them those in folders."""
     files = []
-    for path in paths:
+    for path in (any_path(path, "--images") for path in paths):
         names = image_names(path) if path.is_dir() else [None]
         if not names:
             raise DataError(f"--images {path}: the folder holds no images")
         files += [str(path if name is None else path / name) for name in names]
     for file in files:
-        ordinary_file(Path(file))
+        ordinary_file(file)
     return files
 
 
-def _done(wanted: Generation, prompts: Sequence[str]) -> int:
+def _lines_so_far(wanted: Generation) -> Path | None:
+    """The file on this machine that lines are appended to: the output, or what is uploaded to it.
+
+    Args:
+        wanted: The options.
+
+    Returns:
+        The file, which may not exist yet; None: the screen.
+
+    Raises:
+        ConfigError: The output cannot be in its bucket, or exists and --resume was not given.
+    """
+    if wanted.output is None:
+        return None
+    output = any_path(wanted.output, "--output")
+    if not is_remote(output):
+        return output
+    check_store(output.parent, "--output")
+    local = mirrored(output.parent) / output.name
+    if not wanted.resume:
+        local.unlink(missing_ok=True)
+    if output.is_file() and not (local.exists() and local.stat().st_size > output.stat().st_size):
+        output.get(local)
+    return local
+
+
+def _done(wanted: Generation, path: Path | None, prompts: Sequence[str]) -> int:
     """Counts the prompts that the output already has.
 
     Args:
         wanted: The options.
+        path: The output so far.
         prompts: All prompts.
 
     Returns:
@@ -240,12 +270,12 @@ def _done(wanted: Generation, prompts: Sequence[str]) -> int:
         ConfigError: The output exists, and --resume was not given.
         DataError: A line of the output does not belong to these prompts.
     """
-    path = wanted.output
     if path is None or not path.exists():
         return 0
     if not wanted.resume:
+        named = any_path(wanted.output, "--output")
         raise ConfigError(
-            f"--output {path} exists: name another file, or --resume to continue after its lines"
+            f"--output {named} exists: name another file, or --resume to continue after its lines"
         )
     done = 0
     for line in path.read_text(encoding="utf-8").splitlines():
@@ -261,12 +291,16 @@ def _done(wanted: Generation, prompts: Sequence[str]) -> int:
 
 
 def _write_all(
-    writer: TextGenerator, prompts: Sequence[str], done: int, wanted: Generation
+    writer: TextGenerator,
+    prompts: Sequence[str],
+    done: int,
+    wanted: Generation,
+    output: Path | None,
 ) -> None:
     """Writes a JSON line for each prompt when its batch is done."""
     rows = [writer.tokenize(prompt) for prompt in prompts[done:]]
     starts = range(0, len(rows), wanted.batch_size)
-    out = sys.stdout if wanted.output is None else _appended(wanted.output)
+    out = sys.stdout if output is None else _appended(output)
     try:
         for start in track(
             starts, f"{_kind(wanted)}s", console=Console(stderr=True), transient=True
@@ -282,8 +316,10 @@ def _write_all(
     finally:
         if out is not sys.stdout:
             out.close()
+        if output is not None and is_remote(wanted.output):
+            any_path(wanted.output, "--output").put(output)
     if wanted.output is not None:
-        print(f"written to {wanted.output}: {len(prompts)} {_kind(wanted)}s")
+        print(f"written to {any_path(wanted.output, '--output')}: {len(prompts)} {_kind(wanted)}s")
 
 
 def _appended(path: Path) -> Any:

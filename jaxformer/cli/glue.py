@@ -14,6 +14,7 @@ from jaxformer.config.shipped import config_spec
 from jaxformer.distributed.join import DistributedConfig, join, make_cpu_devices
 from jaxformer.distributed.processes import first_process_only, is_first
 from jaxformer.errors import ConfigError
+from jaxformer.io.paths import any_path, is_remote
 from jaxformer.training import loop
 from jaxformer.training.glue.measure import finished, measure
 from jaxformer.training.glue.plan import GluePlan, GlueRun, chosen_tasks
@@ -65,8 +66,8 @@ class Glue:
         """The plan that the options describe."""
         return GluePlan(
             init_from=self.init_from,
-            data=str(self.data),
-            run_dir=self.run_dir,
+            data=str(any_path(self.data, "--data") if is_remote(self.data) else self.data),
+            run_dir=any_path(self.run_dir, "--run-dir"),
             tasks=chosen_tasks(self.tasks),
             learning_rates=self._rates(),
             seeds=_items(self.seeds, int, "--seeds"),

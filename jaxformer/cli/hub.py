@@ -14,6 +14,7 @@ from jaxformer.config.overrides import parse
 from jaxformer.errors import ConfigError
 from jaxformer.io.files import check_unused, replacing
 from jaxformer.io.npz_files import read_npz
+from jaxformer.io.paths import any_path
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.export_adapter import export_adapter
 from jaxformer.pretrained.import_run import import_folder
@@ -43,10 +44,11 @@ def import_checkpoint(arguments: Sequence[str], prog: str) -> None:
     options = parse(Import, arguments, prog)
     model = import_folder(options.hf_dir, options.run_dir, options.dtype)
     count = sum(array.size for array in model.parameters.values())
+    run = any_path(options.run_dir, "RUN_DIR")
     print(
-        f"{options.run_dir}: {model.checkpoint.architecture.name} of {count:,} parameters\n"
-        f"Next: jaxformer forward {options.run_dir} --inputs in.npz --output out.npz, or "
-        f"fine-tune it: jaxformer train CONFIG --init-from {options.run_dir}"
+        f"{run}: {model.checkpoint.architecture.name} of {count:,} parameters\n"
+        f"Next: jaxformer forward {run} --inputs in.npz --output out.npz, or "
+        f"fine-tune it: jaxformer train CONFIG --init-from {run}"
     )
 
 
@@ -81,7 +83,7 @@ def forward(arguments: Sequence[str], prog: str) -> None:
     _write_arrays(options.output, outputs)
     for name, array in outputs.items():
         print(f"{name:24} {array.dtype} {list(array.shape)}")
-    print(f"written to {options.output}")
+    print(f"written to {any_path(options.output, '--output')}")
 
 
 def _write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
@@ -127,10 +129,8 @@ def export(arguments: Sequence[str], prog: str) -> None:
     model = load(options.run_dir, dtype=None, step=options.step, best=options.best)
     most = None if size is None else math.ceil(size * 1e9)
     save(model, options.out_dir, format=options.format, dtype=options.dtype, max_shard_bytes=most)
-    print(
-        f"{options.out_dir}: {model.checkpoint.architecture.name}\n"
-        f"Next: jaxformer verify {options.out_dir}"
-    )
+    out = any_path(options.out_dir, "OUT_DIR")
+    print(f"{out}: {model.checkpoint.architecture.name}\nNext: jaxformer verify {out}")
 
 
 def _export_adapter(options: Export) -> str:
@@ -140,7 +140,7 @@ def _export_adapter(options: Export) -> str:
     for name, value in given.items():
         if value is not None:
             raise ConfigError(f"{name} {value}: must not be given with --adapter, a float32 file")
-    out = options.out_dir
+    out = any_path(options.out_dir, "OUT_DIR")
     config = export_adapter(options.run_dir, out, options.step, options.best)
     saved = f", and {', '.join(config.saved)} whole" if config.saved else ""
     base = config.base or "that the run started from"

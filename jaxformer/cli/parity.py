@@ -10,6 +10,7 @@ from rich.table import Table
 from jaxformer.cli.options import ModelDir
 from jaxformer.config.overrides import parse
 from jaxformer.errors import DataError
+from jaxformer.io.paths import any_path, local_path
 from jaxformer.parity import table as parity_table
 from jaxformer.parity import verify as verification
 
@@ -41,7 +42,7 @@ def verify(arguments: Sequence[str], prog: str) -> None:
             numbers = (difference, pair["jaxformer"], pair["transformers"])
             table.add_row(padding, name, *(f"{number:.1e}" for number in numbers))
     Console().print(table)
-    file = Path(folder).expanduser() / verification.RECEIPT
+    file = any_path(folder, "DIR") / verification.RECEIPT
     print(f"receipt: {file}" if file.exists() else "receipt: none for a model in the hub's cache")
     wrong = [
         (case["from_float64"][name]["jaxformer"], name, padding, case["limit_of_rounding"])
@@ -71,7 +72,7 @@ class Parity:
 
 def parity(arguments: Sequence[str], prog: str) -> None:
     """Writes the table of all systems and shows each row when it is measured."""
-    output = parse(Parity, arguments, prog).output
+    output = local_path(parse(Parity, arguments, prog).output, "--output")
     rows = parity_table.measure_all(lambda row: print("  ".join(row.cells()), flush=True))
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(parity_table.parity_page(rows), encoding="utf-8")

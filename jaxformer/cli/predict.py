@@ -20,6 +20,7 @@ from rich.progress import (
 
 from jaxformer.cli.options import CheckpointChoice, Dtype, ModelDir
 from jaxformer.config.overrides import parse
+from jaxformer.io.paths import any_path
 from jaxformer.io.tables import check_table
 from jaxformer.pretrained.prediction.api import PredictionConfig, open_predictor
 from jaxformer.pretrained.prediction.predictor import Predictor
@@ -57,8 +58,9 @@ class Predict(PredictionConfig, CheckpointChoice):
 def predict(arguments: Sequence[str], prog: str) -> None:
     """Writes a table with what a model predicts for each row."""
     wanted = parse(Predict, arguments, prog)
-    check_table(wanted.output, "--output")
-    table = PredictedTable(wanted.input, wanted.output, wanted.header)
+    output = any_path(wanted.output, "--output")
+    check_table(output, "--output")
+    table = PredictedTable(any_path(wanted.input, "--input"), output, wanted.header)
     table.check_unused(wanted.resume)
     if wanted.compilation_cache is not None:
         jax.config.update("jax_compilation_cache_dir", str(wanted.compilation_cache))

@@ -13,6 +13,7 @@ from rich.text import Text
 from jaxformer.cli.options import CheckpointChoice, ModelDir
 from jaxformer.config.overrides import parse
 from jaxformer.io.console import console
+from jaxformer.io.paths import any_path
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.prediction.zero_shot import TEMPLATE
 from jaxformer.pretrained.prediction.zero_shot import zero_shot as classify
@@ -48,11 +49,12 @@ def zero_shot(arguments: Sequence[str], prog: str) -> None:
     wanted = parse(ZeroShot, arguments, prog)
     pretrained = load(wanted.folder, step=wanted.step, best=wanted.best)
     options = {"template": wanted.template, "batch_size": wanted.batch_size}
-    found = classify(pretrained, wanted.images, wanted.labels, **options)
+    images = [any_path(file, "IMAGE") for file in wanted.images]
+    found = classify(pretrained, images, wanted.labels, **options)
     table = Table(box=None, pad_edge=False)
     for title, justify in (("image", "left"), ("label", "left"), ("score", "right")):
         table.add_column(title, justify=justify)
-    for file, row in zip(wanted.images, found, strict=True):
+    for file, row in zip(images, found, strict=True):
         if wanted.json:
             labels = [score._asdict() for score in row]
             print(json.dumps({"image": str(file), "labels": labels}, ensure_ascii=False))

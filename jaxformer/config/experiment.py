@@ -22,7 +22,7 @@ from jaxformer.data.chat.preferences import PreferenceData
 from jaxformer.data.labels import shown
 from jaxformer.distributed.sharding import MeshConfig, parameter_shardings
 from jaxformer.errors import ConfigError, did_you_mean
-from jaxformer.io.paths import local_path
+from jaxformer.io.paths import any_path
 from jaxformer.io.serialization import as_saved, diff
 from jaxformer.models import Head, ModelConfig
 from jaxformer.models.parameters import AbstractModel
@@ -107,7 +107,7 @@ def validate(config: Config, num_devices: int) -> None:
         ConfigError: Names the fields, their values and what would be right.
     """
     if config.init_from is not None:
-        local_path(config.init_from, "init_from")
+        any_path(config.init_from, "init_from")
     check_has_model(config)
     sizes = dict(zip(("data", "fsdp", "tensor"), config.mesh.sizes(num_devices), strict=True))
     check_mesh(config.model, sizes)

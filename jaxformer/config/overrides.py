@@ -20,7 +20,7 @@ import tyro
 
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.io.components import all_types, type_name, union_members
-from jaxformer.io.paths import check_local_paths
+from jaxformer.io.paths import check_paths
 
 
 def parse(default: Any, arguments: Sequence[str], prog: str) -> Any:
@@ -54,7 +54,7 @@ def parse(default: Any, arguments: Sequence[str], prog: str) -> Any:
                 prog=prog,
                 config=(tyro.conf.AvoidSubcommands,),
             )
-        check_local_paths(parsed)
+        check_paths(parsed)
         return parsed
     finally:
         if asks_help:

@@ -17,7 +17,7 @@ from jaxformer.data import Data
 from jaxformer.distributed.compiler_options import parsed
 from jaxformer.errors import check_field
 from jaxformer.functional.preferences import FLIP_RATE, LossType
-from jaxformer.io.paths import local_path
+from jaxformer.io.paths import any_path
 from jaxformer.models.heads.base import LossFunction
 from jaxformer.models.lora import LoRA
 
@@ -70,7 +70,7 @@ class Distillation:
     """Weight of the hidden states' distance; it needs a teacher of the same width. 0: no term."""
 
     def __post_init__(self):
-        local_path(self.teacher, "train.distillation.teacher")
+        any_path(self.teacher, "train.distillation.teacher")
         check_field(self, "temperature", self.temperature > 0, "positive")
         for name in ("soft_weight", "hard_weight", "cosine_weight"):
             check_field(self, name, getattr(self, name) >= 0, "0 or more")
@@ -117,7 +117,7 @@ class DPO:
             sft_weight=NOT_NEGATIVE,
         )
         if self.reference is not None:
-            local_path(self.reference, "train.preference.reference")
+            any_path(self.reference, "train.preference.reference")
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,8 @@ from typing import Any
 
 from jaxformer.errors import ArgumentError, ConfigError, DataError
 from jaxformer.io.components import is_library, type_name
+from jaxformer.io.paths import AnyPath
+from jaxformer.io.staging import staged
 
 KEPT_FILE = "experiment.py"
 """The copy of the experiment's file in a run's folder, where that defines components."""
@@ -132,7 +134,7 @@ def experiment_text(config: Any) -> bytes | None:
     return loaders[0].source if loaders else None
 
 
-def check_unchanged(config: Any, kept: Path) -> None:
+def check_unchanged(config: Any, kept: AnyPath) -> None:
     """Checks that an experiment defines its components as it did when a run was started.
 
     Args:
@@ -161,7 +163,7 @@ def check_unchanged(config: Any, kept: Path) -> None:
         )
 
 
-def find_own(name: str, known: Mapping[str, Mapping[str, str]], kept: Path) -> Any:
+def find_own(name: str, known: Mapping[str, Mapping[str, str]], kept: AnyPath) -> Any:
     """Finds a class that is not the library's, which executes the code that defines it.
 
     Args:
@@ -195,12 +197,12 @@ def find_own(name: str, known: Mapping[str, Mapping[str, str]], kept: Path) -> A
     return found
 
 
-def _import_kept(kept: Path, folder: Path, name: str) -> ModuleType:
+def _import_kept(kept: AnyPath, folder: Path, name: str) -> ModuleType:
     if not kept.is_file():
         raise ConfigError(f"{kept}, which defines {name}, does not exist")
     if _module_name(_text(kept)) not in sys.modules:
         _log.warning("executing %s, which defines %s", kept, name)
-    return import_file(kept, folder)
+    return import_file(staged(kept), folder)
 
 
 def _import(home: str, folder: Path, name: str) -> ModuleType:

@@ -9,6 +9,7 @@ from typing import Any
 
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.io.model_files import file_in, read_json_object, read_object
+from jaxformer.io.paths import AnyPath
 
 CONFIG = "config.json"
 _WEIGHTS = ("safetensors", "msgpack", "bin", "pt")
@@ -178,7 +179,7 @@ class HFConfig:
             )
 
 
-def is_hf_checkpoint(folder: Path) -> bool:
+def is_hf_checkpoint(folder: AnyPath) -> bool:
     """Returns whether a folder holds a Hugging Face checkpoint, complete or not.
 
     Args:

@@ -16,6 +16,7 @@ from jaxformer.hub.peft_config import CONFIG, PeftConfig, read_peft_config
 from jaxformer.hub.weights.layouts import Slot
 from jaxformer.hub.weights.tensors import TensorFiles
 from jaxformer.hub.weights.weight_map import Placement
+from jaxformer.io.paths import any_path
 from jaxformer.models.lora import adapted
 from jaxformer.models.parameters import Parameters
 
@@ -66,7 +67,8 @@ class Adapter:
 
 def is_adapter(folder: str | os.PathLike) -> bool:
     """Whether a folder holds an adapter of PEFT, and no model."""
-    return Path(folder, CONFIG).is_file() and not Path(folder, "config.json").exists()
+    folder = any_path(folder, "folder")
+    return (folder / CONFIG).is_file() and not (folder / "config.json").exists()
 
 
 def with_adapters(

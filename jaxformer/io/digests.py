@@ -8,6 +8,7 @@ from pathlib import Path
 
 from jaxformer.errors import DataError
 from jaxformer.io.files import ordinary_file, read_bytes, replacing
+from jaxformer.io.paths import is_remote
 
 DIGESTS = "SHA256SUMS"
 """The file that holds the digests of a folder."""
@@ -15,6 +16,8 @@ DIGESTS = "SHA256SUMS"
 
 def sha256_of(path: str | os.PathLike) -> str:
     """Returns the SHA-256 of a file in hexadecimal, reading it piece by piece."""
+    if is_remote(path):
+        return path.sha256()
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

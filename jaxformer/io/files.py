@@ -1,14 +1,25 @@
-"""Files that a user names, and files and folders that are written whole or not at all."""
+"""Files that a user names, and files and folders that are written whole or not at all.
+
+A path of an object store is written as a local file or folder first, and then uploaded.
+"""
 
 import os
 import shutil
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.io.paths import local_path
+from jaxformer.io.paths import AnyPath, any_path, is_remote
+
+if TYPE_CHECKING:
+    from jaxformer.io.remote import ObjectInfo, RemotePath
+
+LAST = ("SHA256SUMS", "adapter_config.json", "config.json")
+"""The files that say that a folder is complete; they are uploaded after the others."""
 
 
 def ordinary_file(path: str | os.PathLike) -> Path:
@@ -20,13 +31,18 @@ def ordinary_file(path: str | os.PathLike) -> Path:
         path: As the user gave it.
 
     Returns:
-        The path, with its "~" resolved.
+        The path, with its "~" resolved; of an object of a store, that of a copy on this machine.
 
     Raises:
-        ConfigError: It is a URL.
+        ConfigError: It is a URL of another scheme.
         DataError: There is no such file, or it is a folder, a pipe or a device.
     """
-    path = local_path(path, "file")
+    path = any_path(path, "file")
+    if is_remote(path):
+        from jaxformer.io.staging import staged
+
+        object_info(path)
+        return staged(path)
     try:
         found = path.exists()
     except OSError as error:  # a folder on the way may not be read, or the name is too long
@@ -38,6 +54,24 @@ def ordinary_file(path: str | os.PathLike) -> Path:
     if not path.is_file():
         raise DataError(f"{path} is a pipe or a device: name an ordinary file")
     return path
+
+
+def object_info(path: "RemotePath") -> "ObjectInfo":
+    """Returns what a store says of an object.
+
+    Args:
+        path: The object.
+
+    Raises:
+        DataError: There is none, or it is a folder.
+    """
+    try:
+        info = path.stat()
+    except FileNotFoundError as error:
+        raise DataError(f"{path} does not exist") from error
+    if info.is_directory:
+        raise DataError(f"{path} is a folder: name a file")
+    return info
 
 
 def read_bytes(path: str | os.PathLike) -> bytes:
@@ -52,6 +86,8 @@ def read_bytes(path: str | os.PathLike) -> bytes:
     Raises:
         DataError: It is not a regular file, or cannot be read.
     """
+    if is_remote(path):
+        return _object_bytes(any_path(path, "file"))
     path = ordinary_file(path)
     try:
         return path.read_bytes()
@@ -76,6 +112,11 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
     Raises:
         DataError: The disk is full or cannot be written to; `path` is unchanged.
     """
+    if is_remote(path):
+        with _scratch() as home:
+            yield (temporary := home / "object")
+            any_path(path, "file").put(temporary)
+        return
     path = Path(path)
     temporary = _temporary_name(path)
     try:
@@ -91,8 +132,10 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
 
 
 @contextmanager
-def temporary_folder(folder: Path) -> Iterator[Path]:
+def temporary_folder(folder: AnyPath) -> Iterator[Path]:
     """Creates an empty folder on the disk of another, to take its place when it is complete.
+
+    For a folder of an object store it is among the temporary files of this machine.
 
     Args:
         folder: The folder to write.
@@ -103,6 +146,10 @@ def temporary_folder(folder: Path) -> Iterator[Path]:
     Raises:
         DataError: It cannot be written; `folder` is unchanged.
     """
+    if is_remote(folder):
+        with _scratch() as home:
+            yield home
+        return
     home = next(parent for parent in folder.parents if parent.exists())
     temporary = _temporary_name(home / folder.name)
     try:
@@ -115,8 +162,8 @@ def temporary_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def move_into_place(temporary: Path, folder: Path) -> None:
-    """Renames a complete folder, unless another process has put one there first.
+def move_into_place(temporary: Path, folder: AnyPath) -> None:
+    """Renames or uploads a complete folder, unless another process has put one there first.
 
     Args:
         temporary: What `temporary_folder` gave, filled.
@@ -125,6 +172,9 @@ def move_into_place(temporary: Path, folder: Path) -> None:
     Raises:
         DataError: It cannot be renamed, and there is no such folder.
     """
+    if is_remote(folder):
+        upload_folder(temporary, folder)
+        return
     # Renaming onto a folder that holds files fails on every system, which decides a race.
     with suppress(OSError):
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -133,12 +183,45 @@ def move_into_place(temporary: Path, folder: Path) -> None:
         raise DataError(f"could not move the finished {folder.name} into {folder.parent}")
 
 
-def remove_folder(folder: Path) -> None:
+def upload_folder(
+    source: Path, folder: "RemotePath", wanted: Callable[[Path], bool] = lambda name: True
+) -> None:
+    """Uploads the files of a folder, those last that say that it is complete.
+
+    Args:
+        source: On this machine.
+        folder: In an object store.
+        wanted: Which of the files to upload, by their paths below `source`.
+    """
+    names = (path.relative_to(source) for path in source.rglob("*") if path.is_file())
+    for name in sorted(filter(wanted, names), key=_place):
+        (folder / str(name)).put(source / name)
+
+
+def remove_folder(folder: AnyPath) -> None:
     """Deletes a folder with its contents; of a link, only the link."""
-    if folder.is_symlink() or not folder.is_dir():
+    if is_remote(folder):
+        folder.rmtree()
+    elif folder.is_symlink() or not folder.is_dir():
         folder.unlink(missing_ok=True)
     else:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def check_store(folder: AnyPath, name: str) -> None:
+    """Checks before the work that a folder of a store can be written to; passes any other.
+
+    Args:
+        folder: The folder.
+        name: What the user calls it, for the message.
+
+    Raises:
+        ConfigError: There is no such bucket, it refuses, or it cannot be reached.
+    """
+    if is_remote(folder):
+        from jaxformer.io.remote import check_writable
+
+        check_writable(folder, name)
 
 
 def check_unused(folder: str | Path) -> None:
@@ -148,9 +231,11 @@ def check_unused(folder: str | Path) -> None:
         folder: As the user gave it.
 
     Raises:
-        ConfigError: It is a file, a folder that holds something or cannot be read, or a URL.
+        ConfigError: It is a file, a folder that holds something or cannot be read or written, or a
+            URL of another scheme.
     """
-    folder = local_path(folder, "folder")
+    folder = any_path(folder, "folder")
+    check_store(folder, "folder")
     try:
         in_use = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
     except OSError as error:
@@ -172,7 +257,9 @@ def write_whole(folder: str | Path, num_bytes: int, write: Callable[[Path], None
         DataError: The disk has too little space, or cannot be written to.
     """
     check_unused(folder)
-    folder = Path(os.path.realpath(local_path(folder, "folder")))
+    folder = any_path(folder, "folder")
+    if not is_remote(folder):
+        folder = Path(os.path.realpath(folder))
     with temporary_folder(folder) as temporary:
         free = shutil.disk_usage(temporary).free
         if num_bytes > free:
@@ -181,6 +268,9 @@ def write_whole(folder: str | Path, num_bytes: int, write: Callable[[Path], None
                 f"{free / 1e9:.2f} GB free"
             )
         write(temporary)
+        if is_remote(folder):
+            upload_folder(temporary, folder)
+            return
         folder.parent.mkdir(parents=True, exist_ok=True)
         temporary.rename(folder)
 
@@ -188,3 +278,32 @@ def write_whole(folder: str | Path, num_bytes: int, write: Callable[[Path], None
 def _temporary_name(path: Path) -> Path:
     """Returns an unused, hidden name beside a file or folder."""
     return path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """A temporary folder of this machine, for what is uploaded next."""
+    home = Path(tempfile.mkdtemp(prefix="jaxformer-"))
+    try:
+        yield home
+    except OSError as error:
+        reason = error.strerror or error
+        raise DataError(f"{home}, before its upload, cannot be written: {reason}") from error
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _place(name: Path) -> tuple[int, int, str]:
+    """When a file is uploaded: what names others after them, `LAST` at the end, deep ones first."""
+    rank = 2 + LAST.index(name.name) if name.name in LAST else name.name.endswith(".index.json")
+    return int(rank), -len(name.parts), str(name)
+
+
+def _object_bytes(path: "RemotePath") -> bytes:
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, IsADirectoryError):
+        object_info(path)
+        raise DataError(f"{path} cannot be read") from None
+    except MemoryError:
+        raise DataError(f"{path}: {path.stat().st_size:,} bytes do not fit in memory") from None

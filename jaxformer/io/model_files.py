@@ -92,6 +92,14 @@ def read_json_object(path: Path) -> dict[str, Any]:
     return read_json(_limited(path, _LARGEST_JSON))
 
 
+def is_side_file(name: str) -> bool:
+    """Whether a file belongs to a model besides its weights, by its path in the model's folder."""
+    folder, _, last = name.rpartition("/")
+    templates = folder == TEMPLATES and last.endswith(".jinja")
+    tiktoken = not folder and last.endswith(".tiktoken")
+    return name in SIDE_FILES or name == "config.json" or templates or tiktoken
+
+
 def side_files(folder: Path | None) -> list[Path]:
     """Returns those of `SIDE_FILES` that a folder has, and its named chat templates.
 

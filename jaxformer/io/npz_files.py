@@ -6,7 +6,7 @@ import zipfile
 
 import numpy as np
 
-from jaxformer.errors import DataError
+from jaxformer.errors import DataError, StorageError
 from jaxformer.io.files import ordinary_file
 
 _MOST_BYTES = 1 << 32
@@ -28,13 +28,15 @@ def read_npz(path: str | os.PathLike) -> dict[str, np.ndarray]:
     Raises:
         DataError: It is not an .npz file, an array does not fit its header or is not of numbers,
             or the arrays take more than 4 GiB together.
+        StorageError: It is in a store that cannot be reached, or refuses.
     """
     try:
-        with zipfile.ZipFile(ordinary_file(path)) as archive:
+        local = ordinary_file(path)
+        with zipfile.ZipFile(local) as archive:
             _check_members(archive)
-        with np.load(path, allow_pickle=False) as file:
+        with np.load(local, allow_pickle=False) as file:
             return dict(file)
-    except DataError:
+    except (DataError, StorageError):
         raise
     except Exception as error:  # the parsers of the archive and of the headers raise many
         raise DataError(f"{path}: not an .npz file that can be read: {error}") from error

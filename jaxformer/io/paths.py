@@ -1,44 +1,61 @@
-"""Local paths: a URL in place of one is refused before anything is created."""
+"""The paths a user names: those of this machine, and gs:// and s3:// URLs.
+
+Other URLs are refused before anything is created.
+"""
 
 import dataclasses
 import os
 import re
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from jaxformer.errors import ConfigError, shortened
+from jaxformer.extras import optional_module
 
+if TYPE_CHECKING:
+    from jaxformer.io.remote import RemotePath
+
+AnyPath: TypeAlias = Union[Path, "RemotePath"]
+"""A path of this machine or of an object store; the latter has the methods of the former."""
+
+SCHEMES = {"gs": "gcsfs", "s3": "s3fs"}
+"""The schemes that are read and written, with the module that does it."""
+REMOTE_OPTIONS = frozenset({
+    "data", "images", "input", "inputs", "out_dir", "output", "prompts", "run_dir", "run_dirs",
+})  # fmt: skip
+"""The options of commands whose paths may be URLs; those of others are of this machine."""
 # Two letters at least: "C:/" is a drive. A Path has made one slash of two.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+")
 
 
-def local_path(path: str | os.PathLike, name: str) -> Path:
-    """Returns a path with its "~" resolved.
+def any_path(path: str | os.PathLike, name: str) -> AnyPath:
+    """Returns a path of this machine, or of an object store.
 
     Args:
         path: As the user gave it.
         name: What the user calls it, for the message: "run_dir".
 
     Returns:
-        The path.
+        A `Path` with its "~" resolved, or the `RemotePath` of a URL.
 
     Raises:
-        ConfigError: It is not a path, or it is a URL such as gs://bucket/folder.
+        ConfigError: It is not a path, a URL of another scheme, or one without a bucket.
+        MissingExtra: The library for the scheme is not installed.
     """
-    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
-    if not isinstance(text, str):
-        raise ConfigError(f"{name} = {shortened(path)}: must be a path")
-    if scheme := _SCHEME.match(text):
-        url = _SCHEME.sub(rf"{scheme[1]}://", text, count=1)
-        raise ConfigError(
-            f"{name} = {url}: must be a path on this machine: URLs are neither read nor written; "
-            "copy the files here, or mount them"
-        )
-    return Path(os.path.expanduser(text))
+    url = _url(path, name)
+    if url is None:
+        return Path(os.path.expanduser(os.fspath(path)))
+    scheme, _, rest = url.partition("://")
+    if not rest.strip("/"):
+        raise ConfigError(f"{name} = {url}: must name a bucket, such as {scheme}://bucket/folder")
+    optional_module(SCHEMES[scheme], f"{name} = {url}")
+    from jaxformer.io.remote import RemotePath
+
+    return RemotePath(url.rstrip("/"))
 
 
-def folder_path(path: str | os.PathLike, name: str) -> Path:
-    """Returns `local_path` of a folder, which need not exist.
+def local_path(path: str | os.PathLike, name: str) -> Path:
+    """Returns a path that must be of this machine, with its "~" resolved.
 
     Args:
         path: As the user gave it.
@@ -48,33 +65,79 @@ def folder_path(path: str | os.PathLike, name: str) -> Path:
         The path.
 
     Raises:
-        ConfigError: It is not a path, a URL, or the path of a file.
+        ConfigError: It is not a path, or it is a URL such as gs://bucket/folder.
     """
-    folder = local_path(path, name)
+    if (url := _url(path, name)) is not None:
+        raise ConfigError(
+            f"{name} = {url}: must be a path on this machine: this is neither read from nor "
+            "written to a URL; copy the files here, or mount them"
+        )
+    return Path(os.path.expanduser(os.fspath(path)))
+
+
+def folder_path(path: str | os.PathLike, name: str) -> AnyPath:
+    """Returns `any_path` of a folder, which need not exist.
+
+    Args:
+        path: As the user gave it.
+        name: What the user calls it, for the message.
+
+    Returns:
+        The path.
+
+    Raises:
+        ConfigError: It is not a path, a URL of another scheme, or the path of a file.
+    """
+    folder = any_path(path, name)
     if path == "":
         raise ConfigError(f"{name} = {path!r}: must be the path of a folder")
-    if os.path.exists(folder) and not os.path.isdir(folder):
+    if not is_remote(folder) and os.path.exists(folder) and not os.path.isdir(folder):
         raise ConfigError(f"{name} = {folder}: must be a folder, not a file")
     return folder
 
 
-def check_local_paths(values: Any, name: str = "") -> None:
+def is_remote(path: str | os.PathLike) -> bool:
+    """Whether a path is a URL, also one whose two slashes a `Path` has made one."""
+    return _SCHEME.match(os.fspath(path)) is not None
+
+
+def check_paths(values: Any, name: str = "") -> None:
     """Checks every `Path` in dictionaries, lists and dataclasses, such as parsed options.
+
+    Only those of `REMOTE_OPTIONS` may be URLs.
 
     Args:
         values: The options, nested at will.
         name: The dotted name of `values` itself.
 
     Raises:
-        ConfigError: One is a URL; names the option, such as "data.path".
+        ConfigError: One may be no URL, or is one of another scheme; names the option, such as
+            "data.path".
     """
     if isinstance(values, Path):
-        local_path(values, name)
+        (any_path if name.rpartition(".")[2] in REMOTE_OPTIONS else local_path)(values, name)
     if isinstance(values, list | tuple):
         for part in values:
-            check_local_paths(part, name)
+            check_paths(part, name)
     if dataclasses.is_dataclass(values):
         values = {field.name: getattr(values, field.name) for field in dataclasses.fields(values)}
     if isinstance(values, dict):
         for key, part in values.items():
-            check_local_paths(part, f"{name}.{key}".lstrip("."))
+            check_paths(part, f"{name}.{key}".lstrip("."))
+
+
+def _url(path: str | os.PathLike, name: str) -> str | None:
+    """The URL of a known scheme that a path is; None for a path of this machine."""
+    text = os.fspath(path) if isinstance(path, str | PurePath | os.PathLike) else None
+    if not isinstance(text, str):
+        raise ConfigError(f"{name} = {shortened(path)}: must be a path")
+    if not (found := _SCHEME.match(text)):
+        return None
+    url = _SCHEME.sub(rf"{found[1]}://", text, count=1)
+    if found[1] not in SCHEMES:
+        known = " or ".join(f"{scheme}://bucket/..." for scheme in SCHEMES)
+        raise ConfigError(
+            f"{name} = {url}: must be a path on this machine, or {known}; copy the files to one of "
+            "them"
+        )
+    return url

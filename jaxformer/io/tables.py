@@ -9,7 +9,8 @@ from typing import Any
 
 from jaxformer.errors import ConfigError, DataError, did_you_mean
 from jaxformer.extras import optional_module
-from jaxformer.io.files import replacing
+from jaxformer.io.files import check_store, replacing
+from jaxformer.io.paths import is_remote
 
 Rows = Callable[[], Iterator[dict[str, Any]]]
 """Yields the rows of a table, the same ones each time it is called."""
@@ -31,7 +32,8 @@ def check_table(path: Path, name: str) -> None:
     if ending not in _WRITERS:
         hint = did_you_mean(ending, _WRITERS)
         raise ConfigError(f"{name} {path}: must end in one of {', '.join(_WRITERS)}{hint}")
-    if path.is_dir() or not path.parent.is_dir():
+    check_store(path.parent, name)
+    if not is_remote(path) and (path.is_dir() or not path.parent.is_dir()):
         problem = "a folder" if path.is_dir() else f"in {path.parent}, which is no folder"
         raise ConfigError(f"{name} {path}: must be a file, but is {problem}; name another one")
     if ending == ".parquet":

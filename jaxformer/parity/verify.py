@@ -17,6 +17,8 @@ from jaxformer.checkpoints.files import write_json
 from jaxformer.errors import ConfigError
 from jaxformer.hub.remote.names import source_of
 from jaxformer.hub.weights.opening import layout_of
+from jaxformer.io.paths import any_path
+from jaxformer.io.staging import name_of
 from jaxformer.parity.compare import (
     Arrays,
     beyond_rounding,
@@ -87,7 +89,7 @@ def verify(folder: str | Path) -> dict[str, Any]:
         "cases": cases,
     }
     if source_of(folder) is None:
-        write_json(folder / RECEIPT, receipt)
+        write_json(any_path(name_of(folder), "folder") / RECEIPT, receipt)
     return receipt
 
 

@@ -9,6 +9,7 @@ from jaxformer.hub.hf_config import is_hf_checkpoint
 from jaxformer.hub.peft import Adapter, read_adapter, with_adapters
 from jaxformer.hub.peft_config import CONFIG, read_peft_config
 from jaxformer.hub.remote.names import hub_name
+from jaxformer.io.paths import is_remote
 from jaxformer.pretrained.folders import model_folder
 from jaxformer.pretrained.model import Pretrained
 
@@ -62,6 +63,8 @@ def base_of(folder: Path, **hub: str | Path | None) -> Path:
         ConfigError: There is no such folder here, and no such model on the hub.
     """
     name = read_peft_config(folder).base
+    if name and is_remote(name):
+        return model_folder(name, f"{folder / CONFIG}: base_model_name_or_path")
     for place in (Path(name), folder / name) if name else ():
         if is_hf_checkpoint(place):
             return place

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxformer.checkpoints.run_data import kept_files
 from jaxformer.checkpoints.run_dir import IMPORTED
 from jaxformer.checkpoints.saved_run import SavedRun
 from jaxformer.data import Data
@@ -24,6 +25,7 @@ from jaxformer.hub.weights.arrays import check_finite
 from jaxformer.hub.weights.file_layout import LAYOUT
 from jaxformer.hub.weights.opening import Layout, read_layout
 from jaxformer.io.model_files import file_in, read_object
+from jaxformer.io.paths import AnyPath
 from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import AbstractModel
 from jaxformer.pretrained.adapters import base_of, with_read_adapters
@@ -57,7 +59,7 @@ def load(
         folder: A run's folder, that of one of its checkpoints (RUN/checkpoints/300), or one with
             config.json and model.safetensors (or several files and their index); or that of a
             PEFT adapter, which names its base. Where there is no such folder, the name of a model
-            on the hub: "org/name", or "org/name@revision".
+            on the hub: "org/name", or "org/name@revision". gs:// and s3:// URLs are folders too.
         dtype: The dtype of the parameters: "float32", "bfloat16" or "float16"; None keeps that of
             the files.
         mesh: The mesh that each parameter is sharded over when it is read; None: one device.
@@ -114,9 +116,10 @@ def _load_run(
     return Pretrained(checkpoint, parameters, home, None if dtype else kept_layout(home))
 
 
-def home_of(run: Path) -> Path:
+def home_of(run: AnyPath) -> Path:
     """Returns the folder with the other files of a run: its checkpoint's, or its tokenizer's."""
-    return run / IMPORTED if (run / IMPORTED).is_dir() else run / "tokenizer"
+    kept = kept_files(run)
+    return kept / IMPORTED if (kept / IMPORTED).is_dir() else kept / "tokenizer"
 
 
 def kept_layout(home: Path) -> Layout | None:
@@ -135,7 +138,7 @@ def describe_run(run: SavedRun, model: ModelConfig) -> HFCheckpoint:
     Raises:
         DataError: A file that the run keeps is damaged.
     """
-    home, labels = home_of(run.folder), load_labels(run.folder)
+    home, labels = home_of(run.folder), load_labels(kept_files(run.folder))
     kept = read_object(home, CONFIG)
     if kept is None:
         kept = _token_ids(home, run.config.data)

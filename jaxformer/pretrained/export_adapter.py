@@ -10,6 +10,7 @@ from jaxformer.hub.peft import Adapter, Factors, is_adapter, write_adapter
 from jaxformer.hub.peft_config import PeftConfig, task_of
 from jaxformer.hub.remote.names import hub_name
 from jaxformer.io.files import check_unused, write_whole
+from jaxformer.io.paths import is_remote
 from jaxformer.models.lora import FACTORS, abstract_model_of, is_factor
 from jaxformer.optim.parameter_roles import trained_names
 from jaxformer.pretrained.auto import describe_run, home_of
@@ -80,6 +81,9 @@ def _base_name(config: Config) -> str | None:
     if config.init_from is None or config.init_layers is not None:
         return None
     folder, name = Path(config.init_from), hub_name(config.init_from)
+    if is_remote(config.init_from):
+        copy = model_folder(config.init_from, "init_from", weights=False)
+        return config.init_from if is_hf_checkpoint(copy) and not is_adapter(copy) else None
     if name is not None and not folder.exists():
         try:
             is_base = not is_adapter(model_folder(config.init_from, "init_from", weights=False))

@@ -9,7 +9,8 @@ from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.peft import is_adapter
 from jaxformer.hub.remote.download import fetch
 from jaxformer.hub.remote.names import hub_name
-from jaxformer.io.paths import folder_path
+from jaxformer.hub.remote.stores import remote_model
+from jaxformer.io.paths import AnyPath, folder_path, is_remote
 from jaxformer.zoo import FORMATS
 
 
@@ -21,11 +22,12 @@ def model_folder(
     token: str | None = None,
     cache_dir: str | Path | None = None,
     weights: bool = True,
-) -> Path:
+) -> AnyPath:
     """Returns the folder of a model; a model of the hub is downloaded to its cache.
 
     A folder on this machine comes first. Where there is none, "org/name" and "org/name@revision"
-    are names of the hub; a `Path`, or what begins with a dot or a slash, never is.
+    are names of the hub; a `Path`, or what begins with a dot or a slash, never is. Of gs:// and
+    s3:// URLs, a model's files are copied to this machine; a run is read where it is.
 
     Args:
         model: The folder of a run, of one of its checkpoints, of a Hugging Face checkpoint or of an
@@ -45,6 +47,8 @@ def model_folder(
         DataError: A file did not arrive as it is on the hub.
     """
     folder = folder_path(model, field)
+    if is_remote(folder):
+        return remote_model(folder, field, weights, _check_known)
     named = None if os.path.isdir(folder) else hub_name(model)
     if named is None:
         if not os.path.isdir(folder):

@@ -11,6 +11,7 @@ from jaxformer.hub.remote.selection import ADAPTER
 from jaxformer.hub.remote.upload import upload
 from jaxformer.hub.weights.tensors import TensorFiles
 from jaxformer.io.paths import folder_path
+from jaxformer.io.staging import staged
 from jaxformer.pretrained.model import open_folder
 
 
@@ -45,7 +46,7 @@ def push(
             reached.
         DataError: The folder is not complete.
     """
-    folder = folder_path(folder, "FOLDER")
+    folder = staged(folder_path(folder, "FOLDER"))
     target = hub_name(name)
     fits = target is not None and target.revision is None
     check_argument("NAME", name, fits, "org/name, a name on the hub")

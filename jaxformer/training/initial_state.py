@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxformer.config.experiment import Config
 from jaxformer.data import Datasets
 from jaxformer.distributed.processes import is_first
+from jaxformer.io.staging import name_of
 from jaxformer.training.step import TrainProgram, TrainState
 from jaxformer.training.transfer.origin import check_same_tokens, origin_folder
 from jaxformer.training.transfer.transfer import transfer
@@ -38,7 +39,7 @@ def initial_state(config: Config, data: Datasets, program: TrainProgram) -> Trai
     if data.tokenizer is not None:
         check_same_tokens(data.tokenizer, origin)
     if is_first():
-        print(report.in_words(origin))
+        print(report.in_words(name_of(origin)))
         _warn_of_frozen(report.new, program)
     ema = None if state.ema is None else {name: jnp.copy(params[name]) for name in state.ema}
     return replace(state, params=params, ema=ema)

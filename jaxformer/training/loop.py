@@ -4,13 +4,14 @@ import contextlib
 import dataclasses
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import jax
 
 from jaxformer.checkpoints.checkpointer import Checkpointer
 from jaxformer.checkpoints.restore import restore_newest, saved_log
+from jaxformer.checkpoints.run_data import prepared_data
 from jaxformer.checkpoints.run_dir import CHECKPOINTS, locked, moved_away, open_run_folder
 from jaxformer.config.experiment import (
     Config,
@@ -38,7 +39,7 @@ from jaxformer.distributed.processes import (
 )
 from jaxformer.distributed.sharding import make_mesh
 from jaxformer.errors import DataError, check_argument
-from jaxformer.io.paths import folder_path
+from jaxformer.io.paths import AnyPath, folder_path
 from jaxformer.io.serialization import to_json
 from jaxformer.training.evaluation.conclusion import print_conclusion
 from jaxformer.training.evaluation.early_stopping import EarlyStopping, check_metric
@@ -70,7 +71,8 @@ def train(config: Config | str, folder: str | Path, fresh: bool = False) -> Trai
     Args:
         config: The experiment; or the name of a shipped config ("tiny_decoder", "bert:base"), or
             the path of a file of one.
-        folder: The run's folder: configuration, checkpoints, metrics, tokenizer, pictures.
+        folder: The run's folder: configuration, checkpoints, metrics, tokenizer, pictures. It may
+            be in an object store: "gs://bucket/run", "s3://bucket/run".
         fresh: Start anew; an earlier run in the folder moves to another name.
 
     Returns:
@@ -84,13 +86,13 @@ def train(config: Config | str, folder: str | Path, fresh: bool = False) -> Trai
         TrainingDiverged: Too many updates in a row were not finite.
         OutOfMemory: A step needs more memory than there is.
         ProcessLost: Another process of the job has ended.
+        StorageError: The object store of the folder cannot be reached any more, or refuses.
     """
     config, folder = _checked(config, folder, fresh)
-    checkpoints_dir = folder / CHECKPOINTS
-    with _opened(config, folder, fresh) as resources:
+    with _opened(config, folder, fresh) as (resources, check_lock):
         config, data, program, work = _prepared(config, folder)
         settings = config.train
-        restored = restore_newest(checkpoints_dir, program.state_shapes, warn=print)
+        restored = restore_newest(folder / CHECKPOINTS, program.state_shapes, warn=print)
         step, state = restored or (0, initial_state(config, data, program))
         data = with_references(config, folder, data, program, None if restored else state.params)
         evaluator = Evaluator(program, data, config.data.max_validation_batches)
@@ -101,9 +103,9 @@ def train(config: Config | str, folder: str | Path, fresh: bool = False) -> Trai
         log.message(f"continuing from step {step}" if step else "starting from step 0")
         stopping = _early_stopping(settings, folder, step)
         preview = _preview(config, program, data)
-        profiler = StepProfiler(settings.profile_steps, folder)
+        profiler = StepProfiler(settings.profile_steps, log.folder)
         batches = _device_batches(program, data.train, step)
-        checkpoints = _checkpointer(config, checkpoints_dir)
+        checkpoints = _checkpointer(config, folder / CHECKPOINTS, (check_lock, log.push))
 
         validation, ended, interrupted = None, agreed(stopping.ended), False
         with contextlib.closing(checkpoints), StopSignal() as signals:
@@ -131,6 +133,7 @@ def train(config: Config | str, folder: str | Path, fresh: bool = False) -> Trai
                         checkpoints.save(step, state, validation, log.state)
                 checkpoints.check()
 
+        log.push()
         if step < settings.steps and not ended:
             log.message(f"stopped after step {step}; the same command continues from there")
             return TrainResult.of(folder, step, False, stopping)
@@ -141,7 +144,8 @@ def train(config: Config | str, folder: str | Path, fresh: bool = False) -> Trai
         sample = "" if preview is None else preview.text(state.best_params)
         log.end_display()
         if is_first():
-            curve = print_conclusion(conclusion, config, folder, state.params, stopping, sample)
+            paths, params = (folder, log.folder), state.params
+            curve = print_conclusion(conclusion, config, *paths, params, stopping, sample)
             log.conclude(step, conclusion.metrics, curve)
         return TrainResult.of(folder, step, True, stopping, conclusion.metrics)
 
@@ -153,7 +157,9 @@ def _prepared(config: Config, folder: Path) -> tuple[Config, Datasets, TrainProg
     return config, data, program, _announced_work(config, data, program, folder)
 
 
-def _run_logger(config: Config, folder: Path, step: int, work: RunWork, rows: Dataset) -> RunLogger:
+def _run_logger(
+    config: Config, folder: AnyPath, step: int, work: RunWork, rows: Dataset
+) -> RunLogger:
     return RunLogger(
         *(config.train, folder, step, work, saved_log(folder / CHECKPOINTS, step)),
         config=to_json(config),
@@ -167,7 +173,7 @@ def _early_stopping(settings: TrainConfig, folder: Path, step: int) -> EarlyStop
     return EarlyStopping(settings.metric, settings.patience, past)
 
 
-def _checked(config: Config | str, folder: str | Path, fresh: bool) -> tuple[Config, Path]:
+def _checked(config: Config | str, folder: str | Path, fresh: bool) -> tuple[Config, AnyPath]:
     """The experiment and the folder, once everything is checked that needs no data."""
     config = load_config(config_spec(str(config))) if isinstance(config, str | Path) else config
     expected = "a Config, or the name or the path of a config"
@@ -180,24 +186,36 @@ def _checked(config: Config | str, folder: str | Path, fresh: bool) -> tuple[Con
 
 
 @contextlib.contextmanager
-def _opened(config: Config, folder: Path, fresh: bool) -> Iterator[contextlib.ExitStack]:
-    """The run's folder, locked and with its config.json; device errors become sentences."""
+def _opened(
+    config: Config, folder: AnyPath, fresh: bool
+) -> Iterator[tuple[contextlib.ExitStack, Callable[[], None]]]:
+    """The run's folder, locked and with its config.json; device errors become sentences.
+
+    Yields:
+        What ends with the run, and what raises RunError once the lock is another process's.
+    """
+    checks: list[Callable[[], None]] = []
+
+    def check_lock() -> None:
+        for check in checks:  # the first process has the lock
+            check()
+
     with contextlib.ExitStack() as resources:
         resources.enter_context(explained(config, folder / CHECKPOINTS))
 
         def open_folder() -> None:
             if fresh:
                 resources.enter_context(moved_away(folder))
-            resources.enter_context(locked(folder))
+            checks.append(resources.enter_context(locked(folder)))
             open_run_folder(folder, config)
 
         first_process_only(open_folder)
-        yield resources
+        yield resources, check_lock
 
 
 def _with_data(config: Config, folder: Path) -> tuple[Config, Datasets]:
     """The experiment with the steps that its epochs take, and its data."""
-    data, model = config.data.prepare(folder), config.model
+    data, model = prepared_data(config.data, folder), config.model
     if data.tokenizer is not None:
         check_vocabulary(model.vocab_size, data.tokenizer.vocab_size)
     check_labels(model.heads, data.labels)
@@ -263,13 +281,16 @@ def _device_batches(
     return itertools.chain(of_phase(now), itertools.chain.from_iterable(map(of_phase, later)))
 
 
-def _checkpointer(config: Config, folder: Path) -> Checkpointer:
+def _checkpointer(
+    config: Config, folder: AnyPath, before_save: Sequence[Callable[[], None]]
+) -> Checkpointer:
     metric = config.train.metric
     return Checkpointer(
         folder,
         to_json(config),
         config.train.keep,
         best_fn=lambda measured: cost(metric, measured.get(metric)),
+        before_save=before_save,
     )
 
 

@@ -29,7 +29,7 @@ from jaxformer.distributed.sharding import on_mesh
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.functional.placement import place
 from jaxformer.io.digests import DIGESTS, check_digests, write_digests
-from jaxformer.io.files import move_into_place, remove_folder, temporary_folder
+from jaxformer.io.files import move_into_place, ordinary_file, remove_folder, temporary_folder
 from jaxformer.io.json_files import read_json
 from jaxformer.models.heads.base import Batch, LossOptions
 from jaxformer.models.lora import AbstractLoraModel
@@ -224,7 +224,7 @@ def _load(home: Path, shape: tuple[int, int]) -> np.ndarray | None:
         return None
     try:
         check_digests(home / DIGESTS, (_VALUES, _RECORD))
-        logps = np.load(home / _VALUES, allow_pickle=False)
+        logps = np.load(ordinary_file(home / _VALUES), allow_pickle=False)
         if logps.shape != shape:
             raise DataError(f"{home / _VALUES} has the shape {logps.shape}: must be {shape}")
         return logps

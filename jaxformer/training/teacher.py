@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from jax.sharding import Mesh
 
+from jaxformer.checkpoints.run_data import kept_files
 from jaxformer.checkpoints.saved_run import SavedRun
 from jaxformer.config.experiment import check_mesh
 from jaxformer.config.train import Distillation
@@ -12,6 +13,7 @@ from jaxformer.data.labels import load_labels
 from jaxformer.distributed.processes import is_first, placed
 from jaxformer.distributed.sharding import parameter_sharding
 from jaxformer.errors import ConfigError
+from jaxformer.io.staging import name_of
 from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import AbstractModel, Parameters
 from jaxformer.training.logging.progress import short_number
@@ -49,14 +51,16 @@ def distillation_loss(
         check_mesh(teacher.model, dict(mesh.shape))
         if data.tokenizer is not None:
             check_same_tokenizer(data.tokenizer, teacher.folder)
-        _check_labels(data.labels, load_labels(teacher.folder))
+        _check_labels(data.labels, load_labels(kept_files(teacher.folder)))
     except ConfigError as error:
-        raise ConfigError(f"train.distillation.teacher {teacher.folder}: {error}") from error
+        raise ConfigError(
+            f"train.distillation.teacher {name_of(teacher.folder)}: {error}"
+        ) from error
     abstract_model, parameters = read_model(teacher, mesh)
     if is_first():
         count = short_number(parameter_count(parameters))
         learned = f"the predictions of {', '.join(common)}" if common else "the hidden states alone"
-        of = f"teacher {teacher.folder} at step {teacher.step}, {count} parameters"
+        of = f"teacher {name_of(teacher.folder)} at step {teacher.step}, {count} parameters"
         print(f"{of}: teaches {learned}")
     heads = [head.name for head in model.heads]
     return DistillationLoss(heads, settings, abstract_model, parameters, common)

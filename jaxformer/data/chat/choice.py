@@ -20,6 +20,8 @@ from jaxformer.data.chat.template import (
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerFile, TokenizerSpec
 from jaxformer.errors import ConfigError, DataError, did_you_mean
 from jaxformer.io.files import replacing
+from jaxformer.io.paths import any_path, is_remote
+from jaxformer.io.staging import staged
 
 _NAMED = Path(__file__).parent / "templates"
 TEMPLATE_NAMES = ("ChatML", "Llama2", "Llama3", "Mistral")
@@ -45,7 +47,9 @@ def template_file(name: str) -> Path:
     plain = "".join(letter for letter in name.lower() if letter.isalnum())
     if plain in known:
         return _NAMED / f"{plain}.jinja"
-    path = Path(os.path.expanduser(name))
+    path = any_path(name, "data.template")
+    if is_remote(path) and path.is_file():
+        path = staged(path)
     if not path.is_file():
         hint = did_you_mean(name, TEMPLATE_NAMES)
         raise ConfigError(
@@ -212,7 +216,7 @@ def _origin(spec: TokenizerSpec) -> Path | None:
     """The folder of the checkpoint whose tokenizer it is, if any."""
     if not isinstance(spec, TokenizerFile):
         return None
-    path = Path(os.path.expanduser(spec.path))
+    path = spec.place()
     return path if path.is_dir() else path.parent
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from jaxformer.data.files.record import Record, table_row
-from jaxformer.errors import DataError
+from jaxformer.errors import DataError, StorageError
 from jaxformer.extras import optional_module
 from jaxformer.io.files import ordinary_file
 from jaxformer.io.json_files import read_json
+from jaxformer.io.streams import readable
 
 _BATCH_ROWS = 1024
 _INFO = "dataset_info.json"
@@ -28,7 +29,7 @@ def read_parquet(path: Path, columns: Sequence[str] | None = None) -> Iterator[R
         MissingExtra: pyarrow is not installed.
     """
     parquet = optional_module("pyarrow.parquet", f"reading {path}")
-    with _reported(path, "a Parquet"), parquet.ParquetFile(ordinary_file(path)) as file:
+    with _reported(path, "a Parquet"), parquet.ParquetFile(readable(path)) as file:
         schema = file.schema_arrow
         known = columns is not None and set(columns) <= set(schema.names)
         batches = file.iter_batches(_BATCH_ROWS, columns=list(columns) if known else None)
@@ -66,7 +67,7 @@ def read_arrow(path: Path, columns: Sequence[str] | None = None) -> Iterator[Rec
 def _reported(path: Path, kind: str) -> Iterator[None]:
     try:
         yield
-    except DataError:
+    except (DataError, StorageError):
         raise
     except Exception as error:  # pyarrow's own errors have many bases
         reason = " ".join(str(error).split())[:300]

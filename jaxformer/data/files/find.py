@@ -5,11 +5,15 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from jaxformer.errors import DataError
-from jaxformer.io.files import ordinary_file
+from jaxformer.io.files import object_info, ordinary_file
 from jaxformer.io.json_files import read_json
+from jaxformer.io.paths import AnyPath, any_path, is_remote
+
+if TYPE_CHECKING:
+    from jaxformer.io.remote import ObjectInfo
 
 COMPRESSED = (".gz", ".zst")
 """The endings of compressed files, after the ending of what they hold."""
@@ -29,10 +33,16 @@ class FoundFile(NamedTuple):
 
     name: str
     """Its path below the folder that was named, with "/" between folders."""
-    path: Path
+    path: AnyPath
+    info: "ObjectInfo | None" = None
+    """What the store says of it; None for a file of this machine."""
+
+    def stat(self) -> "os.stat_result | ObjectInfo":
+        """Returns its size and what else is known of it."""
+        return self.path.stat() if self.info is None else self.info
 
 
-def ending_of(path: Path) -> str:
+def ending_of(path: AnyPath) -> str:
     """Returns the ending that tells a file's format: ".jsonl" of "a.JSONL.zst"."""
     if path.suffix.lower() in COMPRESSED:
         path = path.with_suffix("")
@@ -49,10 +59,15 @@ def find_matching(path: str | os.PathLike, pattern: str) -> list[FoundFile]:
     Raises:
         DataError: There are none.
     """
-    root = Path(os.path.expanduser(path))
-    if not os.path.isdir(root):
+    root = any_path(path, "path")
+    if not is_folder(root):
         return _file_or_glob(root)
-    found = [FoundFile(_below(root, file), file) for file in root.rglob(pattern) if file.is_file()]
+    if is_remote(root):
+        named = {name: info for name, info in root.files().items() if Path(name).match(pattern)}
+        found = [FoundFile(name, root / name, info) for name, info in named.items()]
+    else:
+        files = (file for file in root.rglob(pattern) if file.is_file())
+        found = [FoundFile(_below(root, file), file) for file in files]
     if not found:
         raise DataError(f"no file matches {pattern!r} in the folder {path}: change the pattern")
     return sorted(found)
@@ -72,11 +87,11 @@ def find_files(path: str | os.PathLike, endings: Iterable[str]) -> list[FoundFil
     Raises:
         DataError: There are none, or they belong to several splits.
     """
-    root, endings = Path(os.path.expanduser(path)), sorted(endings)
-    if not os.path.isdir(root):
+    root, endings = any_path(path, "path"), sorted(endings)
+    if not is_folder(root):
         return _file_or_glob(root)
-    files = [file for file in _walk(root) if ending_of(file) in endings]
-    found = sorted(FoundFile(_below(root, file), file) for file in files)
+    files = [(file, info) for file, info in _walk(root) if ending_of(file) in endings]
+    found = sorted(FoundFile(_below(root, file), file, info) for file, info in files)
     if not found:
         raise DataError(
             f"{path} is a folder without data: the names must end with {', '.join(endings)}, "
@@ -86,37 +101,59 @@ def find_files(path: str | os.PathLike, endings: Iterable[str]) -> list[FoundFil
     return found
 
 
-def stamps(files: Iterable[FoundFile]) -> list[tuple[str, int, int]]:
-    """Returns the name, the size and the modification time of files."""
-    stats = [(file.name, file.path.stat()) for file in files]
-    return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
+def stamps(files: Iterable[FoundFile]) -> list[tuple[str, int, int | str]]:
+    """Returns the name, the size, and the modification time or the store's version of files."""
+    stats = [(file.name, file.stat()) for file in files]
+    return [
+        (name, stat.st_size, getattr(stat, "etag", None) or stat.st_mtime_ns)
+        for name, stat in stats
+    ]
 
 
-def is_glob(path: Path) -> bool:
+def is_glob(path: AnyPath) -> bool:
     """Whether a path stands for the files that match it, and is not one that exists."""
-    return glob.has_magic(str(path)) and not os.path.lexists(path)
+    return glob.has_magic(str(path)) and not (
+        path.exists() if is_remote(path) else os.path.lexists(path)
+    )
 
 
-def _file_or_glob(path: Path) -> list[FoundFile]:
+def is_folder(path: AnyPath) -> bool:
+    """Whether a path is a folder; one that may not be looked at is none."""
+    return path.is_dir() if is_remote(path) else os.path.isdir(path)
+
+
+def _file_or_glob(path: AnyPath) -> list[FoundFile]:
     if not is_glob(path):
-        return [FoundFile(path.name, ordinary_file(path))]
+        if not is_remote(path):
+            return [FoundFile(path.name, ordinary_file(path))]
+        return [FoundFile(path.name, path, object_info(path))]
     root = path
     while glob.has_magic(str(root)):
         root = root.parent
-    files = [Path(match) for match in glob.glob(str(path), recursive=True)]
-    found = sorted(FoundFile(_below(root, file), file) for file in files if file.is_file())
+    if is_remote(path):
+        files = [(file, info) for file, info in path.matching().items() if not _hidden(root, file)]
+    else:
+        matches = map(Path, glob.glob(str(path), recursive=True))
+        files = [(file, None) for file in matches if file.is_file()]
+    found = sorted(FoundFile(_below(root, file), file, info) for file, info in files)
     if not found:
         raise DataError(f"no file matches {path}")
     return found
 
 
-def _walk(folder: Path) -> Iterator[Path]:
-    """Yields the files below a folder that may hold data."""
+def _walk(folder: AnyPath) -> Iterator[tuple[AnyPath, "ObjectInfo | None"]]:
+    """Yields the files below a folder that may hold data, with what a store says of them."""
     if (folder / _DICT).is_file():
         names = read_json(folder / _DICT).get("splits") or ["train"]
         _refuse_splits(folder, {str(name): str(folder / str(name)) for name in names})
     if (folder / _STATE).is_file():
-        yield from _saved_files(folder)
+        yield from ((file, None) for file in _saved_files(folder))
+        return
+    if is_remote(folder):
+        for name, info in folder.entries().items():
+            if not (name.startswith(".") or name in _ABOUT_DATA):
+                path = folder / name
+                yield from _walk(path) if info.is_directory else [(path, info)]
         return
     try:
         entries = list(os.scandir(folder))
@@ -128,14 +165,19 @@ def _walk(folder: Path) -> Iterator[Path]:
         if entry.is_dir(follow_symlinks=False):
             yield from _walk(Path(entry.path))
         elif entry.is_file():
-            yield Path(entry.path)
+            yield Path(entry.path), None
 
 
-def _saved_files(folder: Path) -> list[Path]:
+def _hidden(root: AnyPath, file: AnyPath) -> bool:
+    """Whether the name of a file, or of a folder on the way, begins with a dot."""
+    return any(part.startswith(".") for part in file.relative_to(root).parts)
+
+
+def _saved_files(folder: AnyPath) -> list[AnyPath]:
     """Returns the files that a saved data set lists; beside them may be caches."""
     state = read_json(folder / _STATE)
     try:
-        files = [ordinary_file(folder / entry["filename"]) for entry in state["_data_files"]]
+        files = [_checked(folder / entry["filename"]) for entry in state["_data_files"]]
     except (KeyError, TypeError) as error:
         raise DataError(f"{folder / _STATE}: not as datasets.save_to_disk writes it") from error
     if state.get("_indices_data_files") or state.get("_indices_files"):
@@ -148,7 +190,15 @@ def _saved_files(folder: Path) -> list[Path]:
     return files
 
 
-def _check_one_split(root: Path, found: Iterable[FoundFile]) -> None:
+def _checked(file: AnyPath) -> AnyPath:
+    """Returns a file that is there; an object is not copied before it is read."""
+    if not is_remote(file):
+        return ordinary_file(file)
+    object_info(file)
+    return file
+
+
+def _check_one_split(root: AnyPath, found: Iterable[FoundFile]) -> None:
     """Raises DataError where tables are named for several splits, as on the Hugging Face hub."""
     examples: dict[str, str] = {}
     for file in found:
@@ -169,7 +219,7 @@ def _check_one_split(root: Path, found: Iterable[FoundFile]) -> None:
         _refuse_splits(root, examples)
 
 
-def _refuse_splits(folder: Path, examples: dict[str, str]) -> NoReturn:
+def _refuse_splits(folder: AnyPath, examples: dict[str, str]) -> NoReturn:
     first = next((name for name in sorted(examples) if "train" in name), min(examples))
     raise DataError(
         f"{folder} holds the splits {', '.join(sorted(examples))}: name the files of one, such as "
@@ -177,5 +227,5 @@ def _refuse_splits(folder: Path, examples: dict[str, str]) -> NoReturn:
     )
 
 
-def _below(root: Path, file: Path) -> str:
+def _below(root: AnyPath, file: AnyPath) -> str:
     return file.relative_to(root).as_posix()

@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from jaxformer.errors import DataError
 from jaxformer.extras import optional_module
-from jaxformer.io.files import ordinary_file
+from jaxformer.io.streams import readable
 
 _LOST = b"\0" * 16  # a block that the file system never wrote
 _BUFFER = 1 << 20
@@ -91,10 +91,11 @@ def encodable(text: str, what: str) -> str:
 def _open(path: str | os.PathLike) -> BinaryIO:
     ending = Path(path).suffix.lower()
     if ending == ".gz":
-        return gzip.open(ordinary_file(path))
+        return gzip.open(readable(path))
     if ending == ".zst":
         # Unlike others, this reader notices that a file ends in the middle of a frame.
-        arrow = optional_module("pyarrow", f"reading {path}")
-        file = arrow.OSFile(str(ordinary_file(path)))
+        arrow, found = optional_module("pyarrow", f"reading {path}"), readable(path)
+        file = arrow.OSFile(str(found)) if isinstance(found, Path) else arrow.PythonFile(found)
         return io.BufferedReader(arrow.CompressedInputStream(file, "zstd"), _BUFFER)
-    return open(ordinary_file(path), "rb")
+    found = readable(path)
+    return open(found, "rb") if isinstance(found, Path) else found

@@ -12,6 +12,7 @@ from jaxformer.data.files.json_rows import read_json, read_json_lines
 from jaxformer.data.files.lines import text_lines
 from jaxformer.data.files.record import Record, table_line
 from jaxformer.errors import DataError
+from jaxformer.io.paths import any_path
 
 _LONGEST_FIELD = 1 << 30  # of a .csv file, in characters
 
@@ -57,7 +58,7 @@ def read_records(
     Raises:
         DataError: The file cannot be read; names the file, the line and what is wrong.
     """
-    path, options = Path(os.path.expanduser(path)), TableOptions(header, columns, malformed)
+    path, options = any_path(path, "path"), TableOptions(header, columns, malformed)
     if ending_of(path) in _READERS and not path.is_dir() and not is_glob(path):
         return read_table(path, options)
     files = [file.path for file in find_files(path, TABLES)]

@@ -5,7 +5,6 @@ References:
 """
 
 import logging
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from jaxformer.data.tasks.glue_tasks import TASKS, GlueTask, plain_name
 from jaxformer.data.tasks.labelled_text import LabelledRow, LabelledRows, label_of
 from jaxformer.data.tasks.records import Record, read_records
 from jaxformer.errors import DataError
+from jaxformer.io.paths import any_path
 
 _log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class GlueFolder:
 
     def missing(self) -> list[str]:
         """Returns the files without which the task cannot be trained and measured."""
-        home = Path(self.root, self.task.title)
+        home = any_path(self.root, "root") / self.task.title
         return [f"{home}/{x}.tsv" for x in ("train", *self.task.dev) if not self.files(x)]
 
     def rows(self, split: str) -> list[LabelledRow]:
@@ -116,7 +116,7 @@ class GlueFolder:
         return rows
 
     def _folders(self) -> Iterator[Path]:
-        root = Path(os.path.expanduser(self.root))
+        root = any_path(self.root, "root")
         names = (plain_name(self.task.title), *_FOLDERS.get(self.task.title, ()))
         if root.is_dir():
             yield from (item for item in sorted(root.iterdir()) if plain_name(item.name) in names)
@@ -124,7 +124,7 @@ class GlueFolder:
     def _needed(self, split: str) -> tuple[Path, ...]:
         if tables := self.files(split):
             return tables
-        file = Path(self.root, self.task.title, f"{split}.tsv")
+        file = any_path(self.root, "root") / self.task.title / f"{split}.tsv"
         raise DataError(f"{file} does not exist: it must hold the split {split!r} of GLUE's task")
 
     def _texts(self, record: Record) -> tuple[str, ...]:

@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.errors import DataError
+from jaxformer.errors import DataError, StorageError
 from jaxformer.extras import optional_module
 from jaxformer.io.files import ordinary_file
+from jaxformer.io.paths import AnyPath, any_path, is_remote
+from jaxformer.io.staging import staged
 
 _ENDINGS = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 
@@ -87,7 +89,7 @@ class ImageFolder(ImageSource):
 
     def load(self, size, channels):
         optional_module("PIL", "ImageFolder")
-        return _FolderSet(Path(os.path.expanduser(self.path)), size, channels)
+        return _FolderSet(staged(any_path(self.path, "path"), _is_image), size, channels)
 
 
 class _DigitSet(ImageSet):
@@ -129,17 +131,19 @@ class _FolderSet(ImageSet):
         return fitted_pixels(self._root / self.names[index], self._size, self._channels)
 
 
-def image_names(root: Path) -> list[str]:
+def image_names(root: AnyPath) -> list[str]:
     """Returns the names of the images in a folder and in the folders within, sorted.
 
     Raises:
         DataError: A folder cannot be read.
     """
+    if is_remote(root):
+        return sorted(filter(_is_image, root.files()))
     return sorted(
         Path(folder, file).relative_to(root).as_posix()
         for folder, files in _walk(root)
         for file in files
-        if Path(file).suffix.lower() in _ENDINGS
+        if _is_image(file)
     )
 
 
@@ -152,6 +156,7 @@ def open_image(file: Path, channels: int) -> Any:
 
     Raises:
         DataError: It cannot be decoded.
+        StorageError: It is in a store that cannot be reached, or refuses.
     """
     from PIL import Image, ImageOps
 
@@ -161,7 +166,7 @@ def open_image(file: Path, channels: int) -> Any:
         with Image.open(ordinary_file(file)) as image:
             # Cameras save how they were held beside the pixels.
             return ImageOps.exif_transpose(_eight_bits(image)).convert(_MODES[channels])
-    except DataError:
+    except (DataError, StorageError):
         raise
     except Exception as error:  # Pillow's decoders raise many, of damaged files
         raise DataError(f"{file}: not an image that can be decoded: {error}") from error
@@ -185,6 +190,10 @@ def fitted_pixels(file: Path, size: tuple[int, int], channels: int) -> np.ndarra
 
     fitted = ImageOps.fit(open_image(file, channels), size[::-1])
     return (np.asarray(fitted, np.float32) / 255).reshape(*size, -1)
+
+
+def _is_image(name: str) -> bool:
+    return Path(name).suffix.lower() in _ENDINGS
 
 
 def _walk(root: Path) -> Iterator[tuple[str, list[str]]]:

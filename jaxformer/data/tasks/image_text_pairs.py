@@ -1,6 +1,7 @@
 """Images and their texts, which a dual encoder learns to match."""
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,7 @@ from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainToken
 from jaxformer.errors import DataError, check_field
 from jaxformer.extras import optional_module
 from jaxformer.io.files import replacing
+from jaxformer.io.paths import any_path, is_remote
 
 PREPROCESSOR = "preprocessor_config.json"
 """The file that says how images are scaled and normalised."""
@@ -154,10 +156,11 @@ class ImageTextPairs(TaskData[ImageTextPair]):
             DataError: It cannot be read, lacks a column, has no rows, or an image is not there.
         """
         optional_module("PIL", "ImageTextPairs")
-        rows, folder = [], Path(source).expanduser().parent
+        rows, folder = [], any_path(source, "path").parent
+        there = folder.files() if is_remote(folder) else {}
         for record in read_records(source):
-            image = folder / Path(record.text(self.image)).expanduser()
-            if not image.is_file():
+            image = folder / os.path.expanduser(record.text(self.image))
+            if record.text(self.image) not in there and not image.is_file():
                 raise DataError(f"{record.where}: {image} does not exist, or is no file")
             rows.append(ImageTextPair(record.where, image, record.text(self.text)))
         if not rows:

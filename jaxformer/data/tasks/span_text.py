@@ -27,6 +27,7 @@ from jaxformer.data.tasks.sequences import (
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.io.json_files import read_json
+from jaxformer.io.paths import any_path
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def read_questions(path: str | os.PathLike) -> list[Question]:
         DataError: The file cannot be read, lacks a field or has an answer that is not at its
             stated place; names the file and the line or question.
     """
-    path = Path(os.path.expanduser(path))
+    path = any_path(path, "path")
     records = _squad(path) if path.suffix.lower() == ".json" else read_records(path)
     questions = [_question(record) for record in records]
     if not questions:

@@ -25,6 +25,7 @@ from jaxformer.data.text.corpus_files import (
 )
 from jaxformer.data.text.packing import TokenStream
 from jaxformer.data.text.progress import TokenisingProgress
+from jaxformer.data.text.remote_corpus import share_corpus
 from jaxformer.data.text.sources import TextSource
 from jaxformer.data.text.staging import Staging, remove_others, set_aside, staging
 from jaxformer.data.tokenizers.pool import TokenizerPool, num_cores
@@ -35,6 +36,8 @@ from jaxformer.data.tokenizers.training import cut
 from jaxformer.errors import DataError
 from jaxformer.io.digests import DIGESTS, add_digests
 from jaxformer.io.files import move_into_place, temporary_folder
+from jaxformer.io.mirror import kept_of
+from jaxformer.io.paths import any_path, is_remote
 
 _FORMAT = 1
 _BATCH_CHARACTERS = 1 << 21
@@ -55,10 +58,13 @@ class CorpusOptions:
     """Processes that tokenise more than a few megabytes; None starts one for each CPU core."""
 
     cache_dir: str | None = None
-    """A folder in which runs share their tokens; None keeps them in the run's folder."""
+    """A folder in which runs share their tokens, perhaps gs:// or s3://; None keeps them in the
+    run's folder."""
 
     def __post_init__(self):
         check_fields(self, "data.corpus", shard_bytes=at_least(1), num_proc=optional(at_least(1)))
+        if self.cache_dir is not None:
+            any_path(self.cache_dir, "data.corpus.cache_dir")
 
 
 def load_or_build(
@@ -110,7 +116,7 @@ def load_or_tokenise(
     split and the tokenizer, so that a stale one is never used. It appears complete or not at
     all. If several processes build at once, one does the work and the others wait for it. If it is
     killed, the next one keeps the shards that are whole. The files are the same for any number of
-    processes and interruptions.
+    processes and interruptions. Those of a remote run are in the store too, for other machines.
 
     Args:
         split: The documents and their sides.
@@ -125,19 +131,22 @@ def load_or_tokenise(
         DataError: There is no text, it cannot be read, or the tokens cannot be written.
     """
     own = Path(folder, f"corpus-{_fingerprint(split, tokenizer, options)}")
-    shared = options.cache_dir is not None and (own.is_symlink() or not own.exists())
-    home = Path(options.cache_dir).expanduser().absolute() / own.name if shared else own
+    run, kept, cache = kept_of(own.parent) or own.parent, kept_of(own), options.cache_dir
+    if cache is not None and is_remote(cache):
+        kept, cache = any_path(cache, "data.corpus.cache_dir") / own.name, None
+    shared = cache is not None and (own.is_symlink() or not own.exists())
+    home = Path(cache).expanduser().absolute() / own.name if shared else own
     # A corpus of earlier versions is one shard, however large; its rows keep their order.
     is_whole = home.exists() and not is_sharded(home)
     corpus = _load(home, tokenizer)
     if corpus is None:
-        if any(other.name != own.name for other in own.parent.glob("corpus-*")):
+        if any(other.name != own.name for other in run.glob("corpus-*")):
             _log.warning(
                 "The documents, their split or the tokenizer changed since %s was filled: "
                 "tokenising again. The order of the data changes with it.",
-                own.parent,
+                run,
             )
-        with staging(home, tokenizer) as shards:
+        with staging(home, tokenizer, kept) as shards:
             if shards is not None:
                 shard_bytes = sys.maxsize if is_whole else options.shard_bytes
                 _tokenise(split, tokenizer, shards, shard_bytes, options.num_proc)
@@ -146,6 +155,8 @@ def load_or_tokenise(
         _link(own, home)
     else:
         remove_others(own)
+    if kept is not None:
+        share_corpus(kept, home)
     return corpus
 
 
@@ -248,6 +259,7 @@ def _tokenise(
                             writer.append(tokens, *piece[2:])
                         _count(batch, ids, progress)
                 move_into_place(temporary, folder)
+            shards.share(number)
         shards.complete()
 
 

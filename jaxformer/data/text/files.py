@@ -58,7 +58,7 @@ class FileSource(TextSource, abc.ABC):
             yield from part()
 
     def num_bytes(self):
-        sizes = ((file.path, file.path.stat().st_size) for file in self.files())
+        sizes = ((file.path, file.stat().st_size) for file in self.files())
         return sum(size * (_RATIO if path.suffix in _DENSE else 1) for path, size in sizes)
 
 

@@ -6,14 +6,19 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from jaxformer.data.text.corpus_files import is_sharded, read_shards, shard_name, write_record
 from jaxformer.data.text.packing import TokenStream
+from jaxformer.data.text.remote_corpus import ARRIVING, fetch_corpus, fetch_shards, share_shards
 from jaxformer.data.tokenizers.specs import Tokenizer
 from jaxformer.errors import DataError
 from jaxformer.io.files import move_into_place, remove_folder
+
+if TYPE_CHECKING:
+    from jaxformer.io.remote import RemotePath
 
 _LOCK = ".lock"
 _log = logging.getLogger(__name__)
@@ -27,10 +32,12 @@ class Staging:
             of the text of both sides together.
     """
 
-    def __init__(self, home: Path, tokenizer: Tokenizer):
-        self._home, self._folder = home, _staging_of(home)
+    def __init__(self, home: Path, tokenizer: Tokenizer, kept: "RemotePath | None" = None):
+        self._home, self._folder, self._kept = home, _staging_of(home), kept
         for leftover in self._folder.glob(".shard-*"):
             remove_folder(leftover)
+        if kept is not None:
+            fetch_shards(kept, self._folder)
         self.finished = self._finished(tokenizer)
         self._numbers: set[int] = set()
 
@@ -38,6 +45,14 @@ class Staging:
         """Returns the folder of a shard, to be written whole."""
         self._numbers.add(number)
         return self._folder / shard_name(number)
+
+    def share(self, number: int) -> None:
+        """Puts a shard that is finished into the store, where other machines find it.
+
+        The first waits for the second: a corpus of one shard has no folders of shards.
+        """
+        if self._kept is not None and number:
+            share_shards(self._kept, self._folder, {0, number})
 
     def check(self, number: int, documents: int, num_bytes: int) -> None:
         """Checks that a finished shard is of the documents that are there now.
@@ -84,7 +99,9 @@ class Staging:
 
 
 @contextmanager
-def staging(home: Path, tokenizer: Tokenizer) -> Iterator[Staging | None]:
+def staging(
+    home: Path, tokenizer: Tokenizer, kept: "RemotePath | None" = None
+) -> Iterator[Staging | None]:
     """Gives the place where a corpus is built to one process at a time.
 
     A process that finds another at work waits until that one is done, or takes over what it leaves
@@ -93,6 +110,8 @@ def staging(home: Path, tokenizer: Tokenizer) -> Iterator[Staging | None]:
     Args:
         home: The folder of the corpus.
         tokenizer: The tokenizer of its tokens.
+        kept: Where the store of a remote run keeps the corpus; if it is complete there, it is
+            copied from there.
 
     Yields:
         The shards so far; None if the corpus is complete.
@@ -103,10 +122,11 @@ def staging(home: Path, tokenizer: Tokenizer) -> Iterator[Staging | None]:
     folder = _staging_of(home)
     lock = _acquired(folder, home)
     try:
-        yield None if lock is None else Staging(home, tokenizer)
+        there = lock is None or (kept is not None and fetch_corpus(kept, folder, home))
+        yield None if there else Staging(home, tokenizer, kept)
     finally:
         if lock is not None:
-            if not any(folder.glob("shard-*")):
+            if not any(chain(folder.glob("shard-*"), folder.glob(ARRIVING))):
                 remove_folder(folder)
             lock.close()
 

@@ -28,6 +28,9 @@ from jaxformer.data.tokenizers.tokenizer import (
 from jaxformer.data.tokenizers.training import END_OF_TEXT, PAD
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.io.digests import DIGESTS, check_digests
+from jaxformer.io.model_files import is_side_file
+from jaxformer.io.paths import any_path, is_remote
+from jaxformer.io.staging import staged
 
 # What the published tokenizers call these two, most explicit first.
 _END_OF_TEXT_NAMES = (
@@ -70,7 +73,7 @@ class TokenizerFile(TokenizerSpec):
     """
 
     path: str
-    """The file, or the folder that holds it."""
+    """The file, or the folder that holds it; gs:// and s3:// too."""
 
     end_of_text: str | None = None
     """The token between documents; None finds it in the files beside it or by its usual names."""
@@ -88,9 +91,19 @@ class TokenizerFile(TokenizerSpec):
         shown = f"path={self.path!r}, end_of_text={self.end_of_text!r}, pad={self.pad!r}"
         return f"TokenizerFile({shown}{pattern})"
 
+    def place(self) -> Path:
+        """Returns the file or the folder on this machine; of one in a store, a copy."""
+        path = any_path(self.path, "tokenizer.path")
+        if not is_remote(path):
+            return path
+        if path.is_file():  # what is beside it names its special tokens
+            beside = staged(path.parent, lambda name: name == path.name or is_side_file(name))
+            return beside / path.name
+        return staged(path, is_side_file)
+
     def fit(self, texts: Iterable[str], special_tokens: Sequence[Role] = ()) -> Tokenizer:
         """Returns the tokenizer in the file; reads no text."""
-        path = Path(os.path.expanduser(self.path))
+        path = self.place()
         file = _file_in(path) if path.is_dir() else path
         tokenizer = _load(file, self.end_of_text, self.pad, self.pattern)
         for role in special_tokens:

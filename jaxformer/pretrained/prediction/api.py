@@ -5,6 +5,7 @@ from functools import singledispatch
 from pathlib import Path
 from typing import Literal
 
+from jaxformer.checkpoints.run_data import kept_files
 from jaxformer.checkpoints.run_dir import RunConfig
 from jaxformer.checkpoints.select import run_and_step
 from jaxformer.checks import at_least, check_types, optional
@@ -115,9 +116,9 @@ def open_predictor(
         reader, labels, text = _hf_reader(pretrained, config.max_length), (), None
     else:
         home, _ = run_and_step(folder)
-        run = RunConfig(home).config
-        reader = _run_reader(home, run, pretrained, head, config.max_length)
-        labels, text = load_labels(home), getattr(run.data, "text", None)
+        run, kept = RunConfig(home).config, kept_files(home)
+        reader = _run_reader(kept, run, pretrained, head, config.max_length)
+        labels, text = load_labels(kept), getattr(run.data, "text", None)
     labels = labels or _label_names(pretrained)
     text = config.text or ((FILE,) if isinstance(reader, ImageReader) else text)
     subject = Subject(pretrained, reader, labels, text, config.batch_size)

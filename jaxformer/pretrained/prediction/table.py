@@ -16,6 +16,8 @@ from typing import Any
 from jaxformer.data.files.record import Record
 from jaxformer.data.files.tables import read_records
 from jaxformer.errors import ConfigError, DataError, system_message
+from jaxformer.io.mirror import mirrored
+from jaxformer.io.paths import AnyPath
 from jaxformer.io.tables import json_line, write_table
 from jaxformer.pretrained.prediction.predictor import Predictor, Row
 
@@ -24,19 +26,19 @@ from jaxformer.pretrained.prediction.predictor import Predictor, Row
 class PredictedTable:
     """A file of rows, and one for the same rows with what is predicted for them."""
 
-    input: Path
+    input: AnyPath
     """The table to read."""
-    output: Path
+    output: AnyPath
     """The table to write."""
     header: bool = True
     """Whether the first line of the input names its columns."""
-    read: Callable[[Path, bool], Iterator[Record]] = read_records
+    read: Callable[[AnyPath, bool], Iterator[Record]] = read_records
     """Yields the rows of the input."""
 
     @property
     def partial(self) -> Path:
-        """The predictions so far."""
-        return self.output.with_name(self.output.name + ".partial")
+        """The predictions so far, which are on this machine wherever the output is to be."""
+        return mirrored(self.output.parent) / f"{self.output.name}.partial"
 
     def records(self) -> Iterator[Record]:
         """Yields the rows of the input."""

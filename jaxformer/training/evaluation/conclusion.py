@@ -10,6 +10,7 @@ from jaxformer.checkpoints.run_dir import CHECKPOINTS
 from jaxformer.config.experiment import Config
 from jaxformer.config.loggers import TensorBoard
 from jaxformer.data import Data
+from jaxformer.io.paths import AnyPath
 from jaxformer.io.serialization import to_json
 from jaxformer.models.parameters import Parameters
 from jaxformer.training.evaluation.early_stopping import EarlyStopping
@@ -37,7 +38,7 @@ class Conclusion(NamedTuple):
     texts: list[GeneratedText]
     """What the model writes for the validation sources, where the data have such."""
 
-    def save(self, file: Path, folder: Path, data: Data) -> list[Path]:
+    def save(self, file: AnyPath, folder: AnyPath, data: Data) -> list[Path]:
         """Writes a JSON file, and the texts beside it.
 
         Args:
@@ -75,7 +76,8 @@ def _finite(metrics: dict[str, float]) -> dict[str, float | None]:
 def print_conclusion(
     conclusion: Conclusion,
     config: Config,
-    folder: Path,
+    folder: AnyPath,
+    logs: Path,
     params: Parameters,
     stopping: EarlyStopping,
     sample: str,
@@ -86,6 +88,7 @@ def print_conclusion(
         conclusion: The results.
         config: The experiment.
         folder: The run's folder.
+        logs: Where its logs are written: the same, or what is uploaded to there.
         params: The parameters, whose number the picture shows.
         stopping: What knows the best evaluation.
         sample: A text of the model; empty: there is none.
@@ -95,8 +98,8 @@ def print_conclusion(
     """
     if sample:
         print(f"\n--- a sample of the model's text {'-' * 40}\n{sample}\n{'-' * 72}")
-        (folder / "sample.txt").write_text(sample)
-    files = conclusion.save(folder / EVALUATION_FILE, folder, config.data)
+        (logs / "sample.txt").write_text(sample)
+    files = conclusion.save(logs / EVALUATION_FILE, folder, config.data)
     if conclusion.texts:
         one, several = config.data.product
         title = f"--- some {several} "
@@ -107,14 +110,14 @@ def print_conclusion(
         f"{short_number(parameter_count(params))} parameters · {step:,} steps · "
         f"{short_number(tokens)} tokens"
     )
-    curve = plot_loss(folder, folder.name, subtitle)
+    curve = plot_loss(logs, folder.name, subtitle)
     trivial = in_words(conclusion.trivial)
     rows = [
         ("validation", in_words(conclusion.metrics)),
         ("to beat", trivial and f"{trivial} (the best answer without a look at the inputs)"),
         ("best", _best(stopping, config.train.metric, folder)),
-        ("evaluation", "\n".join(map(str, files))),
-        ("loss curve", str(curve)),
+        ("evaluation", "\n".join(str(folder / file.name) for file in files)),
+        ("loss curve", str(curve and folder / curve.name)),
         ("metrics", f"{folder}/metrics.jsonl"),
         ("", f"tensorboard --logdir {folder}" if _shows_events(config) else ""),
         ("checkpoint", str(folder / CHECKPOINTS / str(step))),
@@ -138,7 +141,7 @@ def _shows_events(config: Config) -> bool:
     return any(isinstance(logger, TensorBoard) for logger in config.train.loggers)
 
 
-def _best(stopping: EarlyStopping, metric: str, folder: Path) -> str:
+def _best(stopping: EarlyStopping, metric: str, folder: AnyPath) -> str:
     best = stopping.best
     if best is None:
         return ""
@@ -147,7 +150,7 @@ def _best(stopping: EarlyStopping, metric: str, folder: Path) -> str:
     return f"{metric.replace('_', ' ')} {best.value:.4g} at step {best.step}{kept}"
 
 
-def _next_commands(config: Config, folder: Path, step: int, ended: bool) -> list[str]:
+def _next_commands(config: Config, folder: AnyPath, step: int, ended: bool) -> list[str]:
     settings, model = config.train, config.model
     longer = f"--train.patience {2 * settings.patience}" if ended else f"--train.steps {2 * step}"
     commands = [f"python -m jaxformer inspect {folder}", f"train on: {longer}"]

@@ -1,6 +1,5 @@
 """What a finished run of a GLUE task gives: its metrics, and the files that are submitted."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -138,4 +137,4 @@ def _submit(model: Predictor, files: GlueFolder, split: str, file: Path) -> str:
     file.parent.mkdir(parents=True, exist_ok=True)
     with replacing(file) as temporary:
         temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return os.path.relpath(file, file.parents[1])
+    return file.relative_to(file.parents[1]).as_posix()

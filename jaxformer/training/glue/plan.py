@@ -1,7 +1,6 @@
 """The runs that GLUE takes: the recipe of each task, with what a user asks for besides."""
 
 import dataclasses
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
@@ -12,6 +11,7 @@ from jaxformer.config.experiment import Config
 from jaxformer.data.tasks.glue import GlueFolder
 from jaxformer.data.tasks.glue_tasks import TASKS, task_name
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.io.paths import AnyPath, any_path
 
 Recipe = Callable[[str], Config]
 """Gives the published experiment of a task."""
@@ -35,7 +35,7 @@ class GluePlan:
     """The model that every run starts from."""
     data: str
     """The folder with the tasks' folders."""
-    run_dir: Path
+    run_dir: AnyPath
     """The folder of all runs."""
     tasks: tuple[str, ...]
     """The tasks."""
@@ -56,7 +56,7 @@ class GluePlan:
         Raises:
             DataError: A training or development file is missing, or any file is malformed.
         """
-        if not Path(os.path.expanduser(self.data)).is_dir():
+        if not any_path(self.data, "--data").is_dir():
             raise DataError(f"--data {self.data}: must be the folder with GLUE's; there is none")
         missing = {task: GlueFolder(self.data, TASKS[task]).missing() for task in self.tasks}
         lacking = {task: files for task, files in missing.items() if files}

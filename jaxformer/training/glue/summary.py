@@ -11,7 +11,7 @@ from rich.table import Table
 
 from jaxformer.checkpoints.files import write_json
 from jaxformer.data.tasks.glue_tasks import TASKS
-from jaxformer.io.files import replacing
+from jaxformer.io.files import ordinary_file, replacing
 from jaxformer.training.glue.measure import SUBMISSION, Measured
 from jaxformer.training.glue.plan import GlueRun
 
@@ -159,6 +159,6 @@ def _submissions(results: Mapping[str, TaskResult], folder: Path) -> list[Path]:
             target = folder / SUBMISSION / Path(relative).name
             target.parent.mkdir(exist_ok=True)
             with replacing(target) as temporary:
-                shutil.copyfile(result.best.folder / relative, temporary)
+                shutil.copyfile(ordinary_file(result.best.folder / relative), temporary)
             copied.append(target)
     return copied

@@ -13,6 +13,7 @@ from jaxformer.checkpoints.run_dir import CONFIG_FILE, read_config
 from jaxformer.config.experiment import Config
 from jaxformer.config.metric import cost
 from jaxformer.errors import ConfigError, did_you_mean
+from jaxformer.io.paths import AnyPath, any_path
 from jaxformer.io.serialization import to_json
 from jaxformer.models.parameters import AbstractModel
 from jaxformer.training.logging.metrics_writer import read_metrics
@@ -26,7 +27,7 @@ class ComparedRun:
 
     name: str
     """What it is called among them."""
-    folder: Path
+    folder: AnyPath
     """Its folder."""
     metric: str
     """The validation metric that is compared."""
@@ -86,6 +87,7 @@ def compared_runs(folders: Sequence[Path], metric: str) -> list[ComparedRun]:
     Raises:
         ConfigError: A folder holds no metrics, or none of the runs measured this one.
     """
+    folders = [any_path(folder, "run_dirs") for folder in folders]
     names = [folder.name for folder in folders]
     runs, measured = [], {}
     for folder in folders:

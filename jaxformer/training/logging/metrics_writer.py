@@ -16,6 +16,7 @@ from jaxformer.config.loggers import Guarded, LoggedRun, Logger, TensorBoard
 from jaxformer.errors import DataError
 from jaxformer.io.files import read_bytes, replacing
 from jaxformer.io.json_files import parse_json
+from jaxformer.io.paths import AnyPath, any_path, is_remote
 
 _log = logging.getLogger(__name__)
 
@@ -105,12 +106,12 @@ class MetricsLog:
             writer.close()
 
 
-def read_metrics(folder: Path) -> list[dict[str, Any]]:
+def read_metrics(folder: AnyPath) -> list[dict[str, Any]]:
     """Returns the rows of a run in order.
 
     A last line that a killed process cut off is dropped; other damage is left out with a warning.
     """
-    path = folder / METRICS_FILE
+    path = any_path(folder, "folder") / METRICS_FILE
     found = _read(path)
     if found.damage is not None:
         _log.warning("%s; left out %s", found.damage, _count(found.damaged))
@@ -127,8 +128,8 @@ class _Read(NamedTuple):
     """The first problem."""
 
 
-def _read(path: Path) -> _Read:
-    if not os.path.lexists(path):
+def _read(path: AnyPath) -> _Read:
+    if not (path.exists() if is_remote(path) else os.path.lexists(path)):
         return _Read([], [], None)
     try:
         *lines, cut_off = read_bytes(path).split(b"\n")

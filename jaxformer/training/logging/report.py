@@ -4,7 +4,6 @@ import math
 import shutil
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
@@ -13,6 +12,7 @@ from rich.table import Table
 
 from jaxformer.data import Datasets
 from jaxformer.io.console import console
+from jaxformer.io.paths import AnyPath, is_remote
 from jaxformer.models.lora import is_factor
 from jaxformer.training.logging.progress import LINE_WIDTH, short_number
 from jaxformer.training.logging.throughput import RunWork
@@ -45,7 +45,7 @@ def short_bytes(size: float) -> str:
 
 
 def start_report(
-    state: Any, trained: Sequence[str], work: RunWork, mesh: jax.sharding.Mesh, folder: Path
+    state: Any, trained: Sequence[str], work: RunWork, mesh: jax.sharding.Mesh, folder: AnyPath
 ) -> list[tuple]:
     """Collects the rows of the table.
 
@@ -60,8 +60,7 @@ def start_report(
         Pairs of what and how much.
     """
     devices = list(mesh.devices.flat)
-    free, needed = shutil.disk_usage(folder).free, total_bytes(state)
-    checkpoint = f"{short_bytes(needed)} each, {short_bytes(free)} free on disk"
+    needed = total_bytes(state)
     parameters, learning = short_number(parameter_count(state.params)), ""
     last = work.stages[-1].work
     if len(trained) < len(state.params):
@@ -76,7 +75,7 @@ def start_report(
         ("devices", f"{len(devices)} x {devices[0].device_kind} ({_processes()})"),
         ("parameters per device", short_bytes(bytes_per_device(state.params))),
         ("optimizer state per device", short_bytes(bytes_per_device(state.opt_state))),
-        ("checkpoints", checkpoint + ("" if free > 2 * needed else "  <- THIS IS NOT ENOUGH")),
+        ("checkpoints", f"{short_bytes(needed)} each, {_room(folder, needed)}"),
         ("run folder", str(folder)),
     ]
 
@@ -87,6 +86,15 @@ def _tokens_per_step(work: RunWork) -> str:
     if len(lines) == 1:
         return f"{work.stages[0].work.tokens:,}"
     return "\n".join([*lines[:3], "...", *lines[-2:]] if len(lines) > 6 else lines)
+
+
+def _room(folder: AnyPath, needed: int) -> str:
+    """Whether checkpoints of a size have room."""
+    if is_remote(folder):
+        return "in an object store"
+    free = shutil.disk_usage(folder).free
+    warning = "" if free > 2 * needed else "  <- THIS IS NOT ENOUGH"
+    return f"{short_bytes(free)} free on disk{warning}"
 
 
 def _low_rank(trained: Sequence[str]) -> list[tuple[str, str]]:

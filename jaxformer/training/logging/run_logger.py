@@ -14,6 +14,8 @@ import numpy as np
 from jaxformer.config.train import TrainConfig
 from jaxformer.distributed.processes import is_first
 from jaxformer.errors import RunError
+from jaxformer.io.paths import AnyPath
+from jaxformer.training.logging.log_folder import LogFolder
 from jaxformer.training.logging.metrics_writer import MetricsLog
 from jaxformer.training.logging.progress import Course, duration, make_progress
 from jaxformer.training.logging.throughput import RunWork, Stopwatch
@@ -45,7 +47,7 @@ class RunLogger:
     def __init__(
         self,
         settings: TrainConfig,
-        folder: Path,
+        folder: AnyPath,
         step: int,
         work: RunWork,
         state: Mapping[str, Any] = MappingProxyType({}),
@@ -54,10 +56,10 @@ class RunLogger:
     ):
         self._settings, self._work = settings, work
         self._stopwatch = Stopwatch()
-        self._files = None
+        self._logs, self._files = LogFolder(folder, continues=is_first()), None
         if is_first():
             rows = state.get("rows", 0)
-            self._files = MetricsLog(folder, step, rows, settings.loggers, config)
+            self._files = MetricsLog(self.folder, step, rows, settings.loggers, config)
         course = Course(settings.steps, epochs, work.flops)
         self._progress = make_progress(course, step, is_first())
         self._pending: tuple[int, Any] | None = None
@@ -77,6 +79,15 @@ class RunLogger:
         """
         if self._work.stage(step - 1).start == step - 1:
             self.flush()
+
+    @property
+    def folder(self) -> Path:
+        """Where the logs are written: the run's folder, or what is uploaded to there."""
+        return self._logs.path
+
+    def push(self) -> None:
+        """Uploads what has changed, of a run in an object store."""
+        self._logs.push()
 
     def step(self, step: int, metrics: Mapping[str, jax.Array], waited: float) -> None:
         """Takes the metrics of a step that was just started; reads those of the one before.
@@ -162,6 +173,7 @@ class RunLogger:
         self._progress.close()
         if self._files is not None:
             self._files.close()
+        self._logs.close()
 
     def _write_row(self, step: int) -> None:
         names = [name for name in self._rows[-1] if name not in (*_AVERAGED, *_LAST, _COUNTER)]

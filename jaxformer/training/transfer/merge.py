@@ -6,11 +6,13 @@ from pathlib import Path
 
 import jax.numpy as jnp
 
+from jaxformer.checkpoints.run_data import kept_files
 from jaxformer.checkpoints.run_dir import KEPT
 from jaxformer.checkpoints.saved_run import SavedRun, write_run
 from jaxformer.config.experiment import Config
 from jaxformer.errors import ConfigError
 from jaxformer.io.files import check_unused, write_whole
+from jaxformer.io.paths import any_path
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ def merge(source: Path, target: Path, step: int | None = None, best: bool = Fals
         ConfigError: The run is none, has no such checkpoint or no factors, or the target is in use.
         DataError: The disk has too little room, or cannot be written to.
     """
+    source, target = any_path(source, "RUN_DIR"), any_path(target, "OUT_DIR")
     saved = SavedRun(source, "merge", step, best)
     if not saved.adapted:
         raise ConfigError(
@@ -70,8 +73,9 @@ def merge(source: Path, target: Path, step: int | None = None, best: bool = Fals
 
     def write(written: Path) -> None:
         write_run(written, config, saved.step, arrays, saved.validation)
+        home = kept_files(saved.folder)
         for name in KEPT:
-            if (kept := saved.folder / name).is_dir():
+            if (kept := home / name).is_dir():
                 shutil.copytree(kept, written / name)
             elif kept.exists():
                 shutil.copy2(kept, written / name)

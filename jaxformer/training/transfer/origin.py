@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxformer.checkpoints.files import saved_steps
+from jaxformer.checkpoints.run_data import kept_files
 from jaxformer.checkpoints.run_dir import CHECKPOINTS, CONFIG_FILE, IMPORTED, read_config
 from jaxformer.checkpoints.saved_run import SavedRun
 from jaxformer.checkpoints.select import run_and_step
@@ -22,7 +23,8 @@ from jaxformer.hub.weights.opening import Layout, layout_of
 from jaxformer.hub.weights.parts import part_of, tensors_in
 from jaxformer.hub.weights.weight_file import WeightFile, named_placements
 from jaxformer.io.model_files import file_in
-from jaxformer.io.paths import local_path
+from jaxformer.io.paths import AnyPath, is_remote
+from jaxformer.io.staging import name_of
 from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import AbstractModel
 from jaxformer.pretrained.adapters import base_of
@@ -141,7 +143,10 @@ def open_saved(
     Raises:
         ConfigError: It is none of these, or cannot be read.
     """
-    folder = Path(folder) if hub_name(folder) is None else model_folder(folder, asked_by)
+    if hub_name(folder) is None and not is_remote(folder):
+        folder = Path(folder)
+    else:
+        folder = model_folder(folder, asked_by)
     if is_adapter(folder):
         return SavedAdapter(folder, asked_by, may_lack_parts)
     if is_hf_checkpoint(folder):
@@ -186,14 +191,14 @@ def open_origin(name: str) -> Origin:
     return Origin(saved, describe_run(saved, saved.model), home_of(saved.folder))
 
 
-def origin_folder(name: str) -> Path:
+def origin_folder(name: str) -> AnyPath:
     """Returns the folder that `init_from` names.
 
     Args:
         name: A folder, or a model's name on the hub: "google-bert/bert-base-cased".
 
     Returns:
-        The folder; that of the hub's cache for a name.
+        The folder; that of the cache for a name, or for a model in an object store.
 
     Raises:
         ConfigError: It is neither, or cannot be downloaded.
@@ -218,7 +223,7 @@ def with_commit(config: Config, folder: Path | None) -> Config:
         ConfigError: There is no such model, or it cannot be downloaded.
     """
     name = hub_name(config.init_from)
-    if name is None or name.is_commit or local_path(config.init_from, "init_from").exists():
+    if name is None or name.is_commit or Path(config.init_from).expanduser().exists():
         return config
     run = _began(folder)
     began = None if run is None else hub_name(run.init_from)
@@ -234,7 +239,7 @@ def with_commit(config: Config, folder: Path | None) -> Config:
     return replace(config, init_from=str(found))
 
 
-def keep_origin(config: Config, folder: Path, tokenizer: Tokenizer | None) -> None:
+def keep_origin(config: Config, folder: AnyPath, tokenizer: Tokenizer | None) -> None:
     """Keeps in a run's folder the files of the Hugging Face checkpoint that it starts from.
 
     Its export has them again: templates, special tokens, the generation config, label names.
@@ -278,7 +283,7 @@ def with_tokenizer_of_origin(config: Config, run: Path | None = None) -> Config:
     folder = tokenizer_folder(origin_folder(config.init_from))
     if folder is None:
         return config
-    tokenizer, began = TokenizerFile(str(folder)), _began(run)
+    tokenizer, began = TokenizerFile(name_of(folder)), _began(run)
     theirs = None if began is None else getattr(began.data, "tokenizer", None)
     if isinstance(theirs, TokenizerFile) and (source := source_of(folder)) is not None:
         tokenizer = theirs if source_of(Path(theirs.path)) == source else tokenizer
@@ -290,9 +295,9 @@ def _began(run: Path | None) -> Config | None:
     return read_config(run) if run is not None and (run / CONFIG_FILE).exists() else None
 
 
-def tokenizer_folder(origin: Path) -> Path | None:
+def tokenizer_folder(origin: AnyPath) -> Path | None:
     """The folder with the tokenizer of a run, a checkpoint or a Hugging Face checkpoint, if any."""
-    run, _ = run_and_step(origin)
+    run = kept_files(run_and_step(origin)[0])
     places = (run / "tokenizer", run, *([base_of(run)] if is_adapter(run) else []))
     return next((place for place in places if tokenizer_file(place) is not None), None)
 
@@ -347,4 +352,5 @@ def _existing(origin: Path) -> Path:
 
 
 def _remedy(folder: Path) -> str:
-    return f"Take its tokenizer: --data.tokenizer TokenizerFile --data.tokenizer.path {folder}"
+    named = f"--data.tokenizer TokenizerFile --data.tokenizer.path {name_of(folder)}"
+    return f"Take its tokenizer: {named}"

@@ -42,7 +42,7 @@ class Transfer:
     differences: tuple[str, ...] = ()
     """In what the models differ besides, in words."""
 
-    def in_words(self, folder: Path) -> str:
+    def in_words(self, folder: str) -> str:
         """The report: which parameters were taken, which are new, which were left."""
         merged = f", {self.merged} of them with their low-rank factors" if self.merged else ""
         lines = [f"parameters from {folder}: {len(self.taken)} taken{merged}"]

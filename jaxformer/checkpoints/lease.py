@@ -1,0 +1,178 @@
+"""A run's lock in an object store, which has no locks: a lease that its owner renews.
+
+The lock is the object with the highest number below ``RUN/.lock``. A store creates an object of a
+given name once, so of several processes that want the next number one gets it. The owner writes its
+object anew every few seconds; where that stops, the next process takes the next number. An owner
+that was only slow finds the higher number, and stops: `Lease.check`.
+"""
+
+import json
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from jaxformer.errors import ConfigError, RunError, StorageError
+from jaxformer.io.attempts import attempt
+from jaxformer.io.remote import RemotePath
+
+BEAT = 5.0
+"""Seconds between two renewals."""
+EXPIRY = 20.0
+"""Seconds without a renewal after which the owner counts as dead."""
+_POLL = 0.5
+
+_log = logging.getLogger(__name__)
+_held: set[str] = set()
+"""The leases of this process."""
+
+
+class Lease:
+    """The right to write to a run's folder, renewed in the background until it is closed.
+
+    The lock of a killed process is waited for: it lasts `EXPIRY` seconds, and no time where that
+    process ran on this machine. One that is renewed meanwhile belongs to a process that works.
+
+    Args:
+        folder: The run's folder.
+
+    Raises:
+        ConfigError: Another process is at work there.
+        StorageError: The store cannot be reached.
+    """
+
+    def __init__(self, folder: RemotePath):
+        self._folder, self._home = folder, folder / ".lock"
+        self._owner = {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "machine": _machine(),
+            "id": uuid.uuid4().hex,
+        }
+        self._beats, self._lost = 0, False
+        self._number = self._taken()
+        _held.add(self._owner["id"])
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._renew, daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Checks that the lease is still this process's.
+
+        Raises:
+            RunError: Another process has taken it, after this one had not renewed it for long.
+        """
+        if self._lost:
+            raise RunError(
+                f"stopped: another process trains in {self._folder} now, because this one did not "
+                f"renew its lock for {EXPIRY:g} s; the checkpoints are kept"
+            )
+
+    def close(self) -> None:
+        """Gives the lease back."""
+        self._stop.set()
+        self._thread.join()
+        _held.discard(self._owner["id"])
+        with suppress(StorageError):  # then it expires
+            for number in self._numbers():
+                if number <= self._number:
+                    self._path(number).unlink(missing_ok=True)
+
+    def _taken(self) -> int:
+        """Returns the number of the new lock, once there is no other that is alive."""
+        while True:
+            number = max(self._numbers(), default=0)
+            owner = self._read(number) if number else None
+            if owner is not None and not self._expires(number, owner):
+                raise ConfigError(
+                    f"another process is training in {self._folder} (process {owner.get('pid')} on "
+                    f"{owner.get('host')}): wait for it, or name another folder with --run-dir"
+                )
+            if self._create(number + 1):
+                return number + 1
+
+    def _expires(self, number: int, owner: dict[str, Any]) -> bool:
+        """Whether the owner is dead: it is not renewed, or was on this machine and is no more."""
+        if owner.get("machine") == _machine() and not _works(owner):
+            return True
+        _log.warning(
+            "%s has the lock of process %s on %s: waiting up to %g s for a sign that it works",
+            *(self._folder, owner.get("pid"), owner.get("host"), EXPIRY),
+        )
+        until = time.monotonic() + EXPIRY
+        while time.monotonic() < until:
+            time.sleep(_POLL)
+            now = self._read(number)
+            if now is None:  # it was given back
+                return True
+            if now != owner:
+                return False
+        return True
+
+    def _renew(self) -> None:
+        while not self._stop.wait(BEAT):
+            with suppress(StorageError):  # nobody else reaches the store either, or the next beat
+                if max(self._numbers(), default=0) != self._number:
+                    self._lost = True
+                    return
+                self._beats += 1
+                self._path(self._number).write_bytes(self._contents())
+
+    def _create(self, number: int) -> bool:
+        """Creates the lock of a number; False: another process did."""
+        path = self._path(number)
+        data = self._contents()
+        try:
+            attempt(path, lambda: path.store.pipe_file(str(path), data, mode="create"))
+        except FileExistsError:
+            # The answer to an earlier attempt of this process may have been lost.
+            return (self._read(number) or {}).get("id") == self._owner["id"]
+        return True
+
+    def _numbers(self) -> list[int]:
+        return [int(name) for name in self._home.files() if name.isdecimal()]
+
+    def _path(self, number: int) -> RemotePath:
+        return self._home / f"{number:06d}"
+
+    def _contents(self) -> bytes:
+        return json.dumps(self._owner | {"beats": self._beats}).encode()
+
+    def _read(self, number: int) -> dict[str, Any] | None:
+        """What the owner has written; None where the object is gone."""
+        try:
+            found = json.loads(self._path(number).read_bytes())
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            return {}
+        return found if isinstance(found, dict) else {}
+
+
+def _machine() -> str:
+    """What tells machines and containers apart, in which the same number is another process."""
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    return uuid.uuid4().hex  # not known: no other is on the same one
+
+
+def _works(owner: dict[str, Any]) -> bool:
+    """Whether an owner on this machine still has its lease."""
+    pid = owner.get("pid")
+    if pid == os.getpid():  # a number that is used again, unless it is this very process
+        return owner.get("id") in _held
+    if not isinstance(pid, int):
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

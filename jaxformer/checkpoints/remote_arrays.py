@@ -1,0 +1,64 @@
+"""Arrays in an object store: what tensorstore, which writes them, is told of the store.
+
+Orbax 0.12 describes gs:// to tensorstore and not s3://, and has no place for the number of retries.
+Tensorstore has both, so the functions of orbax that describe a place are replaced by these.
+"""
+
+import math
+import os
+from typing import Any
+
+import orbax.checkpoint as ocp
+from orbax.checkpoint._src.path import gcs_utils
+from orbax.checkpoint._src.serialization import tensorstore_utils
+
+from jaxformer.io.attempts import LONGEST_PAUSE, patience
+from jaxformer.io.paths import any_path, is_remote
+from jaxformer.io.remote import RemotePath
+
+COMMIT_BY_FILE = ocp.options.AtomicityOptions(mode=ocp.options.AtomicityMode.COMMIT_FILE)
+_gcs_store = gcs_utils.get_kvstore_for_gcs
+
+
+def reach_object_stores() -> None:
+    """Lets orbax write to and read from s3:// and gs:// URLs; may be called again."""
+    tensorstore_utils._use_gcs_driver = is_remote
+    tensorstore_utils._normalize_path = _normalized
+    gcs_utils.get_kvstore_for_gcs = _store
+
+
+def _normalized(path: str) -> str:
+    return str(any_path(path, "checkpoint"))
+
+
+def _store(url: str) -> dict[str, Any]:
+    """The place of a URL in tensorstore's words."""
+    path = any_path(url, "checkpoint")
+    if str(path).startswith("s3://"):
+        return _s3_place(path) | {"s3_request_retries": _retries()}
+    return _gcs_store(url) | {"gcs_request_retries": _retries()}
+
+
+def _s3_place(path: RemotePath) -> dict[str, Any]:
+    """Where an S3 folder is: at the address and in the region that botocore finds configured."""
+    place = {"driver": "s3", "bucket": path.bucket, "path": "/".join(path.parts[3:])}
+    meta = path.store.s3.meta
+    if "amazonaws.com" not in meta.endpoint_url:
+        place |= {"endpoint": meta.endpoint_url, "aws_region": meta.region_name or "us-east-1"}
+    if "AWS_ACCESS_KEY_ID" in os.environ:  # otherwise tensorstore looks where botocore does
+        place["aws_credentials"] = {"type": "environment"}
+    return place
+
+
+def _retries() -> dict[str, Any]:
+    """As many attempts as `attempt` makes: their pauses double from half a second to 15 s."""
+    seconds, first = patience(), 0.5
+    doublings = math.log2(LONGEST_PAUSE / first)
+    rising = math.log2(seconds / first + 1) if seconds else 0
+    steady = (seconds - first * (2**doublings - 1)) / LONGEST_PAUSE
+    count = rising if steady <= 0 else doublings + steady
+    return {
+        "max_retries": max(1, math.ceil(count)),
+        "initial_delay": f"{round(first * 1000)}ms",
+        "max_delay": f"{round(LONGEST_PAUSE * 1000)}ms",
+    }

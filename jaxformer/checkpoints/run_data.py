@@ -1,0 +1,73 @@
+"""What a run's folder holds besides its checkpoints, on this machine."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from jaxformer.checkpoints.run_dir import KEPT
+from jaxformer.data import Data, Datasets
+from jaxformer.distributed.processes import first_process_only
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.io.mirror import pull, push
+from jaxformer.io.paths import AnyPath, is_remote
+from jaxformer.io.staging import staged
+
+
+def kept_files(run: AnyPath) -> Path:
+    """Returns a folder with those files of a run that its model depends on: `KEPT`.
+
+    Args:
+        run: The run's folder.
+
+    Returns:
+        The same folder, or a copy of those of its files that must not be changed.
+
+    Raises:
+        DataError: There is no such folder, or a file does not arrive whole.
+    """
+    return staged(run, lambda name: name.partition("/")[0] in KEPT)
+
+
+def prepared_data(data: Data, folder: AnyPath) -> Datasets:
+    """Prepares the data of a run, which are kept in its folder.
+
+    Those of a remote run are prepared in its mirror: by the first process, which puts what is new
+    into the store, and then by the others, who find it there.
+
+    Args:
+        data: The data.
+        folder: The run's folder.
+
+    Returns:
+        Both sides of the data.
+
+    Raises:
+        ConfigError: The data do not fit what the run keeps.
+        DataError: The data are missing, empty or unreadable.
+        StorageError: The store cannot be reached, or refuses.
+    """
+    if not is_remote(folder):
+        return data.prepare(folder)
+    prepared = []
+
+    def prepare_first() -> None:
+        local = pull(folder, KEPT)
+        with _named(folder, local):
+            prepared.append(data.prepare(local))
+        push(local, folder, KEPT)
+
+    first_process_only(prepare_first)
+    if prepared:
+        return prepared[0]
+    local = pull(folder, KEPT)
+    with _named(folder, local):
+        return data.prepare(local)
+
+
+@contextmanager
+def _named(folder: AnyPath, mirror: Path) -> Iterator[None]:
+    """Lets messages name the run's folder, not its mirror."""
+    try:
+        yield
+    except (ConfigError, DataError) as error:
+        raise type(error)(str(error).replace(str(mirror), str(folder))) from error

@@ -1,0 +1,60 @@
+"""Models in object stores: the files that are needed, copied to this machine."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.hub.hf_config import is_hf_checkpoint
+from jaxformer.hub.peft import is_adapter
+from jaxformer.hub.remote.selection import check_has_weights, settings_of, weights_of
+from jaxformer.io.json_files import read_json
+from jaxformer.io.paths import AnyPath
+from jaxformer.io.staging import staged
+
+if TYPE_CHECKING:
+    from jaxformer.io.remote import RemotePath
+
+
+def remote_model(
+    folder: "RemotePath", field: str, weights: bool, check: Callable[[Path], object]
+) -> AnyPath:
+    """Returns the folder of a model in an object store.
+
+    Args:
+        folder: That of a run, of one of its checkpoints, of a Hugging Face checkpoint, or of an
+            adapter of PEFT.
+        field: What the user calls it, for messages: "init_from".
+        weights: Whether the weights are needed, besides the configuration and the tokenizer.
+        check: Looks at the configuration before the weights are copied, and raises what is wrong.
+
+    Returns:
+        The folder of a run as it is; of another model, a copy on this machine.
+
+    Raises:
+        ConfigError: There is nothing, or no weights that can be read.
+        DataError: A file does not arrive whole.
+        StorageError: The store cannot be reached, or refuses.
+    """
+    try:
+        is_model = is_adapter(folder) or is_hf_checkpoint(folder)
+        files = folder.files() if is_model else folder.entries()
+    except FileNotFoundError:  # of the bucket
+        files, is_model = {}, False
+    if not files:
+        raise ConfigError(
+            f"{field} = {folder}: must be the folder of a run or of a Hugging Face checkpoint, but "
+            "no object is below it; check the bucket and the name"
+        )
+    if not is_model:
+        return folder
+    wanted = set(settings_of(files))
+    if weights:
+        convert = f'from_pretrained("a copy of {folder.name}")'
+        check_has_weights(f"{field} = {folder}", files, convert)
+        check(staged(folder, wanted.__contains__))
+        try:
+            wanted.update(weights_of(files, lambda name: read_json(folder / name)) or ())
+        except DataError as error:
+            raise DataError(f"{field} = {folder}: {error}") from error
+    return staged(folder, wanted.__contains__)

@@ -1,0 +1,95 @@
+"""The mirror of a remote run: a folder on this machine in which its data are prepared and mapped.
+
+What a run keeps is written into the mirror as into any folder, and then into the store; a machine
+that has no mirror yet fills its own from there.
+"""
+
+import hashlib
+import os
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jaxformer.io.files import remove_folder, upload_folder
+from jaxformer.io.paths import any_path, is_remote
+from jaxformer.io.staging import address_of, addressed_folder, fetch, one_at_a_time
+
+if TYPE_CHECKING:
+    from jaxformer.io.remote import RemotePath
+
+
+def mirrored(run_dir: str | os.PathLike) -> Path:
+    """Returns the folder on this machine in which the data of a run are prepared.
+
+    Args:
+        run_dir: The run's folder.
+
+    Returns:
+        The mirror of a remote run, empty at first; the folder itself of any other.
+
+    Raises:
+        DataError: It cannot be made.
+    """
+    if not is_remote(run_dir):
+        return Path(run_dir)
+    remote = any_path(run_dir, "run_dir")
+    name = hashlib.sha256(str(remote).encode()).hexdigest()[:16]
+    home = addressed_folder("runs", name, remote) / remote.name
+    home.mkdir(exist_ok=True)
+    return home
+
+
+def pull(run_dir: "RemotePath", names: Collection[str]) -> Path:
+    """Makes some of the mirror of a remote run the same as in the store.
+
+    Args:
+        run_dir: The run's folder.
+        names: The files and folders of the run that are wanted.
+
+    Returns:
+        The mirror.
+
+    Raises:
+        DataError: A file does not arrive whole, or the disk is full.
+        StorageError: The store cannot be reached, or refuses.
+    """
+    home = mirrored(run_dir)
+    files = {n: i for n, i in run_dir.files().items() if n.partition("/")[0] in names}
+    with one_at_a_time(home.parent):
+        for name in names:
+            for path in [home / name, *(home / name).rglob("*")]:
+                if path.is_file() and path.relative_to(home).as_posix() not in files:
+                    path.unlink()
+            if not any(file.partition("/")[0] == name for file in files):
+                remove_folder(home / name)
+        fetch(run_dir, home, files)
+    return home
+
+
+def push(folder: Path, remote: "RemotePath", names: Collection[str] | None = None) -> None:
+    """Uploads what the store does not have yet, or has with other bytes.
+
+    Args:
+        folder: A folder on this machine.
+        remote: Where the store keeps it.
+        names: The files and folders in it that are wanted; None: all but hidden ones.
+
+    Raises:
+        StorageError: The store cannot be reached, or refuses.
+    """
+    there = remote.files()
+
+    def wanted(path: Path) -> bool:
+        if path.parts[0].startswith(".") or (names is not None and path.parts[0] not in names):
+            return False
+        name, file = path.as_posix(), folder / path
+        same = name in there and there[name].st_size == file.stat().st_size
+        return not (same and (remote / name).read_bytes() == file.read_bytes())
+
+    upload_folder(folder, remote, wanted)
+
+
+def kept_of(path: Path) -> "RemotePath | None":
+    """Returns where the store keeps what is in a mirror; None for a path in no mirror."""
+    address = address_of(path)
+    return None if address is None else any_path(address, "path")

@@ -1,0 +1,296 @@
+"""Paths of object stores: ``gs://bucket/name`` and ``s3://bucket/name``.
+
+An object appears whole when its upload is complete, or not at all; there are no folders, only
+common beginnings of names; and nothing can be renamed, only copied and deleted.
+"""
+
+import contextlib
+import hashlib
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import IO, Any, TypeVar
+
+import fsspec
+from etils.epath.gpath import PosixGPath
+
+from jaxformer.errors import ConfigError, StorageError
+from jaxformer.io.attempts import attempt, patience
+
+_PATIENCE_AT_START = 20.0
+_PIECE = 8 << 20
+# What another process has written since must be seen.
+for _scheme in ("s3", "gs", "gcs"):
+    fsspec.config.conf.setdefault(_scheme, {}).setdefault("use_listings_cache", False)
+# `attempt` tries again, as does s3fs; botocore below them would multiply both.
+fsspec.config.conf["s3"].setdefault("config_kwargs", {"retries": {"total_max_attempts": 1}})
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True)
+class ObjectInfo:
+    """What a store says of an object."""
+
+    st_size: int
+    """Bytes."""
+    etag: str
+    """What changes when the contents do."""
+    mtime: float
+    """Seconds since 1970; 0 where the store does not say."""
+    is_directory: bool = False
+
+    @property
+    def length(self) -> int:
+        """The size, by the name that etils has for it."""
+        return self.st_size
+
+
+class RemotePath(PosixGPath):
+    """A path of an object store with the methods of `pathlib.Path` that the package uses.
+
+    Every method tries a lost connection again, and then raises `StorageError`, which is neither an
+    `OSError` nor a `ValueError`: a store out of reach is not taken for a damaged file. An object
+    that is not there is a `FileNotFoundError`, as on a disk.
+    """
+
+    @property
+    def store(self) -> fsspec.AbstractFileSystem:
+        """The store that the path is of."""
+        return fsspec.filesystem(self._uri_scheme)
+
+    @property
+    def bucket(self) -> str:
+        """The bucket's name."""
+        return self.parts[2]
+
+    def exists(self) -> bool:
+        """Whether there is an object of this name, or any below it."""
+        return attempt(self, lambda: self.store.exists(str(self)))
+
+    def is_dir(self) -> bool:
+        """Whether there are objects below."""
+        return attempt(self, lambda: self.store.isdir(str(self)))
+
+    def is_file(self) -> bool:
+        """Whether there is an object of this name."""
+        return attempt(self, lambda: self.store.isfile(str(self)))
+
+    def is_symlink(self) -> bool:
+        """Whether it is a link: a store has none."""
+        return False
+
+    def stat(self) -> ObjectInfo:
+        """Returns size and version of the object."""
+        return _info(attempt(self, lambda: self.store.info(str(self))))
+
+    def iterdir(self) -> Iterator["RemotePath"]:
+        """Yields what is directly below."""
+        yield from (self / name for name in self.entries())
+
+    def entries(self) -> dict[str, ObjectInfo]:
+        """Returns what is directly below by its name: objects, and folders of more."""
+        found = attempt(self, lambda: self.store.ls(str(self), detail=True))
+        below = {_last(item["name"]): item for item in found if _key_of(item["name"]) != self._key}
+        return {name: _info(below[name]) for name in sorted(below)}
+
+    def matching(self) -> dict["RemotePath", ObjectInfo]:
+        """Returns the objects that the path matches as a pattern, in which ** is any folders."""
+        found = attempt(self, lambda: self.store.glob(str(self), detail=True))
+        scheme = f"{self._uri_scheme}://"
+        pairs = ((f"{scheme}{name.lstrip('/')}", _info(info)) for name, info in found.items())
+        return {
+            RemotePath(url): info
+            for url, info in pairs
+            if not (info.is_directory or url.endswith("/"))
+        }
+
+    def glob(self, pattern: str) -> Iterator["RemotePath"]:
+        """Yields what matches a pattern without ``**``."""
+        names = attempt(self, lambda: self.store.glob(f"{self}/{pattern}"))
+        yield from (self._new(f"{self._uri_scheme}:/{_key_of(name)}") for name in sorted(names))
+
+    def open(self, mode: str = "r", **options: Any) -> IO:
+        """Opens the object; what is written to it is there once it is closed."""
+        return attempt(self, lambda: self.store.open(str(self), mode, **options))
+
+    def rglob(self, pattern: str) -> Iterator["RemotePath"]:
+        """Yields every object below whose last name matches."""
+        found = (self / name for name in sorted(self.files()))
+        yield from (path for path in found if path.match(pattern))
+
+    def files(self) -> dict[str, ObjectInfo]:
+        """Returns every object below by its name from here, without those that mark a folder."""
+        found = attempt(self, lambda: self.store.find(str(self), detail=True))
+        home = f"{self._key}/"
+        pairs = ((f"/{name.lstrip('/')}", info) for name, info in found.items())
+        named = ((n, info) for n, info in pairs if n.startswith(home) and not n.endswith("/"))
+        return {n.removeprefix(home): _info(info) for n, info in named}
+
+    @property
+    def _key(self) -> str:
+        return "/" + "/".join(self.parts[2:])
+
+    def read_bytes(self) -> bytes:
+        """Returns the contents of the object."""
+        return attempt(self, lambda: self.store.cat_file(str(self)))
+
+    def read_range(self, start: int, end: int) -> bytes:
+        """Returns the bytes of the object from one place to another."""
+        return attempt(self, lambda: self.store.cat_file(str(self), start=start, end=end))
+
+    def sha256(self) -> str:
+        """Returns the SHA-256 of the object in hexadecimal, reading it piece by piece."""
+
+        def digest() -> str:
+            with self.store.open(str(self), "rb", block_size=_PIECE) as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+
+        return attempt(self, digest)
+
+    def read_text(self, encoding: str | None = None) -> str:
+        """Returns the contents of the object as text."""
+        return self.read_bytes().decode(encoding or "utf-8")
+
+    def write_bytes(self, data: bytes) -> int:
+        """Writes the object whole, in place of any that was there."""
+        attempt(self, lambda: self.store.pipe_file(str(self), bytes(data)))
+        return len(data)
+
+    def write_text(
+        self,
+        data: str,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+    ) -> int:
+        """Writes the object whole as text."""
+        del newline
+        self.write_bytes(data.encode(encoding or "utf-8", errors or "strict"))
+        return len(data)
+
+    def put(self, file: str | os.PathLike) -> None:
+        """Uploads a file of this machine; the object is there once all of it is."""
+        attempt(self, lambda: self.store.put_file(os.fspath(file), str(self)))
+
+    def get(self, file: str | os.PathLike) -> None:
+        """Downloads the object to a file of this machine."""
+        attempt(self, lambda: self.store.get_file(str(self), os.fspath(file)))
+
+    def unlink(self, missing_ok: bool = False) -> None:
+        """Deletes the object."""
+        with contextlib.suppress(*((FileNotFoundError,) if missing_ok else ())):
+            attempt(self, lambda: self.store.rm_file(str(self)))
+
+    def absolute(self) -> "RemotePath":
+        """Returns the path itself: a URL is never relative."""
+        return self
+
+    resolve = expanduser = absolute
+
+    def rmtree(self, missing_ok: bool = True) -> None:
+        """Deletes every object below."""
+        with contextlib.suppress(*((FileNotFoundError,) if missing_ok else ())):
+            attempt(self, lambda: self.store.rm(str(self), recursive=True))
+
+    def mkdir(self, mode: Any = None, parents: bool = False, exist_ok: bool = False) -> None:
+        """Does nothing: a folder is there with the first object in it."""
+
+    def copy_tree(self, target: "RemotePath") -> None:
+        """Copies every object below to below another path; the store does it by itself."""
+        names = sorted(self.files())
+        sources = [str(self / name) for name in names]
+        copies = [str(target / name) for name in names]
+        attempt(self, lambda: self.store.copy(sources, copies))
+
+    def rename(self, target: "RemotePath", first: str | None = None) -> "RemotePath":
+        """Copies every object below, and deletes the originals once all copies are there.
+
+        Args:
+            target: The new path, where nothing is yet.
+            first: The object that is deleted first, without which the others count for nothing.
+
+        Returns:
+            The new path.
+        """
+        self.copy_tree(target)
+        if first is not None:
+            (self / first).unlink(missing_ok=True)
+        self.rmtree()
+        return target
+
+
+def check_writable(folder: RemotePath, name: str) -> None:
+    """Checks before any work that a folder can be written to, with an object that goes at once.
+
+    Args:
+        folder: The folder.
+        name: What the user calls it, for the message.
+
+    Raises:
+        ConfigError: There is no such bucket, it refuses, or it cannot be reached.
+    """
+    probe = folder / f".probe-{uuid.uuid4().hex}"
+
+    def there_and_back() -> bool:
+        folder.store.pipe_file(str(probe), b"jaxformer")
+        same = folder.store.cat_file(str(probe)) == b"jaxformer"
+        folder.store.rm_file(str(probe))
+        return same
+
+    seconds = min(patience(), _PATIENCE_AT_START)
+    if not _checked(folder, name, lambda: attempt(folder, there_and_back, seconds)):
+        raise ConfigError(f"{name} = {folder}: the store gives back other bytes than it was given")
+
+
+def check_readable(folder: RemotePath, name: str) -> None:
+    """Checks that a folder's bucket is there and lets itself be listed.
+
+    Args:
+        folder: The folder, or an object.
+        name: What the user calls it, for the message.
+
+    Raises:
+        ConfigError: There is no such bucket, it refuses, or it cannot be reached.
+    """
+    bucket = f"{folder._uri_scheme}://{folder.bucket}"
+    seconds = min(patience(), _PATIENCE_AT_START)
+    _checked(folder, name, lambda: attempt(folder, lambda: folder.store.ls(bucket), seconds))
+
+
+def _checked(folder: RemotePath, name: str, action: Callable[[], _Result]) -> _Result:
+    try:
+        return action()
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"{name} = {folder}: must be in a bucket that exists: there is no bucket "
+            f"{folder.bucket!r}; create it, or name another one"
+        ) from error
+    except StorageError as error:
+        raise ConfigError(f"{name} = {error}") from error
+
+
+def _key_of(name: str) -> str:
+    return f"/{name.strip('/')}"
+
+
+def _last(name: str) -> str:
+    return _key_of(name).rpartition("/")[2]
+
+
+def _info(found: dict[str, Any]) -> ObjectInfo:
+    """The words that the libraries have for the same things."""
+    changed = found.get("LastModified") or found.get("mtime") or found.get("created") or 0
+    mtime = changed.timestamp() if hasattr(changed, "timestamp") else _seconds(changed)
+    tag = found.get("ETag") or found.get("etag") or found.get("generation") or mtime
+    return ObjectInfo(
+        st_size=found.get("size") or 0,
+        etag=str(tag).strip('"'),
+        mtime=mtime,
+        is_directory=found.get("type") == "directory",
+    )
+
+
+def _seconds(changed: object) -> float:
+    return float(changed) if isinstance(changed, int | float) else 0.0

@@ -1,0 +1,74 @@
+"""Runs in object stores: killed midway, they end with the bits of an undisturbed local run."""
+
+import os
+import signal
+import socket
+import time
+
+import pytest
+from object_store import bucket, s3_server  # noqa: F401 (fixtures)
+from tiny_run import hash_of
+
+from jaxformer.checkpoints.files import COMMIT_FILE, saved_steps
+from jaxformer.io.paths import any_path
+from jaxformer.training.logging.metrics_writer import read_metrics
+
+STEPS = 24
+OPTIONS = (
+    *("--train.steps", str(STEPS), "--train.checkpoint-interval", "4"),
+    *("--train.eval-interval", "12", "--mesh.data", "2"),
+)
+
+
+def start_two(runs, run_dir, **environment):
+    environment |= {name: text for name, text in os.environ.items() if name.startswith("AWS_")}
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    job = ("--job.coordinator", address, "--job.num-processes", "2", "--job.process-id")
+    return [runs.start(run_dir, *OPTIONS, *job, index, **environment) for index in ("0", "1")]
+
+
+def finish(processes):
+    outputs = [process.communicate(timeout=300)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)
+    return outputs
+
+
+def losses(run_dir):
+    return [(row["step"], row["split"], row["loss"]) for row in read_metrics(run_dir)]
+
+
+def wait_for(processes, condition):
+    deadline = time.time() + 240
+    while not condition():
+        assert [process.poll() for process in processes] == [None, None], finish(processes)
+        assert time.time() < deadline
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_two_processes_are_killed_and_end_with_the_bits_of_a_local_run(runs, bucket, tmp_path):  # noqa: F811
+    finish(start_two(runs, tmp_path / "undisturbed"))
+    run_dir = any_path(f"{bucket}/runs/killed", "run_dir")
+    steps = run_dir / "checkpoints"
+
+    def is_saving(least):
+        """Whether a later step has begun that is not complete."""
+        begun = [int(item.name) for item in steps.iterdir()] if steps.exists() else []
+        later = (steps / str(step) / COMMIT_FILE for step in begun if step >= least)
+        return any(not commit.is_file() for commit in later)
+
+    # Each start has a machine of its own: nothing but the store remembers the run.
+    processes = start_two(runs, str(run_dir), JAXFORMER_CACHE=str(tmp_path / "cache-0"))
+    wait_for(processes, lambda: is_saving(8))
+    for process in processes:
+        process.send_signal(signal.SIGKILL)
+    for process in processes:
+        process.communicate()
+    assert saved_steps(steps)
+    output = finish(start_two(runs, str(run_dir), JAXFORMER_CACHE=str(tmp_path / "cache-1")))[0]
+    assert "continuing from step" in output
+    assert hash_of(run_dir, STEPS) == hash_of(tmp_path / "undisturbed", STEPS)
+    assert losses(run_dir) == losses(tmp_path / "undisturbed")
+    assert not [name for name in run_dir.files() if name.startswith(".lock")]

@@ -1,0 +1,105 @@
+"""Commands whose tables are in object stores, and options that must be paths of this machine."""
+
+import numpy as np
+import pytest
+from tiny_models import random_parameters
+
+from jaxformer.checkpoints.saved_run import write_run
+from jaxformer.cli import main as cli
+from jaxformer.config import Config
+from jaxformer.data import Bytes
+from jaxformer.data.files.tables import read_records
+from jaxformer.data.labels import save_labels
+from jaxformer.data.tasks.glue import GlueFolder
+from jaxformer.data.tasks.glue_tasks import TASKS
+from jaxformer.data.tasks.image_sources import ImageFolder
+from jaxformer.data.tasks.labelled_text import LabelledText
+from jaxformer.io.files import upload_folder
+from jaxformer.io.paths import any_path
+from jaxformer.io.staging import CACHE
+from jaxformer.models import Classification, EncoderConfig
+
+pytest_plugins = "object_store"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv(CACHE, str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def classifier(tmp_path):
+    """The run of a classifier of texts."""
+    folder = tmp_path / "classifier"
+    model = EncoderConfig(
+        vocab_size=264, num_layers=1, model_dim=16, num_heads=2, mlp_dim=32,
+        heads=(Classification(2),), scan_layers=False,
+    )  # fmt: skip
+    data = LabelledText("rows.csv", tokenizer=Bytes(), sequence_length=16, text=("text",))
+    write_run(folder, Config(model, data), 0, random_parameters(model))
+    Bytes().fit([]).save(folder / "tokenizer")
+    save_labels(folder, ["no", "yes"])
+    return folder
+
+
+def uploaded(folder, url):
+    upload_folder(folder, any_path(url, "url"))
+    return url
+
+
+def test_predictions_go_to_a_store(bucket, classifier, tmp_path, capsys):
+    run, table = uploaded(classifier, f"{bucket}/run"), any_path(f"{bucket}/in.csv", "url")
+    table.write_text("text,id\na dog,1\na cat,2\n")
+    (tmp_path / "in.csv").write_bytes(table.read_bytes())
+    found = []
+    for folder, source, output in (
+        (run, table, f"{bucket}/out/new.jsonl"),
+        (classifier, tmp_path / "in.csv", tmp_path / "new.jsonl"),
+    ):
+        options = ("--input", str(source), "--output", str(output), "--scores")
+        assert cli.main(["predict", str(folder), *options]) == 0
+        assert f"written to {output}: 2 rows" in capsys.readouterr().out
+        found.append([record.values for record in read_records(output)])
+    assert found[0] == found[1]
+    options = ("--input", str(table), "--output")
+    assert cli.main(["predict", run, *options, f"{bucket}/out/new.jsonl"]) != 0
+    assert f"--output {bucket}/out/new.jsonl exists" in capsys.readouterr().err
+    assert cli.main(["predict", run, *options, "s3://no-such-bucket/new.jsonl"]) != 0
+    assert "there is no bucket 'no-such-bucket'" in capsys.readouterr().err
+
+
+def test_options_of_this_machine_refuse_urls(bucket, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for arguments, name in (
+        (("lab", "cost", "--out", f"{bucket}/cost"), "out"),
+        (("parity", "--output", f"{bucket}/parity.md"), "--output"),
+        (
+            ("predict", "run", "--input", "a", "--output", "b", "--compilation-cache", bucket),
+            "comp",
+        ),
+    ):
+        assert cli.main(list(arguments)) != 0
+        message = capsys.readouterr().err
+        assert name in message
+        assert f"{bucket}" in message
+        assert "must be a path on this machine" in message
+    assert not list(tmp_path.iterdir())
+
+
+def test_images_and_glue_are_read(bucket, tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    for label, value in (("black", 0), ("white", 255)):
+        (tmp_path / "images" / label).mkdir(parents=True)
+        pixels = np.full((4, 4, 3), value, np.uint8)
+        image.fromarray(pixels).save(tmp_path / "images" / label / "one.png")
+    images = ImageFolder(uploaded(tmp_path / "images", f"{bucket}/images")).load((4, 4), 3)
+    assert images.labels == ["black", "white"]
+    np.testing.assert_array_equal(images.decode(1), np.ones((4, 4, 3), np.float32))
+    (tmp_path / "glue" / "CoLA").mkdir(parents=True)
+    for split in ("train", "dev"):
+        rows = "gj04\t1\t\tA dog runs.\ngj04\t0\t*\tDog a runs.\n"
+        (tmp_path / "glue" / "CoLA" / f"{split}.tsv").write_text(rows)
+    url = uploaded(tmp_path / "glue", f"{bucket}/glue")
+    there, here = (GlueFolder(str(root), TASKS["cola"]) for root in (url, tmp_path / "glue"))
+    assert [row[1:] for row in there.rows("dev")] == [row[1:] for row in here.rows("dev")]
+    assert there.missing() == []

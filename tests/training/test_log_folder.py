@@ -1,0 +1,95 @@
+"""Logs of a run in an object store, which cannot be appended to."""
+
+import pytest
+from object_store import memory_bucket  # noqa: F401 (fixture)
+
+from jaxformer.config.loggers import LoggedRun, TensorBoard
+from jaxformer.errors import StorageError
+from jaxformer.io.paths import any_path
+from jaxformer.io.remote import RemotePath
+from jaxformer.training.logging.log_folder import LogFolder
+from jaxformer.training.logging.metrics_writer import MetricsLog, read_metrics
+
+
+@pytest.fixture
+def run(memory_bucket):  # noqa: F811
+    return any_path(f"{memory_bucket}/runs/run", "run_dir")
+
+
+def test_a_local_run_has_its_logs_in_its_folder(tmp_path):
+    logs = LogFolder(tmp_path, continues=True)
+    logs.push()
+    logs.close()
+    assert logs.path is tmp_path
+    assert not list(tmp_path.iterdir())
+
+
+def test_rows_are_in_the_store_once_they_are_pushed(run):
+    logs = LogFolder(run, continues=True)
+    rows = MetricsLog(logs.path, 0, loggers=())
+    rows.write("train", 1, {"loss": 2.0})
+    assert read_metrics(run) == []
+    logs.push()
+    rows.write("train", 2, {"loss": 1.0})
+    assert [row["step"] for row in read_metrics(run)] == [1]
+    rows.close()
+    logs.close()
+    assert [row["step"] for row in read_metrics(run)] == [1, 2]
+    assert not logs.path.exists()
+
+
+def test_a_run_goes_on_with_its_rows_and_drops_later_ones(run):
+    logs = LogFolder(run, continues=True)
+    rows = MetricsLog(logs.path, 0, loggers=())
+    for step in (1, 2, 3):
+        rows.write("train", step, {"loss": float(step)})
+    rows.close()
+    logs.close()
+    logs = LogFolder(run, continues=True)
+    rows = MetricsLog(logs.path, 2, num_rows=2, loggers=())
+    rows.write("train", 3, {"loss": 9.0})
+    rows.close()
+    logs.close()
+    assert [row["loss"] for row in read_metrics(run)] == [1.0, 2.0, 9.0]
+
+
+def test_events_of_every_start_are_kept(run):
+    for step in (0, 5):
+        logs = LogFolder(run, continues=True)
+        writer = TensorBoard().open(LoggedRun(logs.path, step, {}))
+        writer.scalars("train", step + 1, {"loss": 1.0})
+        writer.close()
+        (logs.path / "tensorboard" / f"of-{step}").write_text("x")
+        logs.close()
+    names = [name for name in run.files() if name.startswith("tensorboard/")]
+    assert {"tensorboard/of-0", "tensorboard/of-5"} < set(names)
+    assert any("tfevents" in name for name in names)
+
+
+def test_only_what_has_changed_is_uploaded(run, monkeypatch):
+    logs, sent, put = LogFolder(run, continues=False), [], RemotePath.put
+
+    def watched(path, file):
+        sent.append(path.name)
+        put(path, file)
+
+    monkeypatch.setattr(RemotePath, "put", watched)
+    (logs.path / "b").write_text("b")
+    for text in ("one", "one and two"):
+        (logs.path / "a").write_text(text)
+        logs.push()
+    logs.close()
+    assert sent == ["a", "b", "a"]
+
+
+def test_the_last_logs_are_kept_where_the_store_is_gone(run, monkeypatch, caplog):
+    logs = LogFolder(run, continues=False)
+    (logs.path / "metrics.jsonl").write_text("{}\n")
+
+    def lost(path, file):
+        raise StorageError(f"{path}: the connection was lost")
+
+    monkeypatch.setattr(RemotePath, "put", lost)
+    logs.close()
+    assert (logs.path / "metrics.jsonl").exists()
+    assert str(logs.path) in caplog.text
