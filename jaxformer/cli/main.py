@@ -1,8 +1,8 @@
 """``jaxformer COMMAND``, the same as ``python -m jaxformer COMMAND``.
 
-A command is a function that takes its arguments and the name that messages call it by. Its module
-is imported when the command is asked for, so that ``jaxformer --help`` answers at once and a
-command needs only the libraries that it uses.
+A command is a function that takes its arguments and the name that messages call it by, and returns
+None or an exit status. Its module is imported when the command is asked for, so that
+``jaxformer --help`` answers at once and a command needs only the libraries that it uses.
 """
 
 import importlib
@@ -89,16 +89,16 @@ def run(name: str, arguments: Sequence[str], prog: str) -> int:
     with quitting_on_interrupt():
         from jaxformer.cli.errors import reporting_errors
 
-    def action() -> None:
+    def action() -> int | None:
         try:
-            _command(name)(arguments, prog)
+            return _command(name)(arguments, prog)
         except ModuleNotFoundError as error:
             raise missing_extra(error, prog, COMMANDS[name][1]) from error
 
     return reporting_errors(action)
 
 
-def _command(name: str) -> Callable[[Sequence[str], str], None]:
+def _command(name: str) -> Callable[[Sequence[str], str], int | None]:
     if name not in COMMANDS:
         advice = did_you_mean(name, COMMANDS) or f"; choose one of {', '.join(COMMANDS)}"
         raise ArgumentError(f"{name!r} is not a command{advice}" if name else f"no command{advice}")
