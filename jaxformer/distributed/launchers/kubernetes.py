@@ -2,13 +2,13 @@
 
 import importlib.util
 
-from jaxformer.distributed.launchers.base import Processes, Variables, needed, number
+from jaxformer.distributed.launchers.base import Launcher, Processes, Variables, needed, number
 
 _PORT = 55527
 """JAX's own choice for pods."""
 
 
-class JaxJob:
+class JaxJob(Launcher):
     """The pods of Kubeflow's JAXJob."""
 
     def detect(self, variables: Variables) -> Processes | None:
@@ -21,7 +21,7 @@ class JaxJob:
         return Processes(f"{host}:{port}", count, index)
 
 
-class IndexedJob:
+class IndexedJob(Launcher):
     """The pods of an indexed Job, alone or of a JobSet, of which only the cluster knows the size.
 
     JobSet itself sets labels and annotations only. Manifests often hand them on as JOBSET_NAME and

@@ -2,11 +2,18 @@
 
 import re
 
-from jaxformer.distributed.launchers.base import Processes, Variables, job_port, needed, number
+from jaxformer.distributed.launchers.base import (
+    Launcher,
+    Processes,
+    Variables,
+    job_port,
+    needed,
+    number,
+)
 from jaxformer.distributed.launchers.gpus import local_gpus
 
 
-class OpenMpi:
+class OpenMpi(Launcher):
     """The processes of an mpirun; from Open MPI 5 on it does not say where the first one is."""
 
     def detect(self, variables: Variables) -> Processes | None:

@@ -2,14 +2,21 @@
 
 import re
 
-from jaxformer.distributed.launchers.base import Processes, Variables, job_port, needed, number
+from jaxformer.distributed.launchers.base import (
+    Launcher,
+    Processes,
+    Variables,
+    job_port,
+    needed,
+    number,
+)
 from jaxformer.distributed.launchers.gpus import local_gpus
 
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
 """Numbers of steps from here on are no srun of the user: the batch script, an interactive shell."""
 
 
-class Slurm:
+class Slurm(Launcher):
     """The tasks of an srun; a shell within an allocation is a step of one task, or none."""
 
     def detect(self, variables: Variables) -> Processes | None:

@@ -8,7 +8,14 @@ from collections.abc import Callable, Sequence
 
 from jax._src import hardware_utils
 
-from jaxformer.distributed.launchers.base import Processes, Variables, host_of, needed, number
+from jaxformer.distributed.launchers.base import (
+    Launcher,
+    Processes,
+    Variables,
+    host_of,
+    needed,
+    number,
+)
 
 _PORT = 8482
 """JAX's own choice for TPUs."""
@@ -16,7 +23,7 @@ _METADATA = "http://metadata.google.internal/computeMetadata/v1/instance/attribu
 _CHOSEN_CHIPS = ("TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES", "TPU_PROCESS_BOUNDS")
 
 
-class TpuPod:
+class TpuPod(Launcher):
     """Hosts that variables list, as in GKE."""
 
     def detect(self, variables: Variables) -> Processes | None:
@@ -29,7 +36,7 @@ class TpuPod:
         return _joined(workers, needed(variables, name, "the TPU pod"), variables)
 
 
-class CloudTpuVm:
+class CloudTpuVm(Launcher):
     """Hosts that Google's metadata server lists: a shell on a Cloud TPU VM has no variables.
 
     Args:
