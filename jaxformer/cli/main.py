@@ -16,6 +16,9 @@ from jaxformer.extras import missing_extra
 
 COMMANDS = {
     "train": ("train:train", "train", "train a model, or continue its run"),
+    "launch slurm": ("launch:slurm", "train", "write a SLURM script that trains on a cluster"),
+    "launch jobset": ("launch:jobset", "train", "write a Kubernetes manifest: GKE's TPUs, GPUs"),
+    "launch tpu-vm": ("launch:tpu_vm", "train", "write the gcloud commands for TPU machines"),
     "inspect": ("runs:inspect", "hub", "show a run's steps, config, parameters and content hash"),
     "evaluate": ("evaluate:evaluate", "train", "measure a run on validation data"),
     "glue": ("glue:glue", "train", "fine-tune on the tasks of GLUE, with their table and average"),
@@ -49,7 +52,7 @@ COMMANDS = {
     "lab families": ("lab.studies:families", "train", "compare three families at equal FLOPs"),
 }
 """The module and function of each command, the extra that it needs, and what it does."""
-GROUPS = ("lab",)
+GROUPS = ("lab", "launch")
 """The first words of commands that have two: "lab positions"."""
 
 
