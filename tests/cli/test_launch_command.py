@@ -1,5 +1,6 @@
 """`jaxformer launch` on configs of the repository."""
 
+import re
 import shlex
 import subprocess
 from dataclasses import fields
@@ -112,3 +113,15 @@ def test_help(launch, command, options):
     described = launch(f"{command} tiny_decoder --help")[1]
     for field in fields(options):
         assert f"--{field.name.replace('_', '-')}" in described
+
+
+def test_every_launch_command_of_the_page_works(launch):
+    page = (ROOT / "docs" / "pods.md").read_text()
+    commands = re.findall(
+        r"^python -m jaxformer launch (.*?) > \S+$", page, re.MULTILINE | re.DOTALL
+    )
+    assert len(commands) == 3
+    for command in commands:
+        status, output, messages = launch(command.replace("\\\n", " "))
+        assert (status, messages) == (0, ""), command
+        assert "--train.steps" in output
