@@ -16,9 +16,6 @@ from jaxformer.extras import missing_extra
 
 COMMANDS = {
     "train": ("train:train", "train", "train a model, or continue its run"),
-    "launch slurm": ("launch:slurm", "train", "write a SLURM script that trains on a cluster"),
-    "launch jobset": ("launch:jobset", "train", "write a Kubernetes manifest: GKE's TPUs, GPUs"),
-    "launch tpu-vm": ("launch:tpu_vm", "train", "write the gcloud commands for TPU machines"),
     "inspect": ("runs:inspect", "hub", "show a run's steps, config, parameters and content hash"),
     "evaluate": ("evaluate:evaluate", "train", "measure a run on validation data"),
     "glue": ("glue:glue", "train", "fine-tune on the tasks of GLUE, with their table and average"),
@@ -40,6 +37,9 @@ COMMANDS = {
     "verify": ("parity:verify", "parity", "compare an exported checkpoint with transformers"),
     "parity": ("parity:parity", "parity", "compare every known system with transformers"),
     "flax-classes": ("flax:flax_classes", "hub", "list Flax classes and what they are here"),
+    "launch slurm": ("launch:slurm", "train", "write a SLURM script that trains on a cluster"),
+    "launch jobset": ("launch:jobset", "train", "write a Kubernetes manifest: GKE's TPUs, GPUs"),
+    "launch tpu-vm": ("launch:tpu_vm", "train", "write the gcloud commands for TPU machines"),
     "lab diagram": ("lab.diagram:diagram", "train", "draw the architecture of a config"),
     "lab positions": ("lab.positions:positions", "train", "draw and measure positional schemes"),
     "lab attention": ("lab.attention:attention", "train", "draw a model's attention maps"),
