@@ -83,7 +83,7 @@ def jobset(arguments: Sequence[str], prog: str) -> None:
 
 def tpu_vm(arguments: Sequence[str], prog: str) -> None:
     """Prints a script of gcloud commands."""
-    example = "--chips v6e:16x16 --zone ZONE --run-dir gs://BUCKET/RUN"
+    example = "--chips v6e:16x16 --zone ZONE --run-dir gs://BUCKET/RUN --setup LINE ..."
     job, cluster, options = _read(TpuVmRun, TpuVm, arguments, prog, "gcloud commands", example)
     _check_experiment(job, options, prog, parse_chips(cluster.chips).num_devices)
     sys.stdout.write(tpu_vm_script(job, cluster))

@@ -68,14 +68,14 @@ class Slurm:
                 name.replace("_", "-"), value, value is None or value >= least,
                 f"an integer of at least {least}",
             )  # fmt: skip
-        check_argument("setup", self.setup, "\n" not in "".join(self.setup), "single lines")
+        for name in ("setup", "container", "mounts"):
+            value = getattr(self, name) or ""
+            check_argument(name, value, "\n" not in "".join(value), "without line breaks")
         for option in self.sbatch:
             valid = re.fullmatch(r"--[a-z][a-z-]*(=\S+)?", option) is not None
             check_argument("sbatch", option, valid, "an option such as --constraint=ib")
-        check_words(
-            partition=self.partition, account=self.account, qos=self.qos, log=self.log,
-            container=self.container, mounts=",".join(self.mounts) or None,
-        )  # fmt: skip
+        words = {name: getattr(self, name) for name in ("partition", "account", "qos", "log")}
+        check_words(**words)
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -29,11 +29,15 @@ class TpuVm:
     """A reservation."""
     service_account: str | None = None
     """The service account that may read and write the bucket (default: the project's)."""
-    setup: tuple[str, ...] = ("pip install 'jaxformer[all,tpu]'",)
-    """Lines of bash that make a machine ready."""
+    setup: tuple[str, ...] = ()
+    """Lines of bash that install jaxformer on a machine, and bring the config."""
 
     def __post_init__(self):
-        check_argument("setup", self.setup, "\n" not in "".join(self.setup), "single lines")
+        check_argument(
+            "setup", self.setup, bool(self.setup) and "\n" not in "".join(self.setup),
+            "lines of bash that install jaxformer, as in --setup 'git clone URL project' 'pip "
+            "install ./project[all,tpu]'",
+        )  # fmt: skip
         check_words(
             zone=self.zone, project=self.project, runtime=self.runtime,
             reservation=self.reservation, service_account=self.service_account,
@@ -77,7 +81,7 @@ def tpu_vm_script(job: Job, cluster: TpuVm) -> str:
         where=" ".join(where),
         nodes=" ".join(nodes),
         create=" \\\n            ".join(_create(job, cluster, slices)),
-        setup=shlex.quote(" && ".join(cluster.setup) or "true"),
+        setup=shlex.quote(" && ".join(cluster.setup)),
         train=shlex.quote(_train(job)),
         stop=shlex.quote(f'kill -TERM "$(cat ~/{job.name}.pid)"'),
         log=shlex.quote(f"tail -n 50 -F ~/{job.name}.log"),

@@ -60,7 +60,8 @@ def test_a_jobset(launch):
 
 def test_tpu_machines(launch):
     status, script, messages = launch(
-        "tpu-vm llama3_8b --chips v6e:8x8 --zone us-east5-a --run-dir gs://bucket/run"
+        "tpu-vm llama3_8b --chips v6e:8x8 --zone us-east5-a --run-dir gs://bucket/run "
+        "--setup 'pip install it'"
     )
     assert (status, messages) == (0, "")
     assert "--accelerator-type=v6e-64" in script
@@ -90,7 +91,10 @@ def test_a_config_that_takes_its_model_from_a_checkpoint(launch):
         ("jobset llama3_8b --chips v5p:4x4x5 --image i --run-dir gs://b/r", "4x4x4"),
         ("jobset llama3_8b --chips v5q:4x4x4 --image i --run-dir gs://b/r", "did you mean 'v5p'"),
         ("jobset llama3_8b --chips v5p:4x4x4 --image i", "run-dir = 'runs/llama3-8b': must be a"),
-        ("tpu-vm llama3_8b --chips h100:8 --zone z --run-dir gs://b/r", "must be TPUs"),
+        (
+            "tpu-vm llama3_8b --chips h100:8 --zone z --setup true --run-dir gs://b/r",
+            "must be TPUs",
+        ),
         ("lsf llama3_8b", "'launch lsf' is not a command"),
     ],
 )

@@ -77,11 +77,11 @@ def test_a_stopped_run_goes_back_into_the_queue(cluster, status, requeued):
 
 def test_a_container_runs_the_command(cluster):
     cluster.stand_in("srun")
-    script = slurm_script(JOB, Slurm(nodes=1, container="i/j:1", mounts=("/a:/b", "/c")))
+    script = slurm_script(JOB, Slurm(nodes=1, container="nvcr.io#i/j:1", mounts=("/a:/b", "/c d")))
     cluster.run(script, SLURM_JOB_ID="1")
     ((_, *words),) = cluster.calls()
-    assert "--container-image=i/j:1" in words
-    assert "--container-mounts=/a:/b,/c" in words
+    assert "--container-image=nvcr.io#i/j:1" in words
+    assert "--container-mounts=/a:/b,/c d" in words
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,8 @@ def test_the_forms_of_a_time(time, total):
         ({"gpus_per_node": 4, "chips": "h100:64"}, "gpus-per-node = 4: must be 8"),
         ({"chips": "v5p:4x4x4"}, "must be GPUs for SLURM"),
         ({"chips": "h101:64"}, "did you mean 'h100'"),
-        ({"nodes": 1, "setup": ("a\nb",)}, "setup"),
+        ({"nodes": 1, "setup": ("a\nb",)}, "setup = .*: must be without line breaks"),
+        ({"nodes": 1, "container": "a\nb"}, "container = .*: must be without line breaks"),
     ],
 )
 def test_what_a_cluster_cannot_be(options, text):

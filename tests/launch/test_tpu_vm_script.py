@@ -12,7 +12,7 @@ JOB = Job("configs/a.py", "gs://bucket/run", "llama", ODD, (("A", "1 $B"),))
 ONE = TpuVm(chips="v6e:4x4", zone="us-east5-a", setup=("pip install it",))
 TWO = TpuVm(
     chips="v5p:4x4x4*2", zone="z", project="p", spot=True, reservation="r", service_account="s@p",
-    runtime="v2",
+    runtime="v2", setup=("true",),
 )  # fmt: skip
 WHERE = ["--zone=us-east5-a"]
 
@@ -93,12 +93,14 @@ def test_an_unknown_step_is_one_sentence(cluster):
         ({"chips": "tpu7x:4x4x4"}, "gs://b/r", "use `launch jobset`"),
         ({"nodes": 3}, "gs://b/r", "nodes = 3: must be 4"),
         ({"zone": "a b"}, "gs://b/r", "zone = 'a b': must be one word"),
-        ({"setup": ("a\nb",)}, "gs://b/r", "setup"),
+        ({"setup": ("a\nb",)}, "gs://b/r", "setup = .*: must be lines of bash"),
+        ({"setup": ()}, "gs://b/r", "as in --setup 'git clone URL project'"),
         ({}, "runs/a", "run-dir = 'runs/a': must be a bucket"),
     ],
 )
 def test_what_tpu_machines_cannot_be(options, run_dir, text):
     with pytest.raises(ArgumentError, match=text):
         tpu_vm_script(
-            Job("a.py", run_dir, "a"), TpuVm(**{"chips": "v6e:4x4", "zone": "z"} | options)
+            Job("a.py", run_dir, "a"),
+            TpuVm(**{"chips": "v6e:4x4", "zone": "z", "setup": ("true",)} | options),
         )

@@ -65,7 +65,8 @@ class CloudTpuVm(Launcher):
         variables = _tpu_env(self._metadata("tpu-env") or "") | dict(variables)
         if len(workers) * (number(variables, "MEGASCALE_NUM_SLICES", 1) or 1) == 1:
             return None
-        return _joined(workers, int(worker), variables)
+        index = needed({"agent-worker-number": worker}, "agent-worker-number", "the TPU pod")
+        return _joined(workers, index, variables)
 
 
 def read_metadata(attribute: str) -> str | None:
