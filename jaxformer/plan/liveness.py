@@ -9,6 +9,7 @@ depends on it.
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 from jaxformer.plan.program import LOOPS, Operation, Program, Value
 
@@ -76,6 +77,7 @@ class _Walk:
         self.open: set[Value] = set()  # may still be changed by what follows
         self.during: dict[int, list[Peak]] = {}  # what loops need inside
         self.temporary: dict[int, list[tuple[Value, str]]] = {}
+        self.narrow: dict[tuple[Value, Any], Value] = {}  # copies in the compute dtype
         self.shares: list[tuple[Value, Value]] = []  # a result in place of an operand
 
     def run(self, owned: set[Value], written: set[Value]) -> Peak:
@@ -114,6 +116,8 @@ class _Walk:
                 if op.name == "pallas_call":
                     value.shape = _in_tiles(value)
                 self._make(value, time, op.name, changes=op.name not in _CLOSED)
+                if op.name == "random_bits":  # the generator makes pairs of words
+                    self.temporary.setdefault(time, []).append((value, op.name))
 
     def _alias(self, op: Operation, time: int) -> None:
         (result,) = op.results
@@ -161,8 +165,9 @@ class _Walk:
         parts = _LoopParts.of(op)
         for value in parts.constants:
             self._read(value, time, whole=True)
-        for value in parts.stacks:
+        for value, part in parts.stacks:
             self._read(value, time, whole=True)
+            self._keep_narrow(op.bodies[0], value, part, time)
         for value in parts.state:
             self._read(value, time, whole=True, moved=True)
         peaks = []
@@ -172,6 +177,19 @@ class _Walk:
         for number, value in enumerate(op.results):
             stacked = number >= parts.num_state
             self._make(value, time if stacked else time + 1, "saved by the loop", changes=False)
+
+    def _keep_narrow(self, body: Program, stack: Value | None, part: Value, time: int) -> None:
+        """A loop that reads an array in a narrower dtype alone reads a copy, made once."""
+        readers = [op for op in body.operations if part in op.operands]
+        dtypes = {op.results[0].dtype for op in readers}
+        narrow = all(op.name == "convert_element_type" for op in readers) and len(dtypes) == 1
+        if stack is None or not narrow or min(dtypes).itemsize >= part.dtype.itemsize:
+            return
+        copy = Value(stack.shape, min(dtypes), readers[0].results[0].source)
+        copy = self.narrow.setdefault((self._array(stack), copy.dtype), copy)
+        if copy not in self.first:
+            self._make(copy, time, "cast")
+        self._touch(copy, time)
 
     def _roots(self, value: Value) -> frozenset[Value]:
         if value in self.roots:
@@ -221,10 +239,12 @@ class _Walk:
             inside += sum(value.bytes for value, _ in self.temporary.get(time, ()))
             if now + inside > best:
                 best, moment = now + inside, time
+        replaced = {root for result, root in self.shares if self.first.get(result) == moment}
         arrays = [
             (value, self.maker[value])
             for value, start in self.first.items()
             if start <= moment <= self.last[value]
+            and not (value in replaced and self.last[value] == moment)
         ]
         arrays += self.temporary.get(moment, [])
         arrays += [each for inner in self.during.get(moment, ()) for each in inner.arrays]
@@ -237,7 +257,8 @@ class _LoopParts:
 
     constants: list[Value | None]
     state: list[Value | None]
-    stacks: list[Value | None]
+    stacks: list[tuple[Value | None, Value]]
+    """Arrays that it reads a slice of each time, and the slices."""
     num_state: int
     owned: list[tuple[set[Value], set[Value]]]
     """For each body: the inputs that are its own, and the outputs written for the caller."""
@@ -256,7 +277,7 @@ class _LoopParts:
             return cls(
                 rest[:consts],
                 rest[consts : consts + carry],
-                rest[consts + carry :],
+                list(zip(rest[consts + carry :], body.inputs[consts + carry :], strict=True)),
                 carry,
                 [({*state, *slices}, written)],
             )

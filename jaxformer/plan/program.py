@@ -102,8 +102,9 @@ def value_of(aval: jax.core.ShapedArray, source: str = "") -> Value:
     return Value(shape, dtype, source, automatic, sharding)
 
 
-def _write_out(jaxpr: Jaxpr, known: dict[Var, Value], operations: list[Operation]):
-    """Appends the operations of a program; returns its outputs."""
+def _write_out(jaxpr: Jaxpr, known: dict[Var, Value], operations: list[Operation], made=None):
+    """Appends the operations of a program; returns its outputs. `made`: what need not run twice."""
+    made = {} if made is None else made
 
     def read(atom):
         return None if isinstance(atom, Literal) else known.get(atom)
@@ -116,7 +117,9 @@ def _write_out(jaxpr: Jaxpr, known: dict[Var, Value], operations: list[Operation
             inner = dict(zip(body.invars, inputs, strict=True))
             inner |= {var: value_of(var.aval) for var in body.constvars}
             _fill(inner)
-            results = _write_out(body, inner, operations)
+            results = _write_out(body, inner, operations, made)
+        elif (repeated := _repeated(equation, inputs)) in made:
+            results = made[repeated]
         else:
             results = [_result(var.aval, equation) for var in equation.outvars]
             bodies = [flattened(each) for each in _programs(equation)] if name in LOOPS else []
@@ -124,8 +127,20 @@ def _write_out(jaxpr: Jaxpr, known: dict[Var, Value], operations: list[Operation
             _meet(name, operands, results)
             kept = inputs if name in LOOPS else operands
             operations.append(Operation(name, kept, results, equation, bodies))
+            if repeated is not None:
+                made[repeated] = results
         known.update(zip(equation.outvars, results, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
+
+
+def _repeated(equation: JaxprEqn, inputs: list[Value | None]) -> tuple | None:
+    """What tells a cast or a gather apart: the compiler makes the same one once."""
+    name, params = equation.primitive.name, equation.params
+    if name == "convert_element_type" and inputs[0] is not None:
+        return name, inputs[0], params["new_dtype"]
+    if name == "reshard" and inputs[0] is not None:
+        return name, inputs[0], str(equation.outvars[0].aval)
+    return None
 
 
 def _fill(inner: dict[Var, Value | None]) -> None:
