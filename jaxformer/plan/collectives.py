@@ -16,7 +16,10 @@ KINDS = (
 )
 _LISTED = re.compile(r"replica_groups=\{(\{[\d,{}]*\})\}")
 _IOTA = re.compile(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
-_NAMED = re.compile(r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\(([^)]*)\))? \{([^}]*)\}")
+_NAMED = re.compile(
+    r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\(((?:[^()]|\([^)]*\))*)\))? \{([^}]*)\}"
+)
+_ORDER = re.compile(r"\[([\d,]+)\](?:T\(([\d,]+)\))?")
 _PAIRS = re.compile(r"source_target_pairs=\{(\{[\d,{}]*\})\}")
 
 
@@ -92,9 +95,7 @@ def _axes(instruction: Instruction, mesh: Mapping[str, int]) -> tuple[str, ...]:
 def _groups(text: str, num_devices: int) -> np.ndarray:
     """Which devices work together: `[group, member]`."""
     if found := _IOTA.search(text):
-        shape, dims, order = (_numbers(part) if part else None for part in found.groups())
-        ids = np.arange(math.prod(dims)).reshape(dims)
-        return (ids.transpose(order) if order else ids).reshape(shape[0], -1)
+        return _iota(found[2], found[3]).reshape(_numbers(found[1])[0], -1)
     if found := _NAMED.search(text):
         return _named_groups(*found.groups())
     if found := _PAIRS.search(text) or _LISTED.search(text):
@@ -104,7 +105,11 @@ def _groups(text: str, num_devices: int) -> np.ndarray:
 
 def _named_groups(axes: str, device_ids: str | None, chosen: str) -> np.ndarray:
     sizes = {name: int(size) for name, size in re.findall(r"'?([\w.]+)'?=(\d+)", axes)}
-    ids = _numbers(device_ids) if device_ids else np.arange(math.prod(sizes.values()))
+    if device_ids is None:
+        ids = np.arange(math.prod(sizes.values()))
+    else:
+        order = _ORDER.search(device_ids)
+        ids = _iota(order[1], order[2]) if order else _numbers(device_ids)
     grid, names = np.reshape(ids, tuple(sizes.values())), []
     # A part of an axis, 'a':(before)size, is one of the axes that it is cut into.
     split = {name: [size] for name, size in sizes.items()}
@@ -121,6 +126,12 @@ def _named_groups(axes: str, device_ids: str | None, chosen: str) -> np.ndarray:
     outer = [place for place in where.values() if place not in inner]
     members = math.prod(shape[place] for place in inner)
     return grid.reshape(shape).transpose(outer + inner).reshape(-1, members)
+
+
+def _iota(dims: str, order: str | None) -> np.ndarray:
+    """The numbers from 0, in an array of these dimensions whose axes are then put in an order."""
+    ids = np.arange(math.prod(_numbers(dims))).reshape(_numbers(dims))
+    return ids.transpose(_numbers(order)) if order else ids
 
 
 def _numbers(text: str) -> list[int]:
