@@ -10,6 +10,8 @@ recipe that the file has already is not compiled again, but predicted again. Nee
 import argparse
 from pathlib import Path
 
+import jax
+
 from jaxformer.config import load_config
 from jaxformer.plan import receipts
 
@@ -49,17 +51,23 @@ def main() -> None:
     options.add_argument("--output", type=Path, required=True, help="the file, read and rewritten")
     options.add_argument("--only", nargs="+", help="recipes; default: all of them")
     options.add_argument("--again", action="store_true", help="compile what the file has, too")
+    options.add_argument(
+        "--finish",
+        action="store_true",
+        help="wait for the compiler's own figure of the peak, which takes several times as long",
+    )
     arguments = options.parse_args()
+    jax.config.update("jax_platforms", "cpu")
 
     found = receipts.read(arguments.output) if arguments.output.exists() else {}
     for recipe, chips in RECIPES:
         if arguments.only and recipe not in arguments.only:
             continue
-        config = load_config(str(ROOT / "configs" / recipe))
+        spec = str(ROOT / "configs" / recipe)
         known = found.get(recipe)
         if known is None or known.chips != chips or arguments.again:
-            known = receipts.compiled(recipe, config, chips)
-        found[recipe] = receipts.predicted(known, config)
+            known = receipts.compiled(recipe, spec, chips, finish=arguments.finish)
+        found[recipe] = receipts.predicted(known, load_config(spec))
         receipts.write(arguments.output, found)
         print(receipts.line(found[recipe]), flush=True)
 

@@ -7,7 +7,9 @@ from jaxformer.plan.hlo import Module
 
 _LIVE = re.compile(r"^\s+([\w.\-]+)\{[\d,]*\}: (\d+) bytes \(cumulative")
 _TEMPORARY = re.compile(r"^allocation \d+: size (\d+), page 0, preallocated-temp", re.MULTILINE)
-_KEPT = re.compile(r"^allocation \d+: size (\d+), page 0, (?:parameter|maybe-live-out|constant)")
+_KEPT = re.compile(
+    r"^allocation \d+: size (\d+), page 0, (?:parameter|maybe-live-out|constant)", re.MULTILINE
+)
 # Of another memory than the device's own: "bf16[8,128]{1,0:T(8,128)S(1)}" is in VMEM.
 _ELSEWHERE = re.compile(r"S\([1-9]\d*\)")
 
@@ -54,15 +56,15 @@ def largest_buffers(module: Module, live_ranges: str, number: int = 12) -> list[
     return found[:number]
 
 
-def bytes_needed(assignment: str) -> int:
-    """Bytes of memory that a program needs by the compiler's own plan.
+def assigned_bytes(assignment: str) -> tuple[int, int]:
+    """The memory that a program needs, as the compiler assigns it before it writes any code.
 
     Args:
         assignment: What XLA writes about it in its dump, `...-buffer-assignment.txt`.
 
     Returns:
-        The bytes of arguments, results that are not written over them, constants and temporaries.
+        Bytes of arguments, results that are not written over them and constants; and of
+        temporaries.
     """
-    lines = (line for line in assignment.splitlines() if line.startswith("allocation"))
-    found = [_KEPT.match(line) or _TEMPORARY.match(line) for line in lines]
-    return sum(int(each[1]) for each in found if each)
+    kept = sum(int(size) for size in _KEPT.findall(assignment))
+    return kept, sum(int(size) for size in _TEMPORARY.findall(assignment))

@@ -7,15 +7,16 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import jax
 
 from jaxformer.config import Config, validate
 from jaxformer.distributed.sharding import MESH_AXES, make_mesh
 from jaxformer.errors import RunError
-from jaxformer.plan.buffers import Buffer, bytes_needed, largest_buffers
+from jaxformer.plan.buffers import Buffer, assigned_bytes, largest_buffers
 from jaxformer.plan.collectives import Collective, collectives
 from jaxformer.plan.hlo import Module
 from jaxformer.plan.slices import Slice
@@ -41,22 +42,28 @@ _OPTIONS = {"v4": {"chip_config_name": "megacore"}}
 class CompiledStep:
     """A training step as the compiler leaves it. Bytes are of one device."""
 
-    fits: bool
-    """Whether it fits into the device's memory."""
+    usable_bytes: int
+    """What the device has for a program."""
+    finished: bool
+    """Whether the compiler came to its end: not where the program does not fit."""
     peak_bytes: int
-    """The most memory in use; what would be needed where it does not fit."""
+    """The most memory in use, by `memory_analysis()`; all that is assigned where it did not end,
+    which is a little more."""
     argument_bytes: int
-    """State and batch; 0 where it does not fit."""
+    """State and batch."""
     temporary_bytes: int
-    """Everything that is made during the step; 0 where it does not fit."""
-    code_bytes: int
-    """The program itself; 0 where it does not fit."""
+    """Everything that is made during the step."""
     seconds: float
     """How long it took to compile."""
     collectives: list[Collective]
     """What one step sends between devices."""
     buffers: list[Buffer]
     """The largest arrays at the peak."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether it fits into the device's memory."""
+        return self.peak_bytes <= self.usable_bytes
 
 
 def is_installed() -> bool:
@@ -114,44 +121,82 @@ def compile_step(config: Config, slice_: Slice) -> CompiledStep:
         ConfigError: The experiment cannot run on so many devices.
         JaxRuntimeError: The compiler fails for another reason than a lack of memory.
     """
-    validate(config, slice_.num_devices)
-    mesh = make_mesh(config.mesh, topology_devices(slice_))
-    program = TrainProgram(config.model, config.optimizer, config.train, mesh)
-    lowered = program.lower(config.data.batch_size, config.row_lengths)
     start = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder, _environment():
+    with tempfile.TemporaryDirectory() as folder:
+        memory = compile_into(Path(folder), config, slice_)
+        step = read_dump(Path(folder), config, slice_)
+    step = replace(step, seconds=time.perf_counter() - start)
+    if memory is None:
+        return step
+    return replace(
+        step,
+        finished=True,
+        peak_bytes=memory.peak_memory_in_bytes,
+        argument_bytes=memory.argument_size_in_bytes,
+        temporary_bytes=memory.temp_size_in_bytes,
+    )
+
+
+def compile_into(folder: Path, config: Config, slice_: Slice) -> Any:
+    """Compiles a step, and has XLA write down what it does.
+
+    Args:
+        folder: Where XLA writes.
+        config: The experiment.
+        slice_: TPUs.
+
+    Returns:
+        The program's `memory_analysis()`; None where it does not fit.
+
+    Raises:
+        RunError: libtpu is not installed.
+        ConfigError: The experiment cannot run on so many devices.
+        JaxRuntimeError: The compiler fails for another reason than a lack of memory.
+    """
+    validate(config, slice_.num_devices)
+    with _environment():
+        mesh = make_mesh(config.mesh, topology_devices(slice_))
+        program = TrainProgram(config.model, config.optimizer, config.train, mesh)
+        lowered = program.lower(config.data.batch_size, config.row_lengths)
         # The text comes from XLA's dump: newer compilers write what jaxlib cannot read back, and
         # there is one where the program does not fit, too.
-        options = {"xla_dump_to": folder, "xla_dump_hlo_as_text": True}
-        memory = None
+        options = {"xla_dump_to": str(folder), "xla_dump_hlo_as_text": True}
         try:
-            memory = lowered.compile(compiler_options=options).memory_analysis()
+            return lowered.compile(compiler_options=options).memory_analysis()
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
-        seconds = time.perf_counter() - start
-        return _read(Path(folder), memory, slice_, dict(mesh.shape), seconds)
+            return None
 
 
-def _read(
-    folder: Path, memory, slice_: Slice, mesh: dict[str, int], seconds: float
-) -> CompiledStep:
+def has_assigned_memory(folder: Path) -> bool:
+    """Whether XLA has written all that `read_dump` reads; generating code takes longer by far."""
+    return any(folder.glob("*jit__updated*.after_optimizations_after_buffer_assignment.txt"))
+
+
+def read_dump(folder: Path, config: Config, slice_: Slice) -> CompiledStep:
+    """What the compiler has written down about a step.
+
+    Args:
+        folder: What `compile_into` has written, or has begun to.
+        config: The experiment.
+        slice_: TPUs.
+
+    Returns:
+        What is known of the step.
+    """
     module = Module(_dumped(folder, ".txt"))
-    if memory is None:
-        sizes = bytes_needed(_dumped(folder, "-buffer-assignment.txt")), 0, 0, 0
-    else:
-        sizes = (
-            memory.peak_memory_in_bytes,
-            memory.argument_size_in_bytes,
-            memory.temp_size_in_bytes,
-            memory.generated_code_size_in_bytes,
-        )
+    kept, temporary = assigned_bytes(_dumped(folder, "-buffer-assignment.txt"))
+    sizes = config.mesh.sizes(slice_.num_devices)
     return CompiledStep(
-        memory is not None and sizes[0] <= slice_.chip.memory.value,
-        *sizes,
-        seconds,
-        collectives(module, {name: mesh[name] for name in MESH_AXES}),
-        largest_buffers(module, _dumped(folder, "-live-range.txt")),
+        usable_bytes=int(slice_.chip.memory.value),
+        finished=False,
+        peak_bytes=kept + temporary,
+        argument_bytes=kept,
+        temporary_bytes=temporary,
+        seconds=0.0,
+        collectives=collectives(module, dict(zip(MESH_AXES, sizes, strict=True))),
+        buffers=largest_buffers(module, _dumped(folder, "-live-range.txt")),
     )
 
 

@@ -2,17 +2,29 @@
 
 import datetime
 import json
+import multiprocessing
+import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from jaxformer.config import Config
+import jax
+
+from jaxformer.config import Config, load_config
 from jaxformer.errors import DataError
 from jaxformer.io.files import replacing
 from jaxformer.plan import memory, traffic
 from jaxformer.plan.collectives import Collective
-from jaxformer.plan.compiler import CompiledStep, compile_step, versions
+from jaxformer.plan.compiler import (
+    CompiledStep,
+    compile_into,
+    compile_step,
+    has_assigned_memory,
+    read_dump,
+    versions,
+)
 from jaxformer.plan.slices import parse_chips
 from jaxformer.plan.trace import trace_step
 
@@ -36,10 +48,12 @@ class Receipt:
     """Tokens of a row."""
     remat: str
     """What is computed again in the backward pass."""
+    finished: bool
+    """Whether the compiler came to its end, see `CompiledStep`."""
     fits: bool
     """Whether it fits."""
     peak_bytes: int
-    """The compiler's peak; what would be needed where it does not fit."""
+    """The compiler's peak."""
     argument_bytes: int
     """The compiler's state and batch."""
     temporary_bytes: int
@@ -69,19 +83,21 @@ class Receipt:
         return self.predicted_bytes / self.peak_bytes
 
 
-def compiled(recipe: str, config: Config, chips: str) -> Receipt:
+def compiled(recipe: str, spec: str, chips: str, *, finish: bool) -> Receipt:
     """The receipt of a recipe, without what is predicted; takes minutes.
 
     Args:
         recipe: What the receipt is called.
-        config: The experiment.
+        spec: The experiment's file and size.
         chips: The slice, see `parse_chips`.
+        finish: Whether to wait for the compiler's code, and so for its own figure of the peak;
+            otherwise it is stopped when it has assigned all memory.
 
     Returns:
         The receipt.
     """
-    slice_ = parse_chips(chips)
-    step: CompiledStep = compile_step(config, slice_)
+    config, slice_ = load_config(spec), parse_chips(chips)
+    step = compile_step(config, slice_) if finish else _assigned(spec, chips)
     sizes = config.mesh.sizes(slice_.num_devices)
     return Receipt(
         recipe=recipe,
@@ -90,6 +106,7 @@ def compiled(recipe: str, config: Config, chips: str) -> Receipt:
         rows=config.data.batch_size,
         lengths=dict(config.row_lengths),
         remat=str(getattr(config.model, "remat", "none")),
+        finished=step.finished,
         fits=step.fits,
         peak_bytes=step.peak_bytes,
         argument_bytes=step.argument_bytes,
@@ -100,6 +117,27 @@ def compiled(recipe: str, config: Config, chips: str) -> Receipt:
         versions=versions(),
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
     )
+
+
+def _assigned(spec: str, chips: str) -> CompiledStep:
+    """Compiles in a process of its own, which ends when it has assigned all memory."""
+    start = time.perf_counter()
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as folder:
+        process = context.Process(target=_compile, args=(folder, spec, chips))
+        process.start()
+        while process.is_alive() and not has_assigned_memory(Path(folder)):
+            process.join(timeout=0.5)
+        process.join(timeout=2.0)  # for the file to be complete
+        process.kill()
+        process.join()
+        step = read_dump(Path(folder), load_config(spec), parse_chips(chips))
+    return replace(step, seconds=time.perf_counter() - start)
+
+
+def _compile(folder: str, spec: str, chips: str) -> None:
+    jax.config.update("jax_platforms", "cpu")
+    compile_into(Path(folder), load_config(spec), parse_chips(chips))
 
 
 def predicted(receipt: Receipt, config: Config) -> Receipt:

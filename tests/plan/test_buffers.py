@@ -1,6 +1,6 @@
 """The arrays of a compiled program: their sizes, and the lines that ask for them."""
 
-from jaxformer.plan.buffers import Buffer, bytes_needed, largest_buffers
+from jaxformer.plan.buffers import Buffer, assigned_bytes, largest_buffers
 from jaxformer.plan.hlo import Array, Module
 
 TEXT = """HloModule step
@@ -67,7 +67,7 @@ def test_memory_that_is_needed_is_that_of_the_device_alone():
         "allocation 3: size 10000, page 0, preallocated-temp:\n"
         "allocation 4: size 100000, color 1, page 0, preallocated-temp:\n"
     )
-    assert bytes_needed(text) == 11100
+    assert assigned_bytes(text) == (1100, 10000)
 
 
 def test_bytes_of_an_array():
