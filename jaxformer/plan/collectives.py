@@ -70,6 +70,7 @@ def _counts(module: Module, computation: str) -> bool:
     targets = [each.rest for each in module.computations[computation]]
     is_part = any('custom_call_target="AsyncCollective' in rest for rest in targets)
     is_start = any('custom_call_target="AsyncCollectiveStart"' in rest for rest in targets)
+    is_part |= computation.startswith("async_collective_fusion")
     return is_start or not is_part
 
 

@@ -80,9 +80,9 @@ ASYNCHRONOUS = """
   %g.1 = bf16[8,8]{1,0:T(8,128)(2,1)} all-gather(%p), channel_id=1, replica_groups={{0,1}}
   ROOT %c.1 = (bf16[4,8], bf16[8,8]) custom-call(%g.1), custom_call_target="AsyncCollectiveStart"
 }
-%beside (p: bf16[4,8]) -> bf16[8,8] {
+%async_collective_fusion.1 (p: bf16[4,8]) -> bf16[8,8] {
   %g.2 = bf16[8,8]{1,0:T(8,128)(2,1)} all-gather(%p), channel_id=1, replica_groups={{0,1}}
-  ROOT %c.2 = bf16[8,8]{1,0} custom-call(%g.2), custom_call_target="AsyncCollectiveStep"
+  ROOT %c.2 = bf16[8,8]{1,0} convolution(%g.2)
 }
 %done (p: bf16[4,8]) -> bf16[8,8] {
   %g.3 = bf16[8,8]{1,0:T(8,128)(2,1)} all-gather(%p), channel_id=1, replica_groups={{0,1}}
@@ -99,7 +99,7 @@ ASYNCHRONOUS = """
 }
 %body (p: (s32[], f32[8,8])) -> (s32[], f32[8,8]) {
   %s = (bf16[4,8]{1,0}, bf16[8,8]{1,0}) fusion(%p), kind=kCustom, calls=%start
-  %b = bf16[8,8]{1,0} fusion(%p), kind=kCustom, calls=%beside
+  %b = bf16[8,8]{1,0} fusion(%p), kind=kCustom, calls=%async_collective_fusion.1
   %e = bf16[8,8]{1,0} fusion(%p), kind=kCustom, calls=%done
   ROOT %f = f32[4,8]{1,0} fusion(%p), kind=kCustom, calls=%all-reduce-scatter.1
 }
