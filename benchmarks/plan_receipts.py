@@ -5,6 +5,8 @@ memory, the FLOPs and the collectives of each mesh axis, by the compiler and in 
 recipe that the file has already is not compiled again, but predicted again. Needs libtpu.
 
     python benchmarks/plan_receipts.py --output benchmarks/results/plan_receipts.json
+
+`--table` prints the file's receipts as the table of benchmarks/README.md, and compiles nothing.
 """
 
 import argparse
@@ -50,6 +52,7 @@ def main() -> None:
     )
     options.add_argument("--output", type=Path, required=True, help="the file, read and rewritten")
     options.add_argument("--only", nargs="+", help="recipes; default: all of them")
+    options.add_argument("--table", action="store_true", help="print the file as a table")
     options.add_argument("--again", action="store_true", help="compile what the file has, too")
     options.add_argument(
         "--finish",
@@ -60,6 +63,9 @@ def main() -> None:
     jax.config.update("jax_platforms", "cpu")
 
     found = receipts.read(arguments.output) if arguments.output.exists() else {}
+    if arguments.table:
+        print(table(found))
+        return
     for recipe, chips in RECIPES:
         if arguments.only and recipe not in arguments.only:
             continue
@@ -70,6 +76,31 @@ def main() -> None:
         found[recipe] = receipts.predicted(known, load_config(spec))
         receipts.write(arguments.output, found)
         print(receipts.line(found[recipe]), flush=True)
+
+
+def table(found: dict[str, receipts.Receipt]) -> str:
+    """The receipts as a table in Markdown: sizes in GiB, FLOPs and traffic of one step."""
+    titles = (
+        *("recipe", "chips", "compiler, GiB", "predicted, GiB", "ratio", "PFLOPs of a step"),
+        *("sent, by the compiler", "sent, in closed form"),
+    )
+    lines = [titles, ["---"] * 2 + ["---:"] * 4 + ["---"] * 2]
+    for each in found.values():
+        peaks = (f"{size / 2**30:.2f}" for size in (each.peak_bytes, each.predicted_bytes))
+        flops = f"{each.flops / 1e15:,.1f}"
+        sent = sent_by(each.collectives), sent_by(each.predicted_collectives or [])
+        name = each.recipe.replace(".py", "") + ("" if each.finished else " \\*")
+        lines.append([name, each.chips, *peaks, f"{each.ratio:.2f}", flops, *sent])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def sent_by(collectives: list[dict]) -> str:
+    """What one device sends in a step, by kind and axes, without what is below a hundredth."""
+    whole = sum(each["bytes"] for each in collectives)
+    large = [each for each in collectives if each["bytes"] > 0.01 * whole]
+    return ", ".join(
+        f"{each['bytes'] / 1e9:.1f} GB {each['kind']} ({'+'.join(each['axes'])})" for each in large
+    )
 
 
 if __name__ == "__main__":
