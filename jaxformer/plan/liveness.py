@@ -12,13 +12,27 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxformer.plan.program import LOOPS, Operation, Program, Value
+from jaxformer.plan.shardings import scattered, unreduced
 
 # Computed where they are read, or by the operation whose result they change.
 _FUSED = {
     *("abs", "add", "add_any", "and", "bitcast_convert_type", "broadcast_in_dim", "cbrt", "ceil"),
     *("clamp", "concatenate", "convert_element_type", "copy", "cos", "div", "eq", "erf", "exp"),
     *("exp2", "expand_dims", "expm1", "floor", "ge", "gt", "integer_pow", "iota", "is_finite"),
-    *("le", "log", "log1p", "logistic", "lt", "max", "min", "mul", "name", "ne", "neg", "nextafter"),
+    *(
+        "le",
+        "log",
+        "log1p",
+        "logistic",
+        "lt",
+        "max",
+        "min",
+        "mul",
+        "name",
+        "ne",
+        "neg",
+        "nextafter",
+    ),
     *("not", "optimization_barrier", "or", "pad", "pow", "rem", "reshape", "rev", "round", "rsqrt"),
     *("select_n", "shift_left", "shift_right_arithmetic", "shift_right_logical", "sign", "sin"),
     *("slice", "split", "sqrt", "square", "squeeze", "stack", "stop_gradient", "sub", "tan"),
@@ -30,7 +44,7 @@ _FUSED = {
 _SAME = {"name", "reshape", "squeeze", "expand_dims", "copy", "optimization_barrier", "reshard"}
 _SAME |= {"stop_gradient", "pvary", "device_put"}
 # Nothing that follows them can be a part of them.
-_CLOSED = {"pallas_call", "gather", "sort", "custom_call", "top_k"}
+_CLOSED = {"random_bits", "pallas_call", "gather", "sort", "custom_call", "top_k"}
 # What they read may be computed on the way.
 _READS_FUSED = {"dot_general", "conv_general_dilated", "dynamic_update_slice"}
 
@@ -103,7 +117,7 @@ class _Walk:
     def _operate(self, op: Operation, time: int) -> None:
         if op.name in _SAME and (op.name != "reshard" or _unmoved(op)):
             self._alias(op, time)
-        elif op.name in _FUSED or _sums_devices(op):
+        elif op.name in _FUSED or _late(op):
             self._fuse(op)
         elif op.name in LOOPS:
             self._loop(op, time)
@@ -113,11 +127,12 @@ class _Walk:
             for value in op.operands:
                 self._read(value, time, whole=whole and not reduces)
             for value in op.results:
-                if op.name == "pallas_call":
-                    value.shape = _in_tiles(value)
+                value.shape = _in_memory(op, value)
                 self._make(value, time, op.name, changes=op.name not in _CLOSED)
-                if op.name == "random_bits":  # the generator makes pairs of words
-                    self.temporary.setdefault(time, []).append((value, op.name))
+            if op.name == "dot_general" and (parts := scattered(op)) > 1:
+                (value,) = op.results
+                whole = Value((parts, *value.shape), value.dtype, value.source)
+                self.temporary.setdefault(time, []).append((whole, "sum over rows"))
 
     def _alias(self, op: Operation, time: int) -> None:
         (result,) = op.results
@@ -299,6 +314,14 @@ def _read_often(program: Program, value: Value) -> bool:
     return sum(value in op.operands for op in program.operations) > 1
 
 
+def _in_memory(op: Operation, value: Value) -> tuple[int, ...]:
+    """The shape of what an operation writes."""
+    if op.name == "pallas_call":
+        return _in_tiles(value)
+    # The generator of random bits makes words in pairs.
+    return (2, *value.shape) if op.name == "random_bits" else value.shape
+
+
 def _in_tiles(value: Value) -> tuple[int, ...]:
     """The shape that a kernel's array has in memory: its last axes in whole tiles of 4 KiB.
 
@@ -311,15 +334,12 @@ def _in_tiles(value: Value) -> tuple[int, ...]:
     return *rest, -(-rows // sublanes) * sublanes, -(-lanes // 128) * 128
 
 
-def _sums_devices(op: Operation) -> bool:
-    """Whether an operation adds up what devices have: the scheduler puts it off to the last.
+def _late(op: Operation) -> bool:
+    """Whether a resharding happens where its result is read.
 
     A reduce-scatter of a gradient waits for the optimizer, and its operand with it.
     """
-    if op.name != "reshard" or not op.operands:
-        return False
-    (given,) = op.operands
-    return bool(getattr(getattr(given.sharding, "spec", None), "unreduced", ()))
+    return op.name == "reshard" and bool(op.operands) and bool(unreduced(op.operands[0]))
 
 
 def _unmoved(op: Operation) -> bool:

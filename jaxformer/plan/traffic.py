@@ -3,9 +3,9 @@
 from collections import Counter
 from math import prod
 
-from jaxformer.functional.placement import mesh_axes
 from jaxformer.plan.collectives import Collective
 from jaxformer.plan.program import Operation, Value, each_operation
+from jaxformer.plan.shardings import axes_of, cut, unreduced
 from jaxformer.plan.trace import TracedStep
 
 
@@ -48,9 +48,9 @@ def _moves(op: Operation, mesh: dict[str, int]) -> list[tuple[str, tuple[str, ..
         return [("reduce-scatter", rows, result.bytes)] if rows else []
     if op.name == "dot_general":
         (contracted, _), _ = op.equation.params["dimension_numbers"]
-        return _summed(_axes_of(op.operands[0], contracted), result, mesh)
+        return _summed(axes_of(op.operands[0], contracted), result, mesh)
     if op.name.startswith("reduce_"):
-        axes = _axes_of(op.operands[0], op.equation.params.get("axes", ()))
+        axes = axes_of(op.operands[0], op.equation.params.get("axes", ()))
         return _summed(axes, result, mesh)
     return []
 
@@ -58,10 +58,10 @@ def _moves(op: Operation, mesh: dict[str, int]) -> list[tuple[str, tuple[str, ..
 def _resharded(given: Value, made: Value, mesh) -> list[tuple[str, tuple[str, ...], int]]:
     if given.automatic or made.automatic:
         return []
-    waiting = [axis for axis in mesh if axis in _unreduced(given) - _unreduced(made)]
+    waiting = [axis for axis in mesh if axis in unreduced(given) - unreduced(made)]
     if waiting:
         return _summed(waiting, made, mesh)
-    gathered = [axis for axis in mesh if axis in _cut(given) - _cut(made)]
+    gathered = [axis for axis in mesh if axis in cut(given) - cut(made)]
     if not gathered:
         return []
     return [("all-gather", tuple(gathered), made.bytes)]
@@ -69,9 +69,9 @@ def _resharded(given: Value, made: Value, mesh) -> list[tuple[str, tuple[str, ..
 
 def _summed(axes, result: Value, mesh) -> list[tuple[str, tuple[str, ...], int]]:
     """A sum over devices: scattered where the result is cut over them, else on all of them."""
-    pending = [axis for axis in axes if axis in mesh and axis not in _unreduced(result)]
-    scattered = tuple(axis for axis in mesh if axis in pending and axis in _cut(result))
-    whole = tuple(axis for axis in mesh if axis in pending and axis not in _cut(result))
+    pending = [axis for axis in axes if axis in mesh and axis not in unreduced(result)]
+    scattered = tuple(axis for axis in mesh if axis in pending and axis in cut(result))
+    whole = tuple(axis for axis in mesh if axis in pending and axis not in cut(result))
     moves = []
     if scattered:
         size = result.bytes * prod(mesh[axis] for axis in scattered)
@@ -79,18 +79,3 @@ def _summed(axes, result: Value, mesh) -> list[tuple[str, tuple[str, ...], int]]
     if whole:
         moves.append(("all-reduce", whole, result.bytes))
     return moves
-
-
-def _axes_of(value: Value, dimensions) -> set[str]:
-    """The mesh axes over which these dimensions are cut."""
-    entries = getattr(getattr(value.sharding, "spec", None), "partitions", ())
-    return {axis for d in dimensions if d < len(entries) for axis in mesh_axes(entries[d])}
-
-
-def _cut(value: Value) -> set[str]:
-    entries = getattr(getattr(value.sharding, "spec", None), "partitions", ())
-    return {axis for entry in entries for axis in mesh_axes(entry)}
-
-
-def _unreduced(value: Value) -> set[str]:
-    return set(getattr(getattr(value.sharding, "spec", None), "unreduced", ()) or ())
