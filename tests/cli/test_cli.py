@@ -22,6 +22,7 @@ from jaxformer.cli import (
     inspection,
     launch,
     parity,
+    plan,
     predict,
     runs,
     train,
@@ -121,6 +122,7 @@ def test_help_lists_the_commands(capsys):
 def test_every_command_is_a_function():
     assert {name: cli._command(name) for name in cli.COMMANDS} == {
         "train": train.train,
+        "plan": plan.plan,
         "inspect": runs.inspect,
         "evaluate": evaluate.evaluate,
         "merge": runs.merge,
@@ -169,7 +171,7 @@ def test_every_command_has_a_help(name, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "no command; choose one of train, inspect"),
+        ([], "no command; choose one of train, plan, inspect"),
         (["inspct"], "'inspct' is not a command; did you mean 'inspect'?"),
         (["inspect", "run", "--stpe", "3"], "Unknown option --stpe; did you mean --step?"),
         (["zoo", "--all"], "Unknown option --all; there are --details"),
