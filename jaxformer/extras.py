@@ -26,6 +26,7 @@ EXTRAS = {
     "torch": ("torch", "parity"),
     "transformers": ("transformers", "parity"),
     "wandb": ("wandb", "wandb"),
+    "yaml": ("pyyaml", "train"),
 }
 """By the name of a module: the library on the package index, and the extra that installs it."""
 

@@ -29,7 +29,7 @@ MAX_FILE_LINES, MAX_FUNCTION_LINES = 400, 60
 PACKAGES = (
     *("errors", "checks", "extras", "io", "functional", "nn", "models", "optim", "data"),
     *("distributed", "hub", "zoo", "config", "checkpoints", "pretrained", "generation", "training"),
-    *("parity", "doctor", "lab", "cli", "__main__"),
+    *("plan", "launch", "parity", "doctor", "lab", "cli", "__main__"),
 )
 # All that someone has to install who wants the pure functions alone.
 FUNCTIONAL_NEEDS = {"jax", "chex", "numpy"}
@@ -223,6 +223,7 @@ def test_every_import_is_required():
     distributions = {
         "orbax-checkpoint": "orbax",
         "pillow": "PIL",
+        "pyyaml": "yaml",
         "scikit-learn": "sklearn",
         "tensorboardx": "tensorboardX",
     }

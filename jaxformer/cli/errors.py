@@ -14,26 +14,32 @@ from jaxformer.errors import ArgumentError, DataError, RunError, system_message
 from jaxformer.extras import MissingExtra
 
 
-def reporting_errors(action: Callable[[], object]) -> int:
+def reporting_errors(action: Callable[[], int | None]) -> int:
     """Runs an action and reports the errors that a user can cause in one message.
 
     A process of a distributed job that fails exits here, so that the others do not wait for it:
     see `distributed.join.leave`.
 
     Args:
-        action: The command.
+        action: The command; returns an exit status of its own, or None for success.
 
     Returns:
-        0 for success, 2 for an argument, configuration or data that cannot work, 1 for a run that
-        had to stop, 130 for Ctrl-C.
+        0 for success or the command's own status, 2 for an argument, configuration or data that
+        cannot work, 1 for a run that had to stop, 130 for Ctrl-C.
 
     Raises:
         Exception: Any other error, which is a bug.
     """
     # Orbax logs warnings and tracebacks for errors that are reported here.
     logging.getLogger("absl").setLevel(logging.CRITICAL)
+    own = 0
+
+    def noted() -> None:
+        nonlocal own
+        own = action() or 0
+
     try:
-        status = _status(action)
+        status = _status(noted)
     except Exception as error:
         error.add_note(
             "This is a bug in jaxformer, unless it comes from a file of yours: please report it "
@@ -43,7 +49,7 @@ def reporting_errors(action: Callable[[], object]) -> int:
             raise
         traceback.print_exception(error)
         status = 1
-    return leave(status)
+    return leave(status or own, failed=status != 0)
 
 
 def _status(action: Callable[[], object]) -> int:

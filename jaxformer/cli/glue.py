@@ -81,8 +81,8 @@ class Glue:
         return () if rates is None else _items(rates, float, "--learning-rate")
 
 
-def glue(arguments: Sequence[str], prog: str) -> None:
-    """Trains and measures the tasks that a command line names."""
+def glue(arguments: Sequence[str], prog: str) -> int:
+    """Trains and measures the tasks that a command line names; returns the exit status."""
     own, others = _split(arguments)
     options = parse(Glue, own, prog)
     plan = options.plan
@@ -100,7 +100,7 @@ def glue(arguments: Sequence[str], prog: str) -> None:
         if finished(run) is None:
             result = loop.train(run.config, run.folder)
             if not result.finished:
-                return
+                return options.job.stopped_status
             first_process_only(lambda run=run, result=result: measure(run, result))
     if is_first():
         results = {
@@ -109,6 +109,7 @@ def glue(arguments: Sequence[str], prog: str) -> None:
         }
         for file in report(results, plan.run_dir):
             print(f"written to {file}")
+    return 0
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

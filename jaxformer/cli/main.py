@@ -1,8 +1,8 @@
 """``jaxformer COMMAND``, the same as ``python -m jaxformer COMMAND``.
 
-A command is a function that takes its arguments and the name that messages call it by. Its module
-is imported when the command is asked for, so that ``jaxformer --help`` answers at once and a
-command needs only the libraries that it uses.
+A command is a function that takes its arguments and the name that messages call it by, and returns
+None or an exit status. Its module is imported when the command is asked for, so that
+``jaxformer --help`` answers at once and a command needs only the libraries that it uses.
 """
 
 import importlib
@@ -16,6 +16,7 @@ from jaxformer.extras import missing_extra
 
 COMMANDS = {
     "train": ("train:train", "train", "train a model, or continue its run"),
+    "plan": ("plan:plan", "train", "say what a config needs on a slice, and how fast it goes"),
     "inspect": ("runs:inspect", "hub", "show a run's steps, config, parameters and content hash"),
     "evaluate": ("evaluate:evaluate", "train", "measure a run on validation data"),
     "glue": ("glue:glue", "train", "fine-tune on the tasks of GLUE, with their table and average"),
@@ -37,6 +38,9 @@ COMMANDS = {
     "verify": ("parity:verify", "parity", "compare an exported checkpoint with transformers"),
     "parity": ("parity:parity", "parity", "compare every known system with transformers"),
     "flax-classes": ("flax:flax_classes", "hub", "list Flax classes and what they are here"),
+    "launch slurm": ("launch:slurm", "train", "write a SLURM script that trains on a cluster"),
+    "launch jobset": ("launch:jobset", "train", "write a Kubernetes manifest: GKE's TPUs, GPUs"),
+    "launch tpu-vm": ("launch:tpu_vm", "train", "write the gcloud commands for TPU machines"),
     "lab diagram": ("lab.diagram:diagram", "train", "draw the architecture of a config"),
     "lab positions": ("lab.positions:positions", "train", "draw and measure positional schemes"),
     "lab attention": ("lab.attention:attention", "train", "draw a model's attention maps"),
@@ -49,7 +53,7 @@ COMMANDS = {
     "lab families": ("lab.studies:families", "train", "compare three families at equal FLOPs"),
 }
 """The module and function of each command, the extra that it needs, and what it does."""
-GROUPS = ("lab",)
+GROUPS = ("lab", "launch")
 """The first words of commands that have two: "lab positions"."""
 
 
@@ -89,16 +93,16 @@ def run(name: str, arguments: Sequence[str], prog: str) -> int:
     with quitting_on_interrupt():
         from jaxformer.cli.errors import reporting_errors
 
-    def action() -> None:
+    def action() -> int | None:
         try:
-            _command(name)(arguments, prog)
+            return _command(name)(arguments, prog)
         except ModuleNotFoundError as error:
             raise missing_extra(error, prog, COMMANDS[name][1]) from error
 
     return reporting_errors(action)
 
 
-def _command(name: str) -> Callable[[Sequence[str], str], None]:
+def _command(name: str) -> Callable[[Sequence[str], str], int | None]:
     if name not in COMMANDS:
         advice = did_you_mean(name, COMMANDS) or f"; choose one of {', '.join(COMMANDS)}"
         raise ArgumentError(f"{name!r} is not a command{advice}" if name else f"no command{advice}")

@@ -43,8 +43,8 @@ class Launch(Config):
         return Config(**{name: getattr(self, name) for name in parts})
 
 
-def train(arguments: Sequence[str], prog: str = "jaxformer train") -> None:
-    """Trains the experiment that a command line describes."""
+def train(arguments: Sequence[str], prog: str = "jaxformer train") -> int:
+    """Trains the experiment that a command line describes; returns the exit status."""
     description = _DESCRIPTION.format(prog=prog, names=", ".join(shipped_names()))
     name, options = split_subject(
         arguments, "an experiment", f"{prog} CONFIG [OPTION ...]", description
@@ -58,7 +58,8 @@ def train(arguments: Sequence[str], prog: str = "jaxformer train") -> None:
     launch = parse(defaults, options, f"{prog} {name}")
     if not takes_model:
         _start(launch)
-    loop.train(launch.experiment, launch.run_dir or run, launch.fresh)
+    result = loop.train(launch.experiment, launch.run_dir or run, launch.fresh)
+    return 0 if result.finished else launch.job.stopped_status
 
 
 def _start(launch: Launch) -> None:

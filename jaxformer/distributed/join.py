@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import math
 import os
+import socket
 import sys
 import threading
 import time
@@ -38,6 +39,8 @@ def join(job: DistributedConfig) -> int:
     if found is None:
         return 1
     asks = None in (found.coordinator, found.count, found.index)
+    if found.coordinator is not None:
+        _wait_for_host(found.coordinator, job.initialization_timeout)
     try:
         with _ending_when_broken():
             jax.distributed.initialize(
@@ -50,13 +53,16 @@ def join(job: DistributedConfig) -> int:
                 initialization_timeout=job.initialization_timeout,
                 heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
             )
-    except (RuntimeError, ValueError, TypeError, LookupError, OSError) as error:
+    except Exception as error:  # the libraries that ask a cluster raise their own kinds
         _leaving.set()
         if asks:
+            reason = " ".join(str(error).split()) or type(error).__name__
             raise ConfigError(
-                f"JAX does not find the other processes by itself ({error}): give "
+                f"JAX does not find the other processes by itself ({reason}): give "
                 "--job.coordinator HOST:PORT, --job.num-processes and --job.process-id"
             ) from error
+        if not isinstance(error, RuntimeError | ValueError | TypeError | LookupError | OSError):
+            raise
         raise ConfigError(
             f"process {found.index} of {found.count} did not meet the others at "
             f"{found.coordinator} within job.initialization_timeout = "
@@ -66,13 +72,14 @@ def join(job: DistributedConfig) -> int:
     return found.count or 1
 
 
-def leave(status: int) -> int:
+def leave(status: int, failed: bool) -> int:
     """Ends this process's part in a job of several, if there is one.
 
     Args:
-        status: The exit status; where it is not 0, the process exits here: the others, which may
-            be waiting for it in the middle of a step, learn of it at once. So it does where the
-            others are gone before their time, with status 1.
+        status: The exit status.
+        failed: Whether this process ends before its time. It then exits here: the others, which
+            may be waiting for it in the middle of a step, learn of it at once. So it does where
+            the others are gone before their time, with status 1.
 
     Returns:
         The status.
@@ -80,10 +87,10 @@ def leave(status: int) -> int:
     if not jax.distributed.is_initialized():
         return status
     _leaving.set()
-    if status == 0:
+    if not failed:
         try:
             jax.distributed.shutdown()
-            return 0
+            return status
         except RuntimeError:
             status = _say_lost()
     time.sleep(1)  # where all fail for the same reason, each says so before the first is gone
@@ -142,6 +149,24 @@ def _end_as_lost(*_: object) -> None:
 
 
 _TERMINATE = ctypes.CFUNCTYPE(None)(_end_as_lost)  # kept, as long as C++ may call it
+
+
+def _wait_for_host(address: str, timeout: float) -> None:
+    """Waits until the name of process 0's host is known: that of a pod is, once the pod runs."""
+    host = address.rpartition(":")[0].strip("[]")
+    end = time.monotonic() + timeout
+    while True:
+        try:
+            socket.getaddrinfo(host, None)
+            return
+        except OSError as error:
+            if time.monotonic() > end:
+                raise ConfigError(
+                    f"job.coordinator = {address!r}: must name a host that can be found from here; "
+                    f"{host} was not within job.initialization_timeout = {timeout} s "
+                    f"({error.strerror or error}): is process 0 there, and is its name spelled so?"
+                ) from error
+        time.sleep(min(1.0, timeout / 10))
 
 
 def _say_lost() -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax.experimental.mesh_utils import create_device_mesh
+from jax.experimental.mesh_utils import create_device_mesh, create_hybrid_device_mesh
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxformer.errors import ConfigError
@@ -96,7 +96,8 @@ def make_mesh(config: MeshConfig, devices: Iterable[jax.Device] | None = None) -
         The mesh, with explicit axis types.
 
     Raises:
-        ConfigError: The mesh does not fit the devices, or leaves some of several processes idle.
+        ConfigError: The mesh does not fit the devices, leaves some of several processes idle, or
+            has an axis other than data across the slices of a TPU.
     """
     devices = list(jax.devices() if devices is None else devices)
     sizes = config.sizes(len(devices))
@@ -106,9 +107,37 @@ def make_mesh(config: MeshConfig, devices: Iterable[jax.Device] | None = None) -
             f"mesh {sizes} uses {used} of {len(devices)} devices: a job of several processes "
             "must use them all (set one axis to -1)"
         )
+    return Mesh(_grid(sizes, devices[:used]), MESH_AXES, axis_types=(AxisType.Explicit,) * 3)
+
+
+def check_slices(data: int, slices: int) -> None:
+    """Raises ConfigError unless the data axis alone can cross the slices of a TPU.
+
+    Args:
+        data: The size of the mesh's data axis.
+        slices: Slices, which the data centre's network joins.
+
+    Raises:
+        ConfigError: The data axis cannot be cut into so many parts.
+    """
+    if data % slices:
+        raise ConfigError(
+            f"mesh.data = {data}: must be a multiple of the {slices} slices, because the network "
+            f"between them is too slow for other axes; give --mesh.data {slices}"
+        )
+
+
+def _grid(sizes: tuple[int, int, int], devices: list[jax.Device]) -> Any:
+    """The devices in the order of the mesh."""
+    # GPUs have slices, too, one for each machine: any axis may cross those.
+    is_tpu = devices[0].platform == "tpu"
+    slices = len({getattr(device, "slice_index", 0) for device in devices}) if is_tpu else 1
     # jax.make_mesh refuses sizes that cut through an axis of a TPU's torus.
-    grid = create_device_mesh(sizes, devices[:used], allow_split_physical_axes=True)
-    return Mesh(grid, MESH_AXES, axis_types=(AxisType.Explicit,) * 3)
+    if slices == 1:
+        return create_device_mesh(sizes, devices, allow_split_physical_axes=True)
+    check_slices(sizes[0], slices)
+    inside, across = (sizes[0] // slices, *sizes[1:]), (slices, 1, 1)
+    return create_hybrid_device_mesh(inside, across, devices, allow_split_physical_axes=True)
 
 
 def spec(*axes: str | None) -> PartitionSpec | None:

@@ -20,7 +20,9 @@ from jaxformer.cli import (
     glue,
     hub,
     inspection,
+    launch,
     parity,
+    plan,
     predict,
     runs,
     train,
@@ -120,6 +122,7 @@ def test_help_lists_the_commands(capsys):
 def test_every_command_is_a_function():
     assert {name: cli._command(name) for name in cli.COMMANDS} == {
         "train": train.train,
+        "plan": plan.plan,
         "inspect": runs.inspect,
         "evaluate": evaluate.evaluate,
         "merge": runs.merge,
@@ -142,6 +145,9 @@ def test_every_command_is_a_function():
         "flax-classes": flax.flax_classes,
         "zero-shot": zero_shot.zero_shot,
         "lab positions": positions.positions,
+        "launch slurm": launch.slurm,
+        "launch jobset": launch.jobset,
+        "launch tpu-vm": launch.tpu_vm,
         "lab diagram": diagram.diagram,
         "lab attention": attention.attention,
         "lab two-dogs": experiments.two_dogs,
@@ -165,7 +171,7 @@ def test_every_command_has_a_help(name, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "no command; choose one of train, inspect"),
+        ([], "no command; choose one of train, plan, inspect"),
         (["inspct"], "'inspct' is not a command; did you mean 'inspect'?"),
         (["inspect", "run", "--stpe", "3"], "Unknown option --stpe; did you mean --step?"),
         (["zoo", "--all"], "Unknown option --all; there are --details"),

@@ -11,6 +11,7 @@ from jaxformer.cli import main as cli
 from jaxformer.config import load_config
 from jaxformer.config.shipped import config_spec, shipped_names
 from jaxformer.training import loop
+from jaxformer.training.result import TrainResult
 
 ROOT = Path(__file__).parents[2]
 FILE = str(ROOT / "configs" / "tiny_decoder.py")
@@ -21,7 +22,8 @@ def trained(monkeypatch, tmp_path):
     """The arguments that training was called with, in a folder without configs."""
     calls = []
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(loop, "train", lambda *arguments: calls.append(arguments))
+    result = TrainResult(Path(), 1, finished=True)
+    monkeypatch.setattr(loop, "train", lambda *arguments: calls.append(arguments) or result)
     return calls
 
 
@@ -84,3 +86,11 @@ def test_train_py_is_the_same_command(tmp_path):
     ours = output("-m", "jaxformer", "train")
     assert "tiny_decoder" in ours
     assert output(ROOT / "train.py") == ours.replace("jaxformer train", "python train.py")
+
+
+@pytest.mark.parametrize(("finished", "status"), [(True, 0), (False, 75)])
+def test_a_scheduler_can_tell_a_stopped_run_from_a_finished_one(monkeypatch, finished, status):
+    result = TrainResult(Path("run"), 3, finished=finished)
+    monkeypatch.setattr(loop, "train", lambda *_: result)
+    assert cli.main(["train", FILE]) == 0
+    assert cli.main(["train", FILE, "--job.stopped-status", "75"]) == status

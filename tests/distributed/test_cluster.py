@@ -6,7 +6,8 @@ from unittest.mock import Mock
 import pytest
 
 from jaxformer.distributed.cluster import DistributedConfig as Config
-from jaxformer.distributed.cluster import Processes, find_processes
+from jaxformer.distributed.cluster import find_processes
+from jaxformer.distributed.launchers import Processes
 from jaxformer.errors import ConfigError
 
 SLURM = {
@@ -57,6 +58,12 @@ ASKED = Processes(None, None, None)
          Processes("h:1", 2, 1)),
         (Config("o:2", 3), HERE | {"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "1"},
          Processes("o:2", 3, 1)),
+        *(
+            (Config(), {"JAX_COORDINATOR_ADDRESS": host, "JAX_COORDINATOR_PORT": "9",
+                        "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "0"},
+             Processes(address, 2, 0))
+            for host, address in {"h": "h:9", "[fe80::1]": "[fe80::1]:9", "h:1": "h:1"}.items()
+        ),
         (Config(num_processes=1), INDEXED, None),
         (Config(), SLURM | {"JAX_NUM_PROCESSES": "1"}, None),
         (Config(auto=True), {}, ASKED),
@@ -98,7 +105,7 @@ ASKED = Processes(None, None, None)
         (Config(), POD | SLICES, Processes("m-0:8482", 8, 6)),
         (Config(), {"CLOUD_TPU_TASK_ID": "1", "TPU_PROCESS_ADDRESSES": "a:8471,b:8471"},
          Processes("a:8482", 2, 1)),
-        (Config(), SLICES, ASKED),
+        (Config(auto=True), SLICES, ASKED),
         (Config(), {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost"}, None),
         (Config(), {"CLOUD_TPU_TASK_ID": "0"}, None),
         # Kubernetes: a pod alone is nothing special.
@@ -118,6 +125,7 @@ def test_who_trains_together(job, variables, expected):
 def test_a_cluster_is_asked_where_it_can_be(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", Mock())
     assert find_processes(Config(), INDEXED) == Processes(None, None, 3)
+    assert find_processes(Config(num_processes=4), INDEXED) == Processes(None, 4, 3)
     assert find_processes(Config(), KUBERNETES) is None
 
 
@@ -133,6 +141,13 @@ def test_a_cluster_is_asked_where_it_can_be(monkeypatch):
             ["job.process_id = 2", "less than job.num_processes = 2"],
         ),
         (Config("h:1", 2, -1), {}, ["job.process_id = -1", "at least 0"]),
+        (Config(stopped_status=-1), {}, ["job.stopped_status = -1", "at least 0"]),
+        (Config(stopped_status=256), {}, ["job.stopped_status = 256", "from 0 to 255"]),
+        (
+            Config(num_processes=2, process_id=0),
+            {"JAX_COORDINATOR_ADDRESS": "h"},
+            ["JAX_COORDINATOR_ADDRESS = 'h'", "HOST:PORT"],
+        ),
         (Config("h:1", 0, 0), {}, ["job.num_processes = 0", "at least 1"]),
         (
             Config("h:1", 2, 0, initialization_timeout=0),
@@ -192,15 +207,15 @@ def test_a_cluster_is_asked_where_it_can_be(monkeypatch):
         (
             Config(),
             INDEXED,
-            ["pod 3", "--job.coordinator", "jax[k8s]", "--job.num-processes 1"],
+            ["process 3", "--job.coordinator", "jax[k8s]", "--job.num-processes 1"],
         ),
-        (Config("h:1"), INDEXED, ["h:1", "--job.num-processes"]),
+        (Config("h:1"), INDEXED, ["process 3", "give --job.num-processes"]),
         (
             Config(),
             {"WORLD_SIZE": "4", "RANK": "1"},
-            ["WORLD_SIZE = 4", "--job.process-id 1"],
+            ["WORLD_SIZE = 4", "--job.process-id $RANK", "which is 1 here", "MASTER_ADDR"],
         ),
-        (Config(), {"PMI_SIZE": "2", "PMI_RANK": "0"}, ["PMI_SIZE = 2", "train alone"]),
+        (Config(), {"PMI_SIZE": "2", "PMI_RANK": "0"}, ["PMI_SIZE = 2", "not train together"]),
     ],
 )
 def test_what_cannot_be(job, variables, texts):

@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxformer.config import TrainConfig, load_config
 from jaxformer.config.experiment import check_mesh
-from jaxformer.distributed import MeshConfig, make_mesh
+from jaxformer.distributed import MeshConfig, make_mesh, sharding
 from jaxformer.distributed.sharding import MESH_AXES, RULES, parameter_sharding, spec
 from jaxformer.errors import ConfigError
 from jaxformer.functional import LayerNorm, RMSNorm, RoPE, T5Bias
@@ -433,3 +433,40 @@ def test_sizes_of_the_mesh(config, sizes):
 def test_a_mesh_that_does_not_fit_says_why(sizes, message):
     with pytest.raises(ConfigError, match=message):
         make_mesh(MeshConfig(**sizes))
+
+
+# Slices of TPUs ---------------------------------------------------------------------------------
+
+
+class Tpu(NamedTuple):
+    """What the order of a mesh depends on."""
+
+    id: int
+    slice_index: int
+    coords: tuple[int, int, int]
+    process_index: int = 0
+    platform: str = "tpu"
+    device_kind: str = "TPU v5"
+    core_on_chip: int = 0
+
+
+def two_slices():
+    """Two slices of 2x2x1 chips."""
+    places = [(x, y, 0) for y in range(2) for x in range(2)]
+    return [Tpu(4 * n + i, n, place, n) for n in range(2) for i, place in enumerate(places)]
+
+
+@pytest.mark.parametrize("sizes", [(2, 4, 1), (2, 2, 2), (4, 2, 1), (8, 1, 1)])
+def test_only_the_data_axis_crosses_slices(sizes, monkeypatch):
+    monkeypatch.setattr(sharding, "Mesh", lambda grid, *_, **__: grid)
+    grid = make_mesh(MeshConfig(*sizes), two_slices())
+    assert grid.shape == sizes
+    assert len({device.id for device in grid.flat}) == 8
+    for part in range(sizes[0]):
+        inside = {device.slice_index for device in grid[part].flat}
+        assert inside == {part * 2 // sizes[0]}
+
+
+def test_slices_along_another_axis_are_refused():
+    with pytest.raises(ConfigError, match=r"mesh.data = 1: .* 2 slices.*--mesh.data 2"):
+        make_mesh(MeshConfig(fsdp=8), two_slices())

@@ -28,6 +28,7 @@ from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.model import save
 from jaxformer.training import loop
 from jaxformer.training.loop import train
+from jaxformer.training.result import TrainResult
 from jaxformer.training.transfer.resolution import model_for, resolved
 from jaxformer.zoo import FORMATS
 
@@ -280,7 +281,8 @@ def test_epochs_become_steps_of_the_rows(tmp_path, checkpoint):
 
 def test_the_command_line_changes_the_checkpoints_model(tmp_path, checkpoint, monkeypatch, capsys):
     calls, origin = [], str(checkpoint("llama"))
-    monkeypatch.setattr(loop, "train", lambda *arguments: calls.append(arguments))
+    result = TrainResult(Path(), 1, finished=True)
+    monkeypatch.setattr(loop, "train", lambda *arguments: calls.append(arguments) or result)
     file = str(table(tmp_path / "a.jsonl", LABELS))
     options = ["--init-from", origin, "--data.train", file]
     heads = ["--model.dropout", "0.2", "--model.heads.0.pooling", "mean"]

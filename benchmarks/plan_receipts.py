@@ -1,0 +1,107 @@
+"""What the TPU compiler says of the shipped recipes, beside what `jaxformer plan` predicts.
+
+Compiles the training step of each recipe for a slice of TPUs, on this CPU, and writes the peak of
+memory, the FLOPs and the collectives of each mesh axis, by the compiler and in closed form. A
+recipe that the file has already is not compiled again, but predicted again. Needs libtpu.
+
+    python benchmarks/plan_receipts.py --output benchmarks/results/plan_receipts.json
+
+`--table` prints the file's receipts as the table of benchmarks/README.md, and compiles nothing.
+"""
+
+import argparse
+from pathlib import Path
+
+import jax
+
+from jaxformer.config import load_config
+from jaxformer.plan import receipts
+
+ROOT = Path(__file__).parents[1]
+# Each file of configs/ with published sizes, at the size that is named, and where it fits.
+RECIPES = (
+    ("llama.py:llama3-8b", "v5p:4x4x4"),
+    ("gpt2.py:small", "v5e:4x4"),
+    ("bert.py:large", "v6e:4x4"),
+    ("t5.py:11b", "v5p:4x4x4"),
+    ("vit.py:huge-14", "v5e:16x16"),
+    ("gemma.py:2b", "v6e:16x16"),
+    ("gptj.py:6b", "v5e:16x16"),
+    ("roberta.py:large", "v5e:16x16"),
+    ("bart.py:large", "v5p:4x4x4"),
+    ("transformer_2017.py:big", "v5e:4x4"),
+    ("mistral.py:7b", "tpu7x:4x4x4"),
+    ("pythia.py:12b", "v5p:4x4x8"),
+    ("phi.py:2", "v6e:16x16"),
+    ("gpt.py:117m", "v5e:2x4"),
+    ("distilbert.py", "v5e:16x16"),
+    ("albert.py:xxlarge", "v5p:4x4x8"),
+    ("ernie.py:2.0-base-en", "v5e:8x8"),
+    ("byt5.py:xl", "v6e:16x16"),
+    ("mt5.py:xl", "v6e:16x16"),
+    ("t5_v1_1.py:xl", "v6e:8x16"),
+    ("llama.py:llama3-70b", "v5p:8x8x16"),
+    ("llama.py:llama3-405b", "v5p:8x8x16"),
+    ("gpt3.py:175b", "v5p:8x8x8"),
+)
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument("--output", type=Path, required=True, help="the file, read and rewritten")
+    options.add_argument("--only", nargs="+", help="recipes; default: all of them")
+    options.add_argument("--table", action="store_true", help="print the file as a table")
+    options.add_argument("--again", action="store_true", help="compile what the file has, too")
+    options.add_argument(
+        "--finish",
+        action="store_true",
+        help="wait for the compiler's own figure of the peak, which takes several times as long",
+    )
+    arguments = options.parse_args()
+    jax.config.update("jax_platforms", "cpu")
+
+    found = receipts.read(arguments.output) if arguments.output.exists() else {}
+    if arguments.table:
+        print(table(found))
+        return
+    for recipe, chips in RECIPES:
+        if arguments.only and recipe not in arguments.only:
+            continue
+        spec = str(ROOT / "configs" / recipe)
+        known = found.get(recipe)
+        if known is None or known.chips != chips or arguments.again:
+            known = receipts.compiled(recipe, spec, chips, finish=arguments.finish)
+        found[recipe] = receipts.predicted(known, load_config(spec))
+        receipts.write(arguments.output, found)
+        print(receipts.line(found[recipe]), flush=True)
+
+
+def table(found: dict[str, receipts.Receipt]) -> str:
+    """The receipts as a table in Markdown: sizes in GiB, FLOPs and traffic of one step."""
+    titles = (
+        *("recipe", "chips", "compiler, GiB", "predicted, GiB", "ratio", "PFLOPs of a step"),
+        *("sent, by the compiler", "sent, in closed form"),
+    )
+    lines = [titles, ["---"] * 2 + ["---:"] * 4 + ["---"] * 2]
+    for each in found.values():
+        peaks = (f"{size / 2**30:.2f}" for size in (each.peak_bytes, each.predicted_bytes))
+        flops = f"{each.flops / 1e15:,.1f}"
+        sent = sent_by(each.collectives), sent_by(each.predicted_collectives or [])
+        name = each.recipe.replace(".py", "") + ("" if each.finished else " \\*")
+        lines.append([name, each.chips, *peaks, f"{each.ratio:.2f}", flops, *sent])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def sent_by(collectives: list[dict]) -> str:
+    """What one device sends in a step, by kind and axes, without what is below a hundredth."""
+    whole = sum(each["bytes"] for each in collectives)
+    large = [each for each in collectives if each["bytes"] > 0.01 * whole]
+    return ", ".join(
+        f"{each['bytes'] / 1e9:.1f} GB {each['kind']} ({'+'.join(each['axes'])})" for each in large
+    )
+
+
+if __name__ == "__main__":
+    main()

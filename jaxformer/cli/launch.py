@@ -1,0 +1,137 @@
+"""``jaxformer launch slurm|jobset|tpu-vm CONFIG``: writes what starts a run on a cluster."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+from jaxformer.cli.options import split_subject
+from jaxformer.cli.train import Launch
+from jaxformer.config.experiment import load_config, validate
+from jaxformer.config.overrides import given, parse, without
+from jaxformer.config.shipped import config_spec
+from jaxformer.errors import ArgumentError
+from jaxformer.launch import (
+    Job,
+    JobSet,
+    Slurm,
+    TpuVm,
+    jobset_manifest,
+    slurm_script,
+    tpu_vm_script,
+)
+from jaxformer.launch.job import default_name, variables
+from jaxformer.plan.slices import parse_chips
+
+T = TypeVar("T")
+
+_DESCRIPTION = """\
+Writes {what} to the standard output. CONFIG is a config as `train` takes it. Options of
+`train` follow two hyphens, and are checked here, before anything is queued:
+
+  {prog} CONFIG {example} -- --train.steps 1000 > {file}
+
+`{prog} CONFIG --help` lists the options."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    """The run, on whatever cluster."""
+
+    run_dir: str | None = None
+    """Where the run is kept: a folder that all processes reach, or a bucket, gs://BUCKET/RUN
+    (default: runs/NAME)."""
+    name: str | None = None
+    """The name of the job (default: after the config)."""
+    env: tuple[str, ...] = ()
+    """Variables of every process: NAME=VALUE."""
+    program: str = "python -m jaxformer"
+    """What starts jaxformer there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmRun(Slurm, _Run):
+    """Writes a script for sbatch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSetRun(JobSet, _Run):
+    """Writes a manifest for kubectl."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TpuVmRun(TpuVm, _Run):
+    """Writes a script of gcloud commands."""
+
+
+def slurm(arguments: Sequence[str], prog: str) -> None:
+    """Prints a script for sbatch."""
+    example = "--nodes 8"
+    job, cluster, options = _read(SlurmRun, Slurm, arguments, prog, "a SLURM script", example)
+    nodes, gpus = cluster.shape
+    _check_experiment(job, options, prog, nodes * gpus)
+    sys.stdout.write(slurm_script(job, cluster))
+
+
+def jobset(arguments: Sequence[str], prog: str) -> None:
+    """Prints a manifest for kubectl."""
+    example = "--chips v5p:4x4x4 --image IMAGE --run-dir gs://BUCKET/RUN"
+    job, cluster, options = _read(JobSetRun, JobSet, arguments, prog, "a JobSet", example)
+    _check_experiment(job, options, prog, parse_chips(cluster.chips).num_devices)
+    sys.stdout.write(jobset_manifest(job, cluster))
+
+
+def tpu_vm(arguments: Sequence[str], prog: str) -> None:
+    """Prints a script of gcloud commands."""
+    example = "--chips v6e:16x16 --zone ZONE --run-dir gs://BUCKET/RUN --setup LINE ..."
+    job, cluster, options = _read(TpuVmRun, TpuVm, arguments, prog, "gcloud commands", example)
+    _check_experiment(job, options, prog, parse_chips(cluster.chips).num_devices)
+    sys.stdout.write(tpu_vm_script(job, cluster))
+
+
+def _read(
+    command: type[_Run],
+    kind: type[T],
+    arguments: Sequence[str],
+    prog: str,
+    what: str,
+    example: str,
+) -> tuple[Job, T, list[str]]:
+    """The run and the cluster that a command line describes, and the options of training."""
+    file = "job.yaml" if kind is JobSet else "job.sh"
+    text = _DESCRIPTION.format(what=what, prog=prog, example=example, file=file)
+    usage = f"{prog} CONFIG [OPTION ...] [-- OPTION_OF_TRAIN ...]"
+    config, rest = split_subject(arguments, "an experiment", usage, text)
+    split = rest.index("--") if "--" in rest else len(rest)
+    own, options = rest[:split], rest[split + 1 :]
+    run: Any = parse(command, own, f"{prog} {config}")
+    misplaced = given(options) & {"run_dir", "fresh", "job.stopped_status"}
+    if misplaced:
+        option = sorted(misplaced)[0].replace("_", "-")
+        raise ArgumentError(f"--{option}: must come before the two hyphens, or not at all")
+    name = default_name(config) if run.name is None else run.name
+    job = Job(
+        config=config,
+        run_dir=f"runs/{name}" if run.run_dir is None else run.run_dir,
+        name=name,
+        options=tuple(options),
+        environment=variables(run.env),
+        program=tuple(run.program.split()),
+    )
+    own_fields = {field.name: getattr(run, field.name) for field in fields(kind)}
+    return job, kind(**own_fields), options
+
+
+def _check_experiment(job: Job, options: list[str], prog: str, num_devices: int) -> None:
+    """Checks the config and the options of training as the processes will, on as many devices.
+
+    What depends on a checkpoint's model, on the data or on the cores of a CPU is checked where the
+    run starts.
+    """
+    defaults = Launch(**vars(load_config(config_spec(job.config))))
+    if defaults.model is None and "model" not in given(options):
+        parse(defaults, without(options, "model"), prog)
+        return
+    experiment = parse(defaults, options, prog).experiment
+    if num_devices > 0:
+        validate(experiment, num_devices)

@@ -1,0 +1,240 @@
+"""What accelerators can do: peaks, memory and links, each number with its source and date."""
+
+from dataclasses import dataclass, fields
+from typing import Literal, NamedTuple
+
+from jaxformer.errors import ArgumentError, did_you_mean
+
+GIB = 2**30
+
+
+class Figure(NamedTuple):
+    """A number, and where it comes from."""
+
+    value: float
+    """In bytes, bytes per second or FLOP per second."""
+    source: str
+    """An address, or how it was measured."""
+    date: str
+    """When the source was read or the measurement made: "2026-11"."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chip:
+    """An accelerator. Figures are those of one JAX device, of which a chip may have two."""
+
+    name: str
+    """What users call it: "v5p", "h100"."""
+    kind: Literal["tpu", "gpu"]
+    """What it is, and its platform in JAX."""
+    device_kind: str
+    """A part of `jax.Device.device_kind`."""
+    devices_per_chip: int = 1
+    """JAX devices of a chip: 2 where each core is a device of its own."""
+    chips_per_host: int
+    """Chips of a machine in slices of several machines."""
+    peak_flops: Figure
+    """Dense bfloat16 FLOP/s, without sparsity."""
+    memory: Figure
+    """Bytes of device memory that a program may use."""
+    memory_bandwidth: Figure
+    """Bytes per second that the device reads or writes of its memory."""
+    link_bandwidth: Figure
+    """Bytes per second one way: of one ICI link of a TPU, of all NVLinks of a GPU together."""
+    network_bandwidth: Figure
+    """Bytes per second one way through the data centre's network."""
+    torus_dimensions: int = 0
+    """Dimensions of a TPU's torus, with two links each; 0: a switch joins all devices."""
+    link_domain: int | None = None
+    """Chips that NVLink joins; None for a TPU, whose links join a whole slice."""
+
+    @property
+    def devices_per_host(self) -> int:
+        """JAX devices of a machine."""
+        return self.chips_per_host * self.devices_per_chip
+
+    @property
+    def figures(self) -> dict[str, Figure]:
+        """Every number that has a source, by the name of its field."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, Figure)}
+
+
+_DOCS = "https://docs.cloud.google.com/tpu/docs/"
+_BOOK = "https://jax-ml.github.io/scaling-book/tpus/"
+_NVIDIA = "https://www.nvidia.com/en-us/data-center/"
+_COMPILER = "the limit in libtpu 0.0.52's message E1000 (CompileTimeHbmOom)"
+_FRACTION = 0.9
+_SHARE = (
+    "of it, XLA_PYTHON_CLIENT_MEM_FRACTION=0.9 as in "
+    "https://github.com/NVIDIA/JAX-Toolbox/blob/main/docs/GPU_performance.md"
+)
+
+
+def _compiled(gib: float) -> Figure:
+    """Memory as the TPU compiler states it when a program does not fit."""
+    return Figure(gib * GIB, _COMPILER, "2026-11")
+
+
+def _docs(value: float, page: str) -> Figure:
+    return Figure(value, _DOCS + page, "2026-11")
+
+
+def _book(value: float) -> Figure:
+    return Figure(value, _BOOK, "2026-11")
+
+
+def _nvidia(value: float, page: str) -> Figure:
+    return Figure(value, _NVIDIA + page, "2026-11")
+
+
+def _gpu_memory(size: float, page: str) -> Figure:
+    return Figure(_FRACTION * size, f"{_NVIDIA}{page}; {_SHARE}", "2026-11")
+
+
+_TPUS = (
+    Chip(
+        name="v4",
+        kind="tpu",
+        device_kind="TPU v4",
+        chips_per_host=4,
+        peak_flops=_docs(275e12, "v4"),
+        memory=_compiled(30.75),
+        memory_bandwidth=_docs(1200e9, "v4"),
+        link_bandwidth=_book(45e9),
+        network_bandwidth=_docs(50e9 / 8, "v5p (none is published for v4)"),
+        torus_dimensions=3,
+    ),
+    Chip(
+        name="v5e",
+        kind="tpu",
+        device_kind="TPU v5 lite",
+        chips_per_host=4,
+        peak_flops=_docs(197e12, "v5e"),
+        memory=_compiled(15.75),
+        memory_bandwidth=_docs(819e9, "v5e"),
+        link_bandwidth=_book(45e9),
+        network_bandwidth=_docs(6.4e12 / 8 / 256, "v5e"),
+        torus_dimensions=2,
+    ),
+    Chip(
+        name="v5p",
+        kind="tpu",
+        device_kind="TPU v5",
+        chips_per_host=4,
+        peak_flops=_docs(459e12, "tpu7x"),
+        memory=_compiled(95.73),
+        memory_bandwidth=_docs(2765e9, "v5p"),
+        link_bandwidth=_book(90e9),
+        network_bandwidth=_docs(50e9 / 8, "v5p"),
+        torus_dimensions=3,
+    ),
+    Chip(
+        name="v6e",
+        kind="tpu",
+        device_kind="TPU v6",
+        chips_per_host=4,
+        peak_flops=_docs(918e12, "v6e"),
+        memory=_compiled(31.24),
+        memory_bandwidth=_docs(1638e9, "v6e"),
+        link_bandwidth=_book(90e9),
+        network_bandwidth=_docs(100e9 / 8, "tpu7x"),
+        torus_dimensions=2,
+    ),
+    # A chip's two cores, each a device, share its memory, links and network.
+    Chip(
+        name="tpu7x",
+        kind="tpu",
+        device_kind="TPU7x",
+        devices_per_chip=2,
+        chips_per_host=4,
+        peak_flops=_docs(2307e12 / 2, "tpu7x"),
+        memory=_compiled(94.74),
+        memory_bandwidth=_docs(7380e9 / 2, "tpu7x"),
+        link_bandwidth=_docs(1200e9 / 2 / 6 / 2, "tpu7x"),
+        network_bandwidth=_docs(100e9 / 8 / 2, "tpu7x"),
+        torus_dimensions=3,
+    ),
+)
+_GPUS = (
+    Chip(
+        name="a100",
+        kind="gpu",
+        device_kind="A100",
+        chips_per_host=8,
+        peak_flops=_nvidia(312e12, "a100/"),
+        memory=_gpu_memory(80e9, "a100/"),
+        memory_bandwidth=_nvidia(2039e9, "a100/"),
+        link_bandwidth=_nvidia(300e9, "a100/"),
+        network_bandwidth=_nvidia(200e9 / 8, "dgx-a100/"),
+        link_domain=8,
+    ),
+    Chip(
+        name="h100",
+        kind="gpu",
+        device_kind="H100",
+        chips_per_host=8,
+        peak_flops=_nvidia(989e12, "h100/"),
+        memory=_gpu_memory(80e9, "h100/"),
+        memory_bandwidth=_nvidia(3350e9, "h100/"),
+        link_bandwidth=_nvidia(450e9, "h100/"),
+        network_bandwidth=_nvidia(400e9 / 8, "dgx-h100/"),
+        link_domain=8,
+    ),
+    Chip(
+        name="h200",
+        kind="gpu",
+        device_kind="H200",
+        chips_per_host=8,
+        peak_flops=_nvidia(989e12, "h200/"),
+        memory=_gpu_memory(141e9, "h200/"),
+        memory_bandwidth=_nvidia(4800e9, "h200/"),
+        link_bandwidth=_nvidia(450e9, "h200/"),
+        network_bandwidth=_nvidia(400e9 / 8, "dgx-h200/"),
+        link_domain=8,
+    ),
+    Chip(
+        name="b200",
+        kind="gpu",
+        device_kind="B200",
+        chips_per_host=8,
+        peak_flops=_nvidia(2250e12, "dgx-b200/"),
+        memory=_gpu_memory(180e9, "dgx-b200/"),
+        memory_bandwidth=_nvidia(8000e9, "dgx-b200/"),
+        link_bandwidth=_nvidia(900e9, "dgx-b200/"),
+        network_bandwidth=_nvidia(400e9 / 8, "dgx-b200/"),
+        link_domain=8,
+    ),
+    Chip(
+        name="gb200",
+        kind="gpu",
+        device_kind="GB200",
+        chips_per_host=4,
+        peak_flops=_nvidia(2500e12, "gb200-nvl72/"),
+        memory=_gpu_memory(186e9, "gb200-nvl72/"),
+        memory_bandwidth=_nvidia(8000e9, "gb200-nvl72/"),
+        link_bandwidth=_nvidia(900e9, "gb200-nvl72/"),
+        network_bandwidth=_nvidia(400e9 / 8, "gb200-nvl72/"),
+        link_domain=72,
+    ),
+)
+CHIPS = {chip.name: chip for chip in (*_TPUS, *_GPUS)}
+"""Every chip that can be planned for, by name."""
+
+
+def find_chip(name: str) -> Chip:
+    """The chip of this name.
+
+    Args:
+        name: "v5p", "h100"; case does not matter.
+
+    Returns:
+        The chip.
+
+    Raises:
+        ArgumentError: There is none; names the nearest, and all of them.
+    """
+    if name.lower() not in CHIPS:
+        hint = did_you_mean(name.lower(), CHIPS)
+        raise ArgumentError(f"chip = {name!r}: must be one of {', '.join(CHIPS)}{hint}")
+    return CHIPS[name.lower()]

@@ -1,0 +1,115 @@
+"""The hosts of a TPU slice, or of several slices (Megascale)."""
+
+import re
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+
+from jax._src import hardware_utils
+
+from jaxformer.distributed.launchers.base import (
+    Launcher,
+    Processes,
+    Variables,
+    host_of,
+    needed,
+    number,
+)
+
+_PORT = 8482
+"""JAX's own choice for TPUs."""
+_METADATA = "http://metadata.google.internal/computeMetadata/v1/instance/attributes/"
+_CHOSEN_CHIPS = ("TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES", "TPU_PROCESS_BOUNDS")
+
+
+class TpuPod(Launcher):
+    """Hosts that variables list, as in GKE."""
+
+    def detect(self, variables: Variables) -> Processes | None:
+        workers = _listed_workers(variables)
+        slices = number(variables, "MEGASCALE_NUM_SLICES", 1) or 1
+        if not workers or len(workers) * slices == 1:
+            return None
+        older = "CLOUD_TPU_TASK_ID" in variables and "TPU_WORKER_ID" not in variables
+        name = "CLOUD_TPU_TASK_ID" if older else "TPU_WORKER_ID"
+        return _joined(workers, needed(variables, name, "the TPU pod"), variables)
+
+
+class CloudTpuVm(Launcher):
+    """Hosts that Google's metadata server lists: a shell on a Cloud TPU VM has no variables.
+
+    Args:
+        metadata: Reads an attribute of this machine; None: there is no such attribute.
+        has_tpu: Whether this machine has TPU chips; others are not asked.
+    """
+
+    def __init__(
+        self,
+        metadata: Callable[[str], str | None] | None = None,
+        has_tpu: Callable[[], bool] | None = None,
+    ):
+        self._metadata, self._has_tpu = metadata or read_metadata, has_tpu or _has_tpu
+
+    def detect(self, variables: Variables) -> Processes | None:
+        skipped = variables.get("TPU_SKIP_MDS_QUERY") or variables.get("JAX_PLATFORMS") == "cpu"
+        chosen = any(name in variables for name in _CHOSEN_CHIPS)  # some of the chips, by hand
+        if skipped or chosen or _listed_workers(variables) or not self._has_tpu():
+            return None
+        endpoints = self._metadata("worker-network-endpoints")
+        worker = self._metadata("agent-worker-number")
+        if not endpoints or not worker:
+            return None
+        # NAME:ID:ADDRESS,... or names alone
+        workers = [endpoint.strip().split(":")[-1] for endpoint in endpoints.split(",")]
+        variables = _tpu_env(self._metadata("tpu-env") or "") | dict(variables)
+        if len(workers) * (number(variables, "MEGASCALE_NUM_SLICES", 1) or 1) == 1:
+            return None
+        index = needed({"agent-worker-number": worker}, "agent-worker-number", "the TPU pod")
+        return _joined(workers, index, variables)
+
+
+def read_metadata(attribute: str) -> str | None:
+    """Reads an attribute of this virtual machine from Google's metadata server.
+
+    Args:
+        attribute: Its name.
+
+    Returns:
+        None where there is no such attribute, or no such server.
+    """
+    request = urllib.request.Request(_METADATA + attribute, headers={"Metadata-Flavor": "Google"})
+    for attempt in range(3):
+        try:
+            with urllib.request.urlopen(request, timeout=5) as response:
+                return response.read().decode()
+        except urllib.error.HTTPError as error:
+            if error.code == 404:
+                return None
+        except OSError:
+            pass
+        time.sleep(0.5 * attempt)
+    return None
+
+
+def _joined(workers: Sequence[str], worker: int, variables: Variables) -> Processes:
+    """All hosts of all slices, slice by slice."""
+    slices = number(variables, "MEGASCALE_NUM_SLICES", 1) or 1
+    which = needed(variables, "MEGASCALE_SLICE_ID", "the TPU pod") if slices > 1 else 0
+    host = host_of(variables.get("MEGASCALE_COORDINATOR_ADDRESS") or workers[0])
+    port = variables.get("JAX_COORDINATOR_PORT") or _PORT
+    return Processes(f"{host}:{port}", len(workers) * slices, which * len(workers) + worker)
+
+
+def _listed_workers(variables: Variables) -> list[str]:
+    named = variables.get("TPU_PROCESS_ADDRESSES") or variables.get("TPU_WORKER_HOSTNAMES", "")
+    return [worker.strip() for worker in named.split(",") if worker.strip()]
+
+
+def _tpu_env(text: str) -> dict[str, str]:
+    """The lines KEY: 'value' of the attribute tpu-env."""
+    return dict(re.findall(r"^\s*(\w+)\s*:\s*'?(.*?)'?\s*$", text, re.MULTILINE))
+
+
+def _has_tpu() -> bool:
+    return hardware_utils.num_available_tpu_chips_and_device_id()[0] > 0

@@ -1,0 +1,58 @@
+"""The objects of a queue of Kueue."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from jaxformer.plan.slices import Slice
+
+_API = "kueue.x-k8s.io/v1beta2"
+
+
+def queue_objects(
+    name: str, namespace: str, slices: Slice, node_labels: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """Returns the objects of a queue that has room for some chips.
+
+    Args:
+        name: Of the queue that jobs name.
+        namespace: Of the jobs.
+        slices: The chips.
+        node_labels: The labels of their nodes.
+
+    Returns:
+        A ResourceFlavor, a ClusterQueue and a LocalQueue.
+    """
+    tpu = slices.chip.kind == "tpu"
+    resource = "google.com/tpu" if tpu else "nvidia.com/gpu"
+    shape = "x".join(map(str, slices.topology))
+    flavor = f"{slices.chip.name}-{shape}" if tpu else slices.chip.name
+    quota = {"name": resource, "nominalQuota": str(slices.chips)}
+    return [
+        {
+            "apiVersion": _API,
+            "kind": "ResourceFlavor",
+            "metadata": {"name": flavor},
+            "spec": {"nodeLabels": dict(node_labels)},
+        },
+        {
+            "apiVersion": _API,
+            "kind": "ClusterQueue",
+            "metadata": {"name": name},
+            "spec": {
+                "namespaceSelector": {},
+                "queueingStrategy": "BestEffortFIFO",
+                "resourceGroups": [
+                    {
+                        "coveredResources": [resource],
+                        "flavors": [{"name": flavor, "resources": [quota]}],
+                    }
+                ],
+            },
+        },
+        {
+            "apiVersion": _API,
+            "kind": "LocalQueue",
+            "metadata": {"name": name, "namespace": namespace},
+            "spec": {"clusterQueue": name},
+        },
+    ]

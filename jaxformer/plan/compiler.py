@@ -1,0 +1,218 @@
+"""What the TPU compiler says of a training step, on a machine without a TPU."""
+
+import contextlib
+import importlib.metadata
+import importlib.util
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jaxformer.config import Config, validate
+from jaxformer.distributed.sharding import MESH_AXES, make_mesh
+from jaxformer.errors import RunError
+from jaxformer.plan.buffers import Buffer, assigned_bytes, largest_buffers
+from jaxformer.plan.collectives import Collective, collectives
+from jaxformer.plan.hlo import Module
+from jaxformer.plan.slices import Slice
+from jaxformer.training.step import TrainProgram
+
+INSTALL = (
+    "the TPU compiler is not here: pip install --no-deps --target libtpu 'libtpu>=0.0.42,<0.1', "
+    "then set PYTHONPATH=libtpu (Linux on x86)"
+)
+# What libtpu would ask the cloud, and complain about where there is none.
+_ENVIRONMENT = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-8",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_WORKER_ID": "0",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
+# A v4 chip has two cores that work as one device.
+_OPTIONS = {"v4": {"chip_config_name": "megacore"}}
+
+
+@dataclass(frozen=True)
+class CompiledStep:
+    """A training step as the compiler leaves it. Bytes are of one device."""
+
+    usable_bytes: int
+    """What the device has for a program."""
+    finished: bool
+    """Whether the compiler came to its end: not where the program does not fit."""
+    peak_bytes: int
+    """The most memory in use, by `memory_analysis()`; all that is assigned where it did not end,
+    which is a little more."""
+    argument_bytes: int
+    """State and batch."""
+    temporary_bytes: int
+    """Everything that is made during the step."""
+    seconds: float
+    """How long it took to compile."""
+    collectives: list[Collective]
+    """What one step sends between devices."""
+    buffers: list[Buffer]
+    """The largest arrays at the peak."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether it fits into the device's memory."""
+        return self.peak_bytes <= self.usable_bytes
+
+
+def is_installed() -> bool:
+    """Whether libtpu is, which compiles for TPUs."""
+    return importlib.util.find_spec("libtpu") is not None
+
+
+def versions() -> dict[str, str]:
+    """The versions of what compiles: jax, jaxlib and libtpu."""
+    return {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "libtpu")}
+
+
+def topology_devices(slice_: Slice) -> list[jax.Device]:
+    """The devices of a slice that is not here, for the compiler.
+
+    Args:
+        slice_: TPUs.
+
+    Returns:
+        Its devices, on which nothing can run.
+
+    Raises:
+        RunError: libtpu is not installed.
+    """
+    if not is_installed():
+        raise RunError(INSTALL)
+    from jax.experimental import topologies
+
+    chip, topology = slice_.chip.name, slice_.topology
+    # Without its links around the torus, a program would gather by reducing zeros.
+    wraps = (*slice_.wraps, *[False] * (3 - len(topology)))
+    options = dict(_OPTIONS.get(chip, {}), wrap=wraps)
+    if slice_.chips == 1:
+        options["chips_per_host_bounds"] = (1, 1, 1)
+    if slice_.num_slices > 1:
+        options["num_slices"] = slice_.num_slices
+    name = f"{chip}:{'x'.join(map(str, topology))}"
+    with _environment():
+        found = topologies.get_topology_desc(platform="tpu", topology_name=name, **options)
+    return list(found.devices)
+
+
+def compile_step(config: Config, slice_: Slice) -> CompiledStep:
+    """Compiles the training step of an experiment for a slice, which takes minutes.
+
+    Args:
+        config: The experiment.
+        slice_: TPUs.
+
+    Returns:
+        What the compiler says of it.
+
+    Raises:
+        RunError: libtpu is not installed.
+        ConfigError: The experiment cannot run on so many devices.
+        JaxRuntimeError: The compiler fails for another reason than a lack of memory.
+    """
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        memory = compile_into(Path(folder), config, slice_)
+        step = read_dump(Path(folder), config, slice_)
+    step = replace(step, seconds=time.perf_counter() - start)
+    if memory is None:
+        return step
+    return replace(
+        step,
+        finished=True,
+        peak_bytes=memory.peak_memory_in_bytes,
+        argument_bytes=memory.argument_size_in_bytes,
+        temporary_bytes=memory.temp_size_in_bytes,
+    )
+
+
+def compile_into(folder: Path, config: Config, slice_: Slice) -> Any:
+    """Compiles a step, and has XLA write down what it does.
+
+    Args:
+        folder: Where XLA writes.
+        config: The experiment.
+        slice_: TPUs.
+
+    Returns:
+        The program's `memory_analysis()`; None where it does not fit.
+
+    Raises:
+        RunError: libtpu is not installed.
+        ConfigError: The experiment cannot run on so many devices.
+        JaxRuntimeError: The compiler fails for another reason than a lack of memory.
+    """
+    validate(config, slice_.num_devices)
+    with _environment():
+        mesh = make_mesh(config.mesh, topology_devices(slice_))
+        program = TrainProgram(config.model, config.optimizer, config.train, mesh)
+        lowered = program.lower(config.data.batch_size, config.row_lengths)
+        # The text comes from XLA's dump: newer compilers write what jaxlib cannot read back, and
+        # there is one where the program does not fit, too.
+        options = {"xla_dump_to": str(folder), "xla_dump_hlo_as_text": True}
+        try:
+            return lowered.compile(compiler_options=options).memory_analysis()
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            return None
+
+
+def has_assigned_memory(folder: Path) -> bool:
+    """Whether XLA has written all that `read_dump` reads; generating code takes longer by far."""
+    return any(folder.glob("*jit__updated*.after_optimizations_after_buffer_assignment.txt"))
+
+
+def read_dump(folder: Path, config: Config, slice_: Slice) -> CompiledStep:
+    """What the compiler has written down about a step.
+
+    Args:
+        folder: What `compile_into` has written, or has begun to.
+        config: The experiment.
+        slice_: TPUs.
+
+    Returns:
+        What is known of the step.
+    """
+    module = Module(_dumped(folder, ".txt"))
+    kept, temporary = assigned_bytes(_dumped(folder, "-buffer-assignment.txt"))
+    sizes = config.mesh.sizes(slice_.num_devices)
+    return CompiledStep(
+        usable_bytes=int(slice_.chip.memory.value),
+        finished=False,
+        peak_bytes=kept + temporary,
+        argument_bytes=kept,
+        temporary_bytes=temporary,
+        seconds=0.0,
+        collectives=collectives(module, dict(zip(MESH_AXES, sizes, strict=True))),
+        buffers=largest_buffers(module, _dumped(folder, "-live-range.txt")),
+    )
+
+
+def _dumped(folder: Path, ending: str) -> str:
+    """What XLA wrote about the step: the largest of the programs that it compiled."""
+    files = folder.glob(f"*.after_optimizations{ending}")
+    return max(files, key=lambda path: path.stat().st_size).read_text()
+
+
+@contextlib.contextmanager
+def _environment() -> Iterator[None]:
+    """Sets what libtpu reads when it starts, where the user has not."""
+    added = {name: value for name, value in _ENVIRONMENT.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            del os.environ[name]

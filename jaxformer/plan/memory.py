@@ -1,0 +1,141 @@
+"""What a training step needs of each device's memory, by what it is for."""
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NamedTuple
+
+import jax
+
+from jaxformer.plan.liveness import peak
+from jaxformer.plan.program import Value
+from jaxformer.plan.trace import TracedStep
+
+_ATTENTION = ("functional/attention/", "splash_attention")
+_LOSS = ("functional/losses.py", "models/heads/", "training/loss.py")
+
+
+class Buffer(NamedTuple):
+    """An array at the moment at which a step needs most."""
+
+    bytes: int
+    """What a device holds of it."""
+    text: str
+    """What it is: "bfloat16[16, 8192, 14336] of dot_general"."""
+    source: str
+    """The line that asks for it: "functional/derivatives.py:80"."""
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """The memory of one device at the moment at which a step needs most."""
+
+    parts: dict[str, int]
+    """Bytes by what they are for."""
+    buffers: tuple[Buffer, ...]
+    """The temporary arrays, largest first."""
+    assumptions: tuple[str, ...]
+    """What the estimate takes for granted."""
+
+    @property
+    def peak(self) -> int:
+        """Bytes in all."""
+        return sum(self.parts.values())
+
+
+def estimate(step: TracedStep) -> MemoryEstimate:
+    """The memory that a training step needs, from its trace alone.
+
+    State and batch are exact: their shapes and shardings. The rest are the arrays that exist at the
+    same time in the traced program, as `plan.liveness` says.
+
+    Args:
+        step: The step.
+
+    Returns:
+        The estimate.
+    """
+    program, state = step.train_program, step.train_program.state_shapes
+    parts = {
+        "parameters": bytes_on_device(state.params),
+        "optimizer": bytes_on_device(state.opt_state),
+        "ema": bytes_on_device(state.ema),
+        "batch": bytes_on_device(step.batch),
+        "other models": bytes_on_device(program.loss.parameters),
+    }
+    found = peak(step.program, fuses_products=step.slice.chip.kind == "tpu")
+    shapes = _gradient_shapes(program.param_shardings, program.abstract_model.shapes)
+    for value, maker in found.arrays:
+        part = _purpose(value, maker, shapes)
+        parts[part] = parts.get(part, 0) + value.bytes
+    buffers = [
+        Buffer(value.bytes, f"{value.dtype}{list(value.shape)} of {maker}", value.source)
+        for value, maker in found.arrays
+    ]
+    buffers.sort(key=lambda buffer: -buffer.bytes)
+    return MemoryEstimate({k: n for k, n in parts.items() if n}, tuple(buffers), _said(step))
+
+
+def cache_bytes(step: TracedStep, rows: int, length: int) -> int:
+    """The caches with which a model generates: keys and values of all layers, on each device.
+
+    Args:
+        step: Any step of the model on the mesh.
+        rows: Rows that are continued at the same time, all devices together.
+        length: Tokens of a row, prompt included.
+
+    Returns:
+        Bytes on each device.
+    """
+    config = step.config.model
+    stack = config.stacks[-1]
+    windows = [min(window or length, length) for window in stack.windows]
+    slots = stack.num_layers // len(windows) * sum(windows)
+    widths = stack.kv_heads * (stack.head_width + stack.value_width)
+    if config.is_encoder_decoder:
+        slots += stack.num_layers * length
+    sizes = step.mesh_sizes
+    cut = sizes["data"] * sizes["fsdp"] * (sizes["tensor"] if stack.kv_heads > 1 else 1)
+    return slots * widths * rows * stack.dtype.itemsize // cut
+
+
+def bytes_on_device(tree: Any) -> int:
+    """The bytes that one device holds of a tree of sharded shapes."""
+    leaves = jax.tree.leaves(tree)
+    return sum(prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in leaves)
+
+
+def _gradient_shapes(shardings, shapes) -> set[tuple[int, ...]]:
+    """The shapes of gradients, cut like their parameters and before they are summed."""
+    cut = {shardings[name].shard_shape(x.shape) for name, x in shapes.items()}
+    return cut | {x.shape for x in shapes.values()} | {x.shape[1:] for x in shapes.values()}
+
+
+def _purpose(value: Value, maker: str, gradients: set[tuple[int, ...]]) -> str:
+    """What an array is for."""
+    if maker == "cast":
+        return "parameters in the compute dtype"
+    if value.shape in gradients and value.dtype.itemsize == 4 and len(value.shape) > 1:
+        return "gradients"
+    if maker == "reshard":
+        return "gathered parameters"
+    if maker == "saved by the loop":
+        return "saved activations"
+    if maker == "pallas_call" or value.source.startswith(_ATTENTION):
+        return "attention"
+    if value.source.startswith(_LOSS):
+        return "loss"
+    return "activations of one layer"
+
+
+def _said(step: TracedStep) -> tuple[str, ...]:
+    """What the estimate takes for granted."""
+    said = ["the compiler packs what exists at the same time without gaps"]
+    if step.slice.chip.kind == "gpu":
+        said.append("no compiler for GPUs runs here: nothing confirms the closed form")
+        said.append("communication buffers and the CUDA context come on top")
+    train = step.config.train
+    if train.distillation is not None:
+        said.append("the teacher comes on top")
+    if train.preference is not None:
+        said.append("the reference model comes on top")
+    return tuple(said)

@@ -1,0 +1,205 @@
+"""Receipts: what the compiler said of a recipe on a slice, kept to be compared with later."""
+
+import datetime
+import json
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jaxformer.config import Config, load_config
+from jaxformer.errors import DataError
+from jaxformer.io.files import replacing
+from jaxformer.plan import memory, traffic
+from jaxformer.plan.collectives import Collective
+from jaxformer.plan.compiler import (
+    CompiledStep,
+    compile_into,
+    compile_step,
+    has_assigned_memory,
+    read_dump,
+    versions,
+)
+from jaxformer.plan.slices import parse_chips
+from jaxformer.plan.trace import trace_step
+
+GROWTH = 1.05
+"""How much more memory than in its receipt a recipe may need."""
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What the compiler, and the closed form, say of one recipe. Bytes are of one device."""
+
+    recipe: str
+    """The file in configs/ and its size: "llama.py:llama3-8b"."""
+    chips: str
+    """The slice: "v5p:4x4x4"."""
+    mesh: dict[str, int]
+    """Devices along each axis."""
+    rows: int
+    """Rows of a batch."""
+    lengths: dict[str, int]
+    """Tokens of a row."""
+    remat: str
+    """What is computed again in the backward pass."""
+    finished: bool
+    """Whether the compiler came to its end, see `CompiledStep`."""
+    fits: bool
+    """Whether it fits."""
+    peak_bytes: int
+    """The compiler's peak."""
+    argument_bytes: int
+    """The compiler's state and batch."""
+    temporary_bytes: int
+    """The compiler's temporaries."""
+    seconds: float
+    """How long it took to compile."""
+    collectives: list[dict[str, Any]]
+    """By the compiled program, in one step: kind, axes, bytes, count."""
+    buffers: list[dict[str, Any]]
+    """The compiler's largest arrays at its peak, and the lines that ask for them."""
+    versions: dict[str, str]
+    """Of what compiled."""
+    date: str
+    """When it was compiled."""
+    predicted_bytes: int = 0
+    """The peak in closed form."""
+    predicted_parts: dict[str, int] | None = None
+    """The same, by what it is for."""
+    predicted_collectives: list[dict[str, Any]] | None = None
+    """What the program asks to be sent."""
+    flops: float = 0.0
+    """Model FLOPs of a step on all devices together, counted analytically."""
+
+    @property
+    def ratio(self) -> float:
+        """The predicted peak over the compiler's."""
+        return self.predicted_bytes / self.peak_bytes
+
+
+def compiled(recipe: str, spec: str, chips: str, *, finish: bool) -> Receipt:
+    """The receipt of a recipe, without what is predicted; takes minutes.
+
+    Args:
+        recipe: What the receipt is called.
+        spec: The experiment's file and size.
+        chips: The slice, see `parse_chips`.
+        finish: Whether to wait for the compiler's code, and so for its own figure of the peak;
+            otherwise it is stopped when it has assigned all memory.
+
+    Returns:
+        The receipt.
+    """
+    config, slice_ = load_config(spec), parse_chips(chips)
+    step = compile_step(config, slice_) if finish else _assigned(spec, chips)
+    sizes = config.mesh.sizes(slice_.num_devices)
+    return Receipt(
+        recipe=recipe,
+        chips=chips,
+        mesh=dict(zip(("data", "fsdp", "tensor"), sizes, strict=True)),
+        rows=config.data.batch_size,
+        lengths=dict(config.row_lengths),
+        remat=str(getattr(config.model, "remat", "none")),
+        finished=step.finished,
+        fits=step.fits,
+        peak_bytes=step.peak_bytes,
+        argument_bytes=step.argument_bytes,
+        temporary_bytes=step.temporary_bytes,
+        seconds=round(step.seconds, 1),
+        collectives=_listed(step.collectives),
+        buffers=[buffer._asdict() for buffer in step.buffers[:6]],
+        versions=versions(),
+        date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+    )
+
+
+def _assigned(spec: str, chips: str) -> CompiledStep:
+    """Compiles in a process of its own, which ends when it has assigned all memory."""
+    start = time.perf_counter()
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as folder:
+        process = context.Process(target=_compile, args=(folder, spec, chips))
+        process.start()
+        while process.is_alive() and not has_assigned_memory(Path(folder)):
+            process.join(timeout=0.5)
+        process.join(timeout=2.0)  # for the file to be complete
+        process.kill()
+        process.join()
+        step = read_dump(Path(folder), load_config(spec), parse_chips(chips))
+    return replace(step, seconds=time.perf_counter() - start)
+
+
+def _compile(folder: str, spec: str, chips: str) -> None:
+    jax.config.update("jax_platforms", "cpu")
+    compile_into(Path(folder), load_config(spec), parse_chips(chips))
+
+
+def predicted(receipt: Receipt, config: Config) -> Receipt:
+    """A receipt with what the closed form says today.
+
+    Args:
+        receipt: Of this recipe.
+        config: The experiment.
+
+    Returns:
+        The receipt, predicted anew.
+    """
+    step = trace_step(config, parse_chips(receipt.chips))
+    found = memory.estimate(step)
+    flops = config.model.flops(config.row_lengths).training(causal=False)
+    return replace(
+        receipt,
+        predicted_bytes=found.peak,
+        predicted_parts=dict(found.parts),
+        predicted_collectives=_listed(traffic.collectives(step)),
+        flops=flops * step.tokens,
+    )
+
+
+def read(path: Path) -> dict[str, Receipt]:
+    """The receipts of a file, by recipe.
+
+    Args:
+        path: What `write` wrote.
+
+    Returns:
+        The receipts.
+
+    Raises:
+        DataError: The file is none.
+    """
+    try:
+        return {
+            each["recipe"]: Receipt(**each) for each in json.loads(path.read_text())["receipts"]
+        }
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{path}: must be a file of receipts, as benchmarks/plan_receipts.py writes it; {error}"
+        ) from error
+
+
+def write(path: Path, receipts: Mapping[str, Receipt]) -> None:
+    """Writes receipts as JSON."""
+    rows = [asdict(receipts[name]) for name in sorted(receipts)]
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps({"receipts": rows}, indent=1) + "\n")
+
+
+def line(receipt: Receipt) -> str:
+    """One receipt in one line: the recipe, the slice, both peaks and their ratio."""
+    gib = 2**30
+    return (
+        f"{receipt.recipe:26} {receipt.chips:14} compiler {receipt.peak_bytes / gib:6.2f} GiB, "
+        f"predicted {receipt.predicted_bytes / gib:6.2f} GiB ({receipt.ratio:.2f})"
+        + ("" if receipt.fits else ", does not fit")
+    )
+
+
+def _listed(found: list[Collective]) -> list[dict[str, Any]]:
+    return [each._asdict() | {"axes": list(each.axes)} for each in found]

@@ -1,0 +1,131 @@
+"""`jaxformer launch` on configs of the repository."""
+
+import re
+import shlex
+import subprocess
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import yaml
+
+from jaxformer.cli import main as cli
+from jaxformer.cli.launch import JobSetRun, SlurmRun, TpuVmRun
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def launch(monkeypatch, capsys):
+    """Runs a command line; returns the status, the output and the messages."""
+    monkeypatch.chdir(ROOT)
+
+    def run(command):
+        try:
+            status = cli.main(["launch", *shlex.split(command)])
+        except SystemExit as stop:
+            status = stop.code
+        return status, *capsys.readouterr()
+
+    return run
+
+
+def test_a_slurm_script(launch):
+    status, script, messages = launch(
+        "slurm configs/llama3_8b.py --nodes 8 --setup 'source .venv/bin/activate' "
+        "-- --train.steps 300"
+    )
+    assert (status, messages) == (0, "")
+    assert "#SBATCH --nodes=8\n" in script
+    assert "source .venv/bin/activate\n" in script
+    assert "--run-dir runs/llama3-8b " in script
+    assert "--train.steps 300\n" in script
+    assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+
+
+def test_a_jobset(launch):
+    status, text, messages = launch(
+        "jobset configs/llama3_8b.py --chips v5p:4x4x4 --image me/jaxformer:1 --name try-1 "
+        "--run-dir gs://bucket/run --env A=1 B=2 --program 'uv run jaxformer'"
+    )
+    assert (status, messages) == (0, "")
+    jobset = yaml.safe_load(text)
+    (container,) = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"][
+        "containers"
+    ]
+    assert jobset["metadata"]["name"] == "try-1"
+    assert container["command"][:5] == ["uv", "run", "jaxformer", "train", "configs/llama3_8b.py"]
+    assert container["env"][1:] == [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]
+
+
+def test_tpu_machines(launch):
+    status, script, messages = launch(
+        "tpu-vm llama3_8b --chips v6e:8x8 --zone us-east5-a --run-dir gs://bucket/run "
+        "--setup 'pip install it'"
+    )
+    assert (status, messages) == (0, "")
+    assert "--accelerator-type=v6e-64" in script
+
+
+def test_a_config_that_takes_its_model_from_a_checkpoint(launch):
+    command = "slurm finetune_classification --nodes 1 -- --init-from hf/bert --data.train a.csv"
+    status, script, _ = launch(command)
+    assert status == 0
+    assert "--init-from hf/bert" in script
+    assert launch(command + " --train.stepz 3")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        ("slurm", "name an experiment first"),
+        ("slurm configs/lama.py --nodes 1", "configs/lama.py"),
+        ("slurm llama3_8c --nodes 1", "did you mean 'llama3_8b'"),
+        ("slurm llama3_8b", "nodes: must be given"),
+        ("slurm llama3_8b --nodes 1 --name A_b", "name = 'A_b': must be a DNS label"),
+        ("slurm llama3_8b --nodes 1 --env A", "env = 'A': must be NAME=VALUE"),
+        ("slurm llama3_8b --nodes 1 -- --train.stepz 3", "did you mean"),
+        ("slurm llama3_8b --nodes 1 -- --run-dir a", "--run-dir: must come before the two hyphens"),
+        ("slurm llama3_8b --nodes 8 -- --mesh.fsdp 128", "1 x 128 x 1"),  # of 64 devices
+        ("slurm llama3_8b --nodes 8 -- --data.batch-size 3", "data.batch_size = 3"),
+        ("jobset llama3_8b --chips v5p:4x4x5 --image i --run-dir gs://b/r", "4x4x4"),
+        ("jobset llama3_8b --chips v5q:4x4x4 --image i --run-dir gs://b/r", "did you mean 'v5p'"),
+        ("jobset llama3_8b --chips v5p:4x4x4 --image i", "run-dir = 'runs/llama3-8b': must be a"),
+        (
+            "tpu-vm llama3_8b --chips h100:8 --zone z --setup true --run-dir gs://b/r",
+            "must be TPUs",
+        ),
+        ("lsf llama3_8b", "'launch lsf' is not a command"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_no_file(launch, command, text):
+    status, output, messages = launch(command)
+    assert (status, output) == (2, "")
+    assert text in messages
+    assert messages.startswith("error: ")
+    assert messages.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "options"), [("slurm", SlurmRun), ("jobset", JobSetRun), ("tpu-vm", TpuVmRun)]
+)
+def test_help(launch, command, options):
+    assert f"launch {command}" in launch("--help")[1]
+    status, output, _ = launch(f"{command} --help")
+    assert status == 0
+    assert "-- --train.steps 1000 > job." in output
+    described = launch(f"{command} tiny_decoder --help")[1]
+    for field in fields(options):
+        assert f"--{field.name.replace('_', '-')}" in described
+
+
+def test_every_launch_command_of_the_page_works(launch):
+    page = (ROOT / "docs" / "pods.md").read_text()
+    commands = re.findall(
+        r"^python -m jaxformer launch (.*?) > \S+$", page, re.MULTILINE | re.DOTALL
+    )
+    assert len(commands) == 3
+    for command in commands:
+        status, output, messages = launch(command.replace("\\\n", " "))
+        assert (status, messages) == (0, ""), command
+        assert "--train.steps" in output

@@ -1,0 +1,93 @@
+"""`jaxformer plan`: what it prints and writes, and what it refuses before any work."""
+
+import json
+
+import jax
+import pytest
+
+from jaxformer.cli.main import main
+from jaxformer.plan import compiler
+
+
+def run(capsys, *arguments):
+    status = main(["plan", *arguments])
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+@pytest.mark.parametrize("chips", ["v5e:2x4", "h100:8"])
+def test_a_plan_says_what_fits_and_how_fast_it_goes(chips, capsys, tmp_path):
+    before = sum(x.nbytes for x in jax.live_arrays())
+    file = tmp_path / "plan.json"
+    options = ("--no-compile", "--json", str(file), "--data.batch-size", "64", "--mesh.data", "8")
+    status, out, err = run(capsys, "tiny_decoder", "--chips", chips, *options)
+    assert status == 0, err
+    assert sum(x.nbytes for x in jax.live_arrays()) == before
+    for words in ("fits", "largest batch", "best mesh", "bound by", "MFU", "tokens/s", "days"):
+        assert words in out
+    assert "By closed form alone" in out
+    assert "tracing a step" in err
+
+    written = json.loads(file.read_text())
+    assert written["fits"] is True
+    assert written["mesh"] == {"data": 8, "fsdp": 1, "tensor": 1}
+    assert written["predicted_bytes"] == sum(written["parts"].values())
+    assert written["peak_bytes"] < written["usable_bytes"]
+    assert written["rows"] == 64 <= written["largest_batch"]
+    assert written["binding"] in written["terms"]
+    assert written["step_seconds"] > 0 < written["mfu_causal"] < 1
+    assert all(figure["source"] and figure["date"] for figure in written["chip"].values())
+
+
+def test_what_does_not_fit_is_explained(capsys):
+    options = ("--no-compile", "--data.batch-size", "1048576", "--mesh.data", "4")
+    status, out, _ = run(capsys, "tiny_decoder", "--chips", "v5e:2x2", *options)
+    assert status == 0
+    assert "does not fit" in out
+    _, largest = out.split("the largest arrays at the peak:")
+    assert ".py:" in largest
+
+
+def test_the_smallest_slice_is_found(capsys):
+    status, out, _ = run(capsys, "tiny_decoder", "--chips", "v5e", "--find", "--no-compile")
+    assert status == 0
+    assert "on v5e:1x1" in out
+
+
+def test_without_the_compiler_the_plan_says_how_to_install_it(capsys, monkeypatch):
+    monkeypatch.setattr(compiler, "is_installed", lambda: False)
+    status, out, _ = run(capsys, "tiny_decoder", "--chips", "v5e:1x1")
+    assert status == 0
+    assert "pip install --no-deps --target libtpu" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "name an experiment first"),
+        (("tiny_decoder",), "chips: must name a slice"),
+        (("tiny_decoder", "--chips", "v5p"), "must have a topology"),
+        (("tiny_decoder", "--chips", "v5q:2x2"), "did you mean"),
+        (("tiny_decoder", "--chips", "v5q", "--find"), "must be one of v4, v5e"),
+        (("tiny_decoder", "--chips", "v5e:3x3"), "the nearest are 2x2, 2x4, 4x4"),
+        (("tiny_decoder", "--chips", "v5e:4x4", "--mesh.tensor", "5"), "16"),
+        (("tiny_decoder", "--chips", "v5e:4x4", "--mesh.data", "64"), "needs 64 devices"),
+        (("tiny_decoder", "--chips", "v5e:4x4*2", "--mesh.fsdp", "32"), "--mesh.data 2"),
+        (("llama3_8b", "--chips", "v5e:4x4", "--data.batch-size", "8"), "batch_size = 8"),
+        (("tiny_decoder", "--chip", "v5e:2x2"), "did you mean --chips"),
+        (("tiny_decodr", "--chips", "v5e:2x2"), "tiny_decoder"),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments, words, capsys):
+    status, out, err = run(capsys, *arguments)
+    assert status != 0
+    assert words in err
+    assert "Traceback" not in err
+    assert not out
+
+
+def test_help_describes_the_command(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["plan", "--help"])
+    assert stopped.value.code == 0
+    assert "v5p:4x4x4" in capsys.readouterr().out

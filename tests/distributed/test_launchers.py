@@ -1,0 +1,390 @@
+"""Each environment simulated: its variables in; coordinator, number, index and GPUs out."""
+
+import importlib.util
+import socket
+import urllib.error
+from io import BytesIO
+from unittest.mock import Mock
+
+import pytest
+
+from jaxformer.distributed.cluster import DistributedConfig as Config
+from jaxformer.distributed.cluster import find_processes
+from jaxformer.distributed.join import join
+from jaxformer.distributed.launchers import Processes, gpus, tpu
+from jaxformer.distributed.launchers.base import host_of
+from jaxformer.distributed.launchers.kubernetes import IndexedJob
+from jaxformer.distributed.launchers.slurm import Slurm, first_node
+from jaxformer.distributed.launchers.tpu import CloudTpuVm
+from jaxformer.errors import ConfigError
+
+JOB = 70001  # 70001 % 4096 = 369
+PORT = 65535 - 4095 + 369
+
+
+def srun(nodes, tasks_per_node, **more):
+    """What srun gives each of its tasks, in their order: a list of tasks for each node."""
+    groups = []
+    for tasks in tasks_per_node:
+        if groups and groups[-1][0] == tasks:
+            groups[-1][1] += 1
+        else:
+            groups.append([tasks, 1])
+    written = ",".join(f"{size}(x{times})" if times > 1 else str(size) for size, times in groups)
+    places = [(node, task) for node, tasks in enumerate(tasks_per_node) for task in range(tasks)]
+    return [
+        {
+            "SLURM_JOB_ID": str(JOB),
+            "SLURM_JOB_NUM_NODES": str(len(tasks_per_node)),
+            "SLURM_STEP_ID": "0",
+            "SLURM_STEP_NODELIST": nodes,
+            "SLURM_STEP_NUM_TASKS": str(len(places)),
+            "SLURM_STEP_TASKS_PER_NODE": written,
+            "SLURM_NTASKS": str(len(places)),
+            "SLURM_PROCID": str(index),
+            "SLURM_NODEID": str(node),
+            "SLURM_LOCALID": str(task),
+        }
+        | more
+        for index, (node, task) in enumerate(places)
+    ]
+
+
+@pytest.fixture(autouse=True)
+def no_device_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(gpus, "_DEVICE_FILES", tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("tasks_per_node", "variables", "devices"),
+    [
+        # One task for a node has all of its GPUs, whichever way they are shown to it.
+        ([1, 1], {}, [None, None]),
+        ([1, 1], {"SLURM_GPUS_ON_NODE": "8"}, [None, None]),
+        ([1, 1], {"SLURM_GPUS_ON_NODE": "8", "CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"},
+         [None, None]),
+        ([1, 1], {"SLURM_GPUS_ON_NODE": "8", "SLURM_GPUS_PER_TASK": "8",
+                  "CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"}, [None, None]),
+        # A task for each GPU, where each sees all of the node's.
+        ([4, 4], {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, [(0,), (1,), (2,), (3,)] * 2),
+        ([4, 4, 3], {}, [(0,), (1,), (2,), (3,)] * 2 + [(0,), (1,), (2,)]),
+        ([2], {"SLURM_GPUS_ON_NODE": "8"}, [(0, 1, 2, 3), (4, 5, 6, 7)]),
+        ([2], {"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b,GPU-c,GPU-d"}, [(0, 1), (2, 3)]),
+        ([2], {"ROCR_VISIBLE_DEVICES": "0,1,2,3"}, [(0, 1), (2, 3)]),
+        # --gpus-per-task without binding: the first tasks do not take what is the others'.
+        ([2], {"SLURM_GPUS_PER_TASK": "2", "SLURM_GPUS_ON_NODE": "4",
+               "CUDA_VISIBLE_DEVICES": "0,1,2,3"}, [(0, 1), (2, 3)]),
+        # --gpus-per-task and --gpu-bind: each sees its own, numbered from 0.
+        ([4], {"CUDA_VISIBLE_DEVICES": "0"}, [None] * 4),
+        ([4], {"SLURM_GPUS_ON_NODE": "8", "CUDA_VISIBLE_DEVICES": "0,1"}, [None] * 4),
+        ([4], {"SLURM_GPUS_PER_TASK": "2", "CUDA_VISIBLE_DEVICES": "0,1"}, [None] * 4),
+        # No GPUs, or chosen by hand.
+        ([4], {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "0,1,2,3"}, [None] * 4),
+        ([4], {"JAX_LOCAL_DEVICE_IDS": "2", "CUDA_VISIBLE_DEVICES": "0,1,2,3"}, [None] * 4),
+        ([2], {"CUDA_VISIBLE_DEVICES": ""}, [None] * 2),
+    ],
+)  # fmt: skip
+def test_every_gpu_of_a_node_has_one_task(tasks_per_node, variables, devices):
+    tasks = srun("gpu[017-019]", tasks_per_node, **variables)
+    found = [find_processes(Config(), task) for task in tasks]
+    assert [each.devices for each in found] == devices
+    assert {each.coordinator for each in found} == {f"gpu017:{PORT}"}
+    assert [(each.count, each.index) for each in found] == [
+        (len(tasks), index) for index in range(len(tasks))
+    ]
+
+
+def test_gpus_that_only_the_system_knows_are_shared(no_device_files):
+    for name in ("nvidia0", "nvidia1", "nvidia2", "nvidia3", "nvidiactl", "nvidia-uvm"):
+        (no_device_files / name).touch()
+    found = [find_processes(Config(), task) for task in srun("n", [2])]
+    assert [each.devices for each in found] == [(0, 1), (2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("variables", "text"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": "0,1,2"}, "share 3 GPUs evenly"),
+        ({"SLURM_GPUS_PER_TASK": "3", "CUDA_VISIBLE_DEVICES": "0,1,2,3"}, "share 4 GPUs evenly"),
+    ],
+)
+def test_gpus_that_cannot_be_shared(variables, text):
+    with pytest.raises(ConfigError, match=text):
+        find_processes(Config(), srun("n", [2], **variables)[0])
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [
+        ("n1", "n1"),
+        ("n1,n2", "n1"),
+        ("n[3,5-7],m", "n3"),
+        ("node[001-004,007],rack[1-2]node[5-6]", "node001"),
+        ("rack[2-3]node[05,06]-ib", "rack2node05-ib"),
+        ("a-b.example.org,c", "a-b.example.org"),
+        ("", None),
+    ],
+)
+def test_the_first_of_a_list_of_nodes(nodes, first):
+    assert first_node(nodes) == first
+
+
+def test_two_steps_of_a_job_have_two_ports():
+    ports = {
+        Slurm().detect(srun("n[1-2]", [1, 1], SLURM_STEP_ID=str(step))[0]).coordinator
+        for step in range(8)
+    }
+    assert len(ports) == 8
+
+
+ALLOCATED = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "4", "SLURM_NNODES": "4"}
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        ALLOCATED,  # the batch script
+        ALLOCATED | {"SLURM_STEP_ID": "4294967291", "SLURM_STEP_NUM_TASKS": "1"},
+        ALLOCATED | {"SLURM_STEP_ID": "4294967290", "SLURM_STEP_NUM_TASKS": "1"},  # salloc's shell
+        {"SLURM_NNODES": "4"},
+    ],
+)
+def test_an_allocation_of_several_nodes_without_srun_stops(variables):
+    with pytest.raises(ConfigError) as caught:
+        find_processes(Config(), variables)
+    for text in ("SLURM allocated 4 nodes", "with srun", "--job.num-processes 1"):
+        assert text in str(caught.value)
+    assert find_processes(Config(num_processes=1), variables) is None
+    assert find_processes(Config("h:1", 4, 0), variables) == Processes("h:1", 4, 0)
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "SLURM_NTASKS": "8"},
+        ALLOCATED | {"SLURM_STEP_ID": "3", "SLURM_STEP_NUM_TASKS": "1"},  # srun -n1, by intention
+        {"PBS_NUM_NODES": "1"},
+        {"LSB_MCPU_HOSTS": "a 16"},
+        {"NHOSTS": "1"},
+    ],
+)
+def test_one_node_of_its_own_trains_alone(variables):
+    assert find_processes(Config(), variables) is None
+
+
+def test_other_schedulers_that_allocate_several_nodes_stop(tmp_path):
+    nodes = tmp_path / "nodes"
+    nodes.write_text("a\na\nb\nc\n")
+    for variables, text in {
+        (("PBS_NODEFILE", str(nodes)),): "PBS allocated 3 nodes",
+        (("PBS_NUM_NODES", "2"),): "PBS allocated 2 nodes",
+        (("LSB_MCPU_HOSTS", "a 16 b 16"),): "LSF allocated 2 nodes",
+        (("NHOSTS", "5"),): "Grid Engine allocated 5 nodes",
+    }.items():
+        with pytest.raises(ConfigError, match=text):
+            find_processes(Config(), dict(variables))
+    nodes.write_text("a\na\n")
+    assert find_processes(Config(), {"PBS_NODEFILE": str(nodes)}) is None
+
+
+RANKS = {
+    "mpiexec": {"PMI_SIZE": "4", "PMI_RANK": "3"},
+    "MVAPICH2": {"MV2_COMM_WORLD_SIZE": "4", "MV2_COMM_WORLD_RANK": "3"},
+    "torchrun": {"WORLD_SIZE": "4", "RANK": "3", "MASTER_ADDR": "h", "MASTER_PORT": "1"},
+    "flux run": {"FLUX_JOB_SIZE": "4", "FLUX_TASK_RANK": "3"},
+    "jsrun": {"JSM_NAMESPACE_SIZE": "4", "JSM_NAMESPACE_RANK": "3"},
+}
+
+
+@pytest.mark.parametrize("launcher", RANKS)
+def test_a_launcher_that_names_no_host_stops(launcher):
+    variables = RANKS[launcher]
+    size, rank = list(variables)[:2]
+    with pytest.raises(ConfigError) as caught:
+        find_processes(Config(), variables)
+    for text in (f"{size} = 4", launcher, f"--job.process-id ${rank}, which is 3 here"):
+        assert text in str(caught.value)
+    assert find_processes(Config(num_processes=1), variables) is None
+    assert find_processes(Config("h:1", 4, 3), variables) == Processes("h:1", 4, 3)
+
+
+@pytest.mark.parametrize("launcher", RANKS)
+def test_ranks_that_srun_confirms_are_its_own(launcher):
+    """As with srun --mpi=pmi2; where they differ, each task of srun has started several."""
+    tasks = srun("n[1-2]", [2, 2])
+    assert find_processes(Config(), tasks[3] | RANKS[launcher]).index == 3
+    with pytest.raises(ConfigError, match="not train together"):
+        find_processes(Config(), tasks[0] | RANKS[launcher])
+
+
+# Kubernetes -------------------------------------------------------------------------------------
+
+POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "3"}
+JOBSET = POD | {"JOBSET_NAME": "run", "REPLICATED_JOB_NAME": "workers"}
+
+
+def test_pods_of_a_jobset():
+    written = {
+        "JAX_COORDINATOR_ADDRESS": "run-workers-0-0.run:1234",
+        "JAX_NUM_PROCESSES": "4",
+        "JAX_PROCESS_ID": "3",
+    }
+    assert find_processes(Config(), POD | written) == Processes("run-workers-0-0.run:1234", 4, 3)
+    named = Processes("run-workers-0-0.run:55527", 4, 3)
+    assert find_processes(Config(num_processes=4), JOBSET) == named
+    assert find_processes(Config(), JOBSET | {"JAX_NUM_PROCESSES": "4"}) == named
+    with pytest.raises(ConfigError, match="process 3 of a job, and nothing says of how many"):
+        find_processes(Config(), JOBSET)
+
+
+def test_a_cluster_that_jax_can_ask_is_asked(monkeypatch):
+    assert not IndexedJob().detect(POD).cluster_knows
+    monkeypatch.setattr(importlib.util, "find_spec", Mock())
+    assert find_processes(Config(), POD) == Processes(None, None, 3)
+
+
+def test_pods_of_a_jaxjob():
+    pod = {
+        "KUBERNETES_SERVICE_HOST": "10.0.0.1",
+        "COORDINATOR_ADDRESS": "run-worker-0",
+        "COORDINATOR_PORT": "6666",
+        "NUM_PROCESSES": "3",
+        "PROCESS_ID": "2",
+    }
+    assert find_processes(Config(), pod) == Processes("run-worker-0:6666", 3, 2)
+    assert find_processes(Config(), pod | {"NUM_PROCESSES": "1"}) is None
+    with pytest.raises(ConfigError, match="the JAXJob started several processes, but PROCESS_ID"):
+        find_processes(Config(), pod | {"PROCESS_ID": ""})
+
+
+# TPUs -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("address", "host"),
+    [
+        *(("h", "h"), ("h:8080", "h"), ("10.0.0.1:8080", "10.0.0.1"), ("fe80::1", "[fe80::1]")),
+        *(("[fe80::1]:8080", "[fe80::1]"), ("[fe80::1]", "[fe80::1]")),
+    ],
+)
+def test_the_host_of_an_address(address, host):
+    assert host_of(address) == host
+
+
+def test_hosts_of_slices_are_numbered_slice_by_slice():
+    found = [
+        find_processes(
+            Config(),
+            {
+                "TPU_WORKER_HOSTNAMES": "a-0,a-1" if which == 0 else "b-0,b-1",
+                "TPU_WORKER_ID": str(worker),
+                "MEGASCALE_NUM_SLICES": "3",
+                "MEGASCALE_SLICE_ID": str(which),
+                "MEGASCALE_COORDINATOR_ADDRESS": "a-0:8080",
+            },
+        )
+        for which in range(3)
+        for worker in range(2)
+    ]
+    assert found == [Processes("a-0:8482", 6, index) for index in range(6)]
+
+
+def test_slices_without_hosts_stop():
+    with pytest.raises(ConfigError, match="MEGASCALE_NUM_SLICES = 2: nothing names the hosts"):
+        find_processes(Config(), {"MEGASCALE_NUM_SLICES": "2", "MEGASCALE_SLICE_ID": "1"})
+
+
+def tpu_vm(**attributes):
+    named = {name.replace("_", "-"): text for name, text in attributes.items()}
+    return CloudTpuVm(named.get, lambda: True)
+
+
+TWO_HOSTS = {
+    "worker_network_endpoints": "unknown:unknown:10.0.0.2,unknown:unknown:10.0.0.3",
+    "agent_worker_number": "1",
+    "tpu_env": "ACCELERATOR_TYPE: 'v5p-16'\nWORKER_ID: '1'\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("attributes", "expected"),
+    [
+        (TWO_HOSTS, Processes("10.0.0.2:8482", 2, 1)),
+        (TWO_HOSTS | {"worker_network_endpoints": "t-0,t-1"}, Processes("t-0:8482", 2, 1)),
+        (
+            TWO_HOSTS
+            | {
+                "tpu_env": "MEGASCALE_NUM_SLICES: '2'\nMEGASCALE_SLICE_ID: '1'\n"
+                "MEGASCALE_COORDINATOR_ADDRESS: '10.0.0.9:8080'\n"
+            },
+            Processes("10.0.0.9:8482", 4, 3),
+        ),
+        (
+            TWO_HOSTS | {"worker_network_endpoints": "a:b:10.0.0.2", "agent_worker_number": "0"},
+            None,
+        ),
+        ({}, None),  # no metadata server, as on hosted notebooks
+    ],
+)
+def test_a_tpu_vm_known_to_its_metadata_server_alone(attributes, expected):
+    assert find_processes(Config(), {}, [tpu_vm(**attributes)]) == expected
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"TPU_SKIP_MDS_QUERY": "1"},
+        {"JAX_PLATFORMS": "cpu"},
+        {"TPU_VISIBLE_CHIPS": "0", "TPU_PROCESS_BOUNDS": "1,1,1"},
+        {"TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"},
+    ],
+)
+def test_the_metadata_server_is_not_asked_in_vain(variables):
+    asked = Mock()
+    assert CloudTpuVm(asked, lambda: True).detect(variables) is None
+    assert CloudTpuVm(asked, lambda: False).detect({}) is None
+    asked.assert_not_called()
+
+
+def test_what_the_metadata_server_answers(monkeypatch):
+    asked = Mock(
+        side_effect=[
+            urllib.error.URLError("no route"),
+            BytesIO(b"1"),
+            urllib.error.HTTPError("", 404, "", {}, None),
+            *[urllib.error.URLError("no route")] * 3,
+        ]
+    )
+    monkeypatch.setattr(tpu.urllib.request, "urlopen", asked)
+    monkeypatch.setattr(tpu.time, "sleep", Mock())
+    assert tpu.read_metadata("agent-worker-number") == "1"
+    request = asked.call_args.args[0]
+    assert request.full_url.endswith("/instance/attributes/agent-worker-number")
+    assert request.get_header("Metadata-flavor") == "Google"
+    assert tpu.read_metadata("agent-worker-number") is None
+    assert tpu.read_metadata("agent-worker-number") is None
+
+
+# Joining ----------------------------------------------------------------------------------------
+
+
+def test_a_host_that_cannot_be_found_is_one_sentence(monkeypatch):
+    unknown = Mock(side_effect=socket.gaierror(-2, "Name or service not known"))
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    with pytest.raises(ConfigError) as caught:
+        join(Config("run-0.nowhere:1", 2, 1, initialization_timeout=1))
+    text = str(caught.value)
+    assert "job.coordinator = 'run-0.nowhere:1'" in text
+    assert "Name or service not known" in text
+    assert unknown.call_count > 2  # a pod's name comes with the pod
+
+
+def test_a_cluster_that_does_not_answer_is_one_sentence(monkeypatch):
+    class ApiException(Exception):
+        """As the clients of clusters have their own."""
+
+    refused = Mock(side_effect=ApiException("Forbidden:\n  pods is forbidden"))
+    monkeypatch.setattr("jax.distributed.initialize", refused)
+    with pytest.raises(ConfigError, match=r"by itself \(Forbidden: pods is forbidden\): give"):
+        join(Config(auto=True))

@@ -1,0 +1,106 @@
+"""A SLURM script from start to end: two tasks here, told and killed, end with the same bits."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from tiny_run import ROOT, hash_of
+
+from jaxformer.launch import Job, Slurm, slurm_script
+
+pytestmark = pytest.mark.slow
+
+STEPS = 40
+SRUN = '''#!{python}
+"""Starts the command twice, with the variables that srun gives two tasks of one node."""
+import os, subprocess, sys
+command = sys.argv[1:]
+while command[0].startswith("--"):
+    command.pop(0)
+step = {{
+    "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "localhost",
+    "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_NODEID": "0",
+}}
+tasks = []
+for rank in map(str, range(2)):
+    own = {{"SLURM_PROCID": rank, "SLURM_LOCALID": rank}}
+    with open(f"task-{{rank}}.log", "a") as log:
+        tasks.append(subprocess.Popen(
+            command, env=os.environ | step | own, stdout=log, stderr=subprocess.STDOUT
+        ))
+with open("tasks", "w") as file:
+    file.write(" ".join(str(task.pid) for task in tasks))
+sys.exit(max(task.wait() % 256 for task in tasks))
+'''
+SCONTROL = """#!/bin/sh
+echo "$@" >> requeued
+"""
+
+
+class Scheduler:
+    """A folder with stand-ins for srun and scontrol, and the job's script."""
+
+    def __init__(self, folder, runs):
+        self.folder, self.run_dir = folder, folder / "run"
+        stand_ins = {"srun": SRUN.format(python=sys.executable), "scontrol": SCONTROL}
+        for name, text in stand_ins.items():
+            (folder / name).write_text(text)
+            (folder / name).chmod(0o755)
+        options = ("--train.steps", str(STEPS), "--train.checkpoint-interval", "10")
+        job = Job(
+            str(runs.experiment), str(self.run_dir), "tiny", (*options, "--mesh.data", "2"),
+            program=(sys.executable, "-m", "jaxformer"),
+        )  # fmt: skip
+        (folder / "job.sh").write_text(slurm_script(job, Slurm(nodes=1, gpus_per_node=0)))
+        modules = f"{ROOT}{os.pathsep}{runs.environment['PYTHONPATH']}"
+        programs = f"{folder}{os.pathsep}{os.environ['PATH']}"
+        self.environment = runs.environment | {"PYTHONPATH": modules, "PATH": programs}
+
+    def submit(self):
+        with socket.socket() as free:
+            free.bind(("localhost", 0))
+            port = str(free.getsockname()[1])
+        job = {"SLURM_JOB_ID": "7", "JAX_COORDINATOR_PORT": port}
+        return subprocess.Popen(["bash", "job.sh"], cwd=self.folder, env=self.environment | job)
+
+    def logs(self):
+        return [(self.folder / f"task-{rank}.log").read_text() for rank in range(2)]
+
+    def interrupt(self, rank, number, rows):
+        """Signals a task once the run has so many rows of metrics; the status of the script."""
+        script = self.submit()
+        metrics = self.run_dir / "metrics.jsonl"
+        while not (metrics.exists() and metrics.read_text().count("train") > rows):
+            assert script.poll() is None, self.logs()
+            time.sleep(0.02)
+        os.kill(int((self.folder / "tasks").read_text().split()[rank]), number)
+        return script.wait(timeout=300)
+
+    @property
+    def requeued(self):
+        file = self.folder / "requeued"
+        return file.read_text().splitlines() if file.exists() else []
+
+
+def test_a_job_that_is_told_to_stop_and_one_that_is_killed_end_with_the_same_bits(tmp_path, runs):
+    for name in ("undisturbed", "disturbed"):
+        (tmp_path / name).mkdir()
+    undisturbed = Scheduler(tmp_path / "undisturbed", runs)
+    assert undisturbed.submit().wait(timeout=600) == 0, undisturbed.logs()
+    assert not undisturbed.requeued
+    assert "2 processes" in undisturbed.logs()[0]
+
+    job = Scheduler(tmp_path / "disturbed", runs)
+    assert job.interrupt(1, signal.SIGTERM, rows=3) == 75, job.logs()
+    assert job.requeued == ["requeue 7"]
+    assert "stopped after step" in job.logs()[0]
+    assert job.interrupt(1, signal.SIGKILL, rows=22) not in (0, 75)
+    assert job.requeued == ["requeue 7"]
+    assert "error: another process of this job has ended" in job.logs()[0]
+    assert job.submit().wait(timeout=600) == 0, job.logs()
+    assert "continuing from step 20" in job.logs()[0]
+    assert hash_of(job.run_dir, STEPS) == hash_of(undisturbed.run_dir, STEPS)

@@ -1,0 +1,78 @@
+"""The arrays of a compiled program: their sizes, and the lines that ask for them."""
+
+from jaxformer.plan.buffers import Buffer, assigned_bytes, largest_buffers
+from jaxformer.plan.hlo import Array, Module
+
+TEXT = """HloModule step
+
+FileNames
+1 "/somewhere/jaxformer/nn/stack.py"
+2 "/somewhere/jaxformer/functional/linear.py"
+3 "/somewhere/site-packages/optax/update.py"
+
+FunctionNames
+1 "scanned"
+
+FileLocations
+1 {file_name_id=1 function_name_id=1 line=227 end_line=227 column=1 end_column=2}
+2 {file_name_id=2 function_name_id=1 line=143 end_line=143 column=1 end_column=2}
+3 {file_name_id=3 function_name_id=1 line=9 end_line=9 column=1 end_column=2}
+
+StackFrames
+1 {file_location_id=1 parent_frame_id=1}
+2 {file_location_id=2 parent_frame_id=2}
+3 {file_location_id=2 parent_frame_id=1}
+4 {file_location_id=3 parent_frame_id=1}
+
+ENTRY %main (p.1: f32[2,3], p.2: f32[2,3]) -> bf16[8,3] {
+  %p.1 = f32[2,3]{1,0:T(8,128)} parameter(0), metadata={op_name="state.params[\\\\'a\\\\']"}
+  %fast.1 = f32[100]{0:T(128)S(1)} copy(%p.1), metadata={op_name="x" stack_frame_id=2}
+  %big.1 = (bf16[8,3]{1,0}, u32[]{:S(2)}) fusion(), metadata={op_name="dot" stack_frame_id=2}
+  %helper.1 = s8[7]{0} fusion(%p.1), metadata={op_name="cast" stack_frame_id=3}
+  ROOT %other.1 = pred[]{:T(512)} fusion(%p.1), metadata={op_name="update" stack_frame_id=4}
+}
+"""
+LIVE = """HloLiveRange (max 5):
+  BufferLiveRange:
+    p.1{}:0-5
+  Live ranges at 4 (peak):
+    fast.1{}: 400 bytes (cumulative: 400 bytes)
+    big.1{0}: 48 bytes (cumulative: 448 bytes)
+    p.1{}: 24 bytes (cumulative: 472 bytes)
+    helper.1{}: 7 bytes (cumulative: 479 bytes)
+    other.1{}: 1 bytes (cumulative: 480 bytes)
+  Stack trace breakdown for peak usage: 480 bytes
+    p.1{}: 24 bytes (cumulative: 504 bytes)
+"""
+
+
+def test_the_largest_buffers_name_the_line_that_asks_for_them():
+    found = largest_buffers(Module(TEXT), LIVE)
+    assert found == [
+        Buffer(48, "bf16[8,3]", "dot", "jaxformer/nn/stack.py:227"),
+        Buffer(24, "f32[2,3]", "state.params['a']", ""),
+        Buffer(7, "s8[7]", "cast", "jaxformer/functional/linear.py:143"),
+        Buffer(1, "pred[]", "update", ""),
+    ]
+    assert largest_buffers(Module(TEXT), LIVE, number=1) == found[:1]
+
+
+def test_memory_that_is_needed_is_that_of_the_device_alone():
+    text = (
+        "BufferAssignment:\n"
+        "allocation 0: size 9, page 0, thread-local:\n"
+        "allocation 1: size 100, page 0, parameter 3, shape |f32[5,5]| at ShapeIndex {}:\n"
+        " value: <1 p @0> (size=100,offset=0): f32[5,5]\n"
+        "allocation 2: size 1000, page 0, maybe-live-out:\n"
+        "allocation 3: size 10000, page 0, preallocated-temp:\n"
+        "allocation 4: size 100000, color 1, page 0, preallocated-temp:\n"
+    )
+    assert assigned_bytes(text) == (1100, 10000)
+
+
+def test_bytes_of_an_array():
+    assert Array("bf16", (2, 3)).bytes == 12
+    assert Array("pred", ()).bytes == 1
+    assert Array("s4", (8,)).bytes == 4
+    assert Array("f8e4m3fn", (8,)).bytes == 8
+    assert str(Array("f32", (2, 3))) == "f32[2,3]"

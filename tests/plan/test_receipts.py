@@ -1,0 +1,68 @@
+"""Receipts: what they keep, and that recipes need no more memory than theirs say."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from jaxformer.config import load_config
+from jaxformer.errors import DataError
+from jaxformer.plan import compiler, receipts
+from jaxformer.plan.compiler import compile_step
+from jaxformer.plan.slices import parse_chips
+
+ROOT = Path(__file__).parents[2]
+FILE = ROOT / "benchmarks" / "results" / "plan_receipts.json"
+KEPT = receipts.read(FILE)
+# Compiled again by `make test-tpu`: a decoder that is scanned, and a small one.
+COMPILED_AGAIN = ("gpt2.py:small", "llama.py:llama3-8b")
+
+
+def config_of(receipt):
+    return load_config(str(ROOT / "configs" / receipt.recipe))
+
+
+def test_a_file_of_receipts_is_read_back(tmp_path):
+    receipts.write(tmp_path / "kept.json", KEPT)
+    assert receipts.read(tmp_path / "kept.json") == KEPT
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"receipts": [{}]}', '{"receipts": [{"recipe": 1}]}'])
+def test_what_is_no_file_of_receipts_is_refused(tmp_path, text):
+    path = tmp_path / "kept.json"
+    path.write_text(text)
+    with pytest.raises(DataError, match="must be a file of receipts"):
+        receipts.read(path)
+
+
+@pytest.mark.parametrize("receipt", KEPT.values(), ids=KEPT)
+def test_the_closed_form_predicted_the_peak_within_a_tenth(receipt):
+    assert receipt.fits
+    assert receipt.ratio == pytest.approx(1, abs=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("receipt", KEPT.values(), ids=KEPT)
+def test_the_closed_form_still_predicts_what_it_did(receipt):
+    now = receipts.predicted(receipt, config_of(receipt))
+    assert now.predicted_bytes < receipts.GROWTH * receipt.predicted_bytes
+    assert now.ratio == pytest.approx(1, abs=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.tpu_compiler
+@pytest.mark.skipif(not compiler.is_installed(), reason="needs libtpu")
+@pytest.mark.parametrize("recipe", COMPILED_AGAIN)
+def test_a_recipe_needs_no_more_memory_than_its_receipt_says(recipe):
+    receipt = KEPT[recipe]
+    step = compile_step(config_of(receipt), parse_chips(receipt.chips))
+    assert step.finished
+    assert step.peak_bytes < receipts.GROWTH * receipt.peak_bytes
+    assert step.fits == receipt.fits
+
+
+def test_growth_is_measured_against_the_receipt():
+    receipt = next(iter(KEPT.values()))
+    larger = replace(receipt, predicted_bytes=2 * receipt.peak_bytes)
+    assert larger.ratio == 2
+    assert f"({larger.ratio:.2f})" in receipts.line(larger)
