@@ -164,6 +164,20 @@ FAULTS = (
         ("distributed/test_sharding.py",),
     ),
     Fault(
+        "launch/shares: each task takes the first GPUs of its node",
+        "distributed/launchers/gpus.py",
+        "return tuple(range(local * share, (local + 1) * share))",
+        "return tuple(range(share))",
+        ("distributed/test_launchers.py",),
+    ),
+    Fault(
+        "launch/status: a scheduler takes a stopped run for a complete one",
+        "cli/train.py",
+        "return 0 if result.finished else launch.job.stopped_status",
+        "return 0",
+        ("cli/test_train_command.py",),
+    ),
+    Fault(
         "import/layout: keys and values of a fused tensor are exchanged",
         "hub/weights/layouts.py",
         "(view[:, :groups], view[:, groups], view[:, groups + 1])",
