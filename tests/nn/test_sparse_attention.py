@@ -176,9 +176,9 @@ def test_rows_shorter_than_a_block_have_a_window_alone():
 def test_masks_that_are_no_padding_are_refused():
     sublayer, transformer = sublayer_of(transient())
     x, positions = states(transformer.stack.layers()[0].norms[0].dim), jnp.arange(LENGTH)[None]
-    sublayer(x, Context(positions, Mask()), None)
     padded = KeyPadding(jnp.ones((3, LENGTH), bool))
-    sublayer(x, Context(positions, padded & padded), None)
+    for mask in (Mask(), padded & padded):
+        jax.eval_shape(sublayer, x, Context(positions, mask), None)
     for mask in (causal(), padded & DenseMask(jnp.ones((1, LENGTH, LENGTH), bool))):
         with pytest.raises(ConfigError, match="TransientGlobalAttention"):
             sublayer(x, Context(positions, mask), None)

@@ -60,7 +60,7 @@ def a_batch(model, reads_padding):
 @pytest.mark.torch
 @pytest.mark.parametrize("kind", ["clip", "siglip"])
 @pytest.mark.parametrize("sizes", [(1, 1), (2, 4)], ids=["one device", "eight devices"])
-@pytest.mark.quick("*clip", "eight devices-siglip")
+@pytest.mark.quick("eight devices-*")
 def test_loss_and_gradients_are_transformers(kind, sizes, tmp_path):
     name = {"clip": "CLIPModel", "siglip": "SiglipModel"}[kind]
     text = TINY[kind]["text_config"] | {"vocab_size": 132}
@@ -115,11 +115,14 @@ def pairs(tmp_path_factory):
     return folder
 
 
-def config_for(folder, schedule=RATE, **settings):
+def config_for(folder, schedule=RATE, layers=1, **settings):
     table = str(folder / "train.jsonl")
-    sizes = {"mlp_dim": 64, "compute_dtype": "float32", "scan_layers": False}
-    text = clip_text(2, 32, 4, vocab_size=264, position=Learned(max_length=24), **sizes)
-    image = clip_vision(2, 32, 4, 4, image_size=(16, 16), position=Learned(max_length=17), **sizes)
+    sizes = {"mlp_dim": 64, "compute_dtype": "float32", "attention": "reference"}
+    sizes |= {"scan_layers": False}
+    text = clip_text(layers, 32, 4, vocab_size=264, position=Learned(max_length=24), **sizes)
+    image = clip_vision(
+        layers, 32, 4, 4, image_size=(16, 16), position=Learned(max_length=17), **sizes
+    )
     options = {"steps": 200, "eval_interval": 200, "checkpoint_interval": 200, "sample_tokens": 0}
     return Config(
         model=clip(text, image, 16),
@@ -139,7 +142,7 @@ def config_for(folder, schedule=RATE, **settings):
 @pytest.fixture(scope="module")
 def run(pairs, tmp_path_factory):
     folder = tmp_path_factory.mktemp("run") / "run"
-    train(config_for(pairs), folder)
+    train(config_for(pairs, layers=2), folder)
     return folder
 
 
@@ -155,6 +158,7 @@ def test_a_run_learns_which_belong_together(run):
     assert found["loss"] < 0.8
 
 
+@pytest.mark.slow
 def test_a_run_that_stopped_ends_with_the_same_bits(pairs, tmp_path):
     for name, stops in (("whole", (8,)), ("parts", (4, 8))):
         for steps in stops:
@@ -230,6 +234,7 @@ def test_recall_counts_both_directions():
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_sigmoid_runs_too(pairs, tmp_path):
     config = config_for(pairs, steps=4, eval_interval=4)
     model = replace(config.model, logit_bias=-2.0, heads=(SigmoidContrastive(),))
