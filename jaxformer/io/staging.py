@@ -57,15 +57,28 @@ def staged(path: str | os.PathLike, wanted: Callable[[str], bool] = lambda name:
         return Path(path)
     remote = any_path(path, "path")
     try:
-        found = {"": remote.stat()} if remote.is_file() else remote.files()
-    except FileNotFoundError:  # of the bucket
+        info = remote.stat()
+        found = remote.files() if info.is_directory else {"": info}
+    except FileNotFoundError:
         found = {}
-    files = {name: info for name, info in sorted(found.items()) if wanted(name)}
     if not found:
         raise DataError(
             f"{remote} does not exist: no object has this name, nor is one below it; check the "
             "bucket and the name"
         )
+    return copied(remote, {name: info for name, info in sorted(found.items()) if wanted(name)})
+
+
+def copied(remote: "RemotePath", files: Mapping[str, "ObjectInfo"]) -> Path:
+    """Returns a copy on this machine of some files of a folder, see `staged`.
+
+    Args:
+        remote: The folder, or a file itself, whose name is then "".
+        files: What the store says of each.
+
+    Raises:
+        DataError: One does not arrive whole, or the disk is full.
+    """
     listed = [[name, info.st_size, info.etag] for name, info in files.items()]
     digest = hashlib.sha256(json.dumps([str(remote), listed]).encode()).hexdigest()[:16]
     home = addressed_folder("files", digest, remote) / remote.name
