@@ -11,7 +11,7 @@ import logging
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -79,6 +79,7 @@ def copied(remote: "RemotePath", files: Mapping[str, "ObjectInfo"]) -> Path:
     Raises:
         DataError: One does not arrive whole, or the disk is full.
     """
+    _check_names(remote, files)
     listed = [[name, info.st_size, info.etag] for name, info in files.items()]
     digest = hashlib.sha256(json.dumps([str(remote), listed]).encode()).hexdigest()[:16]
     home = addressed_folder("files", digest, remote) / remote.name
@@ -97,8 +98,9 @@ def fetch(remote: "RemotePath", home: Path, files: Mapping[str, "ObjectInfo"]) -
         files: What `RemotePath.files` says of each.
 
     Raises:
-        DataError: One does not arrive whole, or the disk is full.
+        DataError: One does not arrive whole, or its name leads elsewhere; or the disk is full.
     """
+    _check_names(remote, files)
     missing = {n: info for n, info in files.items() if not _is_whole(home / n, info)}
     size = sum(info.st_size for info in missing.values())
     _check_space(remote, home, size)
@@ -193,6 +195,13 @@ def _fetch(remote: "RemotePath", home: Path, name: str, expected: "ObjectInfo") 
     finally:
         with suppress(OSError):
             part.unlink()
+
+
+def _check_names(remote: "RemotePath", names: Iterable[str]) -> None:
+    """Refuses the names of objects that would lead out of the folder that they are copied to."""
+    for name in names:
+        if name and not {"", ".", ".."}.isdisjoint(name.split("/")):
+            raise DataError(f"{remote} holds {name!r}, which is no name of a file here: rename it")
 
 
 def _is_whole(path: Path, expected: "ObjectInfo") -> bool:
