@@ -19,7 +19,16 @@ ACCESS = {
     "AWS_DEFAULT_REGION": "us-east-1",
     "AWS_REGION": "us-east-1",
 }
-"""The variables that a client of the server needs, besides its address."""
+"""The variables that a client of the S3 server needs, besides its address."""
+CLIENT_VARIABLES = (
+    *ACCESS,
+    "AWS_ENDPOINT_URL",
+    "STORAGE_EMULATOR_HOST",
+    "TENSORSTORE_GCS_HTTP_URL",
+    "GOOGLE_AUTH_TOKEN_FOR_TESTING",
+    "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT",
+)
+"""The variables through which commands that a test starts find its servers."""
 
 
 class MemoryStore(MemoryFileSystem):

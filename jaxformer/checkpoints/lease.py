@@ -55,8 +55,12 @@ class Lease:
             "id": uuid.uuid4().hex,
         }
         self._beats, self._lost = 0, False
-        self._number = self._taken()
         _held.add(self._owner["id"])
+        try:
+            self._number = self._taken()
+        except BaseException:
+            _held.discard(self._owner["id"])
+            raise
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._renew, daemon=True)
         self._thread.start()
@@ -124,15 +128,14 @@ class Lease:
                 self._path(self._number).write_bytes(self._contents())
 
     def _create(self, number: int) -> bool:
-        """Creates the lock of a number; False: another process did."""
-        path = self._path(number)
-        data = self._contents()
-        try:
+        """Creates the lock of a number; returns whether this process has it."""
+        path, data = self._path(number), self._contents()
+        # The answer to an earlier attempt of this process may have been lost, and some stores that
+        # speak S3's language let the last of several creators win; so who has it is read again.
+        with suppress(FileExistsError):
             attempt(path, lambda: path.store.pipe_file(str(path), data, mode="create"))
-        except FileExistsError:
-            # The answer to an earlier attempt of this process may have been lost.
-            return (self._read(number) or {}).get("id") == self._owner["id"]
-        return True
+            time.sleep(_POLL)
+        return (self._read(number) or {}).get("id") == self._owner["id"]
 
     def _numbers(self) -> list[int]:
         return [int(name) for name in self._home.files() if name.isdecimal()]

@@ -39,10 +39,9 @@ def ordinary_file(path: str | os.PathLike) -> Path:
     """
     path = any_path(path, "file")
     if is_remote(path):
-        from jaxformer.io.staging import staged
+        from jaxformer.io.staging import copied
 
-        object_info(path)
-        return staged(path)
+        return copied(path, {"": object_info(path)})
     try:
         found = path.exists()
     except OSError as error:  # a folder on the way may not be read, or the name is too long

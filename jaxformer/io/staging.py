@@ -11,7 +11,7 @@ import logging
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -57,15 +57,29 @@ def staged(path: str | os.PathLike, wanted: Callable[[str], bool] = lambda name:
         return Path(path)
     remote = any_path(path, "path")
     try:
-        found = {"": remote.stat()} if remote.is_file() else remote.files()
-    except FileNotFoundError:  # of the bucket
+        info = remote.stat()
+        found = remote.files() if info.is_directory else {"": info}
+    except FileNotFoundError:
         found = {}
-    files = {name: info for name, info in sorted(found.items()) if wanted(name)}
     if not found:
         raise DataError(
             f"{remote} does not exist: no object has this name, nor is one below it; check the "
             "bucket and the name"
         )
+    return copied(remote, {name: info for name, info in sorted(found.items()) if wanted(name)})
+
+
+def copied(remote: "RemotePath", files: Mapping[str, "ObjectInfo"]) -> Path:
+    """Returns a copy on this machine of some files of a folder, see `staged`.
+
+    Args:
+        remote: The folder, or a file itself, whose name is then "".
+        files: What the store says of each.
+
+    Raises:
+        DataError: One does not arrive whole, or the disk is full.
+    """
+    _check_names(remote, files)
     listed = [[name, info.st_size, info.etag] for name, info in files.items()]
     digest = hashlib.sha256(json.dumps([str(remote), listed]).encode()).hexdigest()[:16]
     home = addressed_folder("files", digest, remote) / remote.name
@@ -84,8 +98,9 @@ def fetch(remote: "RemotePath", home: Path, files: Mapping[str, "ObjectInfo"]) -
         files: What `RemotePath.files` says of each.
 
     Raises:
-        DataError: One does not arrive whole, or the disk is full.
+        DataError: One does not arrive whole, or its name leads elsewhere; or the disk is full.
     """
+    _check_names(remote, files)
     missing = {n: info for n, info in files.items() if not _is_whole(home / n, info)}
     size = sum(info.st_size for info in missing.values())
     _check_space(remote, home, size)
@@ -180,6 +195,13 @@ def _fetch(remote: "RemotePath", home: Path, name: str, expected: "ObjectInfo") 
     finally:
         with suppress(OSError):
             part.unlink()
+
+
+def _check_names(remote: "RemotePath", names: Iterable[str]) -> None:
+    """Refuses the names of objects that would lead out of the folder that they are copied to."""
+    for name in names:
+        if name and not {"", ".", ".."}.isdisjoint(name.split("/")):
+            raise DataError(f"{remote} holds {name!r}, which is no name of a file here: rename it")
 
 
 def _is_whole(path: Path, expected: "ObjectInfo") -> bool:

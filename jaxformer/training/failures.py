@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 
 import jax
 
@@ -10,7 +9,8 @@ from jaxformer.checkpoints.checkpointer import CheckpointError, first_line
 from jaxformer.checkpoints.files import saved_steps
 from jaxformer.config.experiment import Config
 from jaxformer.distributed.join import LOST
-from jaxformer.errors import ArgumentError, DataError, RunError
+from jaxformer.errors import ArgumentError, DataError, RunError, StorageError
+from jaxformer.io.paths import AnyPath
 
 OF_DEVICES = (jax.errors.JaxRuntimeError, ValueError)
 """The types of XLA's errors; JAX raises some of them as ValueErrors."""
@@ -33,7 +33,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 @contextlib.contextmanager
-def explained(config: Config, checkpoints: Path) -> Iterator[None]:
+def explained(config: Config, checkpoints: AnyPath) -> Iterator[None]:
     """Turns errors of the devices into OutOfMemory or ProcessLost; other errors pass unchanged.
 
     Args:
@@ -45,7 +45,10 @@ def explained(config: Config, checkpoints: Path) -> Iterator[None]:
     except (ArgumentError, DataError):
         raise
     except (MemoryError, *OF_DEVICES, CheckpointError) as error:
-        steps = saved_steps(checkpoints)
+        try:
+            steps = saved_steps(checkpoints)
+        except StorageError:  # then nobody can say what is kept
+            raise error from error.__cause__
         if out_of_memory(error):
             raise OutOfMemory(_too_large(config, error, steps)) from error
         if (reason := _lost(error)) is not None:

@@ -5,7 +5,13 @@ import threading
 import time
 
 import pytest
-from object_store import bucket, memory_bucket, s3_server  # noqa: F401 (fixtures)
+from object_store import (  # noqa: F401 (fixtures)
+    bucket,
+    gcs_bucket,
+    gcs_server,
+    memory_bucket,
+    s3_server,
+)
 from tiny_models import tiny
 
 from jaxformer.checkpoints import lease
@@ -18,7 +24,10 @@ from jaxformer.io.paths import any_path
 CONFIG = Config(tiny())
 
 
-@pytest.fixture(params=["bucket", "memory_bucket"])
+STORES = ["bucket", "memory_bucket", pytest.param("gcs_bucket", marks=pytest.mark.slow)]
+
+
+@pytest.fixture(params=STORES)
 def run(request, monkeypatch):
     for name, seconds in (("BEAT", 0.1), ("EXPIRY", 1.0), ("_POLL", 0.05)):
         monkeypatch.setattr(lease, name, seconds)

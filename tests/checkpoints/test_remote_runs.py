@@ -6,7 +6,13 @@ import socket
 import time
 
 import pytest
-from object_store import bucket, s3_server  # noqa: F401 (fixtures)
+from object_store import (  # noqa: F401 (fixtures)
+    CLIENT_VARIABLES,
+    bucket,
+    gcs_bucket,
+    gcs_server,
+    s3_server,
+)
 from tiny_run import hash_of
 
 from jaxformer.checkpoints.files import COMMIT_FILE, saved_steps
@@ -21,7 +27,7 @@ OPTIONS = (
 
 
 def start_two(runs, run_dir, **environment):
-    environment |= {name: text for name, text in os.environ.items() if name.startswith("AWS_")}
+    environment |= {name: os.environ[name] for name in CLIENT_VARIABLES if name in os.environ}
     with socket.socket() as free:
         free.bind(("localhost", 0))
         address = f"localhost:{free.getsockname()[1]}"
@@ -48,7 +54,11 @@ def wait_for(processes, condition):
 
 
 @pytest.mark.slow
-def test_two_processes_are_killed_and_end_with_the_bits_of_a_local_run(runs, bucket, tmp_path):  # noqa: F811
+@pytest.mark.parametrize("store", ["bucket", "gcs_bucket"])
+def test_two_processes_are_killed_and_end_with_the_bits_of_a_local_run(
+    runs, request, store, tmp_path
+):
+    bucket = request.getfixturevalue(store)  # noqa: F811
     finish(start_two(runs, tmp_path / "undisturbed"))
     run_dir = any_path(f"{bucket}/runs/killed", "run_dir")
     steps = run_dir / "checkpoints"

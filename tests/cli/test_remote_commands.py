@@ -12,8 +12,10 @@ from jaxformer.data.files.tables import read_records
 from jaxformer.data.labels import save_labels
 from jaxformer.data.tasks.glue import GlueFolder
 from jaxformer.data.tasks.glue_tasks import TASKS
-from jaxformer.data.tasks.image_sources import ImageFolder
+from jaxformer.data.tasks.image_sources import ImageFolder, fitted_pixels
+from jaxformer.data.tasks.image_text_pairs import ImageTextPairs
 from jaxformer.data.tasks.labelled_text import LabelledText
+from jaxformer.errors import DataError
 from jaxformer.io.files import upload_folder
 from jaxformer.io.paths import any_path
 from jaxformer.io.staging import CACHE
@@ -103,3 +105,20 @@ def test_images_and_glue_are_read(bucket, tmp_path):
     there, here = (GlueFolder(str(root), TASKS["cola"]) for root in (url, tmp_path / "glue"))
     assert [row[1:] for row in there.rows("dev")] == [row[1:] for row in here.rows("dev")]
     assert there.missing() == []
+
+
+def test_pairs_of_images_and_texts_are_read(bucket, tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    (tmp_path / "pairs").mkdir()
+    image.fromarray(np.full((4, 4, 3), 255, np.uint8)).save(tmp_path / "pairs" / "white.png")
+    url = f"{bucket}/pairs"
+    rows = f"image,text\nwhite.png,a wall\n{url}/white.png,the same\n"
+    (tmp_path / "pairs" / "train.csv").write_text(rows)
+    uploaded(tmp_path / "pairs", url)
+    data = ImageTextPairs(train=f"{url}/train.csv", image_size=(4, 4), tokenizer=Bytes())
+    found = data.read(data.train)
+    assert [str(row.image) for row in found] == [f"{url}/white.png"] * 2
+    np.testing.assert_array_equal(fitted_pixels(found[0].image, (4, 4), 3), np.ones((4, 4, 3)))
+    (any_path(url, "url") / "train.csv").write_text("image,text\nblack.png,a hole\n")
+    with pytest.raises(DataError, match=r"black\.png does not exist"):
+        data.read(data.train)

@@ -3,7 +3,13 @@
 import hashlib
 
 import pytest
-from object_store import bucket, memory_bucket, s3_server  # noqa: F401 (fixtures)
+from object_store import (  # noqa: F401 (fixtures)
+    bucket,
+    gcs_bucket,
+    gcs_server,
+    memory_bucket,
+    s3_server,
+)
 
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.io.digests import sha256_of
@@ -18,8 +24,10 @@ from jaxformer.io.files import (
 from jaxformer.io.paths import any_path
 from jaxformer.io.remote import RemotePath, check_readable, check_writable
 
+STORES = ["bucket", "memory_bucket", pytest.param("gcs_bucket", marks=pytest.mark.slow)]
 
-@pytest.fixture(params=["bucket", "memory_bucket"])
+
+@pytest.fixture(params=STORES)
 def home(request):
     return any_path(f"{request.getfixturevalue(request.param)}/runs", "run_dir")
 

@@ -8,7 +8,7 @@ from jaxformer.errors import DataError
 from jaxformer.io.mirror import kept_of, mirrored, pull, push
 from jaxformer.io.paths import any_path
 from jaxformer.io.remote import RemotePath
-from jaxformer.io.staging import CACHE, address_of, staged
+from jaxformer.io.staging import CACHE, address_of, fetch, staged
 
 pytest_plugins = "object_store"
 
@@ -133,3 +133,11 @@ def test_a_mirror_holds_what_the_store_does(store):
         "labels": "e",
         "tokenizer/more": "d",
     }
+
+
+@pytest.mark.parametrize("name", ["../evil", "a/../../evil", "/evil", "a//b", "."])
+def test_a_name_that_leads_elsewhere_is_refused(memory_bucket, tmp_path, name):
+    url = any_path(filled(f"{memory_bucket}/model", a="1"), "url")
+    with pytest.raises(DataError, match="is no name of a file here"):
+        fetch(url, tmp_path / "cache" / "home", {name: (url / "a").stat()})
+    assert not (tmp_path / "cache").exists()

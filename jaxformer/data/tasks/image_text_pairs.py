@@ -159,8 +159,9 @@ class ImageTextPairs(TaskData[ImageTextPair]):
         rows, folder = [], any_path(source, "path").parent
         there = folder.files() if is_remote(folder) else {}
         for record in read_records(source):
-            image = folder / os.path.expanduser(record.text(self.image))
-            if record.text(self.image) not in there and not image.is_file():
+            name = os.path.expanduser(record.text(self.image))
+            image = any_path(name, self.image) if is_remote(name) else folder / name
+            if name not in there and not image.is_file():
                 raise DataError(f"{record.where}: {image} does not exist, or is no file")
             rows.append(ImageTextPair(record.where, image, record.text(self.text)))
         if not rows:
