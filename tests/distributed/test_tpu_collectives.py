@@ -64,6 +64,8 @@ def test_offloaded_activations_wait_in_the_memory_of_the_host(mesh_over):
     block = partial(config.block.build, sublayers=config.sublayers)
     make = partial(block, config=config, position=config.position, window=None)
     stack = jax.eval_shape(lambda: Stack(jax.random.key(0), layers, (make,)))
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    stack = jax.tree.map(lambda leaf: leaf.update(sharding=everywhere), stack)
     sharding = NamedSharding(mesh, PartitionSpec("fsdp", None, None))
     x = jax.ShapeDtypeStruct((rows, length, 1024), jnp.bfloat16, sharding=sharding)
 
