@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from jaxformer.config import load_config
 from jaxformer.errors import DataError
 from jaxformer.plan import compiler, receipts
 from jaxformer.plan.compiler import compile_step
@@ -18,8 +17,8 @@ KEPT = receipts.read(FILE)
 COMPILED_AGAIN = ("gpt2.py:small", "llama.py:llama3-8b")
 
 
-def config_of(receipt):
-    return load_config(str(ROOT / "configs" / receipt.recipe))
+def spec_of(receipt):
+    return str(ROOT / "configs" / receipt.recipe)
 
 
 def test_a_file_of_receipts_is_read_back(tmp_path):
@@ -44,7 +43,7 @@ def test_the_closed_form_predicted_the_peak_within_a_tenth(receipt):
 @pytest.mark.slow
 @pytest.mark.parametrize("receipt", KEPT.values(), ids=KEPT)
 def test_the_closed_form_still_predicts_what_it_did(receipt):
-    now = receipts.predicted(receipt, config_of(receipt))
+    now = receipts.predicted(receipt, spec_of(receipt))
     assert now.predicted_bytes < receipts.GROWTH * receipt.predicted_bytes
     assert now.ratio == pytest.approx(1, abs=0.1)
 
@@ -55,7 +54,8 @@ def test_the_closed_form_still_predicts_what_it_did(receipt):
 @pytest.mark.parametrize("recipe", COMPILED_AGAIN)
 def test_a_recipe_needs_no_more_memory_than_its_receipt_says(recipe):
     receipt = KEPT[recipe]
-    step = compile_step(config_of(receipt), parse_chips(receipt.chips))
+    config = receipts.experiment(spec_of(receipt), receipt.mesh)
+    step = compile_step(config, parse_chips(receipt.chips))
     assert step.finished
     assert step.peak_bytes < receipts.GROWTH * receipt.peak_bytes
     assert step.fits == receipt.fits
