@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxformer.plan.program import LOOPS, Operation, Program, Value
-from jaxformer.plan.shardings import scattered, unreduced
+from jaxformer.plan.shardings import cut, scattered, unreduced
 
 # Computed where they are read, or by the operation whose result they change.
 _FUSED = {
@@ -91,6 +91,7 @@ class _Walk:
         self.open: set[Value] = set()  # may still be changed by what follows
         self.during: dict[int, list[Peak]] = {}  # what loops need inside
         self.temporary: dict[int, list[tuple[Value, str]]] = {}
+        self.late: set[Value] = set()  # made when they are first read
         self.narrow: dict[tuple[Value, Any], Value] = {}  # copies in the compute dtype
         self.shares: list[tuple[Value, Value]] = []  # a result in place of an operand
 
@@ -121,14 +122,18 @@ class _Walk:
             self._fuse(op)
         elif op.name in LOOPS:
             self._loop(op, time)
+        elif _cuts(op) and (self.uses[op.results[0]] == 1 or not self._roots(op.operands[0])):
+            self._fuse(op)
         else:
-            whole = op.name not in _READS_FUSED or not self.fuses
+            whole = not (_cuts(op) or (op.name in _READS_FUSED and self.fuses))
             reduces = op.name.startswith(("reduce_", "arg", "cum"))
             for value in op.operands:
                 self._read(value, time, whole=whole and not reduces)
             for value in op.results:
                 value.shape = _in_memory(op, value)
                 self._make(value, time, op.name, changes=op.name not in _CLOSED)
+                if op.name == "random_bits":  # needs a key alone, so it waits for its first reader
+                    self.late.add(value)
             if op.name == "dot_general" and (parts := scattered(op)) > 1:
                 (value,) = op.results
                 whole = Value((parts, *value.shape), value.dtype, value.source)
@@ -183,6 +188,10 @@ class _Walk:
         for value, part in parts.stacks:
             self._read(value, time, whole=True)
             self._keep_narrow(op.bodies[0], value, part, time)
+            if value is not None and _splits_lanes(op.bodies[0], part):
+                # The axis that is split is the last in memory, of which a tile has 128 numbers.
+                *rest, lanes = value.shape
+                value.shape = *rest, -(-lanes // 128) * 128
         for value in parts.state:
             self._read(value, time, whole=True, moved=True)
         peaks = []
@@ -222,6 +231,9 @@ class _Walk:
 
     def _touch(self, array: Value, time: int) -> None:
         if array in self.last:
+            if array in self.late:
+                self.late.remove(array)
+                self.first[array] = time
             self.last[array] = max(self.last[array], time)
 
     def _read(
@@ -340,6 +352,25 @@ def _late(op: Operation) -> bool:
     A reduce-scatter of a gradient waits for the optimizer, and its operand with it.
     """
     return op.name == "reshard" and bool(op.operands) and bool(unreduced(op.operands[0]))
+
+
+def _cuts(op: Operation) -> bool:
+    """Whether each device takes its part of what all have."""
+    if op.name != "reshard" or not op.operands:
+        return False
+    (given,), (made,) = op.operands, op.results
+    return cut(given) < cut(made) and not unreduced(given)
+
+
+def _splits_lanes(program: Program, value: Value) -> bool:
+    """Whether an array is split along its last axis, as rotary embeddings do with heads."""
+    readers = [op for op in program.operations if value in op.operands]
+    casts = [op.results[0] for op in readers if op.name == "convert_element_type"]
+    return any(
+        op.name == "split" and op.equation.params["axis"] == len(value.shape) - 1
+        for op in program.operations
+        if value in op.operands or any(cast in op.operands for cast in casts)
+    )
 
 
 def _unmoved(op: Operation) -> bool:
