@@ -125,7 +125,7 @@ def _print_memory(plan: Plan, out: Console) -> None:
     more = f"largest batch on this mesh: {batch:,} rows" if batch else "no batch fits on this mesh"
     out.print(more, highlight=False)
     if not plan.fits:
-        out.print("\nthe largest arrays at the peak:", highlight=False)
+        out.print("\nthe largest arrays:", highlight=False)
         out.print(_table(_largest(plan)))
 
 
