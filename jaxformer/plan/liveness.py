@@ -91,17 +91,13 @@ class _Walk:
         self.open: set[Value] = set()  # may still be changed by what follows
         self.during: dict[int, list[Peak]] = {}  # what loops need inside
         self.temporary: dict[int, list[tuple[Value, str]]] = {}
+        self.reader = {value: op for op in program.operations for value in op.operands}
         self.late: set[Value] = set()  # made when they are first read
         self.narrow: dict[tuple[Value, Any], Value] = {}  # copies in the compute dtype
         self.shares: list[tuple[Value, Value]] = []  # a result in place of an operand
 
     def run(self, owned: set[Value], written: set[Value]) -> Peak:
-        """Walks through the program.
-
-        Args:
-            owned: Inputs that are its own: the state of a loop.
-            written: Outputs that are written into an array of the caller.
-        """
+        """The peak; `owned` are inputs that the program keeps, `written` outputs of the caller's."""
         for value in owned:
             self._make(value, 0, "loop state")
         for number, operation in enumerate(self.program.operations):
@@ -160,13 +156,22 @@ class _Walk:
             self.roots[result] = roots
         (result, *others) = op.results
         arrays = [(self._array(v), v) for v in op.operands if self.uses[v] == 1]
-        usable = [a for a, _ in arrays if a in self.open and a.bytes >= result.bytes]
+        usable = [a for a, _ in arrays if a in self.open and self._narrow_enough(result, a.bytes)]
         latest = max(usable, key=lambda a: self.first[a], default=None)
         kept = latest is not None and self.fuses and not others
         if kept and result.shape and len(result.shape) >= len(latest.shape) - 2:
             self._replace(latest, result, roots - {latest})
         for array, _ in arrays:
             self.open.discard(array)
+
+    def _narrow_enough(self, result: Value, most: int) -> bool:
+        """Whether what follows a result, one after the other, is written in so many bytes."""
+        while result.bytes > most:
+            reader = self.reader.get(result)
+            if self.uses[result] != 1 or reader is None or reader.name not in _FUSED:
+                return False
+            (result, *_) = reader.results
+        return True
 
     def _replace(self, array: Value, result: Value, others: frozenset[Value]) -> None:
         """An operation writes what follows it instead of its own result."""
@@ -335,10 +340,7 @@ def _in_memory(op: Operation, value: Value) -> tuple[int, ...]:
 
 
 def _in_tiles(value: Value) -> tuple[int, ...]:
-    """The shape that a kernel's array has in memory: its last axes in whole tiles of 4 KiB.
-
-    Elsewhere the compiler orders the axes so that little is added.
-    """
+    """The shape of a kernel's array in memory: whole tiles of 4 KiB along its last axes."""
     if len(value.shape) < 2:
         return value.shape
     *rest, rows, lanes = value.shape
@@ -347,10 +349,7 @@ def _in_tiles(value: Value) -> tuple[int, ...]:
 
 
 def _late(op: Operation) -> bool:
-    """Whether a resharding happens where its result is read.
-
-    A reduce-scatter of a gradient waits for the optimizer, and its operand with it.
-    """
+    """Whether a sum over devices waits for its reader, as that of a gradient for the optimizer."""
     return op.name == "reshard" and bool(op.operands) and bool(unreduced(op.operands[0]))
 
 

@@ -7,6 +7,7 @@ from experiments import ALL
 
 from jaxformer.config import load_config
 from jaxformer.distributed.sharding import MeshConfig
+from jaxformer.optim import AdamW
 from jaxformer.plan.slices import parse_chips
 from jaxformer.plan.trace import TracedStep, trace_step
 
@@ -17,7 +18,10 @@ def tiny(mesh=(1, 1, 1), remat="none", **data):
     config = load_config(str(TINY))
     model = replace(config.model, remat=remat)
     data = replace(config.data, **data)
-    return replace(config, model=model, data=data, mesh=MeshConfig(*mesh))
+    # Muon has products of its own.
+    optimizer = AdamW(schedule=config.optimizer.schedule)
+    changes = {"model": model, "data": data, "mesh": MeshConfig(*mesh), "optimizer": optimizer}
+    return replace(config, **changes)
 
 
 @lru_cache
