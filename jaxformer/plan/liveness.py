@@ -97,7 +97,7 @@ class _Walk:
         self.shares: list[tuple[Value, Value]] = []  # a result in place of an operand
 
     def run(self, owned: set[Value], written: set[Value]) -> Peak:
-        """The peak; `owned` are inputs that the program keeps, `written` outputs of the caller's."""
+        """The peak; `owned` are inputs that it keeps, `written` outputs that the caller keeps."""
         for value in owned:
             self._make(value, 0, "loop state")
         for number, operation in enumerate(self.program.operations):
