@@ -14,35 +14,36 @@ from pathlib import Path
 
 import jax
 
-from jaxformer.config import load_config
+from jaxformer.distributed.sharding import MESH_AXES
 from jaxformer.plan import receipts
 
 ROOT = Path(__file__).parents[1]
-# Each file of configs/ with published sizes, at the size that is named, and where it fits.
+# Each file of configs/ with published sizes, at the size that is named, and a slice; data x fsdp x
+# tensor where the recipe's own mesh does not divide its vocabulary.
 RECIPES = (
-    ("llama.py:llama3-8b", "v5p:4x4x4"),
-    ("gpt2.py:small", "v5e:4x4"),
-    ("bert.py:large", "v6e:4x4"),
-    ("t5.py:11b", "v5p:4x4x4"),
-    ("vit.py:huge-14", "v5e:16x16"),
-    ("gemma.py:2b", "v6e:16x16"),
-    ("gptj.py:6b", "v5e:16x16"),
-    ("roberta.py:large", "v5e:16x16"),
-    ("bart.py:large", "v5p:4x4x4"),
-    ("transformer_2017.py:big", "v5e:4x4"),
-    ("mistral.py:7b", "tpu7x:4x4x4"),
-    ("pythia.py:12b", "v5p:4x4x8"),
-    ("phi.py:2", "v6e:16x16"),
-    ("gpt.py:117m", "v5e:2x4"),
-    ("distilbert.py", "v5e:16x16"),
-    ("albert.py:xxlarge", "v5p:4x4x8"),
-    ("ernie.py:2.0-base-en", "v5e:8x8"),
-    ("byt5.py:xl", "v6e:16x16"),
-    ("mt5.py:xl", "v6e:16x16"),
-    ("t5_v1_1.py:xl", "v6e:8x16"),
-    ("llama.py:llama3-70b", "v5p:8x8x16"),
-    ("llama.py:llama3-405b", "v5p:8x8x16"),
-    ("gpt3.py:175b", "v5p:8x8x8"),
+    ("llama.py:llama3-8b", "v5p:4x4x4", None),
+    ("gpt2.py:small", "v5e:4x4", None),
+    ("bert.py:large", "v6e:4x4", None),
+    ("t5.py:11b", "v5p:4x4x4", None),
+    ("vit.py:huge-14", "v5e:16x16", None),
+    ("gemma.py:2b", "v6e:16x16", None),
+    ("gptj.py:6b", "v5e:16x16", None),
+    ("llama.py:llama3-405b", "v5p:8x8x16", (4, 256, 1)),
+    ("roberta.py:large", "v6e:8x16", None),
+    ("bart.py:large", "v5p:4x4x4", None),
+    ("transformer_2017.py:big", "v5e:4x4", None),
+    ("mistral.py:7b", "tpu7x:4x4x4", None),
+    ("pythia.py:12b", "v5p:4x4x8", None),
+    ("phi.py:2", "v6e:16x16", None),
+    ("gpt.py:117m", "v5e:2x4", None),
+    ("distilbert.py", "v6e:8x8", None),
+    ("albert.py:xxlarge", "v5p:4x4x8", None),
+    ("ernie.py:2.0-base-en", "v5e:8x8", None),
+    ("byt5.py:xl", "v6e:8x16", None),
+    ("mt5.py:xl", "v6e:16x16", None),
+    ("t5_v1_1.py:xl", "v6e:8x16", None),
+    ("gpt3.py:175b", "v5p:8x8x8", (4, 64, 2)),
+    ("llama.py:llama3-70b", "v5p:8x8x8", (2, 256, 1)),
 )
 
 
@@ -66,14 +67,15 @@ def main() -> None:
     if arguments.table:
         print(table(found))
         return
-    for recipe, chips in RECIPES:
+    for recipe, chips, sizes in RECIPES:
         if arguments.only and recipe not in arguments.only:
             continue
         spec = str(ROOT / "configs" / recipe)
         known = found.get(recipe)
         if known is None or known.chips != chips or arguments.again:
-            known = receipts.compiled(recipe, spec, chips, finish=arguments.finish)
-        found[recipe] = receipts.predicted(known, load_config(spec))
+            mesh = sizes and dict(zip(MESH_AXES, sizes, strict=True))
+            known = receipts.compiled(recipe, spec, chips, mesh, finish=arguments.finish)
+        found[recipe] = receipts.predicted(known, spec)
         receipts.write(arguments.output, found)
         print(receipts.line(found[recipe]), flush=True)
 

@@ -77,13 +77,14 @@ def plan(arguments: Sequence[str], prog: str = "jaxformer plan") -> None:
         )
     # Everything is traced here, and nothing runs: not on an accelerator either, if there is one.
     jax.config.update("jax_platforms", "cpu")
-    experiment, slice_ = wanted.experiment, None
+    found = None
     if wanted.find:
-        _progress(f"searching the slices of {find_chip(wanted.chips).name}")
-        found = search.smallest(experiment, find_chip(wanted.chips))
-        experiment, slice_ = found.config, found.slice
-    slice_ = slice_ or parse_chips(wanted.chips)
-    made = make_plan(experiment, slice_, compiling=wanted.compile, progress=_progress)
+        chip = find_chip(wanted.chips)
+        _progress(f"searching the slices of {chip.name}")
+        found = search.smallest(wanted.experiment, chip)
+    experiment = found.config if found else wanted.experiment
+    slice_ = found.slice if found else parse_chips(wanted.chips)
+    made = make_plan(experiment, slice_, found, compiling=wanted.compile, progress=_progress)
     if wanted.json is not None:
         with replacing(wanted.json) as temporary:
             temporary.write_text(json.dumps(made.as_json(), indent=1) + "\n")
@@ -124,7 +125,7 @@ def _print_memory(plan: Plan, out: Console) -> None:
     more = f"largest batch on this mesh: {batch:,} rows" if batch else "no batch fits on this mesh"
     out.print(more, highlight=False)
     if not plan.fits:
-        out.print("\nthe largest arrays at the peak:", highlight=False)
+        out.print("\nthe largest arrays:", highlight=False)
         out.print(_table(_largest(plan)))
 
 
@@ -154,9 +155,9 @@ def _print_speed(plan: Plan, out: Console) -> None:
     if plan.best is None:
         out.print("no mesh of this slice holds this batch", highlight=False)
         return
-    sizes = " ".join(f"--mesh.{axis} {n}" for axis, n in vars(plan.best.config.mesh).items())
     out.print(
-        f"best mesh: {sizes}, {_time(plan.best.step.seconds)} a step: {plan.best.why}",
+        f"best mesh: {plan.best_options}\n  {_time(plan.best.step.seconds)} a step; "
+        f"{plan.best.why}",
         highlight=False,
     )
 

@@ -23,10 +23,9 @@ class GoogleNames:
     """The software version of a TPU VM."""
 
 
-# https://docs.cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus,
-# https://docs.cloud.google.com/compute/docs/gpus and
-# https://docs.cloud.google.com/tpu/docs/runtimes; cross-checked with the table of
-# https://github.com/AI-Hypercomputer/xpk (src/xpk/core/system_characteristics.py), 2026-11.
+# From the table of https://github.com/AI-Hypercomputer/xpk
+# (src/xpk/core/system_characteristics.py) and that of https://github.com/apple/axlearn, 2026-11;
+# Google's own: https://docs.cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus.
 _NAMES = {
     "v4": GoogleNames("tpu-v4-podslice", "ct4p-hightpu-4t", "v4", 2, "tpu-ubuntu2204-base"),
     "v5e": GoogleNames(

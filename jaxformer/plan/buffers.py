@@ -1,17 +1,16 @@
-"""The largest arrays of a compiled program at the moment when it needs most memory."""
+"""The largest arrays of a compiled program, and the memory that it needs."""
 
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from jaxformer.plan.hlo import Module
 
-_LIVE = re.compile(r"^\s+([\w.\-]+)\{[\d,]*\}: (\d+) bytes \(cumulative")
+_VALUE = re.compile(r"^ value: <\d+ ([\w.\-]+)(?:\{[\d,]*\})? @\d+> \(size=(\d+),offset=(\d+)\)")
 _TEMPORARY = re.compile(r"^allocation \d+: size (\d+), page 0, preallocated-temp", re.MULTILINE)
 _KEPT = re.compile(
     r"^allocation \d+: size (\d+), page 0, (?:parameter|maybe-live-out|constant)", re.MULTILINE
 )
-# Of another memory than the device's own: "bf16[8,128]{1,0:T(8,128)S(1)}" is in VMEM.
-_ELSEWHERE = re.compile(r"S\([1-9]\d*\)")
 
 
 class Buffer(NamedTuple):
@@ -27,33 +26,43 @@ class Buffer(NamedTuple):
     """The line that asks for it: "jaxformer/nn/stack.py:120"; "" where it is not known."""
 
 
-def largest_buffers(module: Module, live_ranges: str, number: int = 12) -> list[Buffer]:
-    """The largest arrays at the peak.
+def largest_buffers(module: Module, assignment: str, number: int = 12) -> list[Buffer]:
+    """The largest arrays of a program, of which no two have the same place in memory.
 
     Args:
         module: The compiled program.
-        live_ranges: What XLA writes about it in its dump, `...-live-range.txt`.
+        assignment: What XLA writes about it in its dump, `...-buffer-assignment.txt`.
         number: How many, at most.
 
     Returns:
         The arrays, the largest first.
     """
     by_name = {each.name: each for each, _ in module.instructions()}
-    _, _, at_peak = live_ranges.partition("(peak):")
+    taken: list[tuple[str, int, int]] = []
     found = []
-    for line in at_peak.splitlines()[1:]:
-        live = _LIVE.match(line)
-        if not live:
+    for size, allocation, offset, name in sorted(_values(assignment), key=lambda v: -v[0]):
+        if len(found) == number:
             break
-        instruction = by_name.get(live[1])
-        if instruction is None or _ELSEWHERE.search(instruction.type.split(", ")[0]):
+        shares = any(a == allocation and offset < e and b < offset + size for a, b, e in taken)
+        instruction = by_name.get(name)
+        if shares or instruction is None:
             continue
+        taken.append((allocation, offset, offset + size))
         sizes = {array.bytes: array for array in instruction.arrays}
-        array = sizes.get(int(live[2])) or (instruction.arrays or ("",))[0]
-        source = module.source(instruction)
-        name = instruction.op_name.replace("\\", "") or instruction.name
-        found.append(Buffer(int(live[2]), str(array), name, source))
-    return found[:number]
+        array = sizes.get(size) or max(instruction.arrays, key=lambda a: a.bytes, default="")
+        operation = instruction.op_name.replace("\\", "") or name
+        found.append(Buffer(size, str(array), operation, module.source(instruction)))
+    return found
+
+
+def _values(assignment: str) -> Iterator[tuple[int, str, int, str]]:
+    """The size, allocation, offset in it and name of every array in the device's own memory."""
+    allocation = ""
+    for line in assignment.splitlines():
+        if line.startswith("allocation"):
+            allocation = line if _KEPT.match(line) or _TEMPORARY.match(line) else ""
+        elif allocation and (value := _VALUE.match(line)):
+            yield int(value[2]), allocation, int(value[3]), value[1]
 
 
 def assigned_bytes(assignment: str) -> tuple[int, int]:

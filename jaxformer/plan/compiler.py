@@ -58,7 +58,7 @@ class CompiledStep:
     collectives: list[Collective]
     """What one step sends between devices."""
     buffers: list[Buffer]
-    """The largest arrays at the peak."""
+    """The largest arrays, of which no two have the same place in memory."""
 
     @property
     def fits(self) -> bool:
@@ -186,7 +186,8 @@ def read_dump(folder: Path, config: Config, slice_: Slice) -> CompiledStep:
         What is known of the step.
     """
     module = Module(_dumped(folder, ".txt"))
-    kept, temporary = assigned_bytes(_dumped(folder, "-buffer-assignment.txt"))
+    assignment = _dumped(folder, "-buffer-assignment.txt")
+    kept, temporary = assigned_bytes(assignment)
     sizes = config.mesh.sizes(slice_.num_devices)
     return CompiledStep(
         usable_bytes=int(slice_.chip.memory.value),
@@ -196,7 +197,7 @@ def read_dump(folder: Path, config: Config, slice_: Slice) -> CompiledStep:
         temporary_bytes=temporary,
         seconds=0.0,
         collectives=collectives(module, dict(zip(MESH_AXES, sizes, strict=True))),
-        buffers=largest_buffers(module, _dumped(folder, "-live-range.txt")),
+        buffers=largest_buffers(module, assignment),
     )
 
 

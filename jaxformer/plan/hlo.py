@@ -13,7 +13,7 @@ _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (.*)$")
 _ARRAY = re.compile(r"\b(pred|token|[sufc]\d+\w*|bf16|tf32)\[([\d,]*)\]")
 _CALLED = re.compile(r"\b(calls|to_apply|body|condition)=%?([\w.\-]+)")
-_BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
+_BRANCHES = re.compile(r"\b(?:branch|called)_computations=\{([^}]*)\}")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 _FRAME = re.compile(r"stack_frame_id=(\d+)")
@@ -69,7 +69,9 @@ class Instruction:
 
     @property
     def calls(self) -> list[str]:
-        """The computations that it runs."""
+        """The computations that it runs; of an asynchronous one, its start does."""
+        if self.opcode.endswith(("-update", "-done")):
+            return []
         branches = [name for group in _BRANCHES.findall(self.rest) for name in group.split(",")]
         names = [name for _, name in _CALLED.findall(self.rest)]
         return names + [name.strip().lstrip("%") for name in branches]

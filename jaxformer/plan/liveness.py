@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxformer.plan.program import LOOPS, Operation, Program, Value
-from jaxformer.plan.shardings import scattered, unreduced
+from jaxformer.plan.shardings import cut, scattered, unreduced
 
 # Computed where they are read, or by the operation whose result they change.
 _FUSED = {
@@ -91,16 +91,13 @@ class _Walk:
         self.open: set[Value] = set()  # may still be changed by what follows
         self.during: dict[int, list[Peak]] = {}  # what loops need inside
         self.temporary: dict[int, list[tuple[Value, str]]] = {}
+        self.reader = {value: op for op in program.operations for value in op.operands}
+        self.late: set[Value] = set()  # made when they are first read
         self.narrow: dict[tuple[Value, Any], Value] = {}  # copies in the compute dtype
         self.shares: list[tuple[Value, Value]] = []  # a result in place of an operand
 
     def run(self, owned: set[Value], written: set[Value]) -> Peak:
-        """Walks through the program.
-
-        Args:
-            owned: Inputs that are its own: the state of a loop.
-            written: Outputs that are written into an array of the caller.
-        """
+        """The peak; `owned` are inputs that it keeps, `written` outputs that the caller keeps."""
         for value in owned:
             self._make(value, 0, "loop state")
         for number, operation in enumerate(self.program.operations):
@@ -121,14 +118,18 @@ class _Walk:
             self._fuse(op)
         elif op.name in LOOPS:
             self._loop(op, time)
+        elif _cuts(op) and (self.uses[op.results[0]] == 1 or not self._roots(op.operands[0])):
+            self._fuse(op)
         else:
-            whole = op.name not in _READS_FUSED or not self.fuses
+            whole = not (_cuts(op) or (op.name in _READS_FUSED and self.fuses))
             reduces = op.name.startswith(("reduce_", "arg", "cum"))
             for value in op.operands:
                 self._read(value, time, whole=whole and not reduces)
             for value in op.results:
                 value.shape = _in_memory(op, value)
                 self._make(value, time, op.name, changes=op.name not in _CLOSED)
+                if op.name == "random_bits":  # needs a key alone, so it waits for its first reader
+                    self.late.add(value)
             if op.name == "dot_general" and (parts := scattered(op)) > 1:
                 (value,) = op.results
                 whole = Value((parts, *value.shape), value.dtype, value.source)
@@ -155,13 +156,22 @@ class _Walk:
             self.roots[result] = roots
         (result, *others) = op.results
         arrays = [(self._array(v), v) for v in op.operands if self.uses[v] == 1]
-        usable = [a for a, _ in arrays if a in self.open and a.bytes >= result.bytes]
+        usable = [a for a, _ in arrays if a in self.open and self._narrow_enough(result, a.bytes)]
         latest = max(usable, key=lambda a: self.first[a], default=None)
         kept = latest is not None and self.fuses and not others
         if kept and result.shape and len(result.shape) >= len(latest.shape) - 2:
             self._replace(latest, result, roots - {latest})
         for array, _ in arrays:
             self.open.discard(array)
+
+    def _narrow_enough(self, result: Value, most: int) -> bool:
+        """Whether what follows a result, one after the other, is written in so many bytes."""
+        while result.bytes > most:
+            reader = self.reader.get(result)
+            if self.uses[result] != 1 or reader is None or reader.name not in _FUSED:
+                return False
+            (result, *_) = reader.results
+        return True
 
     def _replace(self, array: Value, result: Value, others: frozenset[Value]) -> None:
         """An operation writes what follows it instead of its own result."""
@@ -183,6 +193,10 @@ class _Walk:
         for value, part in parts.stacks:
             self._read(value, time, whole=True)
             self._keep_narrow(op.bodies[0], value, part, time)
+            if value is not None and _splits_lanes(op.bodies[0], part):
+                # The axis that is split is the last in memory, of which a tile has 128 numbers.
+                *rest, lanes = value.shape
+                value.shape = *rest, -(-lanes // 128) * 128
         for value in parts.state:
             self._read(value, time, whole=True, moved=True)
         peaks = []
@@ -222,6 +236,9 @@ class _Walk:
 
     def _touch(self, array: Value, time: int) -> None:
         if array in self.last:
+            if array in self.late:
+                self.late.remove(array)
+                self.first[array] = time
             self.last[array] = max(self.last[array], time)
 
     def _read(
@@ -323,10 +340,7 @@ def _in_memory(op: Operation, value: Value) -> tuple[int, ...]:
 
 
 def _in_tiles(value: Value) -> tuple[int, ...]:
-    """The shape that a kernel's array has in memory: its last axes in whole tiles of 4 KiB.
-
-    Elsewhere the compiler orders the axes so that little is added.
-    """
+    """The shape of a kernel's array in memory: whole tiles of 4 KiB along its last axes."""
     if len(value.shape) < 2:
         return value.shape
     *rest, rows, lanes = value.shape
@@ -335,11 +349,27 @@ def _in_tiles(value: Value) -> tuple[int, ...]:
 
 
 def _late(op: Operation) -> bool:
-    """Whether a resharding happens where its result is read.
-
-    A reduce-scatter of a gradient waits for the optimizer, and its operand with it.
-    """
+    """Whether a sum over devices waits for its reader, as that of a gradient for the optimizer."""
     return op.name == "reshard" and bool(op.operands) and bool(unreduced(op.operands[0]))
+
+
+def _cuts(op: Operation) -> bool:
+    """Whether each device takes its part of what all have."""
+    if op.name != "reshard" or not op.operands:
+        return False
+    (given,), (made,) = op.operands, op.results
+    return cut(given) < cut(made) and not unreduced(given)
+
+
+def _splits_lanes(program: Program, value: Value) -> bool:
+    """Whether an array is split along its last axis, as rotary embeddings do with heads."""
+    readers = [op for op in program.operations if value in op.operands]
+    casts = [op.results[0] for op in readers if op.name == "convert_element_type"]
+    return any(
+        op.name == "split" and op.equation.params["axis"] == len(value.shape) - 1
+        for op in program.operations
+        if value in op.operands or any(cast in op.operands for cast in casts)
+    )
 
 
 def _unmoved(op: Operation) -> bool:

@@ -12,7 +12,8 @@ from typing import Any
 
 import jax
 
-from jaxformer.config import Config, load_config
+from jaxformer.config import Config, load_config, validate
+from jaxformer.distributed.sharding import MESH_AXES, MeshConfig
 from jaxformer.errors import DataError
 from jaxformer.io.files import replacing
 from jaxformer.plan import memory, traffic
@@ -83,26 +84,46 @@ class Receipt:
         return self.predicted_bytes / self.peak_bytes
 
 
-def compiled(recipe: str, spec: str, chips: str, *, finish: bool) -> Receipt:
+def experiment(spec: str, mesh: Mapping[str, int] | None) -> Config:
+    """The experiment of a receipt.
+
+    Args:
+        spec: Its file and size.
+        mesh: The devices along each axis; None: its own mesh.
+
+    Returns:
+        The experiment.
+    """
+    config = load_config(spec)
+    return config if mesh is None else replace(config, mesh=MeshConfig(**mesh))
+
+
+def compiled(
+    recipe: str, spec: str, chips: str, mesh: Mapping[str, int] | None, *, finish: bool
+) -> Receipt:
     """The receipt of a recipe, without what is predicted; takes minutes.
 
     Args:
         recipe: What the receipt is called.
         spec: The experiment's file and size.
         chips: The slice, see `parse_chips`.
+        mesh: The devices along each axis; None: the experiment's own mesh.
         finish: Whether to wait for the compiler's code, and so for its own figure of the peak;
             otherwise it is stopped when it has assigned all memory.
 
     Returns:
         The receipt.
+
+    Raises:
+        ConfigError: The experiment cannot run on so many devices.
     """
-    config, slice_ = load_config(spec), parse_chips(chips)
-    step = compile_step(config, slice_) if finish else _assigned(spec, chips)
-    sizes = config.mesh.sizes(slice_.num_devices)
+    config, slice_ = experiment(spec, mesh), parse_chips(chips)
+    validate(config, slice_.num_devices)
+    step = compile_step(config, slice_) if finish else _assigned(spec, chips, mesh)
     return Receipt(
         recipe=recipe,
         chips=chips,
-        mesh=dict(zip(("data", "fsdp", "tensor"), sizes, strict=True)),
+        mesh=dict(zip(MESH_AXES, config.mesh.sizes(slice_.num_devices), strict=True)),
         rows=config.data.batch_size,
         lengths=dict(config.row_lengths),
         remat=str(getattr(config.model, "remat", "none")),
@@ -119,37 +140,38 @@ def compiled(recipe: str, spec: str, chips: str, *, finish: bool) -> Receipt:
     )
 
 
-def _assigned(spec: str, chips: str) -> CompiledStep:
+def _assigned(spec: str, chips: str, mesh: Mapping[str, int] | None) -> CompiledStep:
     """Compiles in a process of its own, which ends when it has assigned all memory."""
     start = time.perf_counter()
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
-        process = context.Process(target=_compile, args=(folder, spec, chips))
+        process = context.Process(target=_compile, args=(folder, spec, chips, mesh))
         process.start()
         while process.is_alive() and not has_assigned_memory(Path(folder)):
             process.join(timeout=0.5)
         process.join(timeout=2.0)  # for the file to be complete
         process.kill()
         process.join()
-        step = read_dump(Path(folder), load_config(spec), parse_chips(chips))
+        step = read_dump(Path(folder), experiment(spec, mesh), parse_chips(chips))
     return replace(step, seconds=time.perf_counter() - start)
 
 
-def _compile(folder: str, spec: str, chips: str) -> None:
+def _compile(folder: str, spec: str, chips: str, mesh: Mapping[str, int] | None) -> None:
     jax.config.update("jax_platforms", "cpu")
-    compile_into(Path(folder), load_config(spec), parse_chips(chips))
+    compile_into(Path(folder), experiment(spec, mesh), parse_chips(chips))
 
 
-def predicted(receipt: Receipt, config: Config) -> Receipt:
+def predicted(receipt: Receipt, spec: str) -> Receipt:
     """A receipt with what the closed form says today.
 
     Args:
         receipt: Of this recipe.
-        config: The experiment.
+        spec: The experiment's file and size.
 
     Returns:
         The receipt, predicted anew.
     """
+    config = experiment(spec, receipt.mesh)
     step = trace_step(config, parse_chips(receipt.chips))
     found = memory.estimate(step)
     flops = config.model.flops(config.row_lengths).training(causal=False)

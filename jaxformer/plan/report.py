@@ -56,6 +56,20 @@ class Plan:
         steps = self.config.train.steps
         return None if steps is None else self.step.days(steps)
 
+    @property
+    def best_options(self) -> str:
+        """The options of `jaxformer train` that choose the best mesh; "" where there is none."""
+        if self.best is None:
+            return ""
+        config, train = self.best.config, self.best.config.train
+        options = [f"--mesh.{axis} {size}" for axis, size in vars(config.mesh).items()]
+        remat = getattr(config.model, "remat", None)
+        if remat != getattr(self.config.model, "remat", None):
+            options.append(f"--model.remat {remat}")
+        if train.gradient_accumulation != self.config.train.gradient_accumulation:
+            options.append(f"--train.gradient-accumulation {train.gradient_accumulation}")
+        return " ".join(options)
+
     def as_json(self) -> dict[str, Any]:
         """The plan as plain data. Bytes are of one device, times in seconds."""
         best = self.best
@@ -81,17 +95,25 @@ class Plan:
             "mfu_causal": self.step.mfu,
             "tokens_per_second": self.step.tokens_per_second,
             "days": self.days,
-            "best": best and {"mesh": dict(vars(best.config.mesh)), "why": best.why},
+            "best": best and {"options": self.best_options, "why": best.why},
             "chip": {name: figure._asdict() for name, figure in self.slice.chip.figures.items()},
         }
 
 
-def plan(config: Config, slice_: Slice, *, compiling: bool, progress: Progress) -> Plan:
+def plan(
+    config: Config,
+    slice_: Slice,
+    found: Candidate | None = None,
+    *,
+    compiling: bool,
+    progress: Progress,
+) -> Plan:
     """Plans a job.
 
     Args:
         config: The experiment.
         slice_: The chips.
+        found: The best that was found already; None: it is searched for.
         compiling: Whether to ask the TPU compiler, which takes minutes.
         progress: Is told what happens next.
 
@@ -105,8 +127,11 @@ def plan(config: Config, slice_: Slice, *, compiling: bool, progress: Progress) 
     progress(f"tracing a step for {slice_.num_devices} devices")
     traced = trace_step(config, slice_)
     memory, step = estimate(traced), step_time(traced)
-    progress("searching for the largest batch and the fastest mesh")
-    largest, found = search.largest_batch(config, slice_), search.best(config, slice_)
+    progress("searching for the largest batch")
+    largest = search.largest_batch(config, slice_)
+    if found is None:
+        progress("searching for the fastest mesh")
+        found = next(iter(search.best(config, slice_)), None)
     compiled, unconfirmed = _confirmed(traced, compiling, progress)
     return Plan(
         config=traced.config,
@@ -116,7 +141,7 @@ def plan(config: Config, slice_: Slice, *, compiling: bool, progress: Progress) 
         compiled=compiled,
         unconfirmed=unconfirmed,
         largest_batch=largest,
-        best=found[0] if found else None,
+        best=found,
     )
 
 

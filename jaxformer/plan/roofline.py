@@ -194,10 +194,10 @@ def _attention_passes(step: TracedStep) -> float:
     return forward + (1.0 if made_again else 0.0) + backward
 
 
-_OF_PRODUCTS = {"v6e": 0.57, "tpu7x": 0.71, "h200": 0.61}
+_OF_PRODUCTS = {"v6e": 0.62, "tpu7x": 0.78, "h200": 0.69}
 """Of the chips that published rows are about; other TPUs and GPUs have the mean of their kind."""
-_ATTENTION_SHARE = 0.3
-_OVERLAP = 0.8
+_ATTENTION_SHARE = 0.25
+_OVERLAP = 0.5
 
 
 def shares_of(chip: Chip) -> Shares:

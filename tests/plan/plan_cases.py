@@ -1,0 +1,29 @@
+"""A tiny decoder on four chips, traced once for each mesh and rematerialisation."""
+
+from dataclasses import replace
+from functools import lru_cache
+
+from experiments import ALL
+
+from jaxformer.config import load_config
+from jaxformer.distributed.sharding import MeshConfig
+from jaxformer.optim import AdamW
+from jaxformer.plan.slices import parse_chips
+from jaxformer.plan.trace import TracedStep, trace_step
+
+(TINY,) = (path for path in ALL if path.name == "tiny_decoder.py")
+
+
+def tiny(mesh=(1, 1, 1), remat="none", **data):
+    config = load_config(str(TINY))
+    model = replace(config.model, remat=remat)
+    data = replace(config.data, **data)
+    # Muon has products of its own.
+    optimizer = AdamW(schedule=config.optimizer.schedule)
+    changes = {"model": model, "data": data, "mesh": MeshConfig(*mesh), "optimizer": optimizer}
+    return replace(config, **changes)
+
+
+@lru_cache
+def traced(mesh=(1, 1, 1), remat="none") -> TracedStep:
+    return trace_step(tiny(mesh, remat), parse_chips("v5e:2x2"))

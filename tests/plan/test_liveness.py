@@ -1,0 +1,117 @@
+"""The memory of a traced program, against shapes that are known and JAX's own residuals."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from plan_cases import traced
+
+from jaxformer.plan.liveness import peak
+from jaxformer.plan.memory import bytes_on_device, cache_bytes, estimate
+from jaxformer.plan.program import each_operation, flattened
+
+SIZE = 64
+SQUARE = jax.ShapeDtypeStruct((SIZE, SIZE), jnp.float32)
+ONE = SIZE * SIZE * 4
+
+
+def peak_of(function, *arguments):
+    return peak(flattened(jax.jit(function).trace(*arguments).jaxpr))
+
+
+def test_what_is_elementwise_needs_no_memory_of_its_own():
+    assert peak_of(lambda x, w: jnp.sin(x @ w) * 2 + 1, SQUARE, SQUARE).bytes == ONE
+
+
+def test_a_product_reads_one_array_and_writes_another():
+    def chain(x, w):
+        for _ in range(5):
+            x = x @ w
+        return x
+
+    assert peak_of(chain, SQUARE, SQUARE).bytes == 2 * ONE
+
+
+def test_an_array_lives_until_it_is_read_for_the_last_time():
+    def late(x, w):
+        first = x @ w
+        second = (first @ w) @ w
+        return second @ first
+
+    # The first product, one between and the next.
+    assert peak_of(late, SQUARE, SQUARE).bytes == 3 * ONE
+
+
+@pytest.mark.parametrize("remat", [False, True])
+def test_a_loop_keeps_what_its_derivative_reads(remat):
+    def layer(x, w):
+        return jnp.tanh(x @ w) @ w, None
+
+    def loss(x, stack):
+        return jax.lax.scan(jax.checkpoint(layer) if remat else layer, x, stack)[0].sum()
+
+    stack = jax.ShapeDtypeStruct((7, SIZE, SIZE), jnp.float32)
+    _, pull = jax.eval_shape(lambda x, w: jax.vjp(loss, x, w), SQUARE, stack)
+    kept = [leaf for leaf in jax.tree.leaves(pull) if leaf.shape[:1] == (7,)]
+    # Besides the parameters themselves, which are no residuals of memory's.
+    expected = sum(leaf.size * 4 for leaf in kept) - 7 * ONE
+    found = peak_of(jax.grad(loss, argnums=(0, 1)), SQUARE, stack)
+    saved = [value for value, maker in found.arrays if maker == "saved by the loop"]
+    gradient = 7 * ONE
+    assert sum(value.bytes for value in saved) - gradient == expected
+    assert found.bytes >= expected + gradient
+
+
+def test_branches_of_a_condition_share_memory():
+    def branches(flag, x):
+        return jax.lax.cond(flag, lambda x: (x @ x) @ x, lambda x: x @ x, x)
+
+    flag = jax.ShapeDtypeStruct((), jnp.bool_)
+    one_branch = peak_of(lambda x: (x @ x) @ x, SQUARE).bytes
+    assert one_branch <= peak_of(branches, flag, SQUARE).bytes <= one_branch + 2 * ONE
+
+
+def test_a_loop_counts_as_often_as_it_runs():
+    def loop(x, w):
+        return jax.lax.scan(lambda x, _: (x @ w, None), x, length=9)[0]
+
+    count = 0
+
+    def visit(operation, times):
+        nonlocal count
+        count += times * (operation.name == "dot_general")
+
+    each_operation(flattened(jax.jit(loop).trace(SQUARE, SQUARE).jaxpr), visit)
+    assert count == 9
+
+
+def test_state_is_exact_and_the_parts_add_up():
+    step = traced((1, 4, 1))
+    found, state = estimate(step), step.train_program.state_shapes
+    shapes = step.train_program.abstract_model.shapes
+    share = sum(x.size * 4 for x in shapes.values()) / 4
+    assert share <= found.parts["parameters"] < 1.1 * share
+    assert found.parts["optimizer"] == bytes_on_device(state.opt_state)
+    assert found.peak == sum(found.parts.values())
+    temporary = sum(buffer.bytes for buffer in found.buffers)
+    assert found.peak == temporary + bytes_on_device((state.params, state.opt_state, step.batch))
+    assert found.buffers[0].bytes == max(buffer.bytes for buffer in found.buffers)
+
+
+def test_less_is_kept_where_more_is_computed_again():
+    none, dots, full = (estimate(traced((1, 4, 1), remat)) for remat in ("none", "dots", "full"))
+    saved = [each.parts.get("saved activations", 0) for each in (none, dots, full)]
+    assert saved[0] >= saved[1] >= saved[2]
+    assert none.peak >= full.peak
+
+
+def test_cutting_the_state_never_needs_more():
+    peaks = [estimate(traced(mesh)).peak for mesh in ((4, 1, 1), (2, 2, 1), (1, 4, 1))]
+    assert peaks == sorted(peaks, reverse=True)
+
+
+def test_caches_grow_with_rows_and_length():
+    step = traced((1, 4, 1))
+    model = step.config.model
+    width = model.num_layers * model.kv_heads * (model.head_width + model.value_width)
+    assert cache_bytes(step, 8, 32) == width * 8 * 32 * model.dtype.itemsize // 4
+    assert cache_bytes(step, 16, 32) == 2 * cache_bytes(step, 8, 32)

@@ -1,0 +1,76 @@
+"""The search over meshes, rematerialisation and parts of a batch."""
+
+from dataclasses import replace
+
+import pytest
+from plan_cases import tiny
+
+from jaxformer.config import validate
+from jaxformer.distributed.chips import CHIPS, Figure
+from jaxformer.errors import ConfigError
+from jaxformer.plan import search
+from jaxformer.plan.closed_form import kept_bytes, sent
+from jaxformer.plan.search import best, evaluate, largest_batch, smallest
+from jaxformer.plan.slices import parse_chips
+
+SLICE = parse_chips("v5e:2x2")
+
+
+def shrunk(memory):
+    """The slice, with chips that have so many bytes."""
+    return replace(SLICE, chip=replace(SLICE.chip, memory=Figure(memory, "a test", "2026-11")))
+
+
+def test_the_best_fits_and_says_why_it_is():
+    found = best(tiny(), SLICE)
+    assert 1 <= len(found) <= search.WANTED
+    winner = found[0]
+    assert winner.fits
+    validate(winner.config, SLICE.num_devices)
+    assert winner.why
+    assert winner.step.seconds == min(each.step.seconds for each in found)
+    assert best(tiny(), shrunk(1e4)) == []
+
+
+def test_a_step_as_it_stands_is_judged():
+    candidate = evaluate(tiny((1, 4, 1)), SLICE)
+    assert candidate.fits
+    assert candidate.name == "fsdp 4, remat none"
+    assert not replace(candidate, slice=shrunk(candidate.memory.peak - 1)).fits
+
+
+def test_the_largest_batch_fits_and_a_quarter_more_does_not():
+    config, small = tiny((1, 4, 1)), shrunk(200e6)
+    rows = largest_batch(config, small)
+    assert rows % 4 == 0
+    assert evaluate(tiny((1, 4, 1), batch_size=rows), small).fits
+    more = -(-rows * 5 // 16) * 4
+    assert not evaluate(tiny((1, 4, 1), batch_size=more), small).fits
+    assert largest_batch(config, shrunk(1e4)) == 0
+
+
+def test_the_smallest_slice_that_holds_a_recipe():
+    assert smallest(tiny(), CHIPS["v5e"]).slice.num_devices == 1
+    none = replace(CHIPS["v5e"], memory=Figure(1e3, "a test", "2026-11"))
+    with pytest.raises(ConfigError, match=r"chips = 'v5e': no slice holds"):
+        smallest(tiny(), none)
+
+
+def test_less_rematerialisation_keeps_more():
+    model = tiny().model
+    kept = [kept_bytes(replace(model, remat=remat), 64) for remat in ("none", "dots", "full")]
+    assert kept[0] > kept[1] > kept[2] == model.num_layers * 64 * model.model_dim * 2
+    assert kept_bytes(model, 64, tensor=2) < kept[0]
+
+
+def test_each_axis_sends_what_is_its_own():
+    model = tiny().model
+    sizes = {"parameters": 1000, "tokens": 64}
+    assert sent(model, {"data": 1, "fsdp": 1, "tensor": 1}, **sizes) == ()
+    found = sent(model, {"data": 2, "fsdp": 4, "tensor": 2}, **sizes, parts=3)
+    assert {(each.kind, each.axes): each.bytes for each in found[:3]} == {
+        ("all-gather", ("fsdp",)): 3 * 2 * 2 * 500,
+        ("reduce-scatter", ("fsdp",)): 3 * 4 * 500,
+        ("all-reduce", ("data",)): 3 * 4 * 125,
+    }
+    assert found[3].axes == ("tensor",)
