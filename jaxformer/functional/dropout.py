@@ -8,7 +8,7 @@ from jax.extend.random import threefry2x32_p
 
 from jaxformer.checks import RATE
 from jaxformer.functional.assertions import assert_floating, assert_keys, static
-from jaxformer.functional.placement import first_row, is_cut_by_hand
+from jaxformer.functional.placement import first_row, is_cut_by_hand, spec_of
 
 
 def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
@@ -34,14 +34,16 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
     if rate == 0.0 or key is None:
         return x
     assert_keys(key=key)
-    kept = _kept(key, 1.0 - rate, x.shape)
+    kept = _kept(key, 1.0 - rate, x)
     return jnp.where(kept, x / (1.0 - rate), jnp.zeros((), x.dtype))
 
 
-def _kept(key: jax.Array, share: float, shape: tuple[int, ...]) -> jax.Array:
+def _kept(key: jax.Array, share: float, x: jax.Array) -> jax.Array:
     """`jax.random.bernoulli(key, share)` at the places of these rows among those of all copies."""
+    shape = x.shape
     if not is_cut_by_hand():
-        return jax.random.bernoulli(key, share, shape)
+        # Without a sharding every device would draw the numbers of all devices.
+        return jax.random.bernoulli(key, share, shape, out_sharding=spec_of(x))
     size = math.prod(shape[1:])
     rows = first_row(shape[0]) + jnp.arange(shape[0], dtype=jnp.uint32)
     high, low = (x[:, None] for x in _product(rows, size))
