@@ -29,7 +29,9 @@ def summed_over_copies(function: Callable, arguments: Sequence[Any], cut: int) -
         `function(*arguments)`, up to the order of the sums.
     """
     mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or mesh.shape[COPIES] == 1:
+    # Where "fsdp" cuts rows too, the chunked loss adds up unreduced arrays, which JAX (0.10) does
+    # not do inside `jax.shard_map`.
+    if mesh.empty or mesh.shape[COPIES] == 1 or mesh.shape["fsdp"] > 1:
         return function(*arguments)
 
     def of_copy(*arguments):

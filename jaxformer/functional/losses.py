@@ -251,7 +251,14 @@ def _where_tokens_count(step):
 
     def skip(carry, chunk):
         _, outputs = jax.eval_shape(step, carry, chunk)
-        return carry, jax.tree.map(jnp.zeros_like, outputs)
+        # The shapes do not say where rows live if `jax.shard_map` cuts over another mesh axis.
+        rows = spec_of(chunk[-1])
+
+        def zeros(like):
+            spec = None if rows is None else PartitionSpec(*rows, *[None] * (like.ndim - 2))
+            return place(jnp.zeros(like.shape, like.dtype), spec)
+
+        return carry, jax.tree.map(zeros, outputs)
 
     return lambda carry, chunk: jax.lax.cond(jnp.any(chunk[-1] != 0), step, skip, carry, chunk)
 

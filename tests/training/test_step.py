@@ -100,7 +100,8 @@ def test_parts_add_up_to_the_large_batch(mesh):
 
 @lru_cache
 def in_two_parts(model, mesh):
-    _, state, history = run(model, mesh, gradient_accumulation=2, batch=rows(16))
+    train = {"gradient_accumulation": 2, "loss_chunk": 5}
+    _, state, history = run(model, mesh, batch=rows(16), **train)
     return jax.tree.map(np.asarray, state.params), float(history[-1]["loss"])
 
 
