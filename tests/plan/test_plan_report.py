@@ -54,5 +54,5 @@ def test_without_it_the_plan_is_that_of_the_closed_form(monkeypatch):
 
 def test_a_mesh_that_crosses_slices_is_refused_before_any_work():
     config = replace(CONFIG, mesh=MeshConfig(fsdp=8))
-    with pytest.raises(ConfigError, match="--mesh.data 2"):
+    with pytest.raises(ConfigError, match=r"--mesh\.data 2"):
         report.plan(config, parse_chips("v5e:2x2*2"), compiling=True, progress=pytest.fail)
