@@ -156,6 +156,9 @@ def with_remat(model: ModelConfig, remat: str) -> ModelConfig:
 def _candidates(config: Config, slice_: Slice) -> Iterator[Config]:
     """Every mesh, rematerialisation and accumulation whose state and kept activations fit."""
     for mesh in _meshes(slice_.num_devices):
+        # A layer waits for its sums: over a network their latency, not modelled here, is too long.
+        if mesh.tensor > (slice_.chip.link_domain or mesh.tensor):
+            continue
         placed = replace(config, mesh=mesh)
         if not _divides(placed, slice_):
             continue

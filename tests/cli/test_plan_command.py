@@ -21,7 +21,8 @@ def run(capsys, *arguments):
     return status, captured.out, captured.err
 
 
-@pytest.mark.parametrize("chips", [pytest.param("v5e:2x4", marks=pytest.mark.slow), "h100:8"])
+@pytest.mark.slow
+@pytest.mark.parametrize("chips", ["v5e:2x4", "h100:8"])
 def test_a_plan_says_what_fits_and_how_fast_it_goes(chips, capsys, tmp_path):
     before = sum(x.nbytes for x in jax.live_arrays())
     file = tmp_path / "plan.json"
