@@ -20,9 +20,9 @@ Option = bool | int | str
 # pipelines the collectives of loops and lets two turns of a loop overlap.
 _OPTIMIZATION_LEVEL_O1 = 19
 
-# Along one mesh axis of 64 chips the compiler would otherwise gather a parameter as the sum of
-# arrays that are zero but for one shard, and scatter a gradient by reducing all of it everywhere:
-# twice the bytes, and nothing computes meanwhile. SparseCores move them while TensorCores compute.
+# Along one mesh axis of 64 chips the compiler would otherwise scatter a gradient by reducing all of
+# it everywhere, twice the bytes, and gather so too where the links make no ring; and nothing
+# computes meanwhile. SparseCores move shards while TensorCores compute.
 _ON_SPARSE_CORES: dict[str, Option] = {
     "xla_tpu_prefer_async_allgather_to_allreduce": True,
     "xla_enable_async_all_gather": True,
