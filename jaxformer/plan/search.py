@@ -95,7 +95,8 @@ def best(config: Config, slice_: Slice) -> list[Candidate]:
 def largest_batch(config: Config, slice_: Slice) -> int:
     """The most rows of a batch that fit, with the mesh and rematerialisation as they are.
 
-    Memory grows in proportion to the rows of a part, so two traces tell it; a third one confirms.
+    Memory grows with the rows of a part, about in proportion: two traces tell how fast, and the
+    others confirm.
 
     Args:
         config: The experiment.
@@ -116,8 +117,9 @@ def largest_batch(config: Config, slice_: Slice) -> int:
     if one > limit:
         return 0
     units = max(1, int(1 + (limit - one) / max(two - one, 1)))
-    while units > 1 and needed(units) > limit:
-        units -= max(1, units // 16)
+    while units > 1 and (found := needed(units)) > limit:
+        fitting = 1 + (units - 1) * (limit - one) / (found - one)
+        units = max(1, min(int(fitting), units - 1))
     return units * unit
 
 

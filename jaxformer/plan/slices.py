@@ -131,7 +131,7 @@ def _topologies(chip: Chip) -> list[tuple[int, ...]]:
     largest = _LARGEST[chip.name]
     sides = range(_CUBE, largest // _CUBE**2 + 1, _CUBE)
     boxes = list(_boxes(sides, largest))
-    return [*_SMALL_3D, *sorted(boxes, key=lambda box: (math.prod(box), max(box)))]
+    return [*_SMALL_3D, *sorted(boxes, key=lambda box: (math.prod(box), sum(box)))]
 
 
 def _boxes(sides: range, largest: int) -> Iterator[tuple[int, int, int]]:

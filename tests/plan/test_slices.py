@@ -59,6 +59,11 @@ def test_the_slices_of_a_chip_grow_and_can_be_named(chip):
     assert [parse_chips(each.name) for each in small] == small
 
 
+def test_the_most_compact_of_equal_slices_is_taken():
+    names = [each.name for each in slices_of(CHIPS["v5p"]) if each.chips in (256, 512, 1024)]
+    assert names == ["v5p:4x8x8", "v5p:8x8x8", "v5p:8x8x16"]
+
+
 def test_a_torus_closes_where_it_has_whole_cubes_or_sixteen_chips():
     assert parse_chips("v5p:4x4x8").wraps == (True,) * 3
     assert parse_chips("v5p:2x4x4").wraps == (False,) * 3
