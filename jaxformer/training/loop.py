@@ -138,8 +138,7 @@ def train(config: Config | str, folder: str | Path, fresh: bool = False) -> Trai
             log.message(f"stopped after step {step}; the same command continues from there")
             return TrainResult.of(folder, step, False, stopping)
         if ended:
-            why = f"{stopping.reason}. To train on, raise --train.patience"
-            log.message(f"ended at step {step}: {why}")
+            log.message(f"ended at step {step}: {stopping.reason}; --train.patience says when")
         conclusion = evaluator.conclude(state.best_params, step, log.message, validation)
         sample = "" if preview is None else preview.text(state.best_params)
         log.end_display()
