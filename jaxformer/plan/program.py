@@ -1,7 +1,7 @@
 """A traced program as a flat list of operations on arrays of one device."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
@@ -124,7 +124,8 @@ def _write_out(jaxpr: Jaxpr, known: dict[Var, Value], operations: list[Operation
             results = [_result(var.aval, equation) for var in equation.outvars]
             bodies = [flattened(each) for each in _programs(equation)] if name in LOOPS else []
             operands = [value for value in inputs if value is not None]
-            _meet(name, operands, results)
+            if name == "reshard" and operands:
+                _meet(operands[0], results[0], operations)
             kept = inputs if name in LOOPS else operands
             operations.append(Operation(name, kept, results, equation, bodies))
             if repeated is not None:
@@ -150,15 +151,26 @@ def _fill(inner: dict[Var, Value | None]) -> None:
             inner[var] = value_of(var.aval)
 
 
-def _meet(name: str, operands: Sequence[Value], results: Sequence[Value]) -> None:
+def _meet(given: Value, made: Value, operations: list[Operation]) -> None:
     """Where the compiler's own choice meets a known sharding, the array is cut as that one."""
-    if name != "reshard" or not operands:
-        return
-    (given,), (made,) = operands, results
     if given.automatic and not made.automatic:
-        given.shape = made.shape
+        _cut(given, made.shape, operations)
     elif made.automatic and not given.automatic:
         made.shape = given.shape
+
+
+def _cut(value: Value, shape: tuple[int, ...], operations: list[Operation]) -> None:
+    """Cuts an array, and those of the same shape from which the compiler computes it."""
+    whole, value.shape, pending = value.shape, shape, {value}
+    for operation in reversed(operations):
+        if not pending:
+            return
+        if made := pending.intersection(operation.results):
+            pending -= made
+            same = [x for x in operation.operands if x and x.automatic and x.shape == whole]
+            for operand in same:
+                operand.shape = shape
+            pending.update(same)
 
 
 def _result(aval, equation: JaxprEqn) -> Value:

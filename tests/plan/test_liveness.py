@@ -3,8 +3,10 @@
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 from plan_cases import traced
 
+from jaxformer.functional import dropout
 from jaxformer.plan.liveness import peak
 from jaxformer.plan.memory import bytes_on_device, cache_bytes, estimate
 from jaxformer.plan.program import each_operation, flattened
@@ -115,3 +117,14 @@ def test_caches_grow_with_rows_and_length():
     width = model.num_layers * model.kv_heads * (model.head_width + model.value_width)
     assert cache_bytes(step, 8, 32) == width * 8 * 32 * model.dtype.itemsize // 4
     assert cache_bytes(step, 16, 32) == 2 * cache_bytes(step, 8, 32)
+
+
+def test_random_numbers_are_cut_as_what_they_drop():
+    mesh = AbstractMesh((4, 2), ("data", "tensor"), axis_types=(AxisType.Explicit,) * 2)
+    sharding = NamedSharding(mesh, PartitionSpec("data", None, "tensor"))
+    x = jax.ShapeDtypeStruct((16, 8, 32), jnp.float32, sharding=sharding)
+    with jax.sharding.use_abstract_mesh(mesh):
+        traced = jax.jit(lambda x: dropout(x, 0.3, jax.random.key(0))).trace(x)
+    program = flattened(traced.jaxpr)
+    drawn = [op.results[0].shape for op in program.operations if op.name == "random_bits"]
+    assert drawn == [(4, 8, 16)]
