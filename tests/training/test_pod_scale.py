@@ -18,6 +18,8 @@ from jaxformer.distributed.sharding import MESH_AXES
 from jaxformer.errors import ConfigError
 from jaxformer.models import MaskedLanguageModel
 from jaxformer.optim import LAMB, Adafactor, AdamW, Lion, Muon
+from jaxformer.plan.compiler import topology_devices
+from jaxformer.plan.slices import parse_chips
 from jaxformer.training.loss import DistillationLoss
 from jaxformer.training.step import TrainProgram
 from jaxformer.zoo.recipes import sizes_of
@@ -176,11 +178,8 @@ def test_no_device_ever_holds_a_whole_parameter_while_initialising():
 @pytest.mark.slow
 @pytest.mark.tpu_compiler
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu")
-def test_llama_3_8b_compiles_and_fits_64_chips(monkeypatch):
-    from jax.experimental import topologies
-
-    monkeypatch.setenv("TPU_SKIP_MDS_QUERY", "1")  # there is no cloud to ask about its TPUs
-    devices = topologies.get_topology_desc(platform="tpu", topology_name="v5p:4x4x4").devices
+def test_llama_3_8b_compiles_and_fits_64_chips():
+    devices = topology_devices(parse_chips("v5p:4x4x4"))
     config = load_config(str(CONFIGS / "llama3_8b.py"))
     validate(config, len(devices))
     mesh = make_mesh(config.mesh, devices)
