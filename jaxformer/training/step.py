@@ -180,7 +180,7 @@ class TrainProgram:
         axes, shapes = self.abstract_model.axes, self.abstract_model.shapes
         layers: dict[str, int] = {}
         for name in self.trained:
-            if axes[name][0] == "layers":
+            if axes[name][:1] == ("layers",):
                 stack, size = name.partition(".stack.")[0], shapes[name].size * 4
                 layers[stack] = layers.get(stack, 0) + size // shapes[name].shape[0]
         return max(layers.values(), default=0)

@@ -9,7 +9,7 @@ import pytest
 
 from jaxformer.extras import EXTRAS
 
-FLAX = {"optax"}  # which Flax imports itself
+FLAX = {"optax", "yaml"}  # which Flax imports itself
 HEAVY = {*EXTRAS, "pandas", "tyro"} - FLAX
 
 
