@@ -84,6 +84,11 @@ def system_message(error: OSError) -> str:
     return reason if error.filename is None else f"{error.filename}: {reason}"
 
 
+def first_line(error: BaseException) -> str:
+    """Returns the beginning of an error's message."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+
+
 def shortened(value: object) -> str:
     """Returns a value as Python writes it, cut where it would fill the screen."""
     if isinstance(value, int) and value.bit_length() > 100:

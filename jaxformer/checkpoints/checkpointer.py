@@ -24,7 +24,7 @@ import orbax.checkpoint as ocp
 import jaxformer
 from jaxformer.checkpoints import files, manifest
 from jaxformer.checkpoints.remote_arrays import COMMIT_BY_FILE, reach_object_stores
-from jaxformer.errors import RunError, StorageError
+from jaxformer.errors import RunError, StorageError, first_line
 from jaxformer.io.paths import AnyPath, any_path, is_remote
 
 FORMAT = 2
@@ -232,11 +232,6 @@ class Checkpointer:
 def is_key(leaf: Any) -> bool:
     """Whether an array is a typed random key."""
     return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-def first_line(error: BaseException) -> str:
-    """Returns the beginning of an error's message."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
 def _to_savable(state: Any) -> tuple[dict[str, Any], dict[str, str]]:

@@ -13,14 +13,13 @@ from jaxformer.checkpoints import files
 from jaxformer.checkpoints.checkpointer import (
     CheckpointError,
     CheckpointMismatch,
-    first_line,
     is_key,
     named_arrays,
 )
 from jaxformer.checkpoints.manifest import read_item
 from jaxformer.checkpoints.remote_arrays import reach_object_stores
 from jaxformer.checkpoints.select import newest_whole
-from jaxformer.errors import StorageError
+from jaxformer.errors import StorageError, first_line
 from jaxformer.io.paths import AnyPath, any_path
 from jaxformer.models import Parameters
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import jax
 
 from jaxformer.distributed.join import leave
-from jaxformer.errors import ArgumentError, DataError, RunError, system_message
+from jaxformer.errors import ArgumentError, DataError, RunError, first_line, system_message
 from jaxformer.extras import MissingExtra
 
 
@@ -70,7 +70,7 @@ def _status(action: Callable[[], object]) -> int:
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
     except (MemoryError, RuntimeError, ValueError) as error:
-        from jaxformer.training.failures import first_line, out_of_memory
+        from jaxformer.training.failures import out_of_memory
 
         if not out_of_memory(error):
             raise

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from jaxformer.errors import ConfigError, StorageError
+from jaxformer.errors import ConfigError, StorageError, first_line
 
 PATIENCE = "JAXFORMER_STORAGE_SECONDS"
 """The environment variable with the seconds for which a lost connection is tried again."""
@@ -79,11 +79,6 @@ def patience() -> float:
     if not 0 <= seconds < float("inf"):
         raise ConfigError(f"{PATIENCE} = {text!r}: must be a number of seconds of at least 0")
     return seconds
-
-
-def first_line(error: BaseException) -> str:
-    """Returns the beginning of an error's message."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
 def _is_lost(error: BaseException) -> bool:

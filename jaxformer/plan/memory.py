@@ -1,14 +1,12 @@
 """What a training step needs of each device's memory, by what it is for."""
 
 from dataclasses import dataclass
-from math import prod
-from typing import Any, NamedTuple
-
-import jax
+from typing import NamedTuple
 
 from jaxformer.plan.liveness import peak
 from jaxformer.plan.program import Value
 from jaxformer.plan.trace import TracedStep
+from jaxformer.training.logging.report import bytes_per_device
 
 _ATTENTION = ("functional/attention/", "splash_attention")
 _LOSS = ("functional/losses.py", "models/heads/", "training/loss.py")
@@ -56,11 +54,11 @@ def estimate(step: TracedStep) -> MemoryEstimate:
     """
     program, state = step.train_program, step.train_program.state_shapes
     parts = {
-        "parameters": bytes_on_device(state.params),
-        "optimizer": bytes_on_device(state.opt_state),
-        "ema": bytes_on_device(state.ema),
-        "batch": bytes_on_device(step.batch),
-        "other models": bytes_on_device(program.loss.parameters),
+        "parameters": bytes_per_device(state.params),
+        "optimizer": bytes_per_device(state.opt_state),
+        "ema": bytes_per_device(state.ema),
+        "batch": bytes_per_device(step.batch),
+        "other models": bytes_per_device(program.loss.parameters),
     }
     found = peak(step.program, fuses_products=step.slice.chip.kind == "tpu")
     shapes = _gradient_shapes(program.param_shardings, program.abstract_model.shapes)
@@ -96,12 +94,6 @@ def cache_bytes(step: TracedStep, rows: int, length: int) -> int:
     sizes = step.mesh_sizes
     cut = sizes["data"] * sizes["fsdp"] * (sizes["tensor"] if stack.kv_heads > 1 else 1)
     return slots * widths * rows * stack.dtype.itemsize // cut
-
-
-def bytes_on_device(tree: Any) -> int:
-    """The bytes that one device holds of a tree of sharded shapes."""
-    leaves = jax.tree.leaves(tree)
-    return sum(prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in leaves)
 
 
 def _gradient_shapes(shardings, shapes) -> set[tuple[int, ...]]:

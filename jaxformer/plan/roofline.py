@@ -15,12 +15,12 @@ from math import prod
 from jaxformer.distributed.chips import CHIPS, Chip
 from jaxformer.plan.collectives import Collective
 from jaxformer.plan.links import Link, links
-from jaxformer.plan.memory import bytes_on_device
 from jaxformer.plan.program import Operation, each_operation
 from jaxformer.plan.shardings import scattered
 from jaxformer.plan.slices import Slice
 from jaxformer.plan.trace import TracedStep
 from jaxformer.plan.traffic import collectives
+from jaxformer.training.logging.report import bytes_per_device
 
 NETWORK = "network"
 _ATTENTION = ("functional/attention/", "splash_attention")
@@ -146,12 +146,12 @@ def work_of(step: TracedStep) -> Work:
     passes = _attention_passes(step)
     forward = flops.causal_attention * step.tokens / devices
     state = step.train_program.state_shapes
-    written = bytes_on_device((state.params, state.opt_state, state.ema))
+    written = bytes_per_device((state.params, state.opt_state, state.ema))
     return Work(
         products=_products(step),
         attention=forward * passes,
         # Read and written; and the gradient, read for its norm and for the update.
-        state_bytes=2 * written + 2 * bytes_on_device(state.params),
+        state_bytes=2 * written + 2 * bytes_per_device(state.params),
         collectives=tuple(collectives(step)),
         tokens=step.tokens,
         useful=flops.training(causal=True) * step.tokens,

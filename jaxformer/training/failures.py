@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 import jax
 
-from jaxformer.checkpoints.checkpointer import CheckpointError, first_line
+from jaxformer.checkpoints.checkpointer import CheckpointError
 from jaxformer.checkpoints.files import saved_steps
 from jaxformer.config.experiment import Config
 from jaxformer.distributed.join import LOST
-from jaxformer.errors import ArgumentError, DataError, RunError, StorageError
+from jaxformer.errors import ArgumentError, DataError, RunError, StorageError, first_line
 from jaxformer.io.paths import AnyPath
 
 OF_DEVICES = (jax.errors.JaxRuntimeError, ValueError)

@@ -8,8 +8,9 @@ from plan_cases import traced
 
 from jaxformer.functional import dropout
 from jaxformer.plan.liveness import peak
-from jaxformer.plan.memory import bytes_on_device, cache_bytes, estimate
+from jaxformer.plan.memory import cache_bytes, estimate
 from jaxformer.plan.program import each_operation, flattened
+from jaxformer.training.logging.report import bytes_per_device
 
 SIZE = 64
 SQUARE = jax.ShapeDtypeStruct((SIZE, SIZE), jnp.float32)
@@ -92,10 +93,10 @@ def test_state_is_exact_and_the_parts_add_up():
     shapes = step.train_program.abstract_model.shapes
     share = sum(x.size * 4 for x in shapes.values()) / 4
     assert share <= found.parts["parameters"] < 1.1 * share
-    assert found.parts["optimizer"] == bytes_on_device(state.opt_state)
+    assert found.parts["optimizer"] == bytes_per_device(state.opt_state)
     assert found.peak == sum(found.parts.values())
     temporary = sum(buffer.bytes for buffer in found.buffers)
-    assert found.peak == temporary + bytes_on_device((state.params, state.opt_state, step.batch))
+    assert found.peak == temporary + bytes_per_device((state.params, state.opt_state, step.batch))
     assert found.buffers[0].bytes == max(buffer.bytes for buffer in found.buffers)
 
 
