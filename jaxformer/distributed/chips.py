@@ -43,6 +43,8 @@ class Chip:
     """Bytes per second one way: of one ICI link of a TPU, of all NVLinks of a GPU together."""
     network_bandwidth: Figure
     """Bytes per second one way through the data centre's network."""
+    vector_memory: Figure | None = None
+    """Bytes of a TPU's memory beside its units that a program's arrays may use; None: a GPU."""
     torus_dimensions: int = 0
     """Dimensions of a TPU's torus, with two links each; 0: a switch joins all devices."""
     link_domain: int | None = None
@@ -64,6 +66,7 @@ _DOCS = "https://docs.cloud.google.com/tpu/docs/"
 _BOOK = "https://jax-ml.github.io/scaling-book/tpus/"
 _NVIDIA = "https://www.nvidia.com/en-us/data-center/"
 _COMPILER = "the limit in libtpu 0.0.52's message E1000 (CompileTimeHbmOom)"
+_ASSIGNED = "the most that libtpu 0.0.52 assigns of it to the arrays of a training step"
 _FRACTION = 0.9
 _SHARE = (
     "of it, XLA_PYTHON_CLIENT_MEM_FRACTION=0.9 as in "
@@ -74,6 +77,11 @@ _SHARE = (
 def _compiled(gib: float) -> Figure:
     """Memory as the TPU compiler states it when a program does not fit."""
     return Figure(gib * GIB, _COMPILER, "2026-11")
+
+
+def _assigned(mib: float) -> Figure:
+    """Vector memory as the TPU compiler fills it."""
+    return Figure(mib * 2**20, _ASSIGNED, "2026-11")
 
 
 def _docs(value: float, page: str) -> Figure:
@@ -103,6 +111,7 @@ _TPUS = (
         memory_bandwidth=_docs(1200e9, "v4"),
         link_bandwidth=_book(45e9),
         network_bandwidth=_docs(50e9 / 8, "v5p (none is published for v4)"),
+        vector_memory=_assigned(0),
         torus_dimensions=3,
     ),
     Chip(
@@ -115,6 +124,7 @@ _TPUS = (
         memory_bandwidth=_docs(819e9, "v5e"),
         link_bandwidth=_book(45e9),
         network_bandwidth=_docs(6.4e12 / 8 / 256, "v5e"),
+        vector_memory=_assigned(112),
         torus_dimensions=2,
     ),
     Chip(
@@ -127,6 +137,7 @@ _TPUS = (
         memory_bandwidth=_docs(2765e9, "v5p"),
         link_bandwidth=_book(90e9),
         network_bandwidth=_docs(50e9 / 8, "v5p"),
+        vector_memory=_assigned(48),
         torus_dimensions=3,
     ),
     Chip(
@@ -139,6 +150,7 @@ _TPUS = (
         memory_bandwidth=_docs(1638e9, "v6e"),
         link_bandwidth=_book(90e9),
         network_bandwidth=_docs(100e9 / 8, "tpu7x"),
+        vector_memory=_assigned(96),
         torus_dimensions=2,
     ),
     # A chip's two cores, each a device, share its memory, links and network.
@@ -153,6 +165,7 @@ _TPUS = (
         memory_bandwidth=_docs(7380e9 / 2, "tpu7x"),
         link_bandwidth=_docs(1200e9 / 2 / 6 / 2, "tpu7x"),
         network_bandwidth=_docs(100e9 / 8 / 2, "tpu7x"),
+        vector_memory=_assigned(32),
         torus_dimensions=3,
     ),
 )

@@ -37,8 +37,8 @@ _ON_SPARSE_CORES: dict[str, Option] = {
     "xla_tpu_enable_sparse_core_reduce_scatter_v2": True,
     "xla_tpu_use_tc_device_shape_on_sc": True,
 }
-# As `jax.Device.device_kind` says it; a "TPU v5" is a v5p.
-_WITH_SPARSE_CORES = ("TPU v5", "TPU v5p", "TPU v6 lite", "TPU v6e", "TPU7x")
+# A "TPU v5" is a v5p.
+_WITH_SPARSE_CORES = ("TPU v5", "TPU v5p", "TPU v6", "TPU v6 lite", "TPU v6e", "TPU7x")
 
 _OWN_PREFIX = {"xla_tpu_": "tpu", "xla_jf_": "tpu", "xla_gpu_": "gpu", "xla_cpu_": "cpu"}
 _GIVEN = re.compile(r"(\w+)=(\S+)")
@@ -68,9 +68,14 @@ def compiler_options(
             for collective in ("all_gather", "reduce_scatter", "all_reduce")
         }
         chosen = {"optimization_level": _OPTIMIZATION_LEVEL_O1, **thresholds}
-    elif kind in _WITH_SPARSE_CORES:
+    elif has_sparse_cores(kind):
         chosen = _ON_SPARSE_CORES
     return chosen | {name: value for name, value in parsed(given).items() if _is_of(name, platform)}
+
+
+def has_sparse_cores(device_kind: str) -> bool:
+    """Whether a chip has SparseCores, by its `jax.Device.device_kind`."""
+    return device_kind in _WITH_SPARSE_CORES
 
 
 def device_of(mesh: Mesh | AbstractMesh) -> tuple[str, str]:

@@ -7,11 +7,13 @@ memory is a matter of the former alone, from where each is made to where the las
 depends on it.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from jaxformer.plan.program import LOOPS, Operation, Program, Value
+from jaxformer.plan.layout import Layout, mark_kernels, splits_last_axis
+from jaxformer.plan.loops import LoopParts
+from jaxformer.plan.program import LOOPS, SAME, Operation, Program, Value
 from jaxformer.plan.shardings import cut, scattered, unreduced
 
 # Computed where they are read, or by the operation whose result they change.
@@ -40,13 +42,23 @@ _FUSED = {
     *("reduce_precision", "real", "imag", "device_put", "threefry2x32", "random_wrap"),
     *("random_unwrap", "dynamic_slice"),
 }
-# The same array under another name.
-_SAME = {"name", "reshape", "squeeze", "expand_dims", "copy", "optimization_barrier", "reshard"}
-_SAME |= {"stop_gradient", "pvary", "device_put"}
 # Nothing that follows them can be a part of them.
-_CLOSED = {"random_bits", "pallas_call", "gather", "sort", "custom_call", "top_k"}
+_CLOSED = {"random_bits", "pallas_call", "gather", "scatter-add", "sort", "custom_call", "top_k"}
 # What they read may be computed on the way.
-_READS_FUSED = {"dot_general", "conv_general_dilated", "dynamic_update_slice"}
+_READS_FUSED = {"dot_general", "conv_general_dilated", "dynamic_update_slice", "scatter-add"}
+# The makers of arrays that wait too long for their readers to be kept on the chip.
+_READ_LATER = {"saved by the loop", "loop state", "cast"}
+
+
+class Held(NamedTuple):
+    """An array in memory."""
+
+    value: Value
+    """What it is."""
+    maker: str
+    """What made it."""
+    bytes: int
+    """Its memory."""
 
 
 @dataclass
@@ -55,30 +67,34 @@ class Peak:
 
     bytes: int
     """What it needs besides its arguments."""
-    arrays: list[tuple[Value, str]] = field(default_factory=list)
-    """What exists then: each array, and what made it."""
+    arrays: list[Held] = field(default_factory=list)
+    """What exists then."""
+    on_chip: int = 0
+    """Bytes of other arrays, which then are on the chip."""
 
 
-def peak(program: Program, *, fuses_products: bool = True) -> Peak:
+def peak(program: Program, layout: Layout) -> Peak:
     """The most memory that a program needs at a time, besides its inputs and outputs.
 
     Args:
         program: The program.
-        fuses_products: Whether products compute elementwise operands on the way and apply what
-            follows them, as XLA does on TPUs; cuBLAS reads and writes arrays.
+        layout: That of the chip it runs on.
 
     Returns:
         The bytes, and the arrays that exist then.
     """
-    walk = _Walk(program, fuses_products)
-    return walk.run(set(), set())
+    walk = _Walk(program, layout)
+    walk.run(set(), set())
+    walk.send_gradients()
+    return walk.highest()
 
 
 class _Walk:
     """The lives of the arrays of one program. The n-th operation happens at the time 2 n."""
 
-    def __init__(self, program: Program, fuses_products: bool):
-        self.program, self.fuses = program, fuses_products
+    def __init__(self, program: Program, layout: Layout):
+        self.end = 2 * len(program.operations)
+        self.program, self.layout, self.bytes = program, layout, layout.bytes
         self.uses = Counter(
             value for op in program.operations for value in op.operands if value is not None
         )
@@ -89,39 +105,54 @@ class _Walk:
         self.last: dict[Value, int] = {}
         self.maker: dict[Value, str] = {}
         self.open: set[Value] = set()  # may still be changed by what follows
-        self.during: dict[int, list[Peak]] = {}  # what loops need inside
+        self.during: dict[int, Peak] = {}  # what loops need inside
         self.temporary: dict[int, list[tuple[Value, str]]] = {}
         self.reader = {value: op for op in program.operations for value in op.operands}
         self.late: set[Value] = set()  # made when they are first read
         self.narrow: dict[tuple[Value, Any], Value] = {}  # copies in the compute dtype
+        self.partial_sums: list[Value] = []  # gradients of a device's own rows
+        self.summed_late: list[Value] = []  # what is summed over devices where it is read
         self.shares: list[tuple[Value, Value]] = []  # a result in place of an operand
 
-    def run(self, owned: set[Value], written: set[Value]) -> Peak:
-        """The peak; `owned` are inputs that it keeps, `written` outputs that the caller keeps."""
+    def run(self, owned: set[Value], written: set[Value]) -> None:
+        """Follows the program; it keeps the inputs `owned`, its caller the outputs `written`."""
+        mark_kernels(self.program)
         for value in owned:
             self._make(value, 0, "loop state")
         for number, operation in enumerate(self.program.operations):
             self._operate(operation, 2 * number)
-        end = 2 * len(self.program.operations)
+        end = self.end
         for value in self.program.outputs:
             if value is None or value in written:
                 continue
             self._read(value, end)
             if owned and value in self.roots and self._array(value) not in self.first:
                 self.temporary.setdefault(end, []).append((value, "loop state"))
-        return self._highest(end)
+        for value in self.summed_late:
+            array = self._array(value)
+            if array in self.last:
+                self.temporary.setdefault(self.last[array], []).append((value, "sum over devices"))
+
+    def send_gradients(self) -> None:
+        """Sums over devices run beside what follows the last loop, each into another array."""
+        after = max(self.during, default=0) + 1
+        for value in self.partial_sums:
+            copy = Value(value.shape, value.dtype, value.source)
+            self._make(copy, max(after, self.first[value]), "sum over devices")
+            self.last[copy] = self.end
 
     def _operate(self, op: Operation, time: int) -> None:
-        if op.name in _SAME and (op.name != "reshard" or _unmoved(op)):
+        if op.name in SAME and (op.name != "reshard" or _unmoved(op)):
             self._alias(op, time)
         elif op.name in _FUSED or _late(op):
             self._fuse(op)
+            self.summed_late += op.operands[:1] * _late(op)
         elif op.name in LOOPS:
             self._loop(op, time)
-        elif _cuts(op) and (self.uses[op.results[0]] == 1 or not self._roots(op.operands[0])):
+        elif _cuts(op) and self._is_cut_late(op):
             self._fuse(op)
         else:
-            whole = not (_cuts(op) or (op.name in _READS_FUSED and self.fuses))
+            whole = not (_cuts(op) or (op.name in _READS_FUSED and self.layout.fuses_products))
             reduces = op.name.startswith(("reduce_", "arg", "cum"))
             for value in op.operands:
                 self._read(value, time, whole=whole and not reduces)
@@ -133,7 +164,16 @@ class _Walk:
             if op.name == "dot_general" and (parts := scattered(op)) > 1:
                 (value,) = op.results
                 whole = Value((parts, *value.shape), value.dtype, value.source)
-                self.temporary.setdefault(time, []).append((whole, "sum over rows"))
+                self._make(whole, time, "sum over rows")
+                self.last[whole] = self.end  # its sum over devices runs beside what follows
+                self.partial_sums.append(whole)
+
+    def _is_cut_late(self, op: Operation) -> bool:
+        """Whether devices take their parts where these are read; of what is written, at once."""
+        array = self._array(op.operands[0])
+        if array in self.first and array not in self.open:
+            return False
+        return self.uses[op.results[0]] == 1 or not self._roots(op.operands[0])
 
     def _alias(self, op: Operation, time: int) -> None:
         (result,) = op.results
@@ -156,9 +196,13 @@ class _Walk:
             self.roots[result] = roots
         (result, *others) = op.results
         arrays = [(self._array(v), v) for v in op.operands if self.uses[v] == 1]
-        usable = [a for a, _ in arrays if a in self.open and self._narrow_enough(result, a.bytes)]
+        usable = [
+            array
+            for array, _ in arrays
+            if array in self.open and self._narrow_enough(result, self.bytes(array))
+        ]
         latest = max(usable, key=lambda a: self.first[a], default=None)
-        kept = latest is not None and self.fuses and not others
+        kept = latest is not None and self.layout.fuses_products and not others
         if kept and result.shape and len(result.shape) >= len(latest.shape) - 2:
             self._replace(latest, result, roots - {latest})
         for array, _ in arrays:
@@ -166,7 +210,7 @@ class _Walk:
 
     def _narrow_enough(self, result: Value, most: int) -> bool:
         """Whether what follows a result, one after the other, is written in so many bytes."""
-        while result.bytes > most:
+        while self.bytes(result) > most:
             reader = self.reader.get(result)
             if self.uses[result] != 1 or reader is None or reader.name not in _FUSED:
                 return False
@@ -180,31 +224,33 @@ class _Walk:
         self.open.discard(array)
         for root in others:
             self._touch(root, time)
-            if root.bytes == result.bytes:
+            if self.bytes(root) == self.bytes(result):
                 self.shares.append((result, root))
         self.roots.pop(result)
         self._make(result, time, maker, changes=True)
         result.source = result.source or array.source
 
     def _loop(self, op: Operation, time: int) -> None:
-        parts = _LoopParts.of(op)
+        parts = LoopParts.of(op)
         for value in parts.constants:
             self._read(value, time, whole=True)
         for value, part in parts.stacks:
             self._read(value, time, whole=True)
             self._keep_narrow(op.bodies[0], value, part, time)
-            if value is not None and _splits_lanes(op.bodies[0], part):
-                # The axis that is split is the last in memory, of which a tile has 128 numbers.
-                *rest, lanes = value.shape
-                value.shape = *rest, -(-lanes // 128) * 128
+            if value is not None and splits_last_axis(op.bodies[0], part):
+                value.in_rows = True
         for value in parts.state:
             self._read(value, time, whole=True, moved=True)
         peaks = []
         for body, (owned, written) in zip(op.bodies, parts.owned, strict=True):
-            peaks.append(_Walk(body, self.fuses).run(owned, written))
-        self.during[time] = [max(peaks, key=lambda each: each.bytes)]
+            walk = _Walk(body, self.layout)
+            walk.run(owned, written)
+            peaks.append(walk.highest())
+        self.during[time] = max(peaks, key=lambda each: each.bytes)
         for number, value in enumerate(op.results):
             stacked = number >= parts.num_state
+            part = op.bodies[-1].outputs[number]
+            value.in_rows = part is not None and part.in_rows
             self._make(value, time if stacked else time + 1, "saved by the loop", changes=False)
 
     def _keep_narrow(self, body: Program, stack: Value | None, part: Value, time: int) -> None:
@@ -215,6 +261,10 @@ class _Walk:
         if stack is None or not narrow or min(dtypes).itemsize >= part.dtype.itemsize:
             return
         copy = Value(stack.shape, min(dtypes), readers[0].results[0].source)
+        casts = {op.results[0] for op in readers}
+        gathers = [op for op in body.operations if op.name == "reshard" and casts & {*op.operands}]
+        if gathers and (order := self.layout.to_gather(stack)):
+            copy.shape, copy.in_rows = order, True
         copy = self.narrow.setdefault((self._array(stack), copy.dtype), copy)
         if copy not in self.first:
             self._make(copy, time, "cast")
@@ -254,98 +304,49 @@ class _Walk:
         for root in self._roots(value):
             self._touch(root, time - 1 if moved and self.uses[value] == 1 else time)
 
-    def _highest(self, end: int) -> Peak:
+    def highest(self) -> Peak:
         """The moment of the largest sum."""
-        changes: Counter[int] = Counter()
-        for value, start in self.first.items():
-            changes[start] += value.bytes
-            changes[self.last[value] + 1] -= value.bytes
         for result, root in self.shares:
-            if result in self.first and self.last.get(root) == self.first[result]:
-                changes[self.first[result]] -= root.bytes
-                changes[self.first[result] + 1] += root.bytes
-        best, now, moment = -1, 0, 0
-        for time in range(-1, end + 2):
-            now += changes[time]
-            inside = sum(each.bytes for each in self.during.get(time, ()))
-            inside += sum(value.bytes for value, _ in self.temporary.get(time, ()))
-            if now + inside > best:
-                best, moment = now + inside, time
-        replaced = {root for result, root in self.shares if self.first.get(result) == moment}
-        arrays = [
-            (value, self.maker[value])
-            for value, start in self.first.items()
-            if start <= moment <= self.last[value]
-            and not (value in replaced and self.last[value] == moment)
-        ]
-        arrays += self.temporary.get(moment, [])
-        arrays += [each for inner in self.during.get(moment, ()) for each in inner.arrays]
-        return Peak(best, arrays)
+            if self.first.get(result) == self.last.get(root):
+                self.last[root] -= 1
+        starts, ends = defaultdict(list), defaultdict(list)
+        for value, start in self.first.items():
+            starts[start].append(Held(value, self.maker[value], self.bytes(value)))
+            ends[self.last[value] + 1].append(value)
+        alive: dict[Value, Held] = {}
+        best = Peak(-1)
+        for time in range(-1, self.end + 2):
+            for value in ends[time]:
+                alive.pop(value, None)
+            alive |= {held.value: held for held in starts[time]}
+            made = self.temporary.get(time, ())
+            here = [*alive.values(), *(Held(v, maker, self.bytes(v)) for v, maker in made)]
+            inner = self.during.get(time, Peak(0))
+            if inner.bytes + sum(held.bytes for held in here) > best.bytes:
+                kept, on_chip = self._off_chip(here, self.layout.on_chip - inner.on_chip)
+                size = inner.bytes + sum(held.bytes for held in kept)
+                if size > best.bytes:
+                    best = Peak(size, kept + inner.arrays, on_chip + inner.on_chip)
+        return best
 
-
-@dataclass
-class _LoopParts:
-    """Which operands of a loop are what."""
-
-    constants: list[Value | None]
-    state: list[Value | None]
-    stacks: list[tuple[Value | None, Value]]
-    """Arrays that it reads a slice of each time, and the slices."""
-    num_state: int
-    owned: list[tuple[set[Value], set[Value]]]
-    """For each body: the inputs that are its own, and the outputs written for the caller."""
-
-    @classmethod
-    def of(cls, op: Operation) -> "_LoopParts":
-        params = op.equation.params
-        if op.name == "scan":
-            consts, carry = params["num_consts"], params["num_carry"]
-            body = op.bodies[0]
-            state = body.inputs[consts : consts + carry]
-            slices = [v for v in body.inputs[consts + carry :] if _read_often(body, v)]
-            written = {v for v in body.outputs[carry:] if v is not None}
-            written -= set(body.outputs[:carry])
-            rest = op.operands
-            return cls(
-                rest[:consts],
-                rest[consts : consts + carry],
-                list(zip(rest[consts + carry :], body.inputs[consts + carry :], strict=True)),
-                carry,
-                [({*state, *slices}, written)],
-            )
-        if op.name == "while":
-            consts = params["cond_nconsts"] + params["body_nconsts"]
-            state = op.operands[consts:]
-            body = op.bodies[-1]
-            own = set(body.inputs[params["body_nconsts"] :])
-            condition = op.bodies[0]
-            owned = [(own, set()) if each is body else (set(), set()) for each in op.bodies]
-            del condition
-            return cls(op.operands[:consts], state, [], len(op.results), owned)
-        owned = [(set(body.inputs), set()) for body in op.bodies]
-        return cls(op.operands[:1], op.operands[1:], [], len(op.results), owned)
-
-
-def _read_often(program: Program, value: Value) -> bool:
-    """Whether several operations read a slice: then it is copied out of its stack."""
-    return sum(value in op.operands for op in program.operations) > 1
+    def _off_chip(self, arrays: list[Held], room: int) -> tuple[list[Held], int]:
+        """What stays in the main memory, and how much does not; the largest that fit go first."""
+        kept, left = [], room
+        for held in sorted(arrays, key=lambda held: -held.bytes):
+            first, last = (each.get(held.value, 0) for each in (self.first, self.last))
+            waits = any(first < loop <= last for loop in self.during)
+            waits = waits and held.maker != "sum over rows"
+            if waits or held.maker in _READ_LATER or held.bytes > left:
+                kept.append(held)
+            else:
+                left -= held.bytes
+        return kept, room - left
 
 
 def _in_memory(op: Operation, value: Value) -> tuple[int, ...]:
     """The shape of what an operation writes."""
-    if op.name == "pallas_call":
-        return _in_tiles(value)
     # The generator of random bits makes words in pairs.
     return (2, *value.shape) if op.name == "random_bits" else value.shape
-
-
-def _in_tiles(value: Value) -> tuple[int, ...]:
-    """The shape of a kernel's array in memory: whole tiles of 4 KiB along its last axes."""
-    if len(value.shape) < 2:
-        return value.shape
-    *rest, rows, lanes = value.shape
-    sublanes = 32 // value.dtype.itemsize
-    return *rest, -(-rows // sublanes) * sublanes, -(-lanes // 128) * 128
 
 
 def _late(op: Operation) -> bool:
@@ -359,17 +360,6 @@ def _cuts(op: Operation) -> bool:
         return False
     (given,), (made,) = op.operands, op.results
     return cut(given) < cut(made) and not unreduced(given)
-
-
-def _splits_lanes(program: Program, value: Value) -> bool:
-    """Whether an array is split along its last axis, as rotary embeddings do with heads."""
-    readers = [op for op in program.operations if value in op.operands]
-    casts = [op.results[0] for op in readers if op.name == "convert_element_type"]
-    return any(
-        op.name == "split" and op.equation.params["axis"] == len(value.shape) - 1
-        for op in program.operations
-        if value in op.operands or any(cast in op.operands for cast in casts)
-    )
 
 
 def _unmoved(op: Operation) -> bool:

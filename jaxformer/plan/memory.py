@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from jaxformer.plan.layout import layout_of
 from jaxformer.plan.liveness import peak
 from jaxformer.plan.program import Value
 from jaxformer.plan.trace import TracedStep
-from jaxformer.training.logging.report import bytes_per_device
 
 _ATTENTION = ("functional/attention/", "splash_attention")
 _LOSS = ("functional/losses.py", "models/heads/", "training/loss.py")
@@ -53,21 +53,23 @@ def estimate(step: TracedStep) -> MemoryEstimate:
         The estimate.
     """
     program, state = step.train_program, step.train_program.state_shapes
+    layout = layout_of(step.slice.chip)
+    held = layout.bytes_of_tree
     parts = {
-        "parameters": bytes_per_device(state.params),
-        "optimizer": bytes_per_device(state.opt_state),
-        "ema": bytes_per_device(state.ema),
-        "batch": bytes_per_device(step.batch),
-        "other models": bytes_per_device(program.loss.parameters),
+        "parameters": held(state.params),
+        "optimizer": held(state.opt_state),
+        "ema": held(state.ema),
+        "batch": held(step.batch),
+        "other models": held(program.loss.parameters),
     }
-    found = peak(step.program, fuses_products=step.slice.chip.kind == "tpu")
+    found = peak(step.program, layout)
     shapes = _gradient_shapes(program.param_shardings, program.abstract_model.shapes)
-    for value, maker in found.arrays:
+    for value, maker, size in found.arrays:
         part = _purpose(value, maker, shapes)
-        parts[part] = parts.get(part, 0) + value.bytes
+        parts[part] = parts.get(part, 0) + size
     buffers = [
-        Buffer(value.bytes, f"{value.dtype}{list(value.shape)} of {maker}", value.source)
-        for value, maker in found.arrays
+        Buffer(size, f"{value.dtype}{list(value.shape)} of {maker}", value.source)
+        for value, maker, size in found.arrays
     ]
     buffers.sort(key=lambda buffer: -buffer.bytes)
     return MemoryEstimate({k: n for k, n in parts.items() if n}, tuple(buffers), _said(step))

@@ -16,6 +16,11 @@ from jaxformer.functional.placement import mesh_axes
 PACKAGE = Path(__file__).parents[1]
 LOOPS = ("scan", "while", "cond")
 """Operations that hold other programs."""
+SAME = {
+    *("name", "reshape", "squeeze", "expand_dims", "copy", "optimization_barrier", "reshard"),
+    *("stop_gradient", "pvary", "device_put"),
+}
+"""Operations whose result is the same array under another name."""
 # Their bodies are a part of the program around them.
 _CALLS = {
     *("jit", "closed_call", "call_with_derivatives", "remat2", "shard_map", "custom_jvp_call"),
@@ -37,6 +42,8 @@ class Value:
     """The compiler chooses how it is cut; `shape` is that of the whole array."""
     sharding: Any = None
     """How the whole array is cut over the mesh, where its type says so."""
+    in_rows: bool = False
+    """It lies in memory as its shape says, because a kernel reads or writes it."""
 
     @property
     def bytes(self) -> int:
@@ -118,6 +125,8 @@ def _write_out(jaxpr: Jaxpr, known: dict[Var, Value], operations: list[Operation
             inner |= {var: value_of(var.aval) for var in body.constvars}
             _fill(inner)
             results = _write_out(body, inner, operations, made)
+        elif name == "scan" and equation.params["length"] == 1:
+            results = _run_once(equation, inputs, operations, made)
         elif (repeated := _repeated(equation, inputs)) in made:
             results = made[repeated]
         else:
@@ -132,6 +141,26 @@ def _write_out(jaxpr: Jaxpr, known: dict[Var, Value], operations: list[Operation
                 made[repeated] = results
         known.update(zip(equation.outvars, results, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
+
+
+def _run_once(equation: JaxprEqn, inputs: list, operations: list[Operation], made: dict):
+    """A loop of one turn, which the compiler writes out."""
+    body, params = _only_program(equation), equation.params
+    whole = params["num_consts"] + params["num_carry"]
+    inner = dict(zip(body.invars, inputs, strict=True))
+    for var, stack in zip(body.invars[whole:], inputs[whole:], strict=True):
+        if stack is not None:
+            inner[var] = value_of(var.aval, _place(equation))
+            operations.append(Operation("squeeze", [stack], [inner[var]], equation))
+    inner |= {var: value_of(var.aval) for var in body.constvars}
+    _fill(inner)
+    outputs = _write_out(body, inner, operations, made)
+    results = outputs[: params["num_carry"]]
+    for var, part in zip(equation.outvars[len(results) :], outputs[len(results) :], strict=True):
+        stack = value_of(var.aval, _place(equation))
+        operations.append(Operation("expand_dims", [part] if part else [], [stack], equation))
+        results.append(stack)
+    return results
 
 
 def _repeated(equation: JaxprEqn, inputs: list[Value | None]) -> tuple | None:

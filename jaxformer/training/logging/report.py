@@ -26,14 +26,14 @@ def parameter_count(params: Any) -> int:
 def bytes_per_device(tree: Any) -> int:
     """Returns the memory that each device holds of a tree of sharded arrays or shapes."""
     return sum(
-        math.prod(leaf.sharding.shard_shape(leaf.shape)) * _item_bytes(leaf)
+        math.prod(leaf.sharding.shard_shape(leaf.shape)) * item_bytes(leaf)
         for leaf in jax.tree.leaves(tree)
     )
 
 
 def total_bytes(tree: Any) -> int:
     """Returns the size of a tree of arrays or shapes, each counted once."""
-    return sum(math.prod(leaf.shape) * _item_bytes(leaf) for leaf in jax.tree.leaves(tree))
+    return sum(math.prod(leaf.shape) * item_bytes(leaf) for leaf in jax.tree.leaves(tree))
 
 
 def short_bytes(size: float) -> str:
@@ -158,7 +158,8 @@ def print_pairs(rows: list[tuple]) -> None:
         print(f"{name:<{width}}" + str(value).replace("\n", "\n" + " " * width))
 
 
-def _item_bytes(leaf: Any) -> int:
+def item_bytes(leaf: Any) -> int:
+    """Returns the size of one number, or one PRNG key, of an array or shape."""
     if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return math.prod(jax.eval_shape(jax.random.key_data, leaf).shape[leaf.ndim :]) * 4
     return leaf.dtype.itemsize
