@@ -30,6 +30,11 @@ class Layout(Protocol):
 
     fuses_products: bool
     """Whether products compute elementwise operands on the way and apply what follows them."""
+    sums_later: bool
+    """Whether sums over devices run beside what follows them."""
+    makes_gradients_last: bool
+    """Whether the products that make kernels' gradients wait for the end of a layer, to run beside
+    what is sent then."""
     on_chip: int
     """Bytes beside the main memory, where the compiler puts what is read soon."""
 
@@ -50,9 +55,19 @@ class Layout(Protocol):
 class TiledLayout:
     """That of TPUs."""
 
-    fuses_products: ClassVar[bool] = True
     on_chip: int
     sparse_cores: bool
+    """Which send, while the other cores compute."""
+    fuses_products: ClassVar[bool] = True
+
+    @property
+    def sums_later(self):
+        # A TPU v4, whose programs have no memory on the chip, computes in the order of the program.
+        return self.on_chip > 0
+
+    @property
+    def makes_gradients_last(self):
+        return self.sums_later and not self.sparse_cores
 
     def bytes(self, value):
         shape = value.shape
@@ -87,6 +102,8 @@ class PlainLayout:
     """That of GPUs: without padding; cuBLAS reads and writes whole arrays."""
 
     fuses_products: ClassVar[bool] = False
+    sums_later: ClassVar[bool] = False
+    makes_gradients_last: ClassVar[bool] = False
     on_chip: ClassVar[int] = 0
 
     def bytes(self, value):

@@ -84,7 +84,7 @@ def peak(program: Program, layout: Layout) -> Peak:
         The bytes, and the arrays that exist then.
     """
     walk = _Walk(program, layout)
-    walk.run(set(), set())
+    walk.run(set(), set(), in_loop=False)
     walk.send_gradients()
     return walk.highest()
 
@@ -104,18 +104,23 @@ class _Walk:
         self.first: dict[Value, int] = {}
         self.last: dict[Value, int] = {}
         self.maker: dict[Value, str] = {}
+        self.in_loop = False
         self.open: set[Value] = set()  # may still be changed by what follows
         self.during: dict[int, Peak] = {}  # what loops need inside
         self.temporary: dict[int, list[tuple[Value, str]]] = {}
-        self.reader = {value: op for op in program.operations for value in op.operands}
+        self.readers: dict[Value | None, list[Operation]] = defaultdict(list)
+        for op in program.operations:
+            for value in op.operands:
+                self.readers[value].append(op)
         self.late: set[Value] = set()  # made when they are first read
         self.narrow: dict[tuple[Value, Any], Value] = {}  # copies in the compute dtype
         self.partial_sums: list[Value] = []  # gradients of a device's own rows
         self.summed_late: list[Value] = []  # what is summed over devices where it is read
         self.shares: list[tuple[Value, Value]] = []  # a result in place of an operand
 
-    def run(self, owned: set[Value], written: set[Value]) -> None:
+    def run(self, owned: set[Value], written: set[Value], *, in_loop: bool = True) -> None:
         """Follows the program; it keeps the inputs `owned`, its caller the outputs `written`."""
+        self.in_loop = in_loop
         mark_kernels(self.program)
         for value in owned:
             self._make(value, 0, "loop state")
@@ -126,7 +131,7 @@ class _Walk:
             if value is None or value in written:
                 continue
             self._read(value, end)
-            if owned and value in self.roots and self._array(value) not in self.first:
+            if in_loop and value in self.roots and self._array(value) not in self.first:
                 self.temporary.setdefault(end, []).append((value, "loop state"))
         for value in self.summed_late:
             array = self._array(value)
@@ -144,6 +149,8 @@ class _Walk:
     def _operate(self, op: Operation, time: int) -> None:
         if op.name in SAME and (op.name != "reshard" or _unmoved(op)):
             self._alias(op, time)
+        elif op.name in _FUSED and (replaced := self._written_over(op)):
+            self._write_over(op, replaced, time)
         elif op.name in _FUSED or _late(op):
             self._fuse(op)
             self.summed_late += op.operands[:1] * _late(op)
@@ -162,11 +169,36 @@ class _Walk:
                 if op.name == "random_bits":  # needs a key alone, so it waits for its first reader
                     self.late.add(value)
             if op.name == "dot_general" and (parts := scattered(op)) > 1:
-                (value,) = op.results
-                whole = Value((parts, *value.shape), value.dtype, value.source)
-                self._make(whole, time, "sum over rows")
-                self.last[whole] = self.end  # its sum over devices runs beside what follows
-                self.partial_sums.append(whole)
+                self._sum_over_rows(op, parts, time)
+
+    def _sum_over_rows(self, op: Operation, parts: int, time: int) -> None:
+        """A kernel's gradient of the device's own rows is whole, until it is summed and cut."""
+        (value,) = op.results
+        whole = Value((parts, *value.shape), value.dtype, value.source)
+        self._make(whole, time, "sum over rows")
+        if self.layout.sums_later:
+            self.last[whole] = self.end
+            self.partial_sums.append(whole)
+        if self.layout.makes_gradients_last and self.in_loop:
+            for operand in op.operands:
+                self._read(operand, self.end - 1)
+
+    def _written_over(self, op: Operation) -> list[Value]:
+        """The arrays of which a result may take the place, if several products read it."""
+        (result, *others) = op.results
+        products = [reader for reader in self.readers[result] if reader.name == "dot_general"]
+        if others or len(products) < 2 or not self.layout.fuses_products:
+            return []
+        roots = self._roots_of(op)
+        return [root for root in roots if self.bytes(root) == self.bytes(result)]
+
+    def _write_over(self, op: Operation, replaced: list[Value], time: int) -> None:
+        """Writes an elementwise result, in place of an array that is read no more."""
+        (result,) = op.results
+        for value in op.operands:
+            self._read(value, time)
+        self._make(result, time, "fusion")
+        self.shares += [(result, root) for root in replaced]
 
     def _is_cut_late(self, op: Operation) -> bool:
         """Whether devices take their parts where these are read; of what is written, at once."""
@@ -191,7 +223,7 @@ class _Walk:
 
     def _fuse(self, op: Operation) -> None:
         """The result is computed where it is read, or written by the operation before it."""
-        roots = frozenset().union(*(self._roots(value) for value in op.operands))
+        roots = self._roots_of(op)
         for result in op.results:
             self.roots[result] = roots
         (result, *others) = op.results
@@ -211,10 +243,10 @@ class _Walk:
     def _narrow_enough(self, result: Value, most: int) -> bool:
         """Whether what follows a result, one after the other, is written in so many bytes."""
         while self.bytes(result) > most:
-            reader = self.reader.get(result)
-            if self.uses[result] != 1 or reader is None or reader.name not in _FUSED:
+            readers = self.readers[result]
+            if self.uses[result] != 1 or not readers or readers[0].name not in _FUSED:
                 return False
-            (result, *_) = reader.results
+            (result, *_) = readers[0].results
         return True
 
     def _replace(self, array: Value, result: Value, others: frozenset[Value]) -> None:
@@ -275,6 +307,9 @@ class _Walk:
             return self.roots[value]
         return frozenset((value,)) if value in self.first else frozenset()
 
+    def _roots_of(self, op: Operation) -> frozenset[Value]:
+        return frozenset().union(*(self._roots(value) for value in op.operands))
+
     def _array(self, value: Value) -> Value:
         return self.same.get(value, value)
 
@@ -306,9 +341,11 @@ class _Walk:
 
     def highest(self) -> Peak:
         """The moment of the largest sum."""
+        placed: set[Value] = set()
         for result, root in self.shares:
-            if self.first.get(result) == self.last.get(root):
+            if result not in placed and self.first.get(result) == self.last.get(root):
                 self.last[root] -= 1
+                placed.add(result)
         starts, ends = defaultdict(list), defaultdict(list)
         for value, start in self.first.items():
             starts[start].append(Held(value, self.maker[value], self.bytes(value)))
