@@ -44,7 +44,7 @@ class Chip:
     network_bandwidth: Figure
     """Bytes per second one way through the data centre's network."""
     vector_memory: Figure | None = None
-    """Bytes of a TPU's memory beside its units that a program's arrays may use; None: a GPU."""
+    """Bytes of memory on the chip that a program's arrays may use; None: there are none."""
     torus_dimensions: int = 0
     """Dimensions of a TPU's torus, with two links each; 0: a switch joins all devices."""
     link_domain: int | None = None
@@ -111,7 +111,6 @@ _TPUS = (
         memory_bandwidth=_docs(1200e9, "v4"),
         link_bandwidth=_book(45e9),
         network_bandwidth=_docs(50e9 / 8, "v5p (none is published for v4)"),
-        vector_memory=_assigned(0),
         torus_dimensions=3,
     ),
     Chip(

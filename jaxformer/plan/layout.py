@@ -52,7 +52,7 @@ class Layout(Protocol):
 
 
 @dataclass(frozen=True)
-class TiledLayout:
+class TiledLayout(Layout):
     """That of TPUs."""
 
     on_chip: int
@@ -62,11 +62,13 @@ class TiledLayout:
 
     @property
     def sums_later(self):
+        """Whether sums over devices run beside what follows them."""
         # A TPU v4, whose programs have no memory on the chip, computes in the order of the program.
         return self.on_chip > 0
 
     @property
     def makes_gradients_last(self):
+        """Whether the products that make kernels' gradients wait for the end of a layer."""
         return self.sums_later and not self.sparse_cores
 
     def bytes(self, value):
@@ -98,7 +100,7 @@ class TiledLayout:
 
 
 @dataclass(frozen=True)
-class PlainLayout:
+class PlainLayout(Layout):
     """That of GPUs: without padding; cuBLAS reads and writes whole arrays."""
 
     fuses_products: ClassVar[bool] = False
@@ -118,9 +120,10 @@ class PlainLayout:
 
 def layout_of(chip: Chip) -> Layout:
     """How arrays lie in the memory of a chip."""
-    if chip.vector_memory is None:
+    if chip.kind == "gpu":
         return PlainLayout()
-    return TiledLayout(int(chip.vector_memory.value), has_sparse_cores(chip.device_kind))
+    on_chip = chip.vector_memory.value if chip.vector_memory else 0
+    return TiledLayout(int(on_chip), has_sparse_cores(chip.device_kind))
 
 
 def tiled_size(shape: Sequence[int]) -> int:

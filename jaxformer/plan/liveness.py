@@ -19,28 +19,15 @@ from jaxformer.plan.shardings import cut, scattered, unreduced
 # Computed where they are read, or by the operation whose result they change.
 _FUSED = {
     *("abs", "add", "add_any", "and", "bitcast_convert_type", "broadcast_in_dim", "cbrt", "ceil"),
-    *("clamp", "concatenate", "convert_element_type", "copy", "cos", "div", "eq", "erf", "exp"),
-    *("exp2", "expand_dims", "expm1", "floor", "ge", "gt", "integer_pow", "iota", "is_finite"),
-    *(
-        "le",
-        "log",
-        "log1p",
-        "logistic",
-        "lt",
-        "max",
-        "min",
-        "mul",
-        "name",
-        "ne",
-        "neg",
-        "nextafter",
-    ),
-    *("not", "optimization_barrier", "or", "pad", "pow", "rem", "reshape", "rev", "round", "rsqrt"),
-    *("select_n", "shift_left", "shift_right_arithmetic", "shift_right_logical", "sign", "sin"),
-    *("slice", "split", "sqrt", "square", "squeeze", "stack", "stop_gradient", "sub", "tan"),
-    *("tanh", "tile", "transpose", "xor", "pvary", "erf_inv", "population_count", "clz"),
-    *("reduce_precision", "real", "imag", "device_put", "threefry2x32", "random_wrap"),
-    *("random_unwrap", "dynamic_slice"),
+    *("clamp", "clz", "concatenate", "convert_element_type", "copy", "cos", "device_put", "div"),
+    *("dynamic_slice", "eq", "erf", "erf_inv", "exp", "exp2", "expand_dims", "expm1", "floor"),
+    *("ge", "gt", "imag", "integer_pow", "iota", "is_finite", "le", "log", "log1p", "logistic"),
+    *("lt", "max", "min", "mul", "name", "ne", "neg", "nextafter", "not", "optimization_barrier"),
+    *("or", "pad", "population_count", "pow", "pvary", "random_unwrap", "random_wrap", "real"),
+    *("reduce_precision", "rem", "reshape", "rev", "round", "rsqrt", "select_n", "shift_left"),
+    *("shift_right_arithmetic", "shift_right_logical", "sign", "sin", "slice", "split", "sqrt"),
+    *("square", "squeeze", "stack", "stop_gradient", "sub", "tan", "tanh", "threefry2x32"),
+    *("tile", "transpose", "xor"),
 }
 # Nothing that follows them can be a part of them.
 _CLOSED = {"random_bits", "pallas_call", "gather", "scatter-add", "sort", "custom_call", "top_k"}
