@@ -1,16 +1,19 @@
 """The largest arrays of a compiled program, and the memory that it needs."""
 
 import re
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from jaxformer.plan.hlo import Module
 
-_VALUE = re.compile(r"^ value: <\d+ ([\w.\-]+)(?:\{[\d,]*\})? @\d+> \(size=(\d+),offset=(\d+)\)")
+_VALUE = re.compile(r"^ value: <\d+ ([^ ]+)(?: \(phi\))? @\d+> \(size=(\d+),offset=(\d+)\)")
 _TEMPORARY = re.compile(r"^allocation \d+: size (\d+), page 0, preallocated-temp", re.MULTILINE)
 _KEPT = re.compile(
     r"^allocation \d+: size (\d+), page 0, (?:parameter|maybe-live-out|constant)", re.MULTILINE
 )
+_LIVE = re.compile(r"^\s+([^\s:]+):(\d+)-(\d+)$", re.MULTILINE)
 
 
 class Buffer(NamedTuple):
@@ -26,54 +29,128 @@ class Buffer(NamedTuple):
     """The line that asks for it: "jaxformer/nn/stack.py:120"; "" where it is not known."""
 
 
-def largest_buffers(module: Module, assignment: str, number: int = 12) -> list[Buffer]:
-    """The largest arrays of a program, of which no two have the same place in memory.
+class Placed(NamedTuple):
+    """An array where the compiler has placed it, and when it is needed."""
+
+    bytes: int
+    """Its size."""
+    name: str
+    """The instruction that makes it."""
+    first: int
+    """The time at which it is made."""
+    last: int
+    """The time at which it is read for the last time."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """The memory of a compiled program on one device."""
+
+    kept: int
+    """Bytes of arguments, results that are not written over them and constants."""
+    temporary: int
+    """Bytes of temporaries, with the gaps between them."""
+    arguments: tuple[Placed, ...]
+    """What is kept."""
+    at_peak: tuple[Placed, ...]
+    """The temporaries at the moment at which there is most of them, each place once."""
+
+    @property
+    def peak(self) -> int:
+        """The most memory in use, as `memory_analysis().peak_memory_in_bytes` says it."""
+        return self.kept + sum(array.bytes for array in self.at_peak)
+
+
+def read_assignment(assignment: str, live_ranges: str) -> Assignment:
+    """The memory of a program, which the compiler assigns before it writes any code.
+
+    Args:
+        assignment: What XLA writes about it in its dump, `...-buffer-assignment.txt`.
+        live_ranges: What it writes in `...-live-range.txt`.
+
+    Returns:
+        The memory.
+    """
+    _, _, ranges = live_ranges.partition("BufferLiveRange:")
+    lives = {
+        name.replace("{}", ""): (int(first), int(last))
+        for name, first, last in _LIVE.findall(ranges)
+    }
+    arguments, temporaries = [], defaultdict(list)
+    kind = None
+    for line in assignment.splitlines():
+        if line.startswith("allocation"):
+            kind = next((each for each in (_KEPT, _TEMPORARY) if each.match(line)), None)
+        elif kind and (value := _VALUE.match(line)):
+            name, size, offset = value[1], int(value[2]), int(value[3])
+            if kind is _KEPT:
+                arguments.append(Placed(size, name, 0, 0))
+            elif name in lives:
+                temporaries[offset, size].append(Placed(size, name, *lives[name]))
+    return Assignment(
+        kept=sum(int(size) for size in _KEPT.findall(assignment)),
+        temporary=sum(int(size) for size in _TEMPORARY.findall(assignment)),
+        arguments=tuple(arguments),
+        at_peak=tuple(_most(temporaries)),
+    )
+
+
+def _most(temporaries: Mapping[tuple[int, int], list[Placed]]) -> list[Placed]:
+    """What exists at the moment of the largest sum; several names of one place count once."""
+    moments = {array.first for arrays in temporaries.values() for array in arrays}
+    changes: Counter[int] = Counter()
+    for (_, size), arrays in temporaries.items():
+        for first, last in _joined(arrays):
+            changes[first] += size
+            changes[last + 1] -= size
+    now, sums = 0, {}
+    for time in sorted(changes):
+        now += changes[time]
+        sums[time] = now
+    moment = max(moments & sums.keys(), key=lambda time: sums[time], default=0)
+    alive = (
+        next((array for array in arrays if array.first <= moment <= array.last), None)
+        for arrays in temporaries.values()
+    )
+    return [array for array in alive if array is not None]
+
+
+def _joined(arrays: list[Placed]) -> Iterator[tuple[int, int]]:
+    """The times at which any of these arrays exists."""
+    first, last = None, -1
+    for array in sorted(arrays, key=lambda each: each.first):
+        if first is not None and array.first > last:
+            yield first, last
+            first = None
+        first = array.first if first is None else first
+        last = max(last, array.last)
+    if first is not None:
+        yield first, last
+
+
+def largest_buffers(module: Module, assignment: Assignment, number: int = 12) -> list[Buffer]:
+    """The largest arrays at the moment at which a program needs most.
 
     Args:
         module: The compiled program.
-        assignment: What XLA writes about it in its dump, `...-buffer-assignment.txt`.
+        assignment: Its memory.
         number: How many, at most.
 
     Returns:
         The arrays, the largest first.
     """
     by_name = {each.name: each for each, _ in module.instructions()}
-    taken: list[tuple[str, int, int]] = []
-    found = []
-    for size, allocation, offset, name in sorted(_values(assignment), key=lambda v: -v[0]):
+    placed = sorted((*assignment.at_peak, *assignment.arguments), key=lambda each: -each.bytes)
+    found: list[Buffer] = []
+    for array in placed:
+        name = array.name.partition("{")[0]
         if len(found) == number:
             break
-        shares = any(a == allocation and offset < e and b < offset + size for a, b, e in taken)
-        instruction = by_name.get(name)
-        if shares or instruction is None:
+        if (instruction := by_name.get(name)) is None:
             continue
-        taken.append((allocation, offset, offset + size))
-        sizes = {array.bytes: array for array in instruction.arrays}
-        array = sizes.get(size) or max(instruction.arrays, key=lambda a: a.bytes, default="")
+        sizes = {each.bytes: each for each in instruction.arrays}
+        largest = max(instruction.arrays, key=lambda each: each.bytes, default="")
         operation = instruction.op_name.replace("\\", "") or name
-        found.append(Buffer(size, str(array), operation, module.source(instruction)))
+        text = str(sizes.get(array.bytes) or largest)
+        found.append(Buffer(array.bytes, text, operation, module.source(instruction)))
     return found
-
-
-def _values(assignment: str) -> Iterator[tuple[int, str, int, str]]:
-    """The size, allocation, offset in it and name of every array in the device's own memory."""
-    allocation = ""
-    for line in assignment.splitlines():
-        if line.startswith("allocation"):
-            allocation = line if _KEPT.match(line) or _TEMPORARY.match(line) else ""
-        elif allocation and (value := _VALUE.match(line)):
-            yield int(value[2]), allocation, int(value[3]), value[1]
-
-
-def assigned_bytes(assignment: str) -> tuple[int, int]:
-    """The memory that a program needs, as the compiler assigns it before it writes any code.
-
-    Args:
-        assignment: What XLA writes about it in its dump, `...-buffer-assignment.txt`.
-
-    Returns:
-        Bytes of arguments, results that are not written over them and constants; and of
-        temporaries.
-    """
-    kept = sum(int(size) for size in _KEPT.findall(assignment))
-    return kept, sum(int(size) for size in _TEMPORARY.findall(assignment))

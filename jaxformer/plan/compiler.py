@@ -3,7 +3,9 @@
 import contextlib
 import importlib.metadata
 import importlib.util
+import multiprocessing
 import os
+import pickle
 import tempfile
 import time
 from collections.abc import Iterator
@@ -16,7 +18,7 @@ import jax
 from jaxformer.config import Config, validate
 from jaxformer.distributed.sharding import MESH_AXES, make_mesh
 from jaxformer.errors import RunError
-from jaxformer.plan.buffers import Buffer, assigned_bytes, largest_buffers
+from jaxformer.plan.buffers import Buffer, largest_buffers, read_assignment
 from jaxformer.plan.collectives import Collective, collectives
 from jaxformer.plan.hlo import Module
 from jaxformer.plan.slices import Slice
@@ -44,26 +46,23 @@ class CompiledStep:
 
     usable_bytes: int
     """What the device has for a program."""
-    finished: bool
-    """Whether the compiler came to its end: not where the program does not fit."""
     peak_bytes: int
-    """The most memory in use, by `memory_analysis()`; all that is assigned where it did not end,
-    which is a little more."""
+    """The most memory in use, as `memory_analysis()` of the finished program says it."""
     argument_bytes: int
     """State and batch."""
     temporary_bytes: int
-    """Everything that is made during the step."""
+    """Room for everything that is made during the step, with the gaps between arrays."""
     seconds: float
     """How long it took to compile."""
     collectives: list[Collective]
     """What one step sends between devices."""
     buffers: list[Buffer]
-    """The largest arrays, of which no two have the same place in memory."""
+    """The largest arrays at the moment at which the step needs most."""
 
     @property
     def fits(self) -> bool:
-        """Whether it fits into the device's memory."""
-        return self.peak_bytes <= self.usable_bytes
+        """Whether all arrays have a place in the device's memory."""
+        return self.argument_bytes + self.temporary_bytes <= self.usable_bytes
 
 
 def is_installed() -> bool:
@@ -107,7 +106,10 @@ def topology_devices(slice_: Slice) -> list[jax.Device]:
 
 
 def compile_step(config: Config, slice_: Slice) -> CompiledStep:
-    """Compiles the training step of an experiment for a slice, which takes minutes.
+    """Compiles the training step of an experiment for a slice, until all memory is assigned.
+
+    The compiler runs in a process of its own, which is stopped then: to write the code takes
+    minutes more.
 
     Args:
         config: The experiment.
@@ -121,20 +123,39 @@ def compile_step(config: Config, slice_: Slice) -> CompiledStep:
         ConfigError: The experiment cannot run on so many devices.
         JaxRuntimeError: The compiler fails for another reason than a lack of memory.
     """
+    if not is_installed():
+        raise RunError(INSTALL)
+    validate(config, slice_.num_devices)
     start = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder:
-        memory = compile_into(Path(folder), config, slice_)
-        step = read_dump(Path(folder), config, slice_)
-    step = replace(step, seconds=time.perf_counter() - start)
-    if memory is None:
-        return step
-    return replace(
-        step,
-        finished=True,
-        peak_bytes=memory.peak_memory_in_bytes,
-        argument_bytes=memory.argument_size_in_bytes,
-        temporary_bytes=memory.temp_size_in_bytes,
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        _compile_apart(folder, config, slice_)
+        if not has_assigned_memory(folder):
+            # A component of one's own may not travel to another process, and an error belongs here.
+            compile_into(folder, config, slice_)
+        step = read_dump(folder, config, slice_)
+    return replace(step, seconds=time.perf_counter() - start)
+
+
+def _compile_apart(folder: Path, config: Config, slice_: Slice) -> None:
+    """Compiles in another process until memory is assigned, if the experiment can be sent there."""
+    process = multiprocessing.get_context("spawn").Process(
+        target=_compile_on_cpu, args=(folder, config, slice_)
     )
+    try:
+        process.start()
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return
+    while process.is_alive() and not has_assigned_memory(folder):
+        process.join(timeout=0.2)
+    process.join(timeout=2.0)  # for the files to be complete
+    process.kill()
+    process.join()
+
+
+def _compile_on_cpu(folder: Path, config: Config, slice_: Slice) -> None:
+    jax.config.update("jax_platforms", "cpu")
+    compile_into(folder, config, slice_)
 
 
 def compile_into(folder: Path, config: Config, slice_: Slice) -> Any:
@@ -186,15 +207,15 @@ def read_dump(folder: Path, config: Config, slice_: Slice) -> CompiledStep:
         What is known of the step.
     """
     module = Module(_dumped(folder, ".txt"))
-    assignment = _dumped(folder, "-buffer-assignment.txt")
-    kept, temporary = assigned_bytes(assignment)
+    assignment = read_assignment(
+        _dumped(folder, "-buffer-assignment.txt"), _dumped(folder, "-live-range.txt")
+    )
     sizes = config.mesh.sizes(slice_.num_devices)
     return CompiledStep(
         usable_bytes=int(slice_.chip.memory.value),
-        finished=False,
-        peak_bytes=kept + temporary,
-        argument_bytes=kept,
-        temporary_bytes=temporary,
+        peak_bytes=assignment.peak,
+        argument_bytes=assignment.kept,
+        temporary_bytes=assignment.temporary,
         seconds=0.0,
         collectives=collectives(module, dict(zip(MESH_AXES, sizes, strict=True))),
         buffers=largest_buffers(module, assignment),

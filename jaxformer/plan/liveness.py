@@ -19,7 +19,7 @@ from jaxformer.plan.shardings import cut, scattered, unreduced
 # Computed where they are read, or by the operation whose result they change.
 _FUSED = {
     *("abs", "add", "add_any", "and", "bitcast_convert_type", "broadcast_in_dim", "cbrt", "ceil"),
-    *("clamp", "clz", "concatenate", "convert_element_type", "copy", "cos", "device_put", "div"),
+    *("clamp", "clz", "concatenate", "convert_element_type", "copy", "cos", "div"),
     *("dynamic_slice", "eq", "erf", "erf_inv", "exp", "exp2", "expand_dims", "expm1", "floor"),
     *("ge", "gt", "imag", "integer_pow", "iota", "is_finite", "le", "log", "log1p", "logistic"),
     *("lt", "max", "min", "mul", "name", "ne", "neg", "nextafter", "not", "optimization_barrier"),

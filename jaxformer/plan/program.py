@@ -18,7 +18,7 @@ LOOPS = ("scan", "while", "cond")
 """Operations that hold other programs."""
 SAME = {
     *("name", "reshape", "squeeze", "expand_dims", "copy", "optimization_barrier", "reshard"),
-    *("stop_gradient", "pvary", "device_put"),
+    *("stop_gradient", "pvary"),
 }
 """Operations whose result is the same array under another name."""
 # Their bodies are a part of the program around them.
@@ -42,6 +42,8 @@ class Value:
     """The compiler chooses how it is cut; `shape` is that of the whole array."""
     sharding: Any = None
     """How the whole array is cut over the mesh, where its type says so."""
+    on_host: bool = False
+    """It lies in the memory of the host."""
     in_rows: bool = False
     """It lies in memory as its shape says, because a kernel reads or writes it."""
 
@@ -106,7 +108,8 @@ def value_of(aval: jax.core.ShapedArray, source: str = "") -> Value:
         cuts = [math.prod(mesh.shape[axis] for axis in mesh_axes(entry)) for _, entry in entries]
         shape = tuple(-(-size // cut) for size, cut in zip(shape, cuts, strict=True))
     dtype = getattr(aval, "dtype", None) or jax.numpy.dtype("int32")
-    return Value(shape, dtype, source, automatic, sharding)
+    on_host = getattr(aval, "memory_space", None) == jax.memory.Space.Host
+    return Value(shape, dtype, source, automatic, sharding, on_host)
 
 
 def _write_out(jaxpr: Jaxpr, known: dict[Var, Value], operations: list[Operation], made=None):

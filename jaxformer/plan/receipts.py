@@ -2,30 +2,18 @@
 
 import datetime
 import json
-import multiprocessing
-import tempfile
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import jax
-
-from jaxformer.config import Config, load_config, validate
+from jaxformer.config import Config, load_config
 from jaxformer.distributed.sharding import MESH_AXES, MeshConfig
 from jaxformer.errors import DataError
 from jaxformer.io.files import replacing
 from jaxformer.plan import memory, traffic
 from jaxformer.plan.collectives import Collective
-from jaxformer.plan.compiler import (
-    CompiledStep,
-    compile_into,
-    compile_step,
-    has_assigned_memory,
-    read_dump,
-    versions,
-)
+from jaxformer.plan.compiler import compile_step, versions
 from jaxformer.plan.slices import parse_chips
 from jaxformer.plan.trace import trace_step
 
@@ -49,8 +37,6 @@ class Receipt:
     """Tokens of a row."""
     remat: str
     """What is computed again in the backward pass."""
-    finished: bool
-    """Whether the compiler came to its end, see `CompiledStep`."""
     fits: bool
     """Whether it fits."""
     peak_bytes: int
@@ -58,7 +44,7 @@ class Receipt:
     argument_bytes: int
     """The compiler's state and batch."""
     temporary_bytes: int
-    """The compiler's temporaries."""
+    """The room that the compiler assigns to temporaries, with the gaps between them."""
     seconds: float
     """How long it took to compile."""
     collectives: list[dict[str, Any]]
@@ -98,18 +84,14 @@ def experiment(spec: str, mesh: Mapping[str, int] | None) -> Config:
     return config if mesh is None else replace(config, mesh=MeshConfig(**mesh))
 
 
-def compiled(
-    recipe: str, spec: str, chips: str, mesh: Mapping[str, int] | None, *, finish: bool
-) -> Receipt:
-    """The receipt of a recipe, without what is predicted; takes minutes.
+def compiled(recipe: str, spec: str, chips: str, mesh: Mapping[str, int] | None) -> Receipt:
+    """The receipt of a recipe, without what is predicted.
 
     Args:
         recipe: What the receipt is called.
         spec: The experiment's file and size.
         chips: The slice, see `parse_chips`.
         mesh: The devices along each axis; None: the experiment's own mesh.
-        finish: Whether to wait for the compiler's code, and so for its own figure of the peak;
-            otherwise it is stopped when it has assigned all memory.
 
     Returns:
         The receipt.
@@ -118,8 +100,7 @@ def compiled(
         ConfigError: The experiment cannot run on so many devices.
     """
     config, slice_ = experiment(spec, mesh), parse_chips(chips)
-    validate(config, slice_.num_devices)
-    step = compile_step(config, slice_) if finish else _assigned(spec, chips, mesh)
+    step = compile_step(config, slice_)
     return Receipt(
         recipe=recipe,
         chips=chips,
@@ -127,7 +108,6 @@ def compiled(
         rows=config.data.batch_size,
         lengths=dict(config.row_lengths),
         remat=str(getattr(config.model, "remat", "none")),
-        finished=step.finished,
         fits=step.fits,
         peak_bytes=step.peak_bytes,
         argument_bytes=step.argument_bytes,
@@ -138,27 +118,6 @@ def compiled(
         versions=versions(),
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
     )
-
-
-def _assigned(spec: str, chips: str, mesh: Mapping[str, int] | None) -> CompiledStep:
-    """Compiles in a process of its own, which ends when it has assigned all memory."""
-    start = time.perf_counter()
-    context = multiprocessing.get_context("spawn")
-    with tempfile.TemporaryDirectory() as folder:
-        process = context.Process(target=_compile, args=(folder, spec, chips, mesh))
-        process.start()
-        while process.is_alive() and not has_assigned_memory(Path(folder)):
-            process.join(timeout=0.5)
-        process.join(timeout=2.0)  # for the file to be complete
-        process.kill()
-        process.join()
-        step = read_dump(Path(folder), experiment(spec, mesh), parse_chips(chips))
-    return replace(step, seconds=time.perf_counter() - start)
-
-
-def _compile(folder: str, spec: str, chips: str, mesh: Mapping[str, int] | None) -> None:
-    jax.config.update("jax_platforms", "cpu")
-    compile_into(Path(folder), experiment(spec, mesh), parse_chips(chips))
 
 
 def predicted(receipt: Receipt, spec: str) -> Receipt:

@@ -1,6 +1,6 @@
 """The arrays of a compiled program: their sizes, and the lines that ask for them."""
 
-from jaxformer.plan.buffers import Buffer, assigned_bytes, largest_buffers
+from jaxformer.plan.buffers import Buffer, largest_buffers, read_assignment
 from jaxformer.plan.hlo import Array, Module
 
 TEXT = """HloModule step
@@ -39,23 +39,50 @@ allocation 1: size 24, page 0, parameter 0, shape |f32[2,3]| at ShapeIndex {}:
  value: <2 p.1 @0> (size=24,offset=0): f32[2,3]{1,0:T(8,128)}
 allocation 2: size 100, page 0, preallocated-temp:
  value: <3 big.1{0} @0> (size=48,offset=0): bf16[8,3]{1,0}
- value: <4 p.2 @1> (size=40,offset=8): f32[2,3]{1,0}
+ value: <4 p.2{1} (phi) @1> (size=40,offset=50): f32[2,3]{1,0}
  value: <5 helper.1 @0> (size=7,offset=48): s8[7]{0}
  value: <6 other.1 @0> (size=1,offset=60): pred[]
+ value: <7 helper.1{1} @0> (size=48,offset=0): bf16[8,3]{1,0}
 allocation 3: size 400, color 1, page 0, preallocated-temp:
- value: <7 fast.1 @0> (size=400,offset=0): f32[100]{0:T(128)S(1)}
+ value: <8 fast.1 @0> (size=400,offset=0): f32[100]{0:T(128)S(1)}
+"""
+LIVE = """HloLiveRange (max 9):
+  InstructionSequence:
+    0:p.1
+    2:big.1
+  BufferLiveRange:
+    big.1{0}:2-5
+    p.2{1}:6-9
+    helper.1{}:3-6
+    other.1{}:4-4
+    helper.1{1}:5-6
+    fast.1{}:0-9
 """
 
 
+def test_memory_is_the_most_that_exists_at_a_time():
+    found = read_assignment(ASSIGNED, LIVE)
+    assert (found.kept, found.temporary) == (24, 100)
+    # At 4: big, helper and other; at 6: helper in big's place, p.2 and helper.
+    assert sorted((array.name, array.bytes) for array in found.at_peak) == [
+        ("helper.1", 7),
+        ("helper.1{1}", 48),
+        ("p.2{1}", 40),
+    ]
+    assert found.peak == 24 + 7 + 48 + 40
+
+
 def test_the_largest_buffers_name_the_line_that_asks_for_them():
-    found = largest_buffers(Module(TEXT), ASSIGNED)
+    live = LIVE.replace("p.2{1}:6-9", "p.2{1}:7-9")
+    assignment = read_assignment(ASSIGNED, live)
+    found = largest_buffers(Module(TEXT), assignment)
     assert found == [
         Buffer(48, "bf16[8,3]", "dot", "jaxformer/nn/stack.py:227"),
         Buffer(24, "f32[2,3]", "state.params['a']", ""),
         Buffer(7, "s8[7]", "cast", "jaxformer/functional/linear.py:143"),
         Buffer(1, "pred[]", "update", ""),
     ]
-    assert largest_buffers(Module(TEXT), ASSIGNED, number=1) == found[:1]
+    assert largest_buffers(Module(TEXT), assignment, number=1) == found[:1]
 
 
 def test_memory_that_is_needed_is_that_of_the_device_alone():
@@ -68,7 +95,8 @@ def test_memory_that_is_needed_is_that_of_the_device_alone():
         "allocation 3: size 10000, page 0, preallocated-temp:\n"
         "allocation 4: size 100000, color 1, page 0, preallocated-temp:\n"
     )
-    assert assigned_bytes(text) == (1100, 10000)
+    found = read_assignment(text, "BufferLiveRange:\n")
+    assert (found.kept, found.temporary, found.peak) == (1100, 10000, 1100)
 
 
 def test_bytes_of_an_array():

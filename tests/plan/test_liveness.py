@@ -169,3 +169,18 @@ def test_random_numbers_are_cut_as_what_they_drop():
     program = flattened(traced.jaxpr)
     drawn = [op.results[0].shape for op in program.operations if op.name == "random_bits"]
     assert drawn == [(4, 8, 16)]
+
+
+def test_what_waits_on_the_host_needs_no_memory_of_the_device():
+    def layer(x, w):
+        y = jax.device_put(x @ w, jax.memory.Space.Host)
+        return jnp.sin(x), y
+
+    def kept(x, stack):
+        _, ys = jax.lax.scan(layer, x, stack)
+        return ys
+
+    stack = jax.ShapeDtypeStruct((7, SIZE, SIZE), jnp.float32)
+    found = peak_of(kept, SQUARE, stack)
+    assert {held.bytes for held in found.arrays if held.maker == "saved by the loop"} <= {0, ONE}
+    assert found.bytes < 4 * ONE

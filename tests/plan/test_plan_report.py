@@ -20,7 +20,7 @@ GIB = 2**30
 
 
 def planned(monkeypatch, compiled_peak=None):
-    step = CompiledStep(15 * GIB, True, compiled_peak or 0, 1, 2, 0.0, [], [])
+    step = CompiledStep(15 * GIB, compiled_peak or 0, 1, compiled_peak or 0, 0.0, [], [])
     monkeypatch.setattr(compiler, "is_installed", lambda: compiled_peak is not None)
     monkeypatch.setattr(compiler, "compile_step", lambda *_: step)
     monkeypatch.setattr(search, "largest_batch", lambda *_: 128)

@@ -13,13 +13,9 @@ from jaxformer.plan.slices import parse_chips
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "benchmarks" / "results" / "plan_receipts.json"
 KEPT = receipts.read(FILE)
-# All others are within a tenth. What the compiler has there and the closed form does not: the
-# gradient and the casts of a large vocabulary's table, more than once; and on chips with
-# SparseCores, buffers of the shards that they move.
-MISSED = (
-    *("albert.py:xxlarge", "byt5.py:xl", "distilbert.py", "gptj.py:6b", "mistral.py:7b"),
-    *("mt5.py:xl", "t5.py:11b", "t5_v1_1.py:xl", "transformer_2017.py:big", "vit.py:huge-14"),
-)
+# All others are within a tenth. On a TPU7x the compiler writes the gradient of logits in bfloat16
+# beside them; on others, products read it as they compute it.
+MISSED = ("roberta.py:base",)
 # Compiled again by `make test-tpu`: a decoder that is scanned, and a small one.
 COMPILED_AGAIN = ("gpt2.py:small", "llama.py:llama3-8b")
 
@@ -44,7 +40,7 @@ def test_what_is_no_file_of_receipts_is_refused(tmp_path, text):
 @pytest.mark.parametrize("receipt", KEPT.values(), ids=KEPT)
 def test_the_closed_form_predicts_the_peak(receipt):
     assert receipt.fits
-    largest = 0.6 if receipt.recipe in MISSED else 0.1
+    largest = 0.15 if receipt.recipe in MISSED else 0.1
     assert receipt.ratio == pytest.approx(1, abs=largest)
 
 
@@ -63,9 +59,20 @@ def test_a_recipe_needs_no_more_memory_than_its_receipt_says(recipe):
     receipt = KEPT[recipe]
     config = receipts.experiment(spec_of(receipt), receipt.mesh)
     step = compile_step(config, parse_chips(receipt.chips))
-    assert step.finished
     assert step.peak_bytes < receipts.GROWTH * receipt.peak_bytes
     assert step.fits == receipt.fits
+
+
+@pytest.mark.slow
+@pytest.mark.tpu_compiler
+@pytest.mark.skipif(not compiler.is_installed(), reason="needs libtpu")
+def test_the_peak_is_that_of_the_finished_program(tmp_path):
+    receipt = KEPT["gpt2.py:small"]
+    config, slice_ = receipts.experiment(spec_of(receipt), receipt.mesh), parse_chips(receipt.chips)
+    memory = compiler.compile_into(tmp_path, config, slice_)
+    step = compiler.read_dump(tmp_path, config, slice_)
+    assert step.peak_bytes == memory.peak_memory_in_bytes
+    assert step.temporary_bytes == memory.temp_size_in_bytes
 
 
 def test_growth_is_measured_against_the_receipt():
