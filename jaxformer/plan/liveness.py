@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from jaxformer.plan.layout import Layout, mark_kernels, splits_last_axis
 from jaxformer.plan.loops import LoopParts
 from jaxformer.plan.program import LOOPS, SAME, Operation, Program, Value
-from jaxformer.plan.shardings import cut, scattered, unreduced
+from jaxformer.plan.shardings import cuts, leaves_in_place, scattered, sums
 
 # Computed where they are read, or by the operation whose result they change.
 _FUSED = {
@@ -33,6 +33,8 @@ _FUSED = {
 _CLOSED = {"random_bits", "pallas_call", "gather", "scatter-add", "sort", "custom_call", "top_k"}
 # What they read may be computed on the way.
 _READS_FUSED = {"dot_general", "conv_general_dilated", "dynamic_update_slice", "scatter-add"}
+# A slice is taken at once from an array that is so many times as large.
+_SMALL = 8
 # The makers of arrays that wait too long for their readers to be kept on the chip.
 _READ_LATER = {"saved by the loop", "loop state", "cast"}
 
@@ -134,19 +136,22 @@ class _Walk:
             self.last[copy] = self.end
 
     def _operate(self, op: Operation, time: int) -> None:
-        if op.name in SAME and (op.name != "reshard" or _unmoved(op)):
+        if op.name in SAME and (op.name != "reshard" or leaves_in_place(op)):
             self._alias(op, time)
+        elif op.name == "slice" and self._is_small_part(op):
+            self._read(op.operands[0], time)
+            self._make(op.results[0], time, op.name)
         elif op.name in _FUSED and (replaced := self._written_over(op)):
             self._write_over(op, replaced, time)
-        elif op.name in _FUSED or _late(op):
+        elif op.name in _FUSED or sums(op):
             self._fuse(op)
-            self.summed_late += op.operands[:1] * _late(op)
+            self.summed_late += op.operands[:1] * sums(op)
         elif op.name in LOOPS:
             self._loop(op, time)
-        elif _cuts(op) and self._is_cut_late(op):
+        elif cuts(op) and self._is_cutsums(op):
             self._fuse(op)
         else:
-            whole = not (_cuts(op) or (op.name in _READS_FUSED and self.layout.fuses_products))
+            whole = not (cuts(op) or (op.name in _READS_FUSED and self.layout.fuses_products))
             reduces = op.name.startswith(("reduce_", "arg", "cum"))
             for value in op.operands:
                 self._read(value, time, whole=whole and not reduces)
@@ -186,6 +191,11 @@ class _Walk:
             self._read(value, time)
         self._make(result, time, "fusion")
         self.shares += [(result, root) for root in replaced]
+
+    def _is_small_part(self, op: Operation) -> bool:
+        """Whether a slice is taken at once, so that the array need not wait for its readers."""
+        (array,), (part,) = op.operands, op.results
+        return array in self.first and _SMALL * self.bytes(part) <= self.bytes(array)
 
     def _is_cut_late(self, op: Operation) -> bool:
         """Whether devices take their parts where these are read; of what is written, at once."""
@@ -371,24 +381,3 @@ def _in_memory(op: Operation, value: Value) -> tuple[int, ...]:
     """The shape of what an operation writes."""
     # The generator of random bits makes words in pairs.
     return (2, *value.shape) if op.name == "random_bits" else value.shape
-
-
-def _late(op: Operation) -> bool:
-    """Whether a sum over devices waits for its reader, as that of a gradient for the optimizer."""
-    return op.name == "reshard" and bool(op.operands) and bool(unreduced(op.operands[0]))
-
-
-def _cuts(op: Operation) -> bool:
-    """Whether each device takes its part of what all have."""
-    if op.name != "reshard" or not op.operands:
-        return False
-    (given,), (made,) = op.operands, op.results
-    return cut(given) < cut(made) and not unreduced(given)
-
-
-def _unmoved(op: Operation) -> bool:
-    """Whether a change of sharding leaves every device what it has."""
-    if not op.operands:
-        return True
-    (given,), (made,) = op.operands, op.results
-    return given.automatic != made.automatic or given.shape == made.shape

@@ -39,3 +39,24 @@ def cut(value: Value) -> set[str]:
 def unreduced(value: Value) -> set[str]:
     """The mesh axes over which an array is still to be summed."""
     return set(getattr(getattr(value.sharding, "spec", None), "unreduced", ()) or ())
+
+
+def sums(op: Operation) -> bool:
+    """Whether devices sum an array, which waits for its reader as a gradient for the optimizer."""
+    return op.name == "reshard" and bool(op.operands) and bool(unreduced(op.operands[0]))
+
+
+def cuts(op: Operation) -> bool:
+    """Whether each device takes its part of what all have."""
+    if op.name != "reshard" or not op.operands:
+        return False
+    (given,), (made,) = op.operands, op.results
+    return cut(given) < cut(made) and not unreduced(given)
+
+
+def leaves_in_place(op: Operation) -> bool:
+    """Whether a change of sharding leaves every device what it has."""
+    if not op.operands:
+        return True
+    (given,), (made,) = op.operands, op.results
+    return given.automatic != made.automatic or given.shape == made.shape
