@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 import jax
@@ -13,17 +14,20 @@ from rich.table import Table
 from rich.text import Text
 
 from jaxformer.cli.options import split_subject
-from jaxformer.config.experiment import Config, load_config
-from jaxformer.config.overrides import parse
+from jaxformer.config.experiment import Config, check_has_model, load_config
+from jaxformer.config.overrides import given, parse, without
 from jaxformer.config.shipped import config_spec, shipped_names
 from jaxformer.distributed.chips import CHIPS, GIB, find_chip
 from jaxformer.errors import ArgumentError
 from jaxformer.io.console import console
 from jaxformer.io.files import replacing
 from jaxformer.plan import search
+from jaxformer.plan.notes import remat_in_words
 from jaxformer.plan.report import Plan
 from jaxformer.plan.report import plan as make_plan
 from jaxformer.plan.slices import parse_chips
+from jaxformer.plan.trace import check, check_without_mesh, described
+from jaxformer.training.transfer.resolution import resolved
 
 _DESCRIPTION = """\
 Says, on a laptop, whether a config fits on a slice of TPUs or on GPUs, how much memory each device
@@ -69,26 +73,50 @@ def plan(arguments: Sequence[str], prog: str = "jaxformer plan") -> None:
         f"{prog} CONFIG --chips SLICE [OPTION ...]",
         _DESCRIPTION.format(prog=prog, **names),
     )
-    config = load_config(config_spec(name))
-    wanted = parse(PlanOptions(**vars(config)), options, f"{prog} {name}")
+    # Everything is traced here, and nothing runs: not on an accelerator either, if there is one.
+    jax.config.update("jax_platforms", "cpu")
+    wanted = _parsed(name, options, f"{prog} {name}")
+    chooses_mesh = any(field.startswith("mesh.") for field in given(options))
     if not wanted.chips:
         raise ArgumentError(
             "chips: must name a slice, as --chips v5p:4x4x4, --chips h100:64, or --chips v5p --find"
         )
-    # Everything is traced here, and nothing runs: not on an accelerator either, if there is one.
-    jax.config.update("jax_platforms", "cpu")
-    found = None
-    if wanted.find:
+    if wanted.find and chooses_mesh:
+        raise ArgumentError("--find chooses the mesh: leave out --mesh, or name a slice")
+    found, slice_ = None, None if wanted.find else parse_chips(wanted.chips)
+    config = _settled(wanted.experiment)
+    check_without_mesh(config)
+    if slice_ is None:
         chip = find_chip(wanted.chips)
         _progress(f"searching the slices of {chip.name}")
-        found = search.smallest(wanted.experiment, chip)
-    experiment = found.config if found else wanted.experiment
-    slice_ = found.slice if found else parse_chips(wanted.chips)
-    made = make_plan(experiment, slice_, found, compiling=wanted.compile, progress=_progress)
+        found = search.smallest(config, chip)
+        slice_ = found.slice
+    elif chooses_mesh:
+        check(config, slice_)
+    made = make_plan(config, slice_, found, compiling=wanted.compile, progress=_progress)
     if wanted.json is not None:
         with replacing(wanted.json) as temporary:
             temporary.write_text(json.dumps(made.as_json(), indent=1) + "\n")
     _print(name, made, console())
+
+
+def _parsed(name: str, options: Sequence[str], prog: str) -> PlanOptions:
+    """The command line, whose options may change a model that a checkpoint has."""
+    defaults = PlanOptions(**vars(load_config(config_spec(name))))
+    if defaults.model is None and "model" not in given(options):
+        first = parse(defaults, without(options, "model", "help"), prog)
+        if first.init_from is not None:
+            model = resolved(first.experiment, labels_needed=False).model
+            defaults = dataclasses.replace(defaults, model=model)
+    return parse(defaults, options, prog)
+
+
+def _settled(config: Config) -> Config:
+    """The experiment with what it leaves to the checkpoint it starts from, if that is here."""
+    check_has_model(config)
+    is_open = getattr(config.data, "sequence_length", 0) is None
+    origin, _ = (None, "") if config.init_from is None else described(config.init_from, "init_from")
+    return resolved(config, labels_needed=False) if is_open or origin is not None else config
 
 
 def _progress(text: str) -> None:
@@ -97,17 +125,33 @@ def _progress(text: str) -> None:
 
 def _print(name: str, plan: Plan, out: Console) -> None:
     config, slice_ = plan.config, plan.slice
+    used = prod(vars(config.mesh).values())
     sizes = " x ".join(f"{axis} {size}" for axis, size in vars(config.mesh).items() if size > 1)
-    lengths = " + ".join(f"{length:,}" for length in config.row_lengths.values())
+    idle = f", {slice_.num_devices - used} idle" if used < slice_.num_devices else ""
+    parts = config.train.gradient_accumulation
     out.print(
-        f"{name} on {slice_.name}: {slice_.chips} chips, {slice_.num_devices} devices, "
-        f"{slice_.hosts} hosts\nmesh {sizes or 'of one device'}; {config.data.batch_size:,} rows "
-        f"of {lengths} tokens; {type(config.optimizer).__name__}\n",
+        f"{name} on {slice_.name}: {_count(slice_.chips, 'chip')}, "
+        f"{_count(slice_.num_devices, 'device')}, {_count(slice_.hosts, 'host')}\n"
+        f"mesh {sizes or 'of one device'}{idle}; {remat_in_words(config.model)}"
+        f"{f', {parts} parts' if parts > 1 else ''}; {plan.stages[-1].words} tokens; "
+        f"{type(config.optimizer).__name__}",
         highlight=False,
     )
+    if plan.impossible:
+        out.print(
+            f"the config's own mesh is impossible here, so this is the best one: {plan.impossible}",
+            highlight=False,
+        )
+    out.print()
     _print_memory(plan, out)
     _print_speed(plan, out)
+    for note in plan.notes:
+        out.print(f"note: {note}", highlight=False)
     out.print(f"\n{_trust(plan)}", highlight=False)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _print_memory(plan: Plan, out: Console) -> None:
@@ -145,11 +189,12 @@ def _print_speed(plan: Plan, out: Console) -> None:
         highlight=False,
     )
     terms = sorted(step.terms.items(), key=lambda item: -item[1])
-    out.print(_table([(_time(seconds), term) for term, seconds in terms]))
+    shown = [(_time(size), term) for term, size in terms if size >= 0.001 * step.seconds]
+    out.print(_table(shown))
     if plan.days is not None:
         out.print(
-            f"whole run: {plan.config.train.steps:,} steps in {plan.days:,.1f} days, "
-            f"{plan.days * 24 * chips:,.0f} chip-hours",
+            f"whole run: {plan.config.train.steps:,} steps in {_days(plan.days)}, "
+            f"{plan.days * 24 * chips:,.1f} chip-hours",
             highlight=False,
         )
     if plan.best is None:
@@ -184,8 +229,16 @@ def _table(rows: Sequence[Sequence[str]]) -> Table:
 
 
 def _gib(size: float) -> str:
-    return f"{size / GIB:.2f} GiB"
+    return f"{size / GIB:.2f} GiB" if size >= 0.01 * GIB else f"{1024 * size / GIB:.2f} MiB"
+
+
+def _days(days: float) -> str:
+    if days >= 1:
+        return f"{days:,.1f} days"
+    return f"{24 * days:.1f} hours" if days >= 1 / 24 else f"{1440 * days:.1f} minutes"
 
 
 def _time(seconds: float) -> str:
-    return f"{seconds:.2f} s" if seconds >= 0.1 else f"{1000 * seconds:.2f} ms"
+    if seconds >= 0.1:
+        return f"{seconds:.2f} s"
+    return f"{1e3 * seconds:.2f} ms" if seconds >= 1e-4 else f"{1e6 * seconds:.2f} us"

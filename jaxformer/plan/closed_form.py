@@ -74,6 +74,14 @@ def sent(
     return tuple(found)
 
 
+def made_again(config: TransformerConfig) -> int:
+    """FLOPs of a token in products that the backward pass computes again."""
+    if config.remat in ("none", "dots"):
+        return 0
+    products = layer_products(config)
+    return 2 * config.num_layers * (sum(products.values()) - products["down"])
+
+
 def kept_bytes(config: TransformerConfig, tokens: int, tensor: int = 1) -> int:
     """Bytes of the activations that the forward pass of all layers keeps on a device.
 

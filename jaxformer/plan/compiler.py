@@ -22,7 +22,7 @@ from jaxformer.plan.buffers import Buffer, largest_buffers, read_assignment
 from jaxformer.plan.collectives import Collective, collectives
 from jaxformer.plan.hlo import Module
 from jaxformer.plan.slices import Slice
-from jaxformer.training.step import TrainProgram
+from jaxformer.plan.trace import train_program
 
 INSTALL = (
     "the TPU compiler is not here: pip install --no-deps --target libtpu 'libtpu>=0.0.42,<0.1', "
@@ -177,7 +177,7 @@ def compile_into(folder: Path, config: Config, slice_: Slice) -> Any:
     validate(config, slice_.num_devices)
     with _environment():
         mesh = make_mesh(config.mesh, topology_devices(slice_))
-        program = TrainProgram(config.model, config.optimizer, config.train, mesh)
+        program = train_program(config, mesh)
         lowered = program.lower(config.data.batch_size, config.row_lengths)
         # The text comes from XLA's dump: newer compilers write what jaxlib cannot read back, and
         # there is one where the program does not fit, too.

@@ -1,35 +1,66 @@
 """A plan: what a job needs and how fast it goes on a slice, by closed form and by the compiler."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxformer.config import Config
-from jaxformer.distributed.sharding import check_slices
+from jaxformer.errors import ConfigError
+from jaxformer.models.model import ModelConfig
 from jaxformer.plan import compiler, search
 from jaxformer.plan.compiler import CompiledStep
-from jaxformer.plan.memory import MemoryEstimate, estimate
+from jaxformer.plan.memory import MemoryEstimate
+from jaxformer.plan.notes import notes_of
 from jaxformer.plan.roofline import StepTime, step_time
 from jaxformer.plan.search import Candidate
 from jaxformer.plan.slices import Slice
-from jaxformer.plan.trace import TracedStep, trace_step
+from jaxformer.plan.trace import TracedStep, check, check_without_mesh, stages_of
 
 Progress = Callable[[str], None]
+
+
+class StageTime(NamedTuple):
+    """How long the steps of a stage take; a run without a ramp is one stage."""
+
+    rows: int
+    """Of a step."""
+    lengths: Mapping[str, int]
+    """Tokens of a row."""
+    steps: int | None
+    """How many it has; None: the experiment does not say."""
+    step: StepTime
+    """The time of each."""
+
+    @property
+    def days(self) -> float | None:
+        """Days of all of them; None where their number is not known."""
+        return None if self.steps is None else self.step.days(self.steps)
+
+    @property
+    def words(self) -> str:
+        """The shape of a batch: "1,024 rows of 4,096"."""
+        return f"{self.rows:,} rows of {' + '.join(f'{size:,}' for size in self.lengths.values())}"
 
 
 @dataclass(frozen=True)
 class Plan:
     """What is known of a job on a slice before it runs."""
 
+    asked: Config
+    """The experiment as it was given."""
+    impossible: str
+    """Why its own mesh cannot be on these chips, so that the best one is planned; "": it can."""
     config: Config
-    """The experiment, with the sizes of its mesh."""
+    """The experiment as it is planned, with the sizes of its mesh."""
     slice: Slice
     """The chips."""
     memory: MemoryEstimate
-    """Memory of each device, in closed form."""
-    step: StepTime
-    """The time of a step."""
+    """Memory of each device, in closed form; of the stage that needs most."""
+    stages: tuple[StageTime, ...]
+    """The time of the steps of each stage."""
+    notes: tuple[str, ...]
+    """What was counted in a way of its own, and what was not."""
     compiled: CompiledStep | None
     """What the TPU compiler says; None: it was not asked."""
     unconfirmed: str
@@ -51,10 +82,15 @@ class Plan:
         return closed if self.compiled is None else self.compiled.fits
 
     @property
+    def step(self) -> StepTime:
+        """The time of a step; of the last one, where batches grow."""
+        return self.stages[-1].step
+
+    @property
     def days(self) -> float | None:
         """Days of all steps of the experiment; None where it has no number of steps."""
-        steps = self.config.train.steps
-        return None if steps is None else self.step.days(steps)
+        days = [stage.days for stage in self.stages]
+        return None if None in days else sum(days)
 
     @property
     def best_options(self) -> str:
@@ -63,10 +99,8 @@ class Plan:
             return ""
         config, train = self.best.config, self.best.config.train
         options = [f"--mesh.{axis} {size}" for axis, size in vars(config.mesh).items()]
-        remat = getattr(config.model, "remat", None)
-        if remat != getattr(self.config.model, "remat", None):
-            options.append(f"--model.remat {remat}")
-        if train.gradient_accumulation != self.config.train.gradient_accumulation:
+        options += _remat_options(self.asked.model, config.model, "--model")
+        if train.gradient_accumulation != self.asked.train.gradient_accumulation:
             options.append(f"--train.gradient-accumulation {train.gradient_accumulation}")
         return " ".join(options)
 
@@ -78,6 +112,7 @@ class Plan:
             "devices": self.slice.num_devices,
             "hosts": self.slice.hosts,
             "mesh": dict(vars(self.config.mesh)),
+            "own_mesh_impossible": self.impossible,
             "rows": self.config.data.batch_size,
             "lengths": dict(self.config.row_lengths),
             "fits": self.fits,
@@ -95,6 +130,18 @@ class Plan:
             "mfu_causal": self.step.mfu,
             "tokens_per_second": self.step.tokens_per_second,
             "days": self.days,
+            "stages": [
+                {
+                    "rows": stage.rows,
+                    "lengths": dict(stage.lengths),
+                    "steps": stage.steps,
+                    "step_seconds": stage.step.seconds,
+                    "tokens_per_second": stage.step.tokens_per_second,
+                    "days": stage.days,
+                }
+                for stage in self.stages
+            ],
+            "notes": list(self.notes),
             "best": best and {"options": self.best_options, "why": best.why},
             "chip": {name: figure._asdict() for name, figure in self.slice.chip.figures.items()},
         }
@@ -111,9 +158,10 @@ def plan(
     """Plans a job.
 
     Args:
-        config: The experiment.
+        config: The experiment. Where its own mesh is impossible on the chips, the best one is
+            planned.
         slice_: The chips.
-        found: The best that was found already; None: it is searched for.
+        found: The candidate to plan in place of the experiment's own mesh; None: its own.
         compiling: Whether to ask the TPU compiler, which takes minutes.
         progress: Is told what happens next.
 
@@ -121,28 +169,75 @@ def plan(
         The plan.
 
     Raises:
-        ConfigError: The experiment does not fit together, or not on so many devices.
+        ConfigError: The experiment does not fit together, or no mesh of the chips holds it.
     """
-    check_slices(config.mesh.sizes(slice_.num_devices)[0], slice_.num_slices)
+    impossible = "" if found else _impossible(config, slice_)
+    if impossible:
+        progress("its own mesh is impossible; searching for the fastest one")
+        found = search.winner(config, slice_)
+    planned = found.config if found else config
     progress(f"tracing a step for {slice_.num_devices} devices")
-    traced = trace_step(config, slice_)
-    memory, step = estimate(traced), step_time(traced)
+    traced, memory = search.neediest(planned, slice_)
+    stages = tuple(
+        StageTime(
+            stage.data.batch_size,
+            stage.row_lengths,
+            steps,
+            step_time(search.stage_step(stage, traced)),
+        )
+        for stage, steps in stages_of(planned)
+    )
     progress("searching for the largest batch")
-    largest = search.largest_batch(config, slice_)
+    largest = search.largest_batch(planned, slice_)
     if found is None:
         progress("searching for the fastest mesh")
         found = next(iter(search.best(config, slice_)), None)
     compiled, unconfirmed = _confirmed(traced, compiling, progress)
     return Plan(
-        config=traced.config,
+        asked=config,
+        impossible=impossible,
+        config=dataclasses.replace(planned, mesh=traced.config.mesh),
         slice=slice_,
         memory=memory,
-        step=step,
+        stages=stages,
+        notes=tuple(_ramp_note(stages, traced)) + tuple(notes_of(traced)),
         compiled=compiled,
         unconfirmed=unconfirmed,
         largest_batch=largest,
         best=found,
     )
+
+
+def _impossible(config: Config, slice_: Slice) -> str:
+    """Why the experiment's own mesh cannot be on the chips; "": it can."""
+    check_without_mesh(config)
+    try:
+        check(config, slice_)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def _ramp_note(stages: tuple[StageTime, ...], neediest: TracedStep) -> Iterator[str]:
+    """How the figures of a ramp are counted."""
+    if len(stages) == 1:
+        return
+    rows, lengths = neediest.config.data.batch_size, neediest.config.row_lengths
+    most = StageTime(rows, lengths, None, stages[-1].step).words
+    days = [stage.days for stage in stages]
+    total = "" if None in days else f" ({' + '.join(f'{each:,.1f}' for each in days)})"
+    yield (
+        f"a ramp of {len(stages)} stages: memory is that of {most}, which needs most; the step is "
+        f"that of the last; days are the sum of all{total}"
+    )
+
+
+def _remat_options(old: ModelConfig, new: ModelConfig, option: str) -> list[str]:
+    """The options that change how each part of a model is rematerialised."""
+    if old.parts:
+        pairs = [(part, new.parts[name], f"{option}.{name}") for name, part in old.parts.items()]
+        return [option for pair in pairs for option in _remat_options(*pair)]
+    return [f"{option}.remat {new.remat}"] if new.remat != old.remat else []
 
 
 def _confirmed(

@@ -144,12 +144,15 @@ def work_of(step: TracedStep) -> Work:
     config, devices = step.config, prod(step.mesh_sizes.values())
     flops = config.model.flops(config.row_lengths)
     passes = _attention_passes(step)
-    forward = flops.causal_attention * step.tokens / devices
+    attention = flops.causal_attention * passes
+    if step.teacher is not None:
+        lengths = step.teacher.row_lengths(config.data.lengths)
+        attention += step.teacher.flops(lengths).causal_attention
     state = step.train_program.state_shapes
     written = bytes_per_device((state.params, state.opt_state, state.ema))
     return Work(
         products=_products(step),
-        attention=forward * passes,
+        attention=attention * step.tokens / devices,
         # Read and written; and the gradient, read for its norm and for the update.
         state_bytes=2 * written + 2 * bytes_per_device(state.params),
         collectives=tuple(collectives(step)),
@@ -184,13 +187,15 @@ def _attention_passes(step: TracedStep) -> float:
         kernels += times if op.name == "pallas_call" else 0
 
     each_operation(step.program, visit)
-    layers = sum(stack.num_layers for stack in step.config.model.stacks)
-    layers *= step.config.train.gradient_accumulation
-    if kernels:
+    model, parts = step.config.model, step.config.train.gradient_accumulation
+    layers = sum(stack.num_layers for stack in model.stacks) * parts
+    if step.teacher is not None:  # its kernels run once, in the forward pass alone
+        kernels -= sum(stack.num_layers for stack in step.teacher.stacks) * parts
+    if kernels > 0:
         # The TPU kernel's backward pass computes the scores for queries and for keys: 7 products
         # beside the forward pass's 2. Runs beyond three in a layer are forward passes made again.
         return forward + max(kernels / layers - 3, 0) + 3.5
-    made_again = any(stack.remat != "none" for stack in step.config.model.stacks)
+    made_again = any(stack.remat != "none" for stack in model.stacks)
     return forward + (1.0 if made_again else 0.0) + backward
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from jax.sharding import Mesh
+from jax.sharding import AbstractMesh, Mesh
 
 from jaxformer.checkpoints.run_data import kept_files
 from jaxformer.checkpoints.saved_run import SavedRun
@@ -11,7 +11,7 @@ from jaxformer.config.train import Distillation
 from jaxformer.data import Datasets
 from jaxformer.data.labels import load_labels
 from jaxformer.distributed.processes import is_first, placed
-from jaxformer.distributed.sharding import parameter_sharding
+from jaxformer.distributed.sharding import parameter_sharding, parameter_shardings
 from jaxformer.errors import ConfigError
 from jaxformer.io.staging import name_of
 from jaxformer.models.model import ModelConfig
@@ -46,9 +46,7 @@ def distillation_loss(
     """
     teacher = open_saved(settings.teacher, "train.distillation.teacher")
     try:
-        common = _check_models(settings, model, teacher.model)
-        teacher.model.check_lengths(teacher.model.row_lengths(lengths))
-        check_mesh(teacher.model, dict(mesh.shape))
+        common = _check_fits(settings, model, teacher.model, lengths, mesh)
         if data.tokenizer is not None:
             check_same_tokenizer(data.tokenizer, teacher.folder)
         _check_labels(data.labels, load_labels(kept_files(teacher.folder)))
@@ -64,6 +62,39 @@ def distillation_loss(
         print(f"{of}: teaches {learned}")
     heads = [head.name for head in model.heads]
     return DistillationLoss(heads, settings, abstract_model, parameters, common)
+
+
+def abstract_distillation_loss(
+    settings: Distillation,
+    model: ModelConfig,
+    lengths: Mapping[str, int],
+    teacher: ModelConfig,
+    mesh: Mesh | AbstractMesh,
+) -> DistillationLoss:
+    """The loss of a run with a teacher, with the shapes of its parameters in their place.
+
+    Args:
+        settings: The weights of the terms.
+        model: The student.
+        lengths: Tokens of a row of the data.
+        teacher: The teacher.
+        mesh: What the step is traced for.
+
+    Returns:
+        The loss, with which a step can be traced but not run.
+
+    Raises:
+        ConfigError: The teacher does not fit the student, or the mesh.
+    """
+    try:
+        common = _check_fits(settings, model, teacher, lengths, mesh)
+    except ConfigError as error:
+        raise ConfigError(f"train.distillation.teacher {settings.teacher}: {error}") from error
+    abstract_model = AbstractModel(teacher.build)
+    shardings = parameter_shardings(mesh, abstract_model.axes, abstract_model.shapes)
+    shapes = {name: x.update(sharding=shardings[name]) for name, x in abstract_model.shapes.items()}
+    heads = [head.name for head in model.heads]
+    return DistillationLoss(heads, settings, abstract_model, shapes, common)
 
 
 def read_model(saved: SavedRun | SavedFolder, mesh: Mesh) -> tuple[AbstractModel, Parameters]:
@@ -82,6 +113,20 @@ def read_model(saved: SavedRun | SavedFolder, mesh: Mesh) -> tuple[AbstractModel
         for name, array in saved.read(abstract_model.shapes).items()
     }
     return abstract_model, parameters
+
+
+def _check_fits(
+    settings: Distillation,
+    model: ModelConfig,
+    teacher: ModelConfig,
+    lengths: Mapping[str, int],
+    mesh: Mesh | AbstractMesh,
+) -> list[str]:
+    """Returns what `_check_models` does, once the teacher fits the rows and the mesh too."""
+    common = _check_models(settings, model, teacher)
+    teacher.check_lengths(teacher.row_lengths(lengths))
+    check_mesh(teacher, dict(mesh.shape))
+    return common
 
 
 def _check_models(settings: Distillation, model: ModelConfig, teacher: ModelConfig) -> list[str]:

@@ -4,6 +4,7 @@ import json
 
 import jax
 import pytest
+from saved_folders import save_tiny
 
 from jaxformer.cli.main import main
 from jaxformer.plan import compiler, search
@@ -30,7 +31,7 @@ def test_a_plan_says_what_fits_and_how_fast_it_goes(chips, capsys, tmp_path):
     status, out, err = run(capsys, "tiny_decoder", "--chips", chips, *options)
     assert status == 0, err
     assert sum(x.nbytes for x in jax.live_arrays()) == before
-    for words in ("fits", "largest batch", "best mesh", "bound by", "MFU", "tokens/s", "days"):
+    for words in ("fits", "largest batch", "best mesh", "bound by", "MFU", "tokens/s", "whole run"):
         assert words in out
     assert "By closed form alone" in out
     assert "tracing a step" in err
@@ -54,6 +55,25 @@ def test_what_does_not_fit_is_explained(capsys):
     assert "does not fit" in out
     _, largest = out.split("the largest arrays:")
     assert ".py:" in largest
+
+
+@pytest.mark.slow
+def test_a_config_whose_own_mesh_is_impossible_is_planned_on_another(capsys):
+    options = ("--no-compile", "--model.remat", "RematNames", "--model.remat.offload", "mlp_hidden")
+    status, out, err = run(capsys, "tiny_decoder", "--chips", "v5e:2x4", *options)
+    assert status == 0, err
+    assert "the config's own mesh is impossible here, so this is the best one: mesh data" in out
+    assert "best mesh: --mesh.data" in out
+
+
+@pytest.mark.slow
+def test_a_model_that_a_checkpoint_has_is_planned(capsys, tmp_path):
+    save_tiny("gpt2", tmp_path / "gpt2")
+    options = ("--no-compile", "--init-from", str(tmp_path / "gpt2"), "--model.remat", "full")
+    status, out, err = run(capsys, "dpo", "--chips", "v5e:2x2", *options)
+    assert status == 0, err
+    assert "remat full; 16 rows of" in out
+    assert "note: the reference's log-probabilities are computed before the first step" in out
 
 
 @pytest.mark.slow
@@ -83,7 +103,14 @@ def test_without_the_compiler_the_plan_says_how_to_install_it(capsys, monkeypatc
         (("tiny_decoder", "--chips", "v5e:4x4", "--mesh.tensor", "5"), "16"),
         (("tiny_decoder", "--chips", "v5e:4x4", "--mesh.data", "64"), "needs 64 devices"),
         (("tiny_decoder", "--chips", "v5e:4x4*2", "--mesh.fsdp", "32"), "--mesh.data 2"),
-        (("llama3_8b", "--chips", "v5e:4x4", "--data.batch-size", "8"), "batch_size = 8"),
+        (("tiny_decoder", "--chips", "v5e:4x4", "--mesh.data", "4"), "uses 4 of the 16 devices"),
+        (("tiny_decoder", "--chips", "v5e:4x4", "--data.batch-size", "3"), "must be a multiple of"),
+        (("tiny_decoder", "--chips", "h100:8*2"), "whole machines of 8"),
+        (("tiny_decoder", "--chips", "v5p:4x4x4", "--find"), "did you mean 'v5p'"),
+        (("tiny_decoder", "--chips", "tpu", "--find"), "must be one of v4, v5e"),
+        (("tiny_decoder", "--chips", "v5e", "--find", "--mesh.fsdp", "4"), "leave out --mesh"),
+        (("sft", "--chips", "v5e:2x2"), "model = None: must be a model"),
+        (("sft", "--chips", "v5e:2x2", "--init-from", "./nowhere"), "init_from = './nowhere'"),
         (("tiny_decoder", "--chip", "v5e:2x2"), "did you mean --chips"),
         (("tiny_decodr", "--chips", "v5e:2x2"), "tiny_decoder"),
     ],
@@ -92,6 +119,7 @@ def test_bad_input_is_one_sentence(arguments, words, capsys):
     status, out, err = run(capsys, *arguments)
     assert status != 0
     assert words in err
+    assert err.count("error: ") == 1
     assert "Traceback" not in err
     assert not out
 

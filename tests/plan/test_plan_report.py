@@ -2,16 +2,21 @@
 
 import json
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 import pytest
+from plan_cases import tiny
 
 from jaxformer.config import load_config
+from jaxformer.data import Stage
 from jaxformer.distributed import MeshConfig
+from jaxformer.distributed.chips import Figure
 from jaxformer.errors import ConfigError
 from jaxformer.plan import compiler, report, search
 from jaxformer.plan.compiler import CompiledStep
 from jaxformer.plan.slices import parse_chips
+from jaxformer.plan.trace import stages_of
 
 CONFIG = load_config(str(Path(__file__).parents[2] / "configs" / "tiny_decoder.py"))
 CONFIG = replace(CONFIG, mesh=MeshConfig(data=2, fsdp=2))
@@ -52,7 +57,106 @@ def test_without_it_the_plan_is_that_of_the_closed_form(monkeypatch):
     assert written["mesh"] == {"data": 2, "fsdp": 2, "tensor": 1}
 
 
-def test_a_mesh_that_crosses_slices_is_refused_before_any_work():
-    config = replace(CONFIG, mesh=MeshConfig(fsdp=8))
-    with pytest.raises(ConfigError, match=r"--mesh\.data 2"):
-        report.plan(config, parse_chips("v5e:2x2*2"), compiling=True, progress=pytest.fail)
+def closed_form(config, chips="v5e:2x2"):
+    return report.plan(config, parse_chips(chips), compiling=False, progress=lambda _: None)
+
+
+@pytest.fixture
+def short_search(monkeypatch):
+    """A trace takes a second: what is found matters here, not how good it is."""
+    monkeypatch.setattr(search, "MOST_TRACES", 2)
+    monkeypatch.setattr(search, "largest_batch", lambda *_: 128)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "chips", "words"),
+    [
+        (MeshConfig(fsdp=8), "v5e:2x2*2", "give --mesh.data 2"),
+        (MeshConfig(fsdp=3, data=-1), "v5e:2x2", "3 does not divide the 4 devices"),
+        (MeshConfig(data=16), "v5e:2x2", "needs 16 devices, v5e:2x2 has 4"),
+        (MeshConfig(data=4), "v5e:4x4", "uses 4 of the 16 devices of v5e:4x4"),
+    ],
+)
+def test_an_impossible_mesh_gives_way_to_the_best_one(mesh, chips, words, short_search):
+    made = closed_form(replace(tiny(), mesh=mesh), chips)
+    assert words in made.impossible
+    slice_ = parse_chips(chips)
+    assert prod(vars(made.config.mesh).values()) == slice_.num_devices
+    assert made.config.mesh.data % slice_.num_slices == 0
+    assert made.config.mesh == made.best.config.mesh
+    assert made.as_json()["own_mesh_impossible"] == made.impossible
+
+
+def test_a_vocabulary_that_no_mesh_of_its_own_divides_is_cut_less(short_search):
+    config = replace(tiny(), mesh=MeshConfig(fsdp=-1))
+    model = replace(config.model, vocab_size=2050, remat="full")
+    made = closed_form(replace(config, model=model))
+    assert "model.vocab_size = 2050 is not divisible" in made.impossible
+    assert made.config.mesh.fsdp * made.config.mesh.tensor < 4
+    changed = made.best.config.model.remat != "full"
+    assert ("--model.remat" in made.best_options) == changed
+
+
+def test_where_no_mesh_works_the_plan_says_what_would_have_to_change(short_search):
+    with pytest.raises(ConfigError, match=r"data\.batch_size = 7: must be a multiple of 2 for any"):
+        closed_form(replace(tiny(batch_size=7), mesh=MeshConfig(data=-1)), "v5e:2x2")
+    config = replace(tiny(), mesh=MeshConfig(fsdp=8))
+    small = replace(SLICE, chip=replace(SLICE.chip, memory=Figure(1e6, "a test", "2026-11")))
+    with pytest.raises(ConfigError, match="no mesh holds"):
+        report.plan(config, small, compiling=False, progress=lambda _: None)
+
+
+def test_what_no_mesh_changes_is_refused_as_it_is(short_search):
+    config = tiny(batch_size=8)
+    config = replace(config, train=replace(config.train, gradient_accumulation=3))
+    with pytest.raises(ConfigError, match="gradient_accumulation"):
+        closed_form(config)
+
+
+def test_a_ramp_has_the_memory_of_one_stage_and_the_days_of_all(short_search, monkeypatch):
+    monkeypatch.setattr(search, "best", lambda *_: [])
+    stages = (
+        Stage(8, until_step=100, sequence_length=64),
+        Stage(64, until_step=150, sequence_length=128),
+    )
+    config = tiny((1, 4, 1), batch_size=16, ramp=stages)
+    made = closed_form(config)
+    assert [(each.rows, each.lengths["inputs"]) for each in made.stages] == [
+        (8, 64),
+        (64, 128),
+        (16, 256),
+    ]
+    assert [each.steps for each in made.stages] == [100, 50, config.train.steps - 150]
+    alone = [
+        search.evaluate(tiny((1, 4, 1), batch_size=rows, sequence_length=length), SLICE)
+        for rows, length in ((8, 64), (64, 128), (16, 256))
+    ]
+    assert made.memory.peak == max(each.memory.peak for each in alone) == alone[1].memory.peak
+    seconds = sum(
+        stage.steps * each.step.seconds for stage, each in zip(made.stages, alone, strict=True)
+    )
+    assert made.days == pytest.approx(seconds / 86_400)
+    tokens = [stage.rows * stage.lengths["inputs"] for stage in made.stages]
+    assert seconds == pytest.approx(
+        sum(
+            stage.steps * count / stage.step.tokens_per_second
+            for stage, count in zip(made.stages, tokens, strict=True)
+        )
+    )
+    (note,) = made.notes
+    assert note.startswith("a ramp of 3 stages: memory is that of 64 rows of 128")
+    assert len(made.as_json()["stages"]) == 3
+
+
+def test_a_run_that_ends_within_its_ramp_has_no_later_stages():
+    config = tiny(ramp=(Stage(4, until_step=100),))
+    (stage,) = stages_of(replace(config, train=replace(config.train, steps=70)))
+    assert (stage.config.data.batch_size, stage.steps) == (4, 70)
+    assert not stage.config.data.ramp
+
+
+def test_a_run_of_epochs_has_no_days(short_search):
+    config = tiny((1, 4, 1))
+    made = closed_form(replace(config, train=replace(config.train, steps=None, epochs=2.0)))
+    assert made.days is None
+    assert "days are not known: train.epochs = 2" in made.notes[0]
