@@ -148,7 +148,7 @@ class _Walk:
             self.summed_late += op.operands[:1] * sums(op)
         elif op.name in LOOPS:
             self._loop(op, time)
-        elif cuts(op) and self._is_cutsums(op):
+        elif cuts(op) and self._is_cut_late(op):
             self._fuse(op)
         else:
             whole = not (cuts(op) or (op.name in _READS_FUSED and self.layout.fuses_products))

@@ -127,9 +127,4 @@ def _said(step: TracedStep) -> tuple[str, ...]:
     if step.slice.chip.kind == "gpu":
         said.append("no compiler for GPUs runs here: nothing confirms the closed form")
         said.append("communication buffers and the CUDA context come on top")
-    train = step.config.train
-    if train.distillation is not None:
-        said.append("the teacher comes on top")
-    if train.preference is not None:
-        said.append("the reference model comes on top")
     return tuple(said)

@@ -38,7 +38,7 @@ def notes_of(step: TracedStep) -> Iterator[str]:
     if offloaded:
         yield (
             f"{short_bytes(offloaded)} of activations of each device are offloaded to its host; "
-            "the closed form counts them on the device too, and not the time of the copies"
+            "the time of the copies is not counted"
         )
 
 
@@ -83,10 +83,8 @@ def _offloaded_bytes(step: TracedStep) -> int:
 
     def visit(op: Operation, times: int) -> None:
         nonlocal total
-        spaces = [str(space) for space in op.equation.params.get("devices", ())]
-        if op.name == "device_put" and any("Host" in space for space in spaces):
-            value = op.results[0]
-            total += times * prod(value.shape) * value.dtype.itemsize
+        if op.name == "device_put":
+            total += times * sum(value.bytes for value in op.results if value.on_host)
 
     each_operation(step.program, visit)
     return total // step.config.train.gradient_accumulation

@@ -142,7 +142,7 @@ def largest_batch(config: Config, slice_: Slice) -> int:
     """The most rows of a batch that fit, with the mesh and rematerialisation as they are.
 
     Memory grows with the rows of a part, about in proportion: two traces tell how fast, and the
-    others confirm. Where rows are compared it grows faster, so that the first that fit are too few.
+    others confirm. It grows faster where rows are compared, and slower while they fit on the chip.
 
     Args:
         config: The experiment.
@@ -159,20 +159,23 @@ def largest_batch(config: Config, slice_: Slice) -> int:
         rows = replace(config, data=config.data.without_ramp(batch_size=units * unit))
         return estimate(trace_step(rows, slice_)).peak
 
-    one, two = needed(1), needed(2)
-    if one > limit:
+    def reaching(units: int, found: int) -> int:
+        """Where the line through the memory of one unit and of so many meets the limit."""
+        return 1 + int((units - 1) * (limit - one) / max(found - one, 1))
+
+    if (one := needed(1)) > limit:
         return 0
-    units = max(1, int(1 + (limit - one) / max(two - one, 1)))
-    found, too_many = needed(units), units + 1
-    while units > 1 and found > limit:
-        fitting = 1 + (units - 1) * (limit - one) / (found - one)
-        units, too_many = max(1, min(int(fitting), units - 1)), units
-        found = needed(units)
-    while found < _FULL * limit and (middle := isqrt(units * too_many)) > units:
-        between = needed(middle)
-        units, found = (middle, between) if between <= limit else (units, found)
-        too_many = too_many if between <= limit else middle
-    return units * unit
+    fitting, held, too_many = 1, one, None
+    units = reaching(2, needed(2))
+    while fitting < units and held < _FULL * limit:
+        if (found := needed(units)) > limit:
+            too_many = units
+        else:
+            fitting, held = units, found
+        units = reaching(units, found)
+        if too_many is not None and not fitting < units < too_many:
+            units = isqrt(fitting * too_many)
+    return fitting * unit
 
 
 def winner(config: Config, slice_: Slice) -> Candidate:
