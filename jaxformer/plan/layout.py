@@ -30,6 +30,8 @@ class Layout(Protocol):
 
     fuses_products: bool
     """Whether products compute elementwise operands on the way and apply what follows them."""
+    writes_narrow: bool
+    """Whether what several products read in a narrower dtype is written in it."""
     sums_later: bool
     """Whether sums over devices run beside what follows them."""
     makes_gradients_last: bool
@@ -58,6 +60,8 @@ class TiledLayout(Layout):
     on_chip: int
     sparse_cores: bool
     """Which send, while the other cores compute."""
+    writes_narrow: bool = False
+    """As programs for a TPU7x do with the gradients of logits."""
     fuses_products: ClassVar[bool] = True
 
     @property
@@ -106,6 +110,7 @@ class PlainLayout(Layout):
     """That of GPUs: without padding; cuBLAS reads and writes whole arrays."""
 
     fuses_products: ClassVar[bool] = False
+    writes_narrow: ClassVar[bool] = False
     sums_later: ClassVar[bool] = False
     makes_gradients_last: ClassVar[bool] = False
     on_chip: ClassVar[int] = 0
@@ -125,7 +130,11 @@ def layout_of(chip: Chip) -> Layout:
     if chip.kind == "gpu":
         return PlainLayout()
     on_chip = chip.vector_memory.value if chip.vector_memory else 0
-    return TiledLayout(int(on_chip), has_sparse_cores(chip.device_kind))
+    return TiledLayout(
+        on_chip=int(on_chip),
+        sparse_cores=has_sparse_cores(chip.device_kind),
+        writes_narrow=chip.device_kind == "TPU7x",
+    )
 
 
 def tiled_size(shape: Sequence[int]) -> int:

@@ -141,8 +141,8 @@ class _Walk:
         elif op.name == "slice" and self._is_small_part(op):
             self._read(op.operands[0], time)
             self._make(op.results[0], time, op.name)
-        elif op.name in _FUSED and (replaced := self._written_over(op)):
-            self._write_over(op, replaced, time)
+        elif op.name in _FUSED and self._is_written(op):
+            self._write(op, time)
         elif op.name in _FUSED or sums(op):
             self._fuse(op)
             self.summed_late += op.operands[:1] * sums(op)
@@ -175,22 +175,24 @@ class _Walk:
             for operand in op.operands:
                 self._read(operand, self.end - 1)
 
-    def _written_over(self, op: Operation) -> list[Value]:
-        """The arrays of which a result may take the place, if several products read it."""
+    def _is_written(self, op: Operation) -> bool:
+        """Whether several products read a result that is as large as what it is made of."""
         (result, *others) = op.results
         products = [reader for reader in self.readers[result] if reader.name == "dot_general"]
         if others or len(products) < 2 or not self.layout.fuses_products:
-            return []
-        roots = self._roots_of(op)
-        return [root for root in roots if self.bytes(root) == self.bytes(result)]
+            return False
+        size = self.bytes(result)
+        sizes = {self.bytes(root) for root in self._roots_of(op)}
+        return size in sizes or (self.layout.writes_narrow and size < max(sizes, default=0))
 
-    def _write_over(self, op: Operation, replaced: list[Value], time: int) -> None:
+    def _write(self, op: Operation, time: int) -> None:
         """Writes an elementwise result, in place of an array that is read no more."""
         (result,) = op.results
         for value in op.operands:
             self._read(value, time)
+        same = [root for root in self._roots_of(op) if self.bytes(root) == self.bytes(result)]
         self._make(result, time, "fusion")
-        self.shares += [(result, root) for root in replaced]
+        self.shares += [(result, root) for root in same]
 
     def _is_small_part(self, op: Operation) -> bool:
         """Whether a slice is taken at once, so that the array need not wait for its readers."""

@@ -17,6 +17,7 @@ from jaxformer.models import DualEncoderConfig
 from jaxformer.models.parameters import AbstractModel
 from jaxformer.nn.remat import RematNames
 from jaxformer.plan import report, search
+from jaxformer.plan.layout import layout_of
 from jaxformer.plan.memory import estimate
 from jaxformer.plan.notes import notes_of
 from jaxformer.plan.roofline import work_of
@@ -65,9 +66,10 @@ def test_a_teacher_that_is_here_is_counted(larger):
     taught = Distillation(str(folder), cosine_weight=0.0)
     step = trace_step(training(config, distillation=taught), SLICE)
     cut = sum(x.size for x in AbstractModel(model.build).shapes.values())
-    parts = estimate(step).parts
+    parts, parameters = estimate(step).parts, step.train_program.loss.parameters
     # Norms are whole on every device.
-    assert cut / 4 <= parts["other models"] / 4 <= 1.1 * cut / 4
+    assert cut / 4 <= bytes_per_device(parameters) / 4 <= 1.1 * cut / 4
+    assert parts["other models"] == layout_of(SLICE.chip).bytes_of_tree(parameters)
     assert parts["parameters"] == estimate(alone).parts["parameters"]
     # The student's logits are computed for its own loss, and in both passes for the soft one.
     logits = 3 * 2 * model.vocab_size * model.model_dim
