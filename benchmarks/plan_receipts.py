@@ -1,8 +1,9 @@
 """What the TPU compiler says of the shipped recipes, beside what `jaxformer plan` predicts.
 
-Compiles the training step of each recipe for a slice of TPUs, on this CPU, and writes the peak of
-memory, the FLOPs and the collectives of each mesh axis, by the compiler and in closed form. A
-recipe that the file has already is not compiled again, but predicted again. Needs libtpu.
+Compiles the training step of each recipe for a slice of TPUs, on this CPU, until the compiler has
+assigned all memory, and writes the peak, the FLOPs and the collectives of each mesh axis, by the
+compiler and in closed form. A recipe that the file has already is not compiled again, but predicted
+again. Needs libtpu.
 
     python benchmarks/plan_receipts.py --output benchmarks/results/plan_receipts.json
 
@@ -18,7 +19,8 @@ from jaxformer.distributed.sharding import MESH_AXES
 from jaxformer.plan import receipts
 
 ROOT = Path(__file__).parents[1]
-LEFT_OUT = (
+# Not seen when the first rules of the closed form were made.
+SEEN_LATER = (
     ("bert.py:base", "v5e:4x4", None),
     ("gpt2.py:medium", "v4:2x4x4", None),
     ("gpt2.py:xl", "v6e:8x8", None),
@@ -38,9 +40,8 @@ LEFT_OUT = (
     ("mt5.py:large", "v6e:8x16", None),
     ("t5_v1_1.py:xxl", "v5p:4x4x8", None),
 )
-# Each file of configs/ with published sizes, and for most of them a second one that was left out
-# while the closed form was made; a slice; data x fsdp x tensor where the recipe's own mesh does not
-# divide its vocabulary, or to have parallel tensors.
+# Each file of configs/ with published sizes, and for most of them further sizes; a slice; data x
+# fsdp x tensor where the recipe's own mesh does not divide its vocabulary, or to cut heads as well.
 RECIPES = (
     ("llama.py:llama3-8b", "v5p:4x4x4", None),
     ("gpt2.py:small", "v5e:4x4", None),
@@ -65,7 +66,7 @@ RECIPES = (
     ("t5_v1_1.py:xl", "v6e:8x16", None),
     ("gpt3.py:175b", "v5p:8x8x8", (4, 64, 2)),
     ("llama.py:llama3-70b", "v5p:8x8x8", (2, 256, 1)),
-    *LEFT_OUT,
+    *SEEN_LATER,
 )
 
 

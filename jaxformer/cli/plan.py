@@ -53,7 +53,7 @@ class PlanOptions(Config):
     find: bool = False
     """Find the smallest slice of the chip that holds the config, on the mesh that is best there."""
     compile: bool = True
-    """Ask the TPU compiler, which takes minutes; --no-compile: by closed form alone."""
+    """Ask the TPU compiler, which takes a minute or two; --no-compile: by closed form alone."""
     json: Path | None = None
     """Write the plan to this file as JSON."""
 

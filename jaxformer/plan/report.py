@@ -162,7 +162,7 @@ def plan(
             planned.
         slice_: The chips.
         found: The candidate to plan in place of the experiment's own mesh; None: its own.
-        compiling: Whether to ask the TPU compiler, which takes minutes.
+        compiling: Whether to ask the TPU compiler, which takes a minute or two.
         progress: Is told what happens next.
 
     Returns:
@@ -250,5 +250,5 @@ def _confirmed(
         return None, "--no-compile"
     if not compiler.is_installed():
         return None, compiler.INSTALL
-    progress(f"compiling for {traced.slice.name}, which takes minutes")
+    progress(f"compiling for {traced.slice.name}, which takes a minute or two")
     return compiler.compile_step(traced.config, traced.slice), ""
