@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import NamedTuple
 
-from jaxformer.errors import ConfigError, DataError, system_message
+from jaxformer.errors import ConfigError, DataError, first_line, system_message
 from jaxformer.extras import optional_module
 from jaxformer.hub.remote.names import HubName
 
@@ -111,14 +111,14 @@ def _in_words(hub: ModuleType, asked: Asked, error: Exception) -> ConfigError | 
     if isinstance(error, errors.HfHubHTTPError):
         return ConfigError(f"{asked}: {_refusal(hub, asked, error)}")
     if isinstance(error, errors.HFValidationError):
-        return ConfigError(f"{asked}: must be org/name: {_first_line(error)}")
+        return ConfigError(f"{asked}: must be org/name: {first_line(error)}")
     if isinstance(error, errors.OfflineModeIsEnabled):
         return ConfigError(
             f"{asked}: {asked.expected} in the hub's cache, as HF_HUB_OFFLINE is set: {lacking}"
         )
     if unreachable(hub, error):
         return ConfigError(
-            f"{asked}: no connection to {hub.constants.ENDPOINT} ({_first_line(error)})"
+            f"{asked}: no connection to {hub.constants.ENDPOINT} ({first_line(error)})"
             f"{'' if asked.writes else f', and {lacking}'}; check the network, and run the same "
             "again"
         )
@@ -131,11 +131,11 @@ def _in_words(hub: ModuleType, asked: Asked, error: Exception) -> ConfigError | 
         return DataError(f"{asked}: {system_message(error)}")
     if isinstance(error, OSError):
         return DataError(
-            f"{asked}: a download did not arrive whole and was dropped ({_first_line(error)}); run "
+            f"{asked}: a download did not arrive whole and was dropped ({first_line(error)}); run "
             "the same again"
         )
     return DataError(
-        f"{asked}: {hub.constants.ENDPOINT} answered what no hub does ({_first_line(error)}); "
+        f"{asked}: {hub.constants.ENDPOINT} answered what no hub does ({first_line(error)}); "
         "check HF_ENDPOINT and the network"
     )
 
@@ -161,7 +161,7 @@ def _refusal(hub: ModuleType, asked: Asked, error: Exception) -> str:
         return f"the token does not allow this; take one that does: {_LOGIN}"
     if status in _BUSY:
         return f"{hub.constants.ENDPOINT} answered {status}; run the same again later"
-    return f"{hub.constants.ENDPOINT} answered {status}: {_first_line(error)}"
+    return f"{hub.constants.ENDPOINT} answered {status}: {first_line(error)}"
 
 
 def cache_folder(hub: ModuleType, cache_dir: str | os.PathLike | None = None) -> str:
@@ -172,8 +172,3 @@ def cache_folder(hub: ModuleType, cache_dir: str | os.PathLike | None = None) ->
         cache_dir: The one that was asked for; None: that of HF_HOME or HF_HUB_CACHE.
     """
     return os.fspath(hub.constants.HF_HUB_CACHE if cache_dir is None else cache_dir)
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
