@@ -20,7 +20,7 @@ help:
 	@echo "make docs      build the site in build/site, strictly, with the notebooks of examples/ executed"
 	@echo "make notebooks write the notebooks of examples/ as .ipynb, to open in Jupyter"
 	@echo "make release-check  build the package and try the wheel in a clean environment"
-	@echo "make clean     remove the virtual environment"
+	@echo "make clean     remove the virtual environment and what the tests have compiled"
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -47,11 +47,21 @@ lint: $(VENV)/.installed-test
 # A file's tests stay in one process, which has compiled for them already: docs/testing.md
 PYTEST = $(RUN) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-test: lint
-	$(PYTEST)
+# What was compiled for the tests of today is there for those of tomorrow; what no test has read for
+# two weeks is dropped.
+COMPILED = $(CURDIR)/build/compiled
+test test-all: export JAX_COMPILATION_CACHE_DIR ?= $(COMPILED)
 
-test-all: lint
+$(COMPILED):
+	mkdir -p $@
+
+test: lint | $(COMPILED)
+	$(PYTEST)
+	find $(COMPILED) -type f -atime +14 -delete
+
+test-all: lint | $(COMPILED)
 	$(PYTEST) -m ""
+	find $(COMPILED) -type f -atime +14 -delete
 
 # Beside the environment and not in it, where JAX would look for a TPU each time it starts.
 $(VENV)/libtpu: $(VENV)/.installed-test
@@ -84,4 +94,4 @@ mutations: $(VENV)/.installed-test
 	PYTHONPATH=.:tests $(RUN) -m mutations $(MUTATIONS)
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(COMPILED)

@@ -14,8 +14,6 @@ os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a name that is no folder is not looked for
 # On tensors as small as these, PyTorch's threads would only wait for each other, at full speed.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# On tensors as small as these, PyTorch's threads would only wait for each other, at full speed.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 if importlib.util.find_spec("libtpu") is None:  # which exits at a flag that is not its own
     # Compiling is most of the work here, and one module of machine code takes less than several
     # that link each other. So does XLA's older code generator, half the time; jaxlib 0.11 exits at

@@ -66,7 +66,13 @@ VARIANTS = {
 
 @pytest.mark.parametrize(("model_type", "changes"), VARIANTS.values(), ids=VARIANTS)
 @pytest.mark.quick(
-    "albert with groups*", "ernie*", "electra*", "modernbert with*", "dinov2*", "roformer*"
+    "albert with groups*",
+    "ernie*",
+    "electra*",
+    "modernbert with another*",
+    "modernbert without biases",
+    "dinov2*",
+    "roformer*",
 )
 def test_variants(model_type, changes, tmp_path):
     check_variant(tmp_path, model_type, changes)

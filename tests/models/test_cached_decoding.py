@@ -81,13 +81,13 @@ def check(config, tolerance=1e-5):
 
 
 @each_scheme(pytest.mark.parametrize)
-@pytest.mark.quick("*learned", "*rope_half", "*alibi", "*t5")
+@pytest.mark.quick("*learned", "*rope_half", "*t5")
 def test_every_scheme(position):
     check(tiny(position=position))
 
 
 @each_scheme(pytest.mark.parametrize)
-@pytest.mark.quick("*learned", "*rope_half", "*alibi", "*t5")
+@pytest.mark.quick("*learned", "*rope_half", "*t5")
 def test_windows_in_rings(position):
     check(tiny(position=position, windows=(2, None)))
 

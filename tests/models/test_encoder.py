@@ -40,7 +40,7 @@ def hidden_of(config, parameters, inputs, **options):
 
 
 @with_scheme
-@pytest.mark.quick("*learned", "*rope_half", "*alibi", "*t5")
+@pytest.mark.quick("*learned", "*rope_half", "*t5")
 def test_every_output_depends_on_every_input(position):
     config, length = tiny_encoder(position=position), 7
     parameters = random_parameters(config)
@@ -69,7 +69,7 @@ def test_without_positions_permuted_tokens_give_permuted_outputs():
 
 
 @with_scheme
-@pytest.mark.quick("*learned", "*rope_half", "*alibi", "*t5")
+@pytest.mark.quick("*learned", "*rope_half", "*t5")
 def test_with_positions_the_order_of_tokens_matters(position):
     config, ids = tiny_encoder(position=position), tokens(2, 7)
     hidden = partial(hidden_of, config, random_parameters(config))
@@ -113,7 +113,7 @@ def test_padding_on_either_side_changes_nothing(position, attention):
 
 
 @with_scheme
-@pytest.mark.quick("*learned", "*rope_half", "*alibi", "*t5")
+@pytest.mark.quick("*learned", "*rope_half", "*t5")
 def test_packed_documents_are_as_separate_ones(position):
     config, documents = tiny_encoder(position=position), tokens(2, 5)
     parameters = random_parameters(config)

@@ -57,7 +57,7 @@ def influences(config, parameters):
 
 
 @with_scheme
-@pytest.mark.quick("*learned", "*rope_half", "*alibi", "*t5")
+@pytest.mark.quick("*learned", "*rope_half", "*t5")
 def test_the_encoder_sees_all_and_the_decoder_what_came_before(scheme):
     config = with_positions(scheme, share_embeddings=False)
     by_source, by_target, encoder_outputs = influences(config, random_parameters(config))
@@ -128,7 +128,7 @@ def test_padding_on_either_side_changes_nothing(scheme, left, decoder_left, atte
 
 
 @with_scheme
-@pytest.mark.quick("*learned", "*rope_half", "*alibi", "*t5")
+@pytest.mark.quick("*learned", "*rope_half", "*t5")
 def test_padding_of_the_source_alone_changes_nothing(scheme):
     config = with_positions(scheme)
     parameters, source, target = random_parameters(config), tokens(2, S), tokens(2, T, seed=1)
@@ -139,7 +139,7 @@ def test_padding_of_the_source_alone_changes_nothing(scheme):
 
 
 @with_scheme
-@pytest.mark.quick("*learned", "*rope_half", "*alibi", "*t5")
+@pytest.mark.quick("*learned", "*rope_half", "*t5")
 def test_packed_pairs_are_as_separate_ones(scheme):
     config = with_positions(scheme)
     parameters, source, target = random_parameters(config), tokens(2, S), tokens(2, T, seed=1)

@@ -38,7 +38,7 @@ def loss_and_gradients(config, scale=0.4):
 
 
 @each_family
-@pytest.mark.quick("decoder", "encoder-decoder", "vision")
+@pytest.mark.quick("encoder-decoder", "vision")  # of the decoder: test_decoder.py
 def test_scan_and_remat_change_nothing(config):
     config = config.with_fields(**RANDOM)
     loss, gradients = loss_and_gradients(config)

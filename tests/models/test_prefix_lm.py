@@ -58,7 +58,7 @@ def assert_the_prefix_and_the_past_are_seen(config):
 
 
 @with_scheme
-@pytest.mark.quick("*learned", "*rope_half", "*alibi", "*t5")
+@pytest.mark.quick("*learned", "*rope_half", "*t5")
 def test_a_token_depends_on_the_prefix_and_on_what_came_before(position):
     assert_the_prefix_and_the_past_are_seen(tiny(position=position, num_layers=1))
 

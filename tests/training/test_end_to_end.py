@@ -72,14 +72,6 @@ LENGTH, ROWS, VOCAB = 32, 8, 512
 WORDS = ("the", "a", "dog", "cat", "sat", "ran", "under", "over", "mat", "tree", "red", "old")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def quick_compilation():
-    """Most of the time here goes into compiling code that runs for a millisecond."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 @pytest.fixture(scope="module")
 def files(tmp_path_factory) -> Path:
     """A small file, or folder, for every kind of data."""
@@ -325,7 +317,6 @@ def assert_same_batch(actual, expected):
     "causal",
     "masked words",
     "span corruption",
-    "classification",
     "tagging",
     "questions",
     "images",

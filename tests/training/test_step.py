@@ -89,6 +89,7 @@ def test_one_trace_serves_all_steps():
 
 
 @pytest.mark.parametrize("mesh", [(1, 1, 1), (2, 1, 2)])
+@pytest.mark.quick("mesh1")
 def test_parts_add_up_to_the_large_batch(mesh):
     # Weights differ between the parts, so a mean of their means would be another number.
     model = replace(GROUPED, dropout=0.0, attention_dropout=0.0)
@@ -106,6 +107,7 @@ def in_two_parts(model, mesh):
 
 
 @pytest.mark.parametrize("mesh", [(4, 1, 2), (2, 2, 2)])
+@pytest.mark.quick("mesh1")
 def test_the_copies_of_a_model_make_the_update_of_one_device(mesh):
     # With dropout: each copy adds up its own parts, and drops what it would among all rows.
     params, loss = in_two_parts(GROUPED, mesh)
