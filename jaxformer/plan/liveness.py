@@ -196,8 +196,11 @@ class _Walk:
 
     def _is_small_part(self, op: Operation) -> bool:
         """Whether a slice is taken at once, so that the array need not wait for its readers."""
-        (array,), (part,) = op.operands, op.results
-        return array in self.first and _SMALL * self.bytes(part) <= self.bytes(array)
+        (part,) = op.results
+        return any(
+            array in self.first and _SMALL * self.bytes(part) <= self.bytes(array)
+            for array in op.operands
+        )
 
     def _is_cut_late(self, op: Operation) -> bool:
         """Whether devices take their parts where these are read; of what is written, at once."""
