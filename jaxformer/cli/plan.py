@@ -214,7 +214,8 @@ def _trust(plan: Plan) -> str:
         return f"By closed form alone ({plan.unconfirmed}): {said}."
     closed = plan.memory.peak
     return (
-        f"Memory by the TPU compiler ({plan.compiled.seconds:.0f} s); by closed form "
+        f"Memory by the TPU compiler ({plan.compiled.seconds:.0f} s), "
+        f"{_gib(plan.compiled.assigned_bytes)} with the gaps between arrays; by closed form "
         f"{_gib(closed)}, {closed / plan.peak_bytes - 1:+.0%}. Time by closed form."
     )
 

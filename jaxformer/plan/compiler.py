@@ -60,9 +60,14 @@ class CompiledStep:
     """The largest arrays at the moment at which the step needs most."""
 
     @property
+    def assigned_bytes(self) -> int:
+        """All that the arrays take, with the gaps between them."""
+        return self.argument_bytes + self.temporary_bytes
+
+    @property
     def fits(self) -> bool:
         """Whether all arrays have a place in the device's memory."""
-        return self.argument_bytes + self.temporary_bytes <= self.usable_bytes
+        return self.assigned_bytes <= self.usable_bytes
 
 
 def is_installed() -> bool:

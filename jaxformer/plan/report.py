@@ -121,7 +121,9 @@ class Plan:
             "predicted_bytes": self.memory.peak,
             "parts": dict(self.memory.parts),
             "assumptions": list(self.memory.assumptions),
-            "compiled": self.compiled and dataclasses.asdict(self.compiled),
+            "compiled": self.compiled
+            and dataclasses.asdict(self.compiled)
+            | {"assigned_bytes": self.compiled.assigned_bytes},
             "unconfirmed": self.unconfirmed,
             "largest_batch": self.largest_batch,
             "step_seconds": self.step.seconds,
