@@ -11,7 +11,8 @@ from jaxformer.plan.hlo import Module
 _VALUE = re.compile(r"^ value: <\d+ ([^ ]+)(?: \(phi\))? @\d+> \(size=(\d+),offset=(\d+)\)")
 _TEMPORARY = re.compile(r"^allocation \d+: size (\d+), page 0, preallocated-temp", re.MULTILINE)
 _KEPT = re.compile(
-    r"^allocation \d+: size (\d+), page 0, (?:parameter|maybe-live-out|constant)", re.MULTILINE
+    r"^allocation \d+: size (\d+), page 0, (?:parameter|output|maybe-live-out|constant)",
+    re.MULTILINE,
 )
 _LIVE = re.compile(r"^\s+([^\s:]+):(\d+)-(\d+)$", re.MULTILINE)
 
