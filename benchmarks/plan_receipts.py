@@ -40,6 +40,20 @@ SEEN_LATER = (
     ("mt5.py:large", "v6e:8x16", None),
     ("t5_v1_1.py:xxl", "v5p:4x4x8", None),
 )
+# Not seen when any of them was made.
+UNSEEN = (
+    ("pythia.py:410m", "v6e:4x4", None),
+    ("llama.py:llama2-13b", "v5p:4x4x4", None),
+    ("llama.py:llama-33b", "tpu7x:4x4x8", None),
+    ("gpt2.py:large", "v5p:2x2x4", None),
+    ("t5.py:large", "v5e:4x8", None),
+    ("t5_v1_1.py:base", "v6e:4x4", None),
+    ("byt5.py:base", "v6e:4x8", None),
+    ("mt5.py:base", "v5e:4x8", None),
+    ("albert.py:xlarge", "v6e:8x8", None),
+    ("transformer_2017.py:base", "v6e:2x4", None),
+    ("vit.py:large-16", "v4:2x4x4", None),
+)
 # Each file of configs/ with published sizes, and for most of them further sizes; a slice; data x
 # fsdp x tensor where the recipe's own mesh does not divide its vocabulary, or to cut heads as well.
 RECIPES = (
@@ -67,6 +81,7 @@ RECIPES = (
     ("gpt3.py:175b", "v5p:8x8x8", (4, 64, 2)),
     ("llama.py:llama3-70b", "v5p:8x8x8", (2, 256, 1)),
     *SEEN_LATER,
+    *UNSEEN,
 )
 
 
