@@ -77,28 +77,29 @@ def read_assignment(assignment: str, live_ranges: str) -> Assignment:
         name.replace("{}", ""): (int(first), int(last))
         for name, first, last in _LIVE.findall(ranges)
     }
-    arguments, temporaries = [], defaultdict(list)
-    kind = None
+    arguments: dict[str, Placed] = {}  # by allocation: their results are written over them
+    temporaries = defaultdict(list)
+    kind, allocation = None, ""
     for line in assignment.splitlines():
         if line.startswith("allocation"):
+            allocation = line
             kind = next((each for each in (_KEPT, _TEMPORARY) if each.match(line)), None)
         elif kind and (value := _VALUE.match(line)):
             name, size, offset = value[1], int(value[2]), int(value[3])
             if kind is _KEPT:
-                arguments.append(Placed(size, name, 0, 0))
+                arguments.setdefault(allocation, Placed(size, name, 0, 0))
             elif name in lives:
                 temporaries[offset, size].append(Placed(size, name, *lives[name]))
     return Assignment(
         kept=sum(int(size) for size in _KEPT.findall(assignment)),
         temporary=sum(int(size) for size in _TEMPORARY.findall(assignment)),
-        arguments=tuple(arguments),
+        arguments=tuple(arguments.values()),
         at_peak=tuple(_most(temporaries)),
     )
 
 
 def _most(temporaries: Mapping[tuple[int, int], list[Placed]]) -> list[Placed]:
     """What exists at the moment of the largest sum; several names of one place count once."""
-    moments = {array.first for arrays in temporaries.values() for array in arrays}
     changes: Counter[int] = Counter()
     for (_, size), arrays in temporaries.items():
         for first, last in _joined(arrays):
@@ -108,7 +109,7 @@ def _most(temporaries: Mapping[tuple[int, int], list[Placed]]) -> list[Placed]:
     for time in sorted(changes):
         now += changes[time]
         sums[time] = now
-    moment = max(moments & sums.keys(), key=lambda time: sums[time], default=0)
+    moment = max(sums, key=lambda time: sums[time], default=0)
     alive = (
         next((array for array in arrays if array.first <= moment <= array.last), None)
         for arrays in temporaries.values()

@@ -144,13 +144,14 @@ def compile_step(config: Config, slice_: Slice) -> CompiledStep:
 
 def _compile_apart(folder: Path, config: Config, slice_: Slice) -> None:
     """Compiles in another process until memory is assigned, if the experiment can be sent there."""
-    process = multiprocessing.get_context("spawn").Process(
-        target=_compile_on_cpu, args=(folder, config, slice_)
-    )
     try:
-        process.start()
+        experiment = pickle.dumps((config, slice_))
     except (pickle.PicklingError, AttributeError, TypeError):
         return
+    process = multiprocessing.get_context("spawn").Process(
+        target=_compile_on_cpu, args=(folder, experiment)
+    )
+    process.start()
     while process.is_alive() and not has_assigned_memory(folder):
         process.join(timeout=0.2)
     process.join(timeout=2.0)  # for the files to be complete
@@ -158,7 +159,12 @@ def _compile_apart(folder: Path, config: Config, slice_: Slice) -> None:
     process.join()
 
 
-def _compile_on_cpu(folder: Path, config: Config, slice_: Slice) -> None:
+def _compile_on_cpu(folder: Path, experiment: bytes) -> None:
+    """Compiles what `pickle.dumps` made of an experiment and a slice."""
+    try:
+        config, slice_ = pickle.loads(experiment)
+    except (ImportError, AttributeError):
+        return  # a component whose module is in the other process alone
     jax.config.update("jax_platforms", "cpu")
     compile_into(folder, config, slice_)
 

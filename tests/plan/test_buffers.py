@@ -37,6 +37,7 @@ allocation 0: size 512, page 0, thread-local:
  value: <1 helper.1 @0> (size=512,offset=0): s8[7]{0}
 allocation 1: size 24, page 0, parameter 0, shape |f32[2,3]| at ShapeIndex {}:
  value: <2 p.1 @0> (size=24,offset=0): f32[2,3]{1,0:T(8,128)}
+ value: <9 other.1{0} @0> (size=24,offset=0): f32[2,3]{1,0:T(8,128)}
 allocation 2: size 100, page 0, preallocated-temp:
  value: <3 big.1{0} @0> (size=48,offset=0): bf16[8,3]{1,0}
  value: <4 p.2{1} (phi) @1> (size=40,offset=50): f32[2,3]{1,0}
