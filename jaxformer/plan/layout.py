@@ -77,8 +77,6 @@ class TiledLayout(Layout):
 
     def bytes(self, value):
         shape = value.shape
-        if value.on_host:
-            return 0
         if value.in_rows:
             size = tiled_size(shape)
         elif len(shape) == 3:
@@ -116,7 +114,7 @@ class PlainLayout(Layout):
     on_chip: ClassVar[int] = 0
 
     def bytes(self, value):
-        return 0 if value.on_host else value.bytes
+        return value.bytes
 
     def bytes_of_tree(self, tree):
         return bytes_per_device(tree)

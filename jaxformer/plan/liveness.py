@@ -72,8 +72,8 @@ def peak(program: Program, layout: Layout) -> Peak:
     Returns:
         The bytes, and the arrays that exist then.
     """
-    walk = _Walk(program, layout)
-    walk.run(set(), set(), in_loop=False)
+    walk = _Walk(program, layout, in_loop=False)
+    walk.run(set(), set())
     walk.send_gradients()
     return walk.highest()
 
@@ -81,47 +81,46 @@ def peak(program: Program, layout: Layout) -> Peak:
 class _Walk:
     """The lives of the arrays of one program. The n-th operation happens at the time 2 n."""
 
-    def __init__(self, program: Program, layout: Layout):
+    def __init__(self, program: Program, layout: Layout, *, in_loop: bool):
         self.end = 2 * len(program.operations)
-        self.program, self.layout, self.bytes = program, layout, layout.bytes
-        self.uses = Counter(
-            value for op in program.operations for value in op.operands if value is not None
-        )
-        self.uses.update(value for value in program.outputs if value is not None)
+        self.program, self.layout, self.in_loop = program, layout, in_loop
+        self.readers: dict[Value | None, list[Operation]] = defaultdict(list)
+        for op in program.operations:
+            for value in op.operands:
+                self.readers[value].append(op)
+        self.uses = Counter({value: len(ops) for value, ops in self.readers.items()})
+        self.uses.update(program.outputs)
         self.roots: dict[Value, frozenset[Value]] = {}  # what a value is computed from
         self.same: dict[Value, Value] = {}  # another name -> the array
         self.first: dict[Value, int] = {}
         self.last: dict[Value, int] = {}
         self.maker: dict[Value, str] = {}
-        self.in_loop = False
         self.open: set[Value] = set()  # may still be changed by what follows
         self.during: dict[int, Peak] = {}  # what loops need inside
         self.temporary: dict[int, list[tuple[Value, str]]] = {}
-        self.readers: dict[Value | None, list[Operation]] = defaultdict(list)
-        for op in program.operations:
-            for value in op.operands:
-                self.readers[value].append(op)
         self.late: set[Value] = set()  # made when they are first read
         self.narrow: dict[tuple[Value, Any], Value] = {}  # copies in the compute dtype
         self.partial_sums: list[Value] = []  # gradients of a device's own rows
         self.summed_late: list[Value] = []  # what is summed over devices where it is read
         self.shares: list[tuple[Value, Value]] = []  # a result in place of an operand
 
-    def run(self, owned: set[Value], written: set[Value], *, in_loop: bool = True) -> None:
+    def bytes(self, value: Value) -> int:
+        """What an array takes of the device's memory."""
+        return 0 if value.on_host else self.layout.bytes(value)
+
+    def run(self, owned: set[Value], written: set[Value]) -> None:
         """Follows the program; it keeps the inputs `owned`, its caller the outputs `written`."""
-        self.in_loop = in_loop
         mark_kernels(self.program)
         for value in owned:
             self._make(value, 0, "loop state")
         for number, operation in enumerate(self.program.operations):
             self._operate(operation, 2 * number)
-        end = self.end
         for value in self.program.outputs:
             if value is None or value in written:
                 continue
-            self._read(value, end)
-            if in_loop and value in self.roots and self._array(value) not in self.first:
-                self.temporary.setdefault(end, []).append((value, "loop state"))
+            self._read(value, self.end)
+            if self.in_loop and value in self.roots and self._array(value) not in self.first:
+                self.temporary.setdefault(self.end, []).append((value, "loop state"))
         for value in self.summed_late:
             array = self._array(value)
             if array in self.last:
@@ -277,7 +276,7 @@ class _Walk:
             self._read(value, time, whole=True, moved=True)
         peaks = []
         for body, (owned, written) in zip(op.bodies, parts.owned, strict=True):
-            walk = _Walk(body, self.layout)
+            walk = _Walk(body, self.layout, in_loop=True)
             walk.run(owned, written)
             peaks.append(walk.highest())
         self.during[time] = max(peaks, key=lambda each: each.bytes)

@@ -1,7 +1,6 @@
 """What a plan does not count, or counts in a way of its own: a sentence for each."""
 
 from collections.abc import Iterator
-from math import prod
 
 from jaxformer.distributed.sharding import parameter_shardings
 from jaxformer.models.model import ModelConfig
@@ -9,7 +8,7 @@ from jaxformer.models.parameters import AbstractModel
 from jaxformer.nn.remat import Remat, RematNames
 from jaxformer.plan.program import Operation, each_operation
 from jaxformer.plan.trace import TracedStep, described, teacher_of
-from jaxformer.training.logging.report import short_bytes
+from jaxformer.training.logging.report import bytes_per_device, short_bytes
 
 
 def notes_of(step: TracedStep) -> Iterator[str]:
@@ -67,10 +66,7 @@ def _of_reference(step: TracedStep) -> str:
         return f"{asked} and memory are not counted: {unknown}"
     structure = AbstractModel(model.build)
     cut = parameter_shardings(step.train_program.mesh, structure.axes, structure.shapes)
-    held = sum(
-        prod(cut[name].shard_shape(x.shape)) * x.dtype.itemsize
-        for name, x in structure.shapes.items()
-    )
+    held = bytes_per_device([x.update(sharding=cut[n]) for n, x in structure.shapes.items()])
     return (
         f"{asked} is not counted; until then its parameters take {short_bytes(held)} of each "
         "device beside the state"

@@ -45,7 +45,7 @@ class Value:
     on_host: bool = False
     """It lies in the memory of the host."""
     in_rows: bool = False
-    """It lies in memory as its shape says, because a kernel reads or writes it."""
+    """It lies in memory as its shape says, as for a kernel; else the compiler orders its axes."""
 
     @property
     def bytes(self) -> int:
