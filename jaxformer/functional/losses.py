@@ -246,6 +246,11 @@ def _specs(hidden, whole):
     )
 
 
+def _is_scattered(summed, spec):
+    """Whether an array that is to be summed over devices is then cut over them."""
+    return summed is not None and any(summed.unreduced & set(mesh_axes(e)) for e in spec)
+
+
 def _where_tokens_count(step):
     """`step` of a scan over (hidden, targets, weights); zeros for a chunk without a weight."""
 
@@ -322,9 +327,16 @@ def _linearize_chunked(moves, hidden, head, bias, weights, targets, *, chunk_siz
     (dhead_DV, dbias_V), (losses, metrics, dhidden) = jax.lax.scan(
         _where_tokens_count(chunk_gradients), start, chunks
     )
+    dhidden = _joined(dhidden, hidden.shape[1])
+    if learns:
+        dhead_DV = place(dhead_DV, spec_of(head)).astype(head.dtype)
+        if _is_scattered(dhead_spec, spec_of(head)):
+            # Else the compiler sums over devices when the layers' backward pass is over, through
+            # which each device keeps the whole gradient.
+            dhidden, dhead_DV = jax.lax.optimization_barrier((dhidden, dhead_DV))
     gradients = (
-        _joined(dhidden, hidden.shape[1]),
-        place(dhead_DV, spec_of(head)).astype(head.dtype) if learns else None,
+        dhidden,
+        dhead_DV,
         dbias_V,
         _joined(losses, hidden.shape[1]).astype(weights.dtype),
     )

@@ -135,7 +135,9 @@ class _Walk:
             self.last[copy] = self.end
 
     def _operate(self, op: Operation, time: int) -> None:
-        if op.name in SAME and (op.name != "reshard" or leaves_in_place(op)):
+        if op.name == "optimization_barrier":
+            self._wait(op, time)
+        elif op.name in SAME and (op.name != "reshard" or leaves_in_place(op)):
             self._alias(op, time)
         elif op.name == "slice" and self._is_small_part(op):
             self._read(op.operands[0], time)
@@ -221,6 +223,17 @@ class _Walk:
         if array in self.open and self.uses[value] == 1 and self.uses[result] == 1:
             return
         self.open.discard(array)
+
+    def _wait(self, op: Operation, time: int) -> None:
+        """What was to be computed where it is read is written, and the rest is kept until then."""
+        for value, result in zip(op.operands, op.results, strict=True):
+            array = self._array(value)
+            if array in self.first or value not in self.roots:
+                self._read(value, time)
+                self.same[result], self.roots[result] = array, self._roots(value)
+            else:
+                self._read(value, time)
+                self._make(result, time, "fusion")
 
     def _fuse(self, op: Operation) -> None:
         """The result is computed where it is read, or written by the operation before it."""

@@ -247,7 +247,7 @@ SPECS = [
 
 @pytest.mark.parametrize("function", [chunked, dense])
 @pytest.mark.parametrize("specs", SPECS)
-@pytest.mark.quick("specs0-*", "specs3-chunked")
+@pytest.mark.quick("specs0-dense", "specs1-chunked", "specs3-chunked")
 def test_sharded_equals_unsharded(function, specs):
     *arrays, targets, weights = problem()
     options = {"argnums": (0, 1, 2), "softcap": 3.0, **VARIANTS[-1]}
@@ -286,6 +286,25 @@ def test_the_head_gradient_is_summed_over_devices_once():
         if re.search(rf"= .*{shape}.* all-reduce\(", line):
             where.append(body)
     assert where == ["ENTRY"]
+
+
+@pytest.mark.parametrize(("head_spec", "waits"), [(P("fsdp", "tensor"), True), (P(), False)])
+def test_the_whole_gradient_of_a_head_that_is_cut_does_not_wait(head_spec, waits):
+    mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "tensor"), (AxisType.Explicit,) * 3)
+    hidden, head, _, targets, weights = problem()
+    with jax.set_mesh(mesh):
+        hidden = jax.reshard(hidden, P(("data", "fsdp"), None, None))
+        head = jax.reshard(head, head_spec)
+        targets, weights = (jax.reshard(x, P(("data", "fsdp"), None)) for x in (targets, weights))
+
+        def loss(hidden, head):
+            return chunked_cross_entropy(hidden, head, targets, weights, chunk_size=3).loss
+
+        equations = jax.make_jaxpr(jax.grad(loss, (0, 1)))(hidden, head).eqns
+    barriers = [each for each in equations if each.primitive.name == "optimization_barrier"]
+    assert [[x.aval.shape for x in each.invars] for each in barriers] == [
+        [hidden.shape, head.shape]
+    ] * waits
 
 
 @pytest.mark.parametrize("chunk_size", [0, -1])

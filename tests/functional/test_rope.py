@@ -21,6 +21,7 @@ from jaxformer.functional import (
     inverse_frequencies,
     rotary_angles,
 )
+from jaxformer.functional.positions import rope
 
 LAYOUTS = ("half", "interleaved")
 HEAD_DIM = 16
@@ -166,6 +167,56 @@ def test_dtype_is_kept_and_the_arithmetic_is_float32():
     exact = apply_rope(x.astype(jnp.float32), positions, frequencies, layout="half")
     chex.assert_type(y, jnp.bfloat16)
     np.testing.assert_array_equal(y, exact.astype(jnp.bfloat16))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("rotary_dim", "head_dim"), [(16, 16), (6, 16), (2, 9)])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.quick("float32-6-16-*", "bfloat16-16-16-half")
+def test_the_products_of_a_tpu_are_the_slices(monkeypatch, layout, rotary_dim, head_dim, dtype):
+    x, dy = jax.random.normal(jax.random.key(0), (2, 2, 7, 3, head_dim), dtype)
+    positions = jax.random.randint(jax.random.key(1), (2, 7), 0, 4000)
+    frequencies = jnp.asarray(inverse_frequencies(10_000.0, rotary_dim))
+    moves = jnp.cos(jnp.arange(rotary_dim // 2.0)) / 4000
+
+    def turned(x, positions, frequencies, factor=1.3):
+        return apply_rope(x, positions, frequencies, layout=layout, attention_factor=factor)
+
+    def rotated(x, frequencies):
+        return turned(x, positions, frequencies)
+
+    def gradient(x, frequencies):
+        return jax.vjp(rotated, x, frequencies)[1](dy)
+
+    def derivatives(platform):
+        monkeypatch.setattr(rope, "platform", lambda: platform)
+        y, along_x = jax.jvp(lambda x: rotated(x, frequencies), (x,), (dy,))
+        _, along_frequencies = jax.jvp(lambda f: rotated(x, f), (frequencies,), (moves,))
+        dx, dfrequencies = gradient(x, frequencies)
+        # Each gradient is a function of both.
+        _, second = jax.jvp(gradient, (x, frequencies), (dy, moves))
+        rows = jax.vmap(lambda x, p: turned(x[None], p[None], frequencies)[0])(x, positions)
+        scaled = turned(x, positions, frequencies, jnp.float32(0.7))
+        return (y, along_x, dx, rows, scaled), (along_frequencies, dfrequencies, *second)
+
+    (exact, sums), (expected_exact, expected_sums) = map(derivatives, ("tpu", "cpu"))
+    for one, other in zip(exact, expected_exact, strict=True):
+        chex.assert_type(one, dtype)
+        np.testing.assert_array_equal(one, other)
+    # Sums in another order; in bfloat16 the parts of one number are rounded once or twice.
+    tolerance = 1e-6 if dtype == jnp.float32 else 2**-7
+    for one, other in zip(sums, expected_sums, strict=True):
+        np.testing.assert_allclose(
+            np.float32(one), np.float32(other), rtol=0, atol=tolerance * np.abs(other).max()
+        )
+
+
+def test_fixed_frequencies_leave_nothing_of_x_for_the_backward_pass(monkeypatch):
+    monkeypatch.setattr(rope, "platform", lambda: "tpu")
+    frequencies = inverse_frequencies(10_000.0, HEAD_DIM)
+    x, positions = jnp.ones((1, 9, 2, HEAD_DIM)), jnp.arange(9)[None]
+    _, pullback = jax.vjp(lambda x: apply_rope(x, positions, frequencies, layout="half"), x)
+    assert {leaf.shape for leaf in jax.tree.leaves(pullback)} == {(1, 9, 1, HEAD_DIM)}
 
 
 def test_dynamic_is_unscaled_up_to_the_trained_length():

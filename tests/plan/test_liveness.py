@@ -101,6 +101,15 @@ def test_what_several_products_read_is_written():
     assert peak_of(twice, SQUARE, SQUARE).bytes == 3 * ONE
 
 
+def test_what_waits_for_another_array_is_written():
+    def waits(x, w):
+        x, w = jax.lax.optimization_barrier((jnp.sin(x), w))
+        return (x + w) @ w
+
+    assert peak_of(lambda x, w: (jnp.sin(x) + w) @ w, SQUARE, SQUARE).bytes == ONE
+    assert peak_of(waits, SQUARE, SQUARE).bytes == 2 * ONE
+
+
 def test_what_is_read_soon_is_kept_on_the_chip():
     def chain(x, w):
         return ((x @ w) @ w) @ w

@@ -1,6 +1,7 @@
 """Rotary position embedding: frequencies, angles, rotation."""
 
 import math
+from functools import partial
 from typing import Literal
 
 import jax
@@ -17,6 +18,8 @@ from jaxformer.functional.assertions import (
     check_numbers,
     static,
 )
+from jaxformer.functional.derivatives import differentiable, is_zero, pulled, pushed
+from jaxformer.functional.placement import platform
 
 Frequencies = np.ndarray | jax.Array
 
@@ -158,6 +161,13 @@ def apply_rope(
             f"inverse_frequencies: {rotary_dim} channels would rotate, but a head of x has "
             f"{x.shape[-1]}: give at most {x.shape[-1] // 2} frequencies"
         )
+    rotated = _rotated_by_products if platform() == "tpu" else _rotated_by_slices
+    return rotated(x, positions, inverse_frequencies, layout, attention_factor)
+
+
+def _rotated_by_slices(x, positions, inverse_frequencies, layout, attention_factor):
+    """The definition: each half of the pairs is an array of its own."""
+    rotary_dim = 2 * inverse_frequencies.shape[0]
     angles_BTF = rotary_angles(positions, inverse_frequencies)
     cos_BTNF = (jnp.cos(angles_BTF) * attention_factor)[:, :, None, :]
     sin_BTNF = (jnp.sin(angles_BTF) * attention_factor)[:, :, None, :]
@@ -172,3 +182,69 @@ def apply_rope(
     else:
         rotary = jnp.stack(turned, axis=-1).reshape(rotary.shape)
     return jnp.concatenate([rotary.astype(x.dtype), rest], axis=-1)
+
+
+def _rotated_by_products(x, positions, inverse_frequencies, layout, attention_factor):
+    """The same without slices, for TPUs."""
+    # A TPU pads arrays to 128 channels: half of a head takes as much memory as a whole one. A
+    # product with a permutation brings each channel to the place of its partner instead.
+    head_dim, rotary_dim = x.shape[-1], 2 * inverse_frequencies.shape[0]
+    of_both = jnp.tile if layout == "half" else jnp.repeat
+    # What does not rotate has the angle 0.
+    frequencies_H = jnp.pad(of_both(inverse_frequencies, 2), (0, head_dim - rotary_dim))
+    angles_BTNH = rotary_angles(positions, frequencies_H)[:, :, None, :]
+    channels = np.arange(head_dim).reshape(1, 1, 1, head_dim)
+    factor_111H = jnp.where(channels < rotary_dim, attention_factor, 1.0)
+    sign_111H = np.sign(channels - _partners(head_dim, rotary_dim, layout)).astype(np.float32)
+    cos_BTNH = jnp.cos(angles_BTNH) * factor_111H
+    sin_BTNH = jnp.sin(angles_BTNH) * factor_111H * sign_111H
+    return _turned(x, cos_BTNH, sin_BTNH, rotary_dim=rotary_dim, layout=layout)
+
+
+def _partners(head_dim: int, rotary_dim: int, layout: str) -> np.ndarray:
+    """The other channel of each channel's pair; a channel that does not rotate is its own."""
+    channels = np.arange(head_dim)
+    others = (channels + rotary_dim // 2) % rotary_dim if layout == "half" else channels ^ 1
+    return np.where(channels < rotary_dim, others, channels)
+
+
+def _turned_value(x, cos, sin, *, rotary_dim, layout):
+    """`x cos + partner(x) sin`, with the sine's sign changed where a channel comes first."""
+    head_dim = x.shape[-1]
+    permutation = np.eye(head_dim)[_partners(head_dim, rotary_dim, layout)]
+    # Exact: each sum has one term that is not zero, at a precision that keeps all its bits.
+    partner = jax.lax.dot_general(
+        x,
+        jnp.asarray(permutation, x.dtype),
+        (((x.ndim - 1,), (0,)), ((), ())),
+        precision=jax.lax.Precision.HIGHEST,
+        preferred_element_type=jnp.float32,
+    )
+    return (x.astype(jnp.float32) * cos + partner * sin).astype(x.dtype)
+
+
+def _linearize_turned(moves, x, cos, sin, **static):
+    # Fixed frequencies have no gradient, so the values of x are not kept for it.
+    return _turned(x, cos, sin, **static), (x if any(moves[1:]) else None, cos, sin)
+
+
+def _push_turned(residuals, tangents, **static):
+    x, cos, sin = residuals
+    dx, dcos, dsin = tangents
+    parts = [] if is_zero(dx) else [_turned(dx, cos, sin, **static)]
+    if x is not None:
+        of_angles = partial(_turned_value, x, **static)
+        parts.append(pushed(of_angles, (cos, sin), (dcos, dsin)))
+    return sum(parts[1:], parts[0])
+
+
+def _pull_turned(residuals, cotangent, **static):
+    # Back by the same angle, and rounded once: the transpose of the sum would round each term.
+    x, cos, sin = residuals
+    dx = _turned(cotangent, cos, -sin, **static)
+    if x is None:
+        return dx, None, None
+    return dx, *pulled(partial(_turned_value, x, **static), (cos, sin), cotangent)
+
+
+_turned = differentiable(_turned_value, _linearize_turned, _push_turned, _pull_turned)
