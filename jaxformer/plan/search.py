@@ -200,9 +200,21 @@ def winner(config: Config, slice_: Slice) -> Candidate:
             f"chips = {slice_.name!r}: no mesh holds this recipe in the "
             f"{slice_.chip.memory.value / GIB:.2f} GiB of a device; the nearest of those that were "
             f"traced, {nearest.name}, needs {nearest.memory.peak / GIB:.2f}; take more chips, a "
-            "chip with more memory, or a smaller batch"
+            f"chip with more memory, or a smaller batch{_or_pad(config, slice_)}"
         )
     raise ConfigError(_why_none(config, slice_))
+
+
+def _or_pad(config: Config, slice_: Slice) -> str:
+    """Says how large the vocabulary has to be for all devices to share it, unless they can."""
+    size, devices = getattr(config.model, "vocab_size", 0), slice_.num_devices
+    if size % devices == 0:
+        return ""
+    padded = -(-size // devices) * devices
+    return (
+        f", or pad the vocabulary of {size}, which {devices} devices cannot share: "
+        f"--model.vocab_size {padded}"
+    )
 
 
 def _why_none(config: Config, slice_: Slice) -> str:
@@ -212,7 +224,7 @@ def _why_none(config: Config, slice_: Slice) -> str:
         return (
             f"chips = {slice_.name!r}: no mesh holds the state of this recipe in the "
             f"{slice_.chip.memory.value / GIB:.2f} GiB of a device; take more chips, or one with "
-            "more memory"
+            f"more memory{_or_pad(config, slice_)}"
         )
     # Some mesh divides the model: a copy on each device cuts nothing.
     parts = config.train.gradient_accumulation

@@ -102,8 +102,15 @@ def test_where_no_mesh_works_the_plan_says_what_would_have_to_change(short_searc
         closed_form(replace(tiny(batch_size=7), mesh=MeshConfig(data=-1)), "v5e:2x2")
     config = replace(tiny(), mesh=MeshConfig(fsdp=8))
     small = replace(SLICE, chip=replace(SLICE.chip, memory=Figure(1e6, "a test", "2026-11")))
-    with pytest.raises(ConfigError, match="no mesh holds"):
-        report.plan(config, small, compiling=False, progress=lambda _: None)
+    for vocab_size, ending in (
+        (2048, "a smaller batch|more memory"),
+        (2050, "or pad the vocabulary of 2050, .* --model.vocab_size 2052"),
+    ):
+        model = replace(config.model, vocab_size=vocab_size)
+        with pytest.raises(ConfigError, match=f"no mesh holds .*({ending})$"):
+            report.plan(
+                replace(config, model=model), small, compiling=False, progress=lambda _: None
+            )
 
 
 def test_what_no_mesh_changes_is_refused_as_it_is(short_search):
