@@ -55,7 +55,7 @@ UNSEEN = (
     ("vit.py:large-16", "v4:2x4x4", None),
     ("albert.py:large", "v6e:4x8", None),
     ("byt5.py:large", "v5p:4x4x4", None),
-    ("byt5.py:xxl", "v6e:8x16", None),
+    ("byt5.py:xxl", "v6e:8x8", None),
     ("ernie.py:3.0-base-zh", "v4:2x4x4", None),
     ("gpt3.py:small", "v5e:4x8", None),
     ("gpt3.py:medium", "v6e:4x4", None),

@@ -35,8 +35,8 @@ class Layout(Protocol):
     sums_later: bool
     """Whether sums over devices run beside what follows them."""
     makes_gradients_last: bool
-    """Whether the products that make kernels' gradients wait for the end of a layer, to run beside
-    what is sent then."""
+    """Whether the products that make kernels' gradients wait for the end of a layer, however large
+    their operands are, to run beside what is sent then; small operands always wait."""
     on_chip: int
     """Bytes beside the main memory, where the compiler puts what is read soon."""
 
@@ -174,17 +174,6 @@ def mark_kernels(program: Program) -> None:
         named = op.name in _UNMOVED and any(value.in_rows for value in op.operands)
         if op.name == "pallas_call" or named:
             _mark(op.results)
-
-
-def splits_last_axis(program: Program, value: Value) -> bool:
-    """Whether an array is split along its last axis, as rotary embeddings do with heads."""
-    readers = [op for op in program.operations if value in op.operands]
-    casts = [op.results[0] for op in readers if op.name == "convert_element_type"]
-    return any(
-        op.name == "split" and op.equation.params["axis"] == len(value.shape) - 1
-        for op in program.operations
-        if value in op.operands or any(cast in op.operands for cast in casts)
-    )
 
 
 def _mark(values: list[Value]) -> None:

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from jaxformer.plan.layout import Layout, mark_kernels, splits_last_axis
+from jaxformer.plan.layout import Layout, mark_kernels
 from jaxformer.plan.loops import LoopParts
 from jaxformer.plan.program import LOOPS, SAME, Operation, Program, Value
 from jaxformer.plan.shardings import cuts, leaves_in_place, scattered, sums
@@ -22,19 +22,21 @@ _FUSED = {
     *("clamp", "clz", "concatenate", "convert_element_type", "copy", "cos", "div"),
     *("dynamic_slice", "eq", "erf", "erf_inv", "exp", "exp2", "expand_dims", "expm1", "floor"),
     *("ge", "gt", "imag", "integer_pow", "iota", "is_finite", "le", "log", "log1p", "logistic"),
-    *("lt", "max", "min", "mul", "name", "ne", "neg", "nextafter", "not", "optimization_barrier"),
-    *("or", "pad", "population_count", "pow", "pvary", "random_unwrap", "random_wrap", "real"),
+    *("lt", "max", "min", "mul", "name", "ne", "neg", "nextafter", "not", "or", "pad"),
+    *("population_count", "pow", "pvary", "random_bits", "random_unwrap", "random_wrap", "real"),
     *("reduce_precision", "rem", "reshape", "rev", "round", "rsqrt", "select_n", "shift_left"),
     *("shift_right_arithmetic", "shift_right_logical", "sign", "sin", "slice", "split", "sqrt"),
     *("square", "squeeze", "stack", "stop_gradient", "sub", "tan", "tanh", "threefry2x32"),
     *("tile", "transpose", "xor"),
 }
 # Nothing that follows them can be a part of them.
-_CLOSED = {"random_bits", "pallas_call", "gather", "scatter-add", "sort", "custom_call", "top_k"}
+_CLOSED = {"pallas_call", "gather", "scatter-add", "sort", "custom_call", "top_k"}
 # What they read may be computed on the way.
 _READS_FUSED = {"dot_general", "conv_general_dilated", "dynamic_update_slice", "scatter-add"}
 # A slice is taken at once from an array that is so many times as large.
 _SMALL = 8
+# Sums over so many devices are quick enough to begin at the end of a layer.
+_FEW = 64
 # The makers of arrays that wait too long for their readers to be kept on the chip.
 _READ_LATER = {"saved by the loop", "loop state", "cast"}
 
@@ -98,7 +100,6 @@ class _Walk:
         self.open: set[Value] = set()  # may still be changed by what follows
         self.during: dict[int, Peak] = {}  # what loops need inside
         self.temporary: dict[int, list[tuple[Value, str]]] = {}
-        self.late: set[Value] = set()  # made when they are first read
         self.narrow: dict[tuple[Value, Any], Value] = {}  # copies in the compute dtype
         self.partial_sums: list[Value] = []  # gradients of a device's own rows
         self.summed_late: list[Value] = []  # what is summed over devices where it is read
@@ -157,10 +158,7 @@ class _Walk:
             for value in op.operands:
                 self._read(value, time, whole=whole and not reduces)
             for value in op.results:
-                value.shape = _in_memory(op, value)
                 self._make(value, time, op.name, changes=op.name not in _CLOSED)
-                if op.name == "random_bits":  # needs a key alone, so it waits for its first reader
-                    self.late.add(value)
             if op.name == "dot_general" and (parts := scattered(op)) > 1:
                 self._sum_over_rows(op, parts, time)
 
@@ -168,13 +166,31 @@ class _Walk:
         """A kernel's gradient of the device's own rows is whole, until it is summed and cut."""
         (value,) = op.results
         whole = Value((parts, *value.shape), value.dtype, value.source)
+        if self._is_made_last(op, whole):
+            self._make(whole, self.end - 1, "sum over rows")
+            for operand in op.operands:
+                self._read(operand, self.end - 1)
+            return
         self._make(whole, time, "sum over rows")
         if self.layout.sums_later:
             self.last[whole] = self.end
             self.partial_sums.append(whole)
-        if self.layout.makes_gradients_last and self.in_loop:
-            for operand in op.operands:
+        for operand in op.operands:
+            if self.in_loop and self._waits(operand, parts):
                 self._read(operand, self.end - 1)
+
+    def _is_made_last(self, op: Operation, whole: Value) -> bool:
+        """Whether a gradient outside of layers is larger than what it is made of, which is kept."""
+        if self.in_loop or not self.layout.makes_gradients_last:
+            return False
+        return sum(self.bytes(root) for root in self._roots_of(op)) < self.bytes(whole)
+
+    def _waits(self, operand: Value, parts: int) -> bool:
+        """Whether a layer keeps to its end what the gradient of a kernel is made of."""
+        if self.layout.makes_gradients_last and parts <= _FEW:
+            return True
+        sizes = (self.bytes(root) for root in self._roots(operand))
+        return self.layout.sums_later and all(size <= self.layout.on_chip for size in sizes)
 
     def _is_written(self, op: Operation) -> bool:
         """Whether several products read a result that is as large as what it is made of."""
@@ -283,8 +299,6 @@ class _Walk:
         for value, part in parts.stacks:
             self._read(value, time, whole=True)
             self._keep_narrow(op.bodies[0], value, part, time)
-            if value is not None and splits_last_axis(op.bodies[0], part):
-                value.in_rows = True
         for value in parts.state:
             self._read(value, time, whole=True, moved=True)
         peaks = []
@@ -335,9 +349,6 @@ class _Walk:
 
     def _touch(self, array: Value, time: int) -> None:
         if array in self.last:
-            if array in self.late:
-                self.late.remove(array)
-                self.first[array] = time
             self.last[array] = max(self.last[array], time)
 
     def _read(
@@ -392,9 +403,3 @@ class _Walk:
             else:
                 left -= held.bytes
         return kept, room - left
-
-
-def _in_memory(op: Operation, value: Value) -> tuple[int, ...]:
-    """The shape of what an operation writes."""
-    # The generator of random bits makes words in pairs.
-    return (2, *value.shape) if op.name == "random_bits" else value.shape

@@ -1,16 +1,20 @@
 """The memory of a traced program, against shapes that are known and JAX's own residuals."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
-from plan_cases import traced
+from plan_cases import tiny, traced
 
 from jaxformer.functional import dropout
 from jaxformer.plan.layout import TiledLayout, layout_of
 from jaxformer.plan.liveness import peak
 from jaxformer.plan.memory import cache_bytes, estimate
 from jaxformer.plan.program import each_operation, flattened
+from jaxformer.plan.slices import parse_chips
+from jaxformer.plan.trace import trace_step
 from jaxformer.training.logging.report import bytes_per_device
 
 SIZE = 128  # of whole tiles
@@ -101,6 +105,13 @@ def test_what_several_products_read_is_written():
     assert peak_of(twice, SQUARE, SQUARE).bytes == 3 * ONE
 
 
+def test_random_numbers_are_computed_where_they_are_read():
+    def dropped(x, w):
+        return dropout(x @ w, 0.3, jax.random.key(0)) @ w
+
+    assert peak_of(dropped, SQUARE, SQUARE).bytes == 2 * ONE
+
+
 def test_what_waits_for_another_array_is_written():
     def waits(x, w):
         x, w = jax.lax.optimization_barrier((jnp.sin(x), w))
@@ -147,6 +158,14 @@ def test_state_is_exact_and_the_parts_add_up():
     assert found.peak == temporary + held((state.params, state.opt_state, step.batch))
     sizes = [buffer.bytes for buffer in found.buffers]
     assert sizes == sorted(sizes, reverse=True)
+
+
+def test_products_that_wait_for_the_end_of_a_layer_keep_what_they_are_made_of():
+    config = tiny((1, 4, 1), "full")
+    model = replace(config.model, scan_layers=True, mlp_dim=2048)
+    program = trace_step(replace(config, model=model), parse_chips("v5e:2x2")).program
+    at_once, all_wait = (peak(program, TiledLayout(1, sparse)).bytes for sparse in (True, False))
+    assert at_once < all_wait
 
 
 def test_less_is_kept_where_more_is_computed_again():
