@@ -13,26 +13,18 @@ from typing import Any, NamedTuple
 
 from jaxformer.plan.layout import Layout, mark_kernels
 from jaxformer.plan.loops import LoopParts
-from jaxformer.plan.program import LOOPS, SAME, Operation, Program, Value
+from jaxformer.plan.program import (
+    CLOSED,
+    FUSED,
+    LOOPS,
+    READS_FUSED,
+    SAME,
+    Operation,
+    Program,
+    Value,
+)
 from jaxformer.plan.shardings import cuts, leaves_in_place, scattered, sums
 
-# Computed where they are read, or by the operation whose result they change.
-_FUSED = {
-    *("abs", "add", "add_any", "and", "bitcast_convert_type", "broadcast_in_dim", "cbrt", "ceil"),
-    *("clamp", "clz", "concatenate", "convert_element_type", "copy", "cos", "div"),
-    *("dynamic_slice", "eq", "erf", "erf_inv", "exp", "exp2", "expand_dims", "expm1", "floor"),
-    *("ge", "gt", "imag", "integer_pow", "iota", "is_finite", "le", "log", "log1p", "logistic"),
-    *("lt", "max", "min", "mul", "name", "ne", "neg", "nextafter", "not", "or", "pad"),
-    *("population_count", "pow", "pvary", "random_bits", "random_unwrap", "random_wrap", "real"),
-    *("reduce_precision", "rem", "reshape", "rev", "round", "rsqrt", "select_n", "shift_left"),
-    *("shift_right_arithmetic", "shift_right_logical", "sign", "sin", "slice", "split", "sqrt"),
-    *("square", "squeeze", "stack", "stop_gradient", "sub", "tan", "tanh", "threefry2x32"),
-    *("tile", "transpose", "xor"),
-}
-# Nothing that follows them can be a part of them.
-_CLOSED = {"pallas_call", "gather", "scatter-add", "sort", "custom_call", "top_k"}
-# What they read may be computed on the way.
-_READS_FUSED = {"dot_general", "conv_general_dilated", "dynamic_update_slice", "scatter-add"}
 # A slice is taken at once from an array that is so many times as large.
 _SMALL = 8
 # Sums over so many devices are quick enough to begin at the end of a layer.
@@ -143,9 +135,9 @@ class _Walk:
         elif op.name == "slice" and self._is_small_part(op):
             self._read(op.operands[0], time)
             self._make(op.results[0], time, op.name)
-        elif op.name in _FUSED and self._is_written(op):
+        elif op.name in FUSED and self._is_written(op):
             self._write(op, time)
-        elif op.name in _FUSED or sums(op):
+        elif op.name in FUSED or sums(op):
             self._fuse(op)
             self.summed_late += op.operands[:1] * sums(op)
         elif op.name in LOOPS:
@@ -153,12 +145,12 @@ class _Walk:
         elif cuts(op) and self._is_cut_late(op):
             self._fuse(op)
         else:
-            whole = not (cuts(op) or (op.name in _READS_FUSED and self.layout.fuses_products))
+            whole = not (cuts(op) or (op.name in READS_FUSED and self.layout.fuses_products))
             reduces = op.name.startswith(("reduce_", "arg", "cum"))
             for value in op.operands:
                 self._read(value, time, whole=whole and not reduces)
             for value in op.results:
-                self._make(value, time, op.name, changes=op.name not in _CLOSED)
+                self._make(value, time, op.name, changes=op.name not in CLOSED)
             if op.name == "dot_general" and (parts := scattered(op)) > 1:
                 self._sum_over_rows(op, parts, time)
 
@@ -244,12 +236,11 @@ class _Walk:
         """What was to be computed where it is read is written, and the rest is kept until then."""
         for value, result in zip(op.operands, op.results, strict=True):
             array = self._array(value)
-            if array in self.first or value not in self.roots:
-                self._read(value, time)
-                self.same[result], self.roots[result] = array, self._roots(value)
-            else:
-                self._read(value, time)
+            self._read(value, time)
+            if value in self.roots and array not in self.first:
                 self._make(result, time, "fusion")
+            else:
+                self.same[result], self.roots[result] = array, self._roots(value)
 
     def _fuse(self, op: Operation) -> None:
         """The result is computed where it is read, or written by the operation before it."""
@@ -274,7 +265,7 @@ class _Walk:
         """Whether what follows a result, one after the other, is written in so many bytes."""
         while self.bytes(result) > most:
             readers = self.readers[result]
-            if self.uses[result] != 1 or not readers or readers[0].name not in _FUSED:
+            if self.uses[result] != 1 or not readers or readers[0].name not in FUSED:
                 return False
             (result, *_) = readers[0].results
         return True

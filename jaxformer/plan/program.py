@@ -21,6 +21,23 @@ SAME = {
     *("stop_gradient", "pvary"),
 }
 """Operations whose result is the same array under another name."""
+FUSED = {
+    *("abs", "add", "add_any", "and", "bitcast_convert_type", "broadcast_in_dim", "cbrt", "ceil"),
+    *("clamp", "clz", "concatenate", "convert_element_type", "copy", "cos", "div"),
+    *("dynamic_slice", "eq", "erf", "erf_inv", "exp", "exp2", "expand_dims", "expm1", "floor"),
+    *("ge", "gt", "imag", "integer_pow", "iota", "is_finite", "le", "log", "log1p", "logistic"),
+    *("lt", "max", "min", "mul", "name", "ne", "neg", "nextafter", "not", "or", "pad"),
+    *("population_count", "pow", "pvary", "random_bits", "random_unwrap", "random_wrap", "real"),
+    *("reduce_precision", "rem", "reshape", "rev", "round", "rsqrt", "select_n", "shift_left"),
+    *("shift_right_arithmetic", "shift_right_logical", "sign", "sin", "slice", "split", "sqrt"),
+    *("square", "squeeze", "stack", "stop_gradient", "sub", "tan", "tanh", "threefry2x32"),
+    *("tile", "transpose", "xor"),
+}
+"""Operations that are computed where they are read, or by the one whose result they change."""
+CLOSED = {"pallas_call", "gather", "scatter-add", "sort", "custom_call", "top_k"}
+"""Operations of which nothing that follows can be a part."""
+READS_FUSED = {"dot_general", "conv_general_dilated", "dynamic_update_slice", "scatter-add"}
+"""Operations that compute on the way what they read."""
 # Their bodies are a part of the program around them.
 _CALLS = {
     *("jit", "closed_call", "call_with_derivatives", "remat2", "shard_map", "custom_jvp_call"),

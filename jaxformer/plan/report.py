@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from jaxformer.config import Config
 from jaxformer.errors import ConfigError
 from jaxformer.models.model import ModelConfig
-from jaxformer.plan import compiler, search
+from jaxformer.plan import batch, compiler, search
 from jaxformer.plan.compiler import CompiledStep
 from jaxformer.plan.memory import MemoryEstimate
 from jaxformer.plan.notes import notes_of
@@ -190,7 +190,7 @@ def plan(
         for stage, steps in stages_of(planned)
     )
     progress("searching for the largest batch")
-    largest = search.largest_batch(planned, slice_)
+    largest = batch.largest_batch(planned, slice_)
     if found is None:
         progress("searching for the fastest mesh")
         found = next(iter(search.best(config, slice_)), None)

@@ -8,7 +8,7 @@ from bisect import insort
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from math import ceil, isqrt, log2, prod
+from math import ceil, log2, prod
 from operator import le
 
 from jaxformer.config import Config
@@ -32,8 +32,6 @@ MOST_TRACES = 8
 """How many candidates are traced before the search gives up."""
 WANTED = 2
 """How many are compared: the winner and the next."""
-_FULL = 0.9
-"""Of the memory of a device, when the search for the largest batch ends."""
 _STATE = ("parameters", "optimizer", "ema", "other models", "gradients")
 """What needs as much memory however a batch is cut, see `plan.memory`."""
 _STATE_BYTES = 4
@@ -136,46 +134,6 @@ def _ranked(traced: list[Candidate]) -> list[Candidate]:
     """Those that fit, the best first, with why it is."""
     found = sorted((x for x in traced if x.fits), key=lambda candidate: candidate.step.seconds)
     return [replace(found[0], why=_reason(*found[:2])), *found[1:]] if found else []
-
-
-def largest_batch(config: Config, slice_: Slice) -> int:
-    """The most rows of a batch that fit, with the mesh and rematerialisation as they are.
-
-    Memory grows with the rows of a part, about in proportion: two traces tell how fast, and the
-    others confirm. It grows faster where rows are compared, and slower while they fit on the chip.
-
-    Args:
-        config: The experiment.
-        slice_: The chips.
-
-    Returns:
-        Rows, a multiple of what the mesh cuts them into; 0 where not even one for each device fits.
-    """
-    sizes = config.mesh.sizes(slice_.num_devices)
-    unit = sizes[0] * sizes[1] * config.train.gradient_accumulation
-    limit = slice_.chip.memory.value
-
-    def needed(units: int) -> int:
-        rows = replace(config, data=config.data.without_ramp(batch_size=units * unit))
-        return estimate(trace_step(rows, slice_)).peak
-
-    def reaching(units: int, found: int) -> int:
-        """Where the line through the memory of one unit and of so many meets the limit."""
-        return 1 + int((units - 1) * (limit - one) / max(found - one, 1))
-
-    if (one := needed(1)) > limit:
-        return 0
-    fitting, held, too_many = 1, one, None
-    units = reaching(2, needed(2))
-    while fitting < units and held < _FULL * limit:
-        if (found := needed(units)) > limit:
-            too_many = units
-        else:
-            fitting, held = units, found
-        units = reaching(units, found)
-        if too_many is not None and not fitting < units < too_many:
-            units = isqrt(fitting * too_many)
-    return fitting * unit
 
 
 def winner(config: Config, slice_: Slice) -> Candidate:

@@ -16,12 +16,13 @@ from jaxformer.errors import ConfigError
 from jaxformer.models import DualEncoderConfig
 from jaxformer.models.parameters import AbstractModel
 from jaxformer.nn.remat import RematNames
-from jaxformer.plan import report, search
+from jaxformer.plan import batch, report, search
+from jaxformer.plan.batch import largest_batch
 from jaxformer.plan.layout import layout_of
 from jaxformer.plan.memory import estimate
 from jaxformer.plan.notes import notes_of
 from jaxformer.plan.roofline import work_of
-from jaxformer.plan.search import best, evaluate, largest_batch
+from jaxformer.plan.search import best, evaluate
 from jaxformer.plan.slices import parse_chips
 from jaxformer.plan.trace import trace_step
 from jaxformer.training.logging.report import bytes_per_device, short_bytes
@@ -118,7 +119,7 @@ def test_preferences_are_traced_as_pairs(larger):
 
 def test_a_dual_encoder_is_planned(monkeypatch):
     monkeypatch.setattr(search, "MOST_TRACES", 1)
-    monkeypatch.setattr(search, "largest_batch", lambda *_: 64)
+    monkeypatch.setattr(batch, "largest_batch", lambda *_: 64)
     made = report.plan(dual_encoder(remat="full"), SLICE, compiling=False, progress=lambda _: None)
     assert made.fits
     assert "tokens are those of the texts" in made.notes[0]

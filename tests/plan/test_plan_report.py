@@ -13,7 +13,7 @@ from jaxformer.data import Stage
 from jaxformer.distributed import MeshConfig
 from jaxformer.distributed.chips import Figure
 from jaxformer.errors import ConfigError
-from jaxformer.plan import compiler, report, search
+from jaxformer.plan import batch, compiler, report, search
 from jaxformer.plan.compiler import CompiledStep
 from jaxformer.plan.slices import parse_chips
 from jaxformer.plan.trace import stages_of
@@ -28,7 +28,7 @@ def planned(monkeypatch, compiled_peak=None):
     step = CompiledStep(15 * GIB, compiled_peak or 0, 1, compiled_peak or 0, 0.0, [], [])
     monkeypatch.setattr(compiler, "is_installed", lambda: compiled_peak is not None)
     monkeypatch.setattr(compiler, "compile_step", lambda *_: step)
-    monkeypatch.setattr(search, "largest_batch", lambda *_: 128)
+    monkeypatch.setattr(batch, "largest_batch", lambda *_: 128)
     found = search.evaluate(CONFIG, SLICE)
     said = []
     made = report.plan(CONFIG, SLICE, found, compiling=True, progress=said.append)
@@ -65,7 +65,7 @@ def closed_form(config, chips="v5e:2x2"):
 def short_search(monkeypatch):
     """A trace takes a second: what is found matters here, not how good it is."""
     monkeypatch.setattr(search, "MOST_TRACES", 2)
-    monkeypatch.setattr(search, "largest_batch", lambda *_: 128)
+    monkeypatch.setattr(batch, "largest_batch", lambda *_: 128)
 
 
 @pytest.mark.parametrize(

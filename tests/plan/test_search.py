@@ -9,8 +9,9 @@ from jaxformer.config import validate
 from jaxformer.distributed.chips import CHIPS, Figure
 from jaxformer.errors import ConfigError
 from jaxformer.plan import search
+from jaxformer.plan.batch import largest_batch
 from jaxformer.plan.closed_form import kept_bytes, sent
-from jaxformer.plan.search import best, evaluate, largest_batch, smallest
+from jaxformer.plan.search import best, evaluate, smallest
 from jaxformer.plan.slices import parse_chips
 
 SLICE = parse_chips("v5e:2x2")
