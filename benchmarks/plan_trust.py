@@ -1,4 +1,7 @@
-"""How far `plan` can be trusted: its step times beside published ones, most of them held out.
+"""How far `plan` can be trusted: times beside published ones, memory beside the compiler's.
+
+Step times are predicted here; most of the published ones are held out. Peaks of memory are those of
+`plan_receipts.py`.
 
 python benchmarks/plan_trust.py            # the table
 python benchmarks/plan_trust.py --fit      # the constants that fit the rows that are not held out
@@ -9,13 +12,18 @@ import argparse
 import json
 import math
 from itertools import product
+from pathlib import Path
 
+from jaxformer.plan import receipts
 from jaxformer.plan.published import ROWS, Row, work_of_row
 from jaxformer.plan.roofline import Shares, Work, time_of
 from jaxformer.plan.slices import parse_chips
 
 LIMIT = 0.25
-"""How far a prediction may be from what was measured, as a part of it."""
+"""How far a step time may be from what was measured, as a part of it."""
+PEAK_LIMIT = 0.1
+"""How far a peak may be from the compiler's."""
+RECEIPTS = Path(__file__).parent / "results" / "plan_receipts.json"
 
 
 def chip_of(row: Row) -> str:
@@ -72,6 +80,14 @@ def table() -> list[dict]:
     return lines
 
 
+def memory() -> dict:
+    """How many predicted peaks are near the compiler's, and which are not."""
+    ratios = {name: round(each.ratio, 3) for name, each in receipts.read(RECEIPTS).items()}
+    far = {name: ratio for name, ratio in ratios.items() if abs(ratio - 1) > PEAK_LIMIT}
+    mean = sum(abs(ratio - 1) for ratio in ratios.values()) / len(ratios)
+    return {"recipes": len(ratios), "mean_error": round(mean, 3), "far": far}
+
+
 def main() -> None:
     """Prints the table, or fits the constants."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -95,9 +111,17 @@ def main() -> None:
         within = sum(abs(ratio - 1) <= LIMIT for ratio in ratios)
         kind = "held out" if held_out else "fitted"
         print(f"{kind}: {within} of {len(ratios)} within {LIMIT:.0%}, the farthest {far:.0%} off")
+    peaks = memory()
+    near = peaks["recipes"] - len(peaks["far"])
+    print(
+        f"memory: {near} of {peaks['recipes']} within {PEAK_LIMIT:.0%} of the compiler, "
+        f"{peaks['mean_error']:.1%} on average; farther off: "
+        + (", ".join(f"{name} ({ratio:.2f})" for name, ratio in peaks["far"].items()) or "none")
+    )
     if options.json:
+        found = {"command": "python benchmarks/plan_trust.py", "rows": lines, "memory": peaks}
         with open(options.json, "w") as file:
-            json.dump({"command": "python benchmarks/plan_trust.py", "rows": lines}, file, indent=1)
+            json.dump(found, file, indent=1)
             file.write("\n")
 
 
