@@ -13,16 +13,7 @@ from typing import Any, NamedTuple
 
 from jaxformer.plan.layout import Layout, mark_kernels
 from jaxformer.plan.loops import LoopParts
-from jaxformer.plan.program import (
-    CLOSED,
-    FUSED,
-    LOOPS,
-    READS_FUSED,
-    SAME,
-    Operation,
-    Program,
-    Value,
-)
+from jaxformer.plan.program import CLOSED, FUSED, FUSING, LOOPS, SAME, Operation, Program, Value
 from jaxformer.plan.shardings import cuts, leaves_in_place, scattered, sums
 
 # A slice is taken at once from an array that is so many times as large.
@@ -145,7 +136,7 @@ class _Walk:
         elif cuts(op) and self._is_cut_late(op):
             self._fuse(op)
         else:
-            whole = not (cuts(op) or (op.name in READS_FUSED and self.layout.fuses_products))
+            whole = not (cuts(op) or (op.name in FUSING and self.layout.fuses_products))
             reduces = op.name.startswith(("reduce_", "arg", "cum"))
             for value in op.operands:
                 self._read(value, time, whole=whole and not reduces)
@@ -163,6 +154,9 @@ class _Walk:
             for operand in op.operands:
                 self._read(operand, self.end - 1)
             return
+        if not self.in_loop and self.layout.fuses_products:
+            self._write_in_place(op.operands, time)
+            time += 1
         self._make(whole, time, "sum over rows")
         if self.layout.sums_later:
             self.last[whole] = self.end
@@ -202,6 +196,14 @@ class _Walk:
         same = [root for root in self._roots_of(op) if self.bytes(root) == self.bytes(result)]
         self._make(result, time, "fusion")
         self.shares += [(result, root) for root in same]
+
+    def _write_in_place(self, values: list[Value], time: int) -> None:
+        """Writes what is to be computed, over the arrays that only it is computed from."""
+        for value in values:
+            if self.roots.get(value) and self._array(value) not in self.first:
+                self._make(value, time, "fusion")
+                size, roots = self.bytes(value), self.roots.pop(value)
+                self.shares += [(value, root) for root in roots if self.bytes(root) >= size]
 
     def _is_small_part(self, op: Operation) -> bool:
         """Whether a slice is taken at once, so that the array need not wait for its readers."""

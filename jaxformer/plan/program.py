@@ -36,7 +36,7 @@ FUSED = {
 """Operations that are computed where they are read, or by the one whose result they change."""
 CLOSED = {"pallas_call", "gather", "scatter-add", "sort", "custom_call", "top_k"}
 """Operations of which nothing that follows can be a part."""
-READS_FUSED = {"dot_general", "conv_general_dilated", "dynamic_update_slice", "scatter-add"}
+FUSING = {"dot_general", "conv_general_dilated", "dynamic_update_slice", "scatter-add"}
 """Operations that compute on the way what they read."""
 # Their bodies are a part of the program around them.
 _CALLS = {

@@ -168,6 +168,31 @@ def test_products_that_wait_for_the_end_of_a_layer_keep_what_they_are_made_of():
     assert at_once < all_wait
 
 
+def test_what_a_gradient_is_made_of_is_written_over_what_it_is_computed_from():
+    mesh = AbstractMesh((4,), ("fsdp",), axis_types=(AxisType.Explicit,))
+    rows, columns = (PartitionSpec(*spec) for spec in (("fsdp", None), (None, "fsdp")))
+
+    def gradient(x, w):
+        wide = x @ w  # float32, and read no more after the gradient
+        product = (((0,), (0,)), ((), ()))
+        narrow = (wide - jnp.max(wide, axis=1, keepdims=True)).astype(jnp.bfloat16)
+        sharding = NamedSharding(mesh, columns)
+        return jax.lax.dot_general(
+            x.astype(jnp.bfloat16),
+            narrow,
+            product,
+            preferred_element_type=jnp.float32,
+            out_sharding=sharding,
+        )
+
+    x = jax.ShapeDtypeStruct((4 * SIZE, SIZE), jnp.float32, sharding=NamedSharding(mesh, rows))
+    w = jax.ShapeDtypeStruct((SIZE, 8 * SIZE), jnp.float32)
+    with jax.sharding.use_abstract_mesh(mesh):
+        found = peak_of(gradient, x, w)
+    # The whole gradient of a device's rows, and the narrow array that it is made of.
+    assert [held.bytes for held in found.arrays].count(8 * ONE) == 1
+
+
 def test_less_is_kept_where_more_is_computed_again():
     none, dots, full = (estimate(traced((1, 4, 1), remat)) for remat in ("none", "dots", "full"))
     saved = [each.parts.get("saved activations", 0) for each in (none, dots, full)]

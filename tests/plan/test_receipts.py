@@ -16,7 +16,7 @@ KEPT = receipts.read(FILE)
 # All others are within a tenth. Pythia's backward pass of rotating 16 of 64 channels writes eight
 # arrays of 8 channels, of which tiles make 128; T5's keeps the gradient of the logits in place of
 # that of the table; ByT5's was not looked into.
-MISSED = ("byt5.py:base", "t5_v1_1.py:small")
+MISSED = ("byt5.py:base",)
 # Compiled again by `make test-tpu`: a decoder that is scanned, and a small one.
 COMPILED_AGAIN = ("gpt2.py:small", "llama.py:llama3-8b")
 
@@ -41,7 +41,7 @@ def test_what_is_no_file_of_receipts_is_refused(tmp_path, text):
 @pytest.mark.parametrize("receipt", KEPT.values(), ids=KEPT)
 def test_the_closed_form_predicts_the_peak(receipt):
     assert receipt.fits
-    assert receipt.ratio == pytest.approx(1, abs=0.2 if receipt.recipe in MISSED else 0.1)
+    assert receipt.ratio == pytest.approx(1, abs=0.13 if receipt.recipe in MISSED else 0.1)
 
 
 @pytest.mark.slow
