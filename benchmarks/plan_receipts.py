@@ -40,7 +40,7 @@ SEEN_LATER = (
     ("mt5.py:large", "v6e:8x16", None),
     ("t5_v1_1.py:xxl", "v5p:4x4x8", None),
 )
-# Not seen when any of them was made.
+# Each was predicted before any rule was made or changed for it.
 UNSEEN = (
     ("pythia.py:410m", "v6e:4x4", None),
     ("llama.py:llama2-13b", "v5p:4x4x4", None),
@@ -79,8 +79,8 @@ UNSEEN = (
     ("t5_v1_1.py:small", "v4:2x2x4", None),
     ("t5_v1_1.py:large", "v5e:4x8", None),
 )
-# Each file of configs/ with published sizes, and for most of them further sizes; a slice; data x
-# fsdp x tensor where the recipe's own mesh does not divide its vocabulary, or to cut heads as well.
+# Each published size of each file of configs/; a slice; data x fsdp x tensor where the recipe's own
+# mesh does not divide its vocabulary, or to cut heads as well.
 RECIPES = (
     ("llama.py:llama3-8b", "v5p:4x4x4", None),
     ("gpt2.py:small", "v5e:4x4", None),

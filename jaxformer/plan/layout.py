@@ -35,8 +35,8 @@ class Layout(Protocol):
     sums_later: bool
     """Whether sums over devices run beside what follows them."""
     makes_gradients_last: bool
-    """Whether the products that make kernels' gradients wait for the end of a layer, however large
-    their operands are, to run beside what is sent then; small operands always wait."""
+    """Whether the products that make kernels' gradients wait for the end of a layer, to run beside
+    what is sent then; where sums run beside the rest, those of small operands do in any case."""
     on_chip: int
     """Bytes beside the main memory, where the compiler puts what is read soon."""
 

@@ -103,7 +103,7 @@ class _Walk:
             if value is None or value in written:
                 continue
             self._read(value, self.end)
-            if self.in_loop and value in self.roots and self._array(value) not in self.first:
+            if self.in_loop and self._is_computed_late(value):
                 self.temporary.setdefault(self.end, []).append((value, "loop state"))
         for value in self.summed_late:
             array = self._array(value)
@@ -149,10 +149,12 @@ class _Walk:
         """A kernel's gradient of the device's own rows is whole, until it is summed and cut."""
         (value,) = op.results
         whole = Value((parts, *value.shape), value.dtype, value.source)
-        if self._is_made_last(op, whole):
-            self._make(whole, self.end - 1, "sum over rows")
-            for operand in op.operands:
+        made_last = self._is_made_last(op, whole)
+        for operand in op.operands:
+            if made_last or (self.in_loop and self._waits(operand, parts)):
                 self._read(operand, self.end - 1)
+        if made_last:
+            self._make(whole, self.end - 1, "sum over rows")
             return
         if not self.in_loop and self.layout.fuses_products:
             self._write_in_place(op.operands, time)
@@ -161,15 +163,12 @@ class _Walk:
         if self.layout.sums_later:
             self.last[whole] = self.end
             self.partial_sums.append(whole)
-        for operand in op.operands:
-            if self.in_loop and self._waits(operand, parts):
-                self._read(operand, self.end - 1)
 
     def _is_made_last(self, op: Operation, whole: Value) -> bool:
         """Whether a gradient outside of layers is larger than what it is made of, which is kept."""
-        if self.in_loop or not self.layout.makes_gradients_last:
-            return False
-        return sum(self.bytes(root) for root in self._roots_of(op)) < self.bytes(whole)
+        held = sum(self.bytes(root) for root in self._roots_of(op))
+        outside = not self.in_loop and self.layout.makes_gradients_last
+        return outside and held < self.bytes(whole)
 
     def _waits(self, operand: Value, parts: int) -> bool:
         """Whether a layer keeps to its end what the gradient of a kernel is made of."""
@@ -200,7 +199,7 @@ class _Walk:
     def _write_in_place(self, values: list[Value], time: int) -> None:
         """Writes what is to be computed, over the arrays that only it is computed from."""
         for value in values:
-            if self.roots.get(value) and self._array(value) not in self.first:
+            if self._is_computed_late(value) and self.roots[value]:
                 self._make(value, time, "fusion")
                 size, roots = self.bytes(value), self.roots.pop(value)
                 self.shares += [(value, root) for root in roots if self.bytes(root) >= size]
@@ -226,9 +225,9 @@ class _Walk:
             self.roots[result] = frozenset()
             return
         value = op.operands[0]
-        self.roots[result] = self._roots(value)
         array = self._array(value)
-        if array in self.first or value not in self.roots:
+        self.roots[result] = self._roots(value)
+        if not self._is_computed_late(value):
             self.same[result] = array
         if array in self.open and self.uses[value] == 1 and self.uses[result] == 1:
             return
@@ -237,12 +236,11 @@ class _Walk:
     def _wait(self, op: Operation, time: int) -> None:
         """What was to be computed where it is read is written, and the rest is kept until then."""
         for value, result in zip(op.operands, op.results, strict=True):
-            array = self._array(value)
             self._read(value, time)
-            if value in self.roots and array not in self.first:
+            if self._is_computed_late(value):
                 self._make(result, time, "fusion")
             else:
-                self.same[result], self.roots[result] = array, self._roots(value)
+                self.same[result], self.roots[result] = self._array(value), self._roots(value)
 
     def _fuse(self, op: Operation) -> None:
         """The result is computed where it is read, or written by the operation before it."""
@@ -323,6 +321,10 @@ class _Walk:
             self._make(copy, time, "cast")
         self._touch(copy, time)
 
+    def _is_computed_late(self, value: Value) -> bool:
+        """Whether a value is in no memory, but computed where it is read."""
+        return value in self.roots and self._array(value) not in self.first
+
     def _roots(self, value: Value) -> frozenset[Value]:
         if value in self.roots:
             return self.roots[value]
@@ -352,7 +354,7 @@ class _Walk:
             return
         array = self._array(value)
         self.open.discard(array)
-        if whole and value in self.roots and array not in self.first and self.roots[value]:
+        if whole and self._is_computed_late(value) and self.roots[value]:
             self.temporary.setdefault(time, []).append((value, "operand"))
         for root in self._roots(value):
             self._touch(root, time - 1 if moved and self.uses[value] == 1 else time)

@@ -156,7 +156,10 @@ def _write_out(jaxpr: Jaxpr, known: dict[Var, Value], operations: list[Operation
             if name == "reshard" and operands:
                 _meet(operands[0], results[0], operations)
             kept = inputs if name in LOOPS else operands
-            operations.append(Operation(name, kept, results, equation, bodies))
+            changed = results
+            if name == "optimization_barrier":  # of each operand; those of constants are constants
+                changed = [v for v, x in zip(results, inputs, strict=True) if x is not None]
+            operations.append(Operation(name, kept, changed, equation, bodies))
             if repeated is not None:
                 made[repeated] = results
         known.update(zip(equation.outvars, results, strict=True))

@@ -121,6 +121,14 @@ def test_what_waits_for_another_array_is_written():
     assert peak_of(waits, SQUARE, SQUARE).bytes == 2 * ONE
 
 
+def test_a_constant_that_waits_for_an_array_needs_no_memory():
+    def waits(x, w):
+        factor, x = jax.lax.optimization_barrier((2.0, x))
+        return (x * factor) @ w
+
+    assert peak_of(waits, SQUARE, SQUARE).bytes == ONE
+
+
 def test_what_is_read_soon_is_kept_on_the_chip():
     def chain(x, w):
         return ((x @ w) @ w) @ w
