@@ -3,7 +3,7 @@
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -15,6 +15,8 @@ _ARRAY = re.compile(r"\b(pred|token|[sufc]\d+\w*|bf16|tf32)\[([\d,]*)\]")
 _CALLED = re.compile(r"\b(calls|to_apply|body|condition)=%?([\w.\-]+)")
 _BRANCHES = re.compile(r"\b(?:branch|called)_computations=\{([^}]*)\}")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+_OPERAND = re.compile(r"%([\w.\-]+)")
+_INDEX = re.compile(r"\bindex=(\d+)")
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 _FRAME = re.compile(r"stack_frame_id=(\d+)")
 _ENTRY = re.compile(r"^(\d+) (.*)$")
@@ -68,6 +70,11 @@ class Instruction:
         return found[1] if found else ""
 
     @property
+    def operands(self) -> list[str]:
+        """The names of what it reads."""
+        return _OPERAND.findall(self.rest.partition(")")[0])
+
+    @property
     def calls(self) -> list[str]:
         """The computations that it runs; of an asynchronous one, its start does."""
         if self.opcode.endswith(("-update", "-done")):
@@ -119,8 +126,9 @@ class Module:
     def trips(self, instruction: Instruction) -> int:
         """How often an instruction runs what it calls.
 
-        A scan counts from 0 to a constant. Where the compiler has not written down how often a
-        loop runs, it is the constant that its condition compares with.
+        A loop counts from 0 to a constant, a scan in ones, an unrolled loop in larger steps. Where
+        the compiler has not written down how often one runs, that is the constant with which its
+        condition compares, over the step.
 
         Args:
             instruction: One of this program.
@@ -132,13 +140,23 @@ class Module:
             return 1
         if found := _TRIPS.search(instruction.rest):
             return int(found[1])
-        (condition,) = (
-            name for how, name in _CALLED.findall(instruction.rest) if how == "condition"
-        )
-        inside = self.computations.get(condition, ())
-        values = [int(i.rest.partition(")")[0]) for i in inside if _is_count(i)]
-        compares = [i for i in inside if i.opcode == "compare" and "direction=LT" in i.rest]
-        return max(values, default=1) if compares else 1
+        called = dict(_CALLED.findall(instruction.rest))
+        condition = {each.name: each for each in self.computations.get(called["condition"], ())}
+        limits = [_number(each) for each in condition.values() if _is_count(each)]
+        for each in condition.values():
+            if limits and each.opcode == "compare" and "direction=LT" in each.rest:
+                return math.ceil(max(limits) / self._step(condition[each.operands[0]], called))
+        return 1
+
+    def _step(self, counter: Instruction, called: Mapping[str, str]) -> int:
+        """What a loop adds to its counter at a time; 1 where the compiler writes it otherwise."""
+        body = {each.name: each for each in self.computations.get(called["body"], ())}
+        index, root = _INDEX.search(counter.rest), [*body.values()][-1]
+        if index is None or root.opcode != "tuple":
+            return 1
+        added = body[root.operands[int(index[1])]]
+        terms = [body[name] for name in added.operands] if added.opcode == "add" else []
+        return next((_number(each) for each in terms if _is_count(each)), 1)
 
     def instructions(self) -> Iterator[tuple[Instruction, str]]:
         """Every instruction that a step runs, with the name of its computation."""
@@ -175,6 +193,10 @@ class Module:
 def _is_count(instruction: Instruction) -> bool:
     is_integer = instruction.type.startswith(("s32[]", "u32[]", "s64[]"))
     return is_integer and instruction.opcode == "constant"
+
+
+def _number(constant: Instruction) -> int:
+    return int(constant.rest.partition(")")[0])
 
 
 def _instruction(name: str, text: str) -> Instruction:

@@ -115,3 +115,29 @@ def test_an_asynchronous_collective_of_a_tpu_counts_once_a_trip():
         Collective("reduce-scatter", ("fsdp",), 7 * 256, 7),
         Collective("all-gather", ("fsdp",), 7 * 128, 7),
     ]
+
+
+UNROLLED = """HloModule jit_step
+%less (p: (f32[8], s32[])) -> pred[] {
+  %limit = u32[]{:T(128)} constant(7)
+  %i = u32[]{:T(128)} get-tuple-element(%p), index=1
+  ROOT %lt = pred[]{:T(512)} compare(%i, %limit), direction=LT
+}
+%body (p: (f32[8], u32[])) -> (f32[8], u32[]) {
+  %two = u32[]{:T(128)} constant(2)
+  %x = f32[8]{0} get-tuple-element(%p), index=0
+  %i.1 = u32[]{:T(128)} get-tuple-element(%p), index=1
+  %y = f32[8]{0} collective-permute(%x), source_target_pairs={{0,1},{1,0}}
+  %z = f32[8]{0} collective-permute(%y), source_target_pairs={{0,1},{1,0}}
+  %next = u32[]{:T(128)} add(%i.1, %two), metadata={op_name="dot_general"}
+  ROOT %t = (f32[8]{0}, u32[]{:T(128)}) tuple(%z, /*index=1*/%next), metadata={}
+}
+ENTRY %main (p: (f32[8], u32[])) -> (f32[8], u32[]) {
+  ROOT %w = (f32[8]{0}, u32[]{:T(128)}) while(%p), condition=%less, body=%body
+}
+"""
+
+
+def test_a_loop_that_counts_in_twos_runs_half_as_often():
+    found = collectives(Module(UNROLLED), {"fsdp": 2})
+    assert found == [Collective("collective-permute", ("fsdp",), 8 * 32, 8)]
