@@ -22,7 +22,9 @@ _OPTIMIZATION_LEVEL_O1 = 19
 
 # Along one mesh axis of 64 chips the compiler would otherwise scatter a gradient by reducing all of
 # it everywhere, twice the bytes, and gather so too where the links make no ring; and nothing
-# computes meanwhile. SparseCores move shards while TensorCores compute.
+# computes meanwhile. SparseCores move shards while TensorCores compute, so products need not go
+# around the ring of an axis in slices, each as wide as a device's rows of a kernel: a slice of 48
+# rows reads the whole other operand and keeps a TPU v6e waiting for its memory.
 _ON_SPARSE_CORES: dict[str, Option] = {
     "xla_tpu_prefer_async_allgather_to_allreduce": True,
     "xla_enable_async_all_gather": True,
@@ -36,6 +38,8 @@ _ON_SPARSE_CORES: dict[str, Option] = {
     "xla_tpu_enable_sparse_core_collective_offload_nd_reduce_scatter": True,
     "xla_tpu_enable_sparse_core_reduce_scatter_v2": True,
     "xla_tpu_use_tc_device_shape_on_sc": True,
+    "xla_tpu_enable_windowed_einsum_for_all_gather": False,
+    "xla_tpu_enable_windowed_einsum_for_reduce_scatter": False,
 }
 # A "TPU v5" is a v5p.
 _WITH_SPARSE_CORES = ("TPU v5", "TPU v5p", "TPU v6", "TPU v6 lite", "TPU v6e", "TPU7x")

@@ -36,6 +36,7 @@ def test_a_gpu_sends_the_arrays_of_a_layer_together():
 def test_a_tpu_with_sparse_cores_gathers_beside_its_products(kind):
     options = compiler_options(mesh_of(kind, "tpu"), LAYER, EVERYWHERE)
     assert options["xla_tpu_prefer_async_allgather_to_allreduce"] is True
+    assert options["xla_tpu_enable_windowed_einsum_for_reduce_scatter"] is False
     assert options["xla_tpu_scoped_vmem_limit_kib"] == 65536
     assert not any("gpu" in name for name in options)
     off = ("xla_enable_async_all_gather=false",)
