@@ -150,8 +150,8 @@ class _Walk:
         (value,) = op.results
         whole = Value((parts, *value.shape), value.dtype, value.source)
         made_last = self._is_made_last(op, whole)
-        for operand in op.operands:
-            if made_last or (self.in_loop and self._waits(operand, parts)):
+        if made_last or (self.in_loop and self._waits(op, whole, parts)):
+            for operand in op.operands:
                 self._read(operand, self.end - 1)
         if made_last:
             self._make(whole, self.end - 1, "sum over rows")
@@ -170,12 +170,12 @@ class _Walk:
         outside = not self.in_loop and self.layout.makes_gradients_last
         return outside and held < self.bytes(whole)
 
-    def _waits(self, operand: Value, parts: int) -> bool:
+    def _waits(self, op: Operation, whole: Value, parts: int) -> bool:
         """Whether a layer keeps to its end what the gradient of a kernel is made of."""
         if self.layout.makes_gradients_last and parts <= _FEW:
             return True
-        sizes = (self.bytes(root) for root in self._roots(operand))
-        return self.layout.sums_later and all(size <= self.layout.on_chip for size in sizes)
+        held = sum(self.bytes(root) for root in self._roots_of(op))
+        return self.layout.sums_later and held + self.bytes(whole) <= self.layout.on_chip
 
     def _is_written(self, op: Operation) -> bool:
         """Whether several products read a result that is as large as what it is made of."""
