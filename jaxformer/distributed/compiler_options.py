@@ -24,7 +24,8 @@ _OPTIMIZATION_LEVEL_O1 = 19
 # it everywhere, twice the bytes, and gather so too where the links make no ring; and nothing
 # computes meanwhile. SparseCores move shards while TensorCores compute, so products need not go
 # around the ring of an axis in slices, each as wide as a device's rows of a kernel: a slice of 48
-# rows reads the whole other operand and keeps a TPU v6e waiting for its memory.
+# rows reads the whole other operand and keeps a TPU v6e waiting for its memory. And they scatter
+# what the collectives of TensorCores cannot: much of what 256 chips share.
 _ON_SPARSE_CORES: dict[str, Option] = {
     "xla_tpu_prefer_async_allgather_to_allreduce": True,
     "xla_enable_async_all_gather": True,
@@ -37,6 +38,7 @@ _ON_SPARSE_CORES: dict[str, Option] = {
     "xla_tpu_enable_sparse_core_collective_offload_reduce_scatter": True,
     "xla_tpu_enable_sparse_core_collective_offload_nd_reduce_scatter": True,
     "xla_tpu_enable_sparse_core_reduce_scatter_v2": True,
+    "xla_tpu_check_legacy_constraints_in_reduce_scatter_legalizer": False,
     "xla_tpu_use_tc_device_shape_on_sc": True,
     "xla_tpu_enable_windowed_einsum_for_all_gather": False,
     "xla_tpu_enable_windowed_einsum_for_reduce_scatter": False,

@@ -76,8 +76,9 @@ def test_offloaded_activations_wait_in_the_memory_of_the_host():
     assert offloaded.peak_memory_in_bytes < full.peak_memory_in_bytes
 
 
-def test_parameters_are_gathered_and_gradients_scattered_as_such(tmp_path):
-    mesh = mesh_over("v5p:4x4x4")
+@pytest.mark.parametrize("name", ["v5p:4x4x4", "v6e:16x16"])
+def test_parameters_are_gathered_and_gradients_scattered_as_such(tmp_path, name):
+    mesh = mesh_over(name)
     spec, whole = PartitionSpec(None, "fsdp", None), PartitionSpec(None, None)
 
     def updated(kernels, x):
