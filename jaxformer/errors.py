@@ -85,8 +85,11 @@ def system_message(error: OSError) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Returns the beginning of an error's message."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+    """Returns the first line of an error's message; a long one without its middle."""
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    # TensorStore names every layer before the cause, and after it the whole request.
+    line, _, _ = line.partition(" [tensorstore_spec=")
+    return line if len(line) <= 400 else f"{line[:180]} ... {line[-200:]}"
 
 
 def shortened(value: object) -> str:

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import uuid
+from pathlib import Path
 
 import fsspec
 import pytest
@@ -61,7 +62,10 @@ class Server:
         self.address = f"http://127.0.0.1:{self.port}"
         command = [sys.executable, "-m", *(str(self.port) if c == "PORT" else c for c in command)]
         self._process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            command,
+            cwd=Path(__file__).parent,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         until = time.monotonic() + 120
         while not self._answers():
@@ -106,7 +110,7 @@ def s3_server():
 def gcs_server():
     """A server that speaks the language of Google Cloud Storage."""
     at = ("--host", "127.0.0.1", "--port", "PORT", "--in-memory")
-    server = Server("gcp_storage_emulator", "start", *at)
+    server = Server("gcs_emulator", "start", *at)
     variables = {
         "STORAGE_EMULATOR_HOST": server.address,
         "TENSORSTORE_GCS_HTTP_URL": server.address,

@@ -203,12 +203,13 @@ class Checkpointer:
             yield
         except Exception as error:
             self._costs.pop(self._saving, None)
+            full, cause = _is_full_disk(error), first_line(error)
             raise CheckpointError(
                 f"Could not save the checkpoint of step {self._saving} in {self.folder}: "
-                f"{_cause(error)}. {self._kept()}"
+                f"{f'the disk is full ({cause})' if full else cause}. {self._kept(full)}"
             ) from error
 
-    def _kept(self) -> str:
+    def _kept(self, full: bool) -> str:
         """Removes what is half-written; says from which checkpoint the run can go on."""
         try:
             if jax.process_index() == 0:
@@ -224,8 +225,8 @@ class Checkpointer:
         if newest is None:
             return "There is no earlier checkpoint."
         return (
-            f"The checkpoint of step {newest} is whole: free some space and start the same "
-            "command again to continue from there."
+            f"The checkpoint of step {newest} is whole: {'free some space and ' if full else ''}"
+            "start the same command again to continue from there."
         )
 
 
@@ -243,7 +244,6 @@ def _to_savable(state: Any) -> tuple[dict[str, Any], dict[str, str]]:
     return arrays, kinds
 
 
-def _cause(error: BaseException) -> str:
+def _is_full_disk(error: BaseException) -> bool:
     # The library that writes the arrays has no exception of its own for this.
-    full = "RESOURCE_EXHAUSTED" in str(error) or getattr(error, "errno", None) == errno.ENOSPC
-    return f"the disk is full ({first_line(error)})" if full else first_line(error)
+    return "RESOURCE_EXHAUSTED" in str(error) or getattr(error, "errno", None) == errno.ENOSPC
