@@ -203,10 +203,11 @@ class Checkpointer:
             yield
         except Exception as error:
             self._costs.pop(self._saving, None)
-            full, cause = _is_full_disk(error), first_line(error)
+            full = _is_full_disk(error)
+            cause = f"the disk is full ({first_line(error)})" if full else first_line(error)
             raise CheckpointError(
                 f"Could not save the checkpoint of step {self._saving} in {self.folder}: "
-                f"{f'the disk is full ({cause})' if full else cause}. {self._kept(full)}"
+                f"{cause}. {self._kept(full)}"
             ) from error
 
     def _kept(self, full: bool) -> str:
@@ -224,9 +225,10 @@ class Checkpointer:
             )
         if newest is None:
             return "There is no earlier checkpoint."
+        advice = "free some space and start" if full else "start"
         return (
-            f"The checkpoint of step {newest} is whole: {'free some space and ' if full else ''}"
-            "start the same command again to continue from there."
+            f"The checkpoint of step {newest} is whole: {advice} the same command again to "
+            "continue from there."
         )
 
 

@@ -1,5 +1,6 @@
 """Saving and restoring: exact, atomic, on any mesh; damage is noticed, failures are reported."""
 
+import errno
 import hashlib
 import json
 import random
@@ -335,7 +336,7 @@ def test_other_shapes_are_an_error_that_names_them(tmp_path):
     assert files.saved_steps(tmp_path) == [1]
 
 
-def test_disk_full_keeps_the_last_good_checkpoint(tmp_path):
+def test_a_file_that_cannot_be_written_keeps_the_last_good_checkpoint(tmp_path):
     mesh = make_mesh(1, 1, 1)
     save_steps(tmp_path, mesh, [1])
     large = {"params": jnp.asarray(np.random.default_rng(0).normal(size=(512, 1024)))}
@@ -350,9 +351,23 @@ def test_disk_full_keeps_the_last_good_checkpoint(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     checkpointer.close()
     assert "step 2 in" in str(error.value)
-    assert "step 1 is whole" in str(error.value)
+    assert "File too large" in str(error.value)
+    assert "step 1 is whole: start the same command again" in str(error.value)
     assert sorted(item.name for item in tmp_path.iterdir()) == ["1"]
     assert restore_newest(tmp_path, abstract(make_state(mesh)))[0] == 1
+
+
+def test_a_full_disk_is_said_with_what_helps(tmp_path, monkeypatch):
+    def fill_the_disk(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    mesh = make_mesh(1, 1, 1)
+    save_steps(tmp_path, mesh, [1])
+    monkeypatch.setattr(manifest, "write_manifest", fill_the_disk)
+    with pytest.raises(CheckpointError) as error:
+        save_steps(tmp_path, mesh, [2])
+    assert "the disk is full (" in str(error.value)
+    assert "step 1 is whole: free some space and start the same command again" in str(error.value)
 
 
 def test_the_manifest_lists_the_files(tmp_path):
