@@ -30,8 +30,9 @@ def reporting_errors(action: Callable[[], int | None]) -> int:
     Raises:
         Exception: Any other error, which is a bug.
     """
-    # Orbax logs warnings and tracebacks for errors that are reported here.
-    logging.getLogger("absl").setLevel(logging.CRITICAL)
+    # Orbax and gcsfs log warnings and tracebacks for errors that are reported here.
+    for library in ("absl", "gcsfs"):
+        logging.getLogger(library).setLevel(logging.CRITICAL)
     own = 0
 
     def noted() -> None:

@@ -10,6 +10,7 @@ import contextlib
 import copy
 import dataclasses
 import difflib
+import functools
 import io
 import sys
 import typing
@@ -17,8 +18,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tyro
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from jaxformer.errors import ConfigError, did_you_mean
+from jaxformer.errors import ArgumentError, ConfigError, did_you_mean
 from jaxformer.io.components import all_types, type_name, union_members
 from jaxformer.io.paths import check_paths
 
@@ -36,6 +38,7 @@ def parse(default: Any, arguments: Sequence[str], prog: str) -> Any:
         A new instance of the same type, validated by its own ``__post_init__``.
 
     Raises:
+        ArgumentError: A value cannot work, as the dataclass's own checks say.
         ConfigError: An option or a component is unknown (the message has the nearest spelling), or
             a path is a URL.
         SystemExit: Status 0 after ``--help``, 2 if a value does not parse (tyro prints why).
@@ -46,13 +49,14 @@ def parse(default: Any, arguments: Sequence[str], prog: str) -> Any:
     if not asks_help:
         _check_names(tree, remaining)
     try:
-        with _shortened_errors():
+        with _short_errors():
             parsed = tyro.cli(
                 type(tree),
                 default=tree,
                 args=remaining,
                 prog=prog,
                 config=(tyro.conf.AvoidSubcommands,),
+                registry=_words_as_options(tree) if asks_help else None,
             )
         check_paths(parsed)
         return parsed
@@ -61,13 +65,48 @@ def parse(default: Any, arguments: Sequence[str], prog: str) -> Any:
             _print_components(tree)
 
 
+def _words_as_options(tree: Any) -> ConstructorRegistry:
+    """How the help shows fields that hold a word or a component: as options, like all others."""
+    registry = ConstructorRegistry()
+    for _, owner in _owners(tree, "--"):
+        hints = typing.get_type_hints(type(owner))
+        for name in _field_names(owner):
+            if isinstance(getattr(owner, name), str) and (found := component_choices(owner, name)):
+                registry.primitive_rule(functools.partial(_as_word, hints[name], tuple(found)))
+    return registry
+
+
+def _as_word(
+    hint: Any, choices: tuple[str, ...], info: PrimitiveTypeInfo
+) -> PrimitiveConstructorSpec | None:
+    if info.type != hint:
+        return None
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="{" + ",".join(choices) + "}",
+        instance_from_str=lambda words: words[0],
+        is_instance=lambda value: True,
+        str_from_instance=lambda value: [
+            value if isinstance(value, str) else type(value).__name__,
+        ],
+    )
+
+
 @contextlib.contextmanager
-def _shortened_errors() -> Iterator[None]:
-    """Shortens tyro's messages, which repeat a wrong value however long it is."""
+def _short_errors() -> Iterator[None]:
+    """Raises what a dataclass says of its values; shortens what tyro says, which repeats them."""
     written = io.StringIO()
     try:
         with contextlib.redirect_stderr(written):
             yield
+    except SystemExit as stop:
+        error: BaseException | None = stop
+        while error is not None and not isinstance(error, ArgumentError):
+            error = error.__cause__ or error.__context__
+        if error is not None:
+            written = io.StringIO()  # tyro's frame around the same sentence
+            raise error from None
+        raise
     finally:
         lines = written.getvalue().splitlines()
         cut = [*lines[:12], "  ...", *lines[-8:]] if len(lines) > 24 else lines

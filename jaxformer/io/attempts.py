@@ -47,7 +47,7 @@ def attempt(path: object, action: Callable[[], _Result], seconds: float | None =
         OSError: There is no such object (FileNotFoundError), or it is not of the kind asked for.
     """  # noqa: DOC501 (the latter are raised again)
     seconds = patience() if seconds is None else seconds
-    until, pause = time.monotonic() + seconds, 0.5
+    begun, pause = time.monotonic(), 0.5
     while True:
         try:
             return action()
@@ -56,10 +56,12 @@ def attempt(path: object, action: Callable[[], _Result], seconds: float | None =
         except Exception as error:
             if not _is_lost(error):
                 raise StorageError(f"{path}: {_refusal(error)}") from error
-            if time.monotonic() + pause > until:
+            spent = time.monotonic() - begun
+            if spent + pause > seconds:  # more, where the library of a store tries again by itself
                 raise StorageError(
                     f"{path}: the connection to the store was lost and did not come back within "
-                    f"{seconds:g} s ({first_line(error)}); the same command goes on once it is back"
+                    f"{max(seconds, round(spent)):g} s ({first_line(error)}); the same command "
+                    "goes on once it is back"
                 ) from error
         time.sleep(pause * random.uniform(0.8, 1.2))
         pause = min(2 * pause, LONGEST_PAUSE)

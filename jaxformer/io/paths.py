@@ -42,16 +42,46 @@ def any_path(path: str | os.PathLike, name: str) -> AnyPath:
         ConfigError: It is not a path, a URL of another scheme, or one without a bucket.
         MissingExtra: The library for the scheme is not installed.
     """
-    url = _url(path, name)
+    url = url_of(path, name)
     if url is None:
         return Path(os.path.expanduser(os.fspath(path)))
-    scheme, _, rest = url.partition("://")
-    if not rest.strip("/"):
-        raise ConfigError(f"{name} = {url}: must name a bucket, such as {scheme}://bucket/folder")
-    optional_module(SCHEMES[scheme], f"{name} = {url}")
+    optional_module(SCHEMES[url.partition(":")[0]], f"{name} = {url}")
     from jaxformer.io.remote import RemotePath
 
     return RemotePath(url.rstrip("/"))
+
+
+def url_of(path: str | os.PathLike, name: str) -> str | None:
+    """Returns the URL that a path is; None for a path of this machine.
+
+    Nothing is imported that would read or write it.
+
+    Args:
+        path: As the user gave it.
+        name: What the user calls it, for the message.
+
+    Returns:
+        The URL, with two slashes, or None.
+
+    Raises:
+        ConfigError: It is not a path, a URL of another scheme, or one without a bucket.
+    """
+    text = os.fspath(path) if isinstance(path, str | PurePath | os.PathLike) else None
+    if not isinstance(text, str):
+        raise ConfigError(f"{name} = {shortened(path)}: must be a path")
+    if not (found := _SCHEME.match(text)):
+        return None
+    scheme, rest = found[1], text[found.end() :]
+    url = f"{scheme}://{rest}"
+    if scheme not in SCHEMES:
+        known = " or ".join(f"{scheme}://bucket/..." for scheme in SCHEMES)
+        raise ConfigError(
+            f"{name} = {url}: must be a path on this machine, or {known}; copy the files to one of "
+            "them"
+        )
+    if not rest.strip("/"):
+        raise ConfigError(f"{name} = {url}: must name a bucket, such as {scheme}://bucket/folder")
+    return url
 
 
 def local_path(path: str | os.PathLike, name: str) -> Path:
@@ -67,7 +97,7 @@ def local_path(path: str | os.PathLike, name: str) -> Path:
     Raises:
         ConfigError: It is not a path, or it is a URL such as gs://bucket/folder.
     """
-    if (url := _url(path, name)) is not None:
+    if (url := url_of(path, name)) is not None:
         raise ConfigError(
             f"{name} = {url}: must be a path on this machine: this is neither read from nor "
             "written to a URL; copy the files here, or mount them"
@@ -124,20 +154,3 @@ def check_paths(values: Any, name: str = "") -> None:
     if isinstance(values, dict):
         for key, part in values.items():
             check_paths(part, f"{name}.{key}".lstrip("."))
-
-
-def _url(path: str | os.PathLike, name: str) -> str | None:
-    """The URL of a known scheme that a path is; None for a path of this machine."""
-    text = os.fspath(path) if isinstance(path, str | PurePath | os.PathLike) else None
-    if not isinstance(text, str):
-        raise ConfigError(f"{name} = {shortened(path)}: must be a path")
-    if not (found := _SCHEME.match(text)):
-        return None
-    url = _SCHEME.sub(rf"{found[1]}://", text, count=1)
-    if found[1] not in SCHEMES:
-        known = " or ".join(f"{scheme}://bucket/..." for scheme in SCHEMES)
-        raise ConfigError(
-            f"{name} = {url}: must be a path on this machine, or {known}; copy the files to one of "
-            "them"
-        )
-    return url

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxformer.errors import ArgumentError, check_argument
+from jaxformer.io.paths import is_remote, url_of
 from jaxformer.plan.slices import Slice
 
 STOPPED = 75
@@ -32,6 +33,7 @@ class Job:
     def __post_init__(self):
         check_argument("name", self.name, is_label(self.name), _LABEL)
         check_argument("run-dir", self.run_dir, bool(self.run_dir.strip()), "a folder or a bucket")
+        url_of(self.run_dir, "run-dir")
         check_argument("program", " ".join(self.program), bool(self.program), "a command")
 
     @property
@@ -43,7 +45,7 @@ class Job:
     @property
     def is_remote(self) -> bool:
         """Whether the run is kept in a bucket."""
-        return "://" in self.run_dir
+        return is_remote(self.run_dir)
 
 
 _LABEL = (

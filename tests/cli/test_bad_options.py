@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import logging
 import os
 from pathlib import Path
 from unittest.mock import Mock
@@ -11,7 +12,7 @@ import pytest
 from jaxformer.checkpoints.run_dir import open_run_folder
 from jaxformer.cli.errors import reporting_errors
 from jaxformer.config import load_config
-from jaxformer.errors import ArgumentError
+from jaxformer.errors import ArgumentError, RunError
 from jaxformer.training import loop
 
 ROOT = Path(__file__).parents[2]
@@ -198,6 +199,16 @@ def test_wrong_arguments_are_reported(capsys):
 
     assert reporting_errors(refuse) == 2
     assert capsys.readouterr().err == "error: softcap = 0: must be positive\n"
+
+
+def test_what_libraries_log_of_an_error_is_not_repeated(capsys):
+    def lose():
+        for library in ("absl", "gcsfs"):
+            logging.getLogger(library).error("out of retries", exc_info=OSError("gone"))
+        raise RunError("the connection was lost")
+
+    assert reporting_errors(lose) == 1
+    assert capsys.readouterr().err == "error: the connection was lost\n"
 
 
 def test_a_disk_that_fills_up_is_reported(capsys):

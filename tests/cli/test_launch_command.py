@@ -83,6 +83,9 @@ def test_a_config_that_takes_its_model_from_a_checkpoint(launch):
         ("slurm llama3_8c --nodes 1", "did you mean 'llama3_8b'"),
         ("slurm llama3_8b", "nodes: must be given"),
         ("slurm llama3_8b --nodes 1 --name A_b", "name = 'A_b': must be a DNS label"),
+        ("slurm llama3_8b --nodes 0", "nodes = 0: must be an integer of at least 1"),
+        ("slurm llama3_8b --nodes 1 --time never", "time = 'never': must be a time such as"),
+        ("slurm llama3_8b --nodes 1 --run-dir ftp://h/r", "run-dir = ftp://h/r: must be a path"),
         ("slurm llama3_8b --nodes 1 --env A", "env = 'A': must be NAME=VALUE"),
         ("slurm llama3_8b --nodes 1 -- --train.stepz 3", "did you mean"),
         ("slurm llama3_8b --nodes 1 -- --run-dir a", "--run-dir: must come before the two hyphens"),
@@ -95,6 +98,7 @@ def test_a_config_that_takes_its_model_from_a_checkpoint(launch):
             "tpu-vm llama3_8b --chips h100:8 --zone z --setup true --run-dir gs://b/r",
             "must be TPUs",
         ),
+        ("tpu-vm llama3_8b --chips v6e:8x8 --zone z --run-dir gs://b/r", "setup = (): must be"),
         ("lsf llama3_8b", "'launch lsf' is not a command"),
     ],
 )

@@ -180,8 +180,6 @@ def test_mistakes_name_what_would_be_right(arguments, message):
     ("arguments", "message"),
     [
         (["--model.num-layers", "x"], "--model.num-layers"),
-        (["--model.num-layers", "0"], "num_layers must be positive, got 0"),
-        (["--model.position.theta", "-1"], "theta must be positive"),
         (["--model.position", "rope"], "--model.position.theta"),  # required and not given
     ],
 )
@@ -190,6 +188,19 @@ def test_values_that_do_not_fit_exit_with_status_2(arguments, message, capsys):
         run(*arguments)
     assert error.value.code == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model.num-layers", "0"], "num_layers must be positive, got 0"),
+        (["--model.position.theta", "-1"], "theta must be positive"),
+    ],
+)
+def test_what_a_dataclass_refuses_is_raised_in_its_own_words(arguments, message, capsys):
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        run(*arguments)
+    assert capsys.readouterr().err == ""
 
 
 def test_help_lists_options_and_components(capsys):
@@ -201,3 +212,5 @@ def test_help_lists_options_and_components(capsys):
     assert "--model.position {RoPE,ALiBi} (now RoPE)" in text
     assert "--model.norms {Plain,Gained} (now Plain Plain)" in text
     assert "--model.pooler {Plain,Gained,tanh,relu,None} (now tanh)" in text
+    assert text.count("--model.pooler {Plain,Gained,tanh,relu,None}") == 2  # an option like others
+    assert "positional" not in text

@@ -60,6 +60,16 @@ def test_pauses_have_an_end_and_so_has_patience(clock):
     assert 40 < sum(clock) <= 60
 
 
+def test_a_store_that_tries_again_by_itself_may_take_longer(clock):
+    def request():
+        clock.append(52.4)
+        raise ConnectionError("gone")
+
+    with pytest.raises(StorageError, match="did not come back within 52 s"):
+        attempt("gs://b/x", request, seconds=20)
+    assert clock == [52.4]
+
+
 @pytest.mark.parametrize(
     ("error", "words"),
     [

@@ -31,6 +31,19 @@ def test_a_name_that_is_no_label(name):
         Job("c.py", "runs/a", name)
 
 
+@pytest.mark.parametrize(
+    ("run_dir", "text"),
+    [
+        (" ", "must be a folder or a bucket"),
+        ("ftp://host/run", "must be a path on this machine, or gs://bucket/... or s3://"),
+        ("gs://", "must name a bucket, such as gs://bucket/folder"),
+    ],
+)
+def test_a_place_that_no_run_can_have(run_dir, text):
+    with pytest.raises(ArgumentError, match=f"^run-dir = '?{run_dir}'?: {text}"):
+        Job("c.py", run_dir, "c")
+
+
 def test_the_command_of_each_process():
     job = Job("c.py", "gs://b/r", "c", ("--train.steps", "3"), program=("uv", "run", "jaxformer"))
     assert " ".join(job.command) == (
