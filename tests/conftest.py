@@ -33,6 +33,17 @@ import jax
 import pytest
 from hypothesis import settings
 
+# These assert on behalf of tests; as in tests, the values of an assertion that fails are shown.
+pytest.register_assert_rewrite(
+    "attention_cases",
+    "family_cases",
+    "hf_mapping",
+    "object_store",
+    "position_cases",
+    "soak",
+    "tiny_run",
+    "variants",
+)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 # Compilation dominates the first example of every property, so wall-clock deadlines say nothing.
 settings.register_profile("jaxformer", deadline=None, max_examples=20, derandomize=True)

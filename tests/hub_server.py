@@ -56,6 +56,7 @@ class HubServer(ThreadingHTTPServer):
         repositories: By name.
         requests: (method, path, Authorization header) of every request.
         cuts: Of a body that is sent next: after how many bytes the connection is closed.
+        hangups: Methods, "GET": the next such request is not answered, the connection is closed.
         broken: What answers all requests: a status, or None.
         redirects: Old names of repositories.
         stored: What was uploaded, by sha256.
@@ -67,7 +68,8 @@ class HubServer(ThreadingHTTPServer):
     def __init__(self):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.repositories, self.requests, self.cuts = {}, [], []
-        self.broken, self.redirects, self.stored, self.commits = None, {}, {}, []
+        self.hangups, self.broken = [], None
+        self.redirects, self.stored, self.commits = {}, {}, []
         self.connections = []
 
     @property
@@ -155,6 +157,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.body = self._chunks()
         else:
             self.body = self.rfile.read(length)
+        with contextlib.suppress(ValueError):
+            self.server.hangups.remove(self.command)
+            self.close_connection = True
+            return None
         if self.server.broken is not None:
             return self._send(self.server.broken)
         if token not in (None, f"Bearer {TOKEN}"):

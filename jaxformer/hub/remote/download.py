@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.hf_config import CONFIG
@@ -19,8 +19,11 @@ from jaxformer.io.digests import sha256_of
 from jaxformer.io.model_files import read_object
 
 _log = logging.getLogger(__name__)
+_Result = TypeVar("_Result")
 _fetched: dict[tuple[Any, ...], Path] = {}
 """The folders of commits that this process has asked the hub about."""
+_ATTEMPTS = 3
+"""How often the hub is asked where it closes the connection instead of answering."""
 
 
 def fetch(
@@ -86,7 +89,7 @@ class _Repository:
     def _download(self, weights: bool, check: Callable[[Path], object]) -> Path:
         repo, revision = self._asked.name
         api = self._hub.HfApi(token=self._token, library_name="jaxformer")
-        info = api.model_info(repo, revision=revision, files_metadata=True)
+        info = self._asking(api.model_info, repo, revision=revision, files_metadata=True)
         files = {file.rfilename: file for file in info.siblings or ()}
         if weights:
             check_has_weights(f"{self._asked}: {repo}", files, f'from_pretrained("{repo}")')
@@ -96,6 +99,21 @@ class _Repository:
             check(folder)
             self._get(self._weights(folder, files) or [], files, info.sha)
         return folder
+
+    def _asking(self, ask: Callable[..., _Result], *arguments: Any, **options: Any) -> _Result:
+        """Returns what the hub answers; asks again where it closes the connection instead.
+
+        It may do so with one that was kept open since an earlier request. The library asks again
+        only for the bodies of files.
+        """
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return ask(*arguments, **options)
+            except self._hub.errors.HTTPError as error:
+                # Which library has the class depends on the version of the hub's.
+                if type(error).__name__ != "RemoteProtocolError":
+                    raise
+        return ask(*arguments, **options)
 
     def _cached(self, weights: bool, error: Exception) -> Path:
         """Returns the folder of the cache, where the hub cannot be reached."""
@@ -147,7 +165,8 @@ class _Repository:
         if not new and known is not None and known.name == commit:
             return known
         folder = Path(
-            self._hub.snapshot_download(
+            self._asking(
+                self._hub.snapshot_download,
                 repo,
                 # A branch, so that the cache knows its commit when there is no network.
                 revision=self._asked.name.revision,

@@ -112,9 +112,22 @@ def test_a_connection_that_closes_is_taken_up_again(hub, folder):
     assert hub.cuts == []
 
 
+def test_a_connection_that_is_closed_instead_of_an_answer(hub, folder):
+    """As servers do with one that was kept open for long, whatever is asked next."""
+    hub.hangups = ["GET", "HEAD"]
+    loads("org/name", folder)
+    assert hub.hangups == []
+
+
+def test_a_hub_that_never_answers(hub, refused):
+    hub.hangups = ["GET"] * 50
+    assert "no connection to" in refused()
+    assert len(hub.requests) == 3
+
+
 def test_a_connection_that_always_closes(hub, folder, refused):
     main_of(hub)["config.json"] += b" " * 100
-    hub.cuts = [0] * 50
+    hub.cuts = [0] * 500
     assert "no connection to" in refused()
     hub.cuts = []
     loads("org/name", folder)
