@@ -57,6 +57,8 @@ def forward(
 def gradients(pretrained: Pretrained, inputs: Arrays) -> dict[str, np.ndarray]:
     """Returns the gradient of the loss, as tensors with the names and shapes of the file's.
 
+    Tables that are computed and not learned (RoFormer's sines) have none.
+
     Args:
         pretrained: The model.
         inputs: Arrays as for `forward`, with labels.
@@ -68,7 +70,8 @@ def gradients(pretrained: Pretrained, inputs: Arrays) -> dict[str, np.ndarray]:
     check_pretrained("pretrained", pretrained)
     arrays = checked_inputs(inputs, pretrained.config)
     found = pretrained.gradients(arrays)
-    return dict(tensors_of(found, pretrained.placements))
+    learned = [placement for placement in pretrained.placements if placement.places]
+    return dict(tensors_of(found, learned))
 
 
 def run_with_cache(

@@ -15,7 +15,7 @@ from jaxformer.parity.examples import example_inputs
 from jaxformer.parity.reference import Reference
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.model import save
-from jaxformer.pretrained.outputs import forward
+from jaxformer.pretrained.outputs import forward, gradients
 
 pytestmark = pytest.mark.torch
 
@@ -105,9 +105,11 @@ def test_the_table_of_angles_is_written_and_checked(tmp_path):
     table = load_file(folder / "model.safetensors")[name]
     # A file of Flax has none.
     change_tensors(folder, lambda tensors: tensors.pop(name))
-    save(load(folder), tmp_path / "ours")
+    ours = load(folder)
+    save(ours, tmp_path / "ours")
     saved = load_file(tmp_path / "ours" / "model.safetensors")[name]
     np.testing.assert_array_equal(saved, table)
+    assert name not in gradients(ours, example_inputs(ours.checkpoint))  # it is not learned
     change_tensors(folder, lambda tensors: tensors.update({name: table + 0.01}))
     with pytest.raises(DataError, match=f"{name} is no table of the model"):
         load(folder)
