@@ -12,7 +12,7 @@ import jax
 from rich.console import Console
 from rich.progress import track
 
-from jaxformer.cli.options import CheckpointChoice, Dtype, ModelDir
+from jaxformer.cli.options import Dtype, ModelChoice, ModelDir
 from jaxformer.config.overrides import given, parse
 from jaxformer.data.chat.encoder import ChatEncoder
 from jaxformer.data.chat.template import read_chat_template
@@ -33,7 +33,7 @@ from jaxformer.pretrained.writing import template_folder
 
 
 @dataclass(frozen=True)
-class Loading(CheckpointChoice):
+class Loading(ModelChoice):
     """How a model is loaded and run."""
 
     folder: ModelDir = field(kw_only=True)
@@ -191,8 +191,7 @@ def _model(wanted: Loading) -> Pretrained:
         jax.config.update("jax_compilation_cache_dir", str(wanted.compilation_cache))
     if wanted.draft is not None:
         any_path(wanted.draft, "draft")
-    which = {"step": wanted.step, "best": wanted.best}
-    return computed_as_kept(load(wanted.folder, dtype=wanted.dtype, **which))
+    return computed_as_kept(load(wanted.folder, dtype=wanted.dtype, **wanted.how))
 
 
 def _writer(wanted: Loading, model: Pretrained, config: GenerationConfig) -> TextGenerator:

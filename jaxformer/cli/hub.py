@@ -9,7 +9,15 @@ from typing import Annotated, Literal
 import numpy as np
 import tyro
 
-from jaxformer.cli.options import CheckpointChoice, Dtype, HFDir, ModelDir, OutDir, RunDir
+from jaxformer.cli.options import (
+    CheckpointChoice,
+    Dtype,
+    HFDir,
+    ModelChoice,
+    ModelDir,
+    OutDir,
+    RunDir,
+)
 from jaxformer.config.overrides import parse
 from jaxformer.errors import ConfigError
 from jaxformer.io.files import check_unused, replacing
@@ -37,12 +45,14 @@ class Import:
     """A new or an empty folder."""
     dtype: Dtype | None = None
     """Cast the weights to this type (None: keep that of the checkpoint)."""
+    strict: bool = False
+    """Refuse a config.json that has fields that transformers does not know."""
 
 
 def import_checkpoint(arguments: Sequence[str], prog: str) -> None:
     """Writes a run made from a checkpoint."""
     options = parse(Import, arguments, prog)
-    model = import_folder(options.hf_dir, options.run_dir, options.dtype)
+    model = import_folder(options.hf_dir, options.run_dir, options.dtype, options.strict)
     count = sum(array.size for array in model.parameters.values())
     run = any_path(options.run_dir, "RUN_DIR")
     print(
@@ -52,8 +62,8 @@ def import_checkpoint(arguments: Sequence[str], prog: str) -> None:
     )
 
 
-@dataclass(frozen=True)
-class Forward:
+@dataclass(frozen=True, kw_only=True)
+class Forward(ModelChoice):
     """Computes a model's outputs for the arrays in a file.
 
     The inputs are named as in transformers (input_ids, attention_mask, token_type_ids,
@@ -78,7 +88,7 @@ def forward(arguments: Sequence[str], prog: str) -> None:
     """Writes a model's outputs."""
     options = parse(Forward, arguments, prog)
     inputs = read_npz(options.inputs)
-    model = load(options.folder, dtype=options.dtype)
+    model = load(options.folder, dtype=options.dtype, **options.how)
     outputs = outputs_of(model, inputs, output_hidden_states=options.hidden_states)
     _write_arrays(options.output, outputs)
     for name, array in outputs.items():

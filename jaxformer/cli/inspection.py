@@ -10,7 +10,7 @@ import tyro
 from rich.table import Table
 from rich.text import Text
 
-from jaxformer.cli.options import CheckpointChoice, ModelDir
+from jaxformer.cli.options import CheckpointChoice, ModelChoice, ModelDir
 from jaxformer.config.overrides import parse
 from jaxformer.data.files.lines import text_lines
 from jaxformer.errors import ArgumentError
@@ -59,7 +59,7 @@ class Neighbours(CheckpointChoice):
 
 
 @dataclass(frozen=True)
-class FillMask(CheckpointChoice):
+class FillMask(ModelChoice):
     """Shows the most probable tokens at each mask of a text: "Paris is the [MASK] of France."."""
 
     folder: ModelDir
@@ -110,7 +110,7 @@ def neighbours(arguments: Sequence[str], prog: str) -> None:
 def fill_mask(arguments: Sequence[str], prog: str) -> None:
     """Prints what fills the masks of a text."""
     wanted = parse(FillMask, arguments, prog)
-    pretrained = load(wanted.folder, step=wanted.step, best=wanted.best)
+    pretrained = load(wanted.folder, **wanted.how)
     found = fill(pretrained, wanted.text, k=wanted.k)
     if wanted.json:
         rows = [[filled._asdict() for filled in mask] for mask in found]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -29,6 +29,20 @@ class CheckpointChoice:
     """The checkpoint of this step (default: the newest)."""
     best: bool = False
     """The checkpoint with the best validation metric, the run's train.metric."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelChoice(CheckpointChoice):
+    """Which model is read, and how."""
+
+    strict: bool = False
+    """Refuse a Hugging Face checkpoint whose config.json has fields that transformers does not
+    know, instead of a warning that names them."""
+
+    @property
+    def how(self) -> dict[str, Any]:
+        """The arguments of `jaxformer.load`."""
+        return {"step": self.step, "best": self.best, "strict": self.strict}
 
 
 def split_subject(

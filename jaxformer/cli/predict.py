@@ -18,7 +18,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from jaxformer.cli.options import CheckpointChoice, Dtype, ModelDir
+from jaxformer.cli.options import Dtype, ModelChoice, ModelDir
 from jaxformer.config.overrides import parse
 from jaxformer.io.paths import any_path
 from jaxformer.io.tables import check_table
@@ -28,7 +28,7 @@ from jaxformer.pretrained.prediction.table import PredictedTable, new_name
 
 
 @dataclass(frozen=True, kw_only=True)
-class Predict(PredictionConfig, CheckpointChoice):
+class Predict(PredictionConfig, ModelChoice):
     """Predicts something for each row of a table: what the model's head has learned.
 
     A classifier gives label and score (its probability), a regression score. A tagger gives words,
@@ -66,11 +66,12 @@ def predict(arguments: Sequence[str], prog: str) -> None:
         jax.config.update("jax_compilation_cache_dir", str(wanted.compilation_cache))
     names = [item.name for item in dataclasses.fields(PredictionConfig)]
     config = PredictionConfig(**{name: getattr(wanted, name) for name in names})
-    which = {"step": wanted.step, "best": wanted.best, "dtype": wanted.dtype}
-    predictor = open_predictor(wanted.folder, config, **which)
+    predictor = open_predictor(wanted.folder, config, dtype=wanted.dtype, **wanted.how)
     table = dataclasses.replace(table, read=predictor.reader.records)
     total = table.count(predictor)
-    settings = {name: _plain(getattr(wanted, name)) for name in (*names, *which, "header")}
+    settings = {
+        name: _plain(getattr(wanted, name)) for name in (*names, *wanted.how, "dtype", "header")
+    }
     with _bar() as bar:
         task = bar.add_task("predicting", total=total)
         table.predict(

@@ -10,7 +10,7 @@ import tyro
 from rich.table import Table
 from rich.text import Text
 
-from jaxformer.cli.options import CheckpointChoice, ModelDir
+from jaxformer.cli.options import ModelChoice, ModelDir
 from jaxformer.config.overrides import parse
 from jaxformer.io.console import console
 from jaxformer.io.paths import any_path
@@ -24,7 +24,7 @@ Images = Annotated[
 
 
 @dataclass(frozen=True)
-class ZeroShot(CheckpointChoice):
+class ZeroShot(ModelChoice):
     """Shows which of some labels fits an image, by a model of texts and images (CLIP, SigLIP).
 
     CLIP's probabilities add up to 1 over the labels; SigLIP gives each label one of its own.
@@ -47,7 +47,7 @@ class ZeroShot(CheckpointChoice):
 def zero_shot(arguments: Sequence[str], prog: str) -> None:
     """Prints the labels of images, with their probabilities."""
     wanted = parse(ZeroShot, arguments, prog)
-    pretrained = load(wanted.folder, step=wanted.step, best=wanted.best)
+    pretrained = load(wanted.folder, **wanted.how)
     options = {"template": wanted.template, "batch_size": wanted.batch_size}
     images = [any_path(file, "IMAGE") for file in wanted.images]
     found = classify(pretrained, images, wanted.labels, **options)

@@ -1,18 +1,21 @@
 """A Hugging Face checkpoint: the system, the class and the configuration of a model."""
 
+import functools
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
-from jaxformer.errors import ConfigError, did_you_mean
-from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.model_format import Architecture, ModelFormat, completed, read_config
+from jaxformer.errors import ConfigError, did_you_mean, shortened
+from jaxformer.hub.hf_config import HONOURED_ELSEWHERE, HFConfig
+from jaxformer.hub.model_format import Architecture, Formats, ModelFormat, completed, read_config
 from jaxformer.hub.tasks import Task
 from jaxformer.hub.weights.tensors import Tensors
 from jaxformer.models.model import ModelConfig
-from jaxformer.nn.config import MOST_LAYERS
 
-_DEEPEST = 20
+_log = logging.getLogger(__name__)
+
 _LONGEST_MESSAGE = 1500
 _ORDINARY_SIZE = 10**6
 _SIZES = (
@@ -57,19 +60,35 @@ class HFCheckpoint:
         return self.model_format.repeats_inputs or self.architecture.task.repeats_inputs
 
 
-def read_checkpoint(hf_config: HFConfig, formats: Mapping[str, ModelFormat]) -> HFCheckpoint:
+def read_checkpoint(
+    hf_config: HFConfig,
+    formats: Formats,
+    relatives: Mapping[str, str] | None = None,
+    strict: bool = False,
+) -> HFCheckpoint:
     """Returns the description of the model in a config.json.
+
+    A field that transformers' class does not know changes nothing there, and nothing here.
 
     Args:
         hf_config: The values of the file.
         formats: The known systems by `model_type`.
+        relatives: Other systems -> what to say of those that are known and are like them.
+        strict: Whether a field that transformers' class does not know is refused.
 
     Raises:
         ConfigError: The system or its class is unknown, or a field has a value that is not
             supported; names the nearest.
     """
     try:
-        return _read(hf_config, formats)
+        checkpoint = _read(hf_config, formats, relatives or {})
+        if strict and (ignored := checkpoint.hf_config.ignored):
+            raise ConfigError(
+                f"{_listed(ignored)}: not known for model_type "
+                f"{hf_config.values['model_type']!r}, and strict is true: take what other programs "
+                "need out of the file, or load it without strict"
+            )
+        return checkpoint
     except ConfigError as error:
         message = str(error)
         if not message.startswith(str(hf_config.path)):
@@ -79,15 +98,46 @@ def read_checkpoint(hf_config: HFConfig, formats: Mapping[str, ModelFormat]) -> 
         raise ConfigError(message) from error
 
 
-def _read(hf_config: HFConfig, formats: Mapping[str, ModelFormat]) -> HFCheckpoint:
+def warn_of_ignored(hf_config: HFConfig) -> None:
+    """Warns in one line of the fields that were not read.
+
+    Args:
+        hf_config: The values of a config.json that `read_checkpoint` has read.
+    """
+    ignored, model_type = hf_config.ignored, hf_config.values.get("model_type")
+    if not ignored:
+        return
+    message = (
+        f"{hf_config.path}: fields that transformers does not know for model_type {model_type!r} "
+        f"are ignored, as there: {_listed(ignored)}"
+    )
+    readers = {
+        name: HONOURED_ELSEWHERE[leaf]
+        for name in ignored
+        if (leaf := name.rpartition(".")[2]) in HONOURED_ELSEWHERE
+    }
+    if readers:
+        listed = "; ".join(f"{name}: {what}" for name, what in readers.items())
+        message += f". ATTENTION: other programs compute something else of this file: {listed}"
+    warn_once(message)
+
+
+def _listed(fields: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} = {shortened(value)}" for name, value in fields.items())
+
+
+@functools.cache
+def warn_once(message: str) -> None:
+    """Logs a warning once in a process, which may open a checkpoint at several places."""
+    _log.warning("%s", message)
+
+
+def _read(hf_config: HFConfig, formats: Formats, relatives: Mapping[str, str]) -> HFCheckpoint:
     kind = hf_config.take("model_type", None)
     if not isinstance(kind, str) or kind not in formats:
-        raise ConfigError(
-            f"{hf_config.path}: model_type = {kind!r} is not known: must be one of "
-            f"{', '.join(sorted(formats))}{did_you_mean(kind, formats)}"
-        )
+        raise ConfigError(f"{hf_config.path}: {_unknown(kind, formats, relatives)}")
     model_format = formats[kind].bound(hf_config, formats)
-    _check_numbers(hf_config)
+    hf_config.check_depth()
     _check_not_quantised(hf_config)
     hf_config = completed(hf_config, model_format)
     architecture = _architecture(hf_config, model_format)
@@ -101,33 +151,30 @@ def _read(hf_config: HFConfig, formats: Mapping[str, ModelFormat]) -> HFCheckpoi
     return HFCheckpoint(model_format, architecture, hf_config, config)
 
 
-def _check_numbers(hf_config: HFConfig) -> None:
-    """Refuses numbers that no model has, before anything of that size is made."""
-    pending = [(name, value, 0) for name, value in hf_config.values.items()]
-    while pending:
-        name, value, depth = pending.pop()
-        where = f"{hf_config.path}: {name}"
-        if isinstance(value, dict | list):
-            if depth > _DEEPEST:
-                raise ConfigError(f"{where}: objects and lists are nested too deeply")
-            inner = value.items() if isinstance(value, dict) else ((name, part) for part in value)
-            pending += [(key, part, depth + 1) for key, part in inner]
-        elif isinstance(value, float) and not math.isfinite(value):
-            raise ConfigError(f"{where} = {value}: must be finite")
-        elif isinstance(value, int) and not -(2**63) <= value < 2**63:
-            raise ConfigError(f"{where} has {value.bit_length()} bits: must be a number of 64")
-        elif isinstance(value, int) and "layer" in name and value > MOST_LAYERS:
-            raise ConfigError(f"{where} = {value}: must be {MOST_LAYERS:,} at most")
+def _unknown(kind: Any, formats: Formats, relatives: Mapping[str, str]) -> str:
+    """Why a system cannot be read, and what is like it."""
+    listed = 'the page "Parity with transformers" of the documentation lists what is'
+    if not isinstance(kind, str):
+        return f"model_type = {shortened(kind)}: must be the name of a system; {listed}"
+    spelled = {_bare(name): name for name in formats}
+    if (meant := spelled.get(_bare(kind))) is not None:
+        return f"model_type = {kind!r}: must be {meant!r}, as transformers spells it"
+    like = f" ({relatives[kind]})" if kind in relatives else ""
+    return f"model_type = {shortened(kind)} is not supported yet{like}; {listed}"
+
+
+def _bare(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "")
 
 
 def _check_not_quantised(hf_config: HFConfig) -> None:
-    quantised = hf_config.values.get("quantization_config")
-    if quantised:
-        method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
-        raise ConfigError(
-            f"{hf_config.path}: quantization_config: the weights were quantised ({method!r}), "
-            "which cannot be read: fetch the model in bfloat16 or float32"
-        )
+    for name in ("quantization_config", "quantization"):  # MLX writes the second
+        if quantised := hf_config.values.get(name):
+            method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
+            raise ConfigError(
+                f"{hf_config.path}: {name}: the weights were quantised ({method or quantised!r}), "
+                "which cannot be read: fetch the model in bfloat16 or float32"
+            )
 
 
 def check_sizes(checkpoint: HFCheckpoint, files: Tensors) -> None:

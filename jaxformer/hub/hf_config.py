@@ -2,6 +2,7 @@
 
 import fnmatch
 import json
+import math
 import shutil
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
@@ -10,11 +11,28 @@ from typing import Any
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.io.model_files import file_in, read_json_object, read_object
 from jaxformer.io.paths import AnyPath
+from jaxformer.nn.config import MOST_LAYERS
 
 CONFIG = "config.json"
 _WEIGHTS = ("safetensors", "msgpack", "bin", "pt")
+_DEEPEST = 20
 REQUIRED = object()
 """The default of a field that must be there."""
+
+# What shared code of transformers asks of every file, and what changes nothing.
+_HONOURED_BY_ALL = {
+    "head_dim": None, "token_classification_bias": True, "transformers_weights": None
+}  # fmt: skip
+HONOURED_ELSEWHERE = {
+    "attn_factor": "llama.cpp and vLLM scale the attention with it",
+    "dual_chunk_attention_config": "vLLM attends within chunks of long texts",
+    "layer_types": "vLLM gives the layers the windows that it names",
+    "position_embedding_type": "transformers 4 computes positions so",
+    "rope_interleaved": "nanotron rotates neighbouring channels",
+    "sliding_window": "vLLM bounds the attention with it",
+    "use_sliding_window": "vLLM bounds the attention where it is true",
+}
+"""Fields that transformers ignores where the class does not have them -> what reads them."""
 
 # Fields that do not change the outputs of a forward pass.
 _HARMLESS = (
@@ -42,17 +60,16 @@ class HFConfig:
         values: The values in the file.
         path: The file, for messages.
         given: The values that the file itself has, under the names that they have there.
+        ignored: The fields that transformers' class does not know, with their values: those of the
+            file and of the objects in it ("text_config.dropout").
     """
 
-    def __init__(
-        self,
-        values: Mapping[str, Any],
-        path: str | Path = CONFIG,
-        given: Mapping[str, Any] | None = None,
-    ):
-        """Takes the values; for messages, the file; and its own, if defaults were added to them."""
+    def __init__(self, values: Mapping[str, Any], path: str | Path = CONFIG):
+        """Takes the values and, for messages, the file."""
         self.values, self.path = dict(values), Path(path)
-        self.given = dict(values if given is None else given)
+        self.given = self.values.copy()
+        self.ignored: dict[str, Any] = {}
+        self._prefix = ""
         self._read: dict[str, None] = {}
 
     @classmethod
@@ -74,6 +91,27 @@ class HFConfig:
             )
         return cls(values, path)
 
+    def completed(self, values: Mapping[str, Any]) -> "HFConfig":
+        """Returns the same file with other names of its fields, and the defaults of the rest.
+
+        Args:
+            values: All values.
+        """
+        other = HFConfig(values, self.path)
+        other.given, other.ignored, other._prefix = self.given, self.ignored, self._prefix
+        return other
+
+    def section(self, name: str, values: Mapping[str, Any]) -> "HFConfig":
+        """Returns the values of an object in the file; what it ignores, the file has ignored.
+
+        Args:
+            name: The field with the object.
+            values: The object.
+        """
+        inner = HFConfig(values, f"{self.path}: {name}")
+        inner.ignored, inner._prefix = self.ignored, f"{self._prefix}{name}."
+        return inner
+
     @property
     def last(self) -> str:
         """The last field that was read and is in the file, with its value, for messages."""
@@ -89,15 +127,46 @@ class HFConfig:
                 default it must have it.
 
         Raises:
-            ConfigError: The field is missing.
+            ConfigError: The field is missing, or has a number that no model has.
         """
         self._read.pop(name, None)
         self._read[name] = None
         if name in self.values:
+            self._check_number(name, self.values[name])
             return self.values[name]
         if default is REQUIRED:
             raise ConfigError(f"{self.path}: the field {name!r} is missing")
         return default
+
+    def _check_number(self, name: str, value: Any) -> None:
+        """Refuses numbers that no model has, before anything of that size is made."""
+        if isinstance(value, list | tuple):
+            for each in value:
+                self._check_number(name, each)
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"{self.path}: {name} = {value}: must be finite")
+        elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise ConfigError(
+                f"{self.path}: {name} has {value.bit_length()} bits: must be a number of 64"
+            )
+        elif isinstance(value, int) and "layer" in name and value > MOST_LAYERS:
+            raise ConfigError(f"{self.path}: {name} = {value}: must be {MOST_LAYERS:,} at most")
+
+    def check_depth(self) -> None:
+        """Refuses objects and lists that are nested too deeply to be looked into.
+
+        Raises:
+            ConfigError: One is.
+        """
+        pending = [(name, value, 0) for name, value in self.values.items()]
+        while pending:
+            name, value, depth = pending.pop()
+            if depth > _DEEPEST:
+                raise ConfigError(f"{self.path}: {name}: objects and lists are nested too deeply")
+            if isinstance(value, dict):
+                pending += [(key, inner, depth + 1) for key, inner in value.items()]
+            elif isinstance(value, list):
+                pending += [(name, inner, depth + 1) for inner in value]
 
     def number(self, name: str, default: Any = REQUIRED) -> Any:
         """Returns the value of a field that must be a number.
@@ -154,29 +223,30 @@ class HFConfig:
             )
 
     def finish(self, harmless: Sequence[str] = ()) -> None:
-        """Checks that no field was left unread that could change the outputs.
+        """Notes which fields were not read: they are `ignored`, unless they change the outputs.
+
+        Every field that the class of transformers knows is read or harmless, so what is left is a
+        field that it does not know, and ignores.
 
         Args:
-            harmless: Patterns of fields that do not change them in this system.
+            harmless: Patterns of fields that do not change the outputs in this system.
 
         Raises:
-            ConfigError: A field with a value is not known; names it.
+            ConfigError: Shared code of transformers reads a field for every class; names it.
         """
         patterns = (*_HARMLESS, *harmless)
-        unknown = [
-            name
-            for name, value in self.values.items()
-            if name not in self._read
-            and value not in (None, False, {}, [])
-            and not any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
-        ]
-        if unknown:
-            listed = ", ".join(f"{name} = {self.values[name]!r}" for name in unknown)
-            raise ConfigError(
-                f"{self.path}: {listed}: not known for model_type "
-                f"{self.values.get('model_type')!r}, so the model might compute something else "
-                "than it should"
+        for name, value in self.values.items():
+            neutral = value in (None, False, {}, []) or any(
+                fnmatch.fnmatchcase(name, pattern) for pattern in patterns
             )
+            if name in self._read or neutral:
+                continue
+            if name in _HONOURED_BY_ALL and value != _HONOURED_BY_ALL[name]:
+                raise ConfigError(
+                    f"{self.path}: {name} = {value!r} is not supported for model_type "
+                    f"{self.values.get('model_type')!r}: it changes what transformers computes"
+                )
+            self.ignored[self._prefix + name] = value
 
 
 def is_hf_checkpoint(folder: AnyPath) -> bool:

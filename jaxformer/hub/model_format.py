@@ -15,6 +15,7 @@ from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.tasks import IGNORED, Task
 from jaxformer.hub.weights.tensors import Tensors
 from jaxformer.hub.weights.weight_map import WeightMap
+from jaxformer.models import EncoderDecoderConfig
 from jaxformer.models.model import ModelConfig
 
 
@@ -149,7 +150,7 @@ class Section:
             # Transformers completes these before they replace the others.
             values |= {**self.model_format.defaults, **section(hf_config, self.older_section)}
         values |= {name: hf_config.take(name) for name in self.shared}
-        return HFConfig(values, f"{hf_config.path}: {self.section}")
+        return hf_config.section(self.section, values)
 
 
 def section(hf_config: HFConfig, name: str) -> dict[str, Any]:
@@ -286,7 +287,7 @@ Formats = Mapping[str, ModelFormat]
 def read_config(
     hf_config: HFConfig, model_format: ModelFormat, architecture: Architecture
 ) -> ModelConfig:
-    """Returns our configuration, every field of which was read.
+    """Returns our configuration; every field was read, or noted as ignored.
 
     Args:
         hf_config: The values of a config.json, with defaults.
@@ -294,9 +295,13 @@ def read_config(
         architecture: The class.
 
     Raises:
-        ConfigError: A field is missing, unknown or has a value that is not supported.
+        ConfigError: A field is missing or has a value that is not supported.
     """
     config = model_format.config_map.read(hf_config)
+    if config.causal or isinstance(config, EncoderDecoderConfig):
+        hf_config.expect("is_causal", True, None)  # of False transformers makes another mask
+    if hf_config.values.get("head_dim") == getattr(config, "head_width", None):
+        hf_config.take("head_dim", None)  # says what its class derives
     heads = architecture.task.heads(hf_config)
     config = config.with_fields(heads=heads, **architecture.changes)
     hf_config.finish(model_format.harmless)
@@ -316,12 +321,12 @@ def completed(hf_config: HFConfig, model_format: ModelFormat) -> HFConfig:
     given = {}
     for spelling, value in hf_config.values.items():
         name = model_format.synonyms.get(spelling, spelling)
-        if given.setdefault(name, value) != value:
+        if (other := given.setdefault(name, value)) is not value and other != value:
             raise ConfigError(
-                f"{hf_config.path}: {spelling} = {value!r} and {name} = {given[name]!r} are two "
+                f"{hf_config.path}: {spelling} = {value!r} and {name} = {other!r} are two "
                 "names of one thing: they must agree"
             )
     inherited = {k for k in model_format.inherited if given.get(k) is None}
     given = {name: value for name, value in given.items() if name not in inherited}
     values = {**model_format.defaults, **given}
-    return HFConfig(values, hf_config.path, hf_config.given)
+    return hf_config.completed(values)

@@ -53,6 +53,12 @@ class LastPlaceChoiceTask(MultipleChoiceTask):
 
     pooling: Pooling = "last"
 
+    def heads(self, hf_config):
+        hf_config.expect("summary_type", "last", None)
+        hf_config.expect("summary_activation", None)
+        hf_config.expect("summary_use_proj", False, None)
+        return super().heads(hf_config)
+
     def pooled(self, model, states):
         del model
         return states._replace(valid=None)

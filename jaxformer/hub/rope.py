@@ -229,9 +229,8 @@ def _rope(
     """The scheme in one complete object of `rope_parameters`."""
     kind = found.get("rope_type") or found.get("type") or "default"
     model_type = hf_config.values.get("model_type")
-    own = HFConfig(
-        found | {"rope_type": synonyms.get(kind, kind), "model_type": model_type},
-        f"{hf_config.path}: {where}",
+    own = hf_config.section(
+        where, found | {"rope_type": synonyms.get(kind, kind), "model_type": model_type}
     )
     theta = float(own.number("rope_theta"))
     fraction = own.number(_FRACTION, 1.0) if partial else 1.0

@@ -51,6 +51,7 @@ def load(
     revision: str | None = None,
     token: str | None = None,
     cache_dir: str | Path | None = None,
+    strict: bool = False,
     **model_fields: Any,
 ) -> Pretrained:
     """Returns a model: a complete checkpoint of a run, or a Hugging Face checkpoint.
@@ -71,6 +72,8 @@ def load(
         revision: A branch, a tag or a commit of a model on the hub; None: main.
         token: Who asks the hub; None: HF_TOKEN, or that of `hf auth login`.
         cache_dir: The hub's cache; None: that of HF_HOME.
+        strict: Whether a field of config.json that transformers' class does not know, and so
+            ignores, is refused; otherwise a warning names it.
         **model_fields: Fields of our configuration that say how the model is computed:
             `compute_dtype`, `scan_layers`, `attention`, `remat`. Without `compute_dtype` it is
             computed in float32 if `dtype` is float32, else in bfloat16.
@@ -92,7 +95,7 @@ def load(
         folder, adapter = base_of(folder, **hub), folder
     if is_hf_checkpoint(folder):
         check_no_step(folder, step, best)
-        model = load_folder(folder, dtype, mesh, **fields)
+        model = load_folder(folder, dtype, mesh, strict, **fields)
     else:
         model = _load_run(SavedRun(folder, str(folder), step, best), dtype, mesh, fields)
     return with_read_adapters(model, adapter, adapters or {}, **hub)

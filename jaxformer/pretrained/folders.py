@@ -4,14 +4,12 @@ import os
 from pathlib import Path
 
 from jaxformer.errors import ConfigError, shortened
-from jaxformer.hub.checkpoint import read_checkpoint
-from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.peft import is_adapter
 from jaxformer.hub.remote.download import fetch
 from jaxformer.hub.remote.names import hub_name
 from jaxformer.hub.remote.stores import remote_model
 from jaxformer.io.paths import AnyPath, folder_path, is_remote
-from jaxformer.zoo import FORMATS
+from jaxformer.zoo.folders import read_folder
 
 
 def model_folder(
@@ -75,4 +73,4 @@ def model_folder(
 def _check_known(folder: Path) -> None:
     """Checks that a model can be read, before its weights are downloaded."""
     if not is_adapter(folder):
-        read_checkpoint(HFConfig.of_folder(folder), FORMATS)
+        read_folder(folder)

@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 def import_folder(
-    folder: str | Path, run_dir: str | Path, dtype: str | None = None
+    folder: str | Path, run_dir: str | Path, dtype: str | None = None, strict: bool = False
 ) -> pretrained.Pretrained:
     """Writes a run whose only checkpoint, of step 0, has the weights of a Hugging Face checkpoint.
 
@@ -36,6 +36,7 @@ def import_folder(
         run_dir: The run's folder, which does not exist or is empty; it is written completely or
             not at all.
         dtype: The dtype the weights are cast to; None keeps that of the files.
+        strict: As for `jaxformer.load`.
 
     Returns:
         The model.
@@ -48,7 +49,7 @@ def import_folder(
     check_unused(run_dir)
     folder = model_folder(folder, "hf_dir")
     side_files(folder)
-    model = load(folder, dtype=dtype)
+    model = load(folder, dtype=dtype, strict=strict)
     if model.folder != folder:
         raise ConfigError(f"import {folder}: this is a run already")
     kept = jnp.dtype(next(iter(model.parameters.values())).dtype)

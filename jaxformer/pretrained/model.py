@@ -25,10 +25,9 @@ from jaxformer.distributed.sharding import (
 from jaxformer.errors import ArgumentError, DataError, check_argument
 from jaxformer.functional.activations import Hooks, Names, as_tuple, with_cache, with_hooks
 from jaxformer.functional.masks import Mask
-from jaxformer.hub.checkpoint import HFCheckpoint, check_sizes, read_checkpoint
+from jaxformer.hub.checkpoint import HFCheckpoint, check_sizes, warn_of_ignored
 from jaxformer.hub.families import family_of
 from jaxformer.hub.families import forward as hf_forward
-from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.peft import Adapter, with_adapters
 from jaxformer.hub.weights.opening import Layout, layout_of, open_tensors
 from jaxformer.hub.weights.parts import absent_parts
@@ -44,7 +43,7 @@ from jaxformer.models.model import Model, ModelConfig
 from jaxformer.models.parameters import AbstractModel, Parameters
 from jaxformer.pretrained.export_formats import export_format
 from jaxformer.pretrained.writing import check_max_bytes, write_beside, write_weights
-from jaxformer.zoo import FORMATS
+from jaxformer.zoo.folders import read_folder
 
 Arrays = Mapping[str, Any]
 Metric = Callable[[dict[str, jax.Array]], jax.Array]
@@ -227,20 +226,23 @@ class CheckpointReader(NamedTuple):
 
 
 def open_folder(
-    folder: Path, may_lack_parts: bool = False, **model_fields: Any
+    folder: Path, may_lack_parts: bool = False, strict: bool = False, **model_fields: Any
 ) -> CheckpointReader:
     """Returns a reader of a Hugging Face checkpoint; finds every tensor and reads none.
 
     Args:
         folder: A folder with config.json, and safetensors or msgpack files.
         may_lack_parts: Whether heads and a pooler may be missing, see `WeightFile`.
+        strict: Whether a field of config.json that transformers' class does not know is refused;
+            otherwise a warning names it.
         **model_fields: Fields of our configuration, as for `load_folder`.
 
     Raises:
         ConfigError: The system is unknown, or config.json has a value that is not supported.
         DataError: The tensors are missing, damaged or do not fit.
     """
-    checkpoint = read_checkpoint(HFConfig.of_folder(folder), FORMATS)
+    checkpoint = read_folder(folder, strict)
+    warn_of_ignored(checkpoint.hf_config)
     files = open_tensors(Path(folder), checkpoint)
     check_sizes(checkpoint, files)
     fitted = checkpoint.model_format.fitted(checkpoint.config, files)
@@ -260,6 +262,7 @@ def load_folder(
     folder: Path,
     dtype: str | None = "float32",
     mesh: jax.sharding.Mesh | None = None,
+    strict: bool = False,
     **model_fields: Any,
 ) -> Pretrained:
     """Returns the model in a Hugging Face checkpoint.
@@ -269,6 +272,7 @@ def load_folder(
         dtype: The dtype of the parameters: "float32", "bfloat16" or "float16"; None keeps that of
             the files.
         mesh: The mesh that each parameter is sharded over when it is read; None: one device.
+        strict: As for `open_folder`.
         **model_fields: Fields of our configuration that say how the model is computed:
             `compute_dtype`, `scan_layers`, `attention`, `remat`.
 
@@ -278,7 +282,7 @@ def load_folder(
         DataError: The tensors are missing, damaged or do not fit, or a weight is not finite.
     """
     dtype = checked_dtype(dtype)
-    checkpoint, abstract_model, file, _ = open_folder(folder, **model_fields)
+    checkpoint, abstract_model, file, _ = open_folder(folder, strict=strict, **model_fields)
     parameters = load_parameters(file, abstract_model, shardings_of(abstract_model, mesh), dtype)
     layout = None if dtype else layout_of(folder)
     return Pretrained(checkpoint, parameters, folder, layout)

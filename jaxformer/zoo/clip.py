@@ -133,7 +133,7 @@ _OWN_TEXT_DEFAULTS = {
     "max_position_embeddings": 77,
 }
 # Only the classes with a projection have one of this width.
-_HARMLESS = ("projection_dim",)
+_HARMLESS = ("projection_dim", "tie_word_embeddings")
 
 _TEXT_FORMAT = ModelFormat(
     model_type="clip_text_model",

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from operator import or_
-from pathlib import Path
 from typing import Any
 
 from jaxformer.errors import ConfigError, did_you_mean
@@ -62,7 +61,7 @@ def _part_values(hf_config: HFConfig, name: str, model_format: ModelFormat) -> H
             f"{hf_config.path}: decoder: add_cross_attention must be true: the decoder reads the "
             "outputs of the encoder"
         )
-    return completed(HFConfig(values, Path(f"{hf_config.path}: {name}")), model_format)
+    return completed(hf_config.section(name, values), model_format)
 
 
 def _given(hf_config: HFConfig, name: str) -> Mapping[str, Any]:

@@ -114,5 +114,10 @@ FORMATS = (
         buffers=("*.position_ids",),
         copies={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
         harmless=("qa_dropout", "seq_classif_dropout", "tie_weights_"),
+        synonyms={
+            "hidden_size": "dim",
+            "num_attention_heads": "n_heads",
+            "num_hidden_layers": "n_layers",
+        },
     ),
 )

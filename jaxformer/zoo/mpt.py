@@ -17,12 +17,12 @@ from jaxformer.zoo.common.gpt_like import TIED, gpt
 
 def _read_attention(hf_config: HFConfig) -> dict[str, Any]:
     """The fields of the object "attn_config"."""
-    own = HFConfig(
+    own = hf_config.section(
+        "attn_config",
         {
             "model_type": hf_config.values.get("model_type"),
             **(hf_config.take("attn_config", None) or {}),
         },
-        f"{hf_config.path}: attn_config",
     )
     own.expect("alibi", True)
     own.expect("attn_type", "multihead_attention")

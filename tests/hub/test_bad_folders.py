@@ -64,14 +64,17 @@ def test_commands_that_want_a_run(command, llama, tmp_path, refused):
 @pytest.mark.parametrize(
     ("changes", "parts"),
     [
-        ({"model_type": "lama"}, ["model_type = 'lama'", "'llama'", "must be one of albert, "]),
-        ({"model_type": None}, ["model_type = None", "must be one of albert, "]),
+        ({"model_type": "lama"}, ["model_type = 'lama'", "Parity with transformers"]),
+        ({"model_type": "Llama"}, ["model_type = 'Llama'", "must be 'llama'"]),
+        ({"model_type": "mixtral"}, ["model_type = 'mixtral'", "mistral", "experts"]),
+        ({"model_type": None}, ["model_type = None", "Parity with transformers"]),
         ({"model_type": ["llama"]}, ["model_type = ['llama']"]),
         ({"architectures": ["LlamaForCausalLN"]}, ["LlamaForCausalLN", "'LlamaForCausalLM'"]),
         ({"architectures": "LlamaForCausalLM"}, ["architectures"]),
         ({"hidden_act": "foo"}, ["hidden_act = 'foo'", "'silu'"]),
         ({"hidden_act": ["silu"]}, ["hidden_act = ['silu']"]),
-        ({"attention_sinks": 4}, ["attention_sinks = 4", "not known for model_type 'llama'"]),
+        ({"is_causal": False}, ["is_causal = False"]),
+        ({"token_classification_bias": 0.5}, ["token_classification_bias = 0.5"]),
         ({"rope_parameters": {"rope_type": "spiral"}}, ["spiral", "linear"]),
         ({"rope_parameters": "llama3"}, ["rope_parameters = 'llama3'"]),
         ({"hidden_size": "48"}, ["hidden_size = '48'", "must be a number"]),
@@ -93,6 +96,7 @@ def test_commands_that_want_a_run(command, llama, tmp_path, refused):
         ({"rope_parameters": {"rope_theta": float("inf")}}, ["rope_theta = inf: must be finite"]),
         ({"id2label": [[[[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]]]}, ["nested too deeply"]),
         ({"quantization_config": {"quant_method": "gptq"}}, ["quantised ('gptq')", "bfloat16"]),
+        ({"quantization": {"bits": 4, "group_size": 64}}, ["quantization", "bfloat16"]),
     ],
 )
 def test_configurations_that_no_one_implements(changes, parts, spoiled, tmp_path, refused):

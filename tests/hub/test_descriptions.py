@@ -32,13 +32,24 @@ REST = {"vocab_size": 9, "model_dim": 8, "num_heads": 4, "mlp_dim": 8}
 SMALL = llama(2, 48, 6, 56, vocab_size=131, num_kv_heads=2, heads=(LanguageModel(),))
 
 
-def test_what_is_taken_is_known_and_the_rest_must_be_harmless():
-    hf_config = HFConfig({"a": 1, "b": 2, "dtype": "float32", "c": None, "own": 3})
+def test_what_is_neither_taken_nor_harmless_is_ignored():
+    values = {"a": 1, "b": 2, "dtype": "float32", "c": None, "own": 3, "huge": 10**30}
+    hf_config = HFConfig(values)
     assert (hf_config.take("a"), hf_config.number("z", None), hf_config.last) == (1, None, "a = 1")
-    with pytest.raises(ConfigError, match="b = 2, own = 3: not known"):
-        hf_config.finish()
-    hf_config.expect("b", 2, 3)
+    section = hf_config.section("part", {"a": 1, "d": 4})
+    section.take("a")
+    section.completed({"a": 1, "d": 4, "e": 5}).finish()
     hf_config.finish(harmless=("ow*",))
+    assert hf_config.ignored == {"part.a": 1, "part.d": 4, "part.e": 5, "b": 2, "huge": 10**30}
+
+
+@pytest.mark.parametrize(
+    ("name", "neutral", "other"), [("token_classification_bias", True, 2), ("head_dim", 0, 16)]
+)
+def test_what_transformers_asks_of_every_file_is_never_ignored(name, neutral, other):
+    HFConfig({name: neutral}).finish()
+    with pytest.raises(ConfigError, match=f"{name} = {other}"):
+        HFConfig({name: other}).finish()
 
 
 @pytest.mark.parametrize(

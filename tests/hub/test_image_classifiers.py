@@ -61,6 +61,9 @@ def test_what_describes_the_tower_is_checked(tmp_path):
     model = load(folder)
     tower = model.checkpoint.hf_config.values["vision_config"]
     change_settings(folder, vision_config=tower | {"window_size": 3})
-    with pytest.raises(ConfigError, match=r"vision_config: window_size = 3: not known"):
+    with pytest.raises(ConfigError, match=r"vision_config\.window_size = 3"):
+        load(folder, strict=True)
+    change_settings(folder, vision_config=tower | {"hidden_act": "mish"})
+    with pytest.raises(ConfigError, match=r"vision_config: hidden_act = 'mish'"):
         load(folder)
     np.testing.assert_equal(model.config.num_tokens, 9)

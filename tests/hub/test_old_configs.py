@@ -222,7 +222,6 @@ def test_the_file_is_read_and_stays_as_it_was(values, millions):
     [
         ({"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key'"),
         ({"hidden_act": "mish"}, "hidden_act = 'mish' is not supported"),
-        ({"adapters": {"adapters": {}}}, "adapters = .*: not known for model_type 'bert'"),
     ],
 )
 def test_what_would_change_the_outputs_is_refused(changes, message):

@@ -219,7 +219,6 @@ def test_what_transformers_ignores_is_ignored_with_a_warning():
         ({"rope_scaling": {"type": "linear", "factor": "2"}}, "factor = '2': must be a number"),
         ({"rope_scaling": {"type": "linear", "factor": -2.0}}, "factor = -2.0: must be a positive"),
         ({"rope_scaling": "linear"}, "rope_scaling = 'linear': must be an object"),
-        ({"rope_parameters": YARN | {"beta_first": 3.0}}, "beta_first = 3.0: not known"),
         ({"rope_parameters": YARN | {"truncate": 3}}, "truncate = 3 is not supported"),
         ({"rope_parameters": LONGROPE | {"long_factor": 3.0}}, "long_factor .* list of numbers"),
         ({"rope_parameters": LONGROPE | {"long_factor": ["a"]}}, "long_factor .* list of numbers"),

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxformer.cli.options import CheckpointChoice, ModelDir
+from jaxformer.cli.options import ModelChoice, ModelDir
 from jaxformer.config.overrides import parse
 from jaxformer.errors import ArgumentError
 from jaxformer.lab.attention.maps import AttentionMaps, image_maps, text_maps
@@ -14,7 +14,7 @@ from jaxformer.pretrained.prediction.api import PredictionConfig, open_predictor
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attention(CheckpointChoice):
+class Attention(ModelChoice):
     """Draws the attention maps of a trained model.
 
     Writes a page to browse all heads of all layers, and pictures for print: an overview of all
@@ -57,11 +57,10 @@ def attention(arguments: Sequence[str], prog: str) -> None:
 
 
 def _maps(wanted: Attention) -> list[AttentionMaps]:
-    which = {"step": wanted.step, "best": wanted.best}
     if wanted.image is None:
-        return text_maps(load(wanted.folder, **which), wanted.text, wanted.target)
+        return text_maps(load(wanted.folder, **wanted.how), wanted.text, wanted.target)
     if wanted.target is not None:
         raise ArgumentError("--target: must be left out with --image; there is no decoder")
     embeddings = PredictionConfig(task="embeddings")
-    predictor = open_predictor(wanted.folder, embeddings, dtype="float32", **which)
+    predictor = open_predictor(wanted.folder, embeddings, dtype="float32", **wanted.how)
     return [image_maps(predictor.subject.pretrained, predictor.reader, wanted.image)]

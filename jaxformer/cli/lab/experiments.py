@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from jaxformer.cli.options import CheckpointChoice, ModelDir
+from jaxformer.cli.options import ModelChoice, ModelDir
 from jaxformer.config.overrides import parse
 from jaxformer.io.console import console
 from jaxformer.lab.experiments.cost import CostConfig, cost_report
@@ -45,7 +45,7 @@ class Mask:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TwoDogs(CheckpointChoice):
+class TwoDogs(ModelChoice):
     """Switches a trained model's positions off: identical tokens then have identical outputs."""
 
     folder: ModelDir
@@ -80,7 +80,7 @@ def mask(arguments: Sequence[str], prog: str) -> None:
 def two_dogs(arguments: Sequence[str], prog: str) -> None:
     """Runs the experiment on identical tokens."""
     wanted = parse(TwoDogs, arguments, prog)
-    model = load(wanted.folder, step=wanted.step, best=wanted.best)
+    model = load(wanted.folder, **wanted.how)
     _finish(two_dogs_report(model, wanted.text), wanted.out)
 
 

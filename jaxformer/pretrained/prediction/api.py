@@ -90,6 +90,7 @@ def open_predictor(
     step: int | None = None,
     best: bool = False,
     dtype: str | None = None,
+    strict: bool = False,
 ) -> Predictor:
     """Returns what predicts for rows of a table with the model in a folder.
 
@@ -100,6 +101,7 @@ def open_predictor(
         step: Which checkpoint of the run; None: the newest.
         best: Take the checkpoint with the best value of the run's `train.metric`.
         dtype: The dtype of the parameters and the computation; None: that of the files.
+        strict: As for `jaxformer.load`.
 
     Raises:
         ArgumentError: An argument has a wrong value.
@@ -109,7 +111,9 @@ def open_predictor(
     config, folder = config or PredictionConfig(), model_folder(folder, "folder")
     # A model that always does so is not told to stop.
     fields = {"interpolate_positions": True} if config.interpolate_positions else {}
-    pretrained = computed_as_kept(load(folder, dtype=dtype, step=step, best=best, **fields))
+    pretrained = computed_as_kept(
+        load(folder, dtype=dtype, step=step, best=best, strict=strict, **fields)
+    )
     _check_length(pretrained, config.max_length)
     head = _head(folder, pretrained, config)
     if is_hf_checkpoint(folder):

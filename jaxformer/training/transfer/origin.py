@@ -15,8 +15,8 @@ from jaxformer.config.experiment import Config
 from jaxformer.data import Tokenizer, TokenizerFile, TrainTokenizer, load_tokenizer
 from jaxformer.data.tokenizers.convert import tokenizer_file
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.hub.checkpoint import HFCheckpoint, read_checkpoint
-from jaxformer.hub.hf_config import CONFIG, HFConfig, is_hf_checkpoint
+from jaxformer.hub.checkpoint import HFCheckpoint
+from jaxformer.hub.hf_config import CONFIG, is_hf_checkpoint
 from jaxformer.hub.peft import is_adapter, read_adapter
 from jaxformer.hub.remote.names import hub_name, source_of
 from jaxformer.hub.weights.opening import Layout, layout_of
@@ -32,7 +32,7 @@ from jaxformer.pretrained.auto import describe_run, home_of, kept_layout
 from jaxformer.pretrained.folders import model_folder
 from jaxformer.pretrained.model import open_folder
 from jaxformer.pretrained.writing import keep_beside
-from jaxformer.zoo import FORMATS
+from jaxformer.zoo.folders import read_folder
 
 
 class SavedFolder:
@@ -170,7 +170,7 @@ def model_of(folder: str | Path, asked_by: str) -> ModelConfig:
     if is_adapter(home):
         home = base_of(home)
     if is_hf_checkpoint(home):
-        return read_checkpoint(HFConfig.of_folder(home), FORMATS).config
+        return read_folder(home).config
     return read_config(run_and_step(home)[0]).model
 
 

@@ -1,0 +1,73 @@
+"""What a folder's config.json describes, among the published systems; and what is like the rest."""
+
+from pathlib import Path
+
+from jaxformer.hub.checkpoint import HFCheckpoint, read_checkpoint
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.zoo import FORMATS
+
+_DENSE = "its dense relatives are: {}; experts are not supported yet"
+_LIKE = "the nearest relatives by architecture are: {}"
+
+# Other systems by the known ones that they are most like. Nothing of them is read as these.
+_RELATIVES = {
+    _DENSE: {
+        "llama": ("deepseek_v2", "deepseek_v3", "jetmoe", "llama4", "llama4_text", "minimax"),
+        "mistral": ("mixtral", "mistral4"),
+        "qwen2": ("qwen2_moe",),
+        "qwen3": ("qwen3_moe", "qwen3_next", "qwen3_5_moe", "glm4_moe"),
+        "olmo2": ("olmoe", "flex_olmo"),
+        "phi3": ("phimoe",),
+        "m2m_100": ("nllb-moe",),
+        "t5": ("switch_transformers",),
+        "gemma2, gemma3_text": ("gemma4", "gemma3n", "gemma3n_text"),
+        "gpt_neox, llama": ("gpt_oss", "dbrx"),
+    },
+    _LIKE: {
+        "llama": (
+            "apertus", "arcee", "baichuan", "exaone", "exaone4", "helium", "internlm", "internlm2",
+            "internlm3", "minicpm", "nemotron", "olmo", "persimmon", "seed_oss", "youtu",
+        ),
+        "qwen3": ("qwen3_5", "qwen3_5_text"),
+        "mistral": ("ministral", "ministral3", "mistral3", "pixtral", "voxtral"),
+        "phi3": ("phi4_multimodal",),
+        "gpt2": ("biogpt", "ctrl", "gpt_bigcode", "gpt-sw3", "imagegpt"),
+        "gptj": ("codegen",),
+        "gemma": ("recurrent_gemma", "vaultgemma"),
+        "bert": (
+            "bert-generation", "bros", "canine", "convbert", "layoutlm", "lilt", "markuplm",
+            "megatron-bert", "mobilebert", "mra", "nezha", "nystromformer", "rembert", "splinter",
+            "squeezebert", "visual_bert", "xlm", "xlnet", "yoso",
+        ),
+        "roberta": ("data2vec-text", "ibert", "longformer", "luke", "layoutlmv3", "xmod"),
+        "big_bird": ("bigbird_pegasus", "led"),
+        "bart": ("fsmt", "mvp", "plbart", "prophetnet", "whisper", "speech_to_text"),
+        "pegasus": ("pegasus_x",),
+        "t5": ("pix2struct", "pop2piano", "udop"),
+        "vit": ("audio-spectrogram-transformer", "ijepa", "swin", "vit_msn", "videomae", "yolos"),
+        "dinov2": ("dinov2_with_registers",),
+        "clip": ("align", "altclip", "blip", "chinese_clip", "clipseg", "groupvit", "owlvit"),
+    },
+}  # fmt: skip
+RELATIVES = {
+    kind: sentence.format(known)
+    for sentence, table in _RELATIVES.items()
+    for known, kinds in table.items()
+    for kind in kinds
+}
+"""The `model_type` of a system that is not supported -> the systems that are, and are like it."""
+
+
+def read_folder(folder: str | Path, strict: bool = False) -> HFCheckpoint:
+    """Returns the description of the model in a folder.
+
+    Args:
+        folder: A folder with a config.json.
+        strict: Whether a field that transformers' class does not know is refused.
+
+    Raises:
+        ConfigError: There is no config.json, the system is unknown, or a field has a value that is
+            not supported.
+        DataError: It is no JSON object.
+    """
+    return read_checkpoint(HFConfig.of_folder(folder), FORMATS, RELATIVES, strict)

@@ -1,0 +1,86 @@
+"""Files config.json with fields that change nothing, as people publish them, are read."""
+
+import json
+from pathlib import Path
+
+import pytest
+from saved_folders import change_settings
+
+import jaxformer
+from jaxformer.errors import ConfigError
+from jaxformer.hub.checkpoint import read_checkpoint, warn_of_ignored
+from jaxformer.hub.describe import config_values
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.zoo import FORMATS
+
+FILES = sorted((Path(__file__).parents[1] / "fixtures/loose_configs").glob("*.json"))
+IGNORED = {
+    "bert_trainer_extras": {"max_seq_length", "label_smoothing"},
+    "clip_text_config_dict": set(),
+    "clip_vit_base": set(),
+    "cross_encoder_2025": {"sentence_transformers"},
+    "cross_encoder_old": {"sbert_ce_default_activation_function"},
+    "llama_finetune_version": {"unsloth_fixed", "unsloth_version"},
+    "llama_max_sequence_length": {"max_sequence_length"},
+    "llama_mirror_fixed": {"unsloth_fixed"},
+    "llama_model_max_length": {"model_max_length"},
+    "qwen2_dual_chunk": {"dual_chunk_attention_config"},
+    "roberta_squad2": {"language", "name"},
+    "smollm2": {"is_llama_config"},
+}
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_the_file_is_read_and_what_is_ignored_is_named(file, caplog):
+    values = json.loads(file.read_text())
+    checkpoint = read_checkpoint(HFConfig(values, file), FORMATS)
+    assert set(checkpoint.hf_config.ignored) == IGNORED[file.stem]
+    assert config_values(checkpoint) == values  # an export keeps them
+    warn_of_ignored(checkpoint.hf_config)
+    messages = [record.message for record in caplog.records]
+    assert len(messages) == bool(IGNORED[file.stem])
+    assert all(name in message for message in messages for name in IGNORED[file.stem])
+    assert not any("\n" in message for message in messages)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_the_model_is_that_of_the_file_without_them(file):
+    values = json.loads(file.read_text())
+    checkpoint = read_checkpoint(HFConfig(values), FORMATS)
+    bare = {name: value for name, value in values.items() if name not in IGNORED[file.stem]}
+    assert read_checkpoint(HFConfig(bare), FORMATS, strict=True).config == checkpoint.config
+    if IGNORED[file.stem]:
+        with pytest.raises(ConfigError, match=min(IGNORED[file.stem])):
+            read_checkpoint(HFConfig(values), FORMATS, strict=True)
+
+
+def test_what_other_programs_honour_is_said(caplog):
+    values = json.loads((FILES[0].parent / "qwen2_dual_chunk.json").read_text())
+    warn_of_ignored(read_checkpoint(HFConfig(values, "other.json"), FORMATS).hf_config)
+    assert "other programs" in caplog.text
+
+
+def test_yarns_attn_factor_is_ignored_as_in_transformers():
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
+    values = {"model_type": "llama", "max_position_embeddings": 512}
+    plain = read_checkpoint(HFConfig(values | {"rope_scaling": yarn}), FORMATS)
+    other = HFConfig(values | {"rope_scaling": yarn | {"attn_factor": 0.878}})
+    assert read_checkpoint(other, FORMATS).config == plain.config
+    assert other.ignored == {"rope_scaling.attn_factor": 0.878}
+
+
+@pytest.mark.parametrize(("model_type", "head_dim"), [("phi", 64), ("gpt_neox", 96), ("vit", 64)])
+def test_a_size_that_the_class_derives_may_be_said(model_type, head_dim):
+    read_checkpoint(HFConfig({"model_type": model_type, "head_dim": head_dim}), FORMATS)
+    with pytest.raises(ConfigError, match="head_dim = 80"):
+        read_checkpoint(HFConfig({"model_type": model_type, "head_dim": 80}), FORMATS)
+
+
+@pytest.mark.torch
+def test_load_warns_once_and_strict_refuses(spoiled, caplog):
+    change_settings(spoiled, trained_by="somebody")
+    for _ in range(2):
+        jaxformer.load(spoiled)
+    assert sum("trained_by" in record.message for record in caplog.records) == 1
+    with pytest.raises(ConfigError, match="trained_by = 'somebody'"):
+        jaxformer.load(spoiled, strict=True)
