@@ -27,6 +27,7 @@ HONOURED_ELSEWHERE = {
     "attn_factor": "llama.cpp and vLLM scale the attention with it",
     "dual_chunk_attention_config": "vLLM attends within chunks of long texts",
     "layer_types": "vLLM gives the layers the windows that it names",
+    "original_max_position_embeddings": "vLLM scales dynamically from this length on",
     "position_embedding_type": "transformers 4 computes positions so",
     "rope_interleaved": "nanotron rotates neighbouring channels",
     "sliding_window": "vLLM bounds the attention with it",
