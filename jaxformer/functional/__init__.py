@@ -83,6 +83,8 @@ from jaxformer.functional.positions.waves import (
 from jaxformer.functional.preferences import PreferenceLosses, dpo_loss
 from jaxformer.functional.sampling.next_token import (
     ban_tokens,
+    epsilon_filter,
+    eta_filter,
     force_token,
     greedy,
     min_p_filter,
@@ -95,6 +97,7 @@ from jaxformer.functional.sampling.next_token import (
 )
 from jaxformer.functional.sampling.penalties import (
     ban_sequences,
+    bias_sequences,
     frequency_penalty,
     no_repeat_ngram,
     presence_penalty,
@@ -151,6 +154,7 @@ __all__ = [
     "attention",
     "ban_sequences",
     "ban_tokens",
+    "bias_sequences",
     "binary_code",
     "block_numbers",
     "block_sparse",
@@ -162,6 +166,8 @@ __all__ = [
     "cross_entropy",
     "dpo_loss",
     "dropout",
+    "epsilon_filter",
+    "eta_filter",
     "feed_forward",
     "first_collision",
     "first_return",

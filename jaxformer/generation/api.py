@@ -29,15 +29,12 @@ from jaxformer.generation.inputs import (
     reads_files,
     recommendations,
 )
-from jaxformer.generation.prompts import (
-    Prompts,
-    are_real,
-    texts_of,
-)
+from jaxformer.generation.prompts import are_real, texts_of
 from jaxformer.generation.scoring import Continuations, Score, Scorer
 from jaxformer.generation.speculative_engine import SpeculativeEngine
 from jaxformer.generation.streaming.text_stream import TextStream
 from jaxformer.generation.streaming.token_stream import READ_EVERY, stream_sliding
+from jaxformer.hub.checkpoint import warn_once
 from jaxformer.nn.cache import Storage
 from jaxformer.pretrained.model import NO_HOOKS, Pretrained, check_pretrained
 
@@ -96,10 +93,9 @@ def generate(
         check_argument(name, value, SWITCH.allows(plain(value)), SWITCH.expected)
     config = generation_config_for(pretrained, options)
     hooks = _checked_hooks(hooks, draft)
-    prepared = prepare_inputs(pretrained, inputs, config.padding, hooks)
-    ids, mask, encoder_outputs = prepared
+    ids, prompts, encoder_outputs = prepare_inputs(pretrained, inputs, config.padding, hooks)
     _check_matched(pretrained, ids, encoder_outputs, hooks)
-    prompts = Prompts.of_ids(ids, mask, pretrained.config.vocab_size)
+    config = config.for_width(prompts.tokens.shape[1])
     if slide and (config.num_beams > 1 or output_scores):
         raise ConfigError("slide = True: not with beams or output_scores")
     engine = build_engine(pretrained, config, draft, proposals, storage)
@@ -156,8 +152,7 @@ def score(
         DataError: A text is longer than the model's positions; a prompt or continuation is empty,
             or holds a token that is not in the vocabulary.
     """
-    ids, mask, encoder_outputs = prepare_inputs(pretrained, inputs)
-    prompts = Prompts.of_ids(ids, mask, pretrained.config.vocab_size)
+    _, prompts, encoder_outputs = prepare_inputs(pretrained, inputs)
     scorer = Scorer(engine_for(pretrained))
     return scorer(prompts, continuations, encoder_outputs=encoder_outputs)
 
@@ -221,11 +216,17 @@ def generation_config_for(pretrained: Pretrained, options: Mapping[str, Any]) ->
     """
     check_pretrained("pretrained", pretrained)
     check_generates(pretrained.config)
-    vocab_size = pretrained.config.vocab_size
-    recommended = {**pretrained.checkpoint.hf_config.values, **recommendations(pretrained)}
-    ends = _known(recommended.get("eos_token_id"), vocab_size)
+    model, folder = pretrained.config, pretrained.folder
+    recommended = recommendations(pretrained)
+    if unsupported := GenerationConfig.unsupported(recommended):
+        listed = ", ".join(f"{name} = {value!r}" for name, value in unsupported.items())
+        warn_once(f"{folder}: recommended for generation, and ignored: {listed}")
+    ends = _known(recommended.get("eos_token_id"), model.vocab_size)
+    longest = (model.decoder_position if model.is_encoder_decoder else model.position).max_length
+    if TOKEN.allows(recommended.get("max_length")) and longest is not None:
+        recommended |= {"max_length": min(recommended["max_length"], longest)}
     config = GenerationConfig.of(recommended | {"eos_token_id": ends}, options)
-    config.check_vocabulary(vocab_size)
+    config.check_vocabulary(model.vocab_size)
     return config
 
 

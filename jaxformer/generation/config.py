@@ -2,42 +2,43 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import jax
 import numpy as np
 
-from jaxformer.checks import PROBABILITY, SWITCH, at_least, between, check_fields, optional, plain
+from jaxformer.checks import check_fields, plain
 from jaxformer.errors import ConfigError, check_field, did_you_mean
-from jaxformer.generation.checks import (
-    EARLY_STOPPING,
-    NUMBER,
-    POSITIVE,
-    POSITIVE_OR_ZERO,
-    SEQUENCES,
-    STRINGS,
-    TOKEN,
-    TOKEN_OR_TOKENS,
-    TOKENS,
-)
-from jaxformer.generation.decode.loop import SamplingParams
-from jaxformer.generation.decode.processors import (
-    BannedSequences,
-    BannedTokens,
-    ForcedFirst,
-    ForcedLast,
-    FrequencyPenalty,
-    MinNewTokens,
+from jaxformer.generation.checks import RULES
+from jaxformer.generation.decode.filters import (
+    EpsilonCutoff,
+    EtaCutoff,
+    FiniteLogits,
     MinP,
-    NoRepeatNgram,
-    PresencePenalty,
-    Processor,
-    RepetitionPenalty,
+    Renormalize,
     Temperature,
     TopK,
     TopP,
     Typical,
+)
+from jaxformer.generation.decode.loop import SamplingParams
+from jaxformer.generation.decode.processors import (
+    BannedAtBegin,
+    BannedSequences,
+    BannedTokens,
+    BiasedSequences,
+    EndsLater,
+    ForcedFirst,
+    ForcedLast,
+    FrequencyPenalty,
+    MinNewTokens,
+    NoRepeatNgram,
+    NoSourceNgram,
+    PresencePenalty,
+    Processor,
+    RepetitionPenalty,
+    SourcePenalty,
 )
 
 # Options that only sampling, or only beam search, uses, and their values without effect.
@@ -47,33 +48,24 @@ _OF_SAMPLING = {
     "top_p": (1.0,),
     "min_p": (0.0,),
     "typical_p": (1.0,),
+    "epsilon_cutoff": (0.0,),
+    "eta_cutoff": (0.0,),
 }
 _OF_BEAMS = {"length_penalty": (1.0,), "early_stopping": (False,)}
-_RULES = {
-    "max_new_tokens": at_least(1),
-    "min_new_tokens": at_least(0),
-    "eos_token_id": optional(TOKEN_OR_TOKENS),
-    "pad_token_id": optional(TOKEN),
-    "stop_strings": STRINGS,
-    "do_sample": SWITCH,
-    "num_return_sequences": at_least(1),
-    "seed": between(0, 2**32 - 1),
-    "temperature": POSITIVE_OR_ZERO,
-    "top_k": at_least(0),
-    "top_p": PROBABILITY,
-    "min_p": PROBABILITY,
-    "typical_p": PROBABILITY,
-    "num_beams": at_least(1),
-    "length_penalty": NUMBER,
-    "early_stopping": EARLY_STOPPING,
-    "repetition_penalty": POSITIVE,
-    "presence_penalty": NUMBER,
-    "frequency_penalty": NUMBER,
-    "no_repeat_ngram_size": at_least(0),
-    "bad_words_ids": SEQUENCES,
-    "suppress_tokens": TOKENS,
-    "forced_bos_token_id": optional(TOKEN),
-    "forced_eos_token_id": optional(TOKEN),
+# Options of transformers that change the texts there and are not supported, and their values
+# without effect. Some of them transformers itself leaves to code of others.
+_UNSUPPORTED = {
+    "constraints": (None, []),
+    "diversity_penalty": (None, 0),
+    "dola_layers": (None,),
+    "force_words_ids": (None, []),
+    "guidance_scale": (None, 1),
+    "max_time": (None,),
+    "num_beam_groups": (None, 1),
+    "penalty_alpha": (None, 0),
+    "token_healing": (None, False),
+    "top_h": (None,),
+    "watermarking_config": (None, {}),
 }
 
 
@@ -83,8 +75,13 @@ class GenerationConfig:
 
     max_new_tokens: int = 128
     """Maximum number of tokens to generate."""
+    max_length: int | None = None
+    """Maximum number of tokens, prompt included, instead of max_new_tokens; of an encoder-decoder
+    those of the decoder. None: max_new_tokens counts."""
     min_new_tokens: int = 0
     """Minimum number of tokens before an end token."""
+    min_length: int = 0
+    """Minimum number of tokens before an end token, prompt included."""
     eos_token_id: int | tuple[int, ...] | None = None
     """The token or tokens that end a text; None: none does."""
     pad_token_id: int | None = None
@@ -107,6 +104,10 @@ class GenerationConfig:
     """Sample from tokens at least this fraction as probable as the most probable; 0: from all."""
     typical_p: float = 1.0
     """Sample from the most typical tokens that together reach this probability; 1: from all."""
+    epsilon_cutoff: float = 0.0
+    """Sample from tokens at least this probable; 0: from all."""
+    eta_cutoff: float = 0.0
+    """The same, with a limit that falls where the distribution is flat; 0: from all."""
     num_beams: int = 1
     """Number of beams; 1: no beam search."""
     length_penalty: float = 1.0
@@ -120,20 +121,37 @@ class GenerationConfig:
     """Subtracted from the logit of each generated token."""
     frequency_penalty: float = 0.0
     """Subtracted from the logit of a generated token for each occurrence."""
+    encoder_repetition_penalty: float = 1.0
+    """Factor in favour of tokens of the encoder's input, or of the prompt; 1: none."""
     no_repeat_ngram_size: int = 0
     """Length of the token sequences that may occur only once, prompt included; 0: no limit."""
+    encoder_no_repeat_ngram_size: int = 0
+    """Length of the token sequences of the encoder's input, or of the prompt, that may not occur;
+    0: no limit."""
+    exponential_decay_length_penalty: tuple[int, float] | None = None
+    """The number of new tokens after which end tokens become more probable, and the factor for each
+    further one; None: they do not."""
+    sequence_bias: tuple[tuple[tuple[int, ...], float], ...] = ()
+    """Sequences of tokens, each with what is added to the logit of its last one after the others
+    (the command line accepts one)."""
     bad_words_ids: tuple[tuple[int, ...], ...] = ()
     """Sequences of tokens that are never generated (the command line accepts one); an end token
     by itself is ignored."""
     suppress_tokens: tuple[int, ...] = ()
     """Tokens that are never generated."""
+    begin_suppress_tokens: tuple[int, ...] = ()
+    """Tokens that are not generated first."""
     forced_bos_token_id: int | None = None
     """The first token to generate; None: no constraint."""
     forced_eos_token_id: int | None = None
     """The token to generate last, if max_new_tokens is reached; None: no constraint."""
+    remove_invalid_values: bool = False
+    """Replace logits that are not finite."""
+    renormalize_logits: bool = False
+    """Normalise the log-probabilities again after everything else, which beam search adds up."""
 
     def __post_init__(self):
-        check_fields(self, **_RULES)
+        check_fields(self, **RULES)
         self._check_tokens()
         self._check_method()
 
@@ -158,12 +176,16 @@ class GenerationConfig:
         for name in given:
             if name not in names:
                 raise ConfigError(f"generate: {name} is not known{did_you_mean(name, names)}")
+        if {"max_length", "max_new_tokens"} <= set(given):
+            raise ConfigError(f"max_length = {given['max_length']}: give it or max_new_tokens")
         given = {name: _frozen(value) for name, value in given.items()}
         values = {
             name: _frozen(recommended[name])
             for name in names
             if name not in given and recommended.get(name) is not None
         }
+        if "max_new_tokens" in {*given, *values}:
+            values.pop("max_length", None)
         sampling = any(
             given.get(name, allowed[0]) not in allowed for name, allowed in _OF_SAMPLING.items()
         )
@@ -174,13 +196,41 @@ class GenerationConfig:
         idle = (*(() if do_sample else _OF_SAMPLING), *(() if num_beams != 1 else _OF_BEAMS))
         kept = {name: value for name, value in values.items() if name not in idle}
         for name, value in kept.items():
-            rule = _RULES[name]
+            rule = RULES[name]
             if not rule.allows(value):
                 raise ConfigError(
                     f"the model's generation_config.json or config.json recommends {name} = "
                     f"{value!r}: must be {rule.expected}; correct it, or give {name} yourself"
                 )
         return cls(**kept | {"do_sample": do_sample, "num_beams": num_beams} | given)
+
+    @staticmethod
+    def unsupported(recommended: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the recommended options that change texts in transformers and are not supported.
+
+        Args:
+            recommended: Values by name, as in JSON.
+        """
+        asked = {name: recommended[name] for name in _UNSUPPORTED if name in recommended}
+        return {name: value for name, value in asked.items() if value not in _UNSUPPORTED[name]}
+
+    def for_width(self, width: int) -> "GenerationConfig":
+        """Returns the same options, with lengths that count new tokens alone.
+
+        Args:
+            width: The number of tokens of the longest prompt, as which transformers counts all.
+
+        Raises:
+            ConfigError: `max_length` leaves no room for a new token.
+        """
+        most = self.max_new_tokens
+        if self.max_length is not None:
+            most = self.max_length - width
+            room = f"above {width}, the tokens of the prompt; or give max_new_tokens"
+            check_field(self, "max_length", most > 0, room)
+        least = min(max(self.min_new_tokens, self.min_length - width), most)
+        lengths = {"max_new_tokens": most, "min_new_tokens": least}
+        return replace(self, **lengths, max_length=None, min_length=0)
 
     @property
     def sampling(self) -> SamplingParams:
@@ -213,6 +263,8 @@ class GenerationConfig:
             "pad_token_id": (self.pad_token_id,),
             "bad_words_ids": sum(self.bad_words_ids, ()),
             "suppress_tokens": self.suppress_tokens,
+            "begin_suppress_tokens": self.begin_suppress_tokens,
+            "sequence_bias": sum((tokens for tokens, _ in self.sequence_bias), ()),
             "forced_bos_token_id": (self.forced_bos_token_id,),
             "forced_eos_token_id": (self.forced_eos_token_id,),
         }
@@ -222,28 +274,46 @@ class GenerationConfig:
 
     def processors(self) -> tuple[Processor, ...]:
         """The processors of the logits, in the order of transformers."""
-        return (*self._rules(), *(self._filters() if self.samples else ()))
+        filters = self._filters() if self.samples else ()
+        last = (Renormalize(),) if self.renormalize_logits else ()
+        return (*self._penalties(), *self._rules(), *filters, *last)
 
-    def _rules(self):
+    def _penalties(self):
+        if self.sequence_bias:
+            yield BiasedSequences(*zip(*self.sequence_bias, strict=True))
+        if self.encoder_repetition_penalty != 1:
+            yield SourcePenalty(self.encoder_repetition_penalty)
         if self.repetition_penalty != 1:
             yield RepetitionPenalty(self.repetition_penalty)
         if self.presence_penalty != 0:
             yield PresencePenalty(self.presence_penalty)
         if self.frequency_penalty != 0:
             yield FrequencyPenalty(self.frequency_penalty)
+
+    def _rules(self):
+        ends = self.end_tokens
         if self.no_repeat_ngram_size:
             yield NoRepeatNgram(self.no_repeat_ngram_size)
-        ends = {(token,) for token in self.end_tokens}
-        if banned := tuple(words for words in self.bad_words_ids if words not in ends):
+        if self.encoder_no_repeat_ngram_size:
+            yield NoSourceNgram(self.encoder_no_repeat_ngram_size)
+        single = {(token,) for token in ends}
+        if banned := tuple(words for words in self.bad_words_ids if words not in single):
             yield BannedSequences(banned)
-        if self.min_new_tokens and self.end_tokens:
-            yield MinNewTokens(self.min_new_tokens, self.end_tokens)
+        if self.min_new_tokens and ends:
+            yield MinNewTokens(self.min_new_tokens, ends)
         if self.forced_bos_token_id is not None:
             yield ForcedFirst(self.forced_bos_token_id)
         if self.forced_eos_token_id is not None:
             yield ForcedLast(self.forced_eos_token_id)
+        if self.remove_invalid_values:
+            yield FiniteLogits()
+        if self.exponential_decay_length_penalty and ends:
+            yield EndsLater(*self.exponential_decay_length_penalty, ends)
         if self.suppress_tokens:
             yield BannedTokens(self.suppress_tokens)
+        if self.begin_suppress_tokens:
+            forced = self.forced_bos_token_id is not None
+            yield BannedAtBegin(self.begin_suppress_tokens, forced)
 
     def _filters(self):
         if self.temperature != 1:
@@ -256,11 +326,16 @@ class GenerationConfig:
             yield MinP(self.min_p)
         if self.typical_p < 1:
             yield Typical(self.typical_p)
+        if 0 < self.epsilon_cutoff < 1:
+            yield EpsilonCutoff(self.epsilon_cutoff)
+        if 0 < self.eta_cutoff < 1:
+            yield EtaCutoff(self.eta_cutoff)
 
     def _check_tokens(self):
-        most = self.max_new_tokens
-        enough = self.min_new_tokens <= most
-        check_field(self, "min_new_tokens", enough, f"at most max_new_tokens = {most}")
+        if self.max_length is None:
+            most = self.max_new_tokens
+            enough = self.min_new_tokens <= most
+            check_field(self, "min_new_tokens", enough, f"at most max_new_tokens = {most}")
         for field in ("forced_bos_token_id", "forced_eos_token_id"):
             possible = getattr(self, field) not in self.suppress_tokens
             check_field(self, field, possible, f"none of suppress_tokens {self.suppress_tokens}")

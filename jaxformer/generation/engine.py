@@ -118,7 +118,8 @@ class Engine:
         tokens = np.zeros((rows, shape.capacity), np.int32)
         tokens[:, : prompts.tokens.shape[1]] = prompts.tokens
         limits = prompts.lengths + max_new_tokens
-        history = History(tokens, prompts.lengths, prompts.lengths, limits)
+        lengths = prompts.lengths
+        history = History(tokens, lengths, lengths, limits, prompts.source)
         compiled, weights = self.compiled, self.weights
         with self.on_mesh():
             state = compiled.init_state(shape, scores, weights, history, keys, encoder_outputs)
@@ -283,7 +284,7 @@ class NewTokens:
             [np.concatenate(each) for each in zip(*row, strict=True)]
             for row in zip(*parts, strict=True)
         ]
-        tokens, lengths = Prompts.of_rows([row[0] for row in rows])
+        tokens, lengths, _ = Prompts.of_rows([row[0] for row in rows])
         log_probs = np.zeros(tokens.shape, np.float32)
         for n, (_, values) in enumerate(rows):
             log_probs[n, : len(values)] = values

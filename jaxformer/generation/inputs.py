@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from jaxformer.functional.activations import Hooks
 from jaxformer.generation.checks import TOKEN
 from jaxformer.generation.compiled import check_generates
 from jaxformer.generation.decode.loop import EncoderOutputs
-from jaxformer.generation.prompts import bucket, padded, real_tokens, rows_of, texts_of
+from jaxformer.generation.prompts import Prompts, bucket, padded, real_tokens, rows_of, texts_of
 from jaxformer.hub.families import family_of
 from jaxformer.hub.family import SEGMENTS
 from jaxformer.hub.inputs import checked_inputs
@@ -28,13 +28,25 @@ ids; or, for a model that reads images, the file of one or several."""
 
 RECOMMENDED = "generation_config.json"
 """The file of a Hugging Face checkpoint with recommended options."""
+_TOKENS = ("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id")
 _MIN_ENCODER_LENGTH = 16
 _OF_ENCODER = ("input_ids", "attention_mask", "pixel_values", *SEGMENTS)
 
 
+class Prepared(NamedTuple):
+    """What a generation starts from."""
+
+    ids: np.ndarray
+    """int `[B, T]`: the prompts, of an encoder-decoder those of the decoder."""
+    prompts: Prompts
+    """The same, each from the left of its row, with the tokens of the encoder."""
+    encoder_outputs: EncoderOutputs
+    """The encoder's output with its mask; empty for a decoder."""
+
+
 def prepare_inputs(
     pretrained: Pretrained, inputs: Inputs, padding: int = 0, hooks: Hooks = NO_HOOKS
-) -> tuple[np.ndarray, np.ndarray | None, EncoderOutputs]:
+) -> Prepared:
     """Converts inputs to the decoder's prompts, and runs the encoder if there is one.
 
     Args:
@@ -44,7 +56,7 @@ def prepare_inputs(
         hooks: Those that the encoder runs with.
 
     Returns:
-        Ids int32 [B, T], their mask [B, T] or None, and the encoder's output with its mask.
+        The prompts, and the encoder's outputs.
 
     Raises:
         ArgumentError: `pretrained` is not a model, or the inputs are of an unknown type.
@@ -65,12 +77,14 @@ def prepare_inputs(
         for name in arrays.keys() & SEGMENTS.keys():
             if np.any(arrays[name]):
                 raise DataError(f"inputs: {name} must be 0 everywhere, as it is for new tokens")
-        return rows, arrays.get("attention_mask"), ()
-    given = {name: arrays[name] for name in _OF_ENCODER if name in arrays}
+        prompts = Prompts.of_ids(rows, arrays.get("attention_mask"), config.vocab_size)
+        return Prepared(rows, prompts, ())
+    tokens, given = None, {name: arrays[name] for name in _OF_ENCODER if name in arrays}
     if source == "input_ids":
         size = family_of(config).vocab_size(config, source)
         real_tokens(rows, given.get("attention_mask"), size)
         given = _lengthened(given, config.position.max_length)
+        tokens = np.where(given["attention_mask"] > 0, given["input_ids"], -1).astype(np.int32)
     prompt = arrays.get("decoder_input_ids")
     mask = arrays.get("decoder_attention_mask")
     if prompt is None:
@@ -81,7 +95,9 @@ def prepare_inputs(
         raise DataError(
             f"inputs: decoder_input_ids has {len(prompt)} rows, and {source} has {len(rows)}"
         )
-    return np.asarray(prompt), mask, pretrained.encode(given, hooks)
+    ids = np.asarray(prompt)
+    prompts = Prompts.of_ids(ids, mask, config.vocab_size, tokens)
+    return Prepared(ids, prompts, pretrained.encode(given, hooks))
 
 
 def tokenize(pretrained: Pretrained, text: str) -> list[int]:
@@ -110,9 +126,26 @@ def reads_files(pretrained: Pretrained, inputs: Inputs) -> bool:
 
 
 def recommendations(pretrained: Pretrained) -> dict[str, Any]:
-    """The values of a model's generation_config.json; none if it has no such file."""
-    folder = pretrained.folder
-    return {} if folder is None else read_object(folder, RECOMMENDED) or {}
+    """The options that a model's files recommend.
+
+    As in transformers, those of config.json count where there is no generation_config.json. The
+    tokens that begin, end and pad texts are taken from there as well if that file does not say.
+
+    Args:
+        pretrained: The model.
+
+    Returns:
+        The options by name, as in JSON.
+
+    Raises:
+        DataError: generation_config.json cannot be read.
+    """
+    config, folder = pretrained.checkpoint.hf_config.values, pretrained.folder
+    own = None if folder is None else read_object(folder, RECOMMENDED)
+    if own is None:
+        return dict(config)
+    tokens = {name: config[name] for name in _TOKENS if config.get(name) is not None}
+    return tokens | {name: value for name, value in own.items() if value is not None}
 
 
 def blank_inputs(pretrained: Pretrained, rows: int, length: int) -> Arrays:
@@ -158,9 +191,8 @@ def _pixels(pretrained: Pretrained, files: Any) -> Arrays:
 
 def _start_token(pretrained: Pretrained) -> int:
     """The first token of an encoder-decoder's answer, found as transformers does."""
-    files = recommendations(pretrained), pretrained.checkpoint.hf_config.values
-    names = "decoder_start_token_id", "bos_token_id"
-    given = [values.get(name) for name in names for values in files]
+    found = recommendations(pretrained)
+    given = [found.get(name) for name in ("decoder_start_token_id", "bos_token_id")]
     start = next((token for token in given if token is not None), None)
     size = pretrained.config.vocab_size
     if not (TOKEN.allows(start) and start < size):

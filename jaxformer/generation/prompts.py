@@ -17,6 +17,8 @@ class Prompts(NamedTuple):
     """int32 `[B, T]`, 0 beyond a row's length."""
     lengths: np.ndarray
     """int32 `[B]`, at least 1."""
+    source: np.ndarray | None = None
+    """int32 `[B, R]`: the tokens that an encoder has read, -1 at padding; None: it reads none."""
 
     @classmethod
     def of_rows(cls, rows: Sequence[Sequence[int]]) -> Prompts:
@@ -28,13 +30,20 @@ class Prompts(NamedTuple):
         return cls(tokens, lengths)
 
     @classmethod
-    def of_ids(cls, ids: np.ndarray, mask: np.ndarray | None, vocab_size: int) -> Prompts:
+    def of_ids(
+        cls,
+        ids: np.ndarray,
+        mask: np.ndarray | None,
+        vocab_size: int,
+        source: np.ndarray | None = None,
+    ) -> Prompts:
         """Moves the padding of prompts to the right.
 
         Args:
             ids: int `[B, T]`.
             mask: `[B, T]`, 1 at real tokens and 0 at padding, on either side; None: no padding.
             vocab_size: V.
+            source: The tokens that an encoder has read.
 
         Returns:
             The prompts.
@@ -44,7 +53,8 @@ class Prompts(NamedTuple):
                 fit.
         """
         real = real_tokens(ids, mask, vocab_size)
-        return cls.of_rows([row[kept] for row, kept in zip(np.asarray(ids), real, strict=True)])
+        rows = [row[kept] for row, kept in zip(np.asarray(ids), real, strict=True)]
+        return cls.of_rows(rows)._replace(source=source)
 
 
 def real_tokens(ids: np.ndarray, mask: np.ndarray | None, vocab_size: int) -> np.ndarray:

@@ -115,7 +115,8 @@ class TextGenerator:
 
     def _search(self, prompts: Prompts, encoder_outputs: EncoderOutputs) -> list[GenerationOutput]:
         """Generates with beam search."""
-        found = self.engine.beam_search(prompts, self.config, encoder_outputs=encoder_outputs)
+        config = self.config.for_width(prompts.tokens.shape[1])
+        found = self.engine.beam_search(prompts, config, encoder_outputs=encoder_outputs)
         outputs = []
         for tokens, length, score in zip(found.tokens, found.lengths, found.scores, strict=True):
             text = self._new_text()
@@ -150,8 +151,8 @@ class TextGenerator:
 
     def _prepare(self, prompts: Sequence[Prompt]) -> tuple[Prompts, EncoderOutputs]:
         inputs = prompts if self.reads_images else padded(prompts, 0, left=False)
-        ids, mask, encoder_outputs = prepare_inputs(self.pretrained, inputs)
-        return Prompts.of_ids(ids, mask, self.pretrained.config.vocab_size), encoder_outputs
+        _, prompts, encoder_outputs = prepare_inputs(self.pretrained, inputs)
+        return prompts, encoder_outputs
 
     def _parts(
         self,
@@ -161,7 +162,8 @@ class TextGenerator:
         every: int,
         texts: Sequence[TextStream],
     ) -> Iterator[list[Part]]:
-        arguments = self.engine, prompts, self.config, row_keys(self.config.seed, numbers)
+        config = self.config.for_width(prompts.tokens.shape[1])
+        arguments = self.engine, prompts, config, row_keys(config.seed, numbers)
         options = {"encoder_outputs": encoder_outputs, "every": every}
         if self.slide:
             return stream_sliding(*arguments, **options)

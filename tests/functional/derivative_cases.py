@@ -509,6 +509,15 @@ CASES = {
     "top_p_filter": filtered(F.top_p_filter, 0.7),
     "min_p_filter": filtered(F.min_p_filter, 0.2),
     "typical_filter": filtered(F.typical_filter, 0.7),
+    "epsilon_filter": filtered(F.epsilon_filter, 0.2),
+    "eta_filter": filtered(F.eta_filter, 0.2),
+    "bias_sequences": Case(
+        lambda p: F.bias_sequences(
+            p["logits"], tokens_of([[1, 2], [4, 4]]), tokens_of([2, 2]), [[2, 3], [1]], [0.5, -2.0]
+        ),
+        lambda p: p["logits"] + np.array([[0, -2.0, 0, 0.5, 0, 0], [0, -2.0, 0, 0, 0, 0]]),
+        {"logits": normal(2, 6)},
+    ),
     "ban_tokens": filtered(F.ban_tokens, [1, 4]),
     "no_repeat_ngram": filtered(
         F.no_repeat_ngram, tokens_of([[1, 2, 1, 0], [4, 4, 4, 4]]), tokens_of([3, 4]), 2

@@ -255,7 +255,8 @@ CASES = [
     (F.top_k_filter, {"logits": floats(2, 5), "top_k": 2}, {"logits": LOGITS, "top_k": SIZE}),
     *((function, {"logits": floats(2, 5), name: 0.5}, {"logits": LOGITS, name: PROBABILITY})
       for name, function in (("top_p", F.top_p_filter), ("min_p", F.min_p_filter),
-                             ("typical_p", F.typical_filter))),
+                             ("typical_p", F.typical_filter), ("epsilon", F.epsilon_filter),
+                             ("epsilon", F.eta_filter))),
     (F.ban_tokens, {"logits": floats(2, 5), "tokens": (1, 2)}, {
         "logits": LOGITS, "tokens": [(5,), (-1,), (1.0,), (True,), 3, "1", ("a",)],
     }),
@@ -284,6 +285,13 @@ CASES = [
     (F.no_repeat_ngram, HISTORY | {"ngram_size": 2}, {
         "logits": [ints(2, 5)], "tokens": [floats(2, 7), ints(7)], "lengths": [ints(3), floats(2)],
         "ngram_size": SIZE,
+    }),
+    (partial(F.no_repeat_ngram, ngram_size=2), HISTORY | {"source": ints(2, 3)}, {
+        "source": [floats(2, 3), ints(3)],
+    }),
+    (F.bias_sequences, HISTORY | {"sequences": ((1, 2),), "biases": (0.5,)}, {
+        "logits": [ints(2, 5)], "tokens": [floats(2, 7)], "lengths": [ints(2, 1)],
+        "sequences": [((),), (1, 2), ((5,),), 3], "biases": [(), (0.5, 1.0), (NAN,), 0.5, ("a",)],
     }),
     (F.ban_sequences, HISTORY | {"sequences": ((1, 2),)}, {
         "logits": [ints(2, 5)], "tokens": [floats(2, 7)], "lengths": [ints(2, 1)],

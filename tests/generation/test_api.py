@@ -202,13 +202,34 @@ def test_what_the_folder_recommends_is_done_unless_told_otherwise(gpt2, tmp_path
         do_sample=True, temperature=0.8, top_k=50
     )
     assert asked({"max_length": 20, "bad_words_ids": [[3], [4, 5]], "pad_token_id": None}) == (
-        GenerationConfig(bad_words_ids=((3,), (4, 5)))
+        GenerationConfig(max_length=20, bad_words_ids=((3,), (4, 5)))
     )
     jaxformer.save(gpt2, tmp_path / "copy")
     (tmp_path / "copy" / "generation_config.json").write_text(json.dumps({"max_new_tokens": 3}))
     copy = jaxformer.load(tmp_path / "copy")
     assert generation_config_for(copy, {}).max_new_tokens == 3
     assert jaxformer.generate(copy, prompts(131))["sequences"].shape == (3, 12)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("file", ["generation_config.json", "config.json"])
+def test_a_summary_is_as_long_as_the_folder_asks(tmp_path, file, caplog):
+    asked = {
+        "max_length": 14, "min_length": 11, "encoder_no_repeat_ngram_size": 1, "num_beam_groups": 2,
+        "early_stopping": True, "eos_token_id": 2, "decoder_start_token_id": 0, "pad_token_id": 1,
+    }  # fmt: skip
+    folder = save_tiny("bart", tmp_path / "bart", "ForConditionalGeneration")
+    (folder / "generation_config.json").unlink()
+    kept = json.loads((folder / file).read_text()) if file == "config.json" else {}
+    (folder / file).write_text(json.dumps(kept | asked))
+    ours, inputs = jaxformer.load(folder), prompts(131)
+    generated = jaxformer.generate(ours, inputs)["sequences"]
+    assert "num_beam_groups = 2" in caplog.text
+    given = {name: value for name, value in asked.items() if name != "num_beam_groups"}
+    expected = theirs(folder, "BartForConditionalGeneration", inputs, **given)
+    np.testing.assert_array_equal(generated, expected.sequences.numpy())
+    assert generated.shape[1] >= 12
+    assert not np.isin(generated[0, 1:], inputs["input_ids"][0]).any()
 
 
 @pytest.mark.parametrize(

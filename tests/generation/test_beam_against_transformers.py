@@ -11,7 +11,6 @@ import pytest
 from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.engine import engine_for
 from jaxformer.generation.inputs import prepare_inputs
-from jaxformer.generation.prompts import Prompts
 from jaxformer.parity.reference import Reference, save_random
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.model import Pretrained
@@ -30,7 +29,15 @@ SYSTEMS = {
     "mistral": ({"num_hidden_layers": 1}, {}),
     "xglm": ({"num_layers": 1}, {}),
     "t5": ({"num_layers": 1, "num_decoder_layers": 1}, {}),
-    "bart": ({"encoder_layers": 1, "decoder_layers": 1}, {"forced_eos_token_id": 2}),
+    "bart": (
+        {"encoder_layers": 1, "decoder_layers": 1},
+        {
+            "forced_eos_token_id": 2,
+            "min_length": 4,
+            "encoder_no_repeat_ngram_size": 2,
+            "renormalize_logits": True,
+        },
+    ),
     "blenderbot-small": (
         {"encoder_layers": 1, "decoder_layers": 1},
         {"no_repeat_ngram_size": 3, "min_new_tokens": 2},
@@ -51,11 +58,9 @@ class Pair:
 
     def found(self, inputs, **options):
         """Texts and their scores, those of all rows."""
-        prompts, mask, encoder_outputs = prepare_inputs(self.ours, inputs)
-        batch = Prompts.of_ids(prompts, mask, self.ours.config.vocab_size)
-        found = engine_for(self.ours).beam_search(
-            batch, GenerationConfig(**options), encoder_outputs=encoder_outputs
-        )
+        _, prompts, encoder_outputs = prepare_inputs(self.ours, inputs)
+        config = GenerationConfig(**options).for_width(prompts.tokens.shape[1])
+        found = engine_for(self.ours).beam_search(prompts, config, encoder_outputs=encoder_outputs)
         rows = zip(found.tokens.tolist(), found.lengths, strict=True)
         return [tokens[:length] for tokens, length in rows], found.scores
 
@@ -140,7 +145,7 @@ def prompts():
 
 
 @pytest.mark.parametrize("kind", SYSTEMS)
-@pytest.mark.quick("gpt2", "t5")
+@pytest.mark.quick("gpt2", "t5", "bart")
 def test_every_system_finds_what_transformers_finds(pair, prompts, kind):
     both = pair(kind)
     both.check(prompts, **both.ending(prompts, **ALL | SYSTEMS[kind][1]))

@@ -1,33 +1,53 @@
 import dataclasses
 import json
+from fnmatch import fnmatch
 from types import SimpleNamespace
 
 import pytest
 
 from jaxformer.config.overrides import parse
 from jaxformer.errors import ConfigError
+from jaxformer.generation.config import _UNSUPPORTED as UNSUPPORTED
 from jaxformer.generation.config import GenerationConfig
-from jaxformer.generation.decode.processors import (
-    BannedSequences,
-    BannedTokens,
-    ForcedFirst,
-    ForcedLast,
-    FrequencyPenalty,
-    MinNewTokens,
+from jaxformer.generation.decode.filters import (
+    EpsilonCutoff,
+    EtaCutoff,
+    FiniteLogits,
     MinP,
-    NoRepeatNgram,
-    PresencePenalty,
-    RepetitionPenalty,
+    Renormalize,
     Temperature,
     TopK,
     TopP,
     Typical,
 )
+from jaxformer.generation.decode.processors import (
+    BannedAtBegin,
+    BannedSequences,
+    BannedTokens,
+    BiasedSequences,
+    EndsLater,
+    ForcedFirst,
+    ForcedLast,
+    FrequencyPenalty,
+    MinNewTokens,
+    NoRepeatNgram,
+    NoSourceNgram,
+    PresencePenalty,
+    RepetitionPenalty,
+    SourcePenalty,
+)
 from jaxformer.io.serialization import from_json, to_json
 
 RULES = {
     "repetition_penalty": 1.2,
+    "encoder_repetition_penalty": 1.1,
     "no_repeat_ngram_size": 3,
+    "encoder_no_repeat_ngram_size": 2,
+    "exponential_decay_length_penalty": (5, 1.1),
+    "sequence_bias": (((3, 5), -1.5),),
+    "begin_suppress_tokens": (9, 12),
+    "remove_invalid_values": True,
+    "renormalize_logits": True,
     "bad_words_ids": ((7,), (5, 3)),
     "eos_token_id": (2, 9),
     "min_new_tokens": 4,
@@ -42,6 +62,8 @@ FILTERS = {
     "top_p": 0.9,
     "min_p": 0.05,
     "typical_p": 0.95,
+    "epsilon_cutoff": 0.01,
+    "eta_cutoff": 0.02,
 }
 
 
@@ -57,20 +79,29 @@ def test_every_option_has_its_processor():
     options = GenerationConfig(**RULES, **FILTERS, presence_penalty=0.5, frequency_penalty=0.25)
     assert options.samples
     assert options.processors() == (
+        BiasedSequences(((3, 5),), (-1.5,)),
+        SourcePenalty(1.1),
         RepetitionPenalty(1.2),
         PresencePenalty(0.5),
         FrequencyPenalty(0.25),
         NoRepeatNgram(3),
+        NoSourceNgram(2),
         BannedSequences(((7,), (5, 3))),
         MinNewTokens(4, (2, 9)),
         ForcedFirst(6),
         ForcedLast(2),
+        FiniteLogits(),
+        EndsLater(5, 1.1, (2, 9)),
         BannedTokens((8, 11)),
+        BannedAtBegin((9, 12), True),
         Temperature(0.7),
         TopK(40),
         TopP(0.9),
         MinP(0.05),
         Typical(0.95),
+        EpsilonCutoff(0.01),
+        EtaCutoff(0.02),
+        Renormalize(),
     )
     hash(options.processors())
 
@@ -82,6 +113,15 @@ def test_the_order_is_that_of_transformers():
     from transformers.generation import GenerationMixin, logits_process
 
     kinds = {
+        BiasedSequences: "SequenceBiasLogitsProcessor",
+        SourcePenalty: "EncoderRepetitionPenaltyLogitsProcessor",
+        NoSourceNgram: "EncoderNoRepeatNGramLogitsProcessor",
+        FiniteLogits: "InfNanRemoveLogitsProcessor",
+        EndsLater: "ExponentialDecayLengthPenalty",
+        BannedAtBegin: "SuppressTokensAtBeginLogitsProcessor",
+        EpsilonCutoff: "EpsilonLogitsWarper",
+        EtaCutoff: "EtaLogitsWarper",
+        Renormalize: "LogitNormalization",
         RepetitionPenalty: "RepetitionPenaltyLogitsProcessor",
         NoRepeatNgram: "NoRepeatNGramLogitsProcessor",
         BannedSequences: "NoBadWordsLogitsProcessor",
@@ -97,10 +137,13 @@ def test_the_order_is_that_of_transformers():
     }
     values = json.loads(json.dumps(RULES | FILTERS))
     config = TheirConfig(**values)
+    ids = torch.tensor([[1, 2, 3]])
     config._eos_token_tensor = torch.tensor(values["eos_token_id"])
     model = GenerationMixin()
     model.config = SimpleNamespace(is_encoder_decoder=False)
-    theirs = model._get_logits_processor(config, input_ids_seq_length=3, device="cpu")
+    theirs = model._get_logits_processor(
+        config, input_ids_seq_length=3, encoder_input_ids=ids, device="cpu"
+    )
     ours = GenerationConfig(**RULES, **FILTERS).processors()
     expected = [getattr(logits_process, kinds[type(processor)]) for processor in ours]
     assert [type(processor) for processor in theirs] == expected
@@ -113,6 +156,43 @@ def test_every_name_is_an_argument_of_transformers_or_of_openai():
     names = {field.name for field in dataclasses.fields(GenerationConfig)}
     ours = {"presence_penalty", "frequency_penalty", "seed"}
     assert names - set(TheirConfig().to_dict()) == ours
+
+
+@pytest.mark.torch
+def test_every_option_of_transformers_is_known():
+    from transformers import GenerationConfig as TheirConfig
+
+    # How it computes, what it returns, and tokens that are read elsewhere: no text changes.
+    neutral = {
+        "assistant_*", "bos_token_id", "cache_*", "compile_config", "continuous_batching_config",
+        "decoder_start_token_id", "disable_compile", "is_assistant", "low_memory", "max_cache_len",
+        "max_matching_ngram_size", "num_assistant_*", "output_*", "prefill_chunk_size",
+        "prompt_lookup_num_tokens", "return_dict_in_generate", "speculation_type",
+        "target_lookbehind", "transformers_version", "use_cache", "use_mtp", "_from_model_config",
+    }  # fmt: skip
+    ours = {field.name for field in dataclasses.fields(GenerationConfig)}
+    left = set(vars(TheirConfig())) - ours - set(UNSUPPORTED)
+    assert not [name for name in left if not any(fnmatch(name, each) for each in neutral)]
+
+
+def test_what_is_not_supported_is_told_from_what_has_no_effect():
+    neutral = {name: values[-1] for name, values in UNSUPPORTED.items()}
+    assert GenerationConfig.unsupported(neutral | {"top_k": 3}) == {}
+    asked = {"num_beam_groups": 4, "diversity_penalty": 0.5, "guidance_scale": 1.5}
+    assert GenerationConfig.unsupported(neutral | asked) == asked
+
+
+def test_lengths_of_all_tokens_become_those_of_the_new_ones():
+    config = GenerationConfig(max_length=20, min_length=8)
+    assert config.for_width(3) == GenerationConfig(max_new_tokens=17, min_new_tokens=5)
+    assert config.for_width(10) == GenerationConfig(max_new_tokens=10)
+    with pytest.raises(ConfigError, match="max_length = 20"):
+        config.for_width(20)
+    few = GenerationConfig.of({"max_length": 20, "min_length": 9}, {"max_new_tokens": 4})
+    assert few.for_width(2) == GenerationConfig(max_new_tokens=4, min_new_tokens=4)
+    assert GenerationConfig.of({"max_length": 20, "max_new_tokens": 5}, {}).max_length is None
+    with pytest.raises(ConfigError, match="max_length"):
+        GenerationConfig.of({}, {"max_length": 20, "max_new_tokens": 5})
 
 
 def test_temperature_zero_is_greedy_whatever_the_filters():

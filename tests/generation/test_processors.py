@@ -6,22 +6,33 @@ import numpy as np
 import pytest
 
 from jaxformer.errors import ArgumentError, ConfigError
+from jaxformer.generation.decode.filters import (
+    EpsilonCutoff,
+    EtaCutoff,
+    FiniteLogits,
+    MinP,
+    Renormalize,
+    Temperature,
+    TopK,
+    TopP,
+    Typical,
+)
 from jaxformer.generation.decode.processors import (
+    BannedAtBegin,
     BannedSequences,
     BannedTokens,
+    BiasedSequences,
+    EndsLater,
     ForcedFirst,
     ForcedLast,
     FrequencyPenalty,
     History,
     MinNewTokens,
-    MinP,
     NoRepeatNgram,
+    NoSourceNgram,
     PresencePenalty,
     RepetitionPenalty,
-    Temperature,
-    TopK,
-    TopP,
-    Typical,
+    SourcePenalty,
     process,
 )
 
@@ -29,12 +40,18 @@ VOCAB, WIDTH = 131, 14
 # (length, prompt, limit) of each row: a prompt alone, one token before the limit, and between.
 ROWS = ((1, 1, 9), (4, 4, 12), (8, 1, 9), (13, 6, 14), (7, 5, 14), (2, 1, 14))
 SEQUENCES = ((5,), (0, 1), (2, 3), (1, 1, 1), (2, 1, 0, 3), (100,), (130, 7))
+BIASES = (-3.0, 2.5, 1.0, -0.5, 4.0, 0.25, -9.0)
 EVERY = (
+    BiasedSequences(SEQUENCES, BIASES),
+    SourcePenalty(1.3),
     RepetitionPenalty(1.3),
     PresencePenalty(0.7),
     FrequencyPenalty(-0.4),
     NoRepeatNgram(2),
+    NoSourceNgram(2),
     BannedTokens((3, 90)),
+    BannedAtBegin((4, 91), True),
+    EndsLater(1, 1.2, (8, 130)),
     BannedSequences(SEQUENCES),
     MinNewTokens(2, (8, 130)),
     ForcedFirst(17),
@@ -44,6 +61,10 @@ EVERY = (
     TopP(0.8),
     MinP(0.05),
     Typical(0.7),
+    EpsilonCutoff(0.02),
+    EtaCutoff(0.02),
+    FiniteLogits(),
+    Renormalize(),
 )
 
 each_processor = pytest.mark.parametrize("processor", EVERY, ids=lambda p: type(p).__name__)
@@ -95,6 +116,25 @@ def pairs():
             "MinNewTokensLengthLogitsProcessor",
             lambda p, n, count=count: (p, count, [8, 130]),
         )
+    biases = [[list(words), bias] for words, bias in zip(SEQUENCES, BIASES, strict=True)]
+    yield BiasedSequences(SEQUENCES, BIASES), "SequenceBiasLogitsProcessor", lambda p, n: (biases,)
+    for forced in (False, True):
+        yield (
+            BannedAtBegin((3, 90), forced),
+            "SuppressTokensAtBeginLogitsProcessor",
+            lambda p, n, forced=forced: ((3, 90), p + (forced and p == 1)),
+        )
+    for start in (0, 1, 3):
+        yield (
+            EndsLater(start, 1.2, (8, 130)),
+            "ExponentialDecayLengthPenalty",
+            lambda p, n, start=start: ((start, 1.2), [8, 130], p),
+        )
+    yield FiniteLogits(), "InfNanRemoveLogitsProcessor", lambda p, n: ()
+    for limit in (0.02, 0.5):
+        for ours in (EpsilonCutoff, EtaCutoff):
+            name = ours.__name__.replace("Cutoff", "LogitsWarper")
+            yield ours(limit), name, lambda p, n, limit=limit: (limit,)
     yield ForcedLast(8), "ForcedEOSTokenLogitsProcessor", lambda p, n: (n, 8)
     yield Temperature(0.6), "TemperatureLogitsWarper", lambda p, n: (0.6,)
     yield TopK(11), "TopKLogitsWarper", lambda p, n: (11,)
@@ -116,6 +156,54 @@ def test_equals_transformers(seed, pair):
     kind = getattr(logits_process, theirs)
     expected = by_transformers(lambda p, n: kind(*arguments(p, n)), logits, history)
     np.testing.assert_allclose(apply((ours,), logits, history), expected, rtol=1e-6)
+
+
+@pytest.mark.torch
+@each_seed
+@pytest.mark.parametrize("ngram_size", [1, 2, 3])
+@pytest.mark.parametrize("reads", [True, False], ids=["encoder", "decoder"])
+def test_what_looks_at_the_source_equals_transformers(seed, ngram_size, reads):
+    import torch
+    from transformers.generation import (
+        EncoderNoRepeatNGramLogitsProcessor,
+        EncoderRepetitionPenaltyLogitsProcessor,
+    )
+
+    logits, history = random_case(seed)
+    source = np.random.default_rng(seed + 9).integers(0, 5, (len(ROWS), 8)).astype(np.int32)
+    lengths = np.array([8, 1, 2, 5, 7, 3])
+    if reads:
+        history = history._replace(
+            source=jnp.where(np.arange(8) < lengths[:, None], source, -1).astype(jnp.int32)
+        )
+    given = [source[n, : lengths[n]] if reads else x[:p] for n, (x, p) in enumerate(
+        zip(np.asarray(history.tokens), np.asarray(history.prompt_lengths), strict=True)
+    )]  # fmt: skip
+    for ours, theirs in (
+        (NoSourceNgram(ngram_size), partial(EncoderNoRepeatNGramLogitsProcessor, ngram_size)),
+        (SourcePenalty(1.3), partial(EncoderRepetitionPenaltyLogitsProcessor, 1.3)),
+    ):
+        rows = iter(torch.tensor(row[None], dtype=torch.int64) for row in given)
+        expected = by_transformers(
+            lambda p, n, theirs=theirs, rows=rows: theirs(next(rows)), logits, history
+        )
+        np.testing.assert_allclose(apply((ours,), logits, history), expected, rtol=1e-6)
+
+
+def test_logits_that_are_not_finite_are_replaced():
+    logits = jnp.array([[jnp.nan, jnp.inf, -jnp.inf, 1.5]])
+    largest = float(jnp.finfo(jnp.float32).max)
+    np.testing.assert_array_equal(FiniteLogits()(logits, None), [[0, largest, -largest, 1.5]])
+
+
+@each_seed
+def test_renormalised_logits_are_log_probabilities(seed):
+    logits, history = random_case(seed, ties=seed == 1)
+    logits = logits.at[:, ::7].set(-jnp.inf)
+    exact = np.asarray(logits, np.float64)
+    exact -= np.log(np.exp(exact).sum(axis=1, keepdims=True))
+    # Of logits as large as 13, float32 has the differences to 1e-6.
+    np.testing.assert_allclose(apply((Renormalize(),), logits, history), exact, atol=1e-6)
 
 
 @pytest.mark.torch

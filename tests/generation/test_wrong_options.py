@@ -10,7 +10,8 @@ from jaxformer.errors import ArgumentError, ConfigError, DataError
 from jaxformer.generation import engine as engine_module
 from jaxformer.generation.compiled import CompiledModel, available_bytes, num_bytes
 from jaxformer.generation.config import GenerationConfig
-from jaxformer.generation.decode.processors import History, Temperature, process
+from jaxformer.generation.decode.filters import Temperature
+from jaxformer.generation.decode.processors import History, process
 from jaxformer.generation.engine import Engine, repeat_rows, row_keys
 from jaxformer.generation.prompts import Prompts, padded, rows_of, texts_of, token_ids
 from jaxformer.generation.scoring import Scorer

@@ -172,6 +172,59 @@ def typical_filter(logits: jax.Array, typical_p: float) -> jax.Array:
     return _keep(logits, distance <= jnp.take_along_axis(ascending, farthest, axis=-1))
 
 
+def epsilon_filter(logits: jax.Array, epsilon: float) -> jax.Array:
+    """Keeps the tokens whose probability is at least `epsilon`, and the most probable one.
+
+    Args:
+        logits: `[..., V]`.
+        epsilon: A probability, 0 to 1.
+
+    Returns:
+        `[..., V]`, -inf where excluded.
+
+    Raises:
+        ArgumentError: `epsilon` is not a probability.
+
+    References:
+        Hewitt et al., Truncation Sampling as Language Model Desmoothing
+        (https://arxiv.org/abs/2210.15191).
+    """
+    _assert_logits(logits)
+    check_numbers(epsilon=(epsilon, PROBABILITY))
+    probabilities = jax.nn.softmax(logits.astype(jnp.float32), axis=-1)
+    return _keep(logits, (probabilities >= epsilon) | _is_largest(logits))
+
+
+def eta_filter(logits: jax.Array, epsilon: float) -> jax.Array:
+    r"""Keeps the tokens whose probability reaches a limit that falls with the entropy.
+
+    .. math:: p_v \ge \min(\epsilon, \sqrt{\epsilon} e^{-H(p)}), \qquad H(p) = -\sum_u p_u \log p_u
+
+    The most probable token is kept in any case.
+
+    Args:
+        logits: `[..., V]`.
+        epsilon: A probability, 0 to 1.
+
+    Returns:
+        `[..., V]`, -inf where excluded.
+
+    Raises:
+        ArgumentError: `epsilon` is not a probability.
+
+    References:
+        Hewitt et al., Truncation Sampling as Language Model Desmoothing
+        (https://arxiv.org/abs/2210.15191).
+    """
+    _assert_logits(logits)
+    check_numbers(epsilon=(epsilon, PROBABILITY))
+    log_p = jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1)
+    p = jnp.exp(log_p)
+    negative_entropy = jnp.sum(jnp.where(p > 0, p * log_p, 0), axis=-1, keepdims=True)
+    limit = jnp.minimum(epsilon, jnp.sqrt(jnp.float32(epsilon)) * jnp.exp(negative_entropy))
+    return _keep(logits, (p >= limit) | _is_largest(logits))
+
+
 def ban_tokens(logits: jax.Array, tokens: Sequence[int]) -> jax.Array:
     """Excludes given tokens.
 
@@ -298,6 +351,10 @@ def _is_one_of(logits, name, tokens):
     tokens = assert_tokens(name, tokens, vocab_size)
     found = np.isin(np.arange(vocab_size), np.asarray(tokens, int))
     return jnp.broadcast_to(found, logits.shape)
+
+
+def _is_largest(logits):
+    return logits >= jnp.max(logits, axis=-1, keepdims=True)
 
 
 def _keep(logits, kept):

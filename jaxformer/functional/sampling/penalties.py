@@ -121,15 +121,21 @@ def frequency_penalty(logits: jax.Array, counts: jax.Array, penalty: float) -> j
 
 
 def no_repeat_ngram(
-    logits: jax.Array, tokens: jax.Array, lengths: jax.Array, ngram_size: int
+    logits: jax.Array,
+    tokens: jax.Array,
+    lengths: jax.Array,
+    ngram_size: int,
+    source: jax.Array | None = None,
 ) -> jax.Array:
-    """Excludes the tokens that would repeat an n-gram of their row.
+    """Excludes the tokens that would repeat an n-gram of their row, or of another text.
 
     Args:
         logits: `[B, V]`.
         tokens: `[B, S]` integers.
         lengths: `[B]` integers, the number of tokens of each row.
         ngram_size: n, at least 1; 1 excludes every token of the row.
+        source: `[B, R]` integers, whose n-grams count instead of the row's own, such as what an
+            encoder has read; negative beyond the end of a row. None: the row's own.
 
     Returns:
         `[B, V]`, -inf where excluded.
@@ -143,17 +149,23 @@ def no_repeat_ngram(
     """
     _assert_history(logits, tokens, lengths)
     ngram_size = static("ngram_size", ngram_size, at_least(1))
-    num_windows = tokens.shape[1] - ngram_size + 1
+    read = tokens
+    if source is not None:
+        assert_axes(tokens=(tokens, "B S"), source=(source, "B R"))
+        assert_integers(source=source)
+        read = source
+    num_windows = read.shape[1] - ngram_size + 1
     if num_windows < 1:
         return logits
     prefix = _last_tokens(tokens, lengths, ngram_size - 1)
     # The window that starts at s holds the tokens s to s + n - 1. Its last token is excluded if the
     # tokens before it are the last n - 1 of the row.
-    ends = jnp.arange(ngram_size - 1, tokens.shape[1])
-    repeated = ends[None, :] < lengths[:, None]
+    ends = jnp.arange(ngram_size - 1, read.shape[1])
+    inside = ends[None, :] < lengths[:, None] if source is None else read[:, ngram_size - 1 :] >= 0
+    repeated = inside & (lengths[:, None] >= ngram_size - 1)
     for i in range(ngram_size - 1):
-        repeated &= tokens[:, i : i + num_windows] == prefix[:, i : i + 1]
-    completions = token_counts(tokens[:, ngram_size - 1 :], repeated, logits.shape[-1])
+        repeated &= read[:, i : i + num_windows] == prefix[:, i : i + 1]
+    completions = token_counts(read[:, ngram_size - 1 :], repeated, logits.shape[-1])
     return jnp.where(completions > 0, -jnp.inf, logits)
 
 
@@ -174,6 +186,49 @@ def ban_sequences(
     Raises:
         ArgumentError: A sequence is empty, or a token is not in the vocabulary.
     """
+    last, matched = _completable(logits, tokens, lengths, sequences)
+    completions = token_counts(
+        jnp.broadcast_to(last[None, :], matched.shape), matched, logits.shape[-1]
+    )
+    return jnp.where(completions > 0, -jnp.inf, logits)
+
+
+def bias_sequences(
+    logits: jax.Array,
+    tokens: jax.Array,
+    lengths: jax.Array,
+    sequences: Sequence[Sequence[int]],
+    biases: Sequence[float],
+) -> jax.Array:
+    r"""Adds to the logit of the last token of a sequence if the row ends with the tokens before it.
+
+    .. math:: x'_v = x_v + \sum_i b_i [s_i \text{ ends with } v \text{ and the row with the rest}]
+
+    Args:
+        logits: `[B, V]`.
+        tokens: `[B, S]` integers.
+        lengths: `[B]` integers, the number of tokens of each row.
+        sequences: The sequences s; of a sequence of one token the bias is always added.
+        biases: The bias b of each sequence; negative makes it less probable.
+
+    Returns:
+        `[B, V]`.
+
+    Raises:
+        ArgumentError: A sequence is empty, a token is not in the vocabulary, or there is not one
+            finite bias for each sequence.
+    """
+    last, matched = _completable(logits, tokens, lengths, sequences)
+    paired = isinstance(biases, Sequence) and len(biases) == len(sequences)
+    fits = paired and all(FINITE.allows(bias) for bias in biases)
+    check_argument("biases", biases, fits, f"{len(sequences)} finite numbers, one for a sequence")
+    added = jnp.where(matched, jnp.array(biases, logits.dtype)[None, :], 0)
+    is_last = last[:, None] == jnp.arange(logits.shape[-1])[None, :]
+    return logits + jnp.sum(jnp.where(is_last[None], added[:, :, None], 0), axis=1)
+
+
+def _completable(logits, tokens, lengths, sequences):
+    """The last tokens `[N]` of sequences, and which rows `[B, N]` end with those before it."""
     _assert_history(logits, tokens, lengths)
     listed = isinstance(sequences, Sequence) and all(isinstance(s, Sequence) for s in sequences)
     wanted = "a sequence of sequences of tokens, such as ((7,), (3, 5)), none of them empty"
@@ -188,11 +243,7 @@ def ban_sequences(
     there = jnp.arange(width)[None, :] >= width - lengths[:, None]
     written = jnp.where(there, written, -2)[:, None, :]
     matched = jnp.all((written == before[None]) | (before[None] == -1), axis=-1)
-    last = jnp.array([sequence[-1] for sequence in sequences], jnp.int32)
-    completions = token_counts(
-        jnp.broadcast_to(last[None, :], matched.shape), matched, logits.shape[-1]
-    )
-    return jnp.where(completions > 0, -jnp.inf, logits)
+    return jnp.array([sequence[-1] for sequence in sequences], jnp.int32), matched
 
 
 def _assert_seen(logits, seen):

@@ -1,8 +1,8 @@
-"""Logits processors: penalties, constraints and filters applied before a token is chosen.
+"""Logits processors: penalties and constraints applied before a token is chosen.
 
-A processor maps the logits and the history to logits. Those here are frozen dataclasses around
-functions of `functional.sampling`, so a tuple of them can be a static argument of a compiled loop.
-On a mesh the rows may be sharded, but not the vocabulary.
+A processor maps the logits and the history to logits. Those here and in `filters` are frozen
+dataclasses around functions of `functional.sampling`, so a tuple of them can be a static argument
+of a compiled loop. On a mesh the rows may be sharded, but not the vocabulary.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,20 +11,14 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from jaxformer.checks import PROBABILITY, at_least, check_fields
+from jaxformer.checks import at_least, check_fields
 from jaxformer.functional.assertions import assert_axes
-from jaxformer.functional.sampling.next_token import (
-    ban_tokens,
-    force_token,
-    min_p_filter,
-    scale_temperature,
-    top_k_filter,
-    top_p_filter,
-    typical_filter,
-)
+from jaxformer.functional.sampling.next_token import ban_tokens, force_token
 from jaxformer.functional.sampling.penalties import (
     ban_sequences,
+    bias_sequences,
     frequency_penalty,
     no_repeat_ngram,
     presence_penalty,
@@ -45,6 +39,15 @@ class History(NamedTuple):
     """int `[B]`: the number of prompt tokens."""
     limits: jax.Array
     """int `[B]`: the maximum length."""
+    source: jax.Array | None = None
+    """int `[B, R]`: the tokens that the encoder has read, -1 at padding; None: there is none."""
+
+    def read(self) -> jax.Array:
+        """Returns what was given: the source, or the prompt, int `[B, R]`; -1 beyond its end."""
+        if self.source is not None:
+            return self.source
+        places = jnp.arange(self.tokens.shape[1])[None, :]
+        return jnp.where(places < self.prompt_lengths[:, None], self.tokens, -1)
 
 
 Processor = Callable[[jax.Array, History], jax.Array]
@@ -79,9 +82,6 @@ def process(processors: Sequence[Processor], logits: jax.Array, history: History
         if logits.dtype != jnp.float32:
             raise AssertionError(f"{name} has dtype {logits.dtype}: must be float32")
     return logits
-
-
-# From the history -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -144,6 +144,37 @@ class NoRepeatNgram:
 
 
 @dataclass(frozen=True)
+class SourcePenalty:
+    """Makes tokens of the source more probable, by a factor."""
+
+    penalty: float
+    """Above 1: what is not in the source is less probable than what is."""
+
+    def __post_init__(self):
+        check_fields(self, penalty=POSITIVE)
+
+    def __call__(self, logits: jax.Array, history: History) -> jax.Array:
+        read = history.read()
+        counts = token_counts(read, read >= 0, logits.shape[1])
+        return repetition_penalty(logits, counts > 0, 1 / self.penalty)
+
+
+@dataclass(frozen=True)
+class NoSourceNgram:
+    """Allows no n-gram of the source."""
+
+    ngram_size: int
+    """n."""
+
+    def __post_init__(self):
+        check_fields(self, ngram_size=at_least(1))
+
+    def __call__(self, logits: jax.Array, history: History) -> jax.Array:
+        tokens, lengths = history.tokens, history.lengths
+        return no_repeat_ngram(logits, tokens, lengths, self.ngram_size, history.read())
+
+
+@dataclass(frozen=True)
 class BannedTokens:
     """Excludes tokens."""
 
@@ -169,6 +200,69 @@ class BannedSequences:
 
     def __call__(self, logits: jax.Array, history: History) -> jax.Array:
         return ban_sequences(logits, history.tokens, history.lengths, self.sequences)
+
+
+@dataclass(frozen=True)
+class BiasedSequences:
+    """Makes sequences of tokens more or less probable."""
+
+    sequences: tuple[tuple[int, ...], ...]
+    """The token ids."""
+    biases: tuple[float, ...]
+    """What is added to the logit of the last token of each."""
+
+    def __post_init__(self):
+        check_fields(self, sequences=SEQUENCES)
+
+    def __call__(self, logits: jax.Array, history: History) -> jax.Array:
+        tokens, lengths = history.tokens, history.lengths
+        return bias_sequences(logits, tokens, lengths, self.sequences, self.biases)
+
+
+@dataclass(frozen=True)
+class BannedAtBegin:
+    """Excludes tokens as the first new one that is not forced."""
+
+    tokens: tuple[int, ...]
+    """The token ids."""
+    forced: bool
+    """Whether a text that begins with one token has a forced second one."""
+
+    def __post_init__(self):
+        check_fields(self, tokens=TOKENS)
+
+    def __call__(self, logits: jax.Array, history: History) -> jax.Array:
+        skipped = self.forced & (history.prompt_lengths == 1)
+        first = history.lengths - history.prompt_lengths == skipped
+        return jnp.where(first[:, None], ban_tokens(logits, self.tokens), logits)
+
+
+@dataclass(frozen=True)
+class EndsLater:
+    r"""Makes end tokens more probable with each token beyond a length.
+
+    .. math:: x'_v = x_v + |x_v| (f^{n - s} - 1)
+    """
+
+    start: int
+    """s, the number of new tokens beyond which it begins."""
+    factor: float
+    """f, above 1."""
+    end_tokens: tuple[int, ...]
+    """The tokens that end a text."""
+
+    def __post_init__(self):
+        check_fields(self, start=at_least(0), factor=POSITIVE, end_tokens=TOKENS)
+
+    def __call__(self, logits: jax.Array, history: History) -> jax.Array:
+        beyond = history.lengths - history.prompt_lengths - self.start
+        with np.errstate(over="ignore"):
+            powers = np.float64(self.factor) ** np.arange(history.tokens.shape[1] + 1) - 1
+            powers = jnp.asarray(powers.astype(np.float32))
+        growth = powers.at[jnp.maximum(beyond, 0)].get(out_sharding=jax.typeof(beyond).sharding)
+        grows = jnp.isin(jnp.arange(logits.shape[1]), jnp.array(self.end_tokens))[None, :]
+        sizes = jnp.where(grows & jnp.isfinite(logits), jnp.abs(logits), 0)
+        return logits + sizes * growth[:, None]
 
 
 @dataclass(frozen=True)
@@ -223,76 +317,3 @@ def _counts(history: History, starts: jax.Array, vocab_size: int) -> jax.Array:
     places = jnp.arange(history.tokens.shape[1])[None, :]
     counted = (starts[:, None] <= places) & (places < history.lengths[:, None])
     return token_counts(history.tokens, counted, vocab_size)
-
-
-# From the logits alone --------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Temperature:
-    """Flattens (above 1) or sharpens (below 1) the distribution."""
-
-    temperature: float
-    """The divisor of the logits."""
-
-    def __post_init__(self):
-        check_fields(self, temperature=POSITIVE)
-
-    def __call__(self, logits: jax.Array, history: History) -> jax.Array:
-        return scale_temperature(logits, self.temperature)
-
-
-@dataclass(frozen=True)
-class TopK:
-    """Keeps the most probable tokens."""
-
-    top_k: int
-    """The number of tokens to keep."""
-
-    def __post_init__(self):
-        check_fields(self, top_k=at_least(1))
-
-    def __call__(self, logits: jax.Array, history: History) -> jax.Array:
-        return top_k_filter(logits, self.top_k)
-
-
-@dataclass(frozen=True)
-class TopP:
-    """Keeps the most probable tokens that together reach a probability."""
-
-    top_p: float
-    """The probability."""
-
-    def __post_init__(self):
-        check_fields(self, top_p=PROBABILITY)
-
-    def __call__(self, logits: jax.Array, history: History) -> jax.Array:
-        return top_p_filter(logits, self.top_p)
-
-
-@dataclass(frozen=True)
-class MinP:
-    """Keeps the tokens whose probability is close enough to that of the most probable one."""
-
-    min_p: float
-    """The minimum ratio of the two probabilities."""
-
-    def __post_init__(self):
-        check_fields(self, min_p=PROBABILITY)
-
-    def __call__(self, logits: jax.Array, history: History) -> jax.Array:
-        return min_p_filter(logits, self.min_p)
-
-
-@dataclass(frozen=True)
-class Typical:
-    """Keeps the most typical tokens that together reach a probability."""
-
-    typical_p: float
-    """The probability."""
-
-    def __post_init__(self):
-        check_fields(self, typical_p=PROBABILITY)
-
-    def __call__(self, logits: jax.Array, history: History) -> jax.Array:
-        return typical_filter(logits, self.typical_p)

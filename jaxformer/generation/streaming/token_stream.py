@@ -137,7 +137,9 @@ def stream_sliding(
         fewest = min(step, max(0, config.min_new_tokens - done))
         parts = stream_tokens(
             engine,
-            Prompts.of_rows(windows),
+            Prompts.of_rows(windows)._replace(
+                source=None if prompts.source is None else prompts.source[active]
+            ),
             replace(config, max_new_tokens=step, min_new_tokens=fewest),
             jax.vmap(jax.random.fold_in, (0, None))(keys[active], done),
             encoder_outputs=jax.tree.map(partial(np.take, indices=active, axis=0), encoder_outputs),
