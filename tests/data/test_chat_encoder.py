@@ -96,14 +96,25 @@ THINKING = """{%- for message in messages %}
 {%- endif %}"""
 
 
-def test_a_template_that_changes_earlier_turns_is_refused_with_the_line(tmp_path):
+def test_answers_are_found_though_the_template_changes_earlier_turns(tmp_path):
     ours = encoder(tokenizer_of("bytes"), THINKING, tmp_path)
     turns = [(USER, "a"), (ASSISTANT, "<think>b</think>c"), (USER, "d"), (ASSISTANT, "e")]
-    with pytest.raises(DataError, match=r"x:7: .*chat_template\.jinja: the text of the first 2"):
-        ours.encode_batch([Conversation(chat(*turns), where="x:7")])
-    # The last answer alone can be told from the rest.
+    (found,) = ours.encode_batch([Conversation(chat(*turns), where="x:7")])
+    assert [found.text[slice(*span)] for span in found.spans] == ["c<|im_end|>", "e<|im_end|>"]
+    # Messages as context change nothing of the text.
     (found,) = ours.encode_batch([Conversation(chat(*turns), first=3)])
     assert [found.text[slice(*span)] for span in found.spans] == ["e<|im_end|>"]
+
+
+def test_a_template_that_leaves_out_an_answer_is_refused_with_the_line(tmp_path):
+    template = THINKING.replace("message.content.split('</think>')[-1]", "''")
+    ours = encoder(tokenizer_of("bytes"), template, tmp_path)
+    turns = [(USER, "a"), (ASSISTANT, "b"), (USER, "d"), (ASSISTANT, "e")]
+    with pytest.raises(DataError, match=r"x:7: .*chat_template\.jinja: the text of message 2"):
+        ours.encode_batch([Conversation(chat(*turns), where="x:7")])
+    # Nothing has to be found where all is learned.
+    (found,) = ours.encode_batch([Conversation(chat(*turns), where="x:7")], everything=True)
+    assert found.is_answer.all()
 
 
 def test_a_template_that_writes_something_else_for_an_answer_is_refused(tmp_path):

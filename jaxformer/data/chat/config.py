@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from jaxformer.data.chat.answers import answers_of, said_in
 from jaxformer.data.chat.choice import encoders
 from jaxformer.data.chat.conversations import ConversationData
-from jaxformer.data.chat.encoder import answers_of, said_in
 from jaxformer.data.chat.examples import (
     ChatExamples,
     ChatPacking,

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from tokenizers import Tokenizer
 
+from jaxformer.data.chat.answers import AnswerFinder, Span, answers_of, left_out
 from jaxformer.data.chat.protected import Disguise, ProtectedTokenizer, TokenizedText
 from jaxformer.data.chat.template import (
     ChatTemplate,
@@ -17,14 +19,7 @@ from jaxformer.data.chat.template import (
 )
 from jaxformer.errors import DataError
 
-_REMEDY = (
-    "use a template that marks answers with {% generation %}, another one by its name "
-    "(--data.template ChatML), or --data.train-on last"
-)
-_NO_PREFIX = (
-    "the text of the first {} messages is not how the text of all begins, so the template changes "
-    "earlier turns and answers cannot be told from the rest: "
-) + _REMEDY.replace("{", "{{").replace("}", "}}")
+_TURNS = ({"role": "user", "content": "a"}, {"role": "assistant", "content": "b"})
 
 
 @dataclass(frozen=True)
@@ -61,14 +56,9 @@ class _Tokenized(NamedTuple):
 class ChatEncoder:
     """Renders conversations with a chat template and tokenises them.
 
-    An answer is what the template puts into `{% generation %}`, or, in a template without it, what
-    the text of the messages up to an answer has more than the prompt for that answer:
-
-        answer i = render(messages[: i + 1]) - render(messages[:i], add_generation_prompt=True)
-
-    which takes a template whose text of a conversation begins with that of its first messages. The
-    token that ends the turn belongs to the answer; white space after it does not. A token belongs
-    to an answer if one of its characters does.
+    `answers.py` finds the answers in a text. The token that ends the turn belongs to the answer,
+    also where it begins the next message or where the template leaves it out after the last answer;
+    white space after it does not. A token belongs to an answer if one of its characters does.
 
     Args:
         tokenizer: The tokenizer.
@@ -77,6 +67,7 @@ class ChatEncoder:
 
     def __init__(self, tokenizer: Tokenizer, template: ChatTemplate):
         self._tokenizer, self._template = ProtectedTokenizer(tokenizer), template
+        self._finder = AnswerFinder(template)
 
     def encode(
         self, messages: Sequence[Message], tools: Sequence[Any] | None = None
@@ -126,40 +117,99 @@ class ChatEncoder:
         Raises:
             DataError: The template rejects a question with an answer.
         """
-        turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-        request = RenderRequest(Conversation(turns))
-        (found,) = self._tokenize([request])
-        special = self._tokenizer.special_in(found.rendered.text, found.tokens)
+        (found,) = self._tokenize([RenderRequest(Conversation(_TURNS))])
+        special = self._special(found)
         last = special[-1] if special else None
         after = found.rendered.text[last[2] :] if last else found.rendered.text
-        return None if after.strip() else last[0]
+        if not after.strip():
+            return last[0]
+        return self._closing[0] if self._closing else None
 
-    def encode_batch(self, chats: Iterable[Conversation]) -> list[EncodedChat]:
+    @cached_property
+    def _closing(self) -> tuple[int, str] | None:
+        """The id and the name of the token that ends an answer, if the next message begins with it.
+
+        It ends every answer of a conversation but the last.
+        """
+        turns = [*_TURNS, {"role": "user", "content": "c"}]
+        try:
+            whole, next_ = self._tokenize([RenderRequest(Conversation(c)) for c in (_TURNS, turns)])
+        except DataError:
+            return None
+        text, end = next_.rendered.text, len(whole.rendered.text.rstrip())
+        ends = [stop for _, _, stop in self._special(whole)]
+        if end in ends or not text.startswith(whole.rendered.text[:end]):
+            return None
+        after = (found for found in self._special(next_) if found[1] >= end)
+        first = next(after, None)
+        if first is None or text[end : first[1]].strip():
+            return None
+        name = text[first[1] : first[2]]
+        return (first[0], name) if self._finder.may_end(name) else None
+
+    def encode_batch(
+        self, chats: Iterable[Conversation], everything: bool = False
+    ) -> list[EncodedChat]:
         """Returns the tokens of conversations.
 
         Args:
             chats: The conversations; the answers among the first `first` messages are not marked.
+            everything: Each whole text is one answer, but for messages that may not be learned.
 
         Raises:
             DataError: The template rejects one, or its answers cannot be told from the text; names
                 the line.
         """
-        chats, encoded = list(chats), []
-        requests = [RenderRequest(chat, prefixes=self._prefixes(chat)) for chat in chats]
-        for chat, found in zip(chats, self._tokenize(requests), strict=True):
-            spans = tuple(self._spans(chat, found.rendered, found.tokens))
-            answers = _answers(found.tokens, spans)
-            text, special = found.rendered.text, found.spells_special
-            encoded.append(EncodedChat(found.tokens.tokens, answers, text, spans, special))
-        return encoded
+        chats = list(chats)
+        places = [left_out(chat) if everything else answers_of(chat) for chat in chats]
+        rows = list(zip(chats, places, strict=True))
+        texts = self._tokenize([self._finder.request(*row) for row in rows])
+        rendered = [(text.rendered, self._special(text)) for text in texts]
+        found = self._finder.find(chats, places, rendered)
+        encode = self._all_but if everything else self._answers
+        return [encode(*row) for row in zip(chats, texts, found, strict=True)]
 
-    def _prefixes(self, chat: Conversation) -> tuple[tuple[int, bool], ...]:
-        """What has to be measured to find the answers of a conversation."""
-        if self._template.has_generation:
-            return ((chat.first, True),) if chat.first else ()
-        return tuple(
-            cut for place in answers_of(chat) for cut in ((place, True), (place + 1, False))
+    def _answers(
+        self, chat: Conversation, text: "_Tokenized", spans: Sequence[Span]
+    ) -> EncodedChat:
+        """Returns a conversation whose answers are the spans."""
+        numbers = {place: n for n, place in enumerate(sorted({s.place for s in spans}), start=1)}
+        answers = np.zeros(len(text.tokens.tokens), np.int32)
+        for span in spans:
+            answers[_within(text.tokens, span)] = numbers[span.place]
+        tokens, characters = text.tokens.tokens, text.rendered.text
+        cuts = [(span.start, span.end) for span in spans]
+        if self._is_open(chat, characters, spans):
+            id_, name = self._closing
+            tokens, answers = np.append(tokens, np.int32(id_)), np.append(answers, answers.max())
+            cuts[-1], characters = (cuts[-1][0], len(characters + name)), characters + name
+        return EncodedChat(tokens, answers, characters, tuple(cuts), text.spells_special)
+
+    def _is_open(self, chat: Conversation, text: str, spans: Sequence[Span]) -> bool:
+        """Whether the last message is an answer that the text does not end."""
+        if not spans or spans[-1].place != len(chat.messages) - 1 or self._finder.is_given:
+            return False
+        last = chat.messages[-1]
+        return not last.get("tool_calls") and spans[-1].end >= len(text) and bool(self._closing)
+
+    def _all_but(
+        self, chat: Conversation, text: "_Tokenized", spans: Sequence[Span]
+    ) -> EncodedChat:
+        """Returns a conversation of which all is learned but the spans."""
+        del chat
+        answers = np.ones(len(text.tokens.tokens), np.int32)
+        cuts, done = [], 0
+        for span in spans:
+            answers[_within(text.tokens, span)] = 0
+            cuts.append((done, span.start))
+            done = span.end
+        cuts.append((done, len(text.rendered.text)))
+        return EncodedChat(
+            text.tokens.tokens, answers, text.rendered.text, tuple(cuts), text.spells_special
         )
+
+    def _special(self, text: "_Tokenized") -> list[tuple[int, int, int]]:
+        return self._tokenizer.special_in(text.rendered.text, text.tokens)
 
     def _tokenize(self, requests: Sequence[RenderRequest]) -> list["_Tokenized"]:
         """Renders and tokenises chats; names of special tokens in messages are ordinary text."""
@@ -194,39 +244,6 @@ class ChatEncoder:
                 "is: take it out of the message",
             )
 
-    def _spans(
-        self, chat: Conversation, rendered: Rendered, text: TokenizedText
-    ) -> list[tuple[int, int]]:
-        """Returns the (start, end) of each answer in the text."""
-        if self._template.has_generation:
-            (least,) = rendered.prefixes or (0,)
-            if least is None:
-                raise self._error(chat, _NO_PREFIX.format(chat.first))
-            return [span for span in rendered.spans if span[0] >= least]
-        cuts = iter(rendered.prefixes)
-        spans = []
-        for place, start, end in zip(answers_of(chat), cuts, cuts, strict=True):
-            if start is None or end is None:
-                raise self._error(chat, _NO_PREFIX.format(place + (start is not None)))
-            said, written = (
-                "".join(text.split())
-                for text in (said_in(chat.messages[place]), rendered.text[start:end])
-            )
-            if not written or said not in written:
-                raise self._error(
-                    chat,
-                    f"the text of message {place + 1} is not that of an answer: {written[:80]!r}; "
-                    + _REMEDY,
-                )
-            spans.append((start, self._turn_end(rendered.text, text, start, end)))
-        return spans
-
-    def _turn_end(self, characters: str, text: TokenizedText, start: int, end: int) -> int:
-        """Returns the end of an answer without white space after its last special token."""
-        special = self._tokenizer.special_in(characters, text)
-        last = max((stop for _, _, stop in special if start < stop <= end), default=0)
-        return last if last and not characters[last:end].strip() else end
-
     def _error(self, chat: Conversation, reason: str) -> DataError:
         where = f"{chat.where}: " if chat.where else ""
         return DataError(f"{where}{self._template.file}: {reason}")
@@ -238,28 +255,9 @@ def split_answer(chat: EncodedChat) -> tuple[np.ndarray, np.ndarray]:
     return chat.tokens[: places[0]], chat.tokens[places[0] : places[-1] + 1]
 
 
-def _answers(text: TokenizedText, spans: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Returns the number of the answer that each token belongs to, int32 [T]."""
-    answers = np.zeros(len(text.tokens), np.int32)
-    for number, (start, end) in enumerate(spans, start=1):
-        # Some tokenizers put a token without characters in front of a word.
-        empty = (text.starts == text.ends) & (text.starts >= start) & (text.ends < end)
-        answers[(text.starts < end) & (text.ends > start) | empty] = number
-    return answers
-
-
-def answers_of(chat: Conversation) -> list[int]:
-    """Returns the places of the assistant's messages that are to be learned."""
-    return [
-        place
-        for place, message in enumerate(chat.messages)
-        if place >= chat.first and message.get("role") == "assistant"
-    ]
-
-
-def said_in(message: Message) -> str:
-    """Returns the text of a message, without what is called or shown in it."""
-    content = message.get("content") or ""
-    if isinstance(content, str):
-        return content
-    return "".join(part.get("text") or "" for part in content if isinstance(part, dict))
+def _within(text: TokenizedText, span: Span) -> np.ndarray:
+    """Whether each token has a character within a span, bool [T]."""
+    start, end = span.start, span.end
+    # Some tokenizers put a token without characters in front of a word.
+    empty = (text.starts == text.ends) & (text.starts >= start) & (text.ends < end)
+    return (text.starts < end) & (text.ends > start) | empty

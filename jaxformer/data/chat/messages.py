@@ -5,7 +5,7 @@ import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxformer.data.chat.renderer import GENERATION
+from jaxformer.data.chat.renderer import GENERATION, MARK
 from jaxformer.data.chat.template import Conversation
 from jaxformer.data.files.lines import encodable
 from jaxformer.data.files.record import Record
@@ -108,8 +108,10 @@ def check_messages(where: str, messages: Sequence[Mapping[str, Any]]) -> None:
             )
         before = role
     text = encodable(json.dumps([*messages], ensure_ascii=False, default=str), f"{where}: a text")
-    if any(mark in text for mark in GENERATION):
-        raise DataError(f"{where}: a text holds the code point U+FDD0 or U+FDD1, which is no text")
+    if any(mark in text for mark in (*GENERATION, MARK)):
+        raise DataError(
+            f"{where}: a text holds a code point from U+FDD0 to U+FDD2, which is no text"
+        )
 
 
 def _says_something(message: Mapping[str, Any]) -> bool:

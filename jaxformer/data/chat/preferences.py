@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from jaxformer.data.chat.answers import said_in
 from jaxformer.data.chat.choice import encoders
 from jaxformer.data.chat.conversations import ConversationData
-from jaxformer.data.chat.encoder import said_in
 from jaxformer.data.chat.pairs import Pair, PairExamples, Pairs
 from jaxformer.data.chat.preference_rows import Preference, PreferenceRow
 from jaxformer.data.tokenizers.specs import Tokenizer

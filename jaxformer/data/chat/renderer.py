@@ -28,6 +28,8 @@ MOST_CHARACTERS = 10**7
 GENERATION = ("\ufdd0", "\ufdd1")
 """What marks the two ends of a `{% generation %}` block in a rendered text, until it is read: two
 code points that Unicode keeps free for such uses."""
+MARK = "\ufdd2"
+"""Begins a mark that a caller puts into messages to find them again in the text."""
 
 
 def main() -> None:
@@ -45,9 +47,10 @@ def answers(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
             for the first n messages, with the header of an answer or not.
 
     Yields:
-        {} for the template; {"text", "spans", "prefixes"} for a chat, which are the text, the
-        (start, end) of each `{% generation %}` in it, and the length of each prefix, or None where
-        the text does not begin with it. Or {"error", "line"}.
+        {} for the template; {"text", "spans", "prefixes", "tails"} for a chat, which are the text,
+        the (start, end) of each `{% generation %}` in it, the length of each prefix, or None where
+        the text does not begin with it, and what each prefix has from its last mark on, or None
+        without marks. Or {"error", "line"}.
     """
     template = None
     for line in lines:
@@ -81,12 +84,19 @@ def _rendered(
     template: jinja2.Template, variables: dict[str, Any], prefixes: list[tuple[int, bool]]
 ) -> dict[str, Any]:
     text, spans = _unmarked(_render(template, variables))
-    lengths = []
+    lengths: list[int | None] = []
+    tails: list[str | None] = []
     for count, prompt in prefixes:
         chosen = {"messages": variables["messages"][:count], "add_generation_prompt": prompt}
-        prefix, _ = _unmarked(_render(template, variables | chosen))
-        lengths.append(len(prefix) if text.startswith(prefix) else None)
-    return {"text": text, "spans": spans, "prefixes": lengths}
+        try:
+            prefix, _ = _unmarked(_render(template, variables | chosen))
+        except Exception:  # a template may refuse messages that others have to follow
+            prefix = None
+        known = prefix is not None and text.startswith(prefix)
+        lengths.append(len(prefix) if known else None)
+        has_tail = prefix is not None and MARK in text
+        tails.append(prefix[max(prefix.rfind(MARK), 0) :] if has_tail else None)
+    return {"text": text, "spans": spans, "prefixes": lengths, "tails": tails}
 
 
 def _render(template: jinja2.Template, variables: dict[str, Any]) -> str:

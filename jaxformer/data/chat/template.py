@@ -63,6 +63,8 @@ class Rendered(NamedTuple):
     """The (start, end) of each `{% generation %}` block in the text, in characters."""
     prefixes: tuple[int | None, ...]
     """The length of each prefix that was asked for; None where the text does not begin with it."""
+    tails: tuple[str | None, ...] = ()
+    """What each prefix has from its last mark on, if the text has marks; None if it is refused."""
 
 
 class RenderRequest(NamedTuple):
@@ -143,6 +145,7 @@ class ChatTemplate:
                 answer["text"],
                 tuple((start, end) for start, end in answer["spans"]),
                 tuple(answer["prefixes"]),
+                tuple(answer["tails"]),
             )
             for answer in answers
         ]

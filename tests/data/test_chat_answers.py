@@ -1,0 +1,195 @@
+"""Answers in the published templates that TRL ships, held to its variants with marks."""
+
+import importlib.util
+import re
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from chat_cases import ASSISTANT, SYSTEM, TOOL, TOOLS, USER
+from hf_checkpoints import byte_bpe
+from tokenizers import AddedToken
+
+from jaxformer.data.chat.encoder import ChatEncoder
+from jaxformer.data.chat.pairs import Pair
+from jaxformer.data.chat.template import Conversation, compiled_template
+from jaxformer.errors import DataError
+
+pytestmark = pytest.mark.torch
+
+_TRL = importlib.util.find_spec("trl")
+FOLDER = Path(_TRL.origin).with_name("chat_templates") if _TRL else Path("missing")
+STOCK = sorted(p.stem for p in FOLDER.glob("*.jinja") if not p.stem.endswith("_training"))
+WITH_TWIN = [name for name in STOCK if (FOLDER / f"{name}_training.jinja").exists()]
+
+BOS, EOS = "<s>", "</s>"
+_SPECIAL = re.compile(
+    r"<\|[^|<>{}'\"\s]{1,30}\|>|<\uff5c[^\uff5c<>]{1,30}\uff5c>|<(?:start|end)_of_\w+>|</s>|"
+    r"<\|(?:turn|tool_call|tool_response|channel)>|<(?:turn|tool_call|tool_response|channel)\|>|"
+    r"\[gMASK\]|<sop>"
+)
+
+
+def _call(arguments):
+    return [{"type": "function", "function": {"name": "depth", "arguments": arguments}}]
+
+
+def _turns(number, reasoning=None):
+    messages = []
+    for turn in range(1, number + 1):
+        thought = {"reasoning_content": f"Because {turn}."} if reasoning == "field" else {}
+        inline = f"<think>\nBecause {turn}.\n</think>\n\n" if reasoning == "inline" else ""
+        messages += [
+            {"role": USER, "content": f"Question {turn}?"},
+            {"role": ASSISTANT, "content": f"{inline}Answer {turn}.", **thought},
+        ]
+    return messages
+
+
+_CALLED = [
+    {"role": USER, "content": "How deep?"},
+    {"role": ASSISTANT, "content": "", "tool_calls": _call({"lake": "red"})},
+    {"role": TOOL, "name": "depth", "content": "40"},
+]
+CHATS = {
+    f"{number} turns, {reasoning}": (_turns(number, reasoning), None)
+    for number in (1, 2, 3)
+    for reasoning in (None, "field", "inline")
+} | {
+    "system": ([{"role": SYSTEM, "content": "Be brief."}, *_turns(2)], None),
+    "tools": ([*_CALLED, *_turns(1)[1:]], TOOLS),
+    "tools, then more": ([*_CALLED, *_turns(2, "field")[1:]], TOOLS),
+    "space": (
+        [
+            {"role": USER, "content": " a\n"},
+            {"role": ASSISTANT, "content": "\n  assistant\n"},
+            {"role": USER, "content": "user"},
+            {"role": ASSISTANT, "content": "user "},
+        ],
+        None,
+    ),
+}
+
+
+def source_of(name):
+    return (FOLDER / f"{name}.jinja").read_text()
+
+
+@cache
+def encoder(name):
+    rust, _ = byte_bpe((BOS, EOS))
+    names = sorted({found for stem in STOCK for found in _SPECIAL.findall(source_of(stem))})
+    rust.add_special_tokens([AddedToken(each, normalized=False) for each in names])
+    template = compiled_template(
+        Path(name), source_of(name), {"bos_token": BOS, "eos_token": EOS, "pad_token": EOS}
+    )
+    return ChatEncoder(rust, template)
+
+
+def conversations(name):
+    """The chats that a template takes; some take contents as lists alone."""
+    found = {}
+    for kind, (messages, tools) in CHATS.items():
+        if "content'][0]" in source_of(name) or name in ("llava_next", "smolvlm"):
+            messages = [
+                message | {"content": [{"type": "text", "text": message["content"]}]}
+                for message in messages
+            ]
+        chat = Conversation(messages, tools, where=f"{kind}:1")
+        with suppress(DataError):  # by the template's own rules
+            encoder(name).encode_batch([chat], everything=True)
+            found[kind] = chat
+    return found
+
+
+@pytest.mark.quick("qwen3", "qwen3_5_think", "phi3", "glm4moe", "deepseek_r1_distill")
+@pytest.mark.parametrize("name", STOCK)
+def test_every_answer_of_every_published_template_is_learned(name):
+    chats = conversations(name)
+    assert len(chats) >= len(CHATS) - 3
+    every = encoder(name).encode_batch(chats.values())
+    for (kind, chat), found in zip(chats.items(), every, strict=True):
+        said = [message for message in chat.messages if message["role"] == ASSISTANT]
+        learned = found.answers.max()
+        assert learned == len(said), kind
+        own = ["".join(found.text[a:b] for a, b in found.spans[n : n + 1]) for n in range(learned)]
+        for message, text in zip(said, own, strict=True):
+            content = message["content"] if isinstance(message["content"], str) else ""
+            assert content.rpartition("</think>")[2].strip() in text, kind
+            # What ends the answer is a token of its own, and all of it is learned.
+            assert _SPECIAL.search(text) or EOS in text, kind
+        asked = [message for message in chat.messages if message["role"] == USER]
+        for message in asked:
+            if len(message["content"]) > 9:
+                assert not any(str(message["content"]) in text for text in own), kind
+
+
+@pytest.mark.quick("qwen3", "phi3_5", "glm4moe", "cohere2")
+@pytest.mark.parametrize("name", WITH_TWIN)
+def test_masks_are_those_of_trls_variant(name):
+    """Where both write the same text, they differ in white space and in the answer's header."""
+    chats = conversations(name)
+    ours, theirs = encoder(name), encoder(f"{name}_training")
+    header = _header(ours)
+    compared = 0
+    for kind, found, other in zip(
+        chats,
+        ours.encode_batch(chats.values()),
+        theirs.encode_batch(chats.values()),
+        strict=True,
+    ):
+        if found.text != other.text:
+            continue
+        compared += 1
+        np.testing.assert_array_equal(found.tokens, other.tokens)
+        mine, trls = _characters(found), _characters(other)
+        missing = "".join(found.text[place] for place in sorted(trls - mine)).split()
+        # TRL's DeepSeek, GPT-OSS and Muse Glimmer also learn the header, and DeepSeek's the end of
+        # the outputs of tools, which the prompt for an answer has.
+        allowed = {header, header.strip(), "<\uff5ctool\u2581outputs\u2581end\uff5c>"}
+        assert not set(missing) - allowed, kind
+        # Gemma 4 stops at the token that begins the outputs of tools.
+        extra = "".join(found.text[place] for place in sorted(mine - trls)).split()
+        assert not set(extra) - {"<|tool_response>"}, kind
+    assert compared >= 3
+
+
+def _header(encoder):
+    asked = [{"role": USER, "content": [{"type": "text", "text": "a"}]}]
+    try:
+        text = encoder._template.render([{"role": USER, "content": "a"}])
+        before = encoder._template.render(
+            [{"role": USER, "content": "a"}], add_generation_prompt=False
+        )
+    except DataError:
+        text = encoder._template.render(asked)
+        before = encoder._template.render(asked, add_generation_prompt=False)
+    return text[len(before) :].partition("<think>")[0]
+
+
+def _characters(chat):
+    return {place for start, end in chat.spans for place in range(start, end)}
+
+
+@pytest.mark.parametrize("name", ["qwen3_5_think", "phi3", "glm4moe", "deepseekv3"])
+def test_both_answers_of_a_preference_are_found(name):
+    asked = _turns(2, "field")[:3]
+    sides = [
+        Conversation([*asked, {"role": ASSISTANT, "content": text}], first=3)
+        for text in ("Better.", "Worse, and longer.")
+    ]
+    chosen, rejected = encoder(name).encode_batch(sides)
+    pair = Pair.of(chosen, rejected, "x:1")
+    assert pair.differs
+    texts = [chat.text[slice(*chat.spans[0])] for chat in (chosen, rejected)]
+    assert "Better." in texts[0]
+    assert "Worse, and longer." in texts[1]
+
+
+def test_a_message_of_another_within_an_answer_is_refused():
+    """Gemma 4 writes the outputs of tools between the calls and the text of one message."""
+    called = [_CALLED[0], _CALLED[1] | {"content": "Let me see."}, *_CALLED[2:], *_turns(1)[1:]]
+    with pytest.raises(DataError, match=r"message 3 is written within message 2"):
+        encoder("gemma4").encode(called, TOOLS)
