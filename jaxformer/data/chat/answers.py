@@ -31,6 +31,9 @@ _REMEDY = (
     "use a template that marks answers with {% generation %}, another one by its name "
     "(--data.template ChatML), or learn all tokens with --data.train-on all"
 )
+NOT_LEARNED = {"weight": 0, "train": False, "loss": False, "masked": True}
+"""What makes a message context that is not learned: in the files of OpenAI and Mistral, of Axolotl,
+of ms-swift and of torchtune."""
 _DIGITS = 0xFDE0
 _MARK = re.compile(f"{MARK}([{chr(_DIGITS)}-{chr(_DIGITS + 15)}]+)")
 _THOUGHT = re.compile(r"<think>\s*(</think>\s*)?\Z")
@@ -71,8 +74,8 @@ def left_out(chat: Conversation) -> list[int]:
 
 
 def is_learned(message: Message) -> bool:
-    """Whether a message may be learned; OpenAI's `"weight": 0` says that it is context."""
-    return message.get("weight") != 0
+    """Whether a message may be learned: it has none of `NOT_LEARNED`."""
+    return not any(message.get(key) == value for key, value in NOT_LEARNED.items())
 
 
 def said_in(message: Message) -> str:

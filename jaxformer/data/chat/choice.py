@@ -76,7 +76,7 @@ def check_template_name(name: str | None) -> None:
 def run_template(
     folder: str | os.PathLike, name: str | None, spec: TokenizerSpec
 ) -> ChatTemplate | None:
-    """Returns the chat template of a run, which its first start keeps beside the tokenizer.
+    """Returns the chat template of a run, which `keep_template` keeps beside the tokenizer.
 
     Args:
         folder: The run's folder, which has its tokenizer.
@@ -109,10 +109,36 @@ def run_template(
                 "it"
             )
         return kept
-    if template is not None:
-        _write(home / SPECIAL_TOKENS, json.dumps(tokens, indent=2, ensure_ascii=False) + "\n")
-        _write(home / TEMPLATE, template.source)
     return template
+
+
+def keep_template(
+    folder: str | os.PathLike,
+    name: str | None,
+    spec: TokenizerSpec,
+    tokenizer: Tokenizer,
+    chats: Sequence[Conversation],
+) -> None:
+    """Keeps the template of a run beside the tokenizer, where no earlier start did.
+
+    A template that refuses the rows of a first start is not kept, so that another one may be named.
+
+    Args:
+        folder: The run's folder, which has its tokenizer.
+        name: The template's name or file; None takes that of the checkpoint with the tokenizer.
+        spec: The tokenizer, whose folder may be a checkpoint.
+        tokenizer: The tokenizer.
+        chats: The conversations, all of which it has rendered.
+    """
+    home = Path(folder, "tokenizer")
+    formatted = [chat for chat in chats if not chat.plain]
+    if not formatted or (home / TEMPLATE).exists():
+        return
+    template = run_template(folder, name, spec)
+    _warn_about(template, tokenizer, formatted)
+    tokens = json.dumps(dict(template.special_tokens), indent=2, ensure_ascii=False)
+    _write(home / SPECIAL_TOKENS, tokens + "\n")
+    _write(home / TEMPLATE, template.source)
 
 
 def text_template(tokenizer: Tokenizer) -> ChatTemplate:
@@ -155,12 +181,9 @@ def encoders(
     """
     formatted = [chat for chat in chats if not chat.plain]
     if formatted:
-        first_time = not Path(folder, "tokenizer", TEMPLATE).exists()
         template = run_template(folder, name, spec)
         if template is None:
             raise DataError(_no_template(formatted[0].where, spec))
-        if first_time:
-            _warn_about(template, tokenizer, formatted)
         yield ChatEncoder(tokenizer.backend_tokenizer, template), formatted
     if len(formatted) < len(chats):
         plain = [chat for chat in chats if chat.plain]

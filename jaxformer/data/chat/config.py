@@ -50,11 +50,14 @@ class ChatData(ConversationData[Conversation]):
     """What counts the same: every token that is learned, or every answer, whatever its length."""
 
     def read_record(self, record):
-        chat = self.format.read(record)
+        chat = self.format.read(record, needs_answer=self.train_on != "all")
         return _last_alone(chat) if self.train_on == "last" else chat
 
     def side_of(self, row: Conversation) -> str:
         return json.dumps([row.messages, row.tools], default=str)
+
+    def conversations(self, row: Conversation) -> list[Conversation]:
+        return [row]
 
     def texts(self, row: Conversation) -> Iterator[str]:
         return map(said_in, row.messages)
@@ -64,7 +67,7 @@ class ChatData(ConversationData[Conversation]):
     ) -> LearnedChats:
         learned = LearnedChats(self.sequence_length)
         for encoder, own in encoders(rows, folder, self.template, self.tokenizer, tokenizer):
-            learned.add(encoder, own, self.train_on == "all")
+            learned.add(encoder, own, self.train_on == "all", self.on_bad_row)
         learned.check(self.too_long)
         return learned
 
@@ -77,5 +80,4 @@ class ChatData(ConversationData[Conversation]):
 
 def _last_alone(chat: Conversation) -> Conversation:
     """The conversation with its last answer to learn, the others being context."""
-    answers = answers_of(chat)
-    return chat._replace(first=answers[-1])
+    return chat._replace(first=max(answers_of(chat), default=chat.first))

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from jaxformer.checks import at_least, check_fields, optional
+from jaxformer.data.bad_rows import OnBadRow, read_rows
 from jaxformer.data.base import Datasets
-from jaxformer.data.chat.choice import check_template_name
+from jaxformer.data.chat.choice import check_template_name, keep_template
 from jaxformer.data.chat.learned import TooLong
+from jaxformer.data.chat.template import Conversation
 from jaxformer.data.dataset import ExampleSource
-from jaxformer.data.files.tables import read_records
 from jaxformer.data.rows import RowData
 from jaxformer.data.tokenizers.specs import (
     Tokenizer,
@@ -20,7 +21,6 @@ from jaxformer.data.tokenizers.specs import (
     TrainTokenizer,
     load_tokenizer,
 )
-from jaxformer.errors import DataError
 
 Row = TypeVar("Row")
 
@@ -58,6 +58,10 @@ class ConversationData(RowData[Row]):
     too_long: TooLong = "error"
     """What becomes of a longer row: an error, cut, or left out."""
 
+    on_bad_row: OnBadRow = "stop"
+    """What becomes of a row that cannot be used: it stops the run, or is left out (skip); more than
+    5 % of such rows stop it in either case."""
+
     def __post_init__(self):
         super().__post_init__()
         check_fields(self, "data", sequence_length=optional(at_least(2)))
@@ -70,6 +74,10 @@ class ConversationData(RowData[Row]):
     @abc.abstractmethod
     def read_record(self, record: Any) -> Row:
         """Returns a line of a table as a row."""
+
+    @abc.abstractmethod
+    def conversations(self, row: Row) -> Sequence[Conversation]:
+        """Returns the conversations of a row."""
 
     @abc.abstractmethod
     def render(
@@ -92,10 +100,7 @@ class ConversationData(RowData[Row]):
         """Returns rendered rows as arrays."""
 
     def read(self, source: str) -> list[Row]:
-        rows = [self.read_record(record) for record in read_records(source)]
-        if not rows:
-            raise DataError(f"{source} has no rows")
-        return rows
+        return read_rows(source, self.read_record, self.on_bad_row)
 
     def prepare(self, folder: str | os.PathLike) -> Datasets:
         """Reads, renders and tokenises the rows; keeps the tokenizer and the template.
@@ -114,6 +119,8 @@ class ConversationData(RowData[Row]):
         train, validation = self.split()
         tokenizer = self.run_tokenizer(folder, train)
         rendered = [self.render(rows, tokenizer, folder) for rows in (train, validation)]
+        chats = [chat for row in train for chat in self.conversations(row)]
+        keep_template(folder, self.template, self.tokenizer, tokenizer, chats)
         names = "train", "validation"
         return Datasets(
             *(

@@ -1,10 +1,13 @@
 """What a model learns of conversations: their tokens and answers, counted."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal
 
 import numpy as np
 
+from jaxformer.data.bad_rows import BadRows, OnBadRow, each
+from jaxformer.data.chat.answers import answers_of, left_out
 from jaxformer.data.chat.encoder import ChatEncoder, EncodedChat
 from jaxformer.data.chat.template import Conversation
 from jaxformer.errors import DataError
@@ -33,34 +36,40 @@ class LearnedChats:
         self._limit = sequence_length
         self._places: list[str] = []
         self._spelled: list[str] = []
-        self._cut = self._dropped = 0
+        self._cut = self._dropped = self._plain = self._context = self._unlearned = 0
 
-    def add(self, encoder: ChatEncoder, chats: Sequence[Conversation], everything: bool) -> None:
+    def add(
+        self,
+        encoder: ChatEncoder,
+        chats: Sequence[Conversation],
+        everything: bool = False,
+        on_bad_row: OnBadRow = "stop",
+    ) -> None:
         """Encodes conversations.
 
         Args:
             encoder: The encoder.
             chats: The conversations.
             everything: Learn all tokens, not the answers alone.
+            on_bad_row: What becomes of one that is refused, or of which nothing would be learned.
 
         Raises:
-            DataError: One is refused, or nothing of it would be learned; names the line.
+            DataError: One is bad, or too many are; names the line.
         """
+        bad, encode = BadRows(on_bad_row), partial(_encoded, encoder, everything=everything)
+        total, chats = len(chats), [chat for chat in chats if everything or answers_of(chat)]
+        self._unlearned += total - len(chats)
         for start in range(0, len(chats), _CHUNK):
-            chunk = chats[start : start + _CHUNK]
-            for chat, encoded in zip(chunk, encoder.encode_batch(chunk), strict=True):
-                answers = np.ones_like(encoded.answers) if everything else encoded.answers
-                if not answers[1:].any():
-                    raise DataError(
-                        f"{chat.where}: no answer: the chat template writes nothing of it, or does "
-                        "not mark it as the assistant's"
-                    )
+            for chat, encoded in each(encode, chats[start : start + _CHUNK], bad):
                 self.tokens.append(encoded.tokens)
-                self.answers.append(answers)
+                self.answers.append(encoded.answers)
                 self._places.append(chat.where)
                 if encoded.spells_special:
                     self._spelled.append(chat.where)
-                self.example = self.example or _parts(encoded, everything)
+                self._plain += chat.plain
+                self._context += len(left_out(chat))
+                self.example = self.example or _parts(encoded)
+        bad.settle("the chat template", total)
 
     def check(self, too_long: TooLong) -> None:
         """Cuts, drops or refuses conversations that are longer than a row.
@@ -71,6 +80,8 @@ class LearnedChats:
         Raises:
             DataError: One is too long and may not be changed, or none is left; names the line.
         """
+        if not self.tokens:
+            raise DataError("no conversation has an answer to learn: each has weight 0")
         sizes = [len(tokens) for tokens in self.tokens]
         long = [number for number, size in enumerate(sizes) if size > self._limit]
         if long and too_long == "error":
@@ -115,14 +126,35 @@ class LearnedChats:
                 f"{len(self._spelled):,} spell out special tokens, which stay text there (first: "
                 f"{self._spelled[0]})"
             )
+        if self._context:
+            parts.append(f"{_count(self._context, 'answer')} of weight 0 not learned")
+        if self._unlearned:
+            parts.append(f"{_count(self._unlearned, 'conversation')} without others left out")
+        if self._plain:
+            parts.append(
+                f"{self._plain:,} are a prompt and its completion, read as they stand without the "
+                "chat template, which `chat` would use"
+            )
         return "; ".join(parts)
 
 
-def _parts(chat: EncodedChat, everything: bool) -> tuple[tuple[str, bool], ...]:
+def _encoded(
+    encoder: ChatEncoder, chats: Sequence[Conversation], everything: bool
+) -> list[EncodedChat]:
+    found = encoder.encode_batch(chats, everything)
+    for chat, encoded in zip(chats, found, strict=True):
+        if not encoded.answers[1:].any():
+            raise DataError(
+                f"{chat.where}: no answer: the chat template writes nothing of it, or does not "
+                "mark it as the assistant's"
+            )
+    return found
+
+
+def _parts(chat: EncodedChat) -> tuple[tuple[str, bool], ...]:
     """Parts of the text of a conversation, and whether each is learned."""
-    spans = ((0, len(chat.text)),) if everything else chat.spans
     parts, done = [], 0
-    for start, end in (*spans, (len(chat.text), len(chat.text))):
+    for start, end in (*chat.spans, (len(chat.text), len(chat.text))):
         parts += [(chat.text[done:start], False), (chat.text[start:end], True)]
         done = end
     shown, room = [], _EXAMPLE

@@ -5,6 +5,7 @@ import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jaxformer.data.chat.answers import NOT_LEARNED
 from jaxformer.data.chat.renderer import GENERATION, MARK
 from jaxformer.data.chat.template import Conversation
 from jaxformer.data.files.lines import encodable
@@ -40,7 +41,10 @@ def messages_in(record: Record, column: str) -> list[dict[str, Any]]:
 
 
 def conversation(
-    record: Record, messages: Sequence[Mapping[str, Any]], first: int = 0
+    record: Record,
+    messages: Sequence[Mapping[str, Any]],
+    first: int = 0,
+    needs_answer: bool = True,
 ) -> Conversation:
     """Returns checked messages of a row as a conversation, with the row's tools.
 
@@ -48,13 +52,14 @@ def conversation(
         record: The row.
         messages: The messages.
         first: How many of them are context, whose answers are not learned.
+        needs_answer: Whether one of the others must be an answer.
 
     Raises:
         DataError: A message is wrong, or there is no answer to learn; names the line.
     """
     check_messages(record.where, messages)
     said = [message for message in messages[first:] if message["role"] == "assistant"]
-    if not any(_says_something(message) for message in said):
+    if needs_answer and not any(_says_something(message) for message in said):
         among = f"the last {len(messages) - first} of them" if first else "them"
         roles = ", ".join(message["role"] for message in messages)
         raise DataError(
@@ -96,6 +101,11 @@ def check_messages(where: str, messages: Sequence[Mapping[str, Any]]) -> None:
                 f"{name}: content = {reprlib.repr(content)}: must be a text, or a list of objects "
                 'such as {"type": "text", "text": "..."}'
             )
+        if (weight := message.get("weight")) not in (None, 0, 1):
+            raise DataError(
+                f"{name}: weight = {reprlib.repr(weight)}: must be 1, or 0 for a message that is "
+                "not learned"
+            )
         if role == "assistant" and before in (None, "system", "developer"):
             raise DataError(
                 f"{name}: roles out of order: the assistant answers before the user has said "
@@ -108,10 +118,11 @@ def check_messages(where: str, messages: Sequence[Mapping[str, Any]]) -> None:
             )
         before = role
     text = encodable(json.dumps([*messages], ensure_ascii=False, default=str), f"{where}: a text")
-    if any(mark in text for mark in (*GENERATION, MARK)):
-        raise DataError(
-            f"{where}: a text holds a code point from U+FDD0 to U+FDD2, which is no text"
-        )
+    for mark in (*GENERATION, MARK):
+        if mark in text:
+            raise DataError(
+                f"{where}: a text holds the code point U+{ord(mark):X}, which is no text"
+            )
 
 
 def _says_something(message: Mapping[str, Any]) -> bool:
@@ -119,7 +130,8 @@ def _says_something(message: Mapping[str, Any]) -> bool:
     content = message.get("content")
     if isinstance(content, str) and content.strip():
         return True
-    others = (value for key, value in message.items() if key not in ("role", "content", "name"))
+    told = ("role", "content", "name", *NOT_LEARNED)
+    others = (value for key, value in message.items() if key not in told)
     return any(others) or bool(content and not isinstance(content, str))
 
 

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxformer.data.chat.encoder import EncodedChat
+from jaxformer.data.chat.encoder import ChatEncoder, EncodedChat
 from jaxformer.data.chat.learned import TooLong
+from jaxformer.data.chat.template import Conversation
 from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.errors import DataError
 
@@ -43,6 +44,19 @@ class Pair(NamedTuple):
         start = min(common, *(int(np.argmax(side.learned)) for side in sides))
         return cls(*(_from(start, side) for side in sides), where)
 
+    def check(self) -> None:
+        """Raises DataError if a side has no answer, or both have the same."""
+        if not self.has_answers:
+            raise DataError(
+                f"{self.where}: no answer: the chat template writes nothing of it, or does not "
+                "mark it as the assistant's"
+            )
+        if not self.differs:
+            raise DataError(
+                f"{self.where}: both answers become the same tokens, so there is nothing to "
+                "prefer; leave the row out"
+            )
+
     @property
     def has_answers(self) -> bool:
         """Whether both sides have a token to predict."""
@@ -77,6 +91,25 @@ class Pair(NamedTuple):
         )
 
 
+def encoded_pairs(
+    encoder: ChatEncoder, rows: Sequence[tuple[Conversation, Conversation]]
+) -> list[Pair]:
+    """Returns rows of a chosen and a rejected conversation as tokens.
+
+    Args:
+        encoder: The encoder.
+        rows: The conversations.
+
+    Raises:
+        DataError: The template refuses one, or there is nothing to prefer; names the line.
+    """
+    encoded = iter(encoder.encode_batch(side for row in rows for side in row))
+    pairs = [Pair.of(next(encoded), next(encoded), row[0].where) for row in rows]
+    for pair in pairs:
+        pair.check()
+    return pairs
+
+
 class Pairs(NamedTuple):
     """Pairs that fit into rows."""
 
@@ -108,16 +141,7 @@ class Pairs(NamedTuple):
                 same, or no pair is left; names the line.
         """
         for pair in pairs:
-            if not pair.has_answers:
-                raise DataError(
-                    f"{pair.where}: no answer: the chat template writes nothing of it, or does not "
-                    "mark it as the assistant's"
-                )
-            if not pair.differs:
-                raise DataError(
-                    f"{pair.where}: both answers become the same tokens, so there is nothing to "
-                    "prefer; leave the row out"
-                )
+            pair.check()
         sizes = [pair.size for pair in pairs]
         long = [number for number, size in enumerate(sizes) if size > limit]
         if long and too_long == "error":

@@ -4,12 +4,14 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
+from jaxformer.data.bad_rows import BadRows, each
 from jaxformer.data.chat.answers import said_in
 from jaxformer.data.chat.choice import encoders
 from jaxformer.data.chat.conversations import ConversationData
-from jaxformer.data.chat.pairs import Pair, PairExamples, Pairs
+from jaxformer.data.chat.pairs import PairExamples, Pairs, encoded_pairs
 from jaxformer.data.chat.preference_rows import Preference, PreferenceRow
 from jaxformer.data.tokenizers.specs import Tokenizer
 
@@ -39,6 +41,9 @@ class PreferenceData(ConversationData[PreferenceRow]):
         # Pairs with the same prompt fall on the same side.
         return json.dumps(row.prompt, default=str)
 
+    def conversations(self, row: PreferenceRow) -> PreferenceRow:
+        return row
+
     def texts(self, row: PreferenceRow) -> Iterator[str]:
         return map(said_in, (*row.chosen.messages, *row.rejected.messages))
 
@@ -46,11 +51,11 @@ class PreferenceData(ConversationData[PreferenceRow]):
         self, rows: Sequence[PreferenceRow], tokenizer: Tokenizer, folder: str | os.PathLike
     ) -> Pairs:
         sides = [side for row in rows for side in row]
-        found = []
+        found, bad = [], BadRows(self.on_bad_row)
         for encoder, own in encoders(sides, folder, self.template, self.tokenizer, tokenizer):
-            encoded = encoder.encode_batch(own)
-            places = (chat.where for chat in own[::2])
-            found += map(Pair.of, encoded[::2], encoded[1::2], places)
+            both = list(zip(own[::2], own[1::2], strict=True))
+            found += (pair for _, pair in each(partial(encoded_pairs, encoder), both, bad))
+        bad.settle("the chat template", len(rows))
         return Pairs.fitting(found, self.sequence_length, self.too_long)
 
     def examples(self, rendered: Pairs, tokenizer: Tokenizer) -> PairExamples:

@@ -38,8 +38,12 @@ class ChatFormat(abc.ABC):
         """Whether a row has the columns of this form."""
 
     @abc.abstractmethod
-    def read(self, record: Record) -> Conversation:
+    def read(self, record: Record, needs_answer: bool = True) -> Conversation:
         """Returns the conversation of a row.
+
+        Args:
+            record: The row.
+            needs_answer: Whether there must be an answer to learn.
 
         Raises:
             DataError: A column is missing or holds something else; names the line.
@@ -61,8 +65,8 @@ class Messages(ChatFormat):
     def matches(self, values):
         return values.get(self.column) is not None
 
-    def read(self, record):
-        return conversation(record, messages_in(record, self.column))
+    def read(self, record, needs_answer=True):
+        return conversation(record, messages_in(record, self.column), needs_answer=needs_answer)
 
 
 @dataclass(frozen=True)
@@ -79,9 +83,9 @@ class ShareGPT(ChatFormat):
     def matches(self, values):
         return values.get(self.column) is not None
 
-    def read(self, record):
+    def read(self, record, needs_answer=True):
         turns = [_turn(record.where, turn) for turn in messages_in(record, self.column)]
-        return conversation(record, [*_system(record), *turns])
+        return conversation(record, [*_system(record), *turns], needs_answer=needs_answer)
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,7 @@ class Alpaca(ChatFormat):
     def matches(self, values):
         return all(values.get(name) is not None for name in (self.instruction, self.output))
 
-    def read(self, record):
+    def read(self, record, needs_answer=True):
         parts = [record.text(self.instruction)]
         if record.values.get(self.input):
             parts.append(record.text(self.input))
@@ -120,7 +124,8 @@ class Alpaca(ChatFormat):
                 )
             turns += _question(*pair)
         answer = record.text(self.output)
-        return conversation(record, [*_system(record), *turns, *_question(asked, answer)])
+        messages = [*_system(record), *turns, *_question(asked, answer)]
+        return conversation(record, messages, needs_answer=needs_answer)
 
 
 @dataclass(frozen=True)
@@ -129,7 +134,7 @@ class PromptCompletion(ChatFormat):
 
     Texts are no chat: the model learns to continue the prompt with the completion and end-of-text,
     without a template. Of messages, the answers in the completion are learned, and those in the
-    prompt are not.
+    prompt are not. With a column "label", as KTO has it, a row is learned if the label is true.
     """
 
     prompt: str = "prompt"
@@ -140,11 +145,16 @@ class PromptCompletion(ChatFormat):
     def matches(self, values):
         return all(values.get(name) is not None for name in (self.prompt, self.completion))
 
-    def read(self, record):
+    def read(self, record, needs_answer=True):
+        if record.values.get("label") in (False, 0):
+            raise DataError(
+                f"{record.where}: label = false: the completion is undesirable, and no answer to "
+                "learn; KTO's loss learns from such rows: python train.py configs/kto.py"
+            )
         values = [record.value(name) for name in (self.prompt, self.completion)]
         if all(isinstance(value, str) for value in values):
             prompt, completion = (record.text(name) for name in (self.prompt, self.completion))
-            if not completion.strip():
+            if needs_answer and not completion.strip():
                 raise DataError(
                     f"{record.where}: no answer: column {self.completion!r} is empty; give one, "
                     "or leave the row out"
@@ -161,7 +171,7 @@ class PromptCompletion(ChatFormat):
                     )
                 )
         prompt, completion = (messages_in(record, name) for name in (self.prompt, self.completion))
-        return conversation(record, [*prompt, *completion], first=len(prompt))
+        return conversation(record, [*prompt, *completion], len(prompt), needs_answer)
 
 
 @dataclass(frozen=True)
@@ -174,10 +184,10 @@ class AnyFormat(ChatFormat):
     def matches(self, values):
         return any(form.matches(values) for form in _FORMS)
 
-    def read(self, record):
+    def read(self, record, needs_answer=True):
         for form in _FORMS:
             if form.matches(record.values):
-                return form.read(record)
+                return form.read(record, needs_answer)
         held = ", ".join(map(repr, record.values)) or "none"
         raise DataError(
             f"{record.where}: the columns {held} are no conversation: there must be 'messages', "

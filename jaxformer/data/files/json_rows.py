@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from json.decoder import WHITESPACE
 from pathlib import Path
 from typing import Any, TextIO
@@ -16,15 +16,27 @@ _CHUNK = 1 << 16
 _FORM = "a .json table is a list of objects, or has an object on each line"
 
 
-def read_json_lines(path: Path) -> Iterator[Record]:
+def read_json_lines(path: Path, malformed: Callable[[str], None] | None = None) -> Iterator[Record]:
     """Yields the objects of a file that has one on each line; blank lines are skipped.
+
+    Args:
+        path: The file.
+        malformed: Receives a message for each line that is no object, which is left out; None:
+            such a line is an error.
 
     Raises:
         DataError: The file cannot be read, or a line is no object; names the line.
     """
     for number, line in enumerate(byte_lines(path), start=1):
         if line := line.strip():
-            yield table_line(path, number, parse_json(line, f"{path}:{number}"))
+            try:
+                values = parse_json(line, f"{path}:{number}")
+            except DataError as error:
+                if malformed is None:
+                    raise
+                malformed(str(error))
+                continue
+            yield table_line(path, number, values)
 
 
 def read_json(path: Path) -> Iterator[Record]:

@@ -50,7 +50,8 @@ def read_records(
         columns: The columns that are needed; others are left out where that saves time. None
             needs all.
         malformed: Receives a message for each line of a .tsv, .txt or .csv file that has another
-            number of fields than the first, which is left out; None: such a line is an error.
+            number of fields than the first, and of a .jsonl file that is no object, which are left
+            out; None: such a line is an error.
 
     Returns:
         The rows, read as they are asked for.
@@ -132,7 +133,7 @@ def _wrong_width(where: str, fields: list[str], width: int) -> str:
 _READERS: dict[str, Callable[[Path, TableOptions], Iterator[Record]]] = {
     ".csv": lambda path, options: _named(path, _comma_separated(path), options),
     ".json": lambda path, options: read_json(path),
-    ".jsonl": lambda path, options: read_json_lines(path),
+    ".jsonl": lambda path, options: read_json_lines(path, options.malformed),
     ".parquet": lambda path, options: read_parquet(path, options.columns),
     ".tsv": lambda path, options: _named(path, _tab_separated(path), options),
     ".txt": lambda path, options: _named(path, _tab_separated(path), options),

@@ -9,11 +9,12 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from jaxformer.checks import at_least, check_fields, optional
+from jaxformer.data.bad_rows import OnBadRow, read_rows
 from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.data.files.text_columns import TEXT_COLUMNS, recognised
 from jaxformer.data.labels import Classes, LabelKind, Number, in_order
 from jaxformer.data.rows import TaskData
-from jaxformer.data.tasks.records import Record, read_records
+from jaxformer.data.tasks.records import Record
 from jaxformer.data.tasks.sequences import (
     SpecialTokens,
     SpecialTokensOf,
@@ -141,6 +142,10 @@ class LabelledText(LabelledRows):
     header: bool = True
     """The first line names the columns; without it they are called 0, 1, ..."""
 
+    on_bad_row: OnBadRow = "stop"
+    """What becomes of a row that cannot be used, such as one without a label: it stops the run, or
+    is left out (skip)."""
+
     def __post_init__(self):
         super().__post_init__()
         given = self.text is None or len(self.text) in (1, 2)
@@ -160,15 +165,18 @@ class LabelledText(LabelledRows):
         Raises:
             DataError: It cannot be read, lacks a column, or has no rows.
         """
-        rows, columns = [], self.text
-        for record in read_records(source, self.header):
+        columns = self.text
+
+        def row(record: Record) -> LabelledRow | None:
+            nonlocal columns
+            if labelled and _is_unlabelled(record, self.label):
+                return None
             columns = columns or recognised(record, TEXT_COLUMNS, "--data.text", self.label)
             label = label_of(record, self.label) if labelled else None
             texts = tuple(record.text(column) for column in columns)
-            rows.append(LabelledRow(record.where, texts, label))
-        if not rows:
-            raise DataError(f"{source} has no rows")
-        return rows
+            return LabelledRow(record.where, texts, label)
+
+        return read_rows(source, row, self.on_bad_row, self.header)
 
 
 class LabelledExamples(ExampleSource):
@@ -207,6 +215,15 @@ class LabelledExamples(ExampleSource):
         """Returns a row of the same shapes whose weight is 0."""
         row = self.read(0, np.random.default_rng(0))
         return row | {"label_weights": np.float32(0)}
+
+
+def _is_unlabelled(record: Record, column: str) -> bool:
+    """Whether a row has no label by the convention of its format."""
+    value = record.values.get(column, "")
+    # The -1 of a ClassLabel column is read as None.
+    of_table = value is None and not record.where.endswith(f":{record.number}")
+    # The annotators of SNLI and MultiNLI did not agree.
+    return of_table or (column == "gold_label" and value == "-")
 
 
 def label_of(record: Record, column: str) -> str:

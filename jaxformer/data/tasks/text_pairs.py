@@ -2,11 +2,18 @@
 
 from dataclasses import dataclass
 
-from jaxformer.data.tasks.records import read_records
+from jaxformer.data.bad_rows import OnBadRow, read_rows
+from jaxformer.data.files.record import Record
 from jaxformer.data.tasks.span_text import Question, read_questions
 from jaxformer.data.tasks.text_metrics import ROUGE, AnswerMatch, TextMetric
 from jaxformer.data.tasks.text_to_text import TextPair, TextToText
 from jaxformer.errors import DataError
+
+_SUMMARIES = (
+    ("article", "highlights"), ("dialogue", "summary"), ("article", "summary"),
+    ("text", "summary"), ("article", "abstract"),
+)  # fmt: skip
+"""The columns of CNN/DailyMail, SAMSum, XL-Sum, BillSum, and of arXiv and PubMed."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +33,11 @@ class SummaryText(TextToText):
     """The table for validation; None holds out a share of the training rows."""
 
     source: str = "document"
-    """The column of the input text ("article" of CNN/DailyMail, "document" of XSum)."""
+    """The column of the input text. Without both columns of these names, those of CNN/DailyMail
+    ("article", "highlights") and of other well-known data sets are found."""
 
     target: str = "summary"
-    """The column of the output text ("highlights" of CNN/DailyMail, "summary" of XSum)."""
+    """The column of the output text."""
 
     prefix: str = "summarize: "
     """What is put before every input text, as T5 learned its tasks; empty for BART."""
@@ -43,19 +51,32 @@ class SummaryText(TextToText):
     metric: TextMetric = ROUGE()
     """What the model's texts are measured by: ROUGE, BLEU or AnswerMatch."""
 
+    on_bad_row: OnBadRow = "stop"
+    """What becomes of a row that cannot be used: it stops the run, or is left out (skip)."""
+
     product = ("summary", "summaries")
 
     def read(self, source: str) -> list[TextPair]:
-        pairs = [
-            TextPair(
-                (self.prefix + record.text(self.source), record.text(self.target)),
-                (record.where, record.where),
-            )
-            for record in read_records(source)
-        ]
-        if not pairs:
-            raise DataError(f"{source} has no rows")
-        return pairs
+        return read_rows(source, self._pair, self.on_bad_row)
+
+    def _pair(self, record: Record) -> TextPair:
+        source, target = self._columns(record)
+        texts = self.prefix + record.text(source), record.text(target)
+        return TextPair(texts, (record.where, record.where))
+
+    def _columns(self, record: Record) -> tuple[str, str]:
+        """The columns of the fields, or those of a well-known data set; DataError without any."""
+        own = self.source, self.target
+        choices = [own, *_SUMMARIES] if own == (SummaryText.source, SummaryText.target) else [own]
+        for choice in choices:
+            if record.values.keys() >= set(choice):
+                return choice
+        missing = next(name for name in own if name not in record.values)
+        held = ", ".join(map(repr, record.values)) or "none"
+        raise DataError(
+            f"{record.where}: no column {missing!r}; the columns are: {held}; name two of them "
+            "with --data.source and --data.target"
+        )
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,134 @@
+"""Rows that cannot be used: they stop the run, or are left out and counted."""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, TypeVar
+
+from jaxformer.data.files.record import Record
+from jaxformer.data.files.tables import read_records
+from jaxformer.errors import DataError
+
+OnBadRow = Literal["stop", "skip"]
+MOST_SKIPPED = 0.05
+"""The share of the rows that may be left out: more, and the file is not what the run expects."""
+
+_SHOWN = 3
+_ADVICE = f"or leave such rows out, {MOST_SKIPPED:.0%} of them at most, with --data.on-bad-row skip"
+_log = logging.getLogger(__name__)
+
+Row = TypeVar("Row")
+Result = TypeVar("Result")
+
+
+class BadRows:
+    """The rows of a source that cannot be used.
+
+    Args:
+        on_bad_row: Whether such a row stops the run or is left out.
+    """
+
+    def __init__(self, on_bad_row: OnBadRow):
+        self.skips = on_bad_row == "skip"
+        self._messages: list[str] = []
+
+    def add(self, error: DataError) -> None:
+        """Leaves a row out.
+
+        Args:
+            error: What is wrong with it.
+
+        Raises:
+            DataError: A bad row stops the run; names the row, and the option.
+        """
+        if not self.skips:
+            raise DataError(f"{error}; {_ADVICE}") from error
+        self._messages.append(str(error))
+
+    def settle(self, source: object, total: int) -> None:
+        """Says how many rows were left out, and why the first of them.
+
+        Args:
+            source: Where the rows come from.
+            total: How many there are, those left out among them.
+
+        Raises:
+            DataError: They are too many.
+        """
+        if not self._messages:
+            return
+        count, first = len(self._messages), "; ".join(self._messages[:_SHOWN])
+        share = f"{count:,} of {total:,} rows"
+        if count > MOST_SKIPPED * total:
+            raise DataError(
+                f"{source}: {share} cannot be used, more than the {MOST_SKIPPED:.0%} that "
+                f"--data.on-bad-row skip leaves out; the first: {first}"
+            )
+        _log.warning("%s: %s left out; the first: %s", source, share, first)
+
+
+def read_rows(
+    source: str, read: Callable[[Record], Row | None], on_bad_row: OnBadRow, header: bool = True
+) -> list[Row]:
+    """Returns the rows of a table.
+
+    Args:
+        source: The table.
+        read: Makes a row of a record, or raises DataError. None: it has no label, by the convention
+            of its format, and is left out.
+        on_bad_row: What becomes of a record of which no row can be made.
+        header: Whether the first line of a .tsv, .txt or .csv file names the columns.
+
+    Raises:
+        DataError: The table cannot be read or has no rows, a row is bad, or too many are.
+    """
+    bad, rows, total, unlabelled = BadRows(on_bad_row), [], 0, []
+
+    def malformed(message: str) -> None:
+        nonlocal total
+        total += 1
+        bad.add(DataError(message))
+
+    for record in read_records(source, header, malformed=malformed):
+        total += 1
+        try:
+            row = read(record)
+        except DataError as error:
+            bad.add(error)
+            continue
+        if row is None:
+            unlabelled.append(record.where)
+        else:
+            rows.append(row)
+    bad.settle(source, total)
+    if unlabelled:
+        _log.warning(
+            "%s: %s of %s rows have no label and are left out; the first: %s",
+            source, f"{len(unlabelled):,}", f"{total:,}", unlabelled[0],
+        )  # fmt: skip
+    if not rows:
+        raise DataError(f"{source} has no rows{' with a label' if unlabelled else ''}")
+    return rows
+
+
+def each(
+    function: Callable[[Sequence[Row]], Sequence[Result]], rows: Sequence[Row], bad: BadRows
+) -> Iterator[tuple[Row, Result]]:
+    """Yields each row with what a function makes of it.
+
+    Args:
+        function: Makes as many results of rows, or raises DataError.
+        rows: The rows.
+        bad: Takes those of which it can make nothing.
+
+    Raises:
+        DataError: A row is bad, and stops the run.
+    """
+    try:
+        yield from zip(rows, function(rows), strict=True)
+    except DataError as error:
+        if len(rows) == 1 or not bad.skips:
+            bad.add(error)
+            return
+        middle = len(rows) // 2
+        for half in (rows[:middle], rows[middle:]):
+            yield from each(function, half, bad)

@@ -1,0 +1,218 @@
+"""Rows that cannot be used, or that say themselves that they are not to be learned."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxformer.data import Bytes
+from jaxformer.data.bad_rows import BadRows, each, read_rows
+from jaxformer.data.chat import ChatData, PreferenceData
+from jaxformer.data.tasks.labelled_text import LabelledText
+from jaxformer.data.tasks.text_pairs import SummaryText
+from jaxformer.errors import DataError
+
+FILES = Path(__file__).parents[1] / "fixtures" / "rows"
+USER, ANSWER = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
+
+
+def chats(file, **changes):
+    settings = {"template": "ChatML", "sequence_length": 200, "validation_fraction": 0.2}
+    return ChatData(train=str(file), tokenizer=Bytes(), batch_size=2, **settings | changes)
+
+
+def write(folder, rows, name="rows.jsonl"):
+    lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+    (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return folder / name
+
+
+def learned(data):
+    """The texts that are learned, and all texts."""
+    found = []
+    for side in (data.train, data.validation):
+        (batch,) = side.epoch(batch_size=side.num_rows)
+        for targets, weights in zip(batch["targets"], batch["weights"], strict=True):
+            found.append(data.tokenizer.decode(targets[weights > 0]))
+    return "\n".join(found)
+
+
+def _values(record):
+    return record.values
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "reason"),
+    [
+        ("sharegpt_gpt_first", 8, "roles out of order"),
+        ("alpaca_empty_output", 4, "no answer"),
+    ],
+)
+def test_a_bad_row_stops_and_names_the_option_that_leaves_it_out(
+    tmp_path, caplog, name, line, reason
+):
+    file = FILES / f"{name}.jsonl"
+    with pytest.raises(DataError, match=rf"{name}\.jsonl:{line}: .*{reason}.*on-bad-row skip"):
+        chats(file).prepare(tmp_path / "stop")
+    data = chats(file, on_bad_row="skip").prepare(tmp_path / "skip")
+    assert f"1 of 20 rows left out; the first: {file}:{line}: " in caplog.text
+    counts = [int(text.split()[0]) for _, text in data.summary]
+    assert sum(counts) == 19
+
+
+def test_more_than_five_in_a_hundred_stop_in_either_case(tmp_path):
+    good = [{"messages": [USER, ANSWER | {"content": f"b{n}"}]} for n in range(19)]
+    bad = ["{", {"messages": [USER]}, "[1]"]
+    file = write(tmp_path, [*good, *bad])
+    with pytest.raises(DataError, match=r"3 of 22 rows cannot be used.*:20: .*:21: .*:22: "):
+        chats(file, on_bad_row="skip").prepare(tmp_path / "run")
+    file = write(tmp_path, [*good, bad[0]])
+    chats(file, on_bad_row="skip").prepare(tmp_path / "run")
+
+
+def test_rows_that_the_template_refuses_are_left_out(tmp_path, caplog):
+    template = tmp_path / "x.jinja"
+    template.write_text(
+        "{% for m in messages %}{% if 'b7' in m.content %}{{ raise_exception('no seven') }}"
+        "{% endif %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}"
+        "{% if add_generation_prompt %}<assistant>{% endif %}"
+    )
+    rows = [{"messages": [USER, ANSWER | {"content": f"b{n}"}]} for n in range(40)]
+    file = write(tmp_path, rows)
+    with pytest.raises(DataError, match=r"rows\.jsonl:8: .*no seven.*on-bad-row skip"):
+        chats(file, template=str(template)).prepare(tmp_path / "run")
+    # Another template may be named in the same folder, since none was kept.
+    chats(file, template="ChatML").prepare(tmp_path / "run")
+    data = chats(file, template=str(template), on_bad_row="skip").prepare(tmp_path / "other")
+    assert "left out; the first: " in caplog.text
+    assert "b8" in learned(data)
+    assert "b7" not in learned(data)
+
+
+def test_pairs_are_left_out_as_well(tmp_path, caplog):
+    rows = [{"prompt": "a", "chosen": f"b{n}", "rejected": f"c{n}"} for n in range(40)]
+    rows[4]["rejected"] = rows[4]["chosen"]
+    rows[7] = {"prompt": "a", "chosen": "b"}
+    file = write(tmp_path, rows)
+    data = PreferenceData(
+        train=str(file), tokenizer=Bytes(), sequence_length=50, batch_size=2, on_bad_row="skip"
+    ).prepare(tmp_path / "run")
+    assert "2 of 40 rows left out" in caplog.text
+    assert sum(int(text.split()[0]) for _, text in data.summary) == 38
+
+
+def test_halves_are_tried_until_the_bad_rows_are_alone():
+    def double(rows):
+        if wrong := [row for row in rows if row % 10 == 3]:
+            raise DataError(f"{wrong[0]} is wrong")
+        return [2 * row for row in rows]
+
+    bad = BadRows("skip")
+    assert dict(each(double, range(60), bad)) == {n: 2 * n for n in range(60) if n % 10 != 3}
+    with pytest.raises(DataError, match=r"6 of 60 rows.*3 is wrong; 13 is wrong; 23 is wrong$"):
+        bad.settle("numbers", 60)
+
+
+def test_lines_that_are_no_rows_count_as_bad(tmp_path, caplog):
+    file = write(tmp_path, ["a\tb", *["1\t2"] * 30, "1\t2\t3"], "x.tsv")
+    assert len(read_rows(str(file), _values, "skip")) == 30
+    assert "1 of 31 rows left out" in caplog.text
+    with pytest.raises(DataError, match=r"x\.tsv:32: 3 fields.*on-bad-row skip"):
+        read_rows(str(file), _values, "stop")
+
+
+# What is not to be learned ------------------------------------------------------------------------
+
+
+def test_a_message_of_weight_0_is_read_and_not_learned(tmp_path):
+    file = FILES / "weight.jsonl"
+    data = chats(file).prepare(tmp_path / "run")
+    text = learned(data)
+    assert text.count("RIGHT") == 20
+    assert "WRONG" not in text
+    assert sum(int(words.split(", ")[1].split()[0]) for _, words in data.summary) == 20
+    assert all("of weight 0 not learned" in words for _, words in data.summary)
+    # What all of the text is learned of goes around it.
+    text = learned(chats(file, train_on="all").prepare(tmp_path / "all"))
+    assert "WRONG" not in text
+    assert text.count("again") == 20
+    assert "RIGHT" in learned(chats(file, train_on="last").prepare(tmp_path / "last"))
+
+
+@pytest.mark.parametrize("mark", [{"weight": 0}, {"train": False}, {"loss": 0.0}, {"masked": True}])
+def test_other_formats_say_it_in_other_words(tmp_path, mark):
+    rows = [{"messages": [USER, ANSWER | {"content": f"b{n}"}]} for n in range(20)]
+    rows[3]["messages"][1] |= mark
+    rows[5]["messages"] = [USER, ANSWER | mark, USER, ANSWER | {"content": "c"}]
+    data = chats(write(tmp_path, rows)).prepare(tmp_path / "run")
+    text = learned(data)
+    assert "b3" not in text
+    assert sorted(text.replace("<|im_end|>", " ").split()) == sorted(
+        [f"b{n}" for n in range(20) if n not in (3, 5)] + ["c"]
+    )
+    assert any("left out" in words for _, words in data.summary)
+
+
+def test_a_weight_is_0_or_1(tmp_path):
+    rows = [{"messages": [USER, ANSWER | {"weight": 0.5}]}] * 4
+    with pytest.raises(DataError, match=r"rows\.jsonl:1: message 2: weight = 0\.5: must be"):
+        chats(write(tmp_path, rows)).prepare(tmp_path / "run")
+
+
+def test_an_undesirable_completion_is_never_an_answer(tmp_path):
+    with pytest.raises(DataError, match=r"kto\.jsonl:1: label = false: .*configs/kto\.py"):
+        chats(FILES / "kto.jsonl").prepare(tmp_path / "run")
+    rows = [{"prompt": "a", "completion": f"b{n}", "label": n != 4} for n in range(20)]
+    data = chats(write(tmp_path, rows), on_bad_row="skip").prepare(tmp_path / "skip")
+    assert "b4" not in learned(data)
+    assert "b5" in learned(data)
+    assert "without the chat template" in data.summary[0][1]
+
+
+def test_all_tokens_are_learned_of_rows_without_answers(tmp_path):
+    rows = [{"messages": [USER | {"content": f"q{n}"}]} for n in range(20)]
+    rows[3] = {"instruction": "do", "output": ""}
+    file = write(tmp_path, rows)
+    with pytest.raises(DataError, match=r"rows\.jsonl:1: no answer"):
+        chats(file).prepare(tmp_path / "answers")
+    data = chats(file, train_on="all").prepare(tmp_path / "all")
+    assert "q7" in learned(data)
+
+
+def test_labels_that_stand_for_none_are_left_out(tmp_path, caplog):
+    arrow = pytest.importorskip("pyarrow")
+    rows = [{"text": f"t{n}", "gold_label": "ab-"[n % 3]} for n in range(9)]
+    config = LabelledText(
+        train=str(write(tmp_path, rows)),
+        text=("text",),
+        label="gold_label",
+        tokenizer=Bytes(),
+        sequence_length=16,
+    )
+    assert [row.label for row in config.read(config.train)] == ["a", "b"] * 3
+    assert "3 of 9 rows have no label and are left out" in caplog.text
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(
+        arrow.table({"text": ["x", "y"], "label": ["a", None]}), tmp_path / "x.parquet"
+    )
+    found = LabelledText(text=("text",), tokenizer=Bytes()).read(str(tmp_path / "x.parquet"))
+    assert [row.texts for row in found] == [("x",)]
+
+
+def test_well_known_columns_of_summaries_are_found(tmp_path):
+    for source, target in (("article", "highlights"), ("dialogue", "summary")):
+        file = write(tmp_path, [{"id": "1", source: "long", target: "short"}])
+        (pair,) = SummaryText(tokenizer=Bytes()).read(str(file))
+        assert pair.texts == ("summarize: long", "short")
+    file = write(tmp_path, [{"body": "long", "title": "short"}])
+    with pytest.raises(DataError, match=r"'body', 'title'; .*--data\.source and --data\.target"):
+        SummaryText(tokenizer=Bytes()).read(str(file))
+    (pair,) = SummaryText(source="body", target="title", tokenizer=Bytes()).read(str(file))
+    assert pair.texts == ("summarize: long", "short")
+
+
+def test_the_rows_of_a_batch_have_weights_of_0_and_1(tmp_path):
+    data = chats(FILES / "two_turns.jsonl").prepare(tmp_path / "run")
+    (batch,) = data.train.epoch(batch_size=data.train.num_rows)
+    assert set(np.unique(batch["weights"])) == {0, 1}
