@@ -30,7 +30,7 @@ from jaxformer.training.evaluation.conclusion import EVALUATION_FILE, Conclusion
 from jaxformer.training.evaluation.evaluate import Evaluator
 from jaxformer.training.evaluation.generated_text import shown
 from jaxformer.training.logging.report import print_table
-from jaxformer.training.preference_loss import PreferenceLoss
+from jaxformer.training.preference_loss import preference_loss
 from jaxformer.training.reference import with_references
 from jaxformer.training.step import TrainProgram
 
@@ -176,7 +176,7 @@ def _own_validation(data: Data) -> dict[str, Any]:
 def _program(config: Config) -> TrainProgram:
     """What evaluates; a teacher takes no part in it."""
     preference, mesh = config.train.preference, make_mesh(config.mesh)
-    loss = None if preference is None else PreferenceLoss(preference)
+    loss = None if preference is None else preference_loss(preference)
     return TrainProgram(config.model, config.optimizer, config.train, mesh, loss)
 
 

@@ -121,6 +121,45 @@ class DPO:
 
 
 @dataclass(frozen=True)
+class KTO:
+    """Kahneman-Tversky optimisation: the loss of a run on `UnpairedPreferenceData`.
+
+    The loss is the mean of `functional.kto_loss` over the answers of a batch. Its divergence is a
+    mean over the rows that are computed together: with gradient accumulation, those of a part. The
+    log-probabilities of the reference are computed once, before the first step, and kept in the
+    run's folder.
+
+    References:
+        Ethayarajh et al., KTO (https://arxiv.org/abs/2402.01306).
+    """
+
+    beta: float = 0.1
+    """The strength of the pull towards the reference."""
+    desirable_weight: float = 1.0
+    """Weight of desirable answers. With d of them and u others, the paper advises a ratio
+    d x desirable_weight / (u x undesirable_weight) from 1 to 4/3."""
+    undesirable_weight: float = 1.0
+    """Weight of undesirable answers."""
+    disable_dropout: bool = True
+    """Compute the policy without dropout, as the reference is; otherwise it is the model's."""
+    reference: str | None = None
+    """The folder of the reference: a run, one of its checkpoints, or a Hugging Face checkpoint (or
+    its name on the hub); None: the model that the run starts from."""
+
+    def __post_init__(self):
+        check_types(self)
+        check_fields(
+            self,
+            "train.preference",
+            beta=POSITIVE,
+            desirable_weight=NOT_NEGATIVE,
+            undesirable_weight=NOT_NEGATIVE,
+        )
+        if self.reference is not None:
+            any_path(self.reference, "train.preference.reference")
+
+
+@dataclass(frozen=True)
 class TrainConfig:
     """The training loop."""
 
@@ -149,8 +188,9 @@ class TrainConfig:
     """Low-rank factors that learn in place of the model's own parameters; None: no factors."""
     distillation: Distillation | None = None
     """A finished run as the teacher; None: no teacher."""
-    preference: DPO | None = None
-    """The loss of preferences; None: the data have none."""
+    preference: DPO | KTO | None = None
+    """The loss of preferences: DPO for pairs of answers, KTO for judged ones; None: the data have
+    none."""
     loss_chunk: int | None = None
     """Positions whose logits exist at a time in the loss; None: all of a batch at once, or an
     eighth of the positions where tokens are masked, of which the others are not computed."""

@@ -80,7 +80,12 @@ from jaxformer.functional.positions.waves import (
     rotation_matrix,
     wavelengths,
 )
-from jaxformer.functional.preferences import PreferenceLosses, dpo_loss
+from jaxformer.functional.preferences import (
+    KTOLosses,
+    PreferenceLosses,
+    dpo_loss,
+    kto_loss,
+)
 from jaxformer.functional.sampling.next_token import (
     ban_tokens,
     epsilon_filter,
@@ -118,6 +123,7 @@ __all__ = [
     "DenseMask",
     "DynamicNTK",
     "Integer",
+    "KTOLosses",
     "KeyPadding",
     "KeyRange",
     "LayerNorm",
@@ -177,6 +183,7 @@ __all__ = [
     "greedy",
     "integer_code",
     "inverse_frequencies",
+    "kto_loss",
     "layer_norm",
     "learned_code",
     "linear",

@@ -1,14 +1,15 @@
-"""Losses of preferences: a chosen answer and a rejected one, under a policy and a reference."""
+"""Losses of preferences: pairs of answers, or judged ones, under a policy and a reference."""
 
 from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from jaxformer.checks import POSITIVE, RATE, Rule
+from jaxformer.checks import NOT_NEGATIVE, POSITIVE, RATE, Rule
 from jaxformer.errors import ArgumentError
 from jaxformer.functional.assertions import (
     assert_axes,
+    assert_bool,
     assert_floating,
     assert_integers,
     check_choice,
@@ -112,6 +113,91 @@ def dpo_loss(
     else:
         losses = (1 - flipped) * right + flipped * wrong
     return PreferenceLosses(losses, *rewards)
+
+
+class KTOLosses(NamedTuple):
+    """The results of `kto_loss`."""
+
+    losses: jax.Array
+    """float32 `[B]`."""
+    rewards: jax.Array
+    """float32 `[B]`, beta times the log-ratio of each answer; no gradient flows through it."""
+    divergence: jax.Array
+    """float32, the estimate of the divergence between policy and reference."""
+
+
+def kto_loss(
+    logps: jax.Array,
+    ref_logps: jax.Array,
+    desirable: jax.Array,
+    other_logps: jax.Array,
+    ref_other_logps: jax.Array,
+    *,
+    beta: float,
+    desirable_weight: float,
+    undesirable_weight: float,
+    valid: jax.Array | None = None,
+) -> KTOLosses:
+    r"""Kahneman-Tversky optimisation: the policy learns which answers are desirable.
+
+    .. math::
+      \ell = \begin{cases}
+        \lambda_D\, (1 - \sigma(\beta (r - z))) & \text{for a desirable answer} \\
+        \lambda_U\, (1 - \sigma(\beta (z - r))) & \text{for an undesirable one}
+      \end{cases}
+
+    with :math:`r = \log (\pi(y \mid x) / \pi_{ref}(y \mid x))` and the divergence
+    :math:`z = \max(0, \operatorname{mean} \log (\pi(y' \mid x) / \pi_{ref}(y' \mid x)))`. The mean
+    is over the rows, and :math:`y'` is the answer to another prompt. No gradient flows through z.
+    Arithmetic is in float32.
+
+    Args:
+        logps: `[B]`: the log-probability of each answer, summed over its tokens.
+        ref_logps: `[B]`: the reference's; no gradient flows to it.
+        desirable: Boolean `[B]`: whether an answer is desirable.
+        other_logps: `[B]`: the log-probability of the answer to another prompt; no gradient flows
+            to it.
+        ref_other_logps: `[B]`: the reference's of the same; no gradient flows to it.
+        beta: The strength of the pull towards the reference.
+        desirable_weight: The weight :math:`\lambda_D` of desirable answers.
+        undesirable_weight: The weight :math:`\lambda_U` of undesirable answers.
+        valid: Boolean `[B]`: rows that count for z; None: all.
+
+    Returns:
+        The loss and the reward of each answer, and z.
+
+    Raises:
+        AssertionError: The arrays differ in shape or have another dtype.
+        ArgumentError: A number is out of its range.
+
+    References:
+        Ethayarajh et al., KTO: Model Alignment as Prospect Theoretic Optimization
+        (https://arxiv.org/abs/2402.01306), equations 7 and 8.
+    """
+    check_numbers(
+        beta=(beta, POSITIVE),
+        desirable_weight=(desirable_weight, NOT_NEGATIVE),
+        undesirable_weight=(undesirable_weight, NOT_NEGATIVE),
+    )
+    arrays = {
+        "logps": logps,
+        "ref_logps": ref_logps,
+        "other_logps": other_logps,
+        "ref_other_logps": ref_other_logps,
+    }
+    masks = {"desirable": desirable} | ({} if valid is None else {"valid": valid})
+    assert_axes(**{name: (array, "B") for name, array in (arrays | masks).items()})
+    assert_floating(**arrays)
+    assert_bool(**masks)
+    policy, ref, other, ref_other = (x.astype(jnp.float32) for x in arrays.values())
+    ratios = policy - jax.lax.stop_gradient(ref)
+    counted = jnp.ones_like(ratios) if valid is None else valid.astype(jnp.float32)
+    total = jnp.sum(jax.lax.stop_gradient(other - ref_other) * counted)
+    divergence = jnp.maximum(total / jnp.maximum(jnp.sum(counted), 1.0), 0.0)
+    margins = jnp.where(desirable, 1.0, -1.0) * (ratios - divergence)
+    weights = jnp.where(desirable, desirable_weight, undesirable_weight)
+    losses = weights * jax.nn.sigmoid(-beta * margins)
+    return KTOLosses(losses, jax.lax.stop_gradient(beta * ratios), divergence)
 
 
 def _sigmoid(beta: float, margins: jax.Array) -> jax.Array:

@@ -15,7 +15,7 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.models.model import ModelConfig
 from jaxformer.plan.program import Program, flattened
 from jaxformer.plan.slices import Slice
-from jaxformer.training.preference_loss import PreferenceLoss
+from jaxformer.training.preference_loss import preference_loss
 from jaxformer.training.step import TrainProgram
 from jaxformer.training.teacher import abstract_distillation_loss
 from jaxformer.training.transfer.origin import model_of
@@ -169,7 +169,7 @@ def train_program(config: Config, mesh: Mesh | AbstractMesh) -> TrainProgram:
         settings, lengths = train.distillation, config.data.lengths
         loss = abstract_distillation_loss(settings, config.model, lengths, teacher, mesh)
     if train.preference is not None:
-        loss = PreferenceLoss(train.preference)
+        loss = preference_loss(train.preference)
     return TrainProgram(config.model, config.optimizer, train, mesh, loss)
 
 

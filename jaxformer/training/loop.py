@@ -56,7 +56,7 @@ from jaxformer.training.logging.report import (
 )
 from jaxformer.training.logging.run_logger import RunLogger
 from jaxformer.training.logging.throughput import RunWork, StepProfiler
-from jaxformer.training.preference_loss import PreferenceLoss
+from jaxformer.training.preference_loss import preference_loss
 from jaxformer.training.reference import with_references
 from jaxformer.training.result import TrainResult
 from jaxformer.training.step import TrainProgram, TrainState
@@ -253,7 +253,7 @@ def _program(config: Config, data: Datasets) -> TrainProgram:
     if settings.distillation is not None:
         loss = distillation_loss(settings.distillation, model, config.data.lengths, data, mesh)
     if settings.preference is not None:
-        loss = PreferenceLoss(settings.preference)
+        loss = preference_loss(settings.preference)
     return TrainProgram(model, config.optimizer, settings, mesh, loss)
 
 

@@ -1,4 +1,4 @@
-"""The loss of preferences: a chosen and a rejected answer to each prompt, in one batch."""
+"""The losses of preferences: pairs of answers, or judged ones, in one batch."""
 
 from typing import NamedTuple
 
@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from jaxformer.config.train import DPO
+from jaxformer.config.train import DPO, KTO
+from jaxformer.data.chat.unpaired import DESIRABLE
 from jaxformer.functional.placement import place, spec_of
-from jaxformer.functional.preferences import dpo_loss
+from jaxformer.functional.preferences import dpo_loss, kto_loss
 from jaxformer.models.batch import check_batch
 from jaxformer.models.heads.base import Batch, LossOptions
 from jaxformer.models.model import Model
@@ -22,10 +23,13 @@ REFERENCE = "reference_logps"
 # The terms: means over pairs, and means over the tokens of the answers of one side.
 _PAIRS, _CHOSEN_REWARD, _REJECTED_REWARD = "preference", "chosen_reward", "rejected_reward"
 _CHOSEN, _REJECTED = "chosen", "rejected"
+_DIVERGENCE = "divergence"
 
 
 class Answers(NamedTuple):
-    """The answers of a batch of pairs, each float32 `[B, 2]`: of the chosen and the rejected."""
+    """The answers of a batch, each float32 `[B, 2]`: the chosen and the rejected, or an answer and
+    that to another prompt.
+    """
 
     logps: jax.Array
     """The log-probability of each answer, summed over its tokens."""
@@ -72,7 +76,7 @@ def as_sequences(batch: Batch) -> dict[str, jax.Array]:
 class PreferenceLoss(Loss):
     """`dpo_loss` of the language model's head against the batch's reference log-probabilities."""
 
-    def __init__(self, settings: DPO):
+    def __init__(self, settings: DPO | KTO):
         """Takes the form of the loss; no head's own loss is part of it."""
         super().__init__(())
         self._settings = settings
@@ -153,6 +157,102 @@ class PreferenceLoss(Loss):
             "rejected_logps": mean(-rejected.loss, pairs),
             "tokens": chosen.weight + rejected.weight,
         }
+
+
+class KTOLoss(PreferenceLoss):
+    """`kto_loss` of the language model's head against the batch's reference log-probabilities."""
+
+    def batch_spec(self, model, rows, lengths):
+        judged = {DESIRABLE: jax.ShapeDtypeStruct((rows,), jnp.int32)}
+        return super().batch_spec(model, rows, lengths) | judged
+
+    def __call__(self, model, parameters, batch, options, key):
+        del parameters
+        settings = self._settings
+        found = answers(model, batch, options, None if settings.disable_dropout else key)
+        logps, others = _sides(found.logps)
+        ref_logps, ref_others = _sides(batch[REFERENCE])
+        lengths, kinds = found.lengths[:, 0], _kinds(found.lengths, batch[DESIRABLE])
+        judged = kto_loss(
+            logps,
+            ref_logps,
+            batch[DESIRABLE] > 0,
+            others,
+            ref_others,
+            beta=settings.beta,
+            desirable_weight=settings.desirable_weight,
+            undesirable_weight=settings.undesirable_weight,
+            valid=kinds[_PAIRS] > 0,
+        )
+        above = judged.rewards > settings.beta * judged.divergence
+        right = (above == (batch[DESIRABLE] > 0)).astype(jnp.float32)
+        divergences = jnp.broadcast_to(judged.divergence, judged.losses.shape)
+        sums = {
+            _PAIRS: weighted(judged.losses, kinds[_PAIRS])._replace(
+                correct=jnp.sum(right * kinds[_PAIRS])
+            ),
+            _DIVERGENCE: weighted(divergences, kinds[_PAIRS]),
+            _CHOSEN_REWARD: weighted(judged.rewards, kinds[_CHOSEN]),
+            _REJECTED_REWARD: weighted(judged.rewards, kinds[_REJECTED]),
+        }
+        for kind in (_CHOSEN, _REJECTED):
+            tokens = jnp.sum(lengths * kinds[kind])
+            sums[kind] = weighted(-logps, kinds[kind])._replace(weight=tokens)
+        return sums
+
+    def weights(self, model, batch):
+        del model
+        lengths = jnp.sum(batch["weights"], axis=2)
+        kinds = _kinds(lengths, batch[DESIRABLE])
+        counts = {kind: jnp.sum(weights) for kind, weights in kinds.items()}
+        tokens = {kind: jnp.sum(lengths[:, 0] * kinds[kind]) for kind in (_CHOSEN, _REJECTED)}
+        return tokens | {
+            _PAIRS: counts[_PAIRS],
+            _DIVERGENCE: counts[_PAIRS],
+            _CHOSEN_REWARD: counts[_CHOSEN],
+            _REJECTED_REWARD: counts[_REJECTED],
+        }
+
+    def total(self, means):
+        return means[_PAIRS]
+
+    def metrics(self, sums):
+        """The loss, and means over the answers, those of desirable ones as "chosen".
+
+        Returns:
+            "loss"; "accuracy", the share of answers whose reward is on the right side of the
+            divergence; "margin", the mean reward of desirable answers minus that of others;
+            "chosen_reward" and "rejected_reward"; "chosen_logps" and "rejected_logps", the answers'
+            log-probabilities; "divergence", that of policy and reference; "tokens", those of all
+            answers.
+        """
+        means = {name: mean(term.loss, term) for name, term in sums.items()}
+        chosen, rejected = sums[_CHOSEN], sums[_REJECTED]
+        return {
+            "loss": self.total(means),
+            "accuracy": mean(sums[_PAIRS].correct, sums[_PAIRS]),
+            "margin": means[_CHOSEN_REWARD] - means[_REJECTED_REWARD],
+            "chosen_reward": means[_CHOSEN_REWARD],
+            "rejected_reward": means[_REJECTED_REWARD],
+            "chosen_logps": mean(-chosen.loss, sums[_CHOSEN_REWARD]),
+            "rejected_logps": mean(-rejected.loss, sums[_REJECTED_REWARD]),
+            "divergence": means[_DIVERGENCE],
+            "tokens": chosen.weight + rejected.weight,
+        }
+
+
+def preference_loss(settings: DPO | KTO) -> PreferenceLoss:
+    """Returns the loss of a run on preferences."""
+    return _LOSSES[type(settings)](settings)
+
+
+_LOSSES = {DPO: PreferenceLoss, KTO: KTOLoss}
+
+
+def _kinds(lengths: jax.Array, desirable: jax.Array) -> dict[str, jax.Array]:
+    """float32 `[B]` each: 1 for any answer, a desirable one, another; see `_pair_weights`."""
+    real, good = _pair_weights(lengths), (desirable > 0).astype(jnp.float32)
+    return {_PAIRS: real, _CHOSEN: real * good, _REJECTED: real * (1 - good)}
 
 
 def _reshaped(x: jax.Array, shape: tuple[int, int], like: PartitionSpec | None) -> jax.Array:

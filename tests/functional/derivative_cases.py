@@ -195,6 +195,16 @@ def plain_dpo(p):
     return 0.9 * jnp.log1p(jnp.exp(-margin)) + 0.1 * jnp.log1p(jnp.exp(margin))
 
 
+def kto(p):
+    judged = (p["own"], jnp.ones(4), jnp.arange(4) < 2, jnp.full(4, 1.5), jnp.ones(4))
+    return F.kto_loss(*judged, beta=0.3, desirable_weight=1.0, undesirable_weight=2.0).losses
+
+
+def plain_kto(p):
+    signed = jnp.where(jnp.arange(4) < 2, 0.3, -0.3) * (p["own"] - 1.0 - 0.5)
+    return jnp.where(jnp.arange(4) < 2, 1.0, 2.0) * (1 - 1 / (1 + jnp.exp(-signed)))
+
+
 def plain_contrastive(p):
     own = jnp.diagonal(p["logits"])
     sides = [jnp.sum(jnp.log(jnp.sum(jnp.exp(p["logits"]), axis=axis)) - own) for axis in (0, 1)]
@@ -390,6 +400,7 @@ CASES = {
         FLOAT32,
     ),
     "dpo_loss": Case(dpo, plain_dpo, {"chosen": normal(4), "rejected": normal(4)}, FLOAT32),
+    "kto_loss": Case(kto, plain_kto, {"own": normal(4)}, FLOAT32),
     "contrastive_loss": Case(
         lambda p: contrastive.contrastive_loss(p["logits"]).loss,
         plain_contrastive,

@@ -68,6 +68,9 @@ CHUNKED = {
 }  # fmt: skip
 LOGPS = ("chosen_logps", "rejected_logps", "ref_chosen_logps", "ref_rejected_logps")
 PREFERENCES = dict.fromkeys(LOGPS, floats(2)) | {"beta": 0.1}
+JUDGED = dict.fromkeys(("logps", "ref_logps", "other_logps", "ref_other_logps"), floats(2)) | {
+    "desirable": bools(2), "beta": 0.1, "desirable_weight": 1.0, "undesirable_weight": 1.0,
+}  # fmt: skip
 
 CASES = [
     (F.attention, ATTENTION, {
@@ -243,6 +246,11 @@ CASES = [
     (F.dpo_loss, PREFERENCES, {
         **{name: [floats(2, 1), ints(2), None] for name in LOGPS}, "beta": POSITIVE,
         "loss_type": ["ipo", "dpo", None], "label_smoothing": [0.5, -0.1, NAN, "0", True],
+    }),
+    (F.kto_loss, JUDGED, {
+        **{name: [floats(2, 1), ints(2), None] for name in JUDGED if name.endswith("logps")},
+        "desirable": [floats(2), bools(3)], "valid": [floats(2)], "beta": POSITIVE,
+        "desirable_weight": [-0.1, NAN, "0"], "undesirable_weight": [-0.1, NAN, True],
     }),
     (partial(F.dpo_loss, loss_type="ipo", rejected_lengths=ints(2)),
      PREFERENCES | {"chosen_lengths": ints(2)}, {

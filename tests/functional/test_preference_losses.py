@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxformer.functional.preferences import LOSS_TYPES, dpo_loss
+from jaxformer.functional.preferences import LOSS_TYPES, dpo_loss, kto_loss
 
 SEEDS = st.integers(0, 2**16)
 BETAS = st.floats(0.01, 2.0)
@@ -175,3 +175,110 @@ def test_arithmetic_is_in_float32():
     assert all(x.dtype == jnp.float32 for x in found)
     wide = dpo_loss(*[x.astype(jnp.float32) for x in half], beta=0.1)
     np.testing.assert_array_equal(found.losses, wide.losses)
+
+
+# KTO ----------------------------------------------------------------------------------------------
+
+WEIGHTS = {"desirable_weight": 1.3, "undesirable_weight": 0.7}
+
+
+def judged(seed, rows=7, towards=0.0):
+    """Log-probabilities of answers and of others, of a policy and a reference, and labels."""
+    random = np.random.default_rng(seed)
+    ref = -random.uniform(1.0, 90.0, (2, rows))
+    policy = ref + random.normal(towards, 4.0, (2, rows))
+    (own, other), (ref_own, ref_other) = policy.astype(np.float32), ref.astype(np.float32)
+    return (own, ref_own, random.random(rows) < 0.5, other, ref_other)
+
+
+def trl_kto_loss(arrays, beta):
+    """The loss of TRL's own KTOTrainer for these numbers, and the gradient of the policy's."""
+    torch = pytest.importorskip("torch")
+    kto_trainer = pytest.importorskip("trl.trainer.kto_trainer")
+    from collections import defaultdict
+
+    own, ref_own, labels, other, ref_other = arrays
+    sums = torch.tensor(own.astype(np.float64), requires_grad=True)
+    others = torch.tensor(other.astype(np.float64))
+    rows = len(own)
+    ids = torch.zeros(rows, 2, dtype=torch.int64)
+    mask = torch.tensor([[0, 1]] * rows)
+    answers = {"input_ids": ids, "attention_mask": mask, "completion_mask": mask}
+    inputs = answers | {
+        "label": torch.tensor(labels),
+        "ref_logps": torch.tensor(ref_own.astype(np.float64)),
+        "ref_KL_logps": torch.tensor(ref_other.astype(np.float64)),
+        **{f"KL_{name}": value for name, value in answers.items()},
+    }
+    calls = iter((others, sums))  # the answers to other prompts are computed first
+
+    class Model:
+        training = True
+
+        def __call__(self, **kwargs):
+            return Outputs(torch, next(calls)[:, None])
+
+    class Accelerator:
+        device = "cpu"
+        gather_for_metrics = staticmethod(lambda x: x)
+
+    trainer = object.__new__(kto_trainer.KTOTrainer)
+    vars(trainer).update(
+        {
+            "model": Model(), "accelerator": Accelerator(), "aux_loss_enabled": False,
+            "calculate_KL": True, "precompute_ref_logps": True, "loss_type": "kto",
+            "beta": beta, "_tp_size": 1, "_total_train_tokens": 0,
+            "_metrics": {"train": defaultdict(list)}, **WEIGHTS,
+        }
+    )  # fmt: skip
+    loss = trainer._compute_loss(trainer.model, inputs, return_outputs=False)
+    loss.backward()
+    metrics = {name: values[-1] for name, values in trainer._metrics["train"].items()}
+    return loss.item(), sums.grad.numpy(), metrics
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("towards", [-3.0, 3.0])  # the divergence is cut off at 0
+@pytest.mark.parametrize("beta", [0.1, 0.5])
+def test_values_gradients_and_metrics_of_judged_answers_are_trls(beta, towards):
+    arrays = judged(5, towards=towards)
+    own, ref_own, labels, *others = arrays
+    expected, gradient, metrics = trl_kto_loss(arrays, beta)
+
+    def loss(policy):
+        found = kto_loss(policy, ref_own, labels, *others, beta=beta, **WEIGHTS)
+        return jnp.mean(found.losses), found
+
+    (value, found), found_gradient = jax.value_and_grad(loss, has_aux=True)(own)
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+    np.testing.assert_allclose(found_gradient, gradient, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(found.divergence, metrics["kl"], rtol=1e-5)
+    assert (found.divergence == 0) == (towards < 0)
+    for name, chosen in (("chosen", labels), ("rejected", ~labels)):
+        mean = found.rewards[chosen].mean()
+        np.testing.assert_allclose(mean, metrics[f"rewards/{name}"], rtol=1e-4)
+
+
+@given(seed=SEEDS, beta=BETAS)
+def test_the_loss_falls_with_what_is_desirable_alone(seed, beta):
+    own, ref_own, labels, *others = judged(seed)
+
+    def loss(policy, others):
+        return kto_loss(policy, ref_own, labels, *others, beta=beta, **WEIGHTS).losses.sum()
+
+    of_own, of_others = jax.grad(loss, argnums=(0, 1))(own, others)
+    assert (np.where(labels, of_own, -of_own) <= 0).all()
+    assert not np.any(of_others)  # no gradient flows through the divergence
+
+
+def test_rows_that_fill_a_batch_change_no_divergence():
+    arrays = judged(2)
+    plain = kto_loss(*arrays, beta=0.2, **WEIGHTS)
+    wider = [np.append(x, np.ones(3, x.dtype) * 9) for x in arrays]
+    wider[2] = wider[2].astype(bool)
+    valid = np.arange(10) < 7
+    found = kto_loss(*wider, beta=0.2, **WEIGHTS, valid=valid)
+    np.testing.assert_allclose(found.divergence, plain.divergence, rtol=1e-6)
+    np.testing.assert_allclose(found.losses[:7], plain.losses, rtol=1e-6)
+    none = kto_loss(*wider, beta=0.2, **WEIGHTS, valid=np.zeros(10, bool))
+    assert none.divergence == 0

@@ -1,4 +1,4 @@
-"""DPO: TRL's losses, the same update however it is computed, the reference, whole runs."""
+"""DPO and KTO: TRL's losses, the same update however it is computed, the reference, whole runs."""
 
 import json
 import random
@@ -13,9 +13,9 @@ from tiny_models import logits_of, random_parameters, structure_of, tiny, tiny_e
 from tiny_run import hash_of, tiny_config
 
 from jaxformer.cli.evaluate import evaluate
-from jaxformer.config import DPO, Config, TrainConfig, validate
+from jaxformer.config import DPO, KTO, Config, TrainConfig, validate
 from jaxformer.data import Bytes
-from jaxformer.data.chat import PreferenceData
+from jaxformer.data.chat import PreferenceData, UnpairedPreferenceData
 from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.distributed.processes import placed
 from jaxformer.errors import ConfigError
@@ -24,7 +24,7 @@ from jaxformer.models.lora import LoRA
 from jaxformer.optim import SGD, AdamW, Constant
 from jaxformer.training.logging.metrics_writer import read_metrics
 from jaxformer.training.loop import train
-from jaxformer.training.preference_loss import REFERENCE, PreferenceLoss, answers
+from jaxformer.training.preference_loss import REFERENCE, PreferenceLoss, answers, preference_loss
 from jaxformer.training.step import TrainProgram
 
 MODEL = tiny(vocab_size=32, model_dim=24, num_heads=4, num_kv_heads=2, num_layers=1, mlp_dim=16)
@@ -343,6 +343,77 @@ def test_low_rank_factors_learn_against_their_base(continued, tmp_path):
     assert abs(second["margin"]) > 1e-3
 
 
+# Judged answers -----------------------------------------------------------------------------------
+
+
+def judged(path, rows=60):
+    """Rows whose answer is desirable where it repeats the question."""
+    chance = random.Random(3)
+    lines = []
+    for number in range(rows):
+        words = chance.sample(SENTENCES[0].split(), 3)
+        good = number % 2 == 0
+        answer = words[0] if good else "no"
+        row = {"prompt": " ".join(words) + ":", "completion": f" {answer}", "label": good}
+        lines.append(json.dumps(row) + "\n")
+    path.write_text("".join(lines))
+    return str(path)
+
+
+def kto_config(folder, **settings):
+    config = dpo_config(folder)
+    data = UnpairedPreferenceData(
+        train=judged(folder / "judged.jsonl"),
+        tokenizer=Bytes(),
+        sequence_length=64,
+        batch_size=8,
+        validation_fraction=0.2,
+    )
+    kto = KTO(beta=0.3, undesirable_weight=1.2)
+    return replace(config, data=data, train=replace(config.train, preference=kto, **settings))
+
+
+def test_a_run_learns_what_is_desirable(tmp_path):
+    config = kto_config(tmp_path, gradient_accumulation=1)
+    train(config, tmp_path / "run")
+    rows, validations = rows_of(tmp_path / "run", "train"), rows_of(tmp_path / "run", "validation")
+    # Policy and reference are the same: 1 - sigmoid(0), times the weights of the labels.
+    assert 0.5 <= rows[0]["loss"] <= 0.6
+    assert abs(rows[0]["margin"]) < 1e-4
+    assert rows[0]["divergence"] == pytest.approx(0, abs=1e-4)
+    assert rows[-1]["loss"] < rows[0]["loss"]
+    assert rows[-1]["margin"] > 0
+    assert all(row["chosen_logps"] < 0 and row["rejected_logps"] < 0 for row in validations)
+    output = tmp_path / "found.json"
+    evaluate([str(tmp_path / "run"), "--output", str(output)], "evaluate")
+    found = json.loads(output.read_text())["metrics"]
+    for name, value in found.items():
+        assert value == pytest.approx(validations[-1][name], rel=1e-4, abs=1e-5), name
+
+
+def test_the_loss_of_judged_answers_is_the_formula():
+    settings = KTO(beta=0.3, desirable_weight=1.5)
+    loss, batch = preference_loss(settings), pairs()
+    batch["desirable"] = np.arange(8, dtype=np.int32) % 2
+    module = structure_of(MODEL).module(random_parameters(MODEL, 1))
+    sums = loss(module, {}, batch, DEFAULT_OPTIONS, None)
+    found = answers(module, batch, DEFAULT_OPTIONS)
+    ratios = np.asarray(found.logps - batch[REFERENCE], np.float64)[:-1]
+    divergence = max(ratios[:, 1].mean(), 0)
+    good = batch["desirable"][:-1] > 0
+    signed = np.where(good, 1, -1) * (ratios[:, 0] - divergence) * 0.3
+    expected = np.where(good, 1.5, 1.0) / (1 + np.exp(signed))
+    values = loss.metrics(sums)
+    assert values["loss"] == pytest.approx(expected.mean(), rel=1e-5)
+    assert values["divergence"] == pytest.approx(divergence, rel=1e-5)
+    assert values["chosen_reward"] == pytest.approx(0.3 * ratios[good, 0].mean(), rel=1e-5)
+    assert values["accuracy"] == pytest.approx((signed > 0).mean())
+    weights = loss.weights(module, batch)
+    assert weights.keys() == sums.keys()
+    for name, term in sums.items():
+        np.testing.assert_allclose(weights[name], term.weight)
+
+
 # What is refused ----------------------------------------------------------------------------------
 
 
@@ -360,6 +431,10 @@ def test_what_does_not_fit_together(finished):
     assert "compares pairs of answers, which DataConfig does not make" in refused(text)
     encoder = replace(config, model=tiny_encoder(vocab_size=264))
     assert "answers of a decoder" in refused(encoder)
+    other = replace(config, train=replace(config.train, preference=KTO()))
+    assert "choose one with --train.preference DPO" in refused(other)
+    text = replace(tiny_config(), train=TrainConfig(preference=KTO()))
+    assert "judged answers, which DataConfig does not make; use Unpaired" in refused(text)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from jaxformer.data.chat.rows import (
     ShareGPT,
 )
 from jaxformer.data.chat.template import ChatTemplate, Conversation, read_chat_template
+from jaxformer.data.chat.unpaired import UnpairedPreferenceData
 
 __all__ = [
     "Alpaca",
@@ -30,5 +31,6 @@ __all__ = [
     "PreferenceData",
     "PromptCompletion",
     "ShareGPT",
+    "UnpairedPreferenceData",
     "read_chat_template",
 ]

@@ -68,6 +68,11 @@ def answers_of(chat: Conversation) -> list[int]:
     ]
 
 
+def last_alone(chat: Conversation) -> Conversation:
+    """Returns the conversation with its last answer to learn, the others being context."""
+    return chat._replace(first=max(answers_of(chat), default=chat.first))
+
+
 def left_out(chat: Conversation) -> list[int]:
     """Returns the places of the assistant's messages that may not be learned."""
     return [place for place in assistant_places(chat) if not is_learned(chat.messages[place])]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from jaxformer.data.chat.answers import answers_of, said_in
+from jaxformer.data.chat.answers import last_alone, said_in
 from jaxformer.data.chat.choice import encoders
 from jaxformer.data.chat.conversations import ConversationData
 from jaxformer.data.chat.examples import (
@@ -51,7 +51,7 @@ class ChatData(ConversationData[Conversation]):
 
     def read_record(self, record):
         chat = self.format.read(record, needs_answer=self.train_on != "all")
-        return _last_alone(chat) if self.train_on == "last" else chat
+        return last_alone(chat) if self.train_on == "last" else chat
 
     def side_of(self, row: Conversation) -> str:
         return json.dumps([row.messages, row.tools], default=str)
@@ -76,8 +76,3 @@ class ChatData(ConversationData[Conversation]):
         return ChatExamples(
             rendered.tokens, weights, self.packing, self.sequence_length, tokenizer.pad_id
         )
-
-
-def _last_alone(chat: Conversation) -> Conversation:
-    """The conversation with its last answer to learn, the others being context."""
-    return chat._replace(first=max(answers_of(chat), default=chat.first))

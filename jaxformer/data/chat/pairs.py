@@ -21,6 +21,19 @@ class Answer(NamedTuple):
     learned: np.ndarray
     """bool [tokens], whether a token belongs to the answer."""
 
+    @property
+    def prompt_size(self) -> int:
+        """The tokens before the answer."""
+        return int(np.argmax(self.learned))
+
+    def part(self, start: int, size: int) -> "Answer":
+        """Returns at most `size` tokens from one on."""
+        return Answer(self.tokens[start : start + size], self.learned[start : start + size])
+
+    def cut(self, size: int) -> "Answer":
+        """Returns at most `size` tokens: the beginning of the prompt goes first, see `Pair.cut`."""
+        return self.part(min(max(len(self.tokens) - size, 0), max(self.prompt_size - 1, 0)), size)
+
 
 class Pair(NamedTuple):
     """A prompt with both answers as tokens."""
@@ -71,7 +84,7 @@ class Pair(NamedTuple):
     @property
     def prompt_size(self) -> int:
         """The tokens before the answers."""
-        return int(np.argmax(self.chosen.learned))
+        return self.chosen.prompt_size
 
     @property
     def size(self) -> int:
@@ -85,10 +98,7 @@ class Pair(NamedTuple):
         answers.
         """
         start = min(max(self.size - size, 0), max(self.prompt_size - 1, 0))
-        place = slice(start, start + size)
-        return Pair(
-            *(Answer(side.tokens[place], side.learned[place]) for side in self[:2]), self.where
-        )
+        return Pair(*(side.part(start, size) for side in self[:2]), self.where)
 
 
 def encoded_pairs(
