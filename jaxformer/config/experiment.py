@@ -15,11 +15,9 @@ from typing import Any
 
 from jax.sharding import AbstractMesh
 
-from jaxformer.config.train import DPO, KTO, TrainConfig
+from jaxformer.config.train import TrainConfig
 from jaxformer.config.user_code import import_file, in_one_sentence
 from jaxformer.data import CausalLM, Data, DataConfig, PrefixLM
-from jaxformer.data.chat.preferences import PreferenceData
-from jaxformer.data.chat.unpaired import UnpairedPreferenceData
 from jaxformer.data.labels import shown
 from jaxformer.distributed.sharding import MeshConfig, parameter_shardings
 from jaxformer.errors import ConfigError, did_you_mean
@@ -332,32 +330,21 @@ def _check_data_fits(model: ModelConfig, data: Data) -> None:
         )
 
 
-_PREFERENCES = {
-    DPO: (PreferenceData, "pairs of answers"),
-    KTO: (UnpairedPreferenceData, "judged answers"),
-}
-"""The data of each loss of preferences, and what they make."""
-
-
 def _check_preference(model: ModelConfig, data: Data, train: TrainConfig) -> None:
     """Refuses preferences without their loss, and that loss without them or a decoder."""
-    name = type(data).__name__
-    wanted = next(
-        (loss for loss, (kind, _) in _PREFERENCES.items() if isinstance(data, kind)), None
-    )
-    if wanted is not None and not isinstance(train.preference, wanted):
-        given = train.preference and type(train.preference).__name__
+    name, preference, wanted = type(data).__name__, train.preference, data.preference
+    given = None if preference is None else type(preference).__name__
+    if wanted is not None and given != wanted:
         raise ConfigError(
-            f"train.preference = {given}: {name} makes {_PREFERENCES[wanted][1]}, which no other "
-            f"loss compares; choose one with --train.preference {wanted.__name__}"
+            f"train.preference = {given}: {name} makes preferences, which no other loss compares; "
+            f"choose one with --train.preference {wanted}"
         )
-    if train.preference is None:
+    if preference is None:
         return
     if wanted is None:
-        kind, words = _PREFERENCES[type(train.preference)]
         raise ConfigError(
-            f"train.preference = {type(train.preference).__name__}: compares {words}, which {name} "
-            f"does not make; use {kind.__name__}, or leave it out"
+            f"train.preference = {given}: compares {preference.compares}, which {name} does not "
+            f"make; use {preference.data}, or leave it out"
         )
     if not (model.causal and model.predicts_next_token):
         heads = ", ".join(head.name for head in model.heads) or "none"

@@ -1,6 +1,7 @@
 """How long to train, what to watch and what to keep: the settings of the training loop."""
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from jaxformer.checks import (
     FRACTION,
@@ -93,6 +94,9 @@ class DPO:
         Rafailov et al., Direct Preference Optimization (https://arxiv.org/abs/2305.18290).
     """
 
+    compares: ClassVar[str] = "pairs of answers"
+    data: ClassVar[str] = "PreferenceData"
+
     beta: float = 0.1
     """The strength of the pull towards the reference; IPO's paper calls it tau."""
     loss_type: LossType = "sigmoid"
@@ -132,6 +136,9 @@ class KTO:
     References:
         Ethayarajh et al., KTO (https://arxiv.org/abs/2402.01306).
     """
+
+    compares: ClassVar[str] = "judged answers"
+    data: ClassVar[str] = "UnpairedPreferenceData"
 
     beta: float = 0.1
     """The strength of the pull towards the reference."""

@@ -66,6 +66,10 @@ class Data(abc.ABC):
     sequences_per_row: ClassVar[int] = 1
     """Sequences that the model reads of a row of a batch: two for a pair of answers."""
 
+    preference: ClassVar[str | None] = None
+    """The loss of preferences that reads the data, by its name: "DPO" or "KTO"; None: another one.
+    """
+
     takes_lengths: ClassVar[bool] = False
     """Whether a stage of a ramp may have shorter rows, see `data.ramp`."""
 

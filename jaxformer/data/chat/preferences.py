@@ -25,6 +25,7 @@ class PreferenceData(ConversationData[PreferenceRow]):
     is continued as it stands; of messages, the chat template makes the text.
     """
 
+    preference: ClassVar[str] = "DPO"
     sequences_per_row: ClassVar[int] = 2
     longest_row: ClassVar[int] = 1024
 

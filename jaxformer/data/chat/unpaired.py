@@ -48,6 +48,7 @@ class UnpairedPreferenceData(ConversationData[JudgedRow]):
     1 or 0.
     """
 
+    preference: ClassVar[str] = "KTO"
     sequences_per_row: ClassVar[int] = 2
     longest_row: ClassVar[int] = 1024
 
