@@ -13,6 +13,10 @@ They take and return NumPy arrays, and need the libraries of ``pip install 'jaxf
 JAX functions. `train` trains the model of a config; it needs those of ``jaxformer[train]``.
 """
 
+from jaxformer.xla_flags import avoid_wrong_sums as _avoid_wrong_sums
+
+_avoid_wrong_sums()
+
 __version__ = "0.1.0"
 __all__ = [
     "activation_gradients",
