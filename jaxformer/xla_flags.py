@@ -14,8 +14,7 @@ import logging
 import os
 import sys
 from collections.abc import MutableMapping
-
-import jaxlib
+from importlib.metadata import version
 
 YNN_FUSIONS = "--xla_cpu_experimental_ynn_fusion_type"
 NO_YNN_REDUCTIONS = f"{YNN_FUSIONS}=-reduce"
@@ -29,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 def avoid_wrong_sums(
-    environment: MutableMapping[str, str] = os.environ, release: str = jaxlib.__version__
+    environment: MutableMapping[str, str] = os.environ, release: str = version("jaxlib")
 ) -> None:
     """Adds the flag to XLA_FLAGS, where the release of jaxlib needs it and the user chose nothing.
 

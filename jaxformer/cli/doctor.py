@@ -18,7 +18,7 @@ class Doctor:
     """Checks that this machine and its jaxlib compute correctly.
 
     Shows versions, devices, memory and the variables that JAX reads, and runs computations that
-    some releases of jaxlib get wrong, each against float64. Takes about ten seconds.
+    some releases of jaxlib get wrong, each against float64. Takes about twenty seconds.
 
     FAIL: transformers compute this, and it is wrong here. The exit status is 1.
 

@@ -54,7 +54,7 @@ from jaxformer.training.logging.report import (
     print_table,
     start_report,
 )
-from jaxformer.training.logging.run_logger import RunLogger
+from jaxformer.training.logging.run_logger import RunLogger, check_learned
 from jaxformer.training.logging.throughput import RunWork, StepProfiler
 from jaxformer.training.preference_loss import preference_loss
 from jaxformer.training.reference import with_references
@@ -83,7 +83,7 @@ def train(config: Config | str, folder: str | Path, fresh: bool = False) -> Trai
         ConfigError: The configuration cannot work, or the folder holds another run.
         DataError: The corpus cannot be used.
         CheckpointError: A checkpoint could not be saved, or all of them are damaged.
-        TrainingDiverged: Too many updates in a row were not finite.
+        TrainingDiverged: Too many updates in a row, or more than half of all, were not finite.
         OutOfMemory: A step needs more memory than there is.
         ProcessLost: Another process of the job has ended.
         StorageError: The object store of the folder cannot be reached any more, or refuses.
@@ -143,9 +143,9 @@ def train(config: Config | str, folder: str | Path, fresh: bool = False) -> Trai
         sample = "" if preview is None else preview.text(state.best_params)
         log.end_display()
         if is_first():
-            paths, params = (folder, log.folder), state.params
-            curve = print_conclusion(conclusion, config, *paths, params, stopping, sample)
-            log.conclude(step, conclusion.metrics, curve)
+            shown = (folder, log.folder, state.params, stopping, sample)
+            log.conclude(step, conclusion.metrics, print_conclusion(conclusion, config, *shown))
+        check_learned(step, int(state.skipped))
         return TrainResult.of(folder, step, True, stopping, conclusion.metrics)
 
 

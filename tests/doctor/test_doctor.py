@@ -1,11 +1,13 @@
 """The doctor: known-bad computations, what a variable does, and how a wrong result is shown."""
 
 import dataclasses
+from importlib.metadata import version
 
 import jax
 import numpy as np
 import pytest
 
+from jaxformer import xla_flags
 from jaxformer.cli import doctor as cli_doctor
 from jaxformer.cli import main as cli
 from jaxformer.doctor import cases as doctor_cases
@@ -95,15 +97,22 @@ def test_every_option_of_jax_is_known():
     assert judged({name.upper(): "" for name in jax.config.values if name.startswith("jax")}) == []
 
 
+AFFECTED = pytest.mark.skipif(version("jaxlib") != "0.10.2", reason="of jaxlib 0.10.2")
+FUSED_SUMS = f"{xla_flags.YNN_FUSIONS}=individual_dot,individual_convolution,reduce"
+"""What the compiler does without a flag."""
+
+
+@AFFECTED
 def test_cases_that_die_do_not_stop_the_next(monkeypatch):
-    """Each process goes on after the one that died; with the flag nothing is wrong at all."""
-    chosen = [BY_NAME[name] for name in ("sums over rows of 3", DANGEROUS, "NaN is seen")]
+    """Each process goes on after the one that died; with the package's flag nothing is wrong."""
+    monkeypatch.delenv("XLA_FLAGS")
+    names = ("sums over rows of 3", DANGEROUS, "gradients through frozen blocks", "NaN is seen")
+    chosen = [BY_NAME[name] for name in names]
+    assert [item.status for item in examined(chosen)] == ["PASS"] * 4
+    monkeypatch.setenv("XLA_FLAGS", FUSED_SUMS)
     found = list(examined(chosen))
     assert [item.name for item in found] == [case.name for case in chosen]
-    assert found[-1].status == "PASS"
-    assert is_well(found)
-    monkeypatch.setenv(*doctor_cases.NO_YNN_REDUCTIONS.split("=", 1))
-    assert [item.status for item in examined(chosen)] == ["PASS"] * 3
+    assert [item.status for item in found] == ["note", "note", "FAIL", "PASS"]
 
 
 def test_jax_that_cannot_start(monkeypatch):

@@ -270,6 +270,25 @@ def test_many_non_finite_steps_stop_the_run_and_keep_the_last_checkpoint(tmp_pat
         assert np.isfinite(array).all(), name
 
 
+@pytest.mark.parametrize(
+    ("bad", "fails"), [(range(12), True), (range(5, 12), True), (range(6, 12), False)]
+)
+def test_a_run_of_which_most_updates_were_skipped_is_no_success(
+    tmp_path, monkeypatch, capsys, bad, fails
+):
+    """It has its checkpoint and its evaluation, and says so again when it is asked to continue."""
+    poisoned(monkeypatch, set(bad))
+    fails = len(bad) > 6
+    config = tiny_config(max_nonfinite_steps=100)
+    with pytest.raises(TrainingDiverged) if fails else contextlib.nullcontext() as error:
+        train(config, tmp_path / "run")
+    assert (tmp_path / "run" / "evaluation.json").exists()
+    if fails:
+        assert f"{len(bad)} of 12 updates" in str(error.value)
+        assert reporting_errors(lambda: train(config, tmp_path / "run")) == 1
+        assert f"{len(bad)} of 12 updates" in capsys.readouterr().err
+
+
 def test_a_row_that_cannot_be_read_loses_no_step(tmp_path, monkeypatch):
     whole = Dataset.batch
 

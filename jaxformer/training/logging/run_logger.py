@@ -27,8 +27,33 @@ _LAST = ("learning_rate", "tokens", "skipped")
 _COUNTER = "skipped_in_a_row"
 
 
+_ADVICE = (
+    "Try a lower learning rate or a longer warm-up (--optimizer.schedule.learning-rate, "
+    "--optimizer.schedule.warmup-steps), a smaller --train.clip-norm, or --model.compute-dtype "
+    "float32."
+)
+
+
 class TrainingDiverged(RunError):
-    """Too many updates in a row had a non-finite loss or gradient."""
+    """Too many updates had a non-finite loss or gradient: many in a row, or most of a run's."""
+
+
+def check_learned(steps: int, skipped: int) -> None:
+    """Refuses to call a run a success if most of its updates changed nothing.
+
+    Args:
+        steps: Updates of the run.
+        skipped: Those that were skipped, since their loss or gradient was not finite.
+
+    Raises:
+        TrainingDiverged: They are more than half.
+    """
+    if 2 * skipped > steps:
+        raise TrainingDiverged(
+            f"{skipped} of {steps} updates had a non-finite loss or gradient and changed nothing"
+            f"{': the parameters are those of the start' if skipped == steps else ''}. {_ADVICE} "
+            "`jaxformer doctor` says whether this machine computes correctly."
+        )
 
 
 class RunLogger:
@@ -217,7 +242,5 @@ def _diverged(step: int, row: Mapping[str, float], rows: list[Mapping[str, float
     return (
         f"Stopped after step {step}: {int(row['skipped_in_a_row'])} updates in a row had a "
         f"non-finite loss or gradient{before}. None of them changed the parameters, and the last "
-        "checkpoint is kept. Try a lower learning rate or a longer warm-up "
-        "(--optimizer.schedule.learning-rate, --optimizer.schedule.warmup-steps), a smaller "
-        "--train.clip-norm, or --model.compute-dtype float32."
+        f"checkpoint is kept. {_ADVICE}"
     )
