@@ -1,5 +1,7 @@
 """The files of an export: weights, config.json, and what travels with a model."""
 
+import json
+from collections.abc import Mapping
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,7 @@ import numpy as np
 
 from jaxformer.checkpoints.run_dir import IMPORTED
 from jaxformer.data.chat.template import find_template
+from jaxformer.data.tokenizers.files import SETTINGS, read_tokenizer
 from jaxformer.data.tokenizers.specs import Tokenizer
 from jaxformer.errors import check_argument
 from jaxformer.hub.checkpoint import HFCheckpoint
@@ -19,11 +22,19 @@ from jaxformer.hub.weights.opening import Layout
 from jaxformer.hub.weights.weight_file import described, tensor_of
 from jaxformer.hub.weights.weight_map import Placement
 from jaxformer.io.files import move_into_place, temporary_folder
-from jaxformer.io.model_files import SIDE_FILES, copy_side_files, file_in
+from jaxformer.io.model_files import (
+    SIDE_FILES,
+    TOKENIZER,
+    copy_side_files,
+    file_in,
+    read_object,
+)
 from jaxformer.models.parameters import Parameters
 from jaxformer.pretrained.export_formats import EXPORT_FORMATS, ExportFormat
 
 _TEMPLATE = "chat_template.jinja"
+GENERATION = "generation_config.json"
+_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 _OF_TOKENIZERS = frozenset(
     name for name in SIDE_FILES if not name.endswith(("_config.json", "_template.json", ".jinja"))
 ) | {"tokenizer_config.json"}
@@ -108,6 +119,28 @@ def write_beside(
         values = values | {name: dtype.name}
     write_hf_config(folder, values, home)
     copy_beside(folder, home)
+    if source is None and checkpoint.config.predicts_next_token:
+        _write_recommended(folder, values)
+
+
+def _write_recommended(folder: Path, values: Mapping[str, Any]) -> None:
+    """Says which tokens begin and end the texts of a model of ours, as programs that serve it ask.
+
+    A chat template may write the token that begins a text where it has a name, and training had
+    none; so it gets one only where there is no template.
+    """
+    tokens = {name: values[name] for name in _TOKENS if values.get(name) is not None}
+    if tokens and file_in(folder, GENERATION) is None:
+        _write_json(folder / GENERATION, tokens)
+    settings, begin = read_object(folder, SETTINGS), values.get("bos_token_id")
+    if settings and begin is not None and find_template(folder) is None:
+        token = read_tokenizer(folder / TOKENIZER).id_to_token(begin)
+        if token is not None and settings.setdefault("bos_token", token) == token:
+            _write_json(folder / SETTINGS, settings)
+
+
+def _write_json(file: Path, values: Mapping[str, Any]) -> None:
+    file.write_text(json.dumps(dict(values), indent=2) + "\n", encoding="utf-8")
 
 
 def copy_beside(folder: Path, home: Path | None) -> None:

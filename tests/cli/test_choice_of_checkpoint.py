@@ -79,6 +79,20 @@ def test_export_inspect_and_generate_take_the_step(run, options, tmp_path, capsy
     assert written.read_text() == there.read_text()
 
 
+def test_an_export_says_which_tokens_begin_and_end_a_text(run, tmp_path):
+    out = tmp_path / "out"
+    jaxformer.save(jaxformer.load(run), out)
+    settings = json.loads((out / "tokenizer_config.json").read_text())
+    config = json.loads((out / "config.json").read_text())
+    assert settings["bos_token"] == settings["eos_token"]
+    recommended = json.loads((out / "generation_config.json").read_text())
+    assert recommended == {name: config[name] for name in recommended}
+    assert {"bos_token_id", "eos_token_id", "pad_token_id"} == set(recommended)
+    jaxformer.save(jaxformer.load(out), tmp_path / "again")
+    for file in out.iterdir():
+        assert (tmp_path / "again" / file.name).read_bytes() == file.read_bytes(), file.name
+
+
 @pytest.mark.parametrize(
     ("command", "options"), [("export", ["out"]), ("inspect", []), ("evaluate", []), ("chat", [])]
 )
