@@ -322,7 +322,12 @@ Windows = tuple[int | None, ...]
 
 
 def read_windows(hf_config: HFConfig, usual: Sequence[str], window: int | None) -> Windows:
-    """Returns the windows of successive layers, in the shortest pattern that repeats to the depth.
+    """Returns `layer_windows` in the shortest pattern that repeats to the depth."""
+    return shortest_pattern(layer_windows(hf_config, usual, window))
+
+
+def layer_windows(hf_config: HFConfig, usual: Sequence[str], window: int | None) -> Windows:
+    """Returns the window of each layer.
 
     Args:
         hf_config: The values of a config.json, whose "layer_types" has the type of each layer.
@@ -342,7 +347,7 @@ def read_windows(hf_config: HFConfig, usual: Sequence[str], window: int | None) 
         raise ConfigError(
             f"{hf_config.path}: layer_types has {SLIDING!r}, but there is no sliding_window"
         )
-    return shortest_pattern([window if kind == SLIDING else None for kind in kinds])
+    return tuple(window if kind == SLIDING else None for kind in kinds)
 
 
 def write_windows(windows: Windows, num_layers: int) -> dict[str, Any]:
@@ -355,9 +360,9 @@ def write_windows(windows: Windows, num_layers: int) -> dict[str, Any]:
     }
 
 
-def shortest_pattern(windows: Sequence[int | None]) -> Windows:
-    """Returns the shortest pattern that gives these windows when it is repeated."""
-    count = len(windows)
+def shortest_pattern(layers: Sequence[Any]) -> tuple[Any, ...]:
+    """Returns the shortest pattern that gives these values of successive layers when repeated."""
+    count = len(layers)
     lengths = (length for length in range(1, count + 1) if count % length == 0)
-    patterns = (tuple(windows[:length]) for length in lengths)
-    return next(x for x in patterns if x * (count // len(x)) == tuple(windows))
+    patterns = (tuple(layers[:length]) for length in lengths)
+    return next(x for x in patterns if x * (count // len(x)) == tuple(layers))

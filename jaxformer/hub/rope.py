@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, NamedTuple
 
 from jaxformer.errors import ConfigError
@@ -80,6 +80,7 @@ def read_rope(
     theta_field: str = "rope_theta",
     fraction_field: str = _FRACTION,
     synonyms: Mapping[str, str] | None = None,
+    layout: str = "half",
 ) -> RoPE:
     """Returns the scheme in a config.json, in either spelling.
 
@@ -91,6 +92,7 @@ def read_rope(
         theta_field: The name of the base in version 4 ("rotary_emb_base" in GPT-NeoX).
         fraction_field: The name of the share in version 4 ("rotary_pct" in GPT-NeoX).
         synonyms: Names of scalings in old files -> the current ones.
+        layout: Which channels are a pair in this system, see `RoPE`.
 
     Raises:
         ConfigError: A scaling is not known, or a field of it is missing, unknown or out of range.
@@ -103,17 +105,19 @@ def read_rope(
         _FRACTION: hf_config.take(fraction_field, fraction),
         **_dictionary(old or current, where, hf_config),
     }
-    return _rope(found, where, hf_config, fraction is not None, synonyms or {})
+    rope = _rope(found, where, hf_config, fraction is not None, synonyms or {})
+    return replace(rope, layout=layout)
 
 
 def read_layer_ropes(
-    hf_config: HFConfig, bases: Mapping[str, tuple[str, float]], scaled: tuple[str, ...]
+    hf_config: HFConfig, bases: Mapping[str, tuple[str | None, float]], scaled: tuple[str, ...]
 ) -> dict[str, RoPE]:
     """Returns the schemes of a model whose layer types ("full_attention", ...) have their own.
 
     Args:
         hf_config: The values of the file.
-        bases: Layer type -> the name of its base in version 4, and its default.
+        bases: Layer type -> the name of its base in version 4, or None where it has none there, and
+            its default.
         scaled: The layer types that `rope_scaling` of version 4 applies to.
 
     Raises:
@@ -139,7 +143,8 @@ def read_layer_ropes(
     for kind, (field, theta) in bases.items():
         where = f"rope_parameters.{kind}"
         own = _dictionary(current.get(kind), where, hf_config)
-        found = {"rope_theta": hf_config.take(field, theta)} | own | (old if kind in scaled else {})
+        base = {"rope_theta": hf_config.take(field, theta) if field else theta}
+        found = base | own | (old if kind in scaled else {})
         ropes[kind] = _rope(found, where, hf_config, False, {})
         if getattr(ropes[kind].scaling, "truncate", True) is not True:
             raise ConfigError(
@@ -170,21 +175,22 @@ def write_rope(
 
 
 def write_layer_ropes(
-    ropes: Mapping[str, RoPE], theta_fields: Mapping[str, str], scaled: str
+    ropes: Mapping[str, RoPE], theta_fields: Mapping[str, str | None], scaled: str
 ) -> dict[str, Any]:
     """Returns the fields that `read_layer_ropes` reads, in both spellings.
 
     Args:
         ropes: Layer type -> its scheme.
-        theta_fields: Layer type -> the name of its base in version 4.
+        theta_fields: Layer type -> the name of its base in version 4, or None.
         scaled: The layer type that `rope_scaling` of version 4 applies to.
     """
     values: dict[str, Any] = {"rope_parameters": {}}
     for kind, rope in ropes.items():
-        written = write_rope(rope, theta_field=theta_fields[kind])
+        field = theta_fields[kind]
+        written = write_rope(rope, theta_field=field or "rope_theta")
         values["rope_parameters"][kind] = written.pop("rope_parameters")
         old = written.pop("rope_scaling")
-        values |= written
+        values |= written if field else {}
         if kind == scaled:
             values["rope_scaling"] = old
     return values
@@ -292,6 +298,8 @@ class Rope(Field):
     """The name of the share in version 4."""
     synonyms: Mapping[str, str] | None = None
     """Names of scalings in old files -> the current ones."""
+    layout: str = "half"
+    """Which channels are a pair in this system, see `RoPE`."""
 
     def read(self, hf_config):
         return {"position": read_rope(hf_config, **vars(self))}

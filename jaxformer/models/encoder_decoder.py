@@ -110,6 +110,7 @@ class EncoderDecoderConfig(TextConfig, TransformerModelConfig):
             embedding_scale=self.embedding_scale if scale is None else scale,
             windows=(None,) * (1 if self.first_norm else layers),
             window_position=None,
+            rope_layers=None,
         )
 
     @property

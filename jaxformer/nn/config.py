@@ -67,6 +67,9 @@ class TransformerConfig(abc.ABC):
     windows: tuple[int | None, ...] = (None,)
     """Sliding windows of successive layers, repeated to the depth; None is global attention. In an
     encoder-decoder they are the encoder's."""
+    rope_layers: tuple[bool, ...] | None = None
+    """Which of the layers that `windows` has entries for rotate queries and keys; the others have
+    no positions (SmolLM 3). None: all rotate."""
     layer_repeats: int = 1
     """How many consecutive layers share parameters; num_layers in ALBERT."""
 
@@ -93,6 +96,8 @@ class TransformerConfig(abc.ABC):
     embedding_scale: float = 1.0
     """Multiplies the embeddings: sqrt(model_dim) in the 2017 Transformer and Gemma."""
 
+    residual_scale: float = 1.0
+    """Multiplies the output of every sublayer before it is added to the stream (Granite)."""
     layer_scale: float | None = None
     """The initial value of a learned factor for every channel of a sublayer's output (CaiT,
     DINOv2). None: no factor."""
@@ -126,7 +131,8 @@ class TransformerConfig(abc.ABC):
         check_fields(self, "model", num_layers=between(1, MOST_LAYERS))
         check_fields(self, "model", **dict.fromkeys(sizes, SIZE_OR_NONE))
         check_fields(self, "model", **dict.fromkeys(scales, optional(POSITIVE)))
-        check_fields(self, "model", init_std=POSITIVE, embedding_scale=POSITIVE)
+        factors = ("init_std", "embedding_scale", "residual_scale")
+        check_fields(self, "model", **dict.fromkeys(factors, POSITIVE))
         check_fields(self, "model", **dict.fromkeys(rates, optional(RATE)))
         if self.head_dim is None and self.model_dim % self.num_heads:
             raise ConfigError(
@@ -146,6 +152,12 @@ class TransformerConfig(abc.ABC):
         check_field(self, "window_position", used, "None: no layer has a window")
         sizes = bool(self.windows) and all(map(SIZE_OR_NONE.allows, self.windows))
         check_field(self, "windows", sizes, f"a tuple, each of it {SIZE_OR_NONE.expected}", "model")
+        if self.rope_layers is not None:
+            paired = len(self.rope_layers) == len(self.windows)
+            wanted = f"a tuple with an entry for each of the {len(self.windows)} in windows"
+            check_field(self, "rope_layers", paired, wanted, "model")
+            rotates = isinstance(self.position, RoPE)
+            check_field(self, "rope_layers", rotates, "None: position is no RoPE", "model")
         if self.num_layers % (len(self.windows) * self.layer_repeats):
             raise ConfigError(
                 f"model.num_layers = {self.num_layers} is not divisible by the {len(self.windows)} "

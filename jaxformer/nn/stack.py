@@ -45,7 +45,7 @@ class Block(nnx.Module):
             if initial is None
             else [parameter(key, shape, ("norm",), constant(initial)) for _ in sublayers]
         )
-        self.dropout = config.dropout
+        self.dropout, self.residual_scale = config.dropout, config.residual_scale
 
     def __call__(self, x: jax.Array, context: Context, key: jax.Array | None) -> jax.Array:
         """`[B, T, D] -> [B, T, D]`; `key` is None in evaluation."""
@@ -88,7 +88,7 @@ class Block(nnx.Module):
             # `residual` calls each branch once, with the residual stream alone.
             with scope(self.names[index]), explained(sublayer):
                 y, caches[index] = sublayer.step(x, context, caches[index])
-            return y if scale is None else scaled(y, scale[...])
+            return self._scaled(y, scale)
 
         maps = [
             partial(branch, index=index, sublayer=sublayer, scale=scale)
@@ -114,7 +114,12 @@ class Block(nnx.Module):
         inner, outer = split(key, 2)
         with scope(name), explained(sublayer):
             y = sublayer(x, context, inner)
-        return dropout(y if scale is None else scaled(y, scale[...]), self.dropout, outer)
+        return dropout(self._scaled(y, scale), self.dropout, outer)
+
+    def _scaled(self, y, scale):
+        """A sublayer's output times its learned factors, if it has some, and the fixed one."""
+        y = y if scale is None else scaled(y, scale[...])
+        return y if self.residual_scale == 1 else y * jnp.asarray(self.residual_scale, y.dtype)
 
 
 class Stack(nnx.Module):

@@ -12,7 +12,7 @@ from jaxformer.errors import check_argument
 from jaxformer.functional.assertions import assert_axes, assert_integers, assert_keys
 from jaxformer.functional.dropout import split
 from jaxformer.functional.masks import Mask
-from jaxformer.functional.positions.base import Position
+from jaxformer.functional.positions.base import NoPosition, Position
 from jaxformer.nn.cache import Cache, CacheShape, Chunk
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.inputs import InputLayer
@@ -42,14 +42,11 @@ class Transformer(nnx.Module):
         keys = jax.random.split(key, 4)
         self.inputs = InputLayer(keys[0], config, position, width, type_sizes)
         others = replace(config, first_norm=True)
+        self.schemes = _schemes(config, position)
+        layers = zip(config.windows, self.schemes, strict=True)
         group = tuple(
-            partial(
-                make_block,
-                config=others if place else config,
-                position=_position(config, position, window),
-                window=window,
-            )
-            for place, window in enumerate(config.windows)
+            partial(make_block, config=others if place else config, position=own, window=window)
+            for place, (window, own) in enumerate(layers)
         )
         self.stack = Stack(keys[1], num_layers, group, config.layer_repeats)
         final_norm = config.norm if config.residual.final_norm else None
@@ -59,7 +56,6 @@ class Transformer(nnx.Module):
         self.projection = None if same else Linear(keys[3], *axes, normal(config.init_std))
         self.encoder_width = config.encoder_width
         self.scan, self.remat = config.scan_layers, config.remat
-        self.schemes = tuple(_position(config, position, window) for window in config.windows)
 
     def __call__(
         self,
@@ -179,7 +175,11 @@ class Transformer(nnx.Module):
         return x if self.projection is None else self.projection(x)
 
 
-def _position(config: TransformerConfig, position: Position, window: int | None) -> Position:
-    """The positional scheme of a layer with this window."""
-    own = config.window_position
-    return position if window is None or own is None else own
+def _schemes(config: TransformerConfig, position: Position) -> tuple[Position, ...]:
+    """The positional scheme of each layer of a group."""
+    windowed = config.window_position or position
+    rotate = config.rope_layers or (True,) * len(config.windows)
+    return tuple(
+        (position if window is None else windowed) if rotates else NoPosition()
+        for window, rotates in zip(config.windows, rotate, strict=True)
+    )
