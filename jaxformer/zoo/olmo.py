@@ -1,34 +1,110 @@
-"""OLMo 2: Llama with its norms after the sublayers, and over all queries and keys of a token."""
+"""OLMo 2 and 3: Llama with its norms after the sublayers, and over all queries and keys of a token.
+
+In OLMo 3 three of four layers have a window.
+"""
 
 from functools import partial
+from typing import Any
 
 from jaxformer.functional.norms import RMSNorm
-from jaxformer.hub.fields import Activation, ConfigMap, NormEps
+from jaxformer.functional.positions.rope_scaling import YaRN
+from jaxformer.functional.positions.schemes import RoPE
+from jaxformer.hub.fields import (
+    FULL,
+    SLIDING,
+    Activation,
+    Computed,
+    ConfigMap,
+    NormEps,
+    read_windows,
+    write_windows,
+)
+from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import ModelFormat
-from jaxformer.hub.rope import Rope
+from jaxformer.hub.rope import Rope, read_layer_ropes, write_layer_ropes
 from jaxformer.hub.weights.weight_map import WeightMap
+from jaxformer.models import DecoderConfig
 from jaxformer.nn import BranchNorm
 from jaxformer.zoo.common.decoders import classes
 from jaxformer.zoo.common.llama_like import BIASES, DEFAULTS, FIELDS, FILES, llama, names
+from jaxformer.zoo.system import System
+
+_olmo = partial(llama, residual=BranchNorm(), query_key_norm_over="all_heads")
+_THETA = 500_000.0
+
+
+def _olmo3(*sizes: int, **changes: Any) -> DecoderConfig:
+    """OLMo 3 in any size, for 65,536 tokens."""
+    stretched = YaRN(factor=8.0, original_max_length=8192)
+    return _olmo(
+        *sizes,
+        vocab_size=100_278,
+        position=RoPE(theta=_THETA, scaling=stretched),
+        window_position=RoPE(theta=_THETA),
+        windows=(4096, 4096, 4096, None),
+        norm=RMSNorm(eps=1e-6),
+        query_key_norm=RMSNorm(eps=1e-6),
+        **changes,
+    )
+
+
+_SOURCE = "Team OLMo, 2025, https://arxiv.org/abs/2512.13961; the released checkpoints"
+
+SYSTEMS = (
+    System("olmo3-7b", "", _olmo3(32, 4096, 32, 11008), "7B", _SOURCE),
+    System("olmo3-32b", "", _olmo3(64, 5120, 40, 27648, num_kv_heads=8), "32B", _SOURCE),
+)
+
+_FIELDS = (
+    *FIELDS,
+    NormEps(theirs="rms_norm_eps", make=RMSNorm, also=("query_key_norm",)),
+    Activation(default="silu"),
+    BIASES,
+)
+# Of the layers with a window version 4 has no base, and a file without rope_parameters means this.
+_BASES = {FULL: ("rope_theta", _THETA), SLIDING: (None, _THETA)}
+
+
+def _read_layers(hf_config: HFConfig) -> dict[str, Any]:
+    """Every fourth layer sees all tokens; only there is RoPE stretched."""
+    count = hf_config.number("num_hidden_layers")
+    kinds = [SLIDING if layer % 4 else FULL for layer in range(1, count + 1)]
+    windows = read_windows(hf_config, kinds, hf_config.number("sliding_window", None))
+    ropes = read_layer_ropes(hf_config, _BASES, scaled=(FULL,))
+    return {
+        "windows": windows,
+        "position": ropes[FULL],
+        "window_position": ropes[SLIDING] if any(windows) else None,
+    }
+
+
+def _write_layers(config: DecoderConfig) -> dict[str, Any]:
+    ropes = {FULL: config.position, SLIDING: config.window_position or config.position}
+    return {
+        **write_windows(config.windows, config.num_layers),
+        **write_layer_ropes(ropes, {kind: name for kind, (name, _) in _BASES.items()}, FULL),
+    }
+
+
+_NAMES = names("post_attention_layernorm", "post_feedforward_layernorm")
+_WITHOUT = ("ForTokenClassification", "ForQuestionAnswering")
+_DEFAULTS = {**DEFAULTS, "vocab_size": 50304, "rms_norm_eps": 1e-5, "pad_token_id": 1}
 
 FORMATS = (
     ModelFormat(
         model_type="olmo2",
-        config_map=ConfigMap(
-            partial(llama, residual=BranchNorm(), query_key_norm_over="all_heads"),
-            (
-                *FIELDS,
-                NormEps(theirs="rms_norm_eps", make=RMSNorm, also=("query_key_norm",)),
-                Rope(),
-                Activation(default="silu"),
-                BIASES,
-            ),
-        ),
-        weight_map=lambda config: WeightMap(
-            names("post_attention_layernorm", "post_feedforward_layernorm")
-        ),
-        architectures=classes("Olmo2", without=("ForTokenClassification", "ForQuestionAnswering")),
-        defaults={**DEFAULTS, "vocab_size": 50304, "rms_norm_eps": 1e-5, "pad_token_id": 1},
+        config_map=ConfigMap(_olmo, (*_FIELDS, Rope())),
+        weight_map=lambda config: WeightMap(_NAMES),
+        architectures=classes("Olmo2", without=_WITHOUT),
+        defaults=_DEFAULTS,
+        **FILES,
+    ),
+    ModelFormat(
+        model_type="olmo3",
+        config_map=ConfigMap(_olmo, (*_FIELDS, Computed(_read_layers, _write_layers))),
+        weight_map=lambda config: WeightMap(_NAMES),
+        architectures=classes("Olmo3", without=_WITHOUT),
+        defaults={**_DEFAULTS, "sliding_window": 4096},
         **FILES,
     ),
 )
