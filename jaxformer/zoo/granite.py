@@ -1,0 +1,75 @@
+"""Granite 3: Llama whose embeddings, sublayers, scores and logits have factors (muP)."""
+
+from typing import Any
+
+from jaxformer.hub.fields import Activation, Computed, ConfigMap, Number, Value
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import ModelFormat
+from jaxformer.hub.rope import Rope
+from jaxformer.hub.weights.weight_map import WeightMap
+from jaxformer.models import DecoderConfig
+from jaxformer.zoo.common.decoders import classes
+from jaxformer.zoo.common.llama_like import BIASES, DEFAULTS, FIELDS, FILES, NAMES, llama
+from jaxformer.zoo.system import System
+
+
+def _granite(*sizes: int, **changes: Any) -> DecoderConfig:
+    """Granite 3.0 in any size, with the factors of a head of 64 or 128."""
+    head_dim = sizes[1] // sizes[2]
+    return llama(
+        *sizes,
+        vocab_size=49155,
+        num_kv_heads=8,
+        attention_scale=1 / head_dim,
+        embedding_scale=12.0,
+        residual_scale=0.22,
+        tie_embeddings=True,
+        **changes,
+    )
+
+
+_SOURCE = "Granite Team, IBM, 2024, Granite 3.0 Language Models, table 1"
+
+SYSTEMS = (
+    System("granite-3.0-2b", "", _granite(40, 2048, 32, 8192, logit_scale=1 / 8), "2.5B", _SOURCE),
+    System(
+        "granite-3.0-8b", "", _granite(40, 4096, 32, 12800, logit_scale=1 / 16), "8.1B", _SOURCE
+    ),
+)
+
+
+def _read_logit_scale(hf_config: HFConfig) -> dict[str, Any]:
+    """The logits are divided by the factor of config.json."""
+    return {"logit_scale": 1 / hf_config.number("logits_scaling", 1.0)}
+
+
+def _write_logit_scale(config: DecoderConfig) -> dict[str, Any]:
+    # Rounded, because 1 / (1 / 49) is not 49.
+    return {"logits_scaling": float(f"{1 / config.logit_scale:.15g}")}
+
+
+_FIELDS = (
+    *FIELDS,
+    Rope(),
+    Activation(default="silu"),
+    BIASES,
+    Value("mlp_bias", "mlp_bias", False),
+    Number("embedding_scale", "embedding_multiplier", 1.0),
+    Number("residual_scale", "residual_multiplier", 1.0),
+    Number("attention_scale", "attention_multiplier", 1.0),
+    Computed(_read_logit_scale, _write_logit_scale),
+)
+
+FORMATS = (
+    ModelFormat(
+        model_type="granite",
+        config_map=ConfigMap(llama, _FIELDS),
+        weight_map=lambda config: WeightMap(NAMES),
+        architectures=classes(
+            "Granite",
+            without=("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"),
+        ),
+        defaults=DEFAULTS,
+        **FILES,
+    ),
+)
