@@ -1,0 +1,119 @@
+"""SmolLM 3: Llama in which every fourth layer has no positions."""
+
+from typing import Any
+
+from jaxformer.errors import ConfigError
+from jaxformer.functional.norms import RMSNorm
+from jaxformer.functional.positions.schemes import RoPE
+from jaxformer.hub.fields import (
+    FULL,
+    SLIDING,
+    Activation,
+    Computed,
+    ConfigMap,
+    Value,
+    layer_windows,
+    shortest_pattern,
+    write_windows,
+)
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import ModelFormat
+from jaxformer.hub.rope import Rope
+from jaxformer.hub.weights.weight_map import WeightMap
+from jaxformer.models import DecoderConfig
+from jaxformer.zoo.common.decoders import classes
+from jaxformer.zoo.common.llama_like import (
+    BIASES,
+    DEFAULTS,
+    FIELDS,
+    FILES,
+    NAMES,
+    OLD_PREFIX,
+    llama,
+)
+from jaxformer.zoo.system import System
+
+SYSTEMS = (
+    System(
+        "smollm3-3b",
+        "",
+        llama(
+            36,
+            2048,
+            16,
+            11008,
+            vocab_size=128256,
+            num_kv_heads=4,
+            position=RoPE(theta=5_000_000.0),
+            windows=(None,) * 4,
+            rope_layers=(True, True, True, False),
+            norm=RMSNorm(eps=1e-6),
+            tie_embeddings=True,
+        ),
+        "3B",
+        "Hugging Face, 2025, the model card of SmolLM3-3B",
+    ),
+)
+
+
+def _read_layers(hf_config: HFConfig) -> dict[str, Any]:
+    """Which layers rotate, and which have a window: by default those that do not rotate may."""
+    count, every = (hf_config.number(n) for n in ("num_hidden_layers", "no_rope_layer_interval"))
+    rotate = hf_config.take("no_rope_layers", None)
+    if rotate is None:
+        rotate = [int(layer % every != 0) for layer in range(1, count + 1)]
+    if not isinstance(rotate, list) or len(rotate) < count or not set(rotate) <= {0, 1}:
+        raise ConfigError(
+            f"{hf_config.path}: no_rope_layers = {rotate!r}: must be a list of {count} numbers, "
+            "each 1 (the layer has RoPE) or 0 (it has none)"
+        )
+    window = hf_config.number("sliding_window", None)
+    if not hf_config.take("use_sliding_window", False):
+        window = None
+    usual = [FULL if window is None or rotates else SLIDING for rotates in rotate[:count]]
+    windows = layer_windows(hf_config, usual, window)
+    pattern = shortest_pattern([*zip(windows, map(bool, rotate), strict=False)])
+    windows, rotate = zip(*pattern, strict=True)
+    return {"windows": windows, "rope_layers": None if all(rotate) else rotate}
+
+
+def _write_layers(config: DecoderConfig) -> dict[str, Any]:
+    rotate = config.rope_layers or (True,)
+    return {
+        **write_windows(config.windows, config.num_layers),
+        "use_sliding_window": any(config.windows),
+        "no_rope_layers": [*map(int, rotate)] * (config.num_layers // len(rotate)),
+    }
+
+
+FORMATS = (
+    ModelFormat(
+        model_type="smollm3",
+        config_map=ConfigMap(
+            llama,
+            (
+                *FIELDS,
+                Rope(theta=2_000_000.0),
+                Activation(default="silu"),
+                BIASES,
+                Value("mlp_bias", "mlp_bias", False),
+                Computed(_read_layers, _write_layers),
+            ),
+        ),
+        weight_map=lambda config: WeightMap(NAMES),
+        architectures=classes("SmolLM3", prefixes=OLD_PREFIX),
+        defaults={
+            **DEFAULTS,
+            "vocab_size": 128256,
+            "hidden_size": 2048,
+            "num_hidden_layers": 36,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 4,
+            "max_position_embeddings": 32768,
+            "no_rope_layer_interval": 4,
+            "pad_token_id": 128004,
+            "tie_word_embeddings": True,
+        },
+        **FILES,
+    ),
+)
