@@ -1,0 +1,177 @@
+"""Command R and R7B (Cohere): parallel sublayers, layer norms without a bias, pairs of neighbours.
+
+In Cohere 2 the layers with a window rotate, and those that see all tokens have no positions.
+"""
+
+from functools import partial
+from typing import Any
+
+from jaxformer.functional.norms import LayerNorm
+from jaxformer.functional.positions.base import NoPosition
+from jaxformer.functional.positions.schemes import RoPE
+from jaxformer.hub.fields import (
+    FULL,
+    SLIDING,
+    Activation,
+    Computed,
+    ConfigMap,
+    NormEps,
+    Number,
+    read_windows,
+    write_windows,
+)
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import ModelFormat
+from jaxformer.hub.rope import Rope, read_rope, write_rope
+from jaxformer.hub.weights.layouts import Same
+from jaxformer.hub.weights.weight_map import WeightMap
+from jaxformer.models import DecoderConfig
+from jaxformer.nn import Parallel
+from jaxformer.zoo.common.decoders import classes
+from jaxformer.zoo.common.llama_like import BIASES, FIELDS, FILES, llama, names
+from jaxformer.zoo.system import System
+
+_PAIRS = "interleaved"
+_norm = partial(LayerNorm, bias=False)
+
+
+def _cohere(*sizes: int, theta: float, **changes: Any) -> DecoderConfig:
+    """Command R in any size."""
+    fields = {
+        "vocab_size": 256_000,
+        "position": RoPE(theta=theta, layout=_PAIRS),
+        "norm": _norm(eps=1e-5),
+        "residual": Parallel(),
+        "tie_embeddings": True,
+    }
+    return llama(*sizes, **(fields | changes))
+
+
+_CARD = "Cohere, 2024, the model card"
+_R7B = {"position": NoPosition(), "window_position": RoPE(theta=50_000.0, layout=_PAIRS)}
+
+SYSTEMS = (
+    System(
+        "command-r-35b",
+        "",
+        _cohere(40, 8192, 64, 22528, theta=8_000_000.0, logit_scale=0.0625),
+        "35B",
+        _CARD,
+    ),
+    System(
+        "command-r-plus-104b",
+        "",
+        _cohere(
+            64,
+            12288,
+            96,
+            33792,
+            num_kv_heads=8,
+            theta=75_000_000.0,
+            query_key_norm=_norm(eps=1e-5),
+            query_key_norm_over="each_head",
+            logit_scale=0.8333333333333334,
+        ),
+        "104B",
+        _CARD,
+    ),
+    System(
+        "command-r7b",
+        "",
+        _cohere(
+            32,
+            4096,
+            32,
+            14336,
+            num_kv_heads=8,
+            theta=50_000.0,
+            windows=(4096, 4096, 4096, None),
+            logit_scale=0.25,
+            **_R7B,
+        ),
+        "7B",
+        _CARD,
+        "without the embedding table",
+    ),
+)
+
+
+def _read_norms(hf_config: HFConfig) -> dict[str, Any]:
+    """Queries and keys may have a norm, with its own parameters in each head (Command R+)."""
+    if not hf_config.take("use_qk_norm", False):
+        return {}
+    norm = _norm(eps=hf_config.number("layer_norm_eps"))
+    return {"query_key_norm": norm, "query_key_norm_over": "each_head"}
+
+
+def _read_layers(hf_config: HFConfig) -> dict[str, Any]:
+    """All layers but every fourth have a window, and they alone rotate."""
+    count = hf_config.number("num_hidden_layers")
+    every = hf_config.number("sliding_window_pattern", 4)
+    kinds = [SLIDING if layer % every else FULL for layer in range(1, count + 1)]
+    windows = read_windows(hf_config, kinds, hf_config.number("sliding_window", None))
+    rope = read_rope(hf_config, layout=_PAIRS)
+    return {
+        "windows": windows,
+        "position": NoPosition(),
+        "window_position": rope if any(windows) else None,
+    }
+
+
+def _write_layers(config: DecoderConfig) -> dict[str, Any]:
+    rope = config.window_position
+    return write_windows(config.windows, config.num_layers) | (write_rope(rope) if rope else {})
+
+
+_FIELDS = (
+    *(each for each in FIELDS if not isinstance(each, NormEps)),
+    NormEps(make=_norm),
+    Number("logit_scale", "logit_scale", 0.0625),
+    Activation(default="silu"),
+    BIASES,
+)
+_WEIGHT_MAP = WeightMap(
+    names("input_layernorm"),
+    layouts={f"*.{part}_norm.scale": Same() for part in ("query", "key")},
+)
+_WITHOUT = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
+_DEFAULTS = {
+    "vocab_size": 256_000,
+    "hidden_size": 8192,
+    "intermediate_size": 22528,
+    "num_hidden_layers": 40,
+    "num_attention_heads": 64,
+    "max_position_embeddings": 8192,
+    "layer_norm_eps": 1e-5,
+    "pad_token_id": 0,
+    "tie_word_embeddings": True,
+}
+
+FORMATS = (
+    ModelFormat(
+        model_type="cohere",
+        config_map=ConfigMap(
+            partial(llama, residual=Parallel()),
+            (
+                *_FIELDS,
+                Rope(theta=500_000.0, layout=_PAIRS),
+                Computed(_read_norms, lambda config: {"use_qk_norm": bool(config.query_key_norm)}),
+            ),
+        ),
+        weight_map=lambda config: _WEIGHT_MAP,
+        architectures=classes("Cohere", without=_WITHOUT),
+        defaults=_DEFAULTS,
+        **FILES,
+    ),
+    ModelFormat(
+        model_type="cohere2",
+        config_map=ConfigMap(
+            partial(llama, residual=Parallel()),
+            (*_FIELDS, Computed(_read_layers, _write_layers)),
+        ),
+        weight_map=lambda config: _WEIGHT_MAP,
+        architectures=classes("Cohere2", without=_WITHOUT),
+        defaults={**_DEFAULTS, "sliding_window": 4096},
+        **FILES,
+    ),
+)
