@@ -1,0 +1,75 @@
+"""StarCoder 2: Mistral with layer norm, biases, and feed-forward layers without a gate."""
+
+from functools import partial
+from typing import Any
+
+from jaxformer.functional.norms import LayerNorm
+from jaxformer.functional.positions.schemes import RoPE
+from jaxformer.hub.fields import Activation, ConfigMap, NormEps, Number, Value
+from jaxformer.hub.model_format import ModelFormat
+from jaxformer.hub.rope import Rope
+from jaxformer.hub.weights.weight_map import WeightMap, block
+from jaxformer.models import DecoderConfig
+from jaxformer.zoo.common.decoders import classes
+from jaxformer.zoo.common.llama_like import FIELDS, FILES, NAMES, WINDOW, llama
+from jaxformer.zoo.system import System
+
+_starcoder = partial(llama, gated=False)
+_BIASES = ("attention_bias", "attention_output_bias", "mlp_bias")
+
+
+def _starcoder2(*sizes: int, **changes: Any) -> DecoderConfig:
+    """StarCoder 2 in any size."""
+    return _starcoder(
+        *sizes,
+        vocab_size=49152,
+        norm=LayerNorm(eps=1e-5),
+        activation="gelu_tanh",
+        windows=(4096,),
+        tie_embeddings=True,
+        **dict.fromkeys(_BIASES, True),
+        **changes,
+    )
+
+
+_SOURCE = "Lozhkov et al., 2024, https://arxiv.org/abs/2402.19173"
+_SMALL = _starcoder2(30, 3072, 24, 12288, num_kv_heads=2, position=RoPE(theta=999_999.4420358813))
+_LARGE = _starcoder2(32, 4608, 36, 18432, num_kv_heads=4, position=RoPE(theta=1_000_000.0))
+
+SYSTEMS = (
+    System("starcoder2-3b", "", _SMALL, "3B", _SOURCE),
+    System("starcoder2-7b", "", _LARGE, "7B", _SOURCE),
+)
+
+_FIELDS = (
+    *(each for each in FIELDS if not isinstance(each, NormEps)),
+    NormEps(theirs="norm_epsilon"),
+    Rope(),
+    Activation(default="gelu_pytorch_tanh"),
+    WINDOW,
+    Value(_BIASES[0], "use_bias", True, also=_BIASES[1:]),
+    Number("dropout", "residual_dropout", 0.0),
+    Number("embedding_dropout", "embedding_dropout", 0.0),
+)
+_MLP = {"sublayers.1.up": "mlp.c_fc", "sublayers.1.down": "mlp.c_proj"}
+
+FORMATS = (
+    ModelFormat(
+        model_type="starcoder2",
+        config_map=ConfigMap(_starcoder, _FIELDS),
+        weight_map=lambda config: WeightMap(NAMES | block("transformer", "model.layers.{}", _MLP)),
+        architectures=classes("Starcoder2", without=("ForQuestionAnswering",)),
+        defaults={
+            "vocab_size": 49152,
+            "hidden_size": 3072,
+            "intermediate_size": 12288,
+            "num_hidden_layers": 30,
+            "num_attention_heads": 24,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 4096,
+            "norm_epsilon": 1e-5,
+            "tie_word_embeddings": True,
+        },
+        **FILES,
+    ),
+)
