@@ -1,0 +1,89 @@
+"""GLM-4: half of each head rotates, in pairs of neighbours; GLM-4-0414 has more norms."""
+
+from functools import partial
+from typing import Any
+
+from jaxformer.functional.norms import RMSNorm
+from jaxformer.functional.positions.schemes import RoPE
+from jaxformer.hub.fields import Activation, ConfigMap, Value
+from jaxformer.hub.model_format import ModelFormat
+from jaxformer.hub.rope import Rope
+from jaxformer.hub.weights.layouts import Concatenated
+from jaxformer.hub.weights.weight_map import Fused, WeightMap
+from jaxformer.models import DecoderConfig
+from jaxformer.nn import SandwichNorm
+from jaxformer.zoo.common.decoders import classes
+from jaxformer.zoo.common.llama_like import DEFAULTS, FIELDS, FILES, NAMES, llama, names
+from jaxformer.zoo.system import System
+
+
+def _glm(*sizes: int, **changes: Any) -> DecoderConfig:
+    """GLM-4 in any size."""
+    fields = {
+        "vocab_size": 151_552,
+        "num_kv_heads": 2,
+        "head_dim": 128,
+        "position": RoPE(theta=10_000.0, fraction=0.5, layout="interleaved"),
+        "norm": RMSNorm(eps=1e-5),
+        "attention_bias": True,
+    }
+    return llama(*sizes, **(fields | changes))
+
+
+_GLM = "Team GLM, 2024, https://arxiv.org/abs/2406.12793"
+_CARD = "Z.ai, 2025, the model card of GLM-4-0414"
+_LARGE = {"attention_bias": False, "residual": SandwichNorm()}
+
+SYSTEMS = (
+    System("glm-4-9b", "", _glm(40, 4096, 32, 13696), "9B", _GLM),
+    System("glm-4-9b-0414", "", _glm(40, 4096, 32, 13696, residual=SandwichNorm()), "9B", _CARD),
+    System("glm-4-32b-0414", "", _glm(61, 6144, 48, 23040, **_LARGE), "32B", _CARD),
+)
+
+_FIELDS = (
+    *FIELDS,
+    Rope(fraction=0.5, layout="interleaved"),
+    Activation(default="silu"),
+    Value("attention_bias", "attention_bias", True),
+)
+_SECOND_NAMES = names(
+    "input_layernorm",
+    "post_self_attn_layernorm",
+    "post_attention_layernorm",
+    "post_mlp_layernorm",
+)
+_UP = Fused(
+    tuple(f"transformer.stack.group.*.sublayers.1.{part}" for part in ("gate", "up")),
+    "model.layers.{}.mlp.gate_up_proj",
+    Concatenated(),
+)
+_DEFAULTS = {
+    **DEFAULTS,
+    "vocab_size": 151_552,
+    "intermediate_size": 13696,
+    "num_hidden_layers": 40,
+    "num_key_value_heads": 2,
+    "head_dim": 128,
+    "max_position_embeddings": 131_072,
+    "rms_norm_eps": 1.5625e-07,
+    "pad_token_id": 151_329,
+}
+
+FORMATS = (
+    ModelFormat(
+        model_type="glm",
+        config_map=ConfigMap(llama, _FIELDS),
+        weight_map=lambda config: WeightMap(NAMES, fused=(_UP,)),
+        architectures=classes("Glm", without=("ForQuestionAnswering",)),
+        defaults=_DEFAULTS,
+        **FILES,
+    ),
+    ModelFormat(
+        model_type="glm4",
+        config_map=ConfigMap(partial(llama, residual=SandwichNorm()), _FIELDS),
+        weight_map=lambda config: WeightMap(_SECOND_NAMES, fused=(_UP,)),
+        architectures=classes("Glm4", without=("ForQuestionAnswering",)),
+        defaults=_DEFAULTS,
+        **FILES,
+    ),
+)
