@@ -1,0 +1,68 @@
+"""ERNIE 4.5 without experts: Llama whose channels rotate in pairs of neighbours."""
+
+from jaxformer.functional.positions.schemes import RoPE
+from jaxformer.hub.fields import Activation, ConfigMap, Number, Value
+from jaxformer.hub.model_format import ModelFormat
+from jaxformer.hub.rope import Rope
+from jaxformer.hub.weights.weight_map import WeightMap
+from jaxformer.zoo.common.decoders import classes
+from jaxformer.zoo.common.llama_like import DEFAULTS, FIELDS, FILES, NAMES, llama
+from jaxformer.zoo.system import System
+
+SYSTEMS = (
+    System(
+        "ernie-4.5-0.3b",
+        "",
+        llama(
+            18,
+            1024,
+            16,
+            3072,
+            vocab_size=103_424,
+            num_kv_heads=2,
+            head_dim=128,
+            position=RoPE(theta=500_000.0, layout="interleaved"),
+            tie_embeddings=True,
+        ),
+        "0.36B",
+        "Baidu, 2025, the model card of ERNIE-4.5-0.3B",
+    ),
+)
+
+_DROPOUT = Number("attention_dropout", "attention_dropout", 0.0)
+_BIASES = ("attention_output_bias", "mlp_bias")
+# It has no dropout of attention, whatever its config.json says.
+_FIELDS = (
+    *(each for each in FIELDS if each != _DROPOUT),
+    Rope(theta=500_000.0, layout="interleaved"),
+    Activation(default="silu"),
+    Value("attention_bias", "use_bias", False, also=_BIASES),
+)
+
+FORMATS = (
+    ModelFormat(
+        model_type="ernie4_5",
+        config_map=ConfigMap(llama, _FIELDS),
+        weight_map=lambda config: WeightMap(NAMES),
+        architectures=classes(
+            "Ernie4_5",
+            without=("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"),
+        ),
+        harmless=("attention_dropout",),
+        defaults={
+            **DEFAULTS,
+            "vocab_size": 103_424,
+            "hidden_size": 1024,
+            "intermediate_size": 3072,
+            "num_hidden_layers": 18,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 2,
+            "head_dim": 128,
+            "max_position_embeddings": 131_072,
+            "rms_norm_eps": 1e-5,
+            "pad_token_id": 0,
+            "tie_word_embeddings": True,
+        },
+        **FILES,
+    ),
+)
