@@ -155,6 +155,45 @@ TINY: dict[str, dict[str, Any]] = {
         "rope_parameters": {"rope_type": "dynamic", "factor": 2.0},
         "max_position_embeddings": 8,
     },
+    "olmo3": _LLAMA
+    | {
+        "num_hidden_layers": 4,
+        "sliding_window": 4,
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 30.0},
+            "full_attention": {
+                "rope_type": "yarn",
+                "rope_theta": 100.0,
+                "factor": 4.0,
+                "original_max_position_embeddings": 8,
+            },
+        },
+    },
+    "granite": _LLAMA
+    | {
+        "attention_bias": True,
+        "mlp_bias": True,
+        "embedding_multiplier": 3.0,
+        "residual_multiplier": 0.22,
+        "attention_multiplier": 0.2,
+        "logits_scaling": 6.0,
+    },
+    "smollm3": _LLAMA
+    | {
+        "num_hidden_layers": 4,
+        "attention_bias": True,
+        "use_sliding_window": True,
+        "sliding_window": 4,
+        "no_rope_layers": [1, 0, 0, 1],
+        "layer_types": ["full_attention", "sliding_attention"] * 2,
+    },
+    "cohere": _PHI3 | {"attention_bias": True, "use_qk_norm": True, "logit_scale": 0.7},
+    "cohere2": _PHI3
+    | {"num_hidden_layers": 4, "attention_bias": True, "sliding_window": 4, "logit_scale": 0.7},
+    "starcoder2": _PHI3 | {"hidden_act": "silu", "sliding_window": 4},
+    "glm": _LLAMA,
+    "glm4": _LLAMA,
+    "ernie4_5": _LLAMA | {"use_bias": True},
     "t5": _T5,
     "mt5": _T5 | {"feed_forward_proj": "gated-gelu"},
     # Four blocks of a window, and two global tokens.

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import newer_decoders
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
@@ -9,7 +10,7 @@ from saved_folders import save_tiny
 from variants import models
 
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.functional import LinearScaling, Llama3Scaling, LongRoPE, RoPE
+from jaxformer.functional import LinearScaling, Llama3Scaling, LongRoPE, NoPosition, RoPE
 from jaxformer.hub.checkpoint import read_checkpoint
 from jaxformer.hub.describe import describe
 from jaxformer.hub.fields import (
@@ -211,6 +212,7 @@ PUBLISHED = {
         "rms_norm_eps": 1e-6,
         "vocab_size": 100352,
     },
+    **newer_decoders.PUBLISHED,
 }
 
 
@@ -251,6 +253,14 @@ def test_what_published_files_say():
     assert found["Qwen 2.5"].windows == (None,)
     assert found["Phi-4-mini"].position.fraction == 0.75
     assert found["Phi-3.5"].position.scaling.factor == 32.0
+    assert found["OLMo 3"].windows == (4096, 4096, 4096, None)
+    assert found["OLMo 3 with another base"].window_position == RoPE(theta=500_000.0)
+    assert found["SmolLM 3"].rope_layers == (True, True, True, False)
+    granite = found["Granite 3"]
+    factors = granite.embedding_scale, granite.residual_scale, granite.logit_scale
+    assert factors == (12.0, 0.22, 1 / 16)
+    assert found["Command R7B"].position == NoPosition()
+    assert found["Command R7B"].window_position == RoPE(theta=5e4, layout="interleaved")
 
 
 @pytest.mark.parametrize(
@@ -260,6 +270,15 @@ def test_what_published_files_say():
         ("llama3.2-1b", "llama"),
         ("mistral-7b", "mistral"),
         ("gemma-2b", "gemma"),
+        ("olmo3-7b", "olmo3"),
+        ("smollm3-3b", "smollm3"),
+        ("granite-3.0-8b", "granite"),
+        ("command-r-plus-104b", "cohere"),
+        ("command-r7b", "cohere2"),
+        ("starcoder2-3b", "starcoder2"),
+        ("glm-4-9b", "glm"),
+        ("glm-4-32b-0414", "glm4"),
+        ("ernie-4.5-0.3b", "ernie4_5"),
     ],
 )
 def test_sizes_of_the_zoo_can_be_said(name, model_type):
@@ -267,8 +286,8 @@ def test_sizes_of_the_zoo_can_be_said(name, model_type):
 
 
 def test_what_cannot_be_said_is_named():
-    config = replace(SYSTEMS["llama2-7b"].config, embedding_scale=3.0)
-    with pytest.raises(ConfigError, match=r"embedding_scale = 3\.0 \(it has 1\.0\)"):
+    config = replace(SYSTEMS["llama2-7b"].config, attention_clip=3.0)
+    with pytest.raises(ConfigError, match=r"attention_clip = 3\.0 \(it has None\)"):
         describe(config, FORMATS.values())
 
 
@@ -330,12 +349,13 @@ VARIANTS = {
         "phi3",
         {"sliding_window": None, "rope_parameters": PLAIN, "partial_rotary_factor": 1.0},
     ),
+    **newer_decoders.VARIANTS,
 }
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize(("model_type", "changes"), VARIANTS.values(), ids=VARIANTS.keys())
-@pytest.mark.quick("llama*longrope*", "gemma2*", "phi3*")
+@pytest.mark.quick("llama*longrope*", "gemma2*", "phi3*", "smollm3*untied", "cohere2*positions*")
 def test_variants(model_type, changes, tmp_path):
     ours, theirs = models(save_tiny(model_type, tmp_path, **changes))
     # Beyond every window, the original context (8) and the longest (20).
@@ -393,6 +413,8 @@ def test_the_cap_that_transformers_ignores_in_gemma_3():
             {**PUBLISHED["Qwen 2.5"], "layer_types": [SLIDING] * 28},
             "there is no sliding_window",
         ),
+        ({**PUBLISHED["SmolLM 3"], "no_rope_layers": [1, 0]}, "no_rope_layers = .*: must be"),
+        ({**PUBLISHED["SmolLM 3"], "no_rope_layers": [2] * 36}, "no_rope_layers = .*: must be"),
     ],
 )
 def test_what_nobody_implements_is_named(values, message):

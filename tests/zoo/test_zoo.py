@@ -27,6 +27,8 @@ COUNTED = {
     "gemma-2b": {"vocab_size": 256_128},
     # An output table besides.
     "t5-large": {"tie_embeddings": False},
+    # Without the embedding table.
+    "command-r7b": {"vocab_size": 1},
     # Patches of 32 x 32.
     "vit-large-16": {"patch_size": (32, 32), "position": Learned(max_length=1 + 7 * 7)},
 }
@@ -181,6 +183,32 @@ THEIRS = {
     "phi-1.5": ("PhiForCausalLM", {}),
     "phi-2": ("PhiForCausalLM", bert_like(32, 2560, 32)),
     "gemma-2b": ("GemmaForCausalLM", llama_like(18, 2048, 8, 1, 16384, 256000)),
+    "olmo3-7b": ("Olmo3ForCausalLM", {"vocab_size": 100_278}),
+    "olmo3-32b": ("Olmo3ForCausalLM", llama_like(64, 5120, 40, 8, 27648, 100_278)),
+    "smollm3-3b": ("SmolLM3ForCausalLM", {}),
+    "granite-3.0-2b": (
+        "GraniteForCausalLM",
+        llama_like(40, 2048, 32, 8, 8192, 49155, tie_word_embeddings=True),
+    ),
+    "granite-3.0-8b": (
+        "GraniteForCausalLM",
+        llama_like(40, 4096, 32, 8, 12800, 49155, tie_word_embeddings=True),
+    ),
+    "command-r-35b": ("CohereForCausalLM", {}),
+    "command-r-plus-104b": (
+        "CohereForCausalLM",
+        llama_like(64, 12288, 96, 8, 33792, 256_000, use_qk_norm=True),
+    ),
+    "command-r7b": ("Cohere2ForCausalLM", llama_like(32, 4096, 32, 8, 14336, 256_000)),
+    "starcoder2-3b": ("Starcoder2ForCausalLM", {}),
+    "starcoder2-7b": ("Starcoder2ForCausalLM", llama_like(32, 4608, 36, 4, 18432, 49152)),
+    "glm-4-9b": ("GlmForCausalLM", {}),
+    "glm-4-9b-0414": ("Glm4ForCausalLM", {}),
+    "glm-4-32b-0414": (
+        "Glm4ForCausalLM",
+        llama_like(61, 6144, 48, 2, 23040, 151_552, attention_bias=False),
+    ),
+    "ernie-4.5-0.3b": ("Ernie4_5ForCausalLM", {}),
     "t5-small": ("T5ForConditionalGeneration", {}),
     "t5-base": ("T5ForConditionalGeneration", t5_like(12, 768, 12, 64, 3072)),
     "t5-large": ("T5ForConditionalGeneration", t5_like(24, 1024, 16, 64, 4096)),
