@@ -233,7 +233,7 @@ VARIANTS = {
         {
             "attention_bias": False,
             "tie_word_embeddings": True,
-            "rope_parameters": _LINEAR | {"partial_rotary_factor": 0.75},
+            "rope_parameters": _LINEAR | {"partial_rotary_factor": 0.85},
         },
     ),
     "glm4: tied, no biases": (

@@ -22,6 +22,7 @@ from jaxformer.functional import (
     LinearScaling,
     Llama3Scaling,
     LongRoPE,
+    NoPosition,
     RoPE,
     Sinusoidal,
     YaRN,
@@ -113,6 +114,8 @@ def test_every_scaling(scaling):
         {"attention_scale_by_depth": True, "attention_clip": 0.5, "layer_scale": 0.1},
         {"num_layers": 4, "layer_repeats": 2},
         {"windows": (2, 3), "window_position": RoPE(theta=7.0)},
+        {"windows": (None, 2), "rope_layers": (True, False), "residual_scale": 0.3},
+        {"windows": (2, None), "window_position": RoPE(theta=7.0), "position": NoPosition()},
         {"scan_layers": True, "num_kv_heads": 1},
     ],
 )

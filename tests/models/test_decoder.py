@@ -70,6 +70,17 @@ def test_layers_with_a_window_may_rotate_otherwise(silent, read, scan):
         assert (jnp.abs(other - logits).max() > 1e-2) == (field == read)
 
 
+@pytest.mark.parametrize(("silent", "rotates"), [(0, False), (1, True)])
+def test_layers_may_have_no_positions(silent, rotates):
+    config = tiny(num_layers=4, windows=(None, None), rope_layers=(True, False))
+    parameters, inputs = random_parameters(config), tokens(2, 7)
+    name = f"transformer.stack.group.{silent}.sublayers.0.attention.output.kernel"
+    parameters[name] = jnp.zeros_like(parameters[name])
+    logits = logits_of(config, parameters, inputs)
+    other = logits_of(replace(config, position=RoPE(theta=7.0)), parameters, inputs)
+    assert (jnp.abs(other - logits).max() > 1e-2) == rotates
+
+
 UNTIED = tiny(num_layers=1, tie_embeddings=False)
 TIED = replace(UNTIED, tie_embeddings=True)
 

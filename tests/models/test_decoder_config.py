@@ -10,7 +10,7 @@ from jaxformer.functional import RoPE, Sinusoidal
 
 POSITIVE = ["vocab_size", "num_layers", "model_dim", "num_heads", "mlp_dim", "num_kv_heads"]
 POSITIVE += ["head_dim", "attention_softcap", "attention_scale", "init_std", "embedding_scale"]
-POSITIVE += ["logit_softcap"]
+POSITIVE += ["logit_softcap", "residual_scale"]
 
 
 @pytest.mark.parametrize("name", POSITIVE)
@@ -42,6 +42,11 @@ def test_rates(name, value):
         ({"windows": ()}, "windows"),
         ({"window_position": RoPE()}, "window_position = RoPE.* no layer has a window"),
         ({"windows": (2,), "window_position": RoPE(fraction=0.3)}, "fraction = 0.3"),
+        ({"rope_layers": (True, False)}, r"rope_layers = \(True, False\): must be .* the 1 in"),
+        (
+            {"position": Sinusoidal(), "rope_layers": (False,)},
+            "rope_layers = .* position is no RoPE",
+        ),
         ({"windows": (0,)}, r"windows = \(0,\): must be"),
         ({"windows": (None, -3)}, r"windows = \(None, -3\): must be"),
         (

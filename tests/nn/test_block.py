@@ -212,6 +212,17 @@ def test_layer_scale_multiplies_what_each_sublayer_adds():
     close(run(block, x, context), x1 + second * feed(block.norms[1](x1)))
 
 
+def test_residual_scale_multiplies_what_each_sublayer_adds():
+    config, x = tiny(residual_scale=0.25, windows=(None,)), problem()[0]
+    context = Context(jnp.arange(T)[None], causal())
+    keys = jax.random.split(KEY, 3)
+    sublayers = (SelfAttention(keys[0], config, RoPE()), FeedForward(keys[1], config))
+    block = Block(keys[2], config, sublayers)
+    attend, feed = (lambda x, f=f: f(x, context, None) for f in block.sublayers)
+    x1 = x + attend(block.norms[0](x)) / 4
+    close(run(block, x, context), x1 + feed(block.norms[1](x1)) / 4)
+
+
 def test_the_first_sublayer_may_read_the_stream_as_it_is():
     config, x = tiny(first_norm=False, windows=(None, None)), problem()[0]
     context = Context(jnp.arange(T)[None], causal())

@@ -1,0 +1,18 @@
+"""Encoders that are described as what else they are a part or a variant of."""
+
+from dataclasses import fields
+
+from jaxformer.models import EncoderConfig
+from jaxformer.models.model import TransformerModelConfig
+from jaxformer.nn.config import TextConfig
+
+
+def encoder_alone(config: TextConfig) -> EncoderConfig:
+    """Returns the encoder with the layers of another text model, without heads.
+
+    Args:
+        config: An encoder-decoder, whose encoder it is, or a decoder.
+    """
+    names = {f.name for kind in (TextConfig, TransformerModelConfig) for f in fields(kind)}
+    shared = {name: getattr(config, name) for name in names - {"heads"}}
+    return EncoderConfig(**shared, heads=())
