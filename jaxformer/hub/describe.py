@@ -39,7 +39,7 @@ from jaxformer.nn.sublayer import SublayerConfig
 _OURS_ALONE = frozenset({
     "attention", "attention_dropout", "compute_dtype", "depth_scaled_init", "dropout",
     "embedding_dropout", "heads", "init_std", "interpolate_positions", "logit_bias",
-    "logit_scale", "max_logit_scale", "padding_id", "remat", "scan_layers",
+    "max_logit_scale", "padding_id", "remat", "scan_layers",
 })  # fmt: skip
 
 

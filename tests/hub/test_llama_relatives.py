@@ -285,6 +285,13 @@ def test_sizes_of_the_zoo_can_be_said(name, model_type):
     assert describe(SYSTEMS[name].config, FORMATS.values()).model_format.model_type == model_type
 
 
+def test_a_factor_of_the_logits_is_not_lost():
+    config = replace(SYSTEMS["llama2-7b"].config, logit_scale=1 / 8)
+    checkpoint = describe(config, FORMATS.values())
+    assert checkpoint.hf_config.values["model_type"] == "granite"
+    assert checkpoint.hf_config.values["logits_scaling"] == 8
+
+
 def test_what_cannot_be_said_is_named():
     config = replace(SYSTEMS["llama2-7b"].config, attention_clip=3.0)
     with pytest.raises(ConfigError, match=r"attention_clip = 3\.0 \(it has None\)"):
@@ -400,9 +407,7 @@ def test_the_cap_that_transformers_ignores_in_gemma_3():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({**LLAMA2, "sliding_window": 7}, "sliding_window = 7: not known"),
         ({**LLAMA2, "hidden_act": "mish"}, "hidden_act = 'mish' is not supported"),
-        ({**GEMMA3, "use_bidirectional_attention": True}, "use_bidirectional_attention = True"),
         ({**GEMMA3, "layer_types": [SLIDING]}, r"layer_types = .*: must be 26 times"),
         ({**GEMMA3, "layer_types": ["chunked"] * 26}, "must be 26 times"),
         ({**GEMMA3, "sliding_window": None}, "there is no sliding_window"),

@@ -1,5 +1,6 @@
 """What the files of all dual encoders share."""
 
+from dataclasses import replace
 from typing import Any
 
 from jaxformer.hub.fields import Computed, Number
@@ -43,4 +44,6 @@ def dual_encoder(
         image: The model of images.
         own: The names of the tensors of neither.
     """
+    # It is learned, so that of the file counts.
+    model_format = replace(model_format, fitted_fields=("logit_scale",))
     return with_parts(model_format, {"text": text, "image": image}, own)
