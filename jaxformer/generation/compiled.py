@@ -34,7 +34,8 @@ from jaxformer.nn.layers import transpose_kernels
 
 def check_generates(config: ModelConfig) -> None:
     """Raises ConfigError unless a model predicts the next token."""
-    if not config.predicts_next_token:
+    decodes = config.causal or config.is_encoder_decoder
+    if not (decodes and config.predicts_next_token):
         raise ConfigError(
             "generate: the model has no head that predicts the next token; a decoder or an "
             "encoder-decoder with a language model's head has one"

@@ -40,10 +40,7 @@ class _Decoder(HFFamily):
         ids = required_input(inputs, "input_ids")
         positions, mask = positions_and_mask(checkpoint, inputs, ids)
         hidden = model.hidden(ids, positions=positions, mask=mask, type_ids=type_ids_of(inputs))
-        # Classifiers in transformers read the last token whose id is not the padding's.
-        pad_id = checkpoint.hf_config.take("pad_token_id", None)
-        valid = jnp.ones_like(ids, bool) if pad_id is None else ids != pad_id
-        states = ModelOutput(hidden, None, model.embedding.kernel(), valid)
+        states = ModelOutput(hidden, None, model.embedding.kernel(), _not_padding(checkpoint, ids))
         return states, {"last_hidden_state": hidden}
 
 
@@ -64,7 +61,15 @@ class _Encoder(HFFamily):
             outputs["pooler_output"] = pooled
         given = inputs.get("attention_mask")
         valid = None if given is None else given > 0
+        if any(getattr(head, "pooling", None) == "last" for head in checkpoint.config.heads):
+            valid = _not_padding(checkpoint, ids)
         return ModelOutput(hidden, pooled, model.embedding.kernel(), valid), outputs
+
+
+def _not_padding(checkpoint: HFCheckpoint, ids: jax.Array) -> jax.Array:
+    """The tokens of which the last one is what classifiers in transformers read, bool `[B, T]`."""
+    pad_id = checkpoint.hf_config.take("pad_token_id", None)
+    return jnp.ones_like(ids, bool) if pad_id is None else ids != pad_id
 
 
 class _EncoderDecoder(HFFamily):

@@ -1,4 +1,7 @@
-"""Gemma: scaled embeddings and norms of 1 + scale; Gemma 2 and 3 alternate windows."""
+"""Gemma: scaled embeddings and norms of 1 + scale; Gemma 2 and 3 alternate windows.
+
+EmbeddingGemma is Gemma 3 whose tokens see each other both ways.
+"""
 
 import warnings
 from functools import partial
@@ -25,9 +28,10 @@ from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.rope import Rope, read_layer_ropes, write_layer_ropes
 from jaxformer.hub.tasks import CausalLMTask, SequenceClassificationTask, Task
 from jaxformer.hub.weights.weight_map import WeightMap
-from jaxformer.models import DecoderConfig
+from jaxformer.models import DecoderConfig, EncoderConfig
 from jaxformer.nn import SandwichNorm
 from jaxformer.zoo.common.decoders import classes
+from jaxformer.zoo.common.encoders import encoder_alone
 from jaxformer.zoo.common.llama_like import BIASES, DEFAULTS, FIELDS, FILES, NAMES, llama, names
 from jaxformer.zoo.system import System
 
@@ -57,7 +61,6 @@ SYSTEMS = (
 _NORM = partial(RMSNorm, unit_offset=True)
 _FIELDS = (
     *FIELDS,
-    Expect("use_bidirectional_attention", None, False),
     NormEps(theirs="rms_norm_eps", make=_NORM),
     Computed(lambda hf_config: {"embedding_scale": hf_config.number("hidden_size") ** 0.5}),
     BIASES,
@@ -71,15 +74,20 @@ _FIRST_ACTIVATIONS = {
 }
 
 
-def _read_alternating(hf_config: HFConfig, every: int) -> dict[str, Any]:
-    """All layers but each `every`-th have a window."""
+_CAUSAL = Expect("use_bidirectional_attention", None, False)
+
+
+def _read_alternating(hf_config: HFConfig, every: int, window: int | None = None) -> dict[str, Any]:
+    """All layers but each `every`-th have a window: that of config.json, or another."""
     # Some files repeat the activation here.
     hf_config.expect("hidden_act", None, hf_config.take("hidden_activation"))
     count = hf_config.number("num_hidden_layers")
     kinds = [SLIDING if layer % every else FULL for layer in range(1, count + 1)]
     return {
         "attention_scale": hf_config.number("query_pre_attn_scalar") ** -0.5,
-        "windows": read_windows(hf_config, kinds, hf_config.number("sliding_window", None)),
+        "windows": read_windows(
+            hf_config, kinds, window or hf_config.number("sliding_window", None)
+        ),
     }
 
 
@@ -98,6 +106,11 @@ _second = partial(llama, residual=SandwichNorm())
 _BASES = {FULL: ("rope_theta", 1_000_000.0), SLIDING: ("rope_local_base_freq", 10_000.0)}
 
 
+def _third(encoder: bool, **fields: Any) -> DecoderConfig | EncoderConfig:
+    config = _second(**fields)
+    return encoder_alone(config) if encoder else config
+
+
 def _read_third(hf_config: HFConfig) -> dict[str, Any]:
     """Layers with a window rotate on their own base, and queries and keys have a norm."""
     if softcap := hf_config.number("attn_logit_softcapping", None):
@@ -107,18 +120,29 @@ def _read_third(hf_config: HFConfig) -> dict[str, Any]:
             stacklevel=2,
         )
     ropes = read_layer_ropes(hf_config, _BASES, scaled=(FULL,))
-    fields = _read_alternating(hf_config, hf_config.number("sliding_window_pattern", 6))
+    every = hf_config.number("sliding_window_pattern", 6)
+    # Whether tokens see those behind them as well (EmbeddingGemma).
+    both_ways = bool(hf_config.take("use_bidirectional_attention", False))
+    width = hf_config.number("sliding_window", None)
+    # Half of it on either side of a token, which sees itself too.
+    window = width // 2 + 1 if both_ways and width else width
+    fields = _read_alternating(hf_config, every, window)
     return fields | {
+        "encoder": both_ways,
         "position": ropes[FULL],
         "window_position": ropes[SLIDING] if any(fields["windows"]) else None,
         "query_key_norm": _NORM(eps=hf_config.number("rms_norm_eps")),
     }
 
 
-def _write_third(config: DecoderConfig) -> dict[str, Any]:
+def _write_third(config: DecoderConfig | EncoderConfig) -> dict[str, Any]:
     ropes = {FULL: config.position, SLIDING: config.window_position or config.position}
+    both_ways, written = not config.causal, _write_alternating(config)
+    if both_ways and (window := written["sliding_window"]):
+        written["sliding_window"] = 2 * (window - 1)
     return {
-        **_write_alternating(config),
+        **written,
+        "use_bidirectional_attention": both_ways,
         "attn_logit_softcapping": config.attention_softcap,
         **write_layer_ropes(ropes, {kind: name for kind, (name, _) in _BASES.items()}, FULL),
     }
@@ -158,6 +182,7 @@ FORMATS = (
             llama,
             (
                 *_FIELDS,
+                _CAUSAL,
                 Expect("hidden_activation", None, "gelu_pytorch_tanh"),
                 Rope(),
                 Activation(default="gelu_pytorch_tanh", names=_FIRST_ACTIVATIONS),
@@ -182,6 +207,7 @@ FORMATS = (
             _second,
             (
                 *_SECOND_FIELDS,
+                _CAUSAL,
                 Computed(partial(_read_alternating, every=2), _write_alternating),
                 Number("attention_softcap", "attn_logit_softcapping", None),
                 Rope(),
@@ -199,7 +225,7 @@ FORMATS = (
     ),
     ModelFormat(
         model_type="gemma3_text",
-        config_map=ConfigMap(_second, (*_SECOND_FIELDS, Computed(_read_third, _write_third))),
+        config_map=ConfigMap(_third, (*_SECOND_FIELDS, Computed(_read_third, _write_third))),
         weight_map=lambda config: WeightMap(_SECOND_NAMES),
         architectures=(
             Architecture("Gemma3ForCausalLM", CausalLMTask()),

@@ -20,6 +20,7 @@ IGNORED = {
     "clip_vit_base": set(),
     "cross_encoder_2025": {"sentence_transformers"},
     "cross_encoder_old": {"sbert_ce_default_activation_function"},
+    "embeddinggemma": set(),
     "llama_finetune_version": {"unsloth_fixed", "unsloth_version"},
     "llama_max_sequence_length": {"max_sequence_length"},
     "llama_mirror_fixed": {"unsloth_fixed"},

@@ -1,7 +1,7 @@
 """What T5 and its relatives share."""
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -34,7 +34,7 @@ from jaxformer.hub.weights.tensors import Tensors
 from jaxformer.hub.weights.weight_map import WeightMap, attention, block
 from jaxformer.models import EncoderConfig, EncoderDecoderConfig
 from jaxformer.models.model import TransformerModelConfig
-from jaxformer.nn.config import TextConfig
+from jaxformer.zoo.common.encoders import encoder_alone
 
 
 def t5(
@@ -78,11 +78,7 @@ def _read_encoder_only(hf_config: HFConfig) -> dict[str, Any]:
 
 def _build(encoder_only: bool, **values: Any) -> EncoderDecoderConfig | EncoderConfig:
     config = t5(**values)
-    if not encoder_only:
-        return config
-    names = {f.name for kind in (TextConfig, TransformerModelConfig) for f in fields(kind)}
-    shared = {name: getattr(config, name) for name in names - {"heads"}}
-    return EncoderConfig(**shared, heads=())
+    return encoder_alone(config) if encoder_only else config
 
 
 def _read_decoder_layers(hf_config: HFConfig) -> dict[str, Any]:
