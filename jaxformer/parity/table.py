@@ -43,6 +43,8 @@ _LEFT_OUT = (
     "- ByT5 and the Flan models have the `model_type` t5, and Pythia has gpt_neox.",
     "- A folder of `clip` or `siglip` with both towers loads as a whole. Transformers can extract",
     "  one: `CLIPVisionModelWithProjection.from_pretrained(DIR).save_pretrained(TOWER)`.",
+    "- Of `gemma3`, `qwen2_5_vl` and `qwen3_vl` the text model is read, and written as `gemma3_text`,",
+    "  `qwen2` and `qwen3`. On texts it computes what the whole does; images are not read.",
     "- There are no heads for GPT-2's double heads.",
     "- `generate()` of transformers counts the positions of causal RoBERTa models from 0, and its",
     "  forward pass counts from behind the padding's id. Here both count as the forward pass.",

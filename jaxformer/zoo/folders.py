@@ -5,6 +5,7 @@ from pathlib import Path
 from jaxformer.hub.checkpoint import HFCheckpoint, read_checkpoint
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.zoo import FORMATS
+from jaxformer.zoo.text_parts import text_alone
 
 _DENSE = "its dense relatives are: {}; experts are not supported yet"
 _LIKE = "the nearest relatives by architecture are: {}"
@@ -70,4 +71,5 @@ def read_folder(folder: str | Path, strict: bool = False) -> HFCheckpoint:
             not supported.
         DataError: It is no JSON object.
     """
-    return read_checkpoint(HFConfig.of_folder(folder), FORMATS, RELATIVES, strict)
+    hf_config, formats = text_alone(HFConfig.of_folder(folder), FORMATS)
+    return read_checkpoint(hf_config, formats, RELATIVES, strict)

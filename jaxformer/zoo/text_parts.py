@@ -1,0 +1,195 @@
+"""Models of texts and images of which the text model is read, as a system of its own.
+
+With texts alone they compute what their text model computes. An export has the text model, under
+the names of that system.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from jaxformer.errors import ConfigError
+from jaxformer.hub.checkpoint import warn_once
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import Formats, ModelFormat, section
+
+# The text model is `model.language_model` in transformers 5, and was `language_model.model` and,
+# in Qwen's files, `model` itself.
+_NAMES = {
+    r"^(model\.)?language_model\.lm_head\.": "lm_head.",
+    r"^(model\.)?language_model\.(model\.)?": "model.",
+}
+_OF_IMAGES = ("visual.*", "vision_tower.*", "multi_modal_projector.*")
+_OF_THE_WHOLE = (
+    "bos_token_id", "dtype", "eos_token_id", "id2label", "label2id", "quantization",
+    "quantization_config", "torch_dtype", "transformers_version",
+)  # fmt: skip
+
+
+def _renamed_rope(values: dict[str, Any]) -> dict[str, Any]:
+    """RoPE without the shares of time, height and width, whose positions are one in texts."""
+    changed = {}
+    for name in ("rope_scaling", "rope_parameters"):
+        if isinstance(rope := values.get(name), dict):
+            own = {k: v for k, v in rope.items() if not k.startswith("mrope_")}
+            kinds = {k: "default" for k in ("type", "rope_type") if own.get(k) == "mrope"}
+            changed[name] = own | kinds
+    return values | changed
+
+
+@dataclass(frozen=True)
+class TextPart:
+    """Where the text model is in the files of a larger one."""
+
+    kind: str
+    """The `model_type` of the whole."""
+    model_type: str
+    """That of a system which is the same as its text model."""
+    section_type: str
+    """That which transformers gives to the section of config.json."""
+    classes: Mapping[str, str]
+    """Classes of the whole -> the classes of that system."""
+    tied: bool
+    """Whether tables are tied where the file says nothing."""
+    flat: bool = False
+    """Whether old files have the fields of the text model beside those of the whole."""
+    tied_within: bool = False
+    """Whether the section may say that they are tied, though the whole does not."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """The values that missing fields have here and not in that system."""
+    foreign: tuple[str, ...] = ()
+    """Fields of that system that the text model does not have: transformers ignores them."""
+    adapted: Callable[[dict[str, Any]], dict[str, Any]] = dict
+    """Rewrites values that the system spells in another way."""
+
+    def hf_config(self, whole: HFConfig) -> HFConfig:
+        """Returns the values of the text model.
+
+        Args:
+            whole: Those of the file.
+
+        Raises:
+            ConfigError: The text model is another one, or the class has no counterpart.
+        """
+        within = section(whole, "text_config")
+        given = within if within or not self.flat else whole.values
+        own_type = given.get("model_type")
+        if own_type not in (None, self.section_type, self.kind):
+            raise ConfigError(
+                f"{whole.path}: text_config: model_type = {own_type!r}: must be "
+                f"{self.section_type!r} in a {self.kind!r}"
+            )
+        named = (whole.take("architectures", None) or list(self.classes))[:1]
+        if not isinstance(named, list) or named[0] not in self.classes:
+            raise ConfigError(
+                f"{whole.path}: architectures = {named!r} is not known for model_type "
+                f"{self.kind!r}: must be one of {', '.join(self.classes)}"
+            )
+        tied = whole.take("tie_word_embeddings", self.tied)
+        if self.tied_within:
+            tied = tied or given.get("tie_word_embeddings", False)
+        common = {k: whole.values[k] for k in _OF_THE_WHOLE if k in whole.values}
+        values = self.adapted(dict(self.defaults) | common | dict(given)) | {
+            "model_type": self.model_type,
+            "architectures": [self.classes[named[0]]],
+            "tie_word_embeddings": tied,
+        }
+        gone = (*self.foreign, *(_OF_FLAT if given is whole.values else ()))
+        values = {name: value for name, value in values.items() if name not in gone}
+        if given is whole.values:
+            return HFConfig(values, whole.path)
+        return whole.section("text_config", values)
+
+    def model_format(self, formats: Formats) -> ModelFormat:
+        """Returns the system, with the names that its tensors have in files of the whole."""
+        own = formats[self.model_type]
+        images = tuple(prefix + each for prefix in ("", "model.") for each in _OF_IMAGES)
+        return replace(own, aliases=_NAMES | dict(own.aliases), buffers=(*own.buffers, *images))
+
+
+_OF_FLAT = (
+    "image_token_id", "video_token_id", "vision_config", "vision_end_token_id",
+    "vision_start_token_id", "vision_token_id",
+)  # fmt: skip
+_QWEN25 = {
+    "vocab_size": 152_064,
+    "hidden_size": 8192,
+    "intermediate_size": 29_568,
+    "num_hidden_layers": 80,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-5,
+    "max_window_layers": 80,
+    "rope_theta": 1_000_000.0,
+}
+_QWEN3 = {
+    "max_position_embeddings": 128_000,
+    "num_key_value_heads": 32,
+    "rope_theta": 500_000.0,
+}
+_ALL = (
+    TextPart(
+        kind="gemma3",
+        model_type="gemma3_text",
+        section_type="gemma3_text",
+        classes={
+            "Gemma3ForConditionalGeneration": "Gemma3ForCausalLM",
+            "Gemma3ForSequenceClassification": "Gemma3TextForSequenceClassification",
+            "Gemma3Model": "Gemma3TextModel",
+        },
+        tied=True,
+    ),
+    TextPart(
+        kind="qwen2_5_vl",
+        model_type="qwen2",
+        section_type="qwen2_5_vl_text",
+        classes={
+            "Qwen2_5_VLForConditionalGeneration": "Qwen2ForCausalLM",
+            "Qwen2_5_VLModel": "Qwen2Model",
+        },
+        tied=False,
+        flat=True,
+        tied_within=True,
+        defaults=_QWEN25,
+        adapted=_renamed_rope,
+    ),
+    TextPart(
+        kind="qwen3_vl",
+        model_type="qwen3",
+        section_type="qwen3_vl_text",
+        classes={
+            "Qwen3VLForConditionalGeneration": "Qwen3ForCausalLM",
+            "Qwen3VLModel": "Qwen3Model",
+        },
+        tied=False,
+        defaults=_QWEN3,
+        foreign=("use_sliding_window", "sliding_window", "max_window_layers", "layer_types"),
+        adapted=_renamed_rope,
+    ),
+)
+TEXT_PARTS = {part.kind: part for part in _ALL}
+"""Models of texts and images, by their `model_type`."""
+
+
+def text_alone(hf_config: HFConfig, formats: Formats) -> tuple[HFConfig, Formats]:
+    """Returns the values of the text model of a config.json, and the systems; else both as given.
+
+    Warns once that images are not read.
+
+    Args:
+        hf_config: The values of a file.
+        formats: The known systems.
+
+    Raises:
+        ConfigError: The text model is none that is known.
+    """
+    kind = hf_config.values.get("model_type")
+    part = TEXT_PARTS.get(kind) if isinstance(kind, str) else None
+    if part is None:
+        return hf_config, formats
+    values = part.hf_config(hf_config)
+    warn_once(
+        f"{hf_config.path}: of a {kind!r} the text model is read, as a {part.model_type!r}; images "
+        "are not read, and the tensors for them are left out"
+    )
+    return values, {**formats, part.model_type: part.model_format(formats)}
