@@ -123,7 +123,13 @@ def describe(
             would give them.
     """
     formats = {each.model_type: each for each in formats}
-    extra = _with_parts(config, formats, extra or {})
+    extra, lacking = extra or {}, None
+    try:
+        extra = _with_parts(config, formats, extra)
+    except ConfigError as error:
+        # No system is its encoder alone, say: one may still have both (T5Gemma).
+        formats = {kind: each for kind, each in formats.items() if each.sections}
+        lacking = error
     failures: list[tuple[int, str]] = []
     # An imported model is described by its own system, if possible.
     for kind in sorted(formats, key=lambda kind: kind != extra.get("model_type")):
@@ -135,6 +141,8 @@ def describe(
         except (ConfigError, AttributeError, KeyError, TypeError) as error:
             # Another family: the fields do not find what they ask for.
             failures.append((1000, f"{kind}: {error}"))
+    if lacking is not None:
+        raise lacking
     _check_parts(config)
     raise ConfigError(f"no known system can say this model; the nearest: {min(failures)[1]}")
 

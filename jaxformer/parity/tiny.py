@@ -19,6 +19,11 @@ _LLAMA = _PHI3 | {"head_dim": 12}
 _QWEN = _LLAMA | {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}
 _GEMMA = _LLAMA | {"attention_bias": True}
 _GEMMA2 = _GEMMA | {"num_hidden_layers": 4, "query_pre_attn_scalar": 20, "sliding_window": 4}
+_T5GEMMA = _GEMMA2 | {
+    "attn_logit_softcapping": 2.0,
+    "final_logit_softcapping": 3.0,
+    "rope_parameters": {"rope_type": "linear", "rope_theta": 100.0, "factor": 2.5},
+}
 _BART = {
     "vocab_size": 131,
     "d_model": 48,
@@ -196,6 +201,12 @@ TINY: dict[str, dict[str, Any]] = {
     "ernie4_5": _LLAMA | {"use_bias": True},
     "t5": _T5,
     "mt5": _T5 | {"feed_forward_proj": "gated-gelu"},
+    "t5gemma": {
+        "vocab_size": 131,
+        "encoder": _T5GEMMA
+        | {"hidden_size": 40, "num_attention_heads": 4, "intermediate_size": 52},
+        "decoder": _T5GEMMA | {"num_hidden_layers": 2, "num_key_value_heads": 3},
+    },
     # Four blocks of a window, and two global tokens.
     "longt5": _T5
     | {

@@ -44,6 +44,7 @@ from jaxformer.zoo import (
     stablelm,
     starcoder,
     t5,
+    t5gemma,
     transformer,
     vision_text_dual_encoder,
     vit,
@@ -56,7 +57,7 @@ _MODULES = (
     qwen, phi3, olmo, t5, longt5, bart, vit,
     electra, mpnet, modernbert, big_bird, dinov2, beit, roberta_prelayernorm, roformer,
     bloom, gpt_neo, opt, mpt, falcon, stablelm, clip, siglip,
-    granite, smollm, cohere, starcoder, glm, ernie4_5,
+    granite, smollm, cohere, starcoder, glm, ernie4_5, t5gemma,
     blenderbot, blenderbot_small, xglm,
     composite, vision_text_dual_encoder,
 )  # fmt: skip

@@ -77,8 +77,14 @@ _FIRST_ACTIVATIONS = {
 _CAUSAL = Expect("use_bidirectional_attention", None, False)
 
 
-def _read_alternating(hf_config: HFConfig, every: int, window: int | None = None) -> dict[str, Any]:
-    """All layers but each `every`-th have a window: that of config.json, or another."""
+def read_alternating(hf_config: HFConfig, every: int, window: int | None = None) -> dict[str, Any]:
+    """Returns the fields of a model of which all layers but each `every`-th have a window.
+
+    Args:
+        hf_config: The values of a config.json.
+        every: That number.
+        window: The window; None: `sliding_window` of config.json.
+    """
     # Some files repeat the activation here.
     hf_config.expect("hidden_act", None, hf_config.take("hidden_activation"))
     count = hf_config.number("num_hidden_layers")
@@ -91,23 +97,26 @@ def _read_alternating(hf_config: HFConfig, every: int, window: int | None = None
     }
 
 
-def _write_alternating(config: DecoderConfig) -> dict[str, Any]:
+def write_alternating(config: DecoderConfig | EncoderConfig) -> dict[str, Any]:
+    """Returns the fields of config.json that `read_alternating` reads."""
     return write_windows(config.windows, config.num_layers) | {
         "query_pre_attn_scalar": round(resolved(config).attention_scale ** -2),
     }
 
 
-_SECOND_FIELDS = (
+SECOND_FIELDS = (
     *_FIELDS,
     Activation(theirs="hidden_activation", default="gelu_pytorch_tanh"),
     Number("logit_softcap", "final_logit_softcapping", None),
 )
-_second = partial(llama, residual=SandwichNorm())
+"""The fields of config.json that Gemma 2 and 3 share."""
+gemma2 = partial(llama, residual=SandwichNorm())
+"""Makes a Gemma 2 of its fields, see `llama`."""
 _BASES = {FULL: ("rope_theta", 1_000_000.0), SLIDING: ("rope_local_base_freq", 10_000.0)}
 
 
 def _third(encoder: bool, **fields: Any) -> DecoderConfig | EncoderConfig:
-    config = _second(**fields)
+    config = gemma2(**fields)
     return encoder_alone(config) if encoder else config
 
 
@@ -126,7 +135,7 @@ def _read_third(hf_config: HFConfig) -> dict[str, Any]:
     width = hf_config.number("sliding_window", None)
     # Half of it on either side of a token, which sees itself too.
     window = width // 2 + 1 if both_ways and width else width
-    fields = _read_alternating(hf_config, every, window)
+    fields = read_alternating(hf_config, every, window)
     return fields | {
         "encoder": both_ways,
         "position": ropes[FULL],
@@ -137,7 +146,7 @@ def _read_third(hf_config: HFConfig) -> dict[str, Any]:
 
 def _write_third(config: DecoderConfig | EncoderConfig) -> dict[str, Any]:
     ropes = {FULL: config.position, SLIDING: config.window_position or config.position}
-    both_ways, written = not config.causal, _write_alternating(config)
+    both_ways, written = not config.causal, write_alternating(config)
     if both_ways and (window := written["sliding_window"]):
         written["sliding_window"] = 2 * (window - 1)
     return {
@@ -156,7 +165,7 @@ _DEFAULTS = {
     "tie_word_embeddings": True,
     "pad_token_id": 0,
 }
-_SECOND_DEFAULTS = {
+SECOND_DEFAULTS = {
     **_DEFAULTS,
     "hidden_size": 2304,
     "intermediate_size": 9216,
@@ -204,11 +213,11 @@ FORMATS = (
     ModelFormat(
         model_type="gemma2",
         config_map=ConfigMap(
-            _second,
+            gemma2,
             (
-                *_SECOND_FIELDS,
+                *SECOND_FIELDS,
                 _CAUSAL,
-                Computed(partial(_read_alternating, every=2), _write_alternating),
+                Computed(partial(read_alternating, every=2), write_alternating),
                 Number("attention_softcap", "attn_logit_softcapping", None),
                 Rope(),
             ),
@@ -216,7 +225,7 @@ FORMATS = (
         weight_map=lambda config: WeightMap(_SECOND_NAMES),
         architectures=classes("Gemma2", without=("ForQuestionAnswering",)),
         defaults={
-            **_SECOND_DEFAULTS,
+            **SECOND_DEFAULTS,
             "attn_logit_softcapping": 50.0,
             "final_logit_softcapping": 30.0,
         },
@@ -225,7 +234,7 @@ FORMATS = (
     ),
     ModelFormat(
         model_type="gemma3_text",
-        config_map=ConfigMap(_third, (*_SECOND_FIELDS, Computed(_read_third, _write_third))),
+        config_map=ConfigMap(_third, (*SECOND_FIELDS, Computed(_read_third, _write_third))),
         weight_map=lambda config: WeightMap(_SECOND_NAMES),
         architectures=(
             Architecture("Gemma3ForCausalLM", CausalLMTask()),
@@ -235,7 +244,7 @@ FORMATS = (
             ),
             Architecture("Gemma3TextModel", Task()),
         ),
-        defaults={**_SECOND_DEFAULTS, "vocab_size": 262_208, "max_position_embeddings": 131_072},
+        defaults={**SECOND_DEFAULTS, "vocab_size": 262_208, "max_position_embeddings": 131_072},
         harmless=_HARMLESS,
         **FILES,
     ),

@@ -209,6 +209,11 @@ THEIRS = {
         llama_like(61, 6144, 48, 2, 23040, 151_552, attention_bias=False),
     ),
     "ernie-4.5-0.3b": ("Ernie4_5ForCausalLM", {}),
+    "t5gemma-2b-2b": ("T5GemmaForConditionalGeneration", {}),
+    "t5gemma-9b-2b": (
+        "T5GemmaForConditionalGeneration",
+        {"encoder": llama_like(42, 3584, 16, 8, 14336, 256_000)},
+    ),
     "t5-small": ("T5ForConditionalGeneration", {}),
     "t5-base": ("T5ForConditionalGeneration", t5_like(12, 768, 12, 64, 3072)),
     "t5-large": ("T5ForConditionalGeneration", t5_like(24, 1024, 16, 64, 4096)),

@@ -1,0 +1,139 @@
+"""T5Gemma: what its config.json may say, and an encoder and a decoder of different sizes."""
+
+from dataclasses import replace
+
+import pytest
+from variants import check_variant
+
+from jaxformer.errors import ConfigError
+from jaxformer.functional import YaRN
+from jaxformer.hub.checkpoint import read_checkpoint
+from jaxformer.hub.describe import config_values, describe
+from jaxformer.hub.fields import FULL, SLIDING, resolved
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.parity.examples import example_inputs
+from jaxformer.parity.tiny import TINY
+from jaxformer.zoo import FORMATS, SYSTEMS
+
+
+def tiny(encoder=None, decoder=None, **whole):
+    """The fields of the small model, with others of its parts."""
+    parts = {"encoder": encoder or {}, "decoder": decoder or {}}
+    return whole | {name: TINY["t5gemma"][name] | own for name, own in parts.items()}
+
+
+PLAIN = {"attn_logit_softcapping": None, "final_logit_softcapping": None, "attention_bias": False}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8}
+VARIANTS = {
+    "untied": tiny(tie_word_embeddings=False),
+    "neither caps nor biases": tiny(PLAIN, PLAIN),
+    "windows elsewhere": tiny(
+        {"layer_types": [FULL, SLIDING] * 2, "sliding_window": 3}, {"layer_types": [FULL] * 2}
+    ),
+    "a stretched encoder": tiny({"rope_parameters": YARN}, {"query_pre_attn_scalar": 9}),
+}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
+@pytest.mark.quick("untied", "windows*")
+def test_variants(changes, tmp_path):
+    def inputs(checkpoint):  # beyond every window
+        return example_inputs(checkpoint, "right", length=15)
+
+    ours = check_variant(tmp_path, "t5gemma", changes, inputs=inputs)
+    if "rope_parameters" in changes["encoder"]:
+        scaling = ours.config.encoder.position.scaling
+        assert scaling in (YaRN(4.0, 8), ours.config.decoder.position.scaling)
+
+
+def part(width, layers, heads, inner, **more):
+    """A part as published files have it."""
+    return {
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "attn_logit_softcapping": 50.0,
+        "classifier_dropout_rate": 0.0,
+        "dropout_rate": 0.0,
+        "final_logit_softcapping": 30.0,
+        "head_dim": 256,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "hidden_size": width,
+        "initializer_range": 0.02,
+        "intermediate_size": inner,
+        "layer_types": [SLIDING, FULL] * (layers // 2),
+        "max_position_embeddings": 8192,
+        "model_type": "t5_gemma_module",
+        "num_attention_heads": heads,
+        "num_hidden_layers": layers,
+        "num_key_value_heads": heads // 2,
+        "query_pre_attn_scalar": 256,
+        "rms_norm_eps": 1e-06,
+        "rope_theta": 10000.0,
+        "sliding_window": 4096,
+        "use_cache": True,
+        "vocab_size": 256000,
+        **more,
+    }
+
+
+PUBLISHED = {
+    "architectures": ["T5GemmaForConditionalGeneration"],
+    "attention_dropout": 0.0,
+    "classifier_dropout_rate": 0.0,
+    "decoder": part(2304, 26, 8, 9216, is_decoder=True, cross_attention_hidden_size=3584),
+    "dropout_rate": 0.0,
+    "encoder": part(3584, 42, 16, 14336),
+    "eos_token_id": [1, 107],
+    "initializer_range": 0.02,
+    "is_encoder_decoder": True,
+    "model_type": "t5gemma",
+    "pad_token_id": 0,
+    "torch_dtype": "bfloat16",
+    "use_cache": True,
+}
+
+
+def test_the_published_file():
+    checkpoint = read_checkpoint(HFConfig(PUBLISHED), FORMATS)
+    assert not checkpoint.hf_config.ignored
+    ours = SYSTEMS["t5gemma-9b-2b"].config
+    assert resolved(checkpoint.config).with_fields(compute_dtype="float32") == resolved(
+        ours
+    ).with_fields(compute_dtype="float32")
+    assert config_values(checkpoint) == PUBLISHED
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", ["t5gemma-2b-2b", "t5gemma-9b-2b"])
+def test_transformers_understands_what_we_write_of_our_own(name):
+    from transformers import AutoConfig
+
+    config = SYSTEMS[name].config
+    checkpoint = describe(config, FORMATS.values())
+    assert checkpoint.model_format.model_type == "t5gemma"
+    found = AutoConfig.for_model(**checkpoint.hf_config.values)
+    assert found.encoder.hidden_size == config.encoder.model_dim
+    assert found.encoder.sliding_window == found.decoder.sliding_window == 4096
+    assert found.decoder.cross_attention_hidden_size == config.encoder.model_dim
+
+
+def test_what_cannot_be_said_is_named():
+    config = SYSTEMS["t5gemma-2b-2b"].config
+    other = replace(config, encoder=replace(config.encoder, attention_clip=3.0))
+    with pytest.raises(ConfigError, match="no known system can say this model"):
+        describe(other, FORMATS.values())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"is_encoder_decoder": False}, "is_encoder_decoder = False is not supported"),
+        ({"architectures": ["T5GemmaEncoderModel"]}, "T5GemmaEncoderModel.* is not known"),
+        ({"encoder": 3}, "encoder = 3: must be an object"),
+        ({"encoder": part(3584, 42, 16, 14336, hidden_activation="mish")}, "hidden_activation"),
+    ],
+)
+def test_what_is_not_supported_is_refused(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        read_checkpoint(HFConfig(PUBLISHED | changes), FORMATS)
