@@ -199,9 +199,9 @@ class CompositeConfig(ModelConfig):
         return self.decoder.mlp_dim
 
     @property
-    def windows(self) -> tuple[int | None, ...]:
-        """Sliding windows of the decoder's layers."""
-        return self.decoder.windows
+    def layer_kinds(self) -> tuple[tuple[int | None, bool], ...]:
+        """The windows of the decoder's layers, and whether they rotate queries and keys."""
+        return self.decoder.layer_kinds
 
     @property
     def compute_dtype(self) -> str:

@@ -165,6 +165,12 @@ class TransformerConfig(abc.ABC):
             )
 
     @property
+    def layer_kinds(self) -> tuple[tuple[int | None, bool], ...]:
+        """The window of each layer of a group, and whether it rotates queries and keys."""
+        rotate = self.rope_layers or (True,) * len(self.windows)
+        return tuple(zip(self.windows, rotate, strict=True))
+
+    @property
     def kv_heads(self) -> int:
         """The number of key/value heads (K)."""
         return self.num_heads if self.num_kv_heads is None else self.num_kv_heads

@@ -178,8 +178,7 @@ class Transformer(nnx.Module):
 def _schemes(config: TransformerConfig, position: Position) -> tuple[Position, ...]:
     """The positional scheme of each layer of a group."""
     windowed = config.window_position or position
-    rotate = config.rope_layers or (True,) * len(config.windows)
     return tuple(
         (position if window is None else windowed) if rotates else NoPosition()
-        for window, rotates in zip(config.windows, rotate, strict=True)
+        for window, rotates in config.layer_kinds
     )

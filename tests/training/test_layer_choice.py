@@ -33,6 +33,7 @@ from jaxformer.training.transfer.transfer import transfer
 DEEP = {
     "plain": tiny(num_layers=6, tie_embeddings=False),
     "windowed": tiny(num_layers=6, windows=(3, None)),
+    "some rotate": tiny(num_layers=6, windows=(None, None), rope_layers=(True, False)),
     "encoder": tiny_encoder(num_layers=6),
     "shared": tiny_encoder(num_layers=4, layer_repeats=2),
     "encoder-decoder": tiny_encoder_decoder(num_layers=6, num_decoder_layers=6),
@@ -167,6 +168,7 @@ def test_any_choice_is_a_choice_of_rows(saved, layers):
             r"layer 1 there has global attention and would become layer 0 here, which has a window",
         ),
         ("windowed", {"num_layers": 2, "windows": (4, None)}, (0, 1), r"has a window of 4: choose"),
+        ("some rotate", {"num_layers": 2}, (0, 2), r"layer 1 here, which has .* without positions"),
         ("encoder-decoder", {"num_layers": 2}, (0, 1), r"but the decoder of this model has 6"),
         ("plain", {"num_layers": 2, "mlp_dim": 16}, (0, 1), r"up.kernel has shape \(2, 20, 14\)"),
         ("plain", {"num_layers": 2, "mlp_bias": True}, (0, 1), r"up.bias is not there"),

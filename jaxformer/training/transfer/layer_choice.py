@@ -13,6 +13,8 @@ from jaxformer.models.parameters import StackPath, stack_path
 from jaxformer.training.transfer.origin import SavedFolder
 
 Shapes = Mapping[str, tuple[int, ...]]
+Kinds = tuple[tuple[int | None, bool], ...]
+"""The window of each layer of a group, and whether it rotates queries and keys."""
 
 
 class LayerRow(NamedTuple):
@@ -53,7 +55,7 @@ def chosen_layers(
     here: Shapes,
     saved: SavedRun | SavedFolder,
     layers: tuple[int, ...],
-    windows: tuple[int | None, ...],
+    kinds: Kinds,
 ) -> Sources:
     """Takes layer `layers[i]` of another model's stacks for layer i of this one's.
 
@@ -64,24 +66,24 @@ def chosen_layers(
         here: This model's shapes.
         saved: The other run.
         layers: Layers there, from 0.
-        windows: This model's windows.
+        kinds: The kinds of this model's layers.
 
     Returns:
         The source of each parameter of this model's stacks.
 
     Raises:
         ConfigError: There are more or fewer layers here than are chosen, there is no such layer
-            there, or its window is another.
+            there, or it is of another kind.
     """
     blocks, there = _stacked(here), _stacked(saved.shapes)
     for stack in dict.fromkeys(path.stack for path in blocks.values()):
         available = _depth(stack, saved.shapes, there)
         _check_stack(stack, layers, _depth(stack, here, blocks), available, saved.folder)
-    their_windows = saved.model.windows
-    _check_windows(layers, windows, their_windows)
+    their_kinds = saved.model.layer_kinds
+    _check_kinds(layers, kinds, their_kinds)
     rows = {}
     for name, path in blocks.items():
-        chosen, group = layers[path.block :: len(windows)], len(their_windows)
+        chosen, group = layers[path.block :: len(kinds)], len(their_kinds)
         sources = tuple(
             LayerRow(str(path._replace(block=layer % group)), layer // group) for layer in chosen
         )
@@ -125,21 +127,21 @@ def _check_stack(
         )
 
 
-def _check_windows(
-    layers: tuple[int, ...], here: tuple[int | None, ...], there: tuple[int | None, ...]
-) -> None:
+def _check_kinds(layers: tuple[int, ...], here: Kinds, there: Kinds) -> None:
     for number, layer in enumerate(layers):
         ours, theirs = here[number % len(here)], there[layer % len(there)]
         if ours != theirs:
             raise ConfigError(
-                f"init_layers: layer {layer} there has {_window(theirs)} and would become layer "
-                f"{number} here, which has {_window(ours)}: choose layers whose windows come in "
-                f"the order of model.windows = {here}"
+                f"init_layers: layer {layer} there has {_kind(theirs)} and would become layer "
+                f"{number} here, which has {_kind(ours)}: choose layers whose kinds come in the "
+                f"order of model.windows = {tuple(window for window, _ in here)}"
             )
 
 
-def _window(window: int | None) -> str:
-    return "global attention" if window is None else f"a window of {window}"
+def _kind(kind: tuple[int | None, bool]) -> str:
+    window, rotates = kind
+    attends = "global attention" if window is None else f"a window of {window}"
+    return attends if rotates else f"{attends} without positions"
 
 
 def _owner(stack: str) -> str:

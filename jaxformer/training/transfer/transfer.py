@@ -86,7 +86,7 @@ def transfer(
     if layers is None:
         sources = Sources.of(saved.shapes)
     else:
-        sources = chosen_layers(here, saved, layers, model.windows)
+        sources = chosen_layers(here, saved, layers, model.layer_kinds)
     both = [name for name in here if name in sources.shapes]
     arrays = saved.read({there for name in both for there in sources.read_for(name)})
     found = {name: sources.array(name, arrays) for name in both}
