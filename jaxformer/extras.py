@@ -24,7 +24,7 @@ EXTRAS = {
     "tensorboardX": ("tensorboardX", "train"),
     "tokenizers": ("tokenizers", "hub"),
     "torch": ("torch", "parity"),
-    "transformers": ("transformers", "parity"),
+    "transformers": ("transformers", "hub"),
     "wandb": ("wandb", "wandb"),
     "yaml": ("pyyaml", "train"),
 }

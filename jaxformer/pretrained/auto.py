@@ -12,7 +12,7 @@ from jaxformer.checkpoints.run_dir import IMPORTED
 from jaxformer.checkpoints.saved_run import SavedRun
 from jaxformer.data import Data
 from jaxformer.data.labels import load_labels
-from jaxformer.data.tokenizers.convert import tokenizer_file
+from jaxformer.data.tokenizers.files import tokenizer_file
 from jaxformer.data.tokenizers.specs import load_tokenizer
 from jaxformer.distributed.sharding import MESH_AXES
 from jaxformer.errors import ConfigError, check_argument

@@ -12,7 +12,7 @@ from jaxformer.config.experiment import Config
 from jaxformer.data import Data, DataConfig
 from jaxformer.data.tasks.image_text_pairs import ImageTextPairs
 from jaxformer.data.tasks.images import Images
-from jaxformer.data.tokenizers.convert import tokenizer_file
+from jaxformer.data.tokenizers.files import tokenizer_file
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerFile, load_tokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.io.files import check_unused, write_whole

@@ -12,8 +12,7 @@ import numpy as np
 from jax.tree_util import Partial
 from tokenizers import Tokenizer
 
-from jaxformer.data.tokenizers.convert import tokenizer_file
-from jaxformer.data.tokenizers.files import read_tokenizer
+from jaxformer.data.tokenizers.files import read_tokenizer, tokenizer_file
 from jaxformer.data.tokenizers.prompts import PromptEncoder, read_prompt_encoder
 from jaxformer.distributed.sharding import (
     check_rows,

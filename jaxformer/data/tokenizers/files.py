@@ -1,6 +1,7 @@
 """The files of a tokenizer: tokenizer.json or older ones, and tokenizer_config.json beside it."""
 
 import json
+import logging
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -8,29 +9,55 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from jaxformer.data.tokenizers.convert import VOCABULARY, convert, tokenizer_file
+from jaxformer.data.tokenizers.auto import Answer, UnreadError, ask
+from jaxformer.data.tokenizers.sentencepiece import read_sentencepiece, sentencepiece_tokenizer
 from jaxformer.data.tokenizers.special_tokens import ids_of
+from jaxformer.data.tokenizers.tiktoken import is_tiktoken, tiktoken_tokenizer
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.io.files import read_bytes, replacing
-from jaxformer.io.model_files import TOKENIZER, read_object
+from jaxformer.io.files import ordinary_file, read_bytes, replacing
+from jaxformer.io.model_files import TOKENIZER, read_object, small_file_in
 
 SETTINGS = "tokenizer_config.json"
 TOKENIZER_FILES = (TOKENIZER, SETTINGS)
 """What `write_tokenizer` writes."""
+_CONFIG, _OWN = "config.json", "jaxformer_kind"
+_MODELS = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "tiktoken.model")
+_VOCABULARY, _MERGES, _WORDS = "vocab.json", "merges.txt", "vocab.txt"
 _OTHER_FILES = (
     "a SentencePiece model (tokenizer.model, spiece.model), a tiktoken file, vocab.json with "
     "merges.txt, or vocab.txt"
 )
 # Published vocabularies leave some ids unused, never most of them.
 _MOST_UNUSED = 1 << 16
+_log = logging.getLogger(__name__)
+
+
+def tokenizer_file(folder: str | os.PathLike) -> Path | None:
+    """Returns the file of a model's folder that holds its tokenizer; None if there is none.
+
+    Args:
+        folder: The folder.
+
+    Raises:
+        DataError: It leads out of the folder, or is too large.
+    """
+    for name in (TOKENIZER, *_MODELS):
+        if (file := small_file_in(folder, name)) is not None:
+            return file
+    vocabulary = small_file_in(folder, _VOCABULARY)
+    if vocabulary is not None and small_file_in(folder, _MERGES) is not None:
+        return vocabulary
+    named = sorted(path.name for path in Path(folder).glob("*.tiktoken"))
+    return small_file_in(folder, named[0] if named else _WORDS)
 
 
 def read_tokenizer(file: Path, pattern: str | None = None) -> Tokenizer:
-    """Reads a tokenizer.json, a SentencePiece model, a tiktoken file or a vocabulary.
+    """Reads a tokenizer: what transformers makes of the folder of a file, or the file alone.
 
     Args:
-        file: The file, such as `tokenizer_file` finds in a folder.
-        pattern: For a tiktoken file, see `tiktoken_tokenizer`.
+        file: The file, such as `tokenizer_file` finds in a folder. transformers is asked if there
+            is config.json or tokenizer_config.json beside it, unless a run wrote them.
+        pattern: For a tiktoken file, see `tiktoken_tokenizer`; the file alone is read then.
 
     Returns:
         The tokenizer, of the `tokenizers` package.
@@ -42,8 +69,8 @@ def read_tokenizer(file: Path, pattern: str | None = None) -> Tokenizer:
         raise DataError(
             f"{file} does not exist: give a tokenizer.json, {_OTHER_FILES}; or the folder of one"
         )
-    is_older = file.suffix != ".json" or file.name == VOCABULARY
-    tokenizer = convert(file, pattern) if is_older else _read_json(file)
+    named = pattern is not None and is_tiktoken(ordinary_file(file))
+    tokenizer = tiktoken_tokenizer(file, pattern) if named else _read(file)
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     last = max(vocabulary, key=vocabulary.get, default=None)
     if last is None:
@@ -55,6 +82,63 @@ def read_tokenizer(file: Path, pattern: str | None = None) -> Tokenizer:
             f"{len(vocabulary)} tokens"
         )
     return tokenizer
+
+
+def _read(file: Path) -> Tokenizer:
+    """What transformers makes of a file's folder; the file alone if it makes nothing of it."""
+    if tokenizer_file(file.parent) != file:
+        return _read_alone(file)
+    try:
+        answer = ask_about(file.parent)
+    except UnreadError as error:
+        tokenizer = _read_alone(file, error)
+        _log.warning("%s; %s alone is read", error, file.name)
+        return tokenizer
+    if answer is not None and answer.definition:
+        return answer.tokenizer()
+    tokenizer = _read_alone(file)
+    if answer is not None:
+        _log.warning(
+            "%s: transformers reads this with its %s, which is no tokenizer of the tokenizers "
+            "library; %s alone is read",
+            file.parent,
+            answer.class_name,
+            file.name,
+        )
+    return tokenizer
+
+
+def ask_about(folder: str | os.PathLike) -> Answer | None:
+    """Returns what transformers makes of a folder, if that is for it to say.
+
+    Args:
+        folder: The folder.
+
+    Returns:
+        The answer; None for the tokenizer of a run, and for one without a file beside it.
+
+    Raises:
+        UnreadError: transformers cannot read it.
+        DataError: One of its files is no ordinary file.
+        MissingExtra: There is no transformers.
+    """
+    settings, config = read_settings(Path(folder)), small_file_in(folder, _CONFIG)
+    asks = tokenizer_file(folder) is not None and (settings or config is not None)
+    return ask(folder) if asks and _OWN not in settings else None
+
+
+def _read_alone(file: Path, reason: UnreadError | None = None) -> Tokenizer:
+    file = ordinary_file(file)
+    if file.name in (_VOCABULARY, _WORDS):
+        raise reason or DataError(
+            f"{file}: config.json or tokenizer_config.json must be beside it, to say which class "
+            "of transformers reads it"
+        )
+    if file.suffix == ".json":
+        return _read_json(file)
+    if is_tiktoken(file):
+        return tiktoken_tokenizer(file)
+    return sentencepiece_tokenizer(read_sentencepiece(file))
 
 
 def _read_json(file: Path) -> Tokenizer:
@@ -124,7 +208,7 @@ def write_tokenizer(
         "tokenizer_class": "PreTrainedTokenizerFast",
         "eos_token": end_of_text,
         "pad_token": pad,
-        "jaxformer_kind": kind,
+        _OWN: kind,
     }
     for role in ("cls", "sep", "mask"):
         with suppress(ConfigError):

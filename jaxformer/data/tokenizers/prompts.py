@@ -19,6 +19,9 @@ class PromptEncoder:
     """The id between documents, for a model that this library trained; None for a Hugging Face
     tokenizer, whose post-processor adds the special tokens."""
 
+    splits_special: bool = False
+    """Whether a Hugging Face tokenizer reads the names of special tokens as ordinary text."""
+
     def plain(self, text: str) -> list[int]:
         """Returns the ids of a text to be continued, [tokens].
 
@@ -43,7 +46,7 @@ class PromptEncoder:
         return self._encode(text, add_special_tokens=False)
 
     def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        self.tokenizer.encode_special_tokens = False
+        self.tokenizer.encode_special_tokens = self.splits_special
         return self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
 
     def _ordinary(self, text: str) -> list[int]:
@@ -70,7 +73,7 @@ def read_prompt_encoder(folder: str | Path) -> PromptEncoder:
     tokenizer.no_padding()
     settings = read_settings(Path(folder))
     if "jaxformer_kind" not in settings:
-        return PromptEncoder(tokenizer, None)
+        return PromptEncoder(tokenizer, None, tokenizer.encode_special_tokens)
     name = settings.get("eos_token")
     id_ = tokenizer.token_to_id(name) if isinstance(name, str) else None
     if id_ is None:

@@ -22,9 +22,8 @@ from jaxformer.errors import DataError
 from jaxformer.io.files import read_bytes
 
 _SPACE = "\u2581"
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
-"""The kinds of pieces."""
-_IN_TEXT = (NORMAL, USER_DEFINED)
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4  # the kinds of pieces
+_IN_TEXT = (_NORMAL, _USER_DEFINED)
 _UNIGRAM, _BPE = 1, 2
 # Below every score of a learned piece: what SentencePiece never finds in a text.
 _NEVER = -1e5
@@ -35,7 +34,7 @@ class Piece(NamedTuple):
 
     text: str
     score: float = 0.0
-    kind: int = NORMAL
+    kind: int = _NORMAL
 
 
 @dataclass(frozen=True)
@@ -98,52 +97,34 @@ def read_sentencepiece(path: Path) -> SentencePieceModel:
     )
 
 
-def sentencepiece_tokenizer(
-    model: SentencePieceModel,
-    pieces: Sequence[Piece] | None = None,
-    before: Sequence[normalizers.Normalizer] = (),
-    metaspace: str | None = None,
-) -> Tokenizer:
+def sentencepiece_tokenizer(model: SentencePieceModel) -> Tokenizer:
     """Returns the tokenizer that gives SentencePiece's ids.
 
     Args:
         model: The model.
-        pieces: The vocabulary where it is not the model's; the unknown token keeps its name.
-        before: What normalises a text before the model's own rules.
-        metaspace: How `transformers` puts a space in front of a text ("always", "first", "never"),
-            where it does so in another way than SentencePiece: a text that begins with a space
-            gets none. None: as SentencePiece.
     """
-    pieces = model.pieces if pieces is None else pieces
-    unknown = model.pieces[model.unknown_id].text
+    pieces, unknown = model.pieces, model.pieces[model.unknown_id].text
     make = _bpe if model.is_bpe else _unigram
     tokenizer = Tokenizer(make(pieces, unknown, model.byte_fallback))
-    steps = [*before, *_normalizers(model)]
-    splits = []
-    if metaspace is None:
-        steps += [normalizers.Prepend(_SPACE)] if model.add_prefix else []
-        steps.append(normalizers.Replace(" ", _SPACE))
-        if model.remove_spaces and not any(_SPACE in piece.text[1:] for piece in pieces):
-            # No piece goes on after a space: words are tokenised, and remembered, one by one.
-            splits.append(pre_tokenizers.Metaspace(_SPACE, "never", split=True))
-    else:
-        splits.append(pre_tokenizers.Metaspace(_SPACE, metaspace, split=False))
+    steps, splits = _normalizers(model), []
+    steps += [normalizers.Prepend(_SPACE)] if model.add_prefix else []
+    steps.append(normalizers.Replace(" ", _SPACE))
+    if model.remove_spaces and not any(_SPACE in piece.text[1:] for piece in pieces):
+        # No piece goes on after a space: words are tokenised, and remembered, one by one.
+        splits.append(pre_tokenizers.Metaspace(_SPACE, "never", split=True))
     if (names := _unknown_in_names(pieces)) and not model.is_bpe:
         splits.append(pre_tokenizers.Split(Regex(names), "isolated"))
-    if steps:
-        tokenizer.normalizer = normalizers.Sequence(steps)
+    tokenizer.normalizer = normalizers.Sequence(steps)
     if splits:
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence(splits)
     parts = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
-    strips = model.add_prefix if metaspace is None else metaspace != "never"
-    tokenizer.decoder = decoders.Sequence(
-        [*parts, decoders.Strip(" ", left=1)] if strips else parts
-    )
+    parts += [decoders.Strip(" ", left=1)] if model.add_prefix else []
+    tokenizer.decoder = decoders.Sequence(parts)
     tokenizer.add_tokens(
         [
-            AddedToken(piece.text, normalized=False, special=piece.kind != USER_DEFINED)
+            AddedToken(piece.text, normalized=False, special=piece.kind != _USER_DEFINED)
             for piece in pieces
-            if piece.kind in (UNKNOWN, CONTROL, USER_DEFINED)
+            if piece.kind in (_UNKNOWN, _CONTROL, _USER_DEFINED)
         ]
     )
     return tokenizer
@@ -212,7 +193,7 @@ def _bpe(pieces: Sequence[Piece], unknown: str, byte_fallback: bool) -> models.B
 
 def _piece(data: bytes) -> Piece:
     fields = dict(_fields(data))
-    return Piece(fields[1].decode(), float(fields.get(2, 0.0)), int(fields.get(3, NORMAL)))
+    return Piece(fields[1].decode(), float(fields.get(2, 0.0)), int(fields.get(3, _NORMAL)))
 
 
 def _last(fields: Sequence[tuple[int, bytes | int | float]], number: int) -> bytes:

@@ -11,12 +11,12 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as RustTokenizer
 
 from jaxformer.data.tokenizers import training as tokenizer_training
-from jaxformer.data.tokenizers.convert import tokenizer_file
 from jaxformer.data.tokenizers.files import (
     TOKENIZER,
     TOKENIZER_FILES,
     read_settings,
     read_tokenizer,
+    tokenizer_file,
 )
 from jaxformer.data.tokenizers.special_tokens import Role, names_to_add
 from jaxformer.data.tokenizers.tokenizer import (

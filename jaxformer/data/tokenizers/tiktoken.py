@@ -3,7 +3,6 @@
 import base64
 import binascii
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +12,6 @@ from jaxformer.data.tokenizers.training import END_OF_TEXT, byte_alphabet
 from jaxformer.errors import DataError, check_argument, did_you_mean
 from jaxformer.io.files import read_bytes
 
-_MOST_SPECIAL = 1 << 16
 _LINE = re.compile(rb"([A-Za-z0-9+/]+={0,2}) (\d{1,9})")
 
 
@@ -79,17 +77,13 @@ def is_tiktoken(path: Path) -> bool:
         return _LINE.fullmatch(file.readline(1 << 16).strip()) is not None
 
 
-def tiktoken_tokenizer(
-    path: Path, pattern: str | None = None, special_tokens: Mapping[int, str] | None = None
-) -> Tokenizer:
+def tiktoken_tokenizer(path: Path, pattern: str | None = None) -> Tokenizer:
     """Reads a file of ranks; the tokenizer gives the ids that tiktoken gives.
 
     Args:
         path: The file.
         pattern: The name of an encoding, or a regular expression; None finds an encoding by the
             name of the file, and is "llama3" for tokenizer.model and "cl100k_base" for others.
-        special_tokens: The special tokens by their ids after the last rank; None takes the
-            encoding's. Ids between them get names of their own.
 
     Returns:
         The tokenizer.
@@ -118,20 +112,11 @@ def tiktoken_tokenizer(
         [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     )
     tokenizer.decoder = decoders.ByteLevel()
-    if special_tokens is None:
-        names = enumerate(encoding.special_tokens, start=len(ranks))
-        special_tokens = {id_: name for id_, name in names if name is not None}
-    last = max(special_tokens, default=0)
-    if last > 2 * len(ranks) + _MOST_SPECIAL:
-        raise DataError(
-            f"{path}: has {len(ranks)} ranks, so that no special token has the id {last}"
-        )
-    tokenizer.add_special_tokens(
-        [
-            AddedToken(special_tokens.get(id_, f"<|reserved_token_{id_}|>"), normalized=False)
-            for id_ in range(len(ranks), last + 1)
-        ]
-    )
+    names = [
+        name or f"<|reserved_token_{id_}|>"
+        for id_, name in enumerate(encoding.special_tokens, start=len(ranks))
+    ]
+    tokenizer.add_special_tokens([AddedToken(name, normalized=False) for name in names])
     return tokenizer
 
 

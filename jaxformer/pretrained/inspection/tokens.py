@@ -11,8 +11,7 @@ from tokenizers import Tokenizer as RustTokenizer
 from jaxformer.checkpoints.run_dir import RunConfig
 from jaxformer.checkpoints.select import run_and_step
 from jaxformer.data.tasks.sequences import SpecialTokens
-from jaxformer.data.tokenizers.convert import tokenizer_file
-from jaxformer.data.tokenizers.files import read_settings
+from jaxformer.data.tokenizers.files import read_settings, tokenizer_file
 from jaxformer.data.tokenizers.prompts import read_prompt_encoder
 from jaxformer.data.tokenizers.special_tokens import ids_of
 from jaxformer.data.tokenizers.specs import load_tokenizer

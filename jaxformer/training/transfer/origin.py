@@ -13,7 +13,7 @@ from jaxformer.checkpoints.saved_run import SavedRun
 from jaxformer.checkpoints.select import run_and_step
 from jaxformer.config.experiment import Config
 from jaxformer.data import Tokenizer, TokenizerFile, TrainTokenizer, load_tokenizer
-from jaxformer.data.tokenizers.convert import tokenizer_file
+from jaxformer.data.tokenizers.files import tokenizer_file
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.hf_config import CONFIG, is_hf_checkpoint

@@ -1,0 +1,148 @@
+"""What transformers makes of a folder with a tokenizer: its `AutoTokenizer` decides.
+
+The class, the settings of tokenizer_config.json, the tokens that are only there, what is put around
+a text: all of it ends up in the definition of one tokenizer of the `tokenizers` library. A process
+of its own asks for that, once for each folder; the answer is kept by the digest of what was read.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tokenizers import Tokenizer
+
+from jaxformer.data.tokenizers import auto_process
+from jaxformer.errors import DataError
+from jaxformer.extras import EXTRAS, MissingExtra
+from jaxformer.io.digests import sha256_of
+from jaxformer.io.files import read_bytes, replacing
+from jaxformer.io.model_files import SIDE_FILES, read_object, small_file_in
+from jaxformer.io.staging import cache_folder
+
+_CONFIG = "config.json"
+_OF_CONFIG = ("model_type", "model_name", "tokenizer_class", "transformers_version")
+"""The fields of config.json that `AutoTokenizer` reads, with the same of an encoder's."""
+_FILES = tuple(
+    name
+    for name in SIDE_FILES
+    if not name.startswith(("chat_template", "generation", "preprocessor", "processor", "video"))
+)
+_PATIENCE = 600
+"""Seconds after which a process is stopped that gets no processor time."""
+_log = logging.getLogger(__name__)
+
+
+class UnreadError(DataError):
+    """transformers cannot read the tokenizer of a folder."""
+
+
+class Answer(NamedTuple):
+    """What transformers makes of a folder."""
+
+    class_name: str
+    """Its class."""
+    special_tokens: Mapping[str, str]
+    """The special tokens by the names that chat templates use: "bos_token", ..."""
+    split_special_tokens: bool
+    """Whether the name of a special token in a text is ordinary text."""
+    definition: bytes
+    """The tokenizer.json; empty for a class that does not use the `tokenizers` library."""
+
+    def tokenizer(self) -> Tokenizer:
+        """Returns the tokenizer, of the `tokenizers` package."""
+        tokenizer = Tokenizer.from_buffer(self.definition)
+        tokenizer.encode_special_tokens = self.split_special_tokens
+        return tokenizer
+
+
+def ask(folder: str | os.PathLike) -> Answer:
+    """Returns what transformers makes of a folder.
+
+    Args:
+        folder: The folder, which has config.json or tokenizer_config.json.
+
+    Returns:
+        The answer; one that was kept, if the same was asked before.
+
+    Raises:
+        UnreadError: transformers finds no tokenizer in it.
+        DataError: One of its files is no ordinary file.
+        MissingExtra: There is no transformers.
+    """
+    files = {name: file for name in _FILES if (file := small_file_in(folder, name)) is not None}
+    config = _reduced(read_object(folder, _CONFIG))
+    asked = [config, _versions(), sorted((name, sha256_of(file)) for name, file in files.items())]
+    digest = hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:32]
+    kept = cache_folder() / "tokenizers" / digest
+    if not kept.exists():
+        answer = _asked(Path(folder), files, config)
+        try:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(kept) as temporary:
+                temporary.write_bytes(answer)
+        except (OSError, DataError) as error:
+            _log.warning("what transformers said of the tokenizer is not kept: %s", error)
+    else:
+        answer = read_bytes(kept)
+    header, _, definition = answer.partition(b"\n")
+    said = json.loads(header)
+    texts = {name: text for name, text in said["special_tokens"].items() if isinstance(text, str)}
+    return Answer(said["class"], texts, said["split_special_tokens"], definition)
+
+
+def _asked(folder: Path, files: Mapping[str, Path], config: dict[str, Any] | None) -> bytes:
+    """Returns what the process wrote about these files of a folder, and no others."""
+    with tempfile.TemporaryDirectory(prefix="jaxformer-") as temporary:
+        home, answer = Path(temporary, "model"), Path(temporary, "answer")
+        home.mkdir()
+        for name, file in files.items():
+            (home / name).symlink_to(file.resolve())
+        if config is not None:
+            (home / _CONFIG).write_text(json.dumps(config), encoding="utf-8")
+        try:
+            done = subprocess.run(
+                [sys.executable, "-P", auto_process.__file__, home, answer],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_PATIENCE,
+                check=False,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            )
+        except subprocess.TimeoutExpired:
+            raise DataError(
+                f"{folder}: transformers needs more than {_PATIENCE} s for it"
+            ) from None
+        if done.returncode == 0:
+            return read_bytes(answer)
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        reason = lines[-1] if done.returncode == 1 and lines else "it needs too much time or memory"
+        reason = reason.replace(str(home), str(folder))[:300]
+        raise UnreadError(f"{folder}: transformers cannot read its tokenizer: {reason}")
+
+
+def _reduced(config: dict[str, Any] | None) -> dict[str, Any] | None:
+    if config is None:
+        return None
+    kept = {name: config[name] for name in _OF_CONFIG if name in config}
+    parts = {name: config[name] for name in ("encoder", "decoder") if name in config}
+    return kept | {name: _reduced(part) for name, part in parts.items() if isinstance(part, dict)}
+
+
+def _versions() -> list[str]:
+    """What an answer depends on besides the folder."""
+    try:
+        return [version("transformers"), version("tokenizers"), sha256_of(auto_process.__file__)]
+    except PackageNotFoundError as error:
+        library, extra = EXTRAS["transformers"]
+        raise MissingExtra(
+            f"the tokenizer of a Hugging Face checkpoint needs {library}: "
+            f"pip install 'jaxformer[{extra}]'"
+        ) from error

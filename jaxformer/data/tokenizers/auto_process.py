@@ -1,0 +1,91 @@
+"""Asks transformers which tokenizer a folder has; `auto.py` runs this file as a script.
+
+It imports nothing of this library. Tokenizers need no PyTorch, whose import would take seconds and
+half a gigabyte, so transformers finds none here.
+"""
+
+import json
+import os
+import resource
+import sys
+
+from tokenizers import Tokenizer, decoders, models
+
+MEGABYTES, CPU_SECONDS = 8192, 300
+"""The maximum memory and processor time: a vocabulary of 256,000 pieces takes a tenth of both."""
+_CLEANED = (
+    (" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"),
+    (" n't", "n't"), (" 'm", "'m"), (" 's", "'s"), (" 've", "'ve"), (" 're", "'re"),
+)  # fmt: skip
+"""What `clean_up_tokenization_spaces` replaces in a decoded text, in this order."""
+
+
+def main(folder: str, answer: str) -> None:
+    """Writes what transformers makes of a folder.
+
+    Args:
+        folder: The folder.
+        answer: The file to write: a line of JSON, {"class", "special_tokens",
+            "split_special_tokens"}; then tokenizer.json, unless the class has none.
+
+    Raises:
+        ValueError: The folder has no vocabulary for its class.
+    """
+    for kind, most in ((resource.RLIMIT_DATA, MEGABYTES << 20), (resource.RLIMIT_CPU, CPU_SECONDS)):
+        given = resource.getrlimit(kind)[1]
+        most = most if given == resource.RLIM_INFINITY else min(most, given)
+        resource.setrlimit(kind, (most, given))
+    sys.modules["torch"] = None
+    os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1"}
+    from transformers import AutoTokenizer
+
+    found = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    has_backend = isinstance(getattr(found, "backend_tokenizer", None), Tokenizer)
+    reads = {*type(found).vocab_files_names.values(), *(["tokenizer.json"] if has_backend else [])}
+    if not any(os.path.exists(os.path.join(folder, name)) for name in reads):
+        # Without a file it would have a vocabulary of its own, of a few special tokens.
+        raise ValueError(f"{type(found).__name__} reads {' or '.join(sorted(reads))}")
+    header = {
+        "class": type(found).__name__,
+        "special_tokens": found.special_tokens_map,
+        "split_special_tokens": found.split_special_tokens,
+    }
+    with open(answer, "w", encoding="utf-8") as file:
+        file.write(json.dumps(header) + "\n")
+        file.write(definition(found) if has_backend else "")
+
+
+def definition(found) -> str:
+    """Returns the tokenizer.json of a tokenizer of transformers, which gives its ids and texts.
+
+    Args:
+        found: The tokenizer of transformers.
+    """
+    rust = complete(found)
+    stored = json.loads(rust.to_str())
+    for token in stored["added_tokens"]:
+        # A token that was special before stays so, though its last definition says otherwise.
+        token["special"] |= not rust.decode([token["id"]], skip_special_tokens=True)
+    return json.dumps(stored, ensure_ascii=False)
+
+
+def complete(found) -> Tokenizer:
+    """Returns the backend of a tokenizer of transformers, which then decodes as the whole does.
+
+    Args:
+        found: The tokenizer of transformers.
+    """
+    rust = found.backend_tokenizer
+    rust.no_truncation()
+    rust.no_padding()
+    forced = found.clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output
+    if found.clean_up_tokenization_spaces and (forced or not isinstance(rust.model, models.BPE)):
+        # Without a decoder tokens are joined by blanks; no token begins with this prefix.
+        first = rust.decoder or decoders.WordPiece(prefix="\ufdd0", cleanup=False)
+        replaced = [decoders.Replace(*pair) for pair in _CLEANED]
+        rust.decoder = decoders.Sequence([first, decoders.Fuse(), *replaced])
+    return rust
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,232 @@
+"""A folder of a Hugging Face tokenizer gives the ids and texts that AutoTokenizer gives."""
+
+import json
+import shutil
+import subprocess
+from importlib.metadata import PackageNotFoundError
+
+import pytest
+import tokenizer_folders
+from hard_texts import HARD_TEXTS
+from hf_checkpoints import save_checkpoint
+from tokenizer_folders import FOLDERS, added, make
+from tokenizers import Tokenizer
+
+import jaxformer
+from jaxformer.data import Bytes, TokenizerFile, load_tokenizer
+from jaxformer.data.tokenizers import auto
+from jaxformer.data.tokenizers.auto_process import definition
+from jaxformer.data.tokenizers.files import tokenizer_file, tokenizer_in
+from jaxformer.data.tokenizers.prompts import read_prompt_encoder
+from jaxformer.errors import DataError
+from jaxformer.extras import MissingExtra
+
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("sentencepiece")
+pytestmark = pytest.mark.torch
+
+TEXTS = (
+    *HARD_TEXTS,
+    "She paints the red boat.",
+    "a</s>b </s> c",
+    "<s>x<mask>y [MASK] z [SEP]",
+    "<|endoftext|>x<|im_start|>user",
+    "it ' s , do n't . He 's <tool> red boat<image>  the<b> x <|im_end|> <|pad|>",
+)
+
+
+def assert_same(theirs, ours):
+    """Ids of one text and of two, and texts with and without special tokens."""
+    assert ours.get_vocab(with_added_tokens=True) == theirs.get_vocab()
+    for text in TEXTS:
+        expected, found = theirs(text), ours.encode(text)
+        assert found.ids == expected["input_ids"], text
+        two, both = theirs(text, "red boat"), ours.encode(text, "red boat")
+        assert both.ids == two["input_ids"], text
+        if "token_type_ids" in two:
+            assert both.type_ids == two["token_type_ids"]
+        for skip in (False, True):
+            expected = theirs.decode(found.ids, skip_special_tokens=skip)
+            assert ours.decode(found.ids, skip_special_tokens=skip) == expected, text
+
+
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_ids_and_texts_are_those_of_transformers(tmp_path, kind):
+    theirs = transformers.AutoTokenizer.from_pretrained(make(tmp_path / "model", kind))
+    ours = Tokenizer.from_str(definition(theirs))
+    ours.encode_special_tokens = theirs.split_special_tokens
+    assert_same(theirs, ours)
+
+
+@pytest.mark.quick("gpt2_prefix", "t5_json", "split_special_tokens", "only_in_added*", "mbart")
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_a_process_without_pytorch_says_the_same(tmp_path, kind):
+    folder = make(tmp_path / "model", kind)
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    assert_same(theirs, tokenizer_in(folder))
+    texts = {name: text for name, text in theirs.special_tokens_map.items() if type(text) is str}
+    assert auto.ask(folder).special_tokens == texts
+    encoder = read_prompt_encoder(folder)
+    for text in TEXTS:
+        assert encoder.plain(text) == theirs(text)["input_ids"]
+
+
+@pytest.mark.quick("gpt2_prefix", "t5_json")
+@pytest.mark.parametrize("kind", [kind for kind in FOLDERS if kind != "word_level"])
+def test_the_tokenizer_of_a_run_gives_the_same_ids(tmp_path, kind):
+    """A run saves a tokenizer.json of its own, in which names of special tokens are text."""
+    folder = make(tmp_path / "model", kind)
+    fitted = TokenizerFile(str(folder)).fit([])
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    fitted.save(tmp_path / "run")
+    again = load_tokenizer(tmp_path / "run")
+    assert again.fingerprint() == fitted.fingerprint()
+    for text in HARD_TEXTS:
+        expected = theirs(text, add_special_tokens=False)["input_ids"]
+        assert fitted.encode(text).tolist() == again.encode(text).tolist() == expected
+
+
+def test_an_answer_is_kept_for_the_same_files(tmp_path, monkeypatch):
+    monkeypatch.setenv("JAXFORMER_CACHE", str(tmp_path / "cache"))
+    folder = make(tmp_path / "model", "gpt2_prefix")
+    found = auto.ask(folder)
+    started = []
+    monkeypatch.setattr(subprocess, "run", lambda *args, **options: started.append(args))
+    shutil.move(folder, tmp_path / "other")
+    (tmp_path / "other" / "config.json").write_text('{"model_type": "gpt2", "n_embd": 8}')
+    assert auto.ask(tmp_path / "other") == found
+    assert not started
+    (tmp_path / "other" / "tokenizer_config.json").write_text("{}")
+    with pytest.raises(AttributeError):
+        auto.ask(tmp_path / "other")
+    assert len(started) == 1
+
+
+def test_a_cache_that_cannot_be_written_is_one_warning(tmp_path, monkeypatch, caplog):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("JAXFORMER_CACHE", str(tmp_path / "file" / "cache"))
+    folder = make(tmp_path / "model", "gpt2_prefix")
+    assert tokenizer_in(folder).encode("boat").ids == tokenizer_in(folder).encode(" boat").ids
+    assert all("is not kept" in record.message for record in caplog.records)
+
+
+def test_runs_need_no_transformers(tmp_path, monkeypatch):
+    def missing(name):
+        raise PackageNotFoundError(name)
+
+    folder = make(tmp_path / "model", "gpt2_prefix")
+    TokenizerFile(str(folder)).fit([]).save(tmp_path / "run")
+    Bytes().fit([]).save(tmp_path / "bytes")
+    monkeypatch.setattr(auto, "version", missing)
+    assert load_tokenizer(tmp_path / "run").encode("boat").size
+    assert read_prompt_encoder(tmp_path / "bytes").plain("a")
+    with pytest.raises(MissingExtra, match=r"transformers: pip install 'jaxformer\[hub\]'"):
+        tokenizer_in(folder)
+
+
+@pytest.mark.parametrize(
+    ("kind", "old"), [("gpt2", "gpt2"), ("bert", "bert"), ("llama", "llama"), ("t5", "t5_few")]
+)
+def test_models_with_old_tokenizers_load(tmp_path, kind, old):
+    tokenizer = make(tmp_path / "tokenizer", old)
+    size = len(transformers.AutoTokenizer.from_pretrained(tokenizer))
+    folder = save_checkpoint(kind, tmp_path / "model", vocab_size=size)
+    for file in folder.glob("*token*"):
+        file.unlink()
+    for file in tokenizer.iterdir():
+        if file.name != "config.json":
+            shutil.copy(file, folder)
+    model = jaxformer.load(folder)
+    expected = transformers.AutoTokenizer.from_pretrained(folder)("Nobody sells")["input_ids"]
+    assert model.prompt_encoder.plain("Nobody sells") == expected
+    if kind == "gpt2":
+        (text,) = jaxformer.generate(model, "Nobody sells", max_new_tokens=3, do_sample=False)[
+            "texts"
+        ]
+        assert isinstance(text, str)
+
+
+# What transformers does not read ------------------------------------------------------------------
+
+
+def settings_of(folder, **settings):
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+def test_what_transformers_refuses_is_read_alone_with_a_warning(tmp_path, caplog):
+    folder = make(tmp_path / "model", "gpt2_json")
+    (folder / "config.json").write_text('{"model_type": "own"}')
+    code = {"auto_map": {"AutoTokenizer": ["own.Tokenizer", None]}}
+    settings_of(folder, tokenizer_class="Own", **code)
+    plain = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    assert tokenizer_in(folder).encode("red boat").ids == plain.encode("red boat").ids
+    (record,) = caplog.records
+    assert "tokenizer.json alone is read" in record.message
+
+
+@pytest.mark.parametrize("name", ["qwen.tiktoken", "tokenizer.model"])
+def test_files_without_a_class_are_read(tmp_path, name):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    tokenizer_folders.tiktoken(name)(folder)
+    if name == "qwen.tiktoken":
+        (folder / "config.json").write_text('{"model_type": "qwen"}')
+        settings_of(folder, tokenizer_class="QWenTokenizer")
+    found = tokenizer_in(folder)
+    assert found.decode(found.encode("Nobody sells 日本").ids) == "Nobody sells 日本"
+
+
+def test_what_is_missing_or_foreign_is_named(tmp_path):
+    assert tokenizer_file(tmp_path) is None
+    with pytest.raises(DataError, match=r"tokenizer\.json does not exist, nor .*save_pretrained"):
+        tokenizer_in(tmp_path)
+    folder = make(tmp_path / "model", "gpt2")
+    settings_of(folder, tokenizer_class="XLNetTokenizerFast")
+    with pytest.raises(DataError, match=r"XLNetTokenizer reads spiece\.model or tokenizer\.json"):
+        tokenizer_in(folder)
+    (folder / "tokenizer_config.json").unlink()
+    (folder / "merges.txt").write_text("a\nb c d\n")
+    with pytest.raises(DataError, match=r"model: transformers cannot read"):
+        tokenizer_in(folder)
+    (folder / "merges.txt").unlink()
+    assert tokenizer_file(folder) is None
+    (folder / "config.json").unlink()
+    (folder / "vocab.txt").write_text("[PAD]\n")
+    with pytest.raises(DataError, match="must be beside it"):
+        tokenizer_in(folder)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("bert", {"added_tokens_decoder": {"x": {"content": "a"}}}),
+        ("bert", {"cls_token": {"lstrip": True}}),
+        ("gpt2", {"extra_special_tokens": 5}),
+    ],
+)
+def test_settings_that_cannot_work_are_one_error(tmp_path, kind, settings):
+    folder = make(tmp_path / "model", kind)
+    settings_of(folder, **settings)
+    with pytest.raises(DataError, match="model: transformers cannot read") as error:
+        tokenizer_in(folder)
+    assert "\n" not in str(error.value)
+
+
+def test_added_tokens_of_older_files_have_their_ids(tmp_path):
+    folder = make(tmp_path / "model", "gpt2")
+    (folder / "added_tokens.json").write_text('{"<new>": 357, "<special>": 356}')
+    (folder / "special_tokens_map.json").write_text(
+        '{"pad_token": {"content": "<special>", "lstrip": false}, "eos_token": "<|endoftext|>"}'
+    )
+    theirs, ours = transformers.AutoTokenizer.from_pretrained(folder), tokenizer_in(folder)
+    for text in ("a <new> b <special> c", "<special>"):
+        assert ours.encode(text).ids == theirs(text)["input_ids"]
+
+
+def test_nothing_outside_of_the_folder_is_read(tmp_path):
+    folder = make(tmp_path / "model", "gpt2_json")
+    (tmp_path / "secret.json").write_text(json.dumps({"added_tokens_decoder": {"9": added("x")}}))
+    (folder / "tokenizer_config.json").unlink()
+    (folder / "tokenizer_config.json").symlink_to(tmp_path / "secret.json")
+    with pytest.raises(DataError, match="outside of the model's folder"):
+        tokenizer_in(folder)

@@ -1,0 +1,450 @@
+"""Folders with a tokenizer of every kind that is in use, each with what the hub has beside it."""
+
+import base64
+import json
+
+from hf_checkpoints import SENTENCES, bert_tokenizer, byte_bpe
+from tokenizers import (
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
+
+from jaxformer.data.tokenizers.training import byte_alphabet
+
+_ROBERTA = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+_END = "<|endoftext|>"
+LLAMA = {
+    "model_type": "bpe",
+    "byte_fallback": True,
+    "character_coverage": 0.99,
+    "normalization_rule_name": "identity",
+    "remove_extra_whitespaces": False,
+    "split_digits": True,
+}
+GEMMA = LLAMA | {
+    "pad_id": 0,
+    "eos_id": 1,
+    "bos_id": 2,
+    "unk_id": 3,
+    "add_dummy_prefix": False,
+    "eos_piece": "<eos>",
+    "bos_piece": "<bos>",
+    "user_defined_symbols": ["<mask>", "<turn>"],
+}
+T5 = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
+PEGASUS = {"pad_id": 0, "eos_id": 1, "unk_id": 105, "bos_id": -1}
+ALBERT = {
+    "pad_id": 0,
+    "unk_id": 1,
+    "bos_id": -1,
+    "eos_id": -1,
+    "control_symbols": ["[CLS]", "[SEP]", "[MASK]"],
+}
+_SENTINELS = [f"<extra_id_{number}>" for number in range(8)]
+
+
+def added(content, **fields):
+    """An entry of added_tokens_decoder."""
+    usual = dict.fromkeys(("lstrip", "rstrip", "single_word", "normalized"), False)
+    return {"content": content, "special": False} | usual | fields
+
+
+# Vocabularies of older models ---------------------------------------------------------------------
+
+
+def words(folder, first=()):
+    """BERT's vocab.txt."""
+    tokenizer = bert_tokenizer().backend_tokenizer
+    tokenizer.model.save(str(folder))
+    if first:
+        rest = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")[len(first) :]
+        (folder / "vocab.txt").write_text("\n".join([*first, *rest]), encoding="utf-8")
+
+
+def merges(*special):
+    """vocab.json and merges.txt of bytes."""
+    return lambda folder: byte_bpe(special)[0].model.save(str(folder))
+
+
+def sentencepiece(name, **options):
+    """A SentencePiece model."""
+    from test_sentencepiece import train
+
+    return lambda folder: train(folder / name, **options)
+
+
+def tiktoken(name):
+    """A file of ranks."""
+
+    def write(folder):
+        character = {char: byte for byte, char in enumerate(byte_alphabet())}
+        stored = json.loads(byte_bpe(())[0].to_str())["model"]["vocab"]
+        tokens = [bytes(character[char] for char in text) for text in stored]
+        order = sorted(tokens, key=lambda token: (len(token) > 1, stored_rank(stored, token)))
+        lines = (base64.b64encode(token) + b" %d\n" % rank for rank, token in enumerate(order))
+        (folder / name).write_bytes(b"".join(lines))
+
+    def stored_rank(stored, token):
+        alphabet = byte_alphabet()
+        return stored["".join(alphabet[byte] for byte in token)]
+
+    return write
+
+
+# tokenizer.json -----------------------------------------------------------------------------------
+
+
+def saved(make):
+    """A tokenizer.json alone."""
+    return lambda folder: make().save(str(folder / "tokenizer.json"))
+
+
+def byte_level(*special, before=(), post=None, normalizer=None):
+    """Byte-level BPE, as of GPT-2, with what comes before."""
+
+    def make():
+        rust, _ = byte_bpe(special)
+        if before:
+            rust.pre_tokenizer = pre_tokenizers.Sequence(list(before))
+        if normalizer is not None:
+            rust.normalizer = normalizer
+        if post is not None:
+            rust.post_processor = post(rust)
+        return rust
+
+    return make
+
+
+def _begins(name):
+    """Puts a token in front of each text."""
+    return lambda rust: processors.TemplateProcessing(
+        single=f"{name} $A",
+        pair=f"{name} $A {name}:1 $B:1",
+        special_tokens=[(name, rust.token_to_id(name))],
+    )
+
+
+def _roberta(rust):
+    return processors.RobertaProcessing(
+        ("</s>", rust.token_to_id("</s>")), ("<s>", rust.token_to_id("<s>"))
+    )
+
+
+def llama_json():
+    """Llama 2's: the blank in front is made by the normalizer."""
+    rust = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    rust.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    parts = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    rust.decoder = decoders.Sequence([*parts, decoders.Strip(" ", 1)])
+    special = ["<unk>", "<s>", "</s>"]
+    fallback = [f"<0x{byte:02X}>" for byte in range(256)]
+    trainer = trainers.BpeTrainer(
+        vocab_size=700, special_tokens=special + fallback, show_progress=False
+    )
+    rust.train_from_iterator(SENTENCES, trainer)
+    stored = json.loads(rust.to_str())
+    stored["added_tokens"] = stored["added_tokens"][:3]  # bytes are ordinary tokens
+    rust = Tokenizer.from_str(json.dumps(stored))
+    rust.post_processor = _begins("<s>")(rust)
+    return rust
+
+
+def unigram(*special, prefix="always"):
+    """A Unigram model with special tokens first."""
+
+    def make():
+        rust = Tokenizer(models.Unigram())
+        rust.normalizer = normalizers.NFKC()
+        rust.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=prefix)
+        rust.decoder = decoders.Metaspace(prepend_scheme=prefix)
+        trainer = trainers.UnigramTrainer(
+            vocab_size=300, special_tokens=list(special), unk_token="<unk>", show_progress=False
+        )
+        rust.train_from_iterator(SENTENCES, trainer)
+        return rust
+
+    return make
+
+
+def word_level():
+    """A vocabulary of whole words."""
+    rust = Tokenizer(models.WordLevel(unk_token="[UNK]"))
+    rust.pre_tokenizer = pre_tokenizers.Whitespace()
+    trainer = trainers.WordLevelTrainer(
+        vocab_size=90, special_tokens=["[UNK]", "[PAD]", "[SEP]"], show_progress=False
+    )
+    rust.train_from_iterator(SENTENCES, trainer)
+    return rust
+
+
+def _wordpiece():
+    return bert_tokenizer().backend_tokenizer
+
+
+def _padded():
+    """One that was saved as it was last used."""
+    rust = _wordpiece()
+    rust.enable_truncation(8)
+    rust.enable_padding(length=8)
+    return rust
+
+
+_GENERIC = {"tokenizer_class": "PreTrainedTokenizerFast"}
+_TEXT = {"unk_token": "<unk>", "pad_token": "<pad>", "eos_token": "</s>", "bos_token": "<s>"}
+_LLAMA = {"tokenizer_class": "LlamaTokenizer"}
+_PHI3 = {
+    "0": added("<unk>", special=True),
+    "1": added("<s>", special=True),
+    "2": added("</s>", rstrip=True),
+    "701": added("<|end|>", special=True, rstrip=True),
+    "700": added("<|user|>", special=True, rstrip=True),
+}
+_MISTRAL = {"model_type": "mistral", "architectures": ["MistralForCausalLM"]}
+
+# What makes the vocabulary, config.json (a model_type), and tokenizer_config.json.
+OLD = {
+    "bert": (words, "bert", None),
+    "bert_cased": (words, "bert", {"do_lower_case": False, "tokenizer_class": "BertTokenizer"}),
+    "distilbert": (words, "distilbert", {"tokenizer_class": "DistilBertTokenizer"}),
+    "mpnet": (lambda f: words(f, (*_ROBERTA[:3], "[UNK]", "<mask>")), "mpnet", None),
+    "gpt2": (merges(_END), "gpt2", None),
+    "gptj": (merges(_END), "gptj", {"tokenizer_class": "GPT2Tokenizer"}),
+    "phi": (merges(_END), "phi", {"tokenizer_class": "CodeGenTokenizer"}),
+    "opt": (
+        merges(*_ROBERTA[:4]),
+        "opt",
+        {
+            "tokenizer_class": "GPT2Tokenizer",
+            "add_bos_token": True,
+            **dict.fromkeys(("bos_token", "eos_token", "unk_token"), "</s>"),
+            "pad_token": "<pad>",
+        },
+    ),
+    "roberta": (merges(*_ROBERTA), "roberta", None),
+    "bart": (merges(*_ROBERTA), "bart", None),
+    "clip": (merges("<|startoftext|>", _END), "clip", None),
+    "qwen2": (
+        merges(_END),
+        "qwen2",
+        {
+            "tokenizer_class": "Qwen2Tokenizer",
+            "eos_token": "<|im_end|>",
+            "additional_special_tokens": ["<|im_start|>", "<|im_end|>"],
+        },
+    ),
+    "llama": (
+        sentencepiece("tokenizer.model", **LLAMA),
+        "llama",
+        _LLAMA | {"add_bos_token": True, "legacy": True},
+    ),
+    "llama_first": (
+        sentencepiece("tokenizer.model", **LLAMA),
+        "llama",
+        _LLAMA | {"add_bos_token": True, "pad_token": "<pad>"},
+    ),
+    "gemma": (
+        sentencepiece("tokenizer.model", **GEMMA),
+        "gemma",
+        {"tokenizer_class": "GemmaTokenizer", "add_bos_token": True},
+    ),
+    "t5": (sentencepiece("spiece.model", **T5), "t5", None),
+    "t5_few": (
+        sentencepiece("spiece.model", **T5),
+        "t5",
+        {
+            "tokenizer_class": "T5Tokenizer",
+            "extra_ids": 8,
+            "additional_special_tokens": _SENTINELS,
+        },
+    ),
+    "albert": (sentencepiece("spiece.model", **ALBERT), "albert", None),
+    "xlm_roberta": (sentencepiece("sentencepiece.bpe.model"), "xlm-roberta", None),
+    "mbart": (
+        sentencepiece("sentencepiece.bpe.model"),
+        "mbart",
+        {"tokenizer_class": "MBartTokenizer", "src_lang": "de_DE", "tgt_lang": "en_XX"},
+    ),
+    "mistral_model": (
+        sentencepiece("tokenizer.model", **LLAMA),
+        "mistral",
+        _LLAMA | {"add_bos_token": True, "legacy": True, "bos_token": "<s>"},
+    ),
+    "pegasus": (sentencepiece("spiece.model", **T5), "pegasus", None),
+    "tiktoken": (
+        tiktoken("tiktoken.model"),
+        "llama",
+        _GENERIC
+        | {
+            "added_tokens_decoder": {
+                "400": added("<|begin|>", special=True),
+                "403": added("<|end|>", special=True),
+            },
+            "bos_token": "<|begin|>",
+            "eos_token": "<|end|>",
+        },
+    ),
+}
+MODERN = {
+    "gpt2_json": (saved(byte_level(_END)), "gpt2", {"tokenizer_class": "GPT2Tokenizer"}),
+    "gpt2_prefix": (
+        saved(byte_level(_END)),
+        "gpt2",
+        {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": True},
+    ),
+    "gpt2_no_settings": (saved(byte_level(_END)), "gpt2", None),
+    "roberta_prefix": (
+        saved(byte_level(*_ROBERTA, post=_roberta)),
+        "roberta",
+        {"tokenizer_class": "RobertaTokenizerFast", "add_prefix_space": True}
+        | {"mask_token": added("<mask>", lstrip=True, __type="AddedToken")},
+    ),
+    "only_in_added_tokens_decoder": (
+        saved(byte_level(_END)),
+        "gpt2",
+        _GENERIC
+        | {
+            "added_tokens_decoder": {
+                "0": added(_END, special=True),
+                "400": added("<tool>"),
+                "401": added("<|im_end|>", special=True),
+                "402": added("red boat", normalized=True),
+            },
+            "eos_token": "<|im_end|>",
+        },
+    ),
+    "only_in_extra_special_tokens": (
+        saved(byte_level(_END)),
+        "gpt2",
+        {"tokenizer_class": "GPT2Tokenizer", "extra_special_tokens": {"image_token": "<image>"}}
+        | {"pad_token": "<|pad|>"},
+    ),
+    "split_special_tokens": (
+        saved(byte_level(_END, "<|im_end|>")),
+        "qwen2",
+        _GENERIC | {"split_special_tokens": True, "eos_token": _END, "pad_token": "<|im_end|>"},
+    ),
+    "llama_json": (saved(llama_json), "llama", _LLAMA | {"add_bos_token": True}),
+    "llama_json_legacy": (saved(llama_json), "llama", _LLAMA | {"legacy": True}),
+    "llama_json_no_prefix": (
+        saved(llama_json),
+        "llama",
+        _LLAMA | {"add_prefix_space": False, "add_bos_token": False, "add_eos_token": True},
+    ),
+    "phi3": (saved(llama_json), "phi3", _LLAMA | {"added_tokens_decoder": _PHI3}),
+    "llama3": (
+        saved(
+            byte_level(
+                "<|begin_of_text|>",
+                "<|eot_id|>",
+                post=lambda rust: processors.Sequence(
+                    [processors.ByteLevel(trim_offsets=False), _begins("<|begin_of_text|>")(rust)]
+                ),
+            )
+        ),
+        "llama",
+        _GENERIC
+        | {"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>"}
+        | {"clean_up_tokenization_spaces": True},
+    ),
+    "byte_level_llama_class": (
+        saved(byte_level("<s>", "</s>", post=_begins("<s>"))),
+        "llama",
+        {"tokenizer_class": "LlamaTokenizerFast"},
+    ),
+    "mistral_json": (saved(llama_json), "mistral", _LLAMA | {"add_eos_token": True}),
+    "qwen2_json": (
+        saved(byte_level(_END, "<|im_start|>", "<|im_end|>", normalizer=normalizers.NFC())),
+        "qwen2",
+        {"tokenizer_class": "Qwen2Tokenizer", "eos_token": "<|im_end|>", "pad_token": _END},
+    ),
+    "gpt_neox": (
+        saved(byte_level(_END, "<|padding|>")),
+        "gpt_neox",
+        {"tokenizer_class": "GPTNeoXTokenizer", "add_bos_token": True},
+    ),
+    "gemma_json": (
+        saved(unigram("<pad>", "<eos>", "<bos>", "<unk>", prefix="never")),
+        "albert",
+        _GENERIC | {"bos_token": "<bos>", "add_bos_token": True},
+    ),
+    "t5_json": (
+        saved(unigram("<pad>", "</s>", "<unk>", *_SENTINELS)),
+        "t5",
+        {"tokenizer_class": "T5Tokenizer", "extra_ids": 8} | {"clean_up_tokenization_spaces": True},
+    ),
+    "xlm_roberta_json": (
+        saved(unigram("<s>", "<pad>", "</s>", "<unk>", "<mask>")),
+        "xlm-roberta",
+        {"tokenizer_class": "XLMRobertaTokenizer"},
+    ),
+    "mbart_json": (
+        saved(unigram("<s>", "<pad>", "</s>", "<unk>", "ar_AR", "de_DE", "en_XX", "<mask>")),
+        "mbart",
+        {"tokenizer_class": "MBartTokenizer", "src_lang": "de_DE", "tgt_lang": "en_XX"},
+    ),
+    "bert_json": (
+        saved(_wordpiece),
+        "bert",
+        {"tokenizer_class": "BertTokenizer", "do_lower_case": True}
+        | {"clean_up_tokenization_spaces": True},
+    ),
+    "bert_json_cased": (
+        saved(_wordpiece),
+        "bert",
+        {"tokenizer_class": "BertTokenizer", "do_lower_case": False, "strip_accents": True},
+    ),
+    "bert_padded": (saved(_padded), "bert", {"tokenizer_class": "BertTokenizer"}),
+    "distilbert_json": (saved(_wordpiece), "distilbert", None),
+    "wordpiece_generic": (
+        saved(_wordpiece),
+        "modernbert",
+        _GENERIC | {"clean_up_tokenization_spaces": True, "mask_token": "[MASK]"},
+    ),
+    "word_level": (saved(word_level), "bert", _GENERIC | {"unk_token": "[UNK]"}),
+    "unigram_generic": (
+        saved(unigram("<s>", "</s>", "<unk>", "<pad>")),
+        "llama",
+        _GENERIC | _TEXT | {"clean_up_tokenization_spaces": True},
+    ),
+    "bloom": (
+        saved(byte_level("<unk>", "<s>", "</s>", "<pad>")),
+        "bloom",
+        {"tokenizer_class": "BloomTokenizerFast", "add_prefix_space": True} | _TEXT,
+    ),
+    "deberta": (
+        saved(byte_level("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]")),
+        "deberta",
+        {"tokenizer_class": "DebertaTokenizer", "add_prefix_space": True},
+    ),
+    "whole_words": (
+        saved(byte_level(_END)),
+        "gpt2",
+        _GENERIC
+        | {
+            "added_tokens_decoder": {
+                "0": added(_END, special=True),
+                "400": added("the", single_word=True, normalized=True),
+                "401": added("<b>", lstrip=True, rstrip=True),
+            }
+        },
+    ),
+}
+FOLDERS = OLD | MODERN
+
+
+def make(folder, kind):
+    """Writes a folder of a kind."""
+    vocabulary, model_type, settings = FOLDERS[kind]
+    folder.mkdir(exist_ok=True)
+    vocabulary(folder)
+    (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
+    if settings is not None:
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
