@@ -17,7 +17,8 @@ from typing import Any, NoReturn
 import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
+from jinja2.utils import Namespace
 
 CPU_SECONDS = 2
 """The maximum processor time of a template, for each chat."""
@@ -129,7 +130,7 @@ def environment() -> ImmutableSandboxedEnvironment:
         extensions=[_Generation, "jinja2.ext.loopcontrols"],
     )
     found.filters["tojson"] = _to_json
-    found.globals |= {"raise_exception": _refuse, "strftime_now": _now}
+    found.globals |= {"raise_exception": _refuse, "strftime_now": _now, "namespace": _Namespace}
     return found
 
 
@@ -143,6 +144,21 @@ class _Generation(Extension):
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         first, last = (nodes.Output([nodes.TemplateData(mark)]) for mark in GENERATION)
         return [first, nodes.Scope(body, lineno=line), last]
+
+
+class _Namespace(Namespace):
+    """A namespace without the names by which Python keeps its internals."""
+
+    def __init__(*args, **fields):
+        self, *given = args
+        Namespace.__init__(self)
+        for name, value in dict(*given, **fields).items():
+            self[name] = value
+
+    def __setitem__(self, name, value):
+        if str(name).startswith("_"):
+            raise SecurityError(f"the name {name!r} of a namespace begins with an underscore")
+        Namespace.__setitem__(self, name, value)
 
 
 def _to_json(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False) -> str:

@@ -22,6 +22,7 @@ TEMPLATE = "chat_template.jinja"
 SPECIAL_TOKENS = "special_tokens_map.json"
 _LARGEST = 10**6
 """The maximum size of a template's file in bytes; published ones have a few thousand."""
+_REASONING = ("reasoning_content", "thinking", "reasoning")
 _GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
 
 Message = Mapping[str, Any]
@@ -152,20 +153,27 @@ class ChatTemplate:
 
     def _variables(self, request: RenderRequest) -> dict[str, Any]:
         chat = request.chat
-        # A missing key and null mean the same to transformers.
-        messages = [
-            {key: value for key, value in message.items() if value is not None}
-            for message in chat.messages
-        ]
         # Templates test whether tools and documents are none.
         return {
-            "messages": messages,
+            "messages": [_as_templates_read(message) for message in chat.messages],
             "add_generation_prompt": request.add_generation_prompt,
             "tools": chat.tools,
             "documents": None,
             **self.special_tokens,
             **chat.variables,
         }
+
+
+def _as_templates_read(message: Message) -> dict[str, Any]:
+    """Returns a message as transformers hands it to a template.
+
+    A missing key and null mean the same. Reasoning has three names; templates read two of them.
+    """
+    message = {key: value for key, value in message.items() if value is not None}
+    thought = next((message[name] for name in _REASONING if name in message), None)
+    if thought is None:
+        return message
+    return {"thinking": thought, **message, "reasoning_content": thought}
 
 
 def read_chat_template(folder: str | Path) -> ChatTemplate | None:
