@@ -1,6 +1,7 @@
 import json
 
 import pytest
+from tokenizer_folders import make
 from tokenizers import Tokenizer, models
 
 from jaxformer.data.chat.template import Conversation, RenderRequest, read_chat_template
@@ -145,6 +146,38 @@ def test_a_template_knows_the_special_tokens_and_nothing_is_escaped(tmp_path):
         "<s>[INST] <<SYS>>\nDu bist höflich.\n<</SYS>>\n\n日本 🙂 [/INST]  ja  </s>"
     )
     assert chat.render([{"role": "user", "content": "<b>&"}]) == "<s>[INST] <b>& [/INST]"
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("in_files", [False, True])
+def test_a_chat_with_tools_has_the_template_for_them(tmp_path, in_files):
+    from transformers import AutoTokenizer
+
+    default, special = "\n{{ bos_token }}{{ tools }} \n  ", "\n  {% if tools %}\n{{ tools }}\n\n"
+    special += "{% endif %}\n\n"
+    named = {"default": default, "tool_use": special, "rag": "x"}
+    stored = [{"name": name, "template": text} for name, text in named.items()]
+    save(tmp_path, default if in_files else None, **({} if in_files else {"chat_template": stored}))
+    if in_files:
+        (tmp_path / "additional_chat_templates").mkdir()
+        (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text(special)
+    Tokenizer(models.BPE({"a": 0}, [])).save(str(tmp_path / "tokenizer.json"))
+    theirs, ours = AutoTokenizer.from_pretrained(tmp_path), read_chat_template(tmp_path)
+    for tools in (None, [], [{"type": "function"}]):
+        (found,) = ours.render_batch([RenderRequest(Conversation(CHATS[0], tools))])
+        assert found.text == theirs.apply_chat_template(CHATS[0], tools=tools, tokenize=False)
+
+
+@pytest.mark.torch
+def test_special_tokens_of_the_class_count(tmp_path):
+    from transformers import AutoTokenizer
+
+    make(tmp_path, "llama_first")
+    (tmp_path / "chat_template.jinja").write_text("{{ bos_token ~ messages[0].content }}")
+    theirs, ours = AutoTokenizer.from_pretrained(tmp_path), read_chat_template(tmp_path)
+    text = theirs.apply_chat_template(CHATS[0], tokenize=False)
+    assert ours.render(CHATS[0]) == text
+    assert text.startswith("<s>")
 
 
 def test_an_answer_is_asked_for_unless_it_is_not(tmp_path):

@@ -8,18 +8,22 @@ system limits. It takes a tenth of a second to start, and renders as many chats 
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxformer.data.chat.process import ask_renderer
-from jaxformer.data.tokenizers.files import SETTINGS, read_settings
+from jaxformer.data.tokenizers.auto import UnreadError
+from jaxformer.data.tokenizers.files import SETTINGS, ask_about, read_settings
 from jaxformer.errors import ArgumentError, DataError
-from jaxformer.io.model_files import read_object, small_file_in
+from jaxformer.io.model_files import TEMPLATES, read_object, small_file_in
 
 TEMPLATE = "chat_template.jinja"
 SPECIAL_TOKENS = "special_tokens_map.json"
+_FOR_TOOLS = "tool_use"
+"""The name of the template for chats with tools, of several."""
 _LARGEST = 10**6
 """The maximum size of a template's file in bytes; published ones have a few thousand."""
 _REASONING = ("reasoning_content", "thinking", "reasoning")
@@ -236,15 +240,19 @@ def read_template_file(file: Path) -> str:
 
 
 def special_tokens_of(folder: Path) -> dict[str, str]:
-    """Returns the special tokens of a checkpoint's tokenizer by their names: "bos_token", ...
+    """Returns the special tokens of a tokenizer by their names: "bos_token", ...
 
     Args:
-        folder: Holds tokenizer_config.json, or special_tokens_map.json, which an older version of
+        folder: Holds a tokenizer, whose class may have special tokens of its own; or else
+            tokenizer_config.json, or special_tokens_map.json, which an older version of
             transformers wrote.
 
     Raises:
         DataError: A file is no JSON object.
     """
+    with suppress(UnreadError):
+        if (answer := ask_about(folder)) is not None:
+            return dict(answer.special_tokens)
     found = {}
     settings = read_object(folder, SPECIAL_TOKENS) or {}
     for name, value in (settings | read_settings(folder)).items():
@@ -257,7 +265,9 @@ def special_tokens_of(folder: Path) -> dict[str, str]:
 def find_template(folder: Path) -> tuple[Path, str] | None:
     """Returns the file of a folder's chat template and its text, unchecked; None without one."""
     if file := small_file_in(folder, TEMPLATE):
-        return file, read_template_file(file)
+        for_tools = small_file_in(folder, f"{TEMPLATES}/{_FOR_TOOLS}.jinja")
+        special = None if for_tools is None else read_template_file(for_tools)
+        return file, _joined(read_template_file(file), special)
     for name in (SETTINGS, "chat_template.json"):
         stored = (read_object(folder, name) or {}).get("chat_template")
         if stored is not None:
@@ -267,15 +277,26 @@ def find_template(folder: Path) -> tuple[Path, str] | None:
 
 def _default(file: Path, stored: object) -> str:
     """The template itself, or the one of several that is named "default"."""
+    for_tools = None
     if isinstance(stored, list):
-        named = [entry for entry in stored if isinstance(entry, dict)]
-        stored = {entry.get("name"): entry.get("template") for entry in named}.get("default")
-    if not isinstance(stored, str):
+        entries = [entry for entry in stored if isinstance(entry, dict)]
+        named = {entry.get("name"): entry.get("template") for entry in entries}
+        stored, for_tools = named.get("default"), named.get(_FOR_TOOLS)
+    if not isinstance(stored, str) or not isinstance(for_tools, str | None):
         raise DataError(
             f'{file}: "chat_template" must be a text, or a list of objects with "name" and '
             '"template", one of them named "default"'
         )
-    return stored
+    return _joined(stored, for_tools)
+
+
+def _joined(template: str, for_tools: str | None) -> str:
+    """One template for both, which transformers would choose between."""
+    if for_tools is None:
+        return template
+    # The signs in the tags leave the blanks around them. Jinja drops a template's last newline.
+    first, second = (text.removesuffix("\n") for text in (for_tools, template))
+    return f"{{% if tools is not none +%}}{first}{{%+ else +%}}{second}{{%+ endif %}}"
 
 
 def _ask(source: str, requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
