@@ -2,6 +2,7 @@
 
 from tokenizers import AddedToken, Tokenizer, decoders, models
 
+from jaxformer.data.tokenizers.auto_process import CLEANED
 from jaxformer.data.tokenizers.training import byte_alphabet
 
 EMOJI = "👩‍🚀🙂"
@@ -51,6 +52,14 @@ def without_decoder():
     return _tokenizer(WORDS, None)
 
 
+def cleaned(first=None):
+    """What transformers does with `clean_up_tokenization_spaces`."""
+    names = ["▁", "▁n", "n", "'", "t", "▁'", "▁.", ".", "▁x", "s", "▁?", "ve", "▁n't", "日"]
+    replaced = [decoders.Replace(*pair) for pair in CLEANED]
+    chain = [first or decoders.Metaspace(), decoders.Fuse(), *replaced]
+    return _tokenizer(names, decoders.Sequence(chain))
+
+
 KINDS = {
     "byte-level": byte_level,
     "byte-level in a sequence": lambda: byte_level(decoders.Sequence([decoders.ByteLevel()])),
@@ -61,6 +70,8 @@ KINDS = {
     "wordpiece": wordpiece,
     "ends of words": ends_of_words,
     "without a decoder": without_decoder,
+    "cleaned": cleaned,
+    "cleaned words": lambda: cleaned(decoders.WordPiece(prefix="▁", cleanup=False)),
 }
 
 

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, decoders, models
 
 MEGABYTES, CPU_SECONDS = 8192, 300
 """The maximum memory and processor time: a vocabulary of 256,000 pieces takes a tenth of both."""
-_CLEANED = (
+CLEANED = (
     (" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"),
     (" n't", "n't"), (" 'm", "'m"), (" 's", "'s"), (" 've", "'ve"), (" 're", "'re"),
 )  # fmt: skip
@@ -69,6 +69,13 @@ def definition(found) -> str:
     return json.dumps(stored, ensure_ascii=False)
 
 
+def cleaned(text: str) -> str:
+    """Returns a text with all of `CLEANED` replaced."""
+    for old, new in CLEANED:
+        text = text.replace(old, new)
+    return text
+
+
 def complete(found) -> Tokenizer:
     """Returns the backend of a tokenizer of transformers, which then decodes as the whole does.
 
@@ -82,7 +89,7 @@ def complete(found) -> Tokenizer:
     if found.clean_up_tokenization_spaces and (forced or not isinstance(rust.model, models.BPE)):
         # Without a decoder tokens are joined by blanks; no token begins with this prefix.
         first = rust.decoder or decoders.WordPiece(prefix="\ufdd0", cleanup=False)
-        replaced = [decoders.Replace(*pair) for pair in _CLEANED]
+        replaced = [decoders.Replace(*pair) for pair in CLEANED]
         rust.decoder = decoders.Sequence([first, decoders.Fuse(), *replaced])
     return rust
 

@@ -2,10 +2,14 @@
 
 import abc
 import codecs
+import json
 import re
 from collections.abc import Iterable
+from typing import Any
 
 from tokenizers import Tokenizer, decoders
+
+from jaxformer.data.tokenizers.auto_process import CLEANED, cleaned
 
 _BYTE_FALLBACK = re.compile("<0x[0-9A-F]{2}>")
 _UNCLEAR = "\N{REPLACEMENT CHARACTER}"
@@ -22,8 +26,27 @@ def detokenizer(tokenizer: Tokenizer) -> "Detokenizer":
     Returns:
         A detokenizer without tokens.
     """
-    byte_level = isinstance(tokenizer.decoder, decoders.ByteLevel)
-    return (_OfBytes if byte_level else _OfTokens)(tokenizer)
+    if isinstance(tokenizer.decoder, decoders.ByteLevel):
+        return _OfBytes(tokenizer)
+    cleaned = _before_cleaning(tokenizer.decoder)
+    return _OfTokens(tokenizer) if cleaned is None else _Cleaned(tokenizer, cleaned)
+
+
+def _before_cleaning(decoder: decoders.Decoder | None) -> decoders.Decoder | None:
+    """Returns the decoder in front of `CLEANED`, if a decoder ends with that."""
+    if not isinstance(decoder, decoders.Sequence):
+        return None
+    stored = json.loads(decoder.__getstate__())["decoders"]
+    kept, last = stored[: -len(CLEANED)], stored[-len(CLEANED) :]
+    if [_replaced(step) for step in last] != list(CLEANED):
+        return None
+    found = decoders.Sequence([])
+    found.__setstate__(json.dumps({"type": "Sequence", "decoders": kept}).encode())
+    return found
+
+
+def _replaced(step: dict[str, Any]) -> tuple[str | None, str | None]:
+    return step.get("pattern", {}).get("String"), step.get("content")
 
 
 class Detokenizer(abc.ABC):
@@ -82,12 +105,14 @@ class _OfTokens(Detokenizer):
     A run is held back to its end, because one invalid byte turns all of it into U+FFFD.
     """
 
-    def __init__(self, tokenizer: Tokenizer):
+    def __init__(self, tokenizer: Tokenizer, decoder: decoders.Decoder | None = None):
         super().__init__(tokenizer)
+        decoder = decoder or tokenizer.decoder
+        self._decode = " ".join if decoder is None else decoder.decode
         # The last token whose text has been returned, and its text when decoded alone.
-        self._before: list[int] = []
+        self._before: list[str] = []
         self._before_text = ""
-        self._held: list[int] = []
+        self._held: list[str] = []
 
     def flush(self) -> str:
         text = self._new_text()
@@ -95,18 +120,43 @@ class _OfTokens(Detokenizer):
         return text
 
     def _add(self, id_: int, token: str) -> str:
-        self._held.append(id_)
+        self._held.append(token)
         if _BYTE_FALLBACK.fullmatch(token):
             return ""
         text = self._new_text()
         if text.endswith(_UNCLEAR):
             return ""
-        self._before, self._held = [id_], []
-        self._before_text = self._tokenizer.decode(self._before)
+        self._before, self._held = [token], []
+        self._before_text = self._decode(self._before)
         return text
 
     def _new_text(self) -> str:
-        return self._tokenizer.decode(self._before + self._held)[len(self._before_text) :]
+        return self._decode(self._before + self._held)[len(self._before_text) :]
+
+
+class _Cleaned(_OfTokens):
+    """Decodes tokens whose text is cleaned: blanks before punctuation and contractions go.
+
+    The text from the last blank on is held back, since what follows may take that away. It is no
+    place to cut where " ' " or " n't" may begin before it, or another blank is.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, decoder: decoders.Decoder):
+        super().__init__(tokenizer, decoder)
+        self._uncleaned = ""
+
+    def flush(self) -> str:
+        text = cleaned(self._uncleaned + super().flush())
+        self._uncleaned = ""
+        return text
+
+    def _add(self, id_: int, token: str) -> str:
+        self._uncleaned += super()._add(id_, token)
+        cut = self._uncleaned.rfind(" ")
+        while cut > 0 and self._uncleaned[:cut].endswith((" ", " '", " n")):
+            cut = self._uncleaned.rfind(" ", 0, cut)
+        text, self._uncleaned = self._uncleaned[: max(cut, 0)], self._uncleaned[max(cut, 0) :]
+        return cleaned(text)
 
 
 def _byte_of_character() -> dict[str, int]:
