@@ -9,7 +9,7 @@ import pytest
 import tokenizer_folders
 from hard_texts import HARD_TEXTS
 from hf_checkpoints import save_checkpoint
-from tokenizer_folders import FOLDERS, added, make
+from tokenizer_folders import FOLDERS, make
 from tokenizers import Tokenizer
 
 import jaxformer
@@ -18,6 +18,7 @@ from jaxformer.data.tokenizers import auto
 from jaxformer.data.tokenizers.auto_process import definition
 from jaxformer.data.tokenizers.files import tokenizer_file, tokenizer_in
 from jaxformer.data.tokenizers.prompts import read_prompt_encoder
+from jaxformer.data.tokenizers.special_tokens import names_as_text
 from jaxformer.errors import DataError
 from jaxformer.extras import MissingExtra
 
@@ -71,7 +72,7 @@ def test_a_process_without_pytorch_says_the_same(tmp_path, kind):
         assert encoder.plain(text) == theirs(text)["input_ids"]
 
 
-@pytest.mark.quick("gpt2_prefix", "t5_json")
+@pytest.mark.quick("gpt2_prefix", "t5_json", "mbart")
 @pytest.mark.parametrize("kind", [kind for kind in FOLDERS if kind != "word_level"])
 def test_the_tokenizer_of_a_run_gives_the_same_ids(tmp_path, kind):
     """A run saves a tokenizer.json of its own, in which names of special tokens are text."""
@@ -84,6 +85,27 @@ def test_the_tokenizer_of_a_run_gives_the_same_ids(tmp_path, kind):
     for text in HARD_TEXTS:
         expected = theirs(text, add_special_tokens=False)["input_ids"]
         assert fitted.encode(text).tolist() == again.encode(text).tolist() == expected
+    if kind != "clip":  # whose unknown token it is as well
+        names = "a</s>b [SEP] <|endoftext|> <eos> <|im_end|><pad>"
+        assert fitted.end_of_text_id not in fitted.encode(names)
+
+
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_the_name_of_a_special_token_may_be_ordinary_text(tmp_path, kind):
+    theirs = transformers.AutoTokenizer.from_pretrained(make(tmp_path / "model", kind))
+    ours, plain = (Tokenizer.from_str(definition(theirs)) for _ in range(2))
+    unknown = {"<unk>", "[UNK]", theirs.unk_token}  # what any text may become
+    added = ours.get_added_tokens_decoder().items()
+    special = {id_: t.content for id_, t in added if t.special and t.content not in unknown}
+    ours = names_as_text(ours)
+    for id_, name in special.items():
+        for text in (name, f"a{name}b", f" {name} "):
+            assert id_ not in ours.encode(text, add_special_tokens=False).ids, name
+    plain.encode_special_tokens = True
+    for text in HARD_TEXTS:
+        assert ours.encode(text, add_special_tokens=False).ids == (
+            plain.encode(text, add_special_tokens=False).ids
+        )
 
 
 def test_an_answer_is_kept_for_the_same_files(tmp_path, monkeypatch):
@@ -225,7 +247,9 @@ def test_added_tokens_of_older_files_have_their_ids(tmp_path):
 
 def test_nothing_outside_of_the_folder_is_read(tmp_path):
     folder = make(tmp_path / "model", "gpt2_json")
-    (tmp_path / "secret.json").write_text(json.dumps({"added_tokens_decoder": {"9": added("x")}}))
+    (tmp_path / "secret.json").write_text(
+        json.dumps({"added_tokens_decoder": {"9": tokenizer_folders.added("x")}})
+    )
     (folder / "tokenizer_config.json").unlink()
     (folder / "tokenizer_config.json").symlink_to(tmp_path / "secret.json")
     with pytest.raises(DataError, match="outside of the model's folder"):

@@ -2,21 +2,19 @@
 
 import json
 import re
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from tokenizers import Encoding, Tokenizer
 
+from jaxformer.data.tokenizers.special_tokens import codes_of, with_codes
 from jaxformer.data.tokenizers.specs import all_cores
-from jaxformer.errors import DataError
 
 # Letters without case, compatibility forms or spaces around them, which no template tells from
 # others, in scripts so rare that one of them is always free: Tangut, cuneiform, hieroglyphs.
 _STAND_INS = (0x17000, 0x12000, 0x13000, 0x14400, 0x16800)
-_STRIPS = ("lstrip", "rstrip", "single_word")
-_CODE = "\U00017000\U00014400{}\U00012000"
 
 
 class TokenizedText(NamedTuple):
@@ -55,10 +53,12 @@ class ProtectedTokenizer:
 
     def __init__(self, tokenizer: Tokenizer):
         """Takes a tokenizer of Hugging Face's `tokenizers`, which stays as it is."""
-        self._definition = json.loads(tokenizer.to_str())
-        # A post-processor would cut blanks off the characters of a token.
-        self._definition |= {"post_processor": None, "truncation": None, "padding": None}
-        self._tokenizer = Tokenizer.from_str(json.dumps(self._definition))
+        self._tokenizer = Tokenizer.from_str(tokenizer.to_str())
+        # It would cut blanks off the characters of a token.
+        self._tokenizer.post_processor = None
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._codes = codes_of(tokenizer)
         added = tokenizer.get_added_tokens_decoder().items()
         self._special = {id_: token.content for id_, token in added if token.special}
         self._ids = np.array(list(self._special), np.int64)
@@ -159,52 +159,14 @@ class ProtectedTokenizer:
         return text if normalizer is None else normalizer.normalize_str(text)
 
     @cached_property
-    def _codes(self) -> dict[int, str]:
-        """What each special token is called by the copy."""
-        return {id_: _CODE.format(id_) for id_ in self._special}
-
-    @cached_property
     def _coded(self) -> Tokenizer:
         """The copy of the tokenizer that has other names for its special tokens."""
-        codes = {self._special[id_]: code for id_, code in self._codes.items()}
-        added = [
-            token | {"content": codes[token["content"]]} | dict.fromkeys(_STRIPS, False)
-            if token["content"] in codes
-            else token
-            for token in self._definition["added_tokens"]
-        ]
-        model = dict(self._definition["model"])
-        if isinstance(model["vocab"], dict):
-            model["vocab"] = {codes.get(name, name): id_ for name, id_ in model["vocab"].items()}
-        else:
-            model["vocab"] = [[codes.get(name, name), *score] for name, *score in model["vocab"]]
-        if "merges" in model:
-            model["merges"] = [pair for pair in model["merges"] if not _makes(pair, codes)]
-        if model.get("unk_token") in codes:
-            model["unk_token"] = codes[model["unk_token"]]
-        copied = Tokenizer.from_str(
-            json.dumps(self._definition | {"added_tokens": added, "model": model})
-        )
-        names = self._tokenizer.get_vocab(with_added_tokens=True)
-        if copied.get_vocab(with_added_tokens=True) != {
-            codes.get(name, name): id_ for name, id_ in names.items()
-        }:
-            raise DataError(
-                "tokenizer.json: the ids of its added tokens are not those that the tokenizers "
-                "library gives them: load and save it once with transformers"
-            )
-        return copied
+        return with_codes(self._tokenizer)
 
 
 def _tokenized(encoding: Encoding) -> TokenizedText:
     offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2)
     return TokenizedText(np.array(encoding.ids, np.int32), offsets[:, 0], offsets[:, 1])
-
-
-def _makes(pair: str | Sequence[str], names: Container[str]) -> bool:
-    """Whether a merge of BPE has one of the names in it."""
-    left, right = pair.split(" ") if isinstance(pair, str) else pair
-    return left in names or right in names or left + right in names
 
 
 def _map_texts(function: Callable[[str], str], values: Any) -> Any:

@@ -1,11 +1,13 @@
 """Prompts as token ids, with the special tokens the model saw in training."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
 from jaxformer.data.tokenizers.files import SETTINGS, read_settings, tokenizer_in
+from jaxformer.data.tokenizers.special_tokens import names_as_text
 from jaxformer.errors import DataError
 
 
@@ -50,8 +52,12 @@ class PromptEncoder:
         return self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
 
     def _ordinary(self, text: str) -> list[int]:
-        self.tokenizer.encode_special_tokens = True
-        return self.tokenizer.encode(text, add_special_tokens=False).ids
+        self._of_text.encode_special_tokens = True
+        return self._of_text.encode(text, add_special_tokens=False).ids
+
+    @cached_property
+    def _of_text(self) -> Tokenizer:
+        return names_as_text(self.tokenizer)
 
 
 def read_prompt_encoder(folder: str | Path) -> PromptEncoder:

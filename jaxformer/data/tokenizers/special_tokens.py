@@ -1,11 +1,12 @@
 """Special tokens by role, and the names that tokenizers give them."""
 
-from collections.abc import Callable, Collection, Iterable
-from typing import Literal, NamedTuple
+import json
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 from tokenizers import Tokenizer
 
-from jaxformer.errors import ConfigError
+from jaxformer.errors import ConfigError, DataError
 
 Role = Literal["cls", "sep", "mask", "sentinels"]
 
@@ -98,3 +99,94 @@ def names_to_add(roles: Collection[Role], token_id: Callable[[str], int | None])
 
 def _first_id(names: Iterable[str], token_id: Callable[[str], int | None]) -> int | None:
     return next((i for i in map(token_id, names) if i is not None), None)
+
+
+# Names of special tokens that are ordinary text --------------------------------------------------
+
+_STRIPS = ("lstrip", "rstrip", "single_word")
+_CODE = "\U00017000\U00014400{}\U00012000"
+
+
+def codes_of(rust: Tokenizer) -> dict[int, str]:
+    """Returns a name for each special token, by its id, that no text has by chance."""
+    added = rust.get_added_tokens_decoder().items()
+    return {id_: _CODE.format(id_) for id_, token in added if token.special}
+
+
+def names_as_text(rust: Tokenizer) -> Tokenizer:
+    """Returns a tokenizer for which the name of a special token in a text is ordinary text.
+
+    The tokenizers library does not look for special tokens in a text if it is told so, but a
+    model that has one among its pieces may find it there.
+
+    Args:
+        rust: The tokenizer, which is told so.
+
+    Returns:
+        The tokenizer itself, or a copy that has other names for its special tokens.
+
+    Raises:
+        DataError: The ids of its added tokens are not those that the library gives them.
+    """
+    rust.encode_special_tokens = True
+    unknown = getattr(rust.model, "unk_token", None)
+    for id_ in codes_of(rust):
+        name = rust.id_to_token(id_)
+        if name != unknown and id_ in rust.encode(name, add_special_tokens=False).ids:
+            copied = with_codes(rust)
+            copied.encode_special_tokens = True
+            return copied
+    return rust
+
+
+def with_codes(rust: Tokenizer) -> Tokenizer:
+    """Returns a copy of a tokenizer that knows its special tokens by their codes alone.
+
+    Args:
+        rust: The tokenizer.
+
+    Returns:
+        The copy, without a post-processor, which would cut blanks off the characters of a token.
+
+    Raises:
+        DataError: The ids of its added tokens are not those that the library gives them.
+    """
+    codes = {rust.id_to_token(id_): code for id_, code in codes_of(rust).items()}
+    definition: dict[str, Any] = json.loads(rust.to_str())
+    added = [
+        token | {"content": codes[token["content"]]} | dict.fromkeys(_STRIPS, False)
+        if token["content"] in codes
+        else token
+        for token in definition["added_tokens"]
+    ]
+    model = dict(definition["model"])
+    if isinstance(model["vocab"], dict):
+        model["vocab"] = {codes.get(name, name): id_ for name, id_ in model["vocab"].items()}
+    else:
+        model["vocab"] = [[codes.get(name, name), *score] for name, *score in model["vocab"]]
+    if "merges" in model:
+        model["merges"] = [pair for pair in model["merges"] if not _makes(pair, codes)]
+    if model.get("unk_token") in codes:
+        model["unk_token"] = codes[model["unk_token"]]
+    rest = {"post_processor": None, "truncation": None, "padding": None}
+    copied = Tokenizer.from_str(
+        json.dumps(definition | rest | {"added_tokens": added, "model": model})
+    )
+    _check_renamed(rust, copied, codes)
+    return copied
+
+
+def _check_renamed(rust: Tokenizer, copied: Tokenizer, codes: Mapping[str, str]) -> None:
+    names = rust.get_vocab(with_added_tokens=True)
+    renamed = {codes.get(name, name): id_ for name, id_ in names.items()}
+    if copied.get_vocab(with_added_tokens=True) != renamed:
+        raise DataError(
+            "tokenizer.json: the ids of its added tokens are not those that the tokenizers "
+            "library gives them: load and save it once with transformers"
+        )
+
+
+def _makes(pair: str | Sequence[str], names: Container[str]) -> bool:
+    """Whether a merge of BPE has one of the names in it."""
+    left, right = pair.split(" ") if isinstance(pair, str) else pair
+    return left in names or right in names or left + right in names

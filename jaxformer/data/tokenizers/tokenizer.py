@@ -14,7 +14,7 @@ from tokenizers import Tokenizer as RustTokenizer
 
 from jaxformer.data.tokenizers import training as tokenizer_training
 from jaxformer.data.tokenizers.files import write_tokenizer
-from jaxformer.data.tokenizers.special_tokens import Frame, Role, frame_of, ids_of
+from jaxformer.data.tokenizers.special_tokens import Frame, Role, frame_of, ids_of, names_as_text
 from jaxformer.data.tokenizers.training import END_OF_TEXT, PAD
 
 
@@ -142,8 +142,7 @@ class HuggingFaceTokenizer(Tokenizer):
         rust.no_truncation()
         rust.no_padding()
         # A document that mentions "<|endoftext|>" must not end there.
-        rust.encode_special_tokens = True
-        self._rust = rust
+        self._rust, self._of_text = rust, names_as_text(rust)
         self._end_of_text, self._pad = end_of_text, pad
         self.vocab_size = max(rust.get_vocab(with_added_tokens=True).values()) + 1
         self.end_of_text_id = rust.token_to_id(end_of_text)
@@ -157,7 +156,7 @@ class HuggingFaceTokenizer(Tokenizer):
         """
         parts = [tokenizer_training.cut(text) for text in texts]
         with all_cores():
-            encodings = self._rust.encode_batch_fast(
+            encodings = self._of_text.encode_batch_fast(
                 [part for text in parts for part in text], add_special_tokens=False
             )
         ids = iter(np.array(encoding.ids, np.int32) for encoding in encodings)
