@@ -26,6 +26,7 @@ from jaxformer.data.ramp import same_start
 from jaxformer.data.text.corpus_files import folders_of_shards
 from jaxformer.errors import ConfigError, DataError, StorageError, system_message
 from jaxformer.hub.hf_config import is_hf_checkpoint
+from jaxformer.hub.weights.found import OLD_FOLDER, other_weights_in
 from jaxformer.io.files import replacing
 from jaxformer.io.json_files import read_json
 from jaxformer.io.paths import AnyPath, any_path, is_remote
@@ -176,6 +177,8 @@ class RunConfig:
             check_readable(folder, "run_dir")
         _refuse_pretrained(folder)
         path = folder / CONFIG_FILE
+        if other := _other_weights(folder):
+            raise ConfigError(f"{folder} holds {other}")
         if not path.exists():
             raise ConfigError(f"{folder} is not the folder of a run: {path} does not exist")
         self.folder, self._origins = folder, {}
@@ -215,6 +218,12 @@ def _refuse_pretrained(folder: AnyPath) -> None:
                 f"{folder} is a model that transformers saved, and no run: make one of it first: "
                 f"python -m jaxformer import {folder} RUN_DIR"
             )
+
+
+def _other_weights(folder: AnyPath) -> str | None:
+    """Which weights a folder that is no run has, in words; None: none that are known."""
+    is_run = (folder / CONFIG_FILE).exists() and not (folder / OLD_FOLDER).exists()
+    return None if is_run or is_remote(folder) else other_weights_in(folder)
 
 
 def _has_learned(folder: AnyPath) -> bool:

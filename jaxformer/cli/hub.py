@@ -11,6 +11,7 @@ import tyro
 
 from jaxformer.cli.options import (
     CheckpointChoice,
+    ClassChoice,
     Dtype,
     HFDir,
     ModelChoice,
@@ -32,7 +33,7 @@ from jaxformer.pretrained.push import push as push_folder
 
 
 @dataclass(frozen=True)
-class Import:
+class Import(ClassChoice):
     """Makes a run from a Hugging Face checkpoint.
 
     Reads its config.json, weights (safetensors or flax_model.msgpack) and tokenizer, and writes a
@@ -52,7 +53,9 @@ class Import:
 def import_checkpoint(arguments: Sequence[str], prog: str) -> None:
     """Writes a run made from a checkpoint."""
     options = parse(Import, arguments, prog)
-    model = import_folder(options.hf_dir, options.run_dir, options.dtype, options.strict)
+    model = import_folder(
+        options.hf_dir, options.run_dir, options.dtype, options.strict, options.architecture
+    )
     count = sum(array.size for array in model.parameters.values())
     run = any_path(options.run_dir, "RUN_DIR")
     print(
@@ -104,7 +107,7 @@ def _write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
 
 
 @dataclass(frozen=True)
-class Export(CheckpointChoice):
+class Export(CheckpointChoice, ClassChoice):
     """Writes a run as a Hugging Face checkpoint, which from_pretrained loads.
 
     Takes the weights of a checkpoint of the run, its config and its tokenizer.
@@ -136,7 +139,8 @@ def export(arguments: Sequence[str], prog: str) -> None:
     if options.adapter:
         print(_export_adapter(options))
         return
-    model = load(options.run_dir, dtype=None, step=options.step, best=options.best)
+    which = {"step": options.step, "best": options.best, "architecture": options.architecture}
+    model = load(options.run_dir, dtype=None, **which)
     most = None if size is None else math.ceil(size * 1e9)
     save(model, options.out_dir, format=options.format, dtype=options.dtype, max_shard_bytes=most)
     out = any_path(options.out_dir, "OUT_DIR")

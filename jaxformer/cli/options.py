@@ -32,7 +32,16 @@ class CheckpointChoice:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelChoice(CheckpointChoice):
+class ClassChoice:
+    """Which class of a Hugging Face checkpoint is read."""
+
+    architecture: str | None = None
+    """The class of a Hugging Face checkpoint, such as BertModel (default: the one that its
+    config.json names)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelChoice(CheckpointChoice, ClassChoice):
     """Which model is read, and how."""
 
     strict: bool = False
@@ -42,7 +51,12 @@ class ModelChoice(CheckpointChoice):
     @property
     def how(self) -> dict[str, Any]:
         """The arguments of `jaxformer.load`."""
-        return {"step": self.step, "best": self.best, "strict": self.strict}
+        return {
+            "step": self.step,
+            "best": self.best,
+            "strict": self.strict,
+            "architecture": self.architecture,
+        }
 
 
 def split_subject(

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from jaxformer.cli.options import ModelDir
+from jaxformer.cli.options import ClassChoice, ModelDir
 from jaxformer.config.overrides import parse
 from jaxformer.errors import DataError
 from jaxformer.io.paths import any_path, local_path
@@ -16,7 +16,7 @@ from jaxformer.parity import verify as verification
 
 
 @dataclass(frozen=True)
-class Verify:
+class Verify(ClassChoice):
     """Checks that transformers computes the same from an exported checkpoint.
 
     Runs transformers and jaxformer on the same inputs in float32 and writes their differences to
@@ -30,8 +30,9 @@ class Verify:
 
 def verify(arguments: Sequence[str], prog: str) -> None:
     """Writes and shows a receipt; fails if the two differ."""
-    folder = parse(Verify, arguments, prog).folder
-    receipt = verification.verify(folder)
+    wanted = parse(Verify, arguments, prog)
+    folder = wanted.folder
+    receipt = verification.verify(folder, wanted.architecture)
     table = Table(box=None, pad_edge=False)
     beside_float64 = ("jaxformer from float64", "transformers from float64")
     for title in ("padding", "output", "relative difference", *beside_float64):

@@ -65,6 +65,7 @@ def read_checkpoint(
     formats: Formats,
     relatives: Mapping[str, str] | None = None,
     strict: bool = False,
+    architecture: str | None = None,
 ) -> HFCheckpoint:
     """Returns the description of the model in a config.json.
 
@@ -75,11 +76,14 @@ def read_checkpoint(
         formats: The known systems by `model_type`.
         relatives: Other systems -> what to say of those that are known and are like them.
         strict: Whether a field that transformers' class does not know is refused.
+        architecture: The class; None: the one that the file names.
 
     Raises:
         ConfigError: The system or its class is unknown, or a field has a value that is not
             supported; names the nearest.
     """
+    if architecture is not None:
+        hf_config = hf_config.with_values(architectures=[architecture])
     try:
         checkpoint = _read(hf_config, formats, relatives or {})
         if strict and (ignored := checkpoint.hf_config.ignored):
@@ -219,7 +223,8 @@ def _architecture(hf_config: HFConfig, model_format: ModelFormat) -> Architectur
     hint = did_you_mean(named[0], known)
     raise ConfigError(
         f"{hf_config.path}: architectures = {named} is not known for model_type "
-        f"{model_format.model_type!r}: must be one of {', '.join(known)}{hint}"
+        f"{model_format.model_type!r}: must be one of {', '.join(known)}{hint}; architecture (in "
+        "load, or --architecture) chooses one"
     )
 
 

@@ -214,6 +214,8 @@ def _described(
     back = model_format.config_map.read(hf_config)
     architecture = _architecture_for(config, model_format, hf_config)
     back = back.with_fields(heads=config.heads, **architecture.changes)
+    if getattr(config, "pooler", "") is None and type(architecture.task) is Task:
+        back = back.with_fields(pooler=None)  # the files lacked it
     if type(back) is not type(config):
         raise _InexpressibleError(f"{model_format.model_type} is another family", 1000)
     unsaid = _OURS_ALONE.union(model_format.fitted_fields)

@@ -49,6 +49,15 @@ class Difference(NamedTuple):
     """What Flax's class computes; its subject is "it"."""
     same: tuple[Any, ...] = ()
     """The values with which it makes no difference."""
+    as_flax: Callable[[Any], Any] | None = None
+    """Returns the value with which PyTorch's class computes the same; None: there is none."""
+
+    def note(self, value: Any) -> str:
+        """Returns what differs for a value of the field, and which other value does not."""
+        note = f"{self.field} = {value!r}: {self.text}"
+        if self.as_flax is None:
+            return note
+        return f"{note}; {self.field} = {self.as_flax(value)!r} in config.json gives its answers"
 
 
 def _no_tables(hf_config: HFConfig) -> Mapping[str, np.ndarray]:
@@ -96,7 +105,7 @@ class FlaxFormat:
             if values.get(name) not in (value, None)
         ]
         return notes + [
-            f"{each.field} = {values[each.field]!r}: {each.text}"
+            each.note(values[each.field])
             for each in self.differences
             if each.field in values and values[each.field] not in each.same
         ]

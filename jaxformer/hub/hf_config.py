@@ -92,6 +92,12 @@ class HFConfig:
             )
         return cls(values, path)
 
+    def with_values(self, **values: Any) -> "HFConfig":
+        """Returns the values with others for some fields, in the file too."""
+        other = self.completed(self.values | values)
+        other.given = self.given | values
+        return other
+
     def completed(self, values: Mapping[str, Any]) -> "HFConfig":
         """Returns the same file with other names of its fields, and the defaults of the rest.
 

@@ -21,7 +21,7 @@ from jaxformer.models.lora import adapted
 from jaxformer.models.parameters import Parameters
 
 TENSORS = "adapter_model.safetensors"
-_ROOT = "base_model.model."
+ROOT = "base_model.model."
 _WEIGHT = ".weight"
 _SIDES = (".lora_A.weight", ".lora_B.weight")
 
@@ -137,14 +137,14 @@ def write_adapter(
         if any(adapted):
             module = _module(placement)
             a, b = _joined(placement, adapter.factors)
-            ranks[module], transposed = a.shape[0], transposed or _in_out(placement)
-            tensors |= zip((f"{_ROOT}{module}{side}" for side in _SIDES), (a, b), strict=True)
+            ranks[module], transposed = a.shape[0], transposed or is_in_out(placement)
+            tensors |= zip((f"{ROOT}{module}{side}" for side in _SIDES), (a, b), strict=True)
     saved = _saved_modules(adapter, placements)
     for placement in placements:
         if placement.tensor.startswith(tuple(f"{module}." for module in saved)):
             arrays = [adapter.whole[p.parameter][p.row] for p in placement.places]
             written = placement.layout.write(arrays, placement.slots)
-            tensors[_ROOT + placement.tensor] = np.ascontiguousarray(written)
+            tensors[ROOT + placement.tensor] = np.ascontiguousarray(written)
     modules = [p.tensor.removesuffix(_WEIGHT) for p in placements]
     config = config.of_modules(ranks, modules, saved, fan_in_fan_out=transposed)
     (folder / TENSORS).write_bytes(save(tensors, metadata={"format": "pt"}))
@@ -163,7 +163,7 @@ def _joined(placement: Placement, factors: Mapping[str, Factors]) -> tuple[np.nd
         slots = _low(placement.slots, b.shape[0])
         parts = [b if i == index else np.zeros(s.shape, b.dtype) for i, s in enumerate(slots)]
         written = placement.layout.write(parts, slots)
-        rows.append(written.T if _in_out(placement) else written)
+        rows.append(written.T if is_in_out(placement) else written)
     a, b = np.concatenate(columns, axis=0), np.concatenate(rows, axis=1)
     return np.ascontiguousarray(a), np.ascontiguousarray(b)
 
@@ -173,8 +173,10 @@ def _low(slots: Sequence[Slot], rank: int) -> tuple[Slot, ...]:
     return tuple(Slot((rank, *slot.shape[slot.inputs :]), 1) for slot in slots)
 
 
-def _in_out(placement: Placement) -> bool:
-    """Whether the tensor is `[inputs, outputs]`, as those of GPT-2's Conv1D."""
+def is_in_out(placement: Placement) -> bool:
+    """Returns whether a tensor is `[inputs, outputs]`, as those of GPT-2's Conv1D."""
+    if len(placement.shape) != 2 or not all(slot.inputs for slot in placement.slots):
+        return False
     rank = max(placement.shape) + 1
     return placement.layout.shape(_low(placement.slots, rank))[0] == rank
 
@@ -230,7 +232,12 @@ def read_adapter(folder: Path, placements: Sequence[Placement]) -> Adapter:
         DataError: The tensors do not fit the model.
     """
     config, files = read_peft_config(folder), TensorFiles(folder, TENSORS, index=None)
-    known = {name.removeprefix(_ROOT): name for name in files.tensors}
+    if not config.is_lora:
+        raise ConfigError(
+            f"{folder / CONFIG}: one of several adapters must have low-rank factors alone; load "
+            f'this one by itself: load(folder, adapter="{folder}")'
+        )
+    known = {name.removeprefix(ROOT): name for name in files.tensors}
     pieces: dict[str, dict[tuple[int, ...], Factors]] = {}
     whole: dict[str, dict[tuple[int, ...], np.ndarray]] = {}
     for placement in placements:
@@ -263,7 +270,7 @@ def read_adapter(folder: Path, placements: Sequence[Placement]) -> Adapter:
 
 
 def _check_shapes(folder: Path, placement: Placement, a: np.ndarray, b: np.ndarray) -> None:
-    inputs, outputs = placement.shape if _in_out(placement) else placement.shape[::-1]
+    inputs, outputs = placement.shape if is_in_out(placement) else placement.shape[::-1]
     if a.shape != (len(a), inputs) or b.shape != (outputs, len(a)):
         raise DataError(
             f"{folder / TENSORS}: the factors of {_module(placement)} have the shapes "
@@ -276,7 +283,7 @@ def _split(
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """`[*inputs, R]` and `[R, *outputs]` of each kernel in a tensor; A is that of them all."""
     rank, slots = len(a), placement.slots
-    parts = placement.layout.read(b.T if _in_out(placement) else b, _low(slots, rank))
+    parts = placement.layout.read(b.T if is_in_out(placement) else b, _low(slots, rank))
     return [
         (a.T.reshape(*slot.shape[: slot.inputs], rank), part)
         for slot, part in zip(slots, parts, strict=True)

@@ -15,12 +15,7 @@ CONFIG = "adapter_config.json"
 
 # The value that means "not used" is the first; others of these change what the factors mean.
 _UNSUPPORTED = {
-    "bias": ("none", None),
-    "use_dora": (False, None),
-    "lora_bias": (False, None),
-    "layer_replication": (None,),
     "target_parameters": (None, []),
-    "trainable_token_indices": (None, [], {}),
     "alora_invocation_tokens": (None, []),
     "megatron_config": (None,),
     "use_qalora": (False, None),
@@ -30,6 +25,10 @@ _UNSUPPORTED = {
     "velora_config": (None,),
     "monteclora_config": (None,),
 }
+_KINDS = ("LORA", "IA3", "TRAINABLE_TOKENS")
+_FURTHER = ("bias", "use_dora", "lora_bias", "layer_replication", "trainable_token_indices")
+"""The fields of a LoRA by which it has more than factors and whole modules."""
+_MERGE = "merge the adapter with PEFT (merge_and_unload, save_pretrained) and load the result"
 # Other ways to start also change the base's weights, and the adapter is relative to those.
 _STARTS = (True, False, None, "gaussian", "orthogonal", "eva")
 _TASKS = {
@@ -65,6 +64,24 @@ class PeftConfig:
     alphas: Mapping[str, float] | None = None
     """`alpha_pattern`."""
     fan_in_fan_out: bool = False
+    layers: tuple[int, ...] = ()
+    """The layers of the base that the model has one after another, by `layer_replication`; (): all
+    of them, once each."""
+    tokens: Mapping[str, tuple[int, ...]] | tuple[int, ...] = ()
+    """The ids of tokens with rows of their own: by the end of a module's name, or of all."""
+    use_dora: bool = False
+    has_factors: bool = True
+    """Whether it is a LoRA."""
+    is_lora: bool = True
+    """Whether all that it has besides whole modules is low-rank factors."""
+
+    def tokens_of(self, module: str) -> tuple[int, ...]:
+        """Returns the ids of tokens whose rows in a table are the adapter's.
+
+        Args:
+            module: The name of the table's module.
+        """
+        return _of(self.tokens, module, ()) if isinstance(self.tokens, Mapping) else self.tokens
 
     def scale_of(self, module: str, rank: int) -> float:
         """What multiplies the product of a module's factors.
@@ -169,19 +186,29 @@ def read_peft_config(folder: Path) -> PeftConfig:
     if values is None:
         raise ConfigError(f"{folder}: must have {CONFIG} and adapter_model.safetensors")
     kind = values.get("peft_type")
-    if kind != "LORA":
-        raise ConfigError(f"{path}: peft_type = {kind!r}: must be 'LORA', the one supported")
+    if kind not in _KINDS:
+        raise ConfigError(
+            f"{path}: peft_type = {kind!r}: must be one of {', '.join(_KINDS)}{_merge(kind)}"
+        )
     for name, without in _UNSUPPORTED.items():
         if values.get(name, without[0]) not in without:
             raise ConfigError(
-                f"{path}: {name} = {values[name]!r}: must be {without[0]!r}; merge the adapter "
-                "with PEFT (merge_and_unload, save_pretrained) and load the result"
+                f"{path}: {name} = {values[name]!r}: must be {without[0]!r}; {_MERGE}"
             )
     start = values.get("init_lora_weights", True)
     if start not in _STARTS:
         raise ConfigError(
             f"{path}: init_lora_weights = {start!r} changes the weights of the base: convert the "
             "adapter with PEFT (save_pretrained with path_initial_model_for_weight_conversion)"
+        )
+    if kind != "LORA":
+        return PeftConfig(
+            rank=1,
+            alpha=1,
+            base=values.get("base_model_name_or_path") or None,
+            tokens=_tokens(path, values.get("token_indices")),
+            has_factors=False,
+            is_lora=False,
         )
     rank, alpha = values.get("r"), values.get("lora_alpha")
     patterns = [values.get(f"{name}_pattern") or {} for name in ("rank", "alpha")]
@@ -195,7 +222,37 @@ def read_peft_config(folder: Path) -> PeftConfig:
         base=values.get("base_model_name_or_path") or None,
         ranks=patterns[0],
         alphas=patterns[1],
+        use_dora=bool(values.get("use_dora")),
+        layers=_layers(path, values.get("layer_replication")),
+        tokens=_tokens(path, values.get("trainable_token_indices")),
+        is_lora=not any(values.get(name) not in (None, False, "none", [], {}) for name in _FURTHER),
     )
+
+
+def _merge(kind: object) -> str:
+    """What can be done about an adapter of another kind."""
+    if any(part in str(kind) for part in ("PROMPT", "PREFIX", "P_TUNING")):
+        return "; this one adds states to each text, which no weights of a model can say"
+    return f"; {_MERGE}"
+
+
+def _layers(path: Path, ranges: Any) -> tuple[int, ...]:
+    """The layers that some ranges [start, end) name, one after another."""
+    try:
+        return tuple(layer for start, end in ranges or () for layer in range(start, end))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{path}: layer_replication = {ranges!r}: must be a list of pairs [start, end]"
+        ) from error
+
+
+def _tokens(path: Path, given: Any) -> Mapping[str, tuple[int, ...]] | tuple[int, ...]:
+    lists = given.values() if isinstance(given, dict) else [given or []]
+    if not all(isinstance(ids, list) and all(isinstance(i, int) for i in ids) for ids in lists):
+        raise ConfigError(f"{path}: the indices of tokens = {given!r}: must be lists of ids")
+    if isinstance(given, dict):
+        return {module: tuple(ids) for module, ids in given.items()}
+    return tuple(given or ())
 
 
 def _of(patterns: Mapping[str, Any], module: str, default: Any) -> Any:

@@ -41,6 +41,8 @@ class Task:
     """Whether a decoder that is given no inputs repeats those of the encoder."""
     reads_padding: ClassVar[bool] = False
     """Whether padding counts as text, so that all texts are padded to one length (SigLIP)."""
+    pre_trains: ClassVar[bool] = False
+    """Whether its heads are those of pre-training, which files of a body alone often lack."""
     labels_are_decoder_targets: ClassVar[bool] = False
     """Whether a decoder that is given no inputs reads the labels, shifted."""
 
@@ -78,6 +80,8 @@ class Task:
 class CausalLMTask(Task):
     """The next token at each position."""
 
+    pre_trains = True
+
     def heads(self, hf_config):
         return (LanguageModel(),)
 
@@ -101,6 +105,7 @@ class Seq2SeqLMTask(Task):
     """The decoder's token at each position."""
 
     labels_are_decoder_targets = True
+    pre_trains = True
 
     def heads(self, hf_config):
         return (LanguageModel(),)
@@ -112,6 +117,8 @@ class Seq2SeqLMTask(Task):
 @dataclass(frozen=True)
 class MaskedLMTask(Task):
     """The original token at each position."""
+
+    pre_trains = True
 
     activation: str | None = None
     """The head's activation; None: that of the model, "hidden_act"."""
@@ -127,6 +134,8 @@ class MaskedLMTask(Task):
 @dataclass(frozen=True)
 class PreTrainingTask(Task):
     """The original tokens, and how two sentences are related."""
+
+    pre_trains = True
 
     label: Literal["next_sentence", "sentence_order"]
     """The label of the pair."""
@@ -150,6 +159,8 @@ class PreTrainingTask(Task):
 @dataclass(frozen=True)
 class NextSentenceTask(Task):
     """Whether one sentence follows another."""
+
+    pre_trains = True
 
     def heads(self, hf_config):
         return (Classification(label="next_sentence"),)

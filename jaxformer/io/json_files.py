@@ -16,6 +16,26 @@ _NAMES = {
 }
 
 
+_POINTER = b"version https://git-lfs."
+
+
+def check_no_pointer(start: bytes, where: str) -> None:
+    """Checks that a file is not only what git keeps in place of a large one.
+
+    Args:
+        start: Its first bytes.
+        where: The file, for the message.
+
+    Raises:
+        DataError: It is.
+    """
+    if start.startswith(_POINTER):
+        raise DataError(
+            f"{where}: a pointer of git-lfs in place of the file: run `git lfs pull` in the "
+            "repository's folder, or fetch the file itself"
+        )
+
+
 def read_json(path: str | os.PathLike, kind: type = dict) -> Any:
     """Returns the value that a JSON file holds.
 
@@ -26,7 +46,9 @@ def read_json(path: str | os.PathLike, kind: type = dict) -> Any:
     Raises:
         DataError: The file is missing, unreadable, not a regular file, not JSON or of another type.
     """
-    return parse_json(read_bytes(path), str(path), kind)
+    data = read_bytes(path)
+    check_no_pointer(data, str(path))
+    return parse_json(data, str(path), kind)
 
 
 def parse_json(text: str | bytes, where: str, kind: type = dict) -> Any:

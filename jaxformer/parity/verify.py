@@ -34,21 +34,23 @@ from jaxformer.parity.examples import PADDINGS, example_inputs
 from jaxformer.parity.reference import Reference
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.folders import model_folder
-from jaxformer.pretrained.model import Pretrained, open_folder, save
+from jaxformer.pretrained.model import Pretrained, save
 from jaxformer.pretrained.outputs import forward
+from jaxformer.pretrained.reader import open_folder
 
 RECEIPT = "receipt.json"
 
 _LAYERS = ("hidden_states", "encoder_hidden_states", "decoder_hidden_states")
 
 
-def verify(folder: str | Path) -> dict[str, Any]:
+def verify(folder: str | Path, architecture: str | None = None) -> dict[str, Any]:
     """Runs transformers and jaxformer in float32 on the same inputs; writes receipt.json.
 
     Nothing is written into the hub's cache.
 
     Args:
         folder: The folder of a Hugging Face checkpoint, or its name on the hub.
+        architecture: The class; None: the one that config.json names.
 
     Returns:
         The content of receipt.json: versions, the differences of every output (without padding and
@@ -60,8 +62,8 @@ def verify(folder: str | Path) -> dict[str, Any]:
         ConfigError: The folder is a run, or its config.json is not supported.
         DataError: Torch or transformers is not installed, or a tensor does not fit.
     """
-    folder = model_folder(folder, "folder")
-    ours = load(folder)
+    folder = model_folder(folder, "folder", architecture=architecture)
+    ours = load(folder, architecture=architecture)
     if ours.folder != folder:
         raise ConfigError(
             f"verify {folder}: this is a run; export it first: python -m jaxformer export "
@@ -77,7 +79,7 @@ def verify(folder: str | Path) -> dict[str, Any]:
         for padding, inputs in asked.items()
     }
     worst = max(max(case["relative"].values()) for case in cases.values())
-    tensors = dict(open_folder(folder).file.tensors())
+    tensors = dict(open_folder(folder, architecture=architecture).file.tensors())
     receipt = {
         "architecture": ours.checkpoint.architecture.name,
         "versions": versions(),

@@ -6,26 +6,23 @@ from pathlib import Path
 
 from jaxformer.errors import ConfigError
 from jaxformer.hub.hf_config import is_hf_checkpoint
-from jaxformer.hub.peft import Adapter, read_adapter, with_adapters
+from jaxformer.hub.peft import Adapter, read_adapter
 from jaxformer.hub.peft_config import CONFIG, read_peft_config
 from jaxformer.hub.remote.names import hub_name
 from jaxformer.io.paths import is_remote
 from jaxformer.pretrained.folders import model_folder
 from jaxformer.pretrained.model import Pretrained
 
+_TABLE = "embedding.table"
+
 
 def with_read_adapters(
-    pretrained: Pretrained,
-    adapter: str | Path | None,
-    adapters: Mapping[str, str | Path],
-    **hub: str | Path | None,
+    pretrained: Pretrained, adapters: Mapping[str, str | Path], **hub: str | Path | None
 ) -> Pretrained:
-    """A model with adapters of PEFT.
+    """A model with adapters of PEFT, of which none is merged.
 
     Args:
         pretrained: The base.
-        adapter: The folder of the adapter to merge into the weights, or its name on the hub;
-            None: there is none.
         adapters: The folders of adapters to read, by name.
         **hub: `token` and `cache_dir`, see `model_folder`.
 
@@ -33,19 +30,21 @@ def with_read_adapters(
         The model.
 
     Raises:
-        ConfigError: One is no LoRA, or has a setting that is not supported.
+        ConfigError: One is no LoRA, or has more than low-rank factors and whole modules.
         DataError: The tensors do not fit the model.
     """
 
     def read(name: str, folder: str | Path) -> Adapter:
-        return read_adapter(model_folder(folder, name, **hub), pretrained.placements)
+        where = model_folder(folder, f"adapters[{name!r}]", **hub)
+        adapter = read_adapter(where, pretrained.placements)
+        if getattr(pretrained.config, "tie_embeddings", False) and _TABLE in adapter.whole:
+            raise ConfigError(
+                f"{where}: it has a table of embeddings of its own, to which the head is not tied: "
+                f'load it by itself: load(folder, adapter="{where}")'
+            )
+        return adapter
 
-    found = {name: read(f"adapters[{name!r}]", folder) for name, folder in adapters.items()}
-    if adapter is not None:
-        only = {"": read("adapter", adapter)}
-        parameters = with_adapters(pretrained.parameters, only, {"": 1.0})
-        pretrained = replace(pretrained, parameters=parameters)
-    return replace(pretrained, adapters=found)
+    return replace(pretrained, adapters={name: read(name, x) for name, x in adapters.items()})
 
 
 def base_of(folder: Path, **hub: str | Path | None) -> Path:

@@ -35,6 +35,7 @@ from jaxformer.pretrained.model import (
     checked_dtype,
     load_folder,
     shardings_of,
+    with_adapter,
 )
 from jaxformer.zoo import FORMATS
 
@@ -48,6 +49,7 @@ def load(
     best: bool = False,
     adapter: str | Path | None = None,
     adapters: Mapping[str, str | Path] | None = None,
+    architecture: str | None = None,
     revision: str | None = None,
     token: str | None = None,
     cache_dir: str | Path | None = None,
@@ -66,9 +68,12 @@ def load(
         mesh: The mesh that each parameter is sharded over when it is read; None: one device.
         step: Which checkpoint of the run; None: the newest.
         best: Take the checkpoint with the best value of the run's `train.metric`.
-        adapter: The folder of a PEFT adapter (LoRA) to merge into the weights.
+        adapter: The folder of a PEFT adapter (LoRA, DoRA, IA3, trainable tokens) to merge into the
+            weights.
         adapters: The folders of adapters by name; `Pretrained.with_adapters` merges those that it
             is asked for.
+        architecture: The class of a Hugging Face checkpoint, such as "BertModel"; None: the one
+            that config.json names, or that of the body where the files have nothing else.
         revision: A branch, a tag or a commit of a model on the hub; None: main.
         token: Who asks the hub; None: HF_TOKEN, or that of `hf auth login`.
         cache_dir: The hub's cache; None: that of HF_HOME.
@@ -89,16 +94,23 @@ def load(
     fits = isinstance(mesh, jax.sharding.Mesh) and set(MESH_AXES) <= set(mesh.axis_names)
     check_argument("mesh", mesh, mesh is None or fits, axes)
     hub = {"token": token, "cache_dir": cache_dir}
-    folder = model_folder(folder, "folder", revision=revision, **hub)
+    wanted = {"revision": revision, "architecture": architecture}
+    folder = model_folder(folder, "folder", **wanted, **hub)
     fields = {"compute_dtype": "float32" if dtype == "float32" else "bfloat16"} | model_fields
     if adapter is None and is_adapter(folder):
         folder, adapter = base_of(folder, **hub), folder
+    elif adapter is not None:
+        adapter = model_folder(adapter, "adapter", **hub)
     if is_hf_checkpoint(folder):
         check_no_step(folder, step, best)
-        model = load_folder(folder, dtype, mesh, strict, **fields)
+        wanted = {"architecture": architecture, "adapter": adapter, "strict": strict}
+        model = load_folder(folder, dtype, mesh, **wanted, **fields)
     else:
+        whole = architecture is None
+        check_argument("architecture", architecture, whole, "None for a run, which has its heads")
         model = _load_run(SavedRun(folder, str(folder), step, best), dtype, mesh, fields)
-    return with_read_adapters(model, adapter, adapters or {}, **hub)
+        model = model if adapter is None else with_adapter(model, adapter, mesh)
+    return with_read_adapters(model, adapters or {}, **hub)
 
 
 def _load_run(

@@ -1,6 +1,7 @@
 """The folder of a model that a user names: one on this machine, or one of the hub's cache."""
 
 import os
+from functools import partial
 from pathlib import Path
 
 from jaxformer.errors import ConfigError, shortened
@@ -20,6 +21,7 @@ def model_folder(
     token: str | None = None,
     cache_dir: str | Path | None = None,
     weights: bool = True,
+    architecture: str | None = None,
 ) -> AnyPath:
     """Returns the folder of a model; a model of the hub is downloaded to its cache.
 
@@ -35,6 +37,7 @@ def model_folder(
         token: Who asks the hub; None: HF_TOKEN, or that of `hf auth login`.
         cache_dir: The hub's cache; None: that of HF_HOME.
         weights: Whether the weights are needed, besides the configuration and the tokenizer.
+        architecture: The class that the model is to be; None: the one that it names.
 
     Returns:
         The folder, which exists.
@@ -45,8 +48,9 @@ def model_folder(
         DataError: A file did not arrive as it is on the hub.
     """
     folder = folder_path(model, field)
+    check = partial(_check_known, architecture=architecture)
     if is_remote(folder):
-        return remote_model(folder, field, weights, _check_known)
+        return remote_model(folder, field, weights, check)
     named = None if os.path.isdir(folder) else hub_name(model)
     if named is None:
         if not os.path.isdir(folder):
@@ -65,12 +69,10 @@ def model_folder(
         named = hub_name(f"{named.repo}@{revision}")
         if named is None:
             raise ConfigError(f"revision = {revision!r}: must be a branch, a tag or a commit")
-    return fetch(
-        named, field, token=token, cache_dir=cache_dir, weights=weights, check=_check_known
-    )
+    return fetch(named, field, token=token, cache_dir=cache_dir, weights=weights, check=check)
 
 
-def _check_known(folder: Path) -> None:
+def _check_known(folder: Path, architecture: str | None) -> None:
     """Checks that a model can be read, before its weights are downloaded."""
     if not is_adapter(folder):
-        read_folder(folder)
+        read_folder(folder, architecture=architecture)

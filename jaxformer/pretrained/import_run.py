@@ -27,7 +27,11 @@ _log = logging.getLogger(__name__)
 
 
 def import_folder(
-    folder: str | Path, run_dir: str | Path, dtype: str | None = None, strict: bool = False
+    folder: str | Path,
+    run_dir: str | Path,
+    dtype: str | None = None,
+    strict: bool = False,
+    architecture: str | None = None,
 ) -> pretrained.Pretrained:
     """Writes a run whose only checkpoint, of step 0, has the weights of a Hugging Face checkpoint.
 
@@ -37,6 +41,7 @@ def import_folder(
             not at all.
         dtype: The dtype the weights are cast to; None keeps that of the files.
         strict: As for `jaxformer.load`.
+        architecture: The class; None: the one that config.json names.
 
     Returns:
         The model.
@@ -47,9 +52,9 @@ def import_folder(
     """
     run_dir = any_path(run_dir, "RUN_DIR")
     check_unused(run_dir)
-    folder = model_folder(folder, "hf_dir")
+    folder = model_folder(folder, "hf_dir", architecture=architecture)
     side_files(folder)
-    model = load(folder, dtype=dtype, strict=strict)
+    model = load(folder, dtype=dtype, strict=strict, architecture=architecture)
     if model.folder != folder:
         raise ConfigError(f"import {folder}: this is a run already")
     kept = jnp.dtype(next(iter(model.parameters.values())).dtype)

@@ -4,11 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.tree_util import Partial
 from tokenizers import Tokenizer
 
@@ -24,16 +23,16 @@ from jaxformer.distributed.sharding import (
 from jaxformer.errors import ArgumentError, DataError, check_argument
 from jaxformer.functional.activations import Hooks, Names, as_tuple, with_cache, with_hooks
 from jaxformer.functional.masks import Mask
-from jaxformer.hub.checkpoint import HFCheckpoint, check_sizes, warn_of_ignored
+from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.families import family_of
 from jaxformer.hub.families import forward as hf_forward
 from jaxformer.hub.peft import Adapter, with_adapters
-from jaxformer.hub.weights.opening import Layout, layout_of, open_tensors
-from jaxformer.hub.weights.parts import absent_parts
+from jaxformer.hub.weights.opening import Layout, layout_of
 from jaxformer.hub.weights.weight_file import (
-    WeightFile,
+    described,
     load_parameters,
     named_placements,
+    tensor_of,
 )
 from jaxformer.hub.weights.weight_map import Placement
 from jaxformer.io.files import write_whole
@@ -41,8 +40,8 @@ from jaxformer.io.paths import folder_path
 from jaxformer.models.model import Model, ModelConfig
 from jaxformer.models.parameters import AbstractModel, Parameters
 from jaxformer.pretrained.export_formats import export_format
+from jaxformer.pretrained.reader import CheckpointReader, open_adapted, open_folder
 from jaxformer.pretrained.writing import check_max_bytes, write_beside, write_weights
-from jaxformer.zoo.folders import read_folder
 
 Arrays = Mapping[str, Any]
 Metric = Callable[[dict[str, jax.Array]], jax.Array]
@@ -134,7 +133,7 @@ class Pretrained:
         return self._run("outputs", inputs, hidden_states, attentions)
 
     def gradients(self, inputs: Arrays) -> Parameters:
-        """Returns the gradient of the loss, by our names."""
+        """Returns the gradient of the loss by the parameters that learn, by our names."""
         return self._run("gradients", inputs)
 
     def activations(
@@ -166,7 +165,7 @@ class Pretrained:
     def _compiled(self) -> dict[str, Callable]:
         return {
             "outputs": jax.jit(self._outputs, static_argnums=(2, 3)),
-            "gradients": jax.jit(jax.grad(self._loss)),
+            "gradients": jax.jit(self._gradients),
             "encode": jax.jit(self._encoded),
             "activations": jax.jit(self._activations, static_argnums=3),
             "activation_gradients": jax.jit(self._activation_gradients, static_argnums=(2, 3)),
@@ -200,6 +199,10 @@ class Pretrained:
         run = with_hooks(encode, hooks.by_pattern(), required=False)
         return run(self.abstract_model.module(parameters), self.checkpoint, on_rows(inputs))
 
+    def _gradients(self, parameters: Parameters, inputs: Arrays) -> Parameters:
+        learning = {name: parameters[name] for name in self.abstract_model.learning}
+        return jax.grad(lambda moved: self._loss({**parameters, **moved}, inputs))(learning)
+
     def _loss(self, parameters: Parameters, inputs: Arrays) -> jax.Array:
         outputs = self._outputs(parameters, inputs)
         if "loss" not in outputs:
@@ -210,58 +213,13 @@ class Pretrained:
         return outputs["loss"]
 
 
-class CheckpointReader(NamedTuple):
-    """Reads the parameters of a Hugging Face checkpoint one by one."""
-
-    checkpoint: HFCheckpoint
-    abstract_model: AbstractModel
-    file: WeightFile
-    placements: list[Placement]
-    """The tensors and the parameters in each."""
-
-    def read(self, name: str) -> np.ndarray:
-        """Returns a parameter, by our name, in the dtype of most of its tensors."""
-        return self.file.read(name, self.abstract_model.shapes[name].shape)
-
-
-def open_folder(
-    folder: Path, may_lack_parts: bool = False, strict: bool = False, **model_fields: Any
-) -> CheckpointReader:
-    """Returns a reader of a Hugging Face checkpoint; finds every tensor and reads none.
-
-    Args:
-        folder: A folder with config.json, and safetensors or msgpack files.
-        may_lack_parts: Whether heads and a pooler may be missing, see `WeightFile`.
-        strict: Whether a field of config.json that transformers' class does not know is refused;
-            otherwise a warning names it.
-        **model_fields: Fields of our configuration, as for `load_folder`.
-
-    Raises:
-        ConfigError: The system is unknown, or config.json has a value that is not supported.
-        DataError: The tensors are missing, damaged or do not fit.
-    """
-    checkpoint = read_folder(folder, strict)
-    warn_of_ignored(checkpoint.hf_config)
-    files = open_tensors(Path(folder), checkpoint)
-    check_sizes(checkpoint, files)
-    fitted = checkpoint.model_format.fitted(checkpoint.config, files)
-    config = fitted.with_fields(**model_fields)
-    checkpoint = replace(checkpoint, config=config)
-    abstract_model = AbstractModel(config.build)
-    placements = named_placements(
-        checkpoint.model_format, config, abstract_model, checkpoint.prefix
-    )
-    absent = [*absent_parts(checkpoint.model_format, config, abstract_model), *files.unused]
-    options = {"may_lack_parts": may_lack_parts}
-    file = WeightFile(files, checkpoint.model_format, placements, absent, **options)
-    return CheckpointReader(checkpoint, abstract_model, file, placements)
-
-
 def load_folder(
     folder: Path,
     dtype: str | None = "float32",
     mesh: jax.sharding.Mesh | None = None,
     strict: bool = False,
+    architecture: str | None = None,
+    adapter: Path | None = None,
     **model_fields: Any,
 ) -> Pretrained:
     """Returns the model in a Hugging Face checkpoint.
@@ -272,6 +230,8 @@ def load_folder(
             the files.
         mesh: The mesh that each parameter is sharded over when it is read; None: one device.
         strict: As for `open_folder`.
+        architecture: The class; None: the one that config.json names.
+        adapter: The folder of an adapter of PEFT to merge into the weights; None: there is none.
         **model_fields: Fields of our configuration that say how the model is computed:
             `compute_dtype`, `scan_layers`, `attention`, `remat`.
 
@@ -281,10 +241,47 @@ def load_folder(
         DataError: The tensors are missing, damaged or do not fit, or a weight is not finite.
     """
     dtype = checked_dtype(dtype)
-    checkpoint, abstract_model, file, _ = open_folder(folder, strict=strict, **model_fields)
-    parameters = load_parameters(file, abstract_model, shardings_of(abstract_model, mesh), dtype)
+    wanted = {"strict": strict, "architecture": architecture, "adapter": adapter}
+    opened = open_folder(folder, **wanted, **model_fields)
     layout = None if dtype else layout_of(folder)
-    return Pretrained(checkpoint, parameters, folder, layout)
+    return Pretrained(opened.checkpoint, _loaded(opened, mesh, dtype), folder, layout)
+
+
+def _loaded(
+    opened: CheckpointReader, mesh: jax.sharding.Mesh | None, dtype: str | None
+) -> Parameters:
+    structure = opened.abstract_model
+    return load_parameters(opened.file, structure, shardings_of(structure, mesh), dtype)
+
+
+def with_adapter(
+    pretrained: Pretrained, adapter: Path, mesh: jax.sharding.Mesh | None = None
+) -> Pretrained:
+    """Returns a model with an adapter of PEFT merged into its weights.
+
+    Args:
+        pretrained: The base.
+        adapter: The adapter's folder.
+        mesh: The mesh that each parameter is sharded over; None: one device.
+
+    Raises:
+        ConfigError: The adapter is of another kind, or has a setting that is not supported.
+        DataError: Its tensors do not fit the base.
+    """
+    placed = {each.tensor: each for each in pretrained.placements}
+    opened = open_adapted(
+        pretrained,
+        described(pretrained.parameters, pretrained.placements),
+        lambda name: tensor_of(pretrained.parameters, placed[name]),
+        adapter,
+    )
+    dtype = next(iter(pretrained.parameters.values())).dtype.name
+    return replace(
+        pretrained,
+        checkpoint=opened.checkpoint,
+        parameters=_loaded(opened, mesh, dtype),
+        layout=None,
+    )
 
 
 def shardings_of(

@@ -57,7 +57,8 @@ def forward(
 def gradients(pretrained: Pretrained, inputs: Arrays) -> dict[str, np.ndarray]:
     """Returns the gradient of the loss, as tensors with the names and shapes of the file's.
 
-    Tables that are computed and not learned (RoFormer's sines) have none.
+    What training does not change has none: tables of sines (RoFormer, Pegasus), a bias that is
+    given (BART's `final_logits_bias`), what no output reads.
 
     Args:
         pretrained: The model.
@@ -70,7 +71,11 @@ def gradients(pretrained: Pretrained, inputs: Arrays) -> dict[str, np.ndarray]:
     check_pretrained("pretrained", pretrained)
     arrays = checked_inputs(inputs, pretrained.config)
     found = pretrained.gradients(arrays)
-    learned = [placement for placement in pretrained.placements if placement.places]
+    learned = [
+        placement
+        for placement in pretrained.placements
+        if placement.places and all(place.parameter in found for place in placement.places)
+    ]
     return dict(tensors_of(found, learned))
 
 

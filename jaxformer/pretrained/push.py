@@ -12,7 +12,7 @@ from jaxformer.hub.remote.upload import upload
 from jaxformer.hub.weights.tensors import TensorFiles
 from jaxformer.io.paths import folder_path
 from jaxformer.io.staging import staged
-from jaxformer.pretrained.model import open_folder
+from jaxformer.pretrained.reader import open_folder
 
 
 def push(

@@ -18,7 +18,16 @@ from jaxformer.hub.tasks import (
 from jaxformer.hub.weights.weight_map import WeightMap, attention
 from jaxformer.models import Classification, EncoderConfig, MaskedLanguageModel
 from jaxformer.nn.config import MOST_LAYERS
-from jaxformer.zoo.common.bert_like import ENCODER, FIELDS, LABELS, NO_POOLER, bert, body, named
+from jaxformer.zoo.common.bert_like import (
+    ENCODER,
+    FIELDS,
+    LABELS,
+    NO_POOLER,
+    bert,
+    body,
+    named,
+)
+from jaxformer.zoo.common.cross_attention import NO_CROSS_ATTENTION
 from jaxformer.zoo.system import System
 
 _SOURCE = "Lan et al., 2019, tables 1 and 2, https://arxiv.org/abs/1909.11942"
@@ -94,6 +103,7 @@ def _read_embedding(hf_config: HFConfig) -> dict[str, Any]:
 
 _FIELDS = (
     ENCODER,
+    NO_CROSS_ATTENTION,
     *FIELDS,
     Computed(_read_groups, _write_groups),
     Computed(_read_embedding, lambda config: {"embedding_size": config.embedding_width}),

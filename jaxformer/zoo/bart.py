@@ -93,7 +93,7 @@ FORMATS = (
             "decoder_start_token_id": 2,
         },
         positions=CountedByIds(),
-        fitted_fields=(),
+        fitted_fields=("tie_embeddings",),
         buffers=("*.embed_positions.weight", "*.embed_positions.weights", "*coder.version"),
     ),
 )

@@ -16,6 +16,7 @@ from jaxformer.zoo.common.bert_like import (
     encoder_or_decoder,
     named,
 )
+from jaxformer.zoo.common.cross_attention import KEPT_CROSS_ATTENTION
 from jaxformer.zoo.system import System
 
 _SOURCE = "Devlin et al., 2018, section 3, https://arxiv.org/abs/1810.04805"
@@ -28,7 +29,9 @@ SYSTEMS = (
 FORMATS = (
     ModelFormat(
         model_type="bert",
-        config_map=ConfigMap(encoder_or_decoder, (ENCODER_OR_DECODER, *FIELDS)),
+        config_map=ConfigMap(
+            encoder_or_decoder, (ENCODER_OR_DECODER, KEPT_CROSS_ATTENTION, *FIELDS)
+        ),
         weight_map=lambda config: named(body("bert", config) | LABELS | HEADS, BIAS, config),
         architectures=(
             *architectures("Bert"),

@@ -39,6 +39,7 @@ from jaxformer.zoo.common.bert_like import (
     encoder_or_decoder,
     named,
 )
+from jaxformer.zoo.common.cross_attention import KEPT_CROSS_ATTENTION
 from jaxformer.zoo.system import System
 
 _CHANGES = {
@@ -170,7 +171,6 @@ def _in_question(ids: jax.Array, hf_config: HFConfig) -> jax.Array:
 # Files ------------------------------------------------------------------------------------------
 
 _NAMES = {
-    **body("bert"),
     **HEADS,
     **LABELS,
     "pooler": "bert.pooler",
@@ -189,7 +189,8 @@ _CLASSIFIER = {
 def _weight_map(config: EncoderConfig | DecoderConfig) -> WeightMap:
     """The names of the tensors; a classifier of texts has a layer before its output."""
     has_label = any(head.name == "label" for head in config.heads)
-    return named(_NAMES | _CLASSIFIER if has_label else _NAMES, BIAS, config)
+    names = body("bert", config) | _NAMES | (_CLASSIFIER if has_label else {})
+    return named(names, BIAS, config)
 
 
 def _without_pooler(hf_config: HFConfig, name: str) -> dict[str, tuple[int, ...]]:
@@ -206,6 +207,7 @@ FORMATS = (
             encoder_or_decoder,
             (
                 ENCODER_OR_DECODER,
+                KEPT_CROSS_ATTENTION,
                 *FIELDS,
                 Computed(_read_attention, _write_attention),
                 Value("attention_bias", "use_bias", True),

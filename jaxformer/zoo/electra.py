@@ -36,11 +36,14 @@ from jaxformer.zoo.common.bert_like import (
     encoder_or_decoder,
     over_vocabulary,
 )
+from jaxformer.zoo.common.cross_attention import KEPT_CROSS_ATTENTION
 
 
 @dataclass(frozen=True)
 class ReplacedTokensTask(Task):
     """Whether each token is a replaced one."""
+
+    pre_trains = True
 
     def heads(self, hf_config):
         dense = Dense(read_activation(hf_config, "hidden_act", "gelu"))
@@ -76,6 +79,7 @@ def _read_embedding(hf_config: HFConfig) -> dict[str, Any]:
 
 _FIELDS = (
     ENCODER_OR_DECODER,
+    KEPT_CROSS_ATTENTION,
     *FIELDS,
     Computed(_read_embedding, lambda config: {"embedding_size": config.embedding_width}),
 )

@@ -21,6 +21,7 @@ from jaxformer.zoo.common.bert_like import (
     encoder_or_decoder,
     named,
 )
+from jaxformer.zoo.common.cross_attention import KEPT_CROSS_ATTENTION
 from jaxformer.zoo.system import System
 
 SYSTEMS = (
@@ -66,7 +67,12 @@ FORMATS = (
         model_type="ernie",
         config_map=ConfigMap(
             encoder_or_decoder,
-            (ENCODER_OR_DECODER, *FIELDS, Computed(_read_task_types, _write_task_types)),
+            (
+                ENCODER_OR_DECODER,
+                KEPT_CROSS_ATTENTION,
+                *FIELDS,
+                Computed(_read_task_types, _write_task_types),
+            ),
         ),
         weight_map=lambda config: named(body("ernie", config) | LABELS | HEADS, BIAS, config),
         architectures=(*architectures("Ernie"), causal("ErnieForCausalLM")),

@@ -59,12 +59,15 @@ RELATIVES = {
 """The `model_type` of a system that is not supported -> the systems that are, and are like it."""
 
 
-def read_folder(folder: str | Path, strict: bool = False) -> HFCheckpoint:
+def read_folder(
+    folder: str | Path, strict: bool = False, architecture: str | None = None
+) -> HFCheckpoint:
     """Returns the description of the model in a folder.
 
     Args:
         folder: A folder with a config.json.
         strict: Whether a field that transformers' class does not know is refused.
+        architecture: The class; None: the one that config.json names.
 
     Raises:
         ConfigError: There is no config.json, the system is unknown, or a field has a value that is
@@ -72,4 +75,4 @@ def read_folder(folder: str | Path, strict: bool = False) -> HFCheckpoint:
         DataError: It is no JSON object.
     """
     hf_config, formats = text_alone(HFConfig.of_folder(folder), FORMATS)
-    return read_checkpoint(hf_config, formats, RELATIVES, strict)
+    return read_checkpoint(hf_config, formats, RELATIVES, strict, architecture)

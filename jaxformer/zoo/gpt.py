@@ -4,13 +4,14 @@ from dataclasses import replace
 from functools import partial
 
 from jaxformer.functional.positions.schemes import Learned
-from jaxformer.hub.fields import Activation, ConfigMap, Expect, Flag, LearnedPositions, Switch
+from jaxformer.hub.fields import Activation, ConfigMap, Flag, LearnedPositions, Switch
 from jaxformer.hub.flax_format import FlaxFormat
 from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.weights.layouts import Concatenated, InOut
 from jaxformer.hub.weights.weight_map import Fused, WeightMap, block
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import PostNorm
+from jaxformer.zoo.common.cross_attention import KEPT_CROSS_ATTENTION, keeps_cross_attention
 from jaxformer.zoo.common.decoders import HEADS, classes, fused_attention
 from jaxformer.zoo.common.gpt_like import (
     BLOCK,
@@ -65,8 +66,9 @@ _GPT_FIELDS = (
     LearnedPositions(theirs="n_positions"),
     Activation(theirs="afn", default="gelu", names=_GPT_ACTIVATIONS),
 )
+
 _GPT2_FIELDS = (
-    Expect("add_cross_attention", False),
+    KEPT_CROSS_ATTENTION,
     *FIELDS,
     *FEED_FORWARD,
     Flag("attention_scale_by_depth", "scale_attn_by_inverse_layer_idx"),
@@ -94,17 +96,21 @@ def _weight_map(embedding: str, positions: str) -> WeightMap:
 def _gpt2_weight_map(config: DecoderConfig) -> WeightMap:
     """The names; between self-attention and feed-forward layers there may be cross-attention."""
     own = _weight_map("wte", "wpe")
-    if config.cross_attention is None:
+    if config.cross_attention is not None:
+        sublayer, norm = "sublayers.1", "norms.1"
+        moved = {k.replace("s.1", "s.2"): path for k, path in BLOCK.items() if ".1" in k}
+    elif keeps_cross_attention(config):
+        sublayer, norm, moved = "unused.0", "unused.1", {}
+    else:
         return own
     cross = {
-        **{name: path for name, path in BLOCK.items() if name == "norms.0"},
-        "norms.1": "ln_cross_attn",
-        "sublayers.1.attention.query": "crossattention.q_attn",
-        "sublayers.1.attention.output": "crossattention.c_proj",
-        **{name.replace("s.1", "s.2"): path for name, path in BLOCK.items() if ".1" in name},
+        norm: "ln_cross_attn",
+        f"{sublayer}.attention.query": "crossattention.q_attn",
+        f"{sublayer}.attention.output": "crossattention.c_proj",
+        **moved,
     }
     kinds = block("transformer", "transformer.h.{}", cross)
-    attention = "transformer.stack.group.*.sublayers.1.attention"
+    attention = f"transformer.stack.group.*.{sublayer}.attention"
     modules = f"{attention}.key", f"{attention}.value"
     fused = Fused(modules, "transformer.h.{}.crossattention.c_attn", Concatenated(InOut()))
     return replace(own, names={**own.names, **kinds}, fused=(*own.fused, fused))

@@ -113,7 +113,11 @@ FORMATS = (
             untied=UNTIED,
             ignored={"rope_theta": 10000.0},
             differences=(
-                Difference("sliding_window", "it lets a token see itself and that many before it"),
+                Difference(
+                    "sliding_window",
+                    "it lets a token see itself and that many before it",
+                    as_flax=lambda window: (window or 0) + 1,
+                ),
             ),
         ),
         defaults={

@@ -235,6 +235,7 @@ FORMATS = (
             Architecture("ModernBertModel", Task()),
         ),
         prefix="model.",
+        copies={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
         defaults={"pad_token_id": 50283},
         harmless=(
             # The sequence classifier reads them; the other classes have no use for them.

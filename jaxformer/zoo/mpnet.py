@@ -18,11 +18,13 @@ from jaxformer.zoo.common.bert_like import (
     roberta_architectures,
     with_classifier,
 )
+from jaxformer.zoo.common.cross_attention import NO_CROSS_ATTENTION
 
 # These numbers are constants in transformers, whatever config.json has.
 _PADDING_ID, _BIAS = 1, T5Bias(32, 128, bidirectional=True)
 _FIELDS = (
     ENCODER,
+    NO_CROSS_ATTENTION,
     Expect("pad_token_id", _PADDING_ID),
     Constant("relative_attention_num_buckets", _BIAS.num_buckets),
     *(field for field in ROBERTA_FIELDS if field != TOKEN_TYPES),

@@ -90,6 +90,7 @@ FORMATS = (
         architectures=classes("GPTNeoX"),
         prefix="gpt_neox.",
         buffers=("*.attention.bias", "*.attention.masked_bias", "*.rotary_emb.inv_freq"),
+        aliases={r"^lm_head\.": "embed_out."},
         copies={"embed_out.weight": "gpt_neox.embed_in.weight"},
         harmless=("is_decoder",),
         defaults={

@@ -17,6 +17,7 @@ from jaxformer.zoo.common.bert_like import (
     roberta_architectures,
     with_classifier,
 )
+from jaxformer.zoo.common.cross_attention import KEPT_CROSS_ATTENTION
 from jaxformer.zoo.system import System
 
 _SOURCE = "Liu et al., 2019, section 3 and table 9, https://arxiv.org/abs/1907.11692"
@@ -46,7 +47,9 @@ def _format(model_type: str, name: str, vocab_size: int) -> ModelFormat:
     """
     return ModelFormat(
         model_type=model_type,
-        config_map=ConfigMap(encoder_or_decoder, (ENCODER_OR_DECODER, *ROBERTA_FIELDS)),
+        config_map=ConfigMap(
+            encoder_or_decoder, (ENCODER_OR_DECODER, KEPT_CROSS_ATTENTION, *ROBERTA_FIELDS)
+        ),
         weight_map=lambda config: with_classifier(
             body("roberta", config) | LABELS | LM_HEAD, config
         ),

@@ -22,6 +22,7 @@ from jaxformer.zoo.common.bert_like import (
     roberta_architectures,
     with_classifier,
 )
+from jaxformer.zoo.common.cross_attention import NO_CROSS_ATTENTION
 from jaxformer.zoo.system import System
 
 _SIZES = {
@@ -61,7 +62,8 @@ FORMATS = (
     ModelFormat(
         model_type="roberta-prelayernorm",
         config_map=ConfigMap(
-            partial(encoder_or_decoder, residual=PreNorm()), (ENCODER_OR_DECODER, *ROBERTA_FIELDS)
+            partial(encoder_or_decoder, residual=PreNorm()),
+            (ENCODER_OR_DECODER, NO_CROSS_ATTENTION, *ROBERTA_FIELDS),
         ),
         weight_map=lambda config: with_classifier(dict(_NAMES), config),
         architectures=(

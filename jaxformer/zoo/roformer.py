@@ -41,6 +41,7 @@ from jaxformer.zoo.common.bert_like import (
     encoder_or_decoder,
     named,
 )
+from jaxformer.zoo.common.cross_attention import KEPT_CROSS_ATTENTION
 from jaxformer.zoo.system import System
 
 SYSTEMS = (
@@ -105,7 +106,7 @@ def rotary_table(length: int, width: int) -> np.ndarray:
 
 def _weight_map(config: EncoderConfig | DecoderConfig) -> WeightMap:
     """The names of the tensors, and the table of the angles, which are computed here."""
-    names = body("roformer") | LABELS | HEADS
+    names = body("roformer", config) | LABELS | HEADS
     names |= {
         "transformer.inputs.projection": "roformer.embeddings_project",
         "heads.label.dense.linear": "classifier.dense",
@@ -124,6 +125,7 @@ FORMATS = (
             partial(encoder_or_decoder, pooler=None),
             (
                 ENCODER_OR_DECODER,
+                KEPT_CROSS_ATTENTION,
                 *FIELDS,
                 Computed(_read_positions, _write_positions),
                 Computed(_read_embedding, _write_embedding),

@@ -210,9 +210,11 @@ def test_several_adapters_of_one_base(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"peft_type": "IA3"}, ConfigError, "peft_type = 'IA3': must be 'LORA'"),
-        ({"use_dora": True}, ConfigError, "use_dora = True: must be False; merge the adapter"),
-        ({"bias": "all"}, ConfigError, "bias = 'all': must be 'none'"),
+        ({"peft_type": "LOHA"}, ConfigError, "peft_type = 'LOHA': must be one of LORA.*merge"),
+        ({"peft_type": "PROMPT_TUNING"}, ConfigError, "no weights of a model can say"),
+        ({"peft_type": "IA3"}, DataError, "is not what adapter_config.json says"),
+        ({"use_dora": True}, DataError, "is not what adapter_config.json says"),
+        ({"use_bdlora": True}, ConfigError, "use_bdlora = True: must be None; merge the adapter"),
         ({"init_lora_weights": "pissa"}, ConfigError, "changes the weights of the base"),
         ({"r": 0}, ConfigError, "must be positive numbers"),
         ({"lora_alpha": "16"}, ConfigError, "must be positive numbers"),

@@ -8,7 +8,7 @@ from typing import Any
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.hf_config import CONFIG
 from jaxformer.hub.peft_config import CONFIG as ADAPTER_CONFIG
-from jaxformer.hub.weights.tensors import INDEX, SINGLE
+from jaxformer.hub.weights.found import INDEX, SINGLE, other_weights, weight_names
 from jaxformer.io.model_files import SIDE_FILES, TEMPLATES
 
 ADAPTER = "adapter_model.safetensors"
@@ -16,7 +16,6 @@ _FLAX = "flax_model.msgpack"
 _FLAX_INDEX = f"{_FLAX}.index.json"
 _FORMATS = (SINGLE, INDEX, _FLAX, _FLAX_INDEX)  # the preferred one first
 _SHARD = re.compile(r"(flax_)?model-\d+-of-\d+\.(safetensors|msgpack)")
-_PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 _ALSO_PUSHED = ("LICENSE", "README.md", "receipt.json")
 
 
@@ -43,8 +42,8 @@ def index_of(names: Collection[str]) -> str | None:
     Returns:
         The name of the index, or None.
     """
-    first = next((name for name in _FORMATS if name in names), None)
-    return first if first in (INDEX, _FLAX_INDEX) else None
+    first = _first(names)
+    return first if first is not None and first.endswith(".json") else None
 
 
 def weights_of(
@@ -66,7 +65,8 @@ def weights_of(
         return [ADAPTER] if ADAPTER in names else None
     index = index_of(names)
     if index is None:
-        return next(([name] for name in _FORMATS if name in names), None)
+        first = _first(names)
+        return None if first is None else [first]
     places = (read(index) or {}).get("weight_map")
     named = places.values() if isinstance(places, dict) else ()
     shards = sorted({shard for shard in named if isinstance(shard, str)})
@@ -91,16 +91,19 @@ def check_has_weights(what: str, names: Collection[str], convert: str) -> None:
     if not {CONFIG, ADAPTER_CONFIG} & set(names):
         raise ConfigError(f"{what} has no {CONFIG}, as a model of transformers has: {_some(names)}")
     wanted = {ADAPTER} if adapter else set(_FORMATS)
-    if wanted & set(names):
+    if wanted & set(names) or not (adapter or _first(names) is None):
         return
-    pickles = sorted(name for name in names if "/" not in name and name.endswith(_PICKLES))
-    if pickles:
-        raise ConfigError(
-            f"{what} holds {pickles[0]}, a pickle, which can run any code when it is read, and no "
-            f"{SINGLE}: convert it with transformers, {convert}.save_pretrained(FOLDER), and name "
-            "that FOLDER"
-        )
+    if other := other_weights(names, convert.removesuffix(")")):
+        raise ConfigError(f"{what} holds {other}")
     raise ConfigError(f"{what} has no {' or '.join(sorted(wanted))}: {_some(names)}")
+
+
+def _first(names: Collection[str]) -> str | None:
+    """The file with the weights, or their index, in the format that is preferred."""
+    own = weight_names(names)
+    return next(
+        (name for name in (own.single, own.index, _FLAX, _FLAX_INDEX) if name in names), None
+    )
 
 
 def pushed_of(names: Collection[str], read: Callable[[str], Mapping[str, Any] | None]) -> list[str]:

@@ -12,10 +12,10 @@ import numpy as np
 
 from jaxformer.errors import DataError
 from jaxformer.hub.model_format import ModelFormat
-from jaxformer.hub.weights.names import current_name, spellings
+from jaxformer.hub.weights.found import INDEX, weight_names_in
+from jaxformer.hub.weights.names import KnownNames
 from jaxformer.hub.weights.tensors import (
     DTYPES,
-    INDEX,
     Tensor,
     TensorFiles,
     header_bytes,
@@ -53,11 +53,14 @@ class FileLayout:
         Raises:
             DataError: There are none, or one is damaged.
         """
-        index = file_in(folder, INDEX)
-        files = TensorFiles(folder)
+        names = weight_names_in(folder)
+        index = file_in(folder, names.index)
+        files = TensorFiles(folder, names.single, names.index)
+        paths = shards_of(folder, names.single, names.index)
         return cls(
-            {path.name: header_bytes(path).decode() for path in shards_of(folder)},
-            None if index is None else index.read_text(encoding="utf-8"),
+            # An export has no variants: no other file of it would be named so.
+            {names.plain(path.name): header_bytes(path).decode() for path in paths},
+            None if index is None else names.plain(index.read_text(encoding="utf-8")),
             [name for name in files.tensors if _counts(files, name)],
         )
 
@@ -157,12 +160,7 @@ def sources_of(
     Returns:
         Name in the files -> the placement; None if the model has other tensors than the files.
     """
-    known = {current_name(name, model_format): name for name in tensors}
-
-    def named(tensor: str) -> str | None:
-        names = (known.get(each) for each in spellings(tensor, model_format.prefix))
-        return next(filter(None, names), None)
-
+    named = KnownNames(tensors, model_format).find
     found: dict[str, Placement] = {}
     for placement in placements:
         name = named(placement.tensor)

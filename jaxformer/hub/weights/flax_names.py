@@ -97,6 +97,7 @@ class FlaxTensors:
         source: The arrays.
         views: Name of a tensor -> its array.
         unused: Names of tensors that a model need not have.
+        computed: Names of tables that Flax computes, and of tensors that it has no place for.
     """
 
     def __init__(
@@ -113,7 +114,7 @@ class FlaxTensors:
             DataError: Two arrays are one tensor.
         """
         self.source, self.folder, self.views = source, source.folder, {}
-        self._fixed, self.unused = fixed, unused
+        self._fixed, self.unused, self.computed = fixed, unused, frozenset(fixed)
         self.tensors = {name: Tensor(x.shape, x.dtype) for name, x in fixed.items()}
         for own, tensor in source.tensors.items():
             for name, view in views_of(own, tensor.shape).items():

@@ -28,9 +28,10 @@ class MsgpackFiles:
         tensors: The path of an array, joined by "." -> shape and dtype.
         files: The name of a file -> the arrays in it, in their order.
         unused: None.
+        computed: None.
     """
 
-    unused = ()
+    unused = computed = ()
 
     def __init__(self, folder: str | os.PathLike):
         """Finds all arrays, and reads none.

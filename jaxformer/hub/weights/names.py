@@ -1,6 +1,7 @@
 """The names that a tensor may have in files."""
 
 import re
+from collections.abc import Collection, Iterable
 
 from jaxformer.hub.model_format import ModelFormat
 
@@ -18,3 +19,38 @@ def spellings(name: str, prefix: str) -> tuple[str, ...]:
         return (name,)
     bare = name.removeprefix(prefix)
     return (name, prefix + bare, bare)
+
+
+class KnownNames:
+    """The tensors of some files, by every name that they may have."""
+
+    def __init__(self, names: Iterable[str], model_format: ModelFormat):
+        """Takes the names in the files, and the system that they belong to."""
+        self.current = {current_name(name, model_format): name for name in names}
+        """The current name of each tensor -> its name in the files."""
+        self._format = model_format
+
+    def find(self, tensor: str) -> str | None:
+        """Returns the name in the files of a tensor of the weight map; None: it is not there."""
+        # Where a body and its head have a tensor of one name each, its own spelling decides.
+        spelled = spellings(tensor, self._format.prefix)
+        return next((self.current[name] for name in spelled if name in self.current), None)
+
+    def find_all(self, tensors: Collection[str]) -> dict[str, str]:
+        """Returns the names in the files of those tensors of a model that are there.
+
+        Where a file has only another one that is tied to it, that is taken.
+
+        Args:
+            tensors: All tensors of the weight map.
+        """
+        prefix = self._format.prefix
+        found = {tensor: self.find(tensor) for tensor in tensors}
+        own = {tensor.removeprefix(prefix): tensor for tensor in found}
+        for copy in self._format.copies:
+            if copy.removeprefix(prefix) not in own and (name := self.find(copy)):
+                for original in self._format.originals(copy):
+                    tensor = own.get(original.removeprefix(prefix))
+                    if tensor is not None and found[tensor] is None:
+                        found[tensor] = name
+        return {tensor: name for tensor, name in found.items() if name is not None}

@@ -10,8 +10,10 @@ from jaxformer.hub.weights.file_layout import FileLayout
 from jaxformer.hub.weights.flax_layout import FlaxLayout
 from jaxformer.hub.weights.flax_names import FlaxTensors
 from jaxformer.hub.weights.flax_tree import left_out
+from jaxformer.hub.weights.found import weight_names_in
 from jaxformer.hub.weights.msgpack_files import MsgpackFiles, has_msgpack
-from jaxformer.hub.weights.tensors import INDEX, SINGLE, TensorFiles, Tensors
+from jaxformer.hub.weights.tensors import TensorFiles, Tensors
+from jaxformer.hub.weights.wrappers import unwrapped
 from jaxformer.io.json_files import read_json
 from jaxformer.io.model_files import file_in
 
@@ -36,9 +38,15 @@ def open_tensors(folder: Path, checkpoint: HFCheckpoint) -> Tensors:
     if not _has_safetensors(folder) and has_msgpack(folder):
         source = MsgpackFiles(folder)
     else:
-        source = TensorFiles(folder)
+        names = weight_names_in(folder)
+        if names.variant is not None:
+            _log.warning(
+                "%s: the weights of the variant %r are taken: there are no others",
+                folder, names.variant,
+            )  # fmt: skip
+        source = TensorFiles(folder, names.single, names.index)
         if source.formats != {"flax"}:
-            return source
+            return unwrapped(source, checkpoint)
     flax, hf_config = checkpoint.model_format.flax, checkpoint.hf_config
     for note in flax.notes(hf_config):
         _log.warning(
@@ -58,7 +66,9 @@ def layout_of(folder: Path) -> Layout | None:
     """
     if not _has_safetensors(folder) and has_msgpack(folder):
         return FlaxLayout.of_files(MsgpackFiles(folder))
-    return None if TensorFiles(folder).formats == {"flax"} else FileLayout.of_folder(folder)
+    names = weight_names_in(folder)
+    files = TensorFiles(folder, names.single, names.index)
+    return None if files.formats == {"flax"} else FileLayout.of_folder(folder)
 
 
 def read_layout(file: Path) -> Layout:
@@ -75,4 +85,5 @@ def read_layout(file: Path) -> Layout:
 
 
 def _has_safetensors(folder: Path) -> bool:
-    return any(file_in(folder, name) is not None for name in (SINGLE, INDEX))
+    names = weight_names_in(folder)
+    return any(file_in(folder, name) is not None for name in (names.single, names.index))

@@ -1,10 +1,11 @@
 """The tensors of a folder of safetensors files, read one at a time and written in shards."""
 
+import copy
 import json
 import math
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -14,11 +15,11 @@ import safetensors
 
 from jaxformer.errors import DataError
 from jaxformer.hub.weights.arrays import check_finite, copy_into
+from jaxformer.hub.weights.found import INDEX, SINGLE, other_weights_in
 from jaxformer.hub.weights.layouts import Shape
+from jaxformer.io.json_files import check_no_pointer
 from jaxformer.io.model_files import file_in, read_object
 
-SINGLE = "model.safetensors"
-INDEX = "model.safetensors.index.json"
 DTYPES = {
     "F64": np.dtype(np.float64),
     "F32": np.dtype(np.float32),
@@ -31,6 +32,9 @@ DTYPES = {
 }
 """The dtypes of tensors, by their names in safetensors files."""
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_MOST_TENSORS = 2**16
+"""In one file: the largest published models have fewer in all of theirs, with each expert apart."""
+_LARGEST_HEADER = 2**26
 
 
 class Tensor(NamedTuple):
@@ -47,14 +51,21 @@ class Tensors(Protocol):
         folder: The folder.
         tensors: Name -> shape and dtype.
         unused: Names and patterns of those that a model need not have.
+        computed: Names of those that the files do not have.
     """
 
     folder: Path
     tensors: Mapping[str, Tensor]
     unused: Sequence[str]
+    computed: Collection[str]
 
     def read(self, name: str) -> np.ndarray:
         """Returns a tensor: a view of the file, if possible."""
+
+
+def same(files: Tensors, first: str, second: str) -> bool:
+    """Returns whether two tensors of some files have the same values."""
+    return np.array_equal(files.read(first), files.read(second))
 
 
 class _Place(NamedTuple):
@@ -72,9 +83,10 @@ class TensorFiles:
         tensors: Name -> shape and dtype.
         formats: What the files say of whose names they have: "pt", "flax", ...
         unused: None; a model has all of them.
+        computed: None.
     """
 
-    unused = ()
+    unused = computed = ()
 
     def __init__(self, folder: str | os.PathLike, single: str = SINGLE, index: str | None = INDEX):
         """Opens the files.
@@ -96,8 +108,20 @@ class TensorFiles:
             for name in tensors:
                 if name not in self._places or self._places[name].path != path:
                     raise DataError(
-                        f"{self.folder / INDEX} says that {name} is in {path.name}, where it is not"
+                        f"{self.folder / str(index)} says that {name} is in {path.name}, where it "
+                        "is not"
                     )
+
+    def renamed(self, names: Mapping[str, str]) -> "TensorFiles":
+        """Returns the same tensors under other names.
+
+        Args:
+            names: The other name -> the name in the file.
+        """
+        other = copy.copy(self)
+        other.tensors = {new: self.tensors[old] for new, old in names.items()}
+        other._places = {new: self._places[old] for new, old in names.items()}
+        return other
 
     def read(self, name: str) -> np.ndarray:
         """Returns a tensor: a view of the file, whose pages are freed with it."""
@@ -107,6 +131,7 @@ class TensorFiles:
         return np.asarray(np.memmap(path, dtype, "r", start, shape))
 
     def _open(self, path: Path) -> None:
+        _check_header(path)
         try:
             # Checks that the file is complete: names, shapes, dtypes and offsets fit together.
             with safetensors.safe_open(path, "np"):
@@ -232,6 +257,28 @@ def header_bytes(path: Path) -> bytes:
         return file.read(int.from_bytes(file.read(8), "little"))
 
 
+def _check_header(path: Path) -> None:
+    """Refuses a header that would need much time and memory, before it is parsed."""
+    with path.open("rb") as file:
+        start = file.read(128)
+        check_no_pointer(start, str(path))
+        size = int.from_bytes(start[:8], "little")
+        if size > path.stat().st_size:
+            return  # which the library reports
+        if size > _LARGEST_HEADER:
+            raise DataError(
+                f"{path}: its header has {size / 2**20:,.0f} MiB: must have "
+                f"{_LARGEST_HEADER // 2**20} at most; fetch it again"
+            )
+        file.seek(8)
+        count = file.read(size).count(b'"data_offsets"')
+    if count > _MOST_TENSORS:
+        raise DataError(
+            f"{path}: its header has {count:,} tensors: must have {_MOST_TENSORS:,} at most; save "
+            "the model in several files (max_shard_size)"
+        )
+
+
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     names = Counter(name for name, _ in pairs)
     if twice := [name for name, count in names.items() if count > 1]:
@@ -307,13 +354,6 @@ def _weight_map(folder: Path, name: str) -> dict[str, str]:
 def _nothing_to_read(folder: Path) -> str:
     if not folder.is_dir():
         return f"{folder} is no folder (looked from {Path.cwd()})"
-    pickles = sorted(
-        item.name for item in folder.iterdir() if item.suffix in (".bin", ".pt", ".pth", ".ckpt")
-    )
-    if pickles:
-        return (
-            f"{folder} holds {pickles[0]}, a pickle, which can run any code when it is read: "
-            "convert it with transformers, from_pretrained(...).save_pretrained(FOLDER), which "
-            f"writes {SINGLE}"
-        )
+    if other := other_weights_in(folder):
+        return f"{folder} holds {other}"
     return f"{folder} holds neither {SINGLE} nor {INDEX}, nor flax_model.msgpack"

@@ -16,9 +16,9 @@ from jaxformer.errors import DataError
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.tasks import Task
 from jaxformer.hub.weights.arrays import aligned_empty, check_finite, copy_into, only_zeros
-from jaxformer.hub.weights.names import current_name, spellings
+from jaxformer.hub.weights.names import KnownNames, spellings
 from jaxformer.hub.weights.parts import parts_without, tensor_parts, tensors_in
-from jaxformer.hub.weights.tensors import Tensor, Tensors
+from jaxformer.hub.weights.tensors import Tensor, Tensors, same
 from jaxformer.hub.weights.weight_map import Placement
 from jaxformer.models.parameters import AbstractModel, Parameters
 
@@ -80,23 +80,19 @@ class WeightFile:
                 them).
         """
         self._files = files
-        known = {current_name(name, model_format): name for name in files.tensors}
-        self.names: dict[str, str] = {}
-        for placement in placements:
-            # Where a body and its head have a tensor of one name each, its own spelling decides.
-            for name in reversed(spellings(placement.tensor, model_format.prefix)):
-                if name in known:
-                    self.names[placement.tensor] = known[name]
+        known = KnownNames(files.tensors, model_format)
+        self.names = known.find_all([each.tensor for each in placements])
+        overruled = self._use_copied_biases(known, model_format)
         self._rows: dict[str, dict[tuple[int, ...], Placement]] = {}
         self._found = [placement for placement in placements if placement.tensor in self.names]
         for placement in self._found:
             for parameter, row in placement.places:
                 self._rows.setdefault(parameter, {}).setdefault(row, placement)
         self.missing_parts = parts_without(placements, lambda each: each.tensor in self.names)
-        used = set(self.names.values())
+        used = {*self.names.values(), *overruled}
         unused = {
             name: current
-            for current, name in known.items()
+            for current, name in known.current.items()
             if name not in used and not self._superfluous(current, model_format)
         }
         self._left_out = sorted(
@@ -117,7 +113,23 @@ class WeightFile:
                 f"{'; '.join(problems[:12])}{more}{self._advice(model_format)}"
             )
         self._zeros: set[str] = set()
-        self._overruled = [p.tensor for p in self._found if self._is_overruled(p)]
+        self._overruled = [*overruled, *(p.tensor for p in self._found if self._is_overruled(p))]
+
+    def _use_copied_biases(self, known: KnownNames, model_format: ModelFormat) -> list[str]:
+        """Reads the second of two biases that should be equal, which transformers computes with.
+
+        Returns:
+            The names in the files of those that are not used for that.
+        """
+        overruled = []
+        for copy, original in model_format.copies.items():
+            name, first = known.find(copy), self.names.get(original)
+            if name is None or first in (None, name) or copy in self.names:
+                continue
+            if copy.endswith(".bias") and not same(self._files, name, first):
+                overruled.append(first)
+                self.names[original] = name
+        return overruled
 
     def _missing(self, placements: Sequence[Placement]) -> list[str]:
         """The tensors that are missing while no other tensor has their parameters, in words."""
@@ -156,9 +168,9 @@ class WeightFile:
         bare = next(x.name for x in model_format.architectures if type(x.task) is Task)
         parts = ", ".join(part.removeprefix("heads.") for part in self.missing_parts)
         return (
-            f". The file lacks whole parts ({parts}): name the class that it was saved from in "
-            f"architectures of config.json, such as {bare}; or train them, from this folder with "
-            "--init-from, where they start fresh"
+            f". The file lacks whole parts ({parts}): choose the class that it was saved from, "
+            f'such as {bare} (load(architecture="{bare}"), --architecture {bare}); or train them, '
+            "from this folder with --init-from, where they start fresh"
         )
 
     @property
@@ -179,12 +191,12 @@ class WeightFile:
             The files, with those of the parts that are there as a whole; None if none is.
         """
         used = set(self.names.values())
-        known = {current_name(name, model_format): name for name in self._files.tensors}
+        unused = [name for name in self._files.tensors if name not in used]
+        known = KnownNames(unused, model_format)
 
         def fits(placement: Placement) -> bool:
-            names = spellings(placement.tensor, model_format.prefix)
-            found = [known[name] for name in names if name in known and known[name] not in used]
-            return bool(found) and self._files.tensors[found[0]].shape == placement.shape
+            name = known.find(placement.tensor)
+            return name is not None and self._files.tensors[name].shape == placement.shape
 
         lacking = tensor_parts(each for each in placements if not fits(each))
         kept = tensors_in(placements, tensor_parts(placements) - lacking)
@@ -214,6 +226,15 @@ class WeightFile:
         for name, kept in self.names.items():
             yield name, self._files.read(kept)
 
+    def tensor(self, name: str) -> np.ndarray:
+        """Returns a tensor that is used, by its name in the weight map, as a view."""
+        return self._files.read(self.names[name])
+
+    @property
+    def described(self) -> dict[str, Tensor]:
+        """The shape and dtype of the tensors that are used, by their names in the weight map."""
+        return {name: self._files.tensors[kept] for name, kept in self.names.items()}
+
     def read(self, parameter: str, shape: tuple[int, ...]) -> np.ndarray:
         """Returns a whole parameter, in the dtype of most of its tensors."""
         return self.reader(parameter, shape)(tuple(slice(None) for _ in shape))
@@ -241,7 +262,8 @@ class WeightFile:
                 copy_into(copied, held)
                 name = self.names[rows[row].tensor]
                 check_finite(f"{self._files.folder}: {name}", copied, held)
-                if kernel and copied.shape == shape[depth:] and only_zeros(copied):
+                whole = kernel and copied.shape == shape[depth:]
+                if whole and name not in self._files.computed and only_zeros(copied):
                     self._zeros.add(name)
 
             with ThreadPoolExecutor(os.cpu_count()) as pool:

@@ -35,6 +35,8 @@ class LanguageModel(Head):
     dense: Dense | None = None
     """A layer before the logits, which maps states to the width of the embeddings (BERT as a
     decoder). None: there is none."""
+    unread_bias: bool = False
+    """A second bias that nothing reads, which BERT's files have beside a table of its own."""
 
     @property
     def name(self) -> str:
@@ -42,14 +44,14 @@ class LanguageModel(Head):
 
     def build(self, key, config: TextConfig):
         if self.dense is not None:
-            return DenseVocabularyHead(key, config, self.dense)
+            return DenseVocabularyHead(key, config, self)
         if getattr(config, "embedding_dim", None) not in (None, config.output_width):
             raise ConfigError(
                 f"model.embedding_dim = {config.embedding_dim}: LanguageModel reads hidden states "
                 f"of width {config.output_width}; give it a layer that maps them to embeddings: "
                 f'LanguageModel(dense=Dense("gelu", norm=True))'
             )
-        return VocabularyHead(key, config)
+        return VocabularyHead(key, config, self.unread_bias)
 
     def choices(self, config: TextConfig):
         return config.vocab_size
@@ -74,6 +76,8 @@ class MaskedLanguageModel(Head):
     """The nonlinearity after the dense layer; None: that of the feed-forward layers."""
     dense_bias: bool = True
     """Whether the dense layer has a bias."""
+    unread_bias: bool = False
+    """A second bias that nothing reads, as in `LanguageModel`."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -106,16 +110,17 @@ class Unembedding(NamedTuple):
 class VocabularyHead(HeadModule):
     """Logits over the vocabulary: `softcap(scale * h W + b)`, W often the embedding's transpose."""
 
-    def __init__(self, key: jax.Array, config: TextConfig):
-        """Declares the kernel unless it is tied, and the bias if the config has one."""
+    def __init__(self, key: jax.Array, config: TextConfig, unread_bias: bool = False):
+        """Declares the kernel unless it is tied, and the biases that there are."""
         if not isinstance(config, TextConfig):
             raise ConfigError("model.heads: a head over the vocabulary needs a model of text")
         size, width = config.vocab_size, config.embedding_width
         axes, std = ("vocab_embed", "vocab"), normal(config.init_std)
         tied, learns = config.tie_embeddings, config.head_bias_learns
         self.kernel = None if tied else parameter(key, (width, size), axes, std, contract=1)
-        zeros = partial(parameter, key, (size,), ("vocab",), constant(0.0), learns=learns)
-        self.bias = zeros() if config.head_bias else None
+        zeros = partial(parameter, key, (size,), ("vocab",), constant(0.0))
+        self.bias = zeros(learns=learns) if config.head_bias else None
+        self.unread_bias = zeros(learns=False) if unread_bias else None
         self.width = width
         self.scale, self.softcap = config.logit_scale, config.logit_softcap
 
@@ -185,12 +190,12 @@ class VocabularyHead(HeadModule):
 class DenseVocabularyHead(VocabularyHead):
     """A dense layer before the logits over the vocabulary."""
 
-    def __init__(self, key: jax.Array, config: TextConfig, dense: Dense):
+    def __init__(self, key: jax.Array, config: TextConfig, head: LanguageModel):
         """Declares the dense layer besides."""
         keys = jax.random.split(key)
-        super().__init__(keys[0], config)
+        super().__init__(keys[0], config, head.unread_bias)
         outputs = {"vocab_embed": config.embedding_width}
-        self.dense = DenseLayer(keys[1], config, dense, config.output_width, outputs)
+        self.dense = DenseLayer(keys[1], config, head.dense, config.output_width, outputs)
 
     def features(self, outputs):
         return super().features(outputs._replace(hidden=self.dense(outputs.hidden)))
@@ -202,7 +207,7 @@ class MaskedHead(VocabularyHead):
     def __init__(self, key: jax.Array, config: TextConfig, head: MaskedLanguageModel):
         """Declares the dense layer and the norm besides."""
         keys = jax.random.split(key, 3)
-        super().__init__(keys[0], config)
+        super().__init__(keys[0], config, head.unread_bias)
         inputs, outputs = {"embed": config.output_width}, {"vocab_embed": config.embedding_width}
         std, bias = normal(config.init_std), head.dense_bias
         self.dense = Linear(keys[1], inputs, outputs, std, bias=bias)

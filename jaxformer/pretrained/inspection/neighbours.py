@@ -13,7 +13,8 @@ from jaxformer.pretrained.adapters import base_of
 from jaxformer.pretrained.auto import check_no_step
 from jaxformer.pretrained.folders import model_folder
 from jaxformer.pretrained.inspection.tokens import TextTokenizer, Token, open_tokenizer
-from jaxformer.pretrained.model import Pretrained, open_folder
+from jaxformer.pretrained.model import Pretrained
+from jaxformer.pretrained.reader import open_folder
 
 _TABLE = "embedding.table"
 

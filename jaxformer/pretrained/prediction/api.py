@@ -91,6 +91,7 @@ def open_predictor(
     best: bool = False,
     dtype: str | None = None,
     strict: bool = False,
+    architecture: str | None = None,
 ) -> Predictor:
     """Returns what predicts for rows of a table with the model in a folder.
 
@@ -102,18 +103,19 @@ def open_predictor(
         best: Take the checkpoint with the best value of the run's `train.metric`.
         dtype: The dtype of the parameters and the computation; None: that of the files.
         strict: As for `jaxformer.load`.
+        architecture: As for `jaxformer.load`.
 
     Raises:
         ArgumentError: An argument has a wrong value.
         ConfigError: The model predicts nothing of a row, or the checkpoint cannot be chosen.
         DataError: There is no tokenizer, or a file is damaged.
     """
-    config, folder = config or PredictionConfig(), model_folder(folder, "folder")
+    config = config or PredictionConfig()
+    folder = model_folder(folder, "folder", architecture=architecture)
     # A model that always does so is not told to stop.
     fields = {"interpolate_positions": True} if config.interpolate_positions else {}
-    pretrained = computed_as_kept(
-        load(folder, dtype=dtype, step=step, best=best, strict=strict, **fields)
-    )
+    which = {"step": step, "best": best, "strict": strict, "architecture": architecture}
+    pretrained = computed_as_kept(load(folder, dtype=dtype, **which, **fields))
     _check_length(pretrained, config.max_length)
     head = _head(folder, pretrained, config)
     if is_hf_checkpoint(folder):

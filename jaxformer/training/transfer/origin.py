@@ -17,7 +17,7 @@ from jaxformer.data.tokenizers.files import tokenizer_file
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.hf_config import CONFIG, is_hf_checkpoint
-from jaxformer.hub.peft import is_adapter, read_adapter
+from jaxformer.hub.peft import is_adapter
 from jaxformer.hub.remote.names import hub_name, source_of
 from jaxformer.hub.weights.opening import Layout, layout_of
 from jaxformer.hub.weights.parts import part_of, tensors_in
@@ -30,7 +30,7 @@ from jaxformer.models.parameters import AbstractModel
 from jaxformer.pretrained.adapters import base_of
 from jaxformer.pretrained.auto import describe_run, home_of, kept_layout
 from jaxformer.pretrained.folders import model_folder
-from jaxformer.pretrained.model import open_folder
+from jaxformer.pretrained.reader import open_folder
 from jaxformer.pretrained.writing import keep_beside
 from jaxformer.zoo.folders import read_folder
 
@@ -42,6 +42,7 @@ class SavedFolder:
         folder: With config.json and safetensors or msgpack files.
         asked_by: What named the folder, for messages: "--init-from".
         may_lack_parts: Whether heads and a pooler may be missing.
+        adapter: The folder of an adapter of PEFT to merge; None: there is none.
 
     Raises:
         ConfigError: The system or one of its settings is not known, or its tensors do not fit.
@@ -50,9 +51,15 @@ class SavedFolder:
     adapted: frozenset[str] = frozenset()
     step = 0
 
-    def __init__(self, folder: Path, asked_by: str, may_lack_parts: bool = False):
+    def __init__(
+        self,
+        folder: Path,
+        asked_by: str,
+        may_lack_parts: bool = False,
+        adapter: Path | None = None,
+    ):
         try:
-            self._opened = open_folder(folder, may_lack_parts)
+            self._opened = open_folder(folder, may_lack_parts, adapter=adapter)
         except (ConfigError, DataError) as error:
             raise ConfigError(f"{asked_by}: {error}") from error
         self.folder = folder
@@ -115,16 +122,10 @@ class SavedAdapter(SavedFolder):
 
     def __init__(self, folder: Path, asked_by: str, may_lack_parts: bool = False):
         try:
-            super().__init__(base_of(folder), asked_by, may_lack_parts)
-            self._adapter = read_adapter(folder, self._opened.placements)
+            super().__init__(base_of(folder), asked_by, may_lack_parts, folder)
         except DataError as error:
             raise ConfigError(f"{asked_by}: {error}") from error
-        self.adapted = frozenset(self._adapter.factors)
-
-    def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
-        """Reads parameters into the host's memory."""
-        found = super().read(names)
-        return {name: self._adapter.applied(name, array) for name, array in found.items()}
+        self.adapted = self._opened.adapted
 
 
 def open_saved(

@@ -17,7 +17,6 @@ from jaxformer.hub.fields import (
     LearnedPositions,
     Number,
     PaddingId,
-    Value,
     numbers,
 )
 from jaxformer.hub.flax_format import FlaxFormat, sinusoids
@@ -117,7 +116,12 @@ _FIELDS = (
     Computed(
         _read_embedding_scale, lambda config: {"scale_embedding": config.embedding_scale != 1.0}
     ),
-    Value("tie_embeddings", "tie_word_embeddings", True),
+    # Without it transformers would not tie the tables of the two sides either; a head of its own is
+    # in the file.
+    Computed(
+        lambda hf_config: {"tie_embeddings": hf_config.take("tie_word_embeddings", True)},
+        lambda config: {"tie_word_embeddings": True},
+    ),
     Number("dropout", "dropout", 0.1),
     Number("attention_dropout", "attention_dropout", 0.0),
 )
@@ -308,7 +312,7 @@ def bart_format(
             "normalize_before", "normalize_embedding", "save_step", "static_position_embeddings",
         ),
         "fitted": without_head_bias,
-        "fitted_fields": ("head_bias",),
+        "fitted_fields": ("head_bias", "tie_embeddings"),
         "flax": FlaxFormat(unused=no_head_bias),
         "synonyms": {
             "hidden_size": "d_model",

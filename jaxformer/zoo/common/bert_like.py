@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from jaxformer.errors import ConfigError
 from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.fields import (
     Activation,
@@ -41,7 +42,9 @@ from jaxformer.models import (
     MaskedLanguageModel,
 )
 from jaxformer.models.model import ModelConfig
+from jaxformer.nn.block import BlockConfig
 from jaxformer.nn.config import TransformerConfig
+from jaxformer.zoo.common.cross_attention import keeps_cross_attention
 
 
 def bert(num_layers: int, model_dim: int, num_heads: int, **changes: Any) -> EncoderConfig:
@@ -67,19 +70,30 @@ def bert(num_layers: int, model_dim: int, num_heads: int, **changes: Any) -> Enc
     return EncoderConfig(**(fields | changes))
 
 
-def encoder_or_decoder(is_decoder: bool = False, **fields: Any) -> EncoderConfig | DecoderConfig:
+def encoder_or_decoder(
+    is_decoder: bool = False, block: BlockConfig | None = None, **fields: Any
+) -> EncoderConfig | DecoderConfig:
     """Returns BERT's architecture; as a decoder, each token sees those before it alone.
 
     Args:
         is_decoder: Whether it is a decoder, which has no pooler.
+        block: The blocks of a decoder that are not the usual ones.
         **fields: Those of `bert`.
+
+    Raises:
+        ConfigError: An encoder has blocks of a decoder.
     """
     config = bert(**fields)
     if not is_decoder:
+        if block is not None:
+            raise ConfigError("add_cross_attention = True: must be false where is_decoder is")
         return config
     own = {field.name for field in dataclasses.fields(config)} - {"heads"}
     shared = [field.name for field in dataclasses.fields(DecoderConfig) if field.name in own]
-    return DecoderConfig(**{name: getattr(config, name) for name in shared}, heads=())
+    values = {name: getattr(config, name) for name in shared}
+    if block is not None:
+        values["block"] = block
+    return DecoderConfig(**values, heads=())
 
 
 ENCODER = Expect("is_decoder", False)
@@ -92,7 +106,6 @@ ENCODER_OR_DECODER = Computed(
 TOKEN_TYPES = Number("token_types", "type_vocab_size", 2)
 FIELDS = (
     Expect("position_embedding_type", "absolute"),
-    Expect("add_cross_attention", False),
     *numbers(
         {
             "num_layers": "num_hidden_layers",
@@ -132,18 +145,23 @@ BLOCK = {
     **{f"sublayers.1.{own}": theirs for own, theirs in _FEED_FORWARD.items()},
     "norms.1": "output.LayerNorm",
 }
+_CROSS_ATTENTION = {
+    "query": "crossattention.self.query",
+    "key": "crossattention.self.key",
+    "value": "crossattention.self.value",
+    "output": "crossattention.output.dense",
+}
 _BLOCK_WITH_CROSS_ATTENTION = {
     **BLOCK,
-    **attention(
-        1,
-        query="crossattention.self.query",
-        key="crossattention.self.key",
-        value="crossattention.self.value",
-        output="crossattention.output.dense",
-    ),
+    **attention(1, **_CROSS_ATTENTION),
     "norms.1": "crossattention.output.LayerNorm",
     **{f"sublayers.2.{own}": theirs for own, theirs in _FEED_FORWARD.items()},
     "norms.2": "output.LayerNorm",
+}
+_BLOCK_WITH_UNUSED = {
+    **BLOCK,
+    **{f"unused.0.attention.{own}": theirs for own, theirs in _CROSS_ATTENTION.items()},
+    "unused.1": "crossattention.output.LayerNorm",
 }
 
 
@@ -157,6 +175,8 @@ def body(name: str, config: ModelConfig | None = None) -> dict[str, str]:
     embeddings = f"{name}.embeddings"
     cross = getattr(config, "cross_attention", None) is not None
     blocks = _BLOCK_WITH_CROSS_ATTENTION if cross else BLOCK
+    if config is not None and keeps_cross_attention(config):
+        blocks = _BLOCK_WITH_UNUSED
     return {
         "embedding.table": f"{embeddings}.word_embeddings.weight",
         "transformer.inputs.position_table": f"{embeddings}.position_embeddings.weight",
@@ -199,7 +219,8 @@ def over_vocabulary(dense: str, norm: str, kernel: str, bias: str) -> dict[str, 
 def named(names: Mapping[str, str], bias: str, config: TransformerConfig) -> WeightMap:
     """Returns the names of the tensors of a model whose file may have the bias of its logits twice.
 
-    With tables of their own, the bias that counts is that of the decoder beside the head's.
+    With a table of its own, the bias that counts is that of the decoder beside the head's, which
+    nothing reads.
 
     Args:
         names: The names of all modules.
@@ -210,7 +231,9 @@ def named(names: Mapping[str, str], bias: str, config: TransformerConfig) -> Wei
         return WeightMap(names)
     other = f"{bias.removesuffix('.bias')}.decoder.bias"
     own = {path: other if name == bias else name for path, name in names.items()}
-    return WeightMap(own, twins={bias: other})
+    unread = [head for head in config.heads if getattr(head, "unread_bias", False)]
+    own |= {f"heads.{head.name}.unread_bias": bias for head in unread}
+    return WeightMap(own, twins={} if unread else {bias: other})
 
 
 BIAS = "cls.predictions.bias"

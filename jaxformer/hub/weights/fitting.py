@@ -1,0 +1,162 @@
+"""Fits the description of a model to the tensors that its files have, as transformers does."""
+
+import fnmatch
+import logging
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from jaxformer.hub.checkpoint import HFCheckpoint
+from jaxformer.hub.model_format import Architecture
+from jaxformer.hub.tasks import MaskedLMTask, Task, TokenClassificationTask
+from jaxformer.hub.weights.names import KnownNames
+from jaxformer.hub.weights.tensors import Tensors, same
+from jaxformer.models.model import ModelConfig
+
+_log = logging.getLogger(__name__)
+_HEAD = re.compile(r"(?:(\w+)\.)?heads\.((?:masked_)?language_model)(?:\.kernel)?")
+_POOLER = "pooler"
+
+
+def fitted(checkpoint: HFCheckpoint, files: Tensors) -> HFCheckpoint:
+    """Returns the description with what the tensors say and config.json does not.
+
+    Warns of a head with a table of its own where config.json ties it to that of the embeddings.
+
+    Args:
+        checkpoint: The description.
+        files: The tensors.
+    """
+    model_format = checkpoint.model_format
+    config = model_format.fitted(checkpoint.config, files)
+    known = KnownNames(files.tensors, model_format)
+    for untied, *pair in tied_tables(replace(checkpoint, config=config)):
+        head, table = map(known.find, pair)
+        ignored = head is None or any(fnmatch.fnmatchcase(head, each) for each in files.unused)
+        if not ignored and table and not same(files, head, table):
+            config = untied
+            _log.warning(
+                "%s: %s differs from %s, so the head keeps a table of its own, as in transformers, "
+                "although tie_word_embeddings is true",
+                files.folder, head, table,
+            )  # fmt: skip
+    for unread, counts in model_format.weight_map(config).twins.items():
+        first, second = known.find(unread), known.find(counts)
+        if first and second:
+            config = config.with_fields(heads=tuple(map(_with_unread_bias, config.heads)))
+        if first and second and not same(files, first, second):
+            _log.warning(
+                "%s: not used, because another bias of the same module counts in transformers: %s",
+                files.folder, first,
+            )  # fmt: skip
+    return replace(checkpoint, config=config)
+
+
+class TiedTables(NamedTuple):
+    """A head that is tied to the table of embeddings."""
+
+    untied: ModelConfig
+    """The model in which it has a table of its own."""
+    head: str
+    """The tensor that this would be."""
+    table: str
+    """The tensor of the table of embeddings."""
+
+
+def tied_tables(checkpoint: HFCheckpoint) -> Iterator[TiedTables]:
+    """Yields the tied tables of a model and of its parts.
+
+    Args:
+        checkpoint: The description.
+    """
+    config, model_format = checkpoint.config, checkpoint.model_format
+    for name, part in (config.parts or {"": config}).items():
+        heads = any(head.over_vocabulary for head in part.heads)
+        if heads and getattr(part, "tie_embeddings", False):
+            other = part.with_fields(tie_embeddings=False)
+            untied = replace(config, **{name: other}) if name else other
+            names = model_format.weight_map(untied).names
+            start = f"{name}." if name else ""
+            yield TiedTables(untied, head_of(names, start), table_of(names, start))
+
+
+def head_of(names: Mapping[str, str], part: str = "") -> str:
+    """Returns the tensor of a head's table, by the names of a weight map."""
+    found = [(path, tensor) for path, tensor in names.items() if _HEAD.fullmatch(path)]
+    of_part = [(path, tensor) for path, tensor in found if path.startswith(f"{part}heads.")]
+    return next((_weight(path, tensor, ".kernel") for path, tensor in of_part), "")
+
+
+def table_of(names: Mapping[str, str], part: str = "") -> str:
+    """Returns the tensor of the table of embeddings, by the names of a weight map."""
+    modules = [f"{part}{name}" for name in ("decoder_embedding", "embedding")]
+    paths = [path for module in modules for path in (f"{module}.table", module)]
+    return next((_weight(path, names[path], ".table") for path in paths if path in names), "")
+
+
+def _weight(path: str, tensor: str, leaf: str) -> str:
+    return tensor if path.endswith(leaf) else f"{tensor}.weight"
+
+
+def _with_unread_bias(head: Any) -> Any:
+    return replace(head, unread_bias=True) if hasattr(head, "unread_bias") else head
+
+
+def without(
+    checkpoint: HFCheckpoint, lacking: Sequence[str], may_change_class: bool
+) -> HFCheckpoint | None:
+    """Returns the description of what is there, where files lack parts that can be done without.
+
+    A body alone often has the name of the class that it was trained with: its heads are left out.
+    So is a pooler that no head reads. Heads of another task are what the model is for.
+
+    Args:
+        checkpoint: The description.
+        lacking: The parts that the files lack, see `parts_without`.
+        may_change_class: Whether the class may be another one.
+    """
+    heads = {part.removeprefix("heads.") for part in lacking} - {_POOLER}
+    task = checkpoint.architecture.task
+    if heads and task.pre_trains and may_change_class:
+        kept = {head.name for head in checkpoint.config.heads} - heads
+        return _of_class(checkpoint, _class_with(checkpoint, kept))
+    reads_none = type(task) is Task or isinstance(task, MaskedLMTask | TokenClassificationTask)
+    if heads or not reads_none:
+        return None
+    return replace(checkpoint, config=checkpoint.config.with_fields(pooler=None))
+
+
+def _class_with(checkpoint: HFCheckpoint, heads: set[str]) -> Architecture:
+    """The class with these heads, or else the one without any."""
+    model_format, values = checkpoint.model_format, checkpoint.hf_config.values
+    for each in model_format.classes(values):
+        names = {head.name for head in each.task.heads(checkpoint.hf_config)}
+        if names == heads and (each.task.pre_trains or type(each.task) is Task):
+            return each
+    return next(each for each in model_format.architectures if type(each.task) is Task)
+
+
+def _of_class(checkpoint: HFCheckpoint, architecture: Architecture) -> HFCheckpoint:
+    hf_config = checkpoint.hf_config.with_values(architectures=[architecture.name])
+    config = checkpoint.model_format.config_map.read(hf_config).with_fields(
+        heads=architecture.task.heads(hf_config), **architecture.changes
+    )
+    return replace(checkpoint, architecture=architecture, hf_config=hf_config, config=config)
+
+
+def explained(before: HFCheckpoint, after: HFCheckpoint, lacking: Sequence[str]) -> str:
+    """Returns a sentence on what is read in place of a class whose parts are not all there.
+
+    Args:
+        before: The description by config.json.
+        after: That of what is read.
+        lacking: The parts that the files lack.
+    """
+    parts = ", ".join(part.removeprefix("heads.") for part in lacking)
+    named, read = before.architecture.name, after.architecture.name
+    pooler = "" if getattr(after.config, _POOLER, "") is not None else " without a pooler"
+    return (
+        f"the files lack parts of {named} ({parts}), so {read} is read{pooler}; architecture (in "
+        "load, or --architecture) chooses a class"
+    )

@@ -1,0 +1,107 @@
+"""Which files of a folder hold its weights, and what lies there instead that cannot be read."""
+
+import re
+from collections.abc import Collection
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+_VARIANT = re.compile(r"model\.([^.]+)\.safetensors|model\.safetensors\.index\.([^.]+)\.json")
+_PART = re.compile(r".*-\d+-of-\d+")
+_PREFERRED = ("fp32", "bf16", "fp16")
+OLD_FOLDER = "0_Transformer"
+"""Where sentence-transformers kept a model, in its first versions."""
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+_CONVERT = ".save_pretrained(FOLDER), and name that FOLDER"
+
+
+class WeightNames(NamedTuple):
+    """The names of the files with weights: one, or several and their index."""
+
+    single: str = SINGLE
+    index: str = INDEX
+    variant: str | None = None
+    """What `save_pretrained(variant=...)` put into the names: "fp16"."""
+
+    def plain(self, name: str) -> str:
+        """Returns the name of a file, or a text with such names, without the variant."""
+        if self.variant is None:
+            return name
+        dotted = re.escape(f".{self.variant}")
+        return re.sub(rf"{dotted}(?=-\d+-of-\d+\.|\.safetensors|\.json)", "", name)
+
+
+def weight_names(names: Collection[str]) -> WeightNames:
+    """Returns the names of the safetensors files that a folder has, or would have.
+
+    Args:
+        names: The names of all its files. Those without a variant come first, then float32's.
+    """
+    if SINGLE in names or INDEX in names:
+        return WeightNames()
+    found = (_VARIANT.fullmatch(name) for name in names)
+    variants = {variant for each in found if each for variant in each.groups() if variant}
+    variants = sorted(each for each in variants if not _PART.fullmatch(each))
+    usual = [each for each in _PREFERRED if each in variants]
+    if not variants:
+        return WeightNames()
+    variant = (usual or variants)[0]
+    return WeightNames(
+        f"model.{variant}.safetensors", f"model.safetensors.index.{variant}.json", variant
+    )
+
+
+def weight_names_in(folder: Path) -> WeightNames:
+    """Returns `weight_names` of the files in a folder."""
+    return weight_names([path.name for path in folder.glob("model.*")])
+
+
+def other_weights(names: Collection[str], load: str) -> str | None:
+    """Returns which weights are there that cannot be read, and what to do; None: there are none.
+
+    Args:
+        names: The paths of all files in the folder.
+        load: What loads it in transformers: 'from_pretrained("org/name"'; without its ")".
+    """
+    if any(PurePosixPath(name).parts[0] == OLD_FOLDER for name in names):
+        return (
+            f"an old folder of sentence-transformers: its model is in {OLD_FOLDER}; name that "
+            "folder"
+        )
+
+    def first(*ends: str) -> str | None:
+        return next((name for name in sorted(names) if name.endswith(ends)), None)
+
+    if name := next((n for n in sorted(names) if n.endswith(_PICKLES) and "/" not in n), None):
+        return (
+            f"{name}, a pickle, which can run any code when it is read, and no {SINGLE}: convert "
+            f"it with transformers, {load}){_CONVERT}"
+        )
+    if name := first(".gguf"):
+        return (
+            f"{name}, weights for llama.cpp: fetch the model's safetensors, or convert it with "
+            f'transformers, {load}, gguf_file="{name}"){_CONVERT}'
+        )
+    if name := first(".h5", ".ckpt.index"):
+        return (
+            f"{name}, weights of TensorFlow: fetch the model's safetensors, or convert it with "
+            f"transformers 4, {load}, from_tf=True){_CONVERT}"
+        )
+    if name := first(".onnx", ".tflite", ".mlmodel"):
+        return (
+            f"{name}, a program that was compiled of a model: fetch the safetensors of the model "
+            "that it was exported from"
+        )
+    if name := first(".safetensors"):
+        return f"{name}, which is not named as transformers names weights: rename it to {SINGLE}"
+    return None
+
+
+def other_weights_in(folder: Path) -> str | None:
+    """Returns `other_weights` of the files in a folder and in those directly below."""
+    if not folder.is_dir():
+        return None
+    found = [*folder.glob("*"), *folder.glob("*/*.onnx"), *folder.glob(f"{OLD_FOLDER}/*")]
+    names = [str(path.relative_to(folder)) for path in found]
+    return other_weights(names, "from_pretrained(...")

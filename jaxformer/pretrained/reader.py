@@ -1,0 +1,197 @@
+"""Opens Hugging Face checkpoints: the description of a model, and where its parameters lie."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from jaxformer.errors import ConfigError
+from jaxformer.hub.checkpoint import HFCheckpoint, check_sizes, warn_of_ignored
+from jaxformer.hub.peft import is_in_out
+from jaxformer.hub.peft_config import read_peft_config
+from jaxformer.hub.peft_tensors import Base, adapted_tensors
+from jaxformer.hub.weights.fitting import explained, fitted, head_of, table_of, tied_tables, without
+from jaxformer.hub.weights.names import KnownNames, spellings
+from jaxformer.hub.weights.opening import open_tensors
+from jaxformer.hub.weights.parts import absent_parts, parts_without
+from jaxformer.hub.weights.tensors import Tensor, Tensors
+from jaxformer.hub.weights.weight_file import WeightFile, named_placements
+from jaxformer.hub.weights.weight_map import Placement
+from jaxformer.models.model import ModelConfig
+from jaxformer.models.parameters import AbstractModel
+from jaxformer.zoo.folders import read_folder
+
+_log = logging.getLogger(__name__)
+
+
+class CheckpointReader(NamedTuple):
+    """Reads the parameters of a Hugging Face checkpoint one by one."""
+
+    checkpoint: HFCheckpoint
+    abstract_model: AbstractModel
+    file: WeightFile
+    placements: list[Placement]
+    """The tensors and the parameters in each."""
+    adapted: frozenset[str] = frozenset()
+    """The parameters that have low-rank factors of an adapter in them."""
+
+    def read(self, name: str) -> np.ndarray:
+        """Returns a parameter, by our name, in the dtype of most of its tensors."""
+        return self.file.read(name, self.abstract_model.shapes[name].shape)
+
+
+class _Structure(NamedTuple):
+    """A description that is fitted to some files, and its tensors."""
+
+    checkpoint: HFCheckpoint
+    abstract_model: AbstractModel
+    placements: list[Placement]
+
+    @classmethod
+    def of(
+        cls, checkpoint: HFCheckpoint, files: Tensors, fields: Mapping[str, Any]
+    ) -> "_Structure":
+        checkpoint = fitted(checkpoint, files)
+        checkpoint = replace(checkpoint, config=checkpoint.config.with_fields(**fields))
+        config, model_format = checkpoint.config, checkpoint.model_format
+        abstract_model = AbstractModel(config.build)
+        prefix = checkpoint.prefix
+        placements = named_placements(model_format, config, abstract_model, prefix)
+        return cls(checkpoint, abstract_model, placements)
+
+    def lacking(self, files: Tensors) -> tuple[str, ...]:
+        """The heads and the pooler of which the files have nothing."""
+        known = KnownNames(files.tensors, self.checkpoint.model_format)
+        found = known.find_all([each.tensor for each in self.placements])
+        return parts_without(self.placements, lambda each: each.tensor in found)
+
+
+def open_folder(
+    folder: Path,
+    may_lack_parts: bool = False,
+    architecture: str | None = None,
+    adapter: Path | None = None,
+    strict: bool = False,
+    **model_fields: Any,
+) -> CheckpointReader:
+    """Returns a reader of a Hugging Face checkpoint; finds every tensor and reads none.
+
+    Warns where the files have a body alone and config.json names a class with heads.
+
+    Args:
+        folder: A folder with config.json, and safetensors or msgpack files.
+        may_lack_parts: Whether heads and a pooler may be missing, see `WeightFile`.
+        architecture: The class; None: the one that config.json names.
+        adapter: The folder of an adapter of PEFT to merge into the weights; None: there is none.
+        strict: Whether a field of config.json that transformers' class does not know is refused;
+            otherwise a warning names it.
+        **model_fields: Fields of our configuration that say how the model is computed:
+            `compute_dtype`, `scan_layers`, `attention`, `remat`.
+
+    Raises:
+        ConfigError: The system is unknown, or config.json has a value that is not supported.
+        DataError: The tensors are missing, damaged or do not fit.
+    """
+    checkpoint = read_folder(folder, strict, architecture)
+    warn_of_ignored(checkpoint.hf_config)
+    files = open_tensors(Path(folder), checkpoint)
+    check_sizes(checkpoint, files)
+    found, lost = _Structure.of(checkpoint, files, model_fields), {}
+    while not may_lack_parts and (lacking := found.lacking(files)):
+        other = without(found.checkpoint, lacking, may_change_class=architecture is None)
+        if other is None:
+            break
+        found, lost = _Structure.of(other, files, model_fields), lost | dict.fromkeys(lacking)
+    if lost:
+        _log.warning("%s: %s", folder, explained(checkpoint, found.checkpoint, tuple(lost)))
+    opened = _opened(found, files, may_lack_parts)
+    if adapter is None:
+        return opened
+    file = opened.file
+    return open_adapted(opened, file.described, file.tensor, adapter, may_lack_parts)
+
+
+def _opened(found: _Structure, files: Tensors, may_lack_parts: bool) -> CheckpointReader:
+    checkpoint, abstract_model, placements = found
+    model_format = checkpoint.model_format
+    absent = absent_parts(model_format, checkpoint.config, abstract_model)
+    options = {"may_lack_parts": may_lack_parts}
+    file = WeightFile(files, model_format, placements, [*absent, *files.unused], **options)
+    return CheckpointReader(checkpoint, abstract_model, file, placements)
+
+
+class Described(Protocol):
+    """A model whose tensors are known: a `CheckpointReader` or a `Pretrained`."""
+
+    checkpoint: HFCheckpoint
+    placements: list[Placement]
+
+
+def open_adapted(
+    model: Described,
+    tensors: Mapping[str, Tensor],
+    read: Callable[[str], np.ndarray],
+    adapter: Path,
+    may_lack_parts: bool = False,
+) -> CheckpointReader:
+    """Returns a reader of a model with an adapter of PEFT merged into its weights.
+
+    Its structure may be another one: a larger vocabulary, a head that is no longer tied, other
+    layers.
+
+    Args:
+        model: The base.
+        tensors: The shape and dtype of each of its tensors.
+        read: Returns a tensor.
+        adapter: The adapter's folder.
+        may_lack_parts: Whether heads and a pooler may be missing, see `WeightFile`.
+
+    Raises:
+        ConfigError: The adapter is of another kind, or has a setting that is not supported.
+        DataError: Its tensors do not fit the base.
+    """
+    checkpoint, placements = model.checkpoint, model.placements
+    names = checkpoint.model_format.weight_map(checkpoint.config).names
+    tied = next(tied_tables(checkpoint), None) if not checkpoint.config.parts else None
+    prefix = checkpoint.model_format.prefix
+    table = next((t for t in spellings(table_of(names), prefix) if t in tensors), "")
+    head = tied.head if tied and tied.head not in tensors else ""
+    own = next((t for t in spellings(head_of(names), prefix) if t in tensors), "")
+    copies = checkpoint.model_format.copies
+    in_out = frozenset(each.tensor for each in placements if is_in_out(each))
+    files = adapted_tensors(adapter, Base(tensors, read, prefix, in_out, table, head, own, copies))
+    config = checkpoint.config
+    if table and files.tensors[table].shape[0] != tensors[table].shape[0]:
+        config = config.with_fields(vocab_size=files.tensors[table].shape[0])
+    if layers := read_peft_config(adapter).layers:
+        check_replicable(adapter, config)
+        config = config.with_fields(num_layers=len(layers))
+    found = _Structure.of(replace(checkpoint, config=config), files, {})
+    opened = _opened(found, files, may_lack_parts)
+    adapted = {
+        place.parameter
+        for each in found.placements
+        if opened.file.names.get(each.tensor) in files.adapted
+        for place in each.places
+    }
+    return opened._replace(adapted=frozenset(adapted))
+
+
+def check_replicable(adapter: Path, config: ModelConfig) -> None:
+    """Checks that the layers of a base can be put in another order.
+
+    Args:
+        adapter: The folder of the adapter that does so.
+        config: The base.
+
+    Raises:
+        ConfigError: They differ, or are in two stacks.
+    """
+    if config.is_encoder_decoder or len(getattr(config, "windows", ())) > 1:
+        raise ConfigError(
+            f"{adapter}: layer_replication: must be for a base with one stack of equal layers, as "
+            "PEFT replicates those of Llama, BERT and Falcon; train the adapter without it"
+        )

@@ -1,0 +1,88 @@
+"""Weights under other names, and folders whose weights cannot be read."""
+
+import time
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+from saved_folders import copy_of
+
+import jaxformer
+from jaxformer.errors import ConfigError, DataError
+
+pytestmark = pytest.mark.torch
+SINGLE = "model.safetensors"
+
+
+def renamed(folder, rename):
+    tensors = load_file(folder / SINGLE)
+    save_file({rename(n): x for n, x in tensors.items()}, folder / SINGLE, {"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    "rename",
+    [
+        lambda name: f"_orig_mod.{name}",
+        lambda name: f"module.{name}",
+        lambda name: f"model.{name}",
+        lambda name: f"module._orig_mod.{name}",
+        lambda name: name.replace("self_attn.", "self_attn._orig_mod."),
+    ],
+)
+def test_names_of_modules_around_the_model(rename, llama, spoiled, caplog):
+    renamed(spoiled, rename)
+    expected, found = (jaxformer.load(folder).parameters for folder in (llama, spoiled))
+    assert len(caplog.records) == 1
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array)
+
+
+def test_a_variant_is_taken_where_there_is_nothing_else(spoiled, tmp_path, caplog):
+    half = {n: x.astype(np.float16) for n, x in load_file(spoiled / SINGLE).items()}
+    save_file(half, spoiled / "model.fp16.safetensors", {"format": "pt"})
+    assert jaxformer.load(spoiled, dtype=None).parameters["embedding.table"].dtype == jnp.float32
+    assert not caplog.records
+    (spoiled / SINGLE).unlink()
+    model = jaxformer.load(spoiled, dtype=None)
+    assert len(caplog.records) == 1
+    assert model.parameters["embedding.table"].dtype == jnp.float16
+    jaxformer.save(model, tmp_path / "out")
+    assert (tmp_path / "out" / SINGLE).read_bytes() == (
+        spoiled / "model.fp16.safetensors"
+    ).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("file", "word"),
+    [("x.gguf", "llama.cpp"), ("tf_model.h5", "TensorFlow"), ("model.onnx", "compiled")],
+)
+def test_what_cannot_be_read_is_named(file, word, spoiled):
+    (spoiled / SINGLE).rename(spoiled / file)
+    with pytest.raises(DataError, match=f"{file}.*{word}"):
+        jaxformer.load(spoiled)
+    (spoiled / "config.json").unlink()
+    with pytest.raises(ConfigError, match=f"{file}.*{word}"):
+        jaxformer.load(spoiled)
+
+
+def test_an_old_folder_of_sentence_transformers(llama, tmp_path):
+    copy_of(llama, tmp_path / "it" / "0_Transformer")
+    with pytest.raises(ConfigError, match="its model is in 0_Transformer"):
+        jaxformer.load(tmp_path / "it")
+
+
+@pytest.mark.parametrize("name", [SINGLE, "config.json"])
+def test_a_pointer_in_place_of_a_file(name, spoiled):
+    (spoiled / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
+    with pytest.raises((ConfigError, DataError), match="git lfs pull"):
+        jaxformer.load(spoiled)
+
+
+def test_a_header_of_many_empty_tensors_is_refused_at_once(spoiled):
+    many = {f"x{number}": np.zeros(0, np.float32) for number in range(100_000)}
+    save_file(many, spoiled / SINGLE, {"format": "pt"})
+    start = time.perf_counter()
+    with pytest.raises(DataError, match="its header has 100,000 tensors"):
+        jaxformer.load(spoiled)
+    assert time.perf_counter() - start < 5

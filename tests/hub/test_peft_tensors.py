@@ -1,0 +1,168 @@
+"""Adapters with more than factors, merged here, give the outputs of PEFT."""
+
+import numpy as np
+import pytest
+from hf_checkpoints import save_checkpoint
+
+import jaxformer
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.hub.peft_tensors import Base, adapted_tensors
+from jaxformer.hub.weights.tensors import Tensor
+from jaxformer.training.transfer.origin import SavedAdapter
+
+pytestmark = pytest.mark.torch
+
+peft = pytest.importorskip("peft")
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+IDS = np.random.default_rng(0).integers(5, 50, size=(2, 7))
+LLAMA = {
+    "vocab_size": 60,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "attention_bias": True,
+}
+
+
+def lora(*targets, **fields):
+    return peft.LoraConfig(r=2, lora_alpha=3, target_modules=list(targets), **fields)
+
+
+def ia3(*targets, **fields):
+    return peft.IA3Config(target_modules=list(targets), **fields)
+
+
+BOTH = ["embed_tokens", "lm_head"]
+CASES = {
+    "whole": lambda: lora("q_proj", modules_to_save=BOTH),
+    "table": lambda: lora("q_proj", modules_to_save=["embed_tokens"]),
+    "embedding": lambda: lora("embed_tokens", "q_proj"),
+    "head": lambda: lora("lm_head"),
+    "tied": lambda: lora("embed_tokens", ensure_weight_tying=True),
+    "tokens": lambda: lora("q_proj", trainable_token_indices=[30, 5, 52]),
+    "only_tokens": lambda: peft.TrainableTokensConfig(token_indices=[30, 5]),
+    "dora": lambda: lora("q_proj", "down_proj", use_dora=True, rank_pattern={"down_proj": 3}),
+    "dora_table": lambda: lora("embed_tokens", "o_proj", use_dora=True),
+    "dora_one_layer": lambda: lora("q_proj", use_dora=True, layers_to_transform=[1]),
+    "bias": lambda: lora("q_proj", bias="all"),
+    "own_bias": lambda: lora("q_proj", bias="lora_only"),
+    "bias_of_factors": lambda: lora("q_proj", lora_bias=True),
+    "layers": lambda: lora("q_proj", layer_replication=[[0, 2], [1, 3]]),
+    "ia3": lambda: ia3("k_proj", "v_proj", "down_proj", feedforward_modules=["down_proj"]),
+}
+
+
+def llama(tie):
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(**LLAMA, tie_word_embeddings=tie)
+    return transformers.LlamaForCausalLM(config)
+
+
+def adapted(model, config, folder):
+    """PEFT's model with values that are not those of the start, which is saved."""
+    theirs = peft.get_peft_model(model, config)
+    torch.manual_seed(1)
+    for name, parameter in theirs.named_parameters():
+        if parameter.requires_grad:
+            start = float("ia3" in name or "magnitude" in name)
+            parameter.data.copy_(start + 0.2 * torch.randn_like(parameter))
+    theirs.eval().save_pretrained(folder)
+    return theirs
+
+
+def check(theirs, ours, inputs):
+    with torch.no_grad():
+        expected = theirs(**{n: torch.tensor(x) for n, x in inputs.items()}).logits.numpy()
+    logits = jaxformer.forward(ours, inputs)["logits"]
+    np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("tie", [True, False])
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.quick("embedding-True", "tokens-True", "dora-False", "layers-True", "ia3-False")
+def test_adapters_of_llama(case, tie, tmp_path):
+    llama(tie).save_pretrained(tmp_path / "base")
+    model = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "base")
+    theirs = adapted(model, CASES[case](), tmp_path / "it")
+    ours = jaxformer.load(tmp_path / "base", adapter=tmp_path / "it")
+    check(theirs, ours, {"input_ids": IDS})
+    jaxformer.save(ours, tmp_path / "merged")
+    merged, same = jaxformer.load(tmp_path / "merged"), np.testing.assert_array_equal
+    saved = SavedAdapter(tmp_path / "it", "--init-from")
+    start = saved.read(saved.shapes)
+    for name, array in ours.parameters.items():
+        same(merged.parameters[name], array)
+        same(start[name], array)
+
+
+OTHERS = {
+    "gpt2": lambda: lora("c_attn", "c_proj", use_dora=True, fan_in_fan_out=True, bias="all"),
+    "bert_classifier": lambda: lora("query", "dense", use_dora=True, task_type="SEQ_CLS"),
+    "t5": lambda: ia3("k", "v", "wo", feedforward_modules=["wo"]),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+@pytest.mark.quick("gpt2")
+def test_adapters_of_other_systems(kind, tmp_path):
+    base = save_checkpoint(kind, tmp_path / "base")
+    ours = jaxformer.load(base)
+    name = ours.checkpoint.architecture.name
+    model = getattr(transformers, name).from_pretrained(base).eval()
+    theirs = adapted(model, OTHERS[kind](), tmp_path / "it")
+    inputs = {"input_ids": IDS} | ({"decoder_input_ids": IDS[:, :4]} if kind == "t5" else {})
+    check(theirs, jaxformer.load(base, adapter=tmp_path / "it"), inputs)
+
+
+@pytest.mark.parametrize("tie", [True, False])
+def test_a_resized_vocabulary(tie, tmp_path):
+    model = llama(tie)
+    model.save_pretrained(tmp_path / "base")
+    model.resize_token_embeddings(64)
+    theirs = adapted(model, lora("q_proj", modules_to_save=BOTH), tmp_path / "it")
+    ours = jaxformer.load(tmp_path / "base", adapter=tmp_path / "it")
+    assert ours.config.vocab_size == 64
+    check(theirs, ours, {"input_ids": IDS + 10})
+
+
+@pytest.mark.parametrize("tie", [True, False])
+def test_a_resized_table_without_its_head_is_refused(tie, tmp_path):
+    model = llama(tie)
+    model.save_pretrained(tmp_path / "base")
+    model.resize_token_embeddings(64)
+    adapted(model, lora("q_proj", modules_to_save=["embed_tokens"]), tmp_path / "it")
+    with pytest.raises(DataError, match="resize_token_embeddings, save_pretrained"):
+        jaxformer.load(tmp_path / "base", adapter=tmp_path / "it")
+
+
+def test_one_of_several_has_factors_alone(tmp_path):
+    model = llama(True)
+    model.save_pretrained(tmp_path / "base")
+    adapted(model, lora("q_proj", use_dora=True), tmp_path / "it")
+    with pytest.raises(ConfigError, match="load this one by itself"):
+        jaxformer.load(tmp_path / "base", adapters={"it": tmp_path / "it"})
+
+
+def test_a_table_that_nothing_reads_in_peft(tmp_path):
+    base = save_checkpoint("t5", tmp_path / "base")
+    model = transformers.T5ForConditionalGeneration.from_pretrained(base)
+    adapted(model, lora("q", "shared"), tmp_path / "it")
+    with pytest.raises(DataError, match="neither the encoder nor the decoder reads"):
+        jaxformer.load(base, adapter=tmp_path / "it")
+
+
+def test_what_an_adapter_does_not_change_is_the_bases_own(tmp_path):
+    adapted(llama(False), lora("q_proj"), tmp_path)
+    names = (f"model.layers.{n}.self_attn.{p}_proj.weight" for n in range(3) for p in "qk")
+    arrays = {name: np.ones((48, 48), np.float32) for name in names}
+    tensors = {name: Tensor(array.shape, array.dtype) for name, array in arrays.items()}
+    base = Base(tensors, arrays.__getitem__, "model.", frozenset(), "", "", "", {})
+    files = adapted_tensors(tmp_path, base)
+    assert files.tensors == tensors
+    for name, array in arrays.items():
+        assert (files.read(name) is array) == ("k_proj" in name)
+    assert files.adapted == {name for name in arrays if "q_proj" in name}
