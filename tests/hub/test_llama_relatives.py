@@ -9,7 +9,7 @@ from safetensors.numpy import load_file, save_file
 from saved_folders import save_tiny
 from variants import models
 
-from jaxformer.errors import ConfigError, DataError
+from jaxformer.errors import ConfigError
 from jaxformer.functional import LinearScaling, Llama3Scaling, LongRoPE, NoPosition, RoPE
 from jaxformer.hub.checkpoint import read_checkpoint
 from jaxformer.hub.describe import describe
