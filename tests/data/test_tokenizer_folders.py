@@ -59,7 +59,7 @@ def test_ids_and_texts_are_those_of_transformers(tmp_path, kind):
     assert_same(theirs, ours)
 
 
-@pytest.mark.quick("gpt2_prefix", "t5_json", "split_special_tokens", "only_in_added*", "mbart")
+@pytest.mark.quick("gpt2_prefix", "t5_json", "split_special*", "only_in_added*", "gemma", "tikt*")
 @pytest.mark.parametrize("kind", FOLDERS)
 def test_a_process_without_pytorch_says_the_same(tmp_path, kind):
     folder = make(tmp_path / "model", kind)
@@ -204,7 +204,7 @@ def test_what_is_missing_or_foreign_is_named(tmp_path):
         tokenizer_in(tmp_path)
     folder = make(tmp_path / "model", "gpt2")
     settings_of(folder, tokenizer_class="XLNetTokenizerFast")
-    with pytest.raises(DataError, match=r"XLNetTokenizer reads spiece\.model or tokenizer\.json"):
+    with pytest.raises(DataError, match=r"XLNetTokenizer reads .*spiece\.model"):
         tokenizer_in(folder)
     (folder / "tokenizer_config.json").unlink()
     (folder / "merges.txt").write_text("a\nb c d\n")

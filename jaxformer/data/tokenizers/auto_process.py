@@ -13,6 +13,8 @@ from tokenizers import Tokenizer, decoders, models
 
 MEGABYTES, CPU_SECONDS = 8192, 300
 """The maximum memory and processor time: a vocabulary of 256,000 pieces takes a tenth of both."""
+_ANY = ("tekken.json", "tiktoken.model", "tokenizer.json", "tokenizer.model")
+"""The files that every class with a backend reads, whatever its own are."""
 CLEANED = (
     (" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"),
     (" n't", "n't"), (" 'm", "'m"), (" 's", "'s"), (" 've", "'ve"), (" 're", "'re"),
@@ -41,7 +43,7 @@ def main(folder: str, answer: str) -> None:
 
     found = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     has_backend = isinstance(getattr(found, "backend_tokenizer", None), Tokenizer)
-    reads = {*type(found).vocab_files_names.values(), *(["tokenizer.json"] if has_backend else [])}
+    reads = {*type(found).vocab_files_names.values(), *(_ANY if has_backend else ())}
     if not any(os.path.exists(os.path.join(folder, name)) for name in reads):
         # Without a file it would have a vocabulary of its own, of a few special tokens.
         raise ValueError(f"{type(found).__name__} reads {' or '.join(sorted(reads))}")
