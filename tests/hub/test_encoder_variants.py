@@ -133,7 +133,7 @@ def test_patches_cannot_be_masked_without_a_token(tmp_path):
 )
 def test_what_is_not_supported_is_refused(model_type, values, message):
     with pytest.raises(ConfigError, match=message):
-        read_checkpoint(HFConfig({"model_type": model_type} | values), FORMATS)
+        read_checkpoint(HFConfig({"model_type": model_type} | values), FORMATS, strict=True)
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,8 @@ def test_a_run_is_not_verified(run_folder, refused):
 def test_verify_says_what_it_needs(missing, llama, refused, monkeypatch):
     monkeypatch.setitem(sys.modules, missing, None)
     message = refused("verify", llama)
-    assert f"needs {missing}: pip install 'jaxformer[parity]'" in message
+    extra = {"torch": "parity", "transformers": "hub"}[missing]
+    assert f"needs {missing}: pip install 'jaxformer[{extra}]'" in message
     assert not (llama / "receipt.json").exists()
 
 

@@ -129,7 +129,7 @@ def test_gradients(format, architecture, tmp_path):
 )
 def test_what_is_not_supported_is_refused(model_type, values, message):
     with pytest.raises(ConfigError, match=message):
-        read_checkpoint(HFConfig({"model_type": model_type} | values), FORMATS)
+        read_checkpoint(HFConfig({"model_type": model_type} | values), FORMATS, strict=True)
 
 
 @pytest.mark.parametrize(

@@ -196,7 +196,7 @@ def test_what_is_missing(hub, refused):
 def test_a_system_that_is_not_known_costs_no_download(hub, tmp_path, capsys):
     main_of(hub)["config.json"] = b'{"model_type": "lama"}'
     assert cli.main(["import", "org/name", str(tmp_path / "run")]) == 2
-    assert "did you mean 'llama'?" in capsys.readouterr().err
+    assert "'lama' is not supported yet" in capsys.readouterr().err
     assert not [path for _, path, _ in hub.requests if WEIGHTS in path]
 
 
