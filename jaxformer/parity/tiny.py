@@ -71,6 +71,8 @@ TINY: dict[str, dict[str, Any]] = {
     },
     "roberta": _ROBERTA,
     "xlm-roberta": _ROBERTA,
+    "camembert": _ROBERTA,
+    "xlm-roberta-xl": _ROBERTA,
     "roberta-prelayernorm": _ROBERTA,
     "roformer": _BERT | {"embedding_size": 20, "hidden_act": "silu", "type_vocab_size": 3},
     "distilbert": {

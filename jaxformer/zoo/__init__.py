@@ -49,6 +49,7 @@ from jaxformer.zoo import (
     vision_text_dual_encoder,
     vit,
     xglm,
+    xlm_roberta_xl,
 )
 from jaxformer.zoo.system import System
 
@@ -60,6 +61,7 @@ _MODULES = (
     granite, smollm, cohere, starcoder, glm, ernie4_5, t5gemma,
     blenderbot, blenderbot_small, xglm,
     composite, vision_text_dual_encoder,
+    xlm_roberta_xl,
 )  # fmt: skip
 
 SYSTEMS: dict[str, System] = {

@@ -1,4 +1,4 @@
-"""RoBERTa and XLM-RoBERTa: BERT without next-sentence prediction, a larger vocabulary."""
+"""RoBERTa, XLM-RoBERTa and CamemBERT: BERT without next-sentence prediction."""
 
 from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import Learned
@@ -21,6 +21,7 @@ from jaxformer.zoo.common.cross_attention import KEPT_CROSS_ATTENTION
 from jaxformer.zoo.system import System
 
 _SOURCE = "Liu et al., 2019, section 3 and table 9, https://arxiv.org/abs/1907.11692"
+_CAMEMBERT = "Martin et al., 2019, table 1, https://arxiv.org/abs/1911.03894"
 _CHANGES = {
     "vocab_size": 50265,
     "position": Learned(max_length=512, offset=2),
@@ -34,6 +35,13 @@ _CHANGES = {
 SYSTEMS = (
     System("roberta-base", "roberta.py:base", bert(12, 768, 12, **_CHANGES), "125M", _SOURCE),
     System("roberta-large", "roberta.py:large", bert(24, 1024, 16, **_CHANGES), "355M", _SOURCE),
+    System(
+        "camembert-base",
+        "",
+        bert(12, 768, 12, **(_CHANGES | {"vocab_size": 32005})),
+        "110M",
+        _CAMEMBERT,
+    ),
 )
 
 
@@ -72,4 +80,5 @@ def _format(model_type: str, name: str, vocab_size: int) -> ModelFormat:
 FORMATS = (
     _format("roberta", "Roberta", vocab_size=50265),
     _format("xlm-roberta", "XLMRoberta", vocab_size=30522),
+    _format("camembert", "Camembert", vocab_size=30522),
 )
