@@ -219,6 +219,21 @@ TINY: dict[str, dict[str, Any]] = {
     },
     "bart": _BART,
     "vit": _VIT,
+    "eurobert": _LLAMA
+    | {
+        "attention_bias": True,
+        "mlp_bias": True,
+        "mask_token_id": 7,
+        **_TOKENS,
+        "rope_parameters": {"rope_type": "linear", "rope_theta": 100.0, "factor": 2.5},
+    },
+    "nomic_bert": _BERT
+    | {
+        "type_vocab_size": 3,
+        "pad_token_id": 3,
+        "head_dim": 12,
+        "rope_parameters": {"rope_type": "linear", "rope_theta": 100.0, "factor": 2.5},
+    },
     "electra": _BERT | {"embedding_size": 20, "hidden_act": "silu", "type_vocab_size": 3},
     "mpnet": _BERT | {"hidden_act": "relu"},
     "modernbert": {

@@ -18,6 +18,7 @@ from jaxformer.zoo import (
     electra,
     ernie,
     ernie4_5,
+    eurobert,
     falcon,
     gemma,
     glm,
@@ -30,6 +31,7 @@ from jaxformer.zoo import (
     modernbert,
     mpnet,
     mpt,
+    nomic_bert,
     olmo,
     opt,
     phi,
@@ -61,7 +63,7 @@ _MODULES = (
     granite, smollm, cohere, starcoder, glm, ernie4_5, t5gemma,
     blenderbot, blenderbot_small, xglm,
     composite, vision_text_dual_encoder,
-    xlm_roberta_xl,
+    xlm_roberta_xl, eurobert, nomic_bert,
 )  # fmt: skip
 
 SYSTEMS: dict[str, System] = {

@@ -52,6 +52,25 @@ VARIANTS = {
         "modernbert",
         {"num_hidden_layers": 2, "layer_types": ["full_attention", "full_attention"]},
     ),
+    "xlm-roberta-xl with tables of their own": (
+        "xlm-roberta-xl",
+        {"tie_word_embeddings": False, "hidden_act": "gelu", "type_vocab_size": 1},
+    ),
+    "eurobert without biases, tied": (
+        "eurobert",
+        {
+            "attention_bias": False,
+            "mlp_bias": False,
+            "tie_word_embeddings": True,
+            "num_key_value_heads": None,
+            "head_dim": None,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 50.0},
+        },
+    ),
+    "nomic_bert with tables of their own": (
+        "nomic_bert",
+        {"tie_word_embeddings": False, "hidden_act": "gelu", "head_dim": None},
+    ),
     "roformer with rotated values, as wide as its embeddings": (
         "roformer",
         {"rotary_value": True, "embedding_size": None},
@@ -72,15 +91,23 @@ VARIANTS = {
     "modernbert with another*",
     "modernbert without biases",
     "dinov2*",
+    "eurobert*",
     "roformer*",
 )
 def test_variants(model_type, changes, tmp_path):
     check_variant(tmp_path, model_type, changes)
 
 
-def test_a_classifier_by_the_first_token(tmp_path):
-    changes = {"classifier_pooling": "cls"}
-    check_variant(tmp_path, "modernbert", changes, "SequenceClassification")
+@pytest.mark.parametrize(
+    ("model_type", "pooling"),
+    [("modernbert", "cls"), ("eurobert", "bos"), ("eurobert", "mean"), ("eurobert", "late")],
+)
+def test_poolings_of_a_classifier(model_type, pooling, tmp_path):
+    def padded(checkpoint):
+        return example_inputs(checkpoint, "right")
+
+    changes = {"classifier_pooling": pooling}
+    check_variant(tmp_path, model_type, changes, "SequenceClassification", padded)
 
 
 @pytest.mark.parametrize("model_type", ["roberta", "mpnet"])
@@ -125,6 +152,16 @@ def test_patches_cannot_be_masked_without_a_token(tmp_path):
         ("albert", {"num_hidden_layers": 4, "num_hidden_groups": 3}, "does not divide"),
         ("albert", {"embedding_size": 64, "hidden_size": 64}, "embedding_size = 64"),
         ("mpnet", {"pad_token_id": 0}, "pad_token_id = 0 is not supported"),
+        (
+            "eurobert",
+            {
+                "architectures": ["EuroBertForSequenceClassification"],
+                "classifier_pooling": "max",
+            },
+            "classifier_pooling = 'max'",
+        ),
+        ("nomic_bert", {"qkv_proj_bias": True}, "qkv_proj_bias = True"),
+        ("nomic_bert", {"rotary_scaling_factor": 2}, "rotary_scaling_factor = 2"),
         ("modernbert", {"sparse_prediction": True}, "sparse_prediction = True"),
         ("vit", {"pooler_output_size": 10}, "pooler_output_size = 10"),
         ("vit", {"image_size": 30}, "patch_size"),
@@ -141,6 +178,10 @@ def test_what_is_not_supported_is_refused(model_type, values, message):
     [
         ("bert-base", "bert"),
         ("roberta-base", "roberta"),
+        ("camembert-base", "camembert"),
+        ("xlm-roberta-xl", "xlm-roberta-xl"),
+        ("eurobert-610m", "eurobert"),
+        ("nomic-embed-text-v1.5", "nomic_bert"),
         ("distilbert-base", "distilbert"),
         ("albert-base", "albert"),
         ("ernie-3.0-base-zh", "ernie"),

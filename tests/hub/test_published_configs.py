@@ -52,6 +52,13 @@ EXPECTED = {
     "opt-125m": {"position": Learned(max_length=2048, offset=2), "embedding_dim": None},
     "bloom-560m": {"model_dim": 1024, "num_heads": 16, "position": ALiBi()},
     "mpt-7b-storywriter": {"position": ALiBi(max_exponent=16.0), "attention_clip": 6},
+    "nomic-embed-text-v1.5": {
+        "position": RoPE(theta=1000.0),
+        "mlp_dim": 3072,
+        "gated": True,
+        "attention_bias": False,
+    },
+    "eurobert-210m": {"position": RoPE(theta=250_000.0), "head_bias": False},
     "xglm-564m": {"embedding_scale": 32.0, "num_heads": 16, "mlp_dim": 4096},
 }
 

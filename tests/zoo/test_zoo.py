@@ -29,6 +29,10 @@ COUNTED = {
     "t5-large": {"tie_embeddings": False},
     # Without the embedding table.
     "command-r7b": {"vocab_size": 1},
+    # Without the output table.
+    "eurobert-210m": {"tie_embeddings": True},
+    "eurobert-610m": {"tie_embeddings": True},
+    "eurobert-2.1b": {"tie_embeddings": True},
     # Patches of 32 x 32.
     "vit-large-16": {"patch_size": (32, 32), "position": Learned(max_length=1 + 7 * 7)},
 }
@@ -143,6 +147,10 @@ THEIRS = {
     "camembert-base": ("CamembertForMaskedLM", ROBERTA | {"vocab_size": 32005}),
     "xlm-roberta-xl": ("XLMRobertaXLForMaskedLM", {}),
     "xlm-roberta-xxl": ("XLMRobertaXLForMaskedLM", bert_like(48, 4096, 32)),
+    "eurobert-210m": ("EuroBertForMaskedLM", {}),
+    "eurobert-610m": ("EuroBertForMaskedLM", llama_like(26, 1152, 18, 6, 4096, 128256)),
+    "eurobert-2.1b": ("EuroBertForMaskedLM", llama_like(32, 2304, 18, 6, 6144, 128256)),
+    "nomic-embed-text-v1.5": ("NomicBertModel", {}),
     "distilbert-base": ("DistilBertForMaskedLM", {}),
     "albert-base": ("AlbertForPreTraining", bert_like(12, 768, 12)),
     "albert-large": ("AlbertForPreTraining", bert_like(24, 1024, 16)),

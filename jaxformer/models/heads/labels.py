@@ -24,7 +24,7 @@ from jaxformer.models.heads.dense import Dense, DenseLayer, ResidualMLP, Residua
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.layers import Linear, normal
 
-Pooling = Literal["first", "first_state", "last", "mean", "first_and_mean", "second"]
+Pooling = Literal["first", "first_state", "last", "mean", "late", "first_and_mean", "second"]
 
 
 def _dense(
@@ -46,8 +46,9 @@ class Classification(Head):
     """What is predicted: "label", or "next_sentence", "sentence_order"."""
     pooling: Pooling = "first"
     """The state that is read: the first token's (and the pooler's), the first's whether or not
-    there is a pooler (BigBird), the last real token's, the mean over the real tokens, the first's
-    and the mean side by side (DINOv2), or that of the second place (DeiT's distillation token)."""
+    there is a pooler (BigBird), the last real token's, the mean over the real tokens, the mean of
+    what `dense` makes of each of them ("late": EuroBERT), the first's and the mean side by side
+    (DINOv2), or that of the second place (DeiT's distillation token)."""
     bias: bool = True
     """Whether the output layer has a bias."""
     dense: Dense | None = None
@@ -110,8 +111,11 @@ class ClassificationHead(HeadModule):
         self.pooling, self.label, self.dropout = head.pooling, head.label, config.dropout
 
     def scores(self, outputs, key=None):
-        pooled = self._pooled(outputs)
-        pooled = pooled if self.dense is None else self.dense(pooled)
+        dense = (lambda x: x) if self.dense is None else self.dense
+        if self.pooling == "late":
+            pooled = pool(dense(outputs.hidden), outputs.valid, "mean")
+        else:
+            pooled = dense(self._pooled(outputs))
         return self.output(dropout(pooled, self.dropout, key)).astype(jnp.float32)
 
     def loss_weight(self, batch):

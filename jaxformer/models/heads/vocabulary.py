@@ -78,6 +78,8 @@ class MaskedLanguageModel(Head):
     """Whether the dense layer has a bias."""
     unread_bias: bool = False
     """A second bias that nothing reads, as in `LanguageModel`."""
+    dense: bool = True
+    """Whether there is the dense layer, with its activation and norm (not in EuroBERT)."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -89,13 +91,16 @@ class MaskedLanguageModel(Head):
         return "masked_language_model"
 
     def build(self, key, config: TextConfig):
-        return MaskedHead(key, config, self)
+        if self.dense:
+            return DenseMaskedHead(key, config, self)
+        return MaskedHead(key, config, self.unread_bias)
 
     def choices(self, config: TextConfig):
         return config.vocab_size
 
     def products(self, config: TextConfig):
-        return config.output_width * config.embedding_width + vocabulary_products(config)
+        dense = config.output_width * config.embedding_width if self.dense else 0
+        return dense + vocabulary_products(config)
 
 
 class Unembedding(NamedTuple):
@@ -202,21 +207,7 @@ class DenseVocabularyHead(VocabularyHead):
 
 
 class MaskedHead(VocabularyHead):
-    """A dense layer, activation and norm before the logits over the vocabulary."""
-
-    def __init__(self, key: jax.Array, config: TextConfig, head: MaskedLanguageModel):
-        """Declares the dense layer and the norm besides."""
-        keys = jax.random.split(key, 3)
-        super().__init__(keys[0], config, head.unread_bias)
-        inputs, outputs = {"embed": config.output_width}, {"vocab_embed": config.embedding_width}
-        std, bias = normal(config.init_std), head.dense_bias
-        self.dense = Linear(keys[1], inputs, outputs, std, bias=bias)
-        self.norm = NormLayer(keys[2], config.norm, config.embedding_width)
-        self.activation = head.activation or config.activation
-
-    def features(self, outputs):
-        dense = activation(self.activation)(self.dense(outputs.hidden))
-        return super().features(outputs._replace(hidden=self.norm(dense)))
+    """Logits over the vocabulary, of which few places have a loss."""
 
     def loss(self, outputs, batch, options, key):
         """Sorts masked tokens to the front of each row, so that few chunks need logits."""
@@ -237,3 +228,21 @@ class MaskedHead(VocabularyHead):
         """1 at every real token, masked or not: each has a distribution to learn (DistilBERT)."""
         del batch
         return valid
+
+
+class DenseMaskedHead(MaskedHead):
+    """A dense layer, activation and norm before the logits over the vocabulary."""
+
+    def __init__(self, key: jax.Array, config: TextConfig, head: MaskedLanguageModel):
+        """Declares the dense layer and the norm besides."""
+        keys = jax.random.split(key, 3)
+        super().__init__(keys[0], config, head.unread_bias)
+        inputs, outputs = {"embed": config.output_width}, {"vocab_embed": config.embedding_width}
+        std, bias = normal(config.init_std), head.dense_bias
+        self.dense = Linear(keys[1], inputs, outputs, std, bias=bias)
+        self.norm = NormLayer(keys[2], config.norm, config.embedding_width)
+        self.activation = head.activation or config.activation
+
+    def features(self, outputs):
+        dense = activation(self.activation)(self.dense(outputs.hidden))
+        return super().features(outputs._replace(hidden=self.norm(dense)))
