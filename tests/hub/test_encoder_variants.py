@@ -52,9 +52,9 @@ VARIANTS = {
         "modernbert",
         {"num_hidden_layers": 2, "layer_types": ["full_attention", "full_attention"]},
     ),
-    "xlm-roberta-xl with tables of their own": (
+    "xlm-roberta-xl with one type": (
         "xlm-roberta-xl",
-        {"tie_word_embeddings": False, "hidden_act": "gelu", "type_vocab_size": 1},
+        {"hidden_act": "gelu", "type_vocab_size": 1},
     ),
     "eurobert without biases, tied": (
         "eurobert",
@@ -67,10 +67,7 @@ VARIANTS = {
             "rope_parameters": {"rope_type": "default", "rope_theta": 50.0},
         },
     ),
-    "nomic_bert with tables of their own": (
-        "nomic_bert",
-        {"tie_word_embeddings": False, "hidden_act": "gelu", "head_dim": None},
-    ),
+    "nomic_bert with GELU": ("nomic_bert", {"hidden_act": "gelu", "head_dim": None}),
     "roformer with rotated values, as wide as its embeddings": (
         "roformer",
         {"rotary_value": True, "embedding_size": None},

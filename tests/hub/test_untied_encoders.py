@@ -22,6 +22,8 @@ pytestmark = pytest.mark.torch
 BIASES = {
     "bert": ("cls.predictions.bias", "cls.predictions.decoder.bias"),
     "roberta": ("lm_head.bias", "lm_head.decoder.bias"),
+    "xlm-roberta-xl": ("lm_head.bias", "lm_head.decoder.bias"),
+    "nomic_bert": ("cls.predictions.bias", "cls.predictions.decoder.bias"),
     "albert": ("predictions.bias", "predictions.decoder.bias"),
     "ernie": ("cls.predictions.bias", "cls.predictions.decoder.bias"),
     "mpnet": ("lm_head.bias", "lm_head.decoder.bias"),
