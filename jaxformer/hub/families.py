@@ -50,7 +50,7 @@ class _Encoder(HFFamily):
 
     def encoder_inputs(self, checkpoint, inputs):
         ids, options = super().encoder_inputs(checkpoint, inputs)
-        return ids, options | {"type_ids": type_ids_of(inputs)}
+        return ids, options | {"type_ids": type_ids_of(inputs), "valid": _valid(inputs)}
 
     def forward(self, model, checkpoint, inputs):
         ids, options = self.encoder_inputs(checkpoint, inputs)
@@ -59,8 +59,7 @@ class _Encoder(HFFamily):
         outputs = {"last_hidden_state": hidden}
         if checkpoint.config.pooler is not None:
             outputs["pooler_output"] = pooled
-        given = inputs.get("attention_mask")
-        valid = None if given is None else given > 0
+        valid = _valid(inputs)
         if any(getattr(head, "pooling", None) == "last" for head in checkpoint.config.heads):
             valid = _not_padding(checkpoint, ids)
         return ModelOutput(hidden, pooled, model.embedding.kernel(), valid), outputs
@@ -263,6 +262,12 @@ def forward(
     (states, outputs), cache = run(model, checkpoint, rows)
     outputs |= family.layer_outputs(checkpoint, cache, outputs)
     return outputs | task.outputs(model, states, inputs, checkpoint.hf_config)
+
+
+def _valid(inputs: Arrays) -> jax.Array | None:
+    """The real tokens, bool `[B, T]`; None: all are."""
+    given = inputs.get("attention_mask")
+    return None if given is None else given > 0
 
 
 def _decoder_ids(checkpoint: HFCheckpoint, inputs: Arrays) -> jax.Array:

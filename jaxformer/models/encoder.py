@@ -18,6 +18,7 @@ from jaxformer.models.flops import TokenFlops, attention_flops, block_products
 from jaxformer.models.heads.base import Head, ModelOutput, array, build_heads, pool
 from jaxformer.models.heads.vocabulary import MaskedLanguageModel
 from jaxformer.models.model import Model, assert_tokens
+from jaxformer.models.protein import ContactHead, TokenDropout
 from jaxformer.models.typed_text import TypedTextConfig
 from jaxformer.nn import Embedding, Linear, Transformer
 from jaxformer.nn.layers import normal
@@ -50,6 +51,14 @@ class EncoderConfig(TypedTextConfig):
     """Biases of the feed-forward layer."""
     head_bias: bool = True
     """Bias of the logits over the vocabulary."""
+    token_dropout: TokenDropout | None = None
+    """Masked tokens have no embedding, and the others are scaled for it (ESM). None: a mask token
+    has an embedding as any other."""
+    zero_padding: bool = False
+    """Padding has no embedding: zeros enter the first block (ESM)."""
+    contact_head: bool = False
+    """Parameters that predict which residues of a protein touch, from attention weights (ESM);
+    no loss trains them."""
     depth_scaled_init: bool = False
     """Smaller initial weights where a projection writes to the residual stream (GPT-2)."""
     dropout: float = 0.1
@@ -97,7 +106,10 @@ class Encoder(Model):
         has_pooler, axes = config.pooler is not None, ({"embed": dim}, {"pooled": dim})
         self.pooler = Linear(keys[2], *axes, std, bias=True) if has_pooler else None
         self.heads = build_heads(keys[3], config, config.heads)
+        fresh = jax.random.fold_in(key, 1)
+        self.contact_head = ContactHead(fresh, config) if config.contact_head else None
         self.dtype, self.pooler_activation = config.dtype, config.pooler
+        self.token_dropout, self.zero_padding = config.token_dropout, config.zero_padding
 
     def hidden(
         self,
@@ -107,6 +119,7 @@ class Encoder(Model):
         segments: jax.Array | None = None,
         mask: Mask | None = None,
         type_ids: Mapping[str, jax.Array] | None = None,
+        valid: jax.Array | None = None,
         key: jax.Array | None = None,
     ) -> jax.Array:
         """The hidden states.
@@ -118,6 +131,8 @@ class Encoder(Model):
                 tokens attend to all.
             mask: A mask to combine with, such as one of padding.
             type_ids: int `[B, T]` for "token_types" and "task_types"; a missing one means 0.
+            valid: bool `[B, T]`: the real tokens, for embeddings that depend on them. None: those
+                with a segment, or all.
             key: The dropout key; None in evaluation.
 
         Returns:
@@ -128,9 +143,18 @@ class Encoder(Model):
         mask = Mask() if mask is None else mask
         if segments is not None:
             mask = mask & Segments(segments, segments)
+        if valid is None and segments is not None:
+            valid = segments > 0
         embedded = self.embedding(inputs, self.dtype)
+        if self.token_dropout is not None:
+            embedded = self.token_dropout(embedded, inputs, valid, segments)
         return self.transformer(
-            embedded, mask=mask, positions=positions, type_ids=type_ids, key=key
+            embedded,
+            mask=mask,
+            positions=positions,
+            type_ids=type_ids,
+            key=key,
+            valid=valid if self.zero_padding else None,
         )
 
     def pooled(

@@ -9,6 +9,7 @@ from flax import nnx
 from jaxformer.functional.activations import is_wanted, tap
 from jaxformer.functional.assertions import (
     assert_axes,
+    assert_bool,
     assert_floating,
     assert_ids,
     assert_integers,
@@ -84,6 +85,7 @@ class InputLayer(nnx.Module):
         positions: jax.Array,
         type_ids: Mapping[str, jax.Array] | None = None,
         key: jax.Array | None = None,
+        valid: jax.Array | None = None,
     ) -> jax.Array:
         """`[B, T, E] -> [B, T, D]`.
 
@@ -92,6 +94,7 @@ class InputLayer(nnx.Module):
             positions: int `[B or 1, T]`.
             type_ids: int `[B, T]` for each table of type embeddings; a missing one means row 0.
             key: The dropout key; None in evaluation.
+            valid: bool `[B, T]`: the other tokens become zeros (ESM); None: none do.
 
         Returns:
             The residual stream `[B, T, D]`.
@@ -118,6 +121,10 @@ class InputLayer(nnx.Module):
             x = self.embedding_norm.named("embed.ln", x)
         if self.position.after_norm:
             x = self._positioned(x, positions)
+        if valid is not None:
+            assert_axes(sizes, valid=(valid, "B T"))
+            assert_bool(valid=valid)
+            x = jnp.where(valid[..., None], x, jnp.zeros((), x.dtype))
         x = dropout(x, self.dropout, key)
         if self.projection is None or self.project_first:
             return x

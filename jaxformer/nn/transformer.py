@@ -67,6 +67,7 @@ class Transformer(nnx.Module):
         encoder_outputs: jax.Array | None = None,
         encoder_mask: Mask = EVERYTHING,
         key: jax.Array | None = None,
+        valid: jax.Array | None = None,
     ) -> jax.Array:
         """`[B, T, E] -> [B, T, D]`, in the dtype of `x`.
 
@@ -78,6 +79,7 @@ class Transformer(nnx.Module):
             encoder_outputs: `[B, S, D]`, if the blocks have cross-attention.
             encoder_mask: The cross-attention mask.
             key: The dropout key; None in evaluation.
+            valid: bool `[B, T]`: the tokens whose embeddings are not made zeros; None: all.
 
         Returns:
             The normalised states `[B, T, D]`.
@@ -94,7 +96,7 @@ class Transformer(nnx.Module):
             self.inputs.position.validate_length(x.shape[1])
             positions = jnp.arange(x.shape[1])[None, :]
         input_key, stack_key = split(key, 2)
-        x = self.inputs(x, positions, type_ids, input_key)
+        x = self.inputs(x, positions, type_ids, input_key, valid)
         bias = self.inputs.bias(positions)
         context = Context(positions, mask, bias, encoder_outputs, encoder_mask)
         x = self.stack(x, context, stack_key, scan=self.scan, remat=self.remat)

@@ -14,6 +14,7 @@ from safetensors.numpy import load_file
 from jaxformer.errors import DataError
 from jaxformer.extras import missing_extra
 from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.weights.names import current_name
 from jaxformer.parity.tiny import TINY, TINY_CLASSES
 from jaxformer.zoo import FORMATS
 
@@ -39,6 +40,7 @@ class Reference:
         torch, transformers = _libraries()
         self._torch, self._precision = torch, contextlib.nullcontext
         kind = HFConfig.of_folder(folder).take("model_type")
+        self._format = FORMATS[kind]
         try:
             self.model, report = getattr(transformers, architecture).from_pretrained(
                 folder,
@@ -108,7 +110,11 @@ class Reference:
                     buffer.fill_(missing)
             twin.save_pretrained(folder)
             saved = load_file(Path(folder, "model.safetensors"))
-        return {name: array for name, array in saved.items() if not np.isnan(array).all()}
+        return {
+            current_name(name, self._format): array
+            for name, array in saved.items()
+            if not np.isnan(array).all()
+        }
 
     def _stacked(self, states: Sequence[Any]) -> Any:
         """The states as one tensor, without a last one of another width (OPT 350M)."""

@@ -11,6 +11,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from jaxformer.hub.model_format import Architecture, ModelFormat
+from jaxformer.hub.weights.names import current_name
 from jaxformer.hub.weights.tensors import SINGLE
 from jaxformer.parity.compare import (
     FLOOR,
@@ -205,10 +206,25 @@ def measure_all(progress=lambda row: None) -> list[ParityRow]:
     return rows
 
 
+def tensors_by_current_name(file: Path, model_format: ModelFormat) -> dict[str, np.ndarray]:
+    """Returns the tensors of a file by the names that we write.
+
+    Transformers gives ESM's norms their oldest names ("LayerNorm.gamma") and its frequencies one
+    that has a "*" in it.
+
+    Args:
+        file: A file of safetensors.
+        model_format: The system.
+    """
+    return {current_name(name, model_format): x for name, x in load_file(file).items()}
+
+
 def _exports(ours, folder: Path, theirs: Reference, inputs) -> bool:
     save(ours, folder / "export")
-    before = load_file(folder / "transformers" / SINGLE)
-    after = load_file(folder / "export" / SINGLE)
+    before, after = (
+        tensors_by_current_name(folder / name / SINGLE, ours.checkpoint.model_format)
+        for name in ("transformers", "export")
+    )
     again = Reference(folder / "export", ours.checkpoint.architecture.name).outputs(inputs)
     return (
         before.keys() == after.keys()

@@ -219,6 +219,18 @@ TINY: dict[str, dict[str, Any]] = {
     },
     "bart": _BART,
     "vit": _VIT,
+    # A small vocabulary, so that some tokens are masked.
+    "esm": _BERT
+    | {
+        "vocab_size": 23,
+        "pad_token_id": 3,
+        "mask_token_id": 7,
+        "max_position_embeddings": 24,
+        "position_embedding_type": "rotary",
+        "rope_theta": 100.0,
+        "token_dropout": True,
+        "emb_layer_norm_before": True,
+    },
     "eurobert": _LLAMA
     | {
         "attention_bias": True,

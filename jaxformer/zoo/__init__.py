@@ -18,6 +18,7 @@ from jaxformer.zoo import (
     electra,
     ernie,
     ernie4_5,
+    esm,
     eurobert,
     falcon,
     gemma,
@@ -63,7 +64,7 @@ _MODULES = (
     granite, smollm, cohere, starcoder, glm, ernie4_5, t5gemma,
     blenderbot, blenderbot_small, xglm,
     composite, vision_text_dual_encoder,
-    xlm_roberta_xl, eurobert, nomic_bert,
+    xlm_roberta_xl, eurobert, nomic_bert, esm,
 )  # fmt: skip
 
 SYSTEMS: dict[str, System] = {

@@ -67,6 +67,16 @@ VARIANTS = {
             "rope_parameters": {"rope_type": "default", "rope_theta": 50.0},
         },
     ),
+    "esm with learned positions": (
+        "esm",
+        {
+            "position_embedding_type": "absolute",
+            "token_dropout": False,
+            "emb_layer_norm_before": None,
+            "tie_word_embeddings": False,
+        },
+    ),
+    "esm with learned positions and all the rest": ("esm", {"position_embedding_type": "absolute"}),
     "nomic_bert with GELU": ("nomic_bert", {"hidden_act": "gelu", "head_dim": None}),
     "roformer with rotated values, as wide as its embeddings": (
         "roformer",
@@ -89,6 +99,7 @@ VARIANTS = {
     "modernbert without biases",
     "dinov2*",
     "eurobert*",
+    "esm with learned positions",
     "roformer*",
 )
 def test_variants(model_type, changes, tmp_path):
@@ -158,6 +169,9 @@ def test_patches_cannot_be_masked_without_a_token(tmp_path):
             "classifier_pooling = 'max'",
         ),
         ("nomic_bert", {"qkv_proj_bias": True}, "qkv_proj_bias = True"),
+        ("esm", {"is_folding_model": True}, "is_folding_model = True"),
+        ("esm", {"vocab_size": 33, "pad_token_id": 1, "token_dropout": True}, "mask_token_id"),
+        ("esm", {"vocab_size": 33, "position_embedding_type": "x"}, "position_embedding_type"),
         ("nomic_bert", {"rotary_scaling_factor": 2}, "rotary_scaling_factor = 2"),
         ("modernbert", {"sparse_prediction": True}, "sparse_prediction = True"),
         ("vit", {"pooler_output_size": 10}, "pooler_output_size = 10"),
@@ -178,6 +192,7 @@ def test_what_is_not_supported_is_refused(model_type, values, message):
         ("camembert-base", "camembert"),
         ("xlm-roberta-xl", "xlm-roberta-xl"),
         ("eurobert-610m", "eurobert"),
+        ("esm2-650m", "esm"),
         ("nomic-embed-text-v1.5", "nomic_bert"),
         ("distilbert-base", "distilbert"),
         ("albert-base", "albert"),

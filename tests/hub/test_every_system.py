@@ -6,7 +6,6 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 from saved_folders import save_tiny
 
 from jaxformer.hub.checkpoint import read_checkpoint
@@ -16,7 +15,7 @@ from jaxformer.hub.weights.tensors import SINGLE
 from jaxformer.parity.compare import differences
 from jaxformer.parity.examples import example_inputs
 from jaxformer.parity.reference import save_random
-from jaxformer.parity.table import measure, parse_page
+from jaxformer.parity.table import measure, parse_page, tensors_by_current_name
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.model import save
 from jaxformer.pretrained.outputs import forward
@@ -55,7 +54,9 @@ def test_equal_in_transformers_and_no_worse_than_documented(format, architecture
 def test_every_tensor_is_read_and_comes_back(format, architecture, tmp_path):
     save_random(format.model_type, architecture.name, tmp_path / "theirs")
     save(load(tmp_path / "theirs"), tmp_path / "ours")
-    before, after = (load_file(tmp_path / name / SINGLE) for name in ("theirs", "ours"))
+    before, after = (
+        tensors_by_current_name(tmp_path / name / SINGLE, format) for name in ("theirs", "ours")
+    )
     assert before.keys() == after.keys()
     assert all(np.array_equal(before[name], after[name]) for name in before)
 

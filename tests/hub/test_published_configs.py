@@ -9,6 +9,7 @@ from jaxformer.functional import ALiBi, Learned, RoPE, Sinusoidal
 from jaxformer.hub.checkpoint import read_checkpoint
 from jaxformer.hub.describe import config_values
 from jaxformer.hub.hf_config import HFConfig
+from jaxformer.models.protein import TokenDropout
 from jaxformer.zoo import FORMATS
 
 FILES = json.loads((Path(__file__).parents[1] / "fixtures/published_configs.json").read_text())
@@ -59,6 +60,11 @@ EXPECTED = {
         "attention_bias": False,
     },
     "eurobert-210m": {"position": RoPE(theta=250_000.0), "head_bias": False},
+    "esm2-t6-8m": {
+        "position": RoPE(theta=10_000.0),
+        "embedding_norm": None,
+        "token_dropout": TokenDropout(mask_id=32),
+    },
     "xglm-564m": {"embedding_scale": 32.0, "num_heads": 16, "mlp_dim": 4096},
 }
 

@@ -1,13 +1,13 @@
 """Variants of a system that cannot be in one configuration, compared with transformers."""
 
 import numpy as np
-from safetensors.numpy import load_file
 from saved_folders import save_tiny
 
 from jaxformer.hub.weights.weight_file import tensors_of
 from jaxformer.parity.compare import beyond_rounding, errors, gradient_errors
 from jaxformer.parity.examples import example_inputs
 from jaxformer.parity.reference import Reference
+from jaxformer.parity.table import tensors_by_current_name
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.outputs import forward, gradients
 
@@ -31,7 +31,8 @@ def check_variant(folder, model_type, changes, kind="", inputs=None):
     check_outputs(ours, theirs, asked)
     check_gradients(ours, theirs, asked)
     written = dict(tensors_of(ours.parameters, ours.placements))
-    for name, tensor in load_file(folder / "model.safetensors").items():
+    theirs = tensors_by_current_name(folder / "model.safetensors", ours.checkpoint.model_format)
+    for name, tensor in theirs.items():
         np.testing.assert_array_equal(written[name], tensor, err_msg=name)
     return ours
 

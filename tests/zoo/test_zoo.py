@@ -116,6 +116,11 @@ def t5_like(layers, width, heads, head, inner, **more):
     return sizes | {"d_kv": head, "d_ff": inner} | more
 
 
+def esm2(layers, width, heads):
+    ids = {"vocab_size": 33, "mask_token_id": 32, "pad_token_id": 1}
+    return bert_like(layers, width, heads, position_embedding_type="rotary", **ids)
+
+
 def gpt2_like(layers, width, heads):
     return {"n_layer": layers, "n_embd": width, "n_head": heads}
 
@@ -151,6 +156,11 @@ THEIRS = {
     "eurobert-610m": ("EuroBertForMaskedLM", llama_like(26, 1152, 18, 6, 4096, 128256)),
     "eurobert-2.1b": ("EuroBertForMaskedLM", llama_like(32, 2304, 18, 6, 6144, 128256)),
     "nomic-embed-text-v1.5": ("NomicBertModel", {}),
+    "esm2-8m": ("EsmForMaskedLM", esm2(6, 320, 20)),
+    "esm2-150m": ("EsmForMaskedLM", esm2(30, 640, 20)),
+    "esm2-650m": ("EsmForMaskedLM", esm2(33, 1280, 20)),
+    "esm2-3b": ("EsmForMaskedLM", esm2(36, 2560, 40)),
+    "esm2-15b": ("EsmForMaskedLM", esm2(48, 5120, 40)),
     "distilbert-base": ("DistilBertForMaskedLM", {}),
     "albert-base": ("AlbertForPreTraining", bert_like(12, 768, 12)),
     "albert-large": ("AlbertForPreTraining", bert_like(24, 1024, 16)),

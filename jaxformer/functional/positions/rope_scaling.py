@@ -57,6 +57,27 @@ class NoScaling(Scaling):
 
 
 @dataclass(frozen=True)
+class GivenFrequencies(Scaling):
+    """Frequencies that a checkpoint stores: those of theta, rounded as in its training (ESM-2)."""
+
+    values: tuple[float, ...]
+    """Radians per token of each pair of channels."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        finite = bool(self.values) and all(0 <= x < math.inf for x in self.values)
+        check_field(self, "values", finite, "finite numbers from 0 on, one for each pair")
+
+    def frequencies(self, theta, rotary_dim, length):
+        del theta, rotary_dim, length
+        return np.asarray(self.values, np.float32), 1.0
+
+    def validate_rotary_dim(self, rotary_dim):
+        same = len(self.values) == rotary_dim // 2
+        check_field(self, "values", same, f"{rotary_dim // 2} numbers, one for each pair")
+
+
+@dataclass(frozen=True)
 class LinearScaling(Scaling):
     """Position interpolation: every pair turns slower, `w' = w / s`.
 

@@ -171,6 +171,11 @@ def sources_of(
         for source in map(named, model_format.originals(copy)):
             if (name := named(copy)) is not None and source in found:
                 found.setdefault(name, found[source])
+    # Files may have a constant table once for each layer (ESM).
+    for name, tensor in tensors.items():
+        source = found.get(known[current_name(name, model_format)])
+        if source is not None and not source.places and tensor.shape == source.shape:
+            found.setdefault(name, source)
     return found if found.keys() == tensors.keys() else None
 
 

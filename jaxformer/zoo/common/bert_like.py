@@ -309,7 +309,8 @@ def _write_positions(config: EncoderConfig) -> dict[str, Any]:
     }
 
 
-ROBERTA_FIELDS = (*FIELDS, Computed(_read_positions, _write_positions))
+ROBERTA_POSITIONS = Computed(_read_positions, _write_positions)
+ROBERTA_FIELDS = (*FIELDS, ROBERTA_POSITIONS)
 LM_HEAD_BIAS = "lm_head.bias"
 LM_HEAD = over_vocabulary(
     dense="lm_head.dense",
