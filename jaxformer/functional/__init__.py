@@ -49,10 +49,12 @@ from jaxformer.functional.positions.analysis import (
 )
 from jaxformer.functional.positions.base import Bias, NoPosition, Position
 from jaxformer.functional.positions.patch_bias import PatchBias, patch_bias
+from jaxformer.functional.positions.patch_rope import RoPE2D, patch_angles
 from jaxformer.functional.positions.relative import alibi_bias, alibi_slopes, t5_bias, t5_bucket
 from jaxformer.functional.positions.rope import apply_rope, inverse_frequencies, rotary_angles
 from jaxformer.functional.positions.rope_scaling import (
     DynamicNTK,
+    GivenFrequencies,
     LinearScaling,
     Llama3Scaling,
     LongRoPE,
@@ -122,6 +124,7 @@ __all__ = [
     "BlockBand",
     "DenseMask",
     "DynamicNTK",
+    "GivenFrequencies",
     "Integer",
     "KTOLosses",
     "KeyPadding",
@@ -143,6 +146,7 @@ __all__ = [
     "QueryRange",
     "RMSNorm",
     "RoPE",
+    "RoPE2D",
     "Scaling",
     "ScoreTerms",
     "Segments",
@@ -189,6 +193,7 @@ __all__ = [
     "linear",
     "min_p_filter",
     "no_repeat_ngram",
+    "patch_angles",
     "patch_bias",
     "patches",
     "per_device",

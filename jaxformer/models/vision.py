@@ -52,6 +52,8 @@ class VisionConfig(TransformerModelConfig):
     """A learned token before the patches, whose state stands for the image."""
     distillation_token: bool = False
     """Another one after it, whose state is asked for what a teacher says (DeiT)."""
+    register_tokens: int = 0
+    """Other learned tokens after them, which no head reads (DINOv3)."""
     mask_token: bool = False
     """A learned token that takes the place of hidden patches (BEiT, DINOv2)."""
     interpolate_positions: bool = False
@@ -62,8 +64,8 @@ class VisionConfig(TransformerModelConfig):
     """Activation of a dense layer on the first token's state; or NormPooler (CLIP, BEiT),
     AttentionPooler (SigLIP). None: classifiers read that state itself."""
     position: Position = Learned(max_length=197)
-    """Learned, with a row for the class token and every patch; Sinusoidal2D; Sinusoidal or another
-    scheme of one axis, in which the patches follow one another row by row."""
+    """Learned, with a row for the class token and every patch; Sinusoidal2D or RoPE2D; Sinusoidal
+    or another scheme of one axis, in which the patches follow one another row by row."""
     norm: Norm = LayerNorm(eps=1e-6)
     """LayerNorm or RMSNorm."""
     activation: Literal["relu", "gelu", "gelu_tanh", "silu", "quick_gelu"] = "gelu"
@@ -89,13 +91,14 @@ class VisionConfig(TransformerModelConfig):
             check_field(self, "patch_size", fits, f"a divisor of image_size = {self.image_size}")
         after = self.class_token or not self.distillation_token
         check_field(self, "distillation_token", after, "False: there is no class token")
+        check_field(self, "register_tokens", self.register_tokens >= 0, "0 or more")
         for scheme in filter(None, (self.position, self.relative_position)):
             scheme.validate_grid(self.grid, self.num_prefix)
 
     @property
     def num_prefix(self) -> int:
         """How many tokens come before the patches."""
-        return int(self.class_token) + int(self.distillation_token)
+        return int(self.class_token) + int(self.distillation_token) + self.register_tokens
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -205,6 +208,11 @@ class Vision(Model):
         self.class_token = token(keys[1]) if config.class_token else None
         self.distillation_token = token(keys[4]) if config.distillation_token else None
         self.mask_token = token(keys[5]) if config.mask_token else None
+        registers = config.register_tokens, dim
+        fresh = jax.random.fold_in(keys[5], 1)
+        self.register_table = (
+            parameter(fresh, registers, ("kinds", "embed"), std) if registers[0] else None
+        )
         self.transformer = Transformer(
             keys[2],
             config,
@@ -271,8 +279,9 @@ class Vision(Model):
             assert_axes({"B": rows, "patches": x.shape[1]}, masked=(masked, "B patches"))
             assert_bool(masked=masked)
             x = jnp.where(masked[..., None], self._tokens(self.mask_token, x), x)
-        first = [self._tokens(token, x) for token in (self.class_token, self.distillation_token)]
-        x = jnp.concatenate([*(token for token in first if token is not None), x], axis=1)
+        tokens = (self.class_token, self.distillation_token, self.register_table)
+        first = [self._tokens(token, x) for token in tokens if token is not None]
+        x = jnp.concatenate([*first, x], axis=1)
         return self.transformer(x, mask=Mask(), key=key)
 
     def outputs_from(self, hidden: jax.Array) -> ModelOutput:
@@ -286,9 +295,8 @@ class Vision(Model):
         return self.outputs_from(self.hidden(batch["images"], key, batch.get("masked")))
 
     @staticmethod
-    def _tokens(token: nnx.Param | None, x: jax.Array) -> jax.Array | None:
-        """A learned token `[D]` for each row of `x` `[B, T, D]`, as `[B, 1, D]`."""
-        if token is None:
-            return None
-        rows = jnp.broadcast_to(token[...].astype(x.dtype), (x.shape[0], 1, x.shape[2]))
+    def _tokens(tokens: nnx.Param, x: jax.Array) -> jax.Array:
+        """Learned tokens `[D]` or `[R, D]` for each row of `x` `[B, T, D]`, as `[B, R, D]`."""
+        table = jnp.atleast_2d(tokens[...]).astype(x.dtype)
+        rows = jnp.broadcast_to(table, (x.shape[0], *table.shape))
         return place(rows, spec_of(x))

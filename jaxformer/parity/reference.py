@@ -177,7 +177,8 @@ def save_random(
     biases = [x for name, x in model.named_buffers() if name == "final_logits_bias"]
     with torch.no_grad():
         # Tables that are computed (RoFormer's angles) stay what they are.
-        learned = ((name, x) for name, x in model.named_parameters() if x.requires_grad)
+        parameters = model.named_parameters()
+        learned = ((name, x) for name, x in parameters if x.requires_grad and x.numel())
         for name, x in [*learned, *(("bias", bias) for bias in biases)]:
             # States must neither vanish nor saturate a softmax, where float32
             # decides: scales are near their initial values, 1 (0 in Gemma, which adds 1), and

@@ -277,6 +277,7 @@ TINY: dict[str, dict[str, Any]] = {
     },
     # Square: transformers resizes the positions of all other images as if these were.
     "dinov2": {**_SIZES, "image_size": 12, "patch_size": 4, "num_channels": 2, "mlp_ratio": 2},
+    "dinov3_vit": _VIT | {"num_register_tokens": 3, "use_gated_mlp": True, "layer_norm_eps": 1e-3},
     "bloom": {"vocab_size": 131, "hidden_size": 48, "n_head": 6, "n_layer": 3, **_TOKENS},
     "gpt_neo": {
         "vocab_size": 131,

@@ -14,6 +14,7 @@ from jaxformer.zoo import (
     cohere,
     composite,
     dinov2,
+    dinov3,
     distilbert,
     electra,
     ernie,
@@ -65,6 +66,7 @@ _MODULES = (
     blenderbot, blenderbot_small, xglm,
     composite, vision_text_dual_encoder,
     xlm_roberta_xl, eurobert, nomic_bert, esm,
+    dinov3,
 )  # fmt: skip
 
 SYSTEMS: dict[str, System] = {

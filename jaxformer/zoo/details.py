@@ -18,7 +18,8 @@ PARTS = {
     "mlp": r"sublayers\.\d+\.(up|gate|down)\.",
     "head": r"^(heads|pooler)\.",
     "norms": r"norm",
-    "embedding": r"embedding\.table$|inputs\.(kinds|projection)\.|^patch_projection\.|_token$",
+    "embedding": r"embedding\.table$|inputs\.(kinds|projection)\.|^patch_projection\.|"
+    r"_token$|^register_table$",
 }
 """Each part of a model, and what the paths of its parameters match; the first match counts."""
 OTHER = "other"

@@ -138,8 +138,10 @@ def test_labels_of_several_kinds(tmp_path):
         check_variant(folder, "bert", {"num_labels": labels}, "SequenceClassification", with_labels)
 
 
-def test_masked_patches(tmp_path):
-    ours, theirs = models(save_tiny("dinov2", tmp_path, "Model"))
+@pytest.mark.parametrize("model_type", ["dinov2", "dinov3_vit"])
+def test_masked_patches(model_type, tmp_path):
+    changes = {"image_size": 12, "patch_size": 4}
+    ours, theirs = models(save_tiny(model_type, tmp_path, "Model", **changes))
     masked = np.arange(27).reshape(3, 9) % 4 == 1
     check_outputs(ours, theirs, example_inputs(ours.checkpoint) | {"bool_masked_pos": masked})
 
@@ -176,6 +178,8 @@ def test_patches_cannot_be_masked_without_a_token(tmp_path):
         ("modernbert", {"sparse_prediction": True}, "sparse_prediction = True"),
         ("vit", {"pooler_output_size": 10}, "pooler_output_size = 10"),
         ("vit", {"image_size": 30}, "patch_size"),
+        ("dinov3_vit", {"query_bias": False}, "query_bias = False, key_bias = False"),
+        ("dinov3_vit", {"num_register_tokens": -1}, "register_tokens"),
         ("dinov2", {"num_heads": 4}, "num_heads = 4: not known"),
     ],
 )
@@ -198,6 +202,7 @@ def test_what_is_not_supported_is_refused(model_type, values, message):
         ("albert-base", "albert"),
         ("ernie-3.0-base-zh", "ernie"),
         ("vit-base-16", "vit"),
+        ("dinov3-vit7b16", "dinov3_vit"),
     ],
 )
 def test_systems_of_the_zoo_can_be_said(name, model_type):

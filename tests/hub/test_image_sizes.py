@@ -25,13 +25,14 @@ MODELS = {
     "dinov2": ("dinov2", "ForImageClassification", {}),
     "beit": ("beit", "ForImageClassification", {"use_absolute_position_embeddings": True}),
     "beit-shared": ("beit", "Model", SHARED | {"use_mean_pooling": False}),
+    "dinov3": ("dinov3_vit", "Model", {}),
     "siglip": ("siglip_vision_model", "VisionModel", {"image_size": 14}),
     "clip": ("clip_vision_model", "VisionModel", {"image_size": 14}),
 }
 # Rows and columns of pixels; the last has pixels beyond its last whole patch.
 IMAGES = [(20, 12), (4, 8), (18, 23)]
 each_model = pytest.mark.parametrize("name", MODELS)
-ALWAYS = ("dinov2", "beit", "beit-shared")
+ALWAYS = ("dinov2", "dinov3", "beit", "beit-shared")
 
 
 def case(name, folder):
@@ -47,10 +48,10 @@ def images(model, size, rows=2):
 
 
 @each_model
-@pytest.mark.quick("vit", "beit", "beit-shared")
+@pytest.mark.quick("vit", "beit", "beit-shared", "dinov3")
 def test_outputs_equal_those_of_transformers(name, tmp_path):
     model, reference = case(name, tmp_path)
-    asked = {} if name == "dinov2" else {"interpolate_pos_encoding": True}
+    asked = {} if name in ("dinov2", "dinov3") else {"interpolate_pos_encoding": True}
     for size in IMAGES:
         inputs = images(model, size)
         with reference._torch.no_grad():

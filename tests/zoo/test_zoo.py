@@ -144,6 +144,7 @@ T5_SIZES = {
     "xxl": (24, 4096, 64, 64, 10240),
 }
 GATED = {"feed_forward_proj": "gated-gelu"}
+DINOV3 = {"num_register_tokens": 4}
 THEIRS = {
     "bert-base": ("BertForPreTraining", {}),
     "bert-large": ("BertForPreTraining", bert_like(24, 1024, 16)),
@@ -266,6 +267,12 @@ THEIRS = {
     "vit-huge-14": (
         "ViTForImageClassification",
         bert_like(32, 1280, 16, num_labels=1000, patch_size=14),
+    ),
+    "dinov3-vits16": ("DINOv3ViTModel", DINOV3),
+    "dinov3-vitl16": ("DINOv3ViTModel", DINOV3 | bert_like(24, 1024, 16)),
+    "dinov3-vith16plus": (
+        "DINOv3ViTModel",
+        DINOV3 | bert_like(32, 1280, 20, use_gated_mlp=True, hidden_act="silu"),
     ),
     "clip-vit-base-patch32-text": ("CLIPTextModelWithProjection", {}),
     "clip-vit-base-patch32-vision": ("CLIPVisionModelWithProjection", {}),

@@ -2,8 +2,10 @@
 
 from jaxformer.functional.positions.base import Bias, NoPosition, Position
 from jaxformer.functional.positions.patch_bias import PatchBias
+from jaxformer.functional.positions.patch_rope import RoPE2D
 from jaxformer.functional.positions.rope_scaling import (
     DynamicNTK,
+    GivenFrequencies,
     LinearScaling,
     Llama3Scaling,
     LongRoPE,
@@ -28,6 +30,7 @@ __all__ = [
     "Bias",
     "Binary",
     "DynamicNTK",
+    "GivenFrequencies",
     "Integer",
     "Learned",
     "LinearScaling",
@@ -38,6 +41,7 @@ __all__ = [
     "PatchBias",
     "Position",
     "RoPE",
+    "RoPE2D",
     "Scaling",
     "Sinusoidal",
     "Sinusoidal2D",

@@ -1,0 +1,86 @@
+"""Rotary positions of patches: rows turn one half of the pairs of channels, columns the other."""
+
+import math
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer.errors import ConfigError, check_field
+from jaxformer.functional.assertions import assert_axes, assert_floating, assert_integers
+from jaxformer.functional.positions.schemes import OnGrid
+
+
+def patch_angles(
+    positions: jax.Array, *, grid: tuple[int, int], prefix: int, theta: float, head_dim: int
+) -> jax.Array:
+    r"""The angles by which the pairs of channels of a patch turn.
+
+    .. math:: \alpha_{i} = 2 \pi y\, \theta^{-4 i / H}, \quad
+        \alpha_{H / 4 + i} = 2 \pi x\, \theta^{-4 i / H}
+
+    where y and x are the centre of the patch in an image from -1 to 1. What comes before the
+    patches does not turn.
+
+    Args:
+        positions: int `[B or 1, T]`: first the prefix, then the patches row by row.
+        grid: Rows and columns of the patches.
+        prefix: How many positions come before those of the patches.
+        theta: The base.
+        head_dim: H, a multiple of 4.
+
+    Returns:
+        float32 `[B or 1, T, H / 2]`.
+
+    References:
+        Siméoni et al., DINOv3, 2025 (https://arxiv.org/abs/2508.10104), section 3.2.
+    """
+    assert_axes(positions=(positions, "_ T"))
+    assert_integers(positions=positions)
+    exponents = np.arange(0, 1, 4 / head_dim, dtype=np.float32)
+    frequencies = (1 / np.float64(theta) ** exponents.astype(np.float64)).astype(np.float32)
+    patch = jnp.maximum(positions - prefix, 0)
+    places = jnp.stack([patch // grid[1], patch % grid[1]], axis=-1).astype(jnp.float32)
+    centres = 2.0 * ((places + 0.5) / np.asarray(grid, np.float32).reshape(1, 1, 2)) - 1.0
+    angles = 2 * math.pi * centres[..., None] * frequencies.reshape(1, 1, 1, -1)
+    angles = angles.reshape(*positions.shape, head_dim // 2)
+    return jnp.where(positions[..., None] < prefix, 0.0, angles)
+
+
+@dataclass(frozen=True)
+class RoPE2D(OnGrid):
+    """Rotates queries and keys of patches by their row and column in an image (DINOv3).
+
+    Tokens before the patches do not rotate.
+    """
+
+    grid: tuple[int, int]
+    """Rows and columns of patches, which follow one another row by row."""
+    theta: float = 100.0
+    """Base of the frequencies."""
+    prefix: int = 1
+    """Tokens before the patches: 1 with a class token."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_field(self, "theta", 1 < self.theta < math.inf, "above 1 and finite")
+
+    def rotate(self, query, key, query_positions, key_positions, lengths=None):
+        del lengths
+        return self._rotated(query, query_positions), self._rotated(key, key_positions)
+
+    def _rotated(self, x_BTNH: jax.Array, positions: jax.Array) -> jax.Array:
+        assert_axes(x=(x_BTNH, "B T N H"), positions=(positions, "B/1 T"))
+        assert_floating(x=x_BTNH)
+        options = {"grid": self.grid, "prefix": self.prefix, "theta": self.theta}
+        angles = patch_angles(positions, head_dim=x_BTNH.shape[-1], **options)[:, :, None, :]
+        a_BTNF, b_BTNF = jnp.split(x_BTNH.astype(jnp.float32), 2, axis=-1)
+        cos, sin = jnp.cos(angles), jnp.sin(angles)
+        turned = (a_BTNF * cos - b_BTNF * sin, b_BTNF * cos + a_BTNF * sin)
+        return jnp.concatenate(turned, axis=-1).astype(x_BTNH.dtype)
+
+    def validate_sizes(self, *, model_dim, head_dim):
+        del model_dim
+        if head_dim % 4:
+            raise ConfigError(f"head_dim = {head_dim}: must be a multiple of 4 for {self}")

@@ -1,0 +1,190 @@
+"""DINOv3: a ViT with register tokens, and RoPE over rows and columns of patches."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from jaxformer.errors import ConfigError
+from jaxformer.functional.norms import LayerNorm
+from jaxformer.functional.positions.patch_rope import RoPE2D
+from jaxformer.hub.fields import Activation, Computed, ConfigMap, NormEps, Number, Value, numbers
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.model_format import Architecture, ModelFormat
+from jaxformer.hub.tasks import Task
+from jaxformer.hub.weights.layouts import Constant, Patches, Same
+from jaxformer.hub.weights.weight_map import WeightMap, attention, block
+from jaxformer.models import VisionConfig
+from jaxformer.zoo.common.vit_like import read_patches, write_patches
+from jaxformer.zoo.system import System
+
+_dinov3 = partial(VisionConfig, interpolate_positions=True, mask_token=True, heads=())
+
+
+def _sized(
+    num_layers: int, model_dim: int, num_heads: int, mlp_dim: int, **changes: Any
+) -> VisionConfig:
+    """The published architecture in any size."""
+    fields = {
+        "num_layers": num_layers,
+        "model_dim": model_dim,
+        "num_heads": num_heads,
+        "mlp_dim": mlp_dim,
+        "image_size": (224, 224),
+        "patch_size": (16, 16),
+        "register_tokens": 4,
+        "position": RoPE2D(grid=(14, 14), theta=100.0, prefix=5),
+        "norm": LayerNorm(eps=1e-5),
+        "attention_key_bias": False,
+        "layer_scale": 1.0,
+    }
+    return _dinov3(**(fields | changes))
+
+
+_SOURCE = "Siméoni et al., 2025, https://github.com/facebookresearch/dinov3"
+_GATED = {"gated": True, "activation": "silu"}
+
+SYSTEMS = (
+    System("dinov3-vits16", "", _sized(12, 384, 6, 1536), "21M", _SOURCE),
+    System("dinov3-vits16plus", "", _sized(12, 384, 6, 1536, **_GATED), "29M", _SOURCE),
+    System("dinov3-vitb16", "", _sized(12, 768, 12, 3072), "86M", _SOURCE),
+    System("dinov3-vitl16", "", _sized(24, 1024, 16, 4096), "300M", _SOURCE),
+    System("dinov3-vith16plus", "", _sized(32, 1280, 20, 5120, **_GATED), "840M", _SOURCE),
+    System(
+        "dinov3-vit7b16",
+        "",
+        _sized(40, 4096, 32, 8192, attention_bias=False, **_GATED),
+        "6716M",
+        _SOURCE,
+    ),
+)
+
+
+def _read_patches(hf_config: HFConfig) -> dict[str, Any]:
+    registers = hf_config.number("num_register_tokens", 0)
+    values = read_patches(hf_config, 1 + registers)
+    del values["patch"]
+    pairs = zip(values["image_size"], values["patch_size"], strict=True)
+    theta = float(hf_config.number("rope_theta", 100.0))
+    grid = tuple(pixels // patch for pixels, patch in pairs)
+    return values | {
+        "register_tokens": registers,
+        "position": RoPE2D(grid=grid, theta=theta, prefix=1 + registers),
+    }
+
+
+def _write_patches(config: VisionConfig) -> dict[str, Any]:
+    return {
+        **write_patches(config),
+        "num_register_tokens": config.register_tokens,
+        "rope_theta": config.position.theta,
+    }
+
+
+def _read_biases(hf_config: HFConfig) -> dict[str, Any]:
+    names = ("query_bias", "key_bias", "value_bias")
+    query, key, value = (hf_config.take(name, name != "key_bias") for name in names)
+    if query != value or (key and not query):
+        raise ConfigError(
+            f"{hf_config.path}: query_bias = {query}, key_bias = {key}, value_bias = {value} is "
+            "not supported: queries and values must both have a bias or not, and keys alone none"
+        )
+    return {"attention_bias": query, "attention_key_bias": key}
+
+
+def _write_biases(config: VisionConfig) -> dict[str, Any]:
+    own, of_keys = config.attention_bias, config.attention_key_bias
+    return {"query_bias": own, "key_bias": own and of_keys, "value_bias": own}
+
+
+_FIELDS = (
+    *numbers(
+        {
+            "num_layers": "num_hidden_layers",
+            "model_dim": "hidden_size",
+            "num_heads": "num_attention_heads",
+            "mlp_dim": "intermediate_size",
+            "channels": "num_channels",
+        }
+    ),
+    NormEps(default=1e-5),
+    Activation(default="gelu"),
+    Number("attention_dropout", "attention_dropout", 0.0),
+    Number("layer_scale", "layerscale_value", 1.0),
+    Value("attention_output_bias", "proj_bias", True),
+    Value("mlp_bias", "mlp_bias", True),
+    Value("gated", "use_gated_mlp", False),
+    Computed(_read_patches, _write_patches),
+    Computed(_read_biases, _write_biases),
+)
+_NAMES = {
+    "patch_projection": "embeddings.patch_embeddings",
+    "class_token": "embeddings.cls_token",
+    "register_table": "embeddings.register_tokens",
+    "mask_token": "embeddings.mask_token",
+    **block(
+        "transformer",
+        "layer.{}",
+        {
+            **attention(
+                0,
+                query="attention.q_proj",
+                key="attention.k_proj",
+                value="attention.v_proj",
+                output="attention.o_proj",
+            ),
+            "norms.0": "norm1",
+            "scales.0": "layer_scale1.lambda1",
+            "sublayers.1.up": "mlp.up_proj",
+            "sublayers.1.gate": "mlp.gate_proj",
+            "sublayers.1.down": "mlp.down_proj",
+            "norms.1": "norm2",
+            "scales.1": "layer_scale2.lambda1",
+        },
+    ),
+    "transformer.final_norm": "norm",
+}
+_LAYOUTS = {
+    "patch_projection.kernel": Patches(),
+    "class_token": Same(leading=2),
+    "mask_token": Same(leading=2),
+    "register_table": Same(leading=1),
+}
+
+
+def _weight_map(config: VisionConfig) -> WeightMap:
+    if config.register_tokens:
+        return WeightMap(_NAMES, layouts=_LAYOUTS)
+    # Files of models without such tokens have a table of none.
+    shape = (1, 0, config.model_dim)
+    none = Constant(shape, partial(np.zeros, shape, np.float32))
+    return WeightMap(_NAMES, layouts=_LAYOUTS, constants={"embeddings.register_tokens": none})
+
+
+FORMATS = (
+    ModelFormat(
+        model_type="dinov3_vit",
+        config_map=ConfigMap(_dinov3, _FIELDS),
+        weight_map=_weight_map,
+        architectures=(Architecture("DINOv3ViTModel", Task()),),
+        aliases={r"^model\.layer\.": "layer."},
+        harmless=(
+            "apply_layernorm",
+            "drop_path_rate",
+            "out_*",
+            "_out_*",
+            # The rest of these only act in training.
+            "pos_embed_*",
+            "reshape_hidden_states",
+            "return_class_token",
+            "stage_names",
+        ),
+        defaults={
+            "hidden_size": 384,
+            "intermediate_size": 1536,
+            "num_hidden_layers": 12,
+            "num_attention_heads": 6,
+            "num_channels": 3,
+        },
+    ),
+)
