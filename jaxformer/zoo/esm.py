@@ -227,7 +227,10 @@ FORMATS = (
             "num_attention_heads": 12,
             "intermediate_size": 3072,
             "max_position_embeddings": 1026,
+            "vocab_size": 33,
             "pad_token_id": 1,
         },
+        # Transformers has no default for these, which are those of all published files.
+        inherited=("vocab_size", "pad_token_id"),
     ),
 )

@@ -180,7 +180,6 @@ def test_patches_cannot_be_masked_without_a_token(tmp_path):
         ("vit", {"image_size": 30}, "patch_size"),
         ("dinov3_vit", {"query_bias": False}, "query_bias = False, key_bias = False"),
         ("dinov3_vit", {"num_register_tokens": -1}, "register_tokens"),
-        ("dinov2", {"num_heads": 4}, "num_heads = 4: not known"),
     ],
 )
 def test_what_is_not_supported_is_refused(model_type, values, message):

@@ -13,7 +13,7 @@ import numpy as np
 from jaxformer.errors import DataError
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.weights.found import INDEX, weight_names_in
-from jaxformer.hub.weights.names import KnownNames
+from jaxformer.hub.weights.names import KnownNames, current_name
 from jaxformer.hub.weights.tensors import (
     DTYPES,
     Tensor,
@@ -160,7 +160,8 @@ def sources_of(
     Returns:
         Name in the files -> the placement; None if the model has other tensors than the files.
     """
-    named = KnownNames(tensors, model_format).find
+    known = KnownNames(tensors, model_format)
+    named = known.find
     found: dict[str, Placement] = {}
     for placement in placements:
         name = named(placement.tensor)
@@ -173,7 +174,7 @@ def sources_of(
                 found.setdefault(name, found[source])
     # Files may have a constant table once for each layer (ESM).
     for name, tensor in tensors.items():
-        source = found.get(known[current_name(name, model_format)])
+        source = found.get(known.current[current_name(name, model_format)])
         if source is not None and not source.places and tensor.shape == source.shape:
             found.setdefault(name, source)
     return found if found.keys() == tensors.keys() else None
