@@ -124,6 +124,10 @@ class _Composite(_EncoderDecoder):
     def of(self, config):
         return _Composite(FAMILIES[type(config.encoder)])
 
+    def names_of_inputs(self, config):
+        own = ("decoder_attention_mask", "decoder_input_ids")
+        return tuple(sorted({*self._encoder.names_of_inputs(config.encoder), *own}))
+
     def encoder_inputs(self, checkpoint, inputs):
         return self._encoder.encoder_inputs(checkpoint.part("encoder"), inputs)
 
@@ -150,7 +154,7 @@ class _Composite(_EncoderDecoder):
 
 class _Vision(HFFamily):
     name = "vision"
-    inputs = ("bool_masked_pos", "pixel_values")
+    inputs = ("bool_masked_pos", "noise", "pixel_values")
     source = "pixel_values"
     normalized_states = False
 
@@ -159,18 +163,43 @@ class _Vision(HFFamily):
         masked = inputs.get("bool_masked_pos")
         if masked is not None and not checkpoint.config.mask_token:
             raise DataError("inputs: bool_masked_pos: the model has no token for masked patches")
-        return images, {} if masked is None else {"masked": masked > 0}
+        options = {} if masked is None else {"masked": masked > 0}
+        order = _order_of_patches(checkpoint.config, inputs)
+        if order is not None:
+            options["places"] = order[:, : checkpoint.config.num_read]
+        return images, options
+
+    def names_of_inputs(self, config):
+        other = "noise" if config.mask_ratio is None else "bool_masked_pos"
+        return tuple(name for name in self.inputs if name != other)
 
     def forward(self, model, checkpoint, inputs):
         config = checkpoint.config
         images, options = self.encoder_inputs(checkpoint, inputs)
         hidden = model.hidden(images, **options)
-        states = model.outputs_from(hidden)
+        states = model.outputs_from(hidden, options.get("places"))
         outputs = {"last_hidden_state": hidden}
+        order = _order_of_patches(config, inputs)
+        if order is not None:
+            restore = jnp.argsort(order, axis=1)
+            outputs["ids_restore"] = restore
+            outputs["mask"] = (restore >= config.num_read).astype(jnp.float32)
         one = config.class_token or config.pooler is not None
         if type(checkpoint.architecture.task) is Task and one:
             outputs["pooler_output"] = states.pooled
         return states, outputs
+
+
+def _order_of_patches(config: VisionConfig, inputs: Arrays) -> jax.Array | None:
+    """The patches of each image, first those that are read; None where all are, in their order."""
+    if config.mask_ratio is None or ("noise" not in inputs and not config.mask_ratio):
+        return None
+    if "noise" not in inputs:
+        raise DataError(
+            "inputs: noise is missing: give a number for each patch of each image, of which the "
+            f"{config.num_read} with the smallest are read; or load the model with mask_ratio=0.0"
+        )
+    return jnp.argsort(inputs["noise"], axis=1, stable=True)
 
 
 class _DualEncoder(HFFamily):

@@ -1,6 +1,7 @@
 """The heads, outputs and losses of the classes that predict hidden patches of images."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ from jax.sharding import PartitionSpec
 from jaxformer.errors import DataError
 from jaxformer.functional.placement import spec_of
 from jaxformer.hub.tasks import Task, token_loss
-from jaxformer.models import MaskedPixels, VisualTokens
+from jaxformer.models import MaskedAutoencoder, MaskedPixels, VisualTokens
 
 _ALMOST_NONE = 1e-5
 
@@ -44,6 +45,39 @@ class MaskedPixelsTask(Task):
         errors = jnp.abs(images[:, :, : image.shape[2], : image.shape[3]] - image) * hidden
         count = jnp.sum(hidden) + _ALMOST_NONE
         return outputs | {"loss": jnp.sum(errors) / count / images.shape[1]}
+
+
+@dataclass(frozen=True)
+class MaskedAutoencoderTask(Task):
+    """The pixels of the patches that were not read, by a decoder (MAE)."""
+
+    FIELDS: ClassVar = {
+        "num_layers": "decoder_num_hidden_layers",
+        "model_dim": "decoder_hidden_size",
+        "num_heads": "decoder_num_attention_heads",
+        "mlp_dim": "decoder_intermediate_size",
+        "normalize": "norm_pix_loss",
+    }
+    """The field of the head -> that of config.json."""
+
+    def heads(self, hf_config):
+        usual = MaskedAutoencoder()
+        values = {
+            ours: hf_config.take(theirs, getattr(usual, ours))
+            for ours, theirs in self.FIELDS.items()
+        }
+        return (MaskedAutoencoder(**values),)
+
+    def outputs(self, model, states, inputs, hf_config):
+        head, images = model.heads["reconstruction"], inputs["pixel_values"]
+        scores = head.scores(states)
+        outputs = {"logits": scores.reshape(*scores.shape[:2], -1)}
+        if states.places is None:
+            return outputs  # nothing is hidden
+        errors = head.errors(scores, jnp.transpose(images, (0, 2, 3, 1)))
+        numbers = jnp.arange(errors.shape[1])[None, None, :]
+        hidden = ~jnp.any(states.places[:, :, None] == numbers, axis=1)
+        return outputs | {"loss": jnp.sum(errors * hidden) / jnp.sum(hidden)}
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ _INTEGERS_OR_BOOL = (jnp.integer, jnp.bool_), "integers"
 _FLOATS = (jnp.floating,), "floats"
 _NUMBERS = (jnp.integer, jnp.bool_, jnp.floating), "numbers"
 _MAY_HOLD = {
-    "pixel_values": _FLOATS,
+    **dict.fromkeys(("noise", "pixel_values"), _FLOATS),
     **dict.fromkeys(("input_ids", "decoder_input_ids", "position_ids"), _INTEGERS),
     **dict.fromkeys(("labels", *_MASKS), _NUMBERS),
 }
@@ -77,8 +77,8 @@ def checked_inputs(inputs: Mapping[str, Any], config: ModelConfig) -> dict[str, 
             _check_positions(array, config)
         elif name in _MASKS:
             _check_mask(name, array)
-            if name == "bool_masked_pos":
-                _check_hidden_patches(array, arrays, config)
+        if name in ("bool_masked_pos", "noise"):
+            _check_patches(name, array, arrays, config)
         elif name in SEGMENTS:
             _check_segments(name, array, config)
         _check_shape(name, array, arrays)
@@ -308,8 +308,8 @@ def _check_pixels(pixels: np.ndarray, config: Any) -> None:
         )
 
 
-def _check_hidden_patches(
-    hidden: np.ndarray, arrays: Mapping[str, np.ndarray], config: Any
+def _check_patches(
+    name: str, hidden: np.ndarray, arrays: Mapping[str, np.ndarray], config: Any
 ) -> None:
     pixels = arrays.get("pixel_values")
     if pixels is None or np.ndim(pixels) != 4:
@@ -319,6 +319,6 @@ def _check_hidden_patches(
     expected = (len(pixels), math.prod(count // size for count, size in sizes))
     if hidden.shape != expected:
         raise DataError(
-            f"inputs: bool_masked_pos has shape {hidden.shape}: must be {expected}, one for each "
+            f"inputs: {name} has shape {hidden.shape}: must be {expected}, one for each "
             "patch of each image"
         )

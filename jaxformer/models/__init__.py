@@ -5,6 +5,7 @@ from jaxformer.models.decoder import Decoder, DecoderConfig
 from jaxformer.models.dual_encoder import DualEncoder, DualEncoderConfig
 from jaxformer.models.encoder import Encoder, EncoderConfig
 from jaxformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from jaxformer.models.heads.autoencoder import MaskedAutoencoder
 from jaxformer.models.heads.base import Head, LossFunction, LossOptions, ModelOutput
 from jaxformer.models.heads.choices import MultipleChoice
 from jaxformer.models.heads.contrastive import Contrastive, SigmoidContrastive
@@ -43,6 +44,7 @@ __all__ = [
     "LanguageModel",
     "LossFunction",
     "LossOptions",
+    "MaskedAutoencoder",
     "MaskedLanguageModel",
     "MaskedPixels",
     "Model",

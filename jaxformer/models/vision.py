@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxformer.checks import check_fields
+from jaxformer.checks import RATE, check_fields, optional
 from jaxformer.errors import check_argument, check_field
 from jaxformer.functional.assertions import assert_axes, assert_bool, assert_floating
 from jaxformer.functional.masks import Mask
@@ -56,6 +56,9 @@ class VisionConfig(TransformerModelConfig):
     """Other learned tokens after them, which no head reads (DINOv3)."""
     mask_token: bool = False
     """A learned token that takes the place of hidden patches (BEiT, DINOv2)."""
+    mask_ratio: float | None = None
+    """Share of the patches that are not read: the first of those that are hidden (MAE). None: all
+    patches are read, and hidden ones are replaced by the mask token."""
     interpolate_positions: bool = False
     """Images of any size are read: tables of positions are resized to their grid of patches
     whenever the model runs, and pixels beyond the last whole patch are left out. False: images have
@@ -84,7 +87,7 @@ class VisionConfig(TransformerModelConfig):
     def __post_init__(self):
         super().__post_init__()
         check_no_windows(self)
-        check_fields(self, "model", channels=SIZE)
+        check_fields(self, "model", channels=SIZE, mask_ratio=optional(RATE))
         for pixels, patch in zip(self.image_size, self.patch_size, strict=True):
             whole = self.crop or (patch > 0 and pixels % patch == 0)
             fits = 0 < patch <= pixels and whole
@@ -115,6 +118,11 @@ class VisionConfig(TransformerModelConfig):
     def num_patches(self) -> int:
         """The patches of an image."""
         return self.grid[0] * self.grid[1]
+
+    @property
+    def num_read(self) -> int:
+        """The patches of an image that are read."""
+        return int(self.num_patches * (1 - (self.mask_ratio or 0.0)))
 
     def for_grid(self, grid: tuple[int, int]) -> "VisionConfig":
         """The same model for images of another size, whose parameters `adapted` makes.
@@ -184,9 +192,11 @@ class VisionConfig(TransformerModelConfig):
         rows, columns = self.patch_size
         products = rows * columns * self.channels * self.model_dim
         blocks = self, self.sublayers, self.num_layers
-        products += block_products(*blocks)
-        attention = attention_flops(*blocks, self.num_tokens, causal=False)
-        return TokenFlops(2 * products, *attention)
+        read = self.num_prefix + self.num_read
+        share = read / self.num_tokens
+        products += share * block_products(*blocks) + sum(x.products(self) for x in self.heads)
+        attention = attention_flops(*blocks, read, causal=False)
+        return TokenFlops(2 * products, *(share * each for each in attention))
 
 
 class Vision(Model):
@@ -230,6 +240,7 @@ class Vision(Model):
         images: jax.Array,
         key: jax.Array | None = None,
         masked: jax.Array | None = None,
+        places: jax.Array | None = None,
     ) -> jax.Array:
         """The hidden states of the class, distillation and patch tokens.
 
@@ -237,6 +248,7 @@ class Vision(Model):
             images: Pixels `[B, height, width, C]`.
             key: The dropout key; None in evaluation.
             masked: bool `[B, patches]`: the patches that the mask token replaces; None: none.
+            places: int `[B, K]`: the patches that are read; None: all.
 
         Returns:
             `[B, T, D]` in the compute dtype.
@@ -252,8 +264,8 @@ class Vision(Model):
         )
         if grid != config.grid:
             # The parameters stay those of the file: only this pass has tables of another size.
-            return self._for_grid(grid)._hidden(images, key, masked, sizes["B"])
-        return self._hidden(images, key, masked, sizes["B"])
+            return self._for_grid(grid)._hidden(images, key, masked, places, sizes["B"])
+        return self._hidden(images, key, masked, places, sizes["B"])
 
     def _for_grid(self, grid: tuple[int, int]) -> "Vision":
         """This model for images with another grid of patches."""
@@ -266,7 +278,7 @@ class Vision(Model):
             {name: config.adapted(name, value, self.config) for name, value in parameters.items()}
         )
 
-    def _hidden(self, images, key, masked, rows):
+    def _hidden(self, images, key, masked, places, rows):
         """The states for images whose patches are those of the configuration."""
         height, width = (
             n * size for n, size in zip(self.config.grid, self.config.patch_size, strict=True)
@@ -281,18 +293,32 @@ class Vision(Model):
             x = jnp.where(masked[..., None], self._tokens(self.mask_token, x), x)
         tokens = (self.class_token, self.distillation_token, self.register_table)
         first = [self._tokens(token, x) for token in tokens if token is not None]
+        positions = None
+        if places is not None:
+            assert_axes({"B": rows}, places=(places, "B read"))
+            x = jnp.take_along_axis(x, places[..., None], axis=1)
+            before = jnp.broadcast_to(
+                jnp.arange(self.config.num_prefix)[None, :], (rows, self.config.num_prefix)
+            )
+            positions = jnp.concatenate([before, places + self.config.num_prefix], axis=1)
         x = jnp.concatenate([*first, x], axis=1)
-        return self.transformer(x, mask=Mask(), key=key)
+        return self.transformer(x, mask=Mask(), positions=positions, key=key)
 
-    def outputs_from(self, hidden: jax.Array) -> ModelOutput:
-        """The model's outputs for hidden states `[B, T, D]`."""
+    def outputs_from(self, hidden: jax.Array, places: jax.Array | None = None) -> ModelOutput:
+        """The model's outputs for hidden states `[B, T, D]`, of the patches `places` alone."""
         # Means over an image are over its patches.
         patch = jnp.arange(hidden.shape[1])[None, :] >= self.config.num_prefix
         pooled = hidden[:, 0] if self.pooler is None else self.pooler(hidden)
-        return ModelOutput(hidden, pooled, valid=jnp.broadcast_to(patch, hidden.shape[:2]))
+        valid = jnp.broadcast_to(patch, hidden.shape[:2])
+        return ModelOutput(hidden, pooled, valid=valid, places=places)
 
     def outputs(self, batch, key=None):
-        return self.outputs_from(self.hidden(batch["images"], key, batch.get("masked")))
+        masked, places = batch.get("masked"), None
+        if self.config.mask_ratio is not None and masked is not None:
+            # Visible patches first, in their order.
+            places = jnp.argsort(masked, axis=1, stable=True)[:, : self.config.num_read]
+            masked = None
+        return self.outputs_from(self.hidden(batch["images"], key, masked, places), places)
 
     @staticmethod
     def _tokens(tokens: nnx.Param, x: jax.Array) -> jax.Array:

@@ -72,6 +72,9 @@ def example_inputs(
         encoder = config.parts.get("encoder", config)
         size = (rows, encoder.channels, *encoder.image_size)
         inputs["pixel_values"] = rng.standard_normal(size).astype(np.float32)
+        if "noise" in family_of(config).names_of_inputs(config):
+            shape = (rows, encoder.num_patches)
+            inputs["noise"] = rng.random(shape).astype(np.float32)
     return inputs | _labels(task, rng, inputs, checkpoint.hf_config)
 
 

@@ -15,12 +15,15 @@ from jaxformer.errors import DataError
 from jaxformer.extras import missing_extra
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.weights.names import current_name
-from jaxformer.parity.tiny import TINY, TINY_CLASSES
+from jaxformer.parity.tiny import TINY
+from jaxformer.parity.tiny_images import TINY_CLASSES
 from jaxformer.zoo import FORMATS
 
 _STACKED = ("hidden_states", "encoder_hidden_states", "decoder_hidden_states")
 # Falcon's eager attention adds ALiBi twice, in the scores and in the mask; the default does not.
 _ATTENTION = {"falcon": "sdpa"}
+# Tables of sines which are parameters that do not learn, until transformers loads them.
+_TABLES = {"vit_mae": ("position_embeddings", "decoder_pos_embed")}
 
 
 class Reference:
@@ -55,6 +58,9 @@ class Reference:
             # A table of sines is computed; once loaded, transformers would learn it.
             if hasattr(module, "create_weight"):
                 module.requires_grad_(False)
+        for name, parameter in self.model.named_parameters():
+            if name.endswith(_TABLES.get(kind, ())):
+                parameter.requires_grad_(False)
         problems = {name: found for name, found in report.items() if found}
         if problems:
             raise DataError(f"{folder}: transformers does not load all of it: {problems}")

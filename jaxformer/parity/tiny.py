@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from jaxformer.parity.tiny_images import IMAGES, MLP, SIZES, VIT
+
 _TOKENS = {"bos_token_id": 3, "eos_token_id": 4, "pad_token_id": 5}
-_SIZES = {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 6}
-_MLP = {"intermediate_size": 56}
-_BERT = {"vocab_size": 131, **_SIZES, **_MLP, "max_position_embeddings": 20}
+_BERT = {"vocab_size": 131, **SIZES, **MLP, "max_position_embeddings": 20}
 _ROBERTA = _BERT | {
     "hidden_act": "relu",
     "type_vocab_size": 2,
@@ -13,7 +13,7 @@ _ROBERTA = _BERT | {
     "max_position_embeddings": 24,
 }
 _GPT = {"vocab_size": 131, "n_embd": 48, "n_head": 6, "n_layer": 3, "n_positions": 20, **_TOKENS}
-_NEOX = {"vocab_size": 131, **_SIZES, **_MLP, **_TOKENS}
+_NEOX = {"vocab_size": 131, **SIZES, **MLP, **_TOKENS}
 _PHI3 = _BERT | {"num_key_value_heads": 2, "pad_token_id": 3}
 _LLAMA = _PHI3 | {"head_dim": 12}
 _QWEN = _LLAMA | {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}
@@ -51,13 +51,12 @@ _T5 = {
     "relative_attention_max_distance": 9,
     "decoder_start_token_id": 0,
 }
-_VIT = {**_SIZES, **_MLP, "image_size": [8, 12], "patch_size": [4, 3], "num_channels": 2}
-_SQUARE = {**_SIZES, **_MLP, "image_size": 12, "patch_size": 4, "num_channels": 2}
-_TEXT_TOWER = {"vocab_size": 131, **_SIZES, **_MLP, "max_position_embeddings": 17, **_TOKENS}
-_VISION_TOWER = {**_SIZES, **_MLP, "image_size": 13, "patch_size": 4, "num_channels": 2}
+_TEXT_TOWER = {"vocab_size": 131, **SIZES, **MLP, "max_position_embeddings": 17, **_TOKENS}
+_VISION_TOWER = {**SIZES, **MLP, "image_size": 13, "patch_size": 4, "num_channels": 2}
 
 _CROSS = {"is_decoder": True, "add_cross_attention": True, "vocab_size": 113}
 TINY: dict[str, dict[str, Any]] = {
+    **IMAGES,
     "marian": _BART,
     "bert": _BERT,
     "big_bird": _BERT
@@ -218,7 +217,6 @@ TINY: dict[str, dict[str, Any]] = {
         "global_block_size": 4,
     },
     "bart": _BART,
-    "vit": _VIT,
     # A small vocabulary, so that some tokens are masked.
     "esm": _BERT
     | {
@@ -250,8 +248,8 @@ TINY: dict[str, dict[str, Any]] = {
     "mpnet": _BERT | {"hidden_act": "relu"},
     "modernbert": {
         "vocab_size": 131,
-        **_SIZES,
-        **_MLP,
+        **SIZES,
+        **MLP,
         "num_hidden_layers": 5,
         "local_attention": 6,
         "hidden_activation": "silu",
@@ -267,17 +265,6 @@ TINY: dict[str, dict[str, Any]] = {
     "mbart": _BART,
     "pegasus": _BART,
     "m2m_100": _BART,
-    "deit": _VIT,
-    # Square: transformers reads the table of other images with rows and columns exchanged.
-    "beit": {
-        **_SQUARE,
-        "vocab_size": 19,
-        "use_relative_position_bias": True,
-        "use_mask_token": True,
-    },
-    # Square: transformers resizes the positions of all other images as if these were.
-    "dinov2": {**_SIZES, "image_size": 12, "patch_size": 4, "num_channels": 2, "mlp_ratio": 2},
-    "dinov3_vit": _VIT | {"num_register_tokens": 3, "use_gated_mlp": True, "layer_norm_eps": 1e-3},
     "bloom": {"vocab_size": 131, "hidden_size": 48, "n_head": 6, "n_layer": 3, **_TOKENS},
     "gpt_neo": {
         "vocab_size": 131,
@@ -292,7 +279,7 @@ TINY: dict[str, dict[str, Any]] = {
     },
     "opt": {
         "vocab_size": 131,
-        **_SIZES,
+        **SIZES,
         "ffn_dim": 56,
         "max_position_embeddings": 20,
         **_TOKENS,
@@ -308,7 +295,7 @@ TINY: dict[str, dict[str, Any]] = {
     },
     "falcon": {
         "vocab_size": 131,
-        **_SIZES,
+        **SIZES,
         **_TOKENS,
         "ffn_hidden_size": 56,
         "new_decoder_architecture": True,
@@ -334,7 +321,7 @@ TINY: dict[str, dict[str, Any]] = {
     },
     "vision-text-dual-encoder": {
         "text_config": _ROBERTA | {"model_type": "roberta"},
-        "vision_config": _VIT | {"model_type": "vit", "hidden_size": 36},
+        "vision_config": VIT | {"model_type": "vit", "hidden_size": 36},
         "projection_dim": 40,
     },
     "clip_text_model": _TEXT_TOWER | {"projection_dim": 40},
@@ -366,7 +353,7 @@ TINY: dict[str, dict[str, Any]] = {
         "decoder_start_token_id": 3,
     },
     "vision-encoder-decoder": {
-        "encoder": {"model_type": "vit", **_VIT},
+        "encoder": {"model_type": "vit", **VIT},
         "decoder": {
             "model_type": "gpt2",
             **_GPT,
@@ -382,17 +369,3 @@ TINY: dict[str, dict[str, Any]] = {
 LENGTHS = {"big_bird": 33, "BigBirdForCausalLM": 11}
 """`model_type` or class -> tokens of a row, where the usual few would not use every part. As a
 decoder BigBird has full attention, in transformers in short rows alone."""
-
-# In transformers these classes reconstruct nothing but square images.
-_RECONSTRUCTED = _SQUARE | {"encoder_stride": 4}
-TINY_CLASSES: dict[str, dict[str, Any]] = {
-    "ViTForMaskedImageModeling": _RECONSTRUCTED,
-    "DeiTForMaskedImageModeling": _RECONSTRUCTED,
-    "BeitForMaskedImageModeling": {
-        "use_relative_position_bias": False,
-        "use_shared_relative_position_bias": True,
-        "use_absolute_position_embeddings": True,
-        "layer_scale_init_value": 0.0,
-    },
-}
-"""Class -> fields in which its model differs from the others of its system."""

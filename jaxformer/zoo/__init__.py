@@ -52,6 +52,7 @@ from jaxformer.zoo import (
     transformer,
     vision_text_dual_encoder,
     vit,
+    vit_mae,
     xglm,
     xlm_roberta_xl,
 )
@@ -66,7 +67,7 @@ _MODULES = (
     blenderbot, blenderbot_small, xglm,
     composite, vision_text_dual_encoder,
     xlm_roberta_xl, eurobert, nomic_bert, esm,
-    dinov3,
+    dinov3, vit_mae,
 )  # fmt: skip
 
 SYSTEMS: dict[str, System] = {

@@ -201,6 +201,7 @@ def test_what_is_not_supported_is_refused(model_type, values, message):
         ("albert-base", "albert"),
         ("ernie-3.0-base-zh", "ernie"),
         ("vit-base-16", "vit"),
+        ("vit-mae-base", "vit_mae"),
         ("dinov3-vit7b16", "dinov3_vit"),
     ],
 )

@@ -16,7 +16,8 @@ from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.tasks import CausalLMTask, Seq2SeqLMTask
 from jaxformer.parity.compare import differences
 from jaxformer.parity.examples import example_inputs
-from jaxformer.parity.tiny import TINY, TINY_CLASSES
+from jaxformer.parity.tiny import TINY
+from jaxformer.parity.tiny_images import TINY_CLASSES
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.flax_params import flax_params
 from jaxformer.pretrained.model import save

@@ -33,6 +33,8 @@ COUNTED = {
     "eurobert-210m": {"tie_embeddings": True},
     "eurobert-610m": {"tie_embeddings": True},
     "eurobert-2.1b": {"tie_embeddings": True},
+    # The encoder alone.
+    "vit-mae-base": {"heads": ()},
     # Patches of 32 x 32.
     "vit-large-16": {"patch_size": (32, 32), "position": Learned(max_length=1 + 7 * 7)},
 }
@@ -274,6 +276,7 @@ THEIRS = {
         "DINOv3ViTModel",
         DINOV3 | bert_like(32, 1280, 20, use_gated_mlp=True, hidden_act="silu"),
     ),
+    "vit-mae-base": ("ViTMAEForPreTraining", {}),
     "clip-vit-base-patch32-text": ("CLIPTextModelWithProjection", {}),
     "clip-vit-base-patch32-vision": ("CLIPVisionModelWithProjection", {}),
     "siglip-base-patch16-224-text": ("SiglipTextModel", {}),

@@ -1,5 +1,6 @@
 """Heads: the outputs of a model, computed from its hidden states."""
 
+from jaxformer.models.heads.autoencoder import MaskedAutoencoder
 from jaxformer.models.heads.base import Head, HeadModule, LossOptions, ModelOutput, Predictions
 from jaxformer.models.heads.choices import MultipleChoice
 from jaxformer.models.heads.dense import Dense, ResidualMLP
@@ -22,6 +23,7 @@ __all__ = [
     "HeadModule",
     "LanguageModel",
     "LossOptions",
+    "MaskedAutoencoder",
     "MaskedLanguageModel",
     "MaskedPixels",
     "ModelOutput",

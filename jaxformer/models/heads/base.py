@@ -32,6 +32,8 @@ class ModelOutput(NamedTuple):
     """`[E, V]`: the kernel of the embedding, for outputs that are tied to it."""
     valid: jax.Array | None = None
     """bool `[B, T]`: real tokens; None: all are."""
+    places: jax.Array | None = None
+    """int `[B, K]`: the patches that were read, in the order of their states; None: all were."""
     similarities: jax.Array | None = None
     """float32 `[texts, images]`: how well each text fits each image, in a dual encoder."""
 

@@ -14,7 +14,7 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.dual_encoder_tasks import ContrastiveTask
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.image_tasks import MaskedPixelsTask
+from jaxformer.hub.image_tasks import MaskedAutoencoderTask, MaskedPixelsTask
 from jaxformer.hub.label_names import label_names
 from jaxformer.hub.model_format import Architecture
 from jaxformer.hub.multiple_choice import MultipleChoiceTask
@@ -59,7 +59,7 @@ _TASKS: dict[str, tuple[type[Task], ...]] = {
     "multiple_choice": (MultipleChoiceTask,),
     "token_classification": (TokenClassificationTask,),
     "span": (QuestionAnsweringTask,),
-    "masked_pixels": (MaskedPixelsTask,),
+    "masked_pixels": (MaskedPixelsTask, MaskedAutoencoderTask),
     "contrastive": (ContrastiveTask,),
 }
 """What data teach -> the tasks of the classes with such a head."""

@@ -101,7 +101,7 @@ ATTENTION = attention(
     value="attention.attention.value",
     output="attention.output.dense",
 )
-_BLOCK = {
+BLOCK = {
     **ATTENTION,
     "norms.0": "layernorm_before",
     "sublayers.1.up": "intermediate.dense",
@@ -110,7 +110,7 @@ _BLOCK = {
 }
 
 
-def names(name: str, blocks: dict[str, str] = _BLOCK) -> dict[str, str]:
+def names(name: str, blocks: dict[str, str] = BLOCK) -> dict[str, str]:
     """Returns the names of the modules.
 
     Args:

@@ -1,0 +1,161 @@
+"""A decoder that restores an image from the states of the patches that an encoder has read."""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from jaxformer.checks import check_fields
+from jaxformer.functional.activations import scope
+from jaxformer.functional.assertions import assert_axes, assert_bool
+from jaxformer.functional.losses import LossSums
+from jaxformer.functional.masks import Mask
+from jaxformer.functional.patches import patches
+from jaxformer.functional.placement import place, spec_of
+from jaxformer.models.flops import block_products
+from jaxformer.models.heads.base import Head, HeadModule, array
+from jaxformer.nn import Linear, Transformer
+from jaxformer.nn.config import SIZE
+from jaxformer.nn.layers import normal, parameter
+
+_ALMOST_NONE = 1e-6
+
+
+@dataclass(frozen=True)
+class MaskedAutoencoder(Head):
+    r"""The pixels of patches that the encoder has not read, by a decoder of its own (MAE).
+
+    .. math:: \ell = \frac{1}{|M|} \sum_{i \in M} \frac{1}{n} \lVert x_i - y_i \rVert^2
+
+    over the hidden patches M, each of n numbers. The decoder reads the states of the visible
+    patches in their places, and a learned token in the others. Reads "masked", bool
+    `[B, patches]`, and the images themselves.
+
+    References:
+        He et al., Masked Autoencoders, 2021 (https://arxiv.org/abs/2111.06377).
+    """
+
+    over_patches: ClassVar[bool] = True
+    num_layers: int = 8
+    """Blocks of the decoder."""
+    model_dim: int = 512
+    """Width of its residual stream."""
+    num_heads: int = 16
+    """Its query heads."""
+    mlp_dim: int = 2048
+    """Hidden width of its feed-forward layers."""
+    normalize: bool = False
+    """Whether the pixels of a patch, which are compared, have mean 0 and variance 1."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_fields(self, **dict.fromkeys(("num_layers", "model_dim", "num_heads"), SIZE))
+
+    @property
+    def name(self) -> str:
+        return "reconstruction"
+
+    def decoder(self, config: Any) -> Any:
+        """Returns the configuration of the decoder, like the encoder's but for its sizes.
+
+        Args:
+            config: The configuration of the encoder, a `VisionConfig`.
+        """
+        own = ("num_layers", "model_dim", "num_heads", "mlp_dim")
+        sizes = {name: getattr(self, name) for name in own}
+        return replace(config, **sizes, head_dim=None, value_dim=None, mask_ratio=None, heads=())
+
+    def products(self, config):
+        decoder, (rows, columns) = self.decoder(config), config.patch_size
+        ends = config.output_width + rows * columns * config.channels
+        blocks = block_products(decoder, decoder.sublayers, self.num_layers)
+        return blocks + ends * self.model_dim
+
+    def build(self, key, config):
+        return MaskedAutoencoderHead(key, config, self)
+
+    def reads(self, rows, length):
+        return {"masked": array(rows, length, dtype=jnp.bool_)}
+
+
+class MaskedAutoencoderHead(HeadModule):
+    """`MaskedAutoencoder` with its parameters."""
+
+    def __init__(self, key: jax.Array, config: Any, head: MaskedAutoencoder):
+        """Declares the decoder, and linear layers before and after it."""
+        keys, std = jax.random.split(key, 4), normal(config.init_std)
+        decoder, width = head.decoder(config), head.model_dim
+        self.embed = Linear(
+            keys[0], {"embed": config.output_width}, {"pooled": width}, std, bias=True
+        )
+        self.mask_token = parameter(keys[1], (width,), ("embed",), std)
+        self.transformer = Transformer(
+            keys[2],
+            decoder,
+            position=decoder.position,
+            make_block=partial(decoder.block.build, sublayers=decoder.sublayers),
+            num_layers=head.num_layers,
+            width=width,
+        )
+        rows, columns = config.patch_size
+        pixels = {"patch_rows": rows, "patch_columns": columns, "channels": config.channels}
+        self.output = Linear(keys[3], {"embed": width}, pixels, std, bias=True)
+        self.prefix, self.num_patches = config.num_prefix, config.num_patches
+        self.patch_size, self.normalize = config.patch_size, head.normalize
+
+    def scores(self, outputs, key=None):
+        """The pixels of each patch, `[B, patches, P, Q, C]`, float32."""
+        x = self.embed(outputs.hidden)
+        first, rest = x[:, : self.prefix], x[:, self.prefix :]
+        if outputs.places is not None:
+            rest = self._in_place(rest, outputs.places)
+        x = jnp.concatenate([first, rest], axis=1)
+        with scope("decoder"):
+            x = self.transformer(x, mask=Mask(), key=key)
+        return self.output(x[:, self.prefix :]).astype(jnp.float32)
+
+    def _in_place(self, x: jax.Array, places: jax.Array) -> jax.Array:
+        """States `[B, K, D]` at the places int `[B, K]` of all patches, the token elsewhere."""
+        token = jnp.broadcast_to(self.mask_token[...].astype(x.dtype), (x.shape[0], 1, x.shape[2]))
+        states = jnp.concatenate([x, place(token, spec_of(x))], axis=1)
+        numbers = jnp.arange(self.num_patches)[None, None, :]
+        read = places[:, :, None] == numbers
+        which = jnp.where(jnp.any(read, axis=1), jnp.argmax(read, axis=1), x.shape[1])
+        return jnp.take_along_axis(states, which[..., None], axis=1)
+
+    def errors(self, scores: jax.Array, images: jax.Array) -> jax.Array:
+        """The mean squared error of each patch.
+
+        Args:
+            scores: `[B, patches, P, Q, C]`.
+            images: `[B, height, width, C]`.
+
+        Returns:
+            float32 `[B, patches]`.
+        """
+        whole = [
+            n // size * size for n, size in zip(images.shape[1:], self.patch_size, strict=False)
+        ]
+        pixels = patches(images[:, : whole[0], : whole[1]].astype(jnp.float32), self.patch_size)
+        if self.normalize:
+            axes = (2, 3, 4)
+            mean = jnp.mean(pixels, axis=axes, keepdims=True)
+            variance = jnp.var(pixels, axis=axes, keepdims=True, ddof=1)
+            pixels = (pixels - mean) / jnp.sqrt(variance + _ALMOST_NONE)
+        return jnp.mean(jnp.square(scores - pixels), axis=(2, 3, 4))
+
+    def loss_weight(self, batch):
+        return jnp.sum(batch["masked"], dtype=jnp.float32)
+
+    def loss(self, outputs, batch, options, key):
+        del options
+        masked = batch["masked"]
+        assert_bool(masked=masked)
+        errors = self.errors(self.scores(outputs, key), batch["images"])
+        assert_axes(masked=(masked, " ".join(map(str, errors.shape))))
+        zero = jnp.zeros((), jnp.float32)
+        return LossSums(
+            jnp.sum(jnp.where(masked, errors, 0.0)), self.loss_weight(batch), zero, zero
+        )
