@@ -75,7 +75,7 @@ def test_several_systems_in_a_table(capsys):
     assert status == 0
     rows = {line.split()[0]: line.split() for line in text.splitlines() if line.startswith("vit-")}
     assert rows["vit-base-16"][1:9] == ["12", "768", "12", "12", "64", "3,072", "197", "86.6M"]
-    assert len(rows) == 4
+    assert len(rows) == 5
     status, text = printed(capsys, "llama3.2")
     assert [line.split()[0] for line in text.splitlines()[1:3]] == ["llama3.2-1b", "llama3.2-3b"]
 
