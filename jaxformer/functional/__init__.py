@@ -1,6 +1,7 @@
 """Pure functions: arrays in, arrays out. No mesh, no config, no trainer, no parameters."""
 
 from jaxformer.functional.attention.api import attention
+from jaxformer.functional.attention.distances import DistanceTerms, distance_scores
 from jaxformer.functional.dropout import dropout
 from jaxformer.functional.feedforward import (
     ACTIVATIONS,
@@ -48,6 +49,7 @@ from jaxformer.functional.positions.analysis import (
     step_sizes,
 )
 from jaxformer.functional.positions.base import Bias, NoPosition, Position
+from jaxformer.functional.positions.distances import DistanceEmbedding, log_bucket
 from jaxformer.functional.positions.patch_bias import PatchBias, patch_bias
 from jaxformer.functional.positions.patch_rope import RoPE2D, patch_angles
 from jaxformer.functional.positions.relative import alibi_bias, alibi_slopes, t5_bias, t5_bucket
@@ -123,6 +125,8 @@ __all__ = [
     "Binary",
     "BlockBand",
     "DenseMask",
+    "DistanceEmbedding",
+    "DistanceTerms",
     "DynamicNTK",
     "GivenFrequencies",
     "Integer",
@@ -174,6 +178,7 @@ __all__ = [
     "code_distance",
     "code_inner_products",
     "cross_entropy",
+    "distance_scores",
     "dpo_loss",
     "dropout",
     "epsilon_filter",
@@ -191,6 +196,7 @@ __all__ = [
     "layer_norm",
     "learned_code",
     "linear",
+    "log_bucket",
     "min_p_filter",
     "no_repeat_ngram",
     "patch_angles",

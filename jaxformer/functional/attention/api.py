@@ -27,6 +27,7 @@ from jaxformer.functional.assertions import (
 )
 from jaxformer.functional.attention import blockwise as attention_blockwise
 from jaxformer.functional.attention import reference as attention_reference
+from jaxformer.functional.attention.distances import DistanceTerms
 from jaxformer.functional.attention.request import AttentionBias, Dropout, Request
 from jaxformer.functional.masks import DenseMask, Mask
 from jaxformer.functional.placement import place, platform, spec_of
@@ -45,6 +46,7 @@ def attention(
     *,
     mask: Mask | jax.Array | None = None,
     bias: AttentionBias | None = None,
+    distances: DistanceTerms | None = None,
     scale: float | None = None,
     softcap: float | None = None,
     dropout_rate: float = 0.0,
@@ -54,14 +56,14 @@ def attention(
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
     r"""Scaled dot-product attention with grouped heads.
 
-    .. math:: O = \mathrm{dropout}(\mathrm{softmax}(c(s\, Q K^\top) + \mathrm{bias}))\, V,
+    .. math:: O = \mathrm{dropout}(\mathrm{softmax}(c(s\, (Q K^\top + R)) + \mathrm{bias}))\, V,
               \qquad c(x) = \mathrm{cap} \tanh(x / \mathrm{cap})
 
-    over the keys that the mask allows; `c` is the identity without a soft-cap. The softmax is
-    computed in float32. Query head `n` reads key/value head `n // (N / K)`: K = N is multi-head,
-    K = 1 multi-query attention. A query that may attend to nothing gives zeros, with zero
-    gradients; B, T and S may be 0. In an explicit mesh each device attends within its own batch
-    rows and heads.
+    over the keys that the mask allows; `c` is the identity without a soft-cap, and R is what the
+    distances add (DeBERTa), by default nothing. The softmax is computed in float32. Query head `n`
+    reads key/value head `n // (N / K)`: K = N is multi-head, K = 1 multi-query attention. A query
+    that may attend to nothing gives zeros, with zero gradients; B, T and S may be 0. In an explicit
+    mesh each device attends within its own batch rows and heads.
 
     The activations "hook_attn_scores" (scaled, capped, biased, -inf where masked) and
     "hook_pattern" (the probabilities), `[B, N, T, S]`, come from the reference, see
@@ -75,6 +77,8 @@ def attention(
             `[B or 1, 1, T, S]`, True = attend. None allows every pair.
         bias: Added to the scaled logits: an array `[B or 1, N or 1, T, S]`, or the `Bias` of a
             positional scheme, which the blockwise implementation never materialises.
+        distances: R: vectors of the distance between a query and a key, whose products with both
+            are added to theirs.
         scale: s, which multiplies the logits. None is 1/sqrt(H).
         softcap: Bounds the logits to +-softcap (Gemma 2), before the bias and the mask.
         dropout_rate: The probability in [0, 1) with which an attention probability is dropped.
@@ -89,8 +93,8 @@ def attention(
         `[B, T, N, H']` in the dtype of `query`; with `return_weights` also `[B, N, T, S]` float32.
 
     Raises:
-        AssertionError: The arrays, the mask or the bias have shapes that do not fit together, or
-            the wrong dtype.
+        AssertionError: The arrays, the mask, the bias or the distances have shapes that do not fit
+            together, or the wrong dtype.
         ArgumentError: The implementation is unknown, or a number is out of range.
 
     References:
@@ -100,6 +104,8 @@ def attention(
     sizes = _check_arrays(query, key, value)
     mask = _mask(mask, sizes)
     _check_pairs(mask, bias, sizes)
+    if distances is not None:
+        distances.check(sizes)
     check_choice("implementation", implementation, get_args(Implementation))
     dropout_rate = static("dropout_rate", dropout_rate, RATE)
     dropout = None
@@ -112,6 +118,7 @@ def attention(
         dropout=dropout,
         scale=query.shape[-1] ** -0.5 if scale is None else static("scale", scale, FINITE),
         softcap=None if softcap is None else static("softcap", softcap, POSITIVE),
+        distances=distances,
     )
     if is_wanted("hook_attn_scores", "hook_pattern"):
         on_devices = partial(_per_device, num_outputs=1)

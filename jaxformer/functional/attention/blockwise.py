@@ -90,7 +90,10 @@ def _padded(request: Request, query_padding: int, key_padding: int, num_keys: in
         )
     elif bias is not None:
         bias = _pad(_pad(bias, 2, query_padding), 3, key_padding)
-    return replace(request, mask=mask, bias=bias)
+    distances = request.distances
+    if distances is not None:
+        distances = distances.padded(query_padding, key_padding)
+    return replace(request, mask=mask, bias=bias, distances=distances)
 
 
 def _scaled(query: jax.Array, request: Request) -> tuple[jax.Array, Request]:
@@ -103,7 +106,10 @@ def _scaled(query: jax.Array, request: Request) -> tuple[jax.Array, Request]:
         The queries and the request.
     """
     exact = 2.0 ** (math.frexp(request.scale)[1] - 1)
-    return query * exact, replace(request, scale=request.scale / exact)
+    distances = request.distances
+    if distances is not None:
+        distances = distances.scaled(exact)
+    return query * exact, replace(request, scale=request.scale / exact, distances=distances)
 
 
 def _value(query_BKGTH, key_BKSH, value_BKSH, request, *, blocks):
@@ -124,11 +130,12 @@ def _push(residuals, tangents, *, blocks):
 
 def _pull(residuals, cotangent, *, blocks):
     gradients = reversed_by(_plain_gradients, partial(_gradients, blocks))
-    *of_inputs, of_bias = gradients(residuals, cotangent)
+    *of_inputs, of_bias, of_distances = gradients(residuals, cotangent)
     request = residuals[3]
     if isinstance(request.bias, Bias):
         of_bias = replace(request.bias, heads=of_bias, query_positions=None, key_positions=None)
-    return *of_inputs, replace(request, mask=None, bias=of_bias, dropout=None)
+    rest = {"mask": None, "dropout": None, "distances": of_distances}
+    return *of_inputs, replace(request, bias=of_bias, **rest)
 
 
 _attend = differentiable(_value, _linearize, _push, _pull)
@@ -155,13 +162,14 @@ def _plain_gradients(residuals, cotangent):
     """The gradients of the reference, from the inputs among the residuals alone."""
     *inputs, request, trained_bias, _, _ = residuals
 
-    def output(query_BKGTH, key_BKSH, value_BKSH, trained):
+    def output(query_BKGTH, key_BKSH, value_BKSH, trained, distances):
         bias = request.bias
         if trained is not None:
             bias = replace(bias, heads=trained) if isinstance(bias, Bias) else trained
-        return _plain_softmax(query_BKGTH, key_BKSH, value_BKSH, replace(request, bias=bias))[0]
+        asked = replace(request, bias=bias, distances=distances)
+        return _plain_softmax(query_BKGTH, key_BKSH, value_BKSH, asked)[0]
 
-    return pulled(output, (*inputs, trained_bias), cotangent)
+    return pulled(output, (*inputs, trained_bias, request.distances), cotangent)
 
 
 def _forward(blocks, query_BKGTH, key_BKSH, value_BKSH, request):
@@ -213,7 +221,7 @@ def _gradients(blocks, residuals, cotangent):
         shift, correction = tile.rows(log_total)[..., None], tile.rows(delta)[..., None]
 
         def visit(key_start, carry):
-            of_query, of_key, of_value, of_bias = carry
+            of_query, of_key, of_value, of_bias, of_distances = carry
             key, value = tile.keys(key_BKSH, key_start), tile.keys(value_BKSH, key_start)
             logits, allowed, slope = tile.logits(query, key, key_start)
             weights = jnp.where(allowed, jnp.exp(logits - shift), 0.0)
@@ -221,23 +229,26 @@ def _gradients(blocks, residuals, cotangent):
             of_logits = weights * (of_weights - correction)
             of_scores = (of_logits * slope).astype(query.dtype)
             dropped = tile.dropped(weights, key_start).astype(query.dtype)
+            of_block = tile.score_gradients(query, query_BKHX, key, of_scores, key_start)
             return (
-                of_query + weights_by_values(of_scores, key),
-                add_at(of_key, columns_by_weights(query_BKHX, of_scores), key_start),
+                of_query + of_block[0],
+                add_at(of_key, of_block[1], key_start),
                 add_at(of_value, columns_by_weights(of_output_BKHX, dropped), key_start),
                 tile.add_bias_gradient(of_bias, of_logits, key_start),
+                tile.add_distance_gradient(of_distances, of_block[2], key_start),
             )
 
         start = (jnp.zeros(query.shape, accumulator), *totals)
         of_query, *totals = tile.over_keys(key_BKSH.shape[2], visit, start)
         return tuple(totals), of_query.astype(query.dtype)
 
-    trained = (key_BKSH.mT, value_BKSH.mT, trained_bias)
+    trained = (key_BKSH.mT, value_BKSH.mT, trained_bias, request.distances)
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, accumulator), trained)
     steps = jnp.arange(query_BKGTH.shape[3] // blocks.query)
     totals, of_query = jax.lax.scan(query_block, zeros, steps)
-    of_key, of_value, of_bias = jax.tree.map(lambda g, x: g.astype(x.dtype), totals, trained)
-    return joined(of_query), of_key.mT, of_value.mT, of_bias
+    totals = jax.tree.map(lambda g, x: g.astype(x.dtype), tuple(totals), trained)
+    of_key, of_value, of_bias, of_distances = totals
+    return joined(of_query), of_key.mT, of_value.mT, of_bias, of_distances
 
 
 def _trained(bias) -> jax.Array | None:

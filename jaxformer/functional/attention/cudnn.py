@@ -30,6 +30,7 @@ def unsupported(query, key, value, request: Request) -> str | None:
     reasons = {
         "it needs an NVIDIA GPU of compute capability 8.0 or later": capability < (8, 0),
         "it takes no bias": request.bias is not None,
+        "it takes no distances": request.distances is not None,
         "it has no soft-cap": request.softcap is not None,
         "it drops other pairs than the other implementations": request.dropout is not None,
         f"it needs bfloat16 or float16, not {query.dtype}": query.dtype

@@ -65,6 +65,9 @@ def _logits(query, key, request: Request) -> jax.Array:
     logits_BKGTS = jnp.einsum(
         "btkgh,bskh->bkgts", grouped_BTKGH, key, preferred_element_type=accumulator
     )
+    if request.distances is not None:
+        query_BKGTH, key_BKSH = grouped_BTKGH.transpose(0, 2, 3, 1, 4), key.transpose(0, 2, 1, 3)
+        logits_BKGTS += request.distances.scores(query_BKGTH, key_BKSH)
     logits_BNTS = logits_BKGTS.reshape(batch, num_heads, length, num_keys) * request.scale
     if request.softcap is not None:
         logits_BNTS = request.softcap * jnp.tanh(logits_BNTS / request.softcap)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.extend.random import threefry2x32_p
 from jax.sharding import PartitionSpec
 
+from jaxformer.functional.attention.distances import DistanceTerms
 from jaxformer.functional.masks import Mask
 from jaxformer.functional.placement import first_row
 from jaxformer.functional.positions.base import Bias
@@ -19,18 +20,19 @@ AttentionBias = jax.Array | Bias
 
 @partial(
     jax.tree_util.register_dataclass,
-    data_fields=("mask", "bias", "dropout"),
+    data_fields=("mask", "bias", "dropout", "distances"),
     meta_fields=("scale", "softcap"),
 )
 @dataclass(frozen=True)
 class Request:
-    """Mask, bias, dropout, scale and soft-cap of one call of attention."""
+    """Mask, bias, dropout, distances, scale and soft-cap of one call of attention."""
 
     mask: Mask
     bias: AttentionBias | None
     dropout: Dropout | None
     scale: float
     softcap: float | None
+    distances: DistanceTerms | None = None
 
     def partition_specs(self, batch_size: int, num_heads: int, batch, heads) -> Request:
         """Returns the partition specs of its arrays, from those of the batch and head axes."""
@@ -59,7 +61,11 @@ class Request:
             dropout = replace(
                 dropout, key=PartitionSpec(), rows=PartitionSpec(batch), heads=PartitionSpec(heads)
             )
-        return replace(self, mask=jax.tree.map(of, self.mask), bias=bias, dropout=dropout)
+        distances = self.distances
+        if distances is not None:
+            distances = distances.partition_specs(heads)
+        mask = jax.tree.map(of, self.mask)
+        return replace(self, mask=mask, bias=bias, dropout=dropout, distances=distances)
 
 
 @partial(

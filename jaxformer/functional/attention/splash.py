@@ -37,6 +37,8 @@ def unsupported(query, key, value, request: Request) -> str | None:
         return f"it needs a TPU, not a {platform()}"
     if request.bias is not None:
         return "it takes no bias"
+    if request.distances is not None:
+        return "it takes no distances"
     if request.dropout is not None:
         return "it has no dropout"
     if query.dtype not in (jnp.bfloat16, jnp.float32):

@@ -62,7 +62,10 @@ class Tile:
     def logits(self, query: jax.Array, key: jax.Array, key_start) -> tuple[jax.Array, ...]:
         """The logits, which pairs are allowed, and d logits / d (query . key)."""
         request = self.request
-        logits = rows_by_keys(query, key) * request.scale
+        products = rows_by_keys(query, key)
+        if request.distances is not None:
+            products += request.distances.block(*self.window(key_start)).scores(query, key)
+        logits = products * request.scale
         slope = request.scale
         if request.softcap is not None:
             bounded = jnp.tanh(logits / request.softcap)
@@ -72,6 +75,40 @@ class Tile:
             logits = logits + _grouped(bias_BNQS, key.shape[1]).astype(logits.dtype)
         allowed_BQS = request.mask.block(*self.window(key_start)).values(*self.blocks)
         return logits, allowed_BQS[:, None, None], slope
+
+    def score_gradients(self, query, query_columns, key, of_scores, key_start) -> tuple:
+        """The gradients of the products of queries and keys, given that of their sum.
+
+        Args:
+            query: This block's queries.
+            query_columns: The same, see `columns`.
+            key: A block of keys.
+            of_scores: The cotangent, `[B, K, G, Q, S]`.
+            key_start: The index of the first key.
+
+        Returns:
+            The gradients of the queries, of the keys `[B, K, H, S]`, and of the distances' vectors.
+        """
+        of_query = weights_by_values(of_scores, key)
+        of_key = columns_by_weights(query_columns, of_scores)
+        if self.request.distances is None:
+            return of_query, of_key, None
+        block = self.request.distances.block(*self.window(key_start))
+        more_query, more_key, of_vectors = block.gradients(query, key, of_scores)
+        return of_query + more_query, of_key + more_key.mT, of_vectors
+
+    def add_distance_gradient(self, total, of_block, key_start):
+        """`total` plus the gradient of the vectors of this block's distances."""
+        if total is None:
+            return None
+        start = self.request.distances.start(self.query_start, self.blocks.query, key_start)
+
+        def add(total, update):
+            current = jax.lax.dynamic_slice_in_dim(total, start, update.shape[0])
+            return jax.lax.dynamic_update_slice_in_dim(total, current + update, start, 0)
+
+        vectors = replace(of_block, num_queries=total.num_queries)
+        return jax.tree.map(add, total, vectors)
 
     def dropped(self, weights: jax.Array, key_start) -> jax.Array:
         """The weights, or their gradient, after dropout."""

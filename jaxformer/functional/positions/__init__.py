@@ -1,6 +1,7 @@
 """Positional schemes, and the functions they are made of."""
 
 from jaxformer.functional.positions.base import Bias, NoPosition, Position
+from jaxformer.functional.positions.distances import DistanceEmbedding
 from jaxformer.functional.positions.patch_bias import PatchBias
 from jaxformer.functional.positions.patch_rope import RoPE2D
 from jaxformer.functional.positions.rope_scaling import (
@@ -29,6 +30,7 @@ __all__ = [
     "ALiBi",
     "Bias",
     "Binary",
+    "DistanceEmbedding",
     "DynamicNTK",
     "GivenFrequencies",
     "Integer",

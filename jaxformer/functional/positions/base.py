@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from jaxformer.checks import check_types
 from jaxformer.errors import ArgumentError, ConfigError
+from jaxformer.functional.norms import Norm
 
 
 class Scores(Protocol):
@@ -86,6 +87,8 @@ class Position(abc.ABC):  # noqa: B024 (as a choice, the identity is NoPosition)
     """Whether all layers have one table."""
     after_norm: ClassVar[bool] = False
     """Whether the code is added behind the norm of the embeddings."""
+    norm: ClassVar[Norm | None] = None
+    """The norm of the rows of its table."""
 
     def __post_init__(self):
         check_types(self)
@@ -206,6 +209,18 @@ class Position(abc.ABC):  # noqa: B024 (as a choice, the identity is NoPosition)
             A Bias, materialised only by what needs it.
         """
         del query_positions, key_positions, num_heads, table
+        return None
+
+    def vectors(self, table: jax.Array | None) -> jax.Array | None:
+        """The vectors for distances that attention multiplies with queries and keys, or None.
+
+        Args:
+            table: The learned table, if the scheme has one.
+
+        Returns:
+            [R, D], of which attention projects those that it needs, see `DistanceEmbedding`.
+        """
+        del table
         return None
 
     def with_global_keys(self, bias: Bias, numbers: jax.Array, count: int, size: int) -> Bias:
