@@ -37,6 +37,7 @@ RULES: dict[str, str | tuple[str, ...] | None] = {
     "patch_rows": None,
     "patch_columns": None,
     "channels": None,
+    "taps": None,
     "rank": None,
     "layers": None,
 }

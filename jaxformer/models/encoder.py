@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 import jax
 import jax.numpy as jnp
 
+from jaxformer.errors import check_field
 from jaxformer.functional.assertions import assert_axes
 from jaxformer.functional.feedforward import activation
 from jaxformer.functional.masks import Mask, Segments
@@ -20,7 +21,7 @@ from jaxformer.models.heads.vocabulary import MaskedLanguageModel
 from jaxformer.models.model import Model, assert_tokens
 from jaxformer.models.protein import ContactHead, TokenDropout
 from jaxformer.models.typed_text import TypedTextConfig
-from jaxformer.nn import Embedding, Linear, Transformer
+from jaxformer.nn import BlockConfig, Embedding, Linear, Transformer
 from jaxformer.nn.layers import normal
 from jaxformer.nn.residual import PostNorm, Residual
 
@@ -66,11 +67,19 @@ class EncoderConfig(TypedTextConfig):
     attention_dropout: float = 0.1
     """Dropout of the attention probabilities."""
 
-    pooler: Literal["tanh", "relu", "gelu"] | None = None
+    first_block: BlockConfig | None = None
+    """The first block, if it differs from the others: ConvolutionBlock (DeBERTa 2). Then `windows`
+    must have an entry for every layer."""
+    pooler: Literal["tanh", "relu", "gelu", "gelu_tanh", "silu"] | None = None
     """Activation of a dense layer on the first token's state, which classifiers read: "tanh"
     (BERT), "relu" (DistilBERT) or "gelu" (ELECTRA). None: they read the state itself."""
     heads: tuple[Head, ...] = (MaskedLanguageModel(),)
     """What is predicted from the hidden states."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        apart = self.first_block is None or len(self.windows) == self.num_layers
+        check_field(self, "first_block", apart, "None: windows has not an entry for every layer")
 
     def build(self, key):
         return Encoder(key, self)
@@ -81,7 +90,8 @@ class EncoderConfig(TypedTextConfig):
 
     def flops(self, lengths):
         blocks = self, self.sublayers, self.num_layers
-        products = block_products(*blocks) + sum(head.products(self) for head in self.heads)
+        first = 0 if self.first_block is None else self.first_block.products(self)
+        products = block_products(*blocks) + first + sum(head.products(self) for head in self.heads)
         attention = attention_flops(*blocks, lengths["inputs"], causal=False)
         return TokenFlops(2 * products, *attention)
 
@@ -94,11 +104,13 @@ class Encoder(Model):
         keys = jax.random.split(key, 4)
         width, std, dim = config.embedding_width, normal(config.init_std), config.model_dim
         self.embedding = Embedding(keys[0], config.vocab_size, width, std, config.padding_id)
+        first = config.first_block
         self.transformer = Transformer(
             keys[1],
             config,
             position=config.position,
             make_block=partial(config.block.build, sublayers=config.sublayers),
+            make_first=first and partial(first.build, sublayers=config.sublayers),
             num_layers=config.num_layers,
             width=width,
             type_sizes=config.type_sizes,

@@ -196,13 +196,18 @@ class TransformerModelConfig(TransformerConfig, ModelConfig):
 
     self_attention: SelfAttentionConfig = DotProductAttention()
     """The sublayer that moves information between tokens: DotProductAttention,
-    BlockSparseAttention (BigBird), TransientGlobalAttention (LongT5), or your own."""
+    DisentangledAttention (DeBERTa), BlockSparseAttention (BigBird), TransientGlobalAttention
+    (LongT5), or your own."""
     feed_forward: FeedForwardConfig = MLP()
     """The sublayer that treats each token by itself: MLP, or your own."""
     block: BlockConfig = TransformerBlock()
     """Which sublayers a block has, and in which order: TransformerBlock, or your own."""
     heads: tuple[Head, ...] = ()
     """What is predicted from the hidden states."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.self_attention.check(self)
 
     @property
     def stacks(self):

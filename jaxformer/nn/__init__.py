@@ -10,6 +10,8 @@ from jaxformer.nn.attention import (
 from jaxformer.nn.block import BlockConfig, TransformerBlock, UnusedCrossAttention
 from jaxformer.nn.cache import CacheShape, Chunk
 from jaxformer.nn.config import TextConfig, TransformerConfig
+from jaxformer.nn.convolution import ConvolutionBlock
+from jaxformer.nn.disentangled import DisentangledAttention
 from jaxformer.nn.feedforward import MLP, FeedForward
 from jaxformer.nn.inputs import InputLayer
 from jaxformer.nn.layers import Embedding, Linear, NormLayer, constant, normal, parameter
@@ -44,8 +46,10 @@ __all__ = [
     "CacheShape",
     "Chunk",
     "Context",
+    "ConvolutionBlock",
     "CrossAttention",
     "CrossAttentionConfig",
+    "DisentangledAttention",
     "DotProductAttention",
     "DotProductCrossAttention",
     "Embedding",

@@ -10,6 +10,7 @@ from flax import nnx
 from jaxformer.functional.activations import tap
 from jaxformer.functional.assertions import assert_axes, assert_floating, assert_integers
 from jaxformer.functional.attention.api import attention
+from jaxformer.functional.attention.distances import DistanceTerms
 from jaxformer.functional.masks import Band, Mask, PositionMask
 from jaxformer.functional.placement import spec_of
 from jaxformer.functional.positions.base import Bias, NoPosition, Position
@@ -74,6 +75,7 @@ class Attention(nnx.Module):
         positions: jax.Array,
         kv_positions: jax.Array | None = None,
         bias: Bias | None = None,
+        distances: DistanceTerms | None = None,
         factor: jax.Array | None = None,
         key: jax.Array | None = None,
     ) -> jax.Array:
@@ -86,6 +88,7 @@ class Attention(nnx.Module):
             positions: int `[B or 1, T]`: the positions of the queries.
             kv_positions: int `[B or 1, S]`: the positions of the keys; None: those of the queries.
             bias: The positional scheme's attention bias.
+            distances: What distances add to the products of queries and keys.
             factor: Multiplies the logits before the bias, besides the config's scale; None: 1.
             key: The dropout key; None in evaluation.
 
@@ -107,7 +110,8 @@ class Attention(nnx.Module):
         key_BSKH, value_BSKH = self.keys_and_values(kv)
         query_BTNH, key_BSKH = self.rotated(query_BTNH, key_BSKH, positions, kv_positions)
         value_BSKH = self.position.rotate_values(value_BSKH, kv_positions)
-        return self.attend(query_BTNH, key_BSKH, value_BSKH, mask=mask, bias=bias, key=key)
+        options = {"mask": mask, "bias": bias, "distances": distances}
+        return self.attend(query_BTNH, key_BSKH, value_BSKH, **options, key=key)
 
     def queries(self, x: jax.Array, factor: jax.Array | None = None) -> jax.Array:
         """Projects `[B, T, D]` to queries `[B, T, N, H]`, before rotation."""
@@ -145,6 +149,7 @@ class Attention(nnx.Module):
         *,
         mask: Mask,
         bias: Bias | None = None,
+        distances: DistanceTerms | None = None,
         key: jax.Array | None = None,
     ) -> jax.Array:
         """Attention and the output projection.
@@ -155,6 +160,7 @@ class Attention(nnx.Module):
             value_BSKH: Values.
             mask: A spec of `functional.masks`.
             bias: The positional scheme's attention bias.
+            distances: What distances add to the products of queries and keys.
             key: The dropout key; None in evaluation.
 
         Returns:
@@ -166,13 +172,20 @@ class Attention(nnx.Module):
             value_BSKH,
             mask=mask,
             bias=bias,
+            distances=distances,
             scale=self.scale,
             softcap=self.softcap,
             dropout_rate=self.dropout,
             dropout_key=key,
             implementation=self.implementation,
         )
+        output_BTNH = self.finished(output_BTNH, value_BSKH, mask)
         return saveable("attention_output", self.output(tap("hook_z", output_BTNH)))
+
+    def finished(self, output_BTNH: jax.Array, value_BSKH: jax.Array, mask: Mask) -> jax.Array:
+        """What attention found, before the output projection; in a subclass perhaps changed."""
+        del value_BSKH, mask
+        return output_BTNH
 
     def _projected(self, linear: Linear, x: jax.Array) -> jax.Array:
         y = linear(x)
@@ -234,6 +247,7 @@ class SelfAttention(Sublayer):
             mask=mask,
             positions=context.positions,
             bias=self._bias(context),
+            distances=self._distances(x, context, key),
             factor=depth_factor(context, self.scale_by_depth),
             key=key,
         )
@@ -264,6 +278,12 @@ class SelfAttention(Sublayer):
         if bias is not None:
             bias = replace(bias, key_positions=slot_positions_BC)
         return attention.attend(query_BTNH, *cache.read(x.dtype), mask=mask, bias=bias), cache
+
+    def _distances(
+        self, x: jax.Array, context: Context, key: jax.Array | None
+    ) -> DistanceTerms | None:
+        """What distances add to the products of queries and keys, see `DisentangledAttention`."""
+        del x, context, key
 
     def _bias(self, context: Context) -> Bias | None:
         """The bias that all layers share, or that of this layer's own table."""

@@ -13,7 +13,7 @@ from jaxformer.nn.attention import DotProductCrossAttention
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.layers import NormLayer
 from jaxformer.nn.stack import Block
-from jaxformer.nn.sublayer import CrossAttentionConfig, SublayerConfig
+from jaxformer.nn.sublayer import CrossAttentionConfig, Sublayer, SublayerConfig
 
 # Two or three sublayers, as all systems of the zoo have them, use the keys of a split in four.
 _FEWEST_KEYS = 4
@@ -49,6 +49,11 @@ class BlockConfig(abc.ABC):
             The block.
         """
 
+    def products(self, config: TransformerConfig) -> int:
+        """Multiply-adds per token with parameters of the block itself, besides its sublayers'."""
+        del config
+        return 0
+
 
 @dataclass(frozen=True)
 class TransformerBlock(BlockConfig):
@@ -72,7 +77,13 @@ class TransformerBlock(BlockConfig):
             sublayer.build(each, config, position, window)
             for sublayer, each in zip(sublayers, keys, strict=False)
         ]
-        return Block(keys[len(sublayers)], config, built)
+        return self.make(keys[len(sublayers)], config, built)
+
+    def make(
+        self, key: jax.Array, config: TransformerConfig, sublayers: Sequence[Sublayer]
+    ) -> Block:
+        """The block around sublayers that have been built; in a subclass perhaps another."""
+        return Block(key, config, sublayers)
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,8 @@ class TransformerConfig(abc.ABC):
     """RoPE of the layers with a window (Gemma 3 gives them another base). None: `position`."""
     relative_position: Position | None = None
     """A second scheme for attention biases, if `position` has none: T5Bias beside Learned in MPNet,
-    PatchBias in BEiT. It counts all tokens of a row, padding included, whatever their positions."""
+    PatchBias in BEiT; or DistanceEmbedding, for DisentangledAttention. It counts all tokens of a
+    row, padding included, whatever their positions."""
     norm: Norm = RMSNorm(eps=1e-5)
     """LayerNorm or RMSNorm."""
     residual: Residual = PreNorm()
@@ -62,6 +63,11 @@ class TransformerConfig(abc.ABC):
     all heads of a token together (OLMo 2)."""
     embedding_norm: Norm | None = None
     """A norm right after the embedding (BLOOM, BERT)."""
+    zero_padding: bool = False
+    """The embeddings of padding are zeros behind that norm (DeBERTa)."""
+    project_before_norm: bool = False
+    """Embeddings narrower than model_dim are projected to it before that norm, without a bias
+    (DeBERTa)."""
     windows_ahead: ClassVar[bool] = False
     """Whether windows extend as far ahead as back."""
     windows: tuple[int | None, ...] = (None,)

@@ -29,7 +29,7 @@ class InputLayer(nnx.Module):
     The position code p, the tables W of type embeddings (token types, also called segments, and
     task types) and the norm are optional. A scheme may have its code added behind the norm.
     Embeddings narrower than the residual stream are projected to it last, or first if the states
-    that heads read are as narrow again.
+    that heads read are as narrow again, or right before the norm if the config says so.
 
     References:
         Vaswani et al., 2017 (https://arxiv.org/abs/1706.03762);
@@ -64,10 +64,16 @@ class InputLayer(nnx.Module):
         fresh = jax.random.fold_in(keys[0], 1)
         self.global_position_table = parameter(fresh, *own, std) if own else None
         self.relative_position = config.relative_position
-        self.relative_table = _table(keys[-1], self.relative_position, width, config)
-        self.embedding_norm = optional_norm(keys[1], config.embedding_norm, width)
+        self.relative_table = _table(keys[-1], self.relative_position, config.model_dim, config)
+        norm = None if self.relative_position is None else self.relative_position.norm
+        self.relative_norm = optional_norm(fresh, norm, config.model_dim)
+        self.zero_padding = config.zero_padding
+        self.project_before_norm = config.project_before_norm
+        normed = config.model_dim if self.project_before_norm else width
+        self.embedding_norm = optional_norm(keys[1], config.embedding_norm, normed)
         axes = {"vocab_embed": narrow}, {"embed": config.model_dim}
-        same, bias = narrow == config.model_dim, not self.project_first
+        same = narrow == config.model_dim
+        bias = not (self.project_first or self.project_before_norm)
         self.projection = None if same else Linear(keys[2], *axes, std, bias=bias)
         self.kinds = nnx.Dict(
             {
@@ -86,6 +92,7 @@ class InputLayer(nnx.Module):
         type_ids: Mapping[str, jax.Array] | None = None,
         key: jax.Array | None = None,
         valid: jax.Array | None = None,
+        real: jax.Array | None = None,
     ) -> jax.Array:
         """`[B, T, E] -> [B, T, D]`.
 
@@ -95,6 +102,7 @@ class InputLayer(nnx.Module):
             type_ids: int `[B, T]` for each table of type embeddings; a missing one means row 0.
             key: The dropout key; None in evaluation.
             valid: bool `[B, T]`: the other tokens become zeros (ESM); None: none do.
+            real: bool `[B or 1, T]`: the tokens that are not padding; None: all.
 
         Returns:
             The residual stream `[B, T, D]`.
@@ -117,6 +125,8 @@ class InputLayer(nnx.Module):
             table = table[...].astype(x.dtype)
             code = lookup(table, type_ids[name]) if name in type_ids else table[None, :1]
             x += tap(f"hook_{name.removesuffix('s')}_embed", code)
+        if self.projection is not None and self.project_before_norm:
+            x = self.projection(x)
         if self.embedding_norm is not None:
             x = self.embedding_norm.named("embed.ln", x)
         if self.position.after_norm:
@@ -125,8 +135,10 @@ class InputLayer(nnx.Module):
             assert_axes(sizes, valid=(valid, "B T"))
             assert_bool(valid=valid)
             x = jnp.where(valid[..., None], x, jnp.zeros((), x.dtype))
+        if self.zero_padding and real is not None:
+            x = jnp.where(real[..., None], x, jnp.zeros((), x.dtype))
         x = dropout(x, self.dropout, key)
-        if self.projection is None or self.project_first:
+        if self.projection is None or self.project_first or self.project_before_norm:
             return x
         return self.projection(x)
 
@@ -139,6 +151,13 @@ class InputLayer(nnx.Module):
         code = self.position.embed(jnp.zeros_like(x), positions, table)
         tapped = tap("hook_pos_embed", code)
         return embedded if tapped is code else x + tapped
+
+    def vectors(self) -> jax.Array | None:
+        """The vectors for distances that the attention of all layers reads, or None."""
+        if self.relative_position is None:
+            return None
+        vectors = self.relative_position.vectors(value_of(self.relative_table))
+        return vectors if self.relative_norm is None else self.relative_norm(vectors)
 
     def bias(self, positions: jax.Array, indices: jax.Array | None = None) -> Bias | None:
         """The bias that the positional schemes add to the attention logits of all layers.

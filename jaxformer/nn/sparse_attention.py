@@ -21,6 +21,7 @@ from jaxformer.functional.positions.base import Position
 from jaxformer.functional.positions.sparse import RepeatedBlock
 from jaxformer.nn.attention import DotProductAttention, SelfAttention, depth_factor
 from jaxformer.nn.config import TransformerConfig
+from jaxformer.nn.documents import documents_of
 from jaxformer.nn.layers import NormLayer
 from jaxformer.nn.sublayer import Context
 
@@ -117,7 +118,7 @@ class TransientGlobalSelfAttention(SelfAttention):
         count = x.shape[1] // size
         if not count:
             return super().__call__(x, context, key)
-        segments = _segments(context.mask, x)
+        segments = documents_of(context.mask, x, "self_attention = TransientGlobalAttention")
         sums, documents = block_sums(x, segments, size)
         positions, bias = context.positions, self._bias(context)
         if bias is not None:
@@ -182,21 +183,3 @@ def _without_padding(mask: Mask) -> Mask:
             term = Segments(real, real)
         found &= term
     return found
-
-
-def _segments(mask: Mask, x: jax.Array) -> jax.Array:
-    """The document of each token, int `[B, T]`, 0 for padding, as the mask has it."""
-    segments = jnp.ones(x.shape[:2], jnp.int32)
-    documents = [term for term in terms_of(mask) if isinstance(term, Segments)]
-    for term in documents:
-        segments = jnp.where(segments > 0, term.key, 0)
-    for term in terms_of(mask):
-        if isinstance(term, KeyPadding):
-            segments = jnp.where(term.valid, segments, 0)
-    known = all(isinstance(term, KeyPadding | Segments) for term in terms_of(mask))
-    if not known or len(documents) > 1:
-        raise ConfigError(
-            "model.self_attention = TransientGlobalAttention: must be another with masks other "
-            "than those of padding and of one set of documents; use DotProductAttention()"
-        )
-    return segments

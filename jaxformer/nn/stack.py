@@ -51,14 +51,7 @@ class Block(nnx.Module):
         """`[B, T, D] -> [B, T, D]`; `key` is None in evaluation."""
         assert_axes(x=(x, "B T D"))
         assert_floating(x=x)
-        keys = split(key, len(self.sublayers))
-        maps = [
-            partial(self._branch, sublayer, context, k, scale, name)
-            for sublayer, k, scale, name in zip_longest(
-                self.sublayers, keys, self.scales, self.names
-            )
-        ]
-        return self._arranged(x, maps)
+        return self._arranged(x, self._maps(context, key))
 
     @property
     def names(self) -> list[str]:
@@ -96,8 +89,27 @@ class Block(nnx.Module):
         ]
         return self._arranged(x, maps), caches
 
-    def _arranged(self, x, maps):
-        """The arrangement of the sublayers' maps, with names for the activations of the block."""
+    def _maps(self, context, key):
+        """The sublayers as functions of the stream alone."""
+        keys = split(key, len(self.sublayers))
+        return [
+            partial(self._branch, sublayer, context, k, scale, name)
+            for sublayer, k, scale, name in zip_longest(
+                self.sublayers, keys, self.scales, self.names
+            )
+        ]
+
+    def _arranged(self, x, maps, last=None):
+        """The arrangement of the sublayers' maps, with names for the activations of the block.
+
+        Args:
+            x: The stream.
+            maps: The sublayers as functions of it.
+            last: Maps what the last norm returns; None: nothing does.
+
+        Returns:
+            The stream after the block.
+        """
         names = self.names
         # The stream is named after what it comes from: mid, mid_cross, post.
         streams = ["mid", *(f"mid_{name.removesuffix('_attn')}" for name in names[1:-1])]
@@ -108,6 +120,9 @@ class Block(nnx.Module):
         ]
         norms = zip(self.residual.norm_names(len(names)), self.norms, strict=True)
         named = [partial(norm.named, name) for name, norm in norms]
+        if last is not None:
+            final = named[-1]
+            named[-1] = lambda x: last(final(x))
         return self.residual(tap("hook_resid_pre", x), branches, named)
 
     def _branch(self, sublayer, context, key, scale, name, x):

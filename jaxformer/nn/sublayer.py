@@ -14,6 +14,7 @@ from jaxformer.checks import check_types
 from jaxformer.errors import ConfigError
 from jaxformer.functional.masks import Mask
 from jaxformer.functional.positions.base import Bias, Position
+from jaxformer.functional.positions.distances import DistanceEmbedding
 from jaxformer.nn.cache import CacheShape, Chunk
 from jaxformer.nn.config import TransformerConfig
 
@@ -43,6 +44,8 @@ class Context:
     lengths: jax.Array | None = None
     """int `[B]`: the length of each row, for positional schemes that depend on it, in a pass with
     a cache."""
+    vectors: jax.Array | None = None
+    """`[R, D]`: those for distances, of a positional scheme that has them."""
 
 
 jax.tree_util.register_dataclass(Context, [field.name for field in fields(Context)], [])
@@ -159,6 +162,24 @@ class SublayerConfig(abc.ABC):
 @dataclass(frozen=True)
 class SelfAttentionConfig(SublayerConfig, abc.ABC):
     """Describes self-attention, or what takes its place: it moves information between tokens."""
+
+    def check(self, config: TransformerConfig) -> None:
+        """Checks the settings of a model that has this sublayer.
+
+        Args:
+            config: The settings.
+
+        Raises:
+            ConfigError: The two do not fit together: by default, a positional scheme has vectors
+                for distances, which would have no effect.
+        """
+        for name in ("position", "relative_position"):
+            scheme = getattr(config, name)
+            if isinstance(scheme, DistanceEmbedding):
+                raise ConfigError(
+                    f"model.{name} = {scheme}: must be another scheme with self_attention = "
+                    f"{self}; use relative_position and DisentangledAttention()"
+                )
 
     def for_decoder(self) -> "SelfAttentionConfig":
         """What an encoder-decoder's decoder has in its place: by default the same."""

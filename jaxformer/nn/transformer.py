@@ -15,6 +15,7 @@ from jaxformer.functional.masks import Mask
 from jaxformer.functional.positions.base import NoPosition, Position
 from jaxformer.nn.cache import Cache, CacheShape, Chunk
 from jaxformer.nn.config import TransformerConfig
+from jaxformer.nn.documents import real_tokens
 from jaxformer.nn.inputs import InputLayer
 from jaxformer.nn.layers import Linear, normal, optional_norm
 from jaxformer.nn.stack import Block, Stack
@@ -34,18 +35,27 @@ class Transformer(nnx.Module):
         *,
         position: Position,
         make_block: MakeBlock,
+        make_first: MakeBlock | None = None,
         num_layers: int,
         width: int,
         type_sizes: Mapping[str, int] | None = None,
     ):
-        """Declares the parts; see `InputLayer` for `width` and `type_sizes`."""
+        """Declares the parts; `make_first` makes the first block, if it differs from the others.
+
+        See `InputLayer` for `width` and `type_sizes`.
+        """
         keys = jax.random.split(key, 4)
         self.inputs = InputLayer(keys[0], config, position, width, type_sizes)
         others = replace(config, first_norm=True)
         self.schemes = _schemes(config, position)
         layers = zip(config.windows, self.schemes, strict=True)
         group = tuple(
-            partial(make_block, config=others if place else config, position=own, window=window)
+            partial(
+                make_block if place or make_first is None else make_first,
+                config=others if place else config,
+                position=own,
+                window=window,
+            )
             for place, (window, own) in enumerate(layers)
         )
         self.stack = Stack(keys[1], num_layers, group, config.layer_repeats)
@@ -96,9 +106,11 @@ class Transformer(nnx.Module):
             self.inputs.position.validate_length(x.shape[1])
             positions = jnp.arange(x.shape[1])[None, :]
         input_key, stack_key = split(key, 2)
-        x = self.inputs(x, positions, type_ids, input_key, valid)
+        x = self.inputs(x, positions, type_ids, input_key, valid, real_tokens(mask))
         bias = self.inputs.bias(positions)
-        context = Context(positions, mask, bias, encoder_outputs, encoder_mask)
+        context = Context(
+            positions, mask, bias, encoder_outputs, encoder_mask, vectors=self.inputs.vectors()
+        )
         x = self.stack(x, context, stack_key, scan=self.scan, remat=self.remat)
         return self._normalised(x)
 

@@ -12,6 +12,14 @@ _ROBERTA = _BERT | {
     "pad_token_id": 3,
     "max_position_embeddings": 24,
 }
+_DEBERTA = _BERT | {
+    "hidden_act": "silu",
+    "relative_attention": True,
+    "pos_att_type": "c2p|p2c",
+    "type_vocab_size": 3,
+    "pad_token_id": 3,
+    "pooler_hidden_act": "relu",
+}
 _GPT = {"vocab_size": 131, "n_embd": 48, "n_head": 6, "n_layer": 3, "n_positions": 20, **_TOKENS}
 _NEOX = {"vocab_size": 131, **SIZES, **MLP, **_TOKENS}
 _PHI3 = _BERT | {"num_key_value_heads": 2, "pad_token_id": 3}
@@ -246,6 +254,16 @@ TINY: dict[str, dict[str, Any]] = {
     },
     "electra": _BERT | {"embedding_size": 20, "hidden_act": "silu", "type_vocab_size": 3},
     "mpnet": _BERT | {"hidden_act": "relu"},
+    "deberta": _DEBERTA | {"max_relative_positions": 5},
+    "deberta-v2": _DEBERTA
+    | {
+        "max_relative_positions": 9,
+        "position_buckets": 6,
+        "norm_rel_ebd": "layer_norm",
+        "share_att_key": True,
+        "conv_kernel_size": 3,
+        "conv_act": "gelu",
+    },
     "modernbert": {
         "vocab_size": 131,
         **SIZES,

@@ -13,6 +13,7 @@ from jaxformer.zoo import (
     clip,
     cohere,
     composite,
+    deberta,
     dinov2,
     dinov3,
     distilbert,
@@ -61,7 +62,7 @@ from jaxformer.zoo.system import System
 _MODULES = (
     transformer, bert, roberta, distilbert, albert, ernie, gpt, gptj, pythia, llama, phi, gemma,
     qwen, phi3, olmo, t5, longt5, bart, vit,
-    electra, mpnet, modernbert, big_bird, dinov2, beit, roberta_prelayernorm, roformer,
+    electra, mpnet, deberta, modernbert, big_bird, dinov2, beit, roberta_prelayernorm, roformer,
     bloom, gpt_neo, opt, mpt, falcon, stablelm, clip, siglip,
     granite, smollm, cohere, starcoder, glm, ernie4_5, t5gemma,
     blenderbot, blenderbot_small, xglm,

@@ -138,6 +138,20 @@ class Patches(Single):
 
 
 @dataclass(frozen=True)
+class Taps(Single):
+    """`[outputs, inputs, taps]`: the kernel of a convolution along a row."""
+
+    def shape_of(self, slot):
+        return slot.shape[::-1]
+
+    def read_one(self, tensor, slot):
+        return tensor.transpose(2, 1, 0)
+
+    def write_one(self, array, slot):
+        return array.transpose(2, 1, 0)
+
+
+@dataclass(frozen=True)
 class PixelShuffle(Single):
     """`[channels rows columns, inputs, 1, 1]`: a convolution of one pixel before PyTorch's shuffle.
 

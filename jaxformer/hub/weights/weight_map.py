@@ -149,7 +149,7 @@ class WeightMap:
     def _find(self, path: str) -> tuple[list[str], str, Layout]:
         """All parameters in the tensor of one parameter, the tensor's name, and its layout."""
         module, _, leaf = path.rpartition(".")
-        for fused in self.fused:
+        for fused in self.fused if path not in self.names else ():
             if module in fused.modules:
                 parts = [f"{name}.{leaf}" for name in fused.modules]
                 tensor = f"{fused.tensor}{fused.separator}{_LEAVES[leaf]}"

@@ -1,0 +1,46 @@
+"""What a mask says of the tokens of a row: which are padding, and of which document each is."""
+
+import jax
+import jax.numpy as jnp
+
+from jaxformer.errors import ConfigError
+from jaxformer.functional.masks import KeyPadding, Mask, Segments, terms_of
+
+
+def real_tokens(mask: Mask) -> jax.Array | None:
+    """The tokens that a mask of padding does not hide, bool `[B or 1, T]`; None: it hides none."""
+    valid = None
+    for term in terms_of(mask):
+        if isinstance(term, KeyPadding):
+            valid = term.valid if valid is None else valid & term.valid
+    return valid
+
+
+def documents_of(mask: Mask, x: jax.Array, asks: str) -> jax.Array:
+    """The document of each token, which a mask of padding and documents tells apart.
+
+    Args:
+        mask: The self-attention mask.
+        x: `[B, T, D]`.
+        asks: The setting that asks, for messages: "block = ConvolutionBlock".
+
+    Returns:
+        int `[B, T]`, 0 for padding.
+
+    Raises:
+        ConfigError: The mask has other terms, or two sets of documents.
+    """
+    segments = jnp.ones(x.shape[:2], jnp.int32)
+    terms = terms_of(mask)
+    sets = [term for term in terms if isinstance(term, Segments)]
+    for term in sets:
+        segments = jnp.where(segments > 0, term.key, 0)
+    if (valid := real_tokens(mask)) is not None:
+        segments = jnp.where(valid, segments, 0)
+    known = all(isinstance(term, KeyPadding | Segments) for term in terms)
+    if not known or len(sets) > 1:
+        raise ConfigError(
+            f"model.{asks}: must be another with masks other than those of padding and of one set "
+            "of documents; use the default"
+        )
+    return segments
