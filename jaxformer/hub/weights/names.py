@@ -26,7 +26,10 @@ class KnownNames:
 
     def __init__(self, names: Iterable[str], model_format: ModelFormat):
         """Takes the names in the files, and the system that they belong to."""
-        self.current = {current_name(name, model_format): name for name in names}
+        current = {name: current_name(name, model_format) for name in names}
+        # Of two names for one tensor the current one counts.
+        older_first = sorted(current, key=lambda name: current[name] == name)
+        self.current = {current[name]: name for name in older_first}
         """The current name of each tensor -> its name in the files."""
         self._format = model_format
 

@@ -1,0 +1,129 @@
+"""What configurations of DeBERTa can say besides what its small models say."""
+
+import logging
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+from saved_folders import change_settings, change_tensors, save_tiny
+from variants import check_outputs, check_variant, models
+
+from jaxformer.errors import ConfigError
+from jaxformer.functional import DistanceEmbedding, NoPosition
+from jaxformer.hub.checkpoint import read_checkpoint
+from jaxformer.hub.hf_config import HFConfig
+from jaxformer.parity.examples import example_inputs
+from jaxformer.pretrained.auto import load
+from jaxformer.pretrained.model import save
+from jaxformer.pretrained.outputs import forward
+from jaxformer.zoo import FORMATS
+
+pytestmark = pytest.mark.torch
+
+PLAIN = {"conv_kernel_size": 0, "share_att_key": False}
+VARIANTS = {
+    "content to position": ("deberta", {"pos_att_type": ["c2p"], "type_vocab_size": 0}),
+    "position to content": ("deberta", {"pos_att_type": "p2c", "max_relative_positions": -1}),
+    "vectors without terms": ("deberta", {"pos_att_type": "none"}),
+    "a scale without terms": ("deberta", {"relative_attention": False}),
+    "neither": ("deberta", {"relative_attention": False, "pos_att_type": None}),
+    "distances alone, and narrow embeddings": (
+        "deberta",
+        {"position_biased_input": False, "embedding_size": 20},
+    ),
+    "tables of their own": ("deberta", {"tie_word_embeddings": False}),
+    "the newer head": ("deberta", {"legacy": False}),
+    "projections of their own": ("deberta-v2", PLAIN),
+    "one projection of its own": ("deberta-v2", PLAIN | {"pos_att_type": ["p2c"]}),
+    "no buckets": ("deberta-v2", PLAIN | {"position_buckets": -1, "norm_rel_ebd": "none"}),
+    "no terms": ("deberta-v2", PLAIN | {"pos_att_type": [], "norm_rel_ebd": "none"}),
+    "a wide convolution, the newer head": (
+        "deberta-v2",
+        {"conv_kernel_size": 5, "conv_act": "tanh", "legacy": False, "tie_word_embeddings": False},
+    ),
+    "shared projections, one term": (
+        "deberta-v2",
+        {"pos_att_type": "c2p", "position_biased_input": False, "type_vocab_size": 0},
+    ),
+    "version 2 without distances": (
+        "deberta-v2",
+        PLAIN | {"relative_attention": False, "norm_rel_ebd": "none"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("model_type", "changes"), VARIANTS.values(), ids=VARIANTS)
+@pytest.mark.quick("distances alone*", "a wide*", "one projection*", "a scale*")
+def test_variants(model_type, changes, tmp_path):
+    check_variant(tmp_path, model_type, changes)
+
+
+def test_rows_longer_than_all_positions(tmp_path):
+    """Without positions in the embeddings, the configured length is no limit."""
+    changes = {"position_biased_input": False, "max_position_embeddings": 12}
+    ours, theirs = models(save_tiny("deberta-v2", tmp_path, "Model", **changes))
+    check_outputs(ours, theirs, example_inputs(ours.checkpoint, "left", length=45))
+
+
+def test_a_published_file_has_the_head_and_a_discriminator(tmp_path, caplog):
+    """Its config.json names neither a class nor the kind of head."""
+    theirs = save_tiny("deberta-v2", tmp_path / "theirs", legacy=False)
+    expected = load(theirs)
+    change_settings(theirs, "architectures", "legacy")
+
+    def published(tensors):
+        tensors["mask_predictions.dense.weight"] = np.ones((48, 48), np.float32)
+        tensors["mask_predictions.classifier.bias"] = np.ones(1, np.float32)
+        tensors["deberta.embeddings.position_ids"] = np.arange(20)[None]
+
+    change_tensors(theirs, published)
+    with caplog.at_level(logging.WARNING):
+        found = load(theirs)
+    (warning,) = [each.getMessage() for each in caplog.records if "left out" in each.getMessage()]
+    assert "mask_predictions.dense.weight" in warning
+    inputs = example_inputs(found.checkpoint, "right")
+    actual, wanted = forward(found, inputs), forward(expected, inputs)
+    np.testing.assert_array_equal(actual["logits"], wanted["logits"])
+    save(found, tmp_path / "ours")
+    assert "cls.predictions.bias" in load_file(tmp_path / "ours" / "model.safetensors")
+
+
+def test_where_a_file_has_both_heads_that_of_the_class_counts(tmp_path):
+    folder = save_tiny("deberta", tmp_path)
+    tensors = load_file(folder / "model.safetensors")
+    other = {
+        name.replace("cls.predictions.transform.", "lm_predictions.lm_head."): 2 * tensor
+        for name, tensor in tensors.items()
+        if "transform" in name
+    }
+    wanted = load(folder).parameters["heads.masked_language_model.dense.kernel"]
+    save_file(tensors | other, folder / "model.safetensors", metadata={"format": "pt"})
+    found = load(folder).parameters["heads.masked_language_model.dense.kernel"]
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_positions_that_do_not_count_may_be_there(tmp_path):
+    folder = save_tiny("deberta", tmp_path, position_biased_input=False)
+    table = {"deberta.embeddings.position_embeddings.weight": np.ones((20, 48), np.float32)}
+    change_tensors(folder, lambda tensors: tensors.update(table))
+    config = load(folder).config
+    assert config.position == NoPosition()
+    assert config.relative_position == DistanceEmbedding(5)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"talking_head": True}, "talking_head = True"),
+        ({"z_steps": 2}, "z_steps = 2"),
+        ({"pos_att_type": "c2p|p2p"}, "pos_att_type = 'c2p|p2p'"),
+        ({"conv_kernel_size": 4}, "kernel_size = 4"),
+        ({"conv_kernel_size": 3, "conv_groups": 2}, "conv_groups = 2"),
+        ({"attention_head_size": 8}, "attention_head_size = 8"),
+        ({"pooler_hidden_size": 8}, "pooler_hidden_size = 8"),
+        ({"relative_attention": True, "position_buckets": 7}, "num_buckets = 7"),
+    ],
+)
+def test_what_is_not_supported_is_refused(values, message):
+    with pytest.raises(ConfigError, match=message.replace("|", r"\|")):
+        read_checkpoint(HFConfig({"model_type": "deberta-v2"} | values), FORMATS)
