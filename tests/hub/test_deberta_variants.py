@@ -31,7 +31,6 @@ VARIANTS = {
         "deberta",
         {"position_biased_input": False, "embedding_size": 20},
     ),
-    "tables of their own": ("deberta", {"tie_word_embeddings": False}),
     "the newer head": ("deberta", {"legacy": False}),
     "projections of their own": ("deberta-v2", PLAIN),
     "one projection of its own": ("deberta-v2", PLAIN | {"pos_att_type": ["p2c"]}),

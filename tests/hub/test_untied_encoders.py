@@ -27,6 +27,7 @@ BIASES = {
     "albert": ("predictions.bias", "predictions.decoder.bias"),
     "ernie": ("cls.predictions.bias", "cls.predictions.decoder.bias"),
     "mpnet": ("lm_head.bias", "lm_head.decoder.bias"),
+    "deberta": ("cls.predictions.bias", "cls.predictions.decoder.bias"),
     "roformer": ("cls.predictions.bias", "cls.predictions.decoder.bias"),
     "electra": ("generator_lm_head.bias",) * 2,
     "distilbert": ("vocab_projector.bias",) * 2,
