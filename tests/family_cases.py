@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 from tiny_models import tiny, tiny_composite, tiny_encoder, tiny_encoder_decoder, tiny_vision
 
-from jaxformer.functional import LayerNorm, Learned, Sinusoidal, Sinusoidal2D
+from jaxformer.functional import (
+    DistanceEmbedding,
+    LayerNorm,
+    Learned,
+    NoPosition,
+    Sinusoidal,
+    Sinusoidal2D,
+)
 from jaxformer.models import (
     Classification,
     LanguageModel,
@@ -13,7 +20,7 @@ from jaxformer.models import (
     Span,
     TokenClassification,
 )
-from jaxformer.nn import PostNorm
+from jaxformer.nn import ConvolutionBlock, DisentangledAttention, PostNorm
 
 EVERYTHING = {
     "attention_bias": True,
@@ -32,6 +39,13 @@ FAMILIES = {
     "decoder": tiny(heads=(LanguageModel(), Classification(num_labels=3, pooling="last"))),
     "encoder": tiny_encoder(task_types=2, heads=HEADS),
     "shared encoder": tiny_encoder(num_layers=4, layer_repeats=2, embedding_dim=10, pooler=None),
+    "disentangled": tiny_encoder(
+        position=NoPosition(),
+        relative_position=DistanceEmbedding(9, 4, norm=LayerNorm()),
+        self_attention=DisentangledAttention(),
+        first_block=ConvolutionBlock(),
+        windows=(None, None),
+    ),
     "encoder-decoder": tiny_encoder_decoder(
         num_decoder_layers=1,
         encoder_heads=4,

@@ -84,7 +84,8 @@ class DisentangledSelfAttention(SelfAttention):
             """A vector for each distance; several distances may have the same."""
             if not wanted:
                 return None
-            found = (shared if own is None else own)(vectors)
+            # A row of tokens: XLA's CPU backend has no kernel for the gradient of a bare matrix.
+            found = (shared if own is None else own)(vectors[None])[0]
             spec = spec_of(found)
             spec = None if spec is None else PartitionSpec(None, *spec[1:])
             return found.at[rows - first].get(out_sharding=spec)
@@ -120,6 +121,11 @@ class DisentangledAttention(DotProductAttention):
     kernels of their own."""
 
     def check(self, config):
+        if isinstance(config.position, DistanceEmbedding):
+            raise ConfigError(
+                f"model.position = {config.position}: must be another scheme; use "
+                "relative_position for it, and NoPosition()"
+            )
         scheme = config.relative_position
         terms = self.content_to_position or self.position_to_content
         if not isinstance(scheme, DistanceEmbedding) and (terms or scheme is not None):

@@ -119,6 +119,24 @@ T5 = F.T5Bias(num_buckets=6, max_distance=8, bidirectional=True)
 KEYS = np.arange(7)[None]
 
 
+# Which vector each pair of a query and a key has, of those of all distances.
+PAIRS = np.arange(7)[None, :] - np.arange(5)[:, None] + 4
+VECTORS = {"of_keys": normal(11, 2, 4), "of_queries": normal(11, 6, 4)}
+
+
+def distances(p):
+    """What the distances add to the scores, with a vector for each pair."""
+    (of_key, key), query = (jnp.repeat(x, 3, axis=-2) for x in (p["of_keys"], p["key"])), p["query"]
+    first = jnp.einsum("btnh,tsnh->bnts", query, of_key[PAIRS])
+    return first + jnp.einsum("bsnh,tsnh->bnts", key, p["of_queries"][PAIRS])
+
+
+def distance_attention(p):
+    terms = F.DistanceTerms(p["of_keys"], p["of_queries"], num_queries=5)
+    arrays = (p["query"], p["key"], p["value"])
+    return F.attention(*arrays, distances=terms, implementation="blockwise")
+
+
 def t5_attention(p):
     bias = T5.bias(jnp.asarray(POSITIONS), jnp.asarray(KEYS), num_heads=6, table=p["table"])
     arrays = (p["query"], p["key"], p["value"])
@@ -258,6 +276,16 @@ CASES = {
         lambda p: attention(p, allowed=True, bias=t5_values(p["table"])),
         qkv() | {"table": normal(6, 6)},
         FLOAT32,
+    ),
+    "attention distances": Case(
+        distance_attention,
+        lambda p: attention(p, allowed=True, bias=distances(p) / 2.0),
+        qkv() | VECTORS,
+    ),
+    "distance_scores": Case(
+        lambda p: F.distance_scores(p["query"], p["key"], p["of_keys"], p["of_queries"]),
+        distances,
+        {name: array for name, array in qkv().items() if name != "value"} | VECTORS,
     ),
     "attention reference": Case(attend("reference"), attention, qkv()),
     "masked_softmax": Case(
@@ -561,6 +589,7 @@ WITHOUT_DERIVATIVE = {
     "greedy",
     "integer_code",
     "inverse_frequencies",
+    "log_bucket",
     "mesh_axes",
     "place",
     "platform",

@@ -82,6 +82,10 @@ CASES = [
             bools(2, 4, 3, 5), np.full((3, 5), -10000), [[True]], "causal", 1, bools(5),
         ],
         "bias": [floats(3, 5), floats(2, 3, 3, 5), bools(1, 1, 3, 5), 1.0],
+        "distances": [
+            floats(7, 2, 8), F.DistanceTerms(floats(6, 2, 8), None, 3),
+            F.DistanceTerms(None, floats(7, 2, 8), 3), F.DistanceTerms(floats(7, 2, 8), None, 4),
+        ],
         "scale": [NAN, INF, "1", True, floats(2)],
         "softcap": POSITIVE,
         "dropout_rate": RATE,
@@ -202,6 +206,18 @@ CASES = [
     }, {
         "relative_position": [floats(3), bools(3), np.array([2**33]), 3],
         "bidirectional": [1, "no"], "num_buckets": [*SIZE, 3], "max_distance": [*SIZE, 2],
+    }),
+    (F.log_bucket, {"distance": ints(3), "num_buckets": 8, "max_distance": 20}, {
+        "distance": [floats(3), bools(3), np.array([2**33]), 3],
+        "num_buckets": [*SIZE, 2, 7, 40], "max_distance": [*SIZE, 5],
+    }),
+    (F.distance_scores, {
+        "query": floats(1, 3, 4, 8), "key": floats(1, 5, 2, 8),
+        "position_keys": floats(7, 2, 8), "position_queries": floats(7, 4, 8),
+    }, {
+        "query": [floats(3, 4, 8), ints(1, 3, 4, 8)], "key": [floats(1, 5, 2, 4)],
+        "position_keys": [floats(6, 2, 8), floats(7, 4, 8), ints(7, 2, 8)],
+        "position_queries": [floats(7, 2, 8), floats(7, 4, 4), [1.0]],
     }),
     (F.t5_bias, {"table": floats(8, 4), "bidirectional": True, "max_distance": 20} | PLACES, {
         "table": [floats(8), ints(8, 4)], "query_positions": POSITIONS, "key_positions": POSITIONS,

@@ -105,7 +105,9 @@ def attention(
     mask = _mask(mask, sizes)
     _check_pairs(mask, bias, sizes)
     if distances is not None:
-        distances.check(sizes)
+        known = isinstance(distances, DistanceTerms)
+        check_argument("distances", distances, known, "a DistanceTerms, or None")
+        distances.check(sizes, "distances.keys", "distances.queries")
     check_choice("implementation", implementation, get_args(Implementation))
     dropout_rate = static("dropout_rate", dropout_rate, RATE)
     dropout = None

@@ -17,7 +17,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from jaxformer.functional.attention import reference
+from jaxformer.functional.attention import distances, reference
 from jaxformer.functional.attention.request import Request
 from jaxformer.functional.attention.tile import (
     Blocks,
@@ -90,10 +90,10 @@ def _padded(request: Request, query_padding: int, key_padding: int, num_keys: in
         )
     elif bias is not None:
         bias = _pad(_pad(bias, 2, query_padding), 3, key_padding)
-    distances = request.distances
-    if distances is not None:
-        distances = distances.padded(query_padding, key_padding)
-    return replace(request, mask=mask, bias=bias, distances=distances)
+    vectors = request.distances
+    if vectors is not None:
+        vectors = vectors.padded(query_padding, key_padding)
+    return replace(request, mask=mask, bias=bias, distances=vectors)
 
 
 def _scaled(query: jax.Array, request: Request) -> tuple[jax.Array, Request]:
@@ -106,10 +106,10 @@ def _scaled(query: jax.Array, request: Request) -> tuple[jax.Array, Request]:
         The queries and the request.
     """
     exact = 2.0 ** (math.frexp(request.scale)[1] - 1)
-    distances = request.distances
-    if distances is not None:
-        distances = distances.scaled(exact)
-    return query * exact, replace(request, scale=request.scale / exact, distances=distances)
+    vectors = request.distances
+    if vectors is not None:
+        vectors = vectors.scaled(exact)
+    return query * exact, replace(request, scale=request.scale / exact, distances=vectors)
 
 
 def _value(query_BKGTH, key_BKSH, value_BKSH, request, *, blocks):
@@ -162,11 +162,11 @@ def _plain_gradients(residuals, cotangent):
     """The gradients of the reference, from the inputs among the residuals alone."""
     *inputs, request, trained_bias, _, _ = residuals
 
-    def output(query_BKGTH, key_BKSH, value_BKSH, trained, distances):
+    def output(query_BKGTH, key_BKSH, value_BKSH, trained, vectors):
         bias = request.bias
         if trained is not None:
             bias = replace(bias, heads=trained) if isinstance(bias, Bias) else trained
-        asked = replace(request, bias=bias, distances=distances)
+        asked = replace(request, bias=bias, distances=vectors)
         return _plain_softmax(query_BKGTH, key_BKSH, value_BKSH, asked)[0]
 
     return pulled(output, (*inputs, trained_bias, request.distances), cotangent)
@@ -242,12 +242,14 @@ def _gradients(blocks, residuals, cotangent):
         of_query, *totals = tile.over_keys(key_BKSH.shape[2], visit, start)
         return tuple(totals), of_query.astype(query.dtype)
 
-    trained = (key_BKSH.mT, value_BKSH.mT, trained_bias, request.distances)
+    vectors = distances.columns(request.distances)
+    trained = (key_BKSH.mT, value_BKSH.mT, trained_bias, vectors)
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, accumulator), trained)
     steps = jnp.arange(query_BKGTH.shape[3] // blocks.query)
     totals, of_query = jax.lax.scan(query_block, zeros, steps)
     totals = jax.tree.map(lambda g, x: g.astype(x.dtype), tuple(totals), trained)
-    of_key, of_value, of_bias, of_distances = totals
+    of_key, of_value, of_bias, of_vectors = totals
+    of_distances = distances.from_columns(of_vectors)
     return joined(of_query), of_key.mT, of_value.mT, of_bias, of_distances
 
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from jaxformer.functional.assertions import assert_axes, assert_floating
+from jaxformer.functional.linear import dot
 
 
 @partial(
@@ -42,17 +43,26 @@ class DistanceTerms:
     queries: jax.Array | None
     num_queries: int
 
-    def check(self, sizes: dict[str, int]) -> None:
-        """Raises AssertionError where the vectors do not fit queries and keys of these sizes."""
+    def check(self, sizes: dict[str, int], keys: str, queries: str) -> None:
+        """Raises AssertionError where the vectors do not fit queries and keys of these sizes.
+
+        Args:
+            sizes: T, S, N, K and H.
+            keys: The name of `keys`, for messages.
+            queries: That of `queries`.
+
+        Raises:
+            AssertionError: Names what does not fit.
+        """
         lengths = {"T": self.num_queries, "C": sizes["T"] + sizes["S"] - 1}
         if self.num_queries != sizes["T"]:
             raise AssertionError(
-                f"distances has num_queries = {self.num_queries}, query T = {sizes['T']}"
+                f"distances: num_queries = {self.num_queries}: must be T = {sizes['T']}"
             )
-        for name, array, axes in (("keys", self.keys, "C K H"), ("queries", self.queries, "C N H")):
+        for name, array, axes in ((keys, self.keys, "C K H"), (queries, self.queries, "C N H")):
             if array is not None:
-                assert_axes(sizes | lengths, **{f"distances.{name}": (array, axes)})
-                assert_floating(**{f"distances.{name}": array})
+                assert_axes(sizes | lengths, **{name: (array, axes)})
+                assert_floating(**{name: array})
 
     def scaled(self, factor: float) -> DistanceTerms:
         """The terms where the queries were multiplied by a factor."""
@@ -87,19 +97,20 @@ class DistanceTerms:
 
     def scores(self, query_BKGTH: jax.Array, key_BKSH: jax.Array) -> jax.Array:
         """Both terms, `[B, K, G, T, S]` in the dtype of the accumulator."""
-        accumulator = jnp.promote_types(query_BKGTH.dtype, jnp.float32)
-        product = partial(jnp.einsum, preferred_element_type=accumulator)
-        *_, groups, length, _ = query_BKGTH.shape
         shape = (*query_BKGTH.shape[:-1], key_BKSH.shape[2])
-        scores = jnp.zeros(shape, accumulator)
+        batch, kv_heads, groups, length, num_keys = shape
+        scores = jnp.zeros(shape, jnp.promote_types(query_BKGTH.dtype, jnp.float32))
         if self.keys is not None:
-            keys_CKH = self.keys.astype(query_BKGTH.dtype)
-            of_distance = product("bkgth,ckh->bkgtc", query_BKGTH, keys_CKH)
-            scores += _of_pairs(of_distance, shape[-1])
+            query_BKXH = query_BKGTH.reshape(batch, kv_heads, groups * length, -1)
+            keys_BKCH = _in_rows(self.keys, query_BKGTH)
+            of_distance = dot(query_BKXH, keys_BKCH, _LAST_AXES)
+            of_distance = of_distance.reshape(*shape[:-1], -1)
+            scores += _of_pairs(of_distance, num_keys)
         if self.queries is not None:
-            queries_CKGH = _backwards(self.queries, groups).astype(key_BKSH.dtype)
-            of_distance = product("bksh,ckgh->bkgsc", key_BKSH, queries_CKGH)
-            scores += _of_pairs(of_distance, length).mT
+            key_BNSH = jnp.repeat(key_BKSH, groups, axis=1)
+            queries_BNCH = _in_rows(self.queries[::-1], key_BKSH)
+            of_distance = dot(key_BNSH, queries_BNCH, _LAST_AXES)
+            scores += _of_pairs(of_distance, length).mT.reshape(shape)
         return scores
 
     def gradients(
@@ -107,31 +118,66 @@ class DistanceTerms:
     ) -> tuple[jax.Array, jax.Array, DistanceTerms]:
         """The gradients of `scores`.
 
+        XLA's CPU backend has no bfloat16 kernels for products whose results are transposed, so
+        those of the keys and the vectors stay as they are computed: see `columns`.
+
         Args:
             query_BKGTH: The queries.
             key_BKSH: The keys.
             of_scores: The cotangent, `[B, K, G, T, S]` in the dtype of the queries.
 
         Returns:
-            Those of the queries, the keys and the vectors, in the dtype of the accumulator.
+            Those of the queries, of the keys `[B, K, H, S]`, and of `columns`, in the dtype of the
+            accumulator.
         """
+        batch, kv_heads, groups, length, width = query_BKGTH.shape
         accumulator = jnp.promote_types(query_BKGTH.dtype, jnp.float32)
-        product = partial(jnp.einsum, preferred_element_type=accumulator)
         of_query = jnp.zeros(query_BKGTH.shape, accumulator)
-        of_key = jnp.zeros(key_BKSH.shape, accumulator)
+        of_key = jnp.zeros(key_BKSH.mT.shape, accumulator)
         of_keys = of_queries = None
         if self.keys is not None:
-            of_distance = _of_distances(of_scores)
-            keys_CKH = self.keys.astype(query_BKGTH.dtype)
-            of_query = product("bkgtc,ckh->bkgth", of_distance, keys_CKH)
-            of_keys = product("bkgtc,bkgth->ckh", of_distance, query_BKGTH)
+            folded = (batch, kv_heads, groups * length, -1)
+            of_distance = _of_distances(of_scores).reshape(folded)
+            keys_BKCH = _in_rows(self.keys, query_BKGTH)
+            of_query = dot(of_distance, keys_BKCH, _ROWS).reshape(query_BKGTH.shape)
+            query_BKHX = _transposed(query_BKGTH.reshape(folded))
+            of_keys = jnp.sum(dot(query_BKHX, of_distance, _ROWS), axis=0)
         if self.queries is not None:
-            of_distance = _of_distances(of_scores.mT)
-            queries_CKGH = _backwards(self.queries, query_BKGTH.shape[2]).astype(key_BKSH.dtype)
-            of_key = product("bkgsc,ckgh->bksh", of_distance, queries_CKGH)
-            of_backwards = product("bkgsc,bksh->ckgh", of_distance, key_BKSH)
-            of_queries = of_backwards[::-1].reshape(self.queries.shape)
+            by_head = (batch, kv_heads * groups, length, -1)
+            of_distance = _of_distances(of_scores.reshape(by_head).mT)
+            queries_BNHC = _transposed(_in_rows(self.queries[::-1], key_BKSH))
+            of_key_BNHS = dot(queries_BNHC, of_distance, _LAST_AXES)
+            of_key = jnp.sum(of_key_BNHS.reshape(batch, kv_heads, groups, width, -1), axis=2)
+            key_BNHS = _transposed(jnp.repeat(key_BKSH, groups, axis=1))
+            of_queries = jnp.sum(dot(key_BNHS, of_distance, _ROWS), axis=0)[..., ::-1]
         return of_query, of_key, replace(self, keys=of_keys, queries=of_queries)
+
+
+# Of a product of matrices [B, N, ., .]: both are contracted along their last axes, or the second
+# along its rows.
+_LAST_AXES = ((3,), (3,)), ((0, 1), (0, 1))
+_ROWS = ((3,), (2,)), ((0, 1), (0, 1))
+
+
+def columns(terms: DistanceTerms | None) -> DistanceTerms | None:
+    """The terms with vectors `[N, H, C]`, as columns of a matrix for each head."""
+    return jax.tree.map(lambda x: x.transpose(1, 2, 0), terms)
+
+
+def from_columns(terms: DistanceTerms | None) -> DistanceTerms | None:
+    """The inverse of `columns`."""
+    return jax.tree.map(lambda x: x.transpose(2, 0, 1), terms)
+
+
+def _in_rows(vectors_CNH: jax.Array, x: jax.Array) -> jax.Array:
+    """The vectors `[B, N, C, H]`, the same for each row of `x` and in its dtype."""
+    vectors_NCH = vectors_CNH.astype(x.dtype).transpose(1, 0, 2)
+    return jnp.broadcast_to(vectors_NCH[None], (x.shape[0], *vectors_NCH.shape))
+
+
+def _transposed(x: jax.Array) -> jax.Array:
+    """The transpose, which is not folded into the product that reads it."""
+    return jax.lax.optimization_barrier(x.mT)
 
 
 def distance_scores(
@@ -167,17 +213,12 @@ def distance_scores(
     sizes = assert_axes(query=(query, "B T N H"), key=(key, "B S K H"))
     assert_floating(query=query, key=key)
     terms = DistanceTerms(position_keys, position_queries, sizes["T"])
-    terms.check(sizes)
+    terms.check(sizes, "position_keys", "position_queries")
     batch, length, num_heads, width = query.shape
     grouped = (batch, length, sizes["K"], num_heads // sizes["K"], width)
     query_BKGTH = query.reshape(grouped).transpose(0, 2, 3, 1, 4)
     scores_BKGTS = terms.scores(query_BKGTH, key.transpose(0, 2, 1, 3))
     return scores_BKGTS.reshape(batch, num_heads, length, sizes["S"])
-
-
-def _backwards(queries_CNH: jax.Array, groups: int) -> jax.Array:
-    """The vectors `[C, K, G, H]` as a key sees the distances: from the last to the first."""
-    return queries_CNH[::-1].reshape(queries_CNH.shape[0], -1, groups, queries_CNH.shape[-1])
 
 
 def _of_pairs(x: jax.Array, num_columns: int) -> jax.Array:

@@ -87,7 +87,8 @@ class Tile:
             key_start: The index of the first key.
 
         Returns:
-            The gradients of the queries, of the keys `[B, K, H, S]`, and of the distances' vectors.
+            The gradients of the queries, of the keys `[B, K, H, S]`, and of the distances' vectors
+            as `columns`.
         """
         of_query = weights_by_values(of_scores, key)
         of_key = columns_by_weights(query_columns, of_scores)
@@ -95,17 +96,17 @@ class Tile:
             return of_query, of_key, None
         block = self.request.distances.block(*self.window(key_start))
         more_query, more_key, of_vectors = block.gradients(query, key, of_scores)
-        return of_query + more_query, of_key + more_key.mT, of_vectors
+        return of_query + more_query, of_key + more_key, of_vectors
 
     def add_distance_gradient(self, total, of_block, key_start):
-        """`total` plus the gradient of the vectors of this block's distances."""
+        """`total` plus the gradient of the vectors of this block's distances, as `columns`."""
         if total is None:
             return None
         start = self.request.distances.start(self.query_start, self.blocks.query, key_start)
 
         def add(total, update):
-            current = jax.lax.dynamic_slice_in_dim(total, start, update.shape[0])
-            return jax.lax.dynamic_update_slice_in_dim(total, current + update, start, 0)
+            current = jax.lax.dynamic_slice_in_dim(total, start, update.shape[2], 2)
+            return jax.lax.dynamic_update_slice_in_dim(total, current + update, start, 2)
 
         vectors = replace(of_block, num_queries=total.num_queries)
         return jax.tree.map(add, total, vectors)

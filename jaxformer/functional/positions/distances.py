@@ -49,7 +49,7 @@ def log_bucket(
             "buckets, and max_distance beyond the half of them that are exact"
         )
     # Comparisons are exact on every backend, where a logarithm on a boundary is not.
-    starts = _bucket_starts(num_buckets, max_distance)
+    starts = _bucket_starts(num_buckets, max_distance).reshape((1,) * distance.ndim + (-1,))
     size = (abs(distance)[..., None] >= starts).sum(axis=-1, dtype=np.int32)
     signed = size * (1 - 2 * (distance < 0).astype(np.int32))
     return signed.clip(-num_buckets, num_buckets - 1)
