@@ -46,7 +46,8 @@ from jaxformer.zoo.common.bert_like import (
 )
 from jaxformer.zoo.system import System
 
-_CARD = "its card, https://huggingface.co/microsoft/"
+_CARDS = "its card, https://huggingface.co/microsoft/"
+_TABLE = "its table of backbones, https://github.com/microsoft/DeBERTa"
 _BACKBONE = "without the table of tokens and the bias of their logits"
 
 
@@ -86,13 +87,16 @@ def _deberta_v2(
     return _deberta(num_layers, model_dim, num_heads, **(fields | changes))
 
 
-def _system(name: str, config: EncoderConfig, published: str, note: str = "") -> System:
-    return System(name, "", config, published, f"{_CARD}{name}", note)
+def _system(
+    name: str, config: EncoderConfig, published: str, note: str = "", source: str = _CARDS
+) -> System:
+    source = f"{source}{name}" if source == _CARDS else source
+    return System(name, "", config, published, source, note)
 
 
 SYSTEMS = (
-    _system("deberta-base", _deberta(12, 768, 12), "100M", _BACKBONE),
-    _system("deberta-large", _deberta(24, 1024, 16), "350M", _BACKBONE),
+    _system("deberta-base", _deberta(12, 768, 12), "100M", source=_TABLE),
+    _system("deberta-large", _deberta(24, 1024, 16), "350M", _BACKBONE, _TABLE),
     _system("deberta-xlarge", _deberta(48, 1024, 16), "750M"),
     _system("deberta-v2-xlarge", _deberta_v2(24, 1536, 24, convolution=True), "900M"),
     _system("deberta-v2-xxlarge", _deberta_v2(48, 1536, 24, convolution=True), "1.5B"),

@@ -5,11 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from jaxformer.functional import ALiBi, Learned, RoPE, Sinusoidal
+from jaxformer.functional import (
+    ALiBi,
+    DistanceEmbedding,
+    LayerNorm,
+    Learned,
+    NoPosition,
+    RoPE,
+    Sinusoidal,
+)
 from jaxformer.hub.checkpoint import read_checkpoint
 from jaxformer.hub.describe import config_values
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.models.protein import TokenDropout
+from jaxformer.nn import ConvolutionBlock, DisentangledAttention
 from jaxformer.zoo import FORMATS
 
 FILES = json.loads((Path(__file__).parents[1] / "fixtures/published_configs.json").read_text())
@@ -64,6 +73,22 @@ EXPECTED = {
         "position": RoPE(theta=10_000.0),
         "embedding_norm": None,
         "token_dropout": TokenDropout(mask_id=32),
+    },
+    "deberta-base": {
+        "position": NoPosition(),
+        "relative_position": DistanceEmbedding(512),
+        "self_attention": DisentangledAttention(),
+        "attention_scale": None,
+    },
+    "deberta-v2-xlarge": {
+        "first_block": ConvolutionBlock(3, "gelu"),
+        "windows": (None,) * 24,
+        "pooler": None,
+    },
+    "deberta-v3-base": {
+        "relative_position": DistanceEmbedding(512, 256, norm=LayerNorm(1e-7)),
+        "self_attention": DisentangledAttention(share_projections=True),
+        "first_block": None,
     },
     "xglm-564m": {"embedding_scale": 32.0, "num_heads": 16, "mlp_dim": 4096},
 }
