@@ -55,6 +55,8 @@ _LEFT_OUT = (
     "  forward pass counts from behind the padding's id. Here both count as the forward pass.",
     "- An MPT with an `alibi_bias_max` other than 8 is computed as by the code published with it;",
     "  transformers always has 8.",
+    "- A file of DeBERTa as its authors wrote it says nothing of its head over the vocabulary,",
+    "  which is read here; transformers reads it where config.json says `legacy: false`.",
     "- In a decoder alone of BART or a relative (`BartForCausalLM`) transformers counts padding on",
     "  the left as positions. `generate` gives the text of each row without it.",
     "- Of BEiT, the class for segmentation is not supported. In transformers, tables of biases of",

@@ -20,6 +20,7 @@ CASES = [
     ("bart", "ForSequenceClassification"),
     ("t5", "ForConditionalGeneration"),
     ("longt5", "ForConditionalGeneration"),
+    ("deberta-v2", "ForSequenceClassification"),
     ("big_bird", "ForPreTraining"),
     ("vit", "ForImageClassification"),
 ]

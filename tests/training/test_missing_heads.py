@@ -47,6 +47,16 @@ def drop(folder, *starts):
             },
         ),
         ("bert", "ForPreTraining", {"heads.label.output.kernel", "heads.label.output.bias"}),
+        (
+            "deberta-v2",
+            "ForMaskedLM",
+            {
+                "heads.label.output.kernel",
+                "heads.label.output.bias",
+                "pooler.kernel",
+                "pooler.bias",
+            },
+        ),
     ],
 )
 def test_the_head_starts_fresh(kind, head, new, tmp_path):
