@@ -70,7 +70,7 @@ class EncoderConfig(TypedTextConfig):
     first_block: BlockConfig | None = None
     """The first block, if it differs from the others: ConvolutionBlock (DeBERTa 2). Then `windows`
     must have an entry for every layer."""
-    pooler: Literal["tanh", "relu", "gelu", "gelu_tanh", "silu"] | None = None
+    pooler: Literal["tanh", "relu", "gelu"] | None = None
     """Activation of a dense layer on the first token's state, which classifiers read: "tanh"
     (BERT), "relu" (DistilBERT) or "gelu" (ELECTRA). None: they read the state itself."""
     heads: tuple[Head, ...] = (MaskedLanguageModel(),)

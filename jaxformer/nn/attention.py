@@ -110,8 +110,10 @@ class Attention(nnx.Module):
         key_BSKH, value_BSKH = self.keys_and_values(kv)
         query_BTNH, key_BSKH = self.rotated(query_BTNH, key_BSKH, positions, kv_positions)
         value_BSKH = self.position.rotate_values(value_BSKH, kv_positions)
-        options = {"mask": mask, "bias": bias, "distances": distances}
-        return self.attend(query_BTNH, key_BSKH, value_BSKH, **options, key=key)
+        # A subclass need not know of distances.
+        options = {} if distances is None else {"distances": distances}
+        arrays = query_BTNH, key_BSKH, value_BSKH
+        return self.attend(*arrays, mask=mask, bias=bias, key=key, **options)
 
     def queries(self, x: jax.Array, factor: jax.Array | None = None) -> jax.Array:
         """Projects `[B, T, D]` to queries `[B, T, N, H]`, before rotation."""

@@ -11,6 +11,7 @@ from jaxformer.functional.positions.base import NoPosition
 from jaxformer.functional.positions.distances import DistanceEmbedding
 from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.fields import (
+    ACTIVATIONS,
     Computed,
     ConfigMap,
     Expect,
@@ -193,8 +194,11 @@ def _write_embedding(config: EncoderConfig) -> dict[str, Any]:
     return {} if config.embedding_dim is None else {"embedding_size": config.embedding_dim}
 
 
+_POOLERS = {name: ours for name, ours in ACTIVATIONS.items() if ours in ("gelu", "relu", "tanh")}
+
+
 def _read_pooler(hf_config: HFConfig) -> dict[str, Any]:
-    return {"pooler": read_activation(hf_config, "pooler_hidden_act", "gelu")}
+    return {"pooler": hf_config.choose("pooler_hidden_act", _POOLERS, "gelu")}
 
 
 def _write_pooler(config: EncoderConfig) -> dict[str, Any]:

@@ -120,6 +120,7 @@ def test_positions_that_do_not_count_may_be_there(tmp_path):
         ({"conv_kernel_size": 3, "conv_groups": 2}, "conv_groups = 2"),
         ({"attention_head_size": 8}, "attention_head_size = 8"),
         ({"pooler_hidden_size": 8}, "pooler_hidden_size = 8"),
+        ({"pooler_hidden_act": "silu"}, "pooler_hidden_act = 'silu'"),
         ({"relative_attention": True, "position_buckets": 7}, "num_buckets = 7"),
     ],
 )
