@@ -45,6 +45,8 @@ ALBERT = {
     "eos_id": -1,
     "control_symbols": ["[CLS]", "[SEP]", "[MASK]"],
 }
+DEBERTA = {"pad_id": 0, "bos_id": 1, "eos_id": 2, "unk_id": 3, "unk_piece": "[UNK]"}
+DEBERTA |= {"pad_piece": "[PAD]", "bos_piece": "[CLS]", "eos_piece": "[SEP]"}
 _SENTINELS = [f"<extra_id_{number}>" for number in range(8)]
 
 
@@ -277,6 +279,11 @@ OLD = {
         _LLAMA | {"add_bos_token": True, "legacy": True, "bos_token": "<s>"},
     ),
     "pegasus": (sentencepiece("spiece.model", **T5), "pegasus", None),
+    "deberta_v2": (
+        sentencepiece("spm.model", **DEBERTA),
+        "deberta-v2",
+        {"do_lower_case": False, "vocab_type": "spm"},
+    ),
     "tiktoken": (
         tiktoken("tiktoken.model"),
         "llama",

@@ -21,7 +21,9 @@ SETTINGS = "tokenizer_config.json"
 TOKENIZER_FILES = (TOKENIZER, SETTINGS)
 """What `write_tokenizer` writes."""
 _CONFIG, _OWN = "config.json", "jaxformer_kind"
-_MODELS = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "tiktoken.model")
+_MODELS = (
+    "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model", "tiktoken.model",
+)  # fmt: skip
 _VOCABULARY, _MERGES, _WORDS = "vocab.json", "merges.txt", "vocab.txt"
 _OTHER_FILES = (
     "a SentencePiece model (tokenizer.model, spiece.model), a tiktoken file, vocab.json with "
