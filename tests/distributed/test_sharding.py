@@ -31,7 +31,7 @@ from jaxformer.models import (
     EncoderConfig,
     MaskedLanguageModel,
 )
-from jaxformer.nn import Parallel
+from jaxformer.nn import ConvolutionBlock, Parallel
 from jaxformer.optim import SGD, AdamW, Constant
 from jaxformer.training.step import TrainProgram, TrainState
 
@@ -322,8 +322,9 @@ def test_every_axis_of_every_experiment_has_a_rule(experiment):
 
 
 def test_every_rule_has_a_parameter_or_an_activation():
-    learned = DecoderConfig(vocab_size=8, num_layers=1, model_dim=8, num_heads=1, mlp_dim=8)
-    models = [TIED, UNTIED, *(load_config(name).model for name in EXPERIMENTS), learned]
+    sizes = {"vocab_size": 8, "num_layers": 1, "model_dim": 8, "num_heads": 1, "mlp_dim": 8}
+    others = [DecoderConfig(**sizes), EncoderConfig(**sizes, first_block=ConvolutionBlock())]
+    models = [TIED, UNTIED, *(load_config(name).model for name in EXPERIMENTS), *others]
     used = {axis for model in models for axes, _ in named_axes(model).values() for axis in axes}
     assert used | {"batch", "seq", "rank"} == set(RULES)
 

@@ -627,6 +627,7 @@ PARTS = {
     "dequantized",
     "dot",
     "everywhere",
+    "from_columns",
     "gathered",
     "joined",
     "rows_by_keys",
