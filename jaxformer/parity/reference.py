@@ -42,8 +42,9 @@ class Reference:
         """
         torch, transformers = _libraries()
         self._torch, self._precision = torch, contextlib.nullcontext
-        kind = HFConfig.of_folder(folder).take("model_type")
-        self._format = FORMATS[kind]
+        hf_config = HFConfig.of_folder(folder)
+        kind = hf_config.take("model_type")
+        self._format = FORMATS[kind].bound(hf_config, FORMATS)
         try:
             self.model, report = getattr(transformers, architecture).from_pretrained(
                 folder,
