@@ -297,10 +297,10 @@ class Vision(Model):
         if places is not None:
             assert_axes({"B": rows}, places=(places, "B read"))
             x = jnp.take_along_axis(x, places[..., None], axis=1)
-            before = jnp.broadcast_to(
-                jnp.arange(self.config.num_prefix)[None, :], (rows, self.config.num_prefix)
-            )
-            positions = jnp.concatenate([before, places + self.config.num_prefix], axis=1)
+            count = self.config.num_prefix
+            before = jnp.broadcast_to(jnp.arange(count)[None, :], (rows, count))
+            before = place(before, spec_of(places))
+            positions = jnp.concatenate([before, places + count], axis=1)
         x = jnp.concatenate([*first, x], axis=1)
         return self.transformer(x, mask=Mask(), positions=positions, key=key)
 

@@ -23,12 +23,15 @@ CASES = [
     ("deberta-v2", "ForSequenceClassification"),
     ("big_bird", "ForPreTraining"),
     ("vit", "ForImageClassification"),
+    ("vit_mae", "ForPreTraining"),
+    ("esm", "ForMaskedLM"),
+    ("eurobert", "ForSequenceClassification"),
 ]
 
 
 def load_twice(kind, head, folder):
     """A model on one device, and over data x fsdp x tensor."""
-    changes = {} if kind == "vit" else {"vocab_size": 132}
+    changes = {} if "vit" in kind else {"vocab_size": 132}
     save_tiny(kind, folder, head, **changes)
     mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
     return jaxformer.load(folder), jaxformer.load(folder, mesh=mesh)
@@ -66,3 +69,10 @@ def test_rows_that_cannot_be_cut_are_refused(tmp_path):
     message = r"3 rows cannot be cut over data x fsdp = 4 devices: give a multiple"
     with pytest.raises(ConfigError, match=message):
         jaxformer.forward(model, {"input_ids": np.ones((3, 5), int)})
+
+
+def test_patches_rotate_and_registers_are_read_on_a_mesh(tmp_path):
+    one, several = load_twice("dinov3_vit", "Model", tmp_path)
+    inputs = example_inputs(one.checkpoint, rows=4)
+    expected, actual = (jaxformer.forward(model, inputs) for model in (one, several))
+    assert max(differences(actual, expected, inputs).values()) <= TOLERANCE
