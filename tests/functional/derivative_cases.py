@@ -574,6 +574,7 @@ WITHOUT_DERIVATIVE = {
     "rows_of_copies",
     "first_return",
     "force_token",
+    "patch_angles",
     "sinusoidal_frequencies",
     "alibi_slopes",
     "as_array",

@@ -146,6 +146,11 @@ CASES = [
     (F.inverse_frequencies, {"theta": 1e4, "rotary_dim": 4}, {
         "theta": POSITIVE[:-2], "rotary_dim": [*SIZE, 3],
     }),
+    (F.patch_angles,
+     {"positions": ints(1, 3), "grid": (2, 1), "prefix": 1, "theta": 100.0, "head_dim": 8}, {
+        "positions": [floats(1, 3), ints(3)], "theta": POSITIVE, "head_dim": [0, 6, 8.0, "8"],
+        "prefix": [-1, 1.0, "1"], "grid": [(2,), (0, 1), 2, "ab", (2.0, 1)],
+    }),
     (F.rotary_angles, {"positions": ints(1, 3), "inverse_frequencies": floats(4)}, {
         "positions": POSITIONS, "inverse_frequencies": [floats(2, 2), ints(4), [1.0]],
     }),

@@ -7,8 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.errors import ConfigError, check_field
-from jaxformer.functional.assertions import assert_axes, assert_floating, assert_integers
+from jaxformer.checks import POSITIVE, at_least
+from jaxformer.errors import ConfigError, check_argument, check_field
+from jaxformer.functional.assertions import (
+    assert_axes,
+    assert_floating,
+    assert_integers,
+    check_numbers,
+    static,
+)
 from jaxformer.functional.positions.schemes import OnGrid
 
 
@@ -33,11 +40,20 @@ def patch_angles(
     Returns:
         float32 `[B or 1, T, H / 2]`.
 
+    Raises:
+        ArgumentError: `theta` is not positive, or a size is no such integer.
+
     References:
         Siméoni et al., DINOv3, 2025 (https://arxiv.org/abs/2508.10104), section 3.2.
     """
     assert_axes(positions=(positions, "_ T"))
     assert_integers(positions=positions)
+    check_numbers(theta=(theta, POSITIVE))
+    prefix = static("prefix", prefix, at_least(0))
+    head_dim = static("head_dim", head_dim, at_least(4))
+    check_argument("head_dim", head_dim, head_dim % 4 == 0, "a multiple of 4")
+    sized = isinstance(grid, tuple) and len(grid) == 2 and all(map(at_least(1).allows, grid))
+    check_argument("grid", grid, sized, "the numbers of rows and columns, such as (14, 14)")
     exponents = np.arange(0, 1, 4 / head_dim, dtype=np.float32)
     frequencies = (1 / np.float64(theta) ** exponents.astype(np.float64)).astype(np.float32)
     patch = jnp.maximum(positions - prefix, 0)
