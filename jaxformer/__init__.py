@@ -7,10 +7,11 @@ Letters used for array axes everywhere in the package::
     S key length       G = N / K              V vocabulary
     L layers           H head dim
 
-`load`, `forward`, `gradients`, `generate`, `score`, `save` and `push` work with trained models.
-They take and return NumPy arrays, and need the libraries of ``pip install 'jaxformer[hub]'``.
-`run_with_cache`, `run_with_hooks` and `activation_gradients` look inside one and change it, as
-JAX functions. `train` trains the model of a config; it needs those of ``jaxformer[train]``.
+`load`, `forward`, `gradients`, `generate`, `score`, `embed`, `score_pairs`, `save` and `push` work
+with trained models. They take and return NumPy arrays, and need the libraries of ``pip install
+'jaxformer[hub]'``. `run_with_cache`, `run_with_hooks` and `activation_gradients` look inside one
+and change it, as JAX functions. `train` trains the model of a config; it needs those of
+``jaxformer[train]``.
 """
 
 from jaxformer.xla_flags import avoid_wrong_sums as _avoid_wrong_sums
@@ -21,6 +22,7 @@ __version__ = "0.1.0"
 __all__ = [
     "activation_gradients",
     "activation_names",
+    "embed",
     "flax_params",
     "forward",
     "generate",
@@ -31,12 +33,14 @@ __all__ = [
     "run_with_hooks",
     "save",
     "score",
+    "score_pairs",
     "train",
 ]
 
 _HOMES = {
     "activation_gradients": "pretrained.outputs",
     "activation_names": "pretrained.outputs",
+    "embed": "pretrained.embedding.api",
     "flax_params": "pretrained.flax_params",
     "forward": "pretrained.outputs",
     "generate": "generation.api",
@@ -47,6 +51,7 @@ _HOMES = {
     "run_with_hooks": "pretrained.outputs",
     "save": "pretrained.model",
     "score": "generation.api",
+    "score_pairs": "pretrained.embedding.api",
     "train": "training.loop",
 }
 

@@ -27,6 +27,7 @@ COMMANDS = {
     "generate": ("generate:generate", "hub", "generate text from prompts"),
     "chat": ("generate:chat", "hub", "chat with a trained model"),
     "predict": ("predict:predict", "hub", "predict labels, tags, answers or embeddings of rows"),
+    "embed": ("embed:embed", "hub", "make vectors of texts, or score pairs of them"),
     "zero-shot": ("zero_shot:zero_shot", "hub", "predict which labels, in words, fit an image"),
     "tokenize": ("inspection:tokenize", "hub", "show the tokens that a model reads of a text"),
     "neighbours": ("inspection:neighbours", "hub", "show the tokens nearest to a word"),

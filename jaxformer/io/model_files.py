@@ -1,6 +1,7 @@
 """The files of a model's folder, which is not trusted: nothing outside of it is read."""
 
 import os
+import re
 import shutil
 from collections.abc import Collection
 from pathlib import Path
@@ -24,6 +25,14 @@ SIDE_FILES = (
 are."""
 TEMPLATES = "additional_chat_templates"
 """The folder of a model's named chat templates, NAME.jinja, which are copied too."""
+EMBEDDINGS = (
+    "config_sentence_transformers.json", "modules.json", "sentence_albert_config.json",
+    "sentence_bert_config.json", "sentence_camembert_config.json",
+    "sentence_distilbert_config.json", "sentence_roberta_config.json",
+    "sentence_xlm-roberta_config.json", "sentence_xlnet_config.json",
+)  # fmt: skip
+"""The files in which sentence-transformers says how a model makes a vector of a text."""
+_MODULE = re.compile(r"\d+_(?!Transformer)\w+/(config\.json|model\.safetensors)")
 _LARGEST_JSON = 64 * 2**20
 _LARGEST_SIDE_FILE = 512 * 2**20
 
@@ -92,8 +101,15 @@ def read_json_object(path: Path) -> dict[str, Any]:
     return read_json(_limited(path, _LARGEST_JSON))
 
 
+def is_embedding_file(name: str) -> bool:
+    """Whether sentence-transformers wrote a file beside a model: "1_Pooling/config.json"."""
+    return name in EMBEDDINGS or _MODULE.fullmatch(name) is not None
+
+
 def is_side_file(name: str) -> bool:
     """Whether a file belongs to a model besides its weights, by its path in the model's folder."""
+    if is_embedding_file(name):
+        return True
     folder, _, last = name.rpartition("/")
     templates = folder == TEMPLATES and last.endswith(".jinja")
     tiktoken = not folder and last.endswith(".tiktoken")
@@ -101,7 +117,7 @@ def is_side_file(name: str) -> bool:
 
 
 def side_files(folder: Path | None) -> list[Path]:
-    """Returns those of `SIDE_FILES` that a folder has, and its named chat templates.
+    """Returns those of `SIDE_FILES` that a folder has, and all others that `is_side_file` names.
 
     Args:
         folder: The folder; None: there is none, and no files.
@@ -111,8 +127,9 @@ def side_files(folder: Path | None) -> list[Path]:
     """
     if folder is None:
         return []
-    templates = sorted((folder / TEMPLATES).glob("*.jinja"))
-    names = (*SIDE_FILES, *(f"{TEMPLATES}/{path.name}" for path in templates))
+    below = sorted([*(folder / TEMPLATES).glob("*.jinja"), *folder.glob("[0-9]*_*/*")])
+    others = (path.relative_to(folder).as_posix() for path in below)
+    names = (*SIDE_FILES, *EMBEDDINGS, *filter(is_side_file, others))
     return [file for file in (small_file_in(folder, name) for name in names) if file is not None]
 
 

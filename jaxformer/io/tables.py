@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -28,16 +28,30 @@ def check_table(path: Path, name: str) -> None:
         ConfigError: Its ending names no format, or it cannot be in its folder.
         MissingExtra: The library of the format is not installed.
     """
+    check_output(path, name, _WRITERS)
+    if path.suffix.lower() == ".parquet":
+        optional_module("pyarrow.parquet", f"writing {path}")
+
+
+def check_output(path: Path, name: str, endings: Collection[str]) -> None:
+    """Checks that a file can be written, before the work.
+
+    Args:
+        path: The file.
+        name: The option that names it: "--output".
+        endings: Those that it may have.
+
+    Raises:
+        ConfigError: It has another ending, or cannot be in its folder.
+    """
     ending = path.suffix.lower()
-    if ending not in _WRITERS:
-        hint = did_you_mean(ending, _WRITERS)
-        raise ConfigError(f"{name} {path}: must end in one of {', '.join(_WRITERS)}{hint}")
+    if ending not in endings:
+        hint = did_you_mean(ending, endings)
+        raise ConfigError(f"{name} {path}: must end in one of {', '.join(endings)}{hint}")
     check_store(path.parent, name)
     if not is_remote(path) and (path.is_dir() or not path.parent.is_dir()):
         problem = "a folder" if path.is_dir() else f"in {path.parent}, which is no folder"
         raise ConfigError(f"{name} {path}: must be a file, but is {problem}; name another one")
-    if ending == ".parquet":
-        optional_module("pyarrow.parquet", f"writing {path}")
 
 
 def write_table(path: Path, rows: Rows) -> None:

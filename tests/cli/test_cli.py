@@ -14,6 +14,7 @@ from jaxformer.checkpoints.checkpointer import Checkpointer, content_hash, named
 from jaxformer.checkpoints.run_dir import open_run_folder
 from jaxformer.cli import (
     doctor,
+    embed,
     evaluate,
     flax,
     generate,
@@ -143,6 +144,7 @@ def test_every_command_is_a_function():
         "verify": parity.verify,
         "parity": parity.parity,
         "flax-classes": flax.flax_classes,
+        "embed": embed.embed,
         "zero-shot": zero_shot.zero_shot,
         "lab positions": positions.positions,
         "launch slurm": launch.slurm,

@@ -9,7 +9,7 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.hf_config import CONFIG
 from jaxformer.hub.peft_config import CONFIG as ADAPTER_CONFIG
 from jaxformer.hub.weights.found import INDEX, SINGLE, other_weights, weight_names
-from jaxformer.io.model_files import SIDE_FILES, TEMPLATES
+from jaxformer.io.model_files import SIDE_FILES, TEMPLATES, is_embedding_file
 
 ADAPTER = "adapter_model.safetensors"
 _FLAX = "flax_model.msgpack"
@@ -29,7 +29,8 @@ def settings_of(names: Collection[str]) -> list[str]:
         Those of them, the configuration first.
     """
     own = (CONFIG, ADAPTER_CONFIG, *SIDE_FILES)
-    others = sorted(name for name in names if _is_template(name) or _is_tiktoken(name))
+    kinds = (_is_template, _is_tiktoken, is_embedding_file)
+    others = sorted(name for name in names if any(is_one(name) for is_one in kinds))
     return [name for name in (*own, *others) if name in names]
 
 

@@ -1,10 +1,11 @@
 """Texts as a Hugging Face checkpoint reads them: its tokenizer adds the special tokens."""
 
+import json
 from typing import Any
 
 import jax
 import numpy as np
-from tokenizers import Encoding
+from tokenizers import Encoding, Tokenizer, normalizers
 
 from jaxformer.data.tokenizers.files import read_settings
 from jaxformer.data.tokenizers.prompts import read_prompt_encoder
@@ -24,12 +25,15 @@ _UNLIMITED = 10**6
 class HFReader(TextReader):
     """Reads texts as the pipelines of transformers do."""
 
-    def __init__(self, pretrained: Pretrained, max_length: int | None = None):
+    def __init__(
+        self, pretrained: Pretrained, max_length: int | None = None, lower_case: bool = False
+    ):
         """Reads the tokenizer.
 
         Args:
             pretrained: The model.
             max_length: The most tokens of a row; None: what the model and its tokenizer allow.
+            lower_case: Whether texts are read in lower case, whatever the tokenizer does.
 
         Raises:
             DataError: There is no tokenizer.
@@ -37,6 +41,8 @@ class HFReader(TextReader):
         self._checkpoint, config = pretrained.checkpoint, pretrained.config
         self._folder = pretrained.folder
         self._tokenizer = read_prompt_encoder(pretrained.folder).tokenizer
+        if lower_case:
+            _lower(self._tokenizer)
         settings = read_settings(pretrained.folder)
         self.max_length = max_length or self._longest(settings.get("model_max_length"))
         # The last token is the same for every padding; tables of positions count from 0.
@@ -49,6 +55,19 @@ class HFReader(TextReader):
         self._limit("longest_first")
         given = [row[0] if len(row) == 1 else row for row in rows]
         return [_tokens(encoding) for encoding in self._tokenizer.encode_batch(given)]
+
+    def prefix_length(self, prefix: str) -> int:
+        """Returns the number of tokens that are those of a prefix, in a text that begins with it.
+
+        Args:
+            prefix: The prefix.
+
+        Returns:
+            Its tokens and the special ones before it; not the one with which a text ends.
+        """
+        self._limit("longest_first")
+        encoding = self._tokenizer.encode(prefix)
+        return len(encoding) - sum(encoding.special_tokens_mask[-1:])
 
     def encode_words(self, rows):
         self._limit("longest_first")
@@ -136,6 +155,17 @@ class HFReader(TextReader):
             return encoding.word_ids[place] == encoding.word_ids[place - 1]
         start = encoding.offsets[place][0]
         return start > 0 and " " not in text[start - 1 : start + 1]
+
+
+def _lower(tokenizer: Tokenizer) -> None:
+    """Puts lower case before all else that a tokenizer does to a text, unless it does that."""
+    own = tokenizer.normalizer
+    if own is None:
+        tokenizer.normalizer = normalizers.Lowercase()
+        return
+    state = json.loads(own.__getstate__())
+    if not any(part["type"] == "Lowercase" for part in (state, *state.get("normalizers", ()))):
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), own])
 
 
 def _gives_types(settings: dict[str, Any]) -> bool:

@@ -1,0 +1,212 @@
+"""`jaxformer.embed` and `score_pairs`: texts in, vectors or the scores of pairs out, NumPy."""
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxformer.checks import at_least, optional
+from jaxformer.data.tokenizers.files import read_settings
+from jaxformer.errors import ConfigError, DataError, check_argument
+from jaxformer.hub.hf_config import CONFIG
+from jaxformer.io.model_files import file_in
+from jaxformer.models import Classification
+from jaxformer.pretrained.auto import load
+from jaxformer.pretrained.embedding.embedder import CrossEncoder, TextEmbedder, named_activation
+from jaxformer.pretrained.embedding.recipe import Recipe, read_recipe, with_default_pooling
+from jaxformer.pretrained.folders import model_folder
+from jaxformer.pretrained.model import Pretrained, check_pretrained
+
+Model = Pretrained | str | Path
+"""A model, or the folder of one, or its name on the hub."""
+_LENGTH = optional(at_least(3))
+
+
+def embed(
+    model: Model,
+    texts: str | Sequence[str],
+    *,
+    prompt_name: str | None = None,
+    prompt: str | None = None,
+    normalize: bool = False,
+    truncate_dim: int | None = None,
+    max_length: int | None = None,
+    batch_size: int = 32,
+) -> np.ndarray:
+    """Returns vectors of texts, as sentence-transformers computes them.
+
+    The folder's files say how: modules.json, the pooling, dense layers, the length and the prompts.
+    Without them a vector is the mean of the tokens' states.
+
+    Args:
+        model: The model, as `load` returns it, or its folder or name on the hub.
+        texts: A text, or several.
+        prompt_name: The name of a prompt of the folder, which comes before each text: "query".
+            None: the folder's default.
+        prompt: The prompt itself.
+        normalize: Scale vectors to length 1, also where the folder does not.
+        truncate_dim: Keep so many values of each vector (Matryoshka); None: what the folder says.
+        max_length: The most tokens of a text, longer ones are cut; None: what the folder says.
+        batch_size: Texts that are computed together.
+
+    Returns:
+        float32 [texts, D]; [D] for a text that is not in a list.
+
+    Raises:
+        ArgumentError: An argument has a wrong value.
+        ConfigError: The folder asks for something that is not supported, or has no such prompt.
+        DataError: There is no tokenizer, or a file is damaged.
+    """
+    several = [texts] if isinstance(texts, str) else texts
+    options = {"prompt_name": prompt_name, "prompt": prompt, "truncate_dim": truncate_dim}
+    embedder = text_embedder(model, max_length=max_length, batch_size=batch_size)
+    parts = list(embedder.stream(several, normalize=normalize, **options))
+    return parts[0][0] if isinstance(texts, str) else np.concatenate(parts)
+
+
+def score_pairs(
+    model: Model,
+    pairs: Sequence[tuple[str, str]],
+    *,
+    max_length: int | None = None,
+    batch_size: int = 32,
+) -> np.ndarray:
+    """Returns the scores of pairs of texts, which a cross-encoder reads together.
+
+    Args:
+        model: The model, as `load` returns it, or its folder or name on the hub.
+        pairs: The pairs, such as a question and a passage.
+        max_length: The most tokens of a pair; None: what the model allows.
+        batch_size: Pairs that are computed together.
+
+    Returns:
+        float32 [pairs], or [pairs, labels] for several labels, after the activation function that
+        the folder names: a sigmoid for one label and none for several, unless it names another.
+
+    Raises:
+        ArgumentError: An argument has a wrong value.
+        ConfigError: The model scores nothing, or its activation function is not known.
+        DataError: There is no tokenizer, or a file is damaged.
+    """
+    scorer = cross_encoder(model, max_length=max_length, batch_size=batch_size)
+    return np.concatenate(list(scorer.stream(pairs)))
+
+
+def open_model(model: Model, **options: Any) -> Pretrained:
+    """Returns the model of a folder, which may be one of sentence-transformers' old ones.
+
+    Args:
+        model: The folder, or the name on the hub; a model is returned as it is.
+        **options: As for `jaxformer.load`, for a folder or a name.
+
+    Raises:
+        ConfigError: There is no such model, or it asks for something that is not supported.
+        DataError: A file is damaged.
+    """
+    if not isinstance(model, str | Path):
+        check_pretrained("model", model)
+        return model
+    folder = model_folder(model, "model", architecture=options.get("architecture"))
+    if isinstance(folder, Path) and file_in(folder, CONFIG) is None:
+        folder = read_recipe(folder).transformer
+    return load(folder, **options)
+
+
+def text_embedder(
+    model: Model, *, max_length: int | None = None, batch_size: int = 32
+) -> TextEmbedder:
+    """Returns what makes vectors of texts with a model; it is kept as long as the model is.
+
+    Args:
+        model: The model, its folder, or its name on the hub.
+        max_length: The most tokens of a text; None: what the folder says.
+        batch_size: Texts that are computed together.
+
+    Raises:
+        ConfigError: The folder asks for something that is not supported.
+        DataError: There is no tokenizer, or a file is damaged.
+    """
+    pretrained, recipe = _opened(model)
+    if recipe.pooling is None:
+        recipe = with_default_pooling(recipe, pretrained.checkpoint.architecture.name)
+    return _kept(TextEmbedder, pretrained, recipe, max_length, batch_size)
+
+
+def cross_encoder(
+    model: Model, *, max_length: int | None = None, batch_size: int = 32
+) -> CrossEncoder:
+    """Returns what scores pairs of texts with a model; arguments are those of `text_embedder`.
+
+    Args:
+        model: The model, its folder, or its name on the hub.
+        max_length: The most tokens of a pair; None: what the model allows.
+        batch_size: Pairs that are computed together.
+
+    Raises:
+        ConfigError: The model has no head that scores texts.
+        DataError: There is no tokenizer, or a file is damaged.
+    """
+    pretrained, recipe = _opened(model)
+    if not _scores(pretrained):
+        names = ", ".join(head.name for head in pretrained.config.heads) or "none"
+        raise ConfigError(
+            f"{pretrained.folder}: must be a model that scores texts, such as "
+            f"BertForSequenceClassification; this has the heads {names}"
+        )
+    return _kept(CrossEncoder, pretrained, recipe, max_length, batch_size)
+
+
+def reads_pairs(pretrained: Pretrained) -> bool:
+    """Returns whether a model is a cross-encoder, which scores pairs of texts.
+
+    Args:
+        pretrained: The model.
+
+    Returns:
+        True for a classifier of one label, or one that its files say is a cross-encoder.
+
+    Raises:
+        ConfigError: The folder asks for something that is not supported.
+    """
+    if not _scores(pretrained):
+        return False
+    _, recipe = _opened(pretrained)
+    one = pretrained.config.heads[0].num_labels == 1
+    named = recipe.settings.get("model_type") == "CrossEncoder"
+    return recipe.pooling is None and (one or named or bool(named_activation(pretrained, recipe)))
+
+
+def _opened(model: Model) -> tuple[Pretrained, Recipe]:
+    pretrained = open_model(model)
+    if pretrained.folder is None:
+        raise DataError("the model has no folder, and so no tokenizer")
+    if "jaxformer_kind" in read_settings(pretrained.folder):
+        raise ConfigError(
+            f"{pretrained.folder}: the tokenizer of a run that did not start from a Hugging Face "
+            "checkpoint: python -m jaxformer predict RUN --task embeddings writes its vectors"
+        )
+    return pretrained, read_recipe(pretrained.folder)
+
+
+_KEPT: weakref.WeakKeyDictionary[Pretrained, dict[Any, Any]] = weakref.WeakKeyDictionary()
+
+
+def _kept(
+    kind: type, pretrained: Pretrained, recipe: Recipe, max_length: int | None, batch_size: int
+) -> Any:
+    """What computes with a model, so that its programs are compiled once."""
+    check_argument("batch_size", batch_size, at_least(1).allows(batch_size), at_least(1).expected)
+    check_argument("max_length", max_length, _LENGTH.allows(max_length), _LENGTH.expected)
+    known, key = _KEPT.setdefault(pretrained, {}), (kind, max_length, batch_size)
+    if key not in known:
+        # It must not keep the model, which is the key.
+        known[key] = kind(replace(pretrained), recipe, max_length, batch_size)
+    return known[key]
+
+
+def _scores(pretrained: Pretrained) -> bool:
+    heads = pretrained.config.heads
+    return bool(heads) and isinstance(heads[0], Classification)

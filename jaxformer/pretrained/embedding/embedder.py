@@ -1,0 +1,176 @@
+"""What makes vectors of texts, or scores pairs of them, with a model."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer.checks import at_least, optional
+from jaxformer.errors import check_argument
+from jaxformer.pretrained.embedding.modules import activation_of
+from jaxformer.pretrained.embedding.recipe import SETTINGS, Recipe, Similarity
+from jaxformer.pretrained.model import Pretrained
+from jaxformer.pretrained.prediction.batches import Batches
+from jaxformer.pretrained.prediction.hf_reader import HFReader
+from jaxformer.pretrained.prediction.texts import unit
+
+_OLD_ACTIVATION = "sbert_ce_default_activation_function"
+
+
+class _OfTexts:
+    """A model that reads texts, and computes something for each.
+
+    Attributes:
+        pretrained: The model.
+        recipe: What the folder says.
+        chunk: How many texts are read together, so that those of similar lengths can be.
+        cut: How many texts were too long so far, and were cut.
+    """
+
+    def __init__(
+        self, pretrained: Pretrained, recipe: Recipe, max_length: int | None, batch_size: int
+    ):
+        self.pretrained, self.recipe, self.cut = pretrained, recipe, 0
+        limits = (max_length or recipe.max_length, pretrained.config.position.max_length)
+        length = min((n for n in limits if n is not None), default=None)
+        given = None if limits[0] is None else length
+        self.reader = HFReader(pretrained, given, recipe.lower_case)
+        self.chunk = batch_size * self.reader.chunk
+        self._batches = Batches(pretrained, self._computed, batch_size)
+
+    def _computed(self, model: Any, arrays: dict[str, Any]) -> jax.Array:
+        raise NotImplementedError
+
+    def _stream(self, rows: Sequence[tuple[str, ...]], skipped: int = 0) -> Iterator[np.ndarray]:
+        for start in range(0, len(rows), self.chunk):
+            tokens = self.reader.encode(rows[start : start + self.chunk])
+            self.cut += sum(row.cut for row in tokens)
+            sizes = [len(row.ids) for row in tokens]
+            arrays = partial(self._arrays, skipped=skipped)
+            found = self._batches(tokens, sizes, arrays, self.reader.max_length)
+            yield np.stack([result for result, _ in found]).astype(np.float32)
+
+    def _arrays(self, rows: Sequence[Any], length: int, skipped: int) -> dict[str, Any]:
+        arrays = self.reader.arrays(rows, length)
+        mask = arrays["attention_mask"]
+        return arrays | {"counted": (mask > 0) & (np.cumsum(mask, axis=1) > skipped)}
+
+
+class TextEmbedder(_OfTexts):
+    """Makes vectors of texts."""
+
+    def _computed(self, model, arrays):
+        counted = arrays.pop("counted")
+        hidden, valid = self.reader.states(model, arrays)
+        return self.recipe.pooling(hidden, valid, counted)
+
+    def stream(
+        self,
+        texts: Sequence[str],
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        normalize: bool = False,
+        truncate_dim: int | None = None,
+    ) -> Iterator[np.ndarray]:
+        """Yields the vectors of a few batches of texts at a time; see `embed`."""
+        listed = isinstance(texts, Sequence) and len(texts) > 0
+        fits = listed and all(isinstance(text, str) for text in texts)
+        check_argument("texts", texts, fits, "a text, or a list of one at least")
+        size = truncate_dim or self.recipe.settings.get("truncate_dim")
+        check_argument("truncate_dim", size, optional(at_least(1)).allows(size), "1 at least")
+        prefix = self.recipe.prompt(prompt, prompt_name)
+        apart = prefix and not self.recipe.pooling.include_prompt
+        skipped = self.reader.prefix_length(prefix) if apart else 0
+        for vectors in self._stream([(prefix + text,) for text in texts], skipped):
+            for module in self.recipe.modules:
+                vectors = module(vectors)
+            yield np.asarray(unit(jnp.asarray(vectors)[:, :size], normalize))
+
+    def similarities(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """Returns how alike vectors are, by the function that the folder names.
+
+        Args:
+            first: [N, D].
+            second: [M, D].
+
+        Returns:
+            float32 [N, M]: cosines or products; or distances below 0 (Euclidean, Manhattan).
+        """
+        return _SIMILARITIES[self.recipe.similarity](first, second)
+
+
+class CrossEncoder(_OfTexts):
+    """Scores pairs of texts."""
+
+    def __init__(
+        self, pretrained: Pretrained, recipe: Recipe, max_length: int | None, batch_size: int
+    ):
+        super().__init__(pretrained, recipe, max_length, batch_size)
+        self._activation = _activation(pretrained, recipe)
+
+    def _computed(self, model, arrays):
+        del arrays["counted"]
+        return self._activation(self.reader.scores(model, arrays).astype(jnp.float32))
+
+    def stream(self, pairs: Sequence[tuple[str, str]]) -> Iterator[np.ndarray]:
+        """Yields the scores of a few batches of pairs at a time; see `score_pairs`."""
+        listed = isinstance(pairs, Sequence) and len(pairs) > 0
+        fits = listed and all(
+            isinstance(pair, list | tuple) and [*map(type, pair)] == [str, str] for pair in pairs
+        )
+        check_argument("pairs", pairs, fits, "a list of pairs of texts, one at least")
+        prefix = self.recipe.prompt(None, None)
+        for scores in self._stream([(prefix + first, second) for first, second in pairs]):
+            yield scores[:, 0] if scores.shape[1] == 1 else scores
+
+
+def named_activation(pretrained: Pretrained, recipe: Recipe) -> tuple[str, str] | None:
+    """Returns the name of a cross-encoder's activation function, and the field that has it.
+
+    Args:
+        pretrained: The model.
+        recipe: What the folder says.
+
+    Returns:
+        The name of a class of PyTorch's, and the file and the field; None: there is none.
+    """
+    values, config = pretrained.checkpoint.hf_config.values, pretrained.checkpoint.hf_config.path
+    nested = values.get("sentence_transformers")
+    nested = nested if isinstance(nested, dict) else {}
+    places = (
+        (recipe.settings.get("activation_fn"), f"{SETTINGS}: activation_fn"),
+        (nested.get("activation_fn"), f"{config}: sentence_transformers.activation_fn"),
+        (values.get(_OLD_ACTIVATION), f"{config}: {_OLD_ACTIVATION}"),
+    )
+    return next(((name, where) for name, where in places if name is not None), None)
+
+
+def _activation(pretrained: Pretrained, recipe: Recipe) -> Callable[[jax.Array], jax.Array]:
+    named = named_activation(pretrained, recipe)
+    if named is not None:
+        return activation_of(*named)
+    return jax.nn.sigmoid if pretrained.config.heads[0].num_labels == 1 else lambda x: x
+
+
+def _cosine(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    lengths = (np.linalg.norm(x, axis=-1, keepdims=True) for x in (first, second))
+    given = zip((first, second), lengths, strict=True)
+    first, second = (x / np.maximum(length, 1e-12) for x, length in given)
+    return first @ second.T
+
+
+def _distance(first: np.ndarray, second: np.ndarray, order: int) -> np.ndarray:
+    rows = (-np.linalg.norm(row - second, order, axis=-1) for row in first)
+    return np.stack(list(rows))
+
+
+_SIMILARITIES: dict[Similarity, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+    "cosine": _cosine,
+    "dot": lambda first, second: first @ second.T,
+    "euclidean": partial(_distance, order=2),
+    "manhattan": partial(_distance, order=1),
+}

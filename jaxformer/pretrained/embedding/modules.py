@@ -1,0 +1,242 @@
+"""What sentence-transformers computes after the model: pooling, and modules on the vectors."""
+
+import abc
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer.errors import ConfigError, shortened
+from jaxformer.hub.weights.found import SINGLE
+from jaxformer.hub.weights.tensors import TensorFiles
+from jaxformer.io.model_files import file_in, read_object
+from jaxformer.pretrained.embedding.pooling import Mode, pooled
+from jaxformer.pretrained.prediction.texts import unit
+
+CONFIG = "config.json"
+_PICKLE = "pytorch_model.bin"
+_VECTOR = "sentence_embedding"
+_OLD_MODES: dict[str, Mode] = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+"""The fields of older files, in the order in which their vectors follow one another."""
+_ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "ELU": jax.nn.elu,
+    "GELU": lambda x: jax.nn.gelu(x, approximate=False),
+    "Identity": lambda x: x,
+    "LeakyReLU": jax.nn.leaky_relu,
+    "Mish": jax.nn.mish,
+    "ReLU": jax.nn.relu,
+    "ReLU6": jax.nn.relu6,
+    "SELU": jax.nn.selu,
+    "SiLU": jax.nn.silu,
+    "Sigmoid": jax.nn.sigmoid,
+    "Softplus": jax.nn.softplus,
+    "Tanh": jnp.tanh,
+}
+
+
+def activation_of(path: str, where: str) -> Callable[[jax.Array], jax.Array]:
+    """Returns the function of a PyTorch module, as it is without arguments.
+
+    Args:
+        path: The name of the module's class: "torch.nn.modules.activation.Tanh".
+        where: The file and the field, for messages.
+
+    Raises:
+        ConfigError: It is none of those that are known, or code of its own.
+    """
+    name = path.rpartition(".")[2] if isinstance(path, str) else ""
+    if not (name in _ACTIVATIONS and path.startswith("torch.nn.")):
+        known = ", ".join(f"torch.nn.{each}" for each in _ACTIVATIONS)
+        raise ConfigError(f"{where} = {shortened(path)}: must be one of {known}")
+    return _ACTIVATIONS[name]
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """Makes a vector of the states of a text's tokens."""
+
+    modes: tuple[Mode, ...] = ("mean",)
+    """The ways, whose vectors follow one another."""
+    include_prompt: bool = True
+    """Whether the tokens of a prompt count."""
+
+    @classmethod
+    def read(cls, folder: Path) -> "Pooling":
+        """Returns the pooling that a module's folder describes.
+
+        Args:
+            folder: The folder, with a config.json.
+
+        Raises:
+            ConfigError: It names another way.
+        """
+        values = _config(folder)
+        modes = values.get("pooling_mode")
+        if modes is None:
+            modes = [mode for name, mode in _OLD_MODES.items() if values.get(name)] or ["mean"]
+        modes = (modes,) if isinstance(modes, str) else tuple(modes)
+        for mode in modes:
+            if mode not in get_args(Mode):
+                raise ConfigError(
+                    f"{folder / CONFIG}: pooling_mode = {shortened(mode)}: must be one of "
+                    f"{', '.join(get_args(Mode))}"
+                )
+        return cls(modes, bool(values.get("include_prompt", True)))
+
+    def __call__(self, hidden: jax.Array, valid: jax.Array, counted: jax.Array) -> jax.Array:
+        """Returns the vectors.
+
+        Args:
+            hidden: `[B, T, D]`, the states.
+            valid: bool `[B, T]`, the tokens that are not padding.
+            counted: bool `[B, T]`, those of them that count.
+
+        Returns:
+            float32 `[B, modes D]`.
+        """
+        found = [pooled(hidden, valid, counted, mode) for mode in self.modes]
+        return jnp.concatenate(found, axis=-1).astype(jnp.float32)
+
+
+class Module(abc.ABC):
+    """A step after pooling, from vectors `[B, D]` to vectors, float32."""
+
+    @classmethod
+    @abc.abstractmethod
+    def read(cls, folder: Path) -> "Module":
+        """Returns the module that a folder describes."""
+
+    @abc.abstractmethod
+    def __call__(self, vectors: jax.Array) -> jax.Array:
+        """Returns the vectors that follow."""
+
+
+@dataclass(frozen=True)
+class Normalize(Module):
+    """Scales vectors to length 1."""
+
+    @classmethod
+    def read(cls, folder):
+        _check_on_vectors(folder, _config(folder))
+        return cls()
+
+    def __call__(self, vectors):
+        return unit(vectors, True)
+
+
+@dataclass(frozen=True)
+class Dropout(Module):
+    """Changes nothing: it acts in training alone."""
+
+    @classmethod
+    def read(cls, folder):
+        return cls()
+
+    def __call__(self, vectors):
+        return vectors
+
+
+@dataclass(frozen=True, eq=False)
+class Dense(Module):
+    """A layer with an activation, and perhaps a residual."""
+
+    kernel: np.ndarray
+    """`[D, E]`."""
+    bias: np.ndarray
+    """`[E]`."""
+    activation: Callable[[jax.Array], jax.Array]
+    residual: np.ndarray | None = None
+    """`[D, E]`, what is added of the inputs; None: nothing."""
+
+    @classmethod
+    def read(cls, folder):
+        values = _config(folder)
+        _check_on_vectors(folder, values)
+        where = f"{folder / CONFIG}: activation_function"
+        activation = activation_of(values.get("activation_function", "torch.nn.Tanh"), where)
+        tensors = _tensors(folder)
+        shape = (values.get("out_features"), values.get("in_features"))
+        kernel, width = _tensor(tensors, "linear.weight", shape).T, (shape[0],)
+        has_bias = values.get("bias", True)
+        bias = _tensor(tensors, "linear.bias", width) if has_bias else np.zeros(width, np.float32)
+        residual = None
+        if values.get("use_residual", False):
+            square = shape[0] == shape[1]
+            residual = np.eye(shape[0], dtype=np.float32)
+            residual = residual if square else _tensor(tensors, "residual.weight", shape).T
+        return cls(kernel, bias, activation, residual)
+
+    def __call__(self, vectors):
+        out = self.activation(_product(vectors, self.kernel) + self.bias)
+        return out if self.residual is None else out + _product(vectors, self.residual)
+
+
+@dataclass(frozen=True, eq=False)
+class LayerNorm(Module):
+    """Normalises each vector, and scales and shifts its values."""
+
+    scale: np.ndarray
+    """`[D]`."""
+    bias: np.ndarray
+    """`[D]`."""
+
+    @classmethod
+    def read(cls, folder):
+        tensors, width = _tensors(folder), (_config(folder).get("dimension"),)
+        return cls(*(_tensor(tensors, name, width) for name in ("norm.weight", "norm.bias")))
+
+    def __call__(self, vectors):
+        centred = vectors - jnp.mean(vectors, axis=-1, keepdims=True)
+        variance = jnp.mean(centred**2, axis=-1, keepdims=True)
+        return centred * jax.lax.rsqrt(variance + 1e-5) * self.scale + self.bias
+
+
+def _product(vectors: jax.Array, kernel: np.ndarray) -> jax.Array:
+    return jnp.matmul(vectors, kernel, precision=jax.lax.Precision.HIGHEST)
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    """The values of a module's config.json; older ones have none."""
+    return read_object(folder, CONFIG) or {} if folder.is_dir() else {}
+
+
+def _check_on_vectors(folder: Path, values: dict[str, Any]) -> None:
+    for name in ("module_input_name", "module_output_name"):
+        if values.get(name) not in (None, _VECTOR):
+            raise ConfigError(
+                f"{folder / CONFIG}: {name} = {shortened(values[name])}: must be {_VECTOR!r}: "
+                "a vector for each token (ColBERT) is not supported"
+            )
+
+
+def _tensors(folder: Path) -> TensorFiles:
+    if file_in(folder, SINGLE) is None and file_in(folder, _PICKLE) is not None:
+        raise ConfigError(
+            f"{folder}: holds {_PICKLE}, a pickle, which can run any code when it is read, and no "
+            f"{SINGLE}: convert the whole folder, SentenceTransformer(DIR).save(FOLDER), and name "
+            "that FOLDER"
+        )
+    return TensorFiles(folder, index=None)
+
+
+def _tensor(tensors: TensorFiles, name: str, shape: tuple[Any, ...]) -> np.ndarray:
+    """A tensor of a module, float32."""
+    found = tensors.tensors.get(name)
+    if found is None or found.shape != shape:
+        what = "is missing" if found is None else f"has shape {found.shape}"
+        raise ConfigError(
+            f"{tensors.folder}: {name} {what}: must have {shape}, as {CONFIG} says; fetch the "
+            "folder again"
+        )
+    return np.asarray(tensors.read(name), np.float32)

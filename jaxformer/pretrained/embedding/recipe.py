@@ -1,0 +1,163 @@
+"""What the files of sentence-transformers say: how a model makes vectors of texts."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal, get_args
+
+from jaxformer.errors import ConfigError, DataError, did_you_mean, shortened
+from jaxformer.hub.checkpoint import warn_once
+from jaxformer.io.json_files import read_json
+from jaxformer.io.model_files import EMBEDDINGS, file_in, read_object
+from jaxformer.pretrained.embedding.modules import (
+    Dense,
+    Dropout,
+    LayerNorm,
+    Module,
+    Normalize,
+    Pooling,
+)
+
+MODULES, SETTINGS = "modules.json", "config_sentence_transformers.json"
+_OLD = re.compile(r"\d+_Transformer")
+_OF_TRANSFORMER = [name for name in EMBEDDINGS if name not in (MODULES, SETTINGS)]
+_MODULES: dict[str, type[Module]] = {
+    kind.__name__: kind for kind in (Dense, Dropout, LayerNorm, Normalize)
+}
+Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a folder makes a vector of a text, or scores a pair of texts."""
+
+    transformer: Path
+    """The folder of the model."""
+    max_length: int | None = None
+    """The most tokens of a text; None: what the model and its tokenizer allow."""
+    lower_case: bool = False
+    """Whether texts are read in lower case."""
+    pooling: Pooling | None = None
+    """What makes a vector of the tokens' states; None: nothing does, as for a cross-encoder."""
+    modules: tuple[Module, ...] = ()
+    """What comes after it."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """The values of config_sentence_transformers.json."""
+
+    @property
+    def prompts(self) -> dict[str, str]:
+        """What may come before a text, by name."""
+        given = self.settings.get("prompts") or {}
+        return {name: str(text) for name, text in given.items() if text is not None}
+
+    @property
+    def similarity(self) -> Similarity:
+        """How vectors are compared."""
+        name = self.settings.get("similarity_fn_name")
+        return name if name in get_args(Similarity) else "cosine"
+
+    def prompt(self, text: str | None, name: str | None) -> str:
+        """Returns what comes before each text.
+
+        Args:
+            text: The text itself, which comes first.
+            name: One of the prompts; None: the folder's default, if it has one.
+
+        Raises:
+            ConfigError: There is no prompt of this name.
+        """
+        if text is not None:
+            return text
+        name = self.settings.get("default_prompt_name") if name is None else name
+        if name is None:
+            return ""
+        # Every model of sentence-transformers knows these, perhaps without a text.
+        known = {"query": "", "document": ""} | self.prompts
+        if name not in known:
+            raise ConfigError(
+                f"prompt_name = {shortened(name)}: must be one of {', '.join(known)}"
+                f"{did_you_mean(name, known)}"
+            )
+        return known[name]
+
+
+def read_recipe(folder: Path) -> Recipe:
+    """Returns the recipe of a folder; one without modules.json has a model alone.
+
+    Args:
+        folder: The folder of sentence-transformers, or that of the model in one of its old ones.
+
+    Raises:
+        ConfigError: The folder asks for a module that is not supported.
+        DataError: A file is damaged.
+    """
+    file = file_in(folder, MODULES)
+    if file is None and _OLD.fullmatch(folder.name) and file_in(folder.parent, MODULES) is not None:
+        recipe = read_recipe(folder.parent)
+        if recipe.transformer == folder:
+            return recipe
+    settings = read_object(folder, SETTINGS) or {}
+    if file is None:
+        return Recipe(folder, settings=settings)
+    listed = [_entry(file, entry) for entry in read_json(file, list)]
+    if not listed or listed[0][0] != "Transformer":
+        first = listed[0][0] if listed else "nothing"
+        raise ConfigError(f"{file}: begins with {first}: must begin with a Transformer")
+    transformer = folder / listed[0][1]
+    rest = [(kind, folder / path) for kind, path in listed[1:]]
+    pooling = None
+    if rest:
+        kind, path = rest.pop(0)
+        if kind != "Pooling":
+            raise ConfigError(_unsupported(file, kind, "Pooling after the Transformer"))
+        pooling = Pooling.read(path)
+    for kind, _ in rest:
+        if kind not in _MODULES:
+            raise ConfigError(_unsupported(file, kind, f"one of {', '.join(_MODULES)} after it"))
+    modules = tuple(_MODULES[kind].read(path) for kind, path in rest)
+    values = _settings_of(transformer)
+    length, lower = values.get("max_seq_length"), bool(values.get("do_lower_case", False))
+    return Recipe(transformer, length, lower, pooling, modules, settings)
+
+
+def with_default_pooling(recipe: Recipe, model_class: str) -> Recipe:
+    """Returns the recipe that sentence-transformers takes for a model without one.
+
+    Args:
+        recipe: The recipe of a folder without modules.json.
+        model_class: The name of the model's class.
+    """
+    mode = "lasttoken" if model_class.endswith("ForCausalLM") else "mean"
+    what = {"lasttoken": "the state of the last token", "mean": "the mean of the tokens' states"}
+    warn_once(
+        f"{recipe.transformer}: no {MODULES} says how a vector is made of a text: {what[mode]} is "
+        "taken, as in sentence-transformers"
+    )
+    return replace(recipe, pooling=Pooling((mode,)))
+
+
+def _entry(file: Path, entry: Any) -> tuple[str, str]:
+    """The class of a module, without the package that it is in, and its folder."""
+    kind, path = (entry.get(name) if isinstance(entry, dict) else None for name in ("type", "path"))
+    if not (isinstance(kind, str) and isinstance(path, str)):
+        raise DataError(f"{file}: {shortened(entry)}: must be a module with a type and a path")
+    parts = PurePosixPath(path).parts
+    if len(parts) > 1 or set(parts) & {"..", "/"}:
+        raise DataError(f"{file}: path = {path!r}: must be a folder beside it")
+    package, _, name = kind.rpartition(".")
+    if package.partition(".")[0] != "sentence_transformers":
+        raise ConfigError(_unsupported(file, kind, "one of sentence_transformers; code of its own"))
+    return name, path
+
+
+def _unsupported(file: Path, kind: str, wanted: str) -> str:
+    return f"{file}: the module {shortened(kind)} is not supported: must be {wanted}"
+
+
+def _settings_of(transformer: Path) -> dict[str, Any]:
+    """What the Transformer's own file says, under the first of its names that is there."""
+    for name in _OF_TRANSFORMER:
+        if values := read_object(transformer, name):
+            return values
+    return {}
