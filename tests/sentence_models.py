@@ -11,7 +11,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
 WORDS = (
-    *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "the", "cat", "dog", "The", "Cat", "sat", "on"),
+    *("[UNK]", "[PAD]", "[CLS]", "[SEP]", "a", "the", "cat", "dog", "The", "Cat", "sat", "on"),
     *("mat", "query", "passage", ":", "runs", "fast", "blue", "sky"),
 )
 TEXTS = ("a cat", "the dog sat on the mat , fast : a blue sky , a cat", "", "The Cat runs", "sky")
@@ -56,7 +56,7 @@ def save_transformer(folder: Path, class_name: str = "BertModel", **fields) -> P
     torch.manual_seed(7)
     model = getattr(transformers, class_name)(config)
     for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, mean=0.02, std=0.4)
+        torch.nn.init.normal_(parameter, mean=0.02, std=0.8)
     model.save_pretrained(folder)
     save_tokenizer(folder)
     return folder

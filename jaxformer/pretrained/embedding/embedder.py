@@ -80,7 +80,8 @@ class TextEmbedder(_OfTexts):
         listed = isinstance(texts, Sequence) and len(texts) > 0
         fits = listed and all(isinstance(text, str) for text in texts)
         check_argument("texts", texts, fits, "a text, or a list of one at least")
-        size = truncate_dim or self.recipe.settings.get("truncate_dim")
+        own = self.recipe.settings.get("truncate_dim")
+        size = own if truncate_dim is None else truncate_dim
         check_argument("truncate_dim", size, optional(at_least(1)).allows(size), "1 at least")
         prefix = self.recipe.prompt(prompt, prompt_name)
         apart = prefix and not self.recipe.pooling.include_prompt

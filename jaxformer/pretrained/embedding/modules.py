@@ -178,7 +178,7 @@ class Dense(Module):
         return cls(kernel, bias, activation, residual)
 
     def __call__(self, vectors):
-        out = self.activation(_product(vectors, self.kernel) + self.bias)
+        out = self.activation(_product(vectors, self.kernel) + self.bias[None])
         return out if self.residual is None else out + _product(vectors, self.residual)
 
 
@@ -199,7 +199,7 @@ class LayerNorm(Module):
     def __call__(self, vectors):
         centred = vectors - jnp.mean(vectors, axis=-1, keepdims=True)
         variance = jnp.mean(centred**2, axis=-1, keepdims=True)
-        return centred * jax.lax.rsqrt(variance + 1e-5) * self.scale + self.bias
+        return centred * jax.lax.rsqrt(variance + 1e-5) * self.scale[None] + self.bias[None]
 
 
 def _product(vectors: jax.Array, kernel: np.ndarray) -> jax.Array:
