@@ -27,9 +27,9 @@ from jaxformer.generation.inputs import (
     blank_inputs,
     prepare_inputs,
     reads_files,
-    recommendations,
 )
 from jaxformer.generation.prompts import are_real, texts_of
+from jaxformer.generation.recommended import honoured, recommendations
 from jaxformer.generation.scoring import Continuations, Score, Scorer
 from jaxformer.generation.speculative_engine import SpeculativeEngine
 from jaxformer.generation.streaming.text_stream import TextStream
@@ -217,16 +217,16 @@ def generation_config_for(pretrained: Pretrained, options: Mapping[str, Any]) ->
     check_pretrained("pretrained", pretrained)
     check_generates(pretrained.config)
     model, folder = pretrained.config, pretrained.folder
-    recommended = recommendations(pretrained)
-    if unsupported := GenerationConfig.unsupported(recommended):
-        listed = ", ".join(f"{name} = {value!r}" for name, value in unsupported.items())
-        warn_once(f"{folder}: recommended for generation, and ignored: {listed}")
+    recommended = honoured(recommendations(pretrained), folder)
     ends = _known(recommended.get("eos_token_id"), model.vocab_size)
     longest = (model.decoder_position if model.is_encoder_decoder else model.position).max_length
     if TOKEN.allows(recommended.get("max_length")) and longest is not None:
         recommended |= {"max_length": min(recommended["max_length"], longest)}
     config = GenerationConfig.of(recommended | {"eos_token_id": ends}, options)
     config.check_vocabulary(model.vocab_size)
+    beams = recommended.get("num_beams", 1)
+    if config.do_sample and config.num_beams == 1 and beams != 1 and "num_beams" not in options:
+        warn_once(f"{folder}: num_beams = {beams} is ignored: sampling, as asked for, has no beams")
     return config
 
 

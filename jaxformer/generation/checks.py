@@ -107,7 +107,7 @@ RULES = {
     "suppress_tokens": TOKENS,
     "begin_suppress_tokens": TOKENS,
     "forced_bos_token_id": optional(TOKEN),
-    "forced_eos_token_id": optional(TOKEN),
+    "forced_eos_token_id": optional(TOKEN_OR_TOKENS),
     "remove_invalid_values": SWITCH,
     "renormalize_logits": SWITCH,
 }

@@ -52,21 +52,6 @@ _OF_SAMPLING = {
     "eta_cutoff": (0.0,),
 }
 _OF_BEAMS = {"length_penalty": (1.0,), "early_stopping": (False,)}
-# Options of transformers that change the texts there and are not supported, and their values
-# without effect. Some of them transformers itself leaves to code of others.
-_UNSUPPORTED = {
-    "constraints": (None, []),
-    "diversity_penalty": (None, 0),
-    "dola_layers": (None,),
-    "force_words_ids": (None, []),
-    "guidance_scale": (None, 1),
-    "max_time": (None,),
-    "num_beam_groups": (None, 1),
-    "penalty_alpha": (None, 0),
-    "token_healing": (None, False),
-    "top_h": (None,),
-    "watermarking_config": (None, {}),
-}
 
 
 @dataclass(frozen=True)
@@ -143,8 +128,9 @@ class GenerationConfig:
     """Tokens that are not generated first."""
     forced_bos_token_id: int | None = None
     """The first token to generate; None: no constraint."""
-    forced_eos_token_id: int | None = None
-    """The token to generate last, if max_new_tokens is reached; None: no constraint."""
+    forced_eos_token_id: int | tuple[int, ...] | None = None
+    """The token to generate last, or one of several, if max_new_tokens is reached; None: no
+    constraint."""
     remove_invalid_values: bool = False
     """Replace logits that are not finite."""
     renormalize_logits: bool = False
@@ -202,17 +188,9 @@ class GenerationConfig:
                     f"the model's generation_config.json or config.json recommends {name} = "
                     f"{value!r}: must be {rule.expected}; correct it, or give {name} yourself"
                 )
+        if "max_new_tokens" in given and "min_new_tokens" in kept:
+            kept["min_new_tokens"] = min(kept["min_new_tokens"], given["max_new_tokens"])
         return cls(**kept | {"do_sample": do_sample, "num_beams": num_beams} | given)
-
-    @staticmethod
-    def unsupported(recommended: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the recommended options that change texts in transformers and are not supported.
-
-        Args:
-            recommended: Values by name, as in JSON.
-        """
-        asked = {name: recommended[name] for name in _UNSUPPORTED if name in recommended}
-        return {name: value for name, value in asked.items() if value not in _UNSUPPORTED[name]}
 
     def for_width(self, width: int) -> "GenerationConfig":
         """Returns the same options, with lengths that count new tokens alone.
@@ -245,9 +223,7 @@ class GenerationConfig:
     @property
     def end_tokens(self) -> tuple[int, ...]:
         """The tokens that end a text."""
-        if self.eos_token_id is None:
-            return ()
-        return self.eos_token_id if isinstance(self.eos_token_id, tuple) else (self.eos_token_id,)
+        return _several(self.eos_token_id)
 
     @property
     def padding(self) -> int:
@@ -266,7 +242,7 @@ class GenerationConfig:
             "begin_suppress_tokens": self.begin_suppress_tokens,
             "sequence_bias": sum((tokens for tokens, _ in self.sequence_bias), ()),
             "forced_bos_token_id": (self.forced_bos_token_id,),
-            "forced_eos_token_id": (self.forced_eos_token_id,),
+            "forced_eos_token_id": _several(self.forced_eos_token_id),
         }
         for field, tokens in asked.items():
             known = all(token is None or token < vocab_size for token in tokens)
@@ -303,7 +279,7 @@ class GenerationConfig:
             yield MinNewTokens(self.min_new_tokens, ends)
         if self.forced_bos_token_id is not None:
             yield ForcedFirst(self.forced_bos_token_id)
-        if self.forced_eos_token_id is not None:
+        if _several(self.forced_eos_token_id):
             yield ForcedLast(self.forced_eos_token_id)
         if self.remove_invalid_values:
             yield FiniteLogits()
@@ -337,7 +313,8 @@ class GenerationConfig:
             enough = self.min_new_tokens <= most
             check_field(self, "min_new_tokens", enough, f"at most max_new_tokens = {most}")
         for field in ("forced_bos_token_id", "forced_eos_token_id"):
-            possible = getattr(self, field) not in self.suppress_tokens
+            forced = _several(getattr(self, field))
+            possible = not forced or bool({*forced} - {*self.suppress_tokens})
             check_field(self, field, possible, f"none of suppress_tokens {self.suppress_tokens}")
 
     def _check_method(self):
@@ -364,6 +341,12 @@ class GenerationConfig:
     def _check_unused(self, neutral, reason):
         for field, values in neutral.items():
             check_field(self, field, getattr(self, field) in values, f"{values[0]} {reason}")
+
+
+def _several(tokens: int | tuple[int, ...] | None) -> tuple[int, ...]:
+    if tokens is None:
+        return ()
+    return tokens if isinstance(tokens, tuple) else (tokens,)
 
 
 def _frozen(value: Any) -> Any:

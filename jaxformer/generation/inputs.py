@@ -12,12 +12,13 @@ from jaxformer.generation.checks import TOKEN
 from jaxformer.generation.compiled import check_generates
 from jaxformer.generation.decode.loop import EncoderOutputs
 from jaxformer.generation.prompts import Prompts, bucket, padded, real_tokens, rows_of, texts_of
+from jaxformer.generation.recommended import recommendations
 from jaxformer.hub.families import family_of
 from jaxformer.hub.family import SEGMENTS
 from jaxformer.hub.inputs import checked_inputs
-from jaxformer.io.model_files import read_object
 from jaxformer.pretrained.model import NO_HOOKS, Pretrained, check_pretrained
 from jaxformer.pretrained.prediction.image_reader import HFImageReader
+from jaxformer.pretrained.writing import GENERATION
 
 Arrays = Mapping[str, Any]
 Files = str | Path | Sequence[str | Path]
@@ -26,9 +27,6 @@ Inputs = Arrays | Files | Sequence[int] | Sequence[Sequence[int]] | np.ndarray
 """Arrays by the names that transformers gives them; or one prompt or several, as text or token
 ids; or, for a model that reads images, the file of one or several."""
 
-RECOMMENDED = "generation_config.json"
-"""The file of a Hugging Face checkpoint with recommended options."""
-_TOKENS = ("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id")
 _MIN_ENCODER_LENGTH = 16
 _OF_ENCODER = ("input_ids", "attention_mask", "pixel_values", *SEGMENTS)
 
@@ -125,29 +123,6 @@ def reads_files(pretrained: Pretrained, inputs: Inputs) -> bool:
     return reads_images(pretrained) and not isinstance(inputs, Mapping)
 
 
-def recommendations(pretrained: Pretrained) -> dict[str, Any]:
-    """The options that a model's files recommend.
-
-    As in transformers, those of config.json count where there is no generation_config.json. The
-    tokens that begin, end and pad texts are taken from there as well if that file does not say.
-
-    Args:
-        pretrained: The model.
-
-    Returns:
-        The options by name, as in JSON.
-
-    Raises:
-        DataError: generation_config.json cannot be read.
-    """
-    config, folder = pretrained.checkpoint.hf_config.values, pretrained.folder
-    own = None if folder is None else read_object(folder, RECOMMENDED)
-    if own is None:
-        return dict(config)
-    tokens = {name: config[name] for name in _TOKENS if config.get(name) is not None}
-    return tokens | {name: value for name, value in own.items() if value is not None}
-
-
 def blank_inputs(pretrained: Pretrained, rows: int, length: int) -> Arrays:
     """Inputs of an encoder, with nothing in them.
 
@@ -197,7 +172,7 @@ def _start_token(pretrained: Pretrained) -> int:
     size = pretrained.config.vocab_size
     if not (TOKEN.allows(start) and start < size):
         raise ConfigError(
-            f"decoder_start_token_id = {start!r} in {RECOMMENDED} or config.json: must be a token "
+            f"decoder_start_token_id = {start!r} in {GENERATION} or config.json: must be a token "
             f"of the model, 0 to {size - 1}; correct it, or give decoder_input_ids"
         )
     return start

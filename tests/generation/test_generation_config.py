@@ -7,7 +7,6 @@ import pytest
 
 from jaxformer.config.overrides import parse
 from jaxformer.errors import ConfigError
-from jaxformer.generation.config import _UNSUPPORTED as UNSUPPORTED
 from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.decode.filters import (
     EpsilonCutoff,
@@ -35,6 +34,12 @@ from jaxformer.generation.decode.processors import (
     PresencePenalty,
     RepetitionPenalty,
     SourcePenalty,
+)
+from jaxformer.generation.recommended import (
+    NEUTRAL,
+    UNSUPPORTED,
+    honoured,
+    recommendations,
 )
 from jaxformer.io.serialization import from_json, to_json
 
@@ -162,24 +167,44 @@ def test_every_name_is_an_argument_of_transformers_or_of_openai():
 def test_every_option_of_transformers_is_known():
     from transformers import GenerationConfig as TheirConfig
 
-    # How it computes, what it returns, and tokens that are read elsewhere: no text changes.
-    neutral = {
-        "assistant_*", "bos_token_id", "cache_*", "compile_config", "continuous_batching_config",
-        "decoder_start_token_id", "disable_compile", "is_assistant", "low_memory", "max_cache_len",
-        "max_matching_ngram_size", "num_assistant_*", "output_*", "prefill_chunk_size",
-        "prompt_lookup_num_tokens", "return_dict_in_generate", "speculation_type",
-        "target_lookbehind", "transformers_version", "use_cache", "use_mtp", "_from_model_config",
-    }  # fmt: skip
     ours = {field.name for field in dataclasses.fields(GenerationConfig)}
     left = set(vars(TheirConfig())) - ours - set(UNSUPPORTED)
-    assert not [name for name in left if not any(fnmatch(name, each) for each in neutral)]
+    assert not [name for name in left if not any(fnmatch(name, each) for each in NEUTRAL)]
 
 
-def test_what_is_not_supported_is_told_from_what_has_no_effect():
+def test_what_is_not_honoured_is_named_in_one_warning(caplog):
     neutral = {name: values[-1] for name, values in UNSUPPORTED.items()}
-    assert GenerationConfig.unsupported(neutral | {"top_k": 3}) == {}
-    asked = {"num_beam_groups": 4, "diversity_penalty": 0.5, "guidance_scale": 1.5}
-    assert GenerationConfig.unsupported(neutral | asked) == asked
+    quiet = {"top_k": 3, "pad_token_id": 0, "use_cache": False, "transformers_version": "5.0"}
+    assert honoured(neutral | quiet, "A") == {"top_k": 3, "pad_token_id": 0}
+    assert not caplog.records
+    asked = {"num_beam_groups": 4, "guidance_scale": 1.5, "temprature": 2.0, "seed": 3}
+    assert honoured(neutral | asked | {"pad_token_id": -1, "stop_strings": "#"}, "B") == {
+        "stop_strings": ["#"]
+    }
+    (record,) = caplog.records
+    assert all(f"{name} = {value}" in record.message for name, value in asked.items())
+    assert "pad_token_id = -1" in record.message
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("section", [None, "decoder", "text_config"])
+def test_old_configs_are_read_as_transformers_reads_them(section):
+    from transformers import GenerationConfig as TheirConfig
+
+    inner = {"min_length": 3, "num_beams": 2, "eos_token_id": 7, "hidden_size": 4, "top_k": None}
+    outer = {"min_length": 5, "length_penalty": 2.0, "hidden_size": 8, "vocab_size": 9}
+    values = outer | ({section: inner} if section else inner)
+    theirs = TheirConfig.from_model_config(dict(values)).to_dict()
+    given = SimpleNamespace(hf_config=SimpleNamespace(values=values))
+    ours = recommendations(SimpleNamespace(checkpoint=given, folder=None))
+    names = {field.name for field in dataclasses.fields(GenerationConfig)} & set(theirs)
+    assert ours == {name: theirs[name] for name in names if theirs[name] is not None}
+
+
+def test_a_recommended_minimum_is_no_more_than_the_maximum_that_is_given():
+    assert GenerationConfig.of({"min_new_tokens": 9}, {"max_new_tokens": 4}).min_new_tokens == 4
+    with pytest.raises(ConfigError, match="min_new_tokens"):
+        GenerationConfig.of({}, {"min_new_tokens": 9, "max_new_tokens": 4})
 
 
 def test_lengths_of_all_tokens_become_those_of_the_new_ones():
@@ -271,7 +296,7 @@ NAN = float("nan")
         ("bad_words_ids", [[1]], "a tuple of tuples"),
         ("suppress_tokens", [1], "a tuple"),
         ("forced_bos_token_id", -1, "or None"),
-        ("forced_eos_token_id", (2,), "or None"),
+        ("forced_eos_token_id", (2.5,), "or None"),
     ],
 )
 def test_a_value_that_makes_no_sense_is_an_error_that_names_it(field, value, expected):

@@ -56,6 +56,7 @@ EVERY = (
     MinNewTokens(2, (8, 130)),
     ForcedFirst(17),
     ForcedLast(8),
+    ForcedLast((8, 17)),
     Temperature(0.6),
     TopK(11),
     TopP(0.8),
@@ -136,6 +137,7 @@ def pairs():
             name = ours.__name__.replace("Cutoff", "LogitsWarper")
             yield ours(limit), name, lambda p, n, limit=limit: (limit,)
     yield ForcedLast(8), "ForcedEOSTokenLogitsProcessor", lambda p, n: (n, 8)
+    yield ForcedLast((8, 17)), "ForcedEOSTokenLogitsProcessor", lambda p, n: (n, [8, 17])
     yield Temperature(0.6), "TemperatureLogitsWarper", lambda p, n: (0.6,)
     yield TopK(11), "TopKLogitsWarper", lambda p, n: (11,)
     yield TopK(500), "TopKLogitsWarper", lambda p, n: (500,)

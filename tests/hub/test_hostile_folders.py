@@ -8,9 +8,9 @@ from saved_folders import save_tiny
 
 from jaxformer.data.tokenizers.prompts import read_prompt_encoder
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.generation.inputs import RECOMMENDED
 from jaxformer.io.model_files import read_object, side_files
 from jaxformer.pretrained.model import load_folder, open_folder, save
+from jaxformer.pretrained.writing import GENERATION
 
 pytestmark = pytest.mark.torch
 
@@ -32,7 +32,7 @@ def described(folder):
     opened = open_folder(folder)
     encoder = read_prompt_encoder(folder)
     encoder.plain("the dog runs")
-    read_object(folder, RECOMMENDED)
+    read_object(folder, GENERATION)
     return opened.checkpoint.config
 
 

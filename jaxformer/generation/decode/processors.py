@@ -5,6 +5,7 @@ dataclasses around functions of `functional.sampling`, so a tuple of them can be
 of a compiled loop. On a mesh the rows may be sharded, but not the vocabulary.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -25,7 +26,7 @@ from jaxformer.functional.sampling.penalties import (
     repetition_penalty,
     token_counts,
 )
-from jaxformer.generation.checks import NUMBER, POSITIVE, SEQUENCES, TOKEN, TOKENS
+from jaxformer.generation.checks import NUMBER, POSITIVE, SEQUENCES, TOKEN, TOKEN_OR_TOKENS, TOKENS
 
 
 class History(NamedTuple):
@@ -301,15 +302,17 @@ class ForcedFirst:
 class ForcedLast:
     """Forces the token at the maximum length, such as the end token of BART's summaries."""
 
-    token: int
-    """The token id."""
+    token: int | tuple[int, ...]
+    """The token id, or those of several, which become equally probable."""
 
     def __post_init__(self):
-        check_fields(self, token=TOKEN)
+        check_fields(self, token=TOKEN_OR_TOKENS)
 
     def __call__(self, logits: jax.Array, history: History) -> jax.Array:
         last = history.lengths == history.limits - 1
-        return jnp.where(last[:, None], force_token(logits, self.token), logits)
+        tokens = self.token if isinstance(self.token, tuple) else (self.token,)
+        forced = functools.reduce(jnp.maximum, (force_token(logits, token) for token in tokens))
+        return jnp.where(last[:, None], forced, logits)
 
 
 def _counts(history: History, starts: jax.Array, vocab_size: int) -> jax.Array:
