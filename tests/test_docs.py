@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from captioners import photos, save_captioner
 from hf_checkpoints import save_checkpoint
+from sentence_models import save_transformer
 from tiny_run import tiny_config
 
 from jaxformer.cli import main as cli
@@ -109,7 +110,7 @@ def test_every_block_of_a_page_runs(name, tmp_path):
 # Pages with blocks of their own, for which a reader has a checkpoint, ids or a config at hand.
 EXCERPTS = [
     "README.md",
-    *(f"docs/{n}.md" for n in ("families", "generation", "testing", "training")),
+    *(f"docs/{n}.md" for n in ("embeddings", "families", "generation", "testing", "training")),
 ]
 _COMMAND = re.compile(r"^(?:python -m )?jaxformer ([a-z][\w -]*)")
 
@@ -121,6 +122,7 @@ def at_hand(tmp_path_factory):
     for name in ("HF_DIR", "DIR"):
         save_checkpoint("gpt2", folder / name, n_layer=4, n_head=8, n_positions=256)
     save_captioner(folder / "CAPTIONER")
+    save_transformer(folder / "CROSS_ENCODER", "BertForSequenceClassification", num_labels=1)
     photos(folder / "photos", 2)
     ids = np.arange(20, 34, dtype=np.int32).reshape(2, 7)
     names = {
