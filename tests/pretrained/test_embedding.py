@@ -18,6 +18,7 @@ from sentence_models import (
 )
 
 import jaxformer
+from jaxformer.distributed.sharding import MeshConfig, make_mesh
 from jaxformer.errors import ArgumentError, ConfigError, DataError
 from jaxformer.hub.remote.selection import settings_of
 from jaxformer.io.model_files import side_files
@@ -220,6 +221,15 @@ def test_a_text_has_its_vector_whatever_is_beside_it(whole):
     assert alone[0].shape == (10,)
     np.testing.assert_allclose(together, alone, rtol=1e-6, atol=1e-6)
     assert text_embedder(model) is text_embedder(model)
+
+
+def test_vectors_on_a_mesh_and_in_bfloat16_are_the_same_within_rounding(whole):
+    expected = embed(whole, TEXTS)
+    cut = jaxformer.load(whole, mesh=make_mesh(MeshConfig(data=2, fsdp=2, tensor=2)))
+    np.testing.assert_allclose(embed(cut, TEXTS), expected, rtol=1e-5, atol=1e-6)
+    rounded = embed(jaxformer.load(whole, dtype="bfloat16"), TEXTS)
+    assert rounded.dtype == np.float32
+    np.testing.assert_allclose(rounded, expected, atol=0.1)
 
 
 def test_an_old_folder_has_its_model_within(bert, whole, tmp_path):
