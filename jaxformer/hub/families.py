@@ -50,7 +50,7 @@ class _Encoder(HFFamily):
 
     def encoder_inputs(self, checkpoint, inputs):
         ids, options = super().encoder_inputs(checkpoint, inputs)
-        return ids, options | {"type_ids": type_ids_of(inputs), "valid": _valid(inputs)}
+        return ids, options | {"type_ids": type_ids_of(inputs)}
 
     def forward(self, model, checkpoint, inputs):
         ids, options = self.encoder_inputs(checkpoint, inputs)

@@ -22,6 +22,7 @@ from jaxformer.models.model import Model, assert_tokens
 from jaxformer.models.protein import ContactHead, TokenDropout
 from jaxformer.models.typed_text import TypedTextConfig
 from jaxformer.nn import BlockConfig, Embedding, Linear, Transformer
+from jaxformer.nn.documents import real_tokens
 from jaxformer.nn.layers import normal
 from jaxformer.nn.residual import PostNorm, Residual
 
@@ -55,8 +56,6 @@ class EncoderConfig(TypedTextConfig):
     token_dropout: TokenDropout | None = None
     """Masked tokens have no embedding, and the others are scaled for it (ESM). None: a mask token
     has an embedding as any other."""
-    zero_padding: bool = False
-    """Padding has no embedding: zeros enter the first block (ESM)."""
     contact_head: bool = False
     """Parameters that predict which residues of a protein touch, from attention weights (ESM);
     no loss trains them."""
@@ -121,7 +120,7 @@ class Encoder(Model):
         fresh = jax.random.fold_in(key, 1)
         self.contact_head = ContactHead(fresh, config) if config.contact_head else None
         self.dtype, self.pooler_activation = config.dtype, config.pooler
-        self.token_dropout, self.zero_padding = config.token_dropout, config.zero_padding
+        self.token_dropout = config.token_dropout
 
     def hidden(
         self,
@@ -131,7 +130,6 @@ class Encoder(Model):
         segments: jax.Array | None = None,
         mask: Mask | None = None,
         type_ids: Mapping[str, jax.Array] | None = None,
-        valid: jax.Array | None = None,
         key: jax.Array | None = None,
     ) -> jax.Array:
         """The hidden states.
@@ -143,8 +141,6 @@ class Encoder(Model):
                 tokens attend to all.
             mask: A mask to combine with, such as one of padding.
             type_ids: int `[B, T]` for "token_types" and "task_types"; a missing one means 0.
-            valid: bool `[B, T]`: the real tokens, for embeddings that depend on them. None: those
-                with a segment, or all.
             key: The dropout key; None in evaluation.
 
         Returns:
@@ -155,18 +151,15 @@ class Encoder(Model):
         mask = Mask() if mask is None else mask
         if segments is not None:
             mask = mask & Segments(segments, segments)
-        if valid is None and segments is not None:
-            valid = segments > 0
         embedded = self.embedding(inputs, self.dtype)
         if self.token_dropout is not None:
-            embedded = self.token_dropout(embedded, inputs, valid, segments)
+            embedded = self.token_dropout(embedded, inputs, real_tokens(mask), segments)
         return self.transformer(
             embedded,
             mask=mask,
             positions=positions,
             type_ids=type_ids,
             key=key,
-            valid=valid if self.zero_padding else None,
         )
 
     def pooled(

@@ -47,7 +47,7 @@ class TokenDropout:
         Args:
             x: `[B, T, D]`.
             ids: int `[B, T]`.
-            valid: bool `[B, T]`: the real tokens; None: all are.
+            valid: bool `[B or 1, T]`: the real tokens; None: all are.
             segments: int `[B, T]`: the sequence of each token of a packed row; None: a row is one.
 
         Returns:
@@ -55,7 +55,7 @@ class TokenDropout:
         """
         assert_axes(x=(x, "B T D"), ids=(ids, f"B {x.shape[1]}"))
         masked = ids == self.mask_id
-        real = jnp.ones_like(masked) if valid is None else valid
+        real = jnp.broadcast_to(True if valid is None else valid, masked.shape)
         counted = jnp.stack([masked, real], axis=-1).astype(jnp.float32)
         if segments is None:
             sums = jnp.sum(counted, axis=1, keepdims=True)

@@ -64,7 +64,7 @@ class TransformerConfig(abc.ABC):
     embedding_norm: Norm | None = None
     """A norm right after the embedding (BLOOM, BERT)."""
     zero_padding: bool = False
-    """The embeddings of padding are zeros behind that norm (DeBERTa)."""
+    """The embeddings of padding are zeros behind that norm (DeBERTa, ESM)."""
     project_before_norm: bool = False
     """Embeddings narrower than model_dim are projected to it before that norm, without a bias
     (DeBERTa)."""

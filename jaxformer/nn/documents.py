@@ -8,12 +8,13 @@ from jaxformer.functional.masks import KeyPadding, Mask, Segments, terms_of
 
 
 def real_tokens(mask: Mask) -> jax.Array | None:
-    """The tokens that a mask of padding does not hide, bool `[B or 1, T]`; None: it hides none."""
-    valid = None
+    """The tokens that a mask does not make padding, bool `[B or 1, T]`; None: it makes none."""
+    real = None
     for term in terms_of(mask):
-        if isinstance(term, KeyPadding):
-            valid = term.valid if valid is None else valid & term.valid
-    return valid
+        if isinstance(term, KeyPadding | Segments):
+            own = term.valid if isinstance(term, KeyPadding) else term.key > 0
+            real = own if real is None else real & own
+    return real
 
 
 def documents_of(mask: Mask, x: jax.Array, asks: str) -> jax.Array:
@@ -34,9 +35,9 @@ def documents_of(mask: Mask, x: jax.Array, asks: str) -> jax.Array:
     terms = terms_of(mask)
     sets = [term for term in terms if isinstance(term, Segments)]
     for term in sets:
-        segments = jnp.where(segments > 0, term.key, 0)
-    if (valid := real_tokens(mask)) is not None:
-        segments = jnp.where(valid, segments, 0)
+        segments = term.key
+    if (real := real_tokens(mask)) is not None:
+        segments = jnp.where(real, segments, 0)
     known = all(isinstance(term, KeyPadding | Segments) for term in terms)
     if not known or len(sets) > 1:
         raise ConfigError(

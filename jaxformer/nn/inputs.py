@@ -9,7 +9,6 @@ from flax import nnx
 from jaxformer.functional.activations import is_wanted, tap
 from jaxformer.functional.assertions import (
     assert_axes,
-    assert_bool,
     assert_floating,
     assert_ids,
     assert_integers,
@@ -67,7 +66,6 @@ class InputLayer(nnx.Module):
         self.relative_table = _table(keys[-1], self.relative_position, config.model_dim, config)
         norm = None if self.relative_position is None else self.relative_position.norm
         self.relative_norm = optional_norm(fresh, norm, config.model_dim)
-        self.zero_padding = config.zero_padding
         self.project_before_norm = config.project_before_norm
         normed = config.model_dim if self.project_before_norm else width
         self.embedding_norm = optional_norm(keys[1], config.embedding_norm, normed)
@@ -91,7 +89,6 @@ class InputLayer(nnx.Module):
         positions: jax.Array,
         type_ids: Mapping[str, jax.Array] | None = None,
         key: jax.Array | None = None,
-        valid: jax.Array | None = None,
         real: jax.Array | None = None,
     ) -> jax.Array:
         """`[B, T, E] -> [B, T, D]`.
@@ -101,8 +98,7 @@ class InputLayer(nnx.Module):
             positions: int `[B or 1, T]`.
             type_ids: int `[B, T]` for each table of type embeddings; a missing one means row 0.
             key: The dropout key; None in evaluation.
-            valid: bool `[B, T]`: the other tokens become zeros (ESM); None: none do.
-            real: bool `[B or 1, T]`: the tokens that are not padding; None: all.
+            real: bool `[B or 1, T]`: the other tokens become zeros; None: none do.
 
         Returns:
             The residual stream `[B, T, D]`.
@@ -131,11 +127,7 @@ class InputLayer(nnx.Module):
             x = self.embedding_norm.named("embed.ln", x)
         if self.position.after_norm:
             x = self._positioned(x, positions)
-        if valid is not None:
-            assert_axes(sizes, valid=(valid, "B T"))
-            assert_bool(valid=valid)
-            x = jnp.where(valid[..., None], x, jnp.zeros((), x.dtype))
-        if self.zero_padding and real is not None:
+        if real is not None:
             x = jnp.where(real[..., None], x, jnp.zeros((), x.dtype))
         x = dropout(x, self.dropout, key)
         if self.projection is None or self.project_first or self.project_before_norm:

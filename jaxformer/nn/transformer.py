@@ -66,6 +66,7 @@ class Transformer(nnx.Module):
         self.projection = None if same else Linear(keys[3], *axes, normal(config.init_std))
         self.encoder_width = config.encoder_width
         self.scan, self.remat = config.scan_layers, config.remat
+        self.zero_padding = config.zero_padding
 
     def __call__(
         self,
@@ -77,7 +78,6 @@ class Transformer(nnx.Module):
         encoder_outputs: jax.Array | None = None,
         encoder_mask: Mask = EVERYTHING,
         key: jax.Array | None = None,
-        valid: jax.Array | None = None,
     ) -> jax.Array:
         """`[B, T, E] -> [B, T, D]`, in the dtype of `x`.
 
@@ -89,7 +89,6 @@ class Transformer(nnx.Module):
             encoder_outputs: `[B, S, D]`, if the blocks have cross-attention.
             encoder_mask: The cross-attention mask.
             key: The dropout key; None in evaluation.
-            valid: bool `[B, T]`: the tokens whose embeddings are not made zeros; None: all.
 
         Returns:
             The normalised states `[B, T, D]`.
@@ -106,7 +105,8 @@ class Transformer(nnx.Module):
             self.inputs.position.validate_length(x.shape[1])
             positions = jnp.arange(x.shape[1])[None, :]
         input_key, stack_key = split(key, 2)
-        x = self.inputs(x, positions, type_ids, input_key, valid, real_tokens(mask))
+        real = real_tokens(mask) if self.zero_padding else None
+        x = self.inputs(x, positions, type_ids, input_key, real)
         bias = self.inputs.bias(positions)
         context = Context(
             positions, mask, bias, encoder_outputs, encoder_mask, vectors=self.inputs.vectors()

@@ -152,7 +152,7 @@ class _DecodersStart(StartToken):
             "decoder_start_token_id": decoder.get("bos_token_id", 2),
             "pad_token_id": decoder.get("pad_token_id", 0),
         }
-        return super().__call__(targets, hf_config.completed(hf_config.values | tokens))
+        return super().__call__(targets, hf_config.with_values(**tokens))
 
 
 _FIELDS = (
