@@ -79,8 +79,24 @@ class Distillation:
         check_field(self, "soft_weight", some, "positive, or cosine_weight be: nothing is learned")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Preference:
+    """What the losses of preferences share: a policy that is compared with a reference."""
+
+    disable_dropout: bool = True
+    """Compute the policy without dropout, as the reference is; otherwise it is the model's."""
+    reference: str | None = None
+    """The folder of the reference: a run, one of its checkpoints, or a Hugging Face checkpoint (or
+    its name on the hub); None: the model that the run starts from."""
+
+    def __post_init__(self):
+        check_types(self)
+        if self.reference is not None:
+            any_path(self.reference, "train.preference.reference")
+
+
 @dataclass(frozen=True)
-class DPO:
+class DPO(Preference):
     r"""Direct preference optimisation: the loss of a run on `PreferenceData`.
 
     .. math::
@@ -105,14 +121,9 @@ class DPO:
     """The probability that a preference is the wrong way round, below 0.5."""
     sft_weight: float = 0.0
     """Weight of the mean token loss of the chosen answers, as in supervised fine-tuning."""
-    disable_dropout: bool = True
-    """Compute the policy without dropout, as the reference is; otherwise it is the model's."""
-    reference: str | None = None
-    """The folder of the reference: a run, one of its checkpoints, or a Hugging Face checkpoint (or
-    its name on the hub); None: the model that the run starts from."""
 
     def __post_init__(self):
-        check_types(self)
+        super().__post_init__()
         check_fields(
             self,
             "train.preference",
@@ -120,12 +131,10 @@ class DPO:
             label_smoothing=FLIP_RATE,
             sft_weight=NOT_NEGATIVE,
         )
-        if self.reference is not None:
-            any_path(self.reference, "train.preference.reference")
 
 
 @dataclass(frozen=True)
-class KTO:
+class KTO(Preference):
     """Kahneman-Tversky optimisation: the loss of a run on `UnpairedPreferenceData`.
 
     The loss is the mean of `functional.kto_loss` over the answers of a batch. Its divergence is a
@@ -147,14 +156,9 @@ class KTO:
     d x desirable_weight / (u x undesirable_weight) from 1 to 4/3."""
     undesirable_weight: float = 1.0
     """Weight of undesirable answers."""
-    disable_dropout: bool = True
-    """Compute the policy without dropout, as the reference is; otherwise it is the model's."""
-    reference: str | None = None
-    """The folder of the reference: a run, one of its checkpoints, or a Hugging Face checkpoint (or
-    its name on the hub); None: the model that the run starts from."""
 
     def __post_init__(self):
-        check_types(self)
+        super().__post_init__()
         check_fields(
             self,
             "train.preference",
@@ -162,8 +166,6 @@ class KTO:
             desirable_weight=NOT_NEGATIVE,
             undesirable_weight=NOT_NEGATIVE,
         )
-        if self.reference is not None:
-            any_path(self.reference, "train.preference.reference")
 
 
 @dataclass(frozen=True)

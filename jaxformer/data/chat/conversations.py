@@ -11,7 +11,7 @@ from jaxformer.checks import at_least, check_fields, optional
 from jaxformer.data.bad_rows import OnBadRow, read_rows
 from jaxformer.data.base import Datasets
 from jaxformer.data.chat.choice import check_template_name, keep_template
-from jaxformer.data.chat.learned import TooLong
+from jaxformer.data.chat.lengths import TooLong
 from jaxformer.data.chat.template import Conversation
 from jaxformer.data.dataset import ExampleSource
 from jaxformer.data.rows import RowData

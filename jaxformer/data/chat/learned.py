@@ -2,17 +2,16 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Literal
 
 import numpy as np
 
 from jaxformer.data.bad_rows import BadRows, OnBadRow, each
 from jaxformer.data.chat.answers import answers_of, left_out
 from jaxformer.data.chat.encoder import ChatEncoder, EncodedChat
+from jaxformer.data.chat.lengths import TooLong, changes_in_words, check_sizes
 from jaxformer.data.chat.template import Conversation
 from jaxformer.errors import DataError
 
-TooLong = Literal["error", "cut", "drop"]
 _CHUNK = 2048
 """Conversations that one process renders."""
 _EXAMPLE = 2000
@@ -83,14 +82,7 @@ class LearnedChats:
         if not self.tokens:
             raise DataError("no conversation has an answer to learn: each has weight 0")
         sizes = [len(tokens) for tokens in self.tokens]
-        long = [number for number, size in enumerate(sizes) if size > self._limit]
-        if long and too_long == "error":
-            raise DataError(
-                f"{self._places[long[0]]}: {sizes[long[0]]} tokens, more than data.sequence_length "
-                f"= {self._limit}, and so have {len(long):,} of {len(sizes):,} conversations: set "
-                f"data.sequence_length to {max(sizes)}, which the model's positions must reach, or "
-                "cut them or leave them out with --data.too-long cut or drop"
-            )
+        check_sizes(sizes, self._places, self._limit, too_long, "conversations")
         kept = []
         for number, size in enumerate(sizes):
             if size > self._limit and too_long == "drop":
@@ -115,12 +107,9 @@ class LearnedChats:
         total = sum(map(len, self.tokens))
         parts = [
             f"{_count(len(self.tokens), 'conversation')}, {_count(turns, 'answer')}, "
-            f"{total:,} tokens, {learned:,} of them learned"
+            f"{total:,} tokens, {learned:,} of them learned",
+            *changes_in_words(self._cut, self._dropped, self._limit),
         ]
-        if self._cut:
-            parts.append(f"{self._cut:,} cut to {self._limit} tokens")
-        if self._dropped:
-            parts.append(f"{self._dropped:,} longer ones left out")
         if self._spelled:
             parts.append(
                 f"{len(self._spelled):,} spell out special tokens, which stay text there (first: "

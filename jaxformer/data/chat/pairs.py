@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxformer.data.chat.encoder import ChatEncoder, EncodedChat
-from jaxformer.data.chat.learned import TooLong
+from jaxformer.data.chat.lengths import TooLong, changes_in_words, check_sizes
 from jaxformer.data.chat.template import Conversation
 from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.errors import DataError
@@ -153,14 +153,7 @@ class Pairs(NamedTuple):
         for pair in pairs:
             pair.check()
         sizes = [pair.size for pair in pairs]
-        long = [number for number, size in enumerate(sizes) if size > limit]
-        if long and too_long == "error":
-            raise DataError(
-                f"{pairs[long[0]].where}: {sizes[long[0]]} tokens, more than data.sequence_length "
-                f"= {limit}, and so have {len(long):,} of {len(sizes):,} pairs: set "
-                f"data.sequence_length to {max(sizes)}, which the model's positions must reach, or "
-                "cut them or leave them out with --data.too-long cut or drop"
-            )
+        check_sizes(sizes, [pair.where for pair in pairs], limit, too_long, "pairs")
         fitting = pairs if too_long == "cut" else [pair for pair in pairs if pair.size <= limit]
         # What is left of two answers may be the same.
         kept = [pair for pair in (pair.cut(limit) for pair in fitting) if pair.differs]
@@ -178,12 +171,8 @@ class Pairs(NamedTuple):
         total = sum(len(side.tokens) for side in sides)
         learned = sum(int(side.learned.sum()) for side in sides)
         count = "1 pair" if len(self.kept) == 1 else f"{len(self.kept):,} pairs"
-        parts = [f"{count}, {total:,} tokens, {learned:,} of them in answers"]
-        if self.num_cut:
-            parts.append(f"{self.num_cut:,} cut to {self.limit} tokens")
-        if self.num_dropped:
-            parts.append(f"{self.num_dropped:,} longer ones left out")
-        return "; ".join(parts)
+        what = f"{count}, {total:,} tokens, {learned:,} of them in answers"
+        return "; ".join([what, *changes_in_words(self.num_cut, self.num_dropped, self.limit)])
 
 
 class PairExamples(ExampleSource):

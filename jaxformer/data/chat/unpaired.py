@@ -15,7 +15,7 @@ from jaxformer.data.chat.answers import last_alone, said_in
 from jaxformer.data.chat.choice import encoders
 from jaxformer.data.chat.conversations import ConversationData
 from jaxformer.data.chat.encoder import ChatEncoder
-from jaxformer.data.chat.learned import TooLong
+from jaxformer.data.chat.lengths import TooLong, changes_in_words, check_sizes
 from jaxformer.data.chat.pairs import Answer, Pair, PairExamples
 from jaxformer.data.chat.rows import AnyFormat, ChatFormat
 from jaxformer.data.chat.template import Conversation
@@ -141,14 +141,8 @@ class JudgedAnswers(NamedTuple):
             DataError: One is too long and may not be changed, or none is left; names the line.
         """
         sizes = [len(row.answer.tokens) for row in answers]
-        long = [number for number, size in enumerate(sizes) if size > limit]
-        if long and too_long == "error":
-            raise DataError(
-                f"{answers[long[0]].where}: {sizes[long[0]]} tokens, more than "
-                f"data.sequence_length = {limit}, and so have {len(long):,} of {len(sizes):,} "
-                f"answers: set data.sequence_length to {max(sizes)}, which the model's positions "
-                "must reach, or cut them or leave them out with --data.too-long cut or drop"
-            )
+        check_sizes(sizes, [row.where for row in answers], limit, too_long, "answers")
+        num_long = sum(size > limit for size in sizes)
         fitting = [
             row
             for row, size in zip(answers, sizes, strict=True)
@@ -161,7 +155,7 @@ class JudgedAnswers(NamedTuple):
                 f"no answer fits into data.sequence_length = {limit} tokens: raise it to "
                 f"{max(sizes, default=limit)}"
             )
-        return cls(kept, limit, len(long) if too_long == "cut" else 0, len(answers) - len(kept))
+        return cls(kept, limit, num_long if too_long == "cut" else 0, len(answers) - len(kept))
 
     def in_words(self) -> str:
         """Returns how much there is."""
@@ -171,12 +165,9 @@ class JudgedAnswers(NamedTuple):
         count = "1 answer" if len(self.kept) == 1 else f"{len(self.kept):,} answers"
         parts = [
             f"{count}, {desirable:,} desirable and {len(self.kept) - desirable:,} not, {total:,} "
-            f"tokens, {learned:,} of them in answers"
+            f"tokens, {learned:,} of them in answers",
+            *changes_in_words(self.num_cut, self.num_dropped, self.limit),
         ]
-        if self.num_cut:
-            parts.append(f"{self.num_cut:,} cut to {self.limit} tokens")
-        if self.num_dropped:
-            parts.append(f"{self.num_dropped:,} longer ones left out")
         return "; ".join(parts)
 
 

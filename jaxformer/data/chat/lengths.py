@@ -1,0 +1,39 @@
+"""What becomes of conversations that are longer than a row."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from jaxformer.errors import DataError
+
+TooLong = Literal["error", "cut", "drop"]
+
+
+def check_sizes(
+    sizes: Sequence[int], places: Sequence[str], limit: int, too_long: TooLong, what: str
+) -> None:
+    """Refuses rows of data that are too long and may not be changed.
+
+    Args:
+        sizes: Their numbers of tokens.
+        places: The file and the line of each.
+        limit: The most tokens of a row.
+        too_long: What becomes of longer ones.
+        what: What they are, for messages: "conversations".
+
+    Raises:
+        DataError: One is too long; names the line and what to do.
+    """
+    long = [number for number, size in enumerate(sizes) if size > limit]
+    if long and too_long == "error":
+        raise DataError(
+            f"{places[long[0]]}: {sizes[long[0]]} tokens, more than data.sequence_length = "
+            f"{limit}, and so have {len(long):,} of {len(sizes):,} {what}: set "
+            f"data.sequence_length to {max(sizes)}, which the model's positions must reach, or "
+            "cut them or leave them out with --data.too-long cut or drop"
+        )
+
+
+def changes_in_words(num_cut: int, num_dropped: int, limit: int) -> list[str]:
+    """Returns what became of those that were too long, in words; nothing where none was."""
+    cut = [f"{num_cut:,} cut to {limit} tokens"] if num_cut else []
+    return cut + ([f"{num_dropped:,} longer ones left out"] if num_dropped else [])
