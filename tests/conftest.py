@@ -35,6 +35,8 @@ import jax
 import pytest
 from hypothesis import settings
 
+from jaxformer.io.notices import warn_once
+
 # These assert on behalf of tests; as in tests, the values of an assertion that fails are shown.
 pytest.register_assert_rewrite(
     "attention_cases",
@@ -92,6 +94,12 @@ def compiled_quickly(request):
 def compiled_as_marked(request):
     """One test may be marked `optimized`, in a module that is not."""
     _compile_as_marked(request.node)
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_said():
+    """What a process says once is said in each test."""
+    warn_once.cache_clear()
 
 
 def _compile_as_marked(node):

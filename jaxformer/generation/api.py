@@ -34,7 +34,7 @@ from jaxformer.generation.scoring import Continuations, Score, Scorer
 from jaxformer.generation.speculative_engine import SpeculativeEngine
 from jaxformer.generation.streaming.text_stream import TextStream
 from jaxformer.generation.streaming.token_stream import READ_EVERY, stream_sliding
-from jaxformer.hub.checkpoint import warn_once
+from jaxformer.io.notices import warn_once
 from jaxformer.nn.cache import Storage
 from jaxformer.pretrained.model import NO_HOOKS, Pretrained, check_pretrained
 

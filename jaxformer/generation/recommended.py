@@ -8,8 +8,8 @@ from typing import Any
 from jaxformer.errors import shortened
 from jaxformer.generation.checks import TOKEN
 from jaxformer.generation.config import GenerationConfig
-from jaxformer.hub.checkpoint import warn_once
 from jaxformer.io.model_files import read_object
+from jaxformer.io.notices import warn_once
 from jaxformer.pretrained.model import Pretrained
 from jaxformer.pretrained.writing import GENERATION
 

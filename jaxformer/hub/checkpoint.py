@@ -1,7 +1,5 @@
 """A Hugging Face checkpoint: the system, the class and the configuration of a model."""
 
-import functools
-import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,9 +10,8 @@ from jaxformer.hub.hf_config import HONOURED_ELSEWHERE, HFConfig
 from jaxformer.hub.model_format import Architecture, Formats, ModelFormat, completed, read_config
 from jaxformer.hub.tasks import Task
 from jaxformer.hub.weights.tensors import Tensors
+from jaxformer.io.notices import warn_once
 from jaxformer.models.model import ModelConfig
-
-_log = logging.getLogger(__name__)
 
 _LONGEST_MESSAGE = 1500
 _ORDINARY_SIZE = 10**6
@@ -128,12 +125,6 @@ def warn_of_ignored(hf_config: HFConfig) -> None:
 
 def _listed(fields: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} = {shortened(value)}" for name, value in fields.items())
-
-
-@functools.cache
-def warn_once(message: str) -> None:
-    """Logs a warning once in a process, which may open a checkpoint at several places."""
-    _log.warning("%s", message)
 
 
 def _read(hf_config: HFConfig, formats: Formats, relatives: Mapping[str, str]) -> HFCheckpoint:

@@ -1,6 +1,5 @@
 """Opens Hugging Face checkpoints: the description of a model, and where its parameters lie."""
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,11 +19,10 @@ from jaxformer.hub.weights.parts import absent_parts, parts_without
 from jaxformer.hub.weights.tensors import Tensor, Tensors
 from jaxformer.hub.weights.weight_file import WeightFile, named_placements
 from jaxformer.hub.weights.weight_map import Placement
+from jaxformer.io.notices import warn_once
 from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import AbstractModel
 from jaxformer.zoo.folders import read_folder
-
-_log = logging.getLogger(__name__)
 
 
 class CheckpointReader(NamedTuple):
@@ -106,7 +104,7 @@ def open_folder(
             break
         found, lost = _Structure.of(other, files, model_fields), lost | dict.fromkeys(lacking)
     if lost:
-        _log.warning("%s: %s", folder, explained(checkpoint, found.checkpoint, tuple(lost)))
+        warn_once(f"{folder}: {explained(checkpoint, found.checkpoint, tuple(lost))}")
     opened = _opened(found, files, may_lack_parts)
     if adapter is None:
         return opened

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jaxformer.errors import ConfigError
-from jaxformer.hub.checkpoint import warn_once
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Formats, ModelFormat, section
+from jaxformer.io.notices import warn_once
 
 # The text model is `model.language_model` in transformers 5, and was `language_model.model` and,
 # in Qwen's files, `model` itself.

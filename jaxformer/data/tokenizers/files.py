@@ -1,7 +1,6 @@
 """The files of a tokenizer: tokenizer.json or older ones, and tokenizer_config.json beside it."""
 
 import json
-import logging
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +15,7 @@ from jaxformer.data.tokenizers.tiktoken import is_tiktoken, tiktoken_tokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.io.files import ordinary_file, read_bytes, replacing
 from jaxformer.io.model_files import TOKENIZER, read_object, small_file_in
+from jaxformer.io.notices import warn_once
 
 SETTINGS = "tokenizer_config.json"
 TOKENIZER_FILES = (TOKENIZER, SETTINGS)
@@ -31,7 +31,6 @@ _OTHER_FILES = (
 )
 # Published vocabularies leave some ids unused, never most of them.
 _MOST_UNUSED = 1 << 16
-_log = logging.getLogger(__name__)
 
 
 def tokenizer_file(folder: str | os.PathLike) -> Path | None:
@@ -94,18 +93,15 @@ def _read(file: Path) -> Tokenizer:
         answer = ask_about(file.parent)
     except UnreadError as error:
         tokenizer = _read_alone(file, error)
-        _log.warning("%s; %s alone is read", error, file.name)
+        warn_once(f"{error}; {file.name} alone is read")
         return tokenizer
     if answer is not None and answer.definition:
         return answer.tokenizer()
     tokenizer = _read_alone(file)
     if answer is not None:
-        _log.warning(
-            "%s: transformers reads this with its %s, which is no tokenizer of the tokenizers "
-            "library; %s alone is read",
-            file.parent,
-            answer.class_name,
-            file.name,
+        warn_once(
+            f"{file.parent}: transformers reads this with its {answer.class_name}, which is no "
+            f"tokenizer of the tokenizers library; {file.name} alone is read"
         )
     return tokenizer
 

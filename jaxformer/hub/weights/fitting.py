@@ -1,7 +1,6 @@
 """Fits the description of a model to the tensors that its files have, as transformers does."""
 
 import fnmatch
-import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -12,9 +11,9 @@ from jaxformer.hub.model_format import Architecture
 from jaxformer.hub.tasks import MaskedLMTask, Task, TokenClassificationTask
 from jaxformer.hub.weights.names import KnownNames
 from jaxformer.hub.weights.tensors import Tensors, same
+from jaxformer.io.notices import warn_once
 from jaxformer.models.model import ModelConfig
 
-_log = logging.getLogger(__name__)
 _HEAD = re.compile(r"(?:(\w+)\.)?heads\.((?:masked_)?language_model)(?:\.kernel)?")
 _POOLER = "pooler"
 
@@ -36,20 +35,19 @@ def fitted(checkpoint: HFCheckpoint, files: Tensors) -> HFCheckpoint:
         ignored = head is None or any(fnmatch.fnmatchcase(head, each) for each in files.unused)
         if not ignored and table and not same(files, head, table):
             config = untied
-            _log.warning(
-                "%s: %s differs from %s, so the head keeps a table of its own, as in transformers, "
-                "although tie_word_embeddings is true",
-                files.folder, head, table,
-            )  # fmt: skip
+            warn_once(
+                f"{files.folder}: {head} differs from {table}, so the head keeps a table of its "
+                "own, as in transformers, although tie_word_embeddings is true"
+            )
     for unread, counts in model_format.weight_map(config).twins.items():
         first, second = known.find(unread), known.find(counts)
         if first and second:
             config = config.with_fields(heads=tuple(map(_with_unread_bias, config.heads)))
         if first and second and not same(files, first, second):
-            _log.warning(
-                "%s: not used, because another bias of the same module counts in transformers: %s",
-                files.folder, first,
-            )  # fmt: skip
+            warn_once(
+                f"{files.folder}: not used, because another bias of the same module counts in "
+                f"transformers: {first}"
+            )
     return replace(checkpoint, config=config)
 
 

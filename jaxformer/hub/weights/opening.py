@@ -1,6 +1,5 @@
 """Opens the weights of a folder, in the first of the formats that it has, and their layout."""
 
-import logging
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +15,7 @@ from jaxformer.hub.weights.tensors import TensorFiles, Tensors
 from jaxformer.hub.weights.wrappers import unwrapped
 from jaxformer.io.json_files import read_json
 from jaxformer.io.model_files import file_in
-
-_log = logging.getLogger(__name__)
+from jaxformer.io.notices import warn_once
 
 Layout = FileLayout | FlaxLayout
 
@@ -40,19 +38,19 @@ def open_tensors(folder: Path, checkpoint: HFCheckpoint) -> Tensors:
     else:
         names = weight_names_in(folder)
         if names.variant is not None:
-            _log.warning(
-                "%s: the weights of the variant %r are taken: there are no others",
-                folder, names.variant,
-            )  # fmt: skip
+            warn_once(
+                f"{folder}: the weights of the variant {names.variant!r} are taken: there are no "
+                "others"
+            )
         source = TensorFiles(folder, names.single, names.index)
         if source.formats != {"flax"}:
             return unwrapped(source, checkpoint)
     flax, hf_config = checkpoint.model_format.flax, checkpoint.hf_config
     for note in flax.notes(hf_config):
-        _log.warning(
-            "%s: the model follows config.json as PyTorch's class does, but not Flax's: %s",
-            folder, note,
-        )  # fmt: skip
+        warn_once(
+            f"{folder}: the model follows config.json as PyTorch's class does, but not Flax's: "
+            f"{note}"
+        )
     lacking = flax.lacking(hf_config, checkpoint.architecture.name)
     zeros = {name: np.zeros(shape, np.float32) for name, shape in lacking.items()}
     return FlaxTensors(source, {**zeros, **flax.fixed(hf_config)}, left_out(checkpoint))

@@ -1,6 +1,5 @@
 """Names of tensors that begin with those of modules around the model: `_orig_mod.`, `module.`."""
 
-import logging
 import re
 from collections.abc import Mapping
 
@@ -8,8 +7,8 @@ from jaxformer.errors import DataError
 from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.weights.names import current_name, spellings
 from jaxformer.hub.weights.tensors import TensorFiles
+from jaxformer.io.notices import warn_once
 
-_log = logging.getLogger(__name__)
 # torch.compile, checkpointing and FSDP put these anywhere; no module of a model is named so.
 _ANYWHERE = re.compile(r"(?<![^.])(_orig_mod|_checkpoint_wrapped_module|_fsdp_wrapped_module)\.")
 _IN_FRONT = ("module.", "model.", "base_model.")
@@ -44,10 +43,11 @@ def unwrapped(files: TensorFiles, checkpoint: HFCheckpoint) -> TensorFiles:
     changed = next(((new, old) for new, old in names.items() if new != old), None)
     if changed is None:
         return files
-    _log.warning(
-        "%s: names are read without those of modules around the model: %s is for %s",
-        files.folder, *changed[::-1],
-    )  # fmt: skip
+    new, old = changed
+    warn_once(
+        f"{files.folder}: names are read without those of modules around the model: {old} is for "
+        f"{new}"
+    )
     return files.renamed(names)
 
 
