@@ -132,12 +132,12 @@ def roberta_tokenizer():
 
 def t5_tokenizer():
     """T5's kind: SentencePiece's unigram model, </s> after every text, sentinels."""
-    sentinels = [f"<extra_id_{number}>" for number in range(8)]
+    sentinels = [f"<extra_id_{number}>" for number in range(100)]
     rust = Tokenizer(models.Unigram())
     rust.pre_tokenizer = pre_tokenizers.Metaspace()
     rust.decoder = decoders.Metaspace()
     trainer = trainers.UnigramTrainer(
-        vocab_size=200,
+        vocab_size=292,
         special_tokens=["<pad>", "</s>", "<unk>", *sentinels],
         unk_token="<unk>",
         show_progress=False,

@@ -10,6 +10,7 @@ from pathlib import Path
 import jax
 
 from jaxformer.checkpoints.checkpointer import Checkpointer
+from jaxformer.checkpoints.files import saved_steps
 from jaxformer.checkpoints.restore import restore_newest, saved_log
 from jaxformer.checkpoints.run_data import prepared_data
 from jaxformer.checkpoints.run_dir import CHECKPOINTS, locked, moved_away, open_run_folder
@@ -63,6 +64,7 @@ from jaxformer.training.step import TrainProgram, TrainState
 from jaxformer.training.teacher import distillation_loss
 from jaxformer.training.transfer.origin import keep_origin
 from jaxformer.training.transfer.resolution import origin_words, resolved
+from jaxformer.training.transfer.transfer import check_transfer
 
 
 def train(config: Config | str, folder: str | Path, fresh: bool = False) -> TrainResult:
@@ -180,6 +182,8 @@ def _checked(config: Config | str, folder: str | Path, fresh: bool) -> tuple[Con
     folder = folder_path(folder, "folder")
     config = resolved(config, None if fresh else folder)
     validate(config, jax.device_count())
+    if fresh or not saved_steps(folder / CHECKPOINTS):
+        check_transfer(config)
     check_loggers(config.train.loggers)
     return config, folder
 

@@ -34,6 +34,18 @@ class Objective(abc.ABC):
     takes_segments: ClassVar[bool] = True
     """Whether a row may hold several documents that do not see each other."""
 
+    longest_row: ClassVar[int] = 2048
+    """The tokens of a row where neither the experiment nor the model says how many."""
+
+    def before_documents(self, tokenizer: Tokenizer) -> tuple[int, ...]:
+        """Returns the tokens that each document begins with.
+
+        Args:
+            tokenizer: The tokenizer of the stream.
+        """
+        del tokenizer
+        return ()
+
     def lengths(self, sequence_length: int) -> dict[str, int]:
         """The tokens of "inputs", and of "decoder_inputs" for an encoder-decoder."""
         return {"inputs": sequence_length}
@@ -133,6 +145,14 @@ class CausalLM(RowObjective):
     """
 
     predicts_every_token: ClassVar[bool] = True
+
+    begin_of_text: bool = False
+    """Whether a document begins with the tokens that the tokenizer puts before a text (<s>, <bos>),
+    as those that Llama and Gemma were trained on do."""
+
+    def before_documents(self, tokenizer):
+        frame = tokenizer.frame(1) if self.begin_of_text else None
+        return () if frame is None else frame.gaps[0]
 
     def bind(self, tokenizer, sequence_length):
         return lambda row, rng: next_tokens(row)

@@ -35,6 +35,7 @@ class SpanCorruption(RowObjective):
     special_tokens: ClassVar[tuple[Role, ...]] = ("sentinels",)
     least_length: ClassVar[int] = 3
     takes_segments: ClassVar[bool] = False
+    longest_row: ClassVar[int] = 512  # T5's
 
     noise_density: float = 0.15
     """The share of the tokens that are removed."""

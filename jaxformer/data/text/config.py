@@ -40,8 +40,9 @@ class DataConfig(Data):
     packing: Packing = Joined()
     """How documents become rows."""
 
-    objective: Objective = CausalLM()
-    """What the model sees of a row, and what it predicts."""
+    objective: Objective | None = CausalLM()
+    """What the model sees of a row, and what it predicts; None: what the checkpoint was trained on,
+    the next token, hidden tokens or hidden spans."""
 
     sequence_length: int | None = 256
     """Tokens of a row; None: as many as the checkpoint takes, 2048 at most."""
@@ -52,16 +53,18 @@ class DataConfig(Data):
     corpus: CorpusOptions = CorpusOptions()
     """How the documents become tokens on disk, and where those are kept."""
 
-    longest_row = 2048
-
     def __post_init__(self):
         super().__post_init__()
-        if self.sequence_length is not None:
+        if None not in (self.objective, self.sequence_length):
             self.objective.validate(self.packing, self.sequence_length)
 
     @property
     def head(self) -> str:
         return self.objective.head
+
+    @property
+    def longest_row(self) -> int:
+        return self.objective.longest_row
 
     @property
     def lengths(self) -> dict[str, int]:
@@ -91,8 +94,9 @@ class DataConfig(Data):
         splits = [Split(source, fraction, self.split_seed) for source in self.source.mixed()]
         texts, special_tokens = training_texts(splits), self.objective.special_tokens
         tokenizer = load_or_train_tokenizer(folder, self.tokenizer, texts, special_tokens)
+        begin = self.objective.before_documents(tokenizer)
         corpora = [
-            load_or_tokenise(split, tokenizer, home, self.corpus)
+            load_or_tokenise(split, tokenizer, home, self.corpus, begin)
             for split, home in zip(splits, self._homes(folder), strict=True)
         ]
         for corpus in corpora:
@@ -141,7 +145,9 @@ class DataConfig(Data):
     ) -> Datasets:
         """The data with the validation side: documents of its own, or those held out."""
         own, counts_all = self.validation, self.objective.predicts_every_token
-        sides = held_out if own is None else [tokenised(own, tokenizer)]
+        sides = held_out
+        if own is not None:
+            sides = [tokenised(own, tokenizer, self.objective.before_documents(tokenizer))]
         targets, size = sum(s.num_targets for s in sides), sum(s.num_bytes for s in sides)
         return Datasets(
             train,

@@ -109,20 +109,22 @@ def load_or_tokenise(
     tokenizer: Tokenizer,
     folder: str | os.PathLike,
     options: CorpusOptions = CorpusOptions(),
+    begin: tuple[int, ...] = (),
 ) -> Corpus:
     """Returns the tokens of documents, which are tokenised unless that was done before.
 
     `folder/corpus-FINGERPRINT` holds the tokens; the fingerprint covers the documents, the
-    split and the tokenizer, so that a stale one is never used. It appears complete or not at
-    all. If several processes build at once, one does the work and the others wait for it. If it is
-    killed, the next one keeps the shards that are whole. The files are the same for any number of
-    processes and interruptions. Those of a remote run are in the store too, for other machines.
+    split, the tokenizer and `begin`, so that a stale one is never used. It appears complete or not
+    at all. If several processes build at once, one does the work and the others wait for it. If it
+    is killed, the next one keeps the shards that are whole. The files are the same for any number
+    of processes and interruptions. Those of a remote run are in the store too, for other machines.
 
     Args:
         split: The documents and their sides.
         tokenizer: The tokenizer.
         folder: Where to keep the tokens, or a link to them if there is a `cache_dir`.
         options: How tokens are made and where they are kept.
+        begin: The tokens that each document begins with.
 
     Returns:
         Both sides of the documents, memory-mapped.
@@ -130,7 +132,7 @@ def load_or_tokenise(
     Raises:
         DataError: There is no text, it cannot be read, or the tokens cannot be written.
     """
-    own = Path(folder, f"corpus-{_fingerprint(split, tokenizer, options)}")
+    own = Path(folder, f"corpus-{_fingerprint(split, tokenizer, options, begin)}")
     run, kept, cache = kept_of(own.parent) or own.parent, kept_of(own), options.cache_dir
     if cache is not None and is_remote(cache):
         kept, cache = any_path(cache, "data.corpus.cache_dir") / own.name, None
@@ -149,7 +151,7 @@ def load_or_tokenise(
         with staging(home, tokenizer, kept) as shards:
             if shards is not None:
                 shard_bytes = sys.maxsize if is_whole else options.shard_bytes
-                _tokenise(split, tokenizer, shards, shard_bytes, options.num_proc)
+                _tokenise(split, tokenizer, shards, shard_bytes, options.num_proc, begin)
         corpus = read_corpus(home, tokenizer)
     if shared:
         _link(own, home)
@@ -175,12 +177,13 @@ def load_corpus(
     return _load(homes[0], load_tokenizer(Path(run_dir or folder, "tokenizer")))
 
 
-def tokenised(source: TextSource, tokenizer: Tokenizer) -> TokenStream:
+def tokenised(source: TextSource, tokenizer: Tokenizer, begin: tuple[int, ...] = ()) -> TokenStream:
     """Tokenises all documents of a small source in memory.
 
     Args:
         source: The documents.
         tokenizer: The tokenizer.
+        begin: The tokens that each document begins with.
 
     Returns:
         Their tokens.
@@ -192,7 +195,7 @@ def tokenised(source: TextSource, tokenizer: Tokenizer) -> TokenStream:
     if not texts:
         raise DataError(f"{source} holds no text")
     separator = np.array([tokenizer.end_of_text_id], np.int32)
-    rows = tokenizer.encode_batch(texts)
+    rows = [_after(begin, row) for row in tokenizer.encode_batch(texts)]
     return TokenStream(
         tokens=np.concatenate([separator, *(part for row in rows for part in (row, separator))]),
         offsets=np.cumsum([0, *(len(row) + 1 for row in rows)]),
@@ -200,11 +203,19 @@ def tokenised(source: TextSource, tokenizer: Tokenizer) -> TokenStream:
     )
 
 
-def _fingerprint(split: Split, tokenizer: Tokenizer, options: CorpusOptions) -> str:
+def _after(begin: tuple[int, ...], tokens: np.ndarray) -> np.ndarray:
+    return np.concatenate([np.array(begin, tokens.dtype), tokens]) if begin else tokens
+
+
+def _fingerprint(
+    split: Split, tokenizer: Tokenizer, options: CorpusOptions, begin: tuple[int, ...]
+) -> str:
     parts = [_FORMAT, split.source.fingerprint(), split.fraction, split.seed]
     parts.append(tokenizer.fingerprint())
     if options.shard_bytes != CorpusOptions.shard_bytes:
         parts.append(options.shard_bytes)
+    if begin:
+        parts.append({"begin": begin})
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
@@ -240,11 +251,17 @@ class _Piece(NamedTuple):
     text: str
     num_bytes: int
     is_validation: bool
+    begins_document: bool
     ends_document: bool
 
 
 def _tokenise(
-    split: Split, tokenizer: Tokenizer, shards: Staging, shard_bytes: int, num_proc: int | None
+    split: Split,
+    tokenizer: Tokenizer,
+    shards: Staging,
+    shard_bytes: int,
+    num_proc: int | None,
+    begin: tuple[int, ...],
 ) -> None:
     """Writes the shards that are missing, and makes all of them the corpus."""
     with TokenisingProgress(split.source.num_bytes()) as progress:
@@ -256,7 +273,10 @@ def _tokenise(
                 with ShardWriter(temporary, tokenizer) as writer:
                     for batch, ids in batches:
                         for piece, tokens in zip(batch, ids, strict=True):
-                            writer.append(tokens, *piece[2:])
+                            tokens = _after(begin, tokens) if piece.begins_document else tokens
+                            writer.append(
+                                tokens, piece.num_bytes, piece.is_validation, piece.ends_document
+                            )
                         _count(batch, ids, progress)
                 move_into_place(temporary, folder)
             shards.share(number)
@@ -270,7 +290,8 @@ def _pieces(split: Split, shard_bytes: int) -> Iterator[_Piece]:
         parts = cut(document.text)
         for number, part in enumerate(parts, start=1):
             num_bytes = len(part.encode())
-            yield _Piece(shard, part, num_bytes, is_validation, number == len(parts))
+            ends = (number == 1, number == len(parts))
+            yield _Piece(shard, part, num_bytes, is_validation, *ends)
             size += num_bytes
         if size >= shard_bytes:
             shard, size = shard + 1, 0

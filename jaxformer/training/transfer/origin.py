@@ -362,6 +362,22 @@ def check_same_tokens(tokenizer: Tokenizer, origin: Path) -> None:
             )
 
 
+def check_tokenizer_of(config: Config, origin: Path) -> None:
+    """Checks, as `check_same_tokens`, the tokenizer that an experiment names.
+
+    Args:
+        config: The experiment, with the tokenizer of its origin unless it names another one.
+        origin: The folder of the model that it starts from.
+
+    Raises:
+        ConfigError: As `check_same_tokens`.
+    """
+    spec = getattr(config.data, "tokenizer", None)
+    if spec is None or spec == TokenizerFile(name_of(_existing(origin))):
+        return
+    check_same_tokens(spec.fit(()), origin)
+
+
 def _existing(origin: Path) -> Path:
     folder = tokenizer_folder(origin)
     if folder is None:

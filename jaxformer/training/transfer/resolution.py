@@ -41,6 +41,7 @@ from jaxformer.models import (
 )
 from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import within_part
+from jaxformer.training.transfer.objective import pretraining_objective
 from jaxformer.training.transfer.origin import (
     Origin,
     open_origin,
@@ -72,7 +73,8 @@ def resolved(config: Config, folder: Path | None = None, *, labels_needed: bool 
     """Returns the experiment with all that it leaves to the checkpoint it starts from.
 
     A model that is None becomes the checkpoint's, with the head that the data teach; a tokenizer
-    that would be trained becomes the checkpoint's; a `sequence_length` that is None becomes as
+    that would be trained becomes the checkpoint's; an objective that is None becomes the one that
+    the checkpoint was trained with; a `sequence_length` that is None becomes as
     many tokens as model and tokenizer take; labels that are the checkpoint's keep their numbers.
     The name of a model on the hub gets the commit that it stands for.
 
@@ -92,7 +94,7 @@ def resolved(config: Config, folder: Path | None = None, *, labels_needed: bool 
     config = with_commit(config, folder)
     if (continued := _continued(config, folder)) is not None:
         return continued
-    config = with_tokenizer_of_origin(config, folder)
+    config = _with_objective(with_tokenizer_of_origin(config, folder))
     open_length = getattr(config.data, "sequence_length", 0) is None
     labelled = config.data.head in _LABELLED
     if config.init_from is None:
@@ -187,7 +189,7 @@ def _continued(config: Config, folder: Path | None) -> Config | None:
         began = read_config(folder)
     if began.init_from != config.init_from:
         return None
-    left_open = {"sequence_length": None, "label_order": ()}
+    left_open = {"sequence_length": None, "label_order": (), "objective": None}
     data = {
         name: getattr(began.data, name)
         for name, value in left_open.items()
@@ -196,6 +198,26 @@ def _continued(config: Config, folder: Path | None) -> Config | None:
     if isinstance(getattr(config.data, "tokenizer", None), TrainTokenizer):
         data["tokenizer"] = began.data.tokenizer
     return replace(config, model=config.model or began.model, data=replace(config.data, **data))
+
+
+def _with_objective(config: Config) -> Config:
+    """The experiment with the objective of the checkpoint's pre-training, unless it names one."""
+    data: Any = config.data
+    if getattr(data, "objective", ...) is not None:
+        return config
+    if config.init_from is None:
+        raise ConfigError(
+            "data.objective = None: must be an objective, such as CausalLM, or that of a "
+            "checkpoint; name one with --init-from DIR"
+        )
+    model = config.model or open_origin(config.init_from).checkpoint.config
+    if isinstance(data.tokenizer, TrainTokenizer):
+        raise ConfigError(
+            f"data.objective = None: {config.init_from} has no tokenizer, and nothing says on what "
+            "it was trained; name a tokenizer with --data.tokenizer TokenizerFile"
+        )
+    objective = pretraining_objective(model, data.tokenizer.fit(()))
+    return replace(config, data=replace(data, objective=objective))
 
 
 def _with_labels(config: Config, origin: Origin, needed: bool) -> tuple[Config, int | None]:

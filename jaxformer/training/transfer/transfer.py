@@ -5,15 +5,22 @@ from pathlib import Path
 
 import numpy as np
 
+from jaxformer.checkpoints.saved_run import SavedRun
+from jaxformer.config.experiment import Config
 from jaxformer.distributed.processes import placed
 from jaxformer.errors import ConfigError
 from jaxformer.io.serialization import diff
 from jaxformer.models.frozen import SCALES, stored
 from jaxformer.models.lora import is_factor
 from jaxformer.models.model import ModelConfig
-from jaxformer.models.parameters import Parameters, within_part
+from jaxformer.models.parameters import AbstractModel, Parameters, within_part
 from jaxformer.training.transfer.layer_choice import Shapes, Sources, chosen_layers
-from jaxformer.training.transfer.origin import open_saved
+from jaxformer.training.transfer.origin import (
+    SavedFolder,
+    check_tokenizer_of,
+    open_saved,
+    origin_folder,
+)
 
 # Fields in which two models may differ and still use the same parameters.
 _MAY_DIFFER = frozenset(
@@ -58,6 +65,31 @@ class Transfer:
         return "\n".join(lines)
 
 
+def check_transfer(config: Config) -> None:
+    """Checks that a run can start from the model that it names, before its data are read.
+
+    Args:
+        config: The experiment, resolved.
+
+    Raises:
+        ConfigError: As `transfer` and `check_same_tokens` would after the data are prepared.
+    """
+    if config.init_from is None:
+        return
+    folder, model = origin_folder(config.init_from), config.model
+    here = {name: shape.shape for name, shape in AbstractModel(model.build).shapes.items()}
+    saved, sources = _opened(here, folder, model, config.init_layers)
+    differences = _differences(saved.model, model)
+    taken = {
+        name
+        for name in here
+        if name in sources.shapes
+        and here[name] == _adapted_shape(name, sources.shapes[name], model, saved.model)
+    }
+    _check_rest(folder, here, sources.shapes, taken, differences)
+    check_tokenizer_of(config, folder)
+
+
 def transfer(
     params: Parameters, folder: Path, model: ModelConfig, layers: tuple[int, ...] | None = None
 ) -> tuple[Parameters, Transfer]:
@@ -80,13 +112,8 @@ def transfer(
         ConfigError: The folder is not a run (nor a Hugging Face checkpoint), the models
             differ in more than their heads (names the parameters), or the layers cannot be chosen.
     """
-    saved = open_saved(folder, "--init-from", may_lack_parts=True)
-    saved.add_parts(model)
     here = {name: array.shape for name, array in params.items() if not name.endswith(SCALES)}
-    if layers is None:
-        sources = Sources.of(saved.shapes)
-    else:
-        sources = chosen_layers(here, saved, layers, model.layer_kinds)
+    saved, sources = _opened(here, folder, model, layers)
     both = [name for name in here if name in sources.shapes]
     arrays = saved.read({there for name in both for there in sources.read_for(name)})
     found = {name: sources.array(name, arrays) for name in both}
@@ -111,6 +138,24 @@ def transfer(
     return params | ours, report
 
 
+def _opened(
+    here: Shapes, folder: Path, model: ModelConfig, layers: tuple[int, ...] | None
+) -> tuple[SavedRun | SavedFolder, Sources]:
+    """The other model, and what it offers for the parameters of this one."""
+    saved = open_saved(folder, "--init-from", may_lack_parts=True)
+    saved.add_parts(model)
+    if layers is None:
+        return saved, Sources.of(saved.shapes)
+    return saved, chosen_layers(here, saved, layers, model.layer_kinds)
+
+
+def _adapted_shape(
+    name: str, shape: tuple[int, ...], model: ModelConfig, source: ModelConfig
+) -> tuple[int, ...]:
+    """The shape that a parameter of the other model has once it is fitted to this one."""
+    return model.adapted(name, np.broadcast_to(np.float32(0), shape), source).shape
+
+
 def _check_rest(
     folder: Path, here: Shapes, there: Shapes, taken: set[str], differences: tuple[str, ...]
 ) -> None:
@@ -125,7 +170,8 @@ def _check_rest(
         reasons = f" ({'; '.join(differences)})" if differences else ""
         raise ConfigError(
             f"--init-from {folder}: the models differ in more than their heads{reasons}: "
-            f"{'; '.join(problems[:4])}{f' and {len(problems) - 4} more' if problems[4:] else ''}"
+            f"{'; '.join(problems[:4])}{f' and {len(problems) - 4} more' if problems[4:] else ''}; "
+            "a config without a model takes the checkpoint's: pretrain, sft, finetune_..."
         )
 
 

@@ -1,0 +1,153 @@
+"""`configs/pretrain.py`: the pre-training of a checkpoint goes on, whatever its family."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hf_checkpoints import SENTENCES, save_checkpoint
+
+from jaxformer.config import load_config
+from jaxformer.data import CausalLM, Denoising, Files, MaskedLM, SpanCorruption, TokenizerFile
+from jaxformer.errors import ConfigError
+from jaxformer.models.lora import LoRA
+from jaxformer.pretrained.auto import load
+from jaxformer.training.loop import train
+from jaxformer.training.transfer.objective import pretraining_objective
+from jaxformer.training.transfer.resolution import resolved
+
+pytestmark = pytest.mark.torch
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """A table with a text in each row, as people have them."""
+    file = tmp_path_factory.mktemp("text") / "text.jsonl"
+    file.write_text("\n".join(json.dumps({"text": sentence}) for sentence in SENTENCES))
+    return file
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """The folder of a checkpoint of a kind, saved once."""
+    home = tmp_path_factory.mktemp("checkpoints")
+
+    def get(kind):
+        folder = home / kind
+        if not folder.exists():
+            save = save_bart if kind == "bart" else save_checkpoint
+            save(kind, folder)
+        return folder
+
+    return get
+
+
+def save_bart(kind, folder):
+    import transformers
+    from hf_checkpoints import roberta_tokenizer
+
+    tokenizer = roberta_tokenizer()
+    sizes = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in SIDE}
+    config = transformers.BartConfig(
+        vocab_size=len(tokenizer), d_model=24, max_position_embeddings=64, **sizes
+    )
+    transformers.BartForConditionalGeneration(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+SIDE = (("layers", 1), ("attention_heads", 2), ("ffn_dim", 32))
+OBJECTIVES = {
+    "llama": CausalLM(begin_of_text=True),
+    "gpt2": CausalLM(begin_of_text=True),
+    "bert": MaskedLM(),
+    "roberta": MaskedLM(),
+    "bert_classifier": MaskedLM(),
+    "t5": SpanCorruption(),
+    "bart": Denoising(),
+}
+
+
+def experiment(origin, text, **fields):
+    """The shipped experiment on a text, for one step."""
+    config = load_config(str(CONFIGS / "pretrain.py"))
+    small = {"batch_size": 2, "max_validation_batches": 1, "validation_fraction": 0.2}
+    return replace(
+        config,
+        init_from=str(origin),
+        data=replace(config.data, source=Files(str(text)), **(small | fields)),
+        train=replace(config.train, steps=1, epochs=None),
+    )
+
+
+@pytest.mark.parametrize("kind", OBJECTIVES)
+def test_the_checkpoint_says_what_is_learned(checkpoint, text, kind):
+    config = resolved(experiment(checkpoint(kind), text))
+    assert config.data.objective == OBJECTIVES[kind]
+    assert config.data.sequence_length <= 64 or kind in ("gpt2", "llama")
+    assert resolved(config) == config
+    named = experiment(checkpoint(kind), text, objective=CausalLM())
+    assert resolved(named).data.objective == CausalLM()
+
+
+@pytest.mark.quick("t5")
+@pytest.mark.parametrize("kind", ["llama", "bert", "t5", "bart"])
+def test_it_trains_from_the_checkpoints_parameters(tmp_path, checkpoint, text, kind):
+    """At a rate of 0 the parameters stay those of the checkpoint, every one of them."""
+    config = experiment(checkpoint(kind), text)
+    still = replace(config.optimizer.schedule, learning_rate=0.0)
+    config = replace(config, optimizer=replace(config.optimizer, schedule=still))
+    result = train(config, tmp_path / "run")
+    assert np.isfinite(result.metrics["loss"])
+    before, after = load(checkpoint(kind), dtype=None), load(tmp_path / "run", dtype=None)
+    ours, theirs = after.parameters, before.parameters
+    assert ours.keys() >= theirs.keys()
+    for name, value in theirs.items():
+        np.testing.assert_array_equal(ours[name], value, err_msg=name)
+
+
+def test_it_trains_adapters(tmp_path, checkpoint, text):
+    config = experiment(checkpoint("llama"), text)
+    config = replace(config, train=replace(config.train, lora=LoRA()))
+    assert train(config, tmp_path / "run").finished
+
+
+def test_documents_of_a_decoder_begin_as_its_tokenizer_begins_texts(tmp_path, checkpoint, text):
+    config = resolved(experiment(checkpoint("llama"), text))
+    begin = config.data.objective.before_documents(config.data.tokenizer.fit(()))
+    assert len(begin) == 1
+    for validation in (None, Files(str(text))):
+        data = replace(config.data, validation=validation).prepare(tmp_path / "run")
+        end = data.tokenizer.end_of_text_id
+        for side in (data.train, data.validation):
+            tokens = side.examples.stream.tokens
+            (ends,) = np.nonzero(tokens[:-1] == end)
+            assert (tokens[ends + 1] == begin[0]).all()
+            assert (tokens == begin[0]).sum() == len(ends)
+    plain = replace(config.data, objective=CausalLM()).prepare(tmp_path / "plain")
+    assert begin[0] not in plain.train.examples.stream.tokens
+
+
+def test_what_nothing_says_is_asked_for(tmp_path, checkpoint, text):
+    with pytest.raises(ConfigError, match="init-from"):
+        resolved(replace(experiment("", text), init_from=None))
+    t5, llama = (resolved(experiment(checkpoint(kind), text)) for kind in ("t5", "llama"))
+    with pytest.raises(ConfigError, match="objective"):
+        pretraining_objective(t5.model, llama.data.tokenizer.fit(()))
+
+
+@pytest.mark.parametrize("other", ["model", "tokenizer", "objective"])
+def test_a_mismatch_is_said_before_there_is_a_run(tmp_path, checkpoint, text, other):
+    config = experiment(checkpoint("llama"), text)
+    if other == "model":
+        model = load_config(str(CONFIGS / "tiny_decoder.py")).model
+        config = replace(config, model=replace(model, vocab_size=10_000))
+    elif other == "tokenizer":
+        spec = TokenizerFile(str(checkpoint("bert")))
+        config = replace(config, data=replace(config.data, tokenizer=spec))
+    else:
+        config = replace(config, data=replace(config.data, objective=SpanCorruption()))
+    with pytest.raises(ConfigError):
+        train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
