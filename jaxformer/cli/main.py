@@ -9,7 +9,9 @@ import importlib
 import logging
 import sys
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 
+from jaxformer import __version__
 from jaxformer.cli.interruption import quitting_on_interrupt
 from jaxformer.errors import ArgumentError, did_you_mean
 from jaxformer.extras import missing_extra
@@ -71,6 +73,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if name in ("-h", "--help"):
         print(_help())
         return 0
+    if name == "--version":
+        libraries = ", ".join(f"{each} {version(each)}" for each in ("jax", "jaxlib", "flax"))
+        print(f"jaxformer {__version__} ({libraries})")
+        return 0
     if name in GROUPS and (not rest or rest[0] in ("-h", "--help")):
         print(_help(f"{name} "))
         return 0
@@ -120,5 +126,6 @@ def _help(group: str = "") -> str:
     command = f"{group}COMMAND"
     return (
         f"usage: jaxformer {command} [ARGUMENT ...]\n\nTransformers in JAX.\n\n"
-        f"commands:\n{listed}\n\n`jaxformer {command} --help` describes a command and its options."
+        f"commands:\n{listed}\n\n`jaxformer {command} --help` describes a command and its options, "
+        "and `jaxformer --version` says what is installed."
     )

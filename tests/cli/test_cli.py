@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 
+import jaxformer
 from jaxformer.checkpoints.checkpointer import Checkpointer, content_hash, named_arrays
 from jaxformer.checkpoints.run_dir import open_run_folder
 from jaxformer.cli import (
@@ -273,3 +274,9 @@ def test_a_missing_library_names_its_extra(command, module, library, extra, caps
     assert cli.main([command]) == 2
     message = f"jaxformer {command} needs {library}: pip install 'jaxformer[{extra}]'"
     assert capsys.readouterr().err == f"error: {message}\n"
+
+
+def test_the_version_names_what_computes(capsys):
+    assert cli.main(["--version"]) == 0
+    printed = capsys.readouterr().out
+    assert all(each in printed for each in (jaxformer.__version__, jax.__version__))
