@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxformer.errors import DataError
+from jaxformer.io.files import lock_file
 from jaxformer.io.paths import any_path, is_remote
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ def one_at_a_time(folder: Path) -> Iterator[None]:
     Yields:
         Nothing.
     """
-    with (folder / _LOCK).open("w") as lock:
+    with lock_file(folder / _LOCK) as lock:
         with suppress(OSError):  # a file system without locks
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -4,15 +4,22 @@ import contextlib
 import dataclasses
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax
 
 from jaxformer.checkpoints.checkpointer import Checkpointer
 from jaxformer.checkpoints.restore import restore_newest, saved_log
-from jaxformer.checkpoints.run_data import prepared_data
-from jaxformer.checkpoints.run_dir import CHECKPOINTS, locked, moved_away, open_run_folder
+from jaxformer.checkpoints.run_data import kept_digests, prepared_data
+from jaxformer.checkpoints.run_dir import (
+    CHECKPOINTS,
+    RunConfig,
+    locked,
+    moved_away,
+    open_run_folder,
+)
+from jaxformer.checkpoints.select import saved_config
 from jaxformer.config.experiment import (
     Config,
     check_heads,
@@ -39,7 +46,7 @@ from jaxformer.distributed.processes import (
 )
 from jaxformer.distributed.sharding import make_mesh
 from jaxformer.errors import DataError, check_argument
-from jaxformer.io.paths import AnyPath, folder_path
+from jaxformer.io.paths import AnyPath, run_path
 from jaxformer.io.serialization import to_json
 from jaxformer.training.evaluation.conclusion import print_conclusion
 from jaxformer.training.evaluation.early_stopping import EarlyStopping, check_metric
@@ -92,7 +99,12 @@ def train(config: Config | str, folder: str | Path, fresh: bool = False) -> Trai
     with _opened(config, folder, fresh) as (resources, check_lock):
         config, data, program, work = _prepared(config, folder)
         settings = config.train
-        restored = restore_newest(folder / CHECKPOINTS, program.state_shapes, warn=print)
+        restored = restore_newest(
+            folder / CHECKPOINTS,
+            program.state_shapes,
+            warn=print,
+            check=lambda step: saved_config(RunConfig(folder), step),
+        )
         step, state = restored or (0, initial_state(config, data, program))
         data = with_references(config, folder, data, program, None if restored else state.params)
         evaluator = Evaluator(program, data, config.data.max_validation_batches)
@@ -105,7 +117,7 @@ def train(config: Config | str, folder: str | Path, fresh: bool = False) -> Trai
         preview = _preview(config, program, data)
         profiler = StepProfiler(settings.profile_steps, log.folder)
         batches = _device_batches(program, data.train, step)
-        checkpoints = _checkpointer(config, folder / CHECKPOINTS, (check_lock, log.push))
+        checkpoints = _checkpointer(config, folder, log.push, check_lock)
 
         validation, ended, interrupted = None, agreed(stopping.ended), False
         with contextlib.closing(checkpoints), StopSignal() as signals:
@@ -133,6 +145,7 @@ def train(config: Config | str, folder: str | Path, fresh: bool = False) -> Trai
                         checkpoints.save(step, state, validation, log.state)
                 checkpoints.check()
 
+        check_lock()
         log.push()
         if step < settings.steps and not ended:
             log.message(f"stopped after step {step}; the same command continues from there")
@@ -142,6 +155,7 @@ def train(config: Config | str, folder: str | Path, fresh: bool = False) -> Trai
         conclusion = evaluator.conclude(state.best_params, step, log.message, validation)
         sample = "" if preview is None else preview.text(state.best_params)
         log.end_display()
+        check_lock()
         if is_first():
             shown = (folder, log.folder, state.params, stopping, sample)
             log.conclude(step, conclusion.metrics, print_conclusion(conclusion, config, *shown))
@@ -177,7 +191,7 @@ def _checked(config: Config | str, folder: str | Path, fresh: bool) -> tuple[Con
     config = load_config(config_spec(str(config))) if isinstance(config, str | Path) else config
     expected = "a Config, or the name or the path of a config"
     check_argument("config", config, isinstance(config, Config), expected)
-    folder = folder_path(folder, "folder")
+    folder = run_path(folder, "folder")
     config = resolved(config, None if fresh else folder)
     validate(config, jax.device_count())
     check_loggers(config.train.loggers)
@@ -281,15 +295,20 @@ def _device_batches(
 
 
 def _checkpointer(
-    config: Config, folder: AnyPath, before_save: Sequence[Callable[[], None]]
+    config: Config,
+    folder: AnyPath,
+    before_save: Callable[[], None],
+    check_owned: Callable[[], None],
 ) -> Checkpointer:
     metric = config.train.metric
     return Checkpointer(
-        folder,
+        folder / CHECKPOINTS,
         to_json(config),
         config.train.keep,
         best_fn=lambda measured: cost(metric, measured.get(metric)),
         before_save=before_save,
+        check_owned=check_owned,
+        kept=kept_digests(folder),
     )
 
 

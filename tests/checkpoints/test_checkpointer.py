@@ -176,8 +176,6 @@ def damaged_variants(folder):
     """Every file of a checkpoint, cut in half, emptied or deleted."""
     for path in sorted(item for item in folder.rglob("*") if item.is_file()):
         name = path.relative_to(folder)
-        if name.name in ("_CHECKPOINT_METADATA", "commit_success.txt"):
-            continue  # orbax's own notes, which restoring does not need
         for how in ("halved", "emptied", "deleted"):
             yield name, how
 
@@ -227,9 +225,8 @@ def test_a_flipped_bit_is_never_restored(tmp_path):
         step, state = restore_newest(
             tmp_path / "damaged", abstract(make_state(mesh)), warnings.append
         )
-        # Of orbax's own notes nothing is read, and a manifest may have lost a space.
-        harmless = name.name in ("_CHECKPOINT_METADATA", "commit_success.txt", manifest.MANIFEST)
-        assert step == 1 or harmless, name
+        # A manifest may have lost a space.
+        assert step == 1 or name.name == manifest.MANIFEST, name
         assert len(warnings) == (2 - step)
         assert_same_bits(make_state(mesh, step), state)
         shutil.rmtree(tmp_path / "damaged")
@@ -378,4 +375,4 @@ def test_the_manifest_lists_the_files(tmp_path):
         assert present[name].stat().st_size == record["bytes"]
         assert hashlib.sha256(present[name].read_bytes()).hexdigest() == record["sha256"]
     unlisted = {p.name for name, p in present.items() if p.is_file() and name not in listed}
-    assert unlisted == {manifest.MANIFEST, "_CHECKPOINT_METADATA", "commit_success.txt"}
+    assert unlisted == {manifest.MANIFEST}
