@@ -29,6 +29,9 @@ class DistributedConfig:
     """Let JAX ask the cluster, where no variable says what it is."""
     initialization_timeout: int = 300
     """Seconds to wait at the start until all processes are there."""
+    heartbeat_timeout: int = 180
+    """Seconds without a sign of life after which a process counts as lost. The library that counts
+    them reads the clock, which may be set forward: by less than half of them without harm."""
     stopped_status: int = 0
     """The exit status of a run that a signal stopped before its end; not 0, so that a scheduler
     starts it again (`jaxformer launch` writes 75)."""
