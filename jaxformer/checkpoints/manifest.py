@@ -108,7 +108,9 @@ def seal(step_folder: AnyPath) -> None:
     """Records the files that complete a checkpoint, which are written after its manifest."""
     path = step_folder / MANIFEST
     late = (step_folder / name for name in _LATE)
-    records = _parsed(path.read_text()) | _records(step_folder, (file for file in late if file.is_file()))
+    records = _parsed(path.read_text()) | _records(
+        step_folder, (file for file in late if file.is_file())
+    )
     write_json(path, _as_json(dict(sorted(records.items()))))
 
 

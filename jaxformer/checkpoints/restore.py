@@ -47,7 +47,7 @@ def restore_newest(
         CheckpointError: There are checkpoints and all of them are damaged, or the newest is whole
             and cannot be restored.
         StorageError: One cannot be read.
-    """
+    """  # noqa: DOC501 (errors of the devices are raised again)
     folder = any_path(folder, "folder").absolute()
 
     def skip(step_folder: AnyPath, problem: str) -> None:

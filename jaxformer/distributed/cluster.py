@@ -86,7 +86,8 @@ def _given(
     job: DistributedConfig, variables: Variables
 ) -> tuple[str | None, int | None, int | None]:
     """Address, number and index from the options, and from JAX's variables where they lack."""
-    least = {"num_processes": 1, "process_id": 0, "initialization_timeout": 1, "stopped_status": 0}
+    least = {"num_processes": 1, "process_id": 0, "stopped_status": 0}
+    least |= {"initialization_timeout": 1, "heartbeat_timeout": 1}
     for field, smallest in least.items():
         value = getattr(job, field)
         if value is not None and value < smallest:

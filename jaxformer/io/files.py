@@ -133,9 +133,12 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
 def lock_file(path: Path) -> IO:
     """Opens a file that is locked: created if absent, never emptied, and not through a link.
 
+    Returns:
+        The open file.
+
     Raises:
         OSError: It cannot be opened, or is a link.
-    """  # noqa: DOC502 (os.open raises it)
+    """
     return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666))
 
 
