@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxformer.errors import DataError
-from jaxformer.io.files import lock_file
 from jaxformer.io.paths import any_path, is_remote
 
 if TYPE_CHECKING:
@@ -171,7 +170,7 @@ def one_at_a_time(folder: Path) -> Iterator[None]:
     Yields:
         Nothing.
     """
-    with lock_file(folder / _LOCK) as lock:
+    with (folder / _LOCK).open("w") as lock:
         with suppress(OSError):  # a file system without locks
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield

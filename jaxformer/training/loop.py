@@ -99,12 +99,7 @@ def train(config: Config | str, folder: str | Path, fresh: bool = False) -> Trai
     with _opened(config, folder, fresh) as (resources, check_lock):
         config, data, program, work = _prepared(config, folder)
         settings = config.train
-        restored = restore_newest(
-            folder / CHECKPOINTS,
-            program.state_shapes,
-            warn=print,
-            check=lambda step: saved_config(RunConfig(folder), step),
-        )
+        restored = _restored(folder, program)
         step, state = restored or (0, initial_state(config, data, program))
         data = with_references(config, folder, data, program, None if restored else state.params)
         evaluator = Evaluator(program, data, config.data.max_validation_batches)
@@ -144,8 +139,6 @@ def train(config: Config | str, folder: str | Path, fresh: bool = False) -> Trai
                     with log.paused():
                         checkpoints.save(step, state, validation, log.state)
                 checkpoints.check()
-
-        check_lock()
         log.push()
         if step < settings.steps and not ended:
             log.message(f"stopped after step {step}; the same command continues from there")
@@ -168,6 +161,16 @@ def _prepared(config: Config, folder: Path) -> tuple[Config, Datasets, TrainProg
     config, data = _with_data(config, folder)
     program = _program(config, data)
     return config, data, program, _announced_work(config, data, program, folder)
+
+
+def _restored(folder: AnyPath, program: TrainProgram) -> tuple[int, TrainState] | None:
+    """The newest checkpoint that is whole, once it is known to be one of this run's."""
+    return restore_newest(
+        folder / CHECKPOINTS,
+        program.state_shapes,
+        warn=print,
+        check=lambda step: saved_config(RunConfig(folder), step),
+    )
 
 
 def _run_logger(
