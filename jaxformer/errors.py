@@ -26,7 +26,10 @@ class RunError(RuntimeError):
 
 
 class StorageError(RunError):
-    """An object store cannot be reached, or refuses; says which URL, and what to do."""
+    """A disk or an object store cannot be read, or refuses; says what of it, and what to do.
+
+    It says nothing of contents: what cannot be read is not taken for damaged.
+    """
 
 
 def check_argument(name: str, value: object, valid: bool, expected: str) -> None:

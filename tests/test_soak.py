@@ -12,6 +12,7 @@ from soak.configs import Configs, mistyped
 from soak.damage import Damage
 from soak.folders import Folders
 from soak.hostile import spoiled_bytes, spoiled_json
+from soak.places import Places
 from soak.trial import Outcome, Reached, Refused, Silent, Trial, chance, judge
 
 from jaxformer.config import load_config
@@ -35,6 +36,11 @@ def outcomes(attacker, count):
 @pytest.mark.slow
 def test_damaged_runs(folder):
     assert outcomes(Damage(folder / "damage", 0, ("text",)), 12) == []
+
+
+@pytest.mark.slow
+def test_strange_places_of_runs(folder):
+    assert outcomes(Places(folder / "places", 0), 8) == []
 
 
 @pytest.mark.slow

@@ -14,7 +14,8 @@ import errno
 import hashlib
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -79,6 +80,9 @@ class Checkpointer:
         best_fn: Maps the metrics measured at a step to a cost, which is lowest at the best step;
             None where the metric was not measured.
         before_save: Called before each checkpoint is begun.
+        check_owned: Raises RunError once the folder is another run's. It is called before anything
+            is committed or deleted there.
+        kept: The digests of the files that the run's model depends on, by name.
     """
 
     def __init__(
@@ -87,12 +91,17 @@ class Checkpointer:
         config: dict[str, Any],
         keep: int,
         best_fn: BestFn = loss_of,
-        before_save: Sequence[Callable[[], None]] = (),
+        before_save: Callable[[], None] = lambda: None,
+        check_owned: Callable[[], None] = lambda: None,
+        kept: Mapping[str, str] = MappingProxyType({}),
     ):
         self.folder = any_path(folder, "folder").absolute()
         self._config = config
         self._keep, self._best_fn, self._before_save = keep, best_fn, before_save
+        self._check_owned, self._kept_digests = check_owned, dict(kept)
         self._saving: int | None = None
+        self._unsealed: int | None = None
+        self._doomed: list[int] = []
         self._deletions: list[threading.Thread] = []
         if jax.process_index() == 0:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -139,8 +148,8 @@ class Checkpointer:
         self.wait()
         if step in self._costs:
             return
-        for call in self._before_save:
-            call()
+        self._check_owned()
+        self._before_save()
         measured = {k: float(v) for k, v in (validation or {}).items() if math.isfinite(v)}
         self._saving, self._costs[step] = step, self._best_fn(measured)
         arrays, key_types = _to_savable(state)
@@ -150,6 +159,7 @@ class Checkpointer:
             "validation": measured,
             "log": dict(log or {}),
             "key_types": key_types,
+            "kept": self._kept_digests,
             "jaxformer": jaxformer.__version__,
             "jax": jax.__version__,
         }
@@ -160,6 +170,7 @@ class Checkpointer:
         )
         with self._reporting():
             self._writer.save(self.folder / str(step), args=items)
+        self._unsealed = step
 
     def check(self) -> None:
         """Raises ``CheckpointError`` if a save in the background has failed since."""
@@ -168,13 +179,18 @@ class Checkpointer:
 
     def wait(self) -> None:
         """Waits until everything is on disk; raises as ``check`` does."""
+        unsealed, self._unsealed = self._unsealed, None
         with self._reporting():
             self._writer.wait_until_finished()
+            if unsealed is not None and jax.process_index() == 0:
+                self._check_owned()
+                manifest.seal(self.folder / str(unsealed))
         kept = files.steps_to_keep(self._costs, self._keep)
         for step in [step for step in self._costs if step not in kept]:
             del self._costs[step]
-            if jax.process_index() == 0:
-                self._deletions.append(files.delete_step(self.folder / str(step)))
+            self._doomed.append(step)
+        if self._doomed and jax.process_index() == 0:
+            self._delete_doomed()
 
     def close(self) -> None:
         """Waits, and ends the background threads."""
@@ -190,11 +206,20 @@ class Checkpointer:
         try:
             meta = manifest.read_item(self.folder / str(step), "meta")
             return self._best_fn(files.validation_of(meta))
-        except (OSError, ValueError, KeyError):  # damaged: never the best
+        except (FileNotFoundError, ValueError, KeyError):  # damaged: never the best
             return None
+
+    def _delete_doomed(self) -> None:
+        """Deletes the steps that are not kept; those that somebody reads, the next time."""
+        self._check_owned()
+        there = set(self.steps()).intersection(self._doomed)
+        begun = {step: files.delete_step(self.folder / str(step)) for step in there}
+        self._doomed = [step for step, thread in begun.items() if thread is None]
+        self._deletions += filter(None, begun.values())
 
     def _before_commit(self) -> None:
         """Runs in the background on process 0, before the rename that completes a step."""
+        self._check_owned()
         manifest.write_manifest(self.folder, self._saving)
 
     @contextlib.contextmanager
@@ -203,6 +228,7 @@ class Checkpointer:
             yield
         except Exception as error:
             self._costs.pop(self._saving, None)
+            self._check_owned()  # who has lost the folder fails in many ways
             full = _is_full_disk(error)
             cause = f"the disk is full ({first_line(error)})" if full else first_line(error)
             raise CheckpointError(

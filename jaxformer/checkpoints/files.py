@@ -9,16 +9,18 @@ last the object ``commit_success.txt``: a number without it is no checkpoint. Wh
 checkpoint deletes that object first.
 """
 
+import fcntl
 import json
 import logging
+import os
 import re
-import shutil
 import threading
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
 from jaxformer.errors import StorageError
-from jaxformer.io.files import replacing
+from jaxformer.io.files import remove_folder, replacing
 from jaxformer.io.paths import AnyPath, is_remote
 
 _TEMPORARY = ".orbax-checkpoint-tmp"
@@ -99,14 +101,57 @@ def validation_of(meta: Mapping[str, Any]) -> dict[str, float]:
     return {} if loss is None else {"loss": loss}
 
 
-def delete_step(step_folder: AnyPath) -> threading.Thread:
-    """Deletes in the background; a process killed meanwhile leaves nothing like a checkpoint."""
+class StepHold:
+    """Keeps a checkpoint from being deleted by its run while it is read; ends with the object.
+
+    An object store has no such thing: there a checkpoint may go while it is read.
+
+    Args:
+        step_folder: The checkpoint.
+        to_delete: Whether it is held by who deletes it, with nobody else.
+
+    Raises:
+        FileNotFoundError: It is gone already.
+        BlockingIOError: It is to be deleted, and somebody reads it.
+    """
+
+    def __init__(self, step_folder: AnyPath, to_delete: bool = False):
+        self.close = lambda: None
+        if is_remote(step_folder):
+            return
+        folder = os.open(step_folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.close = weakref.finalize(self, os.close, folder)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB if to_delete else fcntl.LOCK_SH)
+        except BlockingIOError:
+            self.close()
+            raise
+        except OSError:
+            pass  # a file system without locks
+        if not os.path.samestat(os.fstat(folder), os.stat(step_folder)):
+            raise FileNotFoundError(f"{step_folder} was deleted meanwhile")
+
+
+def delete_step(step_folder: AnyPath) -> threading.Thread | None:
+    """Deletes in the background; a process killed meanwhile leaves nothing like a checkpoint.
+
+    Args:
+        step_folder: The checkpoint.
+
+    Returns:
+        The thread that deletes; None, and nothing is done, while somebody reads the checkpoint.
+    """
     if is_remote(step_folder):
         (step_folder / COMMIT_FILE).unlink(missing_ok=True)
         thread = threading.Thread(target=_remove_objects, args=(step_folder,))
     else:
+        try:
+            hold = StepHold(step_folder, to_delete=True)
+        except BlockingIOError:
+            return None
         doomed = step_folder.rename(step_folder.with_name(step_folder.name + _DELETING))
-        thread = threading.Thread(target=shutil.rmtree, args=(doomed, True))
+        hold.close()
+        thread = threading.Thread(target=remove_folder, args=(doomed,))
     thread.start()
     return thread
 
@@ -127,7 +172,7 @@ def remove_leftovers(folder: AnyPath) -> None:
         return
     for item in folder.iterdir():
         if _TEMPORARY in item.name or item.name.endswith(_DELETING):
-            shutil.rmtree(item, ignore_errors=True)
+            remove_folder(item)
 
 
 def write_json(path: AnyPath, data: object) -> None:

@@ -66,15 +66,18 @@ class Lease:
         self._thread.start()
 
     def check(self) -> None:
-        """Checks that the lease is still this process's.
+        """Checks in the store that the lease is still this process's.
 
         Raises:
-            RunError: Another process has taken it, after this one had not renewed it for long.
+            RunError: It is not: this process has not renewed it for long, or it was removed.
         """
+        with suppress(StorageError):  # then nothing can be written either
+            self._look()
         if self._lost:
             raise RunError(
-                f"stopped: another process trains in {self._folder} now, because this one did not "
-                f"renew its lock for {EXPIRY:g} s; the checkpoints are kept"
+                f"stopped: {self._folder} is another process's now, or was removed. This one was "
+                f"halted or cut off for more than {EXPIRY:g} s, perhaps, and did not renew its "
+                "lock; it writes nothing more there, and the checkpoints are kept"
             )
 
     def close(self) -> None:
@@ -121,11 +124,15 @@ class Lease:
     def _renew(self) -> None:
         while not self._stop.wait(BEAT):
             with suppress(StorageError):  # nobody else reaches the store either, or the next beat
-                if max(self._numbers(), default=0) != self._number:
-                    self._lost = True
+                self._look()
+                if self._lost:
                     return
                 self._beats += 1
                 self._path(self._number).write_bytes(self._contents())
+
+    def _look(self) -> None:
+        if max(self._numbers(), default=0) != self._number:
+            self._lost = True
 
     def _create(self, number: int) -> bool:
         """Creates the lock of a number; returns whether this process has it."""

@@ -6,9 +6,10 @@ Whoever reads a checkpoint compares its files with the manifest first, so a byte
 since is found before it is used.
 """
 
+import contextlib
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -17,13 +18,14 @@ import jax
 import orbax.checkpoint as ocp
 
 from jaxformer.checkpoints.files import COMMIT_FILE, unfinished_step, write_json
+from jaxformer.errors import StorageError, system_message
 from jaxformer.io.digests import sha256_of
 from jaxformer.io.paths import AnyPath, any_path
 
 MANIFEST = "files.json"
 _PART = "digests.process_{}.json"
-# What orbax still writes after the manifest, and no restore reads.
-_UNLISTED = (MANIFEST, "_CHECKPOINT_METADATA", COMMIT_FILE)
+# What orbax writes into the step's folder after the manifest; `seal` adds it.
+_LATE = ("_CHECKPOINT_METADATA", COMMIT_FILE)
 _THREADS = 4
 
 _log = logging.getLogger(__name__)
@@ -39,16 +41,14 @@ class FileRecord:
     """Its digest; None in checkpoints of before digests were recorded."""
 
     def problem(self, name: str, path: AnyPath) -> str | None:
-        """Says what is wrong with the file now, or None."""
+        """Says what is wrong with the file now, or None; raises OSError if it cannot be read."""
         try:
-            if not path.is_file():
-                return f"{name} is missing"
             if (size := path.stat().st_size) != self.bytes:
                 return f"{name} has {size} bytes instead of {self.bytes}"
             if self.sha256 is not None and sha256_of(path) != self.sha256:
                 return f"{name} is not what was saved"
-        except OSError as error:
-            return f"{name} cannot be read: {error.strerror}"
+        except (FileNotFoundError, NotADirectoryError):
+            return f"{name} is missing"
         return None
 
 
@@ -104,6 +104,16 @@ def write_manifest(folder: AnyPath, step: int) -> None:
     write_json(unfinished / MANIFEST, _as_json(dict(sorted(records.items()))))
 
 
+def seal(step_folder: AnyPath) -> None:
+    """Records the files that complete a checkpoint, which are written after its manifest."""
+    path = step_folder / MANIFEST
+    late = (step_folder / name for name in _LATE)
+    records = _parsed(path.read_text()) | _records(
+        step_folder, (file for file in late if file.is_file())
+    )
+    write_json(path, _as_json(dict(sorted(records.items()))))
+
+
 def damage(step_folder: AnyPath, part: int = 0, parts: int = 1) -> str | None:
     """Compares a checkpoint with its manifest, byte for byte.
 
@@ -114,13 +124,19 @@ def damage(step_folder: AnyPath, part: int = 0, parts: int = 1) -> str | None:
 
     Returns:
         What is wrong with the first damaged file, or None.
+
+    Raises:
+        StorageError: A file is there and cannot be read, so nobody can tell.
     """
+    with _readable(step_folder):
+        return _damage(step_folder, part, parts)
+
+
+def _damage(step_folder: AnyPath, part: int, parts: int) -> str | None:
     try:
         records = _parsed((step_folder / MANIFEST).read_text())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return f"{MANIFEST} is missing"
-    except OSError as error:
-        return f"{MANIFEST} cannot be read: {error.strerror}"
     except (ValueError, RecursionError):
         return f"{MANIFEST} is not readable"
     if any(record.sha256 is None for record in records.values()):
@@ -142,18 +158,36 @@ def read_item(step_folder: AnyPath, item: str) -> dict[str, Any]:
 
     Raises:
         ValueError: The item or the manifest is damaged.
-        OSError: It cannot be read.
+        FileNotFoundError: There is none.
+        StorageError: It cannot be read.
     """
     name = f"{item}/metadata"
-    record = _parsed((step_folder / MANIFEST).read_text()).get(name)
-    problem = "is not listed" if record is None else record.problem(name, step_folder / name)
-    if problem:
-        raise ValueError(f"{step_folder}: {problem}")
-    return json.loads((step_folder / name).read_text())
+    with _readable(step_folder):
+        record = _parsed((step_folder / MANIFEST).read_text()).get(name)
+        problem = "is not listed" if record is None else record.problem(name, step_folder / name)
+        if problem:
+            raise ValueError(f"{step_folder}: {problem}")
+        return json.loads((step_folder / name).read_text())
+
+
+@contextlib.contextmanager
+def _readable(step_folder: AnyPath) -> Iterator[None]:
+    """Tells what cannot be read from what is not there."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise StorageError(
+            f"the checkpoint {step_folder} cannot be read ({system_message(error)}), so nobody can "
+            "tell whether it is whole, and nothing was changed; make it readable, or move it out "
+            "of its folder to go on from the one before it"
+        ) from error
 
 
 def _files(folder: AnyPath) -> Iterable[AnyPath]:
-    return (item for item in folder.rglob("*") if item.is_file() and item.name not in _UNLISTED)
+    late = {folder / name for name in (MANIFEST, *_LATE)}
+    return (item for item in folder.rglob("*") if item.is_file() and item not in late)
 
 
 def _records(home: AnyPath, paths: Iterable[AnyPath]) -> dict[str, FileRecord]:

@@ -19,13 +19,16 @@ from jaxformer.checkpoints.checkpointer import (
 from jaxformer.checkpoints.manifest import read_item
 from jaxformer.checkpoints.remote_arrays import reach_object_stores
 from jaxformer.checkpoints.select import newest_whole
-from jaxformer.errors import StorageError, first_line
+from jaxformer.errors import RunError, first_line
 from jaxformer.io.paths import AnyPath, any_path
 from jaxformer.models import Parameters
 
 
 def restore_newest(
-    folder: AnyPath, target: Any, warn: Callable[[str], None] = warnings.warn
+    folder: AnyPath,
+    target: Any,
+    warn: Callable[[str], None] = warnings.warn,
+    check: Callable[[int], object] = lambda step: None,
 ) -> tuple[int, Any] | None:
     """Restores the newest checkpoint that is whole; sets damaged ones aside with a warning.
 
@@ -34,15 +37,17 @@ def restore_newest(
         target: Pytree of ``jax.ShapeDtypeStruct`` with the shardings to restore to, on whatever
             mesh.
         warn: Receives one message per damaged checkpoint.
+        check: Raises where the whole checkpoint of a step is not one of this run's.
 
     Returns:
         The step and the state, or None where the folder holds no checkpoint.
 
     Raises:
         CheckpointMismatch: The checkpoint is whole and does not fit ``target``.
-        CheckpointError: There are checkpoints and all of them are damaged.
-        StorageError: The object store that they are in cannot be reached.
-    """
+        CheckpointError: There are checkpoints and all of them are damaged, or the newest is whole
+            and cannot be restored.
+        StorageError: One cannot be read.
+    """  # noqa: DOC501 (errors of the devices are raised again)
     folder = any_path(folder, "folder").absolute()
 
     def skip(step_folder: AnyPath, problem: str) -> None:
@@ -52,16 +57,19 @@ def restore_newest(
             "Trying the one before it."
         )
 
-    while (step := newest_whole(folder, skip)) is not None:
+    if (step := newest_whole(folder, skip)) is not None:
+        check(step)
         try:
             return step, restore(folder / str(step), target)
-        except (CheckpointMismatch, StorageError):
+        except (RunError, MemoryError, jax.errors.JaxRuntimeError):
             raise
         except Exception as error:
-            # Several processes could disagree about what is readable; one process cannot.
-            if jax.process_count() > 1:
-                raise
-            skip(folder / str(step), first_line(error))
+            raise CheckpointError(
+                f"The checkpoint {folder / str(step)} could not be restored "
+                f"({first_line(error)}). Its files are those that were saved, as far as digests "
+                "were, so nothing was changed; move it out of its folder to go on from the one "
+                "before it."
+            ) from error
     if files.damaged_ones(folder):
         raise CheckpointError(
             f"Every checkpoint in {folder} is damaged (they are kept, renamed). Start again with "

@@ -6,8 +6,11 @@ from pathlib import Path
 
 from jaxformer.checkpoints.run_dir import KEPT
 from jaxformer.data import Data, Datasets
+from jaxformer.data.labels import LABEL_FILES
+from jaxformer.data.tokenizers.files import TOKENIZER_FILES
 from jaxformer.distributed.processes import first_process_only
-from jaxformer.errors import ConfigError, DataError
+from jaxformer.errors import ConfigError, DataError, system_message
+from jaxformer.io.digests import sha256_of
 from jaxformer.io.mirror import pull, push
 from jaxformer.io.paths import AnyPath, is_remote
 from jaxformer.io.staging import staged
@@ -26,6 +29,23 @@ def kept_files(run: AnyPath) -> Path:
         DataError: There is no such folder, or a file does not arrive whole.
     """
     return staged(run, lambda name: name.partition("/")[0] in KEPT)
+
+
+def kept_digests(run: AnyPath) -> dict[str, str]:
+    """Returns the digests of what gives a run's tokens and labels their meaning, by file.
+
+    Args:
+        run: The run's folder.
+
+    Raises:
+        DataError: A file is there and cannot be read.
+    """
+    home = kept_files(run)
+    names = [*(f"tokenizer/{name}" for name in TOKENIZER_FILES), LABEL_FILES[0]]
+    try:
+        return {name: sha256_of(home / name) for name in names if (home / name).is_file()}
+    except OSError as error:
+        raise DataError(f"{run} cannot be read ({system_message(error)})") from error
 
 
 def prepared_data(data: Data, folder: AnyPath) -> Datasets:

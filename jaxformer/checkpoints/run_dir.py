@@ -6,10 +6,11 @@ that holds another is refused with the fields that differ.
 
 import contextlib
 import fcntl
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from jaxformer.checkpoints.files import saved_steps, write_json
 from jaxformer.checkpoints.lease import Lease
@@ -24,12 +25,12 @@ from jaxformer.config.user_code import (
 from jaxformer.data.labels import LABEL_FILES
 from jaxformer.data.ramp import same_start
 from jaxformer.data.text.corpus_files import folders_of_shards
-from jaxformer.errors import ConfigError, DataError, StorageError, system_message
+from jaxformer.errors import ConfigError, DataError, RunError, system_message
 from jaxformer.hub.hf_config import is_hf_checkpoint
 from jaxformer.hub.weights.found import OLD_FOLDER, other_weights_in
-from jaxformer.io.files import replacing
+from jaxformer.io.files import lock_file, replacing
 from jaxformer.io.json_files import read_json
-from jaxformer.io.paths import AnyPath, any_path, is_remote
+from jaxformer.io.paths import AnyPath, is_remote, run_path
 from jaxformer.io.remote import RemotePath, check_readable, check_writable
 from jaxformer.io.serialization import as_saved, from_json, to_json
 
@@ -119,18 +120,21 @@ def locked(folder: AnyPath) -> Iterator[Callable[[], None]]:
         What raises RunError where the lock was lost meanwhile.
 
     Raises:
-        ConfigError: Another process is at work there, or the folder cannot be written to.
+        ConfigError: Another process is at work there, the folder cannot be written to, or something
+            in it is a link through which the run would write elsewhere.
     """
     with _accessible(folder):
         if is_remote(folder):
             check_writable(folder, "run_dir")
         before = _contents(folder) if folder.exists() else None
         folder.mkdir(parents=True, exist_ok=True)
+        _refuse_links(folder)
     with _leased(folder) if is_remote(folder) else _flocked(folder) as check:
         try:
             yield check
         except BaseException:
-            with contextlib.suppress(OSError, StorageError):
+            with contextlib.suppress(OSError, RunError):
+                check()  # what is another run's now stays
                 if not _has_learned(folder):
                     _take_back(folder, before)
             raise
@@ -145,7 +149,7 @@ def _leased(folder: RemotePath) -> Iterator[Callable[[], None]]:
 @contextlib.contextmanager
 def _flocked(folder: Path) -> Iterator[Callable[[], None]]:
     with _accessible(folder):
-        file = (folder / _LOCK_FILE).open("w")
+        file = lock_file(folder / _LOCK_FILE)
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -156,7 +160,34 @@ def _flocked(folder: Path) -> Iterator[Callable[[], None]]:
             ) from None
         except OSError:
             pass  # a file system without locks
-        yield lambda: None  # it ends with the process, and not before
+        yield lambda: _check_in_place(file, folder)
+
+
+def _check_in_place(lock: IO, folder: Path) -> None:
+    """Checks that a name still leads to the lock that this process holds.
+
+    Raises:
+        RunError: The folder, or its lock, was removed or replaced.
+    """
+    with contextlib.suppress(OSError):
+        if os.path.samestat(os.fstat(lock.fileno()), os.lstat(folder / _LOCK_FILE)):
+            return
+    raise RunError(
+        f"stopped: {folder} was removed or replaced while this run trained, or its {_LOCK_FILE} "
+        "was; another run may use the name, so this one writes nothing more there. If the folder "
+        "is still this run's, the same command continues from its newest checkpoint"
+    )
+
+
+def _refuse_links(folder: AnyPath) -> None:
+    """Refuses what a run would write through; a corpus may be a link, it is only read."""
+    for item in () if is_remote(folder) else folder.iterdir():
+        leads_away = item.is_symlink() and (item.name == _LOCK_FILE or not item.is_file())
+        if leads_away and not item.name.startswith("corpus-"):
+            raise ConfigError(
+                f"{item} is a link to {os.readlink(item)}: a run writes into its own folder alone; "
+                "remove the link, or put what it leads to in its place"
+            )
 
 
 class RunConfig:
@@ -172,7 +203,7 @@ class RunConfig:
     """
 
     def __init__(self, folder: AnyPath):
-        folder = any_path(folder, "run_dir")
+        folder = run_path(folder, "run_dir")
         if is_remote(folder):
             check_readable(folder, "run_dir")
         _refuse_pretrained(folder)
@@ -209,6 +240,24 @@ class RunConfig:
 def read_config(folder: AnyPath) -> Config:
     """The configuration that a run was started with; raises ConfigError as `RunConfig` does."""
     return RunConfig(folder).config
+
+
+def other_fields(before: Config, now: Config, done: int) -> dict[str, tuple[Any, Any]]:
+    """Returns what makes a configuration another experiment, as `changed_fields` does.
+
+    Args:
+        before: The configuration of the steps that are done.
+        now: That of those to come.
+        done: How many are done.
+
+    Returns:
+        The fields that differ, with both values.
+    """
+    changes = changed_fields(before, now)
+    # The batches to come may have another size, not those of the steps that are done.
+    if done and _SIZES & changes.keys() and same_start(before.data, now.data, done):
+        return {name: pair for name, pair in changes.items() if name not in _SIZES}
+    return changes
 
 
 def _refuse_pretrained(folder: AnyPath) -> None:
@@ -263,7 +312,8 @@ def _take_back(folder: AnyPath, before: dict[str, bytes | None] | None) -> None:
         if not (shards or is_remote(folder)):
             folder.rmdir()
     elif CONFIG_FILE in before:
-        (folder / CONFIG_FILE).write_bytes(before[CONFIG_FILE])
+        with replacing(folder / CONFIG_FILE) as aside:
+            aside.write_bytes(before[CONFIG_FILE])
 
 
 def _remove(item: AnyPath) -> None:
@@ -275,12 +325,8 @@ def _remove(item: AnyPath) -> None:
 
 def _check_same_experiment(folder: AnyPath, config: Config) -> None:
     check_unchanged(config, folder / KEPT_FILE)
-    before, done = read_config(folder), max(saved_steps(folder / CHECKPOINTS), default=0)
-    changes = changed_fields(before, config)
-    # The batches to come may have another size, not those of the steps that are done.
-    if done and _SIZES & changes.keys() and same_start(before.data, config.data, done):
-        changes = {name: pair for name, pair in changes.items() if name not in _SIZES}
-    if changes:
+    done = max(saved_steps(folder / CHECKPOINTS), default=0)
+    if changes := other_fields(read_config(folder), config, done):
         listed = "".join(
             f"  {name}: {old!r} there, {new!r} now\n" for name, (old, new) in changes.items()
         )

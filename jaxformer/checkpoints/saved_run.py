@@ -9,7 +9,7 @@ from jaxformer.checkpoints.checkpointer import Checkpointer, CheckpointError
 from jaxformer.checkpoints.manifest import read_item
 from jaxformer.checkpoints.restore import array_shapes, parameter_names, read_arrays
 from jaxformer.checkpoints.run_dir import CHECKPOINTS, RunConfig, open_run_folder
-from jaxformer.checkpoints.select import chosen_step, run_and_step, saved_config
+from jaxformer.checkpoints.select import chosen_step, read_steadily, run_and_step, saved_config
 from jaxformer.config.experiment import Config
 from jaxformer.errors import ConfigError
 from jaxformer.io.paths import AnyPath, any_path
@@ -36,21 +36,26 @@ class SavedRun:
 
     def __init__(self, folder: AnyPath, asked_by: str, step: int | None = None, best: bool = False):
         try:
-            folder, step = run_and_step(folder, step, best)
-            run = RunConfig(folder)
-            self.step = chosen_step(folder, step, best)
-            self.config = saved_config(run, self.step)
+            self.folder, step = run_and_step(folder, step, best)
+            arrays = read_steadily(self.folder, lambda: self._chosen(step, best))
         except (ConfigError, CheckpointError) as error:
             raise type(error)(f"{asked_by}: {error}") from error
-        self.folder, self.model = folder, self.config.model
-        self._home = (folder / CHECKPOINTS / str(self.step)).absolute()
-        arrays = array_shapes(self._home)
+        self.model = self.config.model
         self._stored = parameter_names(arrays, averaged=True)
         parts = (*FACTORS, SCALES)
         self.shapes = {n: arrays[a] for n, a in self._stored.items() if not n.endswith(parts)}
         """The shape of each parameter, by its name."""
         self.adapted = frozenset(name for name in self.shapes if name + FACTORS[0] in self._stored)
         """The kernels that learned through factors."""
+
+    def _chosen(self, step: int | None, best: bool) -> dict[str, tuple[int, ...]]:
+        """Chooses the checkpoint, and keeps it from being deleted; returns its arrays' shapes."""
+        run = RunConfig(self.folder)
+        self.step = chosen_step(self.folder, step, best)
+        self._home = (self.folder / CHECKPOINTS / str(self.step)).absolute()
+        self._hold = files.StepHold(self._home)
+        self.config = saved_config(run, self.step)
+        return array_shapes(self._home)
 
     @property
     def validation(self) -> dict[str, float]:

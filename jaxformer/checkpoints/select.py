@@ -5,6 +5,7 @@ Everything that opens a run uses it, so that training, evaluation, generation an
 
 import logging
 from collections.abc import Callable
+from typing import TypeVar
 
 import jax
 import numpy as np
@@ -12,12 +13,15 @@ from jax.experimental import multihost_utils
 
 from jaxformer.checkpoints import files, manifest
 from jaxformer.checkpoints.checkpointer import CheckpointError
-from jaxformer.checkpoints.run_dir import CHECKPOINTS, CONFIG_FILE, RunConfig
-from jaxformer.config.experiment import Config, changed_fields
+from jaxformer.checkpoints.run_data import kept_digests
+from jaxformer.checkpoints.run_dir import CHECKPOINTS, CONFIG_FILE, RunConfig, other_fields
+from jaxformer.config.experiment import Config
 from jaxformer.config.metric import cost
 from jaxformer.errors import ConfigError
-from jaxformer.io.paths import AnyPath, any_path
+from jaxformer.io.paths import AnyPath, run_path
 
+_TRIES = 5
+_Read = TypeVar("_Read")
 _log = logging.getLogger(__name__)
 
 
@@ -38,7 +42,8 @@ def newest_whole(folder: AnyPath, on_damage: Callable[[AnyPath, str], None]) -> 
     while (step := _of_first_process(steps.pop() if steps else -1)) >= 0:
         if (problem := _damage(folder / str(step))) is None:
             return step
-        if jax.process_index() == 0:
+        # What the run has deleted while it was read here is not damaged.
+        if jax.process_index() == 0 and step in files.saved_steps(folder):
             on_damage(folder / str(step), problem)
     return None
 
@@ -56,7 +61,7 @@ def chosen_step(run: AnyPath, step: int | None = None, best: bool = False) -> in
             both a step and the best are wanted, or none was measured.
         CheckpointError: All of them are damaged.
     """
-    run = any_path(run, "run_dir")
+    run = run_path(run, "run_dir")
     folder = run / CHECKPOINTS
     if best and step is not None:
         raise ConfigError(f"--step {step} with --best: must be one of the two; leave one out")
@@ -75,14 +80,36 @@ def chosen_step(run: AnyPath, step: int | None = None, best: bool = False) -> in
             f"--best: no checkpoint in {folder} was measured by train.metric; name one with "
             f"--step, of {held}"
         )
-    if step not in steps:
+    problem = _damage(folder / str(step)) if step in steps else None
+    if step not in files.saved_steps(folder):
         raise ConfigError(f"{asked}: there is none; {folder} holds {held}")
-    if problem := _damage(folder / str(step)):
+    if problem:
         raise ConfigError(
             f"{asked}: it is damaged ({problem}); without {asked.split()[0]}, the newest whole "
             f"checkpoint in {folder} is read"
         )
     return step
+
+
+def read_steadily(run: AnyPath, read: Callable[[], _Read]) -> _Read:
+    """Calls what chooses and reads a checkpoint; again where it failed because the run goes on.
+
+    Args:
+        run: The run's folder.
+        read: Chooses a checkpoint and reads it.
+
+    Returns:
+        What it returns.
+    """
+    for _ in range(_TRIES):
+        before = files.saved_steps(run / CHECKPOINTS)
+        try:
+            return read()
+        except Exception:
+            # Several processes choose together, and would have to fail together.
+            if jax.process_count() > 1 or files.saved_steps(run / CHECKPOINTS) == before:
+                raise
+    return read()
 
 
 def run_and_step(
@@ -101,7 +128,7 @@ def run_and_step(
     Raises:
         ConfigError: The folder names another step than is asked for.
     """
-    folder = any_path(folder, "run_dir")
+    folder = run_path(folder, "run_dir")
     if not (folder.name.isdecimal() and folder.parent.name == CHECKPOINTS):
         return folder, step
     named = int(folder.name)
@@ -129,12 +156,12 @@ def _validation(step_folder: AnyPath) -> dict[str, float]:
     """What was measured at a step; nothing where that cannot be read."""
     try:
         return files.validation_of(manifest.read_item(step_folder, "meta"))
-    except (OSError, ValueError, KeyError):
+    except (FileNotFoundError, ValueError, KeyError):
         return {}
 
 
 def saved_config(run: RunConfig, step: int) -> Config:
-    """The configuration that a checkpoint was saved with.
+    """The configuration that a checkpoint was saved with, once it is known to be one of its run.
 
     Args:
         run: The configuration in the run's folder.
@@ -144,16 +171,32 @@ def saved_config(run: RunConfig, step: int) -> Config:
         The checkpoint's configuration.
 
     Raises:
-        ConfigError: The run's config.json says something else, so one of the two was changed.
+        ConfigError: The checkpoint is of another step or run, or the run's config.json, tokenizer
+            or labels were changed since.
     """
-    saved = run.build(manifest.read_item(run.folder / CHECKPOINTS / str(step), "config"))
-    if changes := changed_fields(saved, run.config):
+    home = run.folder / CHECKPOINTS / str(step)
+    meta = manifest.read_item(home, "meta")
+    if meta["step"] != step:
+        raise ConfigError(
+            f"{home} is the checkpoint of step {meta['step']}, which was copied or renamed: move "
+            "it out of the run, or give it its own name back"
+        )
+    saved = run.build(manifest.read_item(home, "config"))
+    if changes := other_fields(saved, run.config, step):
         listed = "; ".join(
             f"{name} was {old!r}, is {new!r}" for name, (old, new) in changes.items()
         )
         raise ConfigError(
             f"{run.folder / CONFIG_FILE} is not what the checkpoint of step {step} was saved with: "
-            f"{listed}. Put back what was there"
+            f"{listed}. Put back what was there, or move {home} out of the run if it is another's"
+        )
+    there = meta.get("kept", {})  # older versions kept no digests of these
+    now = kept_digests(run.folder) if there else {}
+    if others := [name for name, digest in there.items() if now.get(name) != digest]:
+        raise ConfigError(
+            f"{run.folder / others[0]} is not what the checkpoint of step {step} was saved with, "
+            "so its numbers would mean other tokens or labels. Put back the file that was there, "
+            f"or move {home} out of the run if it is another's"
         )
     return saved
 

@@ -11,10 +11,11 @@ from typing import Any
 
 import jax
 
+from jaxformer.checkpoints.files import StepHold
 from jaxformer.checkpoints.restore import restore_parameters
 from jaxformer.checkpoints.run_data import kept_files
 from jaxformer.checkpoints.run_dir import CHECKPOINTS, KEPT, RunConfig
-from jaxformer.checkpoints.select import chosen_step, run_and_step, saved_config
+from jaxformer.checkpoints.select import chosen_step, read_steadily, run_and_step, saved_config
 from jaxformer.cli.options import CheckpointChoice, split_subject
 from jaxformer.config.experiment import Config, check_labels, check_vocabulary, validate
 from jaxformer.config.overrides import parse
@@ -24,7 +25,7 @@ from jaxformer.distributed.processes import is_first
 from jaxformer.distributed.sharding import MeshConfig, make_mesh
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.io.files import check_store
-from jaxformer.io.paths import AnyPath, any_path, is_remote
+from jaxformer.io.paths import AnyPath, any_path, is_remote, run_path
 from jaxformer.io.staging import staged
 from jaxformer.training.evaluation.conclusion import EVALUATION_FILE, Conclusion
 from jaxformer.training.evaluation.evaluate import Evaluator
@@ -61,7 +62,7 @@ def evaluate(arguments: Sequence[str], prog: str) -> None:
     """Prints and writes the metrics of a run's parameters."""
     usage = f"{prog} RUN_DIR [--step N | --best] [--output FILE.json] [--data.validation FILE ...]"
     subject, options = split_subject(arguments, "a run", usage, _DESCRIPTION.format(prog=prog))
-    named = any_path(subject, "run_dir")
+    named = run_path(subject, "run_dir")
     folder, _ = run_and_step(named)
     saved = RunConfig(folder)
     run = saved.config
@@ -69,8 +70,9 @@ def evaluate(arguments: Sequence[str], prog: str) -> None:
     wanted = parse(Evaluation(everything, run.mesh), options, f"{prog} {folder}")
     output = _writable(any_path(wanted.output or folder / EVALUATION_FILE, "--output"))
     mesh = _start_mesh(wanted, run)
-    step = chosen_step(*run_and_step(named, wanted.step, wanted.best), wanted.best)
-    config = replace(saved_config(saved, step), data=wanted.data, mesh=mesh)
+    which = (*run_and_step(named, wanted.step, wanted.best), wanted.best)
+    hold, step, trained = read_steadily(folder, lambda: _held(saved, chosen_step(*which)))
+    config = replace(trained, data=wanted.data, mesh=mesh)
     validate(config, jax.device_count())
     with _linked_data(folder, run.data, config.data) as kept:
         data = _prepared(config.data, kept)
@@ -84,6 +86,7 @@ def evaluate(arguments: Sequence[str], prog: str) -> None:
             checkpoint, program.abstract_model.shapes, program.param_shardings, averaged
         )
         evaluator = Evaluator(program, data, config.data.max_validation_batches)
+        hold.close()
         conclusion = evaluator.conclude(params, step, say=_say)
     if set(conclusion.metrics) == {"loss"}:
         raise DataError(
@@ -92,6 +95,12 @@ def evaluate(arguments: Sequence[str], prog: str) -> None:
         )
     if is_first():
         _report(conclusion, folder, config, output)
+
+
+def _held(run: RunConfig, step: int) -> tuple[StepHold, int, Config]:
+    """What keeps a checkpoint from being deleted by its run, its step and its configuration."""
+    hold = StepHold(run.folder / CHECKPOINTS / str(step))
+    return hold, step, saved_config(run, step)
 
 
 def _writable(file: AnyPath) -> AnyPath:

@@ -44,25 +44,36 @@ def inspect(arguments: Sequence[str], prog: str) -> None:
     jax.config.update("jax_platforms", "cpu")  # reading needs no accelerator, which may be busy
     home, wanted = select.run_and_step(options.run_dir, options.step, options.best)
     run = run_dir.RunConfig(home)
-    config = run.config
+    whole, rows = select.read_steadily(home, lambda: _run_rows(run, wanted, options.best))
+    print_pairs([("run", home), *rows, *_config_rows(run.config)])
     folder = (home / run_dir.CHECKPOINTS).absolute()
+    if not whole and (files.saved_steps(folder) or files.damaged_ones(folder)):
+        raise checkpointer.CheckpointError(f"Every checkpoint in {folder} is damaged")
+
+
+def _run_rows(
+    run: run_dir.RunConfig, wanted: int | None, best: bool
+) -> tuple[list[int], list[tuple[str, str]]]:
+    """The steps that are whole, and what is to be shown of the run besides its configuration."""
+    folder = (run.folder / run_dir.CHECKPOINTS).absolute()
     steps = files.saved_steps(folder)
+    holds = [files.StepHold(folder / str(step)) for step in steps]
     problems = {step: manifest.damage(folder / str(step)) for step in steps}
     whole = [step for step in steps if problems[step] is None]
     rows = [("steps held", ", ".join(map(str, whole)) or "none")]
-    if (source := read_source(home / run_dir.IMPORTED)) is not None:
+    if (source := read_source(run.folder / run_dir.IMPORTED)) is not None:
         rows.append(("from the hub", str(source)))
     rows += [(f"step {step} is damaged", problem) for step, problem in problems.items() if problem]
     if wanted is not None and wanted not in whole:
         raise ConfigError(f"--step {wanted}: {folder} holds {rows[0][1]}")
     if whole:
-        step = select.chosen_step(home, wanted, options.best) if options.best else wanted
+        step = select.chosen_step(run.folder, wanted, best) if best else wanted
         step = whole[-1] if step is None else step
         select.saved_config(run, step)
-        rows += _checkpoint_rows(folder, step, whole, config.train.metric)
-    print_pairs([("run", home), *rows, *_config_rows(config)])
-    if not whole and (steps or files.damaged_ones(folder)):
-        raise checkpointer.CheckpointError(f"Every checkpoint in {folder} is damaged")
+        rows += _checkpoint_rows(folder, step, whole, run.config.train.metric)
+    for hold in holds:
+        hold.close()
+    return whole, rows
 
 
 def _checkpoint_rows(

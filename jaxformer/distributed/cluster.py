@@ -29,6 +29,9 @@ class DistributedConfig:
     """Let JAX ask the cluster, where no variable says what it is."""
     initialization_timeout: int = 300
     """Seconds to wait at the start until all processes are there."""
+    heartbeat_timeout: int = 180
+    """Seconds without a sign of life after which a process counts as lost. The library that counts
+    them reads the clock, which may be set forward: by less than half of them without harm."""
     stopped_status: int = 0
     """The exit status of a run that a signal stopped before its end; not 0, so that a scheduler
     starts it again (`jaxformer launch` writes 75)."""
@@ -83,7 +86,8 @@ def _given(
     job: DistributedConfig, variables: Variables
 ) -> tuple[str | None, int | None, int | None]:
     """Address, number and index from the options, and from JAX's variables where they lack."""
-    least = {"num_processes": 1, "process_id": 0, "initialization_timeout": 1, "stopped_status": 0}
+    least = {"num_processes": 1, "process_id": 0, "stopped_status": 0}
+    least |= {"initialization_timeout": 1, "heartbeat_timeout": 1}
     for field, smallest in least.items():
         value = getattr(job, field)
         if value is not None and value < smallest:

@@ -20,9 +20,10 @@ from jaxformer.errors import ConfigError
 
 __all__ = ["DistributedConfig", "join", "leave", "make_cpu_devices"]
 
-HEARTBEAT_SECONDS = 20
-"""After so long without a sign of life a process counts as lost."""
-LOST = "another process of this job has ended or cannot be reached; its own output says why"
+LOST = (
+    "another process of this job has ended or cannot be reached, or a clock has jumped by minutes; "
+    "its own output says why"
+)
 _leaving = threading.Event()
 
 
@@ -51,7 +52,7 @@ def join(job: DistributedConfig) -> int:
                 # Else JAX takes one GPU for each process of a launcher, however many there are.
                 cluster_detection_method=None if asks else "deactivate",
                 initialization_timeout=job.initialization_timeout,
-                heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+                heartbeat_timeout_seconds=job.heartbeat_timeout,
             )
     except Exception as error:  # the libraries that ask a cluster raise their own kinds
         _leaving.set()

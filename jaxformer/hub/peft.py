@@ -260,6 +260,11 @@ def read_adapter(folder: Path, placements: Sequence[Placement]) -> Adapter:
             f"{folder / TENSORS}: does not fit the model: {listed}{' ...' if known else ''} "
             f"have no place in it; the adapter was trained on {config.base or 'another model'}"
         )
+    modules = {
+        placement.tensor.removesuffix(_WEIGHT): placement.places[0] for placement in placements
+    }
+    adapted = {m for m, (name, row) in modules.items() if row in pieces.get(name, ())}
+    config.check_depth(f"{folder / TENSORS}", adapted, modules)
     rows: dict[str, list[tuple[int, ...]]] = {}
     for name, row in (place for placement in placements for place in placement.places):
         rows.setdefault(name, []).append(row)

@@ -3,12 +3,12 @@
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from jaxformer.errors import ConfigError
+from jaxformer.errors import ConfigError, DataError
 from jaxformer.io.model_files import read_object
 
 CONFIG = "adapter_config.json"
@@ -56,7 +56,7 @@ class PeftConfig:
     task: str | None = None
     """`task_type`."""
     targets: tuple[str, ...] = ()
-    """`target_modules`: ends of the modules' names."""
+    """`target_modules`: ends of the modules' names; () also where only some layers are meant."""
     saved: tuple[str, ...] = ()
     """`modules_to_save`."""
     ranks: Mapping[str, int] | None = None
@@ -82,6 +82,36 @@ class PeftConfig:
             module: The name of the table's module.
         """
         return _of(self.tokens, module, ()) if isinstance(self.tokens, Mapping) else self.tokens
+
+    def check_depth(self, at: str, adapted: Collection[str], modules: Iterable[str]) -> None:
+        """Checks that no layer of the base lacks the factors that the same ones of others have.
+
+        PEFT adapts every module that `targets` name, so the adapter of a shallower model would
+        leave the further layers as they are.
+
+        Args:
+            at: The file, for the message.
+            adapted: The names of the modules that have factors.
+            modules: Those of all modules of the base.
+
+        Raises:
+            DataError: One lacks them.
+        """
+        places = {_in_any_layer(module) for module in adapted}
+        lacking = [
+            module
+            for module in modules
+            if _in_any_layer(module) in places
+            and module not in adapted
+            and any(f".{module}".endswith(f".{target}") for target in self.targets)
+        ]
+        if lacking:
+            raise DataError(
+                f"{at}: does not fit the model: it has no factors for {lacking[0]}, though "
+                f"target_modules names it: was it trained on a shallower model than this one? Its "
+                f"own base is {self.base or 'not named'}; layers_to_transform in {CONFIG} says "
+                "which layers an adapter is for, if not for all"
+            )
 
     def scale_of(self, module: str, rank: int) -> float:
         """What multiplies the product of a module's factors.
@@ -220,6 +250,7 @@ def read_peft_config(folder: Path) -> PeftConfig:
         alpha=alpha,
         use_rslora=bool(values.get("use_rslora")),
         base=values.get("base_model_name_or_path") or None,
+        targets=_targets(values),
         ranks=patterns[0],
         alphas=patterns[1],
         use_dora=bool(values.get("use_dora")),
@@ -227,6 +258,19 @@ def read_peft_config(folder: Path) -> PeftConfig:
         tokens=_tokens(path, values.get("trainable_token_indices")),
         is_lora=not any(values.get(name) not in (None, False, "none", [], {}) for name in _FURTHER),
     )
+
+
+def _targets(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """The ends of the names of modules that are adapted in every layer; (): it does not say."""
+    ends, some = values.get("target_modules"), ("layers_to_transform", "exclude_modules")
+    if not isinstance(ends, list) or any(values.get(name) not in (None, []) for name in some):
+        return ()
+    return tuple(end for end in ends if isinstance(end, str))
+
+
+def _in_any_layer(module: str) -> str:
+    """The name of a module without the number of its layer."""
+    return re.sub(r"(?<=\.)\d+(?=\.)", "#", module, count=1)
 
 
 def _merge(kind: object) -> str:

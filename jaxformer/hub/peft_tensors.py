@@ -23,6 +23,7 @@ Change = Callable[[np.ndarray], np.ndarray]
 """From a tensor to another one, in float32."""
 _LAYER = re.compile(r"(.*\.|)(layers|layer|h)\.(\d+)\.(.*)")
 _INSIDE = re.compile(r"\.(base_layer|token_adapter|modules_to_save(\.default)?)(?=\.)")
+_WEIGHT = ".weight"
 _PARTS = {
     ".lora_A.weight": "a",
     ".lora_B.weight": "b",
@@ -145,6 +146,8 @@ def adapted_tensors(folder: Path, base: Base) -> AdaptedTensors:
             f"in it; the adapter was trained on {config.base or 'another model'}, where it can be "
             "merged with PEFT (merge_and_unload, save_pretrained)"
         )
+    modules_of = {name.removesuffix(_WEIGHT) for name in sources if name.endswith(_WEIGHT)}
+    config.check_depth(at, {name.removesuffix(_WEIGHT) for name in adapted}, sorted(modules_of))
     result = AdaptedTensors(folder, sources, base, changes, replaced, frozenset(adapted))
     _check_rows(at, result, base)
     return result

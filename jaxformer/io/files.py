@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.io.paths import AnyPath, any_path, is_remote
@@ -128,6 +128,18 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+def lock_file(path: Path) -> IO:
+    """Opens a file that is locked: created if absent, never emptied, and not through a link.
+
+    Returns:
+        The open file.
+
+    Raises:
+        OSError: It cannot be opened, or is a link.
+    """
+    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666))
 
 
 @contextmanager

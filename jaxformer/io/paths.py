@@ -126,6 +126,29 @@ def folder_path(path: str | os.PathLike, name: str) -> AnyPath:
     return folder
 
 
+def run_path(path: str | os.PathLike, name: str) -> AnyPath:
+    """Returns `folder_path` of a run or of one of its checkpoints, without ".." and without links.
+
+    Libraries below read a ".." in other ways, and a link that is turned elsewhere while a run
+    trains must not take the run with it. A path that leads straight there stays as it was typed.
+
+    Args:
+        path: As the user gave it.
+        name: What the user calls it, for the message.
+
+    Returns:
+        The path.
+
+    Raises:
+        ConfigError: It is not a path, a URL of another scheme, or the path of a file.
+    """
+    folder = folder_path(path, name)
+    if is_remote(folder):
+        return folder
+    real = os.path.realpath(folder)
+    return folder if os.path.join(os.getcwd(), folder) == real else Path(real)
+
+
 def is_remote(path: str | os.PathLike) -> bool:
     """Whether a path is a URL, also one whose two slashes a `Path` has made one."""
     return _SCHEME.match(os.fspath(path)) is not None

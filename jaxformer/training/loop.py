@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax
@@ -12,8 +12,15 @@ import jax
 from jaxformer.checkpoints.checkpointer import Checkpointer
 from jaxformer.checkpoints.files import saved_steps
 from jaxformer.checkpoints.restore import restore_newest, saved_log
-from jaxformer.checkpoints.run_data import prepared_data
-from jaxformer.checkpoints.run_dir import CHECKPOINTS, locked, moved_away, open_run_folder
+from jaxformer.checkpoints.run_data import kept_digests, prepared_data
+from jaxformer.checkpoints.run_dir import (
+    CHECKPOINTS,
+    RunConfig,
+    locked,
+    moved_away,
+    open_run_folder,
+)
+from jaxformer.checkpoints.select import saved_config
 from jaxformer.config.experiment import (
     Config,
     check_heads,
@@ -40,7 +47,7 @@ from jaxformer.distributed.processes import (
 )
 from jaxformer.distributed.sharding import make_mesh
 from jaxformer.errors import DataError, check_argument
-from jaxformer.io.paths import AnyPath, folder_path
+from jaxformer.io.paths import AnyPath, run_path
 from jaxformer.io.serialization import to_json
 from jaxformer.training.evaluation.conclusion import print_conclusion
 from jaxformer.training.evaluation.early_stopping import EarlyStopping, check_metric
@@ -94,7 +101,7 @@ def train(config: Config | str, folder: str | Path, fresh: bool = False) -> Trai
     with _opened(config, folder, fresh) as (resources, check_lock):
         config, data, program, work = _prepared(config, folder)
         settings = config.train
-        restored = restore_newest(folder / CHECKPOINTS, program.state_shapes, warn=print)
+        restored = _restored(folder, program)
         step, state = restored or (0, initial_state(config, data, program))
         data = with_references(config, folder, data, program, None if restored else state.params)
         evaluator = Evaluator(program, data, config.data.max_validation_batches)
@@ -107,7 +114,7 @@ def train(config: Config | str, folder: str | Path, fresh: bool = False) -> Trai
         preview = _preview(config, program, data)
         profiler = StepProfiler(settings.profile_steps, log.folder)
         batches = _device_batches(program, data.train, step)
-        checkpoints = _checkpointer(config, folder / CHECKPOINTS, (check_lock, log.push))
+        checkpoints = _checkpointer(config, folder, log.push, check_lock)
 
         validation, ended, interrupted = None, agreed(stopping.ended), False
         with contextlib.closing(checkpoints), StopSignal() as signals:
@@ -134,7 +141,6 @@ def train(config: Config | str, folder: str | Path, fresh: bool = False) -> Trai
                     with log.paused():
                         checkpoints.save(step, state, validation, log.state)
                 checkpoints.check()
-
         log.push()
         if step < settings.steps and not ended:
             log.message(f"stopped after step {step}; the same command continues from there")
@@ -144,6 +150,7 @@ def train(config: Config | str, folder: str | Path, fresh: bool = False) -> Trai
         conclusion = evaluator.conclude(state.best_params, step, log.message, validation)
         sample = "" if preview is None else preview.text(state.best_params)
         log.end_display()
+        check_lock()
         if is_first():
             shown = (folder, log.folder, state.params, stopping, sample)
             log.conclude(step, conclusion.metrics, print_conclusion(conclusion, config, *shown))
@@ -156,6 +163,16 @@ def _prepared(config: Config, folder: Path) -> tuple[Config, Datasets, TrainProg
     config, data = _with_data(config, folder)
     program = _program(config, data)
     return config, data, program, _announced_work(config, data, program, folder)
+
+
+def _restored(folder: AnyPath, program: TrainProgram) -> tuple[int, TrainState] | None:
+    """The newest checkpoint that is whole, once it is known to be one of this run's."""
+    return restore_newest(
+        folder / CHECKPOINTS,
+        program.state_shapes,
+        warn=print,
+        check=lambda step: saved_config(RunConfig(folder), step),
+    )
 
 
 def _run_logger(
@@ -179,7 +196,7 @@ def _checked(config: Config | str, folder: str | Path, fresh: bool) -> tuple[Con
     config = load_config(config_spec(str(config))) if isinstance(config, str | Path) else config
     expected = "a Config, or the name or the path of a config"
     check_argument("config", config, isinstance(config, Config), expected)
-    folder = folder_path(folder, "folder")
+    folder = run_path(folder, "folder")
     config = resolved(config, None if fresh else folder)
     validate(config, jax.device_count())
     if fresh or not saved_steps(folder / CHECKPOINTS):
@@ -285,15 +302,20 @@ def _device_batches(
 
 
 def _checkpointer(
-    config: Config, folder: AnyPath, before_save: Sequence[Callable[[], None]]
+    config: Config,
+    folder: AnyPath,
+    before_save: Callable[[], None],
+    check_owned: Callable[[], None],
 ) -> Checkpointer:
     metric = config.train.metric
     return Checkpointer(
-        folder,
+        folder / CHECKPOINTS,
         to_json(config),
         config.train.keep,
         best_fn=lambda measured: cost(metric, measured.get(metric)),
         before_save=before_save,
+        check_owned=check_owned,
+        kept=kept_digests(folder),
     )
 
 

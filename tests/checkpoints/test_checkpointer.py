@@ -24,7 +24,7 @@ from jaxformer.checkpoints.checkpointer import (
     named_arrays,
 )
 from jaxformer.checkpoints.restore import read_arrays, restore_newest
-from jaxformer.errors import ConfigError
+from jaxformer.errors import ConfigError, RunError
 
 CONFIG = {"type": "toy", "depth": 2}
 
@@ -176,8 +176,6 @@ def damaged_variants(folder):
     """Every file of a checkpoint, cut in half, emptied or deleted."""
     for path in sorted(item for item in folder.rglob("*") if item.is_file()):
         name = path.relative_to(folder)
-        if name.name in ("_CHECKPOINT_METADATA", "commit_success.txt"):
-            continue  # orbax's own notes, which restoring does not need
         for how in ("halved", "emptied", "deleted"):
             yield name, how
 
@@ -227,9 +225,8 @@ def test_a_flipped_bit_is_never_restored(tmp_path):
         step, state = restore_newest(
             tmp_path / "damaged", abstract(make_state(mesh)), warnings.append
         )
-        # Of orbax's own notes nothing is read, and a manifest may have lost a space.
-        harmless = name.name in ("_CHECKPOINT_METADATA", "commit_success.txt", manifest.MANIFEST)
-        assert step == 1 or harmless, name
+        # A manifest may have lost a space.
+        assert step == 1 or name.name == manifest.MANIFEST, name
         assert len(warnings) == (2 - step)
         assert_same_bits(make_state(mesh, step), state)
         shutil.rmtree(tmp_path / "damaged")
@@ -378,4 +375,27 @@ def test_the_manifest_lists_the_files(tmp_path):
         assert present[name].stat().st_size == record["bytes"]
         assert hashlib.sha256(present[name].read_bytes()).hexdigest() == record["sha256"]
     unlisted = {p.name for name, p in present.items() if p.is_file() and name not in listed}
-    assert unlisted == {manifest.MANIFEST, "_CHECKPOINT_METADATA", "commit_success.txt"}
+    assert unlisted == {manifest.MANIFEST}
+
+
+def test_who_has_lost_the_folder_says_that_and_touches_nothing(tmp_path):
+    mesh, lost = make_mesh(1, 1, 1), []
+
+    def check_owned():
+        if lost:
+            raise RunError("stopped: it is another run's")
+
+    checkpointer = Checkpointer(tmp_path, CONFIG, keep=1, check_owned=check_owned)
+    checkpointer.save(1, make_state(mesh, 1))
+    checkpointer.wait()
+    checkpointer.save(2, make_state(mesh, 2))
+    checkpointer._writer.wait_until_finished()  # committed, and not yet the only one
+    lost.append(True)
+    theirs = [tmp_path / name for name in ("5.orbax-checkpoint-tmp", "6")]
+    for folder in theirs:
+        folder.mkdir()
+    for action in (checkpointer.wait, lambda: checkpointer.save(3, make_state(mesh, 3))):
+        with pytest.raises(RunError, match=r"^stopped"):
+            action()
+    checkpointer.close()
+    assert {item.name for item in tmp_path.iterdir()} == {"1", "2", *(f.name for f in theirs)}

@@ -82,3 +82,34 @@ def test_two_processes_are_killed_and_end_with_the_bits_of_a_local_run(
     assert hash_of(run_dir, STEPS) == hash_of(tmp_path / "undisturbed", STEPS)
     assert losses(run_dir) == losses(tmp_path / "undisturbed")
     assert not [name for name in run_dir.files() if name.startswith(".lock")]
+
+
+@pytest.mark.slow
+def test_a_process_that_was_stopped_and_lost_its_lease_says_so(runs, bucket, tmp_path):  # noqa: F811
+    run_dir = any_path(f"{bucket}/runs/lost", "run_dir")
+    own = {name: os.environ[name] for name in CLIENT_VARIABLES if name in os.environ}
+    often = ("--train.checkpoint-interval", "2", "--train.eval-interval", "1000")
+
+    def start(steps, cache):
+        options = ("--train.steps", str(steps), *often)
+        return runs.start(str(run_dir), *options, **own, JAXFORMER_CACHE=str(tmp_path / cache))
+
+    first = start(2000, "cache-0")
+    try:
+        while not saved_steps(run_dir / "checkpoints"):
+            assert first.poll() is None
+            time.sleep(0.1)
+        first.send_signal(signal.SIGSTOP)
+        done = max(saved_steps(run_dir / "checkpoints"))
+        second = start(done + 4, "cache-1")
+        output, _ = second.communicate(timeout=300)
+        assert second.returncode == 0, output
+        steps = saved_steps(run_dir / "checkpoints")
+        first.send_signal(signal.SIGCONT)
+        output, _ = first.communicate(timeout=120)
+    finally:
+        first.kill()
+    assert first.returncode == 1
+    assert output.splitlines()[-1].startswith("error: stopped: "), output[-500:]
+    assert "Traceback" not in output
+    assert saved_steps(run_dir / "checkpoints") == steps

@@ -112,7 +112,8 @@ def test_a_process_that_dies_is_one_sentence_for_the_other(runs, tmp_path, victi
 def test_a_process_that_hangs_is_one_sentence_for_the_other(runs, tmp_path):
     """No collective fails then: it is the heartbeats that stop."""
     run_dir = tmp_path / "run"
-    processes = start_two(runs, run_dir, "--train.steps", "2000", "--mesh.data", "2")
+    options = ("--train.steps", "2000", "--mesh.data", "2", "--job.heartbeat-timeout", "20")
+    processes = start_two(runs, run_dir, *options)
     metrics = run_dir / "metrics.jsonl"
     while not (metrics.exists() and metrics.read_text().count("train") > 20):
         assert [process.poll() for process in processes] == [None, None]

@@ -166,3 +166,19 @@ def test_what_an_adapter_does_not_change_is_the_bases_own(tmp_path):
     for name, array in arrays.items():
         assert (files.read(name) is array) == ("k_proj" in name)
     assert files.adapted == {name for name in arrays if "q_proj" in name}
+
+
+def test_the_adapter_of_a_shallower_model_is_refused(tmp_path):
+    torch.manual_seed(0)
+    deeper = transformers.LlamaConfig(**LLAMA | {"num_hidden_layers": 4})
+    transformers.LlamaForCausalLM(deeper).save_pretrained(tmp_path / "deeper")
+    adapted(llama(tie=False), lora("q_proj", "down_proj"), tmp_path / "all")
+    some = lora("q_proj", "down_proj", layers_to_transform=[0, 1, 2])
+    adapted(llama(tie=False), some, tmp_path / "some")
+    for load in (
+        lambda adapter: jaxformer.load(tmp_path / "deeper", adapter=adapter),
+        lambda adapter: jaxformer.load(tmp_path / "deeper", adapters={"it": adapter}),
+    ):
+        with pytest.raises(DataError, match=r"no factors for model\.layers\.3\..*shallower"):
+            load(tmp_path / "all")
+        load(tmp_path / "some")

@@ -23,17 +23,19 @@ from soak.configs import Configs
 from soak.damage import Damage
 from soak.folders import Folders
 from soak.kills import KILLS_IN_A_ROW, Kills
+from soak.places import Places
 from soak.trial import Outcome, Trial
 
 PARTS = {
     "kills": (Kills, "times that a training process was killed"),
     "damage": (Damage, "damaged runs"),
+    "places": (Places, "strange paths, links and lost locks of runs"),
     "folders": (Folders, "hostile folders in the layout of Hugging Face"),
     "configs": (Configs, "spoiled configurations"),
     "commands": (Commands, "fuzzed command lines"),
     "calls": (Calls, "calls of functions with a wrong argument"),
 }
-COUNTS = (10, 60, 300, 1000, 200, 400)
+COUNTS = (10, 60, 60, 300, 1000, 200, 400)
 DEFAULTS = dict(zip(PARTS, COUNTS, strict=True))
 """A few minutes on two cores."""
 MAPPINGS = 100

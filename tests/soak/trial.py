@@ -12,12 +12,10 @@ import warnings
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
-from jaxformer.checkpoints.checkpointer import CheckpointError
 from jaxformer.cli import main as cli
-from jaxformer.errors import ArgumentError, DataError
-from jaxformer.training.logging.run_logger import TrainingDiverged
+from jaxformer.errors import ArgumentError, DataError, RunError
 
-OURS = (ArgumentError, DataError, CheckpointError, TrainingDiverged)
+OURS = (ArgumentError, DataError, RunError)
 """The errors whose message a user reads."""
 MOST_LINES = 30
 """A refusal is a sentence, perhaps with a list of fields or tyro's box around it."""

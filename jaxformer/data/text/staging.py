@@ -15,7 +15,7 @@ from jaxformer.data.text.packing import TokenStream
 from jaxformer.data.text.remote_corpus import ARRIVING, fetch_corpus, fetch_shards, share_shards
 from jaxformer.data.tokenizers.specs import Tokenizer
 from jaxformer.errors import DataError
-from jaxformer.io.files import move_into_place, remove_folder
+from jaxformer.io.files import lock_file, move_into_place, remove_folder
 
 if TYPE_CHECKING:
     from jaxformer.io.remote import RemotePath
@@ -159,7 +159,7 @@ def _acquired(folder: Path, home: Path) -> IO | None:
     while not home.is_dir():
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            lock = (folder / _LOCK).open("w")
+            lock = lock_file(folder / _LOCK)
         except FileNotFoundError:
             continue  # another process has just completed the corpus, or given up
         except OSError as error:

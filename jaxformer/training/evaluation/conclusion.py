@@ -10,6 +10,7 @@ from jaxformer.checkpoints.run_dir import CHECKPOINTS
 from jaxformer.config.experiment import Config
 from jaxformer.config.loggers import TensorBoard
 from jaxformer.data import Data
+from jaxformer.io.files import replacing
 from jaxformer.io.paths import AnyPath
 from jaxformer.io.serialization import to_json
 from jaxformer.models.parameters import Parameters
@@ -98,7 +99,8 @@ def print_conclusion(
     """
     if sample:
         print(f"\n--- a sample of the model's text {'-' * 40}\n{sample}\n{'-' * 72}")
-        (logs / "sample.txt").write_text(sample)
+        with replacing(logs / "sample.txt") as aside:
+            aside.write_text(sample)
     files = conclusion.save(logs / EVALUATION_FILE, folder, config.data)
     if conclusion.texts:
         one, several = config.data.product

@@ -18,6 +18,7 @@ from jaxformer.functional.masks import KeyPadding
 from jaxformer.functional.placement import place
 from jaxformer.generation.decode.loop import SamplingParams, generate_tokens, init_state
 from jaxformer.generation.decode.processors import History
+from jaxformer.io.files import replacing
 from jaxformer.models import AbstractModel, Parameters
 from jaxformer.nn.cache import CacheShape
 from jaxformer.training.evaluation import metrics as scores
@@ -114,7 +115,8 @@ def save(texts: Sequence[GeneratedText], kind: str, file: Path) -> None:
     """
     lines = [("source", "reference", kind), *(text[:3] for text in texts)]
     content = "".join("\t".join(" ".join(part.split()) for part in line) + "\n" for line in lines)
-    file.write_text(content, encoding="utf-8")
+    with replacing(file) as aside:
+        aside.write_text(content, encoding="utf-8")
 
 
 def shown(texts: Sequence[GeneratedText], kind: str, most: int = 5) -> str:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxformer.io.files import replacing
 from jaxformer.training.logging.metrics_writer import read_metrics
 
 # Okabe and Ito's palette, which stays distinct for colour-blind readers.
@@ -183,5 +184,7 @@ def _cycle(count: int) -> list[str]:
 
 def _save(figure: Any, path: Path) -> Path:
     # As wide as the longest name at a curve's end wants it.
-    figure.savefig(path, bbox_inches="tight", pad_inches=0.2)
+    with replacing(path) as aside:
+        kind = path.suffix.removeprefix(".") or "png"
+        figure.savefig(aside, format=kind, bbox_inches="tight", pad_inches=0.2)
     return path

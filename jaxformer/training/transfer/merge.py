@@ -12,7 +12,7 @@ from jaxformer.checkpoints.saved_run import SavedRun, write_run
 from jaxformer.config.experiment import Config
 from jaxformer.errors import ConfigError
 from jaxformer.io.files import check_unused, write_whole
-from jaxformer.io.paths import any_path
+from jaxformer.io.paths import any_path, run_path
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def merge(source: Path, target: Path, step: int | None = None, best: bool = Fals
         ConfigError: The run is none, has no such checkpoint or no factors, or the target is in use.
         DataError: The disk has too little room, or cannot be written to.
     """
-    source, target = any_path(source, "RUN_DIR"), any_path(target, "OUT_DIR")
+    source, target = run_path(source, "RUN_DIR"), any_path(target, "OUT_DIR")
     saved = SavedRun(source, "merge", step, best)
     if not saved.adapted:
         raise ConfigError(
