@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from jaxformer.checks import at_least, check_fields, optional
-from jaxformer.data.bad_rows import OnBadRow, read_rows
+from jaxformer.data.bad_rows import read_rows
 from jaxformer.data.base import Datasets
 from jaxformer.data.chat.choice import check_template_name, keep_template
 from jaxformer.data.chat.lengths import TooLong
@@ -57,10 +57,6 @@ class ConversationData(RowData[Row]):
 
     too_long: TooLong = "error"
     """What becomes of a longer row: an error, cut, or left out."""
-
-    on_bad_row: OnBadRow = "stop"
-    """What becomes of a row that cannot be used: it stops the run, or is left out (skip); more than
-    5 % of such rows stop it in either case."""
 
     def __post_init__(self):
         super().__post_init__()
