@@ -22,9 +22,9 @@ Row = TypeVar("Row")
 Result = TypeVar("Result")
 
 
-def with_advice(error: DataError) -> DataError:
+def advised(error: DataError) -> str:
     """Returns what is wrong with a row that stops the run, and the option that leaves it out."""
-    return DataError(f"{error}; {_ADVICE}")
+    return f"{error}; {_ADVICE}"
 
 
 class BadRows:
@@ -48,7 +48,7 @@ class BadRows:
             DataError: A bad row stops the run; names the row, and the option.
         """
         if not self.skips:
-            raise with_advice(error) from error
+            raise DataError(advised(error)) from error
         self._messages.append(str(error))
 
     def settle(self, source: object, total: int) -> None:

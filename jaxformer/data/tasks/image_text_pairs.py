@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from jaxformer.checks import at_least, check_fields, optional
-from jaxformer.data.bad_rows import read_rows, with_advice
+from jaxformer.data.bad_rows import advised, read_rows
 from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.data.rows import TaskData
 from jaxformer.data.tasks.image_sources import decodable, fitted_pixels
@@ -228,7 +228,7 @@ class PairExamples(ExampleSource):
         try:
             pixels = self._data.pixels(self._rows[index])
         except DataError as error:
-            raise with_advice(error) from error
+            raise DataError(advised(error)) from error
         return self._row((pixels - self._mean) / self._std, self._texts[index], 1.0)
 
     def blank(self) -> Batch:
