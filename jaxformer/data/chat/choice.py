@@ -6,12 +6,15 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from jaxformer.data.chat.answers import thoughts_of
 from jaxformer.data.chat.encoder import ChatEncoder
 from jaxformer.data.chat.template import (
     SPECIAL_TOKENS,
     TEMPLATE,
     ChatTemplate,
     Conversation,
+    Rendered,
+    RenderRequest,
     compiled_template,
     read_chat_template,
     read_template_file,
@@ -30,6 +33,8 @@ _SPECIAL = (
     "<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
     "<start_of_turn>", "<end_of_turn>",
 )  # fmt: skip
+_TRIED = 100
+"""How many conversations with reasoning are rendered to see whether the template leaves it out."""
 _CHOICES = ", ".join(TEMPLATE_NAMES)
 _log = logging.getLogger(__name__)
 
@@ -215,6 +220,24 @@ def _warn_about(
             len(with_tools),
             with_tools[0].where,
         )
+    _warn_about_reasoning(template, chats)
+
+
+def _warn_about_reasoning(template: ChatTemplate, chats: Sequence[Conversation]) -> None:
+    """Warns of a template that leaves out what an answer says before it answers."""
+    asked = [(chat, thoughts) for chat in chats if (thoughts := thoughts_of(chat))][:_TRIED]
+    rendered = template.attempt_batch(RenderRequest(chat) for chat, _ in asked)
+    total, lost = 0, []
+    for (chat, thoughts), text in zip(asked, rendered, strict=False):
+        if isinstance(text, Rendered):
+            written = "".join(text.text.split())
+            total += len(thoughts)
+            lost += [chat.where for thought in thoughts if "".join(thought.split()) not in written]
+    if lost:
+        _log.warning(
+            "%s: the template leaves reasoning out, that of %d of %d answers, the first %s",
+            template.file, len(lost), total, lost[0],
+        )  # fmt: skip
 
 
 def _no_template(where: str, spec: TokenizerSpec) -> str:
