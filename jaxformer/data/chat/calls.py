@@ -74,7 +74,9 @@ def _in_form(message: Message, form: CallForm, name: object) -> Message:
     if not calls or isinstance(calls, str) or not isinstance(calls, Sequence):
         return message
     if form.needs_content and message.get("content") is None:
-        warn_once(f"{name}: calls of tools without a content get an empty one, which the template needs")
+        warn_once(
+            f"{name}: calls of tools without a content get an empty one, which the template needs"
+        )
         message = {**message, "content": ""}
     change: Callable[[Any], Any] = {dict: _read, str: _written}.get(form.arguments, lambda x: x)
     changed = [_with_arguments(call, change) for call in calls]

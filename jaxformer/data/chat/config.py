@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from jaxformer.data.bad_rows import BadRows
 from jaxformer.data.chat.answers import last_alone, said_in
 from jaxformer.data.chat.choice import encoders
 from jaxformer.data.chat.conversations import ConversationData
@@ -63,11 +64,15 @@ class ChatData(ConversationData[Conversation]):
         return map(said_in, row.messages)
 
     def render(
-        self, rows: Sequence[Conversation], tokenizer: Tokenizer, folder: str | os.PathLike
+        self,
+        rows: Sequence[Conversation],
+        tokenizer: Tokenizer,
+        folder: str | os.PathLike,
+        bad: BadRows,
     ) -> LearnedChats:
         learned = LearnedChats(self.sequence_length)
         for encoder, own in encoders(rows, folder, self.template, self.tokenizer, tokenizer):
-            learned.add(encoder, own, self.train_on == "all", self.on_bad_row)
+            learned.add(encoder, own, bad, self.train_on == "all")
         learned.check(self.too_long)
         return learned
 

@@ -83,15 +83,18 @@ class UnpairedPreferenceData(ConversationData[JudgedRow]):
         return map(said_in, row.chat.messages)
 
     def render(
-        self, rows: Sequence[JudgedRow], tokenizer: Tokenizer, folder: str | os.PathLike
+        self,
+        rows: Sequence[JudgedRow],
+        tokenizer: Tokenizer,
+        folder: str | os.PathLike,
+        bad: BadRows,
     ) -> "JudgedAnswers":
-        found, bad = [], BadRows(self.on_bad_row)
+        found = []
         labels = {row.chat.where: row.desirable for row in rows}
         chats = [row.chat for row in rows]
         for encoder, own in encoders(chats, folder, self.template, self.tokenizer, tokenizer):
             for chat, answer in each(partial(_encoded, encoder), own, bad):
                 found.append(JudgedAnswer(answer, labels[chat.where], chat.where))
-        bad.settle("the chat template", len(rows))
         return JudgedAnswers.fitting(found, self.sequence_length, self.too_long)
 
     def examples(self, rendered: "JudgedAnswers", tokenizer: Tokenizer) -> "JudgedExamples":

@@ -184,6 +184,8 @@ class LabelledText(LabelledRows):
                 return None
             columns = columns or recognised(record, TEXT_COLUMNS, "--data.text", self.label)
             label = label_of(record, self.label) if labelled else None
+            if label is not None:
+                self.labels.check(label, record.where)
             texts = tuple(record.text(column) for column in columns)
             return LabelledRow(record.where, texts, label)
 
