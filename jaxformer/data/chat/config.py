@@ -18,7 +18,7 @@ from jaxformer.data.chat.examples import (
     answer_weights,
 )
 from jaxformer.data.chat.learned import LearnedChats
-from jaxformer.data.chat.rows import AnyFormat, ChatFormat
+from jaxformer.data.chat.rows import AnyFormat, ChatFormat, judgement, undesirable
 from jaxformer.data.chat.template import Conversation
 from jaxformer.data.tokenizers.specs import Tokenizer
 
@@ -51,6 +51,9 @@ class ChatData(ConversationData[Conversation]):
     """What counts the same: every token that is learned, or every answer, whatever its length."""
 
     def read_record(self, record):
+        label = record.values.get("label")
+        if label is False or (isinstance(label, str) and judgement(label) is False):
+            raise undesirable(record)
         chat = self.format.read(record, needs_answer=self.train_on != "all")
         return last_alone(chat) if self.train_on == "last" else chat
 
