@@ -18,7 +18,7 @@ from jaxformer.data.chat.examples import (
     answer_weights,
 )
 from jaxformer.data.chat.learned import LearnedChats
-from jaxformer.data.chat.rows import AnyFormat, ChatFormat, judgement, undesirable
+from jaxformer.data.chat.rows import AnyFormat, ChatFormat, undesirable
 from jaxformer.data.chat.template import Conversation
 from jaxformer.data.tokenizers.specs import Tokenizer
 
@@ -51,8 +51,8 @@ class ChatData(ConversationData[Conversation]):
     """What counts the same: every token that is learned, or every answer, whatever its length."""
 
     def read_record(self, record):
-        label = record.values.get("label")
-        if label is False or (isinstance(label, str) and judgement(label) is False):
+        # A 0 may be a class of another kind.
+        if str(record.values.get("label")).strip().lower() == "false":
             raise undesirable(record)
         chat = self.format.read(record, needs_answer=self.train_on != "all")
         return last_alone(chat) if self.train_on == "last" else chat

@@ -204,10 +204,8 @@ def judgement(label: Any) -> bool | None:
     Args:
         label: true or false, 1 or 0, or one of these as a text, as in a .csv file.
     """
-    text = str(label).strip().lower()
-    return {"true": True, "false": False, "1": True, "0": False, "1.0": True, "0.0": False}.get(
-        text
-    )
+    text = str(label).strip().lower().removesuffix(".0")
+    return {"true": True, "false": False, "1": True, "0": False}.get(text)
 
 
 def undesirable(record: Record) -> DataError:
