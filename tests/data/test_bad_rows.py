@@ -169,6 +169,22 @@ def test_other_formats_say_it_in_other_words(tmp_path, mark):
     assert any("left out" in words for _, words in data.summary)
 
 
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning", "inline"])
+def test_a_template_that_leaves_reasoning_out_is_named_once(tmp_path, caplog, name):
+    content = "<think>why</think>b" if name == "inline" else "b"
+    fields = {} if name == "inline" else {name: "why"}
+    rows = [{"messages": [USER, ANSWER | fields | {"content": content}]} for _ in range(20)]
+    for number, written in enumerate(("m.content.split('</think>')[-1]", "m.content")):
+        template = tmp_path / f"{number}.jinja"
+        shown = "" if number == 0 else "{{ m.reasoning_content }}"
+        body = f"<{{{{ m.role }}}}>{shown}{{{{ {written} }}}}</s>"
+        template.write_text(f"{{% for m in messages %}}{body}{{% endfor %}}")
+        rows = [row | {"id": n} for n, row in enumerate(rows)]
+        chats(write(tmp_path, rows), template=str(template)).prepare(tmp_path / f"run{number}")
+        count = caplog.text.count("leaves reasoning out")
+        assert count == 1, number
+
+
 def test_a_weight_is_0_or_1(tmp_path):
     rows = [{"messages": [USER, ANSWER | {"weight": 0.5}]}] * 4
     with pytest.raises(DataError, match=r"rows\.jsonl:1: message 2: weight = 0\.5: must be"):
@@ -183,6 +199,17 @@ def test_an_undesirable_completion_is_never_an_answer(tmp_path):
     assert "b4" not in learned(data)
     assert "b5" in learned(data)
     assert "without the chat template" in data.summary[0][1]
+
+
+@pytest.mark.parametrize("no", [False, "false", " False"])
+def test_an_undesirable_answer_of_any_form_is_none(tmp_path, no):
+    rows = [{"messages": [USER, ANSWER | {"content": f"b{n}"}], "label": True} for n in range(20)]
+    rows[4]["label"] = no
+    with pytest.raises(DataError, match=r"rows\.jsonl:5: label = false"):
+        chats(write(tmp_path, rows)).prepare(tmp_path / "run")
+    # Another kind of label.
+    rows = [row | {"label": n} for n, row in enumerate(rows)]
+    assert len(chats(write(tmp_path, rows)).read(str(tmp_path / "rows.jsonl"))) == 20
 
 
 def test_all_tokens_are_learned_of_rows_without_answers(tmp_path):

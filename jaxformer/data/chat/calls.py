@@ -10,6 +10,7 @@ from jaxformer.errors import DataError
 from jaxformer.io.json_files import parse_json
 from jaxformer.io.notices import warn_once
 
+_NAME = "weather"
 _OBJECT = {"city": "Rome"}
 _TEXT = json.dumps(_OBJECT)
 
@@ -41,7 +42,8 @@ def call_form(template: ChatTemplate) -> CallForm:
         arguments = str if whole is None else dict
     full, bare = (text, bare_text) if arguments is str else (whole, bare)
     quotes = text is not None and json.dumps(_TEXT) in text
-    return CallForm(arguments, full is not None and bare is None, quotes)
+    writes = full is not None and _NAME in full
+    return CallForm(arguments, writes and bare is None, quotes)
 
 
 def in_form(chat: Conversation, form: CallForm, name: object) -> Conversation:
@@ -58,13 +60,13 @@ def in_form(chat: Conversation, form: CallForm, name: object) -> Conversation:
 
 def _called(arguments: type, content: Mapping[str, str]) -> Conversation:
     """A conversation with a call."""
-    function = {"name": "weather", "arguments": _TEXT if arguments is str else _OBJECT}
+    function = {"name": _NAME, "arguments": _TEXT if arguments is str else _OBJECT}
     call = {"type": "function", "id": "a1b2c3d4e", "function": function}
     return Conversation(
         [
             {"role": "user", "content": "Rain?"},
             {"role": "assistant", "tool_calls": [call], **content},
-            {"role": "tool", "name": "weather", "tool_call_id": call["id"], "content": "No."},
+            {"role": "tool", "name": _NAME, "tool_call_id": call["id"], "content": "No."},
         ]
     )
 

@@ -155,8 +155,7 @@ class PromptCompletion(ChatFormat):
             prompt, completion = (record.text(name) for name in (self.prompt, self.completion))
             if needs_answer and not completion.strip():
                 raise DataError(
-                    f"{record.where}: no answer: column {self.completion!r} is empty; give one, "
-                    "or leave the row out"
+                    f"{record.where}: no answer: column {self.completion!r} is empty; give one"
                 )
             return Conversation(_question(prompt, completion), where=record.where, plain=True)
         for name, value in zip((self.prompt, self.completion), values, strict=True):

@@ -250,8 +250,5 @@ def label_of(record: Record, column: str) -> str:
     missing = value is None or value != value or not str(value).strip()  # NaN differs from itself
     if missing or not isinstance(value, str | int | float):
         shown = reprlib.repr(value)
-        raise DataError(
-            f"{record.where}: no label: column {column!r} holds {shown}; give one, or leave the "
-            "row out"
-        )
+        raise DataError(f"{record.where}: no label: column {column!r} holds {shown}; give one")
     return str(value)

@@ -39,7 +39,7 @@ class TextPair(NamedTuple):
         empty = [not text.strip() for text in self.texts]
         if any(empty) and not all(empty):
             place, name = (pair[empty.index(True)] for pair in (self.places, names))
-            raise DataError(f"{place}: no text: {name} is empty; give one, or leave the row out")
+            raise DataError(f"{place}: no text: {name} is empty; give one")
         return None if all(empty) else self
 
 
