@@ -185,6 +185,13 @@ def test_a_template_that_leaves_reasoning_out_is_named_once(tmp_path, caplog, na
         assert count == 1, number
 
 
+def test_a_template_that_leaves_calls_out_is_named(tmp_path, caplog):
+    calls = [{"type": "function", "function": {"name": "depth", "arguments": "{}"}}]
+    row = {"messages": [USER, ANSWER | {"content": "", "tool_calls": calls}, USER, ANSWER]}
+    chats(write(tmp_path, [row] * 20)).prepare(tmp_path / "run")
+    assert caplog.text.count("leaves calls of tools out") == 1
+
+
 def test_a_weight_is_0_or_1(tmp_path):
     rows = [{"messages": [USER, ANSWER | {"weight": 0.5}]}] * 4
     with pytest.raises(DataError, match=r"rows\.jsonl:1: message 2: weight = 0\.5: must be"):

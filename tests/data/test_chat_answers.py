@@ -10,10 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from chat_cases import ASSISTANT, SYSTEM, TOOL, TOOLS, USER
-from hf_checkpoints import CHATML, byte_bpe
+from hf_checkpoints import byte_bpe
 from tokenizers import AddedToken
 
-from jaxformer.data.chat.choice import template_file
 from jaxformer.data.chat.encoder import ChatEncoder
 from jaxformer.data.chat.pairs import Pair
 from jaxformer.data.chat.template import Conversation, compiled_template
@@ -226,7 +225,7 @@ def test_arguments_may_be_objects_or_text(name, caplog):
         assert first.text == encoder("deepseekv3_training").encode_batch(chats[:1])[0].text
 
 
-@pytest.mark.parametrize("name", ["deepseekv3", "deepseek_r1_distill", "qwen3", "lfm2"])
+@pytest.mark.parametrize("name", ["deepseekv3", "qwen3", "qwen2_5", "glm4moe"])
 def test_a_call_needs_no_content(name):
     empty, missing = encoder(name).encode_batch([_calling("{}"), _calling("{}", None)])
     np.testing.assert_array_equal(empty.tokens, missing.tokens)
@@ -238,15 +237,3 @@ def test_text_in_quotation_marks_is_warned_about(caplog):
     assert "in quotation marks" not in caplog.text
     encoder("qwen2_5").encode_batch([_calling('{"lake": "red"}')])
     assert "writes arguments of tool calls that are text in quotation marks" in caplog.text
-
-
-@pytest.mark.parametrize("source", ["chatml", "with marks"])
-def test_a_call_that_the_template_does_not_write_is_no_answer(source):
-    text = template_file("ChatML").read_text() if source == "chatml" else CHATML
-    rust = encoder("qwen3")._tokenizer._tokenizer
-    ours = ChatEncoder(rust, compiled_template(Path("x"), text, {}))
-    with pytest.raises(
-        DataError, match=r"x:1: .*message 2 is not that of an answer.*--data\.train"
-    ):
-        ours.encode_batch([_calling({"lake": "red"})])
-    ours.encode_batch([_calling({"lake": "red"})], everything=True)

@@ -33,10 +33,6 @@ _REMEDY = (
     "use a template that marks answers with {% generation %}, another one by its name "
     "(--data.template ChatML), or learn all tokens with --data.train-on all"
 )
-_REMEDY_OF_CALLS = (
-    "use a template that writes calls of tools and marks answers with {% generation %}, or learn "
-    "all tokens with --data.train-on all"
-)
 NOT_LEARNED = {"weight": 0, "train": False, "loss": False, "masked": True}
 """What makes a message context that is not learned: in the files of OpenAI and Mistral, of Axolotl,
 of ms-swift and of torchtune."""
@@ -206,8 +202,6 @@ class AnswerFinder:
         second = iter(self._by_marks(unclear))
         found = [next(second) if spans is None else spans for spans in first]
         if self.is_given:
-            for (chat, _, (rendered, _)), spans in zip(rows, found, strict=True):
-                self._check_calls(chat, rendered.text, spans)
             return found
         return [
             [self._whole(chat, *text, span) for span in spans]
@@ -263,21 +257,12 @@ class AnswerFinder:
             start += len(self._header)
         end = self._turn_end(text, special, start, _outside(special, span.end))
         if not _is_written(message, text[start:end]):
-            raise self._not_written(chat, span.place, text[start:end])
+            raise self._error(
+                chat,
+                f"the text of message {span.place + 1} is not that of an answer: "
+                f"{text[start:end].strip()[:80]!r}",
+            )
         return Span(span.place, start, end)
-
-    def _check_calls(self, chat: Conversation, text: str, spans: Sequence[Span]) -> None:
-        """Raises DataError for a message that only calls tools where the calls are not written."""
-        for place in sorted({span.place for span in spans}):
-            message = chat.messages[place]
-            own = "".join(text[span.start : span.end] for span in spans if span.place == place)
-            if not said_in(message).strip() and not _is_written(message, own):
-                raise self._not_written(chat, place, own)
-
-    def _not_written(self, chat: Conversation, place: int, text: str) -> DataError:
-        shown = repr(text.strip()[:80])
-        reason = f"the text of message {place + 1} is not that of an answer: {shown}"
-        return self._error(chat, reason)
 
     def _turn_end(self, text: str, special: SpecialTokens, start: int, end: int) -> int:
         """Returns the end of an answer with the special token that ends it, and no space after it.
@@ -311,9 +296,7 @@ class AnswerFinder:
 
     def _error(self, chat: Conversation, reason: str) -> DataError:
         where = f"{chat.where}: " if chat.where else ""
-        calls = any(message.get("tool_calls") for message in chat.messages)
-        remedy = _REMEDY_OF_CALLS if calls else _REMEDY
-        return DataError(f"{where}{self._template.file}: {reason}; {remedy}")
+        return DataError(f"{where}{self._template.file}: {reason}; {_REMEDY}")
 
 
 def _prefixes(places: Sequence[int]) -> tuple[tuple[int, bool], ...]:
@@ -356,9 +339,8 @@ def _is_written(message: Message, text: str) -> bool:
     written = "".join(text.split())
     # A template may leave out the reasoning before the answer.
     said = "".join(said_in(message).split()).rpartition("</think>")[2]
-    if (called := _last_name(message.get("tool_calls"))) is not None:
-        return called in text or (bool(said) and said in written)
-    return bool(written) and said in written
+    called = name_of_call(message)
+    return bool(written) and (said in written or (called is not None and called in text))
 
 
 def _outside(special: SpecialTokens, place: int) -> int:
@@ -389,6 +371,11 @@ def _marked_calls(calls: Any, mark: str) -> dict[str, Any]:
     if "function" in last:
         marked_name = {"function": {**last["function"], **marked_name}}
     return {"tool_calls": [*calls[:-1], {**last, **marked_name}]}
+
+
+def name_of_call(message: Message) -> str | None:
+    """Returns the name of the last function that a message calls; None if it calls none."""
+    return _last_name(message.get("tool_calls"))
 
 
 def _last_name(calls: Any) -> str | None:
