@@ -12,12 +12,10 @@ text leaves the text of the first messages, compared from their last mark on:
 import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from itertools import islice
 from typing import Any, NamedTuple
 
 from jaxformer.data.chat.renderer import MARK
 from jaxformer.data.chat.template import (
-    REASONING,
     ChatTemplate,
     Conversation,
     Message,
@@ -91,17 +89,6 @@ def said_in(message: Message) -> str:
     if isinstance(content, str):
         return content
     return "".join(part.get("text") or "" for part in content if isinstance(part, dict))
-
-
-def thoughts_of(chat: Conversation) -> list[str]:
-    """Returns the reasoning before each answer to learn, of those that have some."""
-    found = []
-    for message in (chat.messages[place] for place in answers_of(chat)):
-        fields = (message.get(name) for name in REASONING)
-        inline = said_in(message).rpartition("</think>")[0].rpartition("<think>")[2]
-        texts = (text for text in (*fields, inline) if isinstance(text, str) and text.strip())
-        found += islice(texts, 1)
-    return found
 
 
 def marked(chat: Conversation) -> Conversation:

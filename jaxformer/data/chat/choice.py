@@ -3,24 +3,21 @@
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from jaxformer.data.chat.answers import answers_of, name_of_call, thoughts_of
-from jaxformer.data.chat.calls import call_form, in_form
 from jaxformer.data.chat.encoder import ChatEncoder
 from jaxformer.data.chat.template import (
     SPECIAL_TOKENS,
     TEMPLATE,
     ChatTemplate,
     Conversation,
-    Rendered,
-    RenderRequest,
     compiled_template,
     read_chat_template,
     read_template_file,
     special_tokens_of,
 )
+from jaxformer.data.chat.unwritten import warn_about_unwritten
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerFile, TokenizerSpec
 from jaxformer.errors import ConfigError, DataError, did_you_mean
 from jaxformer.io.files import replacing
@@ -34,8 +31,6 @@ _SPECIAL = (
     "<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
     "<start_of_turn>", "<end_of_turn>",
 )  # fmt: skip
-_TRIED = 100
-"""How many conversations with reasoning, or with calls, are rendered to see if they are written."""
 _CHOICES = ", ".join(TEMPLATE_NAMES)
 _log = logging.getLogger(__name__)
 
@@ -221,39 +216,7 @@ def _warn_about(
             len(with_tools),
             with_tools[0].where,
         )
-    _warn_about_loss(template, chats, "reasoning", thoughts_of)
-    _warn_about_loss(template, chats, "calls of tools", _names_of_calls)
-
-
-def _warn_about_loss(
-    template: ChatTemplate,
-    chats: Sequence[Conversation],
-    kind: str,
-    parts_of: Callable[[Conversation], list[str]],
-) -> None:
-    """Warns of a template that does not write what some answers have besides their text."""
-    asked = [(chat, parts) for chat in chats if (parts := parts_of(chat))][:_TRIED]
-    if not asked:
-        return
-    form = call_form(template)
-    rendered = template.attempt_batch(
-        RenderRequest(in_form(chat._replace(tools=None), form, template.file)) for chat, _ in asked
-    )
-    total, lost = 0, []
-    for (chat, parts), text in zip(asked, rendered, strict=False):
-        if isinstance(text, Rendered):
-            written = "".join(text.text.split())
-            total += len(parts)
-            lost += [chat.where for part in parts if "".join(part.split()) not in written]
-    if lost:
-        _log.warning(
-            "%s: the template leaves %s out, those of %d of %d answers, the first %s",
-            template.file, kind, len(lost), total, lost[0],
-        )  # fmt: skip
-
-
-def _names_of_calls(chat: Conversation) -> list[str]:
-    return [name for place in answers_of(chat) if (name := name_of_call(chat.messages[place]))]
+    warn_about_unwritten(template, chats)
 
 
 def _no_template(where: str, spec: TokenizerSpec) -> str:
