@@ -1,9 +1,11 @@
 """Rows that cannot be used: they stop the run, or are left out and counted."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, Literal, TypeVar
 
+from jaxformer.data.files.malformed import Malformed
 from jaxformer.data.files.record import Record
 from jaxformer.data.files.tables import read_records
 from jaxformer.errors import DataError
@@ -18,6 +20,11 @@ _log = logging.getLogger(__name__)
 
 Row = TypeVar("Row")
 Result = TypeVar("Result")
+
+
+def advised(error: DataError) -> str:
+    """Returns what is wrong with a row that stops the run, and the option that leaves it out."""
+    return f"{error}; {_ADVICE}"
 
 
 class BadRows:
@@ -41,7 +48,7 @@ class BadRows:
             DataError: A bad row stops the run; names the row, and the option.
         """
         if not self.skips:
-            raise DataError(f"{error}; {_ADVICE}") from error
+            raise DataError(advised(error)) from error
         self._messages.append(str(error))
 
     def settle(self, source: object, total: int) -> None:
@@ -67,28 +74,34 @@ class BadRows:
 
 
 def read_rows(
-    source: str, read: Callable[[Record], Row | None], on_bad_row: OnBadRow, header: bool = True
+    source: object,
+    read: Callable[[Any], Row | None],
+    on_bad_row: OnBadRow,
+    records: Callable[[Malformed], Iterable[Any]] | None = None,
 ) -> list[Row]:
     """Returns the rows of a table.
 
     Args:
         source: The table.
-        read: Makes a row of a record, or raises DataError. None: it has no label, by the convention
-            of its format, and is left out.
+        read: Makes a row of a record, or raises DataError. None: it has nothing to learn, by the
+            convention of its format, and is left out.
         on_bad_row: What becomes of a record of which no row can be made.
-        header: Whether the first line of a .tsv, .txt or .csv file names the columns.
+        records: Reads the records, and tells what it is given of those that are malformed; None:
+            `read_records` of the table.
 
     Raises:
         DataError: The table cannot be read or has no rows, a row is bad, or too many are.
     """
-    bad, rows, total, unlabelled = BadRows(on_bad_row), [], 0, []
+    bad, rows, total, empty = BadRows(on_bad_row), [], 0, []
+    if records is None:
+        records = partial(table_records, source)
 
     def malformed(message: str) -> None:
         nonlocal total
         total += 1
         bad.add(DataError(message))
 
-    for record in read_records(source, header, malformed=malformed):
+    for record in records(malformed):
         total += 1
         try:
             row = read(record)
@@ -96,18 +109,23 @@ def read_rows(
             bad.add(error)
             continue
         if row is None:
-            unlabelled.append(record.where)
+            empty.append(record.where)
         else:
             rows.append(row)
     bad.settle(source, total)
-    if unlabelled:
+    if empty:
         _log.warning(
-            "%s: %s of %s rows have no label and are left out; the first: %s",
-            source, f"{len(unlabelled):,}", f"{total:,}", unlabelled[0],
+            "%s: %s of %s rows have no label or text and are left out; the first: %s",
+            source, f"{len(empty):,}", f"{total:,}", empty[0],
         )  # fmt: skip
     if not rows:
-        raise DataError(f"{source} has no rows{' with a label' if unlabelled else ''}")
+        raise DataError(f"{source} has no rows{' with a label or text' if empty else ''}")
     return rows
+
+
+def table_records(source: str, malformed: Malformed, header: bool = True) -> Iterator[Record]:
+    """Returns the rows of a table, see `read_records`."""
+    return read_records(source, header, malformed=malformed)
 
 
 def each(

@@ -144,6 +144,15 @@ class LabelKind(abc.ABC):
     def names(self, labels: Iterable[str]) -> tuple[str, ...]:
         """Returns the names of the labels of the training data; empty for numbers."""
 
+    def check(self, label: str, place: str) -> None:
+        """Raises DataError if a label can never be understood, whatever others there are.
+
+        Args:
+            label: The label in the file.
+            place: "file:line".
+        """
+        del label, place
+
     @abc.abstractmethod
     def values(
         self, labels: Iterable[str], names: Sequence[str], places: Iterable[str]
@@ -184,6 +193,9 @@ class Number(LabelKind):
     def names(self, labels):
         del labels
         return ()
+
+    def check(self, label, place):
+        _number(label, place)
 
     def values(self, labels, names, places):
         del names

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from jaxformer.data.bad_rows import OnBadRow
 from jaxformer.data.base import Data, Datasets
 from jaxformer.data.dataset import ExampleSource
 from jaxformer.data.labels import save_labels
@@ -23,6 +24,10 @@ class RowData(Data, Generic[Row]):
     Where the rows come from the fields `train` and `validation`, a subclass defines `read`;
     another one defines `origin`, `train_rows` and `validation_rows`.
     """
+
+    on_bad_row: OnBadRow = "stop"
+    """What becomes of a row that cannot be used: it stops the run, or is left out (skip); more than
+    5 % of such rows stop it in either case."""
 
     def read(self, source: Any) -> list[Row]:
         """Returns the rows of a file or another source.

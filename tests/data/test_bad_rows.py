@@ -1,16 +1,31 @@
 """Rows that cannot be used, or that say themselves that they are not to be learned."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from jaxformer.data import Bytes
 from jaxformer.data.bad_rows import BadRows, each, read_rows
 from jaxformer.data.chat import ChatData, PreferenceData
-from jaxformer.data.tasks.labelled_text import LabelledText
-from jaxformer.data.tasks.text_pairs import SummaryText
+from jaxformer.data.labels import Number
+from jaxformer.data.tasks import (
+    ChoiceText,
+    ColumnFile,
+    ConllU,
+    ImageFolder,
+    Images,
+    ImageTextPairs,
+    LabelledText,
+    ParallelText,
+    SpanText,
+    TaggedText,
+    TagTable,
+)
+from jaxformer.data.tasks.text_pairs import AnswerText, SummaryText
 from jaxformer.errors import DataError
 
 FILES = Path(__file__).parents[1] / "fixtures" / "rows"
@@ -154,6 +169,29 @@ def test_other_formats_say_it_in_other_words(tmp_path, mark):
     assert any("left out" in words for _, words in data.summary)
 
 
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning", "inline"])
+def test_a_template_that_leaves_reasoning_out_is_named_once(tmp_path, caplog, name):
+    content = "<think>why</think>b" if name == "inline" else "b"
+    fields = {} if name == "inline" else {name: "why"}
+    rows = [{"messages": [USER, ANSWER | fields | {"content": content}]} for _ in range(20)]
+    for number, written in enumerate(("m.content.split('</think>')[-1]", "m.content")):
+        template = tmp_path / f"{number}.jinja"
+        shown = "" if number == 0 else "{{ m.reasoning_content }}"
+        body = f"<{{{{ m.role }}}}>{shown}{{{{ {written} }}}}</s>"
+        template.write_text(f"{{% for m in messages %}}{body}{{% endfor %}}")
+        rows = [row | {"id": n} for n, row in enumerate(rows)]
+        chats(write(tmp_path, rows), template=str(template)).prepare(tmp_path / f"run{number}")
+        count = caplog.text.count("leaves reasoning out")
+        assert count == 1, number
+
+
+def test_a_template_that_leaves_calls_out_is_named(tmp_path, caplog):
+    calls = [{"type": "function", "function": {"name": "depth", "arguments": "{}"}}]
+    row = {"messages": [USER, ANSWER | {"content": "", "tool_calls": calls}, USER, ANSWER]}
+    chats(write(tmp_path, [row] * 20)).prepare(tmp_path / "run")
+    assert caplog.text.count("leaves calls of tools out") == 1
+
+
 def test_a_weight_is_0_or_1(tmp_path):
     rows = [{"messages": [USER, ANSWER | {"weight": 0.5}]}] * 4
     with pytest.raises(DataError, match=r"rows\.jsonl:1: message 2: weight = 0\.5: must be"):
@@ -168,6 +206,17 @@ def test_an_undesirable_completion_is_never_an_answer(tmp_path):
     assert "b4" not in learned(data)
     assert "b5" in learned(data)
     assert "without the chat template" in data.summary[0][1]
+
+
+@pytest.mark.parametrize("no", [False, "false", " False"])
+def test_an_undesirable_answer_of_any_form_is_none(tmp_path, no):
+    rows = [{"messages": [USER, ANSWER | {"content": f"b{n}"}], "label": True} for n in range(20)]
+    rows[4]["label"] = no
+    with pytest.raises(DataError, match=r"rows\.jsonl:5: label = false"):
+        chats(write(tmp_path, rows)).prepare(tmp_path / "run")
+    # Another kind of label.
+    rows = [row | {"label": n} for n, row in enumerate(rows)]
+    assert len(chats(write(tmp_path, rows)).read(str(tmp_path / "rows.jsonl"))) == 20
 
 
 def test_all_tokens_are_learned_of_rows_without_answers(tmp_path):
@@ -191,7 +240,7 @@ def test_labels_that_stand_for_none_are_left_out(tmp_path, caplog):
         sequence_length=16,
     )
     assert [row.label for row in config.read(config.train)] == ["a", "b"] * 3
-    assert "3 of 9 rows have no label and are left out" in caplog.text
+    assert "3 of 9 rows have no label" in caplog.text
     parquet = pytest.importorskip("pyarrow.parquet")
     parquet.write_table(
         arrow.table({"text": ["x", "y"], "label": ["a", None]}), tmp_path / "x.parquet"
@@ -216,3 +265,164 @@ def test_the_rows_of_a_batch_have_weights_of_0_and_1(tmp_path):
     data = chats(FILES / "two_turns.jsonl").prepare(tmp_path / "run")
     (batch,) = data.train.epoch(batch_size=data.train.num_rows)
     assert set(np.unique(batch["weights"])) == {0, 1}
+
+
+# Every kind of rows -------------------------------------------------------------------------------
+
+GOOD = 30
+SQUAD = {"context": "Rome is old.", "question": "What?"}
+
+
+def _table(folder, good, bad):
+    return str(write(folder, [*map(good, range(GOOD)), bad]))
+
+
+def _choice(folder):
+    def row(number):
+        endings = {f"ending{n}": f"e{n}" for n in range(4)}
+        return {"sent1": f"a{number}", "sent2": "b", "label": number % 4, **endings}
+
+    return ChoiceText(train=_table(folder, row, row(0) | {"label": 4}))
+
+
+def _questions(folder):
+    def row(number):
+        answer = {"text": ["old"], "answer_start": [8]}
+        return SQUAD | {"answers": answer, "context": f"Rome is old. {number}"}
+
+    return _table(folder, row, row(0) | {"answers": {"text": ["old"], "answer_start": [7]}})
+
+
+def _tags(folder):
+    def row(number):
+        return {"tokens": ["a", f"{number}"], "ner_tags": ["O", "B"]}
+
+    table = TagTable(_table(folder, row, {"tokens": ["a", "b"], "ner_tags": ["O"]}))
+    return TaggedText(train=table)
+
+
+def _columns(folder):
+    lines = [f"a{n} O\nb B\n\n" for n in range(GOOD)]
+    (folder / "x.txt").write_text("".join([*lines, "a O\nb\n"]))
+    return TaggedText(train=ColumnFile(str(folder / "x.txt")))
+
+
+def _conllu(folder):
+    line = "{}\t{}\t_\tNOUN" + "\t_" * 6 + "\n"
+    lines = [line.format(1, f"a{n}") + "\n" for n in range(GOOD)]
+    (folder / "x.conllu").write_text("".join([*lines, line.format(2, "b")]))
+    return TaggedText(train=ConllU(str(folder / "x.conllu")))
+
+
+def _parallel(folder, bad=b"\xff"):
+    for name, last in (("a", b"x"), ("b", bad)):
+        lines = [f"{name}{n}\n".encode() for n in range(GOOD)]
+        (folder / name).write_bytes(b"".join([*lines, last]))
+    return ParallelText(source=str(folder / "a"), target=str(folder / "b"))
+
+
+def _summary(folder, bad=""):
+    def row(number):
+        return {"article": f"long {number}", "highlights": "short"}
+
+    return SummaryText(train=_table(folder, row, {"article": "long", "highlights": bad}))
+
+
+def _number(folder):
+    def row(number):
+        return {"sentence": f"a{number}", "label": number / 7}
+
+    return LabelledText(train=_table(folder, row, {"sentence": "a", "label": "x"}), labels=Number())
+
+
+def _captions(folder):
+    for number in range(GOOD):
+        Image.new("RGB", (8, 8)).save(folder / f"{number}.png")
+
+    def row(number):
+        return {"image": f"{number}.png", "text": f"t{number}"}
+
+    return ImageTextPairs(train=_table(folder, row, {"image": "none.png", "text": "t"}))
+
+
+KINDS = {
+    "choices": _choice,
+    "spans": lambda folder: SpanText(train=_questions(folder)),
+    "answers": lambda folder: AnswerText(train=_questions(folder)),
+    "tag table": _tags,
+    "columns": _columns,
+    "conllu": _conllu,
+    "parallel, bytes": _parallel,
+    "parallel, empty": lambda folder: _parallel(folder, b" "),
+    "summary, empty": _summary,
+    "summary, null": lambda folder: _summary(folder, None),
+    "number": _number,
+    "captions": _captions,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_rows_leaves_bad_ones_out(tmp_path, caplog, kind):
+    config = replace(KINDS[kind](tmp_path), tokenizer=Bytes(), batch_size=2)
+    with pytest.raises(DataError, match=r"(:\d+|row \d+): .*on-bad-row skip"):
+        config.prepare(tmp_path / "stop")
+    data = replace(config, on_bad_row="skip").prepare(tmp_path / "skip")
+    assert data.train.num_rows + data.validation.num_rows == GOOD
+    assert "1 of 31 rows left out; the first: " in caplog.text
+
+
+def test_more_than_five_in_a_hundred_stop_other_rows_too(tmp_path):
+    rows = [{"tokens": ["a"], "ner_tags": ["O"] * (1 + n % 2)} for n in range(20)]
+    config = TaggedText(train=TagTable(str(write(tmp_path, rows))), tokenizer=Bytes())
+    with pytest.raises(DataError, match=r"10 of 20 rows cannot be used.*:2: .*:4: .*:6: "):
+        replace(config, on_bad_row="skip").prepare(tmp_path / "run")
+
+
+@pytest.mark.parametrize("kind", ["labels", "tags"])
+def test_a_label_that_only_the_validation_has(tmp_path, caplog, kind):
+    rows = [{"sentence": f"a{n}", "label": "xy"[n % 2]} for n in range(GOOD)]
+    if kind == "tags":
+        rows = [{"tokens": [row["sentence"]], "ner_tags": [row["label"]]} for row in rows]
+    new = {"label": "z"} if kind == "labels" else {"ner_tags": ["z"]}
+    files = write(tmp_path, rows), write(tmp_path, [*rows, rows[0] | new], "validation.jsonl")
+    sources = (str(file) if kind == "labels" else TagTable(str(file)) for file in files)
+    of = LabelledText if kind == "labels" else TaggedText
+    config = of(**dict(zip(("train", "validation"), sources, strict=True)), tokenizer=Bytes())
+    with pytest.raises(DataError, match=r"validation\.jsonl:31: .*'z'.*on-bad-row skip"):
+        config.prepare(tmp_path / "stop")
+    data = replace(config, on_bad_row="skip").prepare(tmp_path / "skip")
+    assert data.validation.num_rows == GOOD
+    assert "1 of 31 rows left out" in caplog.text
+
+
+def test_images_that_do_not_decode_are_left_out(tmp_path, caplog):
+    for number in range(GOOD):
+        (tmp_path / "images" / "ab"[number % 2]).mkdir(parents=True, exist_ok=True)
+        Image.new("L", (8, 8)).save(tmp_path / "images" / "ab"[number % 2] / f"{number}.png")
+    (tmp_path / "images" / "a" / "x.png").write_bytes(b"no image")
+    config = Images(source=ImageFolder(str(tmp_path / "images")), batch_size=2)
+    data = config.prepare(tmp_path / "stop")
+    assert data.train.num_rows + data.validation.num_rows == GOOD + 1
+    with pytest.raises(DataError, match=r"x\.png: .*on-bad-row skip"):
+        [row for side in (data.train, data.validation) for row in side.epoch(batch_size=1)]
+    data = replace(config, on_bad_row="skip").prepare(tmp_path / "skip")
+    assert data.train.num_rows + data.validation.num_rows == GOOD
+    assert "1 of 31 rows left out" in caplog.text
+
+
+def test_a_caption_whose_image_does_not_decode(tmp_path, caplog):
+    config = replace(_captions(tmp_path), tokenizer=Bytes(), image_size=(8, 8), batch_size=2)
+    (tmp_path / "none.png").write_bytes(b"no image")
+    data = replace(config, on_bad_row="skip").prepare(tmp_path / "skip")
+    assert data.train.num_rows + data.validation.num_rows == GOOD
+    assert "rows.jsonl:31: " in caplog.text
+
+
+def test_lines_of_two_files_that_are_both_empty_are_no_pair(tmp_path, caplog):
+    config = replace(_parallel(tmp_path, b"y"), tokenizer=Bytes(), batch_size=2)
+    for name in "ab":
+        with (tmp_path / name).open("ab") as file:
+            file.write(b"\n\n \n")
+    data = config.prepare(tmp_path / "run")
+    assert data.train.num_rows + data.validation.num_rows == GOOD + 1
+    assert "2 of 33 rows" in caplog.text

@@ -1,6 +1,7 @@
 """Answers in the published templates that TRL ships, held to its variants with marks."""
 
 import importlib.util
+import json
 import re
 from contextlib import suppress
 from functools import cache
@@ -198,3 +199,41 @@ def test_a_message_of_another_within_an_answer_is_refused():
     called = [_CALLED[0], _CALLED[1] | {"content": "Let me see."}, *_CALLED[2:], *_turns(1)[1:]]
     with pytest.raises(DataError, match=r"message 3 is written within message 2"):
         encoder("gemma4").encode(called, TOOLS)
+
+
+# Calls of tools -----------------------------------------------------------------------------------
+
+
+def _calling(arguments, content=""):
+    """A chat with a call, whose arguments are an object or a text."""
+    calling = {"role": ASSISTANT, "content": content, "tool_calls": _call(arguments)}
+    return Conversation([_CALLED[0], calling, *_CALLED[2:], *_turns(1)[1:]], TOOLS, where="x:1")
+
+
+@pytest.mark.parametrize("name", ["deepseekv3", "glm4moe", "lfm2_2_5", "gemma4_v5"])
+def test_arguments_may_be_objects_or_text(name, caplog):
+    """These templates take one of the two; DeepSeek's variant of TRL writes objects as JSON."""
+    arguments = {"lake": "red é"}
+    chats = [_calling(arguments), _calling(json.dumps(arguments, ensure_ascii=False))]
+    ours = ChatEncoder(encoder(name)._tokenizer._tokenizer, encoder(name)._template)
+    first, second = ours.encode_batch(chats)
+    assert first.text == second.text
+    np.testing.assert_array_equal(first.answers, second.answers)
+    assert first.answers.max() == 2
+    assert "takes the arguments of tool calls as" in caplog.text
+    if name == "deepseekv3":
+        assert first.text == encoder("deepseekv3_training").encode_batch(chats[:1])[0].text
+
+
+@pytest.mark.parametrize("name", ["deepseekv3", "qwen3", "qwen2_5", "glm4moe"])
+def test_a_call_needs_no_content(name):
+    empty, missing = encoder(name).encode_batch([_calling("{}"), _calling("{}", None)])
+    np.testing.assert_array_equal(empty.tokens, missing.tokens)
+    np.testing.assert_array_equal(empty.answers, missing.answers)
+
+
+def test_text_in_quotation_marks_is_warned_about(caplog):
+    encoder("qwen2_5").encode_batch([_calling({"lake": "red"})])
+    assert "in quotation marks" not in caplog.text
+    encoder("qwen2_5").encode_batch([_calling('{"lake": "red"}')])
+    assert "writes arguments of tool calls that are text in quotation marks" in caplog.text

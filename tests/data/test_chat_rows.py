@@ -54,7 +54,7 @@ def test_alpaca_has_an_input_a_system_message_and_a_history(tmp_path):
         "instruction": "do",
         "input": "in",
         "output": "b",
-        "system": "s",
+        "system_prompt": "s",
         "history": [["a", "b"]],
     }
     (chat,) = read(tmp_path, row)

@@ -87,7 +87,7 @@ def test_one_file_alone_is_refused(config):
 def test_an_empty_file_is_refused(config, tmp_path):
     (tmp_path / "empty").write_text("")
     files = {"source": str(tmp_path / "empty"), "target": str(tmp_path / "empty")}
-    with pytest.raises(DataError, match="has no lines"):
+    with pytest.raises(DataError, match="has no rows"):
         dataclasses.replace(config, **files).prepare(tmp_path / "run")
 
 

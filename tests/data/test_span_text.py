@@ -135,7 +135,7 @@ def test_an_answer_that_stands_elsewhere_is_refused(tmp_path):
     [
         ("[]", "not in SQuAD's form"),
         ("{", "not valid JSON"),
-        ('{"data": []}', "holds no questions"),
+        ('{"data": []}', "has no rows"),
     ],
 )
 def test_other_files_are_refused(tmp_path, text, message):

@@ -42,13 +42,13 @@ def row(values):
     ],
 )
 def test_rows_of_every_form(values, first, plain):
-    for label in (True, False, 1, 0):
+    for label in (True, False, 1, 0, 1.0, 0.0, "true", "False", " TRUE", "1", "0"):
         found = row(values | {"label": label})
-        assert found.desirable == bool(label)
+        assert found.desirable == (str(label).strip().lower() in ("true", "1", "1.0"))
         assert (found.chat.first, found.chat.plain) == (first, plain)
 
 
-@pytest.mark.parametrize("label", [None, "true", 2, 0.5, -1])
+@pytest.mark.parametrize("label", [None, "good", "", 2, 0.5, -1])
 def test_a_label_is_true_or_false(label):
     with pytest.raises(DataError, match=r"file:3: label = .*: must be true"):
         row({"prompt": "a", "completion": "b", "label": label})

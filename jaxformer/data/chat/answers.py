@@ -326,7 +326,7 @@ def _is_written(message: Message, text: str) -> bool:
     written = "".join(text.split())
     # A template may leave out the reasoning before the answer.
     said = "".join(said_in(message).split()).rpartition("</think>")[2]
-    called = _last_name(message.get("tool_calls"))
+    called = name_of_call(message)
     return bool(written) and (said in written or (called is not None and called in text))
 
 
@@ -358,6 +358,11 @@ def _marked_calls(calls: Any, mark: str) -> dict[str, Any]:
     if "function" in last:
         marked_name = {"function": {**last["function"], **marked_name}}
     return {"tool_calls": [*calls[:-1], {**last, **marked_name}]}
+
+
+def name_of_call(message: Message) -> str | None:
+    """Returns the name of the last function that a message calls; None if it calls none."""
+    return _last_name(message.get("tool_calls"))
 
 
 def _last_name(calls: Any) -> str | None:

@@ -17,6 +17,7 @@ from jaxformer.data.chat.template import (
     read_template_file,
     special_tokens_of,
 )
+from jaxformer.data.chat.unwritten import warn_about_unwritten
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerFile, TokenizerSpec
 from jaxformer.errors import ConfigError, DataError, did_you_mean
 from jaxformer.io.files import replacing
@@ -215,6 +216,7 @@ def _warn_about(
             len(with_tools),
             with_tools[0].where,
         )
+    warn_about_unwritten(template, chats)
 
 
 def _no_template(where: str, spec: TokenizerSpec) -> str:

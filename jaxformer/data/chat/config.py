@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from jaxformer.data.bad_rows import BadRows
 from jaxformer.data.chat.answers import last_alone, said_in
 from jaxformer.data.chat.choice import encoders
 from jaxformer.data.chat.conversations import ConversationData
@@ -17,7 +18,7 @@ from jaxformer.data.chat.examples import (
     answer_weights,
 )
 from jaxformer.data.chat.learned import LearnedChats
-from jaxformer.data.chat.rows import AnyFormat, ChatFormat
+from jaxformer.data.chat.rows import AnyFormat, ChatFormat, undesirable
 from jaxformer.data.chat.template import Conversation
 from jaxformer.data.tokenizers.specs import Tokenizer
 
@@ -50,6 +51,9 @@ class ChatData(ConversationData[Conversation]):
     """What counts the same: every token that is learned, or every answer, whatever its length."""
 
     def read_record(self, record):
+        # A 0 may be a class of another kind.
+        if str(record.values.get("label")).strip().lower() == "false":
+            raise undesirable(record)
         chat = self.format.read(record, needs_answer=self.train_on != "all")
         return last_alone(chat) if self.train_on == "last" else chat
 
@@ -63,11 +67,15 @@ class ChatData(ConversationData[Conversation]):
         return map(said_in, row.messages)
 
     def render(
-        self, rows: Sequence[Conversation], tokenizer: Tokenizer, folder: str | os.PathLike
+        self,
+        rows: Sequence[Conversation],
+        tokenizer: Tokenizer,
+        folder: str | os.PathLike,
+        bad: BadRows,
     ) -> LearnedChats:
         learned = LearnedChats(self.sequence_length)
         for encoder, own in encoders(rows, folder, self.template, self.tokenizer, tokenizer):
-            learned.add(encoder, own, self.train_on == "all", self.on_bad_row)
+            learned.add(encoder, own, bad, self.train_on == "all")
         learned.check(self.too_long)
         return learned
 

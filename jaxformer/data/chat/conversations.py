@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from jaxformer.checks import at_least, check_fields, optional
-from jaxformer.data.bad_rows import OnBadRow, read_rows
+from jaxformer.data.bad_rows import BadRows, read_rows
 from jaxformer.data.base import Datasets
 from jaxformer.data.chat.choice import check_template_name, keep_template
 from jaxformer.data.chat.lengths import TooLong
@@ -58,10 +58,6 @@ class ConversationData(RowData[Row]):
     too_long: TooLong = "error"
     """What becomes of a longer row: an error, cut, or left out."""
 
-    on_bad_row: OnBadRow = "stop"
-    """What becomes of a row that cannot be used: it stops the run, or is left out (skip); more than
-    5 % of such rows stop it in either case."""
-
     def __post_init__(self):
         super().__post_init__()
         check_fields(self, "data", sequence_length=optional(at_least(2)))
@@ -81,7 +77,7 @@ class ConversationData(RowData[Row]):
 
     @abc.abstractmethod
     def render(
-        self, rows: Sequence[Row], tokenizer: Tokenizer, folder: str | os.PathLike
+        self, rows: Sequence[Row], tokenizer: Tokenizer, folder: str | os.PathLike, bad: BadRows
     ) -> Rendered:
         """Renders and tokenises rows.
 
@@ -89,10 +85,11 @@ class ConversationData(RowData[Row]):
             rows: The rows.
             tokenizer: The run's.
             folder: The run's folder, where the template is kept.
+            bad: Takes the rows that the template refuses, or of which it writes no answer.
 
         Raises:
             ConfigError: There is no such template.
-            DataError: The template is missing or refuses a row, or one is too long; names the line.
+            DataError: The template is missing, or a row is bad or too long; names the line.
         """
 
     @abc.abstractmethod
@@ -118,7 +115,7 @@ class ConversationData(RowData[Row]):
         """
         train, validation = self.split()
         tokenizer = self.run_tokenizer(folder, train)
-        rendered = [self.render(rows, tokenizer, folder) for rows in (train, validation)]
+        rendered = self._rendered((train, validation), tokenizer, folder)
         chats = [chat for row in train for chat in self.conversations(row)]
         keep_template(folder, self.template, self.tokenizer, tokenizer, chats)
         names = "train", "validation"
@@ -151,5 +148,14 @@ class ConversationData(RowData[Row]):
         if rows is None:
             return self.prepare(folder)
         tokenizer = load_tokenizer(Path(folder, "tokenizer"))
-        examples = self.examples(self.render(rows, tokenizer, folder), tokenizer)
+        (rendered,) = self._rendered([rows], tokenizer, folder)
+        examples = self.examples(rendered, tokenizer)
         return Datasets(None, self.dataset(examples, "validation"), tokenizer)
+
+    def _rendered(
+        self, sides: Sequence[Sequence[Row]], tokenizer: Tokenizer, folder: str | os.PathLike
+    ) -> list[Rendered]:
+        bad = BadRows(self.on_bad_row)
+        rendered = [self.render(rows, tokenizer, folder, bad) for rows in sides]
+        bad.settle("the chat template", sum(map(len, sides)))
+        return rendered

@@ -9,6 +9,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from jaxformer.data.chat.answers import AnswerFinder, Span, answers_of, left_out
+from jaxformer.data.chat.calls import CallForm, call_form, in_form
 from jaxformer.data.chat.protected import Disguise, ProtectedTokenizer, TokenizedText
 from jaxformer.data.chat.template import (
     ChatTemplate,
@@ -108,7 +109,7 @@ class ChatEncoder:
         Raises:
             DataError: The template rejects the conversation.
         """
-        request = RenderRequest(Conversation(messages), add_generation_prompt=True)
+        request = RenderRequest(self._readable(Conversation(messages)), add_generation_prompt=True)
         return self._tokenize([request])[0].tokens.tokens
 
     def end_of_turn(self) -> int | None:
@@ -160,7 +161,7 @@ class ChatEncoder:
             DataError: The template rejects one, or its answers cannot be told from the text; names
                 the line.
         """
-        chats = list(chats)
+        chats = [self._readable(chat) for chat in chats]
         places = [left_out(chat) if everything else answers_of(chat) for chat in chats]
         rows = list(zip(chats, places, strict=True))
         texts = self._tokenize([self._finder.request(*row) for row in rows])
@@ -168,6 +169,16 @@ class ChatEncoder:
         found = self._finder.find(chats, places, rendered)
         encode = self._all_but if everything else self._answers
         return [encode(*row) for row in zip(chats, texts, found, strict=True)]
+
+    def _readable(self, chat: Conversation) -> Conversation:
+        """A conversation whose calls of tools have the form that the template takes."""
+        if any(message.get("tool_calls") for message in chat.messages):
+            return in_form(chat, self._call_form, self._template.file)
+        return chat
+
+    @cached_property
+    def _call_form(self) -> CallForm:
+        return call_form(self._template)
 
     def _answers(
         self, chat: Conversation, text: "_Tokenized", spans: Sequence[Span]

@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from jaxformer.data.bad_rows import BadRows, OnBadRow, each
+from jaxformer.data.bad_rows import BadRows, each
 from jaxformer.data.chat.answers import answers_of, left_out
 from jaxformer.data.chat.encoder import ChatEncoder, EncodedChat
 from jaxformer.data.chat.lengths import TooLong, changes_in_words, check_sizes
@@ -41,21 +41,21 @@ class LearnedChats:
         self,
         encoder: ChatEncoder,
         chats: Sequence[Conversation],
+        bad: BadRows,
         everything: bool = False,
-        on_bad_row: OnBadRow = "stop",
     ) -> None:
         """Encodes conversations.
 
         Args:
             encoder: The encoder.
             chats: The conversations.
+            bad: Takes those that are refused, or of which nothing would be learned.
             everything: Learn all tokens, not the answers alone.
-            on_bad_row: What becomes of one that is refused, or of which nothing would be learned.
 
         Raises:
-            DataError: One is bad, or too many are; names the line.
+            DataError: One is bad, and stops the run; names the line.
         """
-        bad, encode = BadRows(on_bad_row), partial(_encoded, encoder, everything=everything)
+        encode = partial(_encoded, encoder, everything=everything)
         total, chats = len(chats), [chat for chat in chats if everything or answers_of(chat)]
         self._unlearned += total - len(chats)
         for start in range(0, len(chats), _CHUNK):
@@ -68,7 +68,6 @@ class LearnedChats:
                 self._plain += chat.plain
                 self._context += len(left_out(chat))
                 self.example = self.example or _parts(encoded)
-        bad.settle("the chat template", total)
 
     def check(self, too_long: TooLong) -> None:
         """Cuts, drops or refuses conversations that are longer than a row.

@@ -64,7 +64,7 @@ def conversation(
         roles = ", ".join(message["role"] for message in messages)
         raise DataError(
             f"{record.where}: no answer: the messages are by {roles}, and none of {among} is a "
-            "text by 'assistant'; give one, or leave the row out"
+            "text by 'assistant'; give one"
         )
     tools = _parsed(record, "tools") if record.values.get("tools") else None
     if tools is not None and (isinstance(tools, str) or not isinstance(tools, Sequence)):

@@ -66,8 +66,7 @@ class Pair(NamedTuple):
             )
         if not self.differs:
             raise DataError(
-                f"{self.where}: both answers become the same tokens, so there is nothing to "
-                "prefer; leave the row out"
+                f"{self.where}: both answers become the same tokens, so there is nothing to prefer"
             )
 
     @property

@@ -40,7 +40,7 @@ class Preference:
         if held[1] == held[2]:
             raise DataError(
                 f"{record.where}: {self.chosen!r} and {self.rejected!r} are the same, so there is "
-                "nothing to prefer; leave the row out"
+                "nothing to prefer"
             )
         return self._texts(record) if all(map(_is_text, held)) else self._messages(record)
 

@@ -49,14 +49,16 @@ class PreferenceData(ConversationData[PreferenceRow]):
         return map(said_in, (*row.chosen.messages, *row.rejected.messages))
 
     def render(
-        self, rows: Sequence[PreferenceRow], tokenizer: Tokenizer, folder: str | os.PathLike
+        self,
+        rows: Sequence[PreferenceRow],
+        tokenizer: Tokenizer,
+        folder: str | os.PathLike,
+        bad: BadRows,
     ) -> Pairs:
-        sides = [side for row in rows for side in row]
-        found, bad = [], BadRows(self.on_bad_row)
+        sides, found = [side for row in rows for side in row], []
         for encoder, own in encoders(sides, folder, self.template, self.tokenizer, tokenizer):
             both = list(zip(own[::2], own[1::2], strict=True))
             found += (pair for _, pair in each(partial(encoded_pairs, encoder), both, bad))
-        bad.settle("the chat template", len(rows))
         return Pairs.fitting(found, self.sequence_length, self.too_long)
 
     def examples(self, rendered: Pairs, tokenizer: Tokenizer) -> PairExamples:

@@ -13,6 +13,7 @@ from jaxformer.errors import DataError
 from jaxformer.io.json_files import parse_json
 
 _PAIRS = "a list of [question, answer]"
+_SYSTEM = ("system", "system_prompt")
 _SHAREGPT = {
     "human": "user",
     "user": "user",
@@ -74,7 +75,7 @@ class ShareGPT(ChatFormat):
     """{"conversations": [{"from": "human", "value": "..."}, {"from": "gpt", "value": "..."}]}.
 
     "role" and "content" are understood as well. A "function_call" holds a JSON object with "name"
-    and "arguments". The column "system", if there is one, is the system message.
+    and "arguments". The column "system" or "system_prompt", if there is one, is the system message.
     """
 
     column: str = "conversations"
@@ -93,7 +94,8 @@ class Alpaca(ChatFormat):
     """{"instruction": "...", "input": "...", "output": "..."}.
 
     The user's message is the instruction, and the input after an empty line where there is one. The
-    columns "system", a text, and "history", a list of [question, answer], come before it.
+    columns "system" or "system_prompt", a text, and "history", a list of [question, answer], come
+    before it.
     """
 
     instruction: str = "instruction"
@@ -146,18 +148,14 @@ class PromptCompletion(ChatFormat):
         return all(values.get(name) is not None for name in (self.prompt, self.completion))
 
     def read(self, record, needs_answer=True):
-        if record.values.get("label") in (False, 0):
-            raise DataError(
-                f"{record.where}: label = false: the completion is undesirable, and no answer to "
-                "learn; KTO's loss learns from such rows: python train.py configs/kto.py"
-            )
+        if judgement(record.values.get("label")) is False:
+            raise undesirable(record)
         values = [record.value(name) for name in (self.prompt, self.completion)]
         if all(isinstance(value, str) for value in values):
             prompt, completion = (record.text(name) for name in (self.prompt, self.completion))
             if needs_answer and not completion.strip():
                 raise DataError(
-                    f"{record.where}: no answer: column {self.completion!r} is empty; give one, "
-                    "or leave the row out"
+                    f"{record.where}: no answer: column {self.completion!r} is empty; give one"
                 )
             return Conversation(_question(prompt, completion), where=record.where, plain=True)
         for name, value in zip((self.prompt, self.completion), values, strict=True):
@@ -189,11 +187,32 @@ class AnyFormat(ChatFormat):
             if form.matches(record.values):
                 return form.read(record, needs_answer)
         held = ", ".join(map(repr, record.values)) or "none"
+        if empty := [name for name, value in record.values.items() if value is None]:
+            held += f" (null: {', '.join(map(repr, empty))})"
         raise DataError(
             f"{record.where}: the columns {held} are no conversation: there must be 'messages', "
             "'conversations', 'instruction' and 'output', or 'prompt' and 'completion'; other "
-            "names are told with --data.format Messages --data.format.column NAME"
+            "names are told with --data.format Messages --data.format.column NAME, or of another "
+            "form (ShareGPT; Alpaca and its input and output; PromptCompletion)"
         )
+
+
+def judgement(label: Any) -> bool | None:
+    """Returns whether a label says that an answer is desirable; None if it says neither.
+
+    Args:
+        label: true or false, 1 or 0, or one of these as a text, as in a .csv file.
+    """
+    text = str(label).strip().lower().removesuffix(".0")
+    return {"true": True, "false": False, "1": True, "0": False}.get(text)
+
+
+def undesirable(record: Record) -> DataError:
+    """Returns the error about a row that is no answer to learn."""
+    return DataError(
+        f"{record.where}: label = false: the completion is undesirable, and no answer to learn; "
+        "KTO's loss learns from such rows: python train.py configs/kto.py"
+    )
 
 
 _FORMS = (Messages(), ShareGPT(), Alpaca(), PromptCompletion())
@@ -227,6 +246,5 @@ def _question(asked: Any, answer: Any) -> list[dict[str, Any]]:
 
 def _system(record: Record) -> list[dict[str, Any]]:
     """The system message in a column of its own, if there is one."""
-    if not record.values.get("system"):
-        return []
-    return [{"role": "system", "content": record.text("system")}]
+    column = next((name for name in _SYSTEM if record.values.get(name)), None)
+    return [] if column is None else [{"role": "system", "content": record.text(column)}]

@@ -26,7 +26,8 @@ _FOR_TOOLS = "tool_use"
 """The name of the template for chats with tools, of several."""
 _LARGEST = 10**6
 """The maximum size of a template's file in bytes; published ones have a few thousand."""
-_REASONING = ("reasoning_content", "thinking", "reasoning")
+REASONING = ("reasoning_content", "thinking", "reasoning")
+"""The names of what an answer says before it answers."""
 _GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
 
 Message = Mapping[str, Any]
@@ -131,6 +132,26 @@ class ChatTemplate:
             DataError: The template rejects a chat, or needs too much time or memory for it; names
                 its line.
         """
+        found = self.attempt_batch(requests)
+        for answer in found:
+            if isinstance(answer, DataError):
+                raise answer
+        return found
+
+    def attempt_batch(self, requests: Iterable[RenderRequest]) -> list[Rendered | DataError]:
+        """Formats those of many chats that the template does not reject.
+
+        Args:
+            requests: The chats.
+
+        Returns:
+            The text of each, or the error. After one that needs too much time or memory there are
+            no more.
+
+        Raises:
+            ArgumentError: Messages cannot be written as JSON.
+            DataError: The template is invalid.
+        """
         requests = list(requests)
         asked = [
             {"variables": self._variables(request), "prefixes": request.prefixes}
@@ -139,21 +160,23 @@ class ChatTemplate:
         compiled, *answers = _ask(self.source, asked)
         if "error" in compiled:
             raise DataError(f"{self.file}: the template: {compiled['error']}")
-        for answer, request in zip(answers, requests, strict=False):
-            if "error" in answer:
-                where = f"{request.chat.where}: " if request.chat.where else ""
-                raise DataError(
-                    f"{where}{self.file}: the template refused this chat: {answer['error']}"
-                )
         return [
-            Rendered(
-                answer["text"],
-                tuple((start, end) for start, end in answer["spans"]),
-                tuple(answer["prefixes"]),
-                tuple(answer["tails"]),
-            )
-            for answer in answers
+            self._read(answer, request.chat.where)
+            for answer, request in zip(answers, requests, strict=False)
         ]
+
+    def _read(self, answer: Mapping[str, Any], where: str) -> Rendered | DataError:
+        if "error" in answer:
+            place = f"{where}: " if where else ""
+            return DataError(
+                f"{place}{self.file}: the template refused this chat: {answer['error']}"
+            )
+        return Rendered(
+            answer["text"],
+            tuple((start, end) for start, end in answer["spans"]),
+            tuple(answer["prefixes"]),
+            tuple(answer["tails"]),
+        )
 
     def _variables(self, request: RenderRequest) -> dict[str, Any]:
         chat = request.chat
@@ -174,7 +197,7 @@ def _as_templates_read(message: Message) -> dict[str, Any]:
     A missing key and null mean the same. Reasoning has three names; templates read two of them.
     """
     message = {key: value for key, value in message.items() if value is not None}
-    thought = next((message[name] for name in _REASONING if name in message), None)
+    thought = next((message[name] for name in REASONING if name in message), None)
     if thought is None:
         return message
     return {"thinking": thought, **message, "reasoning_content": thought}

@@ -17,7 +17,7 @@ from jaxformer.data.chat.conversations import ConversationData
 from jaxformer.data.chat.encoder import ChatEncoder
 from jaxformer.data.chat.lengths import TooLong, changes_in_words, check_sizes
 from jaxformer.data.chat.pairs import Answer, Pair, PairExamples
-from jaxformer.data.chat.rows import AnyFormat, ChatFormat
+from jaxformer.data.chat.rows import AnyFormat, ChatFormat, judgement
 from jaxformer.data.chat.template import Conversation
 from jaxformer.data.dataset import Batch
 from jaxformer.data.tokenizers.specs import Tokenizer
@@ -63,14 +63,15 @@ class UnpairedPreferenceData(ConversationData[JudgedRow]):
 
     def read_record(self, record):
         label = record.value(self.label)
-        if not isinstance(label, bool | int) or label not in (0, 1):
+        desirable = judgement(label)
+        if desirable is None:
             raise DataError(
                 f"{record.where}: {self.label} = {reprlib.repr(label)}: must be true for a "
                 "desirable answer, or false"
             )
         others = {name: value for name, value in record.values.items() if name != self.label}
         chat = self.format.read(record._replace(values=others))
-        return JudgedRow(chat if chat.plain or chat.first else last_alone(chat), bool(label))
+        return JudgedRow(chat if chat.plain or chat.first else last_alone(chat), desirable)
 
     def side_of(self, row: JudgedRow) -> str:
         # Answers to the same prompt fall on the same side.
@@ -83,15 +84,18 @@ class UnpairedPreferenceData(ConversationData[JudgedRow]):
         return map(said_in, row.chat.messages)
 
     def render(
-        self, rows: Sequence[JudgedRow], tokenizer: Tokenizer, folder: str | os.PathLike
+        self,
+        rows: Sequence[JudgedRow],
+        tokenizer: Tokenizer,
+        folder: str | os.PathLike,
+        bad: BadRows,
     ) -> "JudgedAnswers":
-        found, bad = [], BadRows(self.on_bad_row)
+        found = []
         labels = {row.chat.where: row.desirable for row in rows}
         chats = [row.chat for row in rows]
         for encoder, own in encoders(chats, folder, self.template, self.tokenizer, tokenizer):
             for chat, answer in each(partial(_encoded, encoder), own, bad):
                 found.append(JudgedAnswer(answer, labels[chat.where], chat.where))
-        bad.settle("the chat template", len(rows))
         return JudgedAnswers.fitting(found, self.sequence_length, self.too_long)
 
     def examples(self, rendered: "JudgedAnswers", tokenizer: Tokenizer) -> "JudgedExamples":

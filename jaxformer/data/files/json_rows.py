@@ -2,12 +2,13 @@
 
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from json.decoder import WHITESPACE
 from pathlib import Path
 from typing import Any, TextIO
 
 from jaxformer.data.files.lines import byte_lines, opened
+from jaxformer.data.files.malformed import Malformed, attempted
 from jaxformer.data.files.record import Record, table_line, table_row
 from jaxformer.errors import DataError
 from jaxformer.io.json_files import json_type, parse_json
@@ -16,7 +17,7 @@ _CHUNK = 1 << 16
 _FORM = "a .json table is a list of objects, or has an object on each line"
 
 
-def read_json_lines(path: Path, malformed: Callable[[str], None] | None = None) -> Iterator[Record]:
+def read_json_lines(path: Path, malformed: Malformed | None = None) -> Iterator[Record]:
     """Yields the objects of a file that has one on each line; blank lines are skipped.
 
     Args:
@@ -27,20 +28,22 @@ def read_json_lines(path: Path, malformed: Callable[[str], None] | None = None) 
     Raises:
         DataError: The file cannot be read, or a line is no object; names the line.
     """
-    for number, line in enumerate(byte_lines(path), start=1):
-        if line := line.strip():
-            try:
-                values = parse_json(line, f"{path}:{number}")
-            except DataError as error:
-                if malformed is None:
-                    raise
-                malformed(str(error))
-                continue
-            yield table_line(path, number, values)
+
+    def row(numbered: tuple[int, bytes]) -> Record:
+        number, line = numbered
+        return table_line(path, number, parse_json(line, f"{path}:{number}"))
+
+    numbered = enumerate(map(bytes.strip, byte_lines(path)), start=1)
+    yield from attempted(row, (pair for pair in numbered if pair[1]), malformed)
 
 
-def read_json(path: Path) -> Iterator[Record]:
+def read_json(path: Path, malformed: Malformed | None = None) -> Iterator[Record]:
     """Yields the objects of a list, or of a file that has one on each line.
+
+    Args:
+        path: The file.
+        malformed: Receives a message for each line or item that is no object, which is left out;
+            None: such a one is an error.
 
     Raises:
         DataError: The file cannot be read, or has another form; names the line or the row.
@@ -48,19 +51,27 @@ def read_json(path: Path) -> Iterator[Record]:
     with opened(path) as file:
         start = file.read(_CHUNK).removeprefix(b"\xef\xbb\xbf").lstrip()
     if start.startswith(b"["):
-        yield from _read_list(path)
+        yield from attempted(_row, _read_list(path), malformed)
         return
     number = 0
     try:
-        for record in read_json_lines(path):
+        for record in read_json_lines(path, malformed):
             number = record.number
             yield record
     except DataError as error:
         raise error if number else DataError(f"{error}; {_FORM}") from error
 
 
+def _row(record: Record) -> Record:
+    """The item of a list, if it is an object."""
+    if not isinstance(record.values, dict):
+        found = json_type(type(record.values))
+        raise DataError(f"{record.where}: expected a JSON object, found {found}")
+    return record
+
+
 def _read_list(path: Path) -> Iterator[Record]:
-    """Yields the objects of a list, holding few of them in memory."""
+    """Yields the items of a list, holding few of them in memory."""
     number = 0
     try:
         with opened(path) as file:
@@ -70,11 +81,7 @@ def _read_list(path: Path) -> Iterator[Record]:
                 if number:
                     text.take(",")
                 number += 1
-                value = text.value()
-                if not isinstance(value, dict):
-                    found = json_type(type(value))
-                    raise DataError(f"{path}, row {number}: expected a JSON object, found {found}")
-                yield table_row(path, number, value)
+                yield table_row(path, number, text.value())
             text.take("]")
             if more := text.next():
                 raise DataError(f"{path}: not valid JSON: {more!r} after the end of the list")

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from jaxformer.data.files.malformed import Malformed, attempted
 from jaxformer.errors import DataError
 from jaxformer.extras import optional_module
 from jaxformer.io.streams import readable
@@ -56,16 +57,49 @@ def text_lines(path: str | os.PathLike) -> Iterator[str]:
     Raises:
         DataError: The file cannot be read, or a line is no text; names the line.
     """
-    for number, line in enumerate(byte_lines(path), start=1):
-        if _LOST in line:
-            raise DataError(f"{path}:{number}: not text: it holds a run of null bytes")
-        try:
-            text = line.decode()
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"{path}:{number}: not UTF-8 ({error.reason}): convert the file"
-            ) from error
-        yield text.removeprefix("\ufeff") if number == 1 else text
+    for _, text in numbered_lines(path):
+        yield text
+
+
+def numbered_lines(
+    path: str | os.PathLike, malformed: Malformed | None = None
+) -> Iterator[tuple[int, str]]:
+    """Yields the lines of a text file, which end only at a newline, with their numbers from 1.
+
+    Args:
+        path: The file.
+        malformed: Receives a message for each line that is no text, which is left out; None: such a
+            line is an error.
+
+    Raises:
+        DataError: The file cannot be read, or a line is no text; names the line.
+    """
+
+    def decoded(numbered: tuple[int, bytes]) -> tuple[int, str]:
+        number, line = numbered
+        return number, line_text(line, path, number)
+
+    yield from attempted(decoded, enumerate(byte_lines(path), start=1), malformed)
+
+
+def line_text(line: bytes, path: str | os.PathLike, number: int) -> str:
+    """Returns a line of a file as text, the first one without a byte order mark.
+
+    Args:
+        line: The line.
+        path: The file.
+        number: The number of the line, from 1.
+
+    Raises:
+        DataError: It is no text; names the line.
+    """
+    if _LOST in line:
+        raise DataError(f"{path}:{number}: not text: it holds a run of null bytes")
+    try:
+        text = line.decode()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}:{number}: not UTF-8 ({error.reason}): convert the file") from error
+    return text.removeprefix("\ufeff") if number == 1 else text
 
 
 def encodable(text: str, what: str) -> str:

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from jaxformer.data.files.arrow import read_arrow, read_parquet
 from jaxformer.data.files.find import COMPRESSED, ending_of, find_files, is_glob
 from jaxformer.data.files.json_rows import read_json, read_json_lines
-from jaxformer.data.files.lines import text_lines
+from jaxformer.data.files.lines import numbered_lines, text_lines
+from jaxformer.data.files.malformed import Malformed
 from jaxformer.data.files.record import Record, table_line
 from jaxformer.errors import DataError
 from jaxformer.io.paths import any_path
@@ -22,14 +23,14 @@ class TableOptions(NamedTuple):
 
     header: bool = True
     columns: Sequence[str] | None = None
-    malformed: Callable[[str], None] | None = None
+    malformed: Malformed | None = None
 
 
 def read_records(
     path: str | os.PathLike,
     header: bool = True,
     columns: Sequence[str] | None = None,
-    malformed: Callable[[str], None] | None = None,
+    malformed: Malformed | None = None,
 ) -> Iterator[Record]:
     """Yields the rows of a table one after the other, never holding all of it in memory.
 
@@ -50,8 +51,9 @@ def read_records(
         columns: The columns that are needed; others are left out where that saves time. None
             needs all.
         malformed: Receives a message for each line of a .tsv, .txt or .csv file that has another
-            number of fields than the first, and of a .jsonl file that is no object, which are left
-            out; None: such a line is an error.
+            number of fields than the first, each of a .tsv or .txt file that is no text, and each
+            line or item of a .jsonl or .json file that is no object, which are left out; None: such
+            a line is an error.
 
     Returns:
         The rows, read as they are asked for.
@@ -83,8 +85,8 @@ def _reader_of(path: Path) -> Callable[..., Iterator[Record]]:
     return _READERS[ending]
 
 
-def _tab_separated(path: Path) -> Iterator[tuple[int, list[str]]]:
-    for number, line in enumerate(text_lines(path), start=1):
+def _tab_separated(path: Path, options: TableOptions) -> Iterator[tuple[int, list[str]]]:
+    for number, line in numbered_lines(path, options.malformed):
         if line.strip("\r\n"):
             yield number, line.rstrip("\r\n").split("\t")
 
@@ -132,11 +134,11 @@ def _wrong_width(where: str, fields: list[str], width: int) -> str:
 
 _READERS: dict[str, Callable[[Path, TableOptions], Iterator[Record]]] = {
     ".csv": lambda path, options: _named(path, _comma_separated(path), options),
-    ".json": lambda path, options: read_json(path),
+    ".json": lambda path, options: read_json(path, options.malformed),
     ".jsonl": lambda path, options: read_json_lines(path, options.malformed),
     ".parquet": lambda path, options: read_parquet(path, options.columns),
-    ".tsv": lambda path, options: _named(path, _tab_separated(path), options),
-    ".txt": lambda path, options: _named(path, _tab_separated(path), options),
+    ".tsv": lambda path, options: _named(path, _tab_separated(path, options), options),
+    ".txt": lambda path, options: _named(path, _tab_separated(path, options), options),
     ".arrow": lambda path, options: read_arrow(path, options.columns),
 }
 TABLES = tuple(ending for ending in _READERS if ending != ".txt")

@@ -7,10 +7,11 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxformer.checks import at_least, check_fields, optional
+from jaxformer.data.bad_rows import read_rows
 from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.data.files.lines import encodable
 from jaxformer.data.rows import TaskData
-from jaxformer.data.tasks.records import Record, read_records
+from jaxformer.data.tasks.records import Record
 from jaxformer.data.tasks.sequences import (
     SpecialTokens,
     SpecialTokensOf,
@@ -115,18 +116,15 @@ class ChoiceText(TaskData[ChoiceRow]):
             DataError: It cannot be read, lacks a column, has a row with another number of choices
                 or no number of the right one, or has no rows.
         """
-        rows = [
-            ChoiceRow(
-                record.where,
-                record.text(self.context),
-                self._choices(record),
-                _number(record, self.label, self.num_choices),
-            )
-            for record in read_records(source)
-        ]
-        if not rows:
-            raise DataError(f"{source} has no rows")
-        return rows
+        return read_rows(source, self._row, self.on_bad_row)
+
+    def _row(self, record: Record) -> ChoiceRow:
+        return ChoiceRow(
+            record.where,
+            record.text(self.context),
+            self._choices(record),
+            _number(record, self.label, self.num_choices),
+        )
 
     def _choices(self, record: Record) -> tuple[str, ...]:
         if len(self.choices) > 1:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from jaxformer.data.files.lines import text_lines
+from jaxformer.data.files.malformed import attempted
 from jaxformer.data.tasks.tag_sources import Sentence, TaggedWord, TagSource
 from jaxformer.errors import DataError, did_you_mean
 
@@ -32,16 +33,21 @@ class ConllU(TagSource):
     """The tag of a word: UPOS, XPOS, DEPREL, or the name of a feature (Number, Case), which is "_"
     where a word lacks it."""
 
-    def sentences(self):
+    def sentences(self, malformed=None):
         found: set[str] = set()
-        for number, (name, lines) in enumerate(_blocks(self.path), start=1):
-            words = _words(lines)
-            tagged = [TaggedWord(w.text, self._tag(w.line), w.line.where) for w in words]
-            found |= {word.tag for word in tagged}
-            yield Sentence(name or str(number), tagged)
+        blocks = enumerate(_blocks(self.path), start=1)
+        for sentence in attempted(self._sentence, blocks, malformed):
+            found |= {word.tag for word in sentence.words}
+            yield sentence
         if found == {_NONE}:
             hint = did_you_mean(self.tag, _COLUMNS)
             raise DataError(f"{self.path}: tag = {self.tag!r}: no word has such a tag{hint}")
+
+    def _sentence(self, numbered: tuple[int, "_Block"]) -> Sentence:
+        number, (name, lines) = numbered
+        words = _words([_line(*line) for line in lines])
+        tagged = [TaggedWord(w.text, self._tag(w.line), w.line.where) for w in words]
+        return Sentence(name or str(number), tagged)
 
     def _tag(self, line: "_Line") -> str:
         column = self.tag.upper()
@@ -68,12 +74,15 @@ class _Word(NamedTuple):
     """The form, with the blank before it if the text has one."""
 
 
-def _blocks(path: str) -> Iterator[tuple[str | None, list[_Line]]]:
-    """Yields (sent_id, lines) of each sentence.
+class _Block(NamedTuple):
+    name: str | None
+    """The sent_id."""
+    lines: list[tuple[str, str]]
+    """The place and the text of each line."""
 
-    Raises:
-        DataError: The file cannot be read, or a line has other than ten fields.
-    """
+
+def _blocks(path: str) -> Iterator[_Block]:
+    """Yields the lines of each sentence; raises DataError if the file cannot be read."""
     name, lines = None, []
     for number, text in enumerate(text_lines(path), start=1):
         where, text = f"{path}:{number}", text.rstrip("\r\n")
@@ -81,18 +90,22 @@ def _blocks(path: str) -> Iterator[tuple[str | None, list[_Line]]]:
             key, _, value = text[1:].partition("=")
             name = value.strip() if key.strip() == "sent_id" else name
         elif text.strip():
-            fields = text.split("\t")
-            if len(fields) != len(_COLUMNS):
-                raise DataError(
-                    f"{where}: {len(fields)} fields between tabs: must be the {len(_COLUMNS)} of "
-                    f"CoNLL-U, {' '.join(_COLUMNS)}; got {text[:80]!r}"
-                )
-            lines.append(_Line(where, dict(zip(_COLUMNS, fields, strict=True))))
+            lines.append((where, text))
         elif lines:
-            yield name, lines
+            yield _Block(name, lines)
             name, lines = None, []
     if lines:
-        yield name, lines
+        yield _Block(name, lines)
+
+
+def _line(where: str, text: str) -> _Line:
+    fields = text.split("\t")
+    if len(fields) != len(_COLUMNS):
+        raise DataError(
+            f"{where}: {len(fields)} fields between tabs: must be the {len(_COLUMNS)} of "
+            f"CoNLL-U, {' '.join(_COLUMNS)}; got {text[:80]!r}"
+        )
+    return _Line(where, dict(zip(_COLUMNS, fields, strict=True)))
 
 
 def _words(lines: list[_Line]) -> list[_Word]:

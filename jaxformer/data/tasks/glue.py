@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxformer.checks import check_fields, one_of
+from jaxformer.data.bad_rows import OnBadRow, read_rows
+from jaxformer.data.files.malformed import Malformed
 from jaxformer.data.labels import Classes, LabelKind, Number, in_order
 from jaxformer.data.tasks.glue_tasks import TASKS, GlueTask, plain_name
 from jaxformer.data.tasks.labelled_text import LabelledRow, LabelledRows, label_of
@@ -69,7 +71,7 @@ class GlueFolder:
         home = any_path(self.root, "root") / self.task.title
         return [f"{home}/{x}.tsv" for x in ("train", *self.task.dev) if not self.files(x)]
 
-    def rows(self, split: str) -> list[LabelledRow]:
+    def rows(self, split: str, on_bad_row: OnBadRow = "stop") -> list[LabelledRow]:
         """Returns the labelled rows of a split.
 
         Lines with another number of fields than the first are left out, as other loaders of GLUE
@@ -79,6 +81,7 @@ class GlueFolder:
 
         Args:
             split: "train", "dev", "dev_mismatched", ...
+            on_bad_row: What becomes of a row that cannot be used, such as one without a label.
 
         Raises:
             DataError: The files are missing or cannot be read, or a label is none of the task's.
@@ -86,14 +89,18 @@ class GlueFolder:
         tables = self._needed(split)
         header = self.task.title != "CoLA" or tables[0].suffix != ".tsv"
         dev = _dev_ids(tables[0])
-        rows = [
-            LabelledRow(record.where, self._texts(record), self._label(record))
-            for record in _records(tables, header)
-            if dev is None or (_msr_ids(record) in dev) == (split == "dev")
-        ]
-        if not rows:
-            raise DataError(f"{tables[0]} has no rows for the split {split!r}")
-        return rows
+
+        def records(malformed: Malformed) -> Iterator[Record]:
+            del malformed  # such lines are left out in either case
+            for record in _records(tables, header):
+                if dev is None or (_msr_ids(record) in dev) == (split == "dev"):
+                    yield record
+
+        source = f"{tables[0]}, the split {split!r},"
+        return read_rows(source, self._row, on_bad_row, records)
+
+    def _row(self, record: Record) -> LabelledRow:
+        return LabelledRow(record.where, self._texts(record), self._label(record))
 
     def query_rows(self, split: str) -> list[QueryRow]:
         """Returns the rows of a split whose labels are to be predicted.
@@ -199,7 +206,7 @@ class Glue(LabelledRows):
         return str(Path(self.folder, self.spec.title))
 
     def train_rows(self):
-        return self.files.rows("train")
+        return self.files.rows("train", self.on_bad_row)
 
     def validation_rows(self):
         split = self.spec.dev[0] if self.validation == "dev" else self.validation
@@ -207,7 +214,7 @@ class Glue(LabelledRows):
         if table is not None and _is_msr(table) and _dev_ids(table) is None:
             _log.warning("%s without %s: a share of its rows is held out", table, _DEV_IDS[0])
             return None
-        return self.files.rows(split)
+        return self.files.rows(split, self.on_bad_row)
 
     def label_names(self, train):
         del train

@@ -2,14 +2,16 @@
 
 import abc
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
+from jaxformer.data.bad_rows import BadRows, OnBadRow
 from jaxformer.errors import DataError, StorageError
 from jaxformer.extras import optional_module
 from jaxformer.io.files import ordinary_file
@@ -19,6 +21,8 @@ from jaxformer.io.staging import staged
 _ENDINGS = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 
 _MODES = {1: "L", 3: "RGB"}
+
+Row = TypeVar("Row")
 
 
 class ImageSet(abc.ABC):
@@ -190,6 +194,41 @@ def fitted_pixels(file: Path, size: tuple[int, int], channels: int) -> np.ndarra
 
     fitted = ImageOps.fit(open_image(file, channels), size[::-1])
     return (np.asarray(fitted, np.float32) / 255).reshape(*size, -1)
+
+
+def decodable(
+    rows: Sequence[Row], decode: Callable[[Row], Any], on_bad_row: OnBadRow, source: object
+) -> Sequence[Row]:
+    """Returns the rows whose images can be decoded; all, unseen, where a bad one stops the run.
+
+    Args:
+        rows: The rows.
+        decode: Decodes the image of one.
+        on_bad_row: What becomes of one that cannot be decoded. Where it is left out, each is tried.
+        source: Where they come from, for messages.
+
+    Raises:
+        DataError: Too many cannot be decoded; names the first of them.
+    """
+    if on_bad_row == "stop":
+        return rows
+
+    def error_of(row: Row) -> DataError | None:
+        try:
+            decode(row)
+        except DataError as error:
+            return error
+        return None
+
+    bad, kept = BadRows(on_bad_row), []
+    with ThreadPoolExecutor() as pool:
+        for row, error in zip(rows, pool.map(error_of, rows), strict=True):
+            if error is None:
+                kept.append(row)
+            else:
+                bad.add(error)
+    bad.settle(source, len(rows))
+    return kept
 
 
 def _is_image(name: str) -> bool:

@@ -10,10 +10,11 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from jaxformer.checks import at_least, check_fields, optional
+from jaxformer.data.bad_rows import advised, read_rows
 from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.data.rows import TaskData
-from jaxformer.data.tasks.image_sources import fitted_pixels
-from jaxformer.data.tasks.records import read_records
+from jaxformer.data.tasks.image_sources import decodable, fitted_pixels
+from jaxformer.data.tasks.records import Record
 from jaxformer.data.tasks.sequences import (
     SpecialTokens,
     TokenizedText,
@@ -156,17 +157,32 @@ class ImageTextPairs(TaskData[ImageTextPair]):
             DataError: It cannot be read, lacks a column, has no rows, or an image is not there.
         """
         optional_module("PIL", "ImageTextPairs")
-        rows, folder = [], any_path(source, "path").parent
+        folder = any_path(source, "path").parent
         there = folder.files() if is_remote(folder) else {}
-        for record in read_records(source):
+
+        def pair(record: Record) -> ImageTextPair:
             name = os.path.expanduser(record.text(self.image))
             image = any_path(name, self.image) if is_remote(name) else folder / name
             if name not in there and not image.is_file():
                 raise DataError(f"{record.where}: {image} does not exist, or is no file")
-            rows.append(ImageTextPair(record.where, image, record.text(self.text)))
-        if not rows:
-            raise DataError(f"{source} has no rows")
-        return rows
+            return ImageTextPair(record.where, image, record.text(self.text))
+
+        rows = read_rows(source, pair, self.on_bad_row)
+        return decodable(rows, self.pixels, self.on_bad_row, source)
+
+    def pixels(self, row: ImageTextPair) -> np.ndarray:
+        """Returns the image of a row, float32 [height, width, channels] between 0 and 1.
+
+        Args:
+            row: The row.
+
+        Raises:
+            DataError: The image cannot be decoded; names the row.
+        """
+        try:
+            return fitted_pixels(row.image, self.image_size, self.channels)
+        except DataError as error:
+            raise DataError(f"{row.where}: {error}") from error
 
     def side_of(self, row):
         return str(row.image)
@@ -182,7 +198,7 @@ class ImageTextPairs(TaskData[ImageTextPair]):
         places = [row.where for row in rows]
         check_fit(sizes, places, self.sequence_length, "data.sequence_length", self.truncate)
         tokenized = [add_special_tokens((text,), special, self.sequence_length) for text in texts]
-        return PairExamples([row.image for row in rows], tokenized, self, tokenizer.pad_id)
+        return PairExamples(rows, tokenized, self, tokenizer.pad_id)
 
 
 class PairExamples(ExampleSource):
@@ -190,27 +206,29 @@ class PairExamples(ExampleSource):
 
     def __init__(
         self,
-        images: Sequence[Path],
+        rows: Sequence[ImageTextPair],
         texts: Sequence[TokenizedText],
         data: ImageTextPairs,
         pad_id: int,
     ):
-        """Takes the files and the texts of the rows, [rows]."""
-        self._images, self._texts, self._data, self._pad_id = images, texts, data, pad_id
+        """Takes the rows and their texts as tokens, [rows]."""
+        self._rows, self._texts, self._data, self._pad_id = rows, texts, data, pad_id
         self._mean, self._std = (np.array(x, np.float32) for x in (data.mean, data.std))
 
     def __len__(self) -> int:
-        return len(self._images)
+        return len(self._rows)
 
     def read(self, index: int, rng: np.random.Generator) -> Batch:
         """Returns the image and the text of a row.
 
         Raises:
-            DataError: The image cannot be decoded; names the file.
+            DataError: The image cannot be decoded; names the row and the file.
         """
         del rng
-        data = self._data
-        pixels = fitted_pixels(self._images[index], data.image_size, data.channels)
+        try:
+            pixels = self._data.pixels(self._rows[index])
+        except DataError as error:
+            raise DataError(advised(error)) from error
         return self._row((pixels - self._mean) / self._std, self._texts[index], 1.0)
 
     def blank(self) -> Batch:

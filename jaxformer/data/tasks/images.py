@@ -8,12 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxformer.data.bad_rows import OnBadRow, advised
 from jaxformer.data.base import Data, Datasets
 from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.data.labels import in_order, numbered, save_labels
 from jaxformer.data.split import train_validation_split
-from jaxformer.data.tasks.image_sources import Digits, ImageSet, ImageSource
-from jaxformer.errors import check_field
+from jaxformer.data.tasks.image_sources import Digits, ImageSet, ImageSource, decodable
+from jaxformer.errors import DataError, check_field
 
 
 class LabelledImage(NamedTuple):
@@ -132,6 +133,10 @@ class Images(Data):
     augmentation: tuple[Augmentation, ...] = ()
     """Random changes of the training images, in this order."""
 
+    on_bad_row: OnBadRow = "stop"
+    """What becomes of an image that cannot be decoded: it stops the run, or is left out (skip), for
+    which each is tried at the start; more than 5 % of them stop the run in either case."""
+
     label_order: tuple[str, ...] = ()
     """The labels in the order of their numbers; empty: those of the training data, sorted."""
 
@@ -167,17 +172,18 @@ class Images(Data):
         """
         images = self.source.load(self.image_size, self.channels)
         labels = save_labels(folder, self._labels(images))
+        usable = self._usable(images, self.source)
         if self.validation_source is None:
             train, validation = train_validation_split(
-                range(len(images.names)),
-                images.names,
+                usable,
+                [images.names[number] for number in usable],
                 self.validation_fraction,
                 self.split_seed,
                 self.source,
             )
             held_out = self._examples(images, validation, labels)
         else:
-            train, held_out = range(len(images.names)), self.validation_examples(None, labels)
+            train, held_out = usable, self.validation_examples(None, labels)
         shown = self._examples(images, train, labels, self.augmentation)
         return Datasets(
             self.dataset(shown, "train"), self.dataset(held_out, "validation"), labels=labels
@@ -193,7 +199,10 @@ class Images(Data):
         if self.validation_source is None:
             return None
         images = self.validation_source.load(self.image_size, self.channels)
-        return self._examples(images, range(len(images.names)), labels)
+        return self._examples(images, self._usable(images, self.validation_source), labels)
+
+    def _usable(self, images: ImageSet, source: ImageSource) -> Sequence[int]:
+        return decodable(range(len(images.names)), images.decode, self.on_bad_row, source)
 
     def _examples(self, images, chosen, labels, augmentation=()) -> "ImageExamples":
         return ImageExamples(images, chosen, labels, self.mean, self.std, augmentation)
@@ -235,7 +244,11 @@ class ImageExamples(ExampleSource):
         return self._row(np.zeros_like(self._example(0).image), 0, weight=0.0)
 
     def _example(self, index: int) -> LabelledImage:
-        return LabelledImage(self._images.decode(self._chosen[index]), int(self._labels[index]))
+        try:
+            image = self._images.decode(self._chosen[index])
+        except DataError as error:
+            raise DataError(advised(error)) from error
+        return LabelledImage(image, int(self._labels[index]))
 
     def _row(self, image: np.ndarray, label: int, weight: float) -> Batch:
         return {

@@ -4,12 +4,13 @@ import abc
 import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from jaxformer.checks import at_least, check_fields, optional
-from jaxformer.data.bad_rows import OnBadRow, read_rows
+from jaxformer.data.bad_rows import BadRows, each, read_rows, table_records
 from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.data.files.text_columns import TEXT_COLUMNS, recognised
 from jaxformer.data.labels import Classes, LabelKind, Number, in_order
@@ -103,6 +104,11 @@ class LabelledRows(TaskData[LabelledRow]):
         self, rows: Sequence[LabelledRow], tokenizer: Tokenizer, labels: Sequence[str] = ()
     ) -> "LabelledExamples":
         """Returns rows as arrays; those without a label have weight 0."""
+        if None in (row.label for row in rows):
+            values, weight = np.zeros(len(rows), self.label_kind.dtype), 0.0
+        else:
+            rows, values = self._with_values(rows, labels)
+            weight = 1.0
         special = SpecialTokens.of(tokenizer, self.special_tokens)
         columns = zip(*(row.texts for row in rows), strict=True)
         ids = list(zip(*(tokenizer.encode_batch(column) for column in columns), strict=True))
@@ -110,13 +116,22 @@ class LabelledRows(TaskData[LabelledRow]):
         places = [row.where for row in rows]
         check_fit(sizes, places, self.sequence_length, "data.sequence_length", self.truncate)
         texts = [add_special_tokens(row, special, self.sequence_length) for row in ids]
-        wanted = [row.label for row in rows]
-        if None in wanted:
-            values, weight = np.zeros(len(rows), self.label_kind.dtype), 0.0
-        else:
-            values, weight = self.label_kind.values(wanted, labels, places), 1.0
         shape = self.sequence_length, tokenizer.pad_id
         return LabelledExamples(texts, values, *shape, weight, self.start_id(tokenizer))
+
+    def _with_values(
+        self, rows: Sequence[LabelledRow], names: Sequence[str]
+    ) -> tuple[list[LabelledRow], np.ndarray]:
+        """Returns the rows whose labels are among the names, or numbers, with what is learned."""
+
+        def values(rows: Sequence[LabelledRow]) -> np.ndarray:
+            wanted, places = ([getattr(row, x) for row in rows] for x in ("label", "where"))
+            return self.label_kind.values(wanted, names, places)
+
+        bad = BadRows(self.on_bad_row)
+        kept = list(each(values, rows, bad))
+        bad.settle("labels", len(rows))
+        return [row for row, _ in kept], np.array([x for _, x in kept], self.label_kind.dtype)
 
 
 @dataclass(frozen=True)
@@ -141,10 +156,6 @@ class LabelledText(LabelledRows):
 
     header: bool = True
     """The first line names the columns; without it they are called 0, 1, ..."""
-
-    on_bad_row: OnBadRow = "stop"
-    """What becomes of a row that cannot be used, such as one without a label: it stops the run, or
-    is left out (skip)."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -173,10 +184,13 @@ class LabelledText(LabelledRows):
                 return None
             columns = columns or recognised(record, TEXT_COLUMNS, "--data.text", self.label)
             label = label_of(record, self.label) if labelled else None
+            if label is not None:
+                self.labels.check(label, record.where)
             texts = tuple(record.text(column) for column in columns)
             return LabelledRow(record.where, texts, label)
 
-        return read_rows(source, row, self.on_bad_row, self.header)
+        records = partial(table_records, source, header=self.header)
+        return read_rows(source, row, self.on_bad_row, records)
 
 
 class LabelledExamples(ExampleSource):
@@ -236,8 +250,5 @@ def label_of(record: Record, column: str) -> str:
     missing = value is None or value != value or not str(value).strip()  # NaN differs from itself
     if missing or not isinstance(value, str | int | float):
         shown = reprlib.repr(value)
-        raise DataError(
-            f"{record.where}: no label: column {column!r} holds {shown}; give one, or leave the "
-            "row out"
-        )
+        raise DataError(f"{record.where}: no label: column {column!r} holds {shown}; give one")
     return str(value)

@@ -3,9 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, timedelta
+from functools import partial
 from typing import Any
 
-from jaxformer.data.tasks.records import read_parallel
+from jaxformer.data.bad_rows import read_rows
+from jaxformer.data.tasks.records import ParallelLines, read_parallel
 from jaxformer.data.tasks.text_to_text import TextPair, TextToText
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.extras import optional_module
@@ -125,7 +127,7 @@ class ParallelText(TextToText):
 
     def train_rows(self):
         if self.source is not None:
-            return _read(self.source, self.target)
+            return self._read(self.source, self.target)
         place = type(self.builtin).__name__
         return [
             TextPair(texts, tuple(f"{place}, {text!r}" for text in texts))
@@ -135,16 +137,11 @@ class ParallelText(TextToText):
     def validation_rows(self):
         if self.validation_source is None:
             return None
-        return _read(self.validation_source, self.validation_target)
+        return self._read(self.validation_source, self.validation_target)
 
+    def _read(self, source: str, target: str) -> list[TextPair]:
+        def pair(lines: ParallelLines) -> TextPair | None:
+            return TextPair(lines.texts, lines.places).checked("the line", "the line")
 
-def _read(source: str, target: str) -> list[TextPair]:
-    pairs = read_parallel(source, target)
-    if not pairs:
-        raise DataError(f"{source} has no lines")
-    if not any(text.strip() and translation.strip() for text, translation in pairs):
-        raise DataError(f"no line of {source} and {target} has text in both")
-    return [
-        TextPair(texts, (f"{source}:{number}", f"{target}:{number}"))
-        for number, texts in enumerate(pairs, start=1)
-    ]
+        files = f"{source} and {target}"
+        return read_rows(files, pair, self.on_bad_row, partial(read_parallel, source, target))

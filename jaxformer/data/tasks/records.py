@@ -4,12 +4,13 @@ import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from jaxformer.data.files.lines import text_lines
+from jaxformer.data.files.lines import byte_lines, line_text, text_lines
+from jaxformer.data.files.malformed import Malformed, attempted
 from jaxformer.data.files.record import Record
 from jaxformer.data.files.tables import check_width, read_records
 from jaxformer.errors import DataError
 
-__all__ = ["Record", "Word", "read_columns", "read_parallel", "read_records"]
+__all__ = ["ParallelLines", "Record", "Word", "read_columns", "read_parallel", "read_records"]
 
 
 class Word(NamedTuple):
@@ -21,22 +22,52 @@ class Word(NamedTuple):
     """The fields between blanks: the word, ..., its tag."""
 
 
-def read_columns(path: str | os.PathLike) -> Iterator[list[Word]]:
+class ParallelLines(NamedTuple):
+    """A line of each of two files."""
+
+    texts: tuple[str, str]
+    places: tuple[str, str]
+    """The "file:line" of each, for messages."""
+
+    @property
+    def where(self) -> str:
+        """The place of the first."""
+        return self.places[0]
+
+
+def read_columns(
+    path: str | os.PathLike, malformed: Malformed | None = None
+) -> Iterator[list[Word]]:
     """Yields the sentences of a column file as CoNLL's shared tasks distribute them.
 
     A line has a word's fields, between blanks or tabs; an empty line ends a sentence. Lines that
     begin with -DOCSTART- are left out.
 
+    Args:
+        path: The file.
+        malformed: Receives a message for each sentence of which a line has other than the first
+            one's number of fields, which is left out; None: such a line is an error.
+
     Raises:
-        DataError: The file cannot be read, or a line has other than the first one's number of
-            fields; names the file and the line.
+        DataError: The file cannot be read, or such a line is an error; names the file and the line.
     """
-    sentence, width = [], None
+    width = None
+
+    def checked(sentence: list[Word]) -> list[Word]:
+        nonlocal width
+        width = width or len(sentence[0].fields)
+        for word in sentence:
+            check_width(word.where, word.fields, width)
+        return sentence
+
+    yield from attempted(checked, _sentences(path), malformed)
+
+
+def _sentences(path: str | os.PathLike) -> Iterator[list[Word]]:
+    sentence = []
     for number, line in enumerate(text_lines(path), start=1):
         fields = line.split()
         if fields and not line.startswith("-DOCSTART-"):
-            width = width or len(fields)
-            check_width(f"{path}:{number}", fields, width)
             sentence.append(Word(f"{path}:{number}", fields))
         elif sentence:
             yield sentence
@@ -45,16 +76,33 @@ def read_columns(path: str | os.PathLike) -> Iterator[list[Word]]:
         yield sentence
 
 
-def read_parallel(source: str | os.PathLike, target: str | os.PathLike) -> list[tuple[str, str]]:
+def read_parallel(
+    source: str | os.PathLike, target: str | os.PathLike, malformed: Malformed | None = None
+) -> Iterator[ParallelLines]:
     """Returns the pairs of lines of two files, one translating the other.
 
+    Args:
+        source: A file.
+        target: The other.
+        malformed: Receives a message for each pair with a line that is no text, which is left out;
+            None: such a line is an error.
+
     Raises:
-        DataError: A file cannot be read, or they have different numbers of lines.
+        DataError: A file cannot be read, they have different numbers of lines, or such a line is an
+            error.
     """
-    sides = [[line.rstrip("\r\n") for line in text_lines(path)] for path in (source, target)]
+    files = source, target
+    sides = [list(byte_lines(path)) for path in files]
     if len(sides[0]) != len(sides[1]):
         raise DataError(
             f"{source} has {len(sides[0])} lines and {target} has {len(sides[1])}: each line of "
             "one must translate the same line of the other"
         )
-    return list(zip(*sides, strict=True))
+
+    def pair(numbered: tuple[int, tuple[bytes, bytes]]) -> ParallelLines:
+        number, lines = numbered
+        texts = (line_text(*side, number) for side in zip(lines, files, strict=True))
+        places = (f"{path}:{number}" for path in files)
+        return ParallelLines(tuple(text.rstrip("\r\n") for text in texts), tuple(places))
+
+    return attempted(pair, enumerate(zip(*sides, strict=True), start=1), malformed)

@@ -6,13 +6,16 @@ import re
 import reprlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxformer.checks import at_least, check_fields
+from jaxformer.data.bad_rows import OnBadRow, read_rows
 from jaxformer.data.dataset import Batch, ExampleSource
+from jaxformer.data.files.malformed import Malformed
 from jaxformer.data.rows import TaskData
 from jaxformer.data.tasks.records import Record, read_records
 from jaxformer.data.tasks.sequences import (
@@ -44,7 +47,7 @@ class Question:
     """The character of the context at which the first answer begins."""
 
 
-def read_questions(path: str | os.PathLike) -> list[Question]:
+def read_questions(path: str | os.PathLike, on_bad_row: OnBadRow = "stop") -> list[Question]:
     """Returns the questions of a file.
 
     A .json file is SQuAD's (v1.1 or v2.0): {"data": [{"paragraphs": [{"context", "qas": [{"id",
@@ -52,27 +55,28 @@ def read_questions(path: str | os.PathLike) -> list[Question]:
     has "context", "question" and "answers", which is such a list or {"text": [...],
     "answer_start": [...]}, as in `datasets`; a .json file may hold such rows too.
 
+    Args:
+        path: The file.
+        on_bad_row: What becomes of a question that cannot be used.
+
     Raises:
         DataError: The file cannot be read, lacks a field or has an answer that is not at its
             stated place; names the file and the line or question.
     """
     path = any_path(path, "path")
-    records = _squad(path) if path.suffix.lower() == ".json" else read_records(path)
-    questions = [_question(record) for record in records]
-    if not questions:
-        raise DataError(f"{path} holds no questions")
-    return questions
+    records = partial(_squad, path) if path.suffix.lower() == ".json" else None
+    return read_rows(path, _question, on_bad_row, records)
 
 
-def _squad(path: Path) -> Iterator[Record]:
+def _squad(path: Path, malformed: Malformed) -> Iterator[Record]:
     """The questions of a .json file: SQuAD's, or rows as in a .jsonl file, perhaps below "data"."""
     try:
         content = read_json(path, object)
     except DataError as damage:
-        yield from _rows(path, damage)
+        yield from _rows(path, damage, malformed)
         return
     if content and isinstance(content, list):
-        yield from read_records(path)
+        yield from read_records(path, malformed=malformed)
         return
     try:
         for number, item in enumerate(content["data"], start=1):
@@ -89,11 +93,11 @@ def _squad(path: Path) -> Iterator[Record]:
         ) from error
 
 
-def _rows(path: Path, damage: DataError) -> Iterator[Record]:
+def _rows(path: Path, damage: DataError, malformed: Malformed) -> Iterator[Record]:
     """The objects on the lines of a file that as a whole is no JSON."""
     begun = False
     try:
-        for record in read_records(path):
+        for record in read_records(path, malformed=malformed):
             begun = True
             yield record
     except DataError as error:
@@ -195,7 +199,7 @@ class SpanText(TaskData[Question]):
         return {"inputs": self.sequence_length}
 
     def read(self, source: str) -> list[Question]:
-        return read_questions(source)
+        return read_questions(source, self.on_bad_row)
 
     def side_of(self, row: Question) -> str:
         return row.context

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
+from jaxformer.data.files.malformed import Malformed
 from jaxformer.data.tasks.records import Word, read_columns
 from jaxformer.data.text.sources import StandardLibrary
 from jaxformer.errors import DataError, check_field
@@ -37,8 +38,12 @@ class TagSource(abc.ABC):
     """A place that tagged sentences come from; subclasses are frozen dataclasses."""
 
     @abc.abstractmethod
-    def sentences(self) -> Iterator[Sentence]:
+    def sentences(self, malformed: Malformed | None = None) -> Iterator[Sentence]:
         """Yields every sentence, in the same order each time.
+
+        Args:
+            malformed: Receives a message for each that cannot be used, which is left out; None:
+                such a sentence is an error.
 
         Raises:
             DataError: They are missing or cannot be read.
@@ -63,8 +68,8 @@ class ColumnFile(TagSource):
     tag: int = -1
     """The column of the tags."""
 
-    def sentences(self):
-        for number, words in enumerate(read_columns(self.path), start=1):
+    def sentences(self, malformed=None):
+        for number, words in enumerate(read_columns(self.path, malformed), start=1):
             texts = [self._field(word, self.word) for word in words]
             tags = [self._field(word, self.tag) for word in words]
             if (self.word - self.tag) % len(words[0].fields) == 0:
@@ -109,7 +114,7 @@ class PythonTokens(TagSource):
     def __post_init__(self):
         check_field(self, "sentence_words", self.sentence_words >= 1, "at least 1")
 
-    def sentences(self):
+    def sentences(self, malformed=None):
         for document in StandardLibrary(self.max_bytes).documents():
             if document.name.endswith(".py"):
                 yield from self._module(document.name, document.text)

@@ -3,6 +3,7 @@
 import reprlib
 from dataclasses import dataclass
 
+from jaxformer.data.files.malformed import attempted
 from jaxformer.data.files.record import Record
 from jaxformer.data.files.tables import read_records
 from jaxformer.data.tasks.tag_sources import Sentence, TaggedWord, TagSource
@@ -22,22 +23,26 @@ class TagTable(TagSource):
     tags: str = "ner_tags"
     """The column of the tags, a list of strings or numbers that is as long."""
 
-    def sentences(self):
-        records = read_records(self.path, columns=(self.words, self.tags))
-        for number, record in enumerate(records, start=1):
-            words, tags = _items(record, self.words, str), _items(record, self.tags, str | int)
-            if len(words) != len(tags):
-                raise DataError(
-                    f"{record.where}: {len(words)} words in {self.words!r} and {len(tags)} tags in "
-                    f"{self.tags!r}: must be as many"
-                )
-            blanks = ["", *[" "] * (len(words) - 1)]
-            tagged = [
-                TaggedWord(blank + word, str(tag), record.where)
-                for blank, word, tag in zip(blanks, words, tags, strict=False)
-            ]
-            if tagged:
-                yield Sentence(f"{number} {' '.join(words)}", tagged)
+    def sentences(self, malformed=None):
+        columns = self.words, self.tags
+        records = enumerate(read_records(self.path, columns=columns, malformed=malformed), start=1)
+        found = attempted(self._sentence, records, malformed)
+        yield from (sentence for sentence in found if sentence.words)
+
+    def _sentence(self, numbered: tuple[int, Record]) -> Sentence:
+        number, record = numbered
+        words, tags = _items(record, self.words, str), _items(record, self.tags, str | int)
+        if len(words) != len(tags):
+            raise DataError(
+                f"{record.where}: {len(words)} words in {self.words!r} and {len(tags)} tags in "
+                f"{self.tags!r}: must be as many"
+            )
+        blanks = ["", *[" "] * (len(words) - 1)]
+        tagged = [
+            TaggedWord(blank + word, str(tag), record.where)
+            for blank, word, tag in zip(blanks, words, tags, strict=False)
+        ]
+        return Sentence(f"{number} {' '.join(words)}", tagged)
 
 
 def _items(record: Record, column: str, kind: type) -> list:

@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from jaxformer.checks import at_least, check_fields, optional
+from jaxformer.data.bad_rows import BadRows, each, read_rows
 from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.data.labels import Classes, in_order, numbered
 from jaxformer.data.rows import TaskData
@@ -22,7 +24,6 @@ from jaxformer.data.tasks.sequences import (
 )
 from jaxformer.data.tasks.tag_sources import PythonTokens, Sentence, TagSource
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
-from jaxformer.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,7 @@ class TaggedText(TaskData[Sentence]):
         return {"inputs": self.sequence_length}
 
     def read(self, source: TagSource) -> list[Sentence]:
-        sentences = list(source.sentences())
-        if not sentences:
-            raise DataError(f"{source} has no sentences")
-        return sentences
+        return read_rows(source, lambda sentence: sentence, self.on_bad_row, source.sentences)
 
     def side_of(self, row: Sentence) -> str:
         return row.name
@@ -86,6 +84,10 @@ class TaggedText(TaskData[Sentence]):
     def examples(
         self, rows: Sequence[Sentence], tokenizer: Tokenizer, labels: Sequence[str] = ()
     ) -> "TaggedExamples":
+        bad = BadRows(self.on_bad_row)
+        numbers = list(each(partial(_numbers, tags=labels), rows, bad))
+        bad.settle("tags", len(rows))
+        rows = [sentence for sentence, _ in numbers]
         words = (word.text for sentence in rows for word in sentence.words)
         pieces = encode_words(words, tokenizer)
         special, length = SpecialTokens.of(tokenizer, self.special_tokens), self.sequence_length
@@ -93,7 +95,7 @@ class TaggedText(TaskData[Sentence]):
         sizes = [sum(len(pieces[word.text]) for word in s.words) + around for s in rows]
         places = [sentence.words[0].where for sentence in rows]
         check_fit(sizes, places, length, "data.sequence_length", self.truncate)
-        tagged = [_row(sentence, pieces, labels, special, length) for sentence in rows]
+        tagged = [_row(*numbered, pieces, special, length) for numbered in numbers]
         return TaggedExamples(tagged, length, tokenizer.pad_id)
 
 
@@ -136,20 +138,27 @@ class TaggedExamples(ExampleSource):
         return row | {"weights": np.zeros_like(row["weights"])}
 
 
+def _numbers(rows: Sequence[Sentence], tags: Sequence[str]) -> list[np.ndarray]:
+    """The numbers of the tags of each sentence, int32 [words]."""
+    return [
+        numbered((word.tag for word in row.words), tags, (word.where for word in row.words))
+        for row in rows
+    ]
+
+
 def _row(
     sentence: Sentence,
+    numbers: np.ndarray,
     pieces: dict[str, np.ndarray],
-    tags: Sequence[str],
     special: SpecialTokens,
     length: int,
 ) -> TaggedRow:
-    words = [word for word in sentence.words if len(pieces[word.text])]
-    sizes = [len(pieces[word.text]) for word in words]
+    sizes = np.array([len(pieces[word.text]) for word in sentence.words])
+    numbers, sizes = numbers[sizes > 0], sizes[sizes > 0]
     before = special.start((), 1)
     first = before + np.cumsum([0, *sizes])[:-1]
-    ids = [np.zeros(0, np.int32), *(pieces[word.text] for word in words)]
+    ids = [np.zeros(0, np.int32), *(pieces[word.text] for word in sentence.words)]
     text = add_special_tokens([np.concatenate(ids)], special, length)
-    numbers = numbered((word.tag for word in words), tags, (word.where for word in words))
     inside = first < len(text.tokens) - (special.count(1) - before)
     targets = np.zeros(len(text.tokens), np.int32)
     weights = np.zeros(len(text.tokens), np.float32)

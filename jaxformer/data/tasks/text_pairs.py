@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from jaxformer.data.bad_rows import OnBadRow, read_rows
+from jaxformer.data.bad_rows import read_rows
 from jaxformer.data.files.record import Record
 from jaxformer.data.tasks.span_text import Question, read_questions
 from jaxformer.data.tasks.text_metrics import ROUGE, AnswerMatch, TextMetric
@@ -51,18 +51,15 @@ class SummaryText(TextToText):
     metric: TextMetric = ROUGE()
     """What the model's texts are measured by: ROUGE, BLEU or AnswerMatch."""
 
-    on_bad_row: OnBadRow = "stop"
-    """What becomes of a row that cannot be used: it stops the run, or is left out (skip)."""
-
     product = ("summary", "summaries")
 
     def read(self, source: str) -> list[TextPair]:
         return read_rows(source, self._pair, self.on_bad_row)
 
-    def _pair(self, record: Record) -> TextPair:
-        source, target = self._columns(record)
-        texts = self.prefix + record.text(source), record.text(target)
-        return TextPair(texts, (record.where, record.where))
+    def _pair(self, record: Record) -> TextPair | None:
+        columns = self._columns(record)
+        pair = TextPair(tuple(map(record.text, columns)), (record.where,) * 2).checked(*columns)
+        return pair and pair._replace(texts=(self.prefix + pair.texts[0], pair.texts[1]))
 
     def _columns(self, record: Record) -> tuple[str, str]:
         """The columns of the fields, or those of a well-known data set; DataError without any."""
@@ -108,7 +105,7 @@ class AnswerText(TextToText):
     product = ("answer", "answers")
 
     def read(self, source: str) -> list[TextPair]:
-        return list(map(_pair, read_questions(source)))
+        return [_pair(question) for question in read_questions(source, self.on_bad_row)]
 
 
 def _pair(question: Question) -> TextPair:

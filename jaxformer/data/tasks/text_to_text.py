@@ -13,7 +13,7 @@ from jaxformer.data.tasks.sequences import check_fit, padded
 from jaxformer.data.tasks.text_metrics import BLEU, TextMetric
 from jaxformer.data.tokenizers.special_tokens import Frame
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
-from jaxformer.errors import ConfigError
+from jaxformer.errors import ConfigError, DataError
 
 
 class TextPair(NamedTuple):
@@ -26,6 +26,21 @@ class TextPair(NamedTuple):
     """All right texts, where the second is one of several; none: there is nothing to write."""
     group: str | None = None
     """Pairs with the same one are held out together; None: those with the same source."""
+
+    def checked(self, *names: str) -> "TextPair | None":
+        """Returns the pair if both texts are there; None if neither is.
+
+        Args:
+            names: What the two are called.
+
+        Raises:
+            DataError: One of them is empty; names its place.
+        """
+        empty = [not text.strip() for text in self.texts]
+        if any(empty) and not all(empty):
+            place, name = (pair[empty.index(True)] for pair in (self.places, names))
+            raise DataError(f"{place}: no text: {name} is empty; give one")
+        return None if all(empty) else self
 
 
 @dataclass(frozen=True)

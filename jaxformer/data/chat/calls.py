@@ -1,0 +1,120 @@
+"""Calls of tools in the form that a template takes: their arguments as objects or as text."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from jaxformer.data.chat.template import ChatTemplate, Conversation, Message, RenderRequest
+from jaxformer.errors import DataError
+from jaxformer.io.json_files import parse_json
+from jaxformer.io.notices import warn_once
+
+_NAME = "weather"
+_OBJECT = {"city": "Rome"}
+_TEXT = json.dumps(_OBJECT)
+
+
+class CallForm(NamedTuple):
+    """What a template takes where a message calls a tool. What it takes in several forms stays."""
+
+    arguments: type | None
+    """dict or str: it refuses the other one; None: it takes both, or none."""
+    needs_content: bool
+    """Whether it refuses a message without a content."""
+    quotes: bool
+    """Whether arguments that are text become a JSON string, which is no object."""
+
+
+def call_form(template: ChatTemplate) -> CallForm:
+    """Returns how a template takes calls, by trying.
+
+    Args:
+        template: The template.
+    """
+    kinds = [(arguments, content) for content in ({"content": ""}, {}) for arguments in (dict, str)]
+    tried = template.attempt_batch(RenderRequest(_called(*kind)) for kind in kinds)
+    whole, text, bare, bare_text = (
+        None if isinstance(found, DataError) else found.text for found in tried
+    )
+    arguments = None
+    if (whole is None) != (text is None):
+        arguments = str if whole is None else dict
+    full, bare = (text, bare_text) if arguments is str else (whole, bare)
+    quotes = text is not None and json.dumps(_TEXT) in text
+    writes = full is not None and _NAME in full
+    return CallForm(arguments, writes and bare is None, quotes)
+
+
+def in_form(chat: Conversation, form: CallForm, name: object) -> Conversation:
+    """Returns a conversation whose calls have the form that a template takes.
+
+    Args:
+        chat: The conversation.
+        form: The form.
+        name: What the template is called, for the warnings about what is changed.
+    """
+    messages = [_in_form(message, form, name) for message in chat.messages]
+    return chat._replace(messages=messages)
+
+
+def _called(arguments: type, content: Mapping[str, str]) -> Conversation:
+    """A conversation with a call."""
+    function = {"name": _NAME, "arguments": _TEXT if arguments is str else _OBJECT}
+    call = {"type": "function", "id": "a1b2c3d4e", "function": function}
+    return Conversation(
+        [
+            {"role": "user", "content": "Rain?"},
+            {"role": "assistant", "tool_calls": [call], **content},
+            {"role": "tool", "name": _NAME, "tool_call_id": call["id"], "content": "No."},
+        ]
+    )
+
+
+def _in_form(message: Message, form: CallForm, name: object) -> Message:
+    calls = message.get("tool_calls")
+    if not calls or isinstance(calls, str) or not isinstance(calls, Sequence):
+        return message
+    if form.needs_content and message.get("content") is None:
+        warn_once(
+            f"{name}: calls of tools without a content get an empty one, which the template needs"
+        )
+        message = {**message, "content": ""}
+    change: Callable[[Any], Any] = {dict: _read, str: _written}.get(form.arguments, lambda x: x)
+    changed = [_with_arguments(call, change) for call in calls]
+    if changed != list(calls):
+        how = "objects: texts are read" if form.arguments is dict else "text: objects are written"
+        warn_once(f"{name}: takes the arguments of tool calls as {how} as JSON")
+    if form.quotes and any(isinstance(_arguments(call), str) for call in calls):
+        warn_once(
+            f"{name}: writes arguments of tool calls that are text in quotation marks, as "
+            "transformers does: give them as objects"
+        )
+    return {**message, "tool_calls": changed}
+
+
+def _arguments(call: Any) -> Any:
+    function = call.get("function", call) if isinstance(call, Mapping) else None
+    return function.get("arguments") if isinstance(function, Mapping) else None
+
+
+def _with_arguments(call: Any, change: Callable[[Any], Any]) -> Any:
+    arguments = _arguments(call)
+    if arguments is None:
+        return call
+    changed = {"arguments": change(arguments)}
+    if "function" in call:
+        return {**call, "function": {**call["function"], **changed}}
+    return {**call, **changed}
+
+
+def _read(arguments: Any) -> Any:
+    with suppress(DataError):
+        if isinstance(arguments, str):
+            return parse_json(arguments, "arguments")
+    return arguments
+
+
+def _written(arguments: Any) -> Any:
+    is_text = isinstance(arguments, str)
+    return arguments if is_text else json.dumps(arguments, ensure_ascii=False)
