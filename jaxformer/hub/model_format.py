@@ -299,7 +299,7 @@ def read_config(
     """
     config = model_format.config_map.read(hf_config)
     if config.causal or isinstance(config, EncoderDecoderConfig):
-        hf_config.expect("is_causal", True, None)  # of False transformers makes another mask
+        hf_config.expect("is_causal", True)  # of all else transformers makes another mask
     if hf_config.values.get("head_dim") == getattr(config, "head_width", None):
         hf_config.take("head_dim", None)  # says what its class derives
     heads = architecture.task.heads(hf_config)
