@@ -204,6 +204,8 @@ class ModelFormat:
     """The prefix of the body's tensors in models with heads: "bert."."""
     positions: Positions | None = None
     """How positions are counted; None: from 0, including padding."""
+    hides_padding: bool = False
+    """Whether tokens with the padding's id are hidden where no mask is given (T5Gemma)."""
     buffers: tuple[str, ...] = ()
     """Patterns of tensors in files that are computed and not learned, and are ignored."""
     aliases: Mapping[str, str] = field(default_factory=dict)

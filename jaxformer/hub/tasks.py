@@ -61,6 +61,19 @@ class Task:
         del hf_config
         return inputs
 
+    def decoder_mask(
+        self, targets: jax.Array, inputs: Arrays, hf_config: HFConfig
+    ) -> jax.Array | None:
+        """Returns the decoder's mask `[B, T]` where none is given; None: all its inputs are real.
+
+        Args:
+            targets: The decoder's inputs, int `[B, T]`.
+            inputs: Arrays by their names in transformers.
+            hf_config: The values of config.json.
+        """
+        del targets, inputs, hf_config
+        return None
+
     def outputs(
         self, model: Model, states: ModelOutput, inputs: Arrays, hf_config: HFConfig
     ) -> dict[str, jax.Array]:

@@ -234,7 +234,10 @@ FORMATS = (
     ),
     ModelFormat(
         model_type="gemma3_text",
-        config_map=ConfigMap(_third, (*SECOND_FIELDS, Computed(_read_third, _write_third))),
+        config_map=ConfigMap(
+            _third,
+            (*SECOND_FIELDS, Expect("is_causal", True), Computed(_read_third, _write_third)),
+        ),
         weight_map=lambda config: WeightMap(_SECOND_NAMES),
         architectures=(
             Architecture("Gemma3ForCausalLM", CausalLMTask()),
