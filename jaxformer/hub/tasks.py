@@ -218,23 +218,6 @@ class EndTokenClassificationTask(SequenceClassificationTask):
 
 
 @dataclass(frozen=True)
-class DistilledClassificationTask(Task):
-    """A label by the class token and one by the distillation token, which are averaged (DeiT)."""
-
-    def heads(self, hf_config):
-        labels = num_labels(hf_config)
-        return (
-            Classification(num_labels=labels),
-            Classification(num_labels=labels, label="distillation", pooling="second"),
-        )
-
-    def outputs(self, model, states, inputs, hf_config):
-        own = model.heads["label"].scores(states)
-        taught = model.heads["distillation"].scores(states)
-        return {"logits": (own + taught) / 2, "cls_logits": own, "distillation_logits": taught}
-
-
-@dataclass(frozen=True)
 class TokenClassificationTask(Task):
     """A label for each token."""
 
