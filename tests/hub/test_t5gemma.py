@@ -181,6 +181,12 @@ def test_transformers_understands_what_we_write_of_our_own(name):
     assert found.decoder.cross_attention_hidden_size == config.encoder.model_dim
 
 
+def test_examples_have_labels_of_the_decoders_vocabulary():
+    values = PUBLISHED | tiny(vocab_size=256_000)
+    inputs = example_inputs(read_checkpoint(HFConfig(values), FORMATS))
+    assert 0 < inputs["labels"].max() < TINY["t5gemma"]["vocab_size"]
+
+
 def test_what_cannot_be_said_is_named():
     config = SYSTEMS["t5gemma-2b-2b"].config
     other = replace(config, encoder=replace(config.encoder, attention_clip=3.0))
