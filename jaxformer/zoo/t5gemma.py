@@ -191,9 +191,9 @@ class _SequenceTask(SequenceClassificationTask):
         return _not_padding(targets, hf_config)
 
     def outputs(self, model, states, inputs, hf_config):
-        pad_id = hf_config.take("pad_token_id", None)
-        places = jnp.arange(inputs["input_ids"].shape[1])[None, :]
-        last = jnp.max(jnp.where(inputs["input_ids"] != pad_id, places, 0), axis=1, keepdims=True)
+        real = _not_padding(inputs["input_ids"], hf_config)
+        places = jnp.arange(real.shape[1])[None, :]
+        last = jnp.max(real * places, axis=1, keepdims=True)
         chosen = places == jnp.minimum(last + 1, places.shape[1] - 1)
         return super().outputs(model, states._replace(valid=chosen), inputs, hf_config)
 
@@ -208,9 +208,9 @@ class _TokenTask(TokenClassificationTask):
         return _not_padding(targets, hf_config)
 
 
-def _not_padding(targets: jax.Array, hf_config: HFConfig) -> jax.Array:
-    """The mask of a decoder that keeps no cache, which transformers makes of the ids."""
-    return (targets != section(hf_config, "decoder").get("pad_token_id", 0)).astype(jnp.int32)
+def _not_padding(ids: jax.Array, hf_config: HFConfig) -> jax.Array:
+    """The mask that transformers makes of ids where the decoder keeps no cache, int `[B, T]`."""
+    return (ids != section(hf_config, "decoder").get("pad_token_id", 0)).astype(jnp.int32)
 
 
 def _read_rates(hf_config: HFConfig) -> dict[str, float]:
